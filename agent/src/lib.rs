@@ -1,0 +1,1 @@
+//! Muster's agent as a library: the pure core, ledger, runners, link.

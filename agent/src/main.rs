@@ -1,0 +1,2 @@
+//! `muster-agent`: the daemon on every machine.
+fn main() {}

@@ -1,0 +1,2 @@
+//! `musterctl`: the operator's CLI.
+fn main() {}

@@ -1,0 +1,8 @@
+//! Muster's coordinator as a library: the pure core, the store, the servers. `main.rs` is the daemon, `bin/musterctl`
+//! the operator's CLI (which imports `view` and nothing else of this).
+
+pub mod manifest;
+pub mod pki;
+pub mod server;
+pub mod store;
+pub mod view;

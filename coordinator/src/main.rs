@@ -1,0 +1,2 @@
+//! `muster-coordinator`: the daemon.
+fn main() {}

@@ -1,0 +1,105 @@
+//! Wire <-> model: the only place where a wire value is checked. A message that passes here is well-formed; what it
+//! may do is decided elsewhere.
+
+mod assignment;
+mod facts;
+mod hello;
+mod status;
+
+pub use hello::Hello;
+
+use crate::model::{ItemHash, Phase};
+
+/// A wire value that is not what it should be. Said to the peer and logged; never echoes the value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct WireError {
+    /// Path of the field in the message.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub problem: &'static str,
+}
+
+impl WireError {
+    pub(crate) const fn new(field: &'static str, problem: &'static str) -> Self {
+        Self { field, problem }
+    }
+}
+
+impl From<WireError> for tonic::Status {
+    fn from(error: WireError) -> Self {
+        Self::invalid_argument(error.to_string())
+    }
+}
+
+/// Most items one machine can have.
+pub const ITEMS_MAX: usize = 1024;
+/// Longest free text of one line (message, version, name of an operating system).
+pub const LINE_BYTES_MAX: usize = 4096;
+/// Longest result a runner may leave.
+pub const RESULT_BYTES_MAX: usize = 16 * 1024;
+
+fn text(field: &'static str, value: String, bytes_max: usize) -> Result<String, WireError> {
+    if value.len() > bytes_max {
+        return Err(WireError::new(field, "too long"));
+    }
+    if value.contains('\0') {
+        return Err(WireError::new(field, "has a NUL"));
+    }
+    Ok(value)
+}
+
+fn line(field: &'static str, value: String) -> Result<String, WireError> {
+    let value = text(field, value, LINE_BYTES_MAX)?;
+    if value.chars().any(char::is_control) {
+        return Err(WireError::new(field, "has a control character"));
+    }
+    Ok(value)
+}
+
+fn hash(field: &'static str, value: &[u8]) -> Result<ItemHash, WireError> {
+    value.try_into().map(ItemHash).map_err(|_| WireError::new(field, "a hash has 32 bytes"))
+}
+
+/// An optional phase; `PHASE_UNSPECIFIED` is none.
+fn phase(field: &'static str, value: i32) -> Result<Option<Phase>, WireError> {
+    use crate::wire::Phase as Wire;
+    match Wire::try_from(value) {
+        Ok(Wire::Unspecified) => Ok(None),
+        Ok(Wire::Prepare) => Ok(Some(Phase::Prepare)),
+        Ok(Wire::Deploy) => Ok(Some(Phase::Deploy)),
+        Ok(Wire::Reconfigure) => Ok(Some(Phase::Reconfigure)),
+        Err(_) => Err(WireError::new(field, "unknown phase")),
+    }
+}
+
+fn wire_phase(phase: Option<Phase>) -> i32 {
+    use crate::wire::Phase as Wire;
+    let wire = match phase {
+        None => Wire::Unspecified,
+        Some(Phase::Prepare) => Wire::Prepare,
+        Some(Phase::Deploy) => Wire::Deploy,
+        Some(Phase::Reconfigure) => Wire::Reconfigure,
+    };
+    wire.into()
+}
+
+/// Cuts a text to at most `bytes_max` bytes at a character's boundary, keeping its end.
+#[must_use]
+pub fn keep_end(text: &str, bytes_max: usize) -> &str {
+    let mut at = text.len().saturating_sub(bytes_max);
+    while !text.is_char_boundary(at) {
+        at += 1;
+    }
+    text.get(at..).unwrap_or_default()
+}
+
+/// One line of at most [`LINE_BYTES_MAX`] bytes: control characters become blanks, the rest is cut.
+#[must_use]
+pub fn as_line(text: &str) -> String {
+    let mut line: String = text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    while line.len() > LINE_BYTES_MAX {
+        line.pop();
+    }
+    line
+}

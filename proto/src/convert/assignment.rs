@@ -1,0 +1,108 @@
+use crate::{
+    convert::{ITEMS_MAX, WireError, hash, line, phase, text, wire_phase},
+    model::{
+        AssignedItem, Assignment, ClusterName, Epoch, Generation, ItemName, OnInterrupt, PARAM_BYTES_MAX, is_param_name,
+    },
+    wire,
+};
+
+impl From<&Assignment> for wire::Assignment {
+    fn from(assignment: &Assignment) -> Self {
+        Self {
+            epoch: assignment.epoch.0,
+            generation: assignment.generation.0,
+            cluster: assignment.cluster.to_string(),
+            items: assignment.items.iter().map(Into::into).collect(),
+            variables: assignment.variables.clone(),
+        }
+    }
+}
+
+impl From<&AssignedItem> for wire::AssignedItem {
+    fn from(item: &AssignedItem) -> Self {
+        let on_interrupt = match item.on_interrupt {
+            OnInterrupt::Rerun => wire::OnInterrupt::Rerun,
+            OnInterrupt::Hold => wire::OnInterrupt::Hold,
+        };
+        Self {
+            name: item.name.to_string(),
+            runner: item.runner.clone(),
+            version: item.version.clone(),
+            params: item.params.clone(),
+            phase: wire_phase(Some(item.phase)),
+            hash: item.hash.0.to_vec(),
+            timeout_ms: item.timeout_ms,
+            retries: item.retries,
+            on_interrupt: on_interrupt.into(),
+            cleared_attempts: item.cleared_attempts,
+        }
+    }
+}
+
+impl TryFrom<wire::Assignment> for Assignment {
+    type Error = WireError;
+
+    fn try_from(wire: wire::Assignment) -> Result<Self, WireError> {
+        if wire.epoch == 0 || wire.generation == 0 {
+            return Err(WireError::new("assignment", "epoch and generation count from 1"));
+        }
+        if wire.items.len() > ITEMS_MAX {
+            return Err(WireError::new("assignment.items", "too many"));
+        }
+        let items: Vec<AssignedItem> = wire.items.into_iter().map(TryInto::try_into).collect::<Result<_, _>>()?;
+        let mut names: Vec<_> = items.iter().map(|item| &item.name).collect();
+        names.sort_unstable();
+        if names.windows(2).any(|two| two.first() == two.last()) {
+            return Err(WireError::new("assignment.items", "a name twice"));
+        }
+        if !items.is_sorted_by_key(|item| item.phase) {
+            return Err(WireError::new("assignment.items", "phases out of order"));
+        }
+        for (name, value) in &wire.variables {
+            line("assignment.variables", name.clone())?;
+            line("assignment.variables", value.clone())?;
+        }
+        Ok(Self {
+            epoch: Epoch(wire.epoch),
+            generation: Generation(wire.generation),
+            cluster: ClusterName::new(wire.cluster)
+                .map_err(|_| WireError::new("assignment.cluster", "not a DNS-1123 label"))?,
+            items,
+            variables: wire.variables,
+        })
+    }
+}
+
+impl TryFrom<wire::AssignedItem> for AssignedItem {
+    type Error = WireError;
+
+    fn try_from(wire: wire::AssignedItem) -> Result<Self, WireError> {
+        for (name, value) in &wire.params {
+            if !is_param_name(name) {
+                return Err(WireError::new("item.params", "a name is [a-z][a-z0-9_]{0,62}"));
+            }
+            text("item.params", value.clone(), PARAM_BYTES_MAX)?;
+        }
+        if wire.timeout_ms == 0 {
+            return Err(WireError::new("item.timeout_ms", "missing"));
+        }
+        Ok(Self {
+            name: ItemName::new(wire.name).map_err(|_| WireError::new("item.name", "not a DNS-1123 label"))?,
+            runner: line("item.runner", wire.runner)?,
+            version: line("item.version", wire.version)?,
+            params: wire.params,
+            phase: phase("item.phase", wire.phase)?.ok_or(WireError::new("item.phase", "missing"))?,
+            hash: hash("item.hash", &wire.hash)?,
+            timeout_ms: wire.timeout_ms,
+            retries: wire.retries,
+            on_interrupt: match wire::OnInterrupt::try_from(wire.on_interrupt) {
+                Ok(wire::OnInterrupt::Rerun) => OnInterrupt::Rerun,
+                Ok(wire::OnInterrupt::Hold) => OnInterrupt::Hold,
+                Ok(wire::OnInterrupt::Unspecified) | Err(_) => {
+                    return Err(WireError::new("item.on_interrupt", "unknown"));
+                }
+            },
+            cleared_attempts: wire.cleared_attempts,
+        })
+    }
+}

@@ -1,0 +1,93 @@
+use std::net::IpAddr;
+
+use crate::{
+    convert::{WireError, line},
+    model::{Disk, HostFacts, NetworkInterface},
+    wire,
+};
+
+/// Most network interfaces and disks a machine reports; a machine with more reports the first ones.
+const DEVICES_MAX: usize = 512;
+
+impl From<&HostFacts> for wire::HostFacts {
+    fn from(facts: &HostFacts) -> Self {
+        let interface = |nic: &NetworkInterface| wire::NetworkInterface {
+            name: nic.name.clone(),
+            mac: nic.mac.clone(),
+            addresses: nic.addresses.clone(),
+        };
+        let disk = |disk: &Disk| wire::Disk {
+            name: disk.name.clone(),
+            size_bytes: disk.size_bytes,
+            mount_point: disk.mount_point.clone(),
+        };
+        Self {
+            hostname: facts.hostname.clone(),
+            internal_ip: facts.internal_ip.clone().unwrap_or_default(),
+            interfaces: facts.interfaces.iter().take(DEVICES_MAX).map(interface).collect(),
+            os: facts.os.clone(),
+            kernel_version: facts.kernel_version.clone(),
+            architecture: facts.architecture.clone(),
+            boot_time_ms: facts.boot_time_ms,
+            boot_id: facts.boot_id.clone(),
+            timezone: facts.timezone.clone(),
+            cpu_model: facts.cpu_model.clone(),
+            cpu_count: facts.cpu_count,
+            memory_bytes: facts.memory_bytes,
+            disks: facts.disks.iter().take(DEVICES_MAX).map(disk).collect(),
+            reboot_required: facts.reboot_required,
+            reboot_reason: facts.reboot_reason.clone(),
+        }
+    }
+}
+
+impl TryFrom<wire::HostFacts> for HostFacts {
+    type Error = WireError;
+
+    fn try_from(wire: wire::HostFacts) -> Result<Self, WireError> {
+        if wire.interfaces.len() > DEVICES_MAX || wire.disks.len() > DEVICES_MAX {
+            return Err(WireError::new("facts", "too many devices"));
+        }
+        if !wire.internal_ip.is_empty() && wire.internal_ip.parse::<IpAddr>().is_err() {
+            return Err(WireError::new("facts.internal_ip", "not an IP address"));
+        }
+        let interface = |nic: wire::NetworkInterface| {
+            if nic.addresses.len() > DEVICES_MAX {
+                return Err(WireError::new("facts.interfaces.addresses", "too many"));
+            }
+            Ok(NetworkInterface {
+                name: line("facts.interfaces.name", nic.name)?,
+                mac: line("facts.interfaces.mac", nic.mac)?,
+                addresses: nic
+                    .addresses
+                    .into_iter()
+                    .map(|address| line("facts.interfaces.addresses", address))
+                    .collect::<Result<_, _>>()?,
+            })
+        };
+        let disk = |disk: wire::Disk| {
+            Ok(Disk {
+                name: line("facts.disks.name", disk.name)?,
+                size_bytes: disk.size_bytes,
+                mount_point: line("facts.disks.mount_point", disk.mount_point)?,
+            })
+        };
+        Ok(Self {
+            hostname: line("facts.hostname", wire.hostname)?,
+            internal_ip: Some(wire.internal_ip).filter(|ip| !ip.is_empty()),
+            interfaces: wire.interfaces.into_iter().map(interface).collect::<Result<_, _>>()?,
+            os: line("facts.os", wire.os)?,
+            kernel_version: line("facts.kernel_version", wire.kernel_version)?,
+            architecture: line("facts.architecture", wire.architecture)?,
+            boot_time_ms: wire.boot_time_ms,
+            boot_id: line("facts.boot_id", wire.boot_id)?,
+            timezone: line("facts.timezone", wire.timezone)?,
+            cpu_model: line("facts.cpu_model", wire.cpu_model)?,
+            cpu_count: wire.cpu_count,
+            memory_bytes: wire.memory_bytes,
+            disks: wire.disks.into_iter().map(disk).collect::<Result<_, WireError>>()?,
+            reboot_required: wire.reboot_required,
+            reboot_reason: line("facts.reboot_reason", wire.reboot_reason)?,
+        })
+    }
+}

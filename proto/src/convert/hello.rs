@@ -1,0 +1,65 @@
+use crate::{
+    convert::{ITEMS_MAX, WireError, line, phase, wire_phase},
+    model::{Epoch, Generation, HostFacts, ItemStatus, LedgerId, MachineName, Phase, Seq},
+    wire,
+};
+
+/// An agent's first message: what its ledger holds and what its machine is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// As enrolled.
+    pub name: MachineName,
+    /// Of the ledger that the following events come from.
+    pub ledger_id: LedgerId,
+    /// Of the binary.
+    pub agent_version: String,
+    /// Highest epoch ever seen.
+    pub epoch: Epoch,
+    /// Highest generation ever accepted.
+    pub generation: Generation,
+    /// Highest event that was ever acknowledged.
+    pub acked_seq: Seq,
+    /// Highest phase in the accepted assignment.
+    pub reach: Option<Phase>,
+    /// Of every item slot.
+    pub statuses: Vec<ItemStatus>,
+    /// What the machine is.
+    pub facts: HostFacts,
+}
+
+impl From<&Hello> for wire::Hello {
+    fn from(hello: &Hello) -> Self {
+        Self {
+            name: hello.name.to_string(),
+            ledger_id: hello.ledger_id.to_string(),
+            agent_version: hello.agent_version.clone(),
+            epoch: hello.epoch.0,
+            generation: hello.generation.0,
+            acked_seq: hello.acked_seq.0,
+            reach: wire_phase(hello.reach),
+            statuses: hello.statuses.iter().map(Into::into).collect(),
+            facts: Some((&hello.facts).into()),
+        }
+    }
+}
+
+impl TryFrom<wire::Hello> for Hello {
+    type Error = WireError;
+
+    fn try_from(wire: wire::Hello) -> Result<Self, WireError> {
+        if wire.statuses.len() > ITEMS_MAX {
+            return Err(WireError::new("hello.statuses", "too many"));
+        }
+        Ok(Self {
+            name: MachineName::new(wire.name).map_err(|_| WireError::new("hello.name", "not a DNS-1123 label"))?,
+            ledger_id: wire.ledger_id.parse().map_err(|_| WireError::new("hello.ledger_id", "not a UUID"))?,
+            agent_version: line("hello.agent_version", wire.agent_version)?,
+            epoch: Epoch(wire.epoch),
+            generation: Generation(wire.generation),
+            acked_seq: Seq(wire.acked_seq),
+            reach: phase("hello.reach", wire.reach)?,
+            statuses: wire.statuses.into_iter().map(TryInto::try_into).collect::<Result<_, _>>()?,
+            facts: HostFacts::try_from(wire.facts.ok_or(WireError::new("hello.facts", "missing"))?)?,
+        })
+    }
+}

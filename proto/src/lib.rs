@@ -1,0 +1,27 @@
+//! The words and the wire of Muster: domain types, the gRPC messages generated from `muster/v1/*.proto`, and the
+//! checked conversion between the two. Agent, coordinator and musterctl build on it; it depends on nothing of ours.
+
+pub mod convert;
+pub mod hash;
+pub mod model;
+pub mod plant;
+pub mod resource;
+pub mod tls;
+pub mod variables;
+
+/// Messages and services as generated. Only `convert`, the link, the servers and musterctl touch them.
+#[allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub, reason = "generated code")]
+pub mod wire {
+    tonic::include_proto!("muster.v1");
+}
+
+/// Largest message on the agent link, either way (reliability.md, "wire").
+pub const LINK_MESSAGE_BYTES_MAX: usize = 1024 * 1024;
+/// Largest `Apply` request: manifests of up to 4 MiB and their file names.
+pub const APPLY_MESSAGE_BYTES_MAX: usize = 5 * 1024 * 1024;
+/// Items of one machine, together, as they travel; checked when a manifest is applied.
+pub const MACHINE_ITEMS_BYTES_MAX: usize = 512 * 1024;
+/// Output kept with an item's status.
+pub const OUTPUT_TAIL_BYTES_MAX: usize = 8 * 1024;
+/// Version of this build, as shown by `version` and reported by agents.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

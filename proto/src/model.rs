@@ -1,0 +1,42 @@
+//! The domain types (glossary in docs/ARCHITECTURE.md). Plain data: no I/O, no clock.
+
+mod facts;
+mod ids;
+mod item;
+mod spec;
+mod status;
+
+pub use facts::{Disk, HostFacts, NetworkInterface};
+pub use ids::{
+    ClusterName, Epoch, Generation, InvalidName, ItemName, LABEL_BYTES_MAX, LedgerId, MachineId, MachineName, Seq,
+    is_label,
+};
+pub use item::{
+    AssignedItem, Assignment, ItemHash, MachineType, OnInterrupt, PARAM_BYTES_MAX, PARAM_NAME_BYTES_MAX, Phase,
+    RETRIES_DEFAULT, RETRIES_MAX, RunnerKind, StateItem, TIMEOUT_DEFAULT, TIMEOUT_MAX, Unknown, is_param_name,
+};
+pub use spec::{ClusterSpec, Counts, LcmType, MachineSpec, TOKEN_TTL_DEFAULT_MS, WORKERS_AT_ONCE_MAX};
+pub use status::{ItemState, ItemStatus, Standing};
+
+use serde::{Deserialize, Serialize};
+
+/// A moment, given to decisions as an argument: pure code reads no clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Now {
+    /// Unix time in milliseconds. For people and records; it may jump.
+    pub wall_ms: u64,
+    /// Milliseconds of a monotonic clock with an arbitrary zero. For deadlines and ages within one process.
+    pub mono_ms: u64,
+}
+
+/// A wait with its reason: what every machine that is not final has, unless work is in flight.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Blocked {
+    /// A named reason, `WaitingForTurn`.
+    pub reason: String,
+    /// What is waited for, in one sentence.
+    pub message: String,
+    /// What ends the wait: an event, or what a person does.
+    pub clears_when: String,
+}

@@ -1,0 +1,268 @@
+use std::{collections::BTreeMap, fmt, str::FromStr, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use super::{ClusterName, Epoch, Generation, ItemName, Standing, status::ItemStatus};
+
+/// Attempts after the first that an item gets unless its manifest says otherwise.
+pub const RETRIES_DEFAULT: u32 = 3;
+/// Most `retries` a manifest may ask for.
+pub const RETRIES_MAX: u32 = 100;
+/// An item's time limit unless its manifest says otherwise.
+pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30 * 60);
+/// Longest `timeout` a manifest may ask for.
+pub const TIMEOUT_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Longest name of a param.
+pub const PARAM_NAME_BYTES_MAX: usize = 63;
+/// Longest value of a param.
+pub const PARAM_BYTES_MAX: usize = 256 * 1024;
+
+/// Is `text` a param's name, `[a-z][a-z0-9_]{0,62}`?
+#[must_use]
+pub fn is_param_name(text: &str) -> bool {
+    text.len() <= PARAM_NAME_BYTES_MAX
+        && text.bytes().next().is_some_and(|b| b.is_ascii_lowercase())
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+}
+
+/// A word that is none of those known; `known` lists them for the message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected one of: {}", known.join(", "))]
+pub struct Unknown {
+    /// Every word that would have been right.
+    pub known: &'static [&'static str],
+}
+
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum $name { $($(#[$vdoc])* #[serde(rename = $word)] $variant,)+ }
+
+        impl $name {
+            /// All of them, in order.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+            /// Their words, in the same order.
+            pub const WORDS: &'static [&'static str] = &[$($word,)+];
+
+            /// The word used in manifests and on the command line.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word,)+ }
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Unknown;
+            fn from_str(text: &str) -> Result<Self, Unknown> {
+                match text { $($word => Ok(Self::$variant),)+ _ => Err(Unknown { known: Self::WORDS }) }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+    };
+}
+
+words!(
+    /// What a machine is to its cluster.
+    MachineType {
+        /// Runs the control plane; at most one of them is down at a time.
+        Control = "control",
+        /// Runs workloads.
+        Worker = "worker",
+        /// Known, but nothing is to be done with it.
+        Unassigned = "unassigned",
+    }
+);
+
+words!(
+    /// When an item's turn is. The order is the order of a machine's life.
+    Phase {
+        /// Before the machine's turn: downloads. Never disruptive.
+        Prepare = "prepare",
+        /// At the machine's turn.
+        Deploy = "deploy",
+        /// After the set of control machines changed.
+        Reconfigure = "reconfigure",
+    }
+);
+
+words!(
+    /// The code that brings about one sort of item.
+    RunnerKind {
+        /// Fetches a file, verifies its digest, may unpack it.
+        Downloader = "downloader",
+        /// Runs a script.
+        Bash = "bash",
+        /// Installs packages with apt or dnf.
+        Package = "package",
+        /// Starts, stops, restarts, enables or reloads a systemd unit.
+        Service = "service",
+        /// Runs a playbook against this machine.
+        Ansible = "ansible",
+        /// Initialises or joins the Docker Swarm.
+        SwarmJoin = "swarm-join",
+        /// Backs up the swarm's state.
+        SwarmBackup = "swarm-backup",
+        /// Installs, upgrades or backs up MKE.
+        Mke = "mke",
+        /// Reboots the machine.
+        Reboot = "reboot",
+        /// Restarts the Tungsten Fabric vRouter of this machine.
+        VrouterRestart = "vrouter-restart",
+    }
+);
+
+words!(
+    /// What to do with an item whose process was lost without a recorded outcome.
+    OnInterrupt {
+        /// It is safe to run again.
+        Rerun = "rerun",
+        /// A person decides: `retry`, `skip` or `accept`.
+        Hold = "hold",
+    }
+);
+
+impl RunnerKind {
+    /// What happens to an interrupted item of this runner unless its manifest says otherwise. A script is held,
+    /// because nobody knows what half of it did; the others look before they act.
+    #[must_use]
+    pub const fn on_interrupt_default(self) -> OnInterrupt {
+        match self {
+            Self::Bash | Self::Ansible | Self::Mke => OnInterrupt::Hold,
+            Self::Downloader
+            | Self::Package
+            | Self::Service
+            | Self::SwarmJoin
+            | Self::SwarmBackup
+            | Self::Reboot
+            | Self::VrouterRestart => OnInterrupt::Rerun,
+        }
+    }
+}
+
+/// SHA-256 over the canonical form of an item (src/hash.rs). Same hash = already done.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ItemHash(pub [u8; 32]);
+
+impl fmt::Display for ItemHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for ItemHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().take(4).try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl From<ItemHash> for String {
+    fn from(hash: ItemHash) -> String {
+        hash.to_string()
+    }
+}
+
+impl TryFrom<String> for ItemHash {
+    type Error = &'static str;
+    fn try_from(text: String) -> Result<Self, &'static str> {
+        let mut hash = [0; 32];
+        if text.len() != 64 || !text.is_ascii() {
+            return Err("a hash has 64 hex digits");
+        }
+        for (byte, at) in hash.iter_mut().zip((0..64).step_by(2)) {
+            *byte = text
+                .get(at..at + 2)
+                .and_then(|two| u8::from_str_radix(two, 16).ok())
+                .ok_or("a hash has 64 hex digits")?;
+        }
+        Ok(Self(hash))
+    }
+}
+
+/// One unit of wanted machine state, as a manifest has it: a template, its variables not yet replaced.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StateItem {
+    /// Its slot in the status; keeps it when the version changes.
+    pub name: ItemName,
+    /// Who brings it about.
+    pub runner: RunnerKind,
+    /// Free text; part of the hash.
+    pub version: String,
+    /// The runner's inputs.
+    pub params: BTreeMap<String, String>,
+    /// When its turn is.
+    pub phase: Phase,
+    /// Time limit of one attempt, in milliseconds.
+    pub timeout_ms: u64,
+    /// Attempts after the first.
+    pub retries: u32,
+    /// What to do when its process is lost.
+    pub on_interrupt: OnInterrupt,
+    /// `Some(false)`: harmless to workloads even on a machine that serves them.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub disruptive: Option<bool>,
+}
+
+/// One StateItem as one machine should have it. Late variables are still text in `params` (src/variables.rs).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AssignedItem {
+    /// Its slot in the status.
+    pub name: ItemName,
+    /// Who brings it about. Text, because an agent may be older than the manifest: then `RunnerNotSupported`.
+    pub runner: String,
+    /// Free text; part of the hash.
+    pub version: String,
+    /// The runner's inputs.
+    pub params: BTreeMap<String, String>,
+    /// When its turn is.
+    pub phase: Phase,
+    /// Same hash = already done.
+    pub hash: ItemHash,
+    /// Time limit of one attempt, in milliseconds.
+    pub timeout_ms: u64,
+    /// Attempts after the first.
+    pub retries: u32,
+    /// What to do when its process is lost.
+    pub on_interrupt: OnInterrupt,
+    /// Attempts up to this one were cleared by an operator's `retry`: they count no more.
+    pub cleared_attempts: u32,
+}
+
+impl AssignedItem {
+    /// Where this item stands, given what is recorded of the slot of its name. The one place where "done", "give up"
+    /// and "a person must decide" are told apart; agent and coordinator both ask here.
+    #[must_use]
+    pub fn standing(&self, status: Option<&ItemStatus>) -> Standing {
+        Standing::of(self.hash, self.retries, self.cleared_attempts, self.on_interrupt, status)
+    }
+}
+
+/// The StateItems a machine should have now, in the order they run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Assignment {
+    /// Of the coordinator that sends it.
+    pub epoch: Epoch,
+    /// Rises with every change of the content.
+    pub generation: Generation,
+    /// The machine's cluster.
+    pub cluster: ClusterName,
+    /// In the order they run.
+    pub items: Vec<AssignedItem>,
+    /// Values of the late variables.
+    pub variables: BTreeMap<String, String>,
+}
+
+impl Assignment {
+    /// The highest phase the list reaches. None = no items.
+    #[must_use]
+    pub fn reach(&self) -> Option<Phase> {
+        self.items.iter().map(|item| item.phase).max()
+    }
+}

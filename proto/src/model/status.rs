@@ -1,0 +1,151 @@
+use serde::{Deserialize, Serialize};
+
+use super::{Generation, ItemHash, ItemName, OnInterrupt};
+
+/// What came of one attempt at an item.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ItemState {
+    /// Started; no outcome recorded yet.
+    Running,
+    /// Brought about. Never executed again with the same hash.
+    Succeeded,
+    /// It ended, and not well.
+    Failed {
+        /// Of the program; -1 where there is none (never started, killed by a signal, timed out).
+        exit_code: i32,
+        /// May another attempt help? A missing runner stays missing.
+        retryable: bool,
+    },
+    /// It was started, and nobody knows what became of it. Neither success nor failure.
+    Indeterminate,
+}
+
+/// The newest attempt at an item, in the slot of its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ItemStatus {
+    /// The slot.
+    pub name: ItemName,
+    /// Of the item as it was started.
+    pub hash: ItemHash,
+    /// What came of it.
+    pub state: ItemState,
+    /// From 1; counts on while the hash stays the same.
+    pub attempt: u32,
+    /// Of the assignment it was started under.
+    pub generation: Generation,
+    /// One line for people.
+    pub message: String,
+    /// The end of its output, redacted; at most 8 KiB.
+    pub output_tail: String,
+    /// Free JSON the runner leaves.
+    pub result_json: Option<String>,
+    /// Unix milliseconds, the machine's clock.
+    pub started_at_ms: u64,
+    /// Unix milliseconds, the machine's clock; none while it runs.
+    pub finished_at_ms: Option<u64>,
+}
+
+/// Where an item stands on a machine: derived from its hash and the recorded status, never stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// To be started as this attempt. Above 1: after a failure, so after its backoff.
+    Due {
+        /// The attempt that would be made.
+        attempt: u32,
+    },
+    /// An attempt is under way.
+    Running {
+        /// Which one.
+        attempt: u32,
+    },
+    /// Brought about.
+    Done,
+    /// Failed, and no attempt is left, or none can help. A person decides.
+    Failed,
+    /// Outcome unknown, and it is not safe to run again unasked. A person decides.
+    Held,
+}
+
+impl Standing {
+    /// See [`super::AssignedItem::standing`].
+    #[must_use]
+    pub fn of(
+        hash: ItemHash,
+        retries: u32,
+        cleared_attempts: u32,
+        on_interrupt: OnInterrupt,
+        status: Option<&ItemStatus>,
+    ) -> Self {
+        let Some(status) = status.filter(|status| status.hash == hash) else {
+            return Self::Due { attempt: 1 };
+        };
+        let cleared = status.attempt <= cleared_attempts;
+        let attempts_left = status.attempt.saturating_sub(cleared_attempts) <= retries;
+        let next = Self::Due { attempt: status.attempt.saturating_add(1) };
+        match &status.state {
+            ItemState::Running => Self::Running { attempt: status.attempt },
+            ItemState::Succeeded => Self::Done,
+            ItemState::Failed { .. } | ItemState::Indeterminate if cleared => next,
+            ItemState::Failed { retryable, .. } if *retryable && attempts_left => next,
+            ItemState::Failed { .. } => Self::Failed,
+            ItemState::Indeterminate if on_interrupt == OnInterrupt::Rerun && attempts_left => next,
+            ItemState::Indeterminate => Self::Held,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HASH: ItemHash = ItemHash([7; 32]);
+
+    fn status(state: ItemState, attempt: u32) -> ItemStatus {
+        ItemStatus {
+            name: ItemName::new("a").expect("a label"),
+            hash: HASH,
+            state,
+            attempt,
+            generation: Generation(1),
+            message: String::new(),
+            output_tail: String::new(),
+            result_json: None,
+            started_at_ms: 0,
+            finished_at_ms: None,
+        }
+    }
+
+    #[test]
+    fn standing_of_an_item() {
+        use ItemState::{Failed, Indeterminate, Running, Succeeded};
+        use OnInterrupt::{Hold, Rerun};
+        let failed = Failed { exit_code: 1, retryable: true };
+        let hopeless = Failed { exit_code: -1, retryable: false };
+        let check = |state: &ItemState, attempt, retries, cleared, on_interrupt, expected| {
+            let status = status(state.clone(), attempt);
+            assert_eq!(Standing::of(HASH, retries, cleared, on_interrupt, Some(&status)), expected, "{status:?}");
+        };
+        check(&Running, 2, 3, 0, Hold, Standing::Running { attempt: 2 });
+        check(&Succeeded, 1, 3, 0, Hold, Standing::Done);
+        check(&Succeeded, 1, 3, 1, Hold, Standing::Done);
+        check(&failed, 1, 3, 0, Hold, Standing::Due { attempt: 2 });
+        check(&failed, 3, 3, 0, Hold, Standing::Due { attempt: 4 });
+        check(&failed, 4, 3, 0, Hold, Standing::Failed);
+        check(&failed, 4, 3, 4, Hold, Standing::Due { attempt: 5 });
+        check(&failed, 8, 3, 4, Hold, Standing::Failed);
+        check(&failed, 1, 0, 0, Hold, Standing::Failed);
+        check(&hopeless, 1, 3, 0, Hold, Standing::Failed);
+        check(&hopeless, 1, 3, 1, Hold, Standing::Due { attempt: 2 });
+        check(&Indeterminate, 1, 3, 0, Hold, Standing::Held);
+        check(&Indeterminate, 1, 3, 1, Hold, Standing::Due { attempt: 2 });
+        check(&Indeterminate, 1, 3, 0, Rerun, Standing::Due { attempt: 2 });
+        check(&Indeterminate, 4, 3, 0, Rerun, Standing::Held);
+    }
+
+    #[test]
+    fn another_hash_starts_anew() {
+        let old = status(ItemState::Succeeded, 3);
+        assert_eq!(Standing::of(ItemHash([8; 32]), 3, 0, OnInterrupt::Hold, Some(&old)), Standing::Due { attempt: 1 });
+        assert_eq!(Standing::of(HASH, 3, 0, OnInterrupt::Hold, None), Standing::Due { attempt: 1 });
+    }
+}

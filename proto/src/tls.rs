@@ -1,0 +1,239 @@
+//! The client's side of every connection to a coordinator: TLS 1.3 only, one crypto provider, one fixed server name.
+//! Agent and musterctl both connect here; the acceptor is the coordinator's (`coordinator/src/server/tls.rs`).
+
+mod verify;
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use hyper_util::rt::TokioIo;
+use rustls::{
+    ClientConfig, RootCertStore,
+    client::{WebPkiServerVerifier, danger::ServerCertVerifier},
+    crypto::CryptoProvider,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tonic::transport::{Channel, Endpoint};
+
+pub use verify::spki_sha256;
+
+/// The DNS name in every coordinator's certificate, whatever address it is reached at. Who may speak for the
+/// coordinator is decided by the CA alone, so a moved address or a new load balancer needs no new certificate.
+pub const SERVER_NAME: &str = "coordinator.muster.internal";
+/// HTTP/2 and nothing else.
+pub const ALPN: &[u8] = b"h2";
+/// Time for TCP and TLS together.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A certificate and its key, both PEM.
+#[derive(Clone)]
+pub struct Identity {
+    /// Leaf first.
+    pub certificate_pem: String,
+    /// PKCS#8.
+    pub key_pem: String,
+}
+
+/// Credentials that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// PEM that does not parse, or holds nothing of the kind.
+    #[error("{what} is not valid PEM")]
+    Pem {
+        /// CA, certificate or key.
+        what: &'static str,
+        /// What the parser says.
+        #[source]
+        source: rustls::pki_types::pem::Error,
+    },
+    /// Certificates, key or CA that do not fit together.
+    #[error("the TLS credentials are unusable")]
+    Config(#[source] rustls::Error),
+    /// A CA list that verifies nothing.
+    #[error("no usable CA certificate")]
+    Roots(#[source] rustls::client::VerifierBuilderError),
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Not `HOST:PORT`, or the name does not resolve.
+    #[error("cannot resolve {address} (expected HOST:PORT)")]
+    Resolve {
+        /// As given.
+        address: String,
+        /// What the resolver says.
+        #[source]
+        source: io::Error,
+    },
+    /// Nobody answers there.
+    #[error("cannot reach {address}")]
+    Tcp {
+        /// As given.
+        address: String,
+        /// What the kernel says.
+        #[source]
+        source: io::Error,
+    },
+    /// No answer within [`CONNECT_TIMEOUT`].
+    #[error("{address} does not answer within {} s", CONNECT_TIMEOUT.as_secs())]
+    Timeout {
+        /// As given.
+        address: String,
+    },
+    /// The right CA, but the certificate is not valid at this machine's time.
+    #[error(
+        "ClockSkew: this machine's time is {ours}, but the coordinator's certificate is valid from {not_before} to \
+         {not_after}; set the clock (the CA is the right one)"
+    )]
+    ClockSkew {
+        /// This machine's time.
+        ours: String,
+        /// Start of the certificate's validity.
+        not_before: String,
+        /// End of it.
+        not_after: String,
+    },
+    /// Not the CA whose digest the join token carries. Nothing secret was sent.
+    #[error("{address} is not the coordinator that made this token (its CA's digest differs); nothing was sent to it")]
+    PinMismatch {
+        /// As given.
+        address: String,
+    },
+    /// The handshake failed otherwise.
+    #[error("the TLS handshake with {address} failed")]
+    Tls {
+        /// As given.
+        address: String,
+        /// What TLS says.
+        #[source]
+        source: io::Error,
+    },
+    /// HTTP/2 did not come up.
+    #[error("no HTTP/2 connection with {address}")]
+    Http {
+        /// As given.
+        address: String,
+        /// What the transport says.
+        #[source]
+        source: tonic::transport::Error,
+    },
+}
+
+/// A connection to a coordinator.
+pub struct Connection {
+    /// For the generated clients.
+    pub channel: Channel,
+    /// Of our end: the address that reaches the coordinator.
+    pub local: SocketAddr,
+}
+
+/// The one crypto provider.
+#[must_use]
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+}
+
+/// Certificates of a PEM text.
+///
+/// # Errors
+/// [`TlsError::Pem`] if it does not parse.
+pub fn certificates(what: &'static str, pem: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    CertificateDer::pem_slice_iter(pem.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(|source| TlsError::Pem { what, source })
+}
+
+/// Trusts the given CAs; shows `identity` if there is one.
+///
+/// # Errors
+/// [`TlsError`] if the credentials are unusable.
+pub fn client_config(ca_pem: &str, identity: Option<&Identity>) -> Result<Arc<ClientConfig>, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for ca in certificates("the CA certificate", ca_pem)? {
+        roots.add(ca).map_err(TlsError::Config)?;
+    }
+    let webpki =
+        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build().map_err(TlsError::Roots)?;
+    config(Arc::new(verify::Dated::new(webpki)), identity)
+}
+
+/// Trusts the CA in the server's chain whose public key info has this SHA-256. For enrolment, before the CA is known.
+///
+/// # Errors
+/// [`TlsError`] if no configuration can be built.
+pub fn pinned_config(ca_spki_sha256: [u8; 32]) -> Result<Arc<ClientConfig>, TlsError> {
+    config(Arc::new(verify::Pinned::new(ca_spki_sha256)), None)
+}
+
+fn config(verifier: Arc<dyn ServerCertVerifier>, identity: Option<&Identity>) -> Result<Arc<ClientConfig>, TlsError> {
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(TlsError::Config)?
+        .dangerous() // rustls' word for a verifier of one's own; ours wrap webpki's and only ever refuse more
+        .with_custom_certificate_verifier(verifier);
+    let mut config = match identity {
+        None => builder.with_no_client_auth(),
+        Some(identity) => {
+            let key = PrivateKeyDer::from_pem_slice(identity.key_pem.as_bytes())
+                .map_err(|source| TlsError::Pem { what: "the private key", source })?;
+            builder
+                .with_client_auth_cert(certificates("the certificate", &identity.certificate_pem)?, key)
+                .map_err(TlsError::Config)?
+        }
+    };
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// Connects to `address` (`HOST:PORT`), within [`CONNECT_TIMEOUT`]. One connection: who wants another calls again.
+///
+/// # Errors
+/// [`ConnectError`], which says what to do where something can be done.
+pub async fn connect(address: &str, config: Arc<ClientConfig>) -> Result<Connection, ConnectError> {
+    tokio::time::timeout(CONNECT_TIMEOUT, dial(address, config))
+        .await
+        .unwrap_or_else(|_| Err(ConnectError::Timeout { address: address.to_owned() }))
+}
+
+async fn dial(address: &str, config: Arc<ClientConfig>) -> Result<Connection, ConnectError> {
+    let mut found = tokio::net::lookup_host(address)
+        .await
+        .map_err(|source| ConnectError::Resolve { address: address.to_owned(), source })?
+        .peekable();
+    if found.peek().is_none() {
+        let source = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        return Err(ConnectError::Resolve { address: address.to_owned(), source });
+    }
+    let tcp = first_answer(found).await.map_err(|source| ConnectError::Tcp { address: address.to_owned(), source })?;
+    let tcp_error = |source| ConnectError::Tcp { address: address.to_owned(), source };
+    tcp.set_nodelay(true).map_err(tcp_error)?;
+    let local = tcp.local_addr().map_err(tcp_error)?;
+    let name = ServerName::try_from(SERVER_NAME)
+        .map_err(|_| tcp_error(io::Error::new(io::ErrorKind::InvalidInput, "bad server name")))?;
+    let tls = TlsConnector::from(config).connect(name, tcp).await.map_err(|source| verify::explain(address, source))?;
+    let mut once = Some(TokioIo::new(tls));
+    let connector = tower::service_fn(move |_: http::Uri| {
+        std::future::ready(once.take().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected)))
+    });
+    let channel = Endpoint::from_static("http://coordinator.muster.internal")
+        .http2_keep_alive_interval(Duration::from_secs(20))
+        .keep_alive_timeout(Duration::from_secs(10))
+        .connect_with_connector(connector)
+        .await
+        .map_err(|source| ConnectError::Http { address: address.to_owned(), source })?;
+    Ok(Connection { channel, local })
+}
+
+/// The first address that answers, in the resolver's order.
+async fn first_answer(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in addresses {
+        match TcpStream::connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}

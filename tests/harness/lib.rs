@@ -1,0 +1,1 @@
+//! Simulator, invariants and process harness of Muster's proofs.
