@@ -1,1 +1,81 @@
-//! (being written)
+//! Where the coordinator's record is durable. The engine is the only writer; nothing else commits while it runs.
+//! A store knows rows of bytes (`row.rs`) and never looks inside them.
+
+mod memory;
+pub mod row;
+
+use std::path::{Path, PathBuf};
+
+pub use memory::MemoryStore;
+pub use row::{Change, Row, Table};
+
+/// A durable set of rows.
+pub trait Store: Send {
+    /// Every row, in the order of tables and keys.
+    ///
+    /// # Errors
+    /// [`StoreError`] if it cannot be read in full. There is no half an answer.
+    fn load(&self) -> Result<Vec<Row>, StoreError>;
+
+    /// Makes a batch durable, as a whole or not at all, before it returns.
+    ///
+    /// # Errors
+    /// [`StoreError`]. Whether the batch is durable is then unknown: the process must end and load again.
+    fn commit(&mut self, batch: &[Change]) -> Result<(), StoreError>;
+
+    /// Writes a copy of the last committed state to a new file, which can take the place of the original.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the file cannot be written; then there is none at `to`.
+    fn backup(&self, to: &Path) -> Result<(), StoreError>;
+}
+
+/// What a store failed at.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Another process holds the store.
+    #[error(
+        "the store {} is in use by another process: a coordinator runs on it already (see `fuser {}`); \
+         stop that one, or give this one a state directory of its own", path.display(), path.display()
+    )]
+    InUse {
+        /// The store's file.
+        path: PathBuf,
+    },
+    /// The file is not what we wrote.
+    #[error(
+        "the store {} is damaged; keep the file for inspection, put the newest backup in its place (a file made by \
+         `muster-coordinator backup`), then run `muster-coordinator recover`", path.display()
+    )]
+    Damaged {
+        /// The store's file.
+        path: PathBuf,
+        /// What the database says.
+        #[source]
+        source: Box<redb::Error>,
+    },
+    /// The file cannot be opened or made.
+    #[error("cannot open the store {}", path.display())]
+    Open {
+        /// The store's file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: Box<redb::Error>,
+    },
+    /// A row cannot be read.
+    #[error("cannot read the store")]
+    Read(#[source] Box<redb::Error>),
+    /// A batch may not be durable.
+    #[error("cannot make a change durable")]
+    Commit(#[source] Box<redb::Error>),
+    /// A copy cannot be made.
+    #[error("cannot write a copy of the store to {}", path.display())]
+    Backup {
+        /// Where to.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}

@@ -1,0 +1,65 @@
+//! What the store holds, and what a batch does to it: rows of bytes under a table and a key. The facts (`facts.rs`) give
+//! the bytes their meaning; the stores do not look inside. PURE: the core imports this file.
+
+/// A table of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Table {
+    /// Single values of the coordinator: its epoch, the format.
+    Meta,
+    /// The certificate authority. Written once by `init`, read by `pki.rs`; no part of the facts.
+    Pki,
+    /// Cluster specs, by name.
+    Clusters,
+    /// Machines, by name.
+    Machines,
+    /// Rollouts, by name.
+    Rollouts,
+    /// Join tokens, by id; of the secret there is a digest only.
+    Tokens,
+    /// The audit record, by number.
+    Audit,
+}
+
+impl Table {
+    /// Every table.
+    pub const ALL: &'static [Self] =
+        &[Self::Meta, Self::Pki, Self::Clusters, Self::Machines, Self::Rollouts, Self::Tokens, Self::Audit];
+
+    /// Its name on disk and in messages.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Meta => "meta",
+            Self::Pki => "pki",
+            Self::Clusters => "clusters",
+            Self::Machines => "machines",
+            Self::Rollouts => "rollouts",
+            Self::Tokens => "tokens",
+            Self::Audit => "audit",
+        }
+    }
+}
+
+/// One row: its table, its key, its value.
+pub type Row = (Table, String, Vec<u8>);
+
+/// One change of a batch. A batch is durable as a whole or not at all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The row has this value from now on.
+    Put {
+        /// Of this table.
+        table: Table,
+        /// Under this key.
+        key: String,
+        /// The new value.
+        value: Vec<u8>,
+    },
+    /// There is no such row from now on. Deleting what is not there is no error.
+    Delete {
+        /// Of this table.
+        table: Table,
+        /// Under this key.
+        key: String,
+    },
+}
