@@ -1,0 +1,194 @@
+//! The directory of one attempt, and what it proves. exec-item writes it, the agent reads it; they never talk.
+//!
+//!     request.json   what is to be done; written by the agent, durable before exec-item is started
+//!     lock           record lock, held by exec-item while it lives; the kernel names the holder
+//!     alive          FIFO that exec-item keeps open: its closing wakes whoever waits for the end
+//!     claim          created with O_EXCL by the one exec-item that runs this attempt
+//!     output.log     newest output; output.log.old the piece before it
+//!     progress       of a transfer; news, not record
+//!     exit           the outcome, durable
+//!     stderr         what exec-item itself complained about
+//!     work/          the program's working directory
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, fcntl},
+    libc,
+    sys::stat::Mode,
+    unistd::{Pid, mkfifo},
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{
+    AttemptError, durable,
+    record::{Exit, Found, Progress, Request},
+};
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct AttemptDir {
+    path: PathBuf,
+}
+
+/// Held by exec-item while it lives. Dropping it says that the attempt is over.
+#[derive(Debug)]
+pub(crate) struct Held {
+    // Order matters: the lock goes first, so that whoever `alive` wakes finds it free.
+    _lock: File,
+    _alive: File,
+}
+
+impl AttemptDir {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    pub(crate) fn alive(&self) -> PathBuf {
+        self.file("alive")
+    }
+
+    pub(crate) fn output(&self) -> PathBuf {
+        self.file("output.log")
+    }
+
+    pub(crate) fn stderr(&self) -> PathBuf {
+        self.file("stderr")
+    }
+
+    /// Lays the directory down with its request, durably. Doing it again changes nothing once it is claimed.
+    pub(crate) fn create(&self, request: &Request) -> Result<(), AttemptError> {
+        let failed = |source| AttemptError::File { what: "create", path: self.path.clone(), source };
+        private_dir(&self.path).map_err(failed)?;
+        private_dir(&self.file("work")).map_err(failed)?;
+        match mkfifo(&self.alive(), Mode::S_IRUSR | Mode::S_IWUSR) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(errno) => return Err(failed(errno.into())),
+        }
+        if !self.file("claim").exists() {
+            self.write("request.json", request)?;
+        }
+        durable::sync_dir(self.path.parent().unwrap_or(Path::new("/"))).map_err(failed)
+    }
+
+    pub(crate) fn request(&self) -> Result<Request, AttemptError> {
+        let path = self.file("request.json");
+        self.read("request.json")?.ok_or(AttemptError::File {
+            what: "read",
+            path,
+            source: io::ErrorKind::NotFound.into(),
+        })
+    }
+
+    /// Takes the lock, for as long as the process lives. None = another holds it.
+    pub(crate) fn hold(&self) -> Result<Option<Held>, AttemptError> {
+        let failed = |source| AttemptError::File { what: "lock", path: self.file("lock"), source };
+        let open =
+            |name| OpenOptions::new().read(true).write(true).mode(0o600).create(name == "lock").open(self.file(name));
+        let held = Held { _lock: open("lock").map_err(failed)?, _alive: open("alive").map_err(failed)? };
+        match fcntl(&held._lock, FcntlArg::F_SETLK(&whole_file())) {
+            Ok(_) => Ok(Some(held)),
+            Err(Errno::EAGAIN | Errno::EACCES) => Ok(None),
+            Err(errno) => Err(failed(errno.into())),
+        }
+    }
+
+    /// Claims the attempt, durably. False = it was claimed before: whoever asks must not run it.
+    pub(crate) fn claim(&self) -> Result<bool, AttemptError> {
+        let path = self.file("claim");
+        let failed = |source| AttemptError::File { what: "claim", path: path.clone(), source };
+        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
+            Ok(file) => {
+                file.sync_all().and_then(|()| durable::sync_dir(&self.path)).map_err(failed)?;
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Who holds the lock, as the kernel has it.
+    pub(crate) fn holder(&self) -> Result<Option<Pid>, AttemptError> {
+        let failed = |source| AttemptError::File { what: "query the lock", path: self.file("lock"), source };
+        let file = match OpenOptions::new().read(true).write(true).open(self.file("lock")) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        let mut lock = whole_file();
+        fcntl(&file, FcntlArg::F_GETLK(&mut lock)).map_err(|errno| failed(errno.into()))?;
+        Ok((i32::from(lock.l_type) != libc::F_UNLCK).then(|| Pid::from_raw(lock.l_pid)))
+    }
+
+    /// What the directory proves. The claim is read before the lock: it is made under the lock, so a claim without
+    /// a holder means that the holder is gone, and what it wrote is final.
+    pub(crate) fn find(&self) -> Result<Found, AttemptError> {
+        let claimed = self.file("claim").exists();
+        if self.holder()?.is_some() {
+            return Ok(Found::Running);
+        }
+        if !claimed {
+            return Ok(Found::NotStarted);
+        }
+        Ok(self.read::<Exit>("exit")?.map_or(Found::Lost, Found::Exited))
+    }
+
+    pub(crate) fn write_exit(&self, exit: &Exit) -> Result<(), AttemptError> {
+        self.write("exit", exit)
+    }
+
+    /// News: not durable, and a failure to tell it is no failure.
+    pub(crate) fn write_progress(&self, progress: Progress) {
+        let bytes = serde_json::to_vec(&progress).unwrap_or_default();
+        let _ = durable::replace_unsynced(&self.file("progress"), &bytes);
+    }
+
+    pub(crate) fn progress(&self) -> Option<Progress> {
+        self.read("progress").ok().flatten()
+    }
+
+    fn write(&self, name: &str, value: &impl Serialize) -> Result<(), AttemptError> {
+        let path = self.file(name);
+        let bytes = serde_json::to_vec(value).map_err(|source| AttemptError::Damaged { path: path.clone(), source })?;
+        durable::replace(&path, &bytes).map_err(|source| AttemptError::File { what: "write", path, source })
+    }
+
+    fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, AttemptError> {
+        let path = self.file(name);
+        match fs::read(&path) {
+            Ok(bytes) => {
+                serde_json::from_slice(&bytes).map(Some).map_err(|source| AttemptError::Damaged { path, source })
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(AttemptError::File { what: "read", path, source }),
+        }
+    }
+}
+
+/// A record lock, not flock: the kernel tells who holds it, and asking does not take it.
+#[expect(clippy::cast_possible_truncation, reason = "the constants are 0 and 1")]
+fn whole_file() -> libc::flock {
+    libc::flock { l_type: libc::F_WRLCK as _, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 0, l_pid: 0 }
+}
+
+/// A directory for root's eyes only; there already is as good.
+pub(crate) fn private_dir(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        done => done,
+    }
+}

@@ -1,0 +1,37 @@
+//! Files that are whole or absent, also after a power cut: temp, fsync, rename, fsync the directory.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+/// Makes the entries of a directory durable: files created in it, renamed into it or removed from it.
+pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+/// Puts `bytes` at `path` with mode 0600, durably. Readers see the old content or the new, never a part.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let temp = swap_in(path, bytes)?;
+    temp.sync_all()?;
+    fs::rename(temp_name(path), path)?;
+    sync_dir(path.parent().unwrap_or(Path::new("/")))
+}
+
+/// The same without a promise for a power cut: for files that are only news.
+pub(crate) fn replace_unsynced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    swap_in(path, bytes)?;
+    fs::rename(temp_name(path), path)
+}
+
+fn swap_in(path: &Path, bytes: &[u8]) -> io::Result<File> {
+    let mut temp = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(temp_name(path))?;
+    temp.write_all(bytes)?;
+    Ok(temp)
+}
+
+fn temp_name(path: &Path) -> std::path::PathBuf {
+    path.with_extension("new")
+}

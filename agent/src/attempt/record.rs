@@ -1,0 +1,127 @@
+//! What is written down of one attempt: plain data, shared with the pure core and the simulator. No I/O, no clock.
+
+use std::{collections::BTreeMap, fmt, str::FromStr};
+
+use muster_proto::model::{ClusterName, Generation, ItemName, ItemState, MachineName, Phase};
+use serde::{Deserialize, Serialize};
+
+/// One attempt at one item under one assignment. For each of these at most one process is ever started.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct AttemptKey {
+    /// The item's slot.
+    pub item: ItemName,
+    /// Of the assignment it is started under.
+    pub generation: Generation,
+    /// From 1.
+    pub attempt: u32,
+}
+
+/// Name of the attempt's directory: `<item>.<generation>.<attempt>`. A label holds no dot, so it reads back.
+impl fmt::Display for AttemptKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.item, self.generation, self.attempt)
+    }
+}
+
+/// A directory name that is none of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an attempt is named <item>.<generation>.<attempt>")]
+pub struct InvalidKey;
+
+impl FromStr for AttemptKey {
+    type Err = InvalidKey;
+
+    fn from_str(text: &str) -> Result<Self, InvalidKey> {
+        let mut parts = text.split('.');
+        let (Some(item), Some(generation), Some(attempt), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err(InvalidKey);
+        };
+        let key = Self {
+            item: ItemName::new(item).map_err(|_| InvalidKey)?,
+            generation: Generation(generation.parse().map_err(|_| InvalidKey)?),
+            attempt: attempt.parse().map_err(|_| InvalidKey)?,
+        };
+        // `+1` and `01` parse as numbers too; only the name we would write is ours.
+        if key.to_string() == text { Ok(key) } else { Err(InvalidKey) }
+    }
+}
+
+/// Everything a runner is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// Which attempt this is.
+    pub key: AttemptKey,
+    /// The machine it runs on.
+    pub machine: MachineName,
+    /// The machine's cluster.
+    pub cluster: ClusterName,
+    /// Name of the runner. Text, because the agent may be older than the manifest.
+    pub runner: String,
+    /// Of the item.
+    pub version: String,
+    /// Of the item.
+    pub phase: Phase,
+    /// The runner's inputs, every variable replaced.
+    pub params: BTreeMap<String, String>,
+    /// Time limit of this attempt, in milliseconds. exec-item holds it, so it counts while the agent is away.
+    pub timeout_ms: u64,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    /// `Succeeded` or `Failed`, never another.
+    pub state: ItemState,
+    /// One line for people: "exit status 3", "killed by SIGSEGV", "timed out after 30 s".
+    pub message: String,
+    /// The end of its output, redacted; at most 8 KiB.
+    pub output_tail: String,
+    /// Free JSON the runner leaves; at most 16 KiB.
+    pub result_json: Option<String>,
+    /// Unix milliseconds.
+    pub started_at_ms: u64,
+    /// Unix milliseconds.
+    pub finished_at_ms: u64,
+}
+
+/// What the record of an attempt says of it, whoever asks and however often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// No process ever began: start it, same attempt.
+    NotStarted,
+    /// Its exec-item lives.
+    Running,
+    /// It ended, and the outcome is recorded.
+    Exited(Exit),
+    /// It began, its exec-item is gone, and nothing says how it ended.
+    Lost,
+}
+
+/// How far a long transfer has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Bytes that are here.
+    pub done_bytes: u64,
+    /// Of the whole; 0 = unknown.
+    pub total_bytes: u64,
+    /// Since the last progress.
+    pub bytes_per_second: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_reads_back_from_its_directory_name() {
+        let key =
+            AttemptKey { item: ItemName::new("install-mke").expect("a label"), generation: Generation(7), attempt: 2 };
+        assert_eq!(key.to_string(), "install-mke.7.2");
+        assert_eq!("install-mke.7.2".parse(), Ok(key));
+        for bad in ["", "a", "a.1", "a.1.2.3", "A.1.1", "a.x.1", "a.1.x", "a.+1.1", "a.01.1", "../x.1.1", "a.1.-1"] {
+            assert_eq!(bad.parse::<AttemptKey>(), Err(InvalidKey), "{bad}");
+        }
+    }
+}
