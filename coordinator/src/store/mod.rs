@@ -1,11 +1,14 @@
 //! Where the coordinator's record is durable. The engine is the only writer; nothing else commits while it runs.
 //! A store knows rows of bytes (`row.rs`) and never looks inside them.
 
+mod embedded;
+mod file;
 mod memory;
 pub mod row;
 
 use std::path::{Path, PathBuf};
 
+pub use embedded::EmbeddedStore;
 pub use memory::MemoryStore;
 pub use row::{Change, Row, Table};
 
@@ -35,12 +38,14 @@ pub trait Store: Send {
 pub enum StoreError {
     /// Another process holds the store.
     #[error(
-        "the store {} is in use by another process: a coordinator runs on it already (see `fuser {}`); \
-         stop that one, or give this one a state directory of its own", path.display(), path.display()
+        "the store {} is in use by {}: a coordinator runs on it already; stop that one, or give this one a state \
+         directory of its own", path.display(), holder.map_or("another process".to_owned(), |id| format!("process {id}"))
     )]
     InUse {
         /// The store's file.
         path: PathBuf,
+        /// The process, if it can be told.
+        holder: Option<u32>,
     },
     /// The file is not what we wrote.
     #[error(

@@ -1,0 +1,184 @@
+//! The store in one file (redb). One batch is one transaction, on disk before `commit` returns. The file is locked for
+//! as long as a handle lives, so two coordinators cannot write the same record.
+
+use std::{
+    fs, io,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use redb::{Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, StorageError, TableDefinition};
+
+use super::{
+    Change, Row, Store, StoreError, Table,
+    file::{LockedFile, holder},
+};
+
+/// The database's page cache. The facts are in memory anyway; this is for writing.
+const CACHE_BYTES: usize = 8 * 1024 * 1024;
+/// Of the file and of its copies: a join token's digest and the sealed CA key are in it.
+const FILE_MODE: u32 = 0o600;
+/// What redb's repair reports as its progress when the newest commit did not verify, and when one did.
+const NEWEST_IS_BAD: f64 = 0.2;
+const NEWEST_IS_GOOD: f64 = 0.5;
+
+type Definition = TableDefinition<'static, &'static str, &'static [u8]>;
+
+const fn definition(table: Table) -> Definition {
+    TableDefinition::new(table.name())
+}
+
+/// A handle on the store's file. Clones share it: the engine writes, a backup reads beside it.
+#[derive(Clone)]
+pub struct EmbeddedStore {
+    database: Arc<Database>,
+}
+
+impl EmbeddedStore {
+    /// Opens the store at `path`, which must be there. Every page is checked.
+    ///
+    /// # Errors
+    /// [`StoreError::InUse`], [`StoreError::Damaged`] or [`StoreError::Open`].
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let open_error = |error: io::Error| opening(path, error.into());
+        let file = fs::OpenOptions::new().read(true).write(true).open(path).map_err(open_error)?;
+        let (file, distrust) = LockedFile::lock(file).map_err(open_error)?.ok_or_else(|| in_use(path))?;
+        let Some(closed_in_order) = file.closed_in_order().map_err(open_error)? else {
+            return Err(damaged(path, redb::Error::Corrupted("it does not begin as a store does".to_owned())));
+        };
+        let mut builder = builder();
+        builder.set_repair_callback(move |repair| {
+            // The newest commit is damaged, and redb would go back to the one before. After a crash that is right: what
+            // is half written was never acknowledged. In a file that was closed in order it was.
+            if closed_in_order && (NEWEST_IS_BAD..NEWEST_IS_GOOD).contains(&repair.progress()) {
+                repair.abort();
+            }
+        });
+        let database = builder.create_with_backend(file).map_err(|error| opening(path, error))?;
+        drop(distrust);
+        Ok(Self { database: Arc::new(database) })
+    }
+
+    /// Makes a new store at `path`, where nothing may be.
+    ///
+    /// # Errors
+    /// [`StoreError::Open`].
+    pub fn create(path: &Path) -> Result<Self, StoreError> {
+        let open_error = |error: io::Error| opening(path, error.into());
+        let mut options = fs::OpenOptions::new();
+        let file = options.read(true).write(true).create_new(true).mode(FILE_MODE).open(path).map_err(open_error)?;
+        let (file, _) = LockedFile::lock(file).map_err(open_error)?.ok_or_else(|| in_use(path))?;
+        let database = builder().create_with_backend(file).map_err(|error| opening(path, error))?;
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        sync_directory(parent).map_err(open_error)?;
+        let mut store = Self { database: Arc::new(database) };
+        store.commit(&[])?;
+        Ok(store)
+    }
+
+    fn rows(&self) -> Result<Vec<Row>, redb::Error> {
+        let transaction = self.database.begin_read()?;
+        let mut rows = Vec::new();
+        for table in Table::ALL {
+            let open = match transaction.open_table(definition(*table)) {
+                Ok(open) => open,
+                Err(redb::TableError::TableDoesNotExist(_)) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            for row in open.iter()? {
+                let (key, value) = row?;
+                rows.push((*table, key.value().to_owned(), value.value().to_vec()));
+            }
+        }
+        Ok(rows)
+    }
+
+    fn write(&self, batch: &[Change]) -> Result<(), redb::Error> {
+        let mut transaction = self.database.begin_write()?;
+        transaction.set_durability(Durability::Immediate)?;
+        for change in batch {
+            match change {
+                Change::Put { table, key, value } => {
+                    transaction.open_table(definition(*table))?.insert(key.as_str(), value.as_slice())?;
+                }
+                Change::Delete { table, key } => {
+                    transaction.open_table(definition(*table))?.remove(key.as_str())?;
+                }
+            }
+        }
+        transaction.commit()?;
+        Ok(())
+    }
+
+    fn copy(&self, to: &Path, part: &Path) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let rows = self.rows()?;
+        let puts: Vec<_> = rows.into_iter().map(|(table, key, value)| Change::Put { table, key, value }).collect();
+        Self::create(part)?.commit(&puts)?;
+        fs::rename(part, to)?;
+        let parent = to.parent().ok_or("it has no directory")?;
+        Ok(sync_directory(parent)?)
+    }
+}
+
+impl Store for EmbeddedStore {
+    fn load(&self) -> Result<Vec<Row>, StoreError> {
+        self.rows().map_err(|error| StoreError::Read(Box::new(error)))
+    }
+
+    fn commit(&mut self, batch: &[Change]) -> Result<(), StoreError> {
+        self.write(batch).map_err(|error| StoreError::Commit(Box::new(error)))
+    }
+
+    fn backup(&self, to: &Path) -> Result<(), StoreError> {
+        let error = |source| StoreError::Backup { path: to.to_owned(), source };
+        let to = std::path::absolute(to).map_err(|source| error(source.into()))?;
+        if to.symlink_metadata().is_ok() {
+            return Err(error("there is a file already; name one that does not exist".into()));
+        }
+        let mut part = to.clone().into_os_string();
+        part.push(".part");
+        let part = PathBuf::from(part);
+        let copied = self.copy(&to, &part);
+        if copied.is_err() {
+            // What is left of a failed copy helps nobody; that it cannot be removed changes nothing.
+            let _ = fs::remove_file(&part);
+        }
+        copied.map_err(error)
+    }
+}
+
+fn builder() -> redb::Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE_BYTES);
+    builder
+}
+
+fn opening(path: &Path, error: DatabaseError) -> StoreError {
+    match error {
+        DatabaseError::DatabaseAlreadyOpen => in_use(path),
+        DatabaseError::Storage(StorageError::Corrupted(_) | StorageError::LockPoisoned(_))
+        | DatabaseError::RepairAborted
+        | DatabaseError::UpgradeRequired(_) => damaged(path, error.into()),
+        // redb says so of a file that ends too early.
+        DatabaseError::Storage(StorageError::Io(ref io)) if io.kind() == io::ErrorKind::UnexpectedEof => {
+            damaged(path, error.into())
+        }
+        other => StoreError::Open { path: path.to_owned(), source: Box::new(other.into()) },
+    }
+}
+
+fn in_use(path: &Path) -> StoreError {
+    StoreError::InUse { path: path.to_owned(), holder: holder(path) }
+}
+
+fn damaged(path: &Path, error: redb::Error) -> StoreError {
+    StoreError::Damaged { path: path.to_owned(), source: Box::new(error) }
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    fs::File::open(path)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+use std::{
+    io::{BufRead, BufReader},
+    os::unix::fs::PermissionsExt,
+    process::{Command, Stdio},
+};
+
+use super::*;
+
+fn put(table: Table, key: &str, value: &str) -> Change {
+    Change::Put { table, key: key.to_owned(), value: value.as_bytes().to_vec() }
+}
+
+fn delete(table: Table, key: &str) -> Change {
+    Change::Delete { table, key: key.to_owned() }
+}
+
+fn row(table: Table, key: &str, value: &str) -> Row {
+    (table, key.to_owned(), value.as_bytes().to_vec())
+}
+
+/// Both stores give the same rows after the same batches, and the file gives them again after it was opened anew.
+#[test]
+fn rows_are_what_the_batches_made_of_them() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("store");
+    let check = |batches: &[&[Change]], expected: &[Row]| {
+        let _ = fs::remove_file(&path);
+        let mut embedded = EmbeddedStore::create(&path).expect("create");
+        let mut memory = super::super::MemoryStore::default();
+        for batch in batches {
+            embedded.commit(batch).expect("commit");
+            memory.commit(batch).expect("commit");
+        }
+        assert_eq!(embedded.load().expect("load"), expected);
+        assert_eq!(memory.load().expect("load"), expected);
+        drop(embedded);
+        assert_eq!(EmbeddedStore::open(&path).expect("open").load().expect("load"), expected);
+    };
+    use Table::{Clusters, Meta};
+    check(&[], &[]);
+    check(&[&[]], &[]);
+    check(&[&[put(Meta, "a", "1")], &[put(Meta, "a", "2")]], &[row(Meta, "a", "2")]);
+    check(
+        &[&[put(Clusters, "a", "1"), put(Meta, "z", "2"), put(Meta, "b", "")]],
+        &[row(Meta, "b", ""), row(Meta, "z", "2"), row(Clusters, "a", "1")],
+    );
+    check(&[&[put(Meta, "a", "1")], &[delete(Meta, "a"), delete(Meta, "never"), delete(Clusters, "a")]], &[]);
+    check(&[&[delete(Meta, "a"), put(Meta, "a", "1")]], &[row(Meta, "a", "1")]);
+}
+
+#[test]
+fn a_second_process_is_told_who_has_the_store() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("store");
+    let first = EmbeddedStore::create(&path).expect("create");
+    let Err(error) = EmbeddedStore::open(&path) else { panic!("opened twice") };
+    assert!(matches!(error, StoreError::InUse { .. }), "{error:?}");
+    assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+    drop(first);
+    EmbeddedStore::open(&path).expect("free again");
+}
+
+#[test]
+fn open_makes_no_store_and_create_takes_none_over() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("store");
+    assert!(matches!(EmbeddedStore::open(&path), Err(StoreError::Open { .. })));
+    assert!(!path.exists());
+    drop(EmbeddedStore::create(&path).expect("create"));
+    assert!(matches!(EmbeddedStore::create(&path), Err(StoreError::Open { .. })));
+    assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn a_backup_is_a_store() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut store = EmbeddedStore::create(&dir.path().join("store")).expect("create");
+    store.commit(&[put(Table::Meta, "a", "1"), put(Table::Audit, "1", "x")]).expect("commit");
+    let copy = dir.path().join("copy");
+    store.backup(&copy).expect("backup");
+    store.commit(&[put(Table::Meta, "a", "2")]).expect("commit");
+    let copied = EmbeddedStore::open(&copy).expect("open");
+    assert_eq!(copied.load().expect("load"), [row(Table::Meta, "a", "1"), row(Table::Audit, "1", "x")]);
+    assert!(matches!(store.backup(&copy), Err(StoreError::Backup { .. })), "it overwrites nothing");
+    assert!(matches!(store.backup(&dir.path().join("no/such/dir")), Err(StoreError::Backup { .. })));
+    let mut left: Vec<_> =
+        fs::read_dir(dir.path()).expect("list").map(|entry| entry.expect("entry").file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["copy", "store"]);
+}
+
+/// Whatever happens to the file: the rows as committed, or an error that says what to do. Never a panic, never other rows.
+#[test]
+fn damage_is_an_error_and_never_silence() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("store");
+    let mut store = EmbeddedStore::create(&path).expect("create");
+    for n in 0..40 {
+        let machine = put(Table::Machines, &format!("worker-{n}"), &"value ".repeat(n * 7));
+        store.commit(&[machine, put(Table::Audit, &n.to_string(), "line")]).expect("commit");
+    }
+    let expected = store.load().expect("load");
+    drop(store);
+    let whole = fs::read(&path).expect("read");
+    let found = std::cell::Cell::new(0);
+    let check = |what: String, bytes: Vec<u8>| {
+        let broken = dir.path().join("broken");
+        fs::write(&broken, bytes).expect("write");
+        match EmbeddedStore::open(&broken).and_then(|store| store.load()) {
+            Ok(rows) => assert_eq!(rows, expected, "{what}"),
+            Err(error) => {
+                found.set(found.get() + 1);
+                assert!(error.to_string().contains("recover"), "{what}: {error}: {error:?}");
+            }
+        }
+    };
+    for length in (0..whole.len()).step_by(whole.len() / 64) {
+        check(format!("cut to {length}"), whole[..length].to_vec());
+    }
+    for at in (0..512).chain((512..whole.len()).step_by(whole.len() / 1500)) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x41;
+        check(format!("byte {at} changed"), bytes);
+    }
+    for at in (0..whole.len()).step_by(4096) {
+        let mut bytes = whole.clone();
+        bytes[at..(at + 4096).min(whole.len())].fill(0);
+        check(format!("page at {at} zeroed"), bytes);
+    }
+    assert!(found.get() > 100, "only {} of them were found", found.get());
+}
+
+/// Names the store's file to the process that is to be killed: this test, run again by itself.
+const CRASH_CHILD: &str = "MUSTER_TEST_STORE_CHILD";
+const CRASHES: u32 = 12;
+
+/// What a killed process had acknowledged is there when the file is opened again, and a batch is whole or not there.
+#[test]
+fn an_acknowledged_commit_survives_a_kill() {
+    if let Some(path) = std::env::var_os(CRASH_CHILD) {
+        return commit_until_killed(Path::new(&path));
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("store");
+    drop(EmbeddedStore::create(&path).expect("create"));
+    for crash in 0..CRASHES {
+        let mut child = Command::new(std::env::current_exe().expect("this test"))
+            .args(["--exact", "store::embedded::tests::an_acknowledged_commit_survives_a_kill", "--nocapture"])
+            .env(CRASH_CHILD, &path)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("spawn");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let mut acknowledged = lines.map_while(Result::ok).filter_map(|line| line.parse::<u64>().ok());
+        let mut last = acknowledged.nth(crash as usize * 5).expect("it commits");
+        child.kill().expect("kill");
+        last = acknowledged.last().unwrap_or(last);
+        child.wait().expect("wait");
+
+        let rows = EmbeddedStore::open(&path).expect("open after a kill").load().expect("load");
+        let count = |table| rows.iter().filter(|(of, ..)| *of == table).count() as u64;
+        assert!(count(Table::Machines) > last, "{last} was acknowledged, {} are there", count(Table::Machines));
+        assert_eq!(count(Table::Machines), count(Table::Audit), "half a batch");
+    }
+}
+
+fn commit_until_killed(path: &Path) {
+    let mut store = EmbeddedStore::open(path).expect("open");
+    let first = store.load().expect("load").len() as u64 / 2;
+    for number in first.. {
+        let key = format!("{number:08}");
+        store.commit(&[put(Table::Machines, &key, &"x".repeat(500)), put(Table::Audit, &key, "y")]).expect("commit");
+        println!("{number}");
+    }
+}
