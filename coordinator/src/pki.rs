@@ -1,1 +1,273 @@
-//! (being written)
+//! The certificate authority: who may speak for whom. It signs what the servers have decided to sign, and keeps no
+//! account of it. Its key lies in the store, sealed with a key file that lies elsewhere (`key_file.rs`).
+
+mod key_file;
+mod peer;
+mod request;
+mod token;
+
+use std::{fmt, time::Duration};
+
+use muster_proto::tls::{SERVER_NAME, provider, spki_sha256};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SerialNumber,
+};
+use rustls::{
+    pki_types::{CertificateDer, PrivatePkcs8KeyDer, pem::PemObject},
+    sign::CertifiedKey,
+};
+
+use crate::store::{Change, Row, Table};
+
+pub use key_file::{KeyFileError, StateKey};
+pub use peer::{Certificate, CertificateError, Peer, Role, TrustDomain};
+pub use request::{RequestError, public_key, signed_by};
+pub use token::{NewToken, Token};
+
+/// Life of the CA.
+pub const CA_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+/// Life of the coordinator's own certificate. It makes a new one in good time, by itself.
+pub const SERVER_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Life of an agent's certificate, unless the command line says otherwise.
+pub const AGENT_LIFETIME: Duration = Duration::from_secs(24 * 3600);
+/// Life of the certificate of an operator, a viewer or a controller.
+pub const PERSON_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
+/// A certificate is valid from a little before it was made: not every clock is right.
+const CLOCK_SLACK: Duration = Duration::from_secs(3600);
+/// Of a serial number: random, so nobody counts ours, and positive in DER.
+const SERIAL_BYTES: usize = 16;
+const CERTIFICATE_KEY: &str = "ca-certificate";
+const SEALED_KEY_KEY: &str = "ca-key";
+
+/// What the CA failed at.
+#[derive(Debug, thiserror::Error)]
+pub enum PkiError {
+    /// A key or a certificate cannot be made.
+    #[error("cannot make {what}")]
+    Make {
+        /// What was to be made.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: rcgen::Error,
+    },
+    /// The store has no CA.
+    #[error("the store holds no certificate authority; `muster-coordinator init` makes one in a new state directory")]
+    Missing,
+    /// What the store holds is not what we wrote.
+    #[error("the certificate authority in the store is damaged: {problem}; restore a backup")]
+    Damaged {
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// The key file does not open the CA's key.
+    #[error("the key file is not the one this state directory was made with")]
+    WrongKeyFile,
+    /// The system has no randomness.
+    #[error("no random bytes from the system")]
+    Random,
+    /// TLS does not take our own certificate.
+    #[error("the coordinator's certificate is unusable")]
+    Tls(#[source] rustls::Error),
+}
+
+/// From when until when a certificate is valid, in Unix milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    /// Earliest moment.
+    pub not_before_ms: u64,
+    /// Last moment.
+    pub not_after_ms: u64,
+}
+
+impl Validity {
+    /// From a little before `now_ms` until `lifetime` after it.
+    #[must_use]
+    pub fn from(now_ms: u64, lifetime: Duration) -> Self {
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            not_before_ms: now_ms.saturating_sub(millis(CLOCK_SLACK)),
+            not_after_ms: now_ms.saturating_add(millis(lifetime)),
+        }
+    }
+
+    fn apply(self, params: &mut CertificateParams) {
+        let epoch = rcgen::date_time_ymd(1970, 1, 1);
+        params.not_before = epoch + Duration::from_secs(self.not_before_ms / 1000);
+        params.not_after = epoch + Duration::from_secs(self.not_after_ms / 1000);
+    }
+}
+
+/// The certificate authority of one coordinator.
+pub struct Ca {
+    issuer: Issuer<'static, KeyPair>,
+    certificate: CertificateDer<'static>,
+    pem: String,
+    trust_domain: TrustDomain,
+}
+
+impl fmt::Debug for Ca {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ca").field("trust_domain", &self.trust_domain).finish_non_exhaustive()
+    }
+}
+
+impl Ca {
+    /// A new CA.
+    ///
+    /// # Errors
+    /// [`PkiError::Make`], [`PkiError::Random`].
+    pub fn create(trust_domain: &TrustDomain, now_ms: u64) -> Result<Self, PkiError> {
+        let make = |source| PkiError::Make { what: "the CA", source };
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(make)?;
+        let mut params = params(&format!("Muster CA of {trust_domain}"), vec![uri(&trust_domain.uri())?])?;
+        Validity::from(now_ms, CA_LIFETIME).apply(&mut params);
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let certificate = params.self_signed(&key).map_err(make)?;
+        Ok(Self {
+            pem: certificate.pem(),
+            certificate: certificate.into(),
+            issuer: Issuer::new(params, key),
+            trust_domain: trust_domain.clone(),
+        })
+    }
+
+    /// The rows that hold it, its key sealed.
+    ///
+    /// # Errors
+    /// [`PkiError::Random`] if it cannot be sealed.
+    pub fn rows(&self, key: &StateKey) -> Result<Vec<Change>, PkiError> {
+        let sealed = key.seal(self.issuer.key().serialized_der()).ok_or(PkiError::Random)?;
+        let put = |key: &str, value| Change::Put { table: Table::Pki, key: key.to_owned(), value };
+        Ok(vec![put(CERTIFICATE_KEY, self.pem.clone().into_bytes()), put(SEALED_KEY_KEY, sealed)])
+    }
+
+    /// The CA that the store holds.
+    ///
+    /// # Errors
+    /// [`PkiError::Missing`], [`PkiError::WrongKeyFile`], [`PkiError::Damaged`].
+    pub fn load(rows: &[Row], key: &StateKey) -> Result<Self, PkiError> {
+        let row = |name: &str| {
+            rows.iter().find(|(table, key, _)| *table == Table::Pki && key == name).map(|(.., value)| value.as_slice())
+        };
+        let damaged = |problem| PkiError::Damaged { problem };
+        let pem = row(CERTIFICATE_KEY).ok_or(PkiError::Missing)?;
+        let sealed = row(SEALED_KEY_KEY).ok_or(PkiError::Missing)?;
+        let pem = std::str::from_utf8(pem).map_err(|_| damaged("its certificate is no text"))?;
+        let certificate =
+            CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|_| damaged("its certificate does not parse"))?;
+        let trust_domain =
+            peer::trust_domain_of(&certificate).ok_or(damaged("its certificate names no trust domain"))?;
+        let opened = PrivatePkcs8KeyDer::from(key.open(sealed).ok_or(PkiError::WrongKeyFile)?);
+        let key = KeyPair::from_pkcs8_der_and_sign_algo(&opened, &PKCS_ECDSA_P256_SHA256)
+            .map_err(|_| damaged("its key does not parse"))?;
+        if spki_sha256(&certificate) != Some(token::sha256(&key.subject_public_key_info())) {
+            return Err(damaged("key and certificate do not belong together"));
+        }
+        let issuer =
+            Issuer::from_ca_cert_der(&certificate, key).map_err(|_| damaged("its certificate does not parse"))?;
+        Ok(Self { issuer, certificate, pem: pem.to_owned(), trust_domain })
+    }
+
+    /// Whose CA it is.
+    #[must_use]
+    pub const fn trust_domain(&self) -> &TrustDomain {
+        &self.trust_domain
+    }
+
+    /// Its certificate.
+    #[must_use]
+    pub const fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    /// Its certificate, as PEM.
+    #[must_use]
+    pub fn pem(&self) -> &str {
+        &self.pem
+    }
+
+    /// What a join token carries of it: SHA-256 of its public key info.
+    #[must_use]
+    pub fn pin(&self) -> [u8; 32] {
+        token::sha256(&self.issuer.key().subject_public_key_info())
+    }
+
+    /// A client's certificate for `peer`, as PEM. The caller has decided that `public_key` is the peer's.
+    ///
+    /// # Errors
+    /// [`PkiError::Make`], [`PkiError::Random`].
+    pub fn sign(&self, peer: &Peer, public_key: &impl PublicKeyData, validity: Validity) -> Result<String, PkiError> {
+        let names = peer.uris(&self.trust_domain).iter().map(|name| uri(name)).collect::<Result<_, _>>()?;
+        let mut params = params(&peer.to_string(), names)?;
+        validity.apply(&mut params);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let signed = params.signed_by(public_key, &self.issuer);
+        Ok(signed.map_err(|source| PkiError::Make { what: "a certificate", source })?.pem())
+    }
+
+    /// A key and a client's certificate for it: what an operator's configuration holds.
+    ///
+    /// # Errors
+    /// [`PkiError::Make`], [`PkiError::Random`].
+    pub fn issue(&self, peer: &Peer, validity: Validity) -> Result<muster_proto::tls::Identity, PkiError> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)
+            .map_err(|source| PkiError::Make { what: "a key", source })?;
+        Ok(muster_proto::tls::Identity {
+            certificate_pem: self.sign(peer, &key, validity)?,
+            key_pem: key.serialize_pem(),
+        })
+    }
+
+    /// A key and a certificate for the coordinator itself, with the CA behind it: who enrols finds its pin there.
+    ///
+    /// # Errors
+    /// [`PkiError::Make`], [`PkiError::Random`], [`PkiError::Tls`].
+    pub fn server_key(&self, validity: Validity) -> Result<CertifiedKey, PkiError> {
+        let make = |source| PkiError::Make { what: "the coordinator's certificate", source };
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(make)?;
+        let peer = Peer { role: Role::Coordinator, clusters: None };
+        let mut names: Vec<_> = peer.uris(&self.trust_domain).iter().map(|name| uri(name)).collect::<Result<_, _>>()?;
+        names.push(SanType::DnsName(SERVER_NAME.try_into().map_err(make)?));
+        let mut params = params("Muster coordinator", names)?;
+        validity.apply(&mut params);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let chain = vec![params.signed_by(&key, &self.issuer).map_err(make)?.into(), self.certificate.clone()];
+        let key = provider()
+            .key_provider
+            .load_private_key(PrivatePkcs8KeyDer::from(key.serialize_der()).into())
+            .map_err(PkiError::Tls)?;
+        Ok(CertifiedKey::new(chain, key))
+    }
+}
+
+fn uri(text: &str) -> Result<SanType, PkiError> {
+    Ok(SanType::URI(text.try_into().map_err(|source| PkiError::Make { what: "a name", source })?))
+}
+
+fn params(common_name: &str, names: Vec<SanType>) -> Result<CertificateParams, PkiError> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    params.subject_alt_names = names;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.use_authority_key_identifier_extension = true;
+    let mut serial: [u8; SERIAL_BYTES] = random()?;
+    if let Some(first) = serial.first_mut() {
+        *first = *first & 0x7f | 0x40;
+    }
+    params.serial_number = Some(SerialNumber::from_slice(&serial));
+    Ok(params)
+}
+
+/// Random bytes of the system.
+fn random<const N: usize>() -> Result<[u8; N], PkiError> {
+    let mut bytes = [0; N];
+    aws_lc_rs::rand::fill(&mut bytes).map_err(|_| PkiError::Random)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! The key file: 32 random bytes that seal the CA's key. It lies outside the state directory, so that neither a copy
+//! of the store nor a backup gives the CA away.
+
+use std::{
+    fs,
+    io::{self, Read as _, Write as _},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
+
+use super::random;
+
+/// Of the key file.
+const KEY_BYTES: usize = 32;
+/// Only its owner may read it.
+const FILE_MODE: u32 = 0o600;
+/// Bits of a mode that let others in.
+const OTHERS_MASK: u32 = 0o077;
+/// Says what was sealed, and how, so that nothing else passes for it.
+const PURPOSE: &[u8] = b"muster ca key v1";
+
+/// A key file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyFileError {
+    /// It cannot be read.
+    #[error("cannot read the key file {}", path.display())]
+    Read {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It cannot be made.
+    #[error("cannot make the key file {}", path.display())]
+    Create {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Others could read it.
+    #[error("others may read the key file {}: run `chmod 600 {}`", path.display(), path.display())]
+    Exposed {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// It is not a key.
+    #[error("the key file {} does not hold exactly {KEY_BYTES} bytes", path.display())]
+    Length {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// The system has no randomness, or the cipher does not take the key.
+    #[error("no key can be made")]
+    Key,
+}
+
+/// The key that seals what is secret in the store.
+pub struct StateKey(RandomizedNonceKey);
+
+impl StateKey {
+    /// Makes a new key file, where nothing may be.
+    ///
+    /// # Errors
+    /// [`KeyFileError::Create`], [`KeyFileError::Key`].
+    pub fn create(path: &Path) -> Result<Self, KeyFileError> {
+        let error = |source| KeyFileError::Create { path: path.to_owned(), source };
+        let bytes: [u8; KEY_BYTES] = random().map_err(|_| KeyFileError::Key)?;
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path).map_err(error)?;
+        file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(error)?;
+        Self::new(&bytes)
+    }
+
+    /// The key that the file holds.
+    ///
+    /// # Errors
+    /// [`KeyFileError`] if it cannot be read, others can read it, or it is not a key.
+    pub fn read(path: &Path) -> Result<Self, KeyFileError> {
+        let error = |source| KeyFileError::Read { path: path.to_owned(), source };
+        let file = fs::File::open(path).map_err(error)?;
+        if file.metadata().map_err(error)?.permissions().mode() & OTHERS_MASK != 0 {
+            return Err(KeyFileError::Exposed { path: path.to_owned() });
+        }
+        let mut bytes = Vec::new();
+        file.take(KEY_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(error)?;
+        if bytes.len() != KEY_BYTES {
+            return Err(KeyFileError::Length { path: path.to_owned() });
+        }
+        Self::new(&bytes)
+    }
+
+    fn new(bytes: &[u8]) -> Result<Self, KeyFileError> {
+        RandomizedNonceKey::new(&AES_256_GCM, bytes).map(Self).map_err(|_| KeyFileError::Key)
+    }
+
+    /// Encrypts; the nonce stands in front. None: no randomness.
+    pub(super) fn seal(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        let mut sealed = plain.to_vec();
+        let nonce = self.0.seal_in_place_append_tag(Aad::from(PURPOSE), &mut sealed).ok()?;
+        Some([nonce.as_ref().as_slice(), sealed.as_slice()].concat())
+    }
+
+    /// Decrypts. None: another key, or damaged.
+    pub(super) fn open(&self, sealed: &[u8]) -> Option<Vec<u8>> {
+        let (nonce, rest) = sealed.split_at_checked(NONCE_LEN)?;
+        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+        let mut rest = rest.to_vec();
+        let plain = self.0.open_in_place(nonce, Aad::from(PURPOSE), &mut rest).ok()?;
+        Some(plain.to_vec())
+    }
+}
