@@ -1,13 +1,186 @@
-//! `muster-agent exec-item DIR`: the small process that hosts one program.
+//! `muster-agent exec-item DIR`: the small process that hosts one program. It claims the attempt in DIR, runs its
+//! runner, keeps the time limit, and records the outcome. The agent starts it and may die meanwhile; the two share
+//! nothing but DIR. It must never run an attempt that was claimed before.
 
-use std::{ffi::OsString, process::ExitCode};
+mod builtin;
+mod events;
+mod program;
+mod tree;
+
+use std::{
+    ffi::OsString,
+    io::Write,
+    path::Path,
+    process::ExitCode,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use nix::{
+    libc::STDERR_FILENO,
+    sys::prctl,
+    unistd::{dup2_stdout, setsid},
+};
+
+use crate::{
+    attempt::{AttemptDir, AttemptError, Exit, Request},
+    output::OutputLog,
+    runner::{self, Outcome, Work},
+};
+pub(crate) use builtin::Report;
+use events::Events;
 
 /// First argument of the process that hosts one program: `muster-agent exec-item DIR`.
 pub const STAGE: &str = "exec-item";
+/// Exit status of an exec-item that found the attempt claimed and did nothing.
+pub const CLAIMED_BEFORE: u8 = 3;
+
+/// What can go wrong with hosting, apart from the program.
+#[derive(Debug, thiserror::Error)]
+enum HostError {
+    #[error(transparent)]
+    Attempt(#[from] AttemptError),
+    #[error("cannot {what}")]
+    System {
+        what: &'static str,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl HostError {
+    fn system<E: Into<std::io::Error>>(what: &'static str) -> impl Fn(E) -> Self {
+        move |source| Self::System { what, source: source.into() }
+    }
+}
 
 /// If the arguments (without the program's own name) are those of a hidden stage, runs it to its end.
 /// `main` asks this before anything else: a stage sets up neither runtime nor log.
 #[must_use]
-pub fn stage(_args: &[OsString]) -> Option<ExitCode> {
-    None
+pub fn stage(args: &[OsString]) -> Option<ExitCode> {
+    let (name, rest) = args.split_first()?;
+    let run: fn(&[OsString]) -> ExitCode = match name.to_str()? {
+        STAGE => host,
+        program::STAGE => |args| complain(&program::exec(args)),
+        _ => return None,
+    };
+    close_inherited();
+    Some(run(rest))
+}
+
+/// Whatever whoever started the agent left open is no business of a program.
+fn close_inherited() {
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
+    let open: Vec<i32> = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    for fd in open.into_iter().filter(|fd| *fd > STDERR_FILENO) {
+        // That of the listing itself is closed by now.
+        let _ = nix::unistd::close(fd);
+    }
+}
+
+fn host(args: &[OsString]) -> ExitCode {
+    let [dir] = args else { return complain("usage: muster-agent exec-item DIR") };
+    match host_attempt(&AttemptDir::new(Path::new(dir).to_owned())) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(CLAIMED_BEFORE),
+        Err(error) => complain(&with_sources(&error)),
+    }
+}
+
+/// Its stderr is a file of the attempt, or the terminal of whoever tries it by hand.
+fn complain(text: &str) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "{text}");
+    ExitCode::FAILURE
+}
+
+/// The error and all its causes in one line.
+pub(crate) fn with_sources(error: &dyn std::error::Error) -> String {
+    std::iter::successors(error.source(), |error| error.source())
+        .fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+/// False = claimed before, nothing done.
+fn host_attempt(dir: &AttemptDir) -> Result<bool, HostError> {
+    // First of all: a cancel that comes before the program runs must not be lost.
+    let events = Events::new()?;
+    // Refused where a service manager made us leader of a session already; that is as good.
+    let _ = setsid();
+    prctl::set_child_subreaper(true).map_err(HostError::system("become the reaper of orphans"))?;
+    let Some(_held) = dir.hold()? else { return Ok(false) };
+    if dir.claimed() {
+        return Ok(false);
+    }
+    let request = dir.request()?;
+    dir.reserve()?;
+    let log = OutputLog::create(dir, &[])?;
+    if !dir.claim()? {
+        return Ok(false);
+    }
+    let started_at_ms = unix_ms();
+    release_starter();
+    let (outcome, output_tail) = run(dir, &request, events, log);
+    let Outcome { state, message, result_json } = outcome;
+    dir.write_exit(&Exit { state, message, output_tail, result_json, started_at_ms, finished_at_ms: unix_ms() })?;
+    Ok(true)
+}
+
+/// Runs the attempt to its end, whatever end that is.
+fn run(dir: &AttemptDir, request: &Request, events: Events, mut log: OutputLog) -> (Outcome, String) {
+    let limit = Limit::starting_now(Duration::from_millis(request.timeout_ms));
+    let outcome = match runner::prepare(request, dir) {
+        Err(refused) => Ok(Outcome::refused(&refused)),
+        Ok(Work::Program(command)) => {
+            program::run(command, events, limit, &mut log).map(|outcome| runner::with_result(outcome, dir))
+        }
+        Ok(Work::Builtin(work)) => builtin::run(work, dir, events, limit, &mut log),
+    };
+    let outcome = outcome.unwrap_or_else(|error| Outcome::failed(with_sources(&error), true));
+    (outcome, log.finish())
+}
+
+/// Closes stdout: the agent waits for that to know that the attempt is claimed. The program gets a pipe of its own.
+fn release_starter() {
+    if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
+        let _ = dup2_stdout(null);
+    }
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The time limit of the attempt.
+#[derive(Clone, Copy, Debug)]
+struct Limit {
+    time: Duration,
+    /// None = further away than the clock reaches.
+    at: Option<Instant>,
+}
+
+impl Limit {
+    fn starting_now(time: Duration) -> Self {
+        Self { time, at: Instant::now().checked_add(time) }
+    }
+
+    fn reached(&self, now: Instant) -> bool {
+        self.at.is_some_and(|at| now >= at)
+    }
+}
+
+/// Why the attempt was ended before its time.
+#[derive(Clone, Copy, Debug)]
+enum Cause {
+    TimedOut(Duration),
+    Cancelled,
+}
+
+impl Cause {
+    fn outcome(self) -> Outcome {
+        let message = match self {
+            Self::TimedOut(limit) if limit.subsec_millis() == 0 => format!("timed out after {} s", limit.as_secs()),
+            Self::TimedOut(limit) => format!("timed out after {} ms", limit.as_millis()),
+            Self::Cancelled => "cancelled".to_owned(),
+        };
+        Outcome::failed(message, true)
+    }
 }

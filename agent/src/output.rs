@@ -1,5 +1,8 @@
 //! The output of a program: written by exec-item, capped and redacted; read for `musterctl logs`, live or afterwards.
 
+mod log;
+mod redact;
+
 use std::{
     fs::File,
     io::{self, Read, Seek, SeekFrom},
@@ -8,6 +11,9 @@ use std::{
 };
 
 use crate::attempt::{AttemptDir, AttemptError};
+
+pub(crate) use log::OutputLog;
+pub use redact::Redactor;
 
 /// Largest chunk a reader yields.
 pub const CHUNK_BYTES_MAX: usize = 32 * 1024;
@@ -91,7 +97,7 @@ impl OutputReader {
     fn open_first(&mut self) -> io::Result<()> {
         // The newest first: if it is rotated between the two, the older one is read twice, never missed.
         let Some(mut newest) = open_if_there(&self.dir.output())? else { return Ok(()) };
-        let mut older = open_if_there(&self.dir.file("output.log.old"))?;
+        let mut older = open_if_there(&self.dir.output_old())?;
         if let Some(tail) = self.tail_bytes {
             let newest_bytes = newest.metadata()?.len();
             newest.seek(SeekFrom::Start(newest_bytes.saturating_sub(tail)))?;

@@ -7,6 +7,7 @@
 //!     output.log     newest output; output.log.old the piece before it
 //!     progress       of a transfer; news, not record
 //!     exit           the outcome, durable
+//!     reserve        disk space for the exit, set aside before the claim
 //!     stderr         what exec-item itself complained about
 //!     work/          the program's working directory
 
@@ -19,7 +20,7 @@ use std::{
 
 use nix::{
     errno::Errno,
-    fcntl::{FcntlArg, fcntl},
+    fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl},
     libc,
     sys::stat::Mode,
     unistd::{Pid, mkfifo},
@@ -30,6 +31,10 @@ use super::{
     AttemptError, durable,
     record::{Exit, Found, Progress, Request},
 };
+
+const RESERVE: &str = "reserve";
+/// The largest exit record: 8 KiB of tail and 16 KiB of result, each byte escaped to six in the worst case.
+const RESERVE_BYTES: i64 = 160 * 1024;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -66,6 +71,10 @@ impl AttemptDir {
         self.file("output.log")
     }
 
+    pub(crate) fn output_old(&self) -> PathBuf {
+        self.file("output.log.old")
+    }
+
     pub(crate) fn stderr(&self) -> PathBuf {
         self.file("stderr")
     }
@@ -79,7 +88,7 @@ impl AttemptDir {
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(errno) => return Err(failed(errno.into())),
         }
-        if !self.file("claim").exists() {
+        if !self.claimed() {
             self.write("request.json", request)?;
         }
         durable::sync_dir(self.path.parent().unwrap_or(Path::new("/"))).map_err(failed)
@@ -103,6 +112,23 @@ impl AttemptDir {
         match fcntl(&held._lock, FcntlArg::F_SETLK(&whole_file())) {
             Ok(_) => Ok(Some(held)),
             Err(Errno::EAGAIN | Errno::EACCES) => Ok(None),
+            Err(errno) => Err(failed(errno.into())),
+        }
+    }
+
+    /// Was it ever begun?
+    pub(crate) fn claimed(&self) -> bool {
+        self.file("claim").exists()
+    }
+
+    /// Sets disk space aside for the outcome: an attempt whose end could not be recorded is not begun.
+    pub(crate) fn reserve(&self) -> Result<(), AttemptError> {
+        let path = self.file(RESERVE);
+        let failed = |source| AttemptError::File { what: "set space aside in", path: path.clone(), source };
+        let file = File::create(&path).map_err(failed)?;
+        match fallocate(&file, FallocateFlags::empty(), 0, RESERVE_BYTES) {
+            // A file system that cannot promise: then it is tried without.
+            Ok(()) | Err(Errno::EOPNOTSUPP) => Ok(()),
             Err(errno) => Err(failed(errno.into())),
         }
     }
@@ -137,7 +163,7 @@ impl AttemptDir {
     /// What the directory proves. The claim is read before the lock: it is made under the lock, so a claim without
     /// a holder means that the holder is gone, and what it wrote is final.
     pub(crate) fn find(&self) -> Result<Found, AttemptError> {
-        let claimed = self.file("claim").exists();
+        let claimed = self.claimed();
         if self.holder()?.is_some() {
             return Ok(Found::Running);
         }
@@ -148,6 +174,8 @@ impl AttemptDir {
     }
 
     pub(crate) fn write_exit(&self, exit: &Exit) -> Result<(), AttemptError> {
+        // Whether it could be removed shows in the writing.
+        let _ = fs::remove_file(self.file(RESERVE));
         self.write("exit", exit)
     }
 

@@ -1,9 +1,117 @@
 //! The runners: the code that brings about one sort of item. They run inside exec-item, never inside the agent.
 
-use muster_proto::model::RunnerKind;
+mod bash;
+
+use std::{collections::BTreeMap, ffi::OsString, path::PathBuf};
+
+use muster_proto::model::{ItemState, RunnerKind};
+
+use crate::{
+    attempt::{AttemptDir, Request},
+    exec_item::{Report, with_sources},
+};
+
+/// Largest `$MUSTER_RESULT_FILE` that is taken.
+pub const RESULT_BYTES_MAX: usize = 16 * 1024;
 
 /// Does this agent have the runner of this name?
 #[must_use]
 pub fn supported(name: &str) -> bool {
-    matches!(name.parse(), Ok(RunnerKind::Bash | RunnerKind::Downloader))
+    name.parse().is_ok_and(has)
+}
+
+const fn has(kind: RunnerKind) -> bool {
+    matches!(kind, RunnerKind::Bash | RunnerKind::Downloader)
+}
+
+/// What a runner makes of a request.
+pub(crate) enum Work {
+    /// A program to be hosted.
+    Program(ProgramSpec),
+    /// Code of ours.
+    Builtin(BuiltinWork),
+}
+
+/// Code of ours, run in a thread of exec-item.
+pub(crate) type BuiltinWork = Box<dyn FnOnce(&Report) -> Outcome + Send>;
+
+/// A program with all that it sees.
+pub(crate) struct ProgramSpec {
+    pub(crate) program: PathBuf,
+    pub(crate) args: Vec<OsString>,
+    pub(crate) environment: BTreeMap<String, OsString>,
+    pub(crate) directory: PathBuf,
+}
+
+/// What came of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) state: ItemState,
+    pub(crate) message: String,
+    pub(crate) result_json: Option<String>,
+}
+
+impl Outcome {
+    /// Nothing ran.
+    pub(crate) fn refused(refused: &Refused) -> Self {
+        Self::failed(with_sources(refused), refused.is_retryable())
+    }
+
+    /// It ran, and has no exit code.
+    pub(crate) fn failed(message: String, retryable: bool) -> Self {
+        Self { state: ItemState::Failed { exit_code: -1, retryable }, message, result_json: None }
+    }
+}
+
+/// Why a request was refused before anything ran.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refused {
+    #[error("RunnerNotSupported: this agent has no runner `{0}`; a newer agent may")]
+    RunnerNotSupported(String),
+    #[error("param `{0}` is missing")]
+    Missing(&'static str),
+    #[error("param `{name}`: {problem}")]
+    Param { name: String, problem: String },
+    #[error("cannot write {}", path.display())]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl Refused {
+    pub(crate) fn param(name: &str, problem: impl Into<String>) -> Self {
+        Self::Param { name: name.to_owned(), problem: problem.into() }
+    }
+
+    /// May another attempt help? The same params stay as they are.
+    pub(crate) const fn is_retryable(&self) -> bool {
+        matches!(self, Self::Write { .. })
+    }
+}
+
+/// The one place that knows which runner is which.
+pub(crate) fn prepare(request: &Request, dir: &AttemptDir) -> Result<Work, Refused> {
+    if let Some((name, _)) = request.params.iter().find(|(_, value)| value.contains('\0')) {
+        return Err(Refused::param(name, "holds a NUL byte"));
+    }
+    let unsupported = || Refused::RunnerNotSupported(request.runner.clone());
+    match request.runner.parse().map_err(|_| unsupported())? {
+        RunnerKind::Bash => bash::prepare(request, dir).map(Work::Program),
+        RunnerKind::Downloader
+        | RunnerKind::Package
+        | RunnerKind::Service
+        | RunnerKind::Ansible
+        | RunnerKind::SwarmJoin
+        | RunnerKind::SwarmBackup
+        | RunnerKind::Mke
+        | RunnerKind::Reboot
+        | RunnerKind::VrouterRestart => Err(unsupported()),
+    }
+}
+
+/// Adds the result that a program may have left.
+pub(crate) fn with_result(outcome: Outcome, dir: &AttemptDir) -> Outcome {
+    bash::with_result(outcome, dir)
 }

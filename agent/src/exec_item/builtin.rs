@@ -1,0 +1,62 @@
+//! Work that needs no program of its own: a thread of exec-item, with the same time limit, cancel and log.
+
+use std::{
+    io::{PipeWriter, Write, pipe},
+    sync::Mutex,
+    thread,
+    time::Instant,
+};
+
+use super::{Cause, HostError, Limit, events::Events};
+use crate::{
+    attempt::{AttemptDir, Progress},
+    output::OutputLog,
+    runner::{BuiltinWork, Outcome},
+};
+
+/// Where built-in work tells how it gets on.
+pub(crate) struct Report {
+    log: Mutex<PipeWriter>,
+    dir: AttemptDir,
+}
+
+impl Report {
+    /// One line of output.
+    pub(crate) fn line(&self, text: &str) {
+        let mut log = self.log.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _ = writeln!(log, "{text}");
+    }
+
+    /// How far it has come. The caller keeps the pace: once a second is enough.
+    pub(crate) fn progress(&self, progress: Progress) {
+        self.dir.write_progress(progress);
+    }
+}
+
+/// Runs the work to its end. Interrupted, it is left where it is: the process ends right after, and what it had
+/// half done lies under a temporary name.
+pub(super) fn run(
+    work: BuiltinWork,
+    dir: &AttemptDir,
+    mut events: Events,
+    limit: Limit,
+    log: &mut OutputLog,
+) -> Result<Outcome, HostError> {
+    let failed = HostError::system("start the work");
+    let (reader, writer) = pipe().map_err(&failed)?;
+    events.watch(reader)?;
+    let report = Report { log: Mutex::new(writer), dir: dir.clone() };
+    // The pipe closes when the thread is done with it, and that ends the wait.
+    let worker = thread::Builder::new().name("builtin".to_owned()).spawn(move || work(&report)).map_err(&failed)?;
+    while !events.output_closed() {
+        let happened = events.wait(limit.at, log)?;
+        if happened.cancel {
+            return Ok(Cause::Cancelled.outcome());
+        }
+        if limit.reached(Instant::now()) {
+            return Ok(Cause::TimedOut(limit.time).outcome());
+        }
+    }
+    // A panic has aborted the process or is reported as what it is: a bug.
+    worker.join().map_err(|_| failed(std::io::Error::other("the work panicked; this is a bug in muster-agent")))
+}

@@ -1,0 +1,218 @@
+//! The course of one program: started in a session of its own, watched, and ended as a whole.
+
+use std::{
+    collections::BTreeSet,
+    ffi::OsString,
+    io::pipe,
+    os::unix::process::CommandExt,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use muster_proto::model::ItemState;
+use nix::{
+    sys::{
+        prctl,
+        signal::{SigSet, Signal},
+        wait::WaitStatus,
+    },
+    unistd::{Pid, getppid, setsid},
+};
+
+use super::{Cause, HostError, Limit, events::Events, tree};
+use crate::{
+    output::OutputLog,
+    runner::{Outcome, ProgramSpec},
+};
+
+/// First argument of the stage between exec-item and the program: `muster-agent exec-program PARENT PROGRAM ARG…`.
+pub(super) const STAGE: &str = "exec-program";
+/// Between TERM and KILL.
+const GRACE: Duration = Duration::from_secs(10);
+/// What the main program left behind may still end by itself: the `tee` of a redirection, for one.
+const LINGER: Duration = Duration::from_millis(200);
+/// How often the tree is looked at while it is being ended.
+const PRESS_EVERY: Duration = Duration::from_millis(50);
+/// After this long of KILL a process hangs in the kernel; it is named in the message and left.
+const KILL_DEADLINE: Duration = Duration::from_secs(60);
+/// Output may still be in the pipe, and a process outside the tree may hold it open.
+const DRAIN_DEADLINE: Duration = Duration::from_secs(1);
+
+/// Becomes the program, in a new session, and dies with exec-item. Returns only if that failed, and says why.
+pub(super) fn exec(args: &[OsString]) -> String {
+    let [parent, program, args @ ..] = args else {
+        return "usage: muster-agent exec-program PARENT PROGRAM [ARG...]".to_owned();
+    };
+    // Never refused: a freshly forked process leads no group.
+    let _ = setsid();
+    let bound = prctl::set_pdeathsig(Signal::SIGKILL);
+    if bound.is_err() || parent.to_str() != Some(&getppid().to_string()) {
+        return "exec-item is gone".to_owned();
+    }
+    // exec-item reads its signals from a file; the program gets them as any other does.
+    let _ = SigSet::all().thread_unblock();
+    let error = Command::new(program).args(args).exec();
+    format!("cannot execute {}: {error}", program.display())
+}
+
+/// Where the program is on its way to the end.
+enum Course {
+    Running,
+    /// The main program ended; others may still.
+    Lingering {
+        until: Instant,
+    },
+    /// Everything is being ended.
+    Ending {
+        since: Instant,
+        told: BTreeSet<Pid>,
+    },
+}
+
+struct Program {
+    main: Pid,
+    limit: Limit,
+    course: Course,
+    status: Option<WaitStatus>,
+    cause: Option<Cause>,
+    left_behind: usize,
+    /// Since when nothing lives that could write output.
+    childless: Option<Instant>,
+    unkillable: usize,
+}
+
+/// Starts the program and sees it through to its end.
+pub(super) fn run(
+    spec: ProgramSpec,
+    mut events: Events,
+    limit: Limit,
+    log: &mut OutputLog,
+) -> Result<Outcome, HostError> {
+    let main = spawn(spec, &mut events)?;
+    let mut program = Program {
+        main,
+        limit,
+        course: Course::Running,
+        status: None,
+        cause: None,
+        left_behind: 0,
+        childless: None,
+        unkillable: 0,
+    };
+    while !program.over(Instant::now(), events.output_closed()) {
+        let happened = events.wait(program.wake_at(), log)?;
+        if happened.child {
+            program.reap();
+        }
+        if happened.cancel {
+            program.interrupt(Cause::Cancelled);
+        }
+        program.advance(Instant::now());
+    }
+    Ok(program.outcome())
+}
+
+fn spawn(spec: ProgramSpec, events: &mut Events) -> Result<Pid, HostError> {
+    let failed = HostError::system("start the program");
+    let (reader, writer) = pipe().map_err(&failed)?;
+    // Not by its path: a new version may have been installed there meanwhile.
+    let child = Command::new("/proc/self/exe")
+        .arg(STAGE)
+        .arg(std::process::id().to_string())
+        .arg(spec.program)
+        .args(spec.args)
+        .env_clear()
+        .envs(spec.environment)
+        .current_dir(spec.directory)
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone().map_err(&failed)?)
+        .stderr(writer)
+        .spawn()
+        .map_err(&failed)?;
+    events.watch(reader)?;
+    Ok(Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)))
+}
+
+impl Program {
+    fn over(&self, now: Instant, output_closed: bool) -> bool {
+        let drained = |since| output_closed || now >= since + DRAIN_DEADLINE;
+        self.unkillable > 0 || (self.status.is_some() && self.childless.is_some_and(drained))
+    }
+
+    fn wake_at(&self) -> Option<Instant> {
+        match (&self.course, self.childless) {
+            (_, Some(since)) => Some(since + DRAIN_DEADLINE),
+            (Course::Running, None) => self.limit.at,
+            (Course::Lingering { until }, None) => Some(*until),
+            (Course::Ending { .. }, None) => Some(Instant::now() + PRESS_EVERY),
+        }
+    }
+
+    fn reap(&mut self) {
+        let reaped = tree::reap(self.main);
+        self.status = self.status.or(reaped.main);
+        if reaped.childless && self.childless.is_none() {
+            self.childless = Some(Instant::now());
+        }
+    }
+
+    /// Ends the program before its time; one that has ended already keeps its outcome.
+    fn interrupt(&mut self, cause: Cause) {
+        if matches!(self.course, Course::Running) && self.status.is_none() {
+            self.cause = Some(cause);
+            self.course = Course::Ending { since: Instant::now(), told: BTreeSet::new() };
+        }
+    }
+
+    fn advance(&mut self, now: Instant) {
+        if self.childless.is_some() {
+            return;
+        }
+        match &mut self.course {
+            Course::Running if self.status.is_some() => self.course = Course::Lingering { until: now + LINGER },
+            Course::Running if self.limit.reached(now) => {
+                self.interrupt(Cause::TimedOut(self.limit.time));
+                self.advance(now);
+            }
+            Course::Lingering { until } if now >= *until => {
+                let mut told = BTreeSet::new();
+                self.left_behind = tree::signal(Signal::SIGTERM, &mut told);
+                self.course = Course::Ending { since: now, told };
+            }
+            Course::Running | Course::Lingering { .. } => {}
+            Course::Ending { since, told } if now < *since + GRACE => {
+                tree::signal(Signal::SIGTERM, told);
+            }
+            Course::Ending { since, .. } => {
+                let alive = tree::signal(Signal::SIGKILL, &mut BTreeSet::new());
+                if now >= *since + GRACE + KILL_DEADLINE {
+                    self.unkillable = alive;
+                }
+            }
+        }
+    }
+
+    fn outcome(&self) -> Outcome {
+        let mut outcome = match (self.cause, self.status) {
+            (Some(cause), _) => cause.outcome(),
+            (None, status) => ended(status),
+        };
+        if self.left_behind > 0 {
+            outcome.message += &format!("; {} process(es) it left behind were ended", self.left_behind);
+        }
+        if self.unkillable > 0 {
+            outcome.message += &format!("; {} process(es) hang in the kernel and outlived KILL", self.unkillable);
+        }
+        outcome
+    }
+}
+
+fn ended(status: Option<WaitStatus>) -> Outcome {
+    let (exit_code, message) = match status {
+        Some(WaitStatus::Exited(_, code)) => (code, format!("exit status {code}")),
+        Some(WaitStatus::Signaled(_, signal, _)) => (-1, format!("killed by {signal}")),
+        _ => (-1, "ended, but how is unknown".to_owned()),
+    };
+    let state = if exit_code == 0 { ItemState::Succeeded } else { ItemState::Failed { exit_code, retryable: true } };
+    Outcome { state, message, result_json: None }
+}

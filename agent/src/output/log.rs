@@ -1,0 +1,97 @@
+//! What exec-item writes: the whole output on disk up to a cap, then the newest of it, and its end in memory for the
+//! status. Never fails the program: what the disk does not take is shed, counted, and said.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+};
+
+use muster_proto::OUTPUT_TAIL_BYTES_MAX;
+
+use super::Redactor;
+use crate::attempt::{AttemptDir, AttemptError};
+
+/// Of one of the two files; so at most twice as much of an attempt's output is on disk.
+pub(crate) const FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
+
+/// See the module.
+pub(crate) struct OutputLog {
+    dir: AttemptDir,
+    file: File,
+    file_bytes: u64,
+    /// Of the file before, which the next rotation drops.
+    old_bytes: u64,
+    shed_bytes: u64,
+    tail: Vec<u8>,
+    redactor: Redactor,
+}
+
+impl OutputLog {
+    /// An empty log; the given values never appear in it.
+    pub(crate) fn create(dir: &AttemptDir, secrets: &[Vec<u8>]) -> Result<Self, AttemptError> {
+        let file = open(dir).map_err(|source| AttemptError::File { what: "create", path: dir.output(), source })?;
+        Ok(Self {
+            dir: dir.clone(),
+            file,
+            file_bytes: 0,
+            old_bytes: 0,
+            shed_bytes: 0,
+            tail: Vec::new(),
+            redactor: Redactor::new(secrets),
+        })
+    }
+
+    /// Takes a piece of output.
+    pub(crate) fn write(&mut self, chunk: &[u8]) {
+        let shown = self.redactor.push(chunk);
+        self.append(&shown);
+    }
+
+    /// Ends the log and gives the end of the output: text of at most 8 KiB.
+    pub(crate) fn finish(mut self) -> String {
+        let shown = self.redactor.finish();
+        self.append(&shown);
+        let text = String::from_utf8_lossy(&self.tail);
+        let mut from = text.len().saturating_sub(OUTPUT_TAIL_BYTES_MAX);
+        while !text.is_char_boundary(from) {
+            from += 1;
+        }
+        text.get(from..).unwrap_or_default().to_owned()
+    }
+
+    fn append(&mut self, shown: &[u8]) {
+        self.tail.extend_from_slice(shown);
+        let excess = self.tail.len().saturating_sub(OUTPUT_TAIL_BYTES_MAX);
+        self.tail.drain(..excess);
+        if self.file_bytes + shown.len() as u64 > FILE_BYTES_MAX {
+            // Not rotated: then this file grows no further either.
+            if self.rotate().is_err() {
+                self.shed_bytes += shown.len() as u64;
+                return;
+            }
+        }
+        match self.file.write_all(shown) {
+            Ok(()) => self.file_bytes += shown.len() as u64,
+            Err(_) => self.shed_bytes += shown.len() as u64,
+        }
+    }
+
+    fn rotate(&mut self) -> io::Result<()> {
+        fs::rename(self.dir.output(), self.dir.output_old())?;
+        self.file = open(&self.dir)?;
+        self.shed_bytes += self.old_bytes;
+        self.old_bytes = self.file_bytes;
+        self.file_bytes = 0;
+        if self.shed_bytes > 0 {
+            let marker =
+                format!("… {} bytes of output before the last {} were shed …\n", self.shed_bytes, self.old_bytes);
+            self.file.write_all(marker.as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+fn open(dir: &AttemptDir) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(0o600).open(dir.output())
+}

@@ -1,0 +1,103 @@
+//! Runs a script with bash. Params reach it as environment variables and are never put into its text; it sees nothing
+//! of the agent's own environment.
+
+use std::{collections::BTreeMap, ffi::OsString, fs, io, os::unix::fs::OpenOptionsExt, path::PathBuf};
+
+use nix::unistd::{User, geteuid};
+
+use super::{Outcome, ProgramSpec, RESULT_BYTES_MAX, Refused};
+use crate::attempt::{AttemptDir, Request};
+
+/// Where programs are looked for, by us and by the script.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Longest `NAME=value` the kernel passes on (MAX_ARG_STRLEN, with its NUL).
+const ENVIRONMENT_BYTES_MAX: usize = 128 * 1024 - 1;
+/// Most bytes of all variables together: a quarter of the usual stack limit, as the kernel counts them.
+const ENVIRONMENT_TOTAL_BYTES_MAX: usize = 1536 * 1024;
+const RESULT_FILE: &str = "result.json";
+
+/// Writes the script down and says how to run it.
+pub(super) fn prepare(request: &Request, dir: &AttemptDir) -> Result<ProgramSpec, Refused> {
+    let script = request.params.get("script").ok_or(Refused::Missing("script"))?;
+    let path = dir.file("script");
+    fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&path)
+        .and_then(|mut file| io::Write::write_all(&mut file, script.as_bytes()))
+        .map_err(|source| Refused::Write { path: path.clone(), source })?;
+    Ok(ProgramSpec {
+        program: bash(),
+        args: vec![path.into()],
+        environment: environment(request, dir)?,
+        directory: dir.file("work"),
+    })
+}
+
+/// `/bin/bash`, or the first on the path; on a machine without any, the error of executing it says so.
+fn bash() -> PathBuf {
+    let usual = PathBuf::from("/bin/bash");
+    if usual.exists() {
+        return usual;
+    }
+    PATH.split(':').map(|dir| PathBuf::from(dir).join("bash")).find(|path| path.exists()).unwrap_or(usual)
+}
+
+fn environment(request: &Request, dir: &AttemptDir) -> Result<BTreeMap<String, OsString>, Refused> {
+    let home = User::from_uid(geteuid()).ok().flatten().map_or_else(|| PathBuf::from("/"), |user| user.dir);
+    let mut environment: BTreeMap<String, OsString> = [
+        ("PATH", OsString::from(PATH)),
+        ("HOME", home.into()),
+        ("LANG", "C.UTF-8".into()),
+        ("MUSTER_MACHINE", request.machine.as_str().into()),
+        ("MUSTER_CLUSTER", request.cluster.as_str().into()),
+        ("MUSTER_ITEM", request.key.item.as_str().into()),
+        ("MUSTER_GENERATION", request.key.generation.to_string().into()),
+        ("MUSTER_ATTEMPT", request.key.attempt.to_string().into()),
+        ("MUSTER_PHASE", request.phase.as_str().into()),
+        ("MUSTER_VERSION", request.version.as_str().into()),
+        ("MUSTER_RESULT_FILE", dir.file(RESULT_FILE).into()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into();
+    for (name, value) in request.params.iter().filter(|(name, _)| *name != "script") {
+        let variable = format!("MUSTER_PARAM_{}", name.to_ascii_uppercase());
+        if variable.len() + 1 + value.len() > ENVIRONMENT_BYTES_MAX {
+            let problem =
+                format!("{} bytes; a script takes at most 128 KiB per param: put it into a file", value.len());
+            return Err(Refused::param(name, problem));
+        }
+        environment.insert(variable, value.into());
+    }
+    let total: usize = environment.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
+    if total > ENVIRONMENT_TOTAL_BYTES_MAX {
+        return Err(Refused::param("script", format!("its params have {total} bytes together; at most 1.5 MiB")));
+    }
+    Ok(environment)
+}
+
+/// Adds what the script wrote to `$MUSTER_RESULT_FILE`. A bad result is said, and changes nothing else.
+pub(super) fn with_result(mut outcome: Outcome, dir: &AttemptDir) -> Outcome {
+    match result(dir) {
+        Ok(json) => outcome.result_json = json,
+        Err(problem) => outcome.message += &format!("; its result was ignored: {problem}"),
+    }
+    outcome
+}
+
+fn result(dir: &AttemptDir) -> Result<Option<String>, String> {
+    let path = dir.file(RESULT_FILE);
+    let bytes = match fs::metadata(&path) {
+        Ok(file) if !file.is_file() => return Err("not a file".to_owned()),
+        Ok(file) if file.len() > RESULT_BYTES_MAX as u64 => {
+            return Err(format!("{} bytes, at most {RESULT_BYTES_MAX}", file.len()));
+        }
+        Ok(_) => fs::read(&path).map_err(|error| error.to_string())?,
+        Err(_) => return Ok(None),
+    };
+    let text = String::from_utf8(bytes).map_err(|_| "not UTF-8".to_owned())?;
+    serde_json::from_str::<serde::de::IgnoredAny>(&text).map_err(|error| format!("not JSON: {error}"))?;
+    Ok(Some(text))
+}

@@ -1,0 +1,113 @@
+//! The bash runner: what a script sees, and what it must not.
+
+use muster_proto::model::ItemState;
+
+use crate::site::{HOPELESS, Site, failed};
+
+#[tokio::test]
+async fn the_environment_is_clean() {
+    let site = Site::new();
+    let mut request = site.script("env | cut -d= -f1 | sort | tr '\\n' ' '");
+    request.params.insert("node_ip".to_owned(), "10.0.0.7".to_owned());
+    let exit = site.run(&request).await;
+    // The last four are bash's own.
+    let expected = "HOME LANG MUSTER_ATTEMPT MUSTER_CLUSTER MUSTER_GENERATION MUSTER_ITEM MUSTER_MACHINE \
+                    MUSTER_PARAM_NODE_IP MUSTER_PHASE MUSTER_RESULT_FILE MUSTER_VERSION PATH PWD SHLVL _ ";
+    assert_eq!(exit.output_tail, expected);
+}
+
+#[tokio::test]
+async fn a_script_knows_where_it_runs() {
+    let site = Site::new();
+    let exit = site
+        .run(&site.script(
+            "echo $MUSTER_MACHINE $MUSTER_CLUSTER $MUSTER_ITEM $MUSTER_GENERATION $MUSTER_ATTEMPT $MUSTER_PHASE \
+             $MUSTER_VERSION; [ \"$PWD\" -ef \"$(dirname $MUSTER_RESULT_FILE)/work\" ] && echo at home",
+        ))
+        .await;
+    assert_eq!(exit.output_tail, "worker-1 edge it 3 2 deploy 1.10\nat home\n");
+}
+
+#[tokio::test]
+async fn signals_pipes_and_files_are_as_for_any_program() {
+    let site = Site::new();
+    let script = "grep SigBlk /proc/self/status; ls /proc/self/fd | wc -l; read line || echo no input
+                  [ $(ps -o sid= $$) = $$ ] && echo own session; yes | head -1; echo ${PIPESTATUS[0]}";
+    let exit = site.run(&site.script(script)).await;
+    // 0, 1, 2 and the directory that ls itself reads.
+    let expected = "SigBlk:\t0000000000000000\n4\nno input\nown session\ny\n141\n";
+    assert_eq!(exit.output_tail, expected);
+}
+
+#[tokio::test]
+async fn params_are_data_never_code() {
+    let big = "x".repeat(64 * 1024);
+    for value in
+        ["$(touch $SITE/owned) `touch $SITE/owned`; touch $SITE/owned", "two\nlines\n", "{{ x }} ${y} '\"\\", &big, ""]
+    {
+        let site = Site::new();
+        let mut request = site.script("printf %s \"$MUSTER_PARAM_X\" | cmp - $SITE/wanted");
+        request.params.insert("x".to_owned(), value.to_owned());
+        std::fs::write(site.path("wanted"), value).expect("wanted");
+        let exit = site.run(&request).await;
+        assert_eq!((&exit.state, exit.output_tail.as_str()), (&ItemState::Succeeded, ""), "{exit:?}");
+        assert!(!site.path("owned").exists());
+    }
+}
+
+#[tokio::test]
+async fn a_script_is_never_templated() {
+    let site = Site::new();
+    let script = "# ${machine.name} {{ x }} %s $MUSTER_PARAM_X\ntail -n 3 $0";
+    let mut request = site.script(&format!("{script}\nexit 0"));
+    request.params.insert("x".to_owned(), "surprise".to_owned());
+    assert_eq!(site.run(&request).await.output_tail, format!("{script}\nexit 0"));
+}
+
+#[tokio::test]
+async fn bad_params_are_refused_before_anything_runs() {
+    let too_big = "x".repeat(128 * 1024);
+    let many: Vec<_> = (0..20).map(|i| (format!("p{i}"), "x".repeat(100 * 1024))).collect();
+    let many: Vec<_> = many.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let script = ("script", "exit 0");
+    for (runner, params, expected) in [
+        ("bash", &[][..], "param `script` is missing"),
+        ("bash", &[script, ("x", "a\0b")], "param `x`: holds a NUL byte"),
+        ("bash", &[("script", "a\0b")], "param `script`: holds a NUL byte"),
+        ("bash", &[script, ("x", &too_big)], "param `x`: 131072 bytes; a script takes at most 128 KiB per param"),
+        ("bash", &[&[script][..], &many].concat(), "param `script`: its params have 2048"),
+        ("mke", &[script], "RunnerNotSupported: this agent has no runner `mke`"),
+        ("no-such", &[], "RunnerNotSupported: this agent has no runner `no-such`"),
+    ] {
+        let site = Site::new();
+        let exit = site.run(&site.request(runner, params)).await;
+        assert_eq!(exit.state, HOPELESS, "{exit:?}");
+        assert!(exit.message.starts_with(expected), "{}", exit.message);
+    }
+}
+
+#[tokio::test]
+async fn a_result_is_json_of_at_most_16_kib() {
+    let note = |note: &str| format!("exit status 0; its result was ignored: {note}");
+    for (script, result, message) in [
+        ("true", None, "exit status 0".to_owned()),
+        ("echo '{\"nodes\": 3}' > $MUSTER_RESULT_FILE", Some("{\"nodes\": 3}\n"), "exit status 0".to_owned()),
+        ("echo '{' > $MUSTER_RESULT_FILE", None, note("not JSON: EOF while parsing an object at line 2 column 0")),
+        ("echo '1 2' > $MUSTER_RESULT_FILE", None, note("not JSON: trailing characters at line 1 column 3")),
+        ("printf '\"\\xff\"' > $MUSTER_RESULT_FILE", None, note("not UTF-8")),
+        ("mkdir $MUSTER_RESULT_FILE", None, note("not a file")),
+        ("ln -s /dev/zero $MUSTER_RESULT_FILE", None, note("not a file")),
+        ("yes | head -c 16385 > $MUSTER_RESULT_FILE", None, note("16385 bytes, at most 16384")),
+    ] {
+        let site = Site::new();
+        let exit = site.run(&site.script(script)).await;
+        assert_eq!((exit.result_json.as_deref(), &exit.message), (result, &message), "{script}");
+    }
+}
+
+#[tokio::test]
+async fn the_tail_is_the_end_of_both_streams() {
+    let site = Site::new();
+    let exit = site.run(&site.script("echo to out; echo to err >&2; printf '\\xff\\n'; exit 1")).await;
+    assert_eq!((exit.state, exit.output_tail.as_str()), (failed(1), "to out\nto err\n\u{fffd}\n"));
+}

@@ -1,0 +1,190 @@
+//! exec-item: claims, outcomes, time limit, cancel, the end of the whole tree, and what its death leaves.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use muster_agent::attempt::{AttemptError, Found};
+use muster_proto::model::ItemState;
+use nix::sys::signal::{Signal, kill};
+
+use crate::site::{DEADLINE, Site, exec_item_pid, failed, is_gone, key, until};
+
+#[tokio::test]
+async fn outcomes_are_told_apart() {
+    for (script, state, message) in [
+        ("exit 0", ItemState::Succeeded, "exit status 0"),
+        ("exit 3", failed(3), "exit status 3"),
+        ("kill -SEGV $$", failed(-1), "killed by SIGSEGV"),
+        ("kill -KILL $$", failed(-1), "killed by SIGKILL"),
+        ("no-such-command", failed(127), "exit status 127"),
+    ] {
+        let site = Site::new();
+        let exit = site.run(&site.script(script)).await;
+        assert_eq!((exit.state, exit.message.as_str()), (state, message), "{script}");
+        assert!(exit.finished_at_ms >= exit.started_at_ms && exit.started_at_ms > 1_500_000_000_000);
+    }
+}
+
+#[tokio::test]
+async fn eight_racing_exec_items_make_one_run() {
+    let site = Site::new();
+    let request = site.script("echo ran >> $SITE/effects");
+    site.attempts.create(&request).expect("create");
+    let race = || {
+        Command::new(env!("CARGO_BIN_EXE_muster-agent"))
+            .arg("exec-item")
+            .arg(site.attempt())
+            .stdout(Stdio::null())
+            .spawn()
+    };
+    let racers: Vec<_> = (0..8).map(|_| race().expect("spawn")).collect();
+    let codes: Vec<_> = racers.into_iter().map(|mut racer| racer.wait().expect("wait").code()).collect();
+    assert_eq!(codes.iter().filter(|code| **code == Some(0)).count(), 1, "{codes:?}");
+    assert_eq!(codes.iter().filter(|code| **code == Some(3)).count(), 7, "{codes:?}");
+    assert_eq!(fs::read_to_string(site.path("effects")).expect("effects"), "ran\n");
+}
+
+#[tokio::test]
+async fn what_was_claimed_is_never_started_again() {
+    let site = Site::new();
+    let request = site.script("echo ran >> $SITE/effects");
+    assert_eq!(site.attempts.inspect(&request.key).expect("inspect"), Found::NotStarted);
+    let first = site.run(&request).await;
+    let mut other = site.script("echo other >> $SITE/effects");
+    other.timeout_ms = 1;
+    let again = site.run(&other).await;
+    assert_eq!(first, again);
+    assert_eq!(fs::read_to_string(site.path("effects")).expect("effects"), "ran\n");
+}
+
+#[tokio::test]
+async fn an_exec_item_that_was_killed_leaves_it_lost_and_no_program() {
+    let site = Site::new();
+    let request = site.script("echo $$ > $SITE/pid; exec sleep 1000");
+    site.start(&request).await;
+    let program = site.told_pid("pid").await;
+    assert_eq!(site.attempts.inspect(&request.key).expect("inspect"), Found::Running);
+    kill(exec_item_pid(&site.attempt()), Signal::SIGKILL).expect("kill");
+    assert_eq!(site.ended(&request).await, Found::Lost);
+    until("the program is gone", || is_gone(program).then_some(())).await;
+    site.attempts.start(&request.key).await.expect("refused, quietly");
+    assert_eq!(site.attempts.inspect(&request.key).expect("inspect"), Found::Lost);
+}
+
+#[tokio::test]
+async fn the_time_limit_ends_the_whole_tree() {
+    let site = Site::new();
+    // A daemon that forks twice, opens its own session and ignores TERM, and a main program that does so too.
+    let mut request = site.script(
+        "trap '' TERM
+         (setsid bash -c 'trap \"\" TERM; echo $$ > $SITE/daemon; while :; do sleep 1; done' &) &
+         while ! [ -s $SITE/daemon ]; do sleep 0.01; done
+         echo $$ > $SITE/main; while :; do sleep 1; done",
+    );
+    request.params.entry("script".to_owned()).and_modify(|script| *script = format!("export SITE; {script}"));
+    request.timeout_ms = 1500;
+    let began = Instant::now();
+    site.start(&request).await;
+    let (daemon, main) = (site.told_pid("daemon").await, site.told_pid("main").await);
+    let Found::Exited(exit) = site.ended(&request).await else { panic!("recorded") };
+    assert_eq!((exit.state, exit.message.as_str()), (failed(-1), "timed out after 1500 ms"));
+    assert!(is_gone(daemon) && is_gone(main));
+    let took = began.elapsed();
+    assert!(took >= Duration::from_millis(11_500) && took < Duration::from_secs(20), "{took:?}");
+}
+
+#[tokio::test]
+async fn cancel_asks_first() {
+    let site = Site::new();
+    let request = site.script("trap 'echo cleaned up; exit 9' TERM; echo $$ > $SITE/pid; while :; do sleep 0.01; done");
+    site.start(&request).await;
+    site.told_pid("pid").await;
+    let began = Instant::now();
+    site.attempts.cancel(&request.key).expect("cancel");
+    let Found::Exited(exit) = site.ended(&request).await else { panic!("recorded") };
+    assert_eq!((exit.state, exit.message.as_str()), (failed(-1), "cancelled"));
+    // bash also says that its sleep was terminated, or not, depending on which of the two heard first.
+    assert!(exit.output_tail.ends_with("cleaned up\n"), "{}", exit.output_tail);
+    assert!(began.elapsed() < Duration::from_secs(5), "no need for KILL");
+    site.attempts.cancel(&request.key).expect("nothing to cancel is fine");
+}
+
+#[tokio::test]
+async fn what_the_program_leaves_behind_is_ended_and_said() {
+    let site = Site::new();
+    let exit = site.run(&site.script("setsid sleep 1000 & echo $! > $SITE/pid; exit 0")).await;
+    assert_eq!(exit.state, ItemState::Succeeded);
+    assert_eq!(exit.message, "exit status 0; 1 process(es) it left behind were ended");
+    assert!(is_gone(site.told_pid("pid").await));
+}
+
+#[tokio::test]
+async fn a_helper_that_ends_by_itself_is_waited_for() {
+    let site = Site::new();
+    let exit = site.run(&site.script("exec > >(sleep 0.05; cat); echo through the helper")).await;
+    assert_eq!((exit.message.as_str(), exit.output_tail.as_str()), ("exit status 0", "through the helper\n"));
+}
+
+#[tokio::test]
+async fn the_record_is_for_root_only() {
+    let site = Site::new();
+    site.run(&site.script("umask; touch made")).await;
+    let mode = |name: &str| fs::metadata(site.attempt().join(name)).expect(name).permissions().mode() & 0o777;
+    assert_eq!(mode(""), 0o700);
+    for name in ["request.json", "script", "exit", "output.log", "lock", "claim"] {
+        assert_eq!(mode(name), 0o600, "{name}");
+    }
+    assert!(site.attempt().join("work/made").exists());
+    assert!(!site.attempt().join("reserve").exists());
+}
+
+#[tokio::test]
+async fn what_cannot_begin_says_why_and_may_begin_later() {
+    let site = Site::new();
+    let request = site.script("exit 0");
+    site.attempts.create(&request).expect("create");
+    fs::write(site.attempt().join("request.json"), "{").expect("damage");
+    let error = site.attempts.start(&request.key).await.expect_err("damaged");
+    assert!(matches!(&error, AttemptError::NotClaimed { .. }), "{error:?}");
+    assert!(error.to_string().contains("request.json is not what muster-agent writes there: EOF"), "{error}");
+    assert_eq!(site.attempts.inspect(&request.key).expect("inspect"), Found::NotStarted);
+    assert_eq!(site.run(&request).await.state, ItemState::Succeeded);
+}
+
+#[tokio::test]
+async fn attempts_are_listed_and_removed() {
+    let site = Site::new();
+    let mut request = site.script("exit 0");
+    for item in ["b", "a"] {
+        request.key = key(item);
+        site.attempts.create(&request).expect("create");
+    }
+    fs::create_dir(site.path("attempts/lost+found")).expect("a stranger");
+    assert_eq!(site.attempts.list().expect("list"), [key("a"), key("b")]);
+    site.attempts.remove(&key("a")).expect("remove");
+    site.attempts.remove(&key("a")).expect("gone is as good");
+    assert_eq!(site.attempts.list().expect("list"), [key("b")]);
+}
+
+#[tokio::test]
+async fn the_agent_may_go_away_meanwhile() {
+    let site = Site::new();
+    let request = site.script("echo $$ > $SITE/pid; read line < $SITE/go; echo got $line");
+    nix::unistd::mkfifo(&site.path("go"), nix::sys::stat::Mode::S_IRWXU).expect("a fifo");
+    site.start(&request).await;
+    site.told_pid("pid").await;
+    // Another instance knows only the directory, as a restarted agent does.
+    let program = env!("CARGO_BIN_EXE_muster-agent").into();
+    let restarted = muster_agent::attempt::Attempts::open(&site.path(""), program).expect("open");
+    assert_eq!(restarted.inspect(&request.key).expect("inspect"), Found::Running);
+    let ended = async { tokio::time::timeout(DEADLINE, restarted.ended(&request.key)).await };
+    let go = async { fs::write(site.path("go"), "on\n") };
+    let (ended, went) = tokio::join!(ended, go);
+    went.expect("go");
+    let Found::Exited(exit) = ended.expect("in time").expect("readable") else { panic!("recorded") };
+    assert_eq!(exit.output_tail, "got on\n");
+}
