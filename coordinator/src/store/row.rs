@@ -8,10 +8,16 @@ pub enum Table {
     Meta,
     /// The certificate authority. Written once by `init`, read by `pki.rs`; no part of the facts.
     Pki,
-    /// Cluster specs, by name.
+    /// Clusters, by name.
     Clusters,
+    /// Versions of cluster specs, by `<cluster>/<version>`.
+    Specs,
     /// Machines, by name.
     Machines,
+    /// The newest attempt at each item, by `<machine>/<item>`.
+    Statuses,
+    /// Machine identities that are refused, by id.
+    Denied,
     /// Rollouts, by name.
     Rollouts,
     /// Join tokens, by id; of the secret there is a digest only.
@@ -22,8 +28,18 @@ pub enum Table {
 
 impl Table {
     /// Every table.
-    pub const ALL: &'static [Self] =
-        &[Self::Meta, Self::Pki, Self::Clusters, Self::Machines, Self::Rollouts, Self::Tokens, Self::Audit];
+    pub const ALL: &'static [Self] = &[
+        Self::Meta,
+        Self::Pki,
+        Self::Clusters,
+        Self::Specs,
+        Self::Machines,
+        Self::Statuses,
+        Self::Denied,
+        Self::Rollouts,
+        Self::Tokens,
+        Self::Audit,
+    ];
 
     /// Its name on disk and in messages.
     #[must_use]
@@ -32,7 +48,10 @@ impl Table {
             Self::Meta => "meta",
             Self::Pki => "pki",
             Self::Clusters => "clusters",
+            Self::Specs => "specs",
             Self::Machines => "machines",
+            Self::Statuses => "statuses",
+            Self::Denied => "denied",
             Self::Rollouts => "rollouts",
             Self::Tokens => "tokens",
             Self::Audit => "audit",

@@ -1,0 +1,136 @@
+//! The coordinator's core: inputs -> changes to be made durable, answers, and effects to be performed after. PURE: no
+//! I/O, no clock. The engine runs it in production, the simulator in the tests.
+//!
+//! One step takes many inputs and makes one batch: apply them, decide until nothing new follows, assign. Nothing of a
+//! step may be seen by anybody before its changes are durable.
+
+mod agents;
+mod apply;
+mod decide;
+mod enroll;
+mod io;
+mod operators;
+
+use muster_proto::{
+    model::{MachineName, Now},
+    plant::planted,
+};
+
+pub use io::{Effect, Enroll, Input, Refusal, Reply, Request};
+
+use crate::{
+    facts::{Draft, Facts, RowError},
+    plan::{Limits, items},
+    store::{Change, Row},
+};
+
+/// What one step came to.
+#[derive(Debug, Default)]
+pub struct Step {
+    /// One for each input, in order.
+    pub answers: Vec<Result<Reply, Refusal>>,
+    /// To be made durable before anything of this step is seen.
+    pub changes: Vec<Change>,
+    /// To be performed after.
+    pub effects: Vec<Effect>,
+}
+
+/// The core: the facts, and what may be set.
+#[derive(Debug)]
+pub struct Core {
+    facts: Facts,
+    limits: Limits,
+}
+
+impl Core {
+    /// The core over a stored record, and the changes that make its start durable: commit them before anything else.
+    ///
+    /// # Errors
+    /// [`RowError`] if a row does not parse.
+    pub fn start(rows: Vec<Row>, limits: Limits, now: Now) -> Result<(Self, Vec<Change>), RowError> {
+        let mut facts = Facts::load(rows)?;
+        facts.live.started_mono_ms = now.mono_ms;
+        facts.live.started_wall_ms = now.wall_ms;
+        facts.live.awaited = facts
+            .machines
+            .values()
+            .filter(|machine| machine.id.is_some() && !machine.revoked)
+            .map(|machine| machine.name.clone())
+            .collect();
+        let mut draft = Draft::new(&mut facts);
+        let meta = draft.meta_mut();
+        if !planted("same-epoch") {
+            meta.epoch = meta.epoch.next();
+        }
+        items::refresh(&mut draft);
+        let changes = draft.into_changes();
+        Ok((Self { facts, limits }, changes))
+    }
+
+    /// What is known.
+    #[must_use]
+    pub const fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// What may be set.
+    #[must_use]
+    pub const fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Takes inputs, decides, and says what follows.
+    pub fn step(&mut self, inputs: Vec<Input>, now: Now) -> Step {
+        let quiet = inputs.iter().all(|input| self.is_quiet(input, now));
+        let mut draft = Draft::new(&mut self.facts);
+        let mut effects = Vec::new();
+        let answers = inputs.into_iter().map(|input| take(&mut draft, &mut effects, input, now)).collect();
+        if !quiet {
+            decide::decide(&mut draft, &self.limits, now);
+            decide::assign_all(&mut draft, &self.limits, now, &mut effects);
+            decide::note_waits(&mut draft, &self.limits, now);
+        }
+        Step { answers, changes: draft.into_changes(), effects }
+    }
+
+    /// A sign of life of a machine that nobody has missed decides nothing. A thousand machines send a hundred of them a
+    /// second.
+    fn is_quiet(&self, input: &Input, now: Now) -> bool {
+        let (Input::Heard { id } | Input::Progress { id, .. }) = input else { return false };
+        self.facts
+            .names
+            .get(id)
+            .and_then(|name| self.facts.live.machines.get(name))
+            .and_then(|live| live.heard_mono_ms)
+            .is_some_and(|heard| now.mono_ms.saturating_sub(heard) < self.limits.lost_after_ms)
+    }
+
+    /// Monotonic milliseconds of the next moment at which time alone changes a decision. None: there is none.
+    #[must_use]
+    pub fn wake_at(&self, now: Now) -> Option<u64> {
+        let start = self.facts.live.started_mono_ms;
+        let lost_at = |machine: &MachineName| {
+            let heard = self.facts.live.machines.get(machine).and_then(|live| live.heard_mono_ms);
+            heard.unwrap_or(start).saturating_add(self.limits.lost_after_ms)
+        };
+        self.facts.machines.keys().map(lost_at).filter(|at| *at > now.mono_ms).min()
+    }
+}
+
+fn take(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, input: Input, now: Now) -> Result<Reply, Refusal> {
+    match input {
+        Input::Hello { id, session, hello } => agents::hello(draft, effects, (id, session), *hello, now),
+        Input::Gone { id, session } => agents::gone(draft, id, session),
+        Input::Heard { id } => agents::heard(draft, id, now).map(|_| Reply::Ok),
+        Input::Status { id, session, seq, status } => {
+            agents::status(draft, effects, (id, session), (seq, *status), now)
+        }
+        Input::HostChanged { id, facts } => agents::host_changed(draft, id, *facts, now),
+        Input::Answer { id, generation, refused } => agents::answer(draft, id, generation, refused, now),
+        Input::Progress { id, item, done, total, rate } => agents::progress(draft, id, (item, done, total, rate), now),
+        Input::AgentBlocked { id, blocked } => agents::agent_blocked(draft, id, blocked, now),
+        Input::Enroll(enroll) => enroll::enroll(draft, effects, &enroll, now),
+        Input::Operator { actor, request } => operators::take(draft, effects, &actor, request, now),
+        Input::Tick => Ok(Reply::Ok),
+    }
+}

@@ -1,0 +1,255 @@
+//! What agents say. Who speaks is known from the certificate; a body never names its sender.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use muster_proto::{
+    convert::Hello,
+    model::{
+        Generation, HostFacts, ItemHash, ItemName, ItemState, ItemStatus, MachineId, MachineName, Now, Phase, Seq,
+    },
+    plant::planted,
+};
+
+use super::{Effect, Refusal, Reply, decide::current_assignment};
+use crate::facts::{Draft, LeftOut, MachineRow, Slot, Verdict};
+
+/// The machine behind an identity, noted as alive.
+pub(super) fn heard(draft: &mut Draft<'_>, id: MachineId, now: Now) -> Result<MachineName, Refusal> {
+    let Some(name) = draft.names.get(&id).cloned() else {
+        return Err(Refusal::Protocol { code: "UnknownMachine", message: format!("no machine has the identity {id}") });
+    };
+    let live = draft.live_mut(&name);
+    live.heard_mono_ms = Some(now.mono_ms);
+    live.heard_wall_ms = Some(now.wall_ms);
+    Ok(name)
+}
+
+pub(super) fn hello(
+    draft: &mut Draft<'_>,
+    effects: &mut Vec<Effect>,
+    (id, session): (MachineId, u64),
+    hello: Hello,
+    now: Now,
+) -> Result<Reply, Refusal> {
+    if let Some(evidence) = evidence_of_newer(draft, id, &hello) {
+        if hello.epoch > draft.meta.fleet_epoch {
+            draft.meta_mut().fleet_epoch = hello.epoch;
+        }
+        if draft.names.contains_key(&id) && draft.meta.recovering {
+            adopt(draft, id, &hello, now);
+        } else if !draft.meta.recovering {
+            draft.older_than_fleet(evidence);
+        }
+    }
+    let name = heard(draft, id, now)?;
+    draft.live_mut(&name).session = Some(session);
+    draft.live_mut(&name).progress = None;
+    draft.live_mut(&name).agent_blocked = None;
+    draft.stop_awaiting(&name);
+    let Some(row) = draft.machines.get(&name).cloned() else { return Ok(Reply::Ok) };
+    let new_ledger = row.ledger.is_some_and(|(ledger, _)| ledger != hello.ledger_id);
+    if new_ledger {
+        carry_over(draft, &row, &hello.statuses, now);
+    }
+    note_greeting(draft, &row, &hello, new_ledger);
+    if draft.meta.recovering && draft.live.awaited.is_empty() {
+        draft.meta_mut().recovering = false;
+    }
+    crate::plan::items::refresh(draft);
+    if hello.generation <= row.assigned.generation
+        && let Some(assignment) = current_assignment(draft, &name, now)
+    {
+        effects.push(Effect::Assign { id, assignment });
+    }
+    if let Some((_, seq)) = draft.machines.get(&name).and_then(|row| row.ledger)
+        && seq > hello.acked_seq
+    {
+        effects.push(Effect::Ack { id, session, seq });
+    }
+    Ok(Reply::Ok)
+}
+
+/// Records what a Hello says of the machine, if it is new.
+fn note_greeting(draft: &mut Draft<'_>, row: &MachineRow, hello: &Hello, new_ledger: bool) {
+    let fresh_ledger = row.ledger.is_none() || new_ledger;
+    if !fresh_ledger && row.host.as_ref() == Some(&hello.facts) && row.agent_version == hello.agent_version {
+        return;
+    }
+    let Some(row) = draft.machine_mut(&row.name) else { return };
+    if fresh_ledger {
+        row.ledger = Some((hello.ledger_id, hello.acked_seq));
+    }
+    row.host = Some(hello.facts.clone());
+    row.agent_version.clone_from(&hello.agent_version);
+}
+
+/// Does this Hello show that agents know more than this store?
+fn evidence_of_newer(draft: &Draft<'_>, id: MachineId, hello: &Hello) -> Option<String> {
+    let Some(row) = draft.by_id(id) else {
+        return Some(format!("a machine that calls itself {} has a certificate of ours and is not in it", hello.name));
+    };
+    if hello.epoch > draft.meta.epoch {
+        let ours = draft.meta.epoch;
+        return Some(format!("{} has seen epoch {}, this one is {ours}", row.name, hello.epoch));
+    }
+    if hello.generation > row.assigned.generation {
+        let ours = row.assigned.generation;
+        return Some(format!("{} has generation {}, the store has {ours}", row.name, hello.generation));
+    }
+    let (ledger, seq) = row.ledger?;
+    (ledger == hello.ledger_id && hello.acked_seq > seq)
+        .then(|| format!("{} had event {} acknowledged, the store has {seq}", row.name, hello.acked_seq))
+}
+
+/// After `recover`: what the agent knows better is taken over. A machine that was given deploy items and has not done
+/// them gets the slot it must have had.
+fn adopt(draft: &mut Draft<'_>, id: MachineId, hello: &Hello, now: Now) {
+    let Some(name) = draft.names.get(&id).cloned() else { return };
+    for status in &hello.statuses {
+        let newer =
+            draft.machines.get(&name).and_then(|row| row.statuses.get(&status.name).cloned()).is_none_or(|ours| {
+                (ours.generation, ours.attempt, ours.state == ItemState::Running)
+                    != (status.generation, status.attempt, status.state == ItemState::Running)
+            });
+        if newer {
+            draft.put_status(&name, status.clone());
+        }
+    }
+    let Some(row) = draft.machine_mut(&name) else { return };
+    row.ledger = Some((hello.ledger_id, hello.acked_seq));
+    if hello.generation > row.assigned.generation {
+        row.assigned.generation = hello.generation;
+        row.assigned.digest = None;
+    }
+    if hello.reach > row.reach {
+        row.reach = hello.reach;
+        if let Some(phase) = hello.reach.filter(|phase| *phase > Phase::Prepare) {
+            row.slot = Some(Slot { phase, granted_at_ms: now.wall_ms });
+        }
+    }
+}
+
+/// A machine has lost its ledger: what succeeded before counts as done, what was running is unknown.
+fn carry_over(draft: &mut Draft<'_>, row: &Arc<MachineRow>, known: &[ItemStatus], now: Now) {
+    let known: BTreeMap<&ItemName, ItemHash> = known.iter().map(|status| (&status.name, status.hash)).collect();
+    for (item, status) in row.statuses.iter().filter(|(item, status)| known.get(item) != Some(&status.hash)) {
+        match status.state {
+            ItemState::Succeeded => {
+                let Some(row) = draft.machine_mut(&row.name) else { return };
+                let left_out = Some(LeftOut::DoneBefore);
+                row.verdicts.insert(item.clone(), Verdict { hash: status.hash, cleared_attempts: 0, left_out });
+            }
+            ItemState::Running => {
+                let lost = ItemStatus {
+                    state: ItemState::Indeterminate,
+                    message: "the machine lost its ledger while it ran".to_owned(),
+                    finished_at_ms: Some(now.wall_ms),
+                    ..(**status).clone()
+                };
+                draft.put_status(&row.name, lost);
+            }
+            ItemState::Failed { .. } | ItemState::Indeterminate => {}
+        }
+    }
+}
+
+pub(super) fn gone(draft: &mut Draft<'_>, id: MachineId, session: u64) -> Result<Reply, Refusal> {
+    if let Some(name) = draft.names.get(&id).cloned() {
+        let live = draft.live_mut(&name);
+        if live.session == Some(session) {
+            live.session = None;
+            live.progress = None;
+        }
+    }
+    Ok(Reply::Ok)
+}
+
+pub(super) fn status(
+    draft: &mut Draft<'_>,
+    effects: &mut Vec<Effect>,
+    (id, session): (MachineId, u64),
+    (seq, status): (Seq, ItemStatus),
+    now: Now,
+) -> Result<Reply, Refusal> {
+    let name = heard(draft, id, now)?;
+    let current = draft.live.machines.get(&name).and_then(|live| live.session) == Some(session);
+    let Some((ledger, recorded)) = draft.machines.get(&name).and_then(|row| row.ledger).filter(|_| current) else {
+        return Err(Refusal::Protocol { code: "NotGreeted", message: "an event before Hello".to_owned() });
+    };
+    if seq > recorded.next() {
+        let message = format!("event {seq} after {recorded}");
+        return Err(Refusal::Protocol { code: "SequenceGap", message });
+    }
+    if seq == recorded.next() {
+        record_status(draft, &name, status);
+        if let Some(row) = draft.machine_mut(&name) {
+            row.ledger = Some((ledger, seq));
+        }
+    }
+    let seq = draft.machines.get(&name).and_then(|row| row.ledger).map_or(seq, |(_, recorded)| recorded.max(seq));
+    effects.push(Effect::Ack { id, session, seq });
+    Ok(Reply::Ok)
+}
+
+/// Takes a status over. One impossible transition is ignored and not fought: a success is never taken back by the same
+/// hash.
+fn record_status(draft: &mut Draft<'_>, machine: &MachineName, status: ItemStatus) {
+    if planted("drop-failed-status") && matches!(status.state, ItemState::Failed { .. }) {
+        return;
+    }
+    let known = draft.machines.get(machine).and_then(|row| row.statuses.get(&status.name));
+    let done = known.is_some_and(|known| known.hash == status.hash && known.state == ItemState::Succeeded);
+    if !done {
+        draft.put_status(machine, status);
+    }
+    let live = draft.live_mut(machine);
+    live.progress = None;
+}
+
+pub(super) fn host_changed(draft: &mut Draft<'_>, id: MachineId, facts: HostFacts, now: Now) -> Result<Reply, Refusal> {
+    let name = heard(draft, id, now)?;
+    if let Some(row) = draft.machine_mut(&name) {
+        row.host = Some(facts);
+    }
+    Ok(Reply::Ok)
+}
+
+pub(super) fn answer(
+    draft: &mut Draft<'_>,
+    id: MachineId,
+    generation: Generation,
+    refused: Option<String>,
+    now: Now,
+) -> Result<Reply, Refusal> {
+    let name = heard(draft, id, now)?;
+    let outdated = draft
+        .machines
+        .get(&name)
+        .is_none_or(|row| row.assigned.generation != generation || row.assigned.refused == refused);
+    if !outdated && let Some(row) = draft.machine_mut(&name) {
+        row.assigned.refused = refused;
+    }
+    Ok(Reply::Ok)
+}
+
+pub(super) fn progress(
+    draft: &mut Draft<'_>,
+    id: MachineId,
+    progress: (ItemName, u64, u64, u64),
+    now: Now,
+) -> Result<Reply, Refusal> {
+    let name = heard(draft, id, now)?;
+    draft.live_mut(&name).progress = Some(progress);
+    Ok(Reply::Ok)
+}
+
+pub(super) fn agent_blocked(
+    draft: &mut Draft<'_>,
+    id: MachineId,
+    blocked: Option<(String, String)>,
+    now: Now,
+) -> Result<Reply, Refusal> {
+    let name = heard(draft, id, now)?;
+    draft.live_mut(&name).agent_blocked = blocked;
+    Ok(Reply::Ok)
+}

@@ -1,0 +1,132 @@
+//! Taking over a manifest that has been parsed and checked. What the state of things forbids is refused as a whole.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use muster_proto::model::{ClusterName, ClusterSpec, MachineName, MachineSpec, Now};
+
+use super::{Refusal, Reply};
+use crate::facts::{ClusterRow, Draft, MachineRow};
+
+/// Clusters and machines of a manifest, with their annotations.
+type Wanted = (
+    BTreeMap<ClusterName, (ClusterSpec, BTreeMap<String, String>)>,
+    BTreeMap<MachineName, (MachineSpec, BTreeMap<String, String>)>,
+);
+
+pub(super) fn apply(
+    draft: &mut Draft<'_>,
+    actor: &str,
+    (clusters, machines): Wanted,
+    dry_run: bool,
+    now: Now,
+) -> Result<Reply, Refusal> {
+    for (name, (spec, _)) in &machines {
+        may_declare(draft, name, spec, clusters.contains_key(&spec.cluster_name))?;
+    }
+    let mut lines = Vec::new();
+    for (name, (spec, annotations)) in clusters {
+        lines.push(apply_cluster(draft, &name, spec, annotations, dry_run, now));
+    }
+    for (name, (spec, annotations)) in machines {
+        lines.push(apply_machine(draft, &name, spec, annotations, dry_run, now));
+    }
+    if !dry_run {
+        draft.audit(actor, "apply", "manifest", &lines.join("; "), now.wall_ms);
+    }
+    Ok(Reply::Done(lines))
+}
+
+fn may_declare(draft: &Draft<'_>, name: &MachineName, spec: &MachineSpec, in_manifest: bool) -> Result<(), Refusal> {
+    if !in_manifest && !draft.clusters.contains_key(&spec.cluster_name) {
+        let names = draft.clusters.keys().map(ClusterName::as_str);
+        return Err(super::operators::not_found("cluster", spec.cluster_name.as_str(), names));
+    }
+    let Some(row) = draft.machines.get(name).filter(|row| row.id.is_some()) else { return Ok(()) };
+    if row.spec.machine_type != spec.machine_type || row.spec.cluster_name != spec.cluster_name {
+        return Err(Refusal::State {
+            reason: "RoleChange",
+            message: format!(
+                "{name} is a live {} of {}; it cannot become a {} of {} (replace the machine instead)",
+                row.spec.machine_type, row.spec.cluster_name, spec.machine_type, spec.cluster_name
+            ),
+        });
+    }
+    Ok(())
+}
+
+fn apply_cluster(
+    draft: &mut Draft<'_>,
+    name: &ClusterName,
+    spec: ClusterSpec,
+    annotations: BTreeMap<String, String>,
+    dry_run: bool,
+    now: Now,
+) -> String {
+    let Some(row) = draft.clusters.get(name).cloned() else {
+        if !dry_run {
+            draft.put_spec(name, 1, Arc::new(spec));
+            draft.put_cluster(ClusterRow {
+                name: name.clone(),
+                created_at_ms: now.wall_ms,
+                annotations,
+                spec_version: 1,
+                deploy_requested: false,
+                rollout_seq: 0,
+                control_set: Vec::new(),
+                blocked_since: None,
+            });
+        }
+        return format!("cluster {name} created");
+    };
+    let same_spec = draft.spec(name).is_some_and(|known| **known == spec);
+    let missing = annotations.iter().any(|(key, value)| row.annotations.get(key) != Some(value));
+    if same_spec && !missing {
+        return format!("cluster {name} unchanged");
+    }
+    let deployed = draft.machines_of(name).filter(|machine| machine.ready_at.is_some()).count();
+    if !dry_run {
+        let version = row.spec_version + u64::from(!same_spec);
+        if !same_spec {
+            draft.put_spec(name, version, Arc::new(spec));
+        }
+        if let Some(row) = draft.cluster_mut(name) {
+            row.spec_version = version;
+            row.annotations.extend(annotations);
+        }
+        draft.drop_unused_specs(name);
+    }
+    if deployed > 0 && !same_spec {
+        return format!(
+            "cluster {name} configured; its {deployed} deployed machines keep what they have until an update is started"
+        );
+    }
+    format!("cluster {name} configured")
+}
+
+fn apply_machine(
+    draft: &mut Draft<'_>,
+    name: &MachineName,
+    spec: MachineSpec,
+    annotations: BTreeMap<String, String>,
+    dry_run: bool,
+    now: Now,
+) -> String {
+    let Some(row) = draft.machines.get(name).cloned() else {
+        if !dry_run {
+            let mut row = MachineRow::new(name.clone(), spec, true, now.wall_ms);
+            row.annotations = annotations;
+            draft.put_machine(row);
+        }
+        return format!("machine {name} created");
+    };
+    let missing = annotations.iter().any(|(key, value)| row.annotations.get(key) != Some(value));
+    if row.spec == spec && row.declared && !missing {
+        return format!("machine {name} unchanged");
+    }
+    if !dry_run && let Some(row) = draft.machine_mut(name) {
+        row.spec = spec;
+        row.declared = true;
+        row.annotations.extend(annotations);
+    }
+    format!("machine {name} configured")
+}

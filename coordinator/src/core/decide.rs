@@ -1,0 +1,191 @@
+//! From facts to what follows from them: steps are recorded until none is left, lists are sent, waits are noted.
+
+use muster_proto::model::{Assignment, ClusterName, MachineName, Now, Phase};
+
+use super::Effect;
+use crate::{
+    facts::{Draft, MachineRow, RolloutRow, Slot, Stage, StageRow},
+    plan::{
+        Limits, assign, blocked,
+        deploy::{Step as Next, next_steps},
+        items, survey,
+    },
+};
+
+/// Decisions that may follow from one another within one step. More would be a decision that undoes itself.
+const ROUNDS_MAX: usize = 64;
+
+/// Records what follows from the facts, until nothing new follows.
+pub(super) fn decide(draft: &mut Draft<'_>, limits: &Limits, now: Now) {
+    for _ in 0..ROUNDS_MAX {
+        items::refresh(draft);
+        let steps: Vec<Next> = survey::all(draft, limits, now).values().flat_map(next_steps).collect();
+        if steps.is_empty() {
+            return;
+        }
+        for step in steps {
+            record(draft, step, now);
+        }
+    }
+}
+
+fn record(draft: &mut Draft<'_>, step: Next, now: Now) {
+    match step {
+        Next::OpenRollout { cluster } => open_rollout(draft, &cluster, now),
+        Next::Join { machine, rollout } => {
+            if let Some(row) = draft.machine_mut(&machine) {
+                row.rollout = Some(rollout);
+                row.stages.clear();
+            }
+        }
+        Next::Ready { machine } => ready(draft, &machine, now),
+        Next::FreeSlot { machine } => {
+            if let Some(row) = draft.machine_mut(&machine) {
+                row.slot = None;
+                end_stage(row, Stage::DeployDone, false, now);
+            }
+        }
+        Next::ControlSet { cluster, names } => {
+            if let Some(row) = draft.cluster_mut(&cluster) {
+                row.control_set = names;
+            }
+        }
+        Next::Grant { machine, phase, set } => {
+            let Some(row) = draft.machine_mut(&machine) else { return };
+            row.reach = row.reach.max(Some(phase));
+            row.control_sets.insert(phase, set);
+            match phase {
+                Phase::Prepare => begin_stage(row, Stage::PrepareDone, now),
+                Phase::Deploy => {
+                    row.slot = Some(Slot { phase, granted_at_ms: now.wall_ms });
+                    end_stage(row, Stage::PrepareDone, true, now);
+                    end_stage(row, Stage::PreviousDeployed, true, now);
+                    begin_stage(row, Stage::DeployDone, now);
+                }
+                Phase::Reconfigure => {
+                    row.slot = Some(Slot { phase, granted_at_ms: now.wall_ms });
+                    begin_stage(row, Stage::ReconfigureDone, now);
+                }
+            }
+        }
+        Next::CloseRollout { rollout } => {
+            if let Some(row) = draft.rollouts.get(&rollout) {
+                let row = RolloutRow { finished_at_ms: Some(now.wall_ms), ..(**row).clone() };
+                draft.put_rollout(row);
+            }
+        }
+    }
+}
+
+fn open_rollout(draft: &mut Draft<'_>, cluster: &ClusterName, now: Now) {
+    let Some(row) = draft.cluster_mut(cluster) else { return };
+    row.rollout_seq += 1;
+    let by_hand = row.deploy_requested && row.rollout_seq == 1;
+    let rollout = RolloutRow {
+        name: format!("{cluster}-deploy-{}", row.rollout_seq),
+        cluster: cluster.clone(),
+        started_by: if by_hand { "operator" } else { "muster" }.to_owned(),
+        started_at_ms: now.wall_ms,
+        finished_at_ms: None,
+    };
+    draft.put_rollout(rollout);
+}
+
+fn ready(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
+    let Some((version, release)) = draft.machines.get(machine).and_then(|row| {
+        let version = row.ready_at.as_ref().map(|(_, version)| *version);
+        let version = version.or_else(|| draft.clusters.get(&row.spec.cluster_name).map(|c| c.spec_version))?;
+        Some((version, draft.specs.get(&(row.spec.cluster_name.clone(), version))?.release.clone()))
+    }) else {
+        return;
+    };
+    let Some(row) = draft.machine_mut(machine) else { return };
+    row.ready_at = Some((release, version));
+    match row.slot.take().map(|slot| slot.phase) {
+        Some(Phase::Reconfigure) => end_stage(row, Stage::ReconfigureDone, true, now),
+        Some(Phase::Prepare | Phase::Deploy) | None => end_stage(row, Stage::DeployDone, true, now),
+    }
+    let cluster = row.spec.cluster_name.clone();
+    draft.drop_unused_specs(&cluster);
+}
+
+fn begin_stage(row: &mut MachineRow, stage: Stage, now: Now) {
+    let fresh = StageRow { started_at_ms: now.wall_ms, finished_at_ms: None, succeeded: false };
+    let kept = row.stages.get(&stage).is_some_and(|stage| stage.succeeded);
+    if !kept {
+        row.stages.insert(stage, fresh);
+    }
+}
+
+fn end_stage(row: &mut MachineRow, stage: Stage, succeeded: bool, now: Now) {
+    let fresh = StageRow { started_at_ms: now.wall_ms, finished_at_ms: None, succeeded: false };
+    let stage = row.stages.entry(stage).or_insert(fresh);
+    if !stage.succeeded {
+        stage.finished_at_ms = Some(now.wall_ms);
+        stage.succeeded = succeeded;
+    }
+}
+
+/// Gives every machine whose list has to change the next generation, and sends it.
+pub(super) fn assign_all(draft: &mut Draft<'_>, limits: &Limits, now: Now, effects: &mut Vec<Effect>) {
+    let epoch = draft.meta.epoch;
+    let mut changed = Vec::new();
+    for machine in draft.machines.values() {
+        let position = survey::Position::of(draft, machine, limits, now);
+        let Some(content) = assign::wanted(draft, &position) else { continue };
+        let digest = content.digest();
+        if machine.assigned.digest == Some(digest) {
+            continue;
+        }
+        let generation = machine.assigned.generation.next();
+        let send = machine.id.filter(|_| position.connected());
+        let assignment = content.into_assignment(&position, epoch, generation);
+        changed.push((machine.name.clone(), digest, send, assignment));
+    }
+    for (name, digest, send, assignment) in changed {
+        if let Some(row) = draft.machine_mut(&name) {
+            row.assigned.generation = assignment.generation;
+            row.assigned.digest = Some(digest);
+            row.assigned.refused = None;
+        }
+        effects.extend(send.map(|id| Effect::Assign { id, assignment }));
+    }
+}
+
+/// The assignment that is in force for a machine, to be sent again. None: it has none, or its list is not to change now.
+pub(super) fn current_assignment(draft: &Draft<'_>, machine: &MachineName, now: Now) -> Option<Assignment> {
+    let row = draft.machines.get(machine)?;
+    let position = survey::Position::of(draft, row, &Limits::default(), now);
+    let content = assign::wanted(draft, &position)?;
+    let same = row.assigned.digest == Some(content.digest());
+    same.then(|| content.into_assignment(&position, draft.meta.epoch, row.assigned.generation))
+}
+
+/// Records since when each cluster and machine waits for what it waits for.
+pub(super) fn note_waits(draft: &mut Draft<'_>, limits: &Limits, now: Now) {
+    let mut clusters = Vec::new();
+    let mut machines = Vec::new();
+    for (name, survey) in survey::all(draft, limits, now) {
+        let reason = blocked::of_cluster(&survey).map(|blocked| blocked.reason);
+        if reason.as_deref() != survey.cluster.blocked_since.as_ref().map(|(reason, _)| reason.as_str()) {
+            clusters.push((name.clone(), reason));
+        }
+        for position in &survey.machines {
+            let reason = blocked::of_machine(&survey, position).map(|blocked| blocked.reason);
+            let known = position.row.blocked_since.as_ref().map(|(reason, _)| reason.as_str());
+            if reason.as_deref() != known {
+                machines.push((position.row.name.clone(), reason));
+            }
+        }
+    }
+    for (name, reason) in clusters {
+        if let Some(row) = draft.cluster_mut(&name) {
+            row.blocked_since = reason.map(|reason| (reason, now.wall_ms));
+        }
+    }
+    for (name, reason) in machines {
+        if let Some(row) = draft.machine_mut(&name) {
+            row.blocked_since = reason.map(|reason| (reason, now.wall_ms));
+        }
+    }
+}

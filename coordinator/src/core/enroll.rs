@@ -1,0 +1,149 @@
+//! Who is let in. The peer of a refusal is told one constant text; the detail is for our own log.
+
+use muster_proto::model::{MachineName, MachineSpec, Now};
+
+use super::{Effect, Enroll, Refusal, Reply};
+use crate::facts::{Draft, MachineRow, TokenRow};
+
+/// Most machines one coordinator manages.
+const MACHINES_MAX: usize = 10_000;
+
+pub(super) fn enroll(
+    draft: &mut Draft<'_>,
+    effects: &mut Vec<Effect>,
+    enroll: &Enroll,
+    now: Now,
+) -> Result<Reply, Refusal> {
+    let token = valid_token(draft, enroll, now).map_err(|detail| Refusal::Token { detail })?;
+    let (cluster, machine_type) = (token.cluster.clone(), token.machine_type);
+    let name = &enroll.name;
+    let old = draft.machines.get(name).cloned();
+    if let Some(row) = &old {
+        may_take_name(row, &token)?;
+    } else if draft.machines.len() >= MACHINES_MAX {
+        return Err(Refusal::State {
+            reason: "TooManyMachines",
+            message: format!("one coordinator manages at most {MACHINES_MAX} machines"),
+        });
+    }
+    match &old {
+        None => {
+            let spec = MachineSpec {
+                cluster_name: cluster.clone(),
+                machine_type,
+                state_items_overwrites: std::collections::BTreeMap::new(),
+                interface: None,
+                cidr: None,
+                upgrade_index: 0,
+            };
+            draft.put_machine(MachineRow::new(name.clone(), spec, false, now.wall_ms));
+        }
+        Some(row) => {
+            if let Some(id) = row.id {
+                deny(draft, effects, name, id, "replaced by a new machine", now);
+            }
+            void(draft, name);
+        }
+    }
+    draft.identify(name, Some(enroll.new_id));
+    if let Some(row) = draft.machine_mut(name) {
+        row.replaceable = false;
+        row.revoked = false;
+        row.agent_version.clone_from(&enroll.agent_version);
+    }
+    if let Some(token) = draft.token_mut(&enroll.token_id) {
+        token.used += 1;
+    }
+    draft.audit(
+        &format!("token/{}", enroll.token_id),
+        "enroll",
+        &format!("machine/{name}"),
+        &format!("as {machine_type} of {cluster}, id {}", enroll.new_id),
+        now.wall_ms,
+    );
+    Ok(Reply::Enrolled { id: enroll.new_id, cluster, machine_type })
+}
+
+/// The token, if it is good for this machine now; else why not, for our log.
+fn valid_token(draft: &Draft<'_>, enroll: &Enroll, now: Now) -> Result<TokenRow, String> {
+    let token = draft.tokens.get(&enroll.token_id).ok_or("unknown token id")?;
+    // Digests are compared, not secrets: how long that takes tells nothing that helps to find a preimage.
+    if token.secret_sha256 != enroll.secret_sha256 {
+        return Err(format!("token {}: wrong secret", token.id));
+    }
+    if token.revoked {
+        return Err(format!("token {}: revoked", token.id));
+    }
+    if now.wall_ms >= token.expires_at_ms {
+        return Err(format!("token {}: expired", token.id));
+    }
+    if token.uses.is_some_and(|uses| token.used >= uses) {
+        return Err(format!("token {}: used up", token.id));
+    }
+    if token.machine.as_ref().is_some_and(|machine| *machine != enroll.name) {
+        return Err(format!("token {}: for another machine than {}", token.id, enroll.name));
+    }
+    if !draft.clusters.contains_key(&token.cluster) {
+        return Err(format!("token {}: its cluster {} is gone", token.id, token.cluster));
+    }
+    Ok((**token).clone())
+}
+
+fn may_take_name(row: &MachineRow, token: &TokenRow) -> Result<(), Refusal> {
+    let name = &row.name;
+    if row.id.is_some() && !row.replaceable {
+        return Err(Refusal::State {
+            reason: "NameTaken",
+            message: format!(
+                "a machine named {name} is enrolled already; if this one takes its place, an operator runs \
+                 `musterctl replace {name}` first, else enrol with another --name"
+            ),
+        });
+    }
+    if row.spec.cluster_name != token.cluster || row.spec.machine_type != token.machine_type {
+        return Err(Refusal::State {
+            reason: "OtherRole",
+            message: format!(
+                "{name} is declared as {} of {}, the token is for a {} of {}; make a token that fits",
+                row.spec.machine_type, row.spec.cluster_name, token.machine_type, token.cluster
+            ),
+        });
+    }
+    Ok(())
+}
+
+/// Refuses an identity from now on and closes its streams.
+pub(super) fn deny(
+    draft: &mut Draft<'_>,
+    effects: &mut Vec<Effect>,
+    name: &MachineName,
+    id: muster_proto::model::MachineId,
+    reason: &str,
+    now: Now,
+) {
+    draft.deny(id, name, now.wall_ms);
+    draft.live_mut(name).session = None;
+    draft.stop_awaiting(name);
+    effects.push(Effect::Close { id, reason: reason.to_owned() });
+}
+
+/// Forgets what a machine's former self has done. Its generation goes on counting.
+pub(super) fn void(draft: &mut Draft<'_>, name: &MachineName) {
+    draft.drop_statuses(name);
+    if let Some(row) = draft.machine_mut(name) {
+        row.ledger = None;
+        row.host = None;
+        row.reach = None;
+        row.slot = None;
+        row.verdicts.clear();
+        row.control_sets.clear();
+        row.ready_at = None;
+        row.rollout = None;
+        row.stages.clear();
+        row.assigned.digest = None;
+        row.assigned.refused = None;
+    }
+    let live = draft.live_mut(name);
+    live.heard_mono_ms = None;
+    live.items = None;
+}

@@ -1,0 +1,288 @@
+//! What goes into the core and what comes out of it.
+
+use std::collections::BTreeMap;
+
+use muster_proto::{
+    convert::Hello,
+    model::{
+        Assignment, ClusterName, ClusterSpec, Generation, HostFacts, ItemHash, ItemName, ItemStatus, MachineId,
+        MachineName, MachineSpec, MachineType, Seq,
+    },
+};
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// An agent opened a stream.
+    Hello {
+        /// From its certificate.
+        id: MachineId,
+        /// Number of the stream, unique in this process.
+        session: u64,
+        /// What it said.
+        hello: Box<Hello>,
+    },
+    /// A stream ended.
+    Gone {
+        /// Whose.
+        id: MachineId,
+        /// Which.
+        session: u64,
+    },
+    /// A sign of life.
+    Heard {
+        /// Whose.
+        id: MachineId,
+    },
+    /// A durable event of an agent.
+    Status {
+        /// Whose.
+        id: MachineId,
+        /// On this stream.
+        session: u64,
+        /// Its number in the agent's ledger.
+        seq: Seq,
+        /// What it says.
+        status: Box<ItemStatus>,
+    },
+    /// A machine's facts changed.
+    HostChanged {
+        /// Whose.
+        id: MachineId,
+        /// What they are now.
+        facts: Box<HostFacts>,
+    },
+    /// An agent's answer to an assignment.
+    Answer {
+        /// Whose.
+        id: MachineId,
+        /// To this one.
+        generation: Generation,
+        /// None: accepted. Else why not.
+        refused: Option<String>,
+    },
+    /// How far a download is.
+    Progress {
+        /// Whose.
+        id: MachineId,
+        /// Of this item.
+        item: ItemName,
+        /// Bytes so far.
+        done: u64,
+        /// Bytes in all; 0 = unknown.
+        total: u64,
+        /// Bytes per second.
+        rate: u64,
+    },
+    /// Why an agent itself starts nothing; None: nothing is in its way any more.
+    AgentBlocked {
+        /// Whose.
+        id: MachineId,
+        /// Reason and message.
+        blocked: Option<(String, String)>,
+    },
+    /// A machine wants an identity.
+    Enroll(Enroll),
+    /// An operator's wish.
+    Operator {
+        /// `operator/anna`.
+        actor: String,
+        /// What is wished.
+        request: Request,
+    },
+    /// Time has passed.
+    Tick,
+}
+
+/// A machine's wish for an identity.
+#[derive(Clone, Debug)]
+pub struct Enroll {
+    /// First part of its token.
+    pub token_id: String,
+    /// SHA-256 of the second part.
+    pub secret_sha256: ItemHash,
+    /// As it wants to be called.
+    pub name: MachineName,
+    /// Made by the rim: the identity it gets if it is let in.
+    pub new_id: MachineId,
+    /// Of its agent.
+    pub agent_version: String,
+}
+
+/// What an operator may wish. Names are checked here; what a manifest says was checked by its parser.
+#[derive(Clone, Debug)]
+pub enum Request {
+    /// Clusters and machines as they should be.
+    Apply {
+        /// By name, with annotations.
+        clusters: BTreeMap<ClusterName, (ClusterSpec, BTreeMap<String, String>)>,
+        /// By name, with annotations.
+        machines: BTreeMap<MachineName, (MachineSpec, BTreeMap<String, String>)>,
+        /// Say what would change, and change nothing.
+        dry_run: bool,
+    },
+    /// Start the deployment with the machines that have reported.
+    Deploy {
+        /// Of this cluster.
+        cluster: ClusterName,
+    },
+    /// Let failed or held items run again.
+    Retry {
+        /// On this machine.
+        machine: MachineName,
+        /// This one; None: all that failed or are held.
+        item: Option<ItemName>,
+    },
+    /// Do without an item.
+    Skip {
+        /// On this machine.
+        machine: MachineName,
+        /// This one; None: the one in the way.
+        item: Option<ItemName>,
+    },
+    /// A held item is done.
+    Accept {
+        /// On this machine.
+        machine: MachineName,
+        /// This one; None: the one in the way.
+        item: Option<ItemName>,
+    },
+    /// Set and remove annotations of a machine.
+    AnnotateMachine {
+        /// This one.
+        machine: MachineName,
+        /// To be set.
+        set: BTreeMap<String, String>,
+        /// To be removed.
+        remove: Vec<String>,
+    },
+    /// Set and remove annotations of a cluster.
+    AnnotateCluster {
+        /// This one.
+        cluster: ClusterName,
+        /// To be set.
+        set: BTreeMap<String, String>,
+        /// To be removed.
+        remove: Vec<String>,
+    },
+    /// Record a join token that the rim made.
+    CreateToken {
+        /// First part.
+        id: String,
+        /// SHA-256 of the second part.
+        secret_sha256: ItemHash,
+        /// For this cluster.
+        cluster: ClusterName,
+        /// For machines of this type.
+        machine_type: MachineType,
+        /// For this machine only.
+        machine: Option<MachineName>,
+        /// Milliseconds; None: the cluster's `tokenTTL`.
+        ttl_ms: Option<u64>,
+        /// How often; None: until it expires.
+        uses: Option<u32>,
+    },
+    /// Take a token back.
+    RevokeToken {
+        /// This one.
+        id: String,
+    },
+    /// Refuse a machine's identity from now on.
+    RevokeMachine {
+        /// This one.
+        machine: MachineName,
+    },
+    /// Let a new machine take a name that is in use.
+    ReplaceMachine {
+        /// This one.
+        machine: MachineName,
+    },
+}
+
+/// The answer to one input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Nothing to say.
+    Ok,
+    /// What was done, a line each.
+    Done(Vec<String>),
+    /// The machine is let in.
+    Enrolled {
+        /// Its identity.
+        id: MachineId,
+        /// Its cluster.
+        cluster: ClusterName,
+        /// What it is there.
+        machine_type: MachineType,
+    },
+    /// The token is recorded.
+    Token {
+        /// Unix milliseconds.
+        expires_at_ms: u64,
+    },
+}
+
+/// Why an input was not taken. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No such thing.
+    #[error("there is no {kind} {name}{}", nearest.as_ref().map(|n| format!("; did you mean {n}?")).unwrap_or_default())]
+    NotFound {
+        /// `machine`.
+        kind: &'static str,
+        /// As asked for.
+        name: String,
+        /// The nearest name that exists.
+        nearest: Option<String>,
+    },
+    /// The state of things does not allow it. Reason and what to do.
+    #[error("{reason}: {message}")]
+    State {
+        /// A named reason.
+        reason: &'static str,
+        /// What is the case, and what to do.
+        message: String,
+    },
+    /// The token is not good for this; the peer is told nothing more, the log has the detail.
+    #[error("the join token was refused")]
+    Token {
+        /// For our own log.
+        detail: String,
+    },
+    /// A message that breaks the protocol: its stream is to be closed.
+    #[error("{code}: {message}")]
+    Protocol {
+        /// `SequenceGap`.
+        code: &'static str,
+        /// What was wrong.
+        message: String,
+    },
+}
+
+/// What the rim does once the changes are durable, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Send an agent its list.
+    Assign {
+        /// To this one.
+        id: MachineId,
+        /// The list.
+        assignment: Assignment,
+    },
+    /// Tell an agent that its events up to this one are recorded.
+    Ack {
+        /// To this one.
+        id: MachineId,
+        /// On this stream.
+        session: u64,
+        /// Up to here.
+        seq: Seq,
+    },
+    /// Close every stream of an identity.
+    Close {
+        /// Whose.
+        id: MachineId,
+        /// Why, for the log and the peer.
+        reason: String,
+    },
+}

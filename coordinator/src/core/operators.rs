@@ -1,0 +1,329 @@
+//! What operators wish. Every wish that changes something is audited, with who wished it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use muster_proto::model::{AssignedItem, ClusterName, ItemName, MachineName, Now, Standing, TOKEN_TTL_DEFAULT_MS};
+
+use super::{Effect, Refusal, Reply, Request, apply, enroll};
+use crate::{
+    facts::{Draft, LeftOut, MachineRow, TokenRow, Verdict},
+    plan::{
+        Limits,
+        survey::{Position, Survey},
+    },
+};
+
+/// Longest life of a join token.
+const TOKEN_TTL_MAX_MS: u64 = 30 * 24 * 3600 * 1000;
+/// Join tokens recorded at once; expired ones make room.
+const TOKENS_MAX: usize = 10_000;
+/// Annotations of one object.
+const ANNOTATIONS_MAX: usize = 64;
+
+pub(super) fn take(
+    draft: &mut Draft<'_>,
+    effects: &mut Vec<Effect>,
+    actor: &str,
+    request: Request,
+    now: Now,
+) -> Result<Reply, Refusal> {
+    match request {
+        Request::Apply { clusters, machines, dry_run } => {
+            apply::apply(draft, actor, (clusters, machines), dry_run, now)
+        }
+        Request::Deploy { cluster } => deploy(draft, actor, &cluster, now),
+        Request::Retry { machine, item } => decide_items(draft, actor, Wish::Retry, &machine, item.as_ref(), now),
+        Request::Skip { machine, item } => decide_items(draft, actor, Wish::Skip, &machine, item.as_ref(), now),
+        Request::Accept { machine, item } => decide_items(draft, actor, Wish::Accept, &machine, item.as_ref(), now),
+        Request::AnnotateMachine { machine, set, remove } => {
+            known_machine(draft, &machine)?;
+            let row = draft.machine_mut(&machine);
+            let lines = row.map(|row| annotate(&mut row.annotations, set, &remove)).transpose()?;
+            audited(draft, actor, "annotate", &format!("machine/{machine}"), lines.unwrap_or_default(), now)
+        }
+        Request::AnnotateCluster { cluster, set, remove } => {
+            known_cluster(draft, &cluster)?;
+            let row = draft.cluster_mut(&cluster);
+            let lines = row.map(|row| annotate(&mut row.annotations, set, &remove)).transpose()?;
+            audited(draft, actor, "annotate", &format!("cluster/{cluster}"), lines.unwrap_or_default(), now)
+        }
+        Request::CreateToken { .. } => create_token(draft, actor, request, now),
+        Request::RevokeToken { id } => {
+            if !draft.tokens.contains_key(&id) {
+                return Err(not_found("token", &id, draft.tokens.keys().map(String::as_str)));
+            }
+            if let Some(token) = draft.token_mut(&id) {
+                token.revoked = true;
+            }
+            audited(draft, actor, "revoke", &format!("token/{id}"), vec![format!("token {id} revoked")], now)
+        }
+        Request::RevokeMachine { machine } => revoke(draft, effects, actor, &machine, now),
+        Request::ReplaceMachine { machine } => replace(draft, effects, actor, &machine, now),
+    }
+}
+
+fn audited(
+    draft: &mut Draft<'_>,
+    actor: &str,
+    action: &str,
+    object: &str,
+    lines: Vec<String>,
+    now: Now,
+) -> Result<Reply, Refusal> {
+    draft.audit(actor, action, object, &lines.join("; "), now.wall_ms);
+    Ok(Reply::Done(lines))
+}
+
+/// No such thing; the nearest name that exists is at most a third of its length away.
+pub(super) fn not_found<'a>(kind: &'static str, name: &str, known: impl Iterator<Item = &'a str>) -> Refusal {
+    let nearest = known
+        .map(|known| (strsim::damerau_levenshtein(name, known), known))
+        .filter(|(distance, known)| *distance <= known.len().max(name.len()).div_ceil(3))
+        .min()
+        .map(|(_, known)| known.to_owned());
+    Refusal::NotFound { kind, name: name.to_owned(), nearest }
+}
+
+fn known_machine(draft: &Draft<'_>, name: &MachineName) -> Result<Arc<MachineRow>, Refusal> {
+    let names = || draft.machines.keys().map(MachineName::as_str);
+    draft.machines.get(name).cloned().ok_or_else(|| not_found("machine", name.as_str(), names()))
+}
+
+fn known_cluster(draft: &Draft<'_>, name: &ClusterName) -> Result<(), Refusal> {
+    let names = || draft.clusters.keys().map(ClusterName::as_str);
+    if draft.clusters.contains_key(name) { Ok(()) } else { Err(not_found("cluster", name.as_str(), names())) }
+}
+
+fn deploy(draft: &mut Draft<'_>, actor: &str, cluster: &ClusterName, now: Now) -> Result<Reply, Refusal> {
+    known_cluster(draft, cluster)?;
+    let object = format!("cluster/{cluster}");
+    let started = draft.clusters.get(cluster).is_some_and(|row| row.rollout_seq > 0 || row.deploy_requested);
+    if started {
+        let line = format!("cluster {cluster}: its deployment has begun already; machines that report join it");
+        return Ok(Reply::Done(vec![line]));
+    }
+    let limits = Limits::default();
+    let reported = Survey::of(draft, cluster, &limits, now).map(|survey| survey.reported());
+    let Some(reported) = reported.filter(|reported| reported.control > 0) else {
+        return Err(Refusal::State {
+            reason: "NoControlMachine",
+            message: format!(
+                "no control machine of {cluster} has reported yet; enrol one with a token of \
+                 `musterctl token create --cluster {cluster} --type control`"
+            ),
+        });
+    };
+    if let Some(row) = draft.cluster_mut(cluster) {
+        row.deploy_requested = true;
+    }
+    let line = format!(
+        "cluster {cluster}: deployment started with {} control and {} worker machines; others join when they report",
+        reported.control, reported.worker
+    );
+    audited(draft, actor, "deploy", &object, vec![line], now)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    Retry,
+    Skip,
+    Accept,
+}
+
+impl Wish {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Skip => "skip",
+            Self::Accept => "accept",
+        }
+    }
+
+    /// Does the wish fit an item that stands like this? Skipping is for whatever is not done and not running.
+    const fn fits(self, standing: Standing, named: bool) -> bool {
+        match (self, standing) {
+            (Self::Retry | Self::Skip, Standing::Failed | Standing::Held) | (Self::Accept, Standing::Held) => true,
+            (Self::Skip, Standing::Due { .. }) => named,
+            (Self::Retry | Self::Skip | Self::Accept, _) => false,
+        }
+    }
+
+    const fn needs(self) -> &'static str {
+        match self {
+            Self::Retry => "retry is for items that failed for good or are held (Indeterminate)",
+            Self::Skip => "skip is for items that are neither done nor running",
+            Self::Accept => "accept is for items that are held (Indeterminate)",
+        }
+    }
+}
+
+fn decide_items(
+    draft: &mut Draft<'_>,
+    actor: &str,
+    wish: Wish,
+    machine: &MachineName,
+    item: Option<&ItemName>,
+    now: Now,
+) -> Result<Reply, Refusal> {
+    let row = known_machine(draft, machine)?;
+    crate::plan::items::refresh(draft);
+    let limits = Limits::default();
+    let position = Position::of(draft, &row, &limits, now);
+    let items: &[AssignedItem] = position.items.unwrap_or_default();
+    if let Some(item) = item
+        && !items.iter().any(|known| known.name == *item)
+    {
+        return Err(not_found("item", item.as_str(), items.iter().map(|known| known.name.as_str())));
+    }
+    let chosen: Vec<AssignedItem> = items
+        .iter()
+        .filter(|known| item.is_none_or(|item| known.name == *item))
+        .filter(|known| wish.fits(position.standing(known), item.is_some()))
+        .cloned()
+        .collect();
+    if chosen.is_empty() {
+        let which = item.map_or_else(|| "no item".to_owned(), |item| format!("item {item}"));
+        return Err(Refusal::State {
+            reason: "NothingToDo",
+            message: format!("{which} of {machine} is in such a state; {}", wish.needs()),
+        });
+    }
+    let mut lines = Vec::new();
+    for item in chosen {
+        let attempts = row.statuses.get(&item.name).filter(|status| status.hash == item.hash).map_or(0, |s| s.attempt);
+        let (left_out, line) = match wish {
+            Wish::Retry => {
+                (None, format!("machine {machine}: item {} runs again (attempt {})", item.name, attempts + 1))
+            }
+            Wish::Skip => (Some(LeftOut::Skipped), format!("machine {machine}: item {} is skipped", item.name)),
+            Wish::Accept => (Some(LeftOut::Accepted), format!("machine {machine}: item {} counts as done", item.name)),
+        };
+        if let Some(row) = draft.machine_mut(machine) {
+            row.verdicts.insert(item.name, Verdict { hash: item.hash, cleared_attempts: attempts, left_out });
+        }
+        lines.push(line);
+    }
+    audited(draft, actor, wish.word(), &format!("machine/{machine}"), lines, now)
+}
+
+fn annotate(
+    annotations: &mut BTreeMap<String, String>,
+    set: BTreeMap<String, String>,
+    remove: &[String],
+) -> Result<Vec<String>, Refusal> {
+    let mut lines = Vec::new();
+    let mut changed = annotations.clone();
+    for name in remove {
+        if changed.remove(name).is_some() {
+            lines.push(format!("{name} removed"));
+        }
+    }
+    for (name, value) in set {
+        lines.push(format!("{name} set"));
+        changed.insert(name, value);
+    }
+    if changed.len() > ANNOTATIONS_MAX {
+        let message = format!("an object has at most {ANNOTATIONS_MAX} annotations");
+        return Err(Refusal::State { reason: "TooManyAnnotations", message });
+    }
+    *annotations = changed;
+    Ok(lines)
+}
+
+fn create_token(draft: &mut Draft<'_>, actor: &str, request: Request, now: Now) -> Result<Reply, Refusal> {
+    let Request::CreateToken { id, secret_sha256, cluster, machine_type, machine, ttl_ms, uses } = request else {
+        return Ok(Reply::Ok);
+    };
+    known_cluster(draft, &cluster)?;
+    let expired: Vec<String> = draft
+        .tokens
+        .values()
+        .filter(|token| token.expires_at_ms <= now.wall_ms)
+        .map(|token| token.id.clone())
+        .collect();
+    if draft.tokens.len() >= TOKENS_MAX {
+        for id in &expired {
+            draft.drop_token(id);
+        }
+    }
+    if draft.tokens.len() >= TOKENS_MAX {
+        let message = format!("there are {TOKENS_MAX} join tokens; `musterctl token revoke` some");
+        return Err(Refusal::State { reason: "TooManyTokens", message });
+    }
+    let default_ms = draft.spec(&cluster).map_or(TOKEN_TTL_DEFAULT_MS, |spec| spec.token_ttl_ms);
+    let expires_at_ms = now.wall_ms.saturating_add(ttl_ms.unwrap_or(default_ms).min(TOKEN_TTL_MAX_MS));
+    let message = format!(
+        "for {machine_type} machines of {cluster}, {}",
+        match &machine {
+            Some(machine) => format!("for {machine} only"),
+            None => "any name".to_owned(),
+        }
+    );
+    draft.put_token(TokenRow {
+        id: id.clone(),
+        secret_sha256,
+        cluster,
+        machine_type,
+        machine,
+        uses,
+        used: 0,
+        created_at_ms: now.wall_ms,
+        expires_at_ms,
+        revoked: false,
+    });
+    draft.audit(actor, "create", &format!("token/{id}"), &message, now.wall_ms);
+    Ok(Reply::Token { expires_at_ms })
+}
+
+fn revoke(
+    draft: &mut Draft<'_>,
+    effects: &mut Vec<Effect>,
+    actor: &str,
+    machine: &MachineName,
+    now: Now,
+) -> Result<Reply, Refusal> {
+    let row = known_machine(draft, machine)?;
+    let Some(id) = row.id.filter(|_| !row.revoked) else {
+        return Err(Refusal::State {
+            reason: "NothingToDo",
+            message: format!("{machine} has no certificate that could be revoked"),
+        });
+    };
+    enroll::deny(draft, effects, machine, id, "an operator revoked this machine", now);
+    let mut line = format!("machine {machine} revoked: its streams are closed and it cannot renew");
+    if let Some(row) = draft.machine_mut(machine) {
+        row.revoked = true;
+        if row.slot.take().is_some() {
+            line.push_str("; its slot is free");
+        }
+    }
+    audited(draft, actor, "revoke", &format!("machine/{machine}"), vec![line], now)
+}
+
+fn replace(
+    draft: &mut Draft<'_>,
+    effects: &mut Vec<Effect>,
+    actor: &str,
+    machine: &MachineName,
+    now: Now,
+) -> Result<Reply, Refusal> {
+    let row = known_machine(draft, machine)?;
+    let Some(id) = row.id else {
+        return Err(Refusal::State {
+            reason: "NothingToDo",
+            message: format!("{machine} is not enrolled; a machine can enrol under this name at once"),
+        });
+    };
+    if !row.revoked {
+        enroll::deny(draft, effects, machine, id, "an operator replaces this machine", now);
+    }
+    if let Some(row) = draft.machine_mut(machine) {
+        row.revoked = true;
+        row.replaceable = true;
+        row.slot = None;
+    }
+    let line = format!(
+        "machine {machine}: the old one is revoked; a new one may enrol under this name (statuses start anew then)"
+    );
+    audited(draft, actor, "replace", &format!("machine/{machine}"), vec![line], now)
+}

@@ -1,0 +1,338 @@
+//! Facts -> the documents people read (`proto/src/resource.rs`). PURE. The Fleet service sends them.
+
+use jiff::Timestamp;
+use muster_proto::{
+    model::{Blocked, ClusterName, Counts, ItemState, ItemStatus, Now, Phase, Standing},
+    resource::{
+        Activity, Address, Audit, AuditSpec, AuditStatus, BlockedSince, Bytes, Cluster, ClusterStatus, Document,
+        ItemPlan, Machine, MachineStatus, Metadata, PhaseProgress, Plan, Rollout, RolloutSpec, RolloutStatus,
+        StageStatus, StateItemStatus, Token, TokenSpec, TokenStatus,
+    },
+};
+
+use crate::{
+    facts::{AuditRow, Facts, LeftOut, MachineRow, RolloutRow, Stage, TokenRow},
+    plan::{
+        Limits, blocked,
+        survey::{Position, Progress, Survey},
+        waves,
+    },
+};
+
+/// Unix milliseconds as people and JSON have them. A clock beyond the year 9999 shows as the epoch.
+fn at(ms: u64) -> Timestamp {
+    i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok()).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+fn since(blocked: Option<Blocked>, noted: Option<&(String, u64)>, now: Now) -> Option<BlockedSince> {
+    let blocked = blocked?;
+    let noted = noted.filter(|(reason, _)| *reason == blocked.reason).map_or(now.wall_ms, |(_, ms)| *ms);
+    Some(BlockedSince { since: at(noted), blocked })
+}
+
+/// Every cluster, or those that `wanted` lets through.
+#[must_use]
+pub fn clusters(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &Limits, now: Now) -> Vec<Cluster> {
+    surveys(facts, wanted, limits, now).iter().map(|survey| cluster(survey, now)).collect()
+}
+
+/// Every machine of the clusters that `wanted` lets through.
+#[must_use]
+pub fn machines(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &Limits, now: Now) -> Vec<Machine> {
+    surveys(facts, wanted, limits, now)
+        .iter()
+        .flat_map(|survey| survey.machines.iter().map(|position| machine(survey, position, now)))
+        .collect()
+}
+
+/// Every rollout of the clusters that `wanted` lets through.
+#[must_use]
+pub fn rollouts(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &Limits, now: Now) -> Vec<Rollout> {
+    surveys(facts, wanted, limits, now)
+        .iter()
+        .flat_map(|survey| {
+            let of_cluster = facts.rollouts.values().filter(|row| row.cluster == survey.cluster.name);
+            of_cluster.map(|row| rollout(survey, row, now)).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// Every join token of the clusters that `wanted` lets through.
+#[must_use]
+pub fn tokens(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, now: Now) -> Vec<Token> {
+    facts.tokens.values().filter(|row| wanted(&row.cluster)).map(|row| token(row, now)).collect()
+}
+
+/// The audit record, oldest first.
+#[must_use]
+pub fn audit(facts: &Facts) -> Vec<Audit> {
+    facts.audit.values().map(|row| audit_line(row)).collect()
+}
+
+/// Who goes when in a cluster. None if there is no such cluster.
+#[must_use]
+pub fn plan(facts: &Facts, cluster: &ClusterName, limits: &Limits, now: Now) -> Option<Plan> {
+    Survey::of(facts, cluster, limits, now).map(|survey| waves::plan(&survey))
+}
+
+fn surveys<'a>(facts: &'a Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &Limits, now: Now) -> Vec<Survey<'a>> {
+    facts.clusters.keys().filter(|name| wanted(name)).filter_map(|name| Survey::of(facts, name, limits, now)).collect()
+}
+
+fn cluster(survey: &Survey<'_>, now: Now) -> Cluster {
+    let row = survey.cluster;
+    let members: Vec<&Position<'_>> = survey.machines.iter().filter(|p| !p.row.revoked).collect();
+    let wanted = survey.spec.machines.map_or(0, |counts| counts.control.saturating_add(counts.worker));
+    let ready = members.iter().filter(|position| position.is_ready()).count();
+    let all_ready = !members.is_empty() && ready == members.len();
+    let releases: Vec<&str> =
+        members.iter().filter_map(|p| p.row.ready_at.as_ref().map(|(release, _)| release.as_str())).collect();
+    let one_release = releases.windows(2).all(|two| two.first() == two.last());
+    Document {
+        metadata: Metadata {
+            name: row.name.to_string(),
+            creation_timestamp: at(row.created_at_ms),
+            annotations: row.annotations.clone(),
+        },
+        spec: survey.spec.clone(),
+        status: ClusterStatus {
+            requested_nodes: wanted.max(count(members.len())),
+            ready_nodes: count(ready),
+            release: releases.first().filter(|_| all_ready && one_release).map(|release| (*release).to_owned()),
+            lcm_operation_stuck: false,
+            rollout: survey.rollout.map(|rollout| rollout.name.clone()),
+            phases: Phase::ALL.iter().map(|phase| phase_progress(survey, *phase)).collect(),
+            blocked: since(blocked::of_cluster(survey), row.blocked_since.as_ref(), now),
+        },
+    }
+}
+
+fn phase_progress(survey: &Survey<'_>, phase: Phase) -> PhaseProgress {
+    let mut progress = PhaseProgress { phase, total: 0, done: 0, running: 0, failed: 0 };
+    for position in survey.machines.iter().filter(|position| !position.row.revoked) {
+        let items = position.items.unwrap_or_default();
+        let declared = survey.spec.has_phase(position.row.spec.machine_type, phase);
+        if !items.iter().any(|item| item.phase == phase) && !declared {
+            continue;
+        }
+        let reached = position.row.reach >= Some(phase);
+        let here = position.row.reach == Some(phase) && position.in_flight();
+        // Reconfigure is for those who saw another control set; the others have nothing to do in it.
+        let has_it = phase != Phase::Reconfigure || reached || crate::plan::safety::needs_reconfigure(survey, position);
+        if !has_it {
+            continue;
+        }
+        progress.total += 1;
+        match position.progress(phase) {
+            Progress::Failed(_) | Progress::Held(_) => progress.failed += 1,
+            Progress::Done if reached => progress.done += 1,
+            Progress::Open if here => progress.running += 1,
+            Progress::Done | Progress::Open => {}
+        }
+    }
+    progress
+}
+
+fn machine(survey: &Survey<'_>, position: &Position<'_>, now: Now) -> Machine {
+    let row = position.row;
+    let live = position.live;
+    let address = |kind: &str, address: &str| Address { kind: kind.to_owned(), address: address.to_owned() };
+    let hostname = row.host.as_ref().map(|host| address("Hostname", &host.hostname));
+    Document {
+        metadata: Metadata {
+            name: row.name.to_string(),
+            creation_timestamp: at(row.created_at_ms),
+            annotations: row.annotations.clone(),
+        },
+        spec: row.spec.clone(),
+        status: MachineStatus {
+            state: position.state().as_str().to_owned(),
+            addresses: row.internal_ip().map(|ip| address("InternalIP", ip)).into_iter().chain(hostname).collect(),
+            agent_version: Some(row.agent_version.clone()).filter(|version| !version.is_empty()),
+            machine_id: row.id.map(|id| id.to_string()),
+            connected: position.connected(),
+            lost: position.lost,
+            failed: position.failed(),
+            indeterminate: matches!(position.trouble(), Some(Progress::Held(_))),
+            last_seen: live.and_then(|live| live.heard_wall_ms).map(at),
+            generation: row.assigned.generation.0,
+            slot_since: row.slot.map(|slot| at(slot.granted_at_ms)),
+            release: row.ready_at.as_ref().map(|(release, _)| release.clone()),
+            blocked: since(blocked::of_machine(survey, position), row.blocked_since.as_ref(), now),
+            activity: activity(position, now),
+            items: item_plans(position),
+            state_item_statuses: row
+                .statuses
+                .iter()
+                .map(|(name, status)| (name.to_string(), item_status(status)))
+                .collect(),
+            stages: stages(row),
+            host_info: row.host.clone(),
+        },
+    }
+}
+
+fn activity(position: &Position<'_>, now: Now) -> Option<Activity> {
+    let (item, attempt, running) = blocked::activity(position)?;
+    let status = position.row.statuses.get(&item.name).filter(|status| running && status.hash == item.hash);
+    let progress = position.live.and_then(|live| live.progress.as_ref()).filter(|(name, ..)| *name == item.name);
+    Some(Activity {
+        item: item.name.to_string(),
+        attempt,
+        started_at: at(status.map_or(now.wall_ms, |status| status.started_at_ms)),
+        progress: progress.map(|(_, done, total, per_second)| Bytes {
+            done: *done,
+            total: *total,
+            per_second: *per_second,
+        }),
+    })
+}
+
+fn item_plans(position: &Position<'_>) -> Vec<ItemPlan> {
+    let plan = |item: &muster_proto::model::AssignedItem| {
+        let verdict = position.row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
+        let standing = match (verdict.and_then(|verdict| verdict.left_out), position.standing(item)) {
+            (Some(LeftOut::Skipped), _) => "skipped",
+            (Some(LeftOut::Accepted), _) => "accepted",
+            (Some(LeftOut::DoneBefore), _) | (None, Standing::Done) => "done",
+            (None, Standing::Due { attempt: 1 }) => "due",
+            (None, Standing::Due { .. }) => "retrying",
+            (None, Standing::Running { .. }) => "running",
+            (None, Standing::Failed) => "failed",
+            (None, Standing::Held) => "held",
+        };
+        ItemPlan {
+            name: item.name.to_string(),
+            phase: item.phase,
+            runner: item.runner.clone(),
+            version: item.version.clone(),
+            standing: standing.to_owned(),
+        }
+    };
+    position.items.unwrap_or_default().iter().map(plan).collect()
+}
+
+fn item_status(status: &ItemStatus) -> StateItemStatus {
+    let (state, exit_code) = match status.state {
+        ItemState::Running => ("Running", None),
+        ItemState::Succeeded => ("Succeeded", Some(0)),
+        ItemState::Failed { exit_code, .. } => ("Failed", Some(exit_code)),
+        ItemState::Indeterminate => ("Indeterminate", None),
+    };
+    StateItemStatus {
+        hash: status.hash,
+        state: state.to_owned(),
+        exit_code,
+        message: status.message.clone(),
+        result: status.result_json.as_deref().and_then(|json| serde_json::from_str(json).ok()),
+        attempt: status.attempt,
+        started_at: at(status.started_at_ms),
+        finished_at: status.finished_at_ms.map(at),
+        output_tail: status.output_tail.clone(),
+    }
+}
+
+fn stages(row: &MachineRow) -> Vec<StageStatus> {
+    [Stage::PrepareDone, Stage::PreviousDeployed, Stage::DeployDone, Stage::ReconfigureDone]
+        .into_iter()
+        .filter(|stage| *stage != Stage::ReconfigureDone || row.stages.contains_key(stage))
+        .map(|stage| {
+            let known = row.stages.get(&stage);
+            let status = match known {
+                None => "NotStarted",
+                Some(row) if row.finished_at_ms.is_none() => "InProgress",
+                Some(row) if row.succeeded => "Success",
+                Some(_) => "Fail",
+            };
+            StageStatus {
+                name: stage.as_str().to_owned(),
+                status: status.to_owned(),
+                started_at: known.map(|row| at(row.started_at_ms)),
+                finished_at: known.and_then(|row| row.finished_at_ms).map(at),
+            }
+        })
+        .collect()
+}
+
+fn rollout(survey: &Survey<'_>, row: &RolloutRow, now: Now) -> Rollout {
+    let members: Vec<&Position<'_>> = survey
+        .machines
+        .iter()
+        .filter(|position| position.row.rollout.as_ref() == Some(&row.name) && !position.row.revoked)
+        .collect();
+    let open = row.finished_at_ms.is_none();
+    let blocked = since(blocked::of_cluster(survey), survey.cluster.blocked_since.as_ref(), now).filter(|_| open);
+    let busy = members.iter().any(|position| position.in_flight());
+    let state = match (open, busy, &blocked) {
+        (false, ..) => "Ready",
+        (true, false, Some(_)) => "Blocked",
+        (true, ..) => "InProgress",
+    };
+    Document {
+        metadata: Metadata {
+            name: row.name.clone(),
+            creation_timestamp: at(row.started_at_ms),
+            annotations: std::collections::BTreeMap::new(),
+        },
+        spec: RolloutSpec {
+            kind: "deploy".to_owned(),
+            cluster_name: row.cluster.to_string(),
+            started_by: row.started_by.clone(),
+        },
+        status: RolloutStatus {
+            state: state.to_owned(),
+            finished_at: row.finished_at_ms.map(at),
+            machines: count(members.len()),
+            ready: count(members.iter().filter(|position| position.is_ready()).count()),
+            failures: if open { survey.failures } else { Counts { control: 0, worker: 0 } },
+            blocked,
+        },
+    }
+}
+
+fn token(row: &TokenRow, now: Now) -> Token {
+    let state = if row.revoked {
+        "Revoked"
+    } else if row.expires_at_ms <= now.wall_ms {
+        "Expired"
+    } else if row.uses.is_some_and(|uses| row.used >= uses) {
+        "UsedUp"
+    } else {
+        "Valid"
+    };
+    Document {
+        metadata: Metadata {
+            name: row.id.clone(),
+            creation_timestamp: at(row.created_at_ms),
+            annotations: std::collections::BTreeMap::new(),
+        },
+        spec: TokenSpec {
+            cluster_name: row.cluster.to_string(),
+            machine_type: row.machine_type,
+            machine: row.machine.as_ref().map(ToString::to_string),
+            uses: row.uses,
+        },
+        status: TokenStatus { state: state.to_owned(), used: row.used, expires_at: at(row.expires_at_ms) },
+    }
+}
+
+fn audit_line(row: &AuditRow) -> Audit {
+    Document {
+        metadata: Metadata {
+            name: row.seq.to_string(),
+            creation_timestamp: at(row.at_ms),
+            annotations: std::collections::BTreeMap::new(),
+        },
+        spec: AuditSpec {
+            actor: row.actor.clone(),
+            action: row.action.clone(),
+            object: row.object.clone(),
+            message: row.message.clone(),
+        },
+        status: AuditStatus {},
+    }
+}

@@ -1,0 +1,217 @@
+//! The loop around the core, and the only writer of the store: drain the inbox, step once, commit once, perform. It runs
+//! in a thread of its own, because a commit waits for the disk.
+
+use std::{
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, Instant, SystemTime},
+};
+
+use muster_proto::model::Now;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::{
+    core::{Core, Effect, Input, Refusal, Reply},
+    facts::{Facts, RowError},
+    plan::Limits,
+    store::{Store, StoreError},
+};
+
+/// Inputs taken into one step, and so into one commit.
+const INPUTS_PER_STEP_MAX: usize = 1024;
+/// Inputs waiting; who brings more waits himself.
+const INBOX_MAX: usize = 8192;
+/// The loop decides at least this often, whatever happens.
+const TICK_MAX: Duration = Duration::from_secs(10);
+/// Debug builds compare memory and store after so many steps.
+#[cfg(debug_assertions)]
+const STEPS_PER_CHECK: u64 = 64;
+
+/// Why the engine stopped, or an input was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The core did not take it.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The engine has ended: the process is about to.
+    #[error("the coordinator is shutting down")]
+    Stopped,
+    /// The store failed. The process must end: what is durable is known only after a fresh load.
+    #[error("the store failed")]
+    Store(#[from] StoreError),
+    /// The store holds what nobody understands.
+    #[error("the store cannot be read")]
+    Row(#[from] RowError),
+    /// The system gave no thread or runtime.
+    #[error("cannot start the engine's thread")]
+    Thread(#[source] std::io::Error),
+    /// Memory and store differ: a bug.
+    #[error("memory and store differ")]
+    Diverged,
+}
+
+/// Who performs effects: the sessions. Must not block.
+pub trait Outbox: Send + 'static {
+    /// Performs one effect.
+    fn perform(&self, effect: Effect);
+}
+
+struct Envelope {
+    input: Input,
+    answer: Option<oneshot::Sender<Result<Reply, Refusal>>>,
+}
+
+/// A way to the engine. Cheap to clone.
+#[derive(Clone)]
+pub struct EngineHandle {
+    inbox: mpsc::Sender<Envelope>,
+    facts: watch::Receiver<Arc<Facts>>,
+    limits: Limits,
+    clock: Clock,
+}
+
+impl EngineHandle {
+    /// Gives an input to the engine, and returns its answer once everything it changed is durable.
+    ///
+    /// # Errors
+    /// [`EngineError::Refused`] with the reason; [`EngineError::Stopped`].
+    pub async fn submit(&self, input: Input) -> Result<Reply, EngineError> {
+        let (answer, answered) = oneshot::channel();
+        let envelope = Envelope { input, answer: Some(answer) };
+        self.inbox.send(envelope).await.map_err(|_| EngineError::Stopped)?;
+        Ok(answered.await.map_err(|_| EngineError::Stopped)??)
+    }
+
+    /// Gives an input to the engine and does not wait for its answer.
+    ///
+    /// # Errors
+    /// [`EngineError::Stopped`].
+    pub async fn notify(&self, input: Input) -> Result<(), EngineError> {
+        self.inbox.send(Envelope { input, answer: None }).await.map_err(|_| EngineError::Stopped)
+    }
+
+    /// The facts as last committed.
+    #[must_use]
+    pub fn facts(&self) -> Arc<Facts> {
+        Arc::clone(&self.facts.borrow())
+    }
+
+    /// The facts, and word of every change.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<Arc<Facts>> {
+        self.facts.clone()
+    }
+
+    /// What may be set.
+    #[must_use]
+    pub const fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The engine's time: views of the facts must use the same.
+    #[must_use]
+    pub fn now(&self) -> Now {
+        self.clock.now()
+    }
+}
+
+/// The clocks of this process.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    zero: Instant,
+}
+
+impl Clock {
+    fn now(&self) -> Now {
+        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        Now { wall_ms: millis(wall), mono_ms: millis(self.zero.elapsed()) }
+    }
+}
+
+/// Loads the record, takes the next epoch, and starts the loop. The loop ends when every handle is gone, or with an
+/// error, after which the process must end too.
+///
+/// # Errors
+/// [`EngineError`] if the record cannot be loaded, or the start not be made durable.
+pub fn start(
+    mut store: impl Store + 'static,
+    outbox: impl Outbox,
+    limits: Limits,
+) -> Result<(EngineHandle, JoinHandle<Result<(), EngineError>>), EngineError> {
+    let clock = Clock { zero: Instant::now() };
+    let (core, changes) = Core::start(store.load()?, limits, clock.now())?;
+    store.commit(&changes)?;
+    let (inbox, inputs) = mpsc::channel(INBOX_MAX);
+    let (publish, facts) = watch::channel(Arc::new(core.facts().clone()));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(EngineError::Thread)?;
+    let mut engine = Engine { core, store, outbox, publish, clock, steps: 0 };
+    let thread = std::thread::Builder::new()
+        .name("engine".to_owned())
+        .spawn(move || runtime.block_on(engine.run(inputs)))
+        .map_err(EngineError::Thread)?;
+    Ok((EngineHandle { inbox, facts, limits, clock }, thread))
+}
+
+struct Engine<S, O> {
+    core: Core,
+    store: S,
+    outbox: O,
+    publish: watch::Sender<Arc<Facts>>,
+    clock: Clock,
+    steps: u64,
+}
+
+impl<S: Store, O: Outbox> Engine<S, O> {
+    async fn run(&mut self, mut inputs: mpsc::Receiver<Envelope>) -> Result<(), EngineError> {
+        let mut batch = Vec::new();
+        loop {
+            let now = self.clock.now();
+            let due = self.core.wake_at(now).map(|at| Duration::from_millis(at.saturating_sub(now.mono_ms)));
+            let wait = due.unwrap_or(TICK_MAX).min(TICK_MAX);
+            match tokio::time::timeout(wait, inputs.recv_many(&mut batch, INPUTS_PER_STEP_MAX)).await {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(_) => batch.push(Envelope { input: Input::Tick, answer: None }),
+            }
+            self.step(std::mem::take(&mut batch))?;
+        }
+    }
+
+    fn step(&mut self, batch: Vec<Envelope>) -> Result<(), EngineError> {
+        let (inputs, answers): (Vec<_>, Vec<_>) =
+            batch.into_iter().map(|envelope| (envelope.input, envelope.answer)).unzip();
+        let step = self.core.step(inputs, self.clock.now());
+        if !step.changes.is_empty() {
+            self.store.commit(&step.changes)?;
+        }
+        self.steps += 1;
+        self.check()?;
+        self.publish.send_replace(Arc::new(self.core.facts().clone()));
+        for effect in step.effects {
+            self.outbox.perform(effect);
+        }
+        for (answer, result) in answers.into_iter().zip(step.answers) {
+            if let Some(answer) = answer {
+                // Nobody waits any more: his connection is gone. What he wished is done all the same.
+                drop(answer.send(result));
+            }
+        }
+        Ok(())
+    }
+
+    #[cfg(debug_assertions)]
+    fn check(&self) -> Result<(), EngineError> {
+        if !self.steps.is_multiple_of(STEPS_PER_CHECK) {
+            return Ok(());
+        }
+        let fresh = Facts::load(self.store.load()?)?;
+        if fresh.same_record(self.core.facts()) { Ok(()) } else { Err(EngineError::Diverged) }
+    }
+
+    #[cfg(not(debug_assertions))]
+    #[expect(clippy::unnecessary_wraps, clippy::unused_self, reason = "the debug build's check can fail")]
+    const fn check(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,174 @@
+//! The record in memory: what the store holds, and what is known only while the process lives. PURE. The core reads it
+//! and changes it through a [`Draft`], which remembers what has to be made durable.
+
+mod draft;
+mod live;
+mod rows;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use muster_proto::model::{ClusterName, ClusterSpec, ItemName, ItemStatus, MachineId, MachineName};
+use serde::de::DeserializeOwned;
+
+pub use draft::Draft;
+pub use live::{Items, Live, MachineLive};
+pub use rows::{
+    Assigned, AuditRow, ClusterRow, ControlSet, DeniedRow, LeftOut, MachineRow, Meta, RolloutRow, Slot, SpecRow, Stage,
+    StageRow, TokenRow, Verdict,
+};
+
+use crate::store::{Row, Table};
+
+/// Key of the one row of [`Table::Meta`] that is ours.
+const META_KEY: &str = "core";
+
+/// A stored row that does not say what it should.
+#[derive(Debug, thiserror::Error)]
+#[error("row {key} of table {table} does not parse; restore a backup (`muster-coordinator backup` makes them)")]
+pub struct RowError {
+    /// The table.
+    pub table: &'static str,
+    /// The key.
+    pub key: String,
+    /// What the parser says.
+    #[source]
+    pub source: serde_json::Error,
+}
+
+/// Everything the coordinator knows. Cheap to clone: the rows are shared.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// What concerns the whole coordinator.
+    pub meta: Meta,
+    /// By name.
+    pub clusters: BTreeMap<ClusterName, Arc<ClusterRow>>,
+    /// Specs that some machine follows, by cluster and version.
+    pub specs: BTreeMap<(ClusterName, u64), Arc<ClusterSpec>>,
+    /// By name.
+    pub machines: BTreeMap<MachineName, Arc<MachineRow>>,
+    /// By name.
+    pub rollouts: BTreeMap<String, Arc<RolloutRow>>,
+    /// By id.
+    pub tokens: BTreeMap<String, Arc<TokenRow>>,
+    /// By number; the oldest are dropped.
+    pub audit: BTreeMap<u64, Arc<AuditRow>>,
+    /// Identities that are refused.
+    pub denied: BTreeMap<MachineId, Arc<DeniedRow>>,
+    /// Names by identity; derived.
+    pub names: BTreeMap<MachineId, MachineName>,
+    /// Known only while the process lives.
+    pub live: Live,
+}
+
+impl Facts {
+    /// The record as the store has it.
+    ///
+    /// # Errors
+    /// [`RowError`] for the first row that does not parse.
+    pub fn load(rows: impl IntoIterator<Item = Row>) -> Result<Self, RowError> {
+        let mut facts = Self::default();
+        let mut statuses = Vec::new();
+        for (table, key, value) in rows {
+            match table {
+                Table::Pki => {}
+                Table::Meta if key == META_KEY => facts.meta = parse(table, &key, &value)?,
+                Table::Meta => {}
+                Table::Clusters => {
+                    let row: ClusterRow = parse(table, &key, &value)?;
+                    facts.clusters.insert(row.name.clone(), Arc::new(row));
+                }
+                Table::Specs => {
+                    let row: SpecRow = parse(table, &key, &value)?;
+                    facts.specs.insert((row.cluster, row.version), row.spec);
+                }
+                Table::Machines => {
+                    let row: MachineRow = parse(table, &key, &value)?;
+                    facts.names.extend(row.id.map(|id| (id, row.name.clone())));
+                    facts.machines.insert(row.name.clone(), Arc::new(row));
+                }
+                Table::Statuses => {
+                    let status: ItemStatus = parse(table, &key, &value)?;
+                    statuses.extend(key.split_once('/').map(|(machine, _)| (machine.to_owned(), status)));
+                }
+                Table::Denied => {
+                    let row: DeniedRow = parse(table, &key, &value)?;
+                    facts.denied.insert(row.id, Arc::new(row));
+                }
+                Table::Rollouts => {
+                    let row: RolloutRow = parse(table, &key, &value)?;
+                    facts.rollouts.insert(row.name.clone(), Arc::new(row));
+                }
+                Table::Tokens => {
+                    let row: TokenRow = parse(table, &key, &value)?;
+                    facts.tokens.insert(row.id.clone(), Arc::new(row));
+                }
+                Table::Audit => {
+                    let row: AuditRow = parse(table, &key, &value)?;
+                    facts.audit.insert(row.seq, Arc::new(row));
+                }
+            }
+        }
+        for (machine, status) in statuses {
+            if let Some(row) = facts.machines.get_mut(machine.as_str()) {
+                Arc::make_mut(row).statuses.insert(status.name.clone(), Arc::new(status));
+            }
+        }
+        Ok(facts)
+    }
+
+    /// The machine with this identity.
+    #[must_use]
+    pub fn by_id(&self, id: MachineId) -> Option<&Arc<MachineRow>> {
+        self.names.get(&id).and_then(|name| self.machines.get(name))
+    }
+
+    /// The newest spec of a cluster.
+    #[must_use]
+    pub fn spec(&self, cluster: &ClusterName) -> Option<&Arc<ClusterSpec>> {
+        let row = self.clusters.get(cluster)?;
+        self.specs.get(&(cluster.clone(), row.spec_version))
+    }
+
+    /// The spec a machine follows: the one it became Ready with, else the newest.
+    #[must_use]
+    pub fn spec_of(&self, machine: &MachineRow) -> Option<&Arc<ClusterSpec>> {
+        match &machine.ready_at {
+            Some((_, version)) => self.specs.get(&(machine.spec.cluster_name.clone(), *version)),
+            None => self.spec(&machine.spec.cluster_name),
+        }
+    }
+
+    /// The machines of a cluster, by name.
+    pub fn machines_of<'a>(&'a self, cluster: &'a ClusterName) -> impl Iterator<Item = &'a Arc<MachineRow>> {
+        self.machines.values().filter(move |machine| machine.spec.cluster_name == *cluster)
+    }
+
+    /// The rollout of a cluster that has not ended.
+    #[must_use]
+    pub fn open_rollout(&self, cluster: &ClusterName) -> Option<&Arc<RolloutRow>> {
+        self.rollouts.values().find(|rollout| rollout.cluster == *cluster && rollout.finished_at_ms.is_none())
+    }
+
+    /// The stored part of two records, compared: the debug check of the engine and the simulator.
+    #[must_use]
+    pub fn same_record(&self, other: &Self) -> bool {
+        self.meta == other.meta
+            && self.clusters == other.clusters
+            && self.specs == other.specs
+            && self.machines == other.machines
+            && self.rollouts == other.rollouts
+            && self.tokens == other.tokens
+            && self.audit == other.audit
+            && self.denied == other.denied
+            && self.names == other.names
+    }
+}
+
+/// The row of one status.
+fn status_key(machine: &MachineName, item: &ItemName) -> String {
+    format!("{machine}/{item}")
+}
+
+fn parse<T: DeserializeOwned>(table: Table, key: &str, value: &[u8]) -> Result<T, RowError> {
+    serde_json::from_slice(value).map_err(|source| RowError { table: table.name(), key: key.to_owned(), source })
+}

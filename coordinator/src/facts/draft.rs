@@ -1,0 +1,246 @@
+//! A change of the facts under way: remembers which rows it touched, and turns them into a batch for the store.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Deref,
+    sync::Arc,
+};
+
+use muster_proto::model::{ClusterName, ClusterSpec, ItemStatus, MachineId, MachineName};
+use serde::Serialize;
+
+use super::{
+    AuditRow, ClusterRow, DeniedRow, Facts, META_KEY, MachineLive, MachineRow, Meta, RolloutRow, SpecRow, TokenRow,
+    status_key,
+};
+use crate::store::{Change, Table};
+
+/// Audit lines kept; the oldest are dropped.
+const AUDIT_LINES_MAX: usize = 10_000;
+
+/// Reads like [`Facts`]; writes only through the methods here.
+pub struct Draft<'a> {
+    facts: &'a mut Facts,
+    dirty: BTreeSet<(Table, String)>,
+}
+
+impl Deref for Draft<'_> {
+    type Target = Facts;
+    fn deref(&self) -> &Facts {
+        self.facts
+    }
+}
+
+/// The row under `key`, made unshared.
+fn unshared<'a, K: Ord + ?Sized, Q: Ord + std::borrow::Borrow<K>, T: Clone>(
+    rows: &'a mut BTreeMap<Q, Arc<T>>,
+    key: &K,
+) -> Option<&'a mut T> {
+    rows.get_mut(key).map(Arc::make_mut)
+}
+
+impl<'a> Draft<'a> {
+    /// Begins a change.
+    pub const fn new(facts: &'a mut Facts) -> Self {
+        Self { facts, dirty: BTreeSet::new() }
+    }
+
+    fn touch(&mut self, table: Table, key: impl Into<String>) {
+        self.dirty.insert((table, key.into()));
+    }
+
+    /// What concerns the whole coordinator, to be changed.
+    pub fn meta_mut(&mut self) -> &mut Meta {
+        self.touch(Table::Meta, META_KEY);
+        &mut self.facts.meta
+    }
+
+    /// A cluster, to be changed.
+    pub fn cluster_mut(&mut self, name: &ClusterName) -> Option<&mut ClusterRow> {
+        self.touch(Table::Clusters, name.as_str());
+        unshared(&mut self.facts.clusters, name)
+    }
+
+    /// Records a new cluster.
+    pub fn put_cluster(&mut self, row: ClusterRow) {
+        self.touch(Table::Clusters, row.name.as_str());
+        self.facts.clusters.insert(row.name.clone(), Arc::new(row));
+    }
+
+    /// Records a version of a spec, and forgets those that nobody follows any more.
+    pub fn put_spec(&mut self, cluster: &ClusterName, version: u64, spec: Arc<ClusterSpec>) {
+        self.touch(Table::Specs, spec_key(cluster, version));
+        self.facts.specs.insert((cluster.clone(), version), spec);
+    }
+
+    /// Forgets specs of a cluster that nobody follows any more.
+    pub fn drop_unused_specs(&mut self, cluster: &ClusterName) {
+        let newest = self.clusters.get(cluster).map(|row| row.spec_version);
+        let mut used: BTreeSet<u64> =
+            self.machines_of(cluster).filter_map(|machine| machine.ready_at.as_ref().map(|(_, v)| *v)).collect();
+        used.extend(newest);
+        let unused: Vec<_> =
+            self.specs.keys().filter(|(name, version)| name == cluster && !used.contains(version)).cloned().collect();
+        for key in unused {
+            self.touch(Table::Specs, spec_key(&key.0, key.1));
+            self.facts.specs.remove(&key);
+        }
+    }
+
+    /// A machine, to be changed. Not its identity: that is [`Self::identify`].
+    pub fn machine_mut(&mut self, name: &MachineName) -> Option<&mut MachineRow> {
+        self.touch(Table::Machines, name.as_str());
+        unshared(&mut self.facts.machines, name)
+    }
+
+    /// Records a new machine.
+    pub fn put_machine(&mut self, row: MachineRow) {
+        self.touch(Table::Machines, row.name.as_str());
+        self.facts.names.extend(row.id.map(|id| (id, row.name.clone())));
+        self.facts.machines.insert(row.name.clone(), Arc::new(row));
+    }
+
+    /// Gives a machine another identity, or none.
+    pub fn identify(&mut self, name: &MachineName, id: Option<MachineId>) {
+        let Some(row) = self.machine_mut(name) else { return };
+        let old = std::mem::replace(&mut row.id, id);
+        if let Some(old) = old {
+            self.facts.names.remove(&old);
+        }
+        self.facts.names.extend(id.map(|id| (id, name.clone())));
+    }
+
+    /// Records the newest attempt at an item.
+    pub fn put_status(&mut self, machine: &MachineName, status: ItemStatus) {
+        self.touch(Table::Statuses, status_key(machine, &status.name));
+        if let Some(row) = unshared(&mut self.facts.machines, machine) {
+            row.statuses.insert(status.name.clone(), Arc::new(status));
+        }
+    }
+
+    /// Forgets every status of a machine.
+    pub fn drop_statuses(&mut self, machine: &MachineName) {
+        let Some(row) = unshared(&mut self.facts.machines, machine) else { return };
+        for item in std::mem::take(&mut row.statuses).into_keys() {
+            self.dirty.insert((Table::Statuses, status_key(machine, &item)));
+        }
+    }
+
+    /// Records a rollout, or its change.
+    pub fn put_rollout(&mut self, row: RolloutRow) {
+        self.touch(Table::Rollouts, row.name.as_str());
+        self.facts.rollouts.insert(row.name.clone(), Arc::new(row));
+    }
+
+    /// A token, to be changed.
+    pub fn token_mut(&mut self, id: &str) -> Option<&mut TokenRow> {
+        self.touch(Table::Tokens, id);
+        unshared(&mut self.facts.tokens, id)
+    }
+
+    /// Records a new token.
+    pub fn put_token(&mut self, row: TokenRow) {
+        self.touch(Table::Tokens, row.id.as_str());
+        self.facts.tokens.insert(row.id.clone(), Arc::new(row));
+    }
+
+    /// Forgets a token.
+    pub fn drop_token(&mut self, id: &str) {
+        self.touch(Table::Tokens, id);
+        self.facts.tokens.remove(id);
+    }
+
+    /// Refuses an identity from now on.
+    pub fn deny(&mut self, id: MachineId, machine: &MachineName, at_ms: u64) {
+        self.touch(Table::Denied, id.to_string());
+        self.facts.denied.insert(id, Arc::new(DeniedRow { id, machine: machine.clone(), at_ms }));
+    }
+
+    /// Writes an audit line.
+    pub fn audit(&mut self, actor: &str, action: &str, object: &str, message: &str, at_ms: u64) {
+        let meta = self.meta_mut();
+        meta.audit_seq += 1;
+        let seq = meta.audit_seq;
+        self.touch(Table::Audit, audit_key(seq));
+        let row = AuditRow {
+            seq,
+            at_ms,
+            actor: actor.to_owned(),
+            action: action.to_owned(),
+            object: object.to_owned(),
+            message: message.to_owned(),
+        };
+        self.facts.audit.insert(seq, Arc::new(row));
+        if self.facts.audit.len() > AUDIT_LINES_MAX
+            && let Some((oldest, _)) = self.facts.audit.pop_first()
+        {
+            self.touch(Table::Audit, audit_key(oldest));
+        }
+    }
+
+    /// What is known of a machine while the process lives: not stored, so nothing is to be remembered.
+    pub fn live_mut(&mut self, name: &MachineName) -> &mut MachineLive {
+        self.facts.live.machines.entry(name.clone()).or_default()
+    }
+
+    /// A machine that was enrolled before the start has said Hello, or will not be waited for.
+    pub fn stop_awaiting(&mut self, name: &MachineName) {
+        self.facts.live.awaited.remove(name);
+    }
+
+    /// Records evidence that this store is older than the fleet. Not stored: it shows again after a restart.
+    pub fn older_than_fleet(&mut self, evidence: String) {
+        self.facts.live.older_than_fleet.get_or_insert(evidence);
+    }
+
+    /// The batch that makes this change durable.
+    #[must_use]
+    pub fn into_changes(self) -> Vec<Change> {
+        let facts = &*self.facts;
+        self.dirty
+            .into_iter()
+            .map(|(table, key)| match value_of(facts, table, &key) {
+                Some(value) => Change::Put { table, key, value },
+                None => Change::Delete { table, key },
+            })
+            .collect()
+    }
+}
+
+fn spec_key(cluster: &ClusterName, version: u64) -> String {
+    format!("{cluster}/{version}")
+}
+
+/// Zero-padded, so that keys sort as numbers.
+fn audit_key(seq: u64) -> String {
+    format!("{seq:020}")
+}
+
+/// A row as JSON. Rows are plain data with text keys, which always serializes.
+fn json<T: Serialize + ?Sized>(row: &T) -> Vec<u8> {
+    serde_json::to_vec(row).unwrap_or_default()
+}
+
+/// The stored form of a row. None: there is no such row any more.
+fn value_of(facts: &Facts, table: Table, key: &str) -> Option<Vec<u8>> {
+    match table {
+        Table::Pki => None,
+        Table::Meta => Some(json(&facts.meta)),
+        Table::Clusters => facts.clusters.get(key).map(|row| json(&**row)),
+        Table::Specs => {
+            let (cluster, version) = key.split_once('/')?;
+            let at = (ClusterName::new(cluster).ok()?, version.parse().ok()?);
+            let spec = facts.specs.get(&at)?;
+            Some(json(&SpecRow { cluster: at.0, version: at.1, spec: Arc::clone(spec) }))
+        }
+        Table::Machines => facts.machines.get(key).map(|row| json(&**row)),
+        Table::Statuses => {
+            let (machine, item) = key.split_once('/')?;
+            facts.machines.get(machine)?.statuses.get(item).map(|row| json(&**row))
+        }
+        Table::Denied => facts.denied.get(&key.parse().ok()?).map(|row| json(&**row)),
+        Table::Rollouts => facts.rollouts.get(key).map(|row| json(&**row)),
+        Table::Tokens => facts.tokens.get(key).map(|row| json(&**row)),
+        Table::Audit => facts.audit.get(&key.parse().ok()?).map(|row| json(&**row)),
+    }
+}

@@ -1,0 +1,57 @@
+//! What is known only while the process lives: who is connected, who was heard when. A restart forgets it on purpose.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use muster_proto::model::{AssignedItem, ClusterSpec, ItemName, MachineName, MachineSpec, Phase};
+
+use super::ControlSet;
+
+/// The part of the facts that is not stored.
+#[derive(Clone, Debug, Default)]
+pub struct Live {
+    /// By machine.
+    pub machines: BTreeMap<MachineName, MachineLive>,
+    /// Monotonic milliseconds of this coordinator's start.
+    pub started_mono_ms: u64,
+    /// Unix milliseconds of this coordinator's start.
+    pub started_wall_ms: u64,
+    /// Machines that were enrolled when this coordinator started and have not said Hello since.
+    pub awaited: BTreeSet<MachineName>,
+    /// Evidence that this store is older than the fleet, in one sentence.
+    pub older_than_fleet: Option<String>,
+}
+
+/// What is known of one machine while the process lives.
+#[derive(Clone, Debug, Default)]
+pub struct MachineLive {
+    /// Has it a stream now, and which?
+    pub session: Option<u64>,
+    /// Monotonic milliseconds of the last sign of life.
+    pub heard_mono_ms: Option<u64>,
+    /// Unix milliseconds of the last sign of life.
+    pub heard_wall_ms: Option<u64>,
+    /// How far the running download is: item, done, total, rate (bytes).
+    pub progress: Option<(ItemName, u64, u64, u64)>,
+    /// Why the agent itself starts nothing: reason, message.
+    pub agent_blocked: Option<(String, String)>,
+    /// Its items, resolved; derived.
+    pub items: Option<Arc<Items>>,
+}
+
+/// The resolved items of a machine, and what they were resolved from.
+#[derive(Debug)]
+pub struct Items {
+    /// The spec.
+    pub spec: Arc<ClusterSpec>,
+    /// The machine's own part.
+    pub machine: MachineSpec,
+    /// Its hostname.
+    pub hostname: String,
+    /// The control machines as each phase sees them.
+    pub control_sets: BTreeMap<Phase, ControlSet>,
+    /// In the order they run; or the variable that has no value yet, and where.
+    pub resolved: Result<Vec<AssignedItem>, String>,
+}

@@ -1,0 +1,303 @@
+//! The rows of the record, as they are stored.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use muster_proto::model::{
+    ClusterName, ClusterSpec, Epoch, Generation, HostFacts, ItemHash, ItemName, ItemStatus, LedgerId, MachineId,
+    MachineName, MachineSpec, MachineType, Phase, Seq,
+};
+use serde::{Deserialize, Serialize};
+
+/// What concerns the whole coordinator.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meta {
+    /// Of the coordinator that runs, or ran last: each start takes the next.
+    pub epoch: Epoch,
+    /// The highest epoch any agent has shown. Above ours: this store is older than the fleet.
+    pub fleet_epoch: Epoch,
+    /// `muster-coordinator recover` was run: the agents' ledgers fill in what this store lacks.
+    pub recovering: bool,
+    /// Number of the newest audit line.
+    pub audit_seq: u64,
+}
+
+/// A cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterRow {
+    /// Its name.
+    pub name: ClusterName,
+    /// Unix milliseconds.
+    pub created_at_ms: u64,
+    /// Operators' notes.
+    pub annotations: BTreeMap<String, String>,
+    /// Version of the newest spec; machines that are not yet Ready follow it.
+    pub spec_version: u64,
+    /// An operator said `deploy`: start with the machines that are there.
+    pub deploy_requested: bool,
+    /// Number of the newest rollout.
+    pub rollout_seq: u64,
+    /// The control machines, once the last expected one is Ready.
+    pub control_set: Vec<MachineName>,
+    /// Why nothing new starts, and since when.
+    pub blocked_since: Option<(String, u64)>,
+}
+
+/// One version of a cluster's spec. Kept while a machine is pinned to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpecRow {
+    /// Whose.
+    pub cluster: ClusterName,
+    /// From 1.
+    pub version: u64,
+    /// The spec.
+    pub spec: Arc<ClusterSpec>,
+}
+
+/// What a machine's place in its rollout is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slot {
+    /// For which phase: `deploy` or `reconfigure`.
+    pub phase: Phase,
+    /// Unix milliseconds.
+    pub granted_at_ms: u64,
+}
+
+/// The control machines as some items see them: `${cluster.controlPlaneNodes}`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControlSet {
+    /// Who they are, in the order of upgrades.
+    pub names: Vec<MachineName>,
+    /// Their InternalIPs in that order, separated by commas: the variable's value.
+    pub addresses: String,
+}
+
+/// What an operator, or a ledger's loss, has decided of an item: counts for this hash only.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Of the item it was said of.
+    pub hash: ItemHash,
+    /// Attempts up to this one count no more.
+    pub cleared_attempts: u32,
+    /// Leave it out of the assignment: it counts as done.
+    pub left_out: Option<LeftOut>,
+}
+
+/// Why an item counts as done though no success of it is recorded in the agent's ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LeftOut {
+    /// An operator does without it.
+    Skipped,
+    /// An operator looked, and says that it is done.
+    Accepted,
+    /// It succeeded under a ledger that the machine has lost since.
+    DoneBefore,
+}
+
+/// What the coordinator last told a machine to have.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Assigned {
+    /// Of the newest assignment. 0 = none yet.
+    pub generation: Generation,
+    /// Digest of its content: another content gets another generation.
+    pub digest: Option<ItemHash>,
+    /// Why the agent refused it.
+    pub refused: Option<String>,
+}
+
+/// A step of a rollout on a machine (domain.md §3). `Success` is never overwritten.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageRow {
+    /// Unix milliseconds.
+    pub started_at_ms: u64,
+    /// Unix milliseconds, once it has ended.
+    pub finished_at_ms: Option<u64>,
+    /// How it ended.
+    pub succeeded: bool,
+}
+
+/// The stages of a deployment, in order, under the names operators know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Stage {
+    /// `Prepare phase done`.
+    PrepareDone,
+    /// `Previous machines are deployed`.
+    PreviousDeployed,
+    /// `Deploy phase done`.
+    DeployDone,
+    /// `Reconfigure phase done`.
+    ReconfigureDone,
+}
+
+impl Stage {
+    /// The name operators know.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::PrepareDone => "Prepare phase done",
+            Self::PreviousDeployed => "Previous machines are deployed",
+            Self::DeployDone => "Deploy phase done",
+            Self::ReconfigureDone => "Reconfigure phase done",
+        }
+    }
+}
+
+/// A machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineRow {
+    /// Its name.
+    pub name: MachineName,
+    /// Unix milliseconds.
+    pub created_at_ms: u64,
+    /// Operators' notes.
+    pub annotations: BTreeMap<String, String>,
+    /// What is wanted of it.
+    pub spec: MachineSpec,
+    /// Has it a Machine document?
+    pub declared: bool,
+    /// Identity in its certificate. None: not enrolled.
+    pub id: Option<MachineId>,
+    /// An operator revoked it.
+    pub revoked: bool,
+    /// An operator lets a new machine take this name.
+    pub replaceable: bool,
+    /// Of its ledger, and the newest event of it that is recorded here.
+    pub ledger: Option<(LedgerId, Seq)>,
+    /// Of its agent.
+    pub agent_version: String,
+    /// What it says of itself. None: it has never reported.
+    pub host: Option<HostFacts>,
+    /// What it was last told to have.
+    pub assigned: Assigned,
+    /// How far its list reaches. None: nothing assigned yet.
+    pub reach: Option<Phase>,
+    /// Its slot, from the grant until an outcome is recorded or an operator frees it.
+    pub slot: Option<Slot>,
+    /// Decisions about single items.
+    pub verdicts: BTreeMap<ItemName, Verdict>,
+    /// Control machines as the items of each phase see them, frozen when the phase is granted.
+    pub control_sets: BTreeMap<Phase, ControlSet>,
+    /// The release it was last Ready at, and the version of the spec. None: never Ready.
+    pub ready_at: Option<(String, u64)>,
+    /// The rollout its stages belong to.
+    pub rollout: Option<String>,
+    /// Steps of that rollout.
+    pub stages: BTreeMap<Stage, StageRow>,
+    /// Why it does not move, and since when.
+    pub blocked_since: Option<(String, u64)>,
+    /// Newest attempt at each item; rows of their own in the store.
+    #[serde(skip)]
+    pub statuses: BTreeMap<ItemName, Arc<ItemStatus>>,
+}
+
+impl MachineRow {
+    /// A machine that has not enrolled yet.
+    #[must_use]
+    pub fn new(name: MachineName, spec: MachineSpec, declared: bool, created_at_ms: u64) -> Self {
+        Self {
+            name,
+            created_at_ms,
+            annotations: BTreeMap::new(),
+            spec,
+            declared,
+            id: None,
+            revoked: false,
+            replaceable: false,
+            ledger: None,
+            agent_version: String::new(),
+            host: None,
+            assigned: Assigned::default(),
+            reach: None,
+            slot: None,
+            verdicts: BTreeMap::new(),
+            control_sets: BTreeMap::new(),
+            ready_at: None,
+            rollout: None,
+            stages: BTreeMap::new(),
+            blocked_since: None,
+            statuses: BTreeMap::new(),
+        }
+    }
+
+    /// The address the cluster uses.
+    #[must_use]
+    pub fn internal_ip(&self) -> Option<&str> {
+        self.host.as_ref().and_then(|host| host.internal_ip.as_deref())
+    }
+
+    /// Is it enrolled, known by an address, and of a type that has work?
+    #[must_use]
+    pub fn reported(&self) -> bool {
+        self.id.is_some()
+            && !self.revoked
+            && self.internal_ip().is_some()
+            && self.spec.machine_type != MachineType::Unassigned
+    }
+}
+
+/// One run over a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RolloutRow {
+    /// `edge-7-deploy-1`.
+    pub name: String,
+    /// Of which cluster.
+    pub cluster: ClusterName,
+    /// An operator, or `muster`.
+    pub started_by: String,
+    /// Unix milliseconds.
+    pub started_at_ms: u64,
+    /// Unix milliseconds, once every machine of it is Ready.
+    pub finished_at_ms: Option<u64>,
+}
+
+/// A join token. Of its secret only a digest is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenRow {
+    /// The first part of the token.
+    pub id: String,
+    /// SHA-256 of the second part.
+    pub secret_sha256: ItemHash,
+    /// For machines of this cluster.
+    pub cluster: ClusterName,
+    /// For machines of this type.
+    pub machine_type: MachineType,
+    /// For this machine only.
+    pub machine: Option<MachineName>,
+    /// How often it may be used. None: until it expires.
+    pub uses: Option<u32>,
+    /// How often it was.
+    pub used: u32,
+    /// Unix milliseconds.
+    pub created_at_ms: u64,
+    /// Unix milliseconds.
+    pub expires_at_ms: u64,
+    /// An operator took it back.
+    pub revoked: bool,
+}
+
+/// One line of who did what.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditRow {
+    /// From 1.
+    pub seq: u64,
+    /// Unix milliseconds.
+    pub at_ms: u64,
+    /// `operator/anna`.
+    pub actor: String,
+    /// `retry`.
+    pub action: String,
+    /// `machine/worker-3`.
+    pub object: String,
+    /// The rest, in one line.
+    pub message: String,
+}
+
+/// An identity whose certificate is refused though it has not expired.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeniedRow {
+    /// Whose.
+    pub id: MachineId,
+    /// Its name, for people.
+    pub machine: MachineName,
+    /// Unix milliseconds.
+    pub at_ms: u64,
+}

@@ -1,0 +1,88 @@
+//! The list a machine gets, and when it may change.
+
+use std::collections::BTreeMap;
+
+use aws_lc_rs::digest;
+use muster_proto::{
+    model::{AssignedItem, Assignment, Epoch, Generation, ItemHash, Phase},
+    plant::planted,
+};
+
+use super::{items::control_set, survey::Position};
+use crate::facts::Facts;
+
+/// What an assignment says, before it has a generation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Content {
+    /// In the order they run.
+    pub items: Vec<AssignedItem>,
+    /// Values of the late variables.
+    pub variables: BTreeMap<String, String>,
+}
+
+impl Content {
+    /// Digest of everything in it: another content gets another generation.
+    #[must_use]
+    pub fn digest(&self) -> ItemHash {
+        // Plain data with text keys always serializes.
+        let text = serde_json::to_vec(&(&self.items, &self.variables)).unwrap_or_default();
+        let mut sum = [0; 32];
+        sum.copy_from_slice(digest::digest(&digest::SHA256, &text).as_ref());
+        ItemHash(sum)
+    }
+
+    /// With its fences.
+    #[must_use]
+    pub fn into_assignment(self, position: &Position<'_>, epoch: Epoch, generation: Generation) -> Assignment {
+        Assignment {
+            epoch,
+            generation,
+            cluster: position.row.spec.cluster_name.clone(),
+            items: self.items,
+            variables: self.variables,
+        }
+    }
+}
+
+/// May the machine's list change now? Deploy and reconfigure items only ever change under a slot; a machine that is
+/// Ready, or whose slot was freed after a failure, keeps what it has.
+#[must_use]
+pub fn may_change(position: &Position<'_>) -> bool {
+    match position.row.reach {
+        None => false,
+        Some(Phase::Prepare) => position.in_flight() || position.row.assigned.digest.is_none(),
+        Some(Phase::Deploy | Phase::Reconfigure) => position.row.slot.is_some() || planted("assign-without-slot"),
+    }
+}
+
+/// The list the machine should have now, as far as its phases were granted. None: it keeps what it has.
+#[must_use]
+pub fn wanted(facts: &Facts, position: &Position<'_>) -> Option<Content> {
+    if !may_change(position) || !position.row.reported() || facts.live.older_than_fleet.is_some() {
+        return None;
+    }
+    let reach = position.row.reach?;
+    let items = position
+        .items
+        .ok()?
+        .iter()
+        .filter(|item| item.phase <= reach)
+        .filter_map(|item| {
+            let verdict = position.row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
+            match verdict {
+                None => Some(item.clone()),
+                Some(verdict) if verdict.left_out.is_some() => None,
+                Some(verdict) => Some(AssignedItem { cleared_attempts: verdict.cleared_attempts, ..item.clone() }),
+            }
+        })
+        .collect();
+    let mut variables = BTreeMap::new();
+    if let Some(ip) = position.row.internal_ip() {
+        variables.insert("machine.internalIP".to_owned(), ip.to_owned());
+    }
+    let controls = control_set(facts, position.row.spec.cluster_name.as_str(), |_| true);
+    if let Some(first) = controls.addresses.split(',').next().filter(|ip| !ip.is_empty()) {
+        variables.insert("cluster.controlNodeIP".to_owned(), first.to_owned());
+    }
+    Some(Content { items, variables })
+}

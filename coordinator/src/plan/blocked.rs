@@ -1,0 +1,196 @@
+//! Why a machine does not move. Every machine that is neither Ready nor at work has an answer here.
+
+use muster_proto::model::{Blocked, Counts, MachineType, Phase, Standing};
+
+use super::{
+    deploy::wants_slot,
+    safety::{self, blocked},
+    survey::{Position, Progress, Survey},
+};
+
+/// Why the deployment has not begun; None if it may, or has.
+#[must_use]
+pub fn why_not_started(survey: &Survey<'_>) -> Option<Blocked> {
+    if survey.cluster.rollout_seq > 0 || survey.cluster.deploy_requested {
+        return None;
+    }
+    let (reported, declared) = (survey.reported(), survey.declared());
+    let wanted = survey.spec.machines.unwrap_or(declared);
+    let name = &survey.cluster.name;
+    if wanted == (Counts { control: 0, worker: 0 }) {
+        return Some(blocked(
+            "DeployNotStarted",
+            "the manifest says neither how many machines there will be (spec.machines) nor which (Machine documents)",
+            format!("`musterctl deploy {name}` starts with the machines that have reported"),
+        ));
+    }
+    if reported.control >= wanted.control.max(1) && reported.worker >= wanted.worker {
+        return None;
+    }
+    Some(blocked(
+        "WaitingForMachines",
+        format!(
+            "{} of {} control and {} of {} worker machines have reported",
+            reported.control, wanted.control, reported.worker, wanted.worker
+        ),
+        format!("the others enrol (`musterctl token create --cluster {name} --type …`), or `musterctl deploy {name}`"),
+    ))
+}
+
+/// Why nothing new starts in a cluster; None if something may, or nothing is left to do.
+#[must_use]
+pub fn of_cluster(survey: &Survey<'_>) -> Option<Blocked> {
+    if let Err(blocked) = safety::store_is_current(survey) {
+        return Some(blocked);
+    }
+    match survey.rollout {
+        None if survey.cluster.rollout_seq > 0 => None,
+        None => why_not_started(survey),
+        Some(_) => safety::may_start_anything(survey).err(),
+    }
+}
+
+/// Why a machine does not move; None if it is Ready or at work.
+#[must_use]
+pub fn of_machine(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
+    unusable(survey, position).or_else(|| in_trouble(position)).or_else(|| waiting(survey, position))
+}
+
+/// Reasons that lie in what the machine is.
+fn unusable(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
+    let row = position.row;
+    let name = &row.name;
+    if row.revoked {
+        return Some(blocked(
+            "Revoked",
+            "an operator revoked this machine's certificate",
+            format!("`musterctl replace {name}`, and it enrols again"),
+        ));
+    }
+    if row.id.is_none() {
+        let (cluster, machine_type) = (&row.spec.cluster_name, row.spec.machine_type);
+        return Some(blocked(
+            "NotEnrolled",
+            "declared, but it has not enrolled",
+            format!("it enrols with a token of `musterctl token create --cluster {cluster} --type {machine_type}`"),
+        ));
+    }
+    if row.spec.machine_type == MachineType::Unassigned {
+        return Some(blocked("Unassigned", "its type is `unassigned`", "its Machine document gives it another type"));
+    }
+    if row.host.is_none() {
+        return Some(blocked("NotReported", "enrolled, but its agent has not connected yet", "its agent connects"));
+    }
+    if row.internal_ip().is_none() {
+        return Some(blocked(
+            "NoInternalIP",
+            "it reported no address that fits `interface` and `cidr` of its Machine document",
+            "it has such an address, or the document names another",
+        ));
+    }
+    safety::store_is_current(survey).err()
+}
+
+/// Reasons that want a person.
+fn in_trouble(position: &Position<'_>) -> Option<Blocked> {
+    let row = position.row;
+    let name = &row.name;
+    if position.lost {
+        return Some(blocked(
+            "Lost",
+            "not heard of for longer than the limit",
+            "its agent connects again (is the machine up, and `muster-agent` running?)",
+        ));
+    }
+    if let Some(refused) = &row.assigned.refused {
+        return Some(blocked(
+            "AssignmentRefused",
+            format!("its agent refused generation {}: {refused}", row.assigned.generation),
+            "agent and coordinator are of versions that fit each other",
+        ));
+    }
+    if let Err(variable) = position.items {
+        return Some(blocked("VariableWithoutValue", variable, "the manifest is corrected and applied again"));
+    }
+    match position.trouble()? {
+        Progress::Failed(item) => {
+            let status = row.statuses.get(&item.name);
+            let (message, attempt) = status.map_or(("", 0), |status| (status.message.as_str(), status.attempt));
+            Some(blocked(
+                "Failed",
+                format!("item {}: {message} (attempt {attempt})", item.name),
+                format!("`musterctl retry {name}`, or `musterctl skip {name} {}`", item.name),
+            ))
+        }
+        Progress::Held(item) => Some(blocked(
+            "Indeterminate",
+            format!("item {} was started and nobody knows how it ended", item.name),
+            format!(
+                "look at the machine, then `musterctl retry {name} {0}` (run it again) or `musterctl accept {name} {0}` \
+                 (it is done)",
+                item.name
+            ),
+        )),
+        Progress::Done | Progress::Open => None,
+    }
+}
+
+/// Reasons that pass by themselves.
+fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
+    if position.is_ready() && !safety::needs_reconfigure(survey, position) {
+        return None;
+    }
+    if !survey.joined(position) {
+        return Some(why_not_started(survey).unwrap_or_else(|| {
+            blocked("WaitingForTurn", "it joins the deployment", "the coordinator's next decision")
+        }));
+    }
+    if let Some((reason, message)) = position.live.and_then(|live| live.agent_blocked.as_ref()) {
+        return Some(blocked(reason, message.as_str(), "the cause is gone from the machine"));
+    }
+    if position.in_flight() {
+        return None;
+    }
+    if !position.connected() {
+        return Some(blocked(
+            "Disconnected",
+            "it has no connection to the coordinator now",
+            "its agent connects again",
+        ));
+    }
+    if let Err(blocked) = safety::may_start_anything(survey) {
+        return Some(blocked);
+    }
+    if position.row.reach.is_none() {
+        let most = survey.spec.max_worker_prepare_count;
+        return Some(blocked(
+            "WaitingForTurn",
+            format!("{most} workers are in prepare (maxWorkerPrepareCount)"),
+            "one of them is through with it",
+        ));
+    }
+    match safety::may_take_slot(survey, position) {
+        Err(blocked) => Some(blocked),
+        Ok(()) if wants_slot(survey, position).is_some() => {
+            Some(blocked("WaitingForTurn", "its slot is about to be granted", "the coordinator's next decision"))
+        }
+        Ok(()) => None,
+    }
+}
+
+/// What the machine is busy with: the first item of its list that is running, or due and about to.
+#[must_use]
+pub fn activity<'a>(position: &Position<'a>) -> Option<(&'a muster_proto::model::AssignedItem, u32, bool)> {
+    let reach = position.row.reach?;
+    if !position.in_flight() {
+        return None;
+    }
+    let items = position.items.ok()?;
+    items.iter().filter(|item| item.phase <= reach && item.phase >= Phase::Prepare).find_map(|item| {
+        match position.standing(item) {
+            Standing::Running { attempt } => Some((item, attempt, true)),
+            Standing::Due { attempt } => Some((item, attempt, false)),
+            Standing::Done | Standing::Failed | Standing::Held => None,
+        }
+    })
+}

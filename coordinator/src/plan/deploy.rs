@@ -1,0 +1,240 @@
+//! The deployment: what has to be recorded and granted next. Level-triggered: what has been recorded is not asked for
+//! again, so the answer to the same facts is empty the second time.
+
+use muster_proto::{
+    model::{ClusterName, MachineName, MachineType, Phase},
+    plant::planted,
+};
+
+use super::{
+    blocked::why_not_started,
+    items::control_set,
+    safety,
+    survey::{Position, Progress, Survey},
+};
+use crate::facts::ControlSet;
+
+/// Something to be recorded. The core applies it, and asks again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The deployment begins, or goes on with machines that came later.
+    OpenRollout {
+        /// Of this cluster.
+        cluster: ClusterName,
+    },
+    /// The machine takes part from now on.
+    Join {
+        /// This one.
+        machine: MachineName,
+        /// In this rollout.
+        rollout: String,
+    },
+    /// The machine is Ready: its slot is free.
+    Ready {
+        /// This one.
+        machine: MachineName,
+    },
+    /// The machine's first deployment failed: a worker's slot is free again.
+    FreeSlot {
+        /// This one.
+        machine: MachineName,
+    },
+    /// The last expected control machine is Ready: the set is complete.
+    ControlSet {
+        /// Of this cluster.
+        cluster: ClusterName,
+        /// Who is in it, in the order of upgrades.
+        names: Vec<MachineName>,
+    },
+    /// The machine's list reaches this phase from now on; a slot goes with `deploy` and `reconfigure`.
+    Grant {
+        /// This one.
+        machine: MachineName,
+        /// How far.
+        phase: Phase,
+        /// The control machines as its items see them.
+        set: ControlSet,
+    },
+    /// Every machine of the rollout is Ready.
+    CloseRollout {
+        /// This one.
+        rollout: String,
+    },
+}
+
+/// What is to be recorded or granted next. Outcomes come before grants, so that a grant is decided on what is true.
+#[must_use]
+pub fn next_steps(survey: &Survey<'_>) -> Vec<Step> {
+    let outcomes = outcomes(survey);
+    if !outcomes.is_empty() {
+        return outcomes;
+    }
+    let Some(rollout) = survey.rollout else { return open(survey) };
+    let joins = joins(survey, &rollout.name);
+    if !joins.is_empty() {
+        return joins;
+    }
+    let mut steps = grants(survey);
+    if steps.is_empty() && may_close(survey) {
+        steps.push(Step::CloseRollout { rollout: rollout.name.clone() });
+    }
+    steps
+}
+
+fn outcomes(survey: &Survey<'_>) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for position in survey.machines.iter().filter(|position| position.row.slot.is_some()) {
+        let machine = position.row.name.clone();
+        let first_deploy_of_worker = position.row.spec.machine_type == MachineType::Worker && !position.ready_once();
+        let planted_bug = (planted("free-slot-when-lost") && position.lost)
+            || (planted("free-slot-when-held") && matches!(position.trouble(), Some(Progress::Held(_))));
+        if position.all_done() {
+            steps.push(Step::Ready { machine });
+        } else if (first_deploy_of_worker && position.failed()) || planted_bug {
+            steps.push(Step::FreeSlot { machine });
+        }
+    }
+    if let Some(names) = complete_control_set(survey)
+        && names != survey.cluster.control_set
+    {
+        steps.push(Step::ControlSet { cluster: survey.cluster.name.clone(), names });
+    }
+    steps
+}
+
+/// The control machines, if every expected one is Ready.
+fn complete_control_set(survey: &Survey<'_>) -> Option<Vec<MachineName>> {
+    let expected: Vec<&Position<'_>> = survey
+        .of_type(MachineType::Control)
+        .filter(|position| !position.row.revoked)
+        .filter(|position| position.row.reported() || !survey.cluster.deploy_requested)
+        .collect();
+    let wanted = match survey.spec.machines {
+        Some(counts) if !survey.cluster.deploy_requested => counts.control as usize,
+        Some(_) | None => 1,
+    };
+    let complete = expected.len() >= wanted && expected.iter().all(|position| position.is_ready());
+    complete.then(|| expected.into_iter().map(|position| position.row.name.clone()).collect())
+}
+
+/// A rollout begins when the expected machines are there, or when machines come to a cluster that was deployed before.
+fn open(survey: &Survey<'_>) -> Vec<Step> {
+    let newcomers = survey.machines.iter().any(|position| position.row.reported() && position.row.rollout.is_none());
+    let leftover = survey.machines.iter().any(|position| position.row.reported() && has_work(survey, position));
+    if (newcomers || leftover) && why_not_started(survey).is_none() && safety::store_is_current(survey).is_ok() {
+        return vec![Step::OpenRollout { cluster: survey.cluster.name.clone() }];
+    }
+    Vec::new()
+}
+
+fn joins(survey: &Survey<'_>, rollout: &str) -> Vec<Step> {
+    survey
+        .machines
+        .iter()
+        .filter(|position| position.row.reported() && !survey.joined(position))
+        .filter(|position| has_work(survey, position))
+        .map(|position| Step::Join { machine: position.row.name.clone(), rollout: rollout.to_owned() })
+        .collect()
+}
+
+/// Is there anything a deployment has yet to do on this machine?
+fn has_work(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    !position.ready_once() || safety::needs_reconfigure(survey, position)
+}
+
+fn grants(survey: &Survey<'_>) -> Vec<Step> {
+    if safety::may_start_anything(survey).is_err() {
+        return Vec::new();
+    }
+    let mut steps = prepare_grants(survey);
+    steps.extend(slot_grants(survey));
+    steps
+}
+
+/// Workers whose prepare items are under way.
+#[must_use]
+pub fn prepares_used(survey: &Survey<'_>) -> usize {
+    survey
+        .of_type(MachineType::Worker)
+        .filter(|p| {
+            p.row.reach == Some(Phase::Prepare) && p.in_flight() && p.progress(Phase::Prepare) == Progress::Open
+        })
+        .count()
+}
+
+fn prepare_grants(survey: &Survey<'_>) -> Vec<Step> {
+    let most = survey.spec.max_worker_prepare_count as usize;
+    let mut free = most.saturating_sub(prepares_used(survey));
+    let mut steps = Vec::new();
+    let due = |p: &&Position<'_>| survey.joined(p) && p.row.reach.is_none() && p.available();
+    for position in survey.machines.iter().filter(due) {
+        if position.row.spec.machine_type == MachineType::Worker && position.progress(Phase::Prepare) == Progress::Open
+        {
+            if free == 0 {
+                continue;
+            }
+            free -= 1;
+        }
+        steps.push(grant(survey, position, Phase::Prepare));
+    }
+    steps
+}
+
+/// The phase this machine would be granted a slot for, if it is ready to take one.
+#[must_use]
+pub fn wants_slot(survey: &Survey<'_>, position: &Position<'_>) -> Option<Phase> {
+    if !survey.joined(position) || position.row.slot.is_some() || position.row.revoked {
+        return None;
+    }
+    if safety::needs_reconfigure(survey, position) {
+        return Some(Phase::Reconfigure);
+    }
+    let prepared = position.row.reach.is_some() && position.progress(Phase::Prepare) == Progress::Done;
+    (prepared && !position.ready_once() && position.trouble().is_none()).then_some(Phase::Deploy)
+}
+
+fn slot_grants(survey: &Survey<'_>) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut workers_free = safety::worker_slots_max(survey).saturating_sub(safety::worker_slots_used(survey));
+    for position in &survey.machines {
+        let Some(phase) = wants_slot(survey, position) else { continue };
+        if !position.available() || safety::may_take_slot(survey, position).is_err() {
+            continue;
+        }
+        match position.row.spec.machine_type {
+            // One is enough: the survey does not know of it yet, so the next must wait for the next round.
+            MachineType::Control => return vec![grant(survey, position, phase)],
+            MachineType::Worker if workers_free > 0 => {
+                workers_free -= 1;
+                steps.push(grant(survey, position, phase));
+            }
+            MachineType::Worker | MachineType::Unassigned => {}
+        }
+    }
+    steps
+}
+
+fn grant(survey: &Survey<'_>, position: &Position<'_>, phase: Phase) -> Step {
+    let cluster = survey.cluster.name.as_str();
+    let own = &position.row.name;
+    let ready = |row: &crate::facts::MachineRow| row.ready_at.is_some() || row.name == *own;
+    let set = match phase {
+        Phase::Prepare => control_set(survey.facts, cluster, |_| true),
+        Phase::Deploy if position.row.spec.machine_type == MachineType::Control => {
+            control_set(survey.facts, cluster, ready)
+        }
+        Phase::Deploy => control_set(survey.facts, cluster, |row| row.ready_at.is_some()),
+        Phase::Reconfigure => control_set(survey.facts, cluster, |row| survey.cluster.control_set.contains(&row.name)),
+    };
+    Step::Grant { machine: own.clone(), phase, set }
+}
+
+fn may_close(survey: &Survey<'_>) -> bool {
+    let everyone = why_not_started(survey).is_none();
+    everyone
+        && survey
+            .machines
+            .iter()
+            .filter(|position| survey.joined(position) && !position.row.revoked)
+            .all(|position| position.is_ready() && !safety::needs_reconfigure(survey, position))
+}

@@ -1,0 +1,136 @@
+//! The items of one machine: templates of its type, its own overwrites, early variables replaced, hashed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use muster_proto::{
+    hash::item_hash,
+    model::{AssignedItem, ClusterSpec, MachineName, MachineType, Phase, StateItem},
+    variables::{VERBATIM_PARAM, replace_early},
+};
+
+use crate::facts::{ControlSet, Draft, Facts, Items, MachineRow};
+
+/// Resolves the items of every machine whose inputs changed since they were last resolved.
+pub fn refresh(draft: &mut Draft<'_>) {
+    let provisional = provisional_sets(draft);
+    let stale: Vec<(MachineName, Items)> = draft
+        .machines
+        .values()
+        .filter_map(|machine| {
+            let spec = draft.spec_of(machine)?;
+            let sets = sets_of(machine, provisional.get(machine.spec.cluster_name.as_str()));
+            let known = draft.live.machines.get(&machine.name).and_then(|live| live.items.as_deref());
+            let fresh = known.is_some_and(|known| is_fresh(known, spec, machine, &sets));
+            (!fresh).then(|| (machine.name.clone(), resolve_all(spec, machine, sets)))
+        })
+        .collect();
+    for (name, items) in stale {
+        draft.live_mut(&name).items = Some(Arc::new(items));
+    }
+}
+
+/// What `${cluster.controlPlaneNodes}` would be for a phase granted now: every control machine that has reported, in
+/// the order of upgrades.
+#[must_use]
+pub fn control_set(facts: &Facts, cluster: &str, only: impl Fn(&MachineRow) -> bool) -> ControlSet {
+    let mut controls: Vec<&MachineRow> = facts
+        .machines
+        .values()
+        .map(|machine| &**machine)
+        .filter(|machine| machine.spec.cluster_name.as_str() == cluster)
+        .filter(|machine| machine.spec.machine_type == MachineType::Control && machine.reported() && only(machine))
+        .collect();
+    controls.sort_by_key(|machine| (machine.spec.upgrade_index, &machine.name));
+    ControlSet {
+        addresses: controls.iter().filter_map(|machine| machine.internal_ip()).collect::<Vec<_>>().join(","),
+        names: controls.into_iter().map(|machine| machine.name.clone()).collect(),
+    }
+}
+
+fn provisional_sets(facts: &Facts) -> BTreeMap<String, ControlSet> {
+    facts.clusters.keys().map(|name| (name.to_string(), control_set(facts, name.as_str(), |_| true))).collect()
+}
+
+/// The set each phase sees: the frozen one, or what it would be now.
+fn sets_of(machine: &MachineRow, provisional: Option<&ControlSet>) -> BTreeMap<Phase, ControlSet> {
+    Phase::ALL
+        .iter()
+        .filter_map(|phase| Some((*phase, machine.control_sets.get(phase).or(provisional)?.clone())))
+        .collect()
+}
+
+fn hostname(machine: &MachineRow) -> &str {
+    machine.host.as_ref().map_or("", |host| host.hostname.as_str())
+}
+
+fn is_fresh(known: &Items, spec: &Arc<ClusterSpec>, machine: &MachineRow, sets: &BTreeMap<Phase, ControlSet>) -> bool {
+    Arc::ptr_eq(&known.spec, spec)
+        && known.machine == machine.spec
+        && known.hostname == hostname(machine)
+        && known.control_sets == *sets
+}
+
+fn resolve_all(spec: &Arc<ClusterSpec>, machine: &MachineRow, sets: BTreeMap<Phase, ControlSet>) -> Items {
+    let mut values = BTreeMap::from([
+        ("machine.name", machine.name.to_string()),
+        ("cluster.name", machine.spec.cluster_name.to_string()),
+        ("cluster.release", spec.release.clone()),
+    ]);
+    if machine.host.is_some() {
+        values.insert("machine.hostname", hostname(machine).to_owned());
+    }
+    let mut templates: Vec<&StateItem> = spec.items(machine.spec.machine_type).iter().collect();
+    templates.sort_by_key(|item| item.phase);
+    let resolved = templates
+        .into_iter()
+        .map(|template| {
+            let set = sets.get(&template.phase).map(|set| set.addresses.clone()).unwrap_or_default();
+            values.insert("cluster.controlPlaneNodes", set);
+            resolve(template, machine, &values)
+        })
+        .collect();
+    Items {
+        spec: Arc::clone(spec),
+        machine: machine.spec.clone(),
+        hostname: hostname(machine).to_owned(),
+        control_sets: sets,
+        resolved,
+    }
+}
+
+fn resolve(
+    template: &StateItem,
+    machine: &MachineRow,
+    values: &BTreeMap<&str, String>,
+) -> Result<AssignedItem, String> {
+    let overwrites = machine.spec.state_items_overwrites.get(&template.name);
+    let names: BTreeSet<&String> =
+        template.params.keys().chain(overwrites.into_iter().flat_map(BTreeMap::keys)).collect();
+    let mut params = BTreeMap::new();
+    for name in names {
+        let text = overwrites.and_then(|own| own.get(name)).or_else(|| template.params.get(name));
+        let text = text.map(String::as_str).unwrap_or_default();
+        let value = if name == VERBATIM_PARAM {
+            text.to_owned()
+        } else {
+            replace_early(text, values).map_err(|error| format!("item {}, param {name}: {error}", template.name))?
+        };
+        params.insert(name.clone(), value);
+    }
+    let runner = template.runner.as_str();
+    Ok(AssignedItem {
+        hash: item_hash(&template.name, runner, &template.version, &params, template.phase),
+        name: template.name.clone(),
+        runner: runner.to_owned(),
+        version: template.version.clone(),
+        params,
+        phase: template.phase,
+        timeout_ms: template.timeout_ms,
+        retries: template.retries,
+        on_interrupt: template.on_interrupt,
+        cleared_attempts: 0,
+    })
+}

@@ -1,0 +1,26 @@
+//! Who may go when. PURE: functions of the facts and of the time given. The core (`core.rs`) asks, and acts on the
+//! answers.
+//!
+//! [`survey`](survey::Survey) looks at one cluster once; [`safety`] says what may start; [`deploy`] turns that into
+//! steps; [`blocked`] says why a machine does not move; [`assign`] makes the list a machine gets.
+
+pub mod assign;
+pub mod blocked;
+pub mod deploy;
+pub mod items;
+pub mod safety;
+pub mod survey;
+pub mod waves;
+
+/// What an operator may set for the whole coordinator.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// A machine not heard of for so long is Lost, in milliseconds.
+    pub lost_after_ms: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { lost_after_ms: 30_000 }
+    }
+}

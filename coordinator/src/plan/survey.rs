@@ -1,0 +1,276 @@
+//! One look at a cluster: where every machine of it stands. Made once per decision, read by everything in `plan`.
+
+use std::collections::BTreeMap;
+
+use muster_proto::model::{
+    AssignedItem, ClusterName, ClusterSpec, Counts, MachineName, MachineType, Now, Phase, Standing,
+};
+
+use super::Limits;
+use crate::facts::{ClusterRow, Facts, MachineLive, MachineRow, RolloutRow};
+
+/// The states of a machine, exactly as LCM names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// No InternalIP, or of type `unassigned`.
+    Uninitialized,
+    /// Nothing assigned yet.
+    Pending,
+    /// Has its prepare items, or waits its turn with them done.
+    Prepare,
+    /// Has its deploy items, not all done.
+    Deploy,
+    /// Has its reconfigure items, not all done.
+    Reconfigure,
+    /// All done.
+    Ready,
+}
+
+impl State {
+    /// The name operators know.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Uninitialized => "Uninitialized",
+            Self::Pending => "Pending",
+            Self::Prepare => "Prepare",
+            Self::Deploy => "Deploy",
+            Self::Reconfigure => "Reconfigure",
+            Self::Ready => "Ready",
+        }
+    }
+}
+
+/// How far the items of one phase are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress<'a> {
+    /// All done, or none there.
+    Done,
+    /// Some are due or running, and nothing stands in their way.
+    Open,
+    /// This one failed for good.
+    Failed(&'a AssignedItem),
+    /// Of this one nobody knows what became.
+    Held(&'a AssignedItem),
+}
+
+/// Where one machine stands.
+#[derive(Clone, Debug)]
+pub struct Position<'a> {
+    /// Its row.
+    pub row: &'a MachineRow,
+    /// What is known while the process lives.
+    pub live: Option<&'a MachineLive>,
+    /// Its items in the order they run; the variable without a value, and where, if they cannot be resolved.
+    pub items: Result<&'a [AssignedItem], &'a str>,
+    /// Not heard of for longer than the limit.
+    pub lost: bool,
+}
+
+impl<'a> Position<'a> {
+    /// One machine alone.
+    #[must_use]
+    pub fn of(facts: &'a Facts, row: &'a MachineRow, limits: &Limits, now: Now) -> Self {
+        let live = facts.live.machines.get(&row.name);
+        let items = match live.and_then(|live| live.items.as_deref()) {
+            None => Ok(&[][..]),
+            Some(items) => items.resolved.as_ref().map(Vec::as_slice).map_err(String::as_str),
+        };
+        let connected = live.is_some_and(|live| live.session.is_some());
+        let heard = live.and_then(|live| live.heard_mono_ms).unwrap_or(facts.live.started_mono_ms);
+        let silent_ms = now.mono_ms.saturating_sub(heard);
+        let lost = row.host.is_some() && !row.revoked && silent_ms >= limits.lost_after_ms;
+        debug_assert!(!connected || heard >= facts.live.started_mono_ms);
+        Self { row, live, items, lost }
+    }
+
+    /// Does it have a stream now?
+    #[must_use]
+    pub fn connected(&self) -> bool {
+        self.live.is_some_and(|live| live.session.is_some())
+    }
+
+    /// Where an item stands, an operator's verdicts included.
+    #[must_use]
+    pub fn standing(&self, item: &AssignedItem) -> Standing {
+        let verdict = self.row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
+        if verdict.is_some_and(|verdict| verdict.left_out.is_some()) {
+            return Standing::Done;
+        }
+        let cleared = verdict.map_or(0, |verdict| verdict.cleared_attempts);
+        let status = self.row.statuses.get(&item.name).map(|status| &**status);
+        Standing::of(item.hash, item.retries, cleared, item.on_interrupt, status)
+    }
+
+    /// How far the items of `phase` are.
+    #[must_use]
+    pub fn progress(&self, phase: Phase) -> Progress<'a> {
+        let Ok(items) = self.items else { return Progress::Open };
+        let mut open = false;
+        for item in items.iter().filter(|item| item.phase == phase) {
+            match self.standing(item) {
+                Standing::Done => {}
+                Standing::Due { .. } | Standing::Running { .. } => open = true,
+                Standing::Failed => return Progress::Failed(item),
+                Standing::Held => return Progress::Held(item),
+            }
+        }
+        if open { Progress::Open } else { Progress::Done }
+    }
+
+    /// The first item, of the phases its list reaches, that a person must decide about.
+    #[must_use]
+    pub fn trouble(&self) -> Option<Progress<'a>> {
+        let reach = self.row.reach?;
+        Phase::ALL
+            .iter()
+            .filter(|phase| **phase <= reach)
+            .map(|phase| self.progress(*phase))
+            .find(|progress| matches!(progress, Progress::Failed(_) | Progress::Held(_)))
+    }
+
+    /// Did an item fail for good?
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        matches!(self.trouble(), Some(Progress::Failed(_)))
+    }
+
+    /// Are all items of the phases its list reaches done?
+    #[must_use]
+    pub fn all_done(&self) -> bool {
+        let reach = self.row.reach;
+        reach.is_some() && Phase::ALL.iter().all(|p| Some(*p) > reach || self.progress(*p) == Progress::Done)
+    }
+
+    /// Its state (domain.md §1, decided in that order).
+    #[must_use]
+    pub fn state(&self) -> State {
+        if self.row.internal_ip().is_none() || self.row.spec.machine_type == MachineType::Unassigned {
+            return State::Uninitialized;
+        }
+        let Some(reach) = self.row.reach else { return State::Pending };
+        match reach {
+            Phase::Prepare => State::Prepare,
+            Phase::Deploy | Phase::Reconfigure if self.row.slot.is_none() && self.ready_once() => State::Ready,
+            Phase::Deploy => State::Deploy,
+            Phase::Reconfigure => State::Reconfigure,
+        }
+    }
+
+    /// Has it been Ready with the deployment it has?
+    #[must_use]
+    pub const fn ready_once(&self) -> bool {
+        self.row.ready_at.is_some()
+    }
+
+    /// Ready, and nothing more to be done?
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.state() == State::Ready
+    }
+
+    /// Can it be given work now: enrolled, known, with us, and nothing of its own in the way?
+    #[must_use]
+    pub fn available(&self) -> bool {
+        self.row.reported()
+            && self.connected()
+            && !self.lost
+            && self.items.is_ok()
+            && self.row.assigned.refused.is_none()
+            && self.live.is_none_or(|live| live.agent_blocked.is_none())
+    }
+
+    /// Is the machine at work, as far as is known?
+    #[must_use]
+    pub fn in_flight(&self) -> bool {
+        let reach = self.row.reach;
+        let may_run = self.row.slot.is_some() || reach == Some(Phase::Prepare);
+        may_run && !self.all_done() && self.trouble().is_none() && !self.lost
+    }
+}
+
+/// A cluster at one moment.
+#[derive(Debug)]
+pub struct Survey<'a> {
+    /// The facts it was made from.
+    pub facts: &'a Facts,
+    /// The cluster.
+    pub cluster: &'a ClusterRow,
+    /// Its newest spec.
+    pub spec: &'a ClusterSpec,
+    /// The rollout that has not ended.
+    pub rollout: Option<&'a RolloutRow>,
+    /// Its machines in the order in which they go: control before worker, then `upgradeIndex`, then name.
+    pub machines: Vec<Position<'a>>,
+    /// Failures that count against the budget.
+    pub failures: Counts,
+    /// Machines enrolled before this start that have not said Hello yet, while they are waited for.
+    pub gathering: Vec<&'a MachineName>,
+}
+
+impl<'a> Survey<'a> {
+    /// Looks at one cluster. None if there is no such cluster.
+    #[must_use]
+    pub fn of(facts: &'a Facts, cluster: &ClusterName, limits: &Limits, now: Now) -> Option<Self> {
+        let row = &**facts.clusters.get(cluster)?;
+        let spec = &**facts.spec(cluster)?;
+        let rollout = facts.open_rollout(cluster).map(|rollout| &**rollout);
+        let mut machines: Vec<_> =
+            facts.machines_of(&row.name).map(|machine| Position::of(facts, machine, limits, now)).collect();
+        machines.sort_by_key(|p| (p.row.spec.machine_type, p.row.spec.upgrade_index, &p.row.name));
+        let mut failures = Counts { control: 0, worker: 0 };
+        for position in machines.iter().filter(|p| rollout.is_some_and(|r| p.row.rollout.as_ref() == Some(&r.name))) {
+            if position.failed() || (position.lost && position.row.slot.is_some()) {
+                match position.row.spec.machine_type {
+                    MachineType::Control => failures.control += 1,
+                    MachineType::Worker => failures.worker += 1,
+                    MachineType::Unassigned => {}
+                }
+            }
+        }
+        let waited_ms = now.mono_ms.saturating_sub(facts.live.started_mono_ms);
+        let gathering = if facts.meta.recovering || waited_ms < limits.lost_after_ms {
+            facts.live.awaited.iter().collect()
+        } else {
+            Vec::new()
+        };
+        Some(Self { facts, cluster: row, spec, rollout, machines, failures, gathering })
+    }
+
+    /// Is the machine part of the open rollout?
+    #[must_use]
+    pub fn joined(&self, position: &Position<'_>) -> bool {
+        self.rollout.is_some_and(|rollout| position.row.rollout.as_ref() == Some(&rollout.name))
+    }
+
+    /// Machines of a type that are in the cluster, in order.
+    pub fn of_type(&self, machine_type: MachineType) -> impl Iterator<Item = &Position<'a>> {
+        self.machines.iter().filter(move |position| position.row.spec.machine_type == machine_type)
+    }
+
+    /// How many machines of each type have reported.
+    #[must_use]
+    pub fn reported(&self) -> Counts {
+        let count = |machine_type| {
+            u32::try_from(self.of_type(machine_type).filter(|position| position.row.reported()).count())
+                .unwrap_or(u32::MAX)
+        };
+        Counts { control: count(MachineType::Control), worker: count(MachineType::Worker) }
+    }
+
+    /// How many machines of each type are declared by documents of their own.
+    #[must_use]
+    pub fn declared(&self) -> Counts {
+        let count = |machine_type| {
+            u32::try_from(self.of_type(machine_type).filter(|position| position.row.declared).count())
+                .unwrap_or(u32::MAX)
+        };
+        Counts { control: count(MachineType::Control), worker: count(MachineType::Worker) }
+    }
+}
+
+/// Surveys of all clusters, by name.
+#[must_use]
+pub fn all<'a>(facts: &'a Facts, limits: &Limits, now: Now) -> BTreeMap<&'a ClusterName, Survey<'a>> {
+    facts.clusters.keys().filter_map(|name| Some((name, Survey::of(facts, name, limits, now)?))).collect()
+}

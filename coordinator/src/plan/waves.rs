@@ -1,0 +1,78 @@
+//! `musterctl plan`: who goes when, and why not now.
+
+use muster_proto::{
+    model::{MachineType, Phase},
+    resource::{Plan, PlannedMachine, Wave},
+};
+
+use super::{
+    blocked,
+    safety::worker_slots_max,
+    survey::{Position, Progress, Survey},
+};
+
+/// Everything that is yet to be done in a cluster, in the order in which it will be.
+#[must_use]
+pub fn plan(survey: &Survey<'_>) -> Plan {
+    let mut waves = Vec::new();
+    for (phase, machine_type) in [
+        (Phase::Prepare, MachineType::Control),
+        (Phase::Prepare, MachineType::Worker),
+        (Phase::Deploy, MachineType::Control),
+        (Phase::Reconfigure, MachineType::Control),
+        (Phase::Deploy, MachineType::Worker),
+        (Phase::Reconfigure, MachineType::Worker),
+    ] {
+        let machines: Vec<PlannedMachine> =
+            survey.of_type(machine_type).filter_map(|position| planned(survey, position, phase)).collect();
+        if machines.is_empty() {
+            continue;
+        }
+        let number = u32::try_from(waves.len()).unwrap_or(u32::MAX).saturating_add(1);
+        waves.push(Wave { number, phase, machine_type, at_once: at_once(survey, phase, machine_type), machines });
+    }
+    Plan { cluster: survey.cluster.name.to_string(), blocked: blocked::of_cluster(survey), waves }
+}
+
+fn at_once(survey: &Survey<'_>, phase: Phase, machine_type: MachineType) -> u32 {
+    match (machine_type, phase) {
+        (MachineType::Control, Phase::Prepare) => {
+            u32::try_from(survey.of_type(MachineType::Control).count()).unwrap_or(u32::MAX)
+        }
+        (MachineType::Worker, Phase::Prepare) => survey.spec.max_worker_prepare_count,
+        (MachineType::Worker, Phase::Deploy | Phase::Reconfigure) => {
+            u32::try_from(worker_slots_max(survey)).unwrap_or(u32::MAX)
+        }
+        (MachineType::Control | MachineType::Unassigned, _) => 1,
+    }
+}
+
+fn planned(survey: &Survey<'_>, position: &Position<'_>, phase: Phase) -> Option<PlannedMachine> {
+    let items = position.items.ok()?;
+    let through = match phase {
+        Phase::Reconfigure => !reconfigure_ahead(survey, position),
+        Phase::Prepare | Phase::Deploy => position.ready_once() || position.progress(phase) == Progress::Done,
+    };
+    let items: Vec<String> =
+        items.iter().filter(|item| item.phase == phase).map(|item| item.name.to_string()).collect();
+    if through || items.is_empty() || position.row.revoked {
+        return None;
+    }
+    Some(PlannedMachine {
+        name: position.row.name.to_string(),
+        state: position.state().as_str().to_owned(),
+        items,
+        blocked: blocked::of_machine(survey, position),
+    })
+}
+
+/// Will the control set that a machine saw at its deployment be another one than the complete set? True for every
+/// control machine but the last; workers only go when the set is complete.
+fn reconfigure_ahead(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    if !survey.cluster.control_set.is_empty() && position.ready_once() {
+        return super::safety::needs_reconfigure(survey, position);
+    }
+    let last = survey.of_type(MachineType::Control).filter(|other| !other.row.revoked).last();
+    position.row.spec.machine_type == MachineType::Control
+        && last.is_some_and(|last| last.row.name != position.row.name)
+}
