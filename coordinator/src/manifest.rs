@@ -1,1 +1,226 @@
-//! (being written)
+//! YAML text -> specs, with line, column and path for every fault. Called by the Fleet service for `apply` (dry runs
+//! included). Pure: it reads nothing but its arguments and changes nothing; the same text always gives the same answer.
+
+mod cluster;
+mod fault;
+mod item;
+mod machine;
+mod params;
+mod read;
+mod tree;
+
+use std::{collections::BTreeMap, fmt::Display};
+
+use muster_proto::model::{ClusterName, ClusterSpec, MachineName, MachineSpec};
+
+pub use self::{
+    cluster::{MACHINES_MAX, TOKEN_TTL_MAX_MS},
+    fault::{FAULTS_MAX, Fault},
+    read::TEXT_BYTES_MAX,
+    tree::{DEPTH_MAX, NODES_MAX},
+};
+use self::{
+    fault::{Faults, Position, shown},
+    machine::Clusters,
+    read::{Fields, Free, LATER, Map, Spot},
+    tree::Node,
+};
+
+/// The one `apiVersion` of this release.
+pub const API_VERSION: &str = "muster/v1alpha1";
+/// Longest text of all sources together (reliability.md, "Bad input").
+pub const TEXT_ALL_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Most annotations of one document, keys and values together: what Kubernetes takes for a node.
+pub const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
+/// Longest key of an annotation: 253 bytes of prefix, `/`, 63 bytes of name.
+const ANNOTATION_KEY_BYTES_MAX: usize = 253 + 1 + 63;
+
+const DOCUMENT: Fields = Fields { known: &["apiVersion", "kind", "metadata", "spec"], later: &[] };
+const METADATA: Fields = Fields { known: &["name", "annotations"], later: &["labels"] };
+const KINDS: Fields = Fields { known: &["Cluster", "Machine"], later: &["UpdateGroup", "Release"] };
+
+/// One file, or whatever else the operator gave a text by.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// As the operator named it, for messages.
+    pub name: &'a str,
+    /// YAML, one document or several.
+    pub text: &'a str,
+}
+
+/// Free notes on a cluster or machine.
+pub type Annotations = BTreeMap<String, String>;
+
+/// What the sources want, free of faults.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Manifest {
+    /// The clusters.
+    pub clusters: BTreeMap<ClusterName, (ClusterSpec, Annotations)>,
+    /// The machines that were declared by name.
+    pub machines: BTreeMap<MachineName, (MachineSpec, Annotations)>,
+}
+
+/// A document whose kind is known.
+struct Document<'n> {
+    file: usize,
+    root: Map<'n>,
+}
+
+/// What could be read of the documents of one kind, by name.
+type Found<N, S> = BTreeMap<N, (Option<S>, Option<Annotations>)>;
+
+/// Reads all sources as one manifest; their order means nothing. `known` = clusters already recorded, for machines
+/// that refer to them.
+///
+/// # Errors
+/// Every fault found, in the order of the text; at most [`FAULTS_MAX`] and one that counts the rest.
+pub fn parse(sources: &[Source<'_>], known: &BTreeMap<ClusterName, ClusterSpec>) -> Result<Manifest, Vec<Fault>> {
+    let mut faults = Faults::new(sources.iter().map(|source| source.name).collect());
+    let trees = trees(sources, &mut faults);
+    let (mut clusters, mut machines) = (Vec::new(), Vec::new());
+    let mut complete = true;
+    for (file, tree) in &trees {
+        faults.enter(*file);
+        match tree.as_ref().and_then(|tree| kind_of(tree, &mut faults)) {
+            Some((Kind::Cluster, root)) => clusters.push(Document { file: *file, root }),
+            Some((Kind::Machine, root)) => machines.push(Document { file: *file, root }),
+            None => complete = false,
+        }
+    }
+    let declared = read_all(&clusters, &mut faults, cluster::read);
+    let complete = complete && declared.len() == clusters.len();
+    let lookup = Clusters { declared: &declared, known, complete };
+    let machines = read_all(&machines, &mut faults, |spot, faults| machine::read(spot, &lookup, faults));
+    if faults.count() > 0 {
+        return Err(faults.finish());
+    }
+    Ok(Manifest { clusters: faultless(declared), machines: faultless(machines) })
+}
+
+/// The documents of all sources, with the number of their source. `None` = one that could not be read.
+fn trees<'s>(sources: &[Source<'s>], faults: &mut Faults<'_>) -> Vec<(usize, Option<Node<'s>>)> {
+    let mut trees = Vec::new();
+    let mut nodes = 0;
+    let mut bytes = 0usize;
+    if sources.is_empty() {
+        faults.add(Position::START, "", "no manifest", "at least one file");
+    }
+    for (file, Source { text, .. }) in sources.iter().enumerate() {
+        faults.enter(file);
+        bytes = bytes.saturating_add(text.len());
+        if bytes > TEXT_ALL_BYTES_MAX {
+            let expected = format!("at most {} MiB in one apply", TEXT_ALL_BYTES_MAX / (1024 * 1024));
+            faults.add(Position::START, "", "the manifest is too long", expected);
+            trees.push((file, None));
+        } else if let Some(at) = text.find('\0') {
+            faults.add(Position::of_byte(text, at), "", "a NUL character", "text without it");
+            trees.push((file, None));
+        } else {
+            let before = trees.len();
+            let documents = tree::documents(text, &mut nodes, faults).into_iter();
+            trees
+                .extend(documents.filter(|tree| !tree.as_ref().is_some_and(Node::is_nothing)).map(|tree| (file, tree)));
+            if trees.len() == before {
+                faults.add(
+                    Position::START,
+                    "",
+                    "the file is empty",
+                    "a document with apiVersion, kind, metadata and spec",
+                );
+            }
+        }
+    }
+    trees
+}
+
+/// The kinds of this release.
+enum Kind {
+    Cluster,
+    Machine,
+}
+
+/// What a document is; `None` = its head has faults.
+fn kind_of<'n>(tree: &'n Node<'n>, faults: &mut Faults<'_>) -> Option<(Kind, Map<'n>)> {
+    let root = Spot::root(tree).map(faults, &DOCUMENT)?;
+    let version = root.required(faults, "apiVersion").and_then(|spot| {
+        let text = spot.text(faults)?;
+        if text != API_VERSION {
+            spot.unknown(faults, &format!("unknown apiVersion '{}'", shown(text)), &[API_VERSION]);
+        }
+        (text == API_VERSION).then_some(())
+    });
+    let kind = root.required(faults, "kind").and_then(|spot| match spot.text(faults)? {
+        "Cluster" => Some(Kind::Cluster),
+        "Machine" => Some(Kind::Machine),
+        later if KINDS.later.contains(&later) => {
+            spot.fault(faults, format!("kind '{later}' is {LATER}"), "the document left out");
+            None
+        }
+        other => {
+            spot.unknown(faults, &format!("unknown kind '{}'", shown(other)), KINDS.known);
+            None
+        }
+    });
+    version.and(kind).map(|kind| (kind, root))
+}
+
+/// The documents of one kind.
+fn read_all<'n, N, S>(
+    documents: &[Document<'n>],
+    faults: &mut Faults<'_>,
+    read: impl Fn(&Spot<'n>, &mut Faults<'_>) -> Option<S>,
+) -> Found<N, S>
+where
+    N: TryFrom<String> + Ord + Clone + Display,
+{
+    let mut found = Found::new();
+    let mut firsts: BTreeMap<N, String> = BTreeMap::new();
+    for Document { file, root } in documents {
+        faults.enter(*file);
+        let metadata = root.required(faults, "metadata").and_then(|spot| spot.map(faults, &METADATA));
+        let name_spot = metadata.as_ref().and_then(|metadata| metadata.required(faults, "name"));
+        let name = name_spot.as_ref().and_then(|spot| spot.label::<N>(faults));
+        let annotations = match &metadata {
+            Some(metadata) => metadata.or("annotations", Annotations::new(), |spot| annotations(&spot, faults)),
+            None => None,
+        };
+        let spec = root.required(faults, "spec").and_then(|spot| read(&spot, faults));
+        let (Some(spot), Some(name)) = (name_spot, name) else { continue };
+        if let Some(first) = firsts.get(&name) {
+            spot.fault(faults, format!("a second document for '{name}'"), format!("one; the first is at {first}"));
+        } else {
+            firsts.insert(name.clone(), format!("{}:{}", faults.name(*file), spot.at().line));
+            found.insert(name, (spec, annotations));
+        }
+    }
+    found
+}
+
+/// What was read without a fault.
+fn faultless<N: Ord, S>(found: Found<N, S>) -> BTreeMap<N, (S, Annotations)> {
+    found.into_iter().filter_map(|(name, (spec, annotations))| Some((name, (spec?, annotations?)))).collect()
+}
+
+/// `metadata.annotations`. Values may hold anything, so no message repeats one.
+fn annotations(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Annotations> {
+    let before = faults.count();
+    let mut all = Annotations::new();
+    let mut bytes = 0;
+    for Free { key, key_at, value } in spot.free(faults)? {
+        let letters = key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'/'));
+        if !letters || key.is_empty() || key.len() > ANNOTATION_KEY_BYTES_MAX {
+            faults.add(key_at, &value.path, "not an annotation's key", "letters, digits, '.', '_', '-' and one '/'");
+        }
+        if let Some(text) = value.text(faults) {
+            bytes += key.len() + text.len();
+            all.insert(key.to_owned(), text.to_owned());
+        }
+    }
+    if bytes > ANNOTATIONS_BYTES_MAX {
+        spot.fault(faults, "too long annotations", format!("at most {} KiB together", ANNOTATIONS_BYTES_MAX / 1024));
+    }
+    (faults.count() == before).then_some(all)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+//! What is wrong with a manifest, and the list in which the faults of one `parse` are gathered. Text from the manifest
+//! enters a message only through [`shown`]; values of params and annotations never do: they may be secrets.
+
+use std::fmt;
+
+/// Most faults told of at once; a last one says how many more there are.
+pub const FAULTS_MAX: usize = 100;
+/// Longest piece of the manifest's own text in a message, in characters.
+const SHOWN_CHARS_MAX: usize = 64;
+
+/// One fault of a manifest, with its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Name of the source, as the operator gave it.
+    pub file: String,
+    /// Line, from 1.
+    pub line: u32,
+    /// Column, from 1, in characters.
+    pub column: u32,
+    /// The field, `spec.machineTypes.control[2].params.sha256`; empty: the document or the file as a whole.
+    pub path: String,
+    /// What is wrong.
+    pub problem: String,
+    /// What would be right; may be empty.
+    pub expected: String,
+    /// The nearest known name, where one is near; else empty.
+    pub nearest: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}: ", self.file, self.line, self.column)?;
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        f.write_str(&self.problem)?;
+        if !self.expected.is_empty() {
+            write!(f, "; expected {}", self.expected)?;
+        }
+        if !self.nearest.is_empty() {
+            write!(f, "; did you mean '{}'?", self.nearest)?;
+        }
+        Ok(())
+    }
+}
+
+/// A place in a text; both count from 1, the column in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Position {
+    pub(super) line: u32,
+    pub(super) column: u32,
+}
+
+impl Position {
+    /// Where a text begins.
+    pub(super) const START: Self = Self { line: 1, column: 1 };
+
+    /// The place of the byte `at` of `text`.
+    pub(super) fn of_byte(text: &str, at: usize) -> Self {
+        let before = text.get(..at).unwrap_or_default();
+        let line = before.matches('\n').count() + 1;
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        Self { line: saturated(line), column: saturated(column) }
+    }
+}
+
+/// A count as it is written into a [`Fault`].
+pub(super) fn saturated(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// The faults found so far.
+pub(super) struct Faults<'a> {
+    names: Vec<&'a str>,
+    file: usize,
+    found: Vec<(usize, Fault)>,
+    left_out: usize,
+}
+
+impl<'a> Faults<'a> {
+    /// None yet, in sources of these names.
+    pub(super) const fn new(names: Vec<&'a str>) -> Self {
+        Self { names, file: 0, found: Vec::new(), left_out: 0 }
+    }
+
+    /// The faults that follow are in this source.
+    pub(super) const fn enter(&mut self, file: usize) {
+        self.file = file;
+    }
+
+    /// Name of a source, fit for a message.
+    pub(super) fn name(&self, file: usize) -> String {
+        shown(self.names.get(file).copied().unwrap_or_default())
+    }
+
+    /// How many were found, told of or not.
+    pub(super) const fn count(&self) -> usize {
+        self.found.len() + self.left_out
+    }
+
+    /// One more fault.
+    pub(super) fn add(&mut self, at: Position, path: &str, problem: impl Into<String>, expected: impl Into<String>) {
+        self.add_near(at, path, problem, expected, None);
+    }
+
+    /// One more fault, with the name that was perhaps meant.
+    pub(super) fn add_near(
+        &mut self,
+        at: Position,
+        path: &str,
+        problem: impl Into<String>,
+        expected: impl Into<String>,
+        nearest: Option<&str>,
+    ) {
+        if self.found.len() == FAULTS_MAX {
+            self.left_out += 1;
+            return;
+        }
+        let fault = Fault {
+            file: self.name(self.file),
+            line: at.line,
+            column: at.column,
+            path: path.to_owned(),
+            problem: problem.into(),
+            expected: expected.into(),
+            nearest: nearest.unwrap_or_default().to_owned(),
+        };
+        self.found.push((self.file, fault));
+    }
+
+    /// All of them in the order of the text.
+    pub(super) fn finish(mut self) -> Vec<Fault> {
+        self.found.sort_by_key(|(file, fault)| (*file, fault.line, fault.column));
+        let mut faults: Vec<Fault> = self.found.into_iter().map(|(_, fault)| fault).collect();
+        if self.left_out > 0
+            && let Some(last) = faults.last().cloned()
+        {
+            faults.push(Fault {
+                path: String::new(),
+                problem: format!("{} more faults are not shown", self.left_out),
+                expected: String::new(),
+                nearest: String::new(),
+                ..last
+            });
+        }
+        faults
+    }
+}
+
+/// A piece of the manifest's text as it may stand in a message: short, and without anything a terminal would obey.
+pub(super) fn shown(text: &str) -> String {
+    let mut safe = String::new();
+    for (count, c) in text.chars().enumerate() {
+        if count == SHOWN_CHARS_MAX {
+            safe.push('…');
+            break;
+        }
+        match c {
+            '\'' | '"' | '\\' => safe.push(c),
+            other => safe.extend(other.escape_debug()),
+        }
+    }
+    safe
+}
+
+/// The candidate that differs least from `word`, if it differs in no more than a third of its letters.
+pub(super) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
+    if word.chars().count() > SHOWN_CHARS_MAX {
+        return None;
+    }
+    let word = word.to_lowercase();
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::damerau_levenshtein(&word, &candidate.to_lowercase()), candidate))
+        .filter(|(distance, candidate)| *distance <= (candidate.len().max(word.len()) / 3).max(1))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}

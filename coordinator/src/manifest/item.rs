@@ -1,0 +1,143 @@
+//! StateItems: single ones, and what must hold of all items of a machine type together.
+
+use std::collections::BTreeMap;
+
+use muster_proto::{
+    MACHINE_ITEMS_BYTES_MAX,
+    convert::ITEMS_MAX,
+    model::{ItemName, Phase, RETRIES_DEFAULT, RETRIES_MAX, RunnerKind, StateItem, TIMEOUT_DEFAULT, TIMEOUT_MAX},
+};
+
+use super::{
+    fault::Faults,
+    params,
+    read::{Fields, Spot},
+};
+
+/// Fields of an item.
+pub(super) const ITEM: Fields = Fields {
+    known: &["name", "runner", "version", "phase", "params", "timeout", "retries", "onInterrupt", "disruptive"],
+    later: &[],
+};
+/// What an item takes on the wire besides its texts: hash, numbers, and the lengths and tags of the fields.
+const ITEM_OVERHEAD_BYTES: usize = 128;
+/// The same for a param.
+const PARAM_OVERHEAD_BYTES: usize = 16;
+
+/// The items of one machine type.
+pub(super) fn read_all(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Vec<StateItem>> {
+    let before = faults.count();
+    let spots = spot.list(faults)?;
+    if spots.is_empty() {
+        spot.fault(faults, "no items", "at least one item, or the machine type left out");
+    }
+    if spots.len() > ITEMS_MAX {
+        spot.fault(faults, "too many items", format!("at most {ITEMS_MAX}"));
+        return None;
+    }
+    let items: Vec<(&Spot<'_>, StateItem)> =
+        spots.iter().filter_map(|spot| read(spot, faults).map(|item| (spot, item))).collect();
+    names_differ(&items, faults);
+    reboots_are_last(&items, faults);
+    let items: Vec<StateItem> = items.into_iter().map(|(_, item)| item).collect();
+    fits(spot, items.iter(), faults);
+    (faults.count() == before).then_some(items)
+}
+
+fn read(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<StateItem> {
+    let map = spot.map(faults, &ITEM)?;
+    let name = map.required(faults, "name").and_then(|spot| spot.label::<ItemName>(faults));
+    let runner = map.required(faults, "runner").and_then(|spot| spot.word::<RunnerKind>(faults, "runner"));
+    let version = map.required(faults, "version").and_then(|spot| spot.line(faults));
+    let phase = map.required(faults, "phase").and_then(|spot| spot.word::<Phase>(faults, "phase"));
+    let params = map.or("params", BTreeMap::new(), |spot| params::read(&spot, runner, faults));
+    let timeout_max_ms = whole_ms(TIMEOUT_MAX);
+    let timeout_ms = map.or("timeout", whole_ms(TIMEOUT_DEFAULT), |spot| spot.duration_ms(faults, timeout_max_ms));
+    let retries = map.or("retries", RETRIES_DEFAULT, |spot| spot.number(faults, 0..=RETRIES_MAX));
+    let on_interrupt = map.or("onInterrupt", None, |spot| spot.word(faults, "answer to an interrupt").map(Some));
+    let disruptive = map.or("disruptive", None, |spot| spot.boolean(faults).map(Some));
+    if let (Some(runner), Some(wanted)) = (runner, disruptive) {
+        disruption_makes_sense(spot, runner, phase, wanted, faults);
+    }
+    if let Some(runner) = runner {
+        let given = map.get("params");
+        let (at, path) = given
+            .as_ref()
+            .map_or_else(|| (spot.at(), format!("{}.params", spot.path)), |at| (at.at(), at.path.clone()));
+        let names: Vec<&str> = given.as_ref().map(Spot::keys).unwrap_or_default();
+        params::complete(at, &path, runner, |name| names.contains(&name), faults);
+    }
+    let runner = runner?;
+    Some(StateItem {
+        name: name?,
+        runner,
+        version: version?.to_owned(),
+        params: params?,
+        phase: phase?,
+        timeout_ms: timeout_ms?,
+        retries: retries?,
+        on_interrupt: on_interrupt?.unwrap_or(runner.on_interrupt_default()),
+        disruptive: disruptive?,
+    })
+}
+
+fn whole_ms(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// An item of phase prepare runs without a drain, a reboot never does: who says otherwise errs.
+fn disruption_makes_sense(
+    spot: &Spot<'_>,
+    runner: RunnerKind,
+    phase: Option<Phase>,
+    disruptive: Option<bool>,
+    faults: &mut Faults<'_>,
+) {
+    let reboot = runner == RunnerKind::Reboot;
+    let (problem, expected) = match disruptive {
+        Some(false) if reboot => ("a reboot is always disruptive", "it left out"),
+        Some(true) if !reboot && phase == Some(Phase::Prepare) => {
+            ("items of phase prepare are never disruptive", "phase deploy, or it left out")
+        }
+        _ => return,
+    };
+    spot.child("disruptive").fault(faults, problem, expected);
+}
+
+fn names_differ(items: &[(&Spot<'_>, StateItem)], faults: &mut Faults<'_>) {
+    let mut seen: BTreeMap<&ItemName, u32> = BTreeMap::new();
+    for (spot, item) in items {
+        let name = spot.child("name");
+        if let Some(line) = seen.get(&item.name) {
+            name.fault(faults, "two items of one name", format!("another name; the first is at line {line}"));
+        } else {
+            seen.insert(&item.name, name.at().line);
+        }
+    }
+}
+
+/// What follows a reboot in its phase would run on a machine that is going down.
+fn reboots_are_last(items: &[(&Spot<'_>, StateItem)], faults: &mut Faults<'_>) {
+    for phase in Phase::ALL {
+        let of_phase: Vec<_> = items.iter().filter(|(_, item)| item.phase == *phase).collect();
+        for (spot, item) in of_phase.iter().rev().skip(1) {
+            if item.runner == RunnerKind::Reboot {
+                spot.fault(faults, "a reboot that is not last in its phase", format!("it as last item of {phase}"));
+            }
+        }
+    }
+}
+
+/// Do the items of one machine fit into one assignment?
+pub(super) fn fits<'i>(spot: &Spot<'_>, items: impl Iterator<Item = &'i StateItem>, faults: &mut Faults<'_>) {
+    let bytes: usize = items
+        .map(|item| {
+            let params = item.params.iter().map(|(key, value)| PARAM_OVERHEAD_BYTES + key.len() + value.len());
+            ITEM_OVERHEAD_BYTES + item.name.as_str().len() + item.version.len() + params.sum::<usize>()
+        })
+        .sum();
+    if bytes > MACHINE_ITEMS_BYTES_MAX {
+        let expected = format!("at most {} KiB for all items of a machine", MACHINE_ITEMS_BYTES_MAX / 1024);
+        spot.fault(faults, format!("the items are too long together: {} KiB", bytes.div_ceil(1024)), expected);
+    }
+}

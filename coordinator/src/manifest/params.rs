@@ -1,0 +1,266 @@
+//! What params each runner takes: one table, and the checks of single values.
+
+use std::collections::BTreeMap;
+
+use muster_proto::{
+    model::{PARAM_BYTES_MAX, RunnerKind, is_param_name},
+    variables::{self, VERBATIM_PARAM, VariableError},
+};
+
+use super::{
+    fault::{Faults, Position, nearest, shown},
+    read::{Free, Spot, one_of},
+    tree::join,
+};
+
+/// What a runner takes.
+pub(super) struct Schema {
+    pub(super) params: &'static [Param],
+    /// Does it take params of any other name as well?
+    pub(super) free: bool,
+    /// At least one of these must be there.
+    one_of: &'static [&'static str],
+    /// If the first is there, so must be the second.
+    together: &'static [(&'static str, &'static str)],
+}
+
+/// One param.
+pub(super) struct Param {
+    pub(super) name: &'static str,
+    pub(super) required: bool,
+    pub(super) shape: Shape,
+}
+
+/// What a param's value looks like.
+#[derive(Clone, Copy)]
+pub(super) enum Shape {
+    /// Any text but an empty one.
+    Text,
+    /// `true` or `false`, as text.
+    Flag,
+    /// One of these.
+    Word(&'static [&'static str]),
+    /// http or https URLs, parted by blanks: mirrors.
+    Urls,
+    /// 64 hex digits.
+    Sha256,
+    /// An absolute path without `..`.
+    Path,
+    /// Permissions in octal, `0644`.
+    Mode,
+}
+
+const fn must(name: &'static str, shape: Shape) -> Param {
+    Param { name, required: true, shape }
+}
+
+const fn may(name: &'static str, shape: Shape) -> Param {
+    Param { name, required: false, shape }
+}
+
+const fn only(params: &'static [Param]) -> Schema {
+    Schema { params, free: false, one_of: &[], together: &[] }
+}
+
+const DOWNLOADER: Schema = only(&[
+    must("url", Shape::Urls),
+    must("sha256", Shape::Sha256),
+    must("path", Shape::Path),
+    may("mode", Shape::Mode),
+    may("extract", Shape::Path),
+    may("format", Shape::Word(&["tar", "tar.gz", "tar.zst"])),
+]);
+const BASH: Schema = Schema { free: true, ..only(&[must(VERBATIM_PARAM, Shape::Text)]) };
+const PACKAGE: Schema = Schema {
+    one_of: &["install", "remove"],
+    ..only(&[
+        may("install", Shape::Text),
+        may("remove", Shape::Text),
+        may("update", Shape::Flag),
+        may("hold", Shape::Flag),
+        may("allow_downgrade", Shape::Flag),
+    ])
+};
+const SERVICE: Schema = only(&[
+    must("unit", Shape::Text),
+    must("action", Shape::Word(&["start", "stop", "restart", "reload", "enable", "disable"])),
+]);
+const ANSIBLE: Schema = Schema {
+    free: true,
+    one_of: &["playbook", "url"],
+    together: &[("url", "sha256"), ("sha256", "url")],
+    ..only(&[may("playbook", Shape::Text), may("url", Shape::Urls), may("sha256", Shape::Sha256)])
+};
+const SWARM_JOIN: Schema = only(&[must("advertise", Shape::Text), may("listen", Shape::Text)]);
+const SWARM_BACKUP: Schema = only(&[must("mode", Shape::Word(&["hot", "consistent"])), may("path", Shape::Path)]);
+const MKE: Schema = only(&[
+    must("action", Shape::Word(&["install", "upgrade", "backup"])),
+    may("image", Shape::Text),
+    may("version", Shape::Text),
+    may("path", Shape::Path),
+]);
+const REBOOT: Schema = only(&[may("when", Shape::Word(&["always", "required"]))]);
+const VROUTER_RESTART: Schema = only(&[]);
+
+/// What a runner takes.
+pub(super) const fn schema(runner: RunnerKind) -> &'static Schema {
+    match runner {
+        RunnerKind::Downloader => &DOWNLOADER,
+        RunnerKind::Bash => &BASH,
+        RunnerKind::Package => &PACKAGE,
+        RunnerKind::Service => &SERVICE,
+        RunnerKind::Ansible => &ANSIBLE,
+        RunnerKind::SwarmJoin => &SWARM_JOIN,
+        RunnerKind::SwarmBackup => &SWARM_BACKUP,
+        RunnerKind::Mke => &MKE,
+        RunnerKind::Reboot => &REBOOT,
+        RunnerKind::VrouterRestart => &VROUTER_RESTART,
+    }
+}
+
+/// The params of a map, each checked by itself. `runner`: `None` if it is not known.
+pub(super) fn read(
+    spot: &Spot<'_>,
+    runner: Option<RunnerKind>,
+    faults: &mut Faults<'_>,
+) -> Option<BTreeMap<String, String>> {
+    let before = faults.count();
+    let mut params = BTreeMap::new();
+    for Free { key, key_at, value } in spot.free(faults)? {
+        let known = runner.map(schema).and_then(|schema| schema.params.iter().find(|param| param.name == key));
+        if known.is_none() {
+            name(key, key_at, &value.path, runner, faults);
+        }
+        if let Some(text) = value.text(faults)
+            && size(&value, text, faults)
+            && (key == VERBATIM_PARAM || variables(&value, text, faults))
+        {
+            if let Some(param) = known {
+                check(&value, text, param.shape, faults);
+            }
+            params.insert(key.to_owned(), text.to_owned());
+        }
+    }
+    (faults.count() == before).then_some(params)
+}
+
+/// Are these, together, what the runner needs? `at` and `path` are those of the params.
+pub(super) fn complete(
+    at: Position,
+    path: &str,
+    runner: RunnerKind,
+    has: impl Fn(&str) -> bool,
+    faults: &mut Faults<'_>,
+) {
+    let schema = schema(runner);
+    for Param { name, .. } in schema.params.iter().filter(|param| param.required && !has(param.name)) {
+        faults.add(at, &join(path, name), "missing", format!("a param '{name}' for runner {runner}"));
+    }
+    if !schema.one_of.is_empty() && !schema.one_of.iter().any(|name| has(name)) {
+        let expected = format!("for runner {runner} at least {}", one_of(schema.one_of));
+        faults.add(at, path, "missing params", expected);
+    }
+    for (_, second) in schema.together.iter().filter(|(first, second)| has(first) && !has(second)) {
+        faults.add(at, &join(path, second), "missing", "'url' and 'sha256' together");
+    }
+}
+
+/// A param that is not in the table.
+fn name(key: &str, at: Position, path: &str, runner: Option<RunnerKind>, faults: &mut Faults<'_>) {
+    if !is_param_name(key) {
+        return faults.add(at, path, "not a param's name", "a lower-case letter, then up to 62 of a-z, 0-9 and '_'");
+    }
+    let Some(runner) = runner else { return };
+    let schema = schema(runner);
+    if !schema.free {
+        let known: Vec<&str> = schema.params.iter().map(|param| param.name).collect();
+        let expected = if known.is_empty() { "no params".to_owned() } else { one_of(&known) };
+        faults.add_near(at, path, format!("unknown param for runner {runner}"), expected, nearest(key, known));
+    }
+}
+
+fn size(value: &Spot<'_>, text: &str, faults: &mut Faults<'_>) -> bool {
+    let fits = text.len() <= PARAM_BYTES_MAX;
+    if !fits {
+        value.fault(faults, "too long a value", format!("at most {} KiB", PARAM_BYTES_MAX / 1024));
+    }
+    fits
+}
+
+/// Are the `${…}` of a value all known?
+fn variables(value: &Spot<'_>, text: &str, faults: &mut Faults<'_>) -> bool {
+    match variables::names(text) {
+        Ok(names) => {
+            let secret = names.iter().any(|name| name.starts_with(variables::SECRET_PREFIX));
+            if secret {
+                value.fault(faults, "secrets come with a later release", "a value without '${secret.…}'");
+            }
+            !secret
+        }
+        Err(VariableError::Unknown(name)) => {
+            let known = || variables::EARLY.iter().chain(variables::LATE).copied();
+            let expected = one_of(&known().collect::<Vec<_>>());
+            let problem = format!("unknown variable '${{{}}}'", shown(&name));
+            faults.add_near(value.at(), &value.path, problem, expected, nearest(&name, known()));
+            false
+        }
+        Err(other) => {
+            value.fault(faults, other.to_string(), "");
+            false
+        }
+    }
+}
+
+/// The shape of a value. The value itself is never repeated: it may hold a password.
+fn check(value: &Spot<'_>, text: &str, shape: Shape, faults: &mut Faults<'_>) {
+    let (good, problem, expected) = match shape {
+        Shape::Text => (!text.trim().is_empty(), "an empty value", "text"),
+        Shape::Flag => (matches!(text, "true" | "false"), "neither true nor false", "\"true\" or \"false\", in quotes"),
+        Shape::Word(words) => {
+            if !words.contains(&text) {
+                value.unknown(faults, "an unknown word", words);
+            }
+            return;
+        }
+        Shape::Urls => (are_urls(text), "not an http or https URL", "http://… or https://…, mirrors after blanks"),
+        Shape::Sha256 => (is_sha256(text), "not a SHA-256 digest", "64 hex digits"),
+        Shape::Path => (is_path(text), "not an absolute path", "a path that begins with '/', without '..'"),
+        Shape::Mode => (is_mode(text), "not a file's mode", "octal permissions such as \"0644\""),
+    };
+    if !good {
+        value.fault(faults, problem, expected);
+    }
+}
+
+fn are_urls(text: &str) -> bool {
+    let is_url = |url: &str| {
+        // The variables are known by now, their values are not: any letter shows the form.
+        let mut pieces = url.split("${");
+        let mut plain = pieces.next().unwrap_or_default().to_owned();
+        for piece in pieces {
+            plain.push('x');
+            plain.push_str(piece.split_once('}').map_or(piece, |(_, after)| after));
+        }
+        plain.parse::<http::Uri>().is_ok_and(|uri| {
+            matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty())
+        })
+    };
+    let mut urls = text.split_ascii_whitespace().peekable();
+    urls.peek().is_some() && urls.all(is_url)
+}
+
+fn is_sha256(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+fn is_path(text: &str) -> bool {
+    text.len() > 1
+        && text.starts_with('/')
+        && !text.split('/').any(|part| part == "..")
+        && !text.contains(char::is_control)
+}
+
+fn is_mode(text: &str) -> bool {
+    let digits = text.strip_prefix('0').unwrap_or(text);
+    digits.len() == 3 && digits.bytes().all(|b| (b'0'..=b'7').contains(&b))
+}

@@ -1,0 +1,380 @@
+//! Typed readers over the tree. Each tells of its fault and answers `None`, so that one pass finds the faults of all
+//! fields. Plain scalars mean what the YAML 1.2 core schema says; where text is wanted, whatever some YAML parser would
+//! read as something else must be in quotes.
+
+use std::{ops::RangeInclusive, str::FromStr};
+
+use muster_proto::{
+    convert::LINE_BYTES_MAX,
+    model::{LABEL_BYTES_MAX, Unknown},
+};
+
+use super::{
+    fault::{Faults, Position, nearest, shown},
+    tree::{Entry, Node, Value, join},
+};
+
+/// Longest text of one line in a field of its own (release, version).
+pub const TEXT_BYTES_MAX: usize = 253;
+const _: () = assert!(TEXT_BYTES_MAX <= LINE_BYTES_MAX, "what a manifest may say must fit the wire");
+/// What is said of fields and kinds that LCM has and Muster will have.
+pub(super) const LATER: &str = "known, but this release of Muster does not support it yet";
+
+/// The fields a map may have.
+pub(super) struct Fields {
+    /// Read by this release.
+    pub(super) known: &'static [&'static str],
+    /// LCM's, for a later release.
+    pub(super) later: &'static [&'static str],
+}
+
+/// A value with its path.
+#[derive(Clone, Debug)]
+pub(super) struct Spot<'n> {
+    node: &'n Node<'n>,
+    pub(super) path: String,
+}
+
+/// A map whose fields are all known.
+#[derive(Clone, Debug)]
+pub(super) struct Map<'n> {
+    pub(super) at: Position,
+    pub(super) path: String,
+    entries: &'n [Entry<'n>],
+}
+
+/// One entry of a map with free keys.
+pub(super) struct Free<'n> {
+    pub(super) key: &'n str,
+    pub(super) key_at: Position,
+    pub(super) value: Spot<'n>,
+}
+
+/// What a plain scalar is to a YAML parser.
+enum Plain {
+    Null,
+    Boolean(bool),
+    /// A boolean in YAML 1.1, which many tools still speak; text in YAML 1.2.
+    OldBoolean,
+    Number,
+    Text,
+}
+
+fn plain(text: &str) -> Plain {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => Plain::Null,
+        "true" | "True" | "TRUE" => Plain::Boolean(true),
+        "false" | "False" | "FALSE" => Plain::Boolean(false),
+        "yes" | "Yes" | "YES" | "no" | "No" | "NO" | "on" | "On" | "ON" | "off" | "Off" | "OFF" => Plain::OldBoolean,
+        _ if is_number(text) => Plain::Number,
+        _ => Plain::Text,
+    }
+}
+
+/// YAML 1.2.2, 10.3.2: integers and floats of the core schema.
+fn is_number(text: &str) -> bool {
+    let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+    if let Some(hex) = text.strip_prefix("0x") {
+        return !hex.is_empty() && hex.bytes().all(|b| b.is_ascii_hexdigit());
+    }
+    if let Some(octal) = text.strip_prefix("0o") {
+        return !octal.is_empty() && octal.bytes().all(|b| (b'0'..=b'7').contains(&b));
+    }
+    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
+    if matches!(unsigned, ".inf" | ".Inf" | ".INF") || matches!(text, ".nan" | ".NaN" | ".NAN") {
+        return true;
+    }
+    let (mantissa, exponent) = unsigned.split_once(['e', 'E']).unwrap_or((unsigned, "0"));
+    let exponent = exponent.strip_prefix(['-', '+']).unwrap_or(exponent);
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    digits(whole) && digits(fraction) && digits(exponent) && whole.len() + fraction.len() > 0 && !exponent.is_empty()
+}
+
+impl<'n> Spot<'n> {
+    /// The root of a document.
+    pub(super) const fn root(node: &'n Node<'n>) -> Self {
+        Self { node, path: String::new() }
+    }
+
+    pub(super) const fn at(&self) -> Position {
+        self.node.at
+    }
+
+    pub(super) fn fault(&self, faults: &mut Faults<'_>, problem: impl Into<String>, expected: impl Into<String>) {
+        faults.add(self.node.at, &self.path, problem, expected);
+    }
+
+    /// A value of another sort than the one wanted.
+    fn wrong<T>(&self, faults: &mut Faults<'_>, expected: &str) -> Option<T> {
+        let problem = match &self.node.value {
+            Value::Refused => return None,
+            Value::List(_) => "this is a list",
+            Value::Map(_) => "this is a map",
+            Value::Scalar { plain: false, .. } => "this is a text in quotes",
+            Value::Scalar { text, plain: true } => match plain(text) {
+                Plain::Null => "no value",
+                Plain::Boolean(_) => "this is a boolean",
+                Plain::OldBoolean => "some YAML parsers read this as a boolean",
+                Plain::Number => "this is a number",
+                Plain::Text => "this is a text",
+            },
+        };
+        self.fault(faults, problem, expected);
+        None
+    }
+
+    /// Text of any sort, without NUL.
+    pub(super) fn text(&self, faults: &mut Faults<'_>) -> Option<&'n str> {
+        let text = match &self.node.value {
+            Value::Scalar { text, plain: false } => text,
+            Value::Scalar { text, plain: true } if matches!(plain(text), Plain::Text) => text,
+            Value::Scalar { text, .. } if matches!(plain(text), Plain::Null) => return self.wrong(faults, "a string"),
+            Value::Scalar { .. } => return self.wrong(faults, "a string: put it in quotes"),
+            Value::List(_) | Value::Map(_) | Value::Refused => return self.wrong(faults, "a string"),
+        };
+        if text.contains('\0') {
+            self.fault(faults, "text with a NUL character", "text without it");
+            return None;
+        }
+        Some(text)
+    }
+
+    /// A short text of one line, not empty.
+    pub(super) fn line(&self, faults: &mut Faults<'_>) -> Option<&'n str> {
+        let text = self.text(faults)?;
+        if text.trim().is_empty() || text.len() > TEXT_BYTES_MAX || text.chars().any(char::is_control) {
+            self.fault(faults, "not a short line of text", format!("1 to {TEXT_BYTES_MAX} bytes, one line"));
+            return None;
+        }
+        Some(text)
+    }
+
+    pub(super) fn boolean(&self, faults: &mut Faults<'_>) -> Option<bool> {
+        match &self.node.value {
+            Value::Scalar { text, plain: true } if let Plain::Boolean(value) = plain(text) => Some(value),
+            _ => self.wrong(faults, "true or false"),
+        }
+    }
+
+    /// A whole number, decimal, in a range.
+    pub(super) fn number(&self, faults: &mut Faults<'_>, range: RangeInclusive<u32>) -> Option<u32> {
+        let expected = format!("a whole number from {} to {}", range.start(), range.end());
+        let text = match &self.node.value {
+            Value::Scalar { text, plain: true } if matches!(plain(text), Plain::Number) => text,
+            _ => return self.wrong(faults, &expected),
+        };
+        let written_plainly = text == "0" || !text.trim_start_matches('-').starts_with(['0', '+']);
+        let problem = match text.parse::<i64>() {
+            Ok(value) if written_plainly => match u32::try_from(value) {
+                Ok(value) if range.contains(&value) => return Some(value),
+                _ => "a number out of range",
+            },
+            _ => "not a plain whole number",
+        };
+        self.fault(faults, problem, expected);
+        None
+    }
+
+    /// A time with units, `1h30m`, in milliseconds; more than nothing.
+    pub(super) fn duration_ms(&self, faults: &mut Faults<'_>, max_ms: u64) -> Option<u64> {
+        let expected = format!("a time with units like 90s, 30m or 1h30m, at most {}h", max_ms / 3_600_000);
+        let text = match &self.node.value {
+            Value::Scalar { text, plain: true } if matches!(plain(text), Plain::Number) => {
+                self.fault(faults, "a time without a unit", expected);
+                return None;
+            }
+            Value::Scalar { text, plain: false } => text,
+            Value::Scalar { text, plain: true } if matches!(plain(text), Plain::Text) => text,
+            _ => return self.wrong(faults, &expected),
+        };
+        let problem = match duration_ms(text) {
+            None => "not a time",
+            Some(0) => "no time at all",
+            Some(ms) if ms > max_ms => "too long a time",
+            Some(ms) => return Some(ms),
+        };
+        self.fault(faults, problem, expected);
+        None
+    }
+
+    /// One of a closed set of words.
+    pub(super) fn word<T: FromStr<Err = Unknown>>(&self, faults: &mut Faults<'_>, what: &str) -> Option<T> {
+        let text = self.text(faults)?;
+        match text.parse() {
+            Ok(value) => Some(value),
+            Err(Unknown { known }) => {
+                self.unknown(faults, &format!("unknown {what} '{}'", shown(text)), known);
+                None
+            }
+        }
+    }
+
+    /// Tells of a word that is none of those known.
+    pub(super) fn unknown(&self, faults: &mut Faults<'_>, problem: &str, known: &[&str]) {
+        let near = match &self.node.value {
+            Value::Scalar { text, .. } => nearest(text, known.iter().copied()),
+            Value::List(_) | Value::Map(_) | Value::Refused => None,
+        };
+        faults.add_near(self.node.at, &self.path, problem, one_of(known), near);
+    }
+
+    /// A name: a DNS-1123 label.
+    pub(super) fn label<T: TryFrom<String>>(&self, faults: &mut Faults<'_>) -> Option<T> {
+        let name = T::try_from(self.text(faults)?.to_owned()).ok();
+        if name.is_none() {
+            let expected = format!("1 to {LABEL_BYTES_MAX} of a-z, 0-9 and '-', first and last a letter or digit");
+            self.fault(faults, "not a name (DNS-1123 label)", expected);
+        }
+        name
+    }
+
+    pub(super) fn list(&self, faults: &mut Faults<'_>) -> Option<Vec<Self>> {
+        match &self.node.value {
+            Value::List(values) => {
+                let spot = |(index, node)| Self { node, path: format!("{}[{index}]", self.path) };
+                Some(values.iter().enumerate().map(spot).collect())
+            }
+            Value::Map(_) | Value::Scalar { .. } | Value::Refused => self.wrong(faults, "a list"),
+        }
+    }
+
+    /// A field of this map, or the map itself where it is missing: a place for a fault.
+    pub(super) fn child(&self, name: &str) -> Self {
+        match &self.node.value {
+            Value::Map(entries) if let Some(entry) = entries.iter().find(|entry| entry.key == name) => {
+                Self { node: &entry.value, path: join(&self.path, name) }
+            }
+            _ => self.clone(),
+        }
+    }
+
+    /// The keys of this map; none if it is no map.
+    pub(super) fn keys(&self) -> Vec<&'n str> {
+        match &self.node.value {
+            Value::Map(entries) => entries.iter().map(|entry| entry.key.as_ref()).collect(),
+            Value::List(_) | Value::Scalar { .. } | Value::Refused => Vec::new(),
+        }
+    }
+
+    fn entries(&self, faults: &mut Faults<'_>) -> Option<&'n [Entry<'n>]> {
+        match &self.node.value {
+            Value::Map(entries) => Some(entries),
+            Value::List(_) | Value::Scalar { .. } | Value::Refused => self.wrong(faults, "a map"),
+        }
+    }
+
+    /// A map with these fields. Other fields are told of and left out.
+    pub(super) fn map(&self, faults: &mut Faults<'_>, fields: &Fields) -> Option<Map<'n>> {
+        let entries = self.entries(faults)?;
+        for Entry { at, key, .. } in entries {
+            let path = join(&self.path, key);
+            if fields.later.contains(&key.as_ref()) {
+                faults.add(*at, &path, LATER, "it left out");
+            } else if !fields.known.contains(&key.as_ref()) {
+                let near = nearest(key, fields.known.iter().chain(fields.later).copied());
+                faults.add_near(*at, &path, "unknown field", one_of(fields.known), near);
+            }
+        }
+        Some(Map { at: self.node.at, path: self.path.clone(), entries })
+    }
+
+    /// A map whose keys are free.
+    pub(super) fn free(&self, faults: &mut Faults<'_>) -> Option<Vec<Free<'n>>> {
+        let free = |entry: &'n Entry<'n>| Free {
+            key: &entry.key,
+            key_at: entry.at,
+            value: Spot { node: &entry.value, path: join(&self.path, &entry.key) },
+        };
+        Some(self.entries(faults)?.iter().map(free).collect())
+    }
+}
+
+impl<'n> Map<'n> {
+    pub(super) fn get(&self, name: &str) -> Option<Spot<'n>> {
+        let entry = self.entries.iter().find(|entry| entry.key == name)?;
+        Some(Spot { node: &entry.value, path: join(&self.path, name) })
+    }
+
+    /// A field that must be there.
+    pub(super) fn required(&self, faults: &mut Faults<'_>, name: &str) -> Option<Spot<'n>> {
+        let found = self.get(name);
+        if found.is_none() {
+            faults.add(self.at, &join(&self.path, name), "missing", format!("a field '{name}'"));
+        }
+        found
+    }
+
+    /// A field that may be missing: then `default`. `None` = there, but with a fault.
+    pub(super) fn or<T>(&self, name: &str, default: T, read: impl FnOnce(Spot<'n>) -> Option<T>) -> Option<T> {
+        match self.get(name) {
+            Some(spot) => read(spot),
+            None => Some(default),
+        }
+    }
+}
+
+/// `one of: a, b, c`.
+pub(super) fn one_of(words: &[&str]) -> String {
+    match words {
+        [one] => (*one).to_owned(),
+        _ => format!("one of: {}", words.join(", ")),
+    }
+}
+
+/// A time as hours, minutes and seconds, in this order, each at most once: `24h`, `1h30m`, `90s`.
+fn duration_ms(text: &str) -> Option<u64> {
+    let mut rest = text;
+    let mut total_ms = 0u64;
+    for (unit, unit_ms) in [('h', 3_600_000u64), ('m', 60_000), ('s', 1000)] {
+        let Some((count, after)) = rest.split_once(unit) else { continue };
+        if count.is_empty() || !count.bytes().all(|b| b.is_ascii_digit()) {
+            return None;
+        }
+        total_ms = count.parse::<u64>().ok()?.checked_mul(unit_ms)?.checked_add(total_ms)?;
+        rest = after;
+    }
+    (rest.is_empty() && !text.is_empty()).then_some(total_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        for (text, expected) in [
+            ("90s", Some(90_000)),
+            ("30m", Some(1_800_000)),
+            ("24h", Some(86_400_000)),
+            ("1h30m", Some(5_400_000)),
+            ("1h0m1s", Some(3_601_000)),
+            ("0s", Some(0)),
+            ("", None),
+            ("30", None),
+            ("h", None),
+            ("30m1h", None),
+            ("-1h", None),
+            ("+1h", None),
+            ("1.5h", None),
+            ("1d", None),
+            ("1h 30m", None),
+            ("1h30", None),
+            ("18446744073709551615h", None),
+        ] {
+            assert_eq!(duration_ms(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_of_the_core_schema() {
+        for text in
+            ["0", "007", "-1", "+12", "1.10", ".5", "1.", "1e3", "1.5E-3", "0x1F", "0o17", ".inf", "-.INF", ".nan"]
+        {
+            assert!(is_number(text), "{text}");
+        }
+        for text in ["", ".", "-", "+", "1.2.3", "1e", "e3", "0x", "0o8", "17.3.0", "1_000", "1h", ".e3", "-.nan", "1 "]
+        {
+            assert!(!is_number(text), "{text}");
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! The manifest's proofs: the sample, the table of bad input, and random damage.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use muster_proto::model::{
+    ClusterName, Counts, ItemName, LcmType, MachineName, MachineType, OnInterrupt, Phase, RunnerKind,
+};
+use proptest::prelude::*;
+
+use super::{cluster::CLUSTER, item::ITEM, machine::MACHINE, params::schema, *};
+
+const SAMPLE: &str = include_str!("../../../tests/golden/manifests/edge-7.yaml");
+const GOLDEN: &str = include_str!("../../../tests/golden/manifests/faults.txt");
+const GOLDEN_PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/manifests/faults.txt");
+const PAGE: &str = include_str!("../../../docs/MANIFEST.md");
+
+/// A good manifest; the table below damages one place of it each time.
+const BASE: &str = r#"apiVersion: muster/v1alpha1
+kind: Cluster
+metadata:
+  name: c1
+spec:
+  lcmType: swarm
+  release: "1"
+  maxWorkerUpgradeCount: 2
+  tokenTTL: 24h
+  machines: {control: 1, worker: 2}
+  machineTypes:
+    control:
+      - name: files
+        runner: downloader
+        version: "1"
+        phase: prepare
+        timeout: 30m
+        params:
+          url: http://mirror/x
+          sha256: 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+          path: /x
+      - name: script
+        runner: bash
+        version: "1"
+        phase: deploy
+        params: {script: "echo $X ${Y}", peer: "${machine.internalIP}"}
+    worker:
+      - name: restart
+        runner: reboot
+        version: "1"
+        phase: deploy
+---
+apiVersion: muster/v1alpha1
+kind: Machine
+metadata: {name: w1}
+spec:
+  clusterName: c1
+  type: control
+  stateItemsOverwrites:
+    script: {peer: "x"}
+"#;
+
+fn read(text: &str) -> Result<Manifest, Vec<Fault>> {
+    parse(&[Source { name: "m.yaml", text }], &BTreeMap::new())
+}
+
+fn faults(text: &str) -> Vec<Fault> {
+    read(text).expect_err("a fault")
+}
+
+/// `BASE` with one place changed.
+fn damaged(old: &str, new: &str) -> String {
+    assert_eq!(BASE.matches(old).count(), 1, "'{old}' stands once in BASE");
+    BASE.replace(old, new)
+}
+
+fn cluster_name(text: &str) -> ClusterName {
+    ClusterName::new(text).expect("a name")
+}
+
+#[test]
+fn the_sample_parses() {
+    let manifest = read(SAMPLE).expect("no fault");
+    let (spec, annotations) = &manifest.clusters[&cluster_name("edge-7")];
+    assert!(annotations.is_empty());
+    assert_eq!((spec.lcm_type, spec.release.as_str(), spec.dedicated_control_plane), (LcmType::Swarm, "17.3.0", false));
+    assert_eq!(
+        (spec.max_worker_prepare_count, spec.max_worker_deploy_count, spec.max_worker_upgrade_count),
+        (50, 50, 1)
+    );
+    assert_eq!(spec.machines, Some(Counts { control: 3, worker: 60 }));
+    assert_eq!((spec.max_failures, spec.token_ttl_ms), (Counts { control: 1, worker: 2 }, 86_400_000));
+    let control = spec.items(MachineType::Control);
+    let names: Vec<&str> = control.iter().map(|item| item.name.as_str()).collect();
+    assert_eq!(names, ["engine", "images", "sysctl", "swarm", "reconfigure-managers"]);
+    assert_eq!((control[1].timeout_ms, control[1].retries, control[1].runner), (1_800_000, 5, RunnerKind::Downloader));
+    assert_eq!((control[2].on_interrupt, control[4].on_interrupt), (OnInterrupt::Rerun, OnInterrupt::Hold));
+    assert_eq!((control[4].phase, control[4].retries), (Phase::Reconfigure, 3));
+    assert!(control[2].params["script"].ends_with("sysctl -p /etc/sysctl.d/60-muster.conf\n"));
+    let (machine, annotations) = &manifest.machines[&MachineName::new("edge-7-w12").expect("a name")];
+    assert_eq!((machine.machine_type, machine.upgrade_index), (MachineType::Worker, 20));
+    assert_eq!(machine.state_items_overwrites[&ItemName::new("sysctl").expect("a name")]["max_map_count"], "524288");
+    assert_eq!(annotations["openstack.lcm.mirantis.com/instance_migration_mode"], "manual");
+}
+
+#[test]
+fn the_base_of_the_table_parses() {
+    read(BASE).expect("no fault");
+}
+
+/// One case of the golden file.
+#[derive(Default)]
+struct Case {
+    cut: String,
+    put: String,
+    faults: String,
+}
+
+fn cases() -> Vec<Case> {
+    let blocks = GOLDEN.split("\n\n").skip(1);
+    let lines_of = |block: &str, mark: char| {
+        block.lines().filter_map(|line| line.strip_prefix(mark)).fold(String::new(), |all, line| all + line + "\n")
+    };
+    blocks
+        .map(|block| Case { cut: lines_of(block, '-'), put: lines_of(block, '+'), faults: lines_of(block, '>') })
+        .collect()
+}
+
+#[test]
+fn each_bad_input_has_its_place() {
+    let (mut golden, mut wrong) = (GOLDEN.split("\n\n").next().expect("a head").to_owned() + "\n", String::new());
+    let cases = cases();
+    assert!(cases.len() >= 100, "{} cases", cases.len());
+    for Case { cut, put, faults } in cases {
+        let got = match read(&damaged(&cut, &put)) {
+            Err(found) => found.iter().map(|fault| format!(" {fault}\n")).collect(),
+            Ok(_) => String::new(),
+        };
+        if got.is_empty() || got != faults {
+            let _ = write!(wrong, "{put}expected:\n{faults}got:\n{got}\n");
+        }
+        let _ = writeln!(golden);
+        for (mark, text) in [('-', &cut), ('+', &put), ('>', &got)] {
+            text.lines().for_each(|line| golden.extend([&mark.to_string(), line, "\n"]));
+        }
+    }
+    if std::env::var("MUSTER_GOLDEN").is_ok_and(|value| value == "update") {
+        std::fs::write(GOLDEN_PATH, golden).expect("the golden file can be written");
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+#[test]
+fn whole_texts_that_are_no_manifest() {
+    let deep = format!("a: {}{}", "[".repeat(32), "]".repeat(32));
+    let long = format!("{BASE}# {}", "x".repeat(TEXT_ALL_BYTES_MAX));
+    let bomb = "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n";
+    for (text, place, problem) in [
+        ("", "1:1", "empty"),
+        ("  \n# nothing\n", "1:1", "empty"),
+        ("---\n---\n", "1:1", "empty"),
+        ("null", "1:1", "no value"),
+        ("- a\n- b\n", "1:1", "this is a list"),
+        ("hello", "1:1", "this is a text"),
+        ("{a: b", "1:1", "not YAML"),
+        ("a: b\n\tc: d", "1:4", "found a tab"),
+        ("%YAML 1.1\n---\na: b\n", "1:1", "directive"),
+        ("a\0b", "1:2", "NUL"),
+        ("line\nä\0b", "2:2", "NUL"),
+        ("{[a]: b}", "1:2", "a list or map as key"),
+        (bomb, "1:1", "unknown field"),
+        (&deep, "1:35", "nested too deeply"),
+        (&long, "1:1", "too long"),
+    ] {
+        let first = faults(text).swap_remove(0);
+        let start: String = text.chars().take(40).collect();
+        assert_eq!(format!("{}:{}", first.line, first.column), place, "{start:?}: {first}");
+        assert!(first.problem.contains(problem), "{start:?}: {first}");
+    }
+    assert!(faults(bomb).iter().any(|fault| fault.problem.contains("alias") && (fault.line, fault.column) == (2, 8)));
+    assert_eq!(parse(&[], &BTreeMap::new()).expect_err("a fault")[0].problem, "no manifest");
+}
+
+#[test]
+fn limits_hold_at_their_edge() {
+    let nested = |depth: usize| format!("a: {}{}", "[".repeat(depth - 1), "]".repeat(depth - 1));
+    let too_deep = |text: &str| faults(text).iter().any(|fault| fault.problem.contains("deeply"));
+    assert!(!too_deep(&nested(DEPTH_MAX)));
+    assert!(too_deep(&nested(DEPTH_MAX + 1)));
+    assert!(too_deep(&"- ".repeat(100_000)));
+
+    let fits = |length: usize| read(&damaged("echo $X ${Y}", &"x".repeat(length)));
+    assert!(fits(256 * 1024).is_ok());
+    assert!(fits(256 * 1024 + 1).expect_err("a fault")[0].problem.contains("too long a value"));
+    let two = |length: usize| {
+        let half = "x".repeat(length);
+        read(&damaged("script: \"echo $X ${Y}\"", &format!("script: {half}, more: {half}")))
+    };
+    assert!(two(250 * 1024).is_ok());
+    assert!(two(256 * 1024).expect_err("a fault")[0].problem.contains("too long together"));
+
+    let many: String = (0..NODES_MAX).map(|_| "1,").collect();
+    assert!(faults(&format!("[{many}]"))[0].problem.contains("too many keys and values"));
+    let text = BASE.to_owned() + "#" + &"x".repeat(TEXT_ALL_BYTES_MAX - BASE.len() - 1);
+    assert!(read(&text).is_ok());
+}
+
+#[test]
+fn one_pass_finds_many_faults_up_to_a_limit() {
+    let text = damaged("lcmType: swarm", "lcmType: x")
+        .replace("phase: prepare", "phase: x")
+        .replace("c1\n  type", "c2\n  type");
+    let places: Vec<u32> = faults(&text).iter().map(|fault| fault.line).collect();
+    assert_eq!(places, [6, 16, 37]);
+    let unknown: String = (0..300).map(|n| format!("  x{n}: 1\n")).collect();
+    let many = faults(&damaged("spec:\n  lcmType", &format!("spec:\n{unknown}  lcmType")));
+    assert_eq!(many.len(), FAULTS_MAX + 1);
+    assert_eq!(many[FAULTS_MAX].problem, "200 more faults are not shown");
+}
+
+#[test]
+fn a_broken_document_hides_no_other_and_blames_no_other() {
+    let text = BASE.replace("spec:\n  lcmType", "spec: [\n  lcmType").replace("type: control", "type: x");
+    let found = faults(&text);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].problem.contains("not YAML") && found[1].path == "spec.type", "{found:?}");
+}
+
+#[test]
+fn documents_of_one_name_stand_once() {
+    let (cluster, machine) = BASE.split_once("---\n").expect("two documents");
+    for (first, second, expected) in
+        [(cluster, cluster, "a second document for 'c1'"), (BASE, machine, "a second document for 'w1'")]
+    {
+        let sources = [Source { name: "a", text: first }, Source { name: "b", text: second }];
+        let faults = parse(&sources, &BTreeMap::new()).expect_err("a fault");
+        assert_eq!((faults[0].file.as_str(), faults[0].problem.as_str()), ("b", expected));
+        assert!(faults[0].expected.contains("a:"), "{}", faults[0]);
+    }
+}
+
+#[test]
+fn a_machine_may_come_without_its_cluster() {
+    let (cluster, machine) = BASE.split_once("---\n").expect("two documents");
+    let known = read(cluster).expect("good").clusters.into_iter().map(|(name, (spec, _))| (name, spec)).collect();
+    let with = |text: &str| parse(&[Source { name: "m", text }], &known);
+    assert_eq!(with(machine).expect("good").machines.len(), 1);
+    let faults = with(&machine.replace("peer: \"x\"", "peer: \"${a}\"").replace("c1", "c9")).expect_err("faults");
+    assert_eq!((faults[0].path.as_str(), faults[0].nearest.as_str()), ("spec.clusterName", "c1"));
+    let faults = with(&machine.replace("    script", "    scrip")).expect_err("a fault");
+    assert_eq!(faults[0].nearest, "script");
+    // Order means nothing.
+    assert!(read(&format!("{machine}---\n{cluster}")).is_ok());
+}
+
+#[test]
+fn nearest_names_and_the_line_people_read() {
+    for (old, new, nearest) in [
+        ("lcmType: swarm", "lcmType: swarn", "swarm"),
+        ("lcmType: swarm", "lcmType: kubernetes", ""),
+        ("maxWorkerUpgradeCount", "maxworkersUpgradecount", "maxWorkerUpgradeCount"),
+        ("runner: bash", "runner: bsh", "bash"),
+        ("    worker:", "    workers:", "worker"),
+        ("${machine.internalIP}", "${machine.internalip}", "machine.internalIP"),
+    ] {
+        let found = faults(&damaged(old, new));
+        assert!(found.iter().any(|fault| fault.nearest == nearest), "{new}: {found:?}");
+    }
+    assert_eq!(
+        faults(&damaged("runner: bash", "runner: bsh"))[0].to_string(),
+        "m.yaml:23:17: spec.machineTypes.control[1].runner: unknown runner 'bsh'; expected one of: downloader, bash, \
+         package, service, ansible, swarm-join, swarm-backup, mke, reboot, vrouter-restart; did you mean 'bash'?"
+    );
+}
+
+#[test]
+fn faults_repeat_no_secret_and_no_control_character() {
+    let secret = "hunter2";
+    for (old, new) in [
+        ("http://mirror/x", "ftp://u:hunter2@mirror/x"),
+        ("sha256: 9f86d081", "sha256: hunter2"),
+        ("peer: \"${machine.internalIP}\"", "peer: \"$hunter2\""),
+        ("name: c1\n", "name: c1\n  annotations: {a: [hunter2]}\n"),
+        ("release: \"1\"", "release: \"hunter2\\e[31m\""),
+        ("path: /x", "path: hunter2"),
+    ] {
+        let text: String = faults(&damaged(old, new)).iter().map(ToString::to_string).collect();
+        assert!(!text.contains(secret), "{text}");
+    }
+    let evil = "\\e]0;x\\a\\u202e\\r\\n";
+    for (old, new) in [
+        ("kind: Cluster", format!("kind: \"{evil}\"")),
+        ("  lcmType: swarm", format!("  \"{evil}\": swarm")),
+        ("peer: \"$", format!("\"{evil}\": \"$")),
+        ("clusterName: c1", format!("clusterName: \"{evil}\"")),
+        ("    script: {", format!("    \"{evil}\": {{")),
+    ] {
+        for fault in faults(&damaged(old, &new)) {
+            assert!(!fault.to_string().contains(|c: char| c.is_control() || c == '\u{202e}'), "{fault:?}");
+        }
+    }
+    let named = parse(&[Source { name: "\u{1b}[31m", text: "" }], &BTreeMap::new()).expect_err("a fault");
+    assert!(!named[0].to_string().contains('\u{1b}'));
+}
+
+/// Every name the parser takes stands in the operators' page, in backticks.
+#[test]
+fn the_page_names_every_field() {
+    let runners = RunnerKind::ALL.iter().flat_map(|runner| schema(*runner).params.iter().map(|param| param.name));
+    let fields = [&DOCUMENT, &METADATA, &CLUSTER, &cluster::COUNTS, &ITEM, &MACHINE, &KINDS];
+    let fields = fields.iter().flat_map(|fields| fields.known.iter().chain(fields.later)).copied();
+    let words = [RunnerKind::WORDS, Phase::WORDS, OnInterrupt::WORDS, MachineType::WORDS].concat();
+    let variables = muster_proto::variables::EARLY.iter().chain(muster_proto::variables::LATE).copied();
+    let missing: Vec<&str> = runners
+        .chain(fields)
+        .chain(words)
+        .chain(variables)
+        .filter(|name| !PAGE.contains(&format!("`{name}`")) && !PAGE.contains(&format!("`${{{name}}}`")))
+        .collect();
+    assert!(missing.is_empty(), "docs/MANIFEST.md lacks {missing:?}");
+}
+
+/// The examples of the page are good manifests.
+#[test]
+fn the_examples_of_the_page_parse() {
+    let examples: Vec<&str> =
+        PAGE.split("```yaml\n").skip(1).filter_map(|rest| rest.split_once("```").map(|(text, _)| text)).collect();
+    assert!(!examples.is_empty());
+    for text in examples {
+        read(text).unwrap_or_else(|faults| panic!("{faults:?}\n{text}"));
+    }
+}
+
+/// One random damage: at a place in thousandths of the text, cut so many bytes, put this in.
+fn damage() -> impl Strategy<Value = (usize, usize, &'static str)> {
+    let pieces = [
+        "",
+        "\n",
+        " ",
+        "\t",
+        ":",
+        "- ",
+        "{",
+        "}",
+        "[",
+        "]",
+        "\"",
+        "'",
+        "#",
+        "&a ",
+        "*a",
+        "!t ",
+        "|",
+        ">",
+        "%",
+        "---\n",
+        "...",
+        "\0",
+        "\u{feff}",
+        "ä",
+        "\r",
+        "? ",
+        "${",
+        "null",
+        "-1",
+        "1e9",
+        "spec:",
+        "  name: x\n",
+        "\u{2028}",
+        "<<: ",
+        "@",
+        "`",
+    ];
+    (0..1000usize, prop_oneof![4 => 0..4usize, 1 => 0..400usize], prop::sample::select(pieces.to_vec()))
+}
+
+fn apply(text: &str, damages: &[(usize, usize, &str)]) -> String {
+    damages.iter().fold(text.to_owned(), |text, (place, cut, piece)| {
+        let mut from = text.len() * place / 1000;
+        while !text.is_char_boundary(from) {
+            from -= 1;
+        }
+        let mut to = (from + cut).min(text.len());
+        while !text.is_char_boundary(to) {
+            to += 1;
+        }
+        format!("{}{piece}{}", &text[..from], &text[to..])
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// However damaged, a text either parses or has faults at places that exist.
+    #[test]
+    fn damage_never_panics(of_sample: bool, damages in prop::collection::vec(damage(), 1..8)) {
+        let text = apply(if of_sample { SAMPLE } else { BASE }, &damages);
+        if let Err(faults) = read(&text) {
+            prop_assert!(!faults.is_empty());
+            for fault in &faults {
+                let line = usize::try_from(fault.line).expect("fits");
+                let column = usize::try_from(fault.column).expect("fits");
+                let lines: Vec<&str> = text.split('\n').flat_map(|line| line.split('\r')).collect();
+                prop_assert!((1..=lines.len()).contains(&line), "{fault} of {} lines", lines.len());
+                let longest = lines.iter().map(|line| line.chars().count()).max().unwrap_or_default();
+                prop_assert!((1..=longest + 1).contains(&column), "{fault}");
+                prop_assert!(!fault.to_string().contains(char::is_control), "{fault:?}");
+            }
+        }
+    }
+
+    /// Whatever it is, it is read without a panic.
+    #[test]
+    fn noise_never_panics(text in "\\PC{0,200}", yaml in "[-a:{}\\[\\]&*!|>'\"%@`, \n\t#?0]{0,120}") {
+        let _ = read(&text);
+        let _ = read(&yaml);
+    }
+}

@@ -1,0 +1,260 @@
+//! YAML text -> a small tree in which every node knows its place. Bounded in depth and nodes; aliases, tags and
+//! directives are refused, so that what is read is what stands there. The only file that knows the YAML library.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, btree_map},
+};
+
+use granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError, Span};
+
+use super::fault::{Faults, Position, saturated, shown};
+
+/// Deepest nesting of maps and lists.
+pub const DEPTH_MAX: usize = 32;
+/// Most keys and values in all sources together; bounds the memory of a parse to some 40 MiB.
+pub const NODES_MAX: usize = 500_000;
+/// Where the library itself stops nesting. Above ours, so that ours is told of with a path.
+const LIBRARY_DEPTH_MAX: usize = 2 * DEPTH_MAX;
+
+/// A value and where it begins.
+#[derive(Debug)]
+pub(super) struct Node<'t> {
+    pub(super) at: Position,
+    pub(super) value: Value<'t>,
+}
+
+/// What YAML knows.
+#[derive(Debug)]
+pub(super) enum Value<'t> {
+    /// Text; `plain` = without quotes, so it may mean a number, a boolean or nothing.
+    Scalar { text: Cow<'t, str>, plain: bool },
+    /// `- a`, `[a, b]`.
+    List(Vec<Node<'t>>),
+    /// `a: b`, `{a: b}`.
+    Map(Vec<Entry<'t>>),
+    /// Already told of as a fault; whoever reads it is silent.
+    Refused,
+}
+
+/// A key of a map and its value.
+#[derive(Debug)]
+pub(super) struct Entry<'t> {
+    pub(super) at: Position,
+    pub(super) key: Cow<'t, str>,
+    pub(super) value: Node<'t>,
+}
+
+impl Node<'_> {
+    /// Is it nothing at all, like the document between two `---`? (The library reads that as `~`.)
+    pub(super) fn is_nothing(&self) -> bool {
+        matches!(&self.value, Value::Scalar { text, plain: true } if text.is_empty() || text == "~")
+    }
+}
+
+/// `path` and one key more.
+pub(super) fn join(path: &str, key: &str) -> String {
+    let simple = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+    if !simple {
+        return format!("{path}[\"{}\"]", shown(key));
+    }
+    let key = shown(key);
+    if path.is_empty() { key } else { format!("{path}.{key}") }
+}
+
+/// The documents of a text, in order. `None` = one that could not be read.
+pub(super) fn documents<'t>(text: &'t str, nodes: &mut usize, faults: &mut Faults<'_>) -> Vec<Option<Node<'t>>> {
+    let options = granit_parser::options! {
+        disallow_directives: true,
+        emit_unresolved_aliases: true,
+        emit_comments: false,
+        flow_nesting_limit: LIBRARY_DEPTH_MAX,
+        block_nesting_limit: LIBRARY_DEPTH_MAX,
+    };
+    let mut parser = Parser::new_from_str_with_options(text, options);
+    let mut builder = Builder { open: Vec::new(), nodes, documents: Vec::new(), faults };
+    while let Some(event) = parser.next() {
+        let went = match event {
+            Ok((event, span)) => builder.take(event, span),
+            Err(error) => {
+                builder.syntax(&error);
+                Err(Stop::Document)
+            }
+        };
+        match went {
+            Ok(()) => {}
+            Err(Stop::Document) => {
+                builder.open.clear();
+                builder.documents.push(None);
+                if !matches!(parser.proceed_next_document(), Ok(true)) {
+                    break;
+                }
+            }
+            Err(Stop::Everything) => {
+                builder.documents.push(None);
+                break;
+            }
+        }
+    }
+    builder.documents
+}
+
+/// Why the reading of events does not go on.
+enum Stop {
+    /// The next document may be better.
+    Document,
+    /// A limit is reached.
+    Everything,
+}
+
+/// A list or map that is not closed yet.
+enum Open<'t> {
+    List {
+        at: Position,
+        values: Vec<Node<'t>>,
+    },
+    Map {
+        at: Position,
+        entries: Vec<Entry<'t>>,
+        seen: BTreeMap<Cow<'t, str>, Position>,
+        key: Option<(Position, Cow<'t, str>, Key)>,
+    },
+}
+
+/// What to do with the value that follows a key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Key {
+    Keep,
+    Drop,
+}
+
+struct Builder<'t, 'f, 'n> {
+    open: Vec<Open<'t>>,
+    nodes: &'f mut usize,
+    documents: Vec<Option<Node<'t>>>,
+    faults: &'f mut Faults<'n>,
+}
+
+impl<'t> Builder<'t, '_, '_> {
+    fn take(&mut self, event: Event<'t>, span: Span) -> Result<(), Stop> {
+        let at = position(span.start);
+        let tagged = span.tag_start().is_some();
+        if let Some(tag) = span.tag_start() {
+            let path = self.path();
+            self.faults.add(position(tag), &path, "a tag ('!name')", "the value alone, in quotes if it is text");
+        }
+        match event {
+            Event::Scalar(..) if tagged => self.value(Node { at, value: Value::Refused }),
+            Event::Scalar(text, style, ..) => {
+                self.value(Node { at, value: Value::Scalar { text, plain: style == ScalarStyle::Plain } })
+            }
+            Event::Alias(_) | Event::UnresolvedAlias(_) => {
+                let path = self.path();
+                self.faults.add(at, &path, "an alias ('*name')", "the value itself, written out");
+                self.value(Node { at, value: Value::Refused })
+            }
+            Event::SequenceStart(..) => self.nest(at, Open::List { at, values: Vec::new() }),
+            Event::MappingStart(..) => {
+                self.nest(at, Open::Map { at, entries: Vec::new(), seen: BTreeMap::new(), key: None })
+            }
+            Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
+                Some(Open::List { at, values }) => self.value(Node { at, value: Value::List(values) }),
+                Some(Open::Map { at, entries, .. }) => self.value(Node { at, value: Value::Map(entries) }),
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// Opens a list or map, if the limits and its place allow it.
+    fn nest(&mut self, at: Position, opened: Open<'t>) -> Result<(), Stop> {
+        if self.open.len() == DEPTH_MAX {
+            let path = self.path();
+            self.faults.add(at, &path, "nested too deeply", format!("at most {DEPTH_MAX} levels"));
+            return Err(Stop::Document);
+        }
+        if let Some(Open::Map { key: None, .. }) = self.open.last() {
+            let path = self.path();
+            self.faults.add(at, &path, "a list or map as key", "a name as key");
+            return Err(Stop::Document);
+        }
+        self.open.push(opened);
+        Ok(())
+    }
+
+    /// Puts a finished value, or the key for the next one, where it belongs.
+    fn value(&mut self, node: Node<'t>) -> Result<(), Stop> {
+        *self.nodes += 1;
+        if *self.nodes > NODES_MAX {
+            self.faults.add(node.at, "", "too many keys and values", format!("at most {NODES_MAX} in one apply"));
+            return Err(Stop::Everything);
+        }
+        match self.open.last_mut() {
+            None => self.documents.push(Some(node)),
+            Some(Open::List { values, .. }) => values.push(node),
+            Some(Open::Map { entries, key, .. }) if key.is_some() => {
+                if let Some((at, key, Key::Keep)) = key.take() {
+                    entries.push(Entry { at, key, value: node });
+                }
+            }
+            Some(Open::Map { .. }) => self.key(node),
+        }
+        Ok(())
+    }
+
+    fn key(&mut self, node: Node<'t>) {
+        let path = self.path();
+        let Some(Open::Map { seen, key, .. }) = self.open.last_mut() else { return };
+        let text = match node.value {
+            Value::Scalar { text, .. } => text,
+            Value::List(_) | Value::Map(_) | Value::Refused => {
+                *key = Some((node.at, Cow::Borrowed(""), Key::Drop));
+                return;
+            }
+        };
+        let verdict = match seen.entry(text.clone()) {
+            btree_map::Entry::Vacant(free) => {
+                free.insert(node.at);
+                Key::Keep
+            }
+            btree_map::Entry::Occupied(first) => {
+                let expected = format!("each key once; the first is at line {}", first.get().line);
+                self.faults.add(node.at, &join(&path, &text), "the same key twice", expected);
+                Key::Drop
+            }
+        };
+        *key = Some((node.at, text, verdict));
+    }
+
+    fn syntax(&mut self, error: &ScanError) {
+        let path = self.path();
+        let at = position(*error.marker());
+        match error.kind() {
+            ErrorKind::DirectiveDisallowed => {
+                self.faults.add(at, "", "a YAML directive", "YAML 1.2 without directives")
+            }
+            ErrorKind::RecursionLimitExceeded => {
+                self.faults.add(at, &path, "nested too deeply", format!("at most {DEPTH_MAX} levels"));
+            }
+            kind => self.faults.add(at, &path, format!("not YAML: {}", shown_reason(&kind.to_string())), ""),
+        }
+    }
+
+    /// Path of what is being built.
+    fn path(&self) -> String {
+        self.open.iter().fold(String::new(), |path, open| match open {
+            Open::List { values, .. } => format!("{path}[{}]", values.len()),
+            Open::Map { key: Some((_, key, _)), .. } => join(&path, key),
+            Open::Map { key: None, .. } => path,
+        })
+    }
+}
+
+/// The library's words on a syntax error. They may quote a character of the text.
+fn shown_reason(reason: &str) -> String {
+    reason.chars().filter(|c| !c.is_control()).take(200).collect()
+}
+
+fn position(marker: Marker) -> Position {
+    Position { line: saturated(marker.line().max(1)), column: saturated(marker.col() + 1) }
+}
