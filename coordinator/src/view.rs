@@ -1,1 +1,114 @@
-//! (being written)
+//! Documents -> what people read: tables, pages and lines. PURE: everything here is a function of documents and of the
+//! time given as an argument. musterctl prints it, the coordinator's log and the tests use the same words.
+//!
+//! Nothing that leaves this module holds a control character (see [`printable`]): names and messages of machines are
+//! data, never a way to write to an operator's terminal.
+
+mod audit;
+mod clusters;
+mod describe;
+mod durations;
+mod machines;
+mod plan;
+mod progress;
+mod rollouts;
+mod table;
+mod text;
+mod tokens;
+
+use jiff::Timestamp;
+use serde::de::DeserializeOwned;
+
+pub use describe::{describe_cluster, describe_machine, describe_rollout};
+pub use durations::{age, bytes, span};
+pub use machines::note as machine_note;
+pub use plan::plan_lines;
+pub use progress::{Fleet, PhaseLine, Verdict, cluster_changes, machine_move, machine_troubles, rollout_changes};
+pub use table::Table;
+pub use text::{printable, printable_lines};
+
+/// The sorts of documents, by the words operators use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Clusters.
+    Clusters,
+    /// Machines.
+    Machines,
+    /// Rollouts.
+    Rollouts,
+    /// Join tokens.
+    Tokens,
+    /// The audit record.
+    Audit,
+}
+
+impl Kind {
+    /// As the Fleet service names it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Clusters => "clusters",
+            Self::Machines => "machines",
+            Self::Rollouts => "rollouts",
+            Self::Tokens => "tokens",
+            Self::Audit => "audit",
+        }
+    }
+
+    /// One of them.
+    #[must_use]
+    pub const fn singular(self) -> &'static str {
+        match self {
+            Self::Clusters => "cluster",
+            Self::Machines => "machine",
+            Self::Rollouts => "rollout",
+            Self::Tokens => "token",
+            Self::Audit => "audit",
+        }
+    }
+}
+
+/// How much of a document a table shows, and when "now" is.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// More columns, nothing cut.
+    pub wide: bool,
+    /// Ages are counted to here.
+    pub now: Timestamp,
+}
+
+/// The table of one kind of documents, from their JSON, in the order given.
+///
+/// # Errors
+/// A document that is not of this kind: the coordinator is of another version.
+pub fn table<'a>(
+    kind: Kind,
+    documents: impl IntoIterator<Item = &'a [u8]>,
+    look: Look,
+) -> Result<Table, serde_json::Error> {
+    let mut table = Table::new(match kind {
+        Kind::Clusters => clusters::HEADERS,
+        Kind::Machines if look.wide => machines::HEADERS_WIDE,
+        Kind::Machines => machines::HEADERS,
+        Kind::Rollouts => rollouts::HEADERS,
+        Kind::Tokens => tokens::HEADERS,
+        Kind::Audit => audit::HEADERS,
+    });
+    for json in documents {
+        table.push(match kind {
+            Kind::Clusters => clusters::row(&read(json)?, look),
+            Kind::Machines => machines::row(&read(json)?, look),
+            Kind::Rollouts => rollouts::row(&read(json)?, look),
+            Kind::Tokens => tokens::row(&read(json)?, look),
+            Kind::Audit => audit::row(&read(json)?),
+        });
+    }
+    Ok(table)
+}
+
+fn read<T: DeserializeOwned>(json: &[u8]) -> Result<T, serde_json::Error> {
+    serde_json::from_slice(json)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,2 +1,79 @@
-//! `musterctl`: the operator's CLI.
-fn main() {}
+//! `musterctl`: the operator's CLI. It speaks gRPC to a coordinator and knows nothing but the wire (`muster_proto`) and
+//! how documents read (`muster_coordinator::view`). One file per subcommand; what goes wrong becomes a [`Failure`],
+//! whose exit status and advice are decided in `failure.rs` alone.
+
+mod actions;
+mod annotate;
+mod apply;
+mod artifacts;
+mod cli;
+mod client;
+mod completion;
+mod config;
+mod demo;
+mod deploy;
+mod describe;
+mod failure;
+mod feed;
+mod get;
+mod logs;
+mod plan;
+mod terminal;
+mod token;
+mod version;
+mod watch;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use self::{
+    cli::{Cli, Command},
+    config::Context,
+    failure::{Exit, Failure},
+};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print(); // nowhere to say that stderr is closed
+            return u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from);
+        }
+    };
+    let exit = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(run(cli)),
+        Err(source) => Err(Failure::failed("cannot start the runtime").because(source)),
+    };
+    match exit {
+        Ok(()) => Exit::Done.into(),
+        Err(failure) => {
+            failure.print();
+            failure.exit.into()
+        }
+    }
+}
+
+async fn run(cli: Cli) -> Result<(), Failure> {
+    let context = Context::new(cli.config);
+    match cli.command {
+        Command::Apply(args) => apply::run(args, &context).await,
+        Command::Get(args) => get::run(args, &context).await,
+        Command::Describe(args) => describe::run(args, &context).await,
+        Command::Plan(args) => plan::run(args, &context).await,
+        Command::Deploy(args) => deploy::run(args, &context).await,
+        Command::Watch(args) => watch::run(args, &context).await,
+        Command::Logs(args) => logs::run(args, &context).await,
+        Command::Retry(args) => actions::retry(args, &context).await,
+        Command::Skip(args) => actions::skip(args, &context).await,
+        Command::Accept(args) => actions::accept(args, &context).await,
+        Command::Revoke(args) => actions::revoke(args, &context).await,
+        Command::Replace(args) => actions::replace(args, &context).await,
+        Command::Token(args) => token::run(args, &context).await,
+        Command::Annotate(args) => annotate::run(args, &context).await,
+        Command::Artifacts(args) => artifacts::run(args).await,
+        Command::Demo(args) => demo::run(args).await,
+        Command::Version(args) => version::run(args, &context).await,
+        Command::Completion(args) => completion::run(&args),
+    }
+}

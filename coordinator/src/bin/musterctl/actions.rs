@@ -1,0 +1,106 @@
+//! What an operator does to a machine: `retry`, `skip`, `accept`, `revoke`, `replace`. Each is one audited call.
+
+use muster_coordinator::view::{Kind, printable};
+use muster_proto::wire::{ActionResponse, ItemRequest, MachineRequest};
+
+use crate::{config::Context, failure::Failure, terminal};
+
+/// Let a failed item be tried again
+///
+/// A machine is Failed when an item has used up its retries. Mend the cause, then retry: the item gets a full set of
+/// attempts again. Items that are done are never run again.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  musterctl retry worker-3 images\n  musterctl retry worker-3        every failed item of the machine"
+)]
+pub(crate) struct RetryArgs {
+    /// Name of the machine
+    machine: String,
+    /// Name of the item [default: every item that needs it]
+    item: Option<String>,
+}
+
+/// Leave an item out on one machine
+///
+/// The machine goes on without the item, which then counts as `skipped`. Recorded in the audit.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  musterctl skip worker-3 tuning")]
+pub(crate) struct SkipArgs {
+    /// Name of the machine
+    machine: String,
+    /// Name of the item
+    item: String,
+}
+
+/// Declare an interrupted item done
+///
+/// An item is Indeterminate when its process was lost and nobody knows what became of it. Look on the machine; if the
+/// item came about, accept it, and the machine goes on. Otherwise: `musterctl retry`.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  musterctl accept worker-3 swarm")]
+pub(crate) struct AcceptArgs {
+    /// Name of the machine
+    machine: String,
+    /// Name of the item
+    item: String,
+}
+
+/// Shut a machine out
+///
+/// Its certificate is worthless from now on: its stream is cut within 10 s and it cannot renew.
+/// To bring the same name back: `musterctl replace`, then enrol again with a new token.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  musterctl revoke worker-3")]
+pub(crate) struct RevokeArgs {
+    /// Name of the machine
+    machine: String,
+}
+
+/// Let a reinstalled machine enrol again under its name
+///
+/// The old identity is revoked and what it reported is void: every item runs again on the new one.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Example:
+  musterctl replace worker-3
+  musterctl token create --cluster edge-7 --type worker --machine worker-3 > worker-3.token
+  # on the machine: muster-agent enroll --coordinator HOST:PORT --token-file worker-3.token --name worker-3")]
+pub(crate) struct ReplaceArgs {
+    /// Name of the machine
+    machine: String,
+}
+
+pub(crate) async fn retry(args: RetryArgs, context: &Context) -> Result<(), Failure> {
+    let coordinator = context.coordinator().await?;
+    let request = ItemRequest { machine: args.machine.clone(), item: args.item.unwrap_or_default() };
+    show(&coordinator.call_on(Kind::Machines, &args.machine, coordinator.fleet().retry(request)).await?)
+}
+
+pub(crate) async fn skip(args: SkipArgs, context: &Context) -> Result<(), Failure> {
+    let coordinator = context.coordinator().await?;
+    let request = ItemRequest { machine: args.machine.clone(), item: args.item };
+    show(&coordinator.call_on(Kind::Machines, &args.machine, coordinator.fleet().skip(request)).await?)
+}
+
+pub(crate) async fn accept(args: AcceptArgs, context: &Context) -> Result<(), Failure> {
+    let coordinator = context.coordinator().await?;
+    let request = ItemRequest { machine: args.machine.clone(), item: args.item };
+    show(&coordinator.call_on(Kind::Machines, &args.machine, coordinator.fleet().accept(request)).await?)
+}
+
+pub(crate) async fn revoke(args: RevokeArgs, context: &Context) -> Result<(), Failure> {
+    let coordinator = context.coordinator().await?;
+    let request = MachineRequest { machine: args.machine.clone() };
+    show(&coordinator.call_on(Kind::Machines, &args.machine, coordinator.fleet().revoke_machine(request)).await?)
+}
+
+pub(crate) async fn replace(args: ReplaceArgs, context: &Context) -> Result<(), Failure> {
+    let coordinator = context.coordinator().await?;
+    let request = MachineRequest { machine: args.machine.clone() };
+    show(&coordinator.call_on(Kind::Machines, &args.machine, coordinator.fleet().replace_machine(request)).await?)
+}
+
+/// What was done, as the coordinator tells it.
+pub(crate) fn show(answer: &ActionResponse) -> Result<(), Failure> {
+    answer.lines.iter().try_for_each(|line| terminal::print(&printable(line)))
+}

@@ -1,0 +1,82 @@
+//! `musterctl artifacts serve`: a small file server, for the demo and for a first fleet without a mirror of its own.
+
+use std::{
+    fs, io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use axum::Router;
+use clap::Subcommand;
+use tokio::net::TcpListener;
+use tower_http::services::ServeDir;
+
+use crate::{failure::Failure, terminal};
+
+/// Serve files to the downloader
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: ArtifactsCommand,
+}
+
+#[derive(Subcommand)]
+enum ArtifactsCommand {
+    Serve(ServeArgs),
+}
+
+/// Serve the files of a directory over HTTP, until Ctrl-C
+///
+/// Plain HTTP, read-only, with Range requests: machines check every artifact against the manifest's sha256, so the
+/// way need not be trusted. Whoever reaches the address can read the directory.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  musterctl artifacts serve --dir /srv/artifacts --listen 10.0.0.1:8080
+In the manifest, then:
+  params: {url: \"http://10.0.0.1:8080/images.tar\", sha256: \"…\", path: /var/cache/muster/images.tar}")]
+struct ServeArgs {
+    /// The directory
+    #[arg(long)]
+    dir: PathBuf,
+    /// Address and port; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// Write the URL to this file once it is served
+    #[arg(long, value_name = "FILE")]
+    url_file: Option<PathBuf>,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let ArtifactsCommand::Serve(args) = args.command;
+    serve(args).await
+}
+
+async fn serve(args: ServeArgs) -> Result<(), Failure> {
+    let shown = args.dir.display();
+    if !args.dir.is_dir() {
+        return Err(Failure::bad_input(format!("{shown} is not a directory")).next("--dir names the files to serve."));
+    }
+    let listener = TcpListener::bind(args.listen).await.map_err(|source| {
+        Failure::failed(format!("cannot listen on {}", args.listen))
+            .because(source)
+            .next("Another port: --listen ADDRESS:PORT (0 takes a free one)")
+    })?;
+    let address = listener.local_addr().map_err(|source| Failure::failed("no local address").because(source))?;
+    let url = format!("http://{address}/");
+    if let Some(file) = &args.url_file {
+        write_whole(file, &url)
+            .map_err(|source| Failure::failed(format!("cannot write {}", file.display())).because(source))?;
+    }
+    terminal::print(&url)?;
+    let files = Router::new().fallback_service(ServeDir::new(&args.dir).append_index_html_on_directories(false));
+    axum::serve(listener, files).await.map_err(|source| Failure::failed("the file server ended").because(source))
+}
+
+/// Whoever waits for the file finds it whole or not at all.
+fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    fs::write(&new, text)?;
+    fs::rename(&new, path)
+}

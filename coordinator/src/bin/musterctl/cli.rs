@@ -1,0 +1,59 @@
+//! The command line: what `musterctl --help` shows.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use crate::{
+    actions, annotate, apply, artifacts, completion, demo, deploy, describe, get, logs, plan, token, version, watch,
+};
+
+/// Brings fleets of bare-metal machines through deployment: the operator's CLI of Muster.
+#[derive(Parser)]
+#[command(
+    name = "musterctl",
+    version,
+    propagate_version = true,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = "\
+Try it, without root and without network:
+  musterctl demo
+
+A first fleet:
+  musterctl apply -f fleet.yaml
+  musterctl token create --cluster edge-7 --type worker > worker.token
+  musterctl watch edge-7
+
+Exit status: 0 done, 1 failed, 2 bad input, 3 not allowed, 4 refused by the state of things, 5 coordinator unreachable.
+Credentials: --config, $MUSTER_CONFIG, ~/.config/muster/config.toml; `muster-coordinator init` makes the first ones."
+)]
+pub(crate) struct Cli {
+    /// Where the coordinator is and who we are [default: $MUSTER_CONFIG, then ~/.config/muster/config.toml]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    Apply(apply::Args),
+    Get(get::Args),
+    Describe(describe::Args),
+    Plan(plan::Args),
+    Deploy(deploy::Args),
+    Watch(watch::Args),
+    Logs(logs::Args),
+    Retry(actions::RetryArgs),
+    Skip(actions::SkipArgs),
+    Accept(actions::AcceptArgs),
+    Revoke(actions::RevokeArgs),
+    Replace(actions::ReplaceArgs),
+    Token(token::Args),
+    Annotate(annotate::Args),
+    Artifacts(artifacts::Args),
+    Demo(demo::Args),
+    Version(version::Args),
+    Completion(completion::Args),
+}

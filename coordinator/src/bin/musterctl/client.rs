@@ -1,0 +1,139 @@
+//! A connection to the coordinator, with a deadline on every call.
+
+use std::{future::Future, time::Duration};
+
+use muster_coordinator::view::Kind;
+use muster_proto::{
+    tls,
+    wire::{GetRequest, Resource, fleet_client::FleetClient},
+};
+use tonic::{Response, Status, transport::Channel};
+
+use crate::{
+    config::Config,
+    failure::{Exit, Failure},
+};
+
+/// Longest wait for an answer.
+pub(crate) const CALL_DEADLINE: Duration = Duration::from_secs(30);
+/// Largest answer: 1,000 machines with 60 items each, their last output among it.
+const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// A name is "near" another one from this similarity (Jaro-Winkler) on.
+const NEAR: f64 = 0.8;
+
+/// A live connection.
+pub(crate) struct Coordinator {
+    fleet: FleetClient<Channel>,
+    address: String,
+}
+
+impl Coordinator {
+    pub(crate) async fn connect(config: &Config) -> Result<Self, Failure> {
+        let address = config.coordinator.clone();
+        let tls = tls::client_config(&config.ca, Some(&config.identity())).map_err(|error| {
+            Failure::bad_input("the credentials in the config cannot be used")
+                .because(error)
+                .next("Make new ones: muster-coordinator credentials --help")
+        })?;
+        let connection = tls::connect(&address, tls).await.map_err(|error| Failure::connect(&address, error))?;
+        let fleet = FleetClient::new(connection.channel).max_decoding_message_size(ANSWER_BYTES_MAX);
+        Ok(Self { fleet, address })
+    }
+
+    /// The generated client, for one call.
+    pub(crate) fn fleet(&self) -> FleetClient<Channel> {
+        self.fleet.clone()
+    }
+
+    /// Where the coordinator is.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The call's answer, within [`CALL_DEADLINE`].
+    pub(crate) async fn call<T>(&self, rpc: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Failure> {
+        let answer = tokio::time::timeout(CALL_DEADLINE, rpc).await.unwrap_or_else(|_| {
+            Err(Status::deadline_exceeded(format!("no answer within {} s", CALL_DEADLINE.as_secs())))
+        });
+        answer.map(Response::into_inner).map_err(|status| Failure::status(&self.address, &status))
+    }
+
+    /// Documents of one kind. A name that nobody has is a failure that suggests the nearest one.
+    pub(crate) async fn get(&self, kind: Kind, name: &str, cluster: &str) -> Result<Vec<Resource>, Failure> {
+        let answer = self.call_on(kind, name, self.fleet().get(request(kind, name, cluster))).await?;
+        if answer.items.is_empty() && !name.is_empty() {
+            return Err(unknown_name(kind, name, &self.names(kind).await));
+        }
+        Ok(answer.items)
+    }
+
+    /// The one document of this name.
+    pub(crate) async fn get_one(&self, kind: Kind, name: &str) -> Result<Resource, Failure> {
+        match self.get(kind, name, "").await?.into_iter().next() {
+            Some(found) => Ok(found),
+            None => Err(unknown_name(kind, name, &[])),
+        }
+    }
+
+    /// The call's answer; if it failed because nobody has this name, the failure suggests the nearest one.
+    pub(crate) async fn call_on<T>(
+        &self,
+        kind: Kind,
+        name: &str,
+        rpc: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, Failure> {
+        match self.call(rpc).await {
+            Err(failure) if failure.exit == Exit::BadInput && !name.is_empty() => {
+                let known = self.names(kind).await;
+                Err(if known.iter().any(|known| known == name) { failure } else { unknown_name(kind, name, &known) })
+            }
+            answer => answer,
+        }
+    }
+
+    /// Names of all documents of a kind; none where they cannot be had, for they only help a message.
+    async fn names(&self, kind: Kind) -> Vec<String> {
+        let answer = self.call(self.fleet().get(request(kind, "", ""))).await;
+        answer.map(|answer| answer.items.into_iter().map(|item| item.name).collect()).unwrap_or_default()
+    }
+}
+
+pub(crate) fn request(kind: Kind, name: &str, cluster: &str) -> GetRequest {
+    GetRequest { kind: kind.word().to_owned(), name: name.to_owned(), cluster: cluster.to_owned() }
+}
+
+fn unknown_name(kind: Kind, name: &str, known: &[String]) -> Failure {
+    let failure = Failure::bad_input(format!("there is no {} named \"{name}\"", kind.singular()));
+    match nearest(name, known) {
+        Some(near) => failure.next(format!("Did you mean \"{near}\"?")),
+        None => failure.next(format!("See: musterctl get {}", kind.word())),
+    }
+}
+
+/// The known name most like the given one, if any is near.
+pub(crate) fn nearest<'a>(name: &str, known: &'a [String]) -> Option<&'a str> {
+    known
+        .iter()
+        .map(|known| (strsim::jaro_winkler(name, known), known.as_str()))
+        .filter(|(similarity, _)| *similarity >= NEAR)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, known)| known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_is_suggested() {
+        let known = ["control-1", "worker-1", "worker-12"].map(str::to_owned);
+        for (name, expected) in [
+            ("wroker-12", Some("worker-12")),
+            ("worker12", Some("worker-12")),
+            ("control1", Some("control-1")),
+            ("zz", None),
+        ] {
+            assert_eq!(nearest(name, &known), expected, "{name}");
+        }
+    }
+}

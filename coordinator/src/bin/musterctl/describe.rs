@@ -1,0 +1,52 @@
+//! `musterctl describe`: everything about one thing, on one page.
+
+use clap::ValueEnum;
+use jiff::Timestamp;
+use muster_coordinator::view::{self, Kind};
+
+use crate::{config::Context, failure::Failure, get::not_this_version, terminal};
+
+/// Show one cluster, machine or rollout in full
+///
+/// What is wrong, since when and what clears it; items with their outcomes; the last output; stages; the host.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  musterctl describe machine worker-3\n  musterctl describe cluster edge-7")]
+pub(crate) struct Args {
+    /// What to describe
+    kind: Described,
+    /// Its name
+    name: String,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Described {
+    #[value(alias = "clusters", alias = "lcmcluster", alias = "lcmclusters")]
+    Cluster,
+    #[value(alias = "machines", alias = "lcmmachine", alias = "lcmmachines")]
+    Machine,
+    #[value(alias = "rollouts")]
+    Rollout,
+}
+
+pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    let coordinator = context.coordinator().await?;
+    let now = Timestamp::now();
+    let lines = match args.kind {
+        Described::Machine => {
+            let machine = coordinator.get_one(Kind::Machines, &args.name).await?;
+            view::describe_machine(&serde_json::from_slice(&machine.json).map_err(not_this_version)?, now)
+        }
+        Described::Rollout => {
+            let rollout = coordinator.get_one(Kind::Rollouts, &args.name).await?;
+            view::describe_rollout(&serde_json::from_slice(&rollout.json).map_err(not_this_version)?, now)
+        }
+        Described::Cluster => {
+            let cluster = coordinator.get_one(Kind::Clusters, &args.name).await?;
+            let machines = coordinator.get(Kind::Machines, "", &args.name).await?;
+            let machines = machines.iter().map(|machine| serde_json::from_slice(&machine.json));
+            let machines = machines.collect::<Result<Vec<_>, _>>().map_err(not_this_version)?;
+            view::describe_cluster(&serde_json::from_slice(&cluster.json).map_err(not_this_version)?, &machines, now)
+        }
+    };
+    terminal::print_all(&lines)
+}

@@ -1,0 +1,151 @@
+//! `musterctl get`: documents as a table, as JSON, as YAML, once or as they change.
+
+mod follow;
+
+use clap::ValueEnum;
+use jiff::Timestamp;
+use muster_coordinator::view::{self, Kind, Look, printable};
+use muster_proto::wire::Resource;
+use serde_json::{Value, json};
+
+use crate::{config::Context, failure::Failure, feed::Subject, terminal};
+
+/// List clusters, machines, rollouts, tokens or the audit record
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  musterctl get machines
+  musterctl get machines --cluster edge-7 -o wide
+  musterctl get machine worker-3 -o yaml
+  musterctl get machines -w                          and then every change
+  musterctl get machines -o json | jq -r '.items[] | select(.status.failed) | .metadata.name'")]
+pub(crate) struct Args {
+    /// What to list
+    kind: KindArg,
+    /// Only the one of this name
+    name: Option<String>,
+    /// Output format
+    #[arg(short, long)]
+    output: Option<Format>,
+    /// Then go on with every change
+    #[arg(short, long)]
+    watch: bool,
+    /// Of this cluster only
+    #[arg(long, value_name = "NAME")]
+    cluster: Option<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum KindArg {
+    #[value(alias = "cluster", alias = "lcmclusters", alias = "lcmcluster")]
+    Clusters,
+    #[value(alias = "machine", alias = "lcmmachines", alias = "lcmmachine")]
+    Machines,
+    #[value(alias = "rollout")]
+    Rollouts,
+    #[value(alias = "token")]
+    Tokens,
+    Audit,
+}
+
+impl From<KindArg> for Kind {
+    fn from(kind: KindArg) -> Self {
+        match kind {
+            KindArg::Clusters => Self::Clusters,
+            KindArg::Machines => Self::Machines,
+            KindArg::Rollouts => Self::Rollouts,
+            KindArg::Tokens => Self::Tokens,
+            KindArg::Audit => Self::Audit,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// More columns
+    Wide,
+    Json,
+    Yaml,
+    /// `machine/worker-3`
+    Name,
+}
+
+pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    let subject = Subject {
+        kind: args.kind.into(),
+        name: args.name.unwrap_or_default(),
+        cluster: args.cluster.unwrap_or_default(),
+    };
+    if args.watch {
+        return follow::run(context, subject, args.output).await;
+    }
+    show(context, subject, args.output).await
+}
+
+/// The table of one kind.
+pub(crate) async fn list(kind: Kind, cluster: String, context: &Context) -> Result<(), Failure> {
+    show(context, Subject { kind, name: String::new(), cluster }, None).await
+}
+
+async fn show(context: &Context, subject: Subject, format: Option<Format>) -> Result<(), Failure> {
+    let coordinator = context.coordinator().await?;
+    let kind = subject.kind;
+    let found = coordinator.get(kind, &subject.name, &subject.cluster).await?;
+    match format {
+        Some(Format::Json) => terminal::print(&pretty_json(&list_of(&found)?)?),
+        Some(Format::Yaml) => terminal::print(yaml(&list_of(&found)?)?.trim_end()),
+        Some(Format::Name) => {
+            found.iter().try_for_each(|item| terminal::print(&printable(&format!("{}/{}", kind.singular(), item.name))))
+        }
+        None | Some(Format::Wide) if found.is_empty() => {
+            terminal::say(&nothing(&subject));
+            Ok(())
+        }
+        None | Some(Format::Wide) => {
+            let look = Look { wide: format == Some(Format::Wide), now: Timestamp::now() };
+            let documents = found.iter().map(|item| item.json.as_slice());
+            terminal::print_all(&view::table(kind, documents, look).map_err(not_this_version)?.lines())
+        }
+    }
+}
+
+/// An empty list says where its content would come from.
+fn nothing(subject: &Subject) -> String {
+    let scope = match subject.cluster.as_str() {
+        "" => String::new(),
+        cluster => format!(" in cluster {cluster}"),
+    };
+    let next = match subject.kind {
+        Kind::Clusters => "Make one: musterctl apply -f FILE",
+        Kind::Machines => "Machines join with a token: musterctl token create --help",
+        Kind::Rollouts => "A deployment begins when the declared machines are there: musterctl plan CLUSTER",
+        Kind::Tokens => "Make one: musterctl token create --help",
+        Kind::Audit => "What operators change appears here.",
+    };
+    format!("No {} found{}. {next}", subject.kind.word(), printable(&scope))
+}
+
+/// `{"items":[…]}`, the documents as the coordinator sent them: fields this version does not know stay.
+fn list_of(found: &[Resource]) -> Result<Value, Failure> {
+    let items = found.iter().map(|item| value(&item.json)).collect::<Result<Vec<_>, _>>()?;
+    Ok(json!({ "items": items }))
+}
+
+pub(crate) fn value(json: &[u8]) -> Result<Value, Failure> {
+    serde_json::from_slice(json).map_err(not_this_version)
+}
+
+pub(crate) fn pretty_json(value: &Value) -> Result<String, Failure> {
+    serde_json::to_string_pretty(value).map_err(|source| Failure::failed("cannot write JSON").because(source))
+}
+
+pub(crate) fn yaml(value: &Value) -> Result<String, Failure> {
+    serde_saphyr::to_string(value).map_err(|source| Failure::failed("cannot write YAML").because(source))
+}
+
+/// A document that does not read: the other side is of another version.
+pub(crate) fn not_this_version(source: serde_json::Error) -> Failure {
+    Failure::failed("the coordinator sent a document this musterctl cannot read")
+        .because(source)
+        .next("Compare: musterctl version. `-o json` shows the document as it is.")
+}

@@ -1,0 +1,60 @@
+//! `musterctl logs`: an item's output, from the machine itself.
+
+use std::io::{self, IsTerminal as _};
+
+use futures_util::StreamExt as _;
+use muster_coordinator::view::{Kind, printable_lines};
+use muster_proto::wire::LogsRequest;
+use tokio::time::timeout;
+
+use crate::{
+    client::CALL_DEADLINE,
+    config::Context,
+    failure::{Exit, Failure},
+    terminal,
+};
+
+/// Show the output of an item on a machine
+///
+/// Read from the machine's own disk, whole, over the agent's connection. To a terminal, control characters are shown
+/// as `^[`; through a pipe the bytes are as the item wrote them.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  musterctl logs worker-3              the item that runs, or ran last
+  musterctl logs worker-3 images -f    follow it")]
+pub(crate) struct Args {
+    /// Name of the machine
+    machine: String,
+    /// Name of the item [default: the one that runs, or ran last]
+    item: Option<String>,
+    /// Go on as it grows, until the item ends
+    #[arg(short, long)]
+    follow: bool,
+}
+
+pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    let coordinator = context.coordinator().await?;
+    let request =
+        LogsRequest { machine: args.machine.clone(), item: args.item.unwrap_or_default(), follow: args.follow };
+    let mut chunks = coordinator.call_on(Kind::Machines, &args.machine, coordinator.fleet().logs(request)).await?;
+    let visible = io::stdout().is_terminal();
+    loop {
+        // An item that is followed may be silent for hours; otherwise the output is there already.
+        let next = if args.follow {
+            chunks.next().await
+        } else {
+            timeout(CALL_DEADLINE, chunks.next()).await.map_err(|_| {
+                Failure::new(Exit::Unreachable, format!("{} sends no more of the output", args.machine))
+                    .next(format!("Is it connected? musterctl describe machine {}", args.machine))
+            })?
+        };
+        let Some(chunk) = next else { return Ok(()) };
+        let chunk = chunk.map_err(|status| Failure::status(coordinator.address(), &status))?;
+        if visible {
+            terminal::write(printable_lines(&String::from_utf8_lossy(&chunk.data)).as_bytes())?;
+        } else {
+            terminal::write(&chunk.data)?;
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! The one place that writes to stdout and stderr.
+
+use std::io::{self, ErrorKind, Write as _};
+
+use crate::failure::{Exit, Failure};
+
+/// Writes one line to stdout. A reader that has gone away (`| head`) ends the command quietly.
+pub(crate) fn print(line: &str) -> Result<(), Failure> {
+    write(format!("{line}\n").as_bytes())
+}
+
+/// Writes lines to stdout.
+pub(crate) fn print_all(lines: &[String]) -> Result<(), Failure> {
+    lines.iter().try_for_each(|line| print(line))
+}
+
+/// Writes bytes to stdout as they are.
+pub(crate) fn write(bytes: &[u8]) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(|source| match source.kind() {
+        ErrorKind::BrokenPipe => Failure::silent(Exit::Done),
+        _ => Failure::failed("cannot write to stdout").because(source),
+    })
+}
+
+/// Writes one line to stderr. Nothing can be done where that fails.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}

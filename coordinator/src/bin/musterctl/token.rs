@@ -1,0 +1,150 @@
+//! `musterctl token`: join tokens.
+
+use std::time::Duration;
+
+use clap::{Subcommand, ValueEnum};
+use jiff::Timestamp;
+use muster_coordinator::view::{Kind, age};
+use muster_proto::wire::{CreateTokenRequest, RevokeTokenRequest};
+
+use crate::{actions::show, config::Context, failure::Failure, get, terminal};
+
+/// Make, list and revoke join tokens
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: TokenCommand,
+}
+
+#[derive(Subcommand)]
+enum TokenCommand {
+    Create(CreateArgs),
+    /// List the tokens; secrets are never shown
+    List(ListArgs),
+    /// Make a token worthless; machines that joined with it stay
+    Revoke(RevokeArgs),
+}
+
+/// Make a token with which machines join a cluster
+///
+/// The token, and nothing else, goes to stdout; it is shown this once. Bring it to the machine as a file.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  musterctl token create --cluster edge-7 --type worker > worker.token
+  musterctl token create --cluster edge-7 --type control --uses 3 --ttl 1h > control.token
+On the machine:
+  muster-agent enroll --coordinator HOST:PORT --token-file worker.token")]
+struct CreateArgs {
+    /// The cluster to join
+    #[arg(long)]
+    cluster: String,
+    /// What the machines become
+    #[arg(long = "type")]
+    machine_type: JoinType,
+    /// Only for the machine of this name
+    #[arg(long, value_name = "NAME")]
+    machine: Option<String>,
+    /// How long it is good, e.g. 90m, 24h, 7d [default: the cluster's tokenTTL]
+    #[arg(long, value_parser = duration)]
+    ttl: Option<Duration>,
+    /// How many machines may join with it [default: any number until it expires]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    uses: Option<u32>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum JoinType {
+    Control,
+    Worker,
+}
+
+#[derive(clap::Args)]
+struct ListArgs {
+    /// Of this cluster only
+    #[arg(long)]
+    cluster: Option<String>,
+}
+
+#[derive(clap::Args)]
+struct RevokeArgs {
+    /// Its id, as `musterctl token list` shows it
+    id: String,
+}
+
+pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    match args.command {
+        TokenCommand::Create(args) => create(args, context).await,
+        TokenCommand::List(args) => get::list(Kind::Tokens, args.cluster.unwrap_or_default(), context).await,
+        TokenCommand::Revoke(args) => {
+            let coordinator = context.coordinator().await?;
+            let request = RevokeTokenRequest { id: args.id.clone() };
+            show(&coordinator.call_on(Kind::Tokens, &args.id, coordinator.fleet().revoke_token(request)).await?)
+        }
+    }
+}
+
+async fn create(args: CreateArgs, context: &Context) -> Result<(), Failure> {
+    let machine_type = match args.machine_type {
+        JoinType::Control => "control",
+        JoinType::Worker => "worker",
+    };
+    let coordinator = context.coordinator().await?;
+    let request = CreateTokenRequest {
+        cluster: args.cluster.clone(),
+        machine_type: machine_type.to_owned(),
+        machine: args.machine.clone().unwrap_or_default(),
+        ttl_ms: args.ttl.map_or(0, |ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
+        uses: args.uses.unwrap_or(0),
+    };
+    let answer = coordinator.call_on(Kind::Clusters, &args.cluster, coordinator.fleet().create_token(request)).await?;
+    terminal::print(&answer.token)?;
+    let uses = match (args.machine, args.uses) {
+        (Some(machine), _) => format!("machine {machine}"),
+        (None, Some(1)) => format!("one {machine_type} machine"),
+        (None, Some(uses)) => format!("{uses} {machine_type} machines"),
+        (None, None) => format!("any number of {machine_type} machines"),
+    };
+    let end = i64::try_from(answer.expires_at_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    let left = end.map_or_else(|| "a long time".to_owned(), |end| age(Timestamp::now(), end));
+    terminal::say(&format!(
+        "Token {} lets {uses} join cluster {}, for {left}. It is shown this once. On the machine:\n  \
+         muster-agent enroll --coordinator {} --token-file FILE",
+        answer.id,
+        args.cluster,
+        coordinator.address()
+    ));
+    Ok(())
+}
+
+/// `90s`, `15m`, `24h`, `7d`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let expected = || "expected a number and a unit, e.g. 90m, 24h or 7d".to_owned();
+    let unit_at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(expected)?;
+    let (number, unit) = text.split_at(unit_at);
+    let seconds: u64 = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err(expected()),
+    };
+    let number: u64 = number.parse().map_err(|_| expected())?;
+    let all = number.checked_mul(seconds).filter(|all| (1..=365 * 86_400).contains(all));
+    all.map(Duration::from_secs).ok_or_else(|| "expected something between 1s and 365d".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_a_unit() {
+        for (text, seconds) in [("90s", 90), ("15m", 900), ("24h", 86_400), ("7d", 604_800)] {
+            assert_eq!(duration(text), Ok(Duration::from_secs(seconds)));
+        }
+        for bad in ["", "7", "d", "0h", "-1h", "1w", "1.5h", "999999999999999999999d", "366d"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+}

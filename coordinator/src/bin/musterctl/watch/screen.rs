@@ -1,0 +1,142 @@
+//! Where `watch` shows itself: bars that redraw on a terminal, plain timestamped lines elsewhere.
+
+use std::io::{self, IsTerminal as _};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use jiff::{Timestamp, Zoned};
+use muster_coordinator::view::{Fleet, PhaseLine};
+
+use crate::{failure::Failure, terminal};
+
+/// Lines of busy machines shown at once; the rest is counted.
+const BUSY_LINES_MAX: usize = 16;
+/// Lines of waits shown at once.
+const BLOCKED_LINES_MAX: usize = 5;
+
+/// Where the news go.
+pub(crate) enum Screen {
+    /// stdout is not a terminal.
+    Plain,
+    /// Bars at the bottom of a terminal.
+    Live(Live),
+}
+
+/// Bars and lines that redraw.
+pub(crate) struct Live {
+    all: MultiProgress,
+    phases: Vec<ProgressBar>,
+    texts: Vec<ProgressBar>,
+}
+
+impl Screen {
+    pub(crate) fn new() -> Self {
+        // A terminal that cannot move its cursor gets lines.
+        let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+        if !io::stdout().is_terminal() || dumb {
+            return Self::Plain;
+        }
+        let all = MultiProgress::with_draw_target(ProgressDrawTarget::stdout());
+        Self::Live(Live { all, phases: Vec::new(), texts: Vec::new() })
+    }
+
+    /// Are single machines' changes of state told as lines?
+    pub(crate) const fn shows_moves(&self) -> bool {
+        matches!(self, Self::Plain)
+    }
+
+    /// One line of news.
+    pub(crate) fn line(&self, text: &str) -> Result<(), Failure> {
+        let line = format!("{} {text}", Zoned::now().strftime("%H:%M:%S"));
+        match self {
+            Self::Plain => terminal::print(&line),
+            Self::Live(live) => {
+                live.all.println(line).map_err(|source| Failure::failed("cannot write to the terminal").because(source))
+            }
+        }
+    }
+
+    /// How things stand at the beginning.
+    pub(crate) fn summary(&self, fleet: &Fleet, now: Timestamp) -> Result<(), Failure> {
+        if let Self::Live(_) = self {
+            return Ok(()); // the bars say it
+        }
+        if let Some(cluster) = &fleet.cluster {
+            let status = &cluster.status;
+            let (ready, all) = (status.ready_nodes, status.requested_nodes);
+            self.line(&format!("cluster {}: {ready} of {all} machines Ready", cluster.metadata.name))?;
+        }
+        for phase in fleet.phases() {
+            self.line(format!("{}: {} of {} done {}", phase.phase, phase.done, phase.total, phase.text).trim_end())?;
+        }
+        let lines = fleet.busy_lines(now).into_iter().chain(fleet.blocked_lines(now));
+        lines.take(BUSY_LINES_MAX).try_for_each(|line| self.line(&line))
+    }
+
+    /// Draws the bars.
+    pub(crate) fn draw(&mut self, fleet: &Fleet, now: Timestamp) {
+        let Self::Live(live) = self else { return };
+        live.draw_phases(&fleet.phases());
+        let mut lines = shorten(fleet.busy_lines(now), BUSY_LINES_MAX, "machines");
+        lines.extend(shorten(fleet.blocked_lines(now), BLOCKED_LINES_MAX, "waits"));
+        live.draw_texts(lines);
+    }
+
+    /// Takes the bars away.
+    pub(crate) fn clear(&mut self) {
+        let Self::Live(live) = self else { return };
+        for bar in live.phases.drain(..).chain(live.texts.drain(..)) {
+            bar.finish_and_clear();
+            live.all.remove(&bar);
+        }
+    }
+}
+
+fn shorten(mut lines: Vec<String>, most: usize, what: &str) -> Vec<String> {
+    let rest = lines.len().saturating_sub(most);
+    if rest > 0 {
+        lines.truncate(most);
+        lines.push(format!("… and {rest} more {what}"));
+    }
+    lines
+}
+
+impl Live {
+    fn draw_phases(&mut self, phases: &[PhaseLine]) {
+        while self.phases.len() < phases.len() {
+            let bar = self.all.insert(self.phases.len(), ProgressBar::new(0));
+            bar.set_style(style("{prefix:11} [{bar:32}] {pos:>4}/{len:<4} {wide_msg}").progress_chars("=> "));
+            self.phases.push(bar);
+        }
+        while self.phases.len() > phases.len() {
+            if let Some(bar) = self.phases.pop() {
+                self.all.remove(&bar);
+            }
+        }
+        for (bar, phase) in self.phases.iter().zip(phases) {
+            bar.set_prefix(phase.phase.as_str());
+            bar.set_length(phase.total.into());
+            bar.set_position(phase.done.into());
+            bar.set_message(phase.text.clone());
+        }
+    }
+
+    fn draw_texts(&mut self, lines: Vec<String>) {
+        while self.texts.len() < lines.len() {
+            let bar = self.all.add(ProgressBar::new_spinner());
+            bar.set_style(style("  {wide_msg}"));
+            self.texts.push(bar);
+        }
+        while self.texts.len() > lines.len() {
+            if let Some(bar) = self.texts.pop() {
+                self.all.remove(&bar);
+            }
+        }
+        for (bar, line) in self.texts.iter().zip(lines) {
+            bar.set_message(line);
+        }
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_spinner())
+}

@@ -1,0 +1,284 @@
+//! Pages: everything there is to know of one thing, what is wrong first. Laid out as `kubectl describe` does.
+
+mod page;
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use muster_proto::{
+    model::HostFacts,
+    resource::{BlockedSince, Cluster, Machine, MachineStatus, Metadata, Rollout, StateItemStatus},
+};
+
+use self::page::Page;
+use super::{
+    Table, age, bytes,
+    durations::moment,
+    machines::{activity_text, note, outcome},
+    printable_lines,
+};
+
+/// Lines of an item's output shown on a machine's page.
+const OUTPUT_LINES_MAX: usize = 10;
+
+/// A machine's page.
+#[must_use]
+pub fn describe_machine(machine: &Machine, now: Timestamp) -> Vec<String> {
+    let status = &machine.status;
+    let mut page = Page::default();
+    page.field("Name", &machine.metadata.name);
+    page.field("Cluster", machine.spec.cluster_name.as_str());
+    page.field("Type", machine.spec.machine_type.as_str());
+    page.field("State", &status.state);
+    let note = note(machine, now);
+    if !note.is_empty() {
+        page.field("Note", &note);
+    }
+    blocked(&mut page, status.blocked.as_ref(), now);
+    if let Some(next) = what_to_do(machine) {
+        page.field("What to do", &next);
+    }
+    conditions(&mut page, status, now);
+    page.field("Release", status.release.as_deref().unwrap_or("none yet"));
+    page.field("Generation", &status.generation.to_string());
+    page.field("Upgrade index", &machine.spec.upgrade_index.to_string());
+    metadata(&mut page, &machine.metadata, now);
+    overwrites(&mut page, machine);
+    if let Some(activity) = &status.activity {
+        page.section("Under way");
+        page.line(&activity_text(activity, now));
+    }
+    page.section("Items");
+    page.table(&items(machine));
+    output(&mut page, machine);
+    if !status.stages.is_empty() {
+        page.section("Stages");
+        page.table(&stages(machine));
+    }
+    host(&mut page, machine);
+    page.lines
+}
+
+/// A cluster's page, with its machines.
+#[must_use]
+pub fn describe_cluster(cluster: &Cluster, machines: &[Machine], now: Timestamp) -> Vec<String> {
+    let (spec, status) = (&cluster.spec, &cluster.status);
+    let mut page = Page::default();
+    page.field("Name", &cluster.metadata.name);
+    page.field("Ready", &format!("{} of {} machines", status.ready_nodes, status.requested_nodes));
+    blocked(&mut page, status.blocked.as_ref(), now);
+    if status.lcm_operation_stuck {
+        page.field("Stuck", "a stage is past its deadline");
+    }
+    page.field("Release", status.release.as_deref().unwrap_or("none yet"));
+    page.field("Wanted release", &spec.release);
+    page.field("Rollout", status.rollout.as_deref().unwrap_or("none under way"));
+    page.field(
+        "Declared machines",
+        &match spec.machines {
+            Some(counts) => format!("{} control, {} worker", counts.control, counts.worker),
+            None => "not declared".to_owned(),
+        },
+    );
+    let at_once = format!("prepare {}, deploy {} workers", spec.max_worker_prepare_count, spec.max_worker_deploy_count);
+    page.field("At once, at most", &at_once);
+    let failures = format!("{} control, {} worker", spec.max_failures.control, spec.max_failures.worker);
+    page.field("Stops at failures", &failures);
+    metadata(&mut page, &cluster.metadata, now);
+    page.section("Phases");
+    let mut phases = Table::new(&["PHASE", "DONE", "RUNNING", "FAILED", "TOTAL"]);
+    for phase in &status.phases {
+        let counts = [phase.done, phase.running, phase.failed, phase.total].map(|count| count.to_string());
+        phases.push(std::iter::once(phase.phase.to_string()).chain(counts).collect());
+    }
+    page.table(&phases);
+    page.section("Machines");
+    let mut table = Table::new(&["NAME", "TYPE", "STATE", "NOTE"]);
+    for machine in machines {
+        let machine_type = machine.spec.machine_type.to_string();
+        let row = [machine.metadata.name.clone(), machine_type, machine.status.state.clone(), note(machine, now)];
+        table.push(row.into());
+    }
+    page.table(&table);
+    page.lines
+}
+
+/// A rollout's page.
+#[must_use]
+pub fn describe_rollout(rollout: &Rollout, now: Timestamp) -> Vec<String> {
+    let (spec, status) = (&rollout.spec, &rollout.status);
+    let mut page = Page::default();
+    page.field("Name", &rollout.metadata.name);
+    page.field("Cluster", &spec.cluster_name);
+    page.field("Kind", &spec.kind);
+    page.field("State", &status.state);
+    blocked(&mut page, status.blocked.as_ref(), now);
+    page.field("Ready", &format!("{} of {} machines", status.ready, status.machines));
+    let failures = format!("{} control, {} worker", status.failures.control, status.failures.worker);
+    page.field("Failures", &failures);
+    page.field("Started by", &spec.started_by);
+    if let Some(end) = status.finished_at {
+        let took = age(rollout.metadata.creation_timestamp, end);
+        page.field("Finished", &format!("{}, after {took}", moment(end)));
+    }
+    metadata(&mut page, &rollout.metadata, now);
+    page.lines
+}
+
+fn blocked(page: &mut Page, wait: Option<&BlockedSince>, now: Timestamp) {
+    let Some(wait) = wait else { return };
+    page.field("Blocked", &format!("{}: {}", wait.blocked.reason, wait.blocked.message));
+    page.field("  since", &format!("{} ({} ago)", moment(wait.since), age(wait.since, now)));
+    page.field("  clears when", &wait.blocked.clears_when);
+}
+
+/// For a machine that needs a person: the commands that clear it.
+fn what_to_do(machine: &Machine) -> Option<String> {
+    let name = &machine.metadata.name;
+    let of = |standing: &str| machine.status.items.iter().find(|item| item.standing == standing);
+    if let Some(item) = of("failed") {
+        let item = &item.name;
+        return Some(format!(
+            "read `musterctl logs {name} {item}`, mend the cause, then `musterctl retry {name} {item}` \
+             (or leave the item out: `musterctl skip {name} {item}`)"
+        ));
+    }
+    let item = &of("held")?.name;
+    Some(format!(
+        "nobody knows whether the item came about: look on the machine, then `musterctl accept {name} {item}` if it \
+         did, `musterctl retry {name} {item}` to run it again"
+    ))
+}
+
+fn conditions(page: &mut Page, status: &MachineStatus, now: Timestamp) {
+    page.section("Conditions");
+    let mut table = Table::new(&["CONDITION", "STATUS", "DETAIL"]);
+    let seen =
+        status.last_seen.map_or_else(|| "never heard of".to_owned(), |at| format!("heard of {} ago", age(at, now)));
+    let enrolled = status.machine_id.clone().unwrap_or_else(|| "declared; waits for `muster-agent enroll`".to_owned());
+    let slot = status.slot_since.map_or_else(String::new, |since| format!("for {}", age(since, now)));
+    for (name, is, detail) in [
+        ("Enrolled", status.machine_id.is_some(), enrolled),
+        ("Connected", status.connected, seen),
+        ("Lost", status.lost, String::new()),
+        ("Failed", status.failed, String::new()),
+        ("Indeterminate", status.indeterminate, String::new()),
+        ("HoldsSlot", status.slot_since.is_some(), slot),
+    ] {
+        table.push(vec![name.to_owned(), if is { "True" } else { "False" }.to_owned(), detail]);
+    }
+    page.table(&table);
+    page.end_section();
+}
+
+fn metadata(page: &mut Page, metadata: &Metadata, now: Timestamp) {
+    let created = metadata.creation_timestamp;
+    page.field("Created", &format!("{} ({} ago)", moment(created), age(created, now)));
+    pairs(page, "Annotations", &metadata.annotations);
+}
+
+fn pairs(page: &mut Page, title: &str, pairs: &BTreeMap<String, String>) {
+    if !pairs.is_empty() {
+        page.section(title);
+        for (key, value) in pairs {
+            page.line(&format!("{key}={value}"));
+        }
+        page.end_section();
+    }
+}
+
+fn overwrites(page: &mut Page, machine: &Machine) {
+    for (item, params) in &machine.spec.state_items_overwrites {
+        pairs(page, &format!("Overwrites of item {item}"), params);
+    }
+}
+
+fn items(machine: &Machine) -> Table {
+    let mut table =
+        Table::new(&["PHASE", "ITEM", "RUNNER", "VERSION", "STANDING", "ATTEMPT", "EXIT", "TOOK", "MESSAGE"]);
+    for item in &machine.status.items {
+        let mut row = vec![
+            item.phase.to_string(),
+            item.name.clone(),
+            item.runner.clone(),
+            item.version.clone(),
+            item.standing.clone(),
+        ];
+        if let Some(status) = machine.status.state_item_statuses.get(&item.name) {
+            row.push(status.attempt.to_string());
+            row.push(status.exit_code.map_or_else(String::new, |code| code.to_string()));
+            row.push(status.finished_at.map_or_else(String::new, |end| took(status, end)));
+            row.push(if item.standing == "done" { status.message.clone() } else { outcome(status) });
+        } else {
+            row.extend([const { String::new() }; 4]);
+        }
+        table.push(row);
+    }
+    table
+}
+
+/// Both moments are of the machine's clock, so their difference is true even where the clock is not.
+fn took(status: &StateItemStatus, end: Timestamp) -> String {
+    let ms = end.as_millisecond().saturating_sub(status.started_at.as_millisecond()).max(0);
+    if ms < 10_000 { format!("{}.{}s", ms / 1000, ms % 1000 / 100) } else { age(status.started_at, end) }
+}
+
+/// The end of the output of the item that matters: the one that failed or is held, else the newest.
+fn output(page: &mut Page, machine: &Machine) {
+    let status = &machine.status;
+    let wrong = status.items.iter().find(|item| matches!(item.standing.as_str(), "failed" | "held" | "retrying"));
+    let statuses = &status.state_item_statuses;
+    let found = match wrong {
+        Some(item) => statuses.get_key_value(&item.name),
+        None => statuses.iter().max_by_key(|(_, status)| status.started_at),
+    };
+    let Some((item, status)) = found.filter(|(_, status)| !status.output_tail.is_empty()) else { return };
+    page.section(&format!("Last output of item {item} (whole: musterctl logs {} {item})", machine.metadata.name));
+    let lines: Vec<&str> = status.output_tail.lines().collect();
+    for line in lines.iter().skip(lines.len().saturating_sub(OUTPUT_LINES_MAX)) {
+        page.line(&printable_lines(line));
+    }
+}
+
+fn stages(machine: &Machine) -> Table {
+    let mut table = Table::new(&["STAGE", "STATUS", "STARTED", "FINISHED"]);
+    for stage in &machine.status.stages {
+        let at = |moment_of: Option<Timestamp>| moment_of.map(moment).unwrap_or_default();
+        table.push(vec![stage.name.clone(), stage.status.clone(), at(stage.started_at), at(stage.finished_at)]);
+    }
+    table
+}
+
+fn host(page: &mut Page, machine: &Machine) {
+    let Some(facts) = &machine.status.host_info else { return };
+    page.section("Host");
+    let boot = i64::try_from(facts.boot_time_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    for (name, value) in [
+        ("Hostname", facts.hostname.clone()),
+        ("InternalIP", facts.internal_ip.clone().unwrap_or_else(|| "none found".to_owned())),
+        ("Agent", machine.status.agent_version.clone().unwrap_or_default()),
+        ("OS", facts.os.clone()),
+        ("Kernel", format!("{} {}", facts.kernel_version, facts.architecture)),
+        ("Booted", format!("{} ({})", boot.map(moment).unwrap_or_default(), facts.boot_id)),
+        ("Time zone", facts.timezone.clone()),
+        ("CPU", format!("{} x {}", facts.cpu_count, facts.cpu_model)),
+        ("Memory", bytes(facts.memory_bytes)),
+        ("Wants reboot", reboot(facts)),
+    ] {
+        page.field(name, &value);
+    }
+    for nic in &facts.interfaces {
+        page.field("Interface", &format!("{} {} {}", nic.name, nic.mac, nic.addresses.join(" ")));
+    }
+    for disk in &facts.disks {
+        page.field("Disk", &format!("{} {} at {}", disk.name, bytes(disk.size_bytes), disk.mount_point));
+    }
+}
+
+fn reboot(facts: &HostFacts) -> String {
+    match (facts.reboot_required, facts.reboot_reason.as_str()) {
+        (false, _) => "no".to_owned(),
+        (true, "") => "yes".to_owned(),
+        (true, why) => format!("yes: {why}"),
+    }
+}

@@ -1,0 +1,107 @@
+//! Rows of machines: LCM's columns first, then what is wrong or under way.
+
+use jiff::Timestamp;
+use muster_proto::resource::{Activity, Machine, StateItemStatus};
+
+use super::{Look, age, bytes, text::cut};
+
+pub(super) const HEADERS: &[&str] = &["NAME", "CLUSTERNAME", "TYPE", "STATE", "NOTE"];
+pub(super) const HEADERS_WIDE: &[&str] =
+    &["NAME", "CLUSTERNAME", "TYPE", "STATE", "INTERNALIP", "HOSTNAME", "AGENTVERSION", "NOTE"];
+
+/// Longest note in a narrow table, in characters.
+pub(super) const NOTE_CHARS_MAX: usize = 100;
+
+pub(super) fn row(machine: &Machine, look: Look) -> Vec<String> {
+    let mut row = vec![
+        machine.metadata.name.clone(),
+        machine.spec.cluster_name.to_string(),
+        machine.spec.machine_type.to_string(),
+        machine.status.state.clone(),
+    ];
+    let note = note(machine, look.now);
+    if look.wide {
+        row.push(address(machine, "InternalIP"));
+        row.push(address(machine, "Hostname"));
+        row.push(machine.status.agent_version.clone().unwrap_or_default());
+        row.push(note);
+    } else {
+        row.push(cut(&note, NOTE_CHARS_MAX));
+    }
+    row
+}
+
+fn address(machine: &Machine, kind: &str) -> String {
+    let found = machine.status.addresses.iter().find(|address| address.kind == kind);
+    found.map(|address| address.address.clone()).unwrap_or_default()
+}
+
+/// What is wrong with a machine, else what it waits for, else what it is busy with. Empty: nothing to say.
+#[must_use]
+pub fn note(machine: &Machine, now: Timestamp) -> String {
+    let status = &machine.status;
+    let mut parts = Vec::new();
+    if status.lost {
+        parts.push(match status.last_seen {
+            Some(seen) => format!("Lost: not heard of for {}", age(seen, now)),
+            None => "Lost: not heard of".to_owned(),
+        });
+    }
+    if status.failed {
+        parts.push(format!("Failed: {}", items_that(machine, "failed")));
+    }
+    if status.indeterminate {
+        parts.push(format!("Indeterminate: {}", items_that(machine, "held")));
+    }
+    if !parts.is_empty() {
+        return parts.join("; ");
+    }
+    if let Some(activity) = &status.activity {
+        return activity_text(activity, now);
+    }
+    match &status.blocked {
+        Some(wait) => format!("{}: {}", wait.blocked.reason, wait.blocked.message),
+        None => match items_that(machine, "retrying").as_str() {
+            "" => String::new(),
+            retrying => format!("Retrying: {retrying}"),
+        },
+    }
+}
+
+/// `item api: exit status 3 (attempt 4)` for the items of one standing.
+fn items_that(machine: &Machine, standing: &str) -> String {
+    let items = machine.status.items.iter().filter(|item| item.standing == standing);
+    let said: Vec<String> = items
+        .map(|item| match machine.status.state_item_statuses.get(&item.name) {
+            Some(status) => format!("item {}: {} (attempt {})", item.name, outcome(status), status.attempt),
+            None => format!("item {}", item.name),
+        })
+        .collect();
+    said.join(", ")
+}
+
+/// What came of an attempt, in a few words.
+pub(super) fn outcome(status: &StateItemStatus) -> String {
+    match (status.message.as_str(), status.exit_code) {
+        ("", Some(code)) if code > 0 => format!("exit status {code}"),
+        ("", _) => status.state.clone(),
+        (message, _) => message.to_owned(),
+    }
+}
+
+/// `item images, attempt 2, 12s, 45 MiB of 64 MiB at 30 MiB/s`.
+pub(super) fn activity_text(activity: &Activity, now: Timestamp) -> String {
+    let mut text = format!("item {}", activity.item);
+    if activity.attempt > 1 {
+        text.push_str(&format!(", attempt {}", activity.attempt));
+    }
+    text.push_str(&format!(", {}", age(activity.started_at, now)));
+    if let Some(progress) = activity.progress {
+        text.push_str(&format!(", {}", bytes(progress.done)));
+        if progress.total > 0 {
+            text.push_str(&format!(" of {}", bytes(progress.total)));
+        }
+        text.push_str(&format!(" at {}/s", bytes(progress.per_second)));
+    }
+    text
+}

@@ -1,0 +1,271 @@
+//! A cluster in motion: what `musterctl watch` shows, line by line, and when it ends.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use muster_proto::{
+    model::{Blocked, Phase},
+    resource::{BlockedSince, Cluster, Machine, Rollout},
+};
+
+use super::{
+    age,
+    machines::{activity_text, note, outcome},
+    printable,
+};
+
+/// Reasons of a wait that is the order of things: too many to tell one by one.
+const ORDINARY_WAITS: [&str; 1] = ["WaitingForTurn"];
+
+/// All that is known of one cluster.
+#[derive(Clone, Debug, Default)]
+pub struct Fleet {
+    /// The cluster. None: not heard of yet.
+    pub cluster: Option<Cluster>,
+    /// Its machines, by name.
+    pub machines: BTreeMap<String, Machine>,
+    /// Its rollouts, by name.
+    pub rollouts: BTreeMap<String, Rollout>,
+}
+
+/// One phase as a bar.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PhaseLine {
+    /// Which one.
+    pub phase: Phase,
+    /// Machines through with it.
+    pub done: u32,
+    /// Machines that have items in it.
+    pub total: u32,
+    /// `3 running, 1 failed`.
+    pub text: String,
+}
+
+/// Where a rollout stands, for somebody who waits for its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It moves, or will by itself.
+    Going,
+    /// Every machine is Ready.
+    Ready {
+        /// Machines in it.
+        machines: u32,
+        /// How long it took.
+        took: String,
+    },
+    /// It does not go on until a person decides: what, line by line.
+    NeedsPerson(Vec<String>),
+}
+
+impl Fleet {
+    /// The rollout under way, else the newest one.
+    #[must_use]
+    pub fn rollout(&self) -> Option<&Rollout> {
+        let named = self.cluster.as_ref().and_then(|cluster| cluster.status.rollout.as_ref());
+        named
+            .and_then(|name| self.rollouts.get(name))
+            .or_else(|| self.rollouts.values().max_by_key(|rollout| rollout.metadata.creation_timestamp))
+    }
+
+    /// A bar for each phase that has machines.
+    #[must_use]
+    pub fn phases(&self) -> Vec<PhaseLine> {
+        let phases = self.cluster.iter().flat_map(|cluster| &cluster.status.phases);
+        phases
+            .filter(|phase| phase.total > 0)
+            .map(|phase| {
+                let parts = [(phase.running, "running"), (phase.failed, "failed")];
+                let said = parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
+                let text = said.collect::<Vec<_>>().join(", ");
+                PhaseLine { phase: phase.phase, done: phase.done, total: phase.total, text }
+            })
+            .collect()
+    }
+
+    /// A line for each machine that is busy or in trouble; those in trouble first.
+    #[must_use]
+    pub fn busy_lines(&self, now: Timestamp) -> Vec<String> {
+        let width = self.machines.keys().map(|name| name.chars().count()).max().unwrap_or(0);
+        let troubled = self.machines.values().filter(|machine| in_trouble(machine));
+        let busy = self.machines.values().filter(|machine| !in_trouble(machine) && machine.status.activity.is_some());
+        troubled
+            .chain(busy)
+            .map(|machine| {
+                let text = match (&machine.status.activity, in_trouble(machine)) {
+                    (Some(activity), false) => activity_text(activity, now),
+                    _ => note(machine, now),
+                };
+                printable(&format!("{:width$}  {:11}  {text}", machine.metadata.name, machine.status.state))
+            })
+            .collect()
+    }
+
+    /// Why nothing (or not everything) moves: the cluster's reason, then how many machines wait for what.
+    #[must_use]
+    pub fn blocked_lines(&self, now: Timestamp) -> Vec<String> {
+        let cluster = self.cluster.iter().filter_map(|cluster| cluster.status.blocked.as_ref());
+        let rollout = self.rollout().into_iter().filter_map(|rollout| rollout.status.blocked.as_ref());
+        let mut lines: Vec<String> = cluster.chain(rollout).map(|wait| wait_text(wait, now)).collect();
+        lines.dedup();
+        let mut waiting: BTreeMap<&str, Vec<&Machine>> = BTreeMap::new();
+        for machine in self.machines.values().filter(|machine| !in_trouble(machine)) {
+            if let Some(wait) = &machine.status.blocked {
+                waiting.entry(&wait.blocked.reason).or_default().push(machine);
+            }
+        }
+        for (reason, machines) in waiting {
+            let Some(first) = machines.first() else { continue };
+            let message = first.status.blocked.as_ref().map_or("", |wait| &wait.blocked.message);
+            let who = match machines.len() {
+                1 => first.metadata.name.clone(),
+                count => format!("{count} machines, {} first", first.metadata.name),
+            };
+            lines.push(printable(&format!("{reason} ({who}): {message}")));
+        }
+        lines
+    }
+
+    /// Has the rollout ended, or does it need a person?
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        let Some(rollout) = self.rollout() else { return Verdict::Going };
+        match rollout.status.state.as_str() {
+            "Ready" => {
+                let end = rollout.status.finished_at.unwrap_or(rollout.metadata.creation_timestamp);
+                let took = age(rollout.metadata.creation_timestamp, end);
+                Verdict::Ready { machines: rollout.status.machines, took }
+            }
+            "Blocked" if self.machines.values().all(|machine| machine.status.activity.is_none()) => {
+                match self.decisions() {
+                    lines if lines.is_empty() => Verdict::Going,
+                    lines => Verdict::NeedsPerson(lines),
+                }
+            }
+            _ => Verdict::Going,
+        }
+    }
+
+    /// What a person has to decide, machine by machine.
+    fn decisions(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (name, machine) in &self.machines {
+            let items = machine.status.items.iter();
+            for item in items.filter(|item| matches!(item.standing.as_str(), "failed" | "held")) {
+                let what = machine.status.state_item_statuses.get(&item.name).map(outcome).unwrap_or_default();
+                let choices = if item.standing == "held" { "accept|retry|skip" } else { "retry|skip" };
+                lines.push(printable(&format!(
+                    "{name}: item {} {}: {what}. Look: musterctl logs {name} {}; then: musterctl {choices} {name} {}",
+                    item.name, item.standing, item.name, item.name
+                )));
+            }
+        }
+        lines
+    }
+}
+
+fn in_trouble(machine: &Machine) -> bool {
+    let status = &machine.status;
+    status.lost || status.failed || status.indeterminate
+}
+
+fn wait_text(wait: &BlockedSince, now: Timestamp) -> String {
+    let blocked = &wait.blocked;
+    printable(&format!(
+        "{} for {}: {} Clears when {}",
+        blocked.reason,
+        age(wait.since, now),
+        sentence(&blocked.message),
+        blocked.clears_when
+    ))
+}
+
+/// The text with a full stop at its end.
+fn sentence(text: &str) -> String {
+    if text.ends_with('.') { text.to_owned() } else { format!("{text}.") }
+}
+
+/// A machine's new state, where it changed.
+#[must_use]
+pub fn machine_move(old: Option<&Machine>, new: &Machine) -> Option<String> {
+    let name = &new.metadata.name;
+    let state = &new.status.state;
+    match old.map(|machine| &machine.status.state) {
+        None => Some(printable(&format!("{name}: {state}"))),
+        Some(old) if old != state => Some(printable(&format!("{name}: {old} -> {state}"))),
+        Some(_) => None,
+    }
+}
+
+/// What went wrong (or right again) with a machine, one line each.
+#[must_use]
+pub fn machine_troubles(old: Option<&Machine>, new: &Machine, now: Timestamp) -> Vec<String> {
+    let mut lines = Vec::new();
+    let name = &new.metadata.name;
+    for (item, status) in &new.status.state_item_statuses {
+        let before = old.and_then(|machine| machine.status.state_item_statuses.get(item));
+        let same = before.is_some_and(|was| (was.attempt, &was.state) == (status.attempt, &status.state));
+        if !same && !matches!(status.state.as_str(), "Running" | "Succeeded") {
+            let what = outcome(status);
+            lines.push(format!("{name}: item {item} {}, attempt {}: {what}", status.state, status.attempt));
+        }
+    }
+    let trouble = |machine: &Machine| (machine.status.lost, machine.status.failed, machine.status.indeterminate);
+    if old.map_or((false, false, false), trouble) != trouble(new) {
+        let what = if in_trouble(new) { note(new, now) } else { "no longer in trouble".to_owned() };
+        lines.push(format!("{name}: {what}"));
+    }
+    let wait = new.status.blocked.as_ref().filter(|wait| !ORDINARY_WAITS.contains(&wait.blocked.reason.as_str()));
+    let waited = old.and_then(|machine| machine.status.blocked.as_ref()).map(|wait| &wait.blocked.reason);
+    if let Some(wait) = wait.filter(|wait| waited != Some(&wait.blocked.reason) && !in_trouble(new)) {
+        lines.push(format!("{name}: {}: {}", wait.blocked.reason, wait.blocked.message));
+    }
+    lines.iter().map(|line| printable(line)).collect()
+}
+
+/// What is new about a cluster.
+#[must_use]
+pub fn cluster_changes(old: Option<&Cluster>, new: &Cluster) -> Vec<String> {
+    let mut lines = Vec::new();
+    let name = &new.metadata.name;
+    for phase in &new.status.phases {
+        let before = old.and_then(|cluster| cluster.status.phases.iter().find(|was| was.phase == phase.phase));
+        let was_open = before.is_none_or(|was| was.done < was.total || was.total < phase.total);
+        if was_open && phase.total > 0 && phase.done == phase.total {
+            lines.push(format!("cluster {name}: {} done on all {} machines", phase.phase, phase.total));
+        }
+    }
+    let old_wait = old.and_then(|cluster| cluster.status.blocked.as_ref()).map(|wait| &wait.blocked);
+    lines.extend(wait_change(&format!("cluster {name}"), old_wait, new.status.blocked.as_ref()));
+    lines.iter().map(|line| printable(line)).collect()
+}
+
+/// What is new about a rollout.
+#[must_use]
+pub fn rollout_changes(old: Option<&Rollout>, new: &Rollout) -> Vec<String> {
+    let mut lines = Vec::new();
+    let name = &new.metadata.name;
+    if old.is_none() && new.status.state != "Ready" {
+        lines.push(format!(
+            "rollout {name}: {} of {} machines, started by {}",
+            new.spec.kind, new.status.machines, new.spec.started_by
+        ));
+    }
+    let old_state = old.map(|rollout| rollout.status.state.as_str());
+    if old_state.is_some_and(|state| state != new.status.state) {
+        lines.push(format!("rollout {name}: {}", new.status.state));
+    }
+    let old_wait = old.and_then(|rollout| rollout.status.blocked.as_ref()).map(|wait| &wait.blocked);
+    lines.extend(wait_change(&format!("rollout {name}"), old_wait, new.status.blocked.as_ref()));
+    lines.iter().map(|line| printable(line)).collect()
+}
+
+fn wait_change(who: &str, old: Option<&Blocked>, new: Option<&BlockedSince>) -> Option<String> {
+    match (old, new) {
+        (old, Some(wait)) if old != Some(&wait.blocked) => {
+            let blocked = &wait.blocked;
+            Some(format!("{who}: {}: {}", blocked.reason, blocked.message))
+        }
+        (Some(old), None) => Some(format!("{who}: no longer {}", old.reason)),
+        _ => None,
+    }
+}

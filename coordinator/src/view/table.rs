@@ -1,0 +1,108 @@
+//! Columns without borders, as kubectl prints them, so that `awk` and people can both read them.
+
+use comfy_table::{ColumnConstraint, ContentArrangement, Width, presets};
+
+use super::text::printable;
+
+/// Blanks between columns.
+const GAP: u16 = 3;
+
+/// Headers and rows of text.
+#[derive(Clone, Debug)]
+pub struct Table {
+    headers: &'static [&'static str],
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table without rows.
+    #[must_use]
+    pub const fn new(headers: &'static [&'static str]) -> Self {
+        Self { headers, rows: Vec::new() }
+    }
+
+    /// Adds a row. Control characters become visible, an empty cell becomes `-`, except in the last column.
+    pub fn push(&mut self, row: Vec<String>) {
+        let last = self.headers.len().saturating_sub(1);
+        let cell = |(at, text): (usize, String)| match text.as_str() {
+            "" if at < last => "-".to_owned(),
+            text => printable(text),
+        };
+        self.rows.push(row.into_iter().enumerate().map(cell).collect());
+    }
+
+    /// No rows?
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Header and rows, aligned.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let mut table = self.body();
+        table.set_header(self.headers.iter().copied());
+        finish(&mut table, &[])
+    }
+
+    /// The rows alone, in columns at least as wide as given: they go below a table printed earlier.
+    #[must_use]
+    pub fn lines_below(&self, widths: &[u16]) -> Vec<String> {
+        finish(&mut self.body(), widths)
+    }
+
+    /// Width of each column's text, for [`Self::lines_below`].
+    #[must_use]
+    pub fn widths(&self) -> Vec<u16> {
+        let mut table = self.body();
+        table.set_header(self.headers.iter().copied());
+        table.column_max_content_widths()
+    }
+
+    fn body(&self) -> comfy_table::Table {
+        let mut table = comfy_table::Table::new();
+        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+        table.add_rows(&self.rows);
+        table
+    }
+}
+
+fn finish(table: &mut comfy_table::Table, widths: &[u16]) -> Vec<String> {
+    for (at, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, GAP));
+        if let Some(width) = widths.get(at) {
+            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(width + GAP)));
+        }
+    }
+    table.lines().map(|line| line.trim_end().to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(rows: &[&[&str]]) -> Table {
+        let mut table = Table::new(&["NAME", "STATE", "NOTE"]);
+        for row in rows {
+            table.push(row.iter().map(|cell| (*cell).to_owned()).collect());
+        }
+        table
+    }
+
+    #[test]
+    fn columns_align_and_lines_end_at_their_text() {
+        let lines = table(&[&["a", "Ready", ""], &["worker-10", "", "x\ny"]]).lines();
+        assert_eq!(lines, ["NAME        STATE   NOTE", "a           Ready", "worker-10   -       x^Jy"]);
+    }
+
+    #[test]
+    fn later_rows_stand_below_earlier_ones() {
+        let widths = table(&[&["worker-10", "Ready", ""]]).widths();
+        assert_eq!(table(&[&["a", "Deploy", "n"]]).lines_below(&widths), ["a           Deploy   n"]);
+    }
+
+    #[test]
+    fn an_empty_table_is_its_header() {
+        assert_eq!(table(&[]).lines(), ["NAME   STATE   NOTE"]);
+    }
+}

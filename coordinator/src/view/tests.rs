@@ -1,0 +1,187 @@
+//! Golden tables and pages. The documents stand in `tests/documents.rs`; here is how they read.
+
+mod documents;
+
+use jiff::Timestamp;
+
+use self::documents::{audit, cluster, machine, rollout, token};
+use super::*;
+
+fn now() -> Timestamp {
+    "2026-03-01T12:05:00Z".parse().expect("a moment")
+}
+
+fn check(kind: Kind, wide: bool, documents: &[Vec<u8>], expected: &[&str]) {
+    let look = Look { wide, now: now() };
+    let table = table(kind, documents.iter().map(Vec::as_slice), look).expect("documents of this kind");
+    assert_eq!(table.lines(), expected);
+}
+
+fn json(document: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec(document).expect("a document")
+}
+
+fn machines() -> Vec<Vec<u8>> {
+    ["control-1", "worker-1", "worker-2", "worker-3", "worker-4", "worker-5"].map(|name| json(&machine(name))).into()
+}
+
+#[test]
+fn machines_say_what_is_wrong() {
+    check(
+        Kind::Machines,
+        false,
+        &machines(),
+        &[
+            "NAME        CLUSTERNAME   TYPE      STATE     NOTE",
+            "control-1   edge-7        control   Ready",
+            "worker-1    edge-7        worker    Prepare   item images, attempt 2, 60s, 45 MiB of 64 MiB at 30 MiB/s",
+            "worker-2    edge-7        worker    Prepare   WaitingForTurn: control machines go first",
+            "worker-3    edge-7        worker    Deploy    Failed: item api: exit status 3 (attempt 4)",
+            "worker-4    edge-7        worker    Deploy    Lost: not heard of for 4m; Indeterminate: item api: it was \
+             started and nobody knows what became of …",
+            "worker-5    edge-7        worker    Deploy    Retrying: item api: exit status 1 (attempt 2)",
+        ],
+    );
+}
+
+#[test]
+fn wide_machines_have_lcms_columns() {
+    check(
+        Kind::Machines,
+        true,
+        &machines()[..2],
+        &[
+            "NAME        CLUSTERNAME   TYPE      STATE     INTERNALIP   HOSTNAME   AGENTVERSION   NOTE",
+            "control-1   edge-7        control   Ready     10.0.0.1     node-1     0.1.0",
+            "worker-1    edge-7        worker    Prepare   10.0.0.1     node-1     0.1.0          item images, attempt \
+             2, 60s, 45 MiB of 64 MiB at 30 MiB/s",
+        ],
+    );
+}
+
+#[test]
+fn clusters_rollouts_tokens_audit() {
+    check(
+        Kind::Clusters,
+        false,
+        &[json(&cluster())],
+        &[
+            "NAME     READY   RELEASE   ROLLOUT           NOTE                      AGE",
+            "edge-7   1/6     -         edge-7-deploy-1   prepare 4/6, deploy 1/6   2d",
+        ],
+    );
+    check(
+        Kind::Rollouts,
+        false,
+        &[json(&rollout("Blocked")), json(&rollout("Ready"))],
+        &include_str!("tests/rollouts.txt").lines().collect::<Vec<_>>(),
+    );
+    check(
+        Kind::Tokens,
+        false,
+        &[json(&token(Some(60), None)), json(&token(None, Some("worker-1")))],
+        &[
+            "NAME     CLUSTERNAME   TYPE     MACHINE    STATE   USED   EXPIRES   AGE",
+            "k3x9qa   edge-7        worker   any        Valid   1/60   in 24h    2d",
+            "k3x9qa   edge-7        worker   worker-1   Valid   1      in 24h    2d",
+        ],
+    );
+    check(
+        Kind::Audit,
+        false,
+        &[json(&audit())],
+        &[
+            "TIME                   ACTOR           ACTION   OBJECT             MESSAGE",
+            "2026-03-01 12:00:00Z   operator/anna   retry    machine/worker-3   item api^J^[[31m",
+        ],
+    );
+}
+
+#[test]
+fn a_machines_page() {
+    let lines = describe_machine(&machine("worker-3"), now());
+    assert_eq!(lines.join("\n"), include_str!("tests/describe-machine.txt").trim_end());
+}
+
+#[test]
+fn a_clusters_page() {
+    let lines = describe_cluster(&cluster(), &[machine("control-1"), machine("worker-3")], now());
+    assert_eq!(lines.join("\n"), include_str!("tests/describe-cluster.txt").trim_end());
+}
+
+#[test]
+fn a_plan() {
+    let lines = plan_lines(&documents::plan());
+    assert_eq!(
+        lines,
+        [
+            "Cluster edge-7 starts nothing now: WaitingForMachines: 5 of 6 machines have reported",
+            "Clears when: the last declared machine reports",
+            "",
+            "Wave 1: prepare of worker, 2 machines, at most 50 at once",
+            "  MACHINE    STATE     ITEMS            WHY NOT NOW",
+            "  worker-1   Prepare   all done",
+            "  worker-2   Pending   images, sysctl   WaitingForMachines: 5 of 6",
+        ]
+    );
+}
+
+#[test]
+fn a_fleet_in_motion() {
+    let mut fleet = Fleet { cluster: Some(cluster()), ..Fleet::default() };
+    assert_eq!(fleet.verdict(), Verdict::Going, "no rollout yet");
+    for name in ["control-1", "worker-1", "worker-2", "worker-3"] {
+        fleet.machines.insert(name.to_owned(), machine(name));
+    }
+    fleet.rollouts.insert("edge-7-deploy-1".into(), rollout("Blocked"));
+    assert_eq!(
+        fleet.busy_lines(now()),
+        [
+            "worker-3   Deploy       Failed: item api: exit status 3 (attempt 4)",
+            "worker-1   Prepare      item images, attempt 2, 60s, 45 MiB of 64 MiB at 30 MiB/s",
+        ]
+    );
+    assert_eq!(
+        fleet.blocked_lines(now()),
+        [
+            "FailureBudgetSpent for 60s: 2 workers failed, 2 are allowed. Clears when musterctl retry or skip",
+            "WaitingForTurn (worker-2): control machines go first",
+        ]
+    );
+    assert_eq!(fleet.verdict(), Verdict::Going, "worker-1 is still busy");
+    fleet.machines.remove("worker-1");
+    assert_eq!(
+        fleet.verdict(),
+        Verdict::NeedsPerson(vec![
+            "worker-3: item api failed: exit status 3. Look: musterctl logs worker-3 api; then: musterctl retry|skip \
+             worker-3 api"
+                .to_owned()
+        ])
+    );
+    fleet.rollouts.insert("edge-7-deploy-1".into(), rollout("Ready"));
+    assert_eq!(fleet.verdict(), Verdict::Ready { machines: 6, took: "4m".to_owned() });
+}
+
+#[test]
+fn changes_are_told_once() {
+    let (before, after) = (machine("worker-2"), machine("worker-3"));
+    assert_eq!(machine_move(None, &before).as_deref(), Some("worker-2: Prepare"));
+    let mut after = after;
+    after.metadata.name = "worker-2".into();
+    assert_eq!(machine_move(Some(&before), &after).as_deref(), Some("worker-2: Prepare -> Deploy"));
+    assert_eq!(
+        machine_troubles(Some(&before), &after, now()),
+        [
+            "worker-2: item api Failed, attempt 4: exit status 3",
+            "worker-2: Failed: item api: exit status 3 (attempt 4)",
+        ]
+    );
+    assert_eq!(machine_move(Some(&after), &after), None);
+    assert!(machine_troubles(Some(&after), &after, now()).is_empty());
+    assert!(rollout_changes(Some(&rollout("Ready")), &rollout("Ready")).is_empty());
+    assert!(cluster_changes(Some(&cluster()), &cluster()).is_empty());
+    assert_eq!(
+        rollout_changes(Some(&rollout("Blocked")), &rollout("Ready")),
+        ["rollout edge-7-deploy-1: Ready", "rollout edge-7-deploy-1: no longer FailureBudgetSpent"]
+    );
+}
