@@ -10,9 +10,10 @@ use crate::{config::Context, failure::Failure, terminal};
 /// A machine is Failed when an item has used up its retries. Mend the cause, then retry: the item gets a full set of
 /// attempts again. Items that are done are never run again.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Examples:\n  musterctl retry worker-3 images\n  musterctl retry worker-3        every failed item of the machine"
-)]
+#[command(after_help = "\
+Examples:
+  musterctl retry worker-3 images
+  musterctl retry worker-3          every failed item of the machine")]
 pub(crate) struct RetryArgs {
     /// Name of the machine
     machine: String,

@@ -69,17 +69,11 @@ pub(crate) async fn follow(config: Config, cluster: &str, screen: &mut Screen) -
             at = draw.tick() => {
                 screen.draw(&watched.fleet, Timestamp::now());
                 if ends_at.is_some_and(|ends_at| at >= ends_at) {
-                    match watched.fleet.verdict() {
-                        Verdict::Going => ends_at = None,
-                        Verdict::Ready { machines, took } => {
-                            screen.clear();
-                            return screen.line(&format!("cluster {cluster}: all {machines} machines are Ready, after {took}"));
-                        }
-                        Verdict::NeedsPerson(lines) => {
-                            screen.clear();
-                            return needs_person(cluster, &lines);
-                        }
+                    let verdict = watched.fleet.verdict();
+                    if verdict != Verdict::Going {
+                        return end(cluster, verdict, screen);
                     }
+                    ends_at = None;
                 }
             }
         }
@@ -93,6 +87,17 @@ fn subjects(cluster: &str) -> Vec<Subject> {
     let of = |kind| Subject { kind, name: String::new(), cluster: cluster.to_owned() };
     let the_cluster = Subject { kind: Kind::Clusters, name: cluster.to_owned(), cluster: String::new() };
     vec![the_cluster, of(Kind::Machines), of(Kind::Rollouts)]
+}
+
+fn end(cluster: &str, verdict: Verdict, screen: &mut Screen) -> Result<(), Failure> {
+    screen.clear();
+    match verdict {
+        Verdict::Going => Ok(()),
+        Verdict::Ready { machines, took } => {
+            screen.line(&format!("cluster {cluster}: all {machines} machines are Ready, after {took}"))
+        }
+        Verdict::NeedsPerson(lines) => needs_person(cluster, &lines),
+    }
 }
 
 fn needs_person(cluster: &str, lines: &[String]) -> Result<(), Failure> {
