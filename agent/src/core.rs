@@ -1,0 +1,474 @@
+//! The agent's core: what this machine's agent does about anything that happens. PURE and sans-IO: an [`Input`] and the
+//! time go in, [`Effect`]s come out, in the order they must be performed. The engine performs them on a real machine,
+//! the simulator on a made-up one; both drive this very code. It must never read a clock, a file or a socket.
+
+mod accept;
+mod decide;
+mod outcome;
+mod record;
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeMap,
+    ops::Bound::{Excluded, Unbounded},
+    sync::Arc,
+};
+
+use muster_proto::{
+    convert::{Hello, ITEMS_MAX},
+    model::{Assignment, Epoch, Generation, HostFacts, ItemName, ItemState, ItemStatus, MachineName, Now, Seq},
+    plant::planted,
+};
+
+pub use accept::{Refusal, RefusalCode};
+pub use decide::{BACKOFF_MS_MAX, BACKOFF_MS_MIN};
+pub use record::{LedgerState, Misfit, Record, Slot};
+
+use crate::attempt::record::{AttemptKey, Exit, Found, Request};
+use accept::Verdict;
+use decide::Next;
+
+/// Events that are under way to the coordinator at one time: at most this many times a status (about 13 KiB) wait in
+/// the link's queue.
+pub const EVENTS_IN_FLIGHT_MAX: usize = 64;
+/// Statuses that may wait for an acknowledgement. Above it nothing new is started: an event is never dropped.
+pub const OUTBOX_BYTES_MAX: usize = 6 * 1024 * 1024;
+/// A status's message as the hello carries it, so that 1,024 statuses fit into one message of the link.
+const HELLO_MESSAGE_BYTES_MAX: usize = 512;
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// The process started and its ledger is open. Comes first, once.
+    Started {
+        /// Of this boot of the machine.
+        boot_id: String,
+    },
+    /// A coordinator welcomed us on a new session; what was sent on an older one may be lost.
+    LinkUp {
+        /// Of that coordinator.
+        epoch: Epoch,
+    },
+    /// The session ended.
+    LinkDown,
+    /// The coordinator says which items this machine should have.
+    Received(Assignment),
+    /// The coordinator has recorded every event up to this one.
+    Acked(Seq),
+    /// What [`Effect::Inspect`] found.
+    Inspected {
+        /// The attempt inspected.
+        key: AttemptKey,
+        /// What became of it.
+        found: Found,
+    },
+    /// A followed attempt ended.
+    Ended {
+        /// The attempt followed.
+        key: AttemptKey,
+        /// What became of it.
+        found: Found,
+    },
+    /// An attempt could not be started, and is sure never to run.
+    StartFailed {
+        /// The attempt.
+        key: AttemptKey,
+        /// Why, in one line.
+        message: String,
+    },
+    /// The state directory's disk is out of space, or no longer.
+    DiskFull(bool),
+    /// Time passed.
+    Tick,
+}
+
+/// Something to do. Effects are performed in order; each is idempotent, so one that a crash cut off is derived again
+/// from the ledger at the next [`Input::Started`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Make these durable before the effects that follow. At most one per step, and the first.
+    Record(Vec<Record>),
+    /// Send, if there is a session; what matters is sent again on the next one.
+    Send(ToCoordinator),
+    /// Find out what became of an attempt; answered by [`Input::Inspected`].
+    Inspect(AttemptKey),
+    /// Create the attempt's directory unless it is there, start its process, then follow it. Answered by
+    /// [`Input::Ended`] or [`Input::StartFailed`].
+    Start(Box<Request>),
+    /// Wait for the end of an attempt that runs already; answered by [`Input::Ended`].
+    Follow(AttemptKey),
+    /// Delete the directory of an attempt that is over and superseded.
+    Remove(AttemptKey),
+}
+
+/// What the core has to say to the coordinator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToCoordinator {
+    /// A durable event. Sent again on every session until it is acknowledged.
+    Event {
+        /// Its number.
+        seq: Seq,
+        /// What it says.
+        status: Arc<ItemStatus>,
+    },
+    /// The answer to an assignment.
+    Answer {
+        /// Of the assignment.
+        generation: Generation,
+        /// None = accepted.
+        refusal: Option<Refusal>,
+    },
+    /// Why nothing new is started here; none takes it back.
+    Blocked(Option<AgentBlocked>),
+}
+
+/// Why the agent itself starts nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentBlocked {
+    /// A named reason, `DiskFull`.
+    pub reason: &'static str,
+    /// What is the matter and what clears it, in one sentence.
+    pub message: &'static str,
+}
+
+const DISK_FULL: AgentBlocked = AgentBlocked {
+    reason: "DiskFull",
+    message: "the disk of the agent's state directory is full; nothing new is started until there is space again",
+};
+const OUTBOX_FULL: AgentBlocked = AgentBlocked {
+    reason: "OutboxFull",
+    message: "too many results wait for the coordinator; nothing new is started until it has taken them",
+};
+
+/// What the core has to know of its agent.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// As enrolled.
+    pub machine: MachineName,
+    /// Has this build the runner of that name?
+    pub supports: fn(&str) -> bool,
+}
+
+/// The agent's decisions and what they rest on: the ledger, which is durable, and the rest, which a restart forgets.
+#[derive(Clone, Debug)]
+pub struct Core {
+    config: Config,
+    ledger: LedgerState,
+    /// None until [`Input::Started`].
+    boot_id: Option<String>,
+    /// There is a session with a coordinator that is not older than one we have seen.
+    link_up: bool,
+    /// Highest event sent on this session.
+    sent: Seq,
+    /// What the coordinator of this session knows of our being blocked.
+    told_blocked: Option<AgentBlocked>,
+    disk_full: bool,
+    /// When the last attempt ended, as far as this process knows: the start of a retry's backoff.
+    ended_mono_ms: u64,
+}
+
+/// What one step comes to, in the order of performance.
+#[derive(Default)]
+struct Step {
+    records: Vec<Record>,
+    sends: Vec<ToCoordinator>,
+    acts: Vec<Effect>,
+}
+
+impl Core {
+    /// A core on top of what the ledger holds. Does nothing before [`Input::Started`].
+    #[must_use]
+    pub const fn new(config: Config, ledger: LedgerState) -> Self {
+        Self {
+            config,
+            ledger,
+            boot_id: None,
+            link_up: false,
+            sent: Seq(0),
+            told_blocked: None,
+            disk_full: false,
+            ended_mono_ms: 0,
+        }
+    }
+
+    /// What the durable record comes to.
+    #[must_use]
+    pub const fn ledger(&self) -> &LedgerState {
+        &self.ledger
+    }
+
+    /// Takes one input; returns what to do, in order. A step with nothing new returns nothing.
+    #[must_use]
+    pub fn step(&mut self, input: Input, now: Now) -> Vec<Effect> {
+        let mut step = Step::default();
+        match input {
+            Input::Started { boot_id } => self.started(boot_id, now, &mut step),
+            Input::LinkUp { epoch } => self.link_up(epoch, &mut step),
+            Input::LinkDown => self.link_up = false,
+            Input::Received(assignment) => self.received(assignment, &mut step),
+            Input::Acked(seq) => self.acked(seq, &mut step),
+            Input::Inspected { key, found } => self.inspected(&key, found, now, &mut step),
+            Input::Ended { key, found } => self.ended(&key, found, now, &mut step),
+            Input::StartFailed { key, message } => {
+                if self.is_running(&key) {
+                    self.finish(&key, outcome::start_failed(message), now, &mut step);
+                }
+            }
+            Input::DiskFull(full) => self.disk_full = full,
+            Input::Tick => {}
+        }
+        self.advance(now, &mut step);
+        self.tell(&mut step);
+        step.into_effects()
+    }
+
+    /// When a [`Input::Tick`] is next of use, on the monotonic clock: the end of a retry's backoff.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<u64> {
+        if self.boot_id.is_none() || self.blocked().is_some() {
+            return None;
+        }
+        match decide::next(&self.ledger, &self.config.machine, self.ended_mono_ms) {
+            Next::Start { not_before_mono_ms, .. } => Some(not_before_mono_ms),
+            Next::Nothing | Next::Running => None,
+        }
+    }
+
+    /// The first message of a session. Statuses go without output and result, which travel with the events.
+    #[must_use]
+    pub fn hello(&self, facts: HostFacts) -> Hello {
+        let slots = self.ledger.slots.values();
+        let (assigned, others): (Vec<_>, Vec<_>) = slots.partition(|slot| self.ledger.is_assigned(&slot.status.name));
+        let brief = |slot: &Slot| ItemStatus {
+            message: start_of(&slot.status.message, HELLO_MESSAGE_BYTES_MAX).to_owned(),
+            output_tail: String::new(),
+            result_json: None,
+            ..ItemStatus::clone(&slot.status)
+        };
+        Hello {
+            name: self.config.machine.clone(),
+            ledger_id: self.ledger.ledger_id,
+            agent_version: muster_proto::VERSION.to_owned(),
+            epoch: self.ledger.epoch,
+            generation: self.ledger.generation(),
+            acked_seq: self.ledger.acked,
+            reach: self.ledger.assignment.as_ref().and_then(|assignment| assignment.reach()),
+            statuses: assigned.into_iter().chain(others).take(ITEMS_MAX).map(brief).collect(),
+            facts,
+        }
+    }
+
+    /// The newest attempt at `item`; without one, the attempt that runs or ran last.
+    #[must_use]
+    pub fn newest_attempt(&self, item: Option<&ItemName>) -> Option<AttemptKey> {
+        let slot = match item {
+            Some(item) => self.ledger.slots.get(item),
+            None => self.ledger.slots.values().max_by_key(|slot| slot.seq),
+        };
+        slot.map(Slot::key)
+    }
+
+    /// Attempts whose directories are still of use; every other one may be deleted.
+    #[must_use]
+    pub fn kept_attempts(&self) -> Vec<AttemptKey> {
+        let of_use = |slot: &&Slot| slot.is_running() || self.ledger.is_assigned(&slot.status.name);
+        self.ledger.slots.values().filter(of_use).map(Slot::key).collect()
+    }
+
+    /// Why nothing new is started, if that is so.
+    #[must_use]
+    pub fn blocked(&self) -> Option<AgentBlocked> {
+        if self.disk_full {
+            Some(DISK_FULL)
+        } else if self.ledger.outbox_bytes() > OUTBOX_BYTES_MAX {
+            Some(OUTBOX_FULL)
+        } else {
+            None
+        }
+    }
+
+    fn is_running(&self, key: &AttemptKey) -> bool {
+        self.ledger.running().is_some_and(|slot| slot.key() == *key)
+    }
+
+    fn record(&mut self, record: Record, step: &mut Step) {
+        self.ledger.apply(&record);
+        step.records.push(record);
+    }
+
+    fn started(&mut self, boot_id: String, now: Now, step: &mut Step) {
+        self.boot_id = Some(boot_id);
+        self.ended_mono_ms = now.mono_ms;
+        step.acts.extend(self.ledger.running().map(|slot| Effect::Inspect(slot.key())));
+    }
+
+    fn link_up(&mut self, epoch: Epoch, step: &mut Step) {
+        self.saw(epoch, step);
+        // An older coordinator must not acknowledge what its successor has to know.
+        self.link_up = epoch >= self.ledger.epoch;
+        self.sent = self.ledger.acked;
+        self.told_blocked = None;
+    }
+
+    fn saw(&mut self, epoch: Epoch, step: &mut Step) {
+        // Planted: the fence against older coordinators is forgotten in a crash.
+        if epoch > self.ledger.epoch && !planted("agent-forget-epoch") {
+            self.record(Record::EpochSeen(epoch), step);
+        }
+    }
+
+    fn received(&mut self, assignment: Assignment, step: &mut Step) {
+        let generation = assignment.generation;
+        let verdict = accept::verdict(&self.ledger, &assignment);
+        self.saw(assignment.epoch, step);
+        let refusal = match verdict {
+            Verdict::Same => None,
+            Verdict::Refused(refusal) => Some(refusal),
+            Verdict::Accepted => {
+                let dropped = |slot: &&Slot| {
+                    let name = &slot.status.name;
+                    !slot.is_running()
+                        && self.ledger.is_assigned(name)
+                        && !assignment.items.iter().any(|item| item.name == *name)
+                };
+                let dropped = self.ledger.slots.values().filter(dropped).map(|slot| Effect::Remove(slot.key()));
+                step.acts.extend(dropped);
+                self.record(Record::Accepted(Arc::new(assignment)), step);
+                None
+            }
+        };
+        step.sends.push(ToCoordinator::Answer { generation, refusal });
+    }
+
+    fn acked(&mut self, seq: Seq, step: &mut Step) {
+        let outbox = &self.ledger.outbox;
+        // An acknowledgement of what was never sent on this session is not ours.
+        if self.link_up && seq <= self.sent && outbox.first_key_value().is_some_and(|(first, _)| *first <= seq) {
+            self.record(Record::Acked(seq), step);
+        }
+    }
+
+    fn inspected(&mut self, key: &AttemptKey, found: Found, now: Now, step: &mut Step) {
+        // Planted: an attempt whose process was lost is started once more under the same number.
+        let restart = planted("agent-restart-lost") && found == Found::Lost;
+        match self.ledger.running().filter(|slot| slot.key() == *key) {
+            None => {}
+            Some(slot) if found == Found::NotStarted || restart => {
+                let status = Arc::clone(&slot.status);
+                match self.ledger.assigned(&status.name).filter(|item| item.hash == status.hash) {
+                    Some(_) => self.start(status, now, step),
+                    None => self.finish(key, outcome::never_started(), now, step),
+                }
+            }
+            Some(_) => self.ended(key, found, now, step),
+        }
+    }
+
+    fn ended(&mut self, key: &AttemptKey, found: Found, now: Now, step: &mut Step) {
+        let Some(slot) = self.ledger.running().filter(|slot| slot.key() == *key) else { return };
+        let rebooted = self.boot_id.as_ref().is_some_and(|boot_id| *boot_id != slot.boot_id);
+        let exit = match found {
+            Found::Running => return step.acts.push(Effect::Follow(key.clone())),
+            Found::Exited(exit) => exit,
+            // Not started, though it was followed: somebody deleted its directory.
+            Found::Lost | Found::NotStarted => outcome::lost(rebooted),
+        };
+        self.finish(key, exit, now, step);
+    }
+
+    /// Records the outcome of the attempt that runs.
+    fn finish(&mut self, key: &AttemptKey, exit: Exit, now: Now, step: &mut Step) {
+        let Some(slot) = self.ledger.slots.get(&key.item) else { return };
+        let status = Arc::new(outcome::status(&slot.status, exit, now));
+        self.ended_mono_ms = now.mono_ms;
+        self.record(Record::Finished { seq: self.ledger.last_seq.next(), status }, step);
+    }
+
+    /// Starts what is due, unless something runs.
+    fn advance(&mut self, now: Now, step: &mut Step) {
+        let Some(boot_id) = self.boot_id.clone().filter(|_| self.blocked().is_none()) else { return };
+        let next = decide::next(&self.ledger, &self.config.machine, self.ended_mono_ms);
+        let Next::Start { name, hash, attempt, not_before_mono_ms } = next else { return };
+        if now.mono_ms < not_before_mono_ms {
+            return;
+        }
+        if let Some(old) = self.ledger.slots.get(&name) {
+            step.acts.push(Effect::Remove(old.key()));
+        }
+        let status = Arc::new(ItemStatus {
+            name,
+            hash,
+            state: ItemState::Running,
+            attempt,
+            generation: self.ledger.generation(),
+            message: String::new(),
+            output_tail: String::new(),
+            result_json: None,
+            started_at_ms: now.wall_ms,
+            finished_at_ms: None,
+        });
+        let seq = self.ledger.last_seq.next();
+        self.record(Record::Started { seq, boot_id, status: Arc::clone(&status) }, step);
+        self.start(status, now, step);
+    }
+
+    /// Starts the attempt that is recorded as running, or records why it cannot be.
+    fn start(&mut self, status: Arc<ItemStatus>, now: Now, step: &mut Step) {
+        match decide::request(&self.ledger, &self.config, &status) {
+            Ok(request) => step.acts.push(Effect::Start(Box::new(request))),
+            Err(exit) => {
+                let key = Slot::key_of(&status);
+                self.finish(&key, exit, now, step);
+            }
+        }
+    }
+
+    /// Sends what the coordinator of this session does not know yet.
+    fn tell(&mut self, step: &mut Step) {
+        if !self.link_up {
+            return;
+        }
+        let in_flight = self.ledger.outbox.range(..=self.sent).count();
+        let room = EVENTS_IN_FLIGHT_MAX.saturating_sub(in_flight);
+        let events: BTreeMap<_, _> = self
+            .ledger
+            .outbox
+            .range((Excluded(self.sent), Unbounded))
+            .take(room)
+            .map(|(s, e)| (*s, e.clone()))
+            .collect();
+        for (seq, status) in events {
+            self.sent = seq;
+            step.sends.push(ToCoordinator::Event { seq, status });
+        }
+        let blocked = self.blocked();
+        if blocked != self.told_blocked {
+            self.told_blocked.clone_from(&blocked);
+            step.sends.push(ToCoordinator::Blocked(blocked));
+        }
+    }
+}
+
+fn start_of(text: &str, bytes_max: usize) -> &str {
+    text.get(..text.floor_char_boundary(bytes_max)).unwrap_or(text)
+}
+
+impl Step {
+    fn into_effects(self) -> Vec<Effect> {
+        let record = (!self.records.is_empty()).then_some(Effect::Record(self.records));
+        let sends = self.sends.into_iter().map(Effect::Send);
+        // Planted: the process is started before its start is durable.
+        if planted("agent-start-before-record") {
+            return self.acts.into_iter().chain(record).chain(sends).collect();
+        }
+        // Planted: the coordinator hears of an event that a crash can still undo.
+        if planted("agent-send-before-record") {
+            return sends.chain(record).chain(self.acts).collect();
+        }
+        record.into_iter().chain(sends).chain(self.acts).collect()
+    }
+}

@@ -1,0 +1,114 @@
+//! What is to be started next, and with what.
+
+use std::collections::BTreeMap;
+
+use muster_proto::{
+    model::{AssignedItem, ItemHash, ItemName, ItemStatus, MachineName, Standing},
+    plant::planted,
+    variables::{VERBATIM_PARAM, replace_late},
+};
+
+use crate::{
+    attempt::record::{Exit, Request},
+    core::{Config, LedgerState, Slot, outcome},
+};
+
+/// Wait before the first retry.
+pub const BACKOFF_MS_MIN: u64 = 1_000;
+/// Longest wait before a retry, jitter aside.
+pub const BACKOFF_MS_MAX: u64 = 60_000;
+/// A wait is lengthened by up to one part in so many, so that a fleet does not retry in step.
+const JITTER_PART: u64 = 4;
+
+/// What to do next about the assignment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// All is done, or a person must decide about the first item that is not.
+    Nothing,
+    /// An attempt is under way.
+    Running,
+    /// This attempt is due.
+    Start {
+        /// The item.
+        name: ItemName,
+        /// Of the item.
+        hash: ItemHash,
+        /// From 1.
+        attempt: u32,
+        /// End of the retry's backoff. 0 = at once.
+        not_before_mono_ms: u64,
+    },
+}
+
+/// What is next. `ended_mono_ms` is when the last attempt ended, as far as this process knows.
+pub(super) fn next(ledger: &LedgerState, machine: &MachineName, ended_mono_ms: u64) -> Next {
+    // Planted: a new assignment starts its items beside the one that runs.
+    if ledger.running().is_some() && !planted("agent-two-at-once") {
+        return Next::Running;
+    }
+    let items = ledger.assignment.as_ref().map(|assignment| assignment.items.as_slice()).unwrap_or_default();
+    for item in items {
+        let status = ledger.slots.get(&item.name).map(|slot| &*slot.status);
+        let attempt = match item.standing(status) {
+            // Planted: what has succeeded is done again.
+            Standing::Done if planted("agent-rerun-done") => status.map_or(1, |status| status.attempt + 1),
+            Standing::Done => continue,
+            Standing::Running { .. } => return Next::Running,
+            Standing::Failed | Standing::Held => return Next::Nothing,
+            Standing::Due { attempt } => attempt,
+        };
+        let backoff_ms = backoff_ms(item, attempt, machine);
+        let not_before_mono_ms = if backoff_ms == 0 { 0 } else { ended_mono_ms.saturating_add(backoff_ms) };
+        return Next::Start { name: item.name.clone(), hash: item.hash, attempt, not_before_mono_ms };
+    }
+    Next::Nothing
+}
+
+/// The wait before an attempt: none before the first, and none before one that an operator asked for.
+fn backoff_ms(item: &AssignedItem, attempt: u32, machine: &MachineName) -> u64 {
+    let failed = attempt.saturating_sub(1).saturating_sub(item.cleared_attempts);
+    if failed == 0 {
+        return 0;
+    }
+    let wait_ms = BACKOFF_MS_MIN.saturating_mul(1 << failed.saturating_sub(1).min(16)).min(BACKOFF_MS_MAX);
+    // FNV-1a: spreads the machines of a fleet, and is the same each time it is asked for.
+    let mut seed: u64 = 0xcbf2_9ce4_8422_2325;
+    for byte in machine.as_str().bytes().chain(item.name.as_str().bytes()).chain(attempt.to_le_bytes()) {
+        seed = (seed ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    wait_ms + seed % (wait_ms / JITTER_PART)
+}
+
+/// The request for the attempt that `status` records as running, or the outcome if it cannot be started here.
+pub(super) fn request(ledger: &LedgerState, config: &Config, status: &ItemStatus) -> Result<Request, Exit> {
+    let (Some(assignment), Some(item)) = (&ledger.assignment, ledger.assigned(&status.name)) else {
+        return Err(outcome::never_started());
+    };
+    if !(config.supports)(&item.runner) {
+        return Err(outcome::hopeless(format!(
+            "RunnerNotSupported: this agent ({}) has no runner '{}'; upgrade it or change the item",
+            muster_proto::VERSION,
+            item.runner
+        )));
+    }
+    let mut params = BTreeMap::new();
+    for (name, text) in &item.params {
+        let value = if name == VERBATIM_PARAM {
+            text.clone()
+        } else {
+            replace_late(text, &assignment.variables)
+                .map_err(|error| outcome::hopeless(format!("param {name}: {error}")))?
+        };
+        params.insert(name.clone(), value);
+    }
+    Ok(Request {
+        key: Slot::key_of(status),
+        machine: config.machine.clone(),
+        cluster: assignment.cluster.clone(),
+        runner: item.runner.clone(),
+        version: item.version.clone(),
+        phase: item.phase,
+        params,
+        timeout_ms: item.timeout_ms,
+    })
+}

@@ -1,0 +1,79 @@
+//! Outcomes of attempts, as they are recorded. Whatever a runner left, the status made of it passes the checks of the
+//! wire: a status that is refused there would block every event behind it.
+
+use muster_proto::{
+    OUTPUT_TAIL_BYTES_MAX,
+    convert::{RESULT_BYTES_MAX, as_line, keep_end},
+    model::{ItemState, ItemStatus, Now},
+    plant::planted,
+};
+
+use crate::attempt::record::Exit;
+
+/// Exit code of an attempt that has none.
+const NO_EXIT_CODE: i32 = -1;
+
+/// An outcome that the agent itself comes to. Its times are filled in by [`status`].
+const fn exit(state: ItemState, message: String) -> Exit {
+    Exit { state, message, output_tail: String::new(), result_json: None, started_at_ms: 0, finished_at_ms: 0 }
+}
+
+/// It was not started; another attempt may help.
+pub(super) fn start_failed(message: String) -> Exit {
+    exit(ItemState::Failed { exit_code: NO_EXIT_CODE, retryable: true }, message)
+}
+
+/// It was not started before the agent stopped, and the assignment has moved on since.
+pub(super) fn never_started() -> Exit {
+    start_failed("it was never started: the agent stopped first, and the assignment has changed since".to_owned())
+}
+
+/// It cannot be started here, however often it is tried.
+pub(super) const fn hopeless(message: String) -> Exit {
+    exit(ItemState::Failed { exit_code: NO_EXIT_CODE, retryable: false }, message)
+}
+
+/// Its process is gone and left no outcome.
+pub(super) fn lost(rebooted: bool) -> Exit {
+    // Planted: what nobody knows is taken for success.
+    if planted("agent-indeterminate-is-success") {
+        return exit(ItemState::Succeeded, String::new());
+    }
+    let what = if rebooted { "the machine rebooted while it ran" } else { "its process ended without an outcome" };
+    exit(ItemState::Indeterminate, what.to_owned())
+}
+
+/// The status that ends the attempt `running`.
+pub(super) fn status(running: &ItemStatus, exit: Exit, now: Now) -> ItemStatus {
+    let state = match exit.state {
+        ItemState::Succeeded => ItemState::Succeeded,
+        ItemState::Failed { exit_code: 0, retryable } => ItemState::Failed { exit_code: NO_EXIT_CODE, retryable },
+        ItemState::Failed { exit_code, retryable } => ItemState::Failed { exit_code, retryable },
+        // "Running" is no outcome.
+        ItemState::Indeterminate | ItemState::Running => ItemState::Indeterminate,
+    };
+    let is_json = |json: &String| {
+        json.len() <= RESULT_BYTES_MAX
+            && !json.contains('\0')
+            && serde_json::from_str::<serde_json::Value>(json).is_ok()
+    };
+    let (result_json, dropped) = match exit.result_json.filter(|json| !json.is_empty()) {
+        Some(json) if is_json(&json) => (Some(json), false),
+        Some(_) => (None, true),
+        None => (None, false),
+    };
+    let note = if dropped { " (its result was left out: over 16 KiB, or not JSON)" } else { "" };
+    let tail = exit.output_tail.replace('\0', " ");
+    ItemStatus {
+        name: running.name.clone(),
+        hash: running.hash,
+        state,
+        attempt: running.attempt,
+        generation: running.generation,
+        message: as_line(&format!("{}{note}", exit.message)),
+        output_tail: keep_end(&tail, OUTPUT_TAIL_BYTES_MAX).to_owned(),
+        result_json,
+        started_at_ms: if exit.started_at_ms == 0 { running.started_at_ms } else { exit.started_at_ms },
+        finished_at_ms: Some(if exit.finished_at_ms == 0 { now.wall_ms.max(1) } else { exit.finished_at_ms }),
+    }
+}

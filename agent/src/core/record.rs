@@ -1,0 +1,243 @@
+//! The durable record of an agent and what it comes to: [`LedgerState`] is a pure fold over [`Record`]s.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use muster_proto::{
+    model::{AssignedItem, Assignment, Epoch, Generation, ItemName, ItemState, ItemStatus, LedgerId, MachineId, Seq},
+    plant::planted,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::attempt::record::AttemptKey;
+
+/// Memory that one status takes beside its texts; a generous guess.
+const STATUS_BYTES: usize = 256;
+/// Planted bug `agent-drop-oldest-event`: what its outbox holds.
+const PLANTED_OUTBOX_MAX: usize = 4;
+
+/// One line of the ledger.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Record {
+    /// Everything up to here: the first line of a ledger.
+    Snapshot(Box<LedgerState>),
+    /// A coordinator with a higher epoch was met: older ones are refused from now on.
+    EpochSeen(Epoch),
+    /// This is what the machine should have.
+    Accepted(Arc<Assignment>),
+    /// An attempt is about to be started. An event.
+    Started {
+        /// Number of the event.
+        seq: Seq,
+        /// Of the boot it was started in.
+        boot_id: String,
+        /// What the event says.
+        status: Arc<ItemStatus>,
+    },
+    /// An attempt ended. An event.
+    Finished {
+        /// Number of the event.
+        seq: Seq,
+        /// What the event says.
+        status: Arc<ItemStatus>,
+    },
+    /// The coordinator has every event up to this one.
+    Acked(Seq),
+}
+
+impl Record {
+    /// Must it survive a power cut before anything is done upon it? Not an acknowledgement: without it an event is
+    /// sent twice, and the coordinator takes it once.
+    #[must_use]
+    pub const fn must_be_synced(&self) -> bool {
+        match self {
+            Self::Snapshot(_)
+            | Self::EpochSeen(_)
+            | Self::Accepted(_)
+            | Self::Started { .. }
+            | Self::Finished { .. } => true,
+            Self::Acked(_) => false,
+        }
+    }
+}
+
+/// What the ledger holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LedgerState {
+    /// New for every ledger, also for one that was reset.
+    pub ledger_id: LedgerId,
+    /// Of the identity this ledger belongs to.
+    pub machine_id: MachineId,
+    /// Highest ever seen.
+    pub epoch: Epoch,
+    /// The accepted one.
+    pub assignment: Option<Arc<Assignment>>,
+    /// The newest attempt at each item ever assigned.
+    pub slots: BTreeMap<ItemName, Slot>,
+    /// Events not yet acknowledged.
+    pub outbox: BTreeMap<Seq, Arc<ItemStatus>>,
+    /// Of the newest event.
+    pub last_seq: Seq,
+    /// Highest event acknowledged.
+    pub acked: Seq,
+}
+
+/// The newest attempt at one item.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Slot {
+    /// Its status. Output and result are dropped once the coordinator has them.
+    pub status: Arc<ItemStatus>,
+    /// Of the boot it was started in.
+    pub boot_id: String,
+    /// Of its newest event.
+    pub seq: Seq,
+}
+
+impl Slot {
+    /// Names the attempt.
+    #[must_use]
+    pub fn key(&self) -> AttemptKey {
+        Self::key_of(&self.status)
+    }
+
+    /// Names the attempt that a status is of.
+    #[must_use]
+    pub fn key_of(status: &ItemStatus) -> AttemptKey {
+        AttemptKey { item: status.name.clone(), generation: status.generation, attempt: status.attempt }
+    }
+
+    /// Started, and no outcome recorded.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.status.state == ItemState::Running
+    }
+}
+
+/// A record that cannot follow on what was recorded before: a line is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it does not follow on the lines before it")]
+pub struct Misfit;
+
+impl LedgerState {
+    /// An empty ledger.
+    #[must_use]
+    pub const fn new(ledger_id: LedgerId, machine_id: MachineId) -> Self {
+        Self {
+            ledger_id,
+            machine_id,
+            epoch: Epoch(0),
+            assignment: None,
+            slots: BTreeMap::new(),
+            outbox: BTreeMap::new(),
+            last_seq: Seq(0),
+            acked: Seq(0),
+        }
+    }
+
+    /// Folds one record in.
+    pub fn apply(&mut self, record: &Record) {
+        match record {
+            Record::Snapshot(state) => self.clone_from(state),
+            Record::EpochSeen(epoch) => self.epoch = *epoch,
+            Record::Accepted(assignment) => self.assignment = Some(Arc::clone(assignment)),
+            Record::Started { seq, boot_id, status } => {
+                let slot = Slot { status: Arc::clone(status), boot_id: boot_id.clone(), seq: *seq };
+                self.slots.insert(status.name.clone(), slot);
+                self.event(*seq, status);
+            }
+            Record::Finished { seq, status } => {
+                if let Some(slot) = self.slots.get_mut(&status.name) {
+                    slot.status = Arc::clone(status);
+                    slot.seq = *seq;
+                }
+                self.event(*seq, status);
+            }
+            Record::Acked(seq) => self.forget(*seq),
+        }
+    }
+
+    /// Folds one record in that was read from a disk.
+    ///
+    /// # Errors
+    /// [`Misfit`] if it cannot follow on the state; nothing is changed then.
+    pub fn apply_read(&mut self, record: &Record) -> Result<(), Misfit> {
+        let fits = match record {
+            Record::Snapshot(_) => false,
+            Record::EpochSeen(epoch) => *epoch > self.epoch,
+            Record::Accepted(assignment) => assignment.generation > self.generation(),
+            Record::Started { seq, .. } => *seq == self.last_seq.next(),
+            Record::Finished { seq, status } => {
+                *seq == self.last_seq.next() && self.slots.get(&status.name).is_some_and(Slot::is_running)
+            }
+            Record::Acked(seq) => *seq > self.acked && *seq <= self.last_seq,
+        };
+        if !fits {
+            return Err(Misfit);
+        }
+        self.apply(record);
+        Ok(())
+    }
+
+    fn event(&mut self, seq: Seq, status: &Arc<ItemStatus>) {
+        self.last_seq = seq;
+        self.outbox.insert(seq, Arc::clone(status));
+        // Planted: a full outbox loses its oldest event.
+        if planted("agent-drop-oldest-event") && self.outbox.len() > PLANTED_OUTBOX_MAX {
+            self.outbox.pop_first();
+        }
+    }
+
+    fn forget(&mut self, acked: Seq) {
+        self.acked = acked;
+        self.outbox = self.outbox.split_off(&acked.next());
+        // Planted: an acknowledgement also takes away what came after it.
+        if planted("agent-forget-on-ack-of-later") {
+            self.outbox.clear();
+        }
+        for slot in self.slots.values_mut().filter(|slot| slot.seq <= acked) {
+            if !slot.status.output_tail.is_empty() || slot.status.result_json.is_some() {
+                let status = Arc::make_mut(&mut slot.status);
+                status.output_tail = String::new();
+                status.result_json = None;
+            }
+        }
+    }
+
+    /// Of the accepted assignment; 0 without one.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.assignment.as_ref().map_or(Generation(0), |assignment| assignment.generation)
+    }
+
+    /// The item of that name in the accepted assignment.
+    #[must_use]
+    pub fn assigned(&self, name: &ItemName) -> Option<&AssignedItem> {
+        self.assignment.as_ref()?.items.iter().find(|item| item.name == *name)
+    }
+
+    /// Is an item of that name in the accepted assignment?
+    #[must_use]
+    pub fn is_assigned(&self, name: &ItemName) -> bool {
+        self.assigned(name).is_some()
+    }
+
+    /// The attempt under way. There is at most one.
+    #[must_use]
+    pub fn running(&self) -> Option<&Slot> {
+        self.slots.values().find(|slot| slot.is_running())
+    }
+
+    /// What waits for an acknowledgement, in bytes of memory, about.
+    #[must_use]
+    pub fn outbox_bytes(&self) -> usize {
+        let bytes = |status: &Arc<ItemStatus>| {
+            STATUS_BYTES
+                + status.message.len()
+                + status.output_tail.len()
+                + status.result_json.as_ref().map_or(0, String::len)
+        };
+        self.outbox.values().map(bytes).sum()
+    }
+}
