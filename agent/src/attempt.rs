@@ -3,7 +3,7 @@
 //! engine calls it. It never runs a program itself and never decides that an attempt is over.
 
 mod dir;
-mod durable;
+pub(crate) mod durable;
 pub mod record;
 
 use std::{

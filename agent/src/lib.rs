@@ -1,8 +1,16 @@
 //! Muster's agent as a library: the pure core, ledger, runners, link.
 
 pub mod attempt;
+pub mod config;
 pub mod core;
+pub mod engine;
 pub mod exec_item;
 pub mod facts;
+pub mod host;
+pub mod identity;
+pub mod ledger;
+pub mod link;
+pub mod logging;
 pub mod output;
 pub mod runner;
+pub mod status;

@@ -1,8 +1,258 @@
-//! `muster-agent`: the daemon on every machine.
+//! `muster-agent`: the daemon on every machine. Reads the command line, says what went wrong, sets the exit code.
 
-use std::{ffi::OsString, process::ExitCode};
+use std::{ffi::OsString, path::PathBuf, process::ExitCode};
+
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use muster_agent::{
+    attempt::Attempts,
+    config::{STATE_DIR_DEFAULT, StateDir},
+    core::LedgerState,
+    engine::Engine,
+    exec_item, host,
+    identity::{self, Identity, IdentityError, JoinToken},
+    ledger::{self, FileDisk, Ledger},
+    link::{ENGINE_QUEUE_MAX, Link},
+    logging,
+    status::AgentStatus,
+};
+use muster_proto::model::{LedgerId, MachineName};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+};
+use uuid::Uuid;
+
+const FAILED: u8 = 1;
+const BAD_INPUT: u8 = 2;
+const UNREACHABLE: u8 = 5;
+
+/// Muster's daemon on every machine: brings about the machine's StateItems and reports.
+#[derive(Parser)]
+#[command(name = "muster-agent", disable_version_flag = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Get this machine its identity with a join token
+    Enroll(EnrollArgs),
+    /// Run the agent; systemd does this
+    Run(StateArgs),
+    /// Print what the agent has recorded; needs no network
+    Status(StatusArgs),
+    /// Repair the record
+    #[command(subcommand)]
+    Ledger(LedgerCommand),
+    /// Host one program; the agent does this
+    #[command(hide = true)]
+    ExecItem {
+        /// The attempt's directory
+        dir: PathBuf,
+    },
+    /// Print the version
+    Version,
+}
+
+#[derive(Args)]
+struct StateArgs {
+    /// Where the agent keeps its identity and its record
+    #[arg(long, default_value = STATE_DIR_DEFAULT, value_name = "DIR")]
+    state_dir: PathBuf,
+}
+
+#[derive(Args)]
+struct EnrollArgs {
+    #[command(flatten)]
+    state: StateArgs,
+    /// Where the coordinator listens for agents
+    #[arg(long, value_name = "HOST:PORT")]
+    coordinator: String,
+    /// File with the join token, "-" for standard input
+    #[arg(long, value_name = "FILE")]
+    token_file: PathBuf,
+    /// Name of this machine [default: the first label of its hostname]
+    #[arg(long)]
+    name: Option<String>,
+    /// Enrol anew, as another machine, though this one is enrolled already
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Args)]
+struct StatusArgs {
+    #[command(flatten)]
+    state: StateArgs,
+    /// How to print it
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Output {
+    Table,
+    Json,
+}
+
+#[derive(Subcommand)]
+enum LedgerCommand {
+    /// Begin a new ledger from what can be read of the old one; what cannot is Indeterminate
+    Reset {
+        #[command(flatten)]
+        state: StateArgs,
+        /// The machine stays enrolled as what it is
+        #[arg(long, required = true)]
+        keep_identity: bool,
+    },
+}
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
-    muster_agent::exec_item::stage(&args).unwrap_or(ExitCode::SUCCESS)
+    if let Some(code) = exec_item::stage(&args) {
+        return code;
+    }
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) => {
+            error.print().ok(); // there is nobody to complain to
+            return ExitCode::from(if error.use_stderr() { BAD_INPUT } else { 0 });
+        }
+    };
+    match perform(command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&format!("muster-agent: {error:#}"));
+            let identity = error.downcast_ref::<IdentityError>();
+            let bad_input = error.is::<BadInput>() || identity.is_some_and(IdentityError::is_bad_input);
+            ExitCode::from(match identity {
+                _ if bad_input => BAD_INPUT,
+                Some(identity) if identity.is_unreachable() => UNREACHABLE,
+                _ => FAILED,
+            })
+        }
+    }
+}
+
+/// Something the operator typed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct BadInput(String);
+
+#[expect(clippy::print_stderr, reason = "the one place where errors are shown")]
+fn complain(text: &str) {
+    eprintln!("{text}");
+}
+
+#[expect(clippy::print_stdout, reason = "the one place where answers are shown")]
+fn say(text: &str) {
+    println!("{}", text.trim_end());
+}
+
+fn perform(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Enroll(args) => enroll(&args),
+        Command::Run(args) => run(&StateDir::new(&args.state_dir)),
+        Command::Status(args) => {
+            let status = AgentStatus::read(&StateDir::new(&args.state.state_dir))?;
+            say(&match args.output {
+                Output::Table => status.text(),
+                Output::Json => serde_json::to_string_pretty(&status)?,
+            });
+            Ok(())
+        }
+        Command::Ledger(LedgerCommand::Reset { state, keep_identity: _ }) => reset(&StateDir::new(&state.state_dir)),
+        // Its own process would have been taken by `stage`.
+        Command::ExecItem { dir } => Err(BadInput(format!("{} is no attempt's directory", dir.display())).into()),
+        Command::Version => {
+            say(&format!("muster-agent {}", muster_proto::VERSION));
+            Ok(())
+        }
+    }
+}
+
+/// One thread does: the agent waits most of the time, and should be small.
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")
+}
+
+fn create(dir: &StateDir) -> anyhow::Result<()> {
+    let shown = dir.path().display();
+    dir.create().with_context(|| format!("cannot create {shown}; run as root, or choose another --state-dir"))
+}
+
+fn enroll(args: &EnrollArgs) -> anyhow::Result<()> {
+    let dir = StateDir::new(&args.state.state_dir);
+    let name = machine_name(args.name.as_deref())?;
+    let token = JoinToken::read(&args.token_file)?;
+    create(&dir)?;
+    let _lock = ledger::lock(dir.path())?;
+    match Identity::load(&dir.identity()) {
+        Ok(Identity { name, coordinator, .. }) if !args.force => {
+            return Err(IdentityError::AlreadyEnrolled { name, coordinator }.into());
+        }
+        Err(error @ (IdentityError::File { .. } | IdentityError::Damaged { .. })) if !args.force => {
+            return Err(error.into());
+        }
+        _ => {}
+    }
+    let identity = runtime()?.block_on(identity::enroll(&args.coordinator, &token, name))?;
+    identity.save(&dir.identity())?;
+    say(&format!("enrolled as {} ({}) in cluster {}", identity.name, identity.machine_type, identity.cluster));
+    Ok(())
+}
+
+fn machine_name(given: Option<&str>) -> anyhow::Result<MachineName> {
+    let name = match given {
+        Some(name) => name.to_owned(),
+        None => {
+            let hostname = nix::unistd::gethostname().context("cannot read the hostname; give --name")?;
+            let hostname = hostname.to_string_lossy().to_ascii_lowercase();
+            hostname.split('.').next().unwrap_or_default().to_owned()
+        }
+    };
+    MachineName::new(name.as_str()).map_err(|error| BadInput(format!("--name {name:?}: {error}")).into())
+}
+
+fn run(dir: &StateDir) -> anyhow::Result<()> {
+    logging::init();
+    let identity = Identity::load(&dir.identity())?;
+    let _lock = ledger::lock(dir.path())?;
+    let fresh = LedgerState::new(LedgerId(Uuid::new_v4()), identity.machine_id);
+    let (ledger, state) = Ledger::open(FileDisk::new(dir.path()), fresh)?;
+    let program = std::env::current_exe().context("cannot tell where this program is")?;
+    let attempts = Attempts::open(dir.path(), program)?;
+    let boot_id = host::boot_id().context("cannot read the machine's boot id")?;
+    runtime()?.block_on(async {
+        let (to_engine, from_link) = mpsc::channel(ENGINE_QUEUE_MAX);
+        let engine = Engine::new(identity.name.clone(), dir.clone(), (ledger, state), attempts);
+        let link = tokio::spawn(Link::new(identity, dir.clone(), to_engine).run());
+        let mut terminated = signal(SignalKind::terminate())?;
+        let mut interrupted = signal(SignalKind::interrupt())?;
+        let stop = async {
+            tokio::select! { _ = terminated.recv() => {} _ = interrupted.recv() => {} }
+        };
+        engine.run(boot_id, from_link, stop).await?;
+        link.abort();
+        Ok(())
+    })
+}
+
+fn reset(dir: &StateDir) -> anyhow::Result<()> {
+    let identity = Identity::load(&dir.identity())?;
+    let _lock = ledger::lock(dir.path())?;
+    let mut disk = FileDisk::new(dir.path());
+    let outcome = ledger::reset(&mut disk, LedgerId(Uuid::new_v4()), identity.machine_id, host::unix_ms())?;
+    if let Some(old) = &outcome.old_log {
+        say(&format!("the old ledger is kept as {}", old.display()));
+    }
+    for item in &outcome.indeterminate {
+        say(&format!(
+            "item {item} is Indeterminate: decide with musterctl retry, skip or accept {} {item}",
+            identity.name
+        ));
+    }
+    say("a new ledger begins; start the agent again");
+    Ok(())
 }

@@ -1,0 +1,318 @@
+//! The loop: takes what happens, lets the core decide, performs the effects in their order. The only user of the ledger
+//! and the only one that starts attempts. It decides nothing itself.
+
+use std::time::Duration;
+
+use muster_proto::model::{MachineName, Seq};
+use nix::sys::statvfs::statvfs;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, MissedTickBehavior, sleep, sleep_until},
+};
+use tracing::{debug, error, info, warn};
+
+use crate::{
+    attempt::{AttemptError, AttemptKey, Attempts, Found, Request, record::Progress},
+    config::StateDir,
+    core::{Config, Core, Effect, Input, LedgerState, Record},
+    host::Clock,
+    ledger::{FileDisk, Ledger, LedgerError},
+    link::{ENGINE_QUEUE_MAX, FromLink, SessionHandle, chain, logs::LogStreams},
+    runner,
+};
+
+/// How often the disk's space is looked at.
+const DISK_EVERY: Duration = Duration::from_secs(30);
+/// With less free space than this for the agent, its disk counts as full.
+const DISK_FREE_BYTES_MIN: u64 = 16 * 1024 * 1024;
+/// How long an acknowledgement may wait to be written down.
+const FLUSH_AFTER: Duration = Duration::from_secs(1);
+/// How often a running attempt is asked for its progress.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+/// Wait before an attempt's directory that could not be read is read again.
+const READ_AGAIN_AFTER: Duration = Duration::from_secs(5);
+
+/// What ends the engine. Only a signal is no error.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The ledger failed: what the disk holds is unknown, so the process ends and reads it again.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// The attempts cannot be read.
+    #[error(transparent)]
+    Attempts(#[from] AttemptError),
+    /// A file of the machine cannot be read.
+    #[error("cannot read the machine's {what}")]
+    Host {
+        /// Which.
+        what: &'static str,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// What the tasks that follow attempts tell the engine.
+#[derive(Debug)]
+enum FromAttempt {
+    Input(Input),
+    Progress(AttemptKey, Progress),
+}
+
+/// The agent at work.
+pub struct Engine {
+    core: Core,
+    ledger: Ledger<FileDisk>,
+    attempts: Attempts,
+    clock: Clock,
+    dir: StateDir,
+    session: Option<SessionHandle>,
+    logs: LogStreams,
+    from_attempts: mpsc::Receiver<FromAttempt>,
+    to_engine: mpsc::Sender<FromAttempt>,
+}
+
+impl Engine {
+    /// An engine over an open ledger.
+    #[must_use]
+    pub fn new(
+        machine: MachineName,
+        dir: StateDir,
+        (ledger, state): (Ledger<FileDisk>, LedgerState),
+        attempts: Attempts,
+    ) -> Self {
+        let (to_engine, from_attempts) = mpsc::channel(ENGINE_QUEUE_MAX);
+        let core = Core::new(Config { machine, supports: runner::supported }, state);
+        let (clock, session, logs) = (Clock::default(), None, LogStreams::default());
+        Self { core, ledger, attempts, clock, dir, session, logs, from_attempts, to_engine }
+    }
+
+    /// Works until `stop` completes; attempts that run go on without it.
+    ///
+    /// # Errors
+    /// [`EngineError`]: end the process.
+    pub async fn run(
+        mut self,
+        boot_id: String,
+        mut link: mpsc::Receiver<FromLink>,
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), EngineError> {
+        self.sweep()?;
+        self.look_at_disk()?;
+        self.step(Input::Started { boot_id })?;
+        let mut disk = tokio::time::interval_at(Instant::now() + DISK_EVERY, DISK_EVERY);
+        disk.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        tokio::pin!(stop);
+        loop {
+            let wake_at = self.core.wake_at().map(|mono_ms| self.clock.instant(mono_ms));
+            tokio::select! {
+                biased;
+                () = &mut stop => break,
+                message = self.from_attempts.recv() => self.hear_attempt(message)?,
+                message = link.recv() => self.hear_link(message)?,
+                () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => self.step(Input::Tick)?,
+                _ = disk.tick() => self.look_at_disk()?,
+                () = sleep(FLUSH_AFTER), if self.ledger.has_lazy() => self.ledger.flush()?,
+            }
+        }
+        self.ledger.flush()?;
+        Ok(())
+    }
+
+    fn hear_attempt(&mut self, message: Option<FromAttempt>) -> Result<(), EngineError> {
+        match message {
+            Some(FromAttempt::Input(input)) => {
+                if matches!(input, Input::StartFailed { .. }) {
+                    self.look_at_disk()?; // a full disk is the likeliest cause, and must be known before the retry
+                }
+                self.step(input)
+            }
+            Some(FromAttempt::Progress(key, progress)) => {
+                if let Some(session) = &self.session {
+                    session.send_progress(&key.item, progress);
+                }
+                Ok(())
+            }
+            None => Ok(()), // we hold a sender ourselves
+        }
+    }
+
+    fn hear_link(&mut self, message: Option<FromLink>) -> Result<(), EngineError> {
+        match message {
+            Some(FromLink::HelloWanted { facts, answer }) => {
+                // A link that asks no more needs no answer.
+                answer.send(self.core.hello(*facts)).ok();
+                Ok(())
+            }
+            Some(FromLink::Up { epoch, session }) => {
+                self.logs.cancel_all();
+                self.session = Some(session);
+                self.step(Input::LinkUp { epoch })
+            }
+            Some(FromLink::Down) | None => {
+                self.logs.cancel_all();
+                self.session = None;
+                self.step(Input::LinkDown)
+            }
+            Some(FromLink::Assigned(assignment)) => self.step(Input::Received(assignment)),
+            Some(FromLink::Acked(seq)) => self.step(Input::Acked(seq)),
+            Some(FromLink::LogWanted { request_id, item, follow }) => {
+                if let Some(session) = &self.session {
+                    let key = self.core.newest_attempt(item.as_ref());
+                    let reader = key.map(|key| self.attempts.output(&key, None));
+                    self.logs.start(request_id, reader, follow, session.logs());
+                }
+                Ok(())
+            }
+            Some(FromLink::LogCanceled { request_id }) => {
+                self.logs.cancel(request_id);
+                Ok(())
+            }
+        }
+    }
+
+    fn step(&mut self, input: Input) -> Result<(), EngineError> {
+        debug!(?input, "step");
+        for effect in self.core.step(input, self.clock.now()) {
+            match effect {
+                Effect::Record(records) => self.record(&records)?,
+                Effect::Send(message) => {
+                    if self.session.as_ref().is_some_and(|session| !session.send(&message)) {
+                        self.session = None; // closes it; what was not sent is sent on the next one
+                    }
+                }
+                Effect::Inspect(key) => {
+                    tokio::spawn(inspect(self.attempts.clone(), key, self.to_engine.clone()));
+                }
+                Effect::Start(request) => {
+                    tokio::spawn(start(self.attempts.clone(), request, self.to_engine.clone()));
+                }
+                Effect::Follow(key) => {
+                    tokio::spawn(follow(self.attempts.clone(), key, self.to_engine.clone()));
+                }
+                Effect::Remove(key) => self.remove(&key),
+            }
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, records: &[Record]) -> Result<(), EngineError> {
+        self.ledger.append(records)?;
+        records.iter().for_each(log);
+        self.ledger.compact(self.core.ledger())?;
+        Ok(())
+    }
+
+    /// Deletes what a crash kept from being deleted.
+    fn sweep(&self) -> Result<(), EngineError> {
+        let kept = self.core.kept_attempts();
+        for key in self.attempts.list()?.iter().filter(|key| !kept.contains(key)) {
+            self.remove(key);
+        }
+        Ok(())
+    }
+
+    fn remove(&self, key: &AttemptKey) {
+        if let Err(error) = self.attempts.remove(key) {
+            warn!(item = %key.item, attempt = key.attempt, error = %chain(&error), "old output stays on the disk");
+        }
+    }
+
+    fn look_at_disk(&mut self) -> Result<(), EngineError> {
+        let reserved = self.ledger.reserve()?;
+        let space = statvfs(self.dir.path())
+            .map_err(|errno| EngineError::Host { what: "free disk space", source: errno.into() })?;
+        let free = space.blocks_available().saturating_mul(space.fragment_size());
+        self.step(Input::DiskFull(!reserved || free < DISK_FREE_BYTES_MIN))
+    }
+}
+
+/// Every record is a line of the log; the record itself is the ledger.
+fn log(record: &Record) {
+    match record {
+        Record::EpochSeen(epoch) => debug!(epoch = epoch.0, "a coordinator with a higher epoch"),
+        Record::Accepted(assignment) => {
+            info!(generation = assignment.generation.0, items = assignment.items.len(), "assignment accepted");
+        }
+        Record::Started { status, .. } => {
+            info!(item = %status.name, attempt = status.attempt, generation = status.generation.0, "started");
+        }
+        Record::Finished { status, .. } => {
+            info!(item = %status.name, attempt = status.attempt, state = ?status.state, "{}", status.message);
+        }
+        Record::Acked(seq) => {
+            let Seq(seq) = seq;
+            debug!(seq, "acknowledged");
+        }
+        Record::Snapshot(_) => {}
+    }
+}
+
+async fn inspect(attempts: Attempts, key: AttemptKey, engine: mpsc::Sender<FromAttempt>) {
+    loop {
+        if let Some(found) = settled(&key, attempts.inspect(&key)) {
+            engine.send(FromAttempt::Input(Input::Inspected { key, found })).await.ok();
+            return;
+        }
+        sleep(READ_AGAIN_AFTER).await;
+    }
+}
+
+/// Starts an attempt and follows it.
+async fn start(attempts: Attempts, request: Box<Request>, engine: mpsc::Sender<FromAttempt>) {
+    let key = request.key.clone();
+    let started = match attempts.create(&request) {
+        Ok(()) => attempts.start(&key).await,
+        Err(error) => Err(error),
+    };
+    match started {
+        Ok(()) => follow(attempts, key, engine).await,
+        Err(error) => {
+            let message = chain(&error);
+            error!(item = %key.item, attempt = key.attempt, error = %message, "not started");
+            engine.send(FromAttempt::Input(Input::StartFailed { key, message })).await.ok();
+        }
+    }
+}
+
+/// Waits for the end of an attempt; tells of its progress meanwhile.
+async fn follow(attempts: Attempts, key: AttemptKey, engine: mpsc::Sender<FromAttempt>) {
+    let ended = async {
+        loop {
+            if let Some(found) = settled(&key, attempts.ended(&key).await) {
+                break found;
+            }
+            sleep(READ_AGAIN_AFTER).await;
+        }
+    };
+    tokio::pin!(ended);
+    let mut progress = tokio::time::interval_at(Instant::now() + PROGRESS_EVERY, PROGRESS_EVERY);
+    progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let found = loop {
+        tokio::select! {
+            found = &mut ended => break found,
+            _ = progress.tick() => {
+                if let Some(progress) = attempts.progress(&key) {
+                    engine.send(FromAttempt::Progress(key.clone(), progress)).await.ok();
+                }
+            }
+        }
+    };
+    engine.send(FromAttempt::Input(Input::Ended { key: key.clone(), found })).await.ok();
+}
+
+/// What became of an attempt. A record that is damaged proves nothing; one that cannot be read is to be read again,
+/// because its process may live: None.
+fn settled(key: &AttemptKey, found: Result<Found, AttemptError>) -> Option<Found> {
+    match found {
+        Ok(found) => Some(found),
+        Err(error @ AttemptError::Damaged { .. }) => {
+            error!(item = %key.item, attempt = key.attempt, error = %chain(&error), "outcome unknown");
+            Some(Found::Lost)
+        }
+        Err(error) => {
+            error!(item = %key.item, attempt = key.attempt, error = %chain(&error), "cannot read the attempt");
+            None
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Who this machine is to its coordinator: enrolment with a join token, the identity file, renewal. It is one file,
+//! so that certificate and key change together or not at all. Nothing here logs, and nothing shows a secret.
+
+mod rpc;
+mod token;
+
+use std::{io, path::Path};
+
+use muster_proto::{
+    model::{ClusterName, MachineId, MachineName, MachineType},
+    tls::{self, ConnectError, TlsError},
+};
+use serde::{Deserialize, Serialize};
+
+pub use rpc::{RPC_TIMEOUT, enroll};
+pub use token::{JoinToken, TOKEN_BYTES_MAX, TokenFault};
+
+use crate::attempt::durable;
+
+/// A certificate is renewed at half its life; up to this part of its life earlier, so that a fleet enrolled together
+/// does not renew together.
+const RENEW_JITTER_PART: u64 = 10;
+
+/// What can go wrong with an identity.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// The token's text is none.
+    #[error("this is no join token: {0}; copy the whole line that `musterctl token create` printed")]
+    Token(TokenFault),
+    /// The token's file cannot be read.
+    #[error("cannot read the join token from {from}")]
+    TokenFile {
+        /// A path, or standard input.
+        from: String,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// There is one already.
+    #[error(
+        "this machine is enrolled already, as {name} with {coordinator}; `--force` enrols it anew, as another machine \
+         that begins from nothing"
+    )]
+    AlreadyEnrolled {
+        /// Its name.
+        name: MachineName,
+        /// Where.
+        coordinator: String,
+    },
+    /// There is none.
+    #[error(
+        "this machine is not enrolled ({} is not there); run `muster-agent enroll --coordinator HOST:PORT --token-file \
+         FILE` first",
+        path.display()
+    )]
+    NotEnrolled {
+        /// The identity file.
+        path: std::path::PathBuf,
+    },
+    /// The identity file is not what this program writes.
+    #[error("{} is damaged; enrol this machine anew with `muster-agent enroll --force`", path.display())]
+    Damaged {
+        /// The identity file.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The file system refused.
+    #[error("cannot {what} {}", path.display())]
+    File {
+        /// What we were doing.
+        what: &'static str,
+        /// To which file.
+        path: std::path::PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A key, request or signature could not be made.
+    #[error("cannot make a {what}")]
+    Crypto {
+        /// Which.
+        what: &'static str,
+    },
+    /// No connection.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The credentials cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The coordinator said no.
+    #[error("the coordinator refused: {message}")]
+    Refused {
+        /// What it said.
+        message: String,
+        /// As gRPC has it.
+        code: tonic::Code,
+    },
+    /// The coordinator did not answer.
+    #[error("the coordinator did not answer within {} s", RPC_TIMEOUT.as_secs())]
+    Silent,
+    /// The coordinator's answer is not what it should be.
+    #[error("the coordinator's answer cannot be used: {0}")]
+    Answer(&'static str),
+}
+
+impl IdentityError {
+    /// Is it because of what the operator typed?
+    #[must_use]
+    pub fn is_bad_input(&self) -> bool {
+        match self {
+            Self::Token(_) | Self::TokenFile { .. } => true,
+            Self::Connect(ConnectError::Resolve { source, .. }) => source.kind() == io::ErrorKind::InvalidInput,
+            _ => false,
+        }
+    }
+
+    /// Is it because the coordinator cannot be reached?
+    #[must_use]
+    pub fn is_unreachable(&self) -> bool {
+        match self {
+            Self::Silent | Self::Refused { code: tonic::Code::Unavailable, .. } => true,
+            Self::Connect(error) => !matches!(error, ConnectError::PinMismatch { .. }) && !self.is_bad_input(),
+            _ => false,
+        }
+    }
+}
+
+/// Who this machine is. No `Debug`: it holds the key.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Identity {
+    /// `HOST:PORT`.
+    pub coordinator: String,
+    /// The machine's name.
+    pub name: MachineName,
+    /// As in the certificate.
+    pub machine_id: MachineId,
+    /// At enrolment.
+    pub cluster: ClusterName,
+    /// At enrolment.
+    pub machine_type: MachineType,
+    /// Unix milliseconds by the coordinator's clock.
+    pub issued_at_ms: u64,
+    /// End of the certificate. Unix milliseconds by the coordinator's clock.
+    pub not_after_ms: u64,
+    /// All CAs to trust.
+    pub ca_pem: String,
+    /// Leaf first.
+    pub certificate_pem: String,
+    /// PKCS#8.
+    pub key_pem: String,
+}
+
+impl Identity {
+    /// Reads the identity file.
+    ///
+    /// # Errors
+    /// [`IdentityError::NotEnrolled`], [`IdentityError::Damaged`] or [`IdentityError::File`].
+    pub fn load(path: &Path) -> Result<Self, IdentityError> {
+        let path = path.to_owned();
+        match std::fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|source| IdentityError::Damaged { path, source }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(IdentityError::NotEnrolled { path }),
+            Err(source) => Err(IdentityError::File { what: "read", path, source }),
+        }
+    }
+
+    /// Writes the identity file, durably, readable by its owner only.
+    ///
+    /// # Errors
+    /// [`IdentityError::File`].
+    pub fn save(&self, path: &Path) -> Result<(), IdentityError> {
+        let failed = |source| IdentityError::File { what: "write", path: path.to_owned(), source };
+        let text = serde_json::to_vec_pretty(self).map_err(|error| failed(error.into()))?;
+        durable::replace(path, &text).map_err(failed)
+    }
+
+    /// For connections as this machine.
+    ///
+    /// # Errors
+    /// [`TlsError`] if certificate, key and CA cannot be used.
+    pub fn tls(&self) -> Result<std::sync::Arc<rustls::ClientConfig>, TlsError> {
+        let pair = tls::Identity { certificate_pem: self.certificate_pem.clone(), key_pem: self.key_pem.clone() };
+        tls::client_config(&self.ca_pem, Some(&pair))
+    }
+
+    /// When to renew, in Unix milliseconds: at half the certificate's life, or a little before.
+    #[must_use]
+    pub fn renew_at_ms(&self) -> u64 {
+        let life_ms = self.not_after_ms.saturating_sub(self.issued_at_ms);
+        let jitter_ms = (self.machine_id.0.as_u64_pair().1 >> 2) % (life_ms / RENEW_JITTER_PART).max(1);
+        self.not_after_ms.saturating_sub(life_ms / 2).saturating_sub(jitter_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(issued_at_ms: u64, not_after_ms: u64) -> Identity {
+        Identity {
+            coordinator: "127.0.0.1:1".to_owned(),
+            name: MachineName::new("worker-1").expect("a label"),
+            machine_id: "a0e1b2c3-0000-4000-8000-00000000ffff".parse().expect("a UUID"),
+            cluster: ClusterName::new("c").expect("a label"),
+            machine_type: MachineType::Worker,
+            issued_at_ms,
+            not_after_ms,
+            ca_pem: String::new(),
+            certificate_pem: String::new(),
+            key_pem: "secret".to_owned(),
+        }
+    }
+
+    #[test]
+    fn renewal_is_at_half_life_or_a_little_before() {
+        let day_ms = 24 * 3600 * 1000;
+        let at = identity(1_000, 1_000 + day_ms).renew_at_ms();
+        assert!((1_000 + day_ms * 4 / 10..=1_000 + day_ms / 2).contains(&at), "{at}");
+        assert_eq!(identity(5, 5).renew_at_ms(), 5);
+    }
+
+    #[test]
+    fn the_file_is_private_and_reads_back() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("identity.json");
+        assert!(matches!(Identity::load(&path), Err(IdentityError::NotEnrolled { .. })));
+        identity(1, 2).save(&path).expect("saved");
+        assert_eq!(path.metadata().expect("there").permissions().mode() & 0o777, 0o600);
+        assert_eq!(Identity::load(&path).ok().map(|identity| identity.not_after_ms), Some(2));
+        std::fs::write(&path, "{").expect("written");
+        let error = Identity::load(&path).err().expect("an error").to_string();
+        assert!(error.contains("enroll --force"), "{error}");
+    }
+}

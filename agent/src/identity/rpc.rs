@@ -1,0 +1,169 @@
+//! The three calls of the Enrollment service.
+
+use std::{future::Future, time::Duration};
+
+use aws_lc_rs::{
+    rand::SystemRandom,
+    signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair},
+};
+use muster_proto::{
+    model::{ClusterName, MachineName, MachineType},
+    tls,
+    wire::{Credentials, EnrollRequest, RenewExpiredRequest, RenewRequest, enrollment_client::EnrollmentClient},
+};
+use rcgen::{CertificateParams, DistinguishedName, KeyPair};
+use rustls::pki_types::{PrivatePkcs8KeyDer, pem::PemObject};
+
+use crate::identity::{Identity, IdentityError, JoinToken};
+
+/// Time for one answer.
+pub const RPC_TIMEOUT: Duration = Duration::from_secs(30);
+/// What the old key signs, before the request itself: so that the signature means nothing anywhere else.
+const RENEW_CONTEXT: &[u8] = b"muster-renew-v1";
+
+/// A new key and the request that carries its public half.
+struct Fresh {
+    key_pem: String,
+    csr_der: Vec<u8>,
+}
+
+impl Fresh {
+    fn generate() -> Result<Self, IdentityError> {
+        let key = KeyPair::generate().map_err(|_| IdentityError::Crypto { what: "key" })?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new(); // the coordinator names the machine, we do not
+        let csr = params.serialize_request(&key).map_err(|_| IdentityError::Crypto { what: "request" })?;
+        Ok(Self { key_pem: key.serialize_pem(), csr_der: csr.der().to_vec() })
+    }
+}
+
+/// Enrols this machine: checks the CA by the token's digest, and only then sends the token.
+///
+/// # Errors
+/// [`IdentityError`], which says what to do.
+pub async fn enroll(coordinator: &str, token: &JoinToken, name: MachineName) -> Result<Identity, IdentityError> {
+    let fresh = Fresh::generate()?;
+    let connection = tls::connect(coordinator, tls::pinned_config(token.ca_spki_sha256())?).await?;
+    let request = EnrollRequest {
+        token: token.text().to_owned(),
+        name: name.to_string(),
+        csr_der: fresh.csr_der,
+        agent_version: muster_proto::VERSION.to_owned(),
+    };
+    let mut client = EnrollmentClient::new(connection.channel);
+    let credentials = answered(client.enroll(request)).await?;
+    let ours = |ca| tls::spki_sha256(&ca) == Some(token.ca_spki_sha256());
+    if !tls::certificates("the CA certificate", &credentials.ca_pem)?.into_iter().any(ours) {
+        return Err(IdentityError::Answer("its CA is not the token's"));
+    }
+    identity(coordinator, name, fresh.key_pem, credentials)
+}
+
+impl Identity {
+    /// A new key and certificate, asked for with the valid ones.
+    ///
+    /// # Errors
+    /// [`IdentityError`].
+    pub async fn renew(&self) -> Result<Self, IdentityError> {
+        let fresh = Fresh::generate()?;
+        let connection = tls::connect(&self.coordinator, self.tls()?).await?;
+        let mut client = EnrollmentClient::new(connection.channel);
+        let credentials = answered(client.renew(RenewRequest { csr_der: fresh.csr_der })).await?;
+        self.renewed(fresh.key_pem, credentials)
+    }
+
+    /// A new key and certificate, asked for with a certificate that ran out: its key signs the request.
+    ///
+    /// # Errors
+    /// [`IdentityError`].
+    pub async fn renew_expired(&self) -> Result<Self, IdentityError> {
+        let fresh = Fresh::generate()?;
+        let signature = sign(&self.key_pem, &fresh.csr_der)?;
+        let certificate_der = tls::certificates("the certificate", &self.certificate_pem)?
+            .first()
+            .map(|leaf| leaf.to_vec())
+            .ok_or(IdentityError::Crypto { what: "renewal without a certificate" })?;
+        let connection = tls::connect(&self.coordinator, tls::client_config(&self.ca_pem, None)?).await?;
+        let mut client = EnrollmentClient::new(connection.channel);
+        let request = RenewExpiredRequest { csr_der: fresh.csr_der, certificate_der, signature };
+        let credentials = answered(client.renew_expired(request)).await?;
+        self.renewed(fresh.key_pem, credentials)
+    }
+
+    fn renewed(&self, key_pem: String, credentials: Credentials) -> Result<Self, IdentityError> {
+        let renewed = identity(&self.coordinator, self.name.clone(), key_pem, credentials)?;
+        if renewed.machine_id != self.machine_id {
+            return Err(IdentityError::Answer("it is for another machine"));
+        }
+        Ok(renewed)
+    }
+}
+
+fn sign(key_pem: &str, csr_der: &[u8]) -> Result<Vec<u8>, IdentityError> {
+    let crypto = |_| IdentityError::Crypto { what: "signature" };
+    let key = PrivatePkcs8KeyDer::from_pem_slice(key_pem.as_bytes())
+        .map_err(|_| IdentityError::Crypto { what: "signature: the key is no PKCS#8" })?;
+    let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, key.secret_pkcs8_der())
+        .map_err(|_| IdentityError::Crypto { what: "signature: the key is not of P-256" })?;
+    let signed = [RENEW_CONTEXT, csr_der].concat();
+    Ok(key.sign(&SystemRandom::new(), &signed).map_err(crypto)?.as_ref().to_vec())
+}
+
+async fn answered(
+    call: impl Future<Output = Result<tonic::Response<Credentials>, tonic::Status>>,
+) -> Result<Credentials, IdentityError> {
+    match tokio::time::timeout(RPC_TIMEOUT, call).await {
+        Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) => Err(IdentityError::Refused { message: status.message().to_owned(), code: status.code() }),
+        Err(_) => Err(IdentityError::Silent),
+    }
+}
+
+/// Checks an answer, and that it can be used.
+fn identity(
+    coordinator: &str,
+    name: MachineName,
+    key_pem: String,
+    answer: Credentials,
+) -> Result<Identity, IdentityError> {
+    if answer.not_after_ms <= answer.server_time_ms {
+        return Err(IdentityError::Answer("the certificate has run out"));
+    }
+    let identity = Identity {
+        coordinator: coordinator.to_owned(),
+        name,
+        machine_id: answer.machine_id.parse().map_err(|_| IdentityError::Answer("the machine id is no UUID"))?,
+        cluster: ClusterName::new(answer.cluster)
+            .map_err(|_| IdentityError::Answer("the cluster's name is no DNS-1123 label"))?,
+        machine_type: answer
+            .machine_type
+            .parse::<MachineType>()
+            .map_err(|_| IdentityError::Answer("the machine type is unknown"))?,
+        issued_at_ms: answer.server_time_ms,
+        not_after_ms: answer.not_after_ms,
+        ca_pem: answer.ca_pem,
+        certificate_pem: answer.certificate_pem,
+        key_pem,
+    };
+    identity.tls()?; // the key must be the certificate's
+    Ok(identity)
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
+    use rcgen::PublicKeyData;
+
+    use super::*;
+
+    #[test]
+    fn a_renewal_is_signed_with_its_context() {
+        let fresh = Fresh::generate().expect("a key");
+        let key = KeyPair::from_pem(&fresh.key_pem).expect("the same key");
+        let signature = sign(&fresh.key_pem, b"request").expect("signed");
+        let public = UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, key.der_bytes());
+        assert!(public.verify(b"muster-renew-v1request", &signature).is_ok());
+        assert!(public.verify(b"request", &signature).is_err());
+        assert!(sign("not a key", b"request").is_err());
+    }
+}

@@ -1,0 +1,140 @@
+//! The text of a join token: `<id>.<secret>.<sha256 of the CA's public key info>`.
+
+use std::{
+    io::{self, Read},
+    path::Path,
+};
+
+use crate::identity::IdentityError;
+
+/// A token is about 130 bytes long; a file that is longer than this is none.
+pub const TOKEN_BYTES_MAX: u64 = 1024;
+
+/// What is wrong with a token's text. Never quotes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokenFault {
+    /// Nothing there.
+    #[error("it is empty")]
+    Empty,
+    /// More than a token can be.
+    #[error("it is longer than {TOKEN_BYTES_MAX} bytes")]
+    TooLong,
+    /// Not three parts.
+    #[error("it does not have the three parts <id>.<secret>.<digest>")]
+    Parts,
+    /// An id or secret with other characters.
+    #[error("it has a character that no token has")]
+    Characters,
+    /// No digest of a CA.
+    #[error("its last part is not the 64 hex digits of a digest")]
+    Digest,
+}
+
+/// A join token. No `Debug`: it holds a secret.
+#[derive(Clone)]
+pub struct JoinToken {
+    text: String,
+    ca_spki_sha256: [u8; 32],
+}
+
+impl JoinToken {
+    /// Checks a token's form.
+    ///
+    /// # Errors
+    /// [`TokenFault`].
+    pub fn parse(text: &str) -> Result<Self, TokenFault> {
+        let text = text.trim();
+        if text.is_empty() {
+            return Err(TokenFault::Empty);
+        }
+        if text.len() as u64 > TOKEN_BYTES_MAX {
+            return Err(TokenFault::TooLong);
+        }
+        let [id, secret, digest] = text.split('.').collect::<Vec<_>>()[..] else { return Err(TokenFault::Parts) };
+        let word = |part: &str| part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+        if id.is_empty() || secret.is_empty() {
+            return Err(TokenFault::Parts);
+        }
+        if !word(id) || !word(secret) {
+            return Err(TokenFault::Characters);
+        }
+        let ca_spki_sha256 =
+            muster_proto::model::ItemHash::try_from(digest.to_owned()).map_err(|_| TokenFault::Digest)?.0;
+        Ok(Self { text: text.to_owned(), ca_spki_sha256 })
+    }
+
+    /// Reads a token from a file, or from standard input for `-`.
+    ///
+    /// # Errors
+    /// [`IdentityError::TokenFile`] or [`IdentityError::Token`].
+    pub fn read(path: &Path) -> Result<Self, IdentityError> {
+        let stdin = path == Path::new("-");
+        let from = if stdin { "standard input".to_owned() } else { path.display().to_string() };
+        let mut text = String::new();
+        let read = |source: &mut dyn Read| source.take(TOKEN_BYTES_MAX + 2).read_to_string(&mut text);
+        let outcome = if stdin {
+            let mut read = read;
+            read(&mut io::stdin().lock())
+        } else {
+            std::fs::File::open(path).and_then(|mut file| {
+                let mut read = read;
+                read(&mut file)
+            })
+        };
+        outcome.map_err(|source| IdentityError::TokenFile { from, source })?;
+        Self::parse(&text).map_err(IdentityError::Token)
+    }
+
+    /// What is sent to the coordinator.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Of the coordinator's CA.
+    #[must_use]
+    pub const fn ca_spki_sha256(&self) -> [u8; 32] {
+        self.ca_spki_sha256
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_texts() {
+        let digest = "0123456789abcdef".repeat(4);
+        let check = |text: &str, expected: Result<(), TokenFault>| {
+            assert_eq!(JoinToken::parse(text).map(|_| ()), expected, "{text}");
+        };
+        check(&format!("abc123.Zx_-9.{digest}"), Ok(()));
+        check(&format!("  abc123.Zx_-9.{digest}\n"), Ok(()));
+        check("", Err(TokenFault::Empty));
+        check(" \n", Err(TokenFault::Empty));
+        check(&"a".repeat(1025), Err(TokenFault::TooLong));
+        check("abc", Err(TokenFault::Parts));
+        check(&format!("a.b.c.{digest}"), Err(TokenFault::Parts));
+        check(&format!(".b.{digest}"), Err(TokenFault::Parts));
+        check(&format!("a..{digest}"), Err(TokenFault::Parts));
+        check(&format!("a.b c.{digest}"), Err(TokenFault::Characters));
+        check(&format!("a.b\0.{digest}"), Err(TokenFault::Characters));
+        check(&format!("é.b.{digest}"), Err(TokenFault::Characters));
+        check("a.b.", Err(TokenFault::Digest));
+        check("a.b.0123", Err(TokenFault::Digest));
+        check(&format!("a.b.{}", "g".repeat(64)), Err(TokenFault::Digest));
+    }
+
+    #[test]
+    fn a_token_is_read_from_a_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("token");
+        let error = JoinToken::read(&path).err().expect("an error");
+        assert!(matches!(&error, IdentityError::TokenFile { from, .. } if from.ends_with("token")), "{error}");
+        std::fs::write(&path, format!("a.b.{}\n", "0".repeat(64))).expect("written");
+        assert_eq!(JoinToken::read(&path).ok().map(|token| token.ca_spki_sha256()), Some([0; 32]));
+        std::fs::write(&path, [0xff, 0xfe]).expect("written");
+        assert!(matches!(JoinToken::read(&path), Err(IdentityError::TokenFile { .. })));
+        std::fs::write(&path, "x".repeat(5000)).expect("written");
+        assert!(matches!(JoinToken::read(&path), Err(IdentityError::Token(TokenFault::TooLong))));
+    }
+}

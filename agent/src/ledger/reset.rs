@@ -1,0 +1,91 @@
+//! The way out of a damaged ledger: a new one that keeps what can be read and guesses nothing.
+
+use std::sync::Arc;
+
+use muster_proto::model::{ItemName, ItemState, ItemStatus, LedgerId, MachineId};
+
+use crate::{
+    core::{LedgerState, Record, Slot},
+    ledger::{Disk, LOG, LedgerError, act, line, set_aside, write_whole},
+};
+
+/// What a reset came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reset {
+    /// Where the old log is kept. None = there was none.
+    pub old_log: Option<std::path::PathBuf>,
+    /// Items whose outcome is unknown now; a person decides about them.
+    pub indeterminate: Vec<ItemName>,
+}
+
+/// Begins a new ledger from what is sound in the old one, which is kept aside. The events of the new one count anew.
+///
+/// # Errors
+/// [`LedgerError::File`]; the old ledger is in place then.
+pub fn reset(
+    disk: &mut impl Disk,
+    ledger_id: LedgerId,
+    machine_id: MachineId,
+    now_ms: u64,
+) -> Result<Reset, LedgerError> {
+    let old = act(disk, "read", LOG, |disk| disk.read(LOG))?;
+    let aside = format!("{LOG}.{now_ms}");
+    set_aside(disk, &aside)?;
+    let (records, damaged) = line::parse_what_is_sound(old.as_deref().unwrap_or_default());
+    let (state, indeterminate) = salvage(&records, damaged, LedgerState::new(ledger_id, machine_id), now_ms);
+    write_whole(disk, &state)?;
+    Ok(Reset { old_log: old.map(|_| disk.path(&aside)), indeterminate })
+}
+
+/// What a ledger can be rebuilt to. An attempt that ran is Indeterminate. If a line could not be read, so is every
+/// assigned item that is not recorded as done: the line may have held its start.
+fn salvage(records: &[Record], damaged: bool, fresh: LedgerState, now_ms: u64) -> (LedgerState, Vec<ItemName>) {
+    let mut old = LedgerState::clone(&fresh);
+    records.iter().for_each(|record| old.apply(record));
+    let mut state = LedgerState { epoch: old.epoch, assignment: old.assignment.clone(), ..fresh };
+
+    let mut uncertain: Vec<ItemStatus> =
+        old.slots.values().filter(|slot| slot.is_running()).map(|slot| ItemStatus::clone(&slot.status)).collect();
+    let assigned = old.assignment.iter().flat_map(|assignment| &assignment.items);
+    for item in assigned.filter(|_| damaged) {
+        let slot = old.slots.get(&item.name);
+        match slot.map(|slot| &slot.status).filter(|status| status.hash == item.hash) {
+            Some(status) if matches!(status.state, ItemState::Succeeded | ItemState::Running) => {}
+            Some(status) => uncertain.push(ItemStatus::clone(status)),
+            None => uncertain.push(ItemStatus {
+                name: item.name.clone(),
+                hash: item.hash,
+                state: ItemState::Running,
+                attempt: 1,
+                generation: old.generation(),
+                message: String::new(),
+                output_tail: String::new(),
+                result_json: None,
+                started_at_ms: now_ms,
+                finished_at_ms: None,
+            }),
+        }
+    }
+    for slot in old.slots.values() {
+        let copy = Slot { seq: state.last_seq, ..slot.clone() };
+        state.slots.insert(slot.status.name.clone(), copy);
+        let is_uncertain = uncertain.iter().any(|status| status.name == slot.status.name);
+        if slot.seq > old.acked && !is_uncertain {
+            let seq = state.last_seq.next();
+            state.apply(&Record::Finished { seq, status: Arc::clone(&slot.status) });
+        }
+    }
+    for status in &uncertain {
+        let seq = state.last_seq.next();
+        let status = Arc::new(ItemStatus {
+            state: ItemState::Indeterminate,
+            message: "its outcome was lost with the ledger, which was reset".to_owned(),
+            finished_at_ms: Some(now_ms),
+            ..status.clone()
+        });
+        let slot = Slot { status: Arc::clone(&status), boot_id: String::new(), seq };
+        state.slots.insert(status.name.clone(), slot);
+        state.apply(&Record::Finished { seq, status });
+    }
+    (state, uncertain.into_iter().map(|status| status.name).collect())
+}

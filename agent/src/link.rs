@@ -1,0 +1,295 @@
+//! The link to the coordinator: dials, says hello, keeps the session, renews the certificate, and dials again. Runs as
+//! one task beside the engine and talks with it by messages. It decides nothing about items and records nothing but
+//! the identity; wire values pass through `convert` here and go no further.
+
+pub mod logs;
+mod report;
+mod session;
+
+use std::time::Duration;
+
+use muster_proto::{
+    convert::{Hello, WireError},
+    model::{Assignment, Epoch, HostFacts, ItemName, Seq},
+    tls::{ConnectError, TlsError},
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
+use tracing::{info, warn};
+use uuid::Uuid;
+
+pub use report::LinkReport;
+pub use session::SessionHandle;
+
+use crate::{
+    config::StateDir,
+    facts::AddressChoice,
+    host::unix_ms,
+    identity::{Identity, IdentityError},
+};
+use session::Session;
+
+/// First wait before dialling again.
+const RECONNECT_MIN: Duration = Duration::from_millis(200);
+/// Longest wait before dialling again, jitter aside.
+const RECONNECT_MAX: Duration = Duration::from_secs(15);
+/// A session that held so long makes the next wait the first again.
+const SESSION_GOOD_AFTER: Duration = Duration::from_secs(5);
+/// Wait between two tries to renew.
+const RENEW_AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// The coordinator answers, but will not have us: after so many times our certificate may have run out by its clock.
+const REFUSALS_BEFORE_RENEWAL: u32 = 3;
+/// Messages from the link that the engine has not taken yet.
+pub const ENGINE_QUEUE_MAX: usize = 64;
+
+/// What the link tells the engine.
+#[derive(Debug)]
+pub enum FromLink {
+    /// A session is being opened: answer with the hello.
+    HelloWanted {
+        /// What the machine is.
+        facts: Box<HostFacts>,
+        /// Where to.
+        answer: oneshot::Sender<Hello>,
+    },
+    /// The coordinator welcomed us. Ends the session before, if there is one.
+    Up {
+        /// Of that coordinator.
+        epoch: Epoch,
+        /// Dropping it closes the session.
+        session: SessionHandle,
+    },
+    /// The session ended.
+    Down,
+    /// An assignment came.
+    Assigned(Assignment),
+    /// The coordinator has every event up to this one.
+    Acked(Seq),
+    /// Somebody wants to read output.
+    LogWanted {
+        /// Names the reader.
+        request_id: u64,
+        /// None: of the item that runs or ran last.
+        item: Option<ItemName>,
+        /// On until the attempt ends.
+        follow: bool,
+    },
+    /// Nobody reads any more.
+    LogCanceled {
+        /// Names the reader.
+        request_id: u64,
+    },
+}
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// No connection.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The identity's credentials cannot be used.
+    #[error("this machine's credentials cannot be used; enrol it anew with `muster-agent enroll --force`")]
+    Credentials(#[from] TlsError),
+    /// The coordinator closed the stream, saying why.
+    #[error("the coordinator closed the link: {0}")]
+    Refused(String),
+    /// The coordinator closed the stream.
+    #[error("the coordinator closed the link")]
+    Closed,
+    /// Nothing came for too long.
+    #[error("the coordinator said nothing for {} s", session::WELCOME_TIMEOUT.as_secs())]
+    Silent,
+    /// Something else came than a welcome.
+    #[error("the coordinator did not begin with a welcome")]
+    NoWelcome,
+    /// A message is not what it should be.
+    #[error("a message of the coordinator is malformed")]
+    Malformed(#[from] WireError),
+    /// The coordinator does not take what we send.
+    #[error("the coordinator takes our messages too slowly")]
+    Full,
+    /// The engine stopped.
+    #[error("the agent stops")]
+    Stopping,
+}
+
+impl LinkError {
+    /// Did a coordinator answer, and turn us away?
+    const fn is_refusal(&self) -> bool {
+        match self {
+            Self::Connect(ConnectError::Tls { .. } | ConnectError::Http { .. }) | Self::Refused(_) | Self::Closed => {
+                true
+            }
+            Self::Connect(
+                ConnectError::Resolve { .. }
+                | ConnectError::Tcp { .. }
+                | ConnectError::Timeout { .. }
+                | ConnectError::ClockSkew { .. }
+                | ConnectError::PinMismatch { .. },
+            )
+            | Self::Credentials(_)
+            | Self::Silent
+            | Self::NoWelcome
+            | Self::Malformed(_)
+            | Self::Full
+            | Self::Stopping => false,
+        }
+    }
+}
+
+/// The link's own memory.
+pub struct Link {
+    identity: Identity,
+    dir: StateDir,
+    engine: mpsc::Sender<FromLink>,
+    /// How the last coordinator wants the InternalIP chosen.
+    choice: AddressChoice,
+    /// No renewal is tried before.
+    renew_not_before: Instant,
+}
+
+impl Link {
+    /// A link as `identity`, to the engine at `engine`.
+    #[must_use]
+    pub fn new(identity: Identity, dir: StateDir, engine: mpsc::Sender<FromLink>) -> Self {
+        Self { identity, dir, engine, choice: AddressChoice::default(), renew_not_before: Instant::now() }
+    }
+
+    /// Keeps a session up until the engine is gone.
+    pub async fn run(mut self) {
+        let mut tries = 0;
+        let mut refusals = 0;
+        while !self.engine.is_closed() {
+            let began = Instant::now();
+            let error = match Session::open(&self.identity, &self.choice, &self.engine).await {
+                Ok(session) => self.keep(session).await,
+                Err(error) => error,
+            };
+            if matches!(error, LinkError::Stopping) {
+                return;
+            }
+            self.complain(&error);
+            tries = if began.elapsed() >= SESSION_GOOD_AFTER { 0 } else { tries + 1 };
+            refusals = if error.is_refusal() { refusals + 1 } else { 0 };
+            if self.has_run_out() || refusals >= REFUSALS_BEFORE_RENEWAL {
+                self.renew_expired().await;
+            }
+            tokio::time::sleep(reconnect_after(tries)).await;
+        }
+    }
+
+    /// Keeps a session, and its successor after each renewal, until it ends.
+    async fn keep(&mut self, mut session: Session) -> LinkError {
+        let engine = self.engine.clone();
+        loop {
+            self.choice = session.choice().clone();
+            if session.announce(&engine).await.is_err() {
+                return LinkError::Stopping;
+            }
+            LinkReport::connected(&self.identity.coordinator).save(&self.dir);
+            info!(coordinator = %self.identity.coordinator, "connected");
+            tokio::select! {
+                error = session.run(&engine) => {
+                    return if engine.send(FromLink::Down).await.is_err() { LinkError::Stopping } else { error };
+                }
+                successor = self.successor() => session = successor,
+            }
+        }
+    }
+
+    /// Renews the certificate when that is due, and opens a session with it. Tries until it succeeds.
+    async fn successor(&mut self) -> Session {
+        loop {
+            let due_in = Duration::from_millis(self.identity.renew_at_ms().saturating_sub(unix_ms()));
+            tokio::time::sleep_until(self.renew_not_before.max(Instant::now() + due_in)).await;
+            self.renew_not_before = Instant::now() + RENEW_AGAIN_AFTER;
+            let renewed = self.identity.renew().await;
+            if !self.take(renewed) {
+                continue;
+            }
+            match Session::open(&self.identity, &self.choice, &self.engine).await {
+                Ok(session) => return session,
+                Err(error) => {
+                    warn!(error = %chain(&error), "no session with the renewed certificate; keeping the old one")
+                }
+            }
+        }
+    }
+
+    async fn renew_expired(&mut self) {
+        if Instant::now() < self.renew_not_before {
+            return;
+        }
+        self.renew_not_before = Instant::now() + RENEW_AGAIN_AFTER;
+        let renewed = self.identity.renew_expired().await;
+        self.take(renewed);
+    }
+
+    fn take(&mut self, renewed: Result<Identity, IdentityError>) -> bool {
+        let saved = renewed.and_then(|identity| identity.save(&self.dir.identity()).map(|()| identity));
+        match saved {
+            Ok(identity) => {
+                info!("certificate renewed");
+                self.identity = identity;
+                true
+            }
+            Err(error) => {
+                warn!(error = %chain(&error), "the certificate could not be renewed");
+                false
+            }
+        }
+    }
+
+    fn has_run_out(&self) -> bool {
+        unix_ms() >= self.identity.not_after_ms
+    }
+
+    /// Says why there is no session, once for each reason.
+    fn complain(&self, error: &LinkError) {
+        let text = chain(error);
+        let report = LinkReport::disconnected(&self.identity.coordinator, &text);
+        if report.save(&self.dir) {
+            warn!(coordinator = %self.identity.coordinator, error = %text, "no link to the coordinator");
+        }
+    }
+}
+
+/// Waits double with each try; spread, so that a fleet does not come back in step.
+fn reconnect_after(tries: u32) -> Duration {
+    let wait = RECONNECT_MIN.saturating_mul(1 << tries.saturating_sub(1).min(10)).min(RECONNECT_MAX);
+    // Between half of it and one and a half times.
+    let spread = u32::from(Uuid::new_v4().as_bytes()[0]);
+    wait / 2 + wait * spread / 255
+}
+
+/// An error with what caused it, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_and_end_growing() {
+        for (tries, min_ms, max_ms) in
+            [(0, 100, 300), (1, 100, 300), (2, 200, 600), (4, 800, 2_400), (99, 7_500, 22_500)]
+        {
+            let wait = reconnect_after(tries);
+            assert!(
+                wait >= Duration::from_millis(min_ms) && wait <= Duration::from_millis(max_ms),
+                "{tries}: {wait:?}"
+            );
+        }
+    }
+}

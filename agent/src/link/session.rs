@@ -1,0 +1,272 @@
+//! One session: a connection, the stream over it, what goes out and what comes in.
+
+use std::time::Duration;
+
+use muster_proto::{
+    LINK_MESSAGE_BYTES_MAX,
+    convert::{Hello, WireError},
+    model::{Assignment, Epoch, HostFacts, ItemName, Seq},
+    tls,
+    wire::{
+        AgentBlocked, AgentMessage, AssignmentAnswer, CoordinatorMessage, Heartbeat, Progress, StatusEvent, Welcome,
+        agent_link_client::AgentLinkClient, agent_message::Body as Out, coordinator_message::Body as In,
+    },
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Instant, Interval, MissedTickBehavior},
+};
+use tokio_stream::{StreamExt, wrappers::ReceiverStream};
+use tonic::Streaming;
+
+use crate::{
+    attempt::record,
+    core::{EVENTS_IN_FLIGHT_MAX, ToCoordinator},
+    facts::{self, AddressChoice},
+    identity::Identity,
+    link::{FromLink, LinkError, logs::LOG_QUEUE_MAX},
+};
+
+/// From the connection to the coordinator's welcome.
+pub(super) const WELCOME_TIMEOUT: Duration = Duration::from_secs(20);
+/// Messages to the coordinator that are not on their way yet, output aside: the events in flight, and as many more.
+const QUEUE_MAX: usize = EVENTS_IN_FLIGHT_MAX * 2;
+/// How often the machine's facts are looked at.
+const FACTS_EVERY: Duration = Duration::from_secs(60);
+/// Bounds of what a coordinator may ask for.
+const HEARTBEAT_MS: std::ops::RangeInclusive<u64> = 100..=300_000;
+/// If it asks for nothing.
+const HEARTBEAT_MS_DEFAULT: u64 = 10_000;
+
+/// The engine's end of a session. Dropping it closes the session.
+#[derive(Debug)]
+pub struct SessionHandle {
+    out: mpsc::Sender<AgentMessage>,
+    logs: mpsc::Sender<AgentMessage>,
+    #[expect(dead_code, reason = "its drop is the message")]
+    open: oneshot::Sender<()>,
+}
+
+impl SessionHandle {
+    /// Queues what the core has to say. False = the queue is full: the coordinator takes nothing, close the session.
+    #[must_use]
+    pub fn send(&self, message: &ToCoordinator) -> bool {
+        let body = match message {
+            ToCoordinator::Event { seq, status } => {
+                Out::Status(StatusEvent { seq: seq.0, status: Some((&**status).into()) })
+            }
+            ToCoordinator::Answer { generation, refusal } => Out::Answer(AssignmentAnswer {
+                generation: generation.0,
+                accepted: refusal.is_none(),
+                code: refusal.as_ref().map(|refusal| refusal.code.to_string()).unwrap_or_default(),
+                message: refusal.as_ref().map(|refusal| refusal.message.clone()).unwrap_or_default(),
+            }),
+            ToCoordinator::Blocked(blocked) => Out::Blocked(AgentBlocked {
+                reason: blocked.as_ref().map(|blocked| blocked.reason.to_owned()).unwrap_or_default(),
+                message: blocked.as_ref().map(|blocked| blocked.message.to_owned()).unwrap_or_default(),
+            }),
+        };
+        self.out.try_send(message_of(body)).is_ok()
+    }
+
+    /// Queues how far a transfer is; left out if there is no room, the next one comes soon.
+    pub fn send_progress(&self, item: &ItemName, progress: record::Progress) {
+        let body = Out::Progress(Progress {
+            item: item.to_string(),
+            done_bytes: progress.done_bytes,
+            total_bytes: progress.total_bytes,
+            bytes_per_second: progress.bytes_per_second,
+        });
+        self.out.try_send(message_of(body)).ok();
+    }
+
+    /// Where output goes. It has a queue of its own, so that it is never in an event's way.
+    #[must_use]
+    pub fn logs(&self) -> mpsc::Sender<AgentMessage> {
+        self.logs.clone()
+    }
+}
+
+pub(super) const fn message_of(body: Out) -> AgentMessage {
+    AgentMessage { body: Some(body) }
+}
+
+/// A welcomed session.
+pub(super) struct Session {
+    inbound: Streaming<CoordinatorMessage>,
+    out: mpsc::Sender<AgentMessage>,
+    epoch: Epoch,
+    heartbeat_ms: u64,
+    choice: AddressChoice,
+    facts: HostFacts,
+    /// When the facts are looked at again: at once if the welcome wants another address than the hello gave.
+    first_look: Duration,
+    /// The engine's end, until it has it.
+    handle: Option<SessionHandle>,
+    closed: oneshot::Receiver<()>,
+}
+
+impl Session {
+    /// Connects, says hello, waits for the welcome.
+    pub(super) async fn open(
+        identity: &Identity,
+        choice: &AddressChoice,
+        engine: &mpsc::Sender<FromLink>,
+    ) -> Result<Self, LinkError> {
+        let connection = tls::connect(&identity.coordinator, identity.tls()?).await?;
+        let choice = AddressChoice { reaches_coordinator: Some(connection.local.ip()), ..choice.clone() };
+        let facts = collect(choice.clone()).await;
+        let hello = ask_hello(facts.clone(), engine).await?;
+
+        let (out, out_queue) = mpsc::channel(QUEUE_MAX);
+        let (logs, log_queue) = mpsc::channel(LOG_QUEUE_MAX);
+        out.try_send(message_of(Out::Hello((&hello).into()))).map_err(|_| LinkError::Full)?;
+        let mut client = AgentLinkClient::new(connection.channel)
+            .max_decoding_message_size(LINK_MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(LINK_MESSAGE_BYTES_MAX);
+        let welcomed = async {
+            let outbound = ReceiverStream::new(out_queue).merge(ReceiverStream::new(log_queue));
+            let mut inbound = client.connect(outbound).await.map_err(refused)?.into_inner();
+            match inbound.message().await.map_err(refused)?.ok_or(LinkError::Closed)?.body {
+                Some(In::Welcome(welcome)) => Ok((inbound, welcome)),
+                _ => Err(LinkError::NoWelcome),
+            }
+        };
+        let (inbound, welcome) =
+            tokio::time::timeout(WELCOME_TIMEOUT, welcomed).await.map_err(|_| LinkError::Silent)??;
+        Self::welcomed(inbound, &welcome, (out, logs), choice, facts)
+    }
+
+    fn welcomed(
+        inbound: Streaming<CoordinatorMessage>,
+        welcome: &Welcome,
+        (out, logs): (mpsc::Sender<AgentMessage>, mpsc::Sender<AgentMessage>),
+        choice: AddressChoice,
+        facts: HostFacts,
+    ) -> Result<Self, LinkError> {
+        if welcome.epoch == 0 {
+            return Err(LinkError::NoWelcome);
+        }
+        let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        let wanted =
+            AddressChoice { interface: given(&welcome.interface), cidr: given(&welcome.cidr), ..choice.clone() };
+        let first_look = if wanted == choice { FACTS_EVERY } else { Duration::ZERO };
+        let heartbeat_ms = match welcome.heartbeat_interval_ms {
+            0 => HEARTBEAT_MS_DEFAULT,
+            ms => ms.clamp(*HEARTBEAT_MS.start(), *HEARTBEAT_MS.end()),
+        };
+        let (open, closed) = oneshot::channel();
+        let handle = Some(SessionHandle { out: out.clone(), logs, open });
+        Ok(Self {
+            inbound,
+            out,
+            epoch: Epoch(welcome.epoch),
+            heartbeat_ms,
+            choice: wanted,
+            facts,
+            first_look,
+            handle,
+            closed,
+        })
+    }
+
+    /// How the InternalIP is chosen.
+    pub(super) const fn choice(&self) -> &AddressChoice {
+        &self.choice
+    }
+
+    /// Hands the engine its end.
+    pub(super) async fn announce(&mut self, engine: &mpsc::Sender<FromLink>) -> Result<(), LinkError> {
+        let session = self.handle.take().ok_or(LinkError::Stopping)?;
+        tell(engine, FromLink::Up { epoch: self.epoch, session }).await
+    }
+
+    /// Keeps the session until it ends.
+    pub(super) async fn run(&mut self, engine: &mpsc::Sender<FromLink>) -> LinkError {
+        let beat = Duration::from_millis(self.heartbeat_ms);
+        let mut heartbeat = every(beat, beat);
+        let mut look = every(self.first_look, FACTS_EVERY);
+        loop {
+            let outcome = tokio::select! {
+                message = self.inbound.message() => match message {
+                    Ok(Some(message)) => pass(message, engine).await,
+                    Ok(None) => Err(LinkError::Closed),
+                    Err(status) => Err(refused(status)),
+                },
+                _ = heartbeat.tick() => self.put(Out::Heartbeat(Heartbeat {})),
+                _ = look.tick() => self.look().await,
+                _ = &mut self.closed => Err(LinkError::Full),
+            };
+            if let Err(error) = outcome {
+                return error;
+            }
+        }
+    }
+
+    async fn look(&mut self) -> Result<(), LinkError> {
+        let facts = collect(self.choice.clone()).await;
+        if facts == self.facts {
+            return Ok(());
+        }
+        self.put(Out::Facts((&facts).into()))?;
+        self.facts = facts;
+        Ok(())
+    }
+
+    fn put(&self, body: Out) -> Result<(), LinkError> {
+        self.out.try_send(message_of(body)).map_err(|_| LinkError::Full)
+    }
+}
+
+fn every(first: Duration, period: Duration) -> Interval {
+    let mut interval = tokio::time::interval_at(Instant::now() + first, period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+/// Passes a message on to the engine.
+async fn pass(message: CoordinatorMessage, engine: &mpsc::Sender<FromLink>) -> Result<(), LinkError> {
+    let message = match message.body {
+        Some(In::Assignment(assignment)) => FromLink::Assigned(Assignment::try_from(assignment)?),
+        Some(In::Ack(ack)) => FromLink::Acked(Seq(ack.seq)),
+        Some(In::LogRequest(wanted)) => FromLink::LogWanted {
+            request_id: wanted.request_id,
+            item: match wanted.item.as_str() {
+                "" => None,
+                name => Some(
+                    ItemName::new(name)
+                        .map_err(|_| WireError { field: "log_request.item", problem: "not a DNS-1123 label" })?,
+                ),
+            },
+            follow: wanted.follow,
+        },
+        Some(In::LogCancel(cancel)) => FromLink::LogCanceled { request_id: cancel.request_id },
+        Some(In::Welcome(_)) => return Err(LinkError::NoWelcome),
+        // A coordinator that is newer than this agent may say things we need not understand.
+        None => return Ok(()),
+    };
+    tell(engine, message).await
+}
+
+async fn tell(engine: &mpsc::Sender<FromLink>, message: FromLink) -> Result<(), LinkError> {
+    engine.send(message).await.map_err(|_| LinkError::Stopping)
+}
+
+async fn ask_hello(facts: HostFacts, engine: &mpsc::Sender<FromLink>) -> Result<Hello, LinkError> {
+    let (answer, hello) = oneshot::channel();
+    tell(engine, FromLink::HelloWanted { facts: Box::new(facts), answer }).await?;
+    hello.await.map_err(|_| LinkError::Stopping)
+}
+
+/// Reads files of the kernel: on a thread of its own, for some of them take their time.
+async fn collect(choice: AddressChoice) -> HostFacts {
+    tokio::task::spawn_blocking(move || facts::collect(&choice)).await.unwrap_or_default()
+}
+
+fn refused(status: tonic::Status) -> LinkError {
+    use std::error::Error as _;
+    match (status.message(), status.source()) {
+        (message, Some(source)) => LinkError::Refused(format!("{message}: {}", super::chain(source))),
+        (message, None) => LinkError::Refused(message.to_owned()),
+    }
+}

@@ -1,0 +1,211 @@
+//! What `muster-agent status` prints: the ledger, the identity and the link's last news, as people and programs read
+//! them. Reads files only; the network is never asked.
+
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+use muster_proto::model::{ItemState, ItemStatus, Standing};
+use serde::Serialize;
+
+use crate::{
+    config::StateDir,
+    core::LedgerState,
+    identity::{Identity, IdentityError},
+    ledger::{self, FileDisk, LedgerError},
+    link::LinkReport,
+};
+
+/// Widest message in the table; `-o json` has all of it.
+const MESSAGE_CHARS_MAX: usize = 100;
+
+/// Why there is nothing to print.
+#[derive(Debug, thiserror::Error)]
+pub enum StatusError {
+    /// Who this machine is cannot be told.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// What it did cannot be told.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+}
+
+/// The agent's own account of itself.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentStatus {
+    /// As enrolled.
+    pub machine: String,
+    /// As enrolled.
+    pub machine_id: String,
+    /// As enrolled.
+    pub cluster: String,
+    /// As enrolled.
+    pub machine_type: String,
+    /// `HOST:PORT`.
+    pub coordinator: String,
+    /// End of the certificate.
+    pub certificate_not_after: Option<Timestamp>,
+    /// The link's last news.
+    pub link: Option<LinkReport>,
+    /// None: this agent never ran.
+    pub ledger: Option<LedgerStatus>,
+}
+
+/// What the ledger holds.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LedgerStatus {
+    /// Of this ledger.
+    pub ledger_id: String,
+    /// Highest seen.
+    pub epoch: u64,
+    /// Accepted.
+    pub generation: u64,
+    /// Events the coordinator has not acknowledged.
+    pub outbox: usize,
+    /// In the order of the assignment; then those that are in it no more.
+    pub items: Vec<ItemRow>,
+}
+
+/// One item.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ItemRow {
+    /// Its slot.
+    pub name: String,
+    /// Of the item as assigned; none if it is assigned no more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<&'static str>,
+    /// `Waiting`, or what came of the newest attempt.
+    pub state: &'static str,
+    /// 0 = none yet.
+    pub attempt: u32,
+    /// Since when it is so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// For people.
+    pub message: String,
+}
+
+impl AgentStatus {
+    /// Reads it. A running agent is not disturbed.
+    ///
+    /// # Errors
+    /// [`StatusError`].
+    pub fn read(dir: &StateDir) -> Result<Self, StatusError> {
+        let identity = Identity::load(&dir.identity())?;
+        let ledger = ledger::read(&mut FileDisk::new(dir.path()))?;
+        Ok(Self {
+            machine: identity.name.to_string(),
+            machine_id: identity.machine_id.to_string(),
+            cluster: identity.cluster.to_string(),
+            machine_type: identity.machine_type.to_string(),
+            coordinator: identity.coordinator,
+            certificate_not_after: timestamp(identity.not_after_ms),
+            link: LinkReport::load(dir),
+            ledger: ledger.as_ref().map(LedgerStatus::of),
+        })
+    }
+
+    /// As lines and a table.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = format!("machine      {} ({}, cluster {})\n", self.machine, self.machine_type, self.cluster);
+        let link = match &self.link {
+            None => "never connected".to_owned(),
+            Some(link) => match (&link.error, timestamp(link.since_ms)) {
+                (Some(error), since) => format!("not connected since {}: {error}", shown(since)),
+                (None, since) => format!("connected since {} (if the agent runs)", shown(since)),
+            },
+        };
+        // Writing to a String does not fail.
+        writeln!(text, "coordinator  {}, {link}", self.coordinator).ok();
+        let Some(ledger) = &self.ledger else {
+            text.push_str("ledger       none yet: `muster-agent run` has not run here\n");
+            return text;
+        };
+        writeln!(
+            text,
+            "ledger       generation {}, epoch {}, {} unacknowledged",
+            ledger.generation, ledger.epoch, ledger.outbox
+        )
+        .ok();
+        if ledger.items.is_empty() {
+            text.push_str("items        none assigned yet\n");
+            return text;
+        }
+        let width = ledger.items.iter().map(|item| item.name.len()).max().unwrap_or_default().max(4);
+        writeln!(text, "\n{:width$}  {:11}  {:13}  ATTEMPT  {:20}  MESSAGE", "NAME", "PHASE", "STATE", "SINCE").ok();
+        for item in &ledger.items {
+            let message: String = item.message.chars().take(MESSAGE_CHARS_MAX).collect();
+            let line = format!(
+                "{:width$}  {:11}  {:13}  {:7}  {:20}  {message}",
+                item.name,
+                item.phase.unwrap_or("-"),
+                item.state,
+                item.attempt,
+                shown(item.since)
+            );
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+impl LedgerStatus {
+    fn of(state: &LedgerState) -> Self {
+        let assigned = state.assignment.iter().flat_map(|assignment| &assignment.items);
+        let mut items: Vec<ItemRow> = assigned
+            .map(|item| {
+                let status = state.slots.get(&item.name).map(|slot| &*slot.status);
+                let fresh = item.standing(status) == Standing::Due { attempt: 1 };
+                let row = status.filter(|_| !fresh).map(ItemRow::of);
+                let waiting = ItemRow {
+                    name: item.name.to_string(),
+                    phase: None,
+                    state: "Waiting",
+                    attempt: 0,
+                    since: None,
+                    message: String::new(),
+                };
+                ItemRow { phase: Some(item.phase.as_str()), ..row.unwrap_or(waiting) }
+            })
+            .collect();
+        let left = state.slots.values().filter(|slot| !state.is_assigned(&slot.status.name));
+        items.extend(left.map(|slot| ItemRow::of(&slot.status)));
+        Self {
+            ledger_id: state.ledger_id.to_string(),
+            epoch: state.epoch.0,
+            generation: state.generation().0,
+            outbox: state.outbox.len(),
+            items,
+        }
+    }
+}
+
+impl ItemRow {
+    fn of(status: &ItemStatus) -> Self {
+        Self {
+            name: status.name.to_string(),
+            phase: None,
+            state: match status.state {
+                ItemState::Running => "Running",
+                ItemState::Succeeded => "Succeeded",
+                ItemState::Failed { .. } => "Failed",
+                ItemState::Indeterminate => "Indeterminate",
+            },
+            attempt: status.attempt,
+            since: timestamp(status.finished_at_ms.unwrap_or(status.started_at_ms)),
+            message: status.message.clone(),
+        }
+    }
+}
+
+fn timestamp(unix_ms: u64) -> Option<Timestamp> {
+    Timestamp::from_millisecond(i64::try_from(unix_ms).ok()?).ok()
+}
+
+fn shown(at: Option<Timestamp>) -> String {
+    at.map_or_else(|| "-".to_owned(), |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+}
