@@ -4,13 +4,14 @@
 
 mod accept;
 mod decide;
+mod interface;
 mod outcome;
 mod record;
 
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::{
     collections::BTreeMap,
@@ -20,15 +21,16 @@ use std::{
 
 use muster_proto::{
     convert::{Hello, ITEMS_MAX},
-    model::{Assignment, Epoch, Generation, HostFacts, ItemName, ItemState, ItemStatus, MachineName, Now, Seq},
+    model::{Assignment, Epoch, HostFacts, ItemName, ItemState, ItemStatus, MachineName, Now, Seq},
     plant::planted,
 };
 
 pub use accept::{Refusal, RefusalCode};
 pub use decide::{BACKOFF_MS_MAX, BACKOFF_MS_MIN};
+pub use interface::{AgentBlocked, Effect, Input, ToCoordinator};
 pub use record::{LedgerState, Misfit, Record, Slot};
 
-use crate::attempt::record::{AttemptKey, Exit, Found, Request};
+use crate::attempt::record::{AttemptKey, Exit, Found};
 use accept::Verdict;
 use decide::Next;
 
@@ -39,101 +41,6 @@ pub const EVENTS_IN_FLIGHT_MAX: usize = 64;
 pub const OUTBOX_BYTES_MAX: usize = 6 * 1024 * 1024;
 /// A status's message as the hello carries it, so that 1,024 statuses fit into one message of the link.
 const HELLO_MESSAGE_BYTES_MAX: usize = 512;
-
-/// Something that happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Input {
-    /// The process started and its ledger is open. Comes first, once.
-    Started {
-        /// Of this boot of the machine.
-        boot_id: String,
-    },
-    /// A coordinator welcomed us on a new session; what was sent on an older one may be lost.
-    LinkUp {
-        /// Of that coordinator.
-        epoch: Epoch,
-    },
-    /// The session ended.
-    LinkDown,
-    /// The coordinator says which items this machine should have.
-    Received(Assignment),
-    /// The coordinator has recorded every event up to this one.
-    Acked(Seq),
-    /// What [`Effect::Inspect`] found.
-    Inspected {
-        /// The attempt inspected.
-        key: AttemptKey,
-        /// What became of it.
-        found: Found,
-    },
-    /// A followed attempt ended.
-    Ended {
-        /// The attempt followed.
-        key: AttemptKey,
-        /// What became of it.
-        found: Found,
-    },
-    /// An attempt could not be started, and is sure never to run.
-    StartFailed {
-        /// The attempt.
-        key: AttemptKey,
-        /// Why, in one line.
-        message: String,
-    },
-    /// The state directory's disk is out of space, or no longer.
-    DiskFull(bool),
-    /// Time passed.
-    Tick,
-}
-
-/// Something to do. Effects are performed in order; each is idempotent, so one that a crash cut off is derived again
-/// from the ledger at the next [`Input::Started`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// Make these durable before the effects that follow. At most one per step, and the first.
-    Record(Vec<Record>),
-    /// Send, if there is a session; what matters is sent again on the next one.
-    Send(ToCoordinator),
-    /// Find out what became of an attempt; answered by [`Input::Inspected`].
-    Inspect(AttemptKey),
-    /// Create the attempt's directory unless it is there, start its process, then follow it. Answered by
-    /// [`Input::Ended`] or [`Input::StartFailed`].
-    Start(Box<Request>),
-    /// Wait for the end of an attempt that runs already; answered by [`Input::Ended`].
-    Follow(AttemptKey),
-    /// Delete the directory of an attempt that is over and superseded.
-    Remove(AttemptKey),
-}
-
-/// What the core has to say to the coordinator.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ToCoordinator {
-    /// A durable event. Sent again on every session until it is acknowledged.
-    Event {
-        /// Its number.
-        seq: Seq,
-        /// What it says.
-        status: Arc<ItemStatus>,
-    },
-    /// The answer to an assignment.
-    Answer {
-        /// Of the assignment.
-        generation: Generation,
-        /// None = accepted.
-        refusal: Option<Refusal>,
-    },
-    /// Why nothing new is started here; none takes it back.
-    Blocked(Option<AgentBlocked>),
-}
-
-/// Why the agent itself starts nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AgentBlocked {
-    /// A named reason, `DiskFull`.
-    pub reason: &'static str,
-    /// What is the matter and what clears it, in one sentence.
-    pub message: &'static str,
-}
 
 const DISK_FULL: AgentBlocked = AgentBlocked {
     reason: "DiskFull",

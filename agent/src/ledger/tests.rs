@@ -1,1 +1,393 @@
+//! The ledger under kills at every step, torn tails, damage, and resets.
 
+use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
+
+use muster_proto::model::{
+    Assignment, ClusterName, Epoch, Generation, ItemHash, ItemName, ItemState, ItemStatus, LedgerId, MachineId, Seq,
+};
+use uuid::Uuid;
+
+use super::{disk::Disk, *};
+use crate::core::{LedgerState, Record};
+
+const MACHINE: MachineId = MachineId(Uuid::from_u128(2));
+
+fn fresh() -> LedgerState {
+    LedgerState::new(LedgerId(Uuid::from_u128(1)), MACHINE)
+}
+
+fn status(name: &str, state: ItemState, attempt: u32, tail: usize) -> Arc<ItemStatus> {
+    let finished_at_ms = (state != ItemState::Running).then_some(9);
+    Arc::new(ItemStatus {
+        name: ItemName::new(name).expect("a label"),
+        hash: ItemHash([7; 32]),
+        state,
+        attempt,
+        generation: Generation(1),
+        message: String::new(),
+        output_tail: "x".repeat(tail),
+        result_json: None,
+        started_at_ms: 1,
+        finished_at_ms,
+    })
+}
+
+fn started(seq: u64, name: &str, attempt: u32) -> Record {
+    Record::Started { seq: Seq(seq), boot_id: "b".to_owned(), status: status(name, ItemState::Running, attempt, 0) }
+}
+
+fn finished(seq: u64, name: &str, attempt: u32, tail: usize) -> Record {
+    Record::Finished { seq: Seq(seq), status: status(name, ItemState::Succeeded, attempt, tail) }
+}
+
+fn accepted(generation: u64, names: &[&str]) -> Record {
+    let item = |name: &&str| crate::core::tests::item(name, "1");
+    Record::Accepted(Arc::new(Assignment {
+        epoch: Epoch(1),
+        generation: Generation(generation),
+        cluster: ClusterName::new("c").expect("a label"),
+        items: names.iter().map(item).collect(),
+        variables: BTreeMap::new(),
+    }))
+}
+
+/// A disk in memory that knows what is durable, and can be killed at its n-th operation.
+#[derive(Clone, Debug, Default)]
+struct FakeDisk {
+    inodes: Vec<Inode>,
+    names: BTreeMap<String, usize>,
+    durable_names: BTreeMap<String, usize>,
+    operations: usize,
+    kill_at: Option<usize>,
+    full: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Inode {
+    content: Vec<u8>,
+    durable: Vec<u8>,
+}
+
+/// What a power cut leaves of what was not synced.
+#[derive(Clone, Copy, Debug)]
+enum Cut {
+    LosesAll,
+    KeepsHalf,
+    KeepsAll,
+}
+
+impl FakeDisk {
+    fn inode(&mut self, name: &str) -> &mut Inode {
+        let at = *self.names.entry(name.to_owned()).or_insert_with(|| {
+            self.inodes.push(Inode::default());
+            self.inodes.len() - 1
+        });
+        &mut self.inodes[at]
+    }
+
+    fn operate(&mut self) -> io::Result<()> {
+        self.operations += 1;
+        if self.kill_at == Some(self.operations) { Err(io::Error::other("killed")) } else { Ok(()) }
+    }
+
+    fn after(mut self, cut: Cut) -> Self {
+        if !matches!(cut, Cut::KeepsAll) {
+            self.names.clone_from(&self.durable_names);
+        }
+        for inode in &mut self.inodes {
+            let synced = inode.durable.len();
+            let appended = inode.content.starts_with(&inode.durable);
+            match cut {
+                Cut::KeepsAll => {}
+                Cut::KeepsHalf if appended => inode.content.truncate(synced + (inode.content.len() - synced) / 2),
+                Cut::KeepsHalf | Cut::LosesAll => inode.content.clone_from(&inode.durable),
+            }
+            inode.durable.clone_from(&inode.content);
+        }
+        Self { durable_names: self.names.clone(), operations: 0, kill_at: None, ..self }
+    }
+
+    fn content(&self, name: &str) -> Vec<u8> {
+        self.names.get(name).map(|at| self.inodes[*at].content.clone()).unwrap_or_default()
+    }
+
+    fn with(name: &str, content: &[u8]) -> Self {
+        let mut disk = Self::default();
+        disk.inode(name).content = content.to_vec();
+        disk.after(Cut::KeepsAll)
+    }
+}
+
+impl Disk for FakeDisk {
+    fn read(&mut self, name: &str) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.names.get(name).map(|at| self.inodes[*at].content.clone()))
+    }
+    fn truncate(&mut self, name: &str, bytes: u64) -> io::Result<()> {
+        self.operate()?;
+        self.inode(name).content.truncate(usize::try_from(bytes).expect("small"));
+        Ok(())
+    }
+    fn append(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        if self.full {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let killed = self.operate();
+        let written = if killed.is_err() { bytes.len() / 2 } else { bytes.len() };
+        self.inode(name).content.extend(&bytes[..written]);
+        killed
+    }
+    fn sync(&mut self, name: &str) -> io::Result<()> {
+        self.operate()?;
+        let inode = self.inode(name);
+        inode.durable.clone_from(&inode.content);
+        Ok(())
+    }
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
+        self.operate()?;
+        let at = self.names.remove(from).ok_or(io::ErrorKind::NotFound)?;
+        self.names.insert(to.to_owned(), at);
+        Ok(())
+    }
+    fn sync_dir(&mut self) -> io::Result<()> {
+        self.operate()?;
+        self.durable_names.clone_from(&self.names);
+        Ok(())
+    }
+    fn reserve(&mut self, _: &str, _: u64) -> io::Result<bool> {
+        Ok(!self.full)
+    }
+    fn path(&self, name: &str) -> PathBuf {
+        PathBuf::from(name)
+    }
+}
+
+/// A long life: many attempts with much output, acknowledged in between, so that the log is compacted twice.
+fn life() -> Vec<Vec<Record>> {
+    let mut batches = vec![vec![Record::EpochSeen(Epoch(1)), accepted(1, &["a"])]];
+    for attempt in 1..=20_u32 {
+        let seq = u64::from(attempt) * 2;
+        batches.push(vec![started(seq - 1, "a", attempt)]);
+        batches.push(vec![finished(seq, "a", attempt, 32 * 1024)]);
+        batches.push(vec![Record::Acked(Seq(seq - 1))]);
+        batches.push(vec![Record::Acked(Seq(seq))]);
+    }
+    batches
+}
+
+/// Lives on from `state`, which is the life's after so many batches; returns how many batches are done for certain.
+fn live(ledger: &mut Ledger<FakeDisk>, states: &[LedgerState], from: usize, batches: &[Vec<Record>]) -> usize {
+    let mut certain = from;
+    for (at, batch) in batches.iter().enumerate().skip(from) {
+        if ledger.append(batch).is_err() {
+            return certain;
+        }
+        if !ledger.has_lazy() {
+            certain = at + 1;
+        }
+        if ledger.compact(&states[at + 1]).is_err() {
+            return certain;
+        }
+    }
+    certain
+}
+
+fn states(batches: &[Vec<Record>]) -> Vec<LedgerState> {
+    let mut states = vec![fresh()];
+    for batch in batches {
+        let mut next = states.last().expect("one").clone();
+        batch.iter().for_each(|record| next.apply_read(record).expect("a sound life"));
+        states.push(next);
+    }
+    states
+}
+
+#[test]
+fn a_kill_at_any_step_loses_nothing_that_was_acknowledged() {
+    let batches = life();
+    let states = states(&batches);
+    let (mut ledger, _) = Ledger::open(FakeDisk::default(), fresh()).expect("opened");
+    live(&mut ledger, &states, 0, &batches);
+    let operations = ledger.disk.operations;
+    let compacted = ledger.disk.content(LOG).len() < 600 * 1024 / 2;
+    assert!(operations > 80 && compacted, "{operations}");
+    for kill_at in 1..=operations {
+        for cut in [Cut::LosesAll, Cut::KeepsHalf, Cut::KeepsAll] {
+            let disk = FakeDisk { kill_at: Some(kill_at), ..FakeDisk::default() };
+            let (certain, disk) = match Ledger::open(disk.clone(), fresh()) {
+                Ok((mut ledger, _)) => (live(&mut ledger, &states, 0, &batches), ledger.disk),
+                Err(_) => (0, FakeDisk::default()), // the fake went with the error; nothing was acknowledged
+            };
+            let (mut ledger, state) = Ledger::open(disk.after(cut), fresh()).expect("opened again");
+            let at = states.iter().position(|known| *known == state);
+            let at = at.unwrap_or_else(|| panic!("{kill_at} {cut:?}: a state that never was"));
+            assert!(at >= certain, "{kill_at} {cut:?}: {certain} batches were acknowledged, {at} are there");
+            live(&mut ledger, &states, at, &batches);
+            ledger.flush().expect("flushed");
+            assert_eq!(read(&mut ledger.disk).ok().flatten().as_ref(), states.last(), "{kill_at} {cut:?}");
+        }
+    }
+}
+
+#[test]
+fn an_acknowledgement_is_put_off_and_joined() {
+    let (mut ledger, _) = Ledger::open(FakeDisk::default(), fresh()).expect("opened");
+    ledger.append(&[started(1, "a", 1), finished(2, "a", 1, 0)]).expect("appended");
+    let before = ledger.disk.operations;
+    ledger.append(&[Record::Acked(Seq(1))]).expect("appended");
+    ledger.append(&[Record::Acked(Seq(2))]).expect("appended");
+    assert_eq!((ledger.disk.operations, ledger.has_lazy()), (before, true));
+    ledger.flush().expect("flushed");
+    assert!(!ledger.has_lazy());
+    let text = String::from_utf8(ledger.disk.content(LOG)).expect("text");
+    let last = text.lines().last().expect("a line");
+    assert!(last.ends_with(r#" [{"acked":2}]"#), "{last}");
+}
+
+#[test]
+fn a_torn_tail_is_cut_and_damage_is_an_error() {
+    let (mut ledger, _) = Ledger::open(FakeDisk::default(), fresh()).expect("opened");
+    ledger.append(&[started(1, "a", 1)]).expect("appended");
+    ledger.append(&[finished(2, "a", 1, 0)]).expect("appended");
+    let sound = ledger.disk.content(LOG);
+    let ends: Vec<usize> = (0..sound.len()).filter(|at| sound[*at] == b'\n').collect();
+    let open = |bytes: &[u8]| Ledger::open(FakeDisk::with(LOG, bytes), fresh()).map(|(_, state)| state.last_seq.0);
+
+    for length in ends[1] + 1..sound.len() {
+        assert_eq!(open(&sound[..length]).ok(), Some(1), "torn at {length}");
+    }
+    for at in 0..sound.len() {
+        let mut damaged = sound.clone();
+        damaged[at] ^= 0x10;
+        let line = 1 + ends.iter().filter(|end| **end < at).count();
+        match open(&damaged) {
+            Ok(seq) => assert!(line == 3 || at == ends[1], "byte {at} of line {line}: {seq} was read"),
+            Err(LedgerError::Corrupt { line: said, .. }) => assert_eq!(said, line, "byte {at}"),
+            Err(other) => panic!("byte {at}: {other}"),
+        }
+    }
+    let mut lines: Vec<&[u8]> = sound.split_inclusive(|byte| *byte == b'\n').collect();
+    let missing = [lines[0], lines[2]].concat();
+    assert!(matches!(open(&missing), Err(LedgerError::Corrupt { line: 2, .. })), "a line that is gone");
+    lines.swap(1, 2);
+    assert!(matches!(open(&lines.concat()), Err(LedgerError::Corrupt { line: 2, .. })), "lines out of order");
+    assert!(matches!(open(b""), Err(LedgerError::Corrupt { line: 1, .. })), "emptied by somebody");
+    assert!(matches!(open(b"hello\n"), Err(LedgerError::Corrupt { line: 1, .. })));
+
+    let error = open(b"").expect_err("corrupt").to_string();
+    for part in ["LedgerCorrupt", LOG, "line 1", "muster-agent ledger reset --keep-identity"] {
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn what_follows_a_torn_tail_is_sound() {
+    let (mut ledger, _) = Ledger::open(FakeDisk::default(), fresh()).expect("opened");
+    ledger.append(&[started(1, "a", 1)]).expect("appended");
+    let mut torn = ledger.disk.content(LOG);
+    torn.extend(b"0123abcd [{\"fini");
+    let (mut ledger, _) = Ledger::open(FakeDisk::with(LOG, &torn), fresh()).expect("opened");
+    ledger.append(&[finished(2, "a", 1, 0)]).expect("appended");
+    assert_eq!(read(&mut ledger.disk).ok().flatten().map(|state| state.last_seq), Some(Seq(2)));
+}
+
+#[test]
+fn a_full_disk_puts_compaction_off() {
+    let (mut ledger, _) = Ledger::open(FakeDisk::default(), fresh()).expect("opened");
+    let batches: Vec<_> = life().into_iter().take(60).collect();
+    let states = states(&batches);
+    for batch in &batches {
+        ledger.append(batch).expect("appended");
+    }
+    let long = ledger.disk.content(LOG).len();
+    ledger.disk.full = true;
+    assert_eq!(ledger.reserve().ok(), Some(false));
+    ledger.compact(&states[60]).expect("no error");
+    assert_eq!(ledger.disk.content(LOG).len(), long);
+}
+
+#[test]
+fn the_ledger_of_another_machine_is_kept_aside() {
+    let (mut ledger, _) = Ledger::open(FakeDisk::default(), fresh()).expect("opened");
+    ledger.append(&[accepted(7, &["a"])]).expect("appended");
+    let old = ledger.disk.content(LOG);
+    let other = LedgerState::new(LedgerId(Uuid::from_u128(8)), MachineId(Uuid::from_u128(9)));
+    let (ledger, state) = Ledger::open(ledger.disk, other.clone()).expect("opened");
+    assert_eq!(state, other);
+    assert_eq!(ledger.disk.content(&format!("{LOG}.{MACHINE}")), old);
+}
+
+#[test]
+fn a_reset_keeps_what_can_be_read_and_guesses_nothing() {
+    let id = LedgerId(Uuid::from_u128(77));
+    let (mut ledger, _) = Ledger::open(FakeDisk::default(), fresh()).expect("opened");
+    let item = |name: &str| crate::core::tests::item(name, "1");
+    let of = |record: Record, name: &str| match record {
+        Record::Started { seq, boot_id, status } => {
+            let status = Arc::new(ItemStatus { hash: item(name).hash, ..ItemStatus::clone(&status) });
+            Record::Started { seq, boot_id, status }
+        }
+        Record::Finished { seq, status } => {
+            let status = Arc::new(ItemStatus { hash: item(name).hash, ..ItemStatus::clone(&status) });
+            Record::Finished { seq, status }
+        }
+        other => other,
+    };
+    let names = ["done", "acked", "runs", "next"];
+    for batch in [
+        vec![Record::EpochSeen(Epoch(4)), accepted(3, &names)],
+        vec![of(started(1, "acked", 1), "acked"), of(finished(2, "acked", 1, 0), "acked")],
+        vec![Record::Acked(Seq(2)), of(started(3, "done", 1), "done"), of(finished(4, "done", 1, 0), "done")],
+        vec![of(started(5, "runs", 2), "runs")],
+    ] {
+        ledger.append(&batch).expect("appended");
+    }
+    let sound = ledger.disk.content(LOG);
+    let check = |bytes: &[u8], indeterminate: &[&str], events: &[&str]| {
+        let mut disk = FakeDisk::with(LOG, bytes);
+        let outcome = reset(&mut disk, id, MACHINE, 5_000).expect("reset");
+        let named: Vec<&str> = outcome.indeterminate.iter().map(ItemName::as_str).collect();
+        assert_eq!(named, indeterminate);
+        assert_eq!(disk.content(&format!("{LOG}.5000")), bytes);
+        let (_, state) = Ledger::open(disk, fresh()).expect("opened");
+        assert_eq!((state.ledger_id, state.epoch, state.generation()), (id, Epoch(4), Generation(3)));
+        let of_events: Vec<&str> = state.outbox.values().map(|status| status.name.as_str()).collect();
+        assert_eq!(of_events, events);
+        assert_eq!(state.last_seq.0, events.len() as u64);
+        for (name, slot) in &state.slots {
+            let unsure = indeterminate.contains(&name.as_str());
+            assert_eq!(slot.status.state == ItemState::Indeterminate, unsure, "{name}");
+            assert!(!slot.is_running(), "{name}");
+        }
+    };
+    // Not damaged: what ran is unsure, what was never begun is not.
+    check(&sound, &["runs"], &["done", "runs"]);
+    // A line is damaged: it may have held the start of whatever is not known to be done.
+    let mut lines: Vec<Vec<u8>> = sound.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+    lines[2][20] ^= 1;
+    check(&lines.concat(), &["runs", "acked", "next"], &["done", "runs", "acked", "next"]);
+}
+
+#[test]
+fn real_files_are_locked_reserved_and_read_beside_their_owner() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let held = lock(dir.path()).expect("locked");
+    assert!(matches!(lock(dir.path()), Err(LedgerError::InUse { .. })));
+    let (mut ledger, _) = Ledger::open(FileDisk::new(dir.path()), fresh()).expect("opened");
+    assert_eq!(ledger.reserve().ok(), Some(true));
+    for batch in life().iter().take(60) {
+        ledger.append(batch).expect("appended");
+    }
+    let beside = read(&mut FileDisk::new(dir.path())).expect("read").expect("there");
+    let long = std::fs::metadata(dir.path().join(LOG)).expect("there").len();
+    ledger.flush().expect("flushed");
+    ledger.compact(&states(&life())[60]).expect("compacted");
+    assert!(std::fs::metadata(dir.path().join(LOG)).expect("there").len() < long / 4);
+    for batch in &life()[60..62] {
+        ledger.append(batch).expect("appended");
+    }
+    drop((ledger, held));
+    let _held = lock(dir.path()).expect("free again");
+    let (_, state) = Ledger::open(FileDisk::new(dir.path()), fresh()).expect("opened again");
+    assert_eq!(beside.last_seq, Seq(30));
+    assert!(state == states(&life())[62], "{:?}", state.last_seq);
+}
