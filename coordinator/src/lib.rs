@@ -1,13 +1,17 @@
 //! Muster's coordinator as a library: the pure core, the store, the servers. `main.rs` is the daemon, `bin/musterctl`
 //! the operator's CLI (which imports `view` and nothing else of this).
 
+pub mod admin;
+pub mod config;
 pub mod core;
 pub mod documents;
 pub mod engine;
 pub mod facts;
+pub mod logging;
 pub mod manifest;
 pub mod pki;
 pub mod plan;
 pub mod server;
+pub mod setup;
 pub mod store;
 pub mod view;

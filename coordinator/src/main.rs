@@ -1,2 +1,290 @@
-//! `muster-coordinator`: the daemon.
-fn main() {}
+//! `muster-coordinator`: the daemon, and what is done before and beside it. Reads the command line, says what went
+//! wrong, sets the exit code.
+
+mod run;
+
+use std::{
+    env,
+    path::PathBuf,
+    process::ExitCode,
+    time::{Duration, SystemTime},
+};
+
+use clap::{Args, Parser, Subcommand};
+use muster_coordinator::{
+    admin::{AdminClient, Wanted},
+    config::{Config, ConfigError, Given, STATE_DIR_DEFAULT, StateDir},
+    pki::{Ca, StateKey, TrustDomain},
+    setup::{Credentials, Init, address, recover},
+    store::{EmbeddedStore, Store},
+};
+
+const FAILED: u8 = 1;
+const BAD_INPUT: u8 = 2;
+/// Realm of a new CA, unless told otherwise.
+const TRUST_DOMAIN_DEFAULT: &str = "muster.internal";
+/// Where musterctl looks, below the home directory.
+const MUSTERCTL_CONFIG: &str = ".config/muster/config.toml";
+
+/// Muster's coordinator: decides who may go when, and holds the record.
+#[derive(Parser)]
+#[command(name = "muster-coordinator", disable_version_flag = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make a new coordinator: its record, its CA, the first operator's credentials
+    Init(InitArgs),
+    /// Run the coordinator; systemd does this
+    Run(RunArgs),
+    /// Write credentials for a person or a program, whether the coordinator runs or not
+    Credentials(CredentialsArgs),
+    /// Copy the record to a new file, whether the coordinator runs or not
+    Backup(BackupArgs),
+    /// After an old copy of the record was put in place: take over what the agents know better
+    Recover(RecoverArgs),
+    /// Print the version
+    Version,
+}
+
+#[derive(Args)]
+struct Place {
+    /// Where the coordinator keeps its record
+    #[arg(long, default_value = STATE_DIR_DEFAULT, value_name = "DIR")]
+    state_dir: PathBuf,
+}
+
+#[derive(Args)]
+struct Key {
+    /// File with the key that opens the CA's key
+    #[arg(long, default_value = muster_coordinator::config::KEY_FILE_DEFAULT, value_name = "FILE")]
+    key_file: PathBuf,
+}
+
+#[derive(Args)]
+struct InitArgs {
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    key: Key,
+    /// Realm of the CA, a DNS name: credentials of two realms never mix
+    #[arg(long, default_value = TRUST_DOMAIN_DEFAULT, value_name = "NAME")]
+    trust_domain: String,
+    /// Where operators reach the coordinator; stands in the credentials
+    #[arg(long, default_value = "localhost:7443", value_name = "HOST:PORT")]
+    address: String,
+    /// Name of the first operator
+    #[arg(long, default_value = "admin", value_name = "NAME")]
+    operator: String,
+    /// File for his credentials [default: ~/.config/muster/config.toml, where musterctl looks]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Nothing depends on this coordinator: the key file may lie in the state directory
+    #[arg(long)]
+    demo: bool,
+}
+
+#[derive(Args)]
+struct RunArgs {
+    #[command(flatten)]
+    given: Given,
+    /// Settings in TOML, named as the options are; an option on the command line wins
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Write the port that is listened on to this file, once it is
+    #[arg(long, value_name = "FILE")]
+    port_file: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct CredentialsArgs {
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    key: Key,
+    /// operator: may act; viewer: may read; controller: a program that guards workloads
+    #[arg(long)]
+    role: String,
+    /// Of the person or program
+    #[arg(long)]
+    name: String,
+    /// Only this cluster, which need not exist yet; may be given again
+    #[arg(long = "cluster", value_name = "NAME")]
+    clusters: Vec<String>,
+    /// File for the credentials
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+}
+
+#[derive(Args)]
+struct BackupArgs {
+    #[command(flatten)]
+    place: Place,
+    /// Where to; must not exist
+    file: PathBuf,
+}
+
+#[derive(Args)]
+struct RecoverArgs {
+    #[command(flatten)]
+    place: Place,
+    /// An epoch that some agent has seen, if one is known (the coordinator's log names it)
+    #[arg(long, value_name = "EPOCH")]
+    seen_epoch: Option<u64>,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match dispatch(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error);
+            let bad_input = error.downcast_ref::<ConfigError>().is_some() || error.downcast_ref::<BadInput>().is_some();
+            ExitCode::from(if bad_input { BAD_INPUT } else { FAILED })
+        }
+    }
+}
+
+/// A word on the command line that is not what it should be.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct BadInput(String);
+
+fn dispatch(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Init(args) => init(args),
+        Command::Run(args) => run_daemon(args),
+        Command::Credentials(args) => block_on(credentials(args)),
+        Command::Backup(args) => block_on(backup(args)),
+        Command::Recover(args) => recover_record(&args),
+        Command::Version => {
+            say(&format!("muster-coordinator {}", muster_proto::VERSION));
+            Ok(())
+        }
+    }
+}
+
+fn init(args: InitArgs) -> anyhow::Result<()> {
+    let trust_domain = TrustDomain::new(&args.trust_domain)
+        .ok_or_else(|| BadInput("--trust-domain: expected a DNS name in lower case".to_owned()))?;
+    let wanted = Wanted { role: "operator".to_owned(), name: args.operator, clusters: Vec::new() };
+    let operator = wanted.peer().map_err(|text| BadInput(text.replace("--name", "--operator")))?;
+    if !args.address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) {
+        return Err(BadInput("--address: expected HOST:PORT".to_owned()).into());
+    }
+    let out = match args.out {
+        Some(out) => out,
+        None => env::home_dir()
+            .map(|home| home.join(MUSTERCTL_CONFIG))
+            .ok_or_else(|| BadInput("--out: there is no home directory; name a file".to_owned()))?,
+    };
+    let state_dir = StateDir::new(args.place.state_dir);
+    Init {
+        state_dir: &state_dir,
+        key_file: &args.key.key_file,
+        trust_domain: &trust_domain,
+        address: &args.address,
+        operator: &operator,
+        out: &out,
+        demo: args.demo,
+    }
+    .run(now_ms())?;
+    say(&format!(
+        "A new coordinator in {}\nIts key: {} (keep a copy; without it no backup can be opened)\n\
+         Credentials of {operator} for {}: {}\nNext: muster-coordinator run --state-dir {} --key-file {}",
+        state_dir.path().display(),
+        args.key.key_file.display(),
+        args.address,
+        out.display(),
+        state_dir.path().display(),
+        args.key.key_file.display(),
+    ));
+    Ok(())
+}
+
+fn run_daemon(args: RunArgs) -> anyhow::Result<()> {
+    muster_coordinator::logging::init();
+    let file = args.config.as_deref().map(Given::read).transpose()?.unwrap_or_default();
+    let config: Config = args.given.or(file).check()?;
+    let ready = |address: std::net::SocketAddr, epoch| {
+        say(&format!("muster-coordinator {} ready on {address}, epoch {epoch}", muster_proto::VERSION));
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let outcome = runtime.block_on(run::run(&config, args.port_file.as_deref(), ready));
+    runtime.shutdown_timeout(RUNTIME_SHUTDOWN_TIMEOUT);
+    outcome
+}
+
+/// Time for what still runs when everything is over.
+const RUNTIME_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
+
+async fn credentials(args: CredentialsArgs) -> anyhow::Result<()> {
+    let wanted = Wanted { role: args.role, name: args.name, clusters: args.clusters };
+    let peer = wanted.peer().map_err(BadInput)?;
+    let state_dir = StateDir::new(args.place.state_dir);
+    state_dir.check()?;
+    let credentials = if let Some(running) = AdminClient::connect(&state_dir)? {
+        running.credentials(wanted).await?
+    } else {
+        let rows = EmbeddedStore::open(&state_dir.store())?.load()?;
+        let ca = Ca::load(&rows, &StateKey::read(&args.key.key_file)?)?;
+        Credentials::issue(&ca, &address(&rows), &peer, now_ms())?
+    };
+    credentials.write(&args.out)?;
+    say(&format!(
+        "Credentials of {peer}: {}\nTry: musterctl --config {} version",
+        args.out.display(),
+        args.out.display()
+    ));
+    Ok(())
+}
+
+async fn backup(args: BackupArgs) -> anyhow::Result<()> {
+    let state_dir = StateDir::new(args.place.state_dir);
+    state_dir.check()?;
+    if let Some(running) = AdminClient::connect(&state_dir)? {
+        running.backup(&args.file).await?;
+    } else {
+        EmbeddedStore::open(&state_dir.store())?.backup(&args.file)?;
+    }
+    say(&format!(
+        "The record is copied to {}\nTo restore: stop the coordinator, copy it to {}, then `muster-coordinator recover`",
+        args.file.display(),
+        state_dir.store().display()
+    ));
+    Ok(())
+}
+
+fn recover_record(args: &RecoverArgs) -> anyhow::Result<()> {
+    let state_dir = StateDir::new(args.place.state_dir.clone());
+    state_dir.check()?;
+    let mut store = EmbeddedStore::open(&state_dir.store())?;
+    let epoch = recover(&mut store, args.seen_epoch, now_ms())?;
+    say(&format!(
+        "The next start has epoch {epoch} and takes over what the agents' ledgers know better.\n\
+         Start the coordinator; nothing new begins before every enrolled machine has reported."
+    ));
+    Ok(())
+}
+
+fn block_on(future: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future)
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[expect(clippy::print_stdout, reason = "the one place where this program speaks to people")]
+fn say(text: &str) {
+    println!("{text}");
+}
+
+#[expect(clippy::print_stderr, reason = "the one place where this program complains")]
+fn complain(error: &anyhow::Error) {
+    eprintln!("muster-coordinator: {error:#}");
+}

@@ -9,6 +9,9 @@ pub mod resource;
 pub mod tls;
 pub mod variables;
 
+/// What every wire message can do; its encoded length is what queues are bounded by.
+pub use prost::Message;
+
 /// Messages and services as generated. Only `convert`, the link, the servers and musterctl touch them.
 #[allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub, reason = "generated code")]
 pub mod wire {

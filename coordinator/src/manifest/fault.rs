@@ -7,8 +7,6 @@ use std::fmt;
 pub const FAULTS_MAX: usize = 100;
 /// Longest piece of the manifest's own text in a message, in characters.
 const SHOWN_CHARS_MAX: usize = 64;
-/// Longest name of a source in a message, in characters.
-const FILE_CHARS_MAX: usize = 1024;
 
 /// One fault of a manifest, with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,13 +55,12 @@ impl Position {
     /// Where a text begins.
     pub(super) const START: Self = Self { line: 1, column: 1 };
 
-    /// The place of the byte `at` of `text`. Lines end as in YAML: with LF, CR LF or CR.
+    /// The place of the byte `at` of `text`.
     pub(super) fn of_byte(text: &str, at: usize) -> Self {
         let before = text.get(..at).unwrap_or_default();
-        let unix = before.replace("\r\n", "\n");
-        let mut lines = unix.split(['\n', '\r']).rev().peekable();
-        let column = lines.peek().map_or(0, |line| line.chars().count()) + 1;
-        Self { line: saturated(lines.count()), column: saturated(column) }
+        let line = before.matches('\n').count() + 1;
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        Self { line: saturated(line), column: saturated(column) }
     }
 }
 
@@ -93,7 +90,7 @@ impl<'a> Faults<'a> {
 
     /// Name of a source, fit for a message.
     pub(super) fn name(&self, file: usize) -> String {
-        printable(self.names.get(file).copied().unwrap_or_default(), FILE_CHARS_MAX)
+        shown(self.names.get(file).copied().unwrap_or_default())
     }
 
     /// How many were found, told of or not.
@@ -103,18 +100,17 @@ impl<'a> Faults<'a> {
 
     /// One more fault.
     pub(super) fn add(&mut self, at: Position, path: &str, problem: impl Into<String>, expected: impl Into<String>) {
-        self.add_near(at, path, problem, expected, "", []);
+        self.add_near(at, path, problem, expected, None);
     }
 
-    /// One more fault, with the candidate that was perhaps meant by `word`.
-    pub(super) fn add_near<'c>(
+    /// One more fault, with the name that was perhaps meant.
+    pub(super) fn add_near(
         &mut self,
         at: Position,
         path: &str,
         problem: impl Into<String>,
         expected: impl Into<String>,
-        word: &str,
-        candidates: impl IntoIterator<Item = &'c str>,
+        nearest: Option<&str>,
     ) {
         if self.found.len() == FAULTS_MAX {
             self.left_out += 1;
@@ -127,7 +123,7 @@ impl<'a> Faults<'a> {
             path: path.to_owned(),
             problem: problem.into(),
             expected: expected.into(),
-            nearest: nearest(word, candidates).unwrap_or_default().to_owned(),
+            nearest: nearest.unwrap_or_default().to_owned(),
         };
         self.found.push((self.file, fault));
     }
@@ -153,13 +149,9 @@ impl<'a> Faults<'a> {
 
 /// A piece of the manifest's text as it may stand in a message: short, and without anything a terminal would obey.
 pub(super) fn shown(text: &str) -> String {
-    printable(text, SHOWN_CHARS_MAX)
-}
-
-fn printable(text: &str, chars_max: usize) -> String {
     let mut safe = String::new();
     for (count, c) in text.chars().enumerate() {
-        if count == chars_max {
+        if count == SHOWN_CHARS_MAX {
             safe.push('…');
             break;
         }
@@ -172,8 +164,8 @@ fn printable(text: &str, chars_max: usize) -> String {
 }
 
 /// The candidate that differs least from `word`, if it differs in no more than a third of its letters.
-fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
-    if word.is_empty() || word.chars().count() > SHOWN_CHARS_MAX {
+pub(super) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
+    if word.chars().count() > SHOWN_CHARS_MAX {
         return None;
     }
     let word = word.to_lowercase();

@@ -1,1 +1,158 @@
-//! (being written)
+//! The coordinator's gRPC side: TLS, who is who, who may what, and one file per service. It turns wire values into
+//! model values and asks the engine; it decides nothing about machines.
+
+mod accept;
+mod agent_link;
+mod authz;
+mod enrollment;
+mod fleet;
+mod guesses;
+mod judge;
+mod log_relay;
+mod reader;
+mod seats;
+mod sessions;
+mod status;
+mod tls;
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use muster_proto::{
+    APPLY_MESSAGE_BYTES_MAX, LINK_MESSAGE_BYTES_MAX,
+    wire::{agent_link_server::AgentLinkServer, enrollment_server::EnrollmentServer, fleet_server::FleetServer},
+};
+use tokio::{net::TcpListener, sync::watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Status, transport::Server};
+
+use crate::{
+    engine::EngineHandle,
+    pki::{Ca, PkiError},
+};
+
+pub use judge::{Caller, Denied, Judge, Standing};
+pub use sessions::Sessions;
+
+/// Tells the wall clock's time in Unix milliseconds. The coordinator's clock alone judges certificates.
+pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// Largest message of the Enrollment service: a token, a request, an old certificate.
+const ENROLLMENT_MESSAGE_BYTES_MAX: usize = 64 * 1024;
+/// Calls at once on one connection.
+const STREAMS_PER_CONNECTION_MAX: u32 = 64;
+/// All headers of one call together.
+const HEADER_LIST_BYTES_MAX: u32 = 16 * 1024;
+/// Streams a peer may reset before we have looked at them (CVE-2023-44487).
+const PENDING_RESETS_MAX: usize = 16;
+/// Streams we may reset for a peer's errors (CVE-2025-8671).
+const LOCAL_RESETS_MAX: usize = 64;
+/// A silent connection is asked for a sign of life so often …
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+/// … and has so long to give it.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for open calls when the coordinator ends.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What an operator may set.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// How often an agent is to give a sign of life.
+    pub heartbeat: Duration,
+    /// Life of an agent's certificate.
+    pub agent_lifetime: Duration,
+}
+
+/// The servers cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// No certificate, or no judge of certificates.
+    #[error("cannot set up TLS")]
+    Tls(#[source] PkiError),
+    /// The transport failed.
+    #[error("the gRPC server failed")]
+    Grpc(#[source] tonic::transport::Error),
+}
+
+/// Serves every service on `listener` until `shutdown` ends; then open calls have a moment to end.
+///
+/// # Errors
+/// [`ServeError`].
+pub async fn serve(
+    listener: TcpListener,
+    engine: EngineHandle,
+    sessions: Sessions,
+    ca: Arc<Ca>,
+    settings: Settings,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), ServeError> {
+    let clock_of = engine.clone();
+    let clock: WallClock = Arc::new(move || clock_of.now().wall_ms);
+    let denied = denied(&engine);
+    let judge = Arc::new(Judge::new(&ca, Arc::clone(&clock), denied).map_err(ServeError::Tls)?);
+    let tls = tls::server_config(Arc::clone(&ca), clock).map_err(ServeError::Tls)?;
+    let connections = accept::Acceptor::spawn(listener, tls, Arc::clone(&judge));
+
+    let enrollment = enrollment::Enrollment {
+        engine: engine.clone(),
+        ca: Arc::clone(&ca),
+        judge: Arc::clone(&judge),
+        lifetime: settings.agent_lifetime,
+        guesses: guesses::Guesses::default(),
+    };
+    let link = agent_link::Link { engine: engine.clone(), sessions: sessions.clone(), heartbeat: settings.heartbeat };
+    let fleet = fleet::Fleet { engine, sessions: sessions.clone(), ca };
+    let (ending, ended) = tokio::sync::oneshot::channel();
+    let server = Server::builder()
+        .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+        .http2_max_header_list_size(HEADER_LIST_BYTES_MAX)
+        .http2_max_pending_accept_reset_streams(Some(PENDING_RESETS_MAX))
+        .http2_max_local_error_reset_streams(Some(LOCAL_RESETS_MAX))
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .layer(authz::Authorize(judge))
+        .add_service(EnrollmentServer::new(enrollment).max_decoding_message_size(ENROLLMENT_MESSAGE_BYTES_MAX))
+        .add_service(
+            AgentLinkServer::new(link)
+                .max_decoding_message_size(LINK_MESSAGE_BYTES_MAX)
+                .max_encoding_message_size(LINK_MESSAGE_BYTES_MAX),
+        )
+        .add_service(FleetServer::new(fleet).max_decoding_message_size(APPLY_MESSAGE_BYTES_MAX))
+        .serve_with_incoming_shutdown(ReceiverStream::new(connections), async move {
+            shutdown.await;
+            sessions.end_all();
+            // Nobody waits for the end any more: the server has failed.
+            let _ = ending.send(());
+        });
+    tokio::select! {
+        served = server => served.map_err(ServeError::Grpc),
+        () = async {
+            if ended.await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            tokio::time::sleep(SHUTDOWN_TIMEOUT).await;
+        } => Ok(()),
+    }
+}
+
+/// The denied identities as they are, and whenever they change; not whenever anything does.
+fn denied(engine: &EngineHandle) -> Denied {
+    let mut facts = engine.watch();
+    let ids = |facts: &crate::facts::Facts| -> Arc<BTreeSet<_>> { Arc::new(facts.denied.keys().copied().collect()) };
+    let (publish, denied) = watch::channel(ids(&facts.borrow_and_update()));
+    tokio::spawn(async move {
+        while facts.changed().await.is_ok() {
+            let now = ids(&facts.borrow_and_update());
+            publish.send_if_modified(|known| {
+                let changed = *known != now;
+                *known = now;
+                changed
+            });
+        }
+    });
+    denied
+}
+
+/// Who calls: put into each request by its connection.
+fn caller_of<T>(request: &Request<T>) -> Result<Caller, Status> {
+    request.extensions().get::<Caller>().cloned().ok_or_else(|| Status::unauthenticated(authz::NOT_ACCEPTED))
+}

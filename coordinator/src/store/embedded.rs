@@ -77,6 +77,24 @@ impl EmbeddedStore {
         Ok(store)
     }
 
+    /// Makes a new store at `path`, where nothing may be, that holds these rows from the first moment it is there.
+    ///
+    /// # Errors
+    /// [`StoreError::Open`], [`StoreError::Commit`]; then there is no file at `path`.
+    pub fn create_with(path: &Path, rows: &[Change]) -> Result<(), StoreError> {
+        let mut part = path.as_os_str().to_owned();
+        part.push(".part");
+        let part = PathBuf::from(part);
+        let open_error = |error: io::Error| opening(path, error.into());
+        // What an earlier attempt left.
+        if part.exists() {
+            fs::remove_file(&part).map_err(open_error)?;
+        }
+        Self::create(&part)?.commit(rows)?;
+        fs::rename(&part, path).map_err(open_error)?;
+        sync_directory(path.parent().unwrap_or(path)).map_err(open_error)
+    }
+
     fn rows(&self) -> Result<Vec<Row>, redb::Error> {
         let transaction = self.database.begin_read()?;
         let mut rows = Vec::new();
@@ -110,15 +128,6 @@ impl EmbeddedStore {
         transaction.commit()?;
         Ok(())
     }
-
-    fn copy(&self, to: &Path, part: &Path) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        let rows = self.rows()?;
-        let puts: Vec<_> = rows.into_iter().map(|(table, key, value)| Change::Put { table, key, value }).collect();
-        Self::create(part)?.commit(&puts)?;
-        fs::rename(part, to)?;
-        let parent = to.parent().ok_or("it has no directory")?;
-        Ok(sync_directory(parent)?)
-    }
 }
 
 impl Store for EmbeddedStore {
@@ -136,15 +145,9 @@ impl Store for EmbeddedStore {
         if to.symlink_metadata().is_ok() {
             return Err(error("there is a file already; name one that does not exist".into()));
         }
-        let mut part = to.clone().into_os_string();
-        part.push(".part");
-        let part = PathBuf::from(part);
-        let copied = self.copy(&to, &part);
-        if copied.is_err() {
-            // What is left of a failed copy helps nobody; that it cannot be removed changes nothing.
-            let _ = fs::remove_file(&part);
-        }
-        copied.map_err(error)
+        let put = |(table, key, value)| Change::Put { table, key, value };
+        let rows: Vec<_> = self.load()?.into_iter().map(put).collect();
+        Self::create_with(&to, &rows).map_err(|source| error(source.into()))
     }
 }
 

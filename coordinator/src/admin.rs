@@ -1,0 +1,334 @@
+//! What `muster-coordinator backup` and `credentials` ask of a coordinator that runs: a socket in the state directory,
+//! for root and for the coordinator's own user. One line of JSON each way; after a backup's answer follow its bytes.
+
+use std::{
+    fs, io,
+    os::{
+        fd::AsRawFd,
+        unix::fs::{OpenOptionsExt, PermissionsExt},
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{UnixListener, UnixStream},
+};
+
+use crate::{
+    config::StateDir,
+    pki::{Ca, Peer, Role},
+    server::WallClock,
+    setup::Credentials,
+    store::{EmbeddedStore, Store, StoreError},
+};
+
+const SOCKET: &str = "admin.sock";
+/// Longest request or answer line.
+const LINE_BYTES_MAX: u64 = 64 * 1024;
+/// Time for one request, a backup's bytes included.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
+/// Pause after `accept` failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Of a backup: the sealed CA key and digests of tokens are in it.
+const FILE_MODE: u32 = 0o600;
+
+/// What the socket cannot do.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    /// The socket cannot be made or reached.
+    #[error("cannot use the socket {}", path.display())]
+    Socket {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The conversation broke off.
+    #[error("the coordinator did not answer as it should")]
+    Talk(#[source] io::Error),
+    /// The coordinator said no.
+    #[error("{0}")]
+    Refused(String),
+    /// The copy cannot be written here.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Who credentials are for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Wanted {
+    /// `operator`, `viewer` or `controller`.
+    pub role: String,
+    /// Of the person or program.
+    pub name: String,
+    /// The only clusters; empty: all.
+    pub clusters: Vec<String>,
+}
+
+impl Wanted {
+    /// The peer, if role and names are right.
+    ///
+    /// # Errors
+    /// What is wrong, for people.
+    pub fn peer(&self) -> Result<Peer, String> {
+        if !muster_proto::model::is_label(&self.name) {
+            return Err(format!("--name: {}", muster_proto::model::InvalidName));
+        }
+        let name = self.name.clone();
+        let role = match self.role.as_str() {
+            "operator" => Role::Operator(name),
+            "viewer" => Role::Viewer(name),
+            "controller" if self.clusters.is_empty() => Role::Controller(name),
+            "controller" => return Err("--cluster: a controller is not limited to clusters".to_owned()),
+            _ => return Err("--role: expected operator, viewer or controller".to_owned()),
+        };
+        let names = self.clusters.iter().map(|name| muster_proto::model::ClusterName::new(name.clone()));
+        let clusters: std::collections::BTreeSet<_> =
+            names.collect::<Result<_, _>>().map_err(|error| format!("--cluster: {error}"))?;
+        Ok(Peer { role, clusters: Some(clusters).filter(|clusters| !clusters.is_empty()) })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Request {
+    Backup,
+    Credentials(Wanted),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Answer {
+    Backup { bytes: u64 },
+    Credentials(Credentials),
+    Error(String),
+}
+
+/// The socket's short name. A socket's path has at most 107 bytes and a state directory may lie deep, so it is reached
+/// through the open directory.
+fn with_socket<T>(state_dir: &StateDir, act: impl FnOnce(&Path) -> io::Result<T>) -> Result<T, AdminError> {
+    let path = state_dir.path().join(SOCKET);
+    let error = |source| AdminError::Socket { path: path.clone(), source };
+    let directory = fs::File::open(state_dir.path()).map_err(error)?;
+    act(&PathBuf::from(format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd()))).map_err(error)
+}
+
+/// The coordinator's end.
+pub struct Admin {
+    /// Where the socket is.
+    pub state_dir: StateDir,
+    /// What is copied.
+    pub store: EmbeddedStore,
+    /// Who signs.
+    pub ca: Arc<Ca>,
+    /// Where operators reach the coordinator.
+    pub address: String,
+    /// The time of new certificates.
+    pub clock: WallClock,
+}
+
+impl Admin {
+    /// Makes the socket. The caller holds the store's lock, so one that is there already is a dead coordinator's.
+    ///
+    /// # Errors
+    /// [`AdminError::Socket`].
+    pub fn listen(&self) -> Result<UnixListener, AdminError> {
+        with_socket(&self.state_dir, |path| {
+            match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
+            let listener = UnixListener::bind(path)?;
+            fs::set_permissions(path, fs::Permissions::from_mode(FILE_MODE))?;
+            Ok(listener)
+        })
+    }
+
+    /// Answers, one after another, for as long as it is let.
+    pub async fn run(self, listener: UnixListener) {
+        let admin = Arc::new(self);
+        loop {
+            let answered = match listener.accept().await {
+                Ok((stream, _)) => tokio::time::timeout(REQUEST_TIMEOUT, admin.answer(stream)).await,
+                Err(error) => {
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    Ok(Err(error))
+                }
+            };
+            match answered {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!(%error, "a request on the admin socket failed"),
+                Err(_) => tracing::warn!("a request on the admin socket took too long"),
+            }
+        }
+    }
+
+    async fn answer(self: &Arc<Self>, stream: UnixStream) -> io::Result<()> {
+        let uid = stream.peer_cred()?.uid();
+        if uid != 0 && uid != nix::unistd::geteuid().as_raw() {
+            return Err(io::Error::other(format!("user {uid} is neither root nor the coordinator's")));
+        }
+        let (read, mut write) = stream.into_split();
+        let request: Request = read_line(&mut BufReader::new(read)).await?;
+        match request {
+            Request::Credentials(wanted) => {
+                let answer = self.credentials(&wanted).map_or_else(Answer::Error, Answer::Credentials);
+                write_line(&mut write, &answer).await
+            }
+            Request::Backup => match self.copy().await {
+                Ok(file) => {
+                    let mut file = tokio::fs::File::from_std(file);
+                    let bytes = file.metadata().await?.len();
+                    write_line(&mut write, &Answer::Backup { bytes }).await?;
+                    tokio::io::copy(&mut file, &mut write).await?;
+                    tracing::info!(bytes, "backup taken");
+                    Ok(())
+                }
+                Err(error) => write_line(&mut write, &Answer::Error(with_source(&error))).await,
+            },
+        }
+    }
+
+    fn credentials(&self, wanted: &Wanted) -> Result<Credentials, String> {
+        let peer = wanted.peer()?;
+        let issued = Credentials::issue(&self.ca, &self.address, &peer, (self.clock)());
+        tracing::info!(%peer, "credentials issued");
+        issued.map_err(|error| with_source(&error))
+    }
+
+    /// A copy of the store, open and already without a name.
+    async fn copy(self: &Arc<Self>) -> Result<fs::File, StoreError> {
+        let admin = Arc::clone(self);
+        let path = self.state_dir.outgoing();
+        let error = |source: io::Error| StoreError::Backup { path: path.clone(), source: source.into() };
+        let copied = tokio::task::spawn_blocking(move || {
+            let path = admin.state_dir.outgoing();
+            let error = |source: io::Error| StoreError::Backup { path: path.clone(), source: source.into() };
+            // What an earlier coordinator did not get to remove.
+            if path.exists() {
+                fs::remove_file(&path).map_err(error)?;
+            }
+            admin.store.backup(&path)?;
+            let file = fs::File::open(&path).map_err(error)?;
+            fs::remove_file(&path).map_err(error)?;
+            Ok(file)
+        });
+        copied.await.map_err(|panic| error(io::Error::other(panic)))?
+    }
+}
+
+/// An error and its cause, on one line.
+fn with_source(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
+}
+
+/// A way to a coordinator that runs on this state directory.
+pub struct AdminClient(UnixStream);
+
+impl AdminClient {
+    /// Connects. None: no coordinator runs there.
+    ///
+    /// # Errors
+    /// [`AdminError::Socket`] if there is one and it cannot be reached.
+    pub fn connect(state_dir: &StateDir) -> Result<Option<Self>, AdminError> {
+        with_socket(state_dir, |path| {
+            let stream = match std::os::unix::net::UnixStream::connect(path) {
+                Ok(stream) => stream,
+                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            };
+            stream.set_nonblocking(true)?;
+            Ok(Some(Self(UnixStream::from_std(stream)?)))
+        })
+    }
+
+    /// Asks for credentials.
+    ///
+    /// # Errors
+    /// [`AdminError`].
+    pub async fn credentials(mut self, wanted: Wanted) -> Result<Credentials, AdminError> {
+        match self.ask(&Request::Credentials(wanted)).await?.0 {
+            Answer::Credentials(credentials) => Ok(credentials),
+            Answer::Error(text) => Err(AdminError::Refused(text)),
+            Answer::Backup { .. } => Err(AdminError::Talk(io::ErrorKind::InvalidData.into())),
+        }
+    }
+
+    /// Asks for a copy of the store and writes it to `to`, where nothing may be. Returns its size in bytes.
+    ///
+    /// # Errors
+    /// [`AdminError`]; then there is no file at `to`.
+    pub async fn backup(mut self, to: &Path) -> Result<u64, AdminError> {
+        let write_error = |source| AdminError::Write { path: to.to_owned(), source };
+        if to.symlink_metadata().is_ok() {
+            return Err(write_error(io::ErrorKind::AlreadyExists.into()));
+        }
+        let (answer, mut rest) = self.ask(&Request::Backup).await?;
+        let bytes = match answer {
+            Answer::Backup { bytes } => bytes,
+            Answer::Error(text) => return Err(AdminError::Refused(text)),
+            Answer::Credentials(_) => return Err(AdminError::Talk(io::ErrorKind::InvalidData.into())),
+        };
+        let mut part = to.as_os_str().to_owned();
+        part.push(".part");
+        let part = PathBuf::from(part);
+        let written = write_copy(&mut rest, bytes, &part, to).await;
+        if written.is_err() {
+            // What is left of a failed copy helps nobody; that it cannot be removed changes nothing.
+            let _ = fs::remove_file(&part);
+        }
+        written.map_err(write_error)?;
+        Ok(bytes)
+    }
+
+    async fn ask(&mut self, request: &Request) -> Result<(Answer, impl AsyncReadExt + Unpin), AdminError> {
+        let talk = async {
+            let (read, mut write) = self.0.split();
+            write_line(&mut write, request).await?;
+            let mut read = BufReader::new(read);
+            Ok((read_line(&mut read).await?, read))
+        };
+        let late = |_| Err(io::ErrorKind::TimedOut.into());
+        tokio::time::timeout(REQUEST_TIMEOUT, talk).await.unwrap_or_else(late).map_err(AdminError::Talk)
+    }
+}
+
+/// Writes what comes to `part`, and puts it in the place of `to` once it is whole and durable.
+async fn write_copy(read: &mut (impl AsyncReadExt + Unpin), bytes: u64, part: &Path, to: &Path) -> io::Result<()> {
+    let file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(part)?;
+    let mut file = tokio::fs::File::from_std(file);
+    if tokio::io::copy(read, &mut file).await? != bytes {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the coordinator broke off"));
+    }
+    file.sync_all().await?;
+    fs::rename(part, to)?;
+    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::File::open(parent)?.sync_all()
+}
+
+async fn read_line<T: for<'de> Deserialize<'de>>(read: &mut (impl AsyncBufReadExt + Unpin)) -> io::Result<T> {
+    let mut line = String::new();
+    read.take(LINE_BYTES_MAX).read_line(&mut line).await?;
+    serde_json::from_str(&line).map_err(io::Error::other)
+}
+
+async fn write_line(write: &mut (impl AsyncWriteExt + Unpin), value: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(value).map_err(io::Error::other)?;
+    line.push(b'\n');
+    write.write_all(&line).await?;
+    write.flush().await
+}

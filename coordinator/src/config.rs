@@ -1,0 +1,288 @@
+//! What an operator may set, on the command line or in a file (a flag wins), and where the coordinator keeps what it
+//! keeps. `main.rs` reads it; nothing below knows where a setting came from.
+
+use std::{
+    fs, io,
+    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde::{Deserialize, Deserializer};
+
+use crate::pki::AGENT_LIFETIME;
+
+/// Where the coordinator keeps its record, unless told otherwise.
+pub const STATE_DIR_DEFAULT: &str = "/var/lib/muster/coordinator";
+/// Where the key file is, unless told otherwise: not in the state directory.
+pub const KEY_FILE_DEFAULT: &str = "/etc/muster/coordinator.key";
+/// Where the coordinator listens, unless told otherwise.
+pub const LISTEN_DEFAULT: &str = "0.0.0.0:7443";
+/// How often an agent gives a sign of life, unless told otherwise.
+pub const HEARTBEAT_DEFAULT: Duration = Duration::from_secs(10);
+/// A machine not heard of for so long is Lost, unless told otherwise.
+pub const LOST_AFTER_DEFAULT: Duration = Duration::from_secs(30);
+/// A longer configuration file is no configuration file.
+const FILE_BYTES_MAX: u64 = 64 * 1024;
+/// Of the state directory.
+const DIR_MODE: u32 = 0o700;
+/// Bits of a mode that let others in.
+const OTHERS_MASK: u32 = 0o077;
+
+/// Settings that do not make sense.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {}", path.display())]
+    Read {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The file is not what it should be.
+    #[error("the configuration {} is not right", path.display())]
+    Parse {
+        /// Its path.
+        path: PathBuf,
+        /// Where and what.
+        #[source]
+        source: Box<toml::de::Error>,
+    },
+    /// Two settings, or one and its range.
+    #[error("{0}")]
+    Range(String),
+    /// The state directory cannot be used.
+    #[error("cannot use the state directory {}", path.display())]
+    StateDir {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// There is no record in it.
+    #[error(
+        "{} holds no record of a coordinator; `muster-coordinator init --state-dir {}` makes a new one", path.display(),
+        path.display()
+    )]
+    NotInitialised {
+        /// Its path.
+        path: PathBuf,
+    },
+}
+
+/// A time as people write it: `500ms`, `30s`, `24h`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let expected = || "expected a time with a unit, like 500ms, 30s or 24h".to_owned();
+    let parsed: jiff::SignedDuration = text.parse().map_err(|_| expected())?;
+    Duration::try_from(parsed).ok().filter(|duration| !duration.is_zero()).ok_or_else(expected)
+}
+
+fn some_duration<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(input)?;
+    duration(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+/// Settings as they are given; what is not given is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, clap::Args)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Given {
+    /// Where the coordinator keeps its record [default: /var/lib/muster/coordinator]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// File with the key that opens the CA's key [default: /etc/muster/coordinator.key]
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// Where to listen for agents and operators; port 0 takes a free one [default: 0.0.0.0:7443]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<String>,
+    /// How often an agent gives a sign of life [default: 10s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[serde(default, deserialize_with = "some_duration")]
+    pub heartbeat: Option<Duration>,
+    /// A machine not heard of for so long is Lost [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[serde(default, deserialize_with = "some_duration")]
+    pub lost_after: Option<Duration>,
+    /// Life of an agent's certificate; renewed at half of it [default: 24h]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[serde(default, deserialize_with = "some_duration")]
+    pub agent_cert_ttl: Option<Duration>,
+}
+
+/// Settings that make sense.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Where the record is.
+    pub state_dir: StateDir,
+    /// Where its key is.
+    pub key_file: PathBuf,
+    /// Where to listen.
+    pub listen: String,
+    /// How often an agent gives a sign of life.
+    pub heartbeat: Duration,
+    /// A machine not heard of for so long is Lost.
+    pub lost_after: Duration,
+    /// Life of an agent's certificate.
+    pub agent_lifetime: Duration,
+}
+
+impl Given {
+    /// What the file says.
+    ///
+    /// # Errors
+    /// [`ConfigError::Read`], [`ConfigError::Parse`].
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let read_error = |source| ConfigError::Read { path: path.to_owned(), source };
+        let mut text = String::new();
+        let file = fs::File::open(path).map_err(read_error)?;
+        io::Read::read_to_string(&mut io::Read::take(file, FILE_BYTES_MAX), &mut text).map_err(read_error)?;
+        toml::from_str(&text).map_err(|source| ConfigError::Parse { path: path.to_owned(), source: Box::new(source) })
+    }
+
+    /// What is given here, else what is given there.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            state_dir: self.state_dir.or(other.state_dir),
+            key_file: self.key_file.or(other.key_file),
+            listen: self.listen.or(other.listen),
+            heartbeat: self.heartbeat.or(other.heartbeat),
+            lost_after: self.lost_after.or(other.lost_after),
+            agent_cert_ttl: self.agent_cert_ttl.or(other.agent_cert_ttl),
+        }
+    }
+
+    /// Fills in the defaults and checks what is left.
+    ///
+    /// # Errors
+    /// [`ConfigError::Range`].
+    pub fn check(self) -> Result<Config, ConfigError> {
+        let config = Config {
+            state_dir: StateDir::new(self.state_dir.unwrap_or_else(|| STATE_DIR_DEFAULT.into())),
+            key_file: self.key_file.unwrap_or_else(|| KEY_FILE_DEFAULT.into()),
+            listen: self.listen.unwrap_or_else(|| LISTEN_DEFAULT.to_owned()),
+            heartbeat: self.heartbeat.unwrap_or(HEARTBEAT_DEFAULT),
+            lost_after: self.lost_after.unwrap_or(LOST_AFTER_DEFAULT),
+            agent_lifetime: self.agent_cert_ttl.unwrap_or(AGENT_LIFETIME),
+        };
+        let range = |bad: bool, text: String| if bad { Err(ConfigError::Range(text)) } else { Ok(()) };
+        range(
+            config.lost_after < config.heartbeat.saturating_mul(2),
+            format!(
+                "lost-after ({:?}) must be at least twice heartbeat ({:?}): one heartbeat may be late",
+                config.lost_after, config.heartbeat
+            ),
+        )?;
+        range(
+            !(Duration::from_secs(2)..=crate::pki::PERSON_LIFETIME).contains(&config.agent_lifetime),
+            "agent-cert-ttl must be between 2s and a year".to_owned(),
+        )?;
+        range(
+            !(Duration::from_millis(50)..=Duration::from_secs(3600)).contains(&config.heartbeat),
+            "heartbeat must be between 50ms and 1h".to_owned(),
+        )?;
+        Ok(config)
+    }
+}
+
+/// The coordinator's state directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateDir(PathBuf);
+
+impl StateDir {
+    /// The directory at that path, which need not be there yet.
+    #[must_use]
+    pub fn new(path: PathBuf) -> Self {
+        Self(std::path::absolute(&path).unwrap_or(path))
+    }
+
+    /// Makes it, if it is not there; in any case nobody else may look into it.
+    ///
+    /// # Errors
+    /// [`ConfigError::StateDir`].
+    pub fn create(&self) -> Result<(), ConfigError> {
+        let error = |source| ConfigError::StateDir { path: self.0.clone(), source };
+        fs::DirBuilder::new().recursive(true).mode(DIR_MODE).create(&self.0).map_err(error)?;
+        let mode = fs::metadata(&self.0).map_err(error)?.permissions().mode();
+        if mode & OTHERS_MASK != 0 {
+            fs::set_permissions(&self.0, fs::Permissions::from_mode(DIR_MODE)).map_err(error)?;
+        }
+        Ok(())
+    }
+
+    /// That there is a record in it.
+    ///
+    /// # Errors
+    /// [`ConfigError::NotInitialised`].
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if self.store().exists() { Ok(()) } else { Err(ConfigError::NotInitialised { path: self.0.clone() }) }
+    }
+
+    /// The directory itself.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The record.
+    #[must_use]
+    pub fn store(&self) -> PathBuf {
+        self.0.join("store")
+    }
+
+    /// A copy of the record on its way out.
+    #[must_use]
+    pub fn outgoing(&self) -> PathBuf {
+        self.0.join("backup.outgoing")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_a_unit() {
+        for (text, millis) in [("500ms", 500), ("30s", 30_000), ("24h", 86_400_000), ("1h 30m", 5_400_000)] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for bad in ["", "30", "-5s", "0s", "soon", "5 parsecs"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_file_and_both_are_checked() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("coordinator.toml");
+        let check = |text: &str, flags: Given, expected: Result<&str, &str>| {
+            fs::write(&path, text).expect("write");
+            let config = Given::read(&path).and_then(|file| flags.or(file).check());
+            let found = config.map(|config| format!("{} {:?}", config.listen, config.lost_after));
+            match (found, expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{text}"),
+                (Err(error), Err(expected)) => {
+                    let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+                    assert!(format!("{error}: {source}").contains(expected), "{error}: {source}");
+                }
+                (found, _) => panic!("{text}: {found:?}"),
+            }
+        };
+        let listen = |text: &str| Given { listen: Some(text.to_owned()), ..Given::default() };
+        check("", Given::default(), Ok("0.0.0.0:7443 30s"));
+        check("listen = \"[::1]:1\"\nlost-after = \"60s\"", Given::default(), Ok("[::1]:1 60s"));
+        check("listen = \"[::1]:1\"", listen("127.0.0.1:2"), Ok("127.0.0.1:2 30s"));
+        check("heartbeat = \"20s\"", Given::default(), Err("at least twice heartbeat"));
+        check("lost-after = 60", Given::default(), Err("invalid type"));
+        check("lost-after = \"60\"", Given::default(), Err("expected a time with a unit"));
+        check("agent-cert-ttl = \"1s\"", Given::default(), Err("between 2s and a year"));
+        check("lisen = \"[::1]:1\"", Given::default(), Err("unknown field `lisen`"));
+        assert!(matches!(Given::read(&dir.path().join("none")), Err(ConfigError::Read { .. })));
+    }
+}

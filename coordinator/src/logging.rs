@@ -1,0 +1,130 @@
+//! Where the log goes: to the journal, field by field, when stderr is connected to it; else to stderr, a line each.
+//! The level comes from `MUSTER_LOG` (`info` unless set). Pure code does not log.
+
+use std::fmt::Write as _;
+
+use log::kv::{Key, Source, Value, VisitSource};
+use systemd_journal_logger::{JournalLog, connected_to_journal};
+use tracing::{
+    Event, Level, Subscriber,
+    field::{Field, Visit},
+    span::{Attributes, Id, Record},
+};
+use tracing_subscriber::{
+    EnvFilter, Layer, Registry, filter::LevelFilter, layer::Context, layer::SubscriberExt, registry::LookupSpan,
+    util::SubscriberInitExt,
+};
+
+/// Names the level, `debug`, or levels by module, `info,muster_coordinator::server=debug`.
+pub const LEVEL_VARIABLE: &str = "MUSTER_LOG";
+/// Prefix of our fields in the journal: `journalctl MUSTER_MACHINE=worker-1`.
+const FIELD_PREFIX: &str = "muster_";
+
+/// Sets the log up for this process. Again: nothing happens.
+pub fn init() {
+    let filter = EnvFilter::builder()
+        .with_default_directive(LevelFilter::INFO.into())
+        .with_env_var(LEVEL_VARIABLE)
+        .from_env_lossy();
+    let journal = if connected_to_journal() { JournalLog::new().ok().map(Journal) } else { None };
+    let registry = Registry::default().with(filter);
+    let outcome = match journal {
+        Some(journal) => registry.with(journal).try_init(),
+        None => {
+            let lines = tracing_subscriber::fmt::layer().compact().with_ansi(false).with_writer(std::io::stderr);
+            registry.with(lines.with_target(false)).try_init()
+        }
+    };
+    // The only way to fail is to have been set up before.
+    outcome.ok();
+}
+
+/// Sends events to the journal with their fields and those of the spans around them. `tracing`'s own bridge to `log`
+/// would flatten the fields into the text.
+struct Journal(JournalLog);
+
+/// Fields of a span or an event.
+#[derive(Clone, Default)]
+struct Fields {
+    message: String,
+    pairs: Vec<(String, String)>,
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "message" {
+            value.clone_into(&mut self.message);
+        } else {
+            self.pairs.push((format!("{FIELD_PREFIX}{}", field.name()), value.to_owned()));
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        let mut text = String::new();
+        // Writing to a String does not fail.
+        write!(text, "{value:?}").ok();
+        self.record_str(field, &text);
+    }
+}
+
+impl Source for Fields {
+    fn visit<'kvs>(&'kvs self, visitor: &mut dyn VisitSource<'kvs>) -> Result<(), log::kv::Error> {
+        self.pairs
+            .iter()
+            .try_for_each(|(name, value)| visitor.visit_pair(Key::from_str(name), Value::from_display(value)))
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Journal {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let mut fields = Fields::default();
+        attributes.record(&mut fields);
+        if let Some(span) = context.span(id) {
+            span.extensions_mut().insert(fields);
+        }
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        if let Some(span) = context.span(id)
+            && let Some(fields) = span.extensions_mut().get_mut::<Fields>()
+        {
+            values.record(fields);
+        }
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        for span in context.event_scope(event).into_iter().flatten() {
+            if let Some(of_span) = span.extensions().get::<Fields>() {
+                fields.pairs.extend(of_span.pairs.iter().cloned());
+            }
+        }
+        let metadata = event.metadata();
+        let message = std::mem::take(&mut fields.message);
+        // There is nowhere to complain to if the journal is away.
+        self.0
+            .journal_send(
+                &log::Record::builder()
+                    .level(level(*metadata.level()))
+                    .target(metadata.target())
+                    .module_path(metadata.module_path())
+                    .file(metadata.file())
+                    .line(metadata.line())
+                    .key_values(&fields)
+                    .args(format_args!("{message}"))
+                    .build(),
+            )
+            .ok();
+    }
+}
+
+const fn level(level: Level) -> log::Level {
+    match level {
+        Level::ERROR => log::Level::Error,
+        Level::WARN => log::Level::Warn,
+        Level::INFO => log::Level::Info,
+        Level::DEBUG => log::Level::Debug,
+        Level::TRACE => log::Level::Trace,
+    }
+}

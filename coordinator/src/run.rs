@@ -1,0 +1,105 @@
+//! The daemon: everything put together, until a signal or a failure.
+
+use std::{net::SocketAddr, path::Path, sync::Arc, thread::JoinHandle, time::Duration};
+
+use anyhow::{Context, anyhow};
+use muster_coordinator::{
+    admin::Admin,
+    config::Config,
+    engine::{self, EngineError, EngineHandle},
+    pki::{Ca, StateKey},
+    plan::Limits,
+    server::{self, Sessions, Settings},
+    setup::address,
+    store::{EmbeddedStore, Store},
+};
+use muster_proto::model::Epoch;
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+};
+
+/// Time for the engine to end when nobody needs it any more.
+const ENGINE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Runs until SIGTERM or SIGINT (then it is a success), or until something fails that must not.
+pub(crate) async fn run(
+    config: &Config,
+    port_file: Option<&Path>,
+    ready: impl FnOnce(SocketAddr, Epoch),
+) -> anyhow::Result<()> {
+    // First of all: a signal that comes during the start must not be lost.
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    config.state_dir.check()?;
+    let key = StateKey::read(&config.key_file)?;
+    let store = EmbeddedStore::open(&config.state_dir.store())?;
+    let rows = store.load()?;
+    let ca = Arc::new(Ca::load(&rows, &key)?);
+    let admin_address = address(&rows);
+    drop(rows);
+    let listener =
+        TcpListener::bind(&config.listen).await.with_context(|| format!("cannot listen on {}", config.listen))?;
+    let bound = listener.local_addr()?;
+
+    let sessions = Sessions::default();
+    let lost_after_ms = u64::try_from(config.lost_after.as_millis()).context("lost-after is out of range")?;
+    let (engine, thread) = engine::start(store.clone(), sessions.clone(), Limits { lost_after_ms })?;
+    let clock_of = engine.clone();
+    let clock: server::WallClock = Arc::new(move || clock_of.now().wall_ms);
+    let admin =
+        Admin { state_dir: config.state_dir.clone(), store, ca: Arc::clone(&ca), address: admin_address, clock };
+    let admin_socket = admin.listen()?;
+    let admin = tokio::spawn(admin.run(admin_socket));
+
+    if let Some(file) = port_file {
+        write_port(file, bound.port()).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    let epoch = engine.facts().meta.epoch;
+    tracing::info!(address = %bound, %epoch, version = muster_proto::VERSION, "ready");
+    ready(bound, epoch);
+
+    let gone = engine_gone(&engine);
+    let shutdown = async move {
+        tokio::select! {
+            _ = terminate.recv() => tracing::info!("SIGTERM: shutting down"),
+            _ = interrupt.recv() => tracing::info!("SIGINT: shutting down"),
+            () = gone => {}
+        }
+    };
+    let settings = Settings { heartbeat: config.heartbeat, agent_lifetime: config.agent_lifetime };
+    let served = server::serve(listener, engine, sessions, ca, settings, shutdown).await;
+    admin.abort();
+    end_of_engine(thread).await?;
+    Ok(served?)
+}
+
+/// Ends when the engine has ended by itself: its store failed.
+fn engine_gone(engine: &EngineHandle) -> impl Future<Output = ()> + Send + 'static {
+    let mut facts = engine.watch();
+    async move {
+        // The only way out is that nobody publishes facts any more.
+        drop(facts.wait_for(|_| false).await);
+        tracing::error!("the engine has ended");
+    }
+}
+
+/// What the engine ended with. Handles that linger in a stuck call do not hold us up: what was answered is durable.
+async fn end_of_engine(thread: JoinHandle<Result<(), EngineError>>) -> anyhow::Result<()> {
+    let joined = tokio::task::spawn_blocking(move || thread.join());
+    match tokio::time::timeout(ENGINE_TIMEOUT, joined).await {
+        Ok(Ok(Ok(outcome))) => Ok(outcome?),
+        Ok(Ok(Err(_)) | Err(_)) => Err(anyhow!("the engine panicked; that is a bug, and its log line says where")),
+        Err(_) => {
+            tracing::warn!("some calls did not end in time");
+            Ok(())
+        }
+    }
+}
+
+/// Whole or not at all: who waits for the file reads a port.
+fn write_port(file: &Path, port: u16) -> std::io::Result<()> {
+    let mut part = file.as_os_str().to_owned();
+    part.push(".part");
+    std::fs::write(&part, format!("{port}\n"))?;
+    std::fs::rename(&part, file)
+}

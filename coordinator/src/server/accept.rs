@@ -1,0 +1,189 @@
+//! From a listening socket to connections whose peer is known. Handshakes run beside each other, with a deadline and a
+//! limit; a connection is cut the moment its certificate is no longer good.
+
+use std::{
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use muster_proto::tls::ALPN;
+use rustls::ServerConfig;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, mpsc},
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tonic::transport::server::Connected;
+
+use super::{
+    judge::{Caller, Judge, Standing, why},
+    seats::{Seat, Seats},
+};
+
+/// Time for a TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Handshakes at once; who comes then waits in the kernel's queue.
+const HANDSHAKES_MAX: usize = 512;
+/// Connections of peers that are not known, together: a whole fleet may enrol at once.
+const STRANGERS_MAX: usize = 1024;
+/// Connections of one known peer. An agent has two for a moment when it renews; an operator has some terminals.
+const CONNECTIONS_OF_PEER_MAX: usize = 32;
+/// Longest life of a connection whose peer is not known. To enrol takes a second.
+const STRANGER_LIFE: Duration = Duration::from_secs(60);
+/// Connections that are ready and wait to be served.
+const READY_MAX: usize = 64;
+/// Pause after `accept` failed for want of something (file descriptors, memory).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A connection whose peer is known as well as it will be.
+pub(super) struct Connection {
+    stream: TlsStream<TcpStream>,
+    caller: Caller,
+    /// Ends when the connection must.
+    cut: Pin<Box<dyn Future<Output = ()> + Send>>,
+    is_cut: bool,
+    _seat: Seat,
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Caller;
+
+    fn connect_info(&self) -> Caller {
+        self.caller.clone()
+    }
+}
+
+impl Connection {
+    fn poll_cut(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        if self.is_cut || self.cut.as_mut().poll(context).is_ready() {
+            self.is_cut = true;
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        Ok(())
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.poll_cut(context)?;
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_cut(context)?;
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_cut(context)?;
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// Makes connections of what the socket brings.
+pub(super) struct Acceptor {
+    tls: TlsAcceptor,
+    judge: Arc<Judge>,
+    seats: Seats,
+    ready: mpsc::Sender<io::Result<Connection>>,
+}
+
+impl Acceptor {
+    /// Accepts from `listener` for as long as somebody takes what it returns.
+    pub(super) fn spawn(
+        listener: TcpListener,
+        config: Arc<ServerConfig>,
+        judge: Arc<Judge>,
+    ) -> mpsc::Receiver<io::Result<Connection>> {
+        let (ready, taken) = mpsc::channel(READY_MAX);
+        let acceptor = Arc::new(Self { tls: TlsAcceptor::from(config), judge, seats: Seats::default(), ready });
+        tokio::spawn(async move {
+            let closed = acceptor.ready.clone();
+            tokio::select! {
+                () = acceptor.run(listener) => {}
+                () = closed.closed() => {}
+            }
+        });
+        taken
+    }
+
+    async fn run(self: Arc<Self>, listener: TcpListener) {
+        let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+        // The semaphore is never closed, so this ends only with the task.
+        while let Ok(permit) = Arc::clone(&handshakes).acquire_owned().await {
+            let (tcp, address) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let acceptor = Arc::clone(&self);
+            tokio::spawn(async move {
+                let made = acceptor.handshake(tcp, address).await;
+                drop(permit);
+                match made {
+                    // If nobody takes it any more, the server is ending.
+                    Ok(connection) => drop(acceptor.ready.send(Ok(connection)).await),
+                    Err(error) => tracing::debug!(%address, %error, "no connection"),
+                }
+            });
+        }
+    }
+
+    async fn handshake(&self, tcp: TcpStream, address: SocketAddr) -> io::Result<Connection> {
+        tcp.set_nodelay(true)?;
+        let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.tls.accept(tcp)).await??;
+        let (_, session) = stream.get_ref();
+        if session.alpn_protocol() != Some(ALPN) {
+            return Err(io::Error::other("the client did not ask for HTTP/2"));
+        }
+        let standing = self.judge.judge(session.peer_certificates().unwrap_or_default()).unwrap_or_else(|refusal| {
+            tracing::warn!(%address, reason = why(&refusal), "refused a certificate");
+            Standing::Refused
+        });
+        let (name, seats_max) = match &standing {
+            Standing::Stranger | Standing::Refused => (String::new(), STRANGERS_MAX),
+            Standing::Known(certificate) => (certificate.peer.to_string(), CONNECTIONS_OF_PEER_MAX),
+        };
+        let seat = self.seats.take(name, seats_max).ok_or_else(|| io::Error::other("too many connections"))?;
+        let caller = Caller::new(address, standing);
+        Ok(Connection { stream, cut: self.cut(&caller), caller, is_cut: false, _seat: seat })
+    }
+
+    /// Ends when the connection of this caller must.
+    fn cut(&self, caller: &Caller) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let hung_up = caller.hung_up();
+        let Standing::Known(certificate) = &caller.standing else {
+            return Box::pin(async move {
+                tokio::select! {
+                    () = hung_up => {}
+                    () = tokio::time::sleep(STRANGER_LIFE) => {}
+                }
+            });
+        };
+        let (bad, peer) = (self.judge.until_bad(certificate), certificate.peer.to_string());
+        Box::pin(async move {
+            tokio::select! {
+                () = hung_up => {}
+                refusal = bad => tracing::warn!(peer, reason = why(&refusal), "cut a connection off"),
+            }
+        })
+    }
+}

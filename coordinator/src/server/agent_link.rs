@@ -1,0 +1,202 @@
+//! The agents' service: one stream per machine. Who speaks is known from the certificate alone. What is said becomes
+//! inputs of the engine, one after another; the answers come back through the sessions.
+
+use std::{pin::Pin, time::Duration};
+
+use futures_util::Stream;
+use muster_proto::{
+    convert::{Hello, WireError, as_line},
+    model::{Generation, HostFacts, ItemName, ItemStatus, MachineId, Seq},
+    wire::{
+        self, AgentMessage, CoordinatorMessage, agent_link_server::AgentLink, agent_message::Body,
+        coordinator_message::Body as Outbound,
+    },
+};
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{caller_of, sessions::Sessions};
+use crate::{
+    core::Input,
+    engine::{EngineError, EngineHandle},
+    pki::Role,
+};
+
+/// Time for an agent's first message.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+/// A stream is closed at so many messages that cannot be read.
+const MALFORMED_MAX: u32 = 3;
+/// Longest code and message of a refused assignment, and of an agent's own block.
+const REASON_BYTES_MAX: usize = 256;
+
+/// The service.
+pub(super) struct Link {
+    pub(super) engine: EngineHandle,
+    pub(super) sessions: Sessions,
+    /// How often an agent is to give a sign of life.
+    pub(super) heartbeat: Duration,
+}
+
+#[tonic::async_trait]
+impl AgentLink for Link {
+    type ConnectStream = Pin<Box<dyn Stream<Item = Result<CoordinatorMessage, Status>> + Send>>;
+
+    async fn connect(
+        &self,
+        request: Request<Streaming<AgentMessage>>,
+    ) -> Result<Response<Self::ConnectStream>, Status> {
+        let caller = caller_of(&request)?;
+        let Some(Role::Agent(id)) = caller.peer().map(|peer| peer.role.clone()) else {
+            return Err(Status::permission_denied("only an agent has a link"));
+        };
+        let mut inbound = request.into_inner();
+        let hello = tokio::time::timeout(HELLO_TIMEOUT, inbound.message())
+            .await
+            .map_err(|_| Status::deadline_exceeded("no Hello came"))??;
+        let Some(AgentMessage { body: Some(Body::Hello(hello)) }) = hello else {
+            return Err(Status::invalid_argument("the first message must be Hello"));
+        };
+        let hello = Box::new(Hello::try_from(hello)?);
+        let welcome = self.welcome(id)?;
+        let (session, outgoing) = self.sessions.open(id, caller);
+        self.sessions.send(id, Some(session), Outbound::Welcome(welcome));
+        let name = hello.name.clone();
+        let talk = Talk { engine: self.engine.clone(), sessions: self.sessions.clone(), id, session };
+        if let Err(error) = talk.engine.submit(Input::Hello { id, session, hello }).await {
+            let status = Status::from(error);
+            tracing::warn!(machine = %name, %id, %status, "refused a Hello");
+            talk.sessions.end(id, session, status.clone());
+            return Err(status);
+        }
+        tracing::info!(machine = %name, %id, session, "connected");
+        tokio::spawn(async move {
+            let end = talk.listen(inbound).await;
+            tracing::info!(machine = %name, %id, session, reason = end.message(), "stream ended");
+            talk.sessions.end(id, session, end);
+            // A coordinator that is ending has no use for it.
+            drop(talk.engine.notify(Input::Gone { id, session }).await);
+        });
+        Ok(Response::new(Box::pin(outgoing)))
+    }
+}
+
+impl Link {
+    fn welcome(&self, id: MachineId) -> Result<wire::Welcome, Status> {
+        let facts = self.engine.facts();
+        let spec = facts.by_id(id).map(|row| row.spec.clone());
+        let (cluster, machine_type, interface, cidr) = match spec {
+            Some(spec) => (
+                spec.cluster_name.to_string(),
+                spec.machine_type.to_string(),
+                spec.interface.unwrap_or_default(),
+                spec.cidr.unwrap_or_default(),
+            ),
+            // The core says what that means: a store that is older than the fleet.
+            None => Default::default(),
+        };
+        let heartbeat_interval_ms =
+            u64::try_from(self.heartbeat.as_millis()).map_err(|_| Status::internal("the heartbeat is out of range"))?;
+        Ok(wire::Welcome { epoch: facts.meta.epoch.0, heartbeat_interval_ms, cluster, machine_type, interface, cidr })
+    }
+}
+
+/// One stream's conversation after Hello.
+struct Talk {
+    engine: EngineHandle,
+    sessions: Sessions,
+    id: MachineId,
+    session: u64,
+}
+
+impl Talk {
+    /// Listens until the stream ends, and returns why it did.
+    async fn listen(&self, mut inbound: Streaming<AgentMessage>) -> Status {
+        let mut malformed = 0;
+        while self.sessions.is_current(self.id, self.session) {
+            let message = match inbound.message().await {
+                Ok(Some(message)) => message,
+                Ok(None) => return Status::ok("the agent closed it"),
+                Err(status) => return status,
+            };
+            match self.take(message).await {
+                Ok(()) => {}
+                Err(Trouble::Malformed(error)) => {
+                    malformed += 1;
+                    tracing::warn!(machine = %self.id, %error, "a message cannot be read");
+                    if malformed >= MALFORMED_MAX {
+                        return error.into();
+                    }
+                }
+                Err(Trouble::Engine(error)) => return error.into(),
+            }
+        }
+        Status::aborted("SessionReplaced: a newer stream of this machine took over")
+    }
+
+    async fn take(&self, message: AgentMessage) -> Result<(), Trouble> {
+        let (id, session) = (self.id, self.session);
+        let body = message.body.ok_or(WireError { field: "message.body", problem: "missing or unknown" })?;
+        match body {
+            Body::Hello(_) => {
+                return Err(WireError { field: "hello", problem: "a stream has one Hello, its first message" }.into());
+            }
+            Body::Heartbeat(_) => self.engine.notify(Input::Heard { id }).await?,
+            Body::Status(event) => {
+                let status = event.status.ok_or(WireError { field: "status.status", problem: "missing" })?;
+                let status = Box::new(ItemStatus::try_from(status)?);
+                self.engine.submit(Input::Status { id, session, seq: Seq(event.seq), status }).await?;
+            }
+            Body::Facts(facts) => {
+                let facts = Box::new(HostFacts::try_from(facts)?);
+                self.engine.submit(Input::HostChanged { id, facts }).await?;
+            }
+            Body::Answer(answer) => {
+                let refused = (!answer.accepted).then(|| reason(&answer.code, &answer.message));
+                let generation = Generation(answer.generation);
+                self.engine.submit(Input::Answer { id, generation, refused }).await?;
+            }
+            Body::Log(chunk) => self.sessions.log_came(id, chunk),
+            Body::Progress(progress) => {
+                let item = ItemName::new(progress.item)
+                    .map_err(|_| WireError { field: "progress.item", problem: "not a DNS-1123 label" })?;
+                let (done, total, rate) = (progress.done_bytes, progress.total_bytes, progress.bytes_per_second);
+                self.engine.notify(Input::Progress { id, item, done, total, rate }).await?;
+            }
+            Body::Blocked(blocked) => {
+                let some = !blocked.reason.is_empty();
+                let blocked = some.then(|| (short(&blocked.reason), short(&blocked.message)));
+                self.engine.submit(Input::AgentBlocked { id, blocked }).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+enum Trouble {
+    Malformed(WireError),
+    Engine(EngineError),
+}
+
+impl From<WireError> for Trouble {
+    fn from(error: WireError) -> Self {
+        Self::Malformed(error)
+    }
+}
+
+impl From<EngineError> for Trouble {
+    fn from(error: EngineError) -> Self {
+        Self::Engine(error)
+    }
+}
+
+fn reason(code: &str, message: &str) -> String {
+    format!("{}: {}", short(code), short(message))
+}
+
+/// One line of at most [`REASON_BYTES_MAX`] bytes.
+fn short(text: &str) -> String {
+    let mut line = as_line(text);
+    while line.len() > REASON_BYTES_MAX {
+        line.pop();
+    }
+    line
+}

@@ -1,0 +1,215 @@
+//! Who may call what: one table, and what is not in it is denied. It stands before every service. What a service does
+//! for a caller that may call it (which machine, which cluster) is the service's own affair.
+
+use std::{
+    future::{Ready, ready},
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use futures_util::future::Either;
+use tonic::{Status, body::Body};
+use tower::{Layer, Service};
+
+use super::judge::{Caller, Judge, Standing};
+use crate::pki::Role;
+
+/// A sort of caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sort {
+    /// Without a certificate.
+    Nobody,
+    Agent,
+    Viewer,
+    Operator,
+    Controller,
+}
+
+use Sort::{Agent, Controller, Nobody, Operator, Viewer};
+
+/// Every method that can be called, and by whom.
+const TABLE: &[(&str, &[Sort])] = &[
+    ("/muster.v1.Enrollment/Enroll", &[Nobody]),
+    ("/muster.v1.Enrollment/RenewExpired", &[Nobody]),
+    ("/muster.v1.Enrollment/Renew", &[Agent]),
+    ("/muster.v1.AgentLink/Connect", &[Agent]),
+    ("/muster.v1.Fleet/Version", &[Viewer, Operator, Controller]),
+    ("/muster.v1.Fleet/Get", &[Viewer, Operator]),
+    ("/muster.v1.Fleet/Watch", &[Viewer, Operator]),
+    ("/muster.v1.Fleet/Plan", &[Viewer, Operator]),
+    ("/muster.v1.Fleet/Logs", &[Viewer, Operator]),
+    ("/muster.v1.Fleet/Apply", &[Operator]),
+    ("/muster.v1.Fleet/Deploy", &[Operator]),
+    ("/muster.v1.Fleet/Retry", &[Operator]),
+    ("/muster.v1.Fleet/Skip", &[Operator]),
+    ("/muster.v1.Fleet/Accept", &[Operator]),
+    ("/muster.v1.Fleet/Annotate", &[Operator]),
+    ("/muster.v1.Fleet/CreateToken", &[Operator]),
+    ("/muster.v1.Fleet/RevokeToken", &[Operator]),
+    ("/muster.v1.Fleet/RevokeMachine", &[Operator]),
+    ("/muster.v1.Fleet/ReplaceMachine", &[Operator]),
+];
+
+/// What a caller is told whose certificate says nothing to us. The reason is in our log only.
+pub(super) const NOT_ACCEPTED: &str = "these credentials are not accepted";
+/// What a caller without a certificate is told.
+const NO_CREDENTIALS: &str = "this takes credentials; none were shown";
+/// What a caller is told that is known and may not.
+const NOT_ALLOWED: &str = "these credentials do not allow this";
+
+fn sort(standing: &Standing) -> Option<Sort> {
+    match standing {
+        Standing::Stranger => Some(Nobody),
+        Standing::Refused => None,
+        Standing::Known(certificate) => match &certificate.peer.role {
+            Role::Agent(_) => Some(Agent),
+            Role::Operator(_) => Some(Operator),
+            Role::Viewer(_) => Some(Viewer),
+            Role::Controller(_) => Some(Controller),
+            Role::Coordinator => None,
+        },
+    }
+}
+
+/// May a caller of this sort call this method?
+fn decide(sort: Option<Sort>, method: &str) -> Result<(), Status> {
+    let sort = sort.ok_or_else(|| Status::unauthenticated(NOT_ACCEPTED))?;
+    let allowed = TABLE.iter().find(|(name, _)| *name == method).is_some_and(|(_, sorts)| sorts.contains(&sort));
+    match sort {
+        _ if allowed => Ok(()),
+        Nobody => Err(Status::unauthenticated(NO_CREDENTIALS)),
+        Agent | Viewer | Operator | Controller => Err(Status::permission_denied(NOT_ALLOWED)),
+    }
+}
+
+fn judge_request<B>(judge: &Judge, request: &http::Request<B>) -> Result<(), Status> {
+    // Without a caller there is no connection of ours behind it.
+    let Some(caller) = request.extensions().get::<Caller>() else { return Err(Status::unauthenticated(NOT_ACCEPTED)) };
+    if let Standing::Known(certificate) = &caller.standing
+        && judge.still_good(certificate).is_err()
+    {
+        return Err(Status::unauthenticated(NOT_ACCEPTED));
+    }
+    decide(sort(&caller.standing), request.uri().path()).inspect_err(|status| {
+        let peer = caller.peer().map(ToString::to_string).unwrap_or_default();
+        tracing::warn!(address = %caller.address, peer, method = request.uri().path(), code = ?status.code(), "denied");
+    })
+}
+
+/// Puts the table before a service.
+#[derive(Clone)]
+pub(super) struct Authorize(pub(super) Arc<Judge>);
+
+impl<S> Layer<S> for Authorize {
+    type Service = Authorized<S>;
+
+    fn layer(&self, inner: S) -> Authorized<S> {
+        Authorized { judge: Arc::clone(&self.0), inner }
+    }
+}
+
+/// A service behind the table.
+#[derive(Clone)]
+pub(super) struct Authorized<S> {
+    judge: Arc<Judge>,
+    inner: S,
+}
+
+impl<S, B> Service<http::Request<B>> for Authorized<S>
+where
+    S: Service<http::Request<B>, Response = http::Response<Body>>,
+{
+    type Response = http::Response<Body>;
+    type Error = S::Error;
+    type Future = Either<Ready<Result<Self::Response, S::Error>>, S::Future>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        match judge_request(&self.judge, &request) {
+            Ok(()) => Either::Right(self.inner.call(request)),
+            Err(status) => Either::Left(ready(Ok(status.into_http()))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Every method of every service, taken from the protos.
+    fn methods() -> Vec<String> {
+        let mut methods = Vec::new();
+        for proto in [
+            include_str!("../../../proto/muster/v1/enrollment.proto"),
+            include_str!("../../../proto/muster/v1/agent_link.proto"),
+            include_str!("../../../proto/muster/v1/fleet.proto"),
+        ] {
+            let mut service = "";
+            for line in proto.lines().map(str::trim) {
+                if let Some(rest) = line.strip_prefix("service ") {
+                    service = rest.split_whitespace().next().expect("a name");
+                } else if let Some(rest) = line.strip_prefix("rpc ") {
+                    let name = rest.split('(').next().expect("a name").trim();
+                    methods.push(format!("/muster.v1.{service}/{name}"));
+                }
+            }
+        }
+        methods
+    }
+
+    #[test]
+    fn the_table_has_every_method_once() {
+        let methods = methods();
+        assert!(methods.len() >= 19, "{methods:?}");
+        let named: BTreeSet<_> = TABLE.iter().map(|(method, _)| (*method).to_owned()).collect();
+        assert_eq!(named.len(), TABLE.len(), "a method twice");
+        assert_eq!(named, methods.into_iter().collect());
+    }
+
+    /// The rules of reliability.md, said a second time in another way.
+    #[test]
+    fn every_method_for_every_sort_of_caller() {
+        let reads = ["Get", "Watch", "Plan", "Logs"];
+        for method in methods() {
+            let (service, name) = method.trim_start_matches("/muster.v1.").split_once('/').expect("a method");
+            for sort in [None, Some(Nobody), Some(Agent), Some(Viewer), Some(Operator), Some(Controller)] {
+                let expected = match (sort, service) {
+                    (Some(Nobody), "Enrollment") => name != "Renew",
+                    (Some(Agent), "Enrollment") => name == "Renew",
+                    (Some(Agent), "AgentLink") => true,
+                    (Some(Operator), "Fleet") => true,
+                    (Some(Viewer), "Fleet") => name == "Version" || reads.contains(&name),
+                    (Some(Controller), "Fleet") => name == "Version",
+                    _ => false,
+                };
+                assert_eq!(decide(sort, &method).is_ok(), expected, "{sort:?} {method}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_in_the_table_is_denied() {
+        for method in ["", "/", "/muster.v1.Fleet/Drop", "/muster.v1.Fleet/Get/", "/muster.v1.fleet/get", "*"] {
+            for sort in [None, Some(Nobody), Some(Agent), Some(Viewer), Some(Operator), Some(Controller)] {
+                assert!(decide(sort, method).is_err(), "{sort:?} {method}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_refused_caller_gets_one_answer() {
+        let answers: BTreeSet<_> = methods()
+            .iter()
+            .map(|method| decide(None, method).expect_err("refused"))
+            .map(|status| format!("{:?} {}", status.code(), status.message()))
+            .collect();
+        assert_eq!(answers.len(), 1, "{answers:?}");
+        assert_eq!(decide(Some(Nobody), "/muster.v1.Fleet/Get").expect_err("no").code(), tonic::Code::Unauthenticated);
+        assert_eq!(decide(Some(Agent), "/muster.v1.Fleet/Get").expect_err("no").code(), tonic::Code::PermissionDenied);
+    }
+}

@@ -1,0 +1,153 @@
+//! How a machine gets and keeps its identity. The names in a certificate are ours; of what the machine sends only the
+//! public key is used, once it has proved that it has the key.
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use muster_proto::{
+    convert::as_line,
+    model::{ItemHash, MachineId, MachineName, MachineSpec},
+    wire::{Credentials, EnrollRequest, RenewExpiredRequest, RenewRequest, enrollment_server::Enrollment as Service},
+};
+use rustls::pki_types::{CertificateDer, pem::PemObject};
+use tonic::{Request, Response, Status};
+use uuid::Uuid;
+
+use super::{authz::NOT_ACCEPTED, caller_of, guesses::Guesses, judge::Judge, status::TOKEN_REFUSED};
+use crate::{
+    core::{Enroll, Input, Refusal, Reply},
+    engine::{EngineError, EngineHandle},
+    pki::{Ca, Certificate, Peer, RequestError, Role, Token, Validity, public_key, signed_by},
+};
+
+/// What stands before the request in the message that an expired key signs.
+const RENEW_PURPOSE: &[u8] = b"muster-renew-v1";
+
+/// The service.
+pub(super) struct Enrollment {
+    pub(super) engine: EngineHandle,
+    pub(super) ca: Arc<Ca>,
+    pub(super) judge: Arc<Judge>,
+    /// Life of an agent's certificate.
+    pub(super) lifetime: Duration,
+    pub(super) guesses: Guesses,
+}
+
+impl From<RequestError> for Status {
+    fn from(error: RequestError) -> Self {
+        Self::invalid_argument(error.to_string())
+    }
+}
+
+#[tonic::async_trait]
+impl Service for Enrollment {
+    async fn enroll(&self, request: Request<EnrollRequest>) -> Result<Response<Credentials>, Status> {
+        let address = caller_of(&request)?.address.ip();
+        let request = request.into_inner();
+        let token = self.good_token(address, &request.token)?;
+        let name =
+            MachineName::new(request.name).map_err(|error| Status::invalid_argument(format!("name: {error}")))?;
+        // Before the token is used up: a request that cannot be signed must not cost one.
+        public_key(&request.csr_der)?;
+        let enroll = Enroll {
+            token_id: token.id.clone(),
+            secret_sha256: ItemHash(*token.secret_sha256()),
+            name: name.clone(),
+            new_id: MachineId(Uuid::new_v4()),
+            agent_version: as_line(&request.agent_version),
+        };
+        match self.engine.submit(Input::Enroll(enroll)).await {
+            Ok(Reply::Enrolled { id, .. }) => {
+                tracing::info!(machine = %name, %id, token = token.id, %address, "enrolled");
+                self.credentials(id, &request.csr_der)
+            }
+            Ok(Reply::Ok | Reply::Done(_) | Reply::Token { .. }) => Err(Status::internal("no identity was given")),
+            Err(EngineError::Refused(Refusal::Token { detail })) => Err(self.wrong(address, &detail)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn renew(&self, request: Request<RenewRequest>) -> Result<Response<Credentials>, Status> {
+        let caller = caller_of(&request)?;
+        let Some(Role::Agent(id)) = caller.peer().map(|peer| peer.role.clone()) else {
+            return Err(Status::permission_denied("only an agent renews here"));
+        };
+        self.credentials(id, &request.get_ref().csr_der)
+    }
+
+    async fn renew_expired(&self, request: Request<RenewExpiredRequest>) -> Result<Response<Credentials>, Status> {
+        let address = caller_of(&request)?.address.ip();
+        if !self.guesses.may_try(address, self.engine.now().mono_ms) {
+            return Err(Status::unauthenticated(NOT_ACCEPTED));
+        }
+        let request = request.into_inner();
+        let id = self.expired(&request).map_err(|reason| {
+            self.guesses.was_wrong(address, self.engine.now().mono_ms);
+            tracing::warn!(%address, reason, "refused to renew an expired certificate");
+            Status::unauthenticated(NOT_ACCEPTED)
+        })?;
+        tracing::info!(machine = %id, %address, "renews an expired certificate");
+        self.credentials(id, &request.csr_der)
+    }
+}
+
+impl Enrollment {
+    /// The token, if its secret is right. Whether it is good for this machine is for the core to say.
+    fn good_token(&self, address: IpAddr, text: &str) -> Result<Token, Status> {
+        if !self.guesses.may_try(address, self.engine.now().mono_ms) {
+            tracing::warn!(%address, "too many wrong join tokens; not looked at");
+            return Err(Status::unauthenticated(TOKEN_REFUSED));
+        }
+        let token = Token::parse(text).ok_or_else(|| self.wrong(address, "not a token"))?;
+        let known = self.engine.facts().tokens.get(&token.id).map(|row| row.secret_sha256.0);
+        // An unknown id takes as long as a known one.
+        let right = token.opens(&known.unwrap_or_default()) && known.is_some();
+        if right { Ok(token) } else { Err(self.wrong(address, "unknown id or wrong secret")) }
+    }
+
+    fn wrong(&self, address: IpAddr, detail: &str) -> Status {
+        self.guesses.was_wrong(address, self.engine.now().mono_ms);
+        tracing::warn!(%address, detail, "refused a join token");
+        Status::unauthenticated(TOKEN_REFUSED)
+    }
+
+    /// Whose the expired certificate is, if it is one of ours and the request is signed with its key.
+    fn expired(&self, request: &RenewExpiredRequest) -> Result<MachineId, String> {
+        let der = CertificateDer::from(request.certificate_der.as_slice());
+        let certificate = self.judge.judge_expired(&der).map_err(|refusal| super::judge::why(&refusal))?;
+        let Role::Agent(id) = certificate.peer.role else { return Err("not an agent's certificate".to_owned()) };
+        let message = [RENEW_PURPOSE, &request.csr_der].concat();
+        if !signed_by(&certificate.public_key, &message, &request.signature) {
+            return Err(format!("agent/{id}: not signed with the certificate's key"));
+        }
+        if self.engine.facts().by_id(id).is_none() {
+            return Err(format!("agent/{id}: no machine has this identity"));
+        }
+        Ok(id)
+    }
+
+    fn credentials(&self, id: MachineId, csr_der: &[u8]) -> Result<Response<Credentials>, Status> {
+        let key = public_key(csr_der)?;
+        let Some(MachineSpec { cluster_name, machine_type, .. }) =
+            self.engine.facts().by_id(id).map(|row| row.spec.clone())
+        else {
+            let message = "UnknownMachine: no machine has this identity; `musterctl get machines` shows whom the \
+                           coordinator knows";
+            return Err(Status::failed_precondition(message));
+        };
+        let now_ms = self.engine.now().wall_ms;
+        let certificate_pem = self.ca.sign(&Peer::agent(id), &key, Validity::from(now_ms, self.lifetime))?;
+        let signed = CertificateDer::from_pem_slice(certificate_pem.as_bytes())
+            .map_err(|error| super::status::internal(&error))?;
+        let signed =
+            Certificate::read(self.ca.trust_domain(), &signed).map_err(|error| super::status::internal(&error))?;
+        Ok(Response::new(Credentials {
+            machine_id: id.to_string(),
+            certificate_pem,
+            ca_pem: self.ca.pem().to_owned(),
+            not_after_ms: signed.not_after_ms,
+            server_time_ms: now_ms,
+            cluster: cluster_name.to_string(),
+            machine_type: machine_type.to_string(),
+        }))
+    }
+}

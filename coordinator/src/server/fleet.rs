@@ -1,0 +1,296 @@
+//! The operators' service. It checks words and who may touch what, and asks the engine; the documents come from the
+//! facts as last committed.
+
+use std::{pin::Pin, sync::Arc};
+
+use futures_util::Stream;
+use muster_proto::{
+    VERSION,
+    model::{ClusterName, ItemHash, ItemName, MachineName, MachineType},
+    wire::{self, ActionResponse, fleet_server::Fleet as Service},
+};
+use tonic::{Request, Response, Status};
+
+use super::{
+    caller_of,
+    reader::{self, Reader},
+    sessions::Sessions,
+};
+use crate::{
+    core::{Input, Reply, Request as Wish},
+    documents,
+    engine::EngineHandle,
+    facts::Facts,
+    manifest::{self, Fault, Manifest, Source},
+    pki::{Ca, NewToken, Peer},
+};
+
+/// Longest name of a token, a kind, an annotation.
+const WORD_BYTES_MAX: usize = 253;
+/// Longest value of an annotation.
+const ANNOTATION_BYTES_MAX: usize = 4096;
+
+/// A stream of answers.
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// The service.
+pub(super) struct Fleet {
+    pub(super) engine: EngineHandle,
+    pub(super) sessions: Sessions,
+    pub(super) ca: Arc<Ca>,
+}
+
+#[tonic::async_trait]
+impl Service for Fleet {
+    type WatchStream = Answers<wire::WatchEvent>;
+    type LogsStream = Answers<wire::LogsResponse>;
+
+    async fn version(&self, _: Request<wire::VersionRequest>) -> Result<Response<wire::VersionResponse>, Status> {
+        Ok(Response::new(wire::VersionResponse {
+            version: VERSION.to_owned(),
+            epoch: self.engine.facts().meta.epoch.0,
+            trust_domain: self.ca.trust_domain().to_string(),
+            server_time_ms: self.engine.now().wall_ms,
+        }))
+    }
+
+    async fn get(&self, request: Request<wire::GetRequest>) -> Result<Response<wire::GetResponse>, Status> {
+        let (peer, request) = known(request)?;
+        let reader = Reader::new(&self.engine, peer, request)?;
+        let items = reader.read(&self.engine.facts())?;
+        if let Some(name) = reader.name().filter(|_| items.is_empty()) {
+            return Err(Status::not_found(format!("there is no {} {name}", reader.kind())));
+        }
+        Ok(Response::new(wire::GetResponse { items }))
+    }
+
+    async fn watch(&self, request: Request<wire::GetRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let (peer, request) = known(request)?;
+        let reader = Reader::new(&self.engine, peer, request)?;
+        Ok(Response::new(Box::pin(reader::watch(reader, self.engine.watch()))))
+    }
+
+    async fn plan(&self, request: Request<wire::PlanRequest>) -> Result<Response<wire::PlanResponse>, Status> {
+        let (peer, request) = known(request)?;
+        let cluster = cluster_name(request.cluster)?;
+        may_touch(&peer, &cluster)?;
+        let facts = self.engine.facts();
+        let plan = documents::plan(&facts, &cluster, self.engine.limits(), self.engine.now())
+            .ok_or_else(|| Status::not_found(format!("there is no cluster {cluster}")))?;
+        let json = serde_json::to_vec(&plan).map_err(|error| super::status::internal(&error))?;
+        Ok(Response::new(wire::PlanResponse { json }))
+    }
+
+    async fn logs(&self, request: Request<wire::LogsRequest>) -> Result<Response<Self::LogsStream>, Status> {
+        let (peer, request) = known(request)?;
+        let machine = self.machine(&peer, request.machine)?;
+        let item = item_name(request.item)?.map(String::from).unwrap_or_default();
+        let id = self.engine.facts().machines.get(&machine).and_then(|row| row.id);
+        let id = id.ok_or_else(|| Status::failed_precondition(format!("NotEnrolled: {machine} has no agent yet")))?;
+        Ok(Response::new(Box::pin(self.sessions.request_log(id, item, request.follow)?)))
+    }
+
+    async fn apply(&self, request: Request<wire::ApplyRequest>) -> Result<Response<wire::ApplyResponse>, Status> {
+        let (peer, request) = known(request)?;
+        let facts = self.engine.facts();
+        let manifest = match parse(request.files, &facts).await? {
+            Ok(manifest) => manifest,
+            Err(faults) => {
+                let faults = faults.into_iter().map(wire_fault).collect();
+                return Ok(Response::new(wire::ApplyResponse { changes: Vec::new(), faults }));
+            }
+        };
+        let of_machines = manifest.machines.iter().flat_map(|(name, (spec, _))| {
+            let before = facts.machines.get(name).map(|row| &row.spec.cluster_name);
+            std::iter::once(&spec.cluster_name).chain(before)
+        });
+        for cluster in manifest.clusters.keys().chain(of_machines) {
+            may_touch(&peer, cluster)?;
+        }
+        let (clusters, machines) = (manifest.clusters, manifest.machines);
+        let wish = Wish::Apply { clusters, machines, dry_run: request.dry_run };
+        let changes = self.act(&peer, wish).await?.into_inner().lines;
+        Ok(Response::new(wire::ApplyResponse { changes, faults: Vec::new() }))
+    }
+
+    async fn deploy(&self, request: Request<wire::DeployRequest>) -> Result<Response<ActionResponse>, Status> {
+        let (peer, request) = known(request)?;
+        let cluster = cluster_name(request.cluster)?;
+        may_touch(&peer, &cluster)?;
+        self.act(&peer, Wish::Deploy { cluster }).await
+    }
+
+    async fn retry(&self, request: Request<wire::ItemRequest>) -> Result<Response<ActionResponse>, Status> {
+        let (peer, machine, item) = self.item(request)?;
+        self.act(&peer, Wish::Retry { machine, item }).await
+    }
+
+    async fn skip(&self, request: Request<wire::ItemRequest>) -> Result<Response<ActionResponse>, Status> {
+        let (peer, machine, item) = self.item(request)?;
+        self.act(&peer, Wish::Skip { machine, item }).await
+    }
+
+    async fn accept(&self, request: Request<wire::ItemRequest>) -> Result<Response<ActionResponse>, Status> {
+        let (peer, machine, item) = self.item(request)?;
+        self.act(&peer, Wish::Accept { machine, item }).await
+    }
+
+    async fn annotate(&self, request: Request<wire::AnnotateRequest>) -> Result<Response<ActionResponse>, Status> {
+        let (peer, request) = known(request)?;
+        for (name, value) in &request.set {
+            annotation(name, value)?;
+        }
+        let (set, remove) = (request.set, request.remove);
+        let wish = match request.kind.as_str() {
+            "machine" => Wish::AnnotateMachine { machine: self.machine(&peer, request.name)?, set, remove },
+            "cluster" => {
+                let cluster = cluster_name(request.name)?;
+                may_touch(&peer, &cluster)?;
+                Wish::AnnotateCluster { cluster, set, remove }
+            }
+            _ => return Err(Status::invalid_argument("kind: expected cluster or machine")),
+        };
+        self.act(&peer, wish).await
+    }
+
+    async fn create_token(
+        &self,
+        request: Request<wire::CreateTokenRequest>,
+    ) -> Result<Response<wire::CreateTokenResponse>, Status> {
+        let (peer, request) = known(request)?;
+        let cluster = cluster_name(request.cluster)?;
+        may_touch(&peer, &cluster)?;
+        let machine_type: MachineType =
+            request.machine_type.parse().map_err(|error| Status::invalid_argument(format!("machine type: {error}")))?;
+        let machine = (!request.machine.is_empty()).then(|| machine_name(request.machine)).transpose()?;
+        let new = NewToken::make(&self.ca.pin())?;
+        let wish = Wish::CreateToken {
+            id: new.id.clone(),
+            secret_sha256: ItemHash(new.secret_sha256),
+            cluster,
+            machine_type,
+            machine,
+            ttl_ms: Some(request.ttl_ms).filter(|ms| *ms != 0),
+            uses: Some(request.uses).filter(|uses| *uses != 0),
+        };
+        match self.engine.submit(Input::Operator { actor: peer.to_string(), request: wish }).await? {
+            Reply::Token { expires_at_ms } => {
+                Ok(Response::new(wire::CreateTokenResponse { token: new.text, id: new.id, expires_at_ms }))
+            }
+            Reply::Ok | Reply::Done(_) | Reply::Enrolled { .. } => Err(Status::internal("no token was recorded")),
+        }
+    }
+
+    async fn revoke_token(
+        &self,
+        request: Request<wire::RevokeTokenRequest>,
+    ) -> Result<Response<ActionResponse>, Status> {
+        let (peer, request) = known(request)?;
+        let id = word("id", request.id)?;
+        if let Some(row) = self.engine.facts().tokens.get(&id) {
+            may_touch(&peer, &row.cluster)?;
+        }
+        self.act(&peer, Wish::RevokeToken { id }).await
+    }
+
+    async fn revoke_machine(&self, request: Request<wire::MachineRequest>) -> Result<Response<ActionResponse>, Status> {
+        let (peer, request) = known(request)?;
+        let machine = self.machine(&peer, request.machine)?;
+        self.act(&peer, Wish::RevokeMachine { machine }).await
+    }
+
+    async fn replace_machine(
+        &self,
+        request: Request<wire::MachineRequest>,
+    ) -> Result<Response<ActionResponse>, Status> {
+        let (peer, request) = known(request)?;
+        let machine = self.machine(&peer, request.machine)?;
+        self.act(&peer, Wish::ReplaceMachine { machine }).await
+    }
+}
+
+impl Fleet {
+    async fn act(&self, peer: &Peer, request: Wish) -> Result<Response<ActionResponse>, Status> {
+        match self.engine.submit(Input::Operator { actor: peer.to_string(), request }).await? {
+            Reply::Done(lines) => Ok(Response::new(ActionResponse { lines })),
+            Reply::Ok | Reply::Token { .. } | Reply::Enrolled { .. } => {
+                Ok(Response::new(ActionResponse { lines: Vec::new() }))
+            }
+        }
+    }
+
+    /// A machine that the peer may touch, or that does not exist: then the core says which names are near.
+    fn machine(&self, peer: &Peer, name: String) -> Result<MachineName, Status> {
+        let name = machine_name(name)?;
+        match self.engine.facts().machines.get(&name) {
+            Some(row) => may_touch(peer, &row.spec.cluster_name)?,
+            None if peer.clusters.is_some() => return Err(Status::not_found(format!("there is no machine {name}"))),
+            None => {}
+        }
+        Ok(name)
+    }
+
+    fn item(&self, request: Request<wire::ItemRequest>) -> Result<(Peer, MachineName, Option<ItemName>), Status> {
+        let (peer, request) = known(request)?;
+        let machine = self.machine(&peer, request.machine)?;
+        Ok((peer, machine, item_name(request.item)?))
+    }
+}
+
+/// Parses manifests, beside the calls of others: 4 MiB of YAML take a while.
+async fn parse(files: Vec<wire::ManifestFile>, facts: &Facts) -> Result<Result<Manifest, Vec<Fault>>, Status> {
+    let known = facts.clusters.keys().filter_map(|name| Some((name.clone(), (**facts.spec(name)?).clone()))).collect();
+    let parsed = tokio::task::spawn_blocking(move || {
+        let sources: Vec<_> = files.iter().map(|file| Source { name: &file.name, text: &file.text }).collect();
+        manifest::parse(&sources, &known)
+    });
+    parsed.await.map_err(|error| super::status::internal(&error))
+}
+
+fn wire_fault(fault: Fault) -> wire::Fault {
+    let Fault { file, line, column, path, problem, expected, nearest } = fault;
+    wire::Fault { file, line, column, path, problem, expected, nearest }
+}
+
+/// The caller and what it asks. The table in `authz.rs` lets nobody through who is not known.
+fn known<T>(request: Request<T>) -> Result<(Peer, T), Status> {
+    let caller = caller_of(&request)?;
+    let peer = caller.peer().ok_or_else(|| Status::unauthenticated("this takes credentials"))?;
+    Ok((peer.clone(), request.into_inner()))
+}
+
+fn may_touch(peer: &Peer, cluster: &ClusterName) -> Result<(), Status> {
+    if peer.may_touch(cluster) {
+        return Ok(());
+    }
+    Err(Status::permission_denied(format!("these credentials are not for cluster {cluster}")))
+}
+
+fn cluster_name(name: String) -> Result<ClusterName, Status> {
+    ClusterName::new(name).map_err(|error| Status::invalid_argument(format!("cluster: {error}")))
+}
+
+fn machine_name(name: String) -> Result<MachineName, Status> {
+    MachineName::new(name).map_err(|error| Status::invalid_argument(format!("machine: {error}")))
+}
+
+fn item_name(name: String) -> Result<Option<ItemName>, Status> {
+    let named = (!name.is_empty()).then(|| ItemName::new(name)).transpose();
+    named.map_err(|error| Status::invalid_argument(format!("item: {error}")))
+}
+
+fn word(what: &'static str, text: String) -> Result<String, Status> {
+    if text.len() > WORD_BYTES_MAX || text.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Err(Status::invalid_argument(format!("{what}: expected a word of at most {WORD_BYTES_MAX} bytes")));
+    }
+    Ok(text)
+}
+
+fn annotation(name: &str, value: &str) -> Result<(), Status> {
+    word("annotation", name.to_owned())?;
+    if value.len() > ANNOTATION_BYTES_MAX || value.chars().any(char::is_control) {
+        let message = format!("annotation {name}: a value has at most {ANNOTATION_BYTES_MAX} bytes on one line");
+        return Err(Status::invalid_argument(message));
+    }
+    Ok(())
+}

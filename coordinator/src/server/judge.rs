@@ -1,0 +1,192 @@
+//! Who is at the other end of a connection. Judged by the CA, the coordinator's own clock, the role in the certificate
+//! and the record of denied identities: once when the connection stands, and again for each request.
+
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
+
+use muster_proto::{model::MachineId, tls::provider};
+use rustls::{
+    RootCertStore,
+    pki_types::{CertificateDer, UnixTime},
+    server::{WebPkiClientVerifier, danger::ClientCertVerifier},
+};
+use tokio::sync::{Notify, watch};
+
+use super::WallClock;
+use crate::pki::{Ca, Certificate, CertificateError, Peer, PkiError, Role, TrustDomain};
+
+/// Identities that are refused though their certificates have not expired; the newest value.
+pub type Denied = watch::Receiver<Arc<BTreeSet<MachineId>>>;
+
+/// A certificate can be renewed for so long after it ran out.
+const GRACE_MS: u64 = 7 * 24 * 3600 * 1000;
+
+/// Who calls. Every request carries it, put there by the connection and by nothing else.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// Where the connection comes from.
+    pub address: SocketAddr,
+    /// What it proved to be.
+    pub standing: Standing,
+    cut: Arc<Notify>,
+}
+
+/// What a connection proved to be.
+#[derive(Clone, Debug)]
+pub enum Standing {
+    /// It showed no certificate.
+    Stranger,
+    /// It showed one that says nothing to us. It gets one constant answer.
+    Refused,
+    /// It is who its certificate says.
+    Known(Arc<Certificate>),
+}
+
+impl Caller {
+    /// The caller at the other end of a new connection.
+    pub(super) fn new(address: SocketAddr, standing: Standing) -> Self {
+        Self { address, standing, cut: Arc::default() }
+    }
+
+    /// Cuts its connection, with everything on it.
+    pub(super) fn hang_up(&self) {
+        self.cut.notify_one();
+    }
+
+    /// Ends when somebody hangs up.
+    pub(super) fn hung_up(&self) -> impl Future<Output = ()> + Send + use<> {
+        let cut = Arc::clone(&self.cut);
+        async move { cut.notified().await }
+    }
+
+    #[cfg(test)]
+    pub(super) fn nobody() -> Self {
+        Self::new(SocketAddr::from(([127, 0, 0, 1], 1)), Standing::Stranger)
+    }
+
+    /// The peer, if it is known.
+    #[must_use]
+    pub fn peer(&self) -> Option<&Peer> {
+        match &self.standing {
+            Standing::Known(certificate) => Some(&certificate.peer),
+            Standing::Stranger | Standing::Refused => None,
+        }
+    }
+}
+
+/// Why a certificate says nothing to us. For our log; the peer is not told.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// Not signed by our CA for a client, or out of date.
+    #[error("the certificate is not one of ours, or out of date")]
+    Chain(#[source] rustls::Error),
+    /// It names nobody we know.
+    #[error(transparent)]
+    Names(#[from] CertificateError),
+    /// It names the coordinator.
+    #[error("a client cannot be the coordinator")]
+    Coordinator,
+    /// Its time has passed while the connection stood.
+    #[error("the certificate has expired")]
+    Expired,
+    /// An operator took it back.
+    #[error("the identity is revoked")]
+    Denied,
+}
+
+/// Judges certificates.
+pub struct Judge {
+    chain: Arc<dyn ClientCertVerifier>,
+    trust_domain: TrustDomain,
+    clock: WallClock,
+    denied: Denied,
+}
+
+impl Judge {
+    /// A judge for the clients of `ca`.
+    ///
+    /// # Errors
+    /// [`PkiError::Tls`], [`PkiError::Damaged`] if the CA's certificate cannot be used.
+    pub fn new(ca: &Ca, clock: WallClock, denied: Denied) -> Result<Self, PkiError> {
+        let mut roots = RootCertStore::empty();
+        roots.add(ca.certificate().clone()).map_err(PkiError::Tls)?;
+        let chain = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
+            .build()
+            .map_err(|_| PkiError::Damaged { problem: "its certificate verifies nothing" })?;
+        Ok(Self { chain, trust_domain: ca.trust_domain().clone(), clock, denied })
+    }
+
+    /// What a client that showed `certificates` in its handshake is.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn judge(&self, certificates: &[CertificateDer<'_>]) -> Result<Standing, Refusal> {
+        let Some((leaf, between)) = certificates.split_first() else { return Ok(Standing::Stranger) };
+        let now = UnixTime::since_unix_epoch(Duration::from_millis((self.clock)()));
+        self.chain.verify_client_cert(leaf, between, now).map_err(Refusal::Chain)?;
+        let certificate = Certificate::read(&self.trust_domain, leaf)?;
+        self.still_good(&certificate)?;
+        Ok(Standing::Known(Arc::new(certificate)))
+    }
+
+    /// What a certificate says that ran out a while ago, if it was good then. The caller has to prove that it is its own.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn judge_expired(&self, leaf: &CertificateDer<'_>) -> Result<Certificate, Refusal> {
+        let certificate = Certificate::read(&self.trust_domain, leaf)?;
+        let now_ms = (self.clock)();
+        if now_ms.saturating_sub(certificate.not_after_ms) > GRACE_MS {
+            return Err(Refusal::Expired);
+        }
+        let then = UnixTime::since_unix_epoch(Duration::from_millis(now_ms.min(certificate.not_after_ms)));
+        self.chain.verify_client_cert(leaf, &[], then).map_err(Refusal::Chain)?;
+        self.not_denied(&certificate)?;
+        Ok(certificate)
+    }
+
+    /// Is a certificate that was good still so?
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn still_good(&self, certificate: &Certificate) -> Result<(), Refusal> {
+        if certificate.not_after_ms < (self.clock)() {
+            return Err(Refusal::Expired);
+        }
+        self.not_denied(certificate)
+    }
+
+    fn not_denied(&self, certificate: &Certificate) -> Result<(), Refusal> {
+        match &certificate.peer.role {
+            Role::Agent(id) if self.denied.borrow().contains(id) => Err(Refusal::Denied),
+            Role::Coordinator => Err(Refusal::Coordinator),
+            Role::Agent(_) | Role::Operator(_) | Role::Viewer(_) | Role::Controller(_) => Ok(()),
+        }
+    }
+
+    /// Ends when a certificate that is good now is so no more.
+    pub fn until_bad(&self, certificate: &Certificate) -> impl Future<Output = Refusal> + Send + use<> {
+        let left = Duration::from_millis(certificate.not_after_ms.saturating_sub((self.clock)()));
+        let (role, mut denied) = (certificate.peer.role.clone(), self.denied.clone());
+        async move {
+            let taken_back = async {
+                let Role::Agent(id) = role else { return std::future::pending().await };
+                if denied.wait_for(|denied| denied.contains(&id)).await.is_err() {
+                    // Nobody can deny any more: the coordinator is ending.
+                    std::future::pending().await
+                }
+            };
+            tokio::select! {
+                () = taken_back => Refusal::Denied,
+                () = tokio::time::sleep(left) => Refusal::Expired,
+            }
+        }
+    }
+}
+
+/// A refusal with its cause, on one line.
+pub(super) fn why(refusal: &Refusal) -> String {
+    match std::error::Error::source(refusal) {
+        Some(source) => format!("{refusal}: {source}"),
+        None => refusal.to_string(),
+    }
+}

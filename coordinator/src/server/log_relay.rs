@@ -1,0 +1,248 @@
+//! Output on its way from an agent to an operator. It travels on the agent's one stream, so a slow reader must not hold
+//! it up: what one request may buffer is bounded, and who reads too slowly loses the request.
+
+use std::{
+    collections::BTreeMap,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures_util::Stream;
+use muster_proto::{model::MachineId, wire};
+use tokio::{
+    sync::mpsc,
+    time::{Sleep, sleep},
+};
+use tonic::Status;
+
+use super::sessions::Sessions;
+
+/// Output that is read at once, of all machines together.
+const REQUESTS_MAX: usize = 32;
+/// What may wait for one reader.
+const BUFFER_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Time for the agent's first answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+type Piece = Result<Vec<u8>, Status>;
+
+/// The requests under way.
+#[derive(Default)]
+pub(super) struct LogRelay(Mutex<Requests>);
+
+#[derive(Default)]
+struct Requests {
+    last_id: u64,
+    open: BTreeMap<(MachineId, u64), Request>,
+}
+
+struct Request {
+    pieces: mpsc::UnboundedSender<Piece>,
+    waiting_bytes: Arc<AtomicUsize>,
+}
+
+impl LogRelay {
+    fn requests(&self) -> std::sync::MutexGuard<'_, Requests> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new request to a machine: its number, and what comes of it.
+    pub(super) fn open(&self, id: MachineId, sessions: Sessions) -> Result<(u64, LogStream), Status> {
+        let mut requests = self.requests();
+        if requests.open.len() >= REQUESTS_MAX {
+            let message = format!("{REQUESTS_MAX} logs are being read already; end one with Ctrl-C");
+            return Err(Status::resource_exhausted(message));
+        }
+        requests.last_id += 1;
+        let request_id = requests.last_id;
+        let (pieces, came) = mpsc::unbounded_channel();
+        let waiting_bytes = Arc::new(AtomicUsize::new(0));
+        requests.open.insert((id, request_id), Request { pieces, waiting_bytes: Arc::clone(&waiting_bytes) });
+        let answer_by = Some(Box::pin(sleep(ANSWER_TIMEOUT)));
+        Ok((request_id, LogStream { id, request_id, came, waiting_bytes, answer_by, sessions }))
+    }
+
+    pub(super) fn forget(&self, id: MachineId, request_id: u64) {
+        self.requests().open.remove(&(id, request_id));
+    }
+
+    /// A piece from an agent. What nobody asked for is dropped.
+    pub(super) fn came(&self, id: MachineId, chunk: wire::LogChunk) {
+        let mut requests = self.requests();
+        let key = (id, chunk.request_id);
+        let Some(request) = requests.open.get(&key) else { return };
+        let bytes = chunk.data.len();
+        let over = request.waiting_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > BUFFER_BYTES_MAX;
+        let piece = match () {
+            () if over => Err(Status::resource_exhausted("the output came faster than it was read; ask for it again")),
+            () if chunk.error.is_empty() => Ok(chunk.data),
+            () => Err(Status::failed_precondition(muster_proto::convert::as_line(&chunk.error))),
+        };
+        let last = chunk.end || piece.is_err();
+        // The reader is gone: its stream's end says so to the agent.
+        drop(request.pieces.send(piece));
+        if last {
+            requests.open.remove(&key);
+        }
+    }
+
+    /// The machine's stream is over, and with it what was asked on it.
+    pub(super) fn end_of_session(&self, id: MachineId) {
+        self.requests().open.retain(|(machine, _), request| {
+            if *machine == id {
+                drop(request.pieces.send(Err(Status::unavailable("the machine's connection ended"))));
+            }
+            *machine != id
+        });
+    }
+}
+
+/// What an operator reads. Dropped, it tells the agent to stop.
+pub(super) struct LogStream {
+    id: MachineId,
+    request_id: u64,
+    came: mpsc::UnboundedReceiver<Piece>,
+    waiting_bytes: Arc<AtomicUsize>,
+    answer_by: Option<Pin<Box<Sleep>>>,
+    sessions: Sessions,
+}
+
+impl Stream for LogStream {
+    type Item = Result<wire::LogsResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        match self.came.poll_recv(context) {
+            Poll::Ready(piece) => {
+                self.answer_by = None;
+                if let Some(Ok(data)) = &piece {
+                    self.waiting_bytes.fetch_sub(data.len(), Ordering::Relaxed);
+                }
+                Poll::Ready(piece.map(|piece| piece.map(|data| wire::LogsResponse { data })))
+            }
+            Poll::Pending => {
+                let Some(answer_by) = &mut self.answer_by else { return Poll::Pending };
+                std::task::ready!(answer_by.as_mut().poll(context));
+                self.answer_by = None;
+                self.came.close();
+                let message = format!("the agent did not answer within {} s", ANSWER_TIMEOUT.as_secs());
+                Poll::Ready(Some(Err(Status::deadline_exceeded(message))))
+            }
+        }
+    }
+}
+
+impl Drop for LogStream {
+    fn drop(&mut self) {
+        self.sessions.cancel_log(self.id, self.request_id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::StreamExt;
+    use muster_proto::wire::coordinator_message::Body;
+    use tonic::Code;
+    use uuid::Uuid;
+
+    use super::{super::judge::Caller, *};
+
+    const ID: MachineId = MachineId(Uuid::from_u128(1));
+
+    fn chunk(request_id: u64, data: &[u8], end: bool) -> wire::LogChunk {
+        wire::LogChunk { request_id, data: data.to_vec(), end, error: String::new() }
+    }
+
+    async fn text(log: LogStream) -> (String, Option<Code>) {
+        let (mut text, mut code) = (String::new(), None);
+        for piece in log.collect::<Vec<_>>().await {
+            match piece {
+                Ok(piece) => text.push_str(std::str::from_utf8(&piece.data).expect("text")),
+                Err(status) => code = Some(status.code()),
+            }
+        }
+        (text, code)
+    }
+
+    #[tokio::test]
+    async fn output_reaches_who_asked_for_it() {
+        let sessions = Sessions::default();
+        assert_eq!(
+            sessions.request_log(ID, String::new(), false).err().map(|s| s.code()),
+            Some(Code::FailedPrecondition)
+        );
+        let (_, mut outgoing) = sessions.open(ID, Caller::nobody());
+        let one = sessions.request_log(ID, "a".to_owned(), false).expect("asked");
+        let two = sessions.request_log(ID, "b".to_owned(), true).expect("asked");
+        let asked = [outgoing.next().await, outgoing.next().await].map(|message| match message {
+            Some(Ok(wire::CoordinatorMessage { body: Some(Body::LogRequest(request)) })) => request.request_id,
+            other => panic!("{other:?}"),
+        });
+        sessions.log_came(ID, chunk(asked[1], b"of two", false));
+        sessions.log_came(ID, chunk(asked[0], b"of ", false));
+        sessions.log_came(ID, chunk(asked[0], b"one", true));
+        sessions.log_came(ID, chunk(asked[0], b"after its end", true));
+        sessions.log_came(MachineId(Uuid::from_u128(2)), chunk(asked[1], b"of another machine", false));
+        sessions.log_came(ID, chunk(99, b"nobody asked", false));
+        sessions
+            .log_came(ID, wire::LogChunk { request_id: asked[1], error: "NoOutput".to_owned(), ..Default::default() });
+        assert_eq!(text(one).await, ("of one".to_owned(), None));
+        assert_eq!(text(two).await, ("of two".to_owned(), Some(Code::FailedPrecondition)));
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_goes_stops_the_agent_and_an_agent_that_goes_tells_the_reader() {
+        let sessions = Sessions::default();
+        let (number, mut outgoing) = sessions.open(ID, Caller::nobody());
+        drop(sessions.request_log(ID, String::new(), true).expect("asked"));
+        let log = sessions.request_log(ID, String::new(), true).expect("asked");
+        let mut bodies = Vec::new();
+        for _ in 0..3 {
+            bodies.extend(outgoing.next().await.expect("sent").expect("a message").body);
+        }
+        assert!(
+            matches!(bodies.as_slice(), [Body::LogRequest(_), Body::LogCancel(_), Body::LogRequest(_)]),
+            "{bodies:?}"
+        );
+        sessions.end(ID, number, Status::aborted("gone"));
+        assert_eq!(text(log).await.1, Some(Code::Unavailable));
+    }
+
+    #[tokio::test]
+    async fn a_slow_reader_loses_its_request_and_nothing_else() {
+        let sessions = Sessions::default();
+        let (_, _outgoing) = sessions.open(ID, Caller::nobody());
+        let log = sessions.request_log(ID, String::new(), true).expect("asked");
+        for _ in 0..20 {
+            sessions.log_came(ID, chunk(log.request_id, &vec![b'x'; 512 * 1024], false));
+        }
+        let (text, code) = text(log).await;
+        assert_eq!((text.len(), code), (BUFFER_BYTES_MAX, Some(Code::ResourceExhausted)));
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_does_not_answer_is_not_waited_for() {
+        let sessions = Sessions::default();
+        let (_, _outgoing) = sessions.open(ID, Caller::nobody());
+        let mut log = sessions.request_log(ID, String::new(), true).expect("asked");
+        assert!(log.answer_by.is_some(), "it has a deadline");
+        log.answer_by = Some(Box::pin(sleep(Duration::from_millis(1))));
+        assert_eq!(text(log).await, (String::new(), Some(Code::DeadlineExceeded)));
+    }
+
+    #[tokio::test]
+    async fn only_so_many_at_once() {
+        let sessions = Sessions::default();
+        let (_, _outgoing) = sessions.open(ID, Caller::nobody());
+        let logs: Vec<_> =
+            (0..REQUESTS_MAX).map(|_| sessions.request_log(ID, String::new(), true).expect("asked")).collect();
+        let code = |result: Result<LogStream, Status>| result.err().map(|status| status.code());
+        assert_eq!(code(sessions.request_log(ID, String::new(), true)), Some(Code::ResourceExhausted));
+        drop(logs);
+        assert_eq!(code(sessions.request_log(ID, String::new(), true)), None);
+    }
+}

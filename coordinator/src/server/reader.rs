@@ -1,0 +1,172 @@
+//! What one caller may read, as documents: once, or again whenever the facts have changed.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use futures_util::{Stream, stream};
+use muster_proto::{
+    model::ClusterName,
+    resource::Document,
+    wire::{GetRequest, Resource, WatchEvent, watch_event::Type},
+};
+use serde::Serialize;
+use tokio::sync::watch;
+use tonic::Status;
+
+use crate::{documents, engine::EngineHandle, facts::Facts, pki::Peer, plan::Limits};
+
+/// A watcher hears of changes at most this often: what lies between is merged.
+const WATCH_PAUSE: Duration = Duration::from_millis(100);
+/// A watcher looks at least this often, for what time alone changes (Lost, last seen).
+const WATCH_AGAIN: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Clusters,
+    Machines,
+    Rollouts,
+    Tokens,
+    Audit,
+}
+
+impl Kind {
+    const ALL: [(&str, Self); 5] = [
+        ("clusters", Self::Clusters),
+        ("machines", Self::Machines),
+        ("rollouts", Self::Rollouts),
+        ("tokens", Self::Tokens),
+        ("audit", Self::Audit),
+    ];
+
+    fn parse(text: &str) -> Result<(&'static str, Self), Status> {
+        Self::ALL.into_iter().find(|(word, _)| *word == text).ok_or_else(|| {
+            Status::invalid_argument(format!("kind: expected one of {}", Self::ALL.map(|(word, _)| word).join(", ")))
+        })
+    }
+}
+
+/// What one caller asked for, and may see.
+pub(super) struct Reader {
+    engine: EngineHandle,
+    peer: Peer,
+    word: &'static str,
+    kind: Kind,
+    name: Option<String>,
+    cluster: Option<ClusterName>,
+}
+
+impl Reader {
+    /// Checks what is asked for.
+    pub(super) fn new(engine: &EngineHandle, peer: Peer, request: GetRequest) -> Result<Self, Status> {
+        let (word, kind) = Kind::parse(&request.kind)?;
+        if kind == Kind::Audit && peer.clusters.is_some() {
+            return Err(Status::permission_denied("the audit record is for those who may see every cluster"));
+        }
+        let some = |text: String| (!text.is_empty()).then_some(text);
+        let cluster = some(request.cluster)
+            .map(ClusterName::new)
+            .transpose()
+            .map_err(|error| Status::invalid_argument(format!("cluster: {error}")))?;
+        Ok(Self { engine: engine.clone(), peer, word, kind, name: some(request.name), cluster })
+    }
+
+    /// The one name that is asked for.
+    pub(super) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// What is asked for, in the singular.
+    pub(super) fn kind(&self) -> &'static str {
+        self.word.strip_suffix('s').unwrap_or(self.word)
+    }
+
+    /// The documents, in order.
+    pub(super) fn read(&self, facts: &Facts) -> Result<Vec<Resource>, Status> {
+        let (limits, now): (&Limits, _) = (self.engine.limits(), self.engine.now());
+        let wanted =
+            |name: &ClusterName| self.peer.may_touch(name) && self.cluster.as_ref().is_none_or(|only| only == name);
+        match self.kind {
+            Kind::Clusters => self.resources(documents::clusters(facts, wanted, limits, now)),
+            Kind::Machines => self.resources(documents::machines(facts, wanted, limits, now)),
+            Kind::Rollouts => self.resources(documents::rollouts(facts, wanted, limits, now)),
+            Kind::Tokens => self.resources(documents::tokens(facts, wanted, now)),
+            Kind::Audit => self.resources(documents::audit(facts)),
+        }
+    }
+
+    fn resources<Spec: Serialize, Status_: Serialize>(
+        &self,
+        documents: Vec<Document<Spec, Status_>>,
+    ) -> Result<Vec<Resource>, Status> {
+        documents
+            .into_iter()
+            .filter(|document| self.name.as_ref().is_none_or(|name| *name == document.metadata.name))
+            .map(|document| {
+                let json = serde_json::to_vec(&document).map_err(|error| super::status::internal(&error))?;
+                Ok(Resource { kind: self.word.to_owned(), name: document.metadata.name, json })
+            })
+            .collect()
+    }
+}
+
+/// Everything as it is, then `SYNCED`, then what changes.
+pub(super) fn watch(
+    reader: Reader,
+    facts: watch::Receiver<Arc<Facts>>,
+) -> impl Stream<Item = Result<WatchEvent, Status>> {
+    let state = Watch { reader, facts, sent: None, events: Vec::new().into_iter() };
+    stream::try_unfold(state, |mut state| async move {
+        loop {
+            if let Some(event) = state.events.next() {
+                return Ok(Some((event, state)));
+            }
+            if state.sent.is_some() && !state.changed().await {
+                return Ok(None);
+            }
+            state.look()?;
+        }
+    })
+}
+
+struct Watch {
+    reader: Reader,
+    facts: watch::Receiver<Arc<Facts>>,
+    /// What the watcher knows; None: nothing yet.
+    sent: Option<BTreeMap<String, Vec<u8>>>,
+    events: std::vec::IntoIter<WatchEvent>,
+}
+
+impl Watch {
+    /// Waits until it is worth looking again. False: the engine has ended.
+    async fn changed(&mut self) -> bool {
+        tokio::time::sleep(WATCH_PAUSE).await;
+        !matches!(tokio::time::timeout(WATCH_AGAIN, self.facts.changed()).await, Ok(Err(_)))
+    }
+
+    fn look(&mut self) -> Result<(), Status> {
+        let facts = Arc::clone(&self.facts.borrow_and_update());
+        let resources = self.reader.read(&facts)?;
+        let event = |kind: Type, resource| WatchEvent { r#type: kind.into(), resource };
+        let before = self.sent.take();
+        let first = before.is_none();
+        let mut before = before.unwrap_or_default();
+        let mut events = Vec::new();
+        let mut sent = BTreeMap::new();
+        for resource in resources {
+            let known = before.remove(&resource.name);
+            sent.insert(resource.name.clone(), resource.json.clone());
+            if known.as_ref() != Some(&resource.json) {
+                events.push(event(Type::Put, Some(resource)));
+            }
+        }
+        for name in before.into_keys() {
+            let gone = Resource { kind: self.reader.word.to_owned(), name, json: Vec::new() };
+            events.push(event(Type::Deleted, Some(gone)));
+        }
+        if first {
+            events.push(event(Type::Synced, None));
+        }
+        self.sent = Some(sent);
+        self.events = events.into_iter();
+        Ok(())
+    }
+}

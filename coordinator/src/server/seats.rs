@@ -1,0 +1,61 @@
+//! How many connections one peer may have: nobody takes them all.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// Counts the connections of each peer.
+#[derive(Clone, Default)]
+pub(super) struct Seats(Arc<Mutex<BTreeMap<String, usize>>>);
+
+/// One connection of a peer, as long as it lives.
+pub(super) struct Seat {
+    seats: Seats,
+    peer: String,
+}
+
+impl Seats {
+    /// A seat for one more connection of `peer`. None: it has `seats_max` of them.
+    pub(super) fn take(&self, peer: String, seats_max: usize) -> Option<Seat> {
+        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = taken.entry(peer.clone()).or_default();
+        if *count >= seats_max {
+            return None;
+        }
+        *count += 1;
+        Some(Seat { seats: self.clone(), peer })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut taken = self.seats.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match taken.get_mut(&self.peer) {
+            Some(count) if *count > 1 => *count -= 1,
+            Some(_) | None => {
+                taken.remove(&self.peer);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_has_so_many_seats_and_no_more() {
+        let seats = Seats::default();
+        let take = |peer: &str| seats.take(peer.to_owned(), 2);
+        let (first, second) = (take("a"), take("a"));
+        assert!(first.is_some() && second.is_some());
+        assert!(take("a").is_none());
+        assert!(take("b").is_some(), "another peer has its own");
+        drop(first);
+        let third = take("a");
+        assert!(third.is_some() && take("a").is_none());
+        drop((second, third));
+        assert!(seats.0.lock().expect("lock").is_empty(), "what is over is forgotten");
+    }
+}

@@ -1,0 +1,274 @@
+//! Who is connected, and what waits to be sent to whom. One session per machine, the newest. What waits is bounded: an
+//! agent that does not read is cut off, and asks again when it comes back.
+
+use std::{
+    collections::BTreeMap,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use futures_util::Stream;
+use muster_proto::{
+    Message as _,
+    model::MachineId,
+    wire::{self, CoordinatorMessage, coordinator_message::Body},
+};
+use tokio::sync::{mpsc, oneshot};
+use tonic::Status;
+
+use super::{
+    judge::Caller,
+    log_relay::{LogRelay, LogStream},
+};
+use crate::{core::Effect, engine::Outbox};
+
+/// What may wait to be sent to one agent.
+const QUEUE_BYTES_MAX: usize = 1024 * 1024;
+
+/// The streams of the agents.
+#[derive(Clone, Default)]
+pub struct Sessions(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    live: Mutex<BTreeMap<MachineId, Session>>,
+    last_number: AtomicU64,
+    logs: LogRelay,
+}
+
+struct Session {
+    number: u64,
+    caller: Caller,
+    queue: mpsc::UnboundedSender<CoordinatorMessage>,
+    queued_bytes: Arc<AtomicUsize>,
+    end: Option<oneshot::Sender<Status>>,
+}
+
+impl Session {
+    /// Ends the stream, with a word to a peer that listens.
+    fn close(mut self, status: Status) {
+        if let Some(end) = self.end.take() {
+            // The stream has ended by itself: just as well.
+            drop(end.send(status));
+        }
+    }
+}
+
+/// What one agent is sent: the response of its stream.
+pub(super) struct Outgoing {
+    queue: mpsc::UnboundedReceiver<CoordinatorMessage>,
+    queued_bytes: Arc<AtomicUsize>,
+    end: oneshot::Receiver<Status>,
+    ended: bool,
+}
+
+impl Stream for Outgoing {
+    type Item = Result<CoordinatorMessage, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        if let Poll::Ready(end) = Pin::new(&mut self.end).poll(context) {
+            self.ended = true;
+            return Poll::Ready(end.ok().map(Err));
+        }
+        let next = std::task::ready!(self.queue.poll_recv(context));
+        if let Some(message) = &next {
+            self.queued_bytes.fetch_sub(message.encoded_len(), Ordering::Relaxed);
+        }
+        Poll::Ready(next.map(Ok))
+    }
+}
+
+impl Sessions {
+    fn live(&self) -> std::sync::MutexGuard<'_, BTreeMap<MachineId, Session>> {
+        self.0.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new session of a machine, in place of the one it may have. Returns its number and what goes out on it.
+    pub(super) fn open(&self, id: MachineId, caller: Caller) -> (u64, Outgoing) {
+        let number = self.0.last_number.fetch_add(1, Ordering::Relaxed) + 1;
+        let (queue, outgoing) = mpsc::unbounded_channel();
+        let (end, ended) = oneshot::channel();
+        let queued_bytes = Arc::new(AtomicUsize::new(0));
+        let session = Session { number, caller, queue, queued_bytes: Arc::clone(&queued_bytes), end: Some(end) };
+        let old = self.live().insert(id, session);
+        if let Some(old) = old {
+            self.0.logs.end_of_session(id);
+            old.close(Status::aborted("SessionReplaced: a newer stream of this machine took over"));
+        }
+        (number, Outgoing { queue: outgoing, queued_bytes, end: ended, ended: false })
+    }
+
+    /// Is this still the machine's session?
+    pub(super) fn is_current(&self, id: MachineId, number: u64) -> bool {
+        self.live().get(&id).is_some_and(|session| session.number == number)
+    }
+
+    /// Ends a session with a word to its peer, if it is still the machine's.
+    pub(super) fn end(&self, id: MachineId, number: u64, status: Status) {
+        let session = {
+            let mut live = self.live();
+            live.get(&id).is_some_and(|session| session.number == number).then(|| live.remove(&id)).flatten()
+        };
+        if let Some(session) = session {
+            self.0.logs.end_of_session(id);
+            session.close(status);
+        }
+    }
+
+    /// Ends every session: the coordinator is going.
+    pub fn end_all(&self) {
+        let live = std::mem::take(&mut *self.live());
+        for (id, session) in live {
+            self.0.logs.end_of_session(id);
+            session.close(Status::unavailable("the coordinator is shutting down"));
+        }
+    }
+
+    /// Sends to the machine's session; `number` says to which, if it matters. False: there is none.
+    pub(super) fn send(&self, id: MachineId, number: Option<u64>, body: Body) -> bool {
+        let message = CoordinatorMessage { body: Some(body) };
+        let bytes = message.encoded_len();
+        let mut live = self.live();
+        let Some(session) = live.get(&id).filter(|session| number.is_none_or(|number| session.number == number)) else {
+            return false;
+        };
+        if session.queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= QUEUE_BYTES_MAX {
+            return session.queue.send(message).is_ok();
+        }
+        let session = live.remove(&id);
+        drop(live);
+        if let Some(session) = session {
+            tracing::warn!(machine = %id, "cut off: it does not read what it is sent");
+            self.0.logs.end_of_session(id);
+            session.caller.hang_up();
+            session.close(Status::resource_exhausted("QueueFull: the agent does not read"));
+        }
+        false
+    }
+
+    /// Asks a machine for an item's output. None: it is not connected.
+    pub(super) fn request_log(&self, id: MachineId, item: String, follow: bool) -> Result<LogStream, Status> {
+        let (request_id, log) = self.0.logs.open(id, self.clone())?;
+        if self.send(id, None, Body::LogRequest(wire::LogRequest { request_id, item, follow })) {
+            return Ok(log);
+        }
+        Err(Status::failed_precondition("NotConnected: the machine is not connected, so its output cannot be read"))
+    }
+
+    /// A piece of output has come.
+    pub(super) fn log_came(&self, id: MachineId, chunk: wire::LogChunk) {
+        self.0.logs.came(id, chunk);
+    }
+
+    /// Nobody reads this output any more.
+    pub(super) fn cancel_log(&self, id: MachineId, request_id: u64) {
+        self.0.logs.forget(id, request_id);
+        self.send(id, None, Body::LogCancel(wire::LogCancel { request_id }));
+    }
+}
+
+impl Outbox for Sessions {
+    fn perform(&self, effect: Effect) {
+        match effect {
+            Effect::Assign { id, assignment } => {
+                self.send(id, None, Body::Assignment((&assignment).into()));
+            }
+            Effect::Ack { id, session, seq } => {
+                self.send(id, Some(session), Body::Ack(wire::Ack { seq: seq.0 }));
+            }
+            Effect::Close { id, reason } => {
+                let session = self.live().remove(&id);
+                if let Some(session) = session {
+                    tracing::info!(machine = %id, reason, "stream closed");
+                    self.0.logs.end_of_session(id);
+                    session.close(Status::permission_denied(reason));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::StreamExt;
+    use tonic::Code;
+    use uuid::Uuid;
+
+    use super::*;
+
+    const ID: MachineId = MachineId(Uuid::from_u128(1));
+
+    fn ack(seq: u64) -> Body {
+        Body::Ack(wire::Ack { seq })
+    }
+
+    async fn drain(mut outgoing: Outgoing) -> (Vec<u64>, Option<Code>) {
+        let mut seqs = Vec::new();
+        while let Some(next) = outgoing.next().await {
+            match next.map(|message| message.body) {
+                Ok(Some(Body::Ack(ack))) => seqs.push(ack.seq),
+                Ok(other) => panic!("{other:?}"),
+                Err(status) => return (seqs, Some(status.code())),
+            }
+        }
+        (seqs, None)
+    }
+
+    #[tokio::test]
+    async fn the_newest_stream_wins() {
+        let sessions = Sessions::default();
+        assert!(!sessions.send(ID, None, ack(0)), "nobody is there");
+        let (first, old) = sessions.open(ID, Caller::nobody());
+        assert!(sessions.send(ID, None, ack(1)));
+        let (second, new) = sessions.open(ID, Caller::nobody());
+        assert!(!sessions.send(ID, Some(first), ack(2)), "not to a stream that is gone");
+        assert!(sessions.send(ID, Some(second), ack(3)));
+        sessions.end(ID, first, Status::ok("late"));
+        assert!(sessions.is_current(ID, second), "the end of the old one ends not the new one");
+        sessions.end(ID, second, Status::unavailable("over"));
+        assert!(!sessions.send(ID, None, ack(4)));
+        assert_eq!(drain(old).await.1, Some(Code::Aborted));
+        assert_eq!(drain(new).await.1, Some(Code::Unavailable));
+    }
+
+    #[tokio::test]
+    async fn who_does_not_read_is_cut_off() {
+        let sessions = Sessions::default();
+        let (_, outgoing) = sessions.open(ID, Caller::nobody());
+        let big = || Body::LogRequest(wire::LogRequest { item: "x".repeat(300_000), ..Default::default() });
+        assert!(sessions.send(ID, None, big()) && sessions.send(ID, None, big()) && sessions.send(ID, None, big()));
+        assert!(!sessions.send(ID, None, big()), "1 MiB is the limit");
+        assert!(!sessions.send(ID, None, ack(1)), "and the session is over");
+        assert_eq!(drain(outgoing).await.1, Some(Code::ResourceExhausted));
+    }
+
+    #[tokio::test]
+    async fn who_reads_may_be_sent_any_amount() {
+        let sessions = Sessions::default();
+        let (_, mut outgoing) = sessions.open(ID, Caller::nobody());
+        for _ in 0..20 {
+            let big = Body::LogRequest(wire::LogRequest { item: "x".repeat(300_000), ..Default::default() });
+            assert!(sessions.send(ID, None, big));
+            outgoing.next().await.expect("sent").expect("a message");
+        }
+    }
+
+    #[tokio::test]
+    async fn effects_reach_their_stream() {
+        let sessions = Sessions::default();
+        let (number, mut outgoing) = sessions.open(ID, Caller::nobody());
+        sessions.perform(Effect::Ack { id: ID, session: number + 1, seq: muster_proto::model::Seq(8) });
+        sessions.perform(Effect::Ack { id: ID, session: number, seq: muster_proto::model::Seq(7) });
+        let sent = outgoing.next().await.expect("sent").expect("a message");
+        assert_eq!(sent.body, Some(ack(7)), "what is for another stream is not sent");
+        sessions.perform(Effect::Close { id: ID, reason: "revoked".to_owned() });
+        assert_eq!(drain(outgoing).await, (vec![], Some(Code::PermissionDenied)));
+    }
+}

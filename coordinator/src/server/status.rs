@@ -1,0 +1,44 @@
+//! What the engine says, as gRPC says it.
+
+use tonic::Status;
+
+use crate::{core::Refusal, engine::EngineError, pki::PkiError};
+
+/// What everybody is told whose token is not good, whatever is wrong with it.
+pub(super) const TOKEN_REFUSED: &str = "the join token was refused: it is unknown, expired, used up, revoked, or for another machine; ask an operator for \
+     a new one (`musterctl token create`)";
+
+impl From<EngineError> for Status {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Refused(refusal) => refusal.into(),
+            EngineError::Stopped => Self::unavailable("the coordinator is shutting down"),
+            EngineError::Store(_) | EngineError::Row(_) | EngineError::Thread(_) | EngineError::Diverged => {
+                internal(&error)
+            }
+        }
+    }
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::NotFound { .. } => Self::not_found(refusal.to_string()),
+            Refusal::State { .. } => Self::failed_precondition(refusal.to_string()),
+            Refusal::Token { .. } => Self::unauthenticated(TOKEN_REFUSED),
+            Refusal::Protocol { .. } => Self::aborted(refusal.to_string()),
+        }
+    }
+}
+
+impl From<PkiError> for Status {
+    fn from(error: PkiError) -> Self {
+        internal(&error)
+    }
+}
+
+/// What is our own fault: the peer is told where to look.
+pub(super) fn internal(error: &(dyn std::error::Error + 'static)) -> Status {
+    tracing::error!(error, "a request failed");
+    Status::internal("the coordinator failed; its log says why")
+}

@@ -1,0 +1,269 @@
+//! What is done before a coordinator runs, or beside it: the record made, credentials written, the record marked as
+//! one to be made good from the fleet.
+
+use std::{
+    fs,
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+use muster_proto::model::Epoch;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    config::{ConfigError, StateDir},
+    facts::{Draft, Facts, RowError},
+    pki::{Ca, KeyFileError, PERSON_LIFETIME, Peer, PkiError, StateKey, TrustDomain, Validity},
+    store::{Change, EmbeddedStore, Row, Store, StoreError, Table},
+};
+
+/// Row of [`Table::Meta`] with the address that credentials name.
+const ADDRESS_KEY: &str = "address";
+/// Of a file with a private key.
+const SECRET_MODE: u32 = 0o600;
+
+/// What cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// The state directory.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The key file.
+    #[error(transparent)]
+    KeyFile(#[from] KeyFileError),
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The CA.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    /// A row of the store.
+    #[error(transparent)]
+    Row(#[from] RowError),
+    /// There is a record already.
+    #[error(
+        "{} holds a coordinator's record already; `muster-coordinator credentials` makes further credentials for it",
+        path.display()
+    )]
+    Exists {
+        /// The state directory.
+        path: PathBuf,
+    },
+    /// The key would lie beside what it seals.
+    #[error(
+        "the key file {} lies in the state directory: whoever gets hold of a copy of that directory has the CA's key \
+         too; name one elsewhere (or --demo, if nothing depends on this coordinator)", path.display()
+    )]
+    KeyBesideRecord {
+        /// The key file.
+        path: PathBuf,
+    },
+    /// A file cannot be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What musterctl needs: where the coordinator is, and who we are.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Credentials {
+    /// `HOST:PORT`.
+    pub coordinator: String,
+    /// PEM.
+    pub ca: String,
+    /// PEM.
+    pub certificate: String,
+    /// PEM.
+    pub key: String,
+}
+
+impl Credentials {
+    /// New ones for `peer`.
+    ///
+    /// # Errors
+    /// [`PkiError`].
+    pub fn issue(ca: &Ca, address: &str, peer: &Peer, now_ms: u64) -> Result<Self, PkiError> {
+        let identity = ca.issue(peer, Validity::from(now_ms, PERSON_LIFETIME))?;
+        Ok(Self {
+            coordinator: address.to_owned(),
+            ca: ca.pem().to_owned(),
+            certificate: identity.certificate_pem,
+            key: identity.key_pem,
+        })
+    }
+
+    /// Writes musterctl's configuration, where nothing may be, for its owner's eyes only.
+    ///
+    /// # Errors
+    /// [`SetupError::Write`].
+    pub fn write(&self, path: &Path) -> Result<(), SetupError> {
+        let error = |source| SetupError::Write { path: path.to_owned(), source };
+        let text = toml::to_string_pretty(self).map_err(|problem| error(io::Error::other(problem)))?;
+        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            fs::create_dir_all(parent).map_err(error)?;
+        }
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(SECRET_MODE).open(path).map_err(error)?;
+        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(error)
+    }
+}
+
+/// What `init` is told.
+pub struct Init<'a> {
+    /// Where the record is to be.
+    pub state_dir: &'a StateDir,
+    /// Its key; made, unless it is there.
+    pub key_file: &'a Path,
+    /// The realm of the new CA.
+    pub trust_domain: &'a TrustDomain,
+    /// Where operators will reach the coordinator.
+    pub address: &'a str,
+    /// The first operator.
+    pub operator: &'a Peer,
+    /// Where his credentials go.
+    pub out: &'a Path,
+    /// The key may lie beside the record.
+    pub demo: bool,
+}
+
+impl Init<'_> {
+    /// Makes key file, CA, the first operator's credentials, and last of all the record: without it nothing else counts,
+    /// and `init` can be run again.
+    ///
+    /// # Errors
+    /// [`SetupError`].
+    pub fn run(&self, now_ms: u64) -> Result<(), SetupError> {
+        let store = self.state_dir.store();
+        if store.exists() {
+            return Err(SetupError::Exists { path: self.state_dir.path().to_owned() });
+        }
+        self.state_dir.create()?;
+        self.check_key_place()?;
+        let key =
+            if self.key_file.exists() { StateKey::read(self.key_file)? } else { StateKey::create(self.key_file)? };
+        let ca = Ca::create(self.trust_domain, now_ms)?;
+        Credentials::issue(&ca, self.address, self.operator, now_ms)?.write(self.out)?;
+        let mut rows = ca.rows(&key)?;
+        let address = self.address.as_bytes().to_vec();
+        rows.push(Change::Put { table: Table::Meta, key: ADDRESS_KEY.to_owned(), value: address });
+        Ok(EmbeddedStore::create_with(&store, &rows)?)
+    }
+
+    fn check_key_place(&self) -> Result<(), SetupError> {
+        let error = |source| SetupError::Write { path: self.key_file.to_owned(), source };
+        let absolute = std::path::absolute(self.key_file).map_err(error)?;
+        let parent = absolute.parent().unwrap_or(&absolute);
+        if !self.demo {
+            fs::create_dir_all(parent).map_err(error)?;
+        }
+        let place = parent.canonicalize().map_err(error)?;
+        let record = self.state_dir.path().canonicalize().map_err(error)?;
+        if place.starts_with(&record) && !self.demo {
+            return Err(SetupError::KeyBesideRecord { path: self.key_file.to_owned() });
+        }
+        Ok(())
+    }
+}
+
+/// The address that credentials name.
+#[must_use]
+pub fn address(rows: &[Row]) -> String {
+    let row = rows.iter().find(|(table, key, _)| *table == Table::Meta && key == ADDRESS_KEY);
+    row.map(|(.., value)| String::from_utf8_lossy(value).into_owned()).unwrap_or_default()
+}
+
+/// Marks the record as older than the fleet: the next start takes an epoch above every one that was seen, and takes
+/// over what the agents' ledgers know better. Returns the epoch that start will have.
+///
+/// # Errors
+/// [`SetupError`].
+pub fn recover(store: &mut EmbeddedStore, seen: Option<u64>, now_ms: u64) -> Result<Epoch, SetupError> {
+    let mut facts = Facts::load(store.load()?)?;
+    let mut draft = Draft::new(&mut facts);
+    let meta = draft.meta_mut();
+    meta.epoch = meta.epoch.max(meta.fleet_epoch).max(Epoch(seen.unwrap_or_default()));
+    meta.recovering = true;
+    let next = meta.epoch.next();
+    let message = format!("the next start has epoch {next} and takes over what the agents know better");
+    draft.audit("coordinator", "recover", "store", &message, now_ms);
+    store.commit(&draft.into_changes())?;
+    Ok(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::pki::Role;
+
+    fn operator() -> Peer {
+        Peer { role: Role::Operator("anna".to_owned()), clusters: None }
+    }
+
+    fn init(dir: &Path, key_file: &Path, demo: bool) -> Result<(), SetupError> {
+        let trust_domain = TrustDomain::new("muster.test").expect("a name");
+        let state_dir = StateDir::new(dir.join("state"));
+        let out = dir.join("anna.toml");
+        let (address, operator) = ("coordinator.example:7443", &operator());
+        let (state_dir, out, trust_domain) = (&state_dir, &out, &trust_domain);
+        Init { state_dir, key_file, trust_domain, address, operator, out, demo }.run(1_800_000_000_000)
+    }
+
+    #[test]
+    fn init_makes_everything_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let key_file = dir.path().join("etc/key");
+        init(dir.path(), &key_file, false).expect("made");
+        let mode = |path: &str| fs::metadata(dir.path().join(path)).expect(path).permissions().mode() & 0o777;
+        assert_eq!(
+            (mode("state"), mode("state/store"), mode("etc/key"), mode("anna.toml")),
+            (0o700, 0o600, 0o600, 0o600)
+        );
+        let rows = EmbeddedStore::open(&dir.path().join("state/store")).expect("a store").load().expect("rows");
+        let ca = Ca::load(&rows, &StateKey::read(&key_file).expect("a key")).expect("a CA");
+        assert_eq!(address(&rows), "coordinator.example:7443");
+        let text = fs::read_to_string(dir.path().join("anna.toml")).expect("credentials");
+        let credentials: Credentials = toml::from_str(&text).expect("TOML");
+        assert_eq!((credentials.ca.as_str(), credentials.coordinator.as_str()), (ca.pem(), "coordinator.example:7443"));
+        assert!(matches!(init(dir.path(), &key_file, false), Err(SetupError::Exists { .. })));
+    }
+
+    #[test]
+    fn an_init_that_failed_can_be_run_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let key_file = dir.path().join("key");
+        fs::write(dir.path().join("anna.toml"), "precious").expect("write");
+        assert!(matches!(init(dir.path(), &key_file, false), Err(SetupError::Write { .. })), "it overwrites nothing");
+        fs::remove_file(dir.path().join("anna.toml")).expect("remove");
+        init(dir.path(), &key_file, false).expect("made, with the key file that was made before");
+    }
+
+    #[test]
+    fn the_key_lies_beside_the_record_in_a_demo_only() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let inside = dir.path().join("state/key");
+        assert!(matches!(init(dir.path(), &inside, false), Err(SetupError::KeyBesideRecord { .. })));
+        let detour = dir.path().join("state/../state/key");
+        assert!(matches!(init(dir.path(), &detour, false), Err(SetupError::KeyBesideRecord { .. })));
+        init(dir.path(), &inside, true).expect("a demo");
+    }
+
+    #[test]
+    fn recover_takes_an_epoch_above_all_that_were_seen() {
+        let dir = tempfile::tempdir().expect("a directory");
+        init(dir.path(), &dir.path().join("key"), false).expect("made");
+        let mut store = EmbeddedStore::open(&dir.path().join("state/store")).expect("open");
+        assert_eq!(recover(&mut store, None, 0).expect("marked"), Epoch(1));
+        assert_eq!(recover(&mut store, Some(7), 0).expect("marked"), Epoch(8));
+        assert_eq!(recover(&mut store, Some(3), 0).expect("marked"), Epoch(8), "it never goes back");
+        let facts = Facts::load(store.load().expect("rows")).expect("facts");
+        assert!(facts.meta.recovering && facts.audit.len() == 3);
+    }
+}
