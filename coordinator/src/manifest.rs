@@ -32,8 +32,10 @@ pub const API_VERSION: &str = "muster/v1alpha1";
 pub const TEXT_ALL_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Most annotations of one document, keys and values together: what Kubernetes takes for a node.
 pub const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
-/// Longest key of an annotation: 253 bytes of prefix, `/`, 63 bytes of name.
-const ANNOTATION_KEY_BYTES_MAX: usize = 253 + 1 + 63;
+/// Longest prefix of an annotation's key, before the `/` (Kubernetes).
+const ANNOTATION_PREFIX_BYTES_MAX: usize = 253;
+/// Longest name in an annotation's key (Kubernetes).
+const ANNOTATION_NAME_BYTES_MAX: usize = 63;
 
 const DOCUMENT: Fields = Fields { known: &["apiVersion", "kind", "metadata", "spec"], later: &[] };
 const METADATA: Fields = Fields { known: &["name", "annotations"], later: &["labels"] };
@@ -207,9 +209,9 @@ fn annotations(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Annotations> 
     let mut all = Annotations::new();
     let mut bytes = 0;
     for Free { key, key_at, value } in spot.free(faults)? {
-        let letters = key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'/'));
-        if !letters || key.is_empty() || key.len() > ANNOTATION_KEY_BYTES_MAX {
-            faults.add(key_at, &value.path, "not an annotation's key", "letters, digits, '.', '_', '-' and one '/'");
+        if !is_annotation_key(key) {
+            let expected = "name or prefix/name of letters, digits, '.', '_' and '-', up to 63 and 253 bytes";
+            faults.add(key_at, &value.path, "not an annotation's key", expected);
         }
         if let Some(text) = value.text(faults) {
             bytes += key.len() + text.len();
@@ -220,6 +222,15 @@ fn annotations(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Annotations> 
         spot.fault(faults, "too long annotations", format!("at most {} KiB together", ANNOTATIONS_BYTES_MAX / 1024));
     }
     (faults.count() == before).then_some(all)
+}
+
+fn is_annotation_key(key: &str) -> bool {
+    let fits = |part: &str, bytes_max: usize| {
+        (1..=bytes_max).contains(&part.len())
+            && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+    };
+    let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    fits(name, ANNOTATION_NAME_BYTES_MAX) && prefix.is_none_or(|prefix| fits(prefix, ANNOTATION_PREFIX_BYTES_MAX))
 }
 
 #[cfg(test)]

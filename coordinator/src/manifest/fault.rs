@@ -7,6 +7,8 @@ use std::fmt;
 pub const FAULTS_MAX: usize = 100;
 /// Longest piece of the manifest's own text in a message, in characters.
 const SHOWN_CHARS_MAX: usize = 64;
+/// Longest name of a source in a message, in characters.
+const FILE_CHARS_MAX: usize = 1024;
 
 /// One fault of a manifest, with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,12 +57,13 @@ impl Position {
     /// Where a text begins.
     pub(super) const START: Self = Self { line: 1, column: 1 };
 
-    /// The place of the byte `at` of `text`.
+    /// The place of the byte `at` of `text`. Lines end as in YAML: with LF, CR LF or CR.
     pub(super) fn of_byte(text: &str, at: usize) -> Self {
         let before = text.get(..at).unwrap_or_default();
-        let line = before.matches('\n').count() + 1;
-        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-        Self { line: saturated(line), column: saturated(column) }
+        let unix = before.replace("\r\n", "\n");
+        let mut lines = unix.split(['\n', '\r']).rev().peekable();
+        let column = lines.peek().map_or(0, |line| line.chars().count()) + 1;
+        Self { line: saturated(lines.count()), column: saturated(column) }
     }
 }
 
@@ -90,7 +93,7 @@ impl<'a> Faults<'a> {
 
     /// Name of a source, fit for a message.
     pub(super) fn name(&self, file: usize) -> String {
-        shown(self.names.get(file).copied().unwrap_or_default())
+        printable(self.names.get(file).copied().unwrap_or_default(), FILE_CHARS_MAX)
     }
 
     /// How many were found, told of or not.
@@ -100,17 +103,18 @@ impl<'a> Faults<'a> {
 
     /// One more fault.
     pub(super) fn add(&mut self, at: Position, path: &str, problem: impl Into<String>, expected: impl Into<String>) {
-        self.add_near(at, path, problem, expected, None);
+        self.add_near(at, path, problem, expected, "", []);
     }
 
-    /// One more fault, with the name that was perhaps meant.
-    pub(super) fn add_near(
+    /// One more fault, with the candidate that was perhaps meant by `word`.
+    pub(super) fn add_near<'c>(
         &mut self,
         at: Position,
         path: &str,
         problem: impl Into<String>,
         expected: impl Into<String>,
-        nearest: Option<&str>,
+        word: &str,
+        candidates: impl IntoIterator<Item = &'c str>,
     ) {
         if self.found.len() == FAULTS_MAX {
             self.left_out += 1;
@@ -123,7 +127,7 @@ impl<'a> Faults<'a> {
             path: path.to_owned(),
             problem: problem.into(),
             expected: expected.into(),
-            nearest: nearest.unwrap_or_default().to_owned(),
+            nearest: nearest(word, candidates).unwrap_or_default().to_owned(),
         };
         self.found.push((self.file, fault));
     }
@@ -149,9 +153,13 @@ impl<'a> Faults<'a> {
 
 /// A piece of the manifest's text as it may stand in a message: short, and without anything a terminal would obey.
 pub(super) fn shown(text: &str) -> String {
+    printable(text, SHOWN_CHARS_MAX)
+}
+
+fn printable(text: &str, chars_max: usize) -> String {
     let mut safe = String::new();
     for (count, c) in text.chars().enumerate() {
-        if count == SHOWN_CHARS_MAX {
+        if count == chars_max {
             safe.push('…');
             break;
         }
@@ -164,8 +172,8 @@ pub(super) fn shown(text: &str) -> String {
 }
 
 /// The candidate that differs least from `word`, if it differs in no more than a third of its letters.
-pub(super) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
-    if word.chars().count() > SHOWN_CHARS_MAX {
+fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
+    if word.is_empty() || word.chars().count() > SHOWN_CHARS_MAX {
         return None;
     }
     let word = word.to_lowercase();

@@ -10,7 +10,7 @@ use muster_proto::{
 };
 
 use super::{
-    fault::{Faults, Position, nearest, shown},
+    fault::{Faults, Position, shown},
     tree::{Entry, Node, Value, join},
 };
 
@@ -211,11 +211,11 @@ impl<'n> Spot<'n> {
 
     /// Tells of a word that is none of those known.
     pub(super) fn unknown(&self, faults: &mut Faults<'_>, problem: &str, known: &[&str]) {
-        let near = match &self.node.value {
-            Value::Scalar { text, .. } => nearest(text, known.iter().copied()),
-            Value::List(_) | Value::Map(_) | Value::Refused => None,
+        let word = match &self.node.value {
+            Value::Scalar { text, .. } => text,
+            Value::List(_) | Value::Map(_) | Value::Refused => "",
         };
-        faults.add_near(self.node.at, &self.path, problem, one_of(known), near);
+        faults.add_near(self.node.at, &self.path, problem, one_of(known), word, known.iter().copied());
     }
 
     /// A name: a DNS-1123 label.
@@ -271,8 +271,8 @@ impl<'n> Spot<'n> {
             if fields.later.contains(&key.as_ref()) {
                 faults.add(*at, &path, LATER, "it left out");
             } else if !fields.known.contains(&key.as_ref()) {
-                let near = nearest(key, fields.known.iter().chain(fields.later).copied());
-                faults.add_near(*at, &path, "unknown field", one_of(fields.known), near);
+                let candidates = fields.known.iter().chain(fields.later).copied();
+                faults.add_near(*at, &path, "unknown field", one_of(fields.known), key, candidates);
             }
         }
         Some(Map { at: self.node.at, path: self.path.clone(), entries })

@@ -164,6 +164,7 @@ fn whole_texts_that_are_no_manifest() {
         ("%YAML 1.1\n---\na: b\n", "1:1", "directive"),
         ("a\0b", "1:2", "NUL"),
         ("line\nä\0b", "2:2", "NUL"),
+        ("a\r\nb\rä\0", "3:2", "NUL"),
         ("{[a]: b}", "1:2", "a list or map as key"),
         (bomb, "1:1", "unknown field"),
         (&deep, "1:35", "nested too deeply"),

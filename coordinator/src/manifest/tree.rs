@@ -15,7 +15,7 @@ pub const DEPTH_MAX: usize = 32;
 /// Most keys and values in all sources together; bounds the memory of a parse to some 40 MiB.
 pub const NODES_MAX: usize = 500_000;
 /// Where the library itself stops nesting. Above ours, so that ours is told of with a path.
-const LIBRARY_DEPTH_MAX: usize = 2 * DEPTH_MAX;
+const LIBRARY_DEPTH_MAX: usize = DEPTH_MAX + 1;
 
 /// A value and where it begins.
 #[derive(Debug)]
@@ -84,6 +84,7 @@ pub(super) fn documents<'t>(text: &'t str, nodes: &mut usize, faults: &mut Fault
         match went {
             Ok(()) => {}
             Err(Stop::Document) => {
+                *builder.nodes += 1;
                 builder.open.clear();
                 builder.documents.push(None);
                 if !matches!(parser.proceed_next_document(), Ok(true)) {
@@ -203,7 +204,6 @@ impl<'t> Builder<'t, '_, '_> {
     }
 
     fn key(&mut self, node: Node<'t>) {
-        let path = self.path();
         let Some(Open::Map { seen, key, .. }) = self.open.last_mut() else { return };
         let text = match node.value {
             Value::Scalar { text, .. } => text,
@@ -212,18 +212,17 @@ impl<'t> Builder<'t, '_, '_> {
                 return;
             }
         };
-        let verdict = match seen.entry(text.clone()) {
+        let first = match seen.entry(text.clone()) {
             btree_map::Entry::Vacant(free) => {
                 free.insert(node.at);
-                Key::Keep
+                *key = Some((node.at, text, Key::Keep));
+                return;
             }
-            btree_map::Entry::Occupied(first) => {
-                let expected = format!("each key once; the first is at line {}", first.get().line);
-                self.faults.add(node.at, &join(&path, &text), "the same key twice", expected);
-                Key::Drop
-            }
+            btree_map::Entry::Occupied(first) => first.get().line,
         };
-        *key = Some((node.at, text, verdict));
+        *key = Some((node.at, text, Key::Drop));
+        let path = self.path();
+        self.faults.add(node.at, &path, "the same key twice", format!("each key once; the first is at line {first}"));
     }
 
     fn syntax(&mut self, error: &ScanError) {

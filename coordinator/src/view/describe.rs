@@ -31,7 +31,7 @@ pub fn describe_machine(machine: &Machine, now: Timestamp) -> Vec<String> {
     page.field("Type", machine.spec.machine_type.as_str());
     page.field("State", &status.state);
     let note = note(machine, now);
-    if !note.is_empty() {
+    if !note.is_empty() && status.blocked.is_none() {
         page.field("Note", &note);
     }
     blocked(&mut page, status.blocked.as_ref(), now);

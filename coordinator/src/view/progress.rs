@@ -15,7 +15,9 @@ use super::{
 };
 
 /// Reasons of a wait that is the order of things: too many to tell one by one.
-const ORDINARY_WAITS: [&str; 1] = ["WaitingForTurn"];
+const ORDINARY_WAITS: [&str; 4] = ["WaitingForTurn", "WaitingForControl", "WaitingForMachines", "NotReported"];
+/// Reasons that never pass by themselves. (Failed and held items are found by their standing.)
+const WANT_A_PERSON: [&str; 4] = ["AssignmentRefused", "VariableWithoutValue", "StoreOlderThanFleet", "NoInternalIP"];
 
 /// All that is known of one cluster.
 #[derive(Clone, Debug, Default)]
@@ -135,12 +137,10 @@ impl Fleet {
                 let took = age(rollout.metadata.creation_timestamp, end);
                 Verdict::Ready { machines: rollout.status.machines, took }
             }
-            "Blocked" if self.machines.values().all(|machine| machine.status.activity.is_none()) => {
-                match self.decisions() {
-                    lines if lines.is_empty() => Verdict::Going,
-                    lines => Verdict::NeedsPerson(lines),
-                }
-            }
+            _ if self.machines.values().all(is_settled) => match self.decisions() {
+                lines if lines.is_empty() => Verdict::Going,
+                lines => Verdict::NeedsPerson(lines),
+            },
             _ => Verdict::Going,
         }
     }
@@ -159,8 +159,23 @@ impl Fleet {
                 )));
             }
         }
+        let cluster = self.cluster.iter().map(|cluster| (&cluster.metadata.name, &cluster.status.blocked));
+        let machines = self.machines.iter().map(|(name, machine)| (name, &machine.status.blocked));
+        for (name, wait) in cluster.chain(machines) {
+            let Some(blocked) = wait.as_ref().map(|wait| &wait.blocked) else { continue };
+            if WANT_A_PERSON.contains(&blocked.reason.as_str()) {
+                let said = sentence(&format!("{}: {}", blocked.reason, blocked.message));
+                lines.push(printable(&format!("{name}: {said} Clears when {}", blocked.clears_when)));
+            }
+        }
         lines
     }
+}
+
+/// Nothing happens on it, and it says why, or it is Ready.
+fn is_settled(machine: &Machine) -> bool {
+    let status = &machine.status;
+    status.activity.is_none() && (status.blocked.is_some() || in_trouble(machine) || status.state == "Ready")
 }
 
 fn in_trouble(machine: &Machine) -> bool {

@@ -13,7 +13,6 @@ use crate::{
 #[command(
     name = "musterctl",
     version,
-    propagate_version = true,
     subcommand_required = true,
     arg_required_else_help = true,
     after_help = "\

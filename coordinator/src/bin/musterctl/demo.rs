@@ -1,8 +1,211 @@
-//! `musterctl demo` (being written).
-use crate::failure::Failure;
-/// The demo
+//! `musterctl demo`: a whole fleet on this machine, from nobody enrolled to every machine Ready.
+//!
+//! It does nothing that an operator could not do by hand: it writes a manifest, then runs the public commands of
+//! muster-coordinator, muster-agent and musterctl, each printed as a line to paste. What it proves in the end it reads
+//! from `effects.log`, which the items themselves write.
+
+mod crash;
+mod effects;
+mod fleet;
+mod layout;
+mod manifest;
+mod shell;
+mod stop;
+mod summary;
+
+use std::{path::PathBuf, pin::pin, time::Duration};
+
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::timeout,
+};
+
+use self::{fleet::DemoFleet, layout::Layout};
+use crate::{
+    config::Config,
+    failure::Failure,
+    terminal,
+    watch::{self, Screen},
+};
+
+/// Name of the demo's cluster.
+const CLUSTER: &str = "demo";
+/// Bash items each machine has in `deploy`.
+const DEPLOY_ITEMS: u32 = 2;
+/// Longest a fleet may take beyond what its items take: connecting, downloading, a crash.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// Most machines of one type. The demo is for one computer.
+const MACHINES_MAX: i64 = 200;
+
+/// See a fleet deploy itself, on this computer alone
+///
+/// Starts a coordinator and one agent per machine as separate processes, enrols the agents with join tokens over mTLS,
+/// downloads an artifact to every machine, deploys control machines one by one and then the workers together, and
+/// checks from what the items wrote that the order held and nothing ran twice. No root, no Docker, loopback only.
 #[derive(clap::Args)]
-pub(crate) struct Args {}
-pub(crate) async fn run(_args: Args) -> Result<(), Failure> {
-    Ok(())
+#[command(after_help = "\
+Examples:
+  musterctl demo
+  musterctl demo --crash                     coordinator and an agent are killed on the way
+  musterctl demo --control 3 --workers 60 --seconds-per-item 2 --artifact-mib 1
+  musterctl demo --keep --dir /tmp/fleet     leave it running, to look around
+  musterctl demo --stop --dir /tmp/fleet     end it
+
+Every line it prints that does not begin with # is a command as it was run: paste it to do the same by hand.
+In DIR: manifest.yaml, operator.toml (musterctl's config), effects.log, the logs and states of all processes.")]
+pub(crate) struct Args {
+    /// Control machines
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=MACHINES_MAX))]
+    control: u32,
+    /// Worker machines
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=MACHINES_MAX))]
+    workers: u32,
+    /// Where everything is put; may exist if it is empty [default: a new directory, removed after success]
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Leave the fleet running once it is Ready
+    #[arg(long)]
+    keep: bool,
+    /// Kill coordinator and one agent in the middle of an item, and start them again
+    #[arg(long)]
+    crash: bool,
+    /// How long each of a machine's two deploy items takes
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = seconds)]
+    seconds_per_item: f64,
+    /// Size of the artifact every machine downloads
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=65_536))]
+    artifact_mib: u32,
+    /// End what a demo with --keep (or an interrupted one) left running in --dir
+    #[arg(long, requires = "dir", conflicts_with_all = ["keep", "crash"])]
+    stop: bool,
+}
+
+/// What the fleet is to look like.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    control: u32,
+    workers: u32,
+    seconds_per_item: f64,
+    artifact_mib: u32,
+}
+
+impl Wanted {
+    fn names(&self) -> Vec<String> {
+        let control = (1..=self.control).map(|at| format!("control-{at}"));
+        control.chain((1..=self.workers).map(|at| format!("worker-{at}"))).collect()
+    }
+
+    /// Shortest time in which the deploy phase can be done.
+    fn ideal(&self) -> Duration {
+        let turns = self.control + self.workers.div_ceil(muster_proto::model::WORKERS_AT_ONCE_MAX);
+        Duration::from_secs_f64(self.seconds_per_item) * DEPLOY_ITEMS * turns
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.0..=3600.0).contains(&seconds) => Ok(seconds),
+        Ok(_) | Err(_) => Err("expected a number of seconds between 0 and 3600, e.g. 0.5".to_owned()),
+    }
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    if let (true, Some(dir)) = (args.stop, &args.dir) {
+        return stop::run(dir).await;
+    }
+    let wanted = Wanted {
+        control: args.control,
+        workers: args.workers,
+        seconds_per_item: args.seconds_per_item,
+        artifact_mib: args.artifact_mib,
+    };
+    let layout = Layout::make(args.dir.as_deref())?;
+    let told = tell(&layout, wanted, args.crash).await;
+    if told.is_ok() && args.keep {
+        let (dir, config) = (shell::quote_path(&layout.dir), shell::quote_path(&layout.config()));
+        terminal::print("# The fleet stays. Look around, then end it:")?;
+        terminal::print(&format!("MUSTER_CONFIG={config} {} get machines", shell::quote_path(&layout.musterctl)))?;
+        return terminal::print(&format!("{} demo --stop --dir {dir}", shell::quote_path(&layout.musterctl)));
+    }
+    stop::end_all(&layout.dir).await?;
+    match &told {
+        Ok(()) => layout.remove_if_ours(),
+        Err(_) => terminal::say(&format!("# Everything is ended; {} is kept to look into.", layout.dir.display())),
+    }
+    told
+}
+
+/// The whole story, or the signal that ends it.
+async fn tell(layout: &Layout, wanted: Wanted, crash: bool) -> Result<(), Failure> {
+    let mut signals = Vec::new();
+    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+        signals.push(signal(kind).map_err(|source| Failure::failed("cannot listen to signals").because(source))?);
+    }
+    let interrupted = futures_util::future::select_all(signals.iter_mut().map(|signal| Box::pin(signal.recv())));
+    tokio::select! {
+        told = story(layout, wanted, crash) => told,
+        _ = interrupted => Err(Failure::failed("interrupted")),
+    }
+}
+
+async fn story(layout: &Layout, wanted: Wanted, crash: bool) -> Result<(), Failure> {
+    let began = std::time::Instant::now();
+    terminal::print(&format!(
+        "# {} control and {} worker machines, each a process of its own, in {}",
+        wanted.control,
+        wanted.workers,
+        layout.dir.display()
+    ))?;
+    let mut fleet = DemoFleet::start(layout, wanted).await?;
+    let config = Config::read(&layout.config())?;
+    terminal::print(&layout.watch().line())?;
+    let crashed = watch(&mut fleet, config, wanted, crash).await?;
+    terminal::print_all(&crashed)?;
+    let table = layout.get_machines();
+    terminal::print(&table.line())?;
+    terminal::write(&table.output().await?)?;
+    summary::show(layout, wanted, began.elapsed()).await
+}
+
+/// Shows `watch` until the fleet is Ready, and makes the crash on the way. Returned: lines about it that could not be
+/// shown between the bars of a terminal.
+async fn watch(fleet: &mut DemoFleet<'_>, config: Config, wanted: Wanted, crash: bool) -> Result<Vec<String>, Failure> {
+    let slow = too_slow(fleet.layout());
+    let mut screen = Screen::new();
+    let plain = screen.is_plain();
+    let mut later = Vec::new();
+    let mut crashed = !crash;
+    let ended = {
+        let say = |line: String| {
+            if plain {
+                terminal::print(&line)
+            } else {
+                later.push(line);
+                Ok(())
+            }
+        };
+        let mut follow = pin!(timeout(PATIENCE + wanted.ideal(), watch::follow(config, CLUSTER, &mut screen)));
+        let mut crashing = pin!(crash::crash(fleet, wanted.workers > 0, say));
+        loop {
+            tokio::select! {
+                ended = &mut follow => break ended,
+                done = &mut crashing, if !crashed => { done?; crashed = true; }
+            }
+        }
+    };
+    screen.clear();
+    ended.unwrap_or(Err(slow))?;
+    if !crashed {
+        return Err(Failure::failed("no item was long enough to be caught in the middle")
+            .next("Longer items: musterctl demo --crash --seconds-per-item 1"));
+    }
+    Ok(later)
+}
+
+fn too_slow(layout: &Layout) -> Failure {
+    Failure::failed("the fleet is not Ready in time").next(format!(
+        "Who waits for what: {} plan {CLUSTER} says it while the demo runs; its logs are in {}",
+        layout.musterctl.display(),
+        layout.dir.display()
+    ))
 }

@@ -162,7 +162,7 @@ impl Watched {
                 let new: muster_proto::resource::Machine = read(json)?;
                 let old = fleet.machines.get(&new.metadata.name);
                 let mut lines = view::machine_troubles(old, &new, Timestamp::now());
-                if screen.shows_moves() {
+                if screen.is_plain() {
                     lines.splice(0..0, view::machine_move(old, &new));
                 }
                 fleet.machines.insert(new.metadata.name.clone(), new);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use muster_coordinator::view::{self, Kind, Look, printable};
+use serde_json::Value;
 
 use super::{Format, not_this_version, value, yaml};
 use crate::{
@@ -71,11 +72,17 @@ impl Printer {
     }
 
     fn change(&mut self, name: &str, json: Vec<u8>) -> Result<(), Failure> {
-        if self.shown.get(name) == Some(&json) {
+        let shown = self.shown.get(name);
+        if shown == Some(&json) {
             return Ok(());
         }
         match self.format {
             None | Some(Format::Wide) => {
+                if let Some(shown) = shown
+                    && essence(shown)? == essence(&json)?
+                {
+                    return Ok(());
+                }
                 let table = view::table(self.kind, [json.as_slice()], self.look()).map_err(not_this_version)?;
                 terminal::print_all(&table.lines_below(&self.widths))?;
             }
@@ -89,5 +96,32 @@ impl Printer {
 
     fn look(&self) -> Look {
         Look { wide: self.format == Some(Format::Wide), now: Timestamp::now() }
+    }
+}
+
+/// A document without what changes all the time: a table has no new row for every heartbeat.
+fn essence(json: &[u8]) -> Result<Value, Failure> {
+    let mut document = value(json)?;
+    if let Some(status) = document.get_mut("status").and_then(Value::as_object_mut) {
+        status.remove("lastSeen");
+        if let Some(activity) = status.get_mut("activity").and_then(Value::as_object_mut) {
+            activity.remove("progress");
+        }
+    }
+    Ok(document)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_heartbeat_is_no_news() {
+        let document = |seen: &str, state: &str| {
+            format!(r#"{{"status":{{"lastSeen":"{seen}","state":"{state}","activity":{{"progress":{{}}}}}}}}"#)
+        };
+        let essence = |text: String| essence(text.as_bytes()).expect("JSON");
+        assert_eq!(essence(document("1", "Ready")), essence(document("2", "Ready")));
+        assert_ne!(essence(document("1", "Ready")), essence(document("1", "Deploy")));
     }
 }

@@ -39,8 +39,8 @@ impl Screen {
         Self::Live(Live { all, phases: Vec::new(), texts: Vec::new() })
     }
 
-    /// Are single machines' changes of state told as lines?
-    pub(crate) const fn shows_moves(&self) -> bool {
+    /// Only lines? Then single machines' changes of state are told, too.
+    pub(crate) const fn is_plain(&self) -> bool {
         matches!(self, Self::Plain)
     }
 

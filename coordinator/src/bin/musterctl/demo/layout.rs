@@ -1,0 +1,228 @@
+//! Where the demo's things are, and the commands that use them.
+
+use std::{
+    env, fs, io,
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+};
+
+use super::{CLUSTER, shell::Line};
+use crate::failure::Failure;
+
+/// The directory of one demo, and the programs it runs.
+pub(super) struct Layout {
+    /// Absolute.
+    pub(super) dir: PathBuf,
+    /// Made by us, under a name of our own: ours to remove.
+    ours: bool,
+    pub(super) musterctl: PathBuf,
+    coordinator: PathBuf,
+    agent: PathBuf,
+}
+
+impl Layout {
+    /// Finds the programs and makes the directory.
+    pub(super) fn make(dir: Option<&Path>) -> Result<Self, Failure> {
+        let musterctl = env::current_exe()
+            .and_then(fs::canonicalize)
+            .map_err(|source| Failure::failed("cannot find this program's own file").because(source))?;
+        let coordinator = musterctl.with_file_name("muster-coordinator");
+        let agent = musterctl.with_file_name("muster-agent");
+        if let Some(missing) = [&coordinator, &agent].into_iter().find(|program| !program.is_file()) {
+            return Err(Failure::failed(format!("there is no {}", missing.display())).next(
+                "The demo needs its sister programs beside musterctl: cargo build --release --workspace --bins",
+            ));
+        }
+        let (dir, ours) = match dir {
+            Some(dir) => (empty_dir(dir)?, false),
+            None => (new_dir()?, true),
+        };
+        let layout = Self { dir, ours, musterctl, coordinator, agent };
+        for dir in [layout.artifacts(), layout.tokens(), layout.dir.join("machines"), layout.dir.join("logs")] {
+            make_dir(&dir)?;
+        }
+        Ok(layout)
+    }
+
+    pub(super) fn config(&self) -> PathBuf {
+        self.dir.join("operator.toml")
+    }
+
+    pub(super) fn manifest(&self) -> PathBuf {
+        self.dir.join("manifest.yaml")
+    }
+
+    pub(super) fn effects(&self) -> PathBuf {
+        self.dir.join("effects.log")
+    }
+
+    pub(super) fn artifacts(&self) -> PathBuf {
+        self.dir.join("artifacts")
+    }
+
+    pub(super) fn url_file(&self) -> PathBuf {
+        self.dir.join("artifacts.url")
+    }
+
+    fn tokens(&self) -> PathBuf {
+        self.dir.join("tokens")
+    }
+
+    fn token(&self, machine_type: &str) -> PathBuf {
+        self.tokens().join(format!("{machine_type}.token"))
+    }
+
+    fn state(&self, machine: &str) -> PathBuf {
+        self.dir.join("machines").join(machine)
+    }
+
+    pub(super) fn log(&self, process: &str) -> PathBuf {
+        self.dir.join("logs").join(format!("{process}.log"))
+    }
+
+    pub(super) fn init(&self, address: &str) -> Line {
+        let line = Line::new(&self.coordinator).arg("init").path("--state-dir", &self.dir.join("coordinator"));
+        let line = line.path("--key-file", &self.dir.join("coordinator.key")).pair("--address", address);
+        line.path("--out", &self.config()).arg("--demo")
+    }
+
+    pub(super) fn run_coordinator(&self, address: &str) -> Line {
+        let line = Line::new(&self.coordinator).arg("run").path("--state-dir", &self.dir.join("coordinator"));
+        line.path("--key-file", &self.dir.join("coordinator.key"))
+            .pair("--listen", address)
+            .into_background(&self.log("coordinator"))
+    }
+
+    pub(super) fn serve_artifacts(&self) -> Line {
+        let line = Line::new(&self.musterctl).arg("artifacts").arg("serve").path("--dir", &self.artifacts());
+        line.path("--url-file", &self.url_file()).into_background(&self.log("artifacts"))
+    }
+
+    pub(super) fn apply(&self) -> Line {
+        self.ctl().arg("apply").path("-f", &self.manifest())
+    }
+
+    pub(super) fn create_token(&self, machine_type: &str, uses: u32) -> Line {
+        let line = self.ctl().arg("token").arg("create").pair("--cluster", CLUSTER).pair("--type", machine_type);
+        line.pair("--uses", &uses.to_string()).into_file(&self.token(machine_type))
+    }
+
+    pub(super) fn enroll(&self, machine: &str, address: &str) -> Line {
+        let machine_type = if machine.starts_with("control-") { "control" } else { "worker" };
+        let line = Line::new(&self.agent).arg("enroll").pair("--coordinator", address);
+        line.path("--token-file", &self.token(machine_type))
+            .pair("--name", machine)
+            .path("--state-dir", &self.state(machine))
+    }
+
+    pub(super) fn run_agent(&self, machine: &str) -> Line {
+        let line = Line::new(&self.agent).arg("run").path("--state-dir", &self.state(machine));
+        line.into_background(&self.log(machine))
+    }
+
+    pub(super) fn watch(&self) -> Line {
+        self.ctl().arg("watch").arg(CLUSTER)
+    }
+
+    pub(super) fn get_machines(&self) -> Line {
+        self.ctl().arg("get").arg("machines").pair("--cluster", CLUSTER)
+    }
+
+    fn ctl(&self) -> Line {
+        Line::new(&self.musterctl).path("--config", &self.config())
+    }
+
+    /// After success: a directory nobody asked for by name goes.
+    pub(super) fn remove_if_ours(&self) {
+        if self.ours {
+            let _ = fs::remove_dir_all(&self.dir); // what stays is in the temporary directory
+        }
+    }
+}
+
+fn new_dir() -> Result<PathBuf, Failure> {
+    let made = tempfile::Builder::new().prefix("muster-demo-").tempdir().and_then(|dir| fs::canonicalize(dir.keep()));
+    let dir = made.map_err(|source| {
+        Failure::failed(format!("cannot make a directory in {}", env::temp_dir().display()))
+            .because(source)
+            .next("Name one: musterctl demo --dir DIR")
+    })?;
+    checked(dir)
+}
+
+/// The directory, made or found empty.
+fn empty_dir(dir: &Path) -> Result<PathBuf, Failure> {
+    let shown = dir.display();
+    match fs::read_dir(dir).map(|entries| entries.count()) {
+        Ok(0) => {}
+        Ok(_) => {
+            return Err(Failure::bad_input(format!("{shown} is not empty")).next(format!(
+                "The demo wants a new or empty directory. An earlier demo there? End it: musterctl demo --stop --dir \
+                 {shown}"
+            )));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => make_dir(dir)?,
+        Err(source) => return Err(Failure::bad_input(format!("cannot use {shown}")).because(source)),
+    }
+    let absolute = fs::canonicalize(dir);
+    checked(absolute.map_err(|source| Failure::bad_input(format!("cannot use {shown}")).because(source))?)
+}
+
+/// Paths go into a manifest and onto command lines: text without control characters.
+fn checked(dir: PathBuf) -> Result<PathBuf, Failure> {
+    match dir.to_str() {
+        Some(text) if !text.chars().any(char::is_control) => Ok(dir),
+        _ => Err(Failure::bad_input(format!("{} is not a name that can stand in a manifest", dir.display()))
+            .next("Use a directory whose name is plain UTF-8 text.")),
+    }
+}
+
+fn make_dir(dir: &Path) -> Result<(), Failure> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(|source| Failure::bad_input(format!("cannot make the directory {}", dir.display())).because(source))
+}
+
+#[cfg(test)]
+impl Layout {
+    /// One that is nowhere: paths and lines only.
+    pub(super) fn nowhere(dir: &str) -> Self {
+        let program = |name: &str| Path::new("/bin").join(name);
+        Self {
+            dir: dir.into(),
+            ours: false,
+            musterctl: program("musterctl"),
+            coordinator: program("muster-coordinator"),
+            agent: program("muster-agent"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_new_or_empty() {
+        let root = tempfile::tempdir().expect("a directory");
+        let new = root.path().join("a/b");
+        assert_eq!(empty_dir(&new).ok(), fs::canonicalize(&new).ok());
+        assert!(empty_dir(&new).is_ok(), "empty");
+        fs::write(new.join("x"), "").expect("written");
+        assert!(empty_dir(&new).is_err(), "not empty");
+        assert!(empty_dir(&new.join("x")).is_err(), "a file");
+        assert!(empty_dir(&root.path().join("a\nb")).is_err(), "a line end in the name");
+    }
+
+    #[test]
+    fn every_long_running_process_names_the_directory() {
+        let layout = Layout::nowhere("/tmp/d");
+        for line in [layout.run_coordinator("h:1"), layout.serve_artifacts(), layout.run_agent("worker-1")] {
+            let line = line.line();
+            let words: Vec<&str> = line.split(' ').take_while(|word| *word != "</dev/null").collect();
+            assert!(words.iter().any(|word| word.starts_with("/tmp/d/")), "{line}");
+        }
+    }
+}
