@@ -134,3 +134,17 @@ fn take(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, input: Input, now: Now
         Input::Tick => Ok(Reply::Ok),
     }
 }
+
+/// What `muster-coordinator recover` writes into the store of a coordinator that does not run: from the next start on the
+/// agents' ledgers fill in what this store lacks, under an epoch above every one the fleet has shown.
+///
+/// # Errors
+/// [`RowError`] if a row does not parse.
+pub fn recover(rows: Vec<Row>) -> Result<Vec<Change>, RowError> {
+    let mut facts = Facts::load(rows)?;
+    let mut draft = Draft::new(&mut facts);
+    let meta = draft.meta_mut();
+    meta.epoch = meta.epoch.max(meta.fleet_epoch);
+    meta.recovering = true;
+    Ok(draft.into_changes())
+}

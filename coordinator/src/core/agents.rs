@@ -35,10 +35,10 @@ pub(super) fn hello(
         if hello.epoch > draft.meta.fleet_epoch {
             draft.meta_mut().fleet_epoch = hello.epoch;
         }
-        if draft.names.contains_key(&id) && draft.meta.recovering {
-            adopt(draft, id, &hello, now);
-        } else if !draft.meta.recovering {
+        if !draft.meta.recovering || hello.epoch > draft.meta.epoch {
             draft.older_than_fleet(evidence);
+        } else if draft.names.contains_key(&id) {
+            adopt(draft, id, &hello, now);
         }
     }
     let name = heard(draft, id, now)?;
@@ -72,13 +72,19 @@ pub(super) fn hello(
 /// Records what a Hello says of the machine, if it is new.
 fn note_greeting(draft: &mut Draft<'_>, row: &MachineRow, hello: &Hello, new_ledger: bool) {
     let fresh_ledger = row.ledger.is_none() || new_ledger;
-    if !fresh_ledger && row.host.as_ref() == Some(&hello.facts) && row.agent_version == hello.agent_version {
+    let accepted = hello.generation.min(row.assigned.generation);
+    if accepted == row.assigned.accepted
+        && !fresh_ledger
+        && row.host.as_ref() == Some(&hello.facts)
+        && row.agent_version == hello.agent_version
+    {
         return;
     }
     let Some(row) = draft.machine_mut(&row.name) else { return };
     if fresh_ledger {
         row.ledger = Some((hello.ledger_id, hello.acked_seq));
     }
+    row.assigned.accepted = accepted;
     row.host = Some(hello.facts.clone());
     row.agent_version.clone_from(&hello.agent_version);
 }
@@ -222,12 +228,12 @@ pub(super) fn answer(
     now: Now,
 ) -> Result<Reply, Refusal> {
     let name = heard(draft, id, now)?;
-    let outdated = draft
-        .machines
-        .get(&name)
-        .is_none_or(|row| row.assigned.generation != generation || row.assigned.refused == refused);
+    let Some(assigned) = draft.machines.get(&name).map(|row| row.assigned.clone()) else { return Ok(Reply::Ok) };
+    let accepted = if refused.is_none() { generation } else { assigned.accepted };
+    let outdated = assigned.generation != generation || (assigned.refused == refused && assigned.accepted == accepted);
     if !outdated && let Some(row) = draft.machine_mut(&name) {
         row.assigned.refused = refused;
+        row.assigned.accepted = accepted;
     }
     Ok(Reply::Ok)
 }

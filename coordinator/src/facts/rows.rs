@@ -100,6 +100,8 @@ pub struct Assigned {
     pub generation: Generation,
     /// Digest of its content: another content gets another generation.
     pub digest: Option<ItemHash>,
+    /// The newest generation the agent has accepted.
+    pub accepted: Generation,
     /// Why the agent refused it.
     pub refused: Option<String>,
 }

@@ -44,13 +44,25 @@ impl Content {
     }
 }
 
+/// Has the agent accepted the very list the machine should have? Only then is an outcome an outcome: with an older list
+/// it may yet start what has been taken out since.
+#[must_use]
+pub fn is_accepted(facts: &Facts, position: &Position<'_>) -> bool {
+    let assigned = &position.row.assigned;
+    let accepted = assigned.accepted == assigned.generation || planted("trust-unaccepted-list");
+    accepted && wanted(facts, position).is_some_and(|content| assigned.digest == Some(content.digest()))
+}
+
 /// May the machine's list change now? Deploy and reconfigure items only ever change under a slot; a machine that is
 /// Ready, or whose slot was freed after a failure, keeps what it has.
 #[must_use]
 pub fn may_change(position: &Position<'_>) -> bool {
     match position.row.reach {
         None => false,
-        Some(Phase::Prepare) => position.in_flight() || position.row.assigned.digest.is_none(),
+        Some(Phase::Prepare) => {
+            let assigned = &position.row.assigned;
+            position.in_flight() || assigned.digest.is_none() || assigned.accepted != assigned.generation
+        }
         Some(Phase::Deploy | Phase::Reconfigure) => position.row.slot.is_some() || planted("assign-without-slot"),
     }
 }

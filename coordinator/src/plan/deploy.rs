@@ -7,6 +7,7 @@ use muster_proto::{
 };
 
 use super::{
+    assign,
     blocked::why_not_started,
     items::control_set,
     safety,
@@ -88,6 +89,9 @@ fn outcomes(survey: &Survey<'_>) -> Vec<Step> {
         let first_deploy_of_worker = position.row.spec.machine_type == MachineType::Worker && !position.ready_once();
         let planted_bug = (planted("free-slot-when-lost") && position.lost)
             || (planted("free-slot-when-held") && matches!(position.trouble(), Some(Progress::Held(_))));
+        if !assign::is_accepted(survey.facts, position) && !planted_bug {
+            continue;
+        }
         if position.all_done() {
             steps.push(Step::Ready { machine });
         } else if (first_deploy_of_worker && position.failed()) || planted_bug {
@@ -189,7 +193,12 @@ pub fn wants_slot(survey: &Survey<'_>, position: &Position<'_>) -> Option<Phase>
     if safety::needs_reconfigure(survey, position) {
         return Some(Phase::Reconfigure);
     }
-    let prepared = position.row.reach.is_some() && position.progress(Phase::Prepare) == Progress::Done;
+    let prepared = match position.row.reach {
+        None => false,
+        Some(Phase::Prepare) => position.progress(Phase::Prepare) == Progress::Done,
+        // Its slot was freed after a failure. Whatever a manifest has changed since is done under the next one.
+        Some(Phase::Deploy | Phase::Reconfigure) => true,
+    };
     (prepared && !position.ready_once() && position.trouble().is_none()).then_some(Phase::Deploy)
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use muster_proto::model::{
-    AssignedItem, ClusterName, ClusterSpec, Counts, MachineName, MachineType, Now, Phase, Standing,
+    AssignedItem, ClusterName, ClusterSpec, Counts, ItemState, MachineName, MachineType, Now, Phase, Standing,
 };
 
 use super::Limits;
@@ -135,11 +135,15 @@ impl<'a> Position<'a> {
         matches!(self.trouble(), Some(Progress::Failed(_)))
     }
 
-    /// Are all items of the phases its list reaches done?
+    /// Are all items of the phases its list reaches done, and does nothing run that is no longer in the list? An item
+    /// may be taken out of a manifest while it runs.
     #[must_use]
     pub fn all_done(&self) -> bool {
         let reach = self.row.reach;
-        reach.is_some() && Phase::ALL.iter().all(|p| Some(*p) > reach || self.progress(*p) == Progress::Done)
+        let running = self.row.statuses.values().any(|status| status.state == ItemState::Running);
+        !running
+            && reach.is_some()
+            && Phase::ALL.iter().all(|p| Some(*p) > reach || self.progress(*p) == Progress::Done)
     }
 
     /// Its state (domain.md §1, decided in that order).
@@ -185,7 +189,8 @@ impl<'a> Position<'a> {
     pub fn in_flight(&self) -> bool {
         let reach = self.row.reach;
         let may_run = self.row.slot.is_some() || reach == Some(Phase::Prepare);
-        may_run && !self.all_done() && self.trouble().is_none() && !self.lost
+        let unanswered = self.row.slot.is_some() && self.row.assigned.accepted != self.row.assigned.generation;
+        may_run && (!self.all_done() || unanswered) && self.trouble().is_none() && !self.lost
     }
 }
 

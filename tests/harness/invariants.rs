@@ -1,0 +1,354 @@
+//! What must hold after every event, whatever the faults. Named after the safety rules of docs/ARCHITECTURE.md; none of
+//! them asks the code it watches whether it did right.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_agent::{attempt::record::AttemptKey, core::LedgerState};
+use muster_coordinator::{
+    core::{Core, Input},
+    facts::{Facts, MachineRow, Slot},
+    plan::{
+        Limits, blocked,
+        survey::{State, Survey},
+    },
+    store::Table,
+};
+use muster_proto::model::{
+    Assignment, Epoch, Generation, ItemHash, ItemName, ItemState, MachineId, MachineName, MachineType, Now, Phase, Seq,
+};
+
+use crate::sim::{machine::Machine, manifest};
+
+/// An invariant that did not hold.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// Its name: the number of the safety rule, or a word.
+    pub invariant: &'static str,
+    /// What was seen.
+    pub detail: String,
+}
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "invariant {}: {}", self.invariant, self.detail)
+    }
+}
+
+/// Remembers what was seen, and compares.
+#[derive(Default)]
+pub struct Watcher {
+    epoch: Epoch,
+    /// Content by machine and generation, since the store was last restored.
+    assigned: BTreeMap<(MachineId, Generation), ItemHash>,
+    started: BTreeSet<(MachineId, AttemptKey)>,
+    succeeded: BTreeSet<(MachineId, ItemName, ItemHash)>,
+    /// Hashes of attempts, as recorded when they were started.
+    hashes: BTreeMap<(MachineId, AttemptKey), ItemHash>,
+    /// Epoch, generation and newest event of each ledger as last seen.
+    ledgers: BTreeMap<MachineId, (Epoch, Generation, Seq)>,
+    slots: BTreeMap<MachineName, (MachineId, Slot)>,
+    denied: BTreeSet<MachineId>,
+    /// An old store is in place and has not been recovered: what it does not know, it cannot show.
+    restored: bool,
+    /// A store is being recovered: slots it shows now were granted by a coordinator before it.
+    recovering: bool,
+}
+
+type Checked = Result<(), Violation>;
+
+impl Watcher {
+    /// A violation seen by the simulator itself.
+    #[must_use]
+    pub fn violation(&self, invariant: &'static str, detail: impl Into<String>) -> Violation {
+        Violation { invariant, detail: detail.into() }
+    }
+
+    /// An old copy of the store took the place of the newest.
+    pub fn store_restored(&mut self) {
+        self.restored = true;
+        self.assigned.clear();
+        self.epoch = Epoch(0);
+    }
+
+    /// The store knows everything again.
+    pub fn store_recovered(&mut self) {
+        self.restored = false;
+    }
+
+    /// Rule 6: no two coordinators share an epoch.
+    pub fn coordinator_started(&mut self, epoch: Epoch) -> Checked {
+        if epoch <= self.epoch {
+            return Err(self.violation("6", format!("epoch {epoch} after {}", self.epoch)));
+        }
+        self.epoch = epoch;
+        Ok(())
+    }
+
+    /// After a start, the slots are those of the store: a lost step may have freed what was never committed.
+    pub fn forget_slots(&mut self, facts: Option<&Facts>) {
+        self.slots = facts.map(slots).unwrap_or_default();
+        self.recovering = facts.is_some_and(|facts| facts.meta.recovering);
+    }
+
+    /// Rule 6: one generation of one machine has one content.
+    pub fn assigned(&mut self, id: MachineId, assignment: &Assignment) -> Checked {
+        let text = serde_json::to_vec(&(&assignment.items, &assignment.variables)).unwrap_or_default();
+        let mut sum = [0; 32];
+        for (at, byte) in text.iter().enumerate() {
+            let at = at % 32;
+            if let Some(slot) = sum.get_mut(at) {
+                *slot = u8::wrapping_add(u8::wrapping_mul(*slot, 31), *byte);
+            }
+        }
+        let digest = ItemHash(sum);
+        let known = self.assigned.insert((id, assignment.generation), digest);
+        if known.is_some_and(|known| known != digest) {
+            let detail = format!("generation {} of {id} was sent with two contents", assignment.generation);
+            return Err(self.violation("6", detail));
+        }
+        Ok(())
+    }
+
+    /// Rule 7: at most one process for an attempt, and none for what has succeeded.
+    pub fn started(&mut self, machine: &Machine, key: &AttemptKey, phase: Phase, claimed: bool) -> Checked {
+        let at = (machine.id, key.clone());
+        if claimed || !self.started.insert(at.clone()) {
+            return Err(self.violation("7", format!("{}: attempt {key} ({phase}) was started twice", machine.name)));
+        }
+        let Some(slot) = machine.disk.slots.get(&key.item).filter(|slot| slot.key() == *key) else {
+            let detail = format!("{}: attempt {key} was started before it was recorded", machine.name);
+            return Err(self.violation("7", detail));
+        };
+        let hash = slot.status.hash;
+        self.hashes.insert(at, hash);
+        if self.succeeded.contains(&(machine.id, key.item.clone(), hash)) {
+            let detail = format!("{}: item {} runs again after it succeeded ({hash:?})", machine.name, key.item);
+            return Err(self.violation("7", detail));
+        }
+        Ok(())
+    }
+
+    /// A process ended.
+    pub fn ended(&mut self, machine: &Machine, key: &AttemptKey, succeeded: bool) {
+        if succeeded && let Some(hash) = self.hashes.get(&(machine.id, key.clone())) {
+            self.succeeded.insert((machine.id, key.item.clone(), *hash));
+        }
+    }
+
+    /// Rule 6 on the agent's side: what its ledger has seen never goes back.
+    pub fn recorded(&mut self, machine: &Machine) -> Checked {
+        let LedgerState { epoch, last_seq, .. } = &machine.disk;
+        let now = (*epoch, machine.disk.generation(), *last_seq);
+        let before = self.ledgers.insert(machine.id, now).unwrap_or((Epoch(0), Generation(0), Seq(0)));
+        let back = now.0 < before.0 || now.1 < before.1 || now.2 < before.2;
+        let accepted = machine.disk.assignment.as_ref().map_or(Epoch(0), |assignment| assignment.epoch);
+        if back || accepted > *epoch || (now.1 > before.1 && accepted < before.0) {
+            let detail = format!("{}: ledger at {now:?} after {before:?}, assignment of {accepted}", machine.name);
+            return Err(self.violation("6", detail));
+        }
+        Ok(())
+    }
+
+    /// Rule 11: what is acknowledged is durable.
+    pub fn acked(
+        &mut self,
+        id: MachineId,
+        seq: Seq,
+        disk: &BTreeMap<(Table, String), Vec<u8>>,
+        machines: &[Machine],
+    ) -> Checked {
+        let Some(machine) = machines.iter().find(|machine| machine.id == id) else { return Ok(()) };
+        let stored = disk
+            .get(&(Table::Machines, machine.name.to_string()))
+            .and_then(|row| serde_json::from_slice::<MachineRow>(row).ok());
+        let recorded = stored.filter(|row| row.id == Some(id)).and_then(|row| row.ledger);
+        let covered = recorded.is_some_and(|(ledger, newest)| ledger == machine.disk.ledger_id && newest >= seq);
+        if covered || self.restored || self.denied.contains(&id) {
+            return Ok(());
+        }
+        Err(self.violation("11", format!("{}: event {seq} acknowledged, the store has {recorded:?}", machine.name)))
+    }
+
+    /// Processes and slots: a deploy or reconfigure item runs under a slot, and on one control machine at a time.
+    pub fn processes(&mut self, machines: &[Machine], core: Option<&Core>) -> Checked {
+        if self.restored {
+            return Ok(());
+        }
+        let mut controls = Vec::new();
+        for machine in machines.iter().filter(|machine| !self.denied.contains(&machine.id)) {
+            let running = machine.attempts.values().find(|a| a.ends_at.is_some() && a.request.phase > Phase::Prepare);
+            let Some(running) = running else { continue };
+            let row = core.and_then(|core| core.facts().by_id(machine.id));
+            if row.is_some_and(|row| row.slot.is_none()) {
+                let detail = format!("{}: item {} runs without a slot", machine.name, running.request.key);
+                return Err(self.violation("5", detail));
+            }
+            if machine.machine_type == MachineType::Control {
+                controls.push(machine.name.as_str());
+            }
+        }
+        if controls.len() > 1 {
+            return Err(self.violation("1", format!("control machines at work at once: {}", controls.join(", "))));
+        }
+        Ok(())
+    }
+
+    /// Everything that must hold of the coordinator's facts after a step.
+    pub fn after_step(&mut self, core: &mut Core, machines: &[Machine], now: Now) -> Checked {
+        let again = core.step(vec![Input::Tick], now);
+        if !again.changes.is_empty() || !again.effects.is_empty() {
+            let detail = format!("deciding again brought {:?} {:?}", again.changes.first(), again.effects.first());
+            return Err(self.violation("idempotent", detail));
+        }
+        let facts = core.facts();
+        self.denied = facts.denied.keys().copied().collect();
+        self.slots_are_right(facts, now)?;
+        self.nobody_waits_for_nothing(facts, machines, now)
+    }
+
+    fn slots_are_right(&mut self, facts: &Facts, now: Now) -> Checked {
+        let limits = Limits::default();
+        let Some(survey) = Survey::of(facts, &manifest::cluster_name(), &limits, now) else { return Ok(()) };
+        let new = slots(facts);
+        let held =
+            |of: MachineType| facts.machines.values().filter(move |m| m.slot.is_some() && m.spec.machine_type == of);
+        let granted: Vec<&MachineRow> = facts
+            .machines
+            .values()
+            .map(|m| &**m)
+            .filter(|m| m.slot.is_some() && !self.slots.contains_key(&m.name))
+            .collect();
+        let granted = if self.recovering { Vec::new() } else { granted };
+        self.recovering = facts.meta.recovering;
+        let new_workers = granted.iter().any(|m| m.spec.machine_type == MachineType::Worker);
+        // Rule 1. After a recovery two may hold one, until it is recorded that one of them is long done.
+        let new_controls = granted.iter().any(|m| m.spec.machine_type == MachineType::Control);
+        if new_controls && held(MachineType::Control).count() > 1 {
+            return Err(self.violation("1", "a second control machine was granted a slot"));
+        }
+        // Rule 2.
+        let workers = held(MachineType::Worker).count();
+        let configured = survey.spec.max_worker_deploy_count as usize;
+        if workers > 50 || (new_workers && workers > configured) {
+            return Err(self.violation("2", format!("{workers} workers hold a slot; {configured} are configured")));
+        }
+        // Rule 3. A control machine that joined with the very step that grants is seen by it too.
+        let behind = |m: &&std::sync::Arc<MachineRow>| {
+            let in_rollout = m.rollout.is_some() && m.id.is_some() && !m.revoked;
+            m.spec.machine_type == MachineType::Control && in_rollout && (m.ready_at.is_none() || m.slot.is_some())
+        };
+        if new_workers && let Some(control) = facts.machines.values().find(behind) {
+            return Err(
+                self.violation("3", format!("a worker was granted a slot while {} was not Ready", control.name))
+            );
+        }
+        // The failure budget, counted from the statuses themselves.
+        if !granted.is_empty() {
+            self.budget_is_kept(facts, &survey)?;
+        }
+        // Rule 5.
+        for (name, (id, _)) in &self.slots {
+            let Some(row) = facts.machines.get(name) else { continue };
+            if row.slot.is_none() && row.id == Some(*id) && !row.revoked && !has_outcome(facts, row) {
+                return Err(self.violation("5", format!("{name} lost its slot without an outcome")));
+            }
+        }
+        self.slots = new;
+        Ok(())
+    }
+
+    fn budget_is_kept(&self, facts: &Facts, survey: &Survey<'_>) -> Checked {
+        let failed = |of: MachineType| {
+            let machines = facts.machines.values().filter(|m| m.spec.machine_type == of && !m.revoked);
+            machines.filter(|m| m.reach.is_some() && m.rollout.is_some() && failed_for_good(facts, m)).count()
+        };
+        let most = survey.spec.max_failures;
+        if failed(MachineType::Control) >= most.control as usize || failed(MachineType::Worker) >= most.worker as usize
+        {
+            return Err(self.violation("budget", "a slot was granted though the failure budget was used up"));
+        }
+        Ok(())
+    }
+
+    /// Not moving always has a reason.
+    fn nobody_waits_for_nothing(&self, facts: &Facts, _: &[Machine], now: Now) -> Checked {
+        let limits = Limits::default();
+        let Some(survey) = Survey::of(facts, &manifest::cluster_name(), &limits, now) else { return Ok(()) };
+        for position in &survey.machines {
+            let still = position.state() != State::Ready && !position.in_flight();
+            if still && blocked::of_machine(&survey, position).is_none() {
+                let detail = format!(
+                    "{} is {} and says nothing: slot {:?}, connected {}, lost {}, trouble {:?}, assigned {:?}",
+                    position.row.name,
+                    position.state().as_str(),
+                    position.row.slot,
+                    position.connected(),
+                    position.lost,
+                    position.trouble(),
+                    position.row.assigned,
+                );
+                return Err(self.violation("reason", detail));
+            }
+        }
+        Ok(())
+    }
+
+    /// Rule 11 at rest: the coordinator has the very statuses that the ledgers hold.
+    pub fn settled(&self, machines: &[Machine], core: Option<&Core>) -> Checked {
+        let Some(facts) = core.map(Core::facts) else { return Ok(()) };
+        for machine in machines.iter().filter(|machine| !self.denied.contains(&machine.id)) {
+            let Some(row) = facts.by_id(machine.id) else { continue };
+            if !machine.disk.outbox.is_empty() {
+                let detail = format!("{}: events wait though everything is at rest", machine.name);
+                return Err(self.violation("11", detail));
+            }
+            for (item, slot) in &machine.disk.slots {
+                let known = row.statuses.get(item);
+                let same = known.is_some_and(|known| {
+                    known.hash == slot.status.hash
+                        && known.state == slot.status.state
+                        && known.attempt == slot.status.attempt
+                });
+                if !same {
+                    let detail = format!("{}: item {item} is {:?}, recorded {known:?}", machine.name, slot.status);
+                    return Err(self.violation("11", detail));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn slots(facts: &Facts) -> BTreeMap<MachineName, (MachineId, Slot)> {
+    facts.machines.values().filter_map(|row| Some((row.name.clone(), (row.id?, row.slot?)))).collect()
+}
+
+/// Is an outcome of every item this machine was given recorded: all succeeded or left out, or one failed?
+fn has_outcome(facts: &Facts, row: &MachineRow) -> bool {
+    let Some(items) = facts.live.machines.get(&row.name).and_then(|live| live.items.as_ref()) else { return true };
+    let Ok(items) = &items.resolved else { return true };
+    let done = items.iter().filter(|item| Some(item.phase) <= row.reach).all(|item| {
+        let left_out = row.verdicts.get(&item.name).is_some_and(|v| v.hash == item.hash && v.left_out.is_some());
+        let status = row.statuses.get(&item.name).filter(|status| status.hash == item.hash);
+        left_out || status.is_some_and(|status| status.state == ItemState::Succeeded)
+    });
+    done || failed_for_good(facts, row)
+}
+
+/// Is a failure recorded after which nothing more is tried?
+fn failed_for_good(facts: &Facts, row: &MachineRow) -> bool {
+    let Some(items) = facts.live.machines.get(&row.name).and_then(|live| live.items.as_ref()) else { return false };
+    let Ok(items) = &items.resolved else { return false };
+    items.iter().filter(|item| Some(item.phase) <= row.reach).any(|item| {
+        let verdict = row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
+        let cleared = verdict.map_or(0, |verdict| verdict.cleared_attempts);
+        let left_out = verdict.is_some_and(|verdict| verdict.left_out.is_some());
+        row.statuses.get(&item.name).is_some_and(|status| match status.state {
+            ItemState::Failed { retryable, .. } => {
+                let spent = status.attempt > cleared + item.retries;
+                status.hash == item.hash && status.attempt > cleared && (!retryable || spent) && !left_out
+            }
+            ItemState::Running | ItemState::Succeeded | ItemState::Indeterminate => false,
+        })
+    })
+}

@@ -1,0 +1,351 @@
+//! The simulator: one coordinator and many agents, all of them production cores, in one thread with one seed. Replaced
+//! are clock, network, disk and processes. No rule of Muster is written a second time here.
+//!
+//! A world first lives through chaos, then the faults stop and every rollout must end with a reason, then a patient
+//! operator resolves what wants a person, and every machine must become Ready.
+
+mod act;
+mod chaos;
+mod ending;
+pub mod machine;
+pub mod manifest;
+mod network;
+
+use std::collections::BTreeMap;
+
+use muster_coordinator::{
+    core::{Core, Effect, Enroll, Input, Reply, Request},
+    facts::Facts,
+    plan::Limits,
+    store::{Change, Row, Table},
+};
+use muster_proto::model::{Counts, ItemHash, MachineId, MachineType, Now};
+
+use crate::{
+    invariants::{Violation, Watcher},
+    rng::Rng,
+};
+use machine::{Fate, Machine, uuid_of};
+use network::Parcel;
+
+/// A world that does so much without coming to rest has a bug, or the simulator has.
+const EVENTS_MAX: u64 = 60_000;
+
+/// What kind of world a seed makes.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Machines at the start.
+    pub counts: Counts,
+    /// Chaos lasts so long.
+    pub chaos_ms: u64,
+    /// So many of a thousand events come with a fault.
+    pub fault_permille: u64,
+    /// So many of a thousand effects are cut off by a crash.
+    pub crash_permille: u64,
+    /// How programs fare.
+    pub fate: Fate,
+}
+
+impl Plan {
+    /// The plan of a seed: small clusters, every mixture of faults.
+    pub fn of(rng: &mut Rng) -> Self {
+        let narrow = |n| u32::try_from(n).unwrap_or(1);
+        let calm = rng.permille(150);
+        Self {
+            counts: Counts { control: narrow(rng.between(1, 3)), worker: narrow(rng.between(0, 5)) },
+            chaos_ms: rng.between(5_000, 60_000),
+            fault_permille: if calm { 0 } else { rng.between(2, 40) },
+            crash_permille: if calm { 0 } else { rng.between(0, 15) },
+            fate: Fate {
+                shortest_ms: 5,
+                longest_ms: rng.between(50, 4_000),
+                fail_permille: if calm { 0 } else { rng.between(0, 200) },
+                hopeless_permille: if calm { 0 } else { rng.between(0, 30) },
+                lost_permille: if calm { 0 } else { rng.between(0, 30) },
+            },
+        }
+    }
+}
+
+/// Something that will happen.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A message arrives.
+    Deliver(Parcel),
+    /// A machine's own time: processes end, retries are due.
+    Wake(usize),
+    /// An agent tries to connect.
+    Connect(usize),
+    /// An agent's process starts again.
+    StartAgent(usize),
+    /// A machine boots.
+    PowerOn(usize),
+    /// The coordinator's process starts again.
+    StartCoordinator,
+    /// The coordinator takes what is in its inbox.
+    Decide,
+    /// An operator does something.
+    Operate,
+    /// The coordinator notices that a session is gone.
+    NoticeGone(MachineId, u64),
+}
+
+/// Everything there is.
+pub struct World {
+    pub(crate) rng: Rng,
+    pub(crate) plan: Plan,
+    pub(crate) at: u64,
+    pub(crate) queue: BTreeMap<(u64, u64), Event>,
+    pub(crate) queued: u64,
+    pub(crate) machines: Vec<Machine>,
+    /// The coordinator's disk.
+    pub(crate) disk: BTreeMap<(Table, String), Vec<u8>>,
+    /// An older copy of it.
+    pub(crate) old_disk: Option<BTreeMap<(Table, String), Vec<u8>>>,
+    pub(crate) coordinator: Option<Core>,
+    pub(crate) inbox: Vec<Input>,
+    /// When the coordinator's own time wakes it next.
+    pub(crate) timer: Option<u64>,
+    pub(crate) sessions: BTreeMap<MachineId, u64>,
+    pub(crate) last_session: u64,
+    /// When the last message of each session and direction arrives: streams keep their order.
+    pub(crate) arrivals: BTreeMap<(u64, bool), u64>,
+    pub(crate) chaos: bool,
+    pub(crate) watcher: Watcher,
+    /// How often each fault fired and each situation was reached.
+    pub counted: BTreeMap<&'static str, u64>,
+    pub(crate) tokens: BTreeMap<MachineType, String>,
+    /// Tell every event on standard error.
+    trace: bool,
+}
+
+/// Lives through one seed.
+///
+/// # Errors
+/// The first [`Violation`].
+pub fn run(seed: u64) -> Result<BTreeMap<&'static str, u64>, Violation> {
+    let mut rng = Rng::new(seed);
+    let plan = Plan::of(&mut rng);
+    run_plan(rng, plan)
+}
+
+/// Lives through one plan.
+///
+/// # Errors
+/// The first [`Violation`].
+pub fn run_plan(rng: Rng, plan: Plan) -> Result<BTreeMap<&'static str, u64>, Violation> {
+    let mut world = World::new(rng, plan)?;
+    world.live_through_chaos()?;
+    world.calm_down()?;
+    world.resolve_everything()?;
+    Ok(world.counted)
+}
+
+impl World {
+    /// A cluster applied, its machines enrolled, nobody connected yet.
+    ///
+    /// # Errors
+    /// A [`Violation`] already there.
+    pub fn new(mut rng: Rng, plan: Plan) -> Result<Self, Violation> {
+        let spec = manifest::spec(&mut rng, plan.counts);
+        let mut world = Self {
+            rng,
+            plan,
+            at: 1_000,
+            queue: BTreeMap::new(),
+            queued: 0,
+            machines: Vec::new(),
+            disk: BTreeMap::new(),
+            old_disk: None,
+            coordinator: None,
+            inbox: Vec::new(),
+            timer: None,
+            sessions: BTreeMap::new(),
+            last_session: 0,
+            arrivals: BTreeMap::new(),
+            chaos: false,
+            watcher: Watcher::default(),
+            counted: BTreeMap::new(),
+            tokens: BTreeMap::new(),
+            trace: std::env::var_os("MUSTER_SIM_TRACE").is_some(),
+        };
+        world.start_coordinator()?;
+        let clusters = BTreeMap::from([(manifest::cluster_name(), (spec, BTreeMap::new()))]);
+        let applied = world.operator(Request::Apply { clusters, machines: BTreeMap::new(), dry_run: false })?;
+        applied.map_err(|error| world.watcher.violation("sim", error))?;
+        for machine_type in [MachineType::Control, MachineType::Worker] {
+            world.create_token(machine_type)?;
+            for n in 1..=plan.counts.of(machine_type) {
+                let name = manifest::machine_name(machine_type, n);
+                let id = MachineId(uuid_of(&mut world.rng));
+                let machine = Machine::new(name, machine_type, id, &mut world.rng);
+                world.machines.push(machine);
+                world.enroll(world.machines.len() - 1, id)?;
+            }
+        }
+        for index in 0..world.machines.len() {
+            let delay = world.rng.between(0, 2_000);
+            world.later(delay, Event::StartAgent(index));
+        }
+        world.chaos = true;
+        Ok(world)
+    }
+
+    pub(crate) fn count(&mut self, what: &'static str) {
+        *self.counted.entry(what).or_default() += 1;
+    }
+
+    pub(crate) fn later(&mut self, delay_ms: u64, event: Event) {
+        self.queued += 1;
+        self.queue.insert((self.at + delay_ms, self.queued), event);
+    }
+
+    pub(crate) const fn now(&self) -> Now {
+        Now { wall_ms: 1_700_000_000_000 + self.at, mono_ms: self.at }
+    }
+
+    pub(crate) fn rows(&self) -> Vec<Row> {
+        self.disk.iter().map(|((table, key), value)| (*table, key.clone(), value.clone())).collect()
+    }
+
+    pub(crate) fn commit(&mut self, changes: &[Change]) {
+        for change in changes {
+            match change {
+                Change::Put { table, key, value } => {
+                    self.disk.insert((*table, key.clone()), value.clone());
+                }
+                Change::Delete { table, key } => {
+                    self.disk.remove(&(*table, key.clone()));
+                }
+            }
+        }
+    }
+
+    /// What the coordinator that runs knows.
+    pub(crate) fn facts(&self) -> Option<&Facts> {
+        self.coordinator.as_ref().map(Core::facts)
+    }
+
+    pub(crate) fn start_coordinator(&mut self) -> Result<(), Violation> {
+        let started = Core::start(self.rows(), Limits::default(), self.now());
+        let (core, changes) = started.map_err(|error| self.watcher.violation("codec", error.to_string()))?;
+        self.commit(&changes);
+        self.watcher.coordinator_started(core.facts().meta.epoch)?;
+        self.coordinator = Some(core);
+        self.watcher.forget_slots(self.coordinator.as_ref().map(Core::facts));
+        self.later(0, Event::Decide);
+        Ok(())
+    }
+
+    pub(crate) fn crash_coordinator(&mut self) {
+        if let Some(core) = self.coordinator.take() {
+            drop(core);
+            self.inbox.clear();
+            self.sessions.clear();
+            for index in 0..self.machines.len() {
+                self.drop_session(index);
+            }
+            let delay = self.rng.between(10, 5_000);
+            self.later(delay, Event::StartCoordinator);
+        }
+    }
+
+    /// Gives the coordinator one input at once, outside of any chaos: for operators and enrolment.
+    pub(crate) fn ask(&mut self, input: Input) -> Result<Result<Reply, String>, Violation> {
+        let now = self.now();
+        let Some(core) = &mut self.coordinator else { return Ok(Err("the coordinator is down".to_owned())) };
+        let step = core.step(vec![input], now);
+        self.commit(&step.changes);
+        self.after_step()?;
+        for effect in step.effects {
+            self.perform(effect)?;
+        }
+        self.schedule_decision();
+        let answer = step.answers.into_iter().next().unwrap_or(Ok(Reply::Ok));
+        Ok(answer.map_err(|refusal| refusal.to_string()))
+    }
+
+    pub(crate) fn operator(&mut self, request: Request) -> Result<Result<Reply, String>, Violation> {
+        self.ask(Input::Operator { actor: "operator/sim".to_owned(), request })
+    }
+
+    pub(crate) fn create_token(&mut self, machine_type: MachineType) -> Result<(), Violation> {
+        let id = format!("token-{machine_type}-{}", self.at);
+        self.tokens.insert(machine_type, id.clone());
+        let made = self.operator(Request::CreateToken {
+            id,
+            secret_sha256: ItemHash([7; 32]),
+            cluster: manifest::cluster_name(),
+            machine_type,
+            machine: None,
+            ttl_ms: Some(24 * 3600 * 1000),
+            uses: None,
+        })?;
+        made.map(|_| ()).map_err(|error| self.watcher.violation("sim", error))
+    }
+
+    pub(crate) fn enroll(&mut self, index: usize, id: MachineId) -> Result<bool, Violation> {
+        let Some(machine) = self.machines.get(index) else { return Ok(false) };
+        let enroll = Enroll {
+            token_id: self.tokens.get(&machine.machine_type).cloned().unwrap_or_default(),
+            secret_sha256: ItemHash([7; 32]),
+            name: machine.name.clone(),
+            new_id: id,
+            agent_version: "sim".to_owned(),
+        };
+        Ok(self.ask(Input::Enroll(enroll))?.is_ok())
+    }
+
+    /// Lets the next event happen. False: there is none before `until`.
+    pub(crate) fn next_event(&mut self, until: u64) -> Result<bool, Violation> {
+        let Some((key, _)) = self.queue.first_key_value().filter(|((at, _), _)| *at <= until) else {
+            return Ok(false);
+        };
+        let key = *key;
+        self.at = self.at.max(key.0);
+        let Some(event) = self.queue.remove(&key) else { return Ok(false) };
+        if self.queued > EVENTS_MAX {
+            return Err(self.watcher.violation("rest", format!("no rest after {EVENTS_MAX} events; next: {event:?}")));
+        }
+        if self.trace {
+            eprintln!("{} {event:?}", self.at);
+        }
+        self.happen(event)?;
+        Ok(true)
+    }
+
+    pub(crate) fn schedule_decision(&mut self) {
+        let now = self.now();
+        let wake = self.coordinator.as_ref().and_then(|core| core.wake_at(now));
+        let sooner = |at: &u64| self.timer.is_none_or(|timer| *at < timer || timer < self.at);
+        if let Some(at) = wake.filter(sooner) {
+            self.timer = Some(at);
+            self.later(at.saturating_sub(self.at), Event::Decide);
+        }
+    }
+
+    pub(crate) fn perform(&mut self, effect: Effect) -> Result<(), Violation> {
+        match effect {
+            Effect::Assign { id, assignment } => {
+                self.watcher.assigned(id, &assignment)?;
+                self.carry_assignment(id, assignment);
+            }
+            Effect::Ack { id, session, seq } => self.carry_ack(id, session, seq),
+            Effect::Close { id, .. } => {
+                if let Some(session) = self.sessions.remove(&id) {
+                    self.carry_end(id, session);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What must hold after every step of the coordinator.
+    pub(crate) fn after_step(&mut self) -> Result<(), Violation> {
+        let now = self.now();
+        if let Some(core) = &mut self.coordinator {
+            self.watcher.after_step(core, &self.machines, now)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,250 @@
+//! What happens when an event happens.
+
+use muster_agent::core::{Input as AgentInput, ToCoordinator};
+use muster_coordinator::core::{Input, Refusal, Reply};
+use muster_proto::model::MachineId;
+
+use super::{
+    Event, World,
+    machine::{Deed, Effects, status_of},
+    network::{Parcel, Said},
+};
+use crate::invariants::Violation;
+
+/// Inputs that one machine may cause itself in one go; more is a loop.
+const CHAIN_MAX: usize = 1_000;
+
+impl World {
+    pub(crate) fn happen(&mut self, event: Event) -> Result<(), Violation> {
+        match event {
+            Event::Deliver(parcel) => self.deliver(parcel)?,
+            Event::Wake(index) => self.wake(index)?,
+            Event::Connect(index) => self.connect(index),
+            Event::StartAgent(index) => self.start_agent(index)?,
+            Event::PowerOn(index) => {
+                if let Some(machine) = self.machines.get_mut(index).filter(|machine| !machine.powered) {
+                    machine.power_on();
+                    self.start_agent(index)?;
+                }
+            }
+            Event::StartCoordinator if self.coordinator.is_none() => self.start_coordinator()?,
+            Event::StartCoordinator => {}
+            Event::Decide => self.decide()?,
+            Event::Operate => self.operate()?,
+            Event::NoticeGone(id, session) => {
+                if self.sessions.get(&id) == Some(&session) {
+                    self.sessions.remove(&id);
+                }
+                self.tell(Input::Gone { id, session });
+            }
+        }
+        self.watcher.processes(&self.machines, self.coordinator.as_ref())
+    }
+
+    /// Puts an input into the coordinator's inbox.
+    fn tell(&mut self, input: Input) {
+        if self.coordinator.is_some() {
+            if self.inbox.is_empty() {
+                let delay = self.rng.between(0, 4);
+                self.later(delay, Event::Decide);
+            }
+            self.inbox.push(input);
+        }
+    }
+
+    /// The coordinator takes its inbox: one step, one commit, then the effects, with a crash possible in between.
+    fn decide(&mut self) -> Result<(), Violation> {
+        let mut inputs = std::mem::take(&mut self.inbox);
+        self.timer = self.timer.filter(|timer| *timer > self.at);
+        // Heartbeats: whoever has a stream that works was heard a moment ago.
+        let alive =
+            self.machines.iter().filter(|m| m.session.is_some() && m.session.as_ref() == self.sessions.get(&m.id));
+        inputs.extend(alive.map(|machine| Input::Heard { id: machine.id }));
+        inputs.push(Input::Tick);
+        let greetings: Vec<Option<(MachineId, u64)>> = inputs.iter().map(greeting).collect();
+        let senders: Vec<Option<MachineId>> = inputs.iter().map(sender).collect();
+        let now = self.now();
+        let Some(core) = &mut self.coordinator else { return Ok(()) };
+        let step = core.step(inputs, now);
+        if self.crash_now("coordinator crashed before its commit") {
+            self.crash_coordinator();
+            return Ok(());
+        }
+        self.commit(&step.changes);
+        self.after_step()?;
+        if self.crash_now("coordinator crashed after its commit") {
+            self.crash_coordinator();
+            return Ok(());
+        }
+        for (greeting, answer) in greetings.into_iter().zip(&step.answers) {
+            if let Some((id, session)) = greeting {
+                self.greeted(id, session, answer);
+            }
+        }
+        for effect in step.effects {
+            if self.crash_now("coordinator crashed between effects") {
+                self.crash_coordinator();
+                return Ok(());
+            }
+            self.perform(effect)?;
+        }
+        for (sender, answer) in senders.into_iter().zip(step.answers) {
+            if let (Some(id), Err(Refusal::Protocol { .. })) = (sender, answer) {
+                self.count("stream closed for a protocol error");
+                if let Some(session) = self.sessions.remove(&id) {
+                    self.carry_end(id, session);
+                }
+            }
+        }
+        self.schedule_decision();
+        Ok(())
+    }
+
+    /// The answer to a Hello: a welcome on the newest stream, or its end.
+    fn greeted(&mut self, id: MachineId, session: u64, answer: &Result<Reply, Refusal>) {
+        let Some(index) = self.index_of(id) else { return };
+        let epoch = self.facts().map(|facts| facts.meta.epoch);
+        match (answer, epoch) {
+            (Ok(_), Some(epoch)) => {
+                self.sessions.insert(id, session);
+                self.carry(Parcel { index, id, session, what: Said::Welcome(epoch) });
+            }
+            _ => self.carry(Parcel { index, id, session, what: Said::End }),
+        }
+    }
+
+    fn deliver(&mut self, parcel: Parcel) -> Result<(), Violation> {
+        let Parcel { index, id, session, what } = parcel;
+        let at_machine = |world: &Self| {
+            world.machines.get(index).is_some_and(|machine| machine.session == Some(session) && machine.id == id)
+        };
+        match what {
+            Said::Hello(hello) => self.tell(Input::Hello { id, session, hello }),
+            Said::FromAgent(what) => self.tell_what(id, session, what),
+            Said::Welcome(epoch) if at_machine(self) => self.agent_input(index, AgentInput::LinkUp { epoch })?,
+            Said::Assignment(assignment) if at_machine(self) => {
+                self.agent_input(index, AgentInput::Received(*assignment))?;
+            }
+            Said::Ack(seq) if at_machine(self) => {
+                self.watcher.acked(id, seq, &self.disk, &self.machines)?;
+                self.agent_input(index, AgentInput::Acked(seq))?;
+            }
+            Said::End if at_machine(self) => self.drop_session(index),
+            Said::Welcome(_) | Said::Assignment(_) | Said::Ack(_) | Said::End => {}
+        }
+        Ok(())
+    }
+
+    fn tell_what(&mut self, id: MachineId, session: u64, what: ToCoordinator) {
+        match what {
+            ToCoordinator::Event { seq, status } => {
+                self.tell(Input::Status { id, session, seq, status: Box::new(status_of(&status)) });
+            }
+            ToCoordinator::Answer { generation, refusal } => {
+                if refusal.is_some() {
+                    self.count("assignment refused");
+                }
+                let refused = refusal.map(|refusal| format!("{}: {}", refusal.code, refusal.message));
+                self.tell(Input::Answer { id, generation, refused });
+            }
+            ToCoordinator::Blocked(blocked) => {
+                let blocked = blocked.map(|blocked| (blocked.reason.to_owned(), blocked.message.to_owned()));
+                self.tell(Input::AgentBlocked { id, blocked });
+            }
+        }
+    }
+
+    fn start_agent(&mut self, index: usize) -> Result<(), Violation> {
+        let at = self.at;
+        let Some(machine) = self.machines.get_mut(index).filter(|machine| machine.powered && machine.agent.is_none())
+        else {
+            return Ok(());
+        };
+        let effects = machine.start_agent(at);
+        let delay = self.rng.between(0, 500);
+        self.later(delay, Event::Connect(index));
+        self.run_effects(index, effects)
+    }
+
+    fn wake(&mut self, index: usize) -> Result<(), Violation> {
+        let at = self.at;
+        let fate = self.plan.fate;
+        let Some(machine) = self.machines.get_mut(index) else { return Ok(()) };
+        let (ended, inputs) = machine.end_processes(at, &mut self.rng, &fate);
+        for (key, succeeded) in ended {
+            let Some(machine) = self.machines.get(index) else { continue };
+            self.watcher.ended(machine, &key, succeeded);
+        }
+        for input in inputs {
+            self.agent_input(index, input)?;
+        }
+        self.agent_input(index, AgentInput::Tick)
+    }
+
+    pub(crate) fn agent_input(&mut self, index: usize, input: AgentInput) -> Result<(), Violation> {
+        let at = self.at;
+        let Some(machine) = self.machines.get_mut(index) else { return Ok(()) };
+        let effects = machine.input(input, at);
+        self.run_effects(index, effects)
+    }
+
+    /// Effects of an input that cannot matter to anybody but the network.
+    pub(crate) fn queue_effects(&mut self, index: usize, effects: Effects) {
+        debug_assert!(effects.is_empty() || index < self.machines.len(), "a broken link asks for nothing");
+    }
+
+    /// Performs an agent's effects in order; a crash may cut them off anywhere.
+    fn run_effects(&mut self, index: usize, mut effects: Effects) -> Result<(), Violation> {
+        let at = self.at;
+        for _ in 0..CHAIN_MAX {
+            let Some(effect) = effects.pop_front() else {
+                let wake = self.machines.get(index).and_then(super::Machine::wake_at);
+                if let Some(wake) = wake {
+                    self.later(wake.saturating_sub(at), Event::Wake(index));
+                }
+                return Ok(());
+            };
+            if self.crash_now("agent crashed between effects") {
+                self.crash_agent(index);
+                return Ok(());
+            }
+            let fate = self.plan.fate;
+            let Some(machine) = self.machines.get_mut(index) else { return Ok(()) };
+            let (deed, answer) = machine.perform(effect, at, &mut self.rng, &fate);
+            let (id, session) = (machine.id, machine.session);
+            match deed {
+                Some(Deed::Said(what)) => {
+                    if let Some(session) = session {
+                        self.carry(Parcel { index, id, session, what: Said::FromAgent(what) });
+                    }
+                }
+                Some(Deed::Started { key, phase, claimed }) => {
+                    let Some(machine) = self.machines.get(index) else { return Ok(()) };
+                    self.watcher.started(machine, &key, phase, claimed)?;
+                }
+                None => {}
+            }
+            if let Some(machine) = self.machines.get(index) {
+                self.watcher.recorded(machine)?;
+            }
+            if let (Some(answer), Some(machine)) = (answer, self.machines.get_mut(index)) {
+                effects.extend(machine.input(answer, at));
+            }
+        }
+        Err(self.watcher.violation("rest", format!("machine {index} answers itself without end")))
+    }
+}
+
+fn greeting(input: &Input) -> Option<(MachineId, u64)> {
+    match input {
+        Input::Hello { id, session, .. } => Some((*id, *session)),
+        _ => None,
+    }
+}
+
+fn sender(input: &Input) -> Option<MachineId> {
+    match input {
+        Input::Status { id, .. } | Input::Answer { id, .. } | Input::AgentBlocked { id, .. } => Some(*id),
+        _ => None,
+    }
+}

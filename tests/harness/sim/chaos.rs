@@ -1,0 +1,179 @@
+//! Faults, and operators in the middle of them.
+
+use muster_agent::core::Input as AgentInput;
+use muster_coordinator::core::Request;
+use muster_proto::model::MachineId;
+
+use super::{Event, World, machine::uuid_of, manifest};
+use crate::invariants::Violation;
+
+impl World {
+    /// Rolls for a crash at this very point.
+    pub(crate) fn crash_now(&mut self, what: &'static str) -> bool {
+        let crash = self.chaos && self.rng.permille(self.plan.crash_permille);
+        if crash {
+            self.count(what);
+        }
+        crash
+    }
+
+    pub(crate) fn crash_agent(&mut self, index: usize) {
+        self.drop_session(index);
+        let delay = self.rng.between(10, 6_000);
+        if let Some(machine) = self.machines.get_mut(index) {
+            machine.crash_agent();
+        }
+        self.later(delay, Event::StartAgent(index));
+    }
+
+    pub(crate) fn live_through_chaos(&mut self) -> Result<(), Violation> {
+        let until = self.at + self.plan.chaos_ms;
+        let pause = self.rng.between(500, 20_000);
+        self.later(pause, Event::Operate);
+        while self.next_event(until)? {
+            if self.rng.permille(self.plan.fault_permille) {
+                self.fault()?;
+            }
+        }
+        self.at = until;
+        Ok(())
+    }
+
+    fn any_machine(&mut self) -> usize {
+        let last = u64::try_from(self.machines.len().max(1) - 1).unwrap_or(0);
+        usize::try_from(self.rng.between(0, last)).unwrap_or(0)
+    }
+
+    fn fault(&mut self) -> Result<(), Violation> {
+        let index = self.any_machine();
+        match self.rng.between(0, 9) {
+            0 => {
+                self.count("agent killed");
+                self.crash_agent(index);
+            }
+            1 => {
+                self.count("power cut");
+                self.drop_session(index);
+                let off_ms = if self.rng.permille(200) {
+                    self.rng.between(30_000, 90_000)
+                } else {
+                    self.rng.between(500, 9_000)
+                };
+                if let Some(machine) = self.machines.get_mut(index) {
+                    machine.power_off();
+                }
+                self.later(off_ms, Event::PowerOn(index));
+            }
+            2 => {
+                self.count("partition");
+                let until = self.at + self.rng.between(500, 50_000);
+                if let Some(machine) = self.machines.get_mut(index) {
+                    machine.cut_off_until = until;
+                }
+                self.drop_session(index);
+            }
+            3 => {
+                self.count("stream broken");
+                self.drop_session(index);
+            }
+            4 => {
+                self.count("coordinator killed");
+                self.crash_coordinator();
+            }
+            5 => {
+                self.count("clock jumped");
+                let skew = self.rng.between(0, 400 * 24 * 3600 * 1000);
+                if let Some(machine) = self.machines.get_mut(index) {
+                    machine.clock_skew_ms = skew;
+                }
+            }
+            6 => {
+                self.count("disk full");
+                self.agent_input(index, AgentInput::DiskFull(true))?;
+            }
+            7 => self.agent_input(index, AgentInput::DiskFull(false))?,
+            8 if self.rng.permille(300) => {
+                self.count("store copied");
+                self.old_disk = Some(self.disk.clone());
+            }
+            8 if self.rng.permille(150) => self.restore_old_store()?,
+            _ => self.operate()?,
+        }
+        Ok(())
+    }
+
+    /// An old copy of the store takes the place of the newest, while the whole fleet is up.
+    fn restore_old_store(&mut self) -> Result<(), Violation> {
+        let Some(old) = self.old_disk.take() else { return Ok(()) };
+        self.count("old store restored");
+        self.crash_coordinator();
+        self.disk = old;
+        self.watcher.store_restored();
+        for index in 0..self.machines.len() {
+            if let Some(machine) = self.machines.get_mut(index) {
+                machine.cut_off_until = 0;
+            }
+            self.happen(Event::PowerOn(index))?;
+            self.happen(Event::StartAgent(index))?;
+        }
+        Ok(())
+    }
+
+    /// An operator does something, wise or not.
+    pub(crate) fn operate(&mut self) -> Result<(), Violation> {
+        let pause = self.rng.between(1_000, 20_000);
+        if self.chaos {
+            self.later(pause, Event::Operate);
+        }
+        let index = self.any_machine();
+        let Some(machine) = self.machines.get(index).map(|machine| machine.name.clone()) else { return Ok(()) };
+        let (what, request) = match self.rng.between(0, 9) {
+            0..=3 => ("retry", Request::Retry { machine, item: None }),
+            4 => ("skip", Request::Skip { machine, item: None }),
+            5 => ("accept", Request::Accept { machine, item: None }),
+            6 => ("deploy", Request::Deploy { cluster: manifest::cluster_name() }),
+            7 => return self.edit_manifest(),
+            8 => return self.replace(index),
+            _ => return Ok(()),
+        };
+        if self.operator(request)?.is_ok() {
+            self.count(what);
+        }
+        Ok(())
+    }
+
+    fn edit_manifest(&mut self) -> Result<(), Violation> {
+        let name = manifest::cluster_name();
+        let Some(spec) = self.facts().and_then(|facts| facts.spec(&name)).map(|spec| (**spec).clone()) else {
+            return Ok(());
+        };
+        let spec = manifest::edit(&mut self.rng, &spec);
+        self.count("manifest edited");
+        let clusters = [(name, (spec, std::collections::BTreeMap::new()))].into();
+        self.operator(Request::Apply { clusters, machines: std::collections::BTreeMap::new(), dry_run: false })?.ok();
+        Ok(())
+    }
+
+    /// A machine is reinstalled: refused under its name until an operator says `replace`.
+    pub(crate) fn replace(&mut self, index: usize) -> Result<(), Violation> {
+        let id = MachineId(uuid_of(&mut self.rng));
+        let Some(name) = self.machines.get(index).map(|machine| machine.name.clone()) else { return Ok(()) };
+        if self.enroll(index, id)? {
+            let detail = format!("{name} enrolled twice without `replace`");
+            return Err(self.watcher.violation("name-taken", detail));
+        }
+        if self.operator(Request::ReplaceMachine { machine: name })?.is_err() {
+            return Ok(());
+        }
+        self.count("machine replaced");
+        if let Some(machine) = self.machines.get_mut(index) {
+            machine.power_off();
+            machine.reinstall(id, &mut self.rng);
+        }
+        let Some(machine_type) = self.machines.get(index).map(|machine| machine.machine_type) else { return Ok(()) };
+        self.create_token(machine_type)?;
+        self.enroll(index, id)?;
+        self.later(100, Event::StartAgent(index));
+        Ok(())
+    }
+}

@@ -1,0 +1,178 @@
+//! How a world ends: the faults stop, and everything must come to rest with a reason; then a patient operator resolves
+//! what wants a person, and everything must become Ready.
+
+use muster_agent::core::Input as AgentInput;
+use muster_coordinator::core::Request;
+use muster_coordinator::plan::{
+    Limits, blocked,
+    survey::{State, Survey},
+};
+use muster_proto::model::Standing;
+
+use super::{Event, World, machine::Fate, manifest};
+use crate::invariants::Violation;
+
+/// Longest calm: backoffs of a minute, lost after half a minute, a few in a row.
+const CALM_MS: u64 = 900_000;
+/// Nothing moves for so long: longer than the time after which a machine is Lost.
+const STILL_MS: u64 = 65_000;
+/// Rounds of the patient operator.
+const PATIENCE_ROUNDS: usize = 60;
+
+impl World {
+    /// Faults stop; everything that was down comes back.
+    pub(crate) fn calm_down(&mut self) -> Result<(), Violation> {
+        self.chaos = false;
+        for index in 0..self.machines.len() {
+            if let Some(machine) = self.machines.get_mut(index) {
+                machine.cut_off_until = 0;
+            }
+            self.happen(Event::PowerOn(index))?;
+            self.happen(Event::StartAgent(index))?;
+            self.agent_input(index, AgentInput::DiskFull(false))?;
+            self.happen(Event::Connect(index))?;
+        }
+        self.happen(Event::StartCoordinator)?;
+        self.rest()?;
+        if self.facts().is_some_and(|facts| facts.live.older_than_fleet.is_some()) {
+            self.recover()?;
+            self.rest()?;
+        }
+        self.watcher.store_recovered();
+        self.everybody_has_a_reason()
+    }
+
+    /// Lets everything happen that happens by itself.
+    fn rest(&mut self) -> Result<(), Violation> {
+        let until = self.at + CALM_MS;
+        let mut still_since = None;
+        while self.next_event(until)? {
+            if !self.at_rest() {
+                still_since = None;
+            } else if self.at >= *still_since.get_or_insert(self.at) + STILL_MS {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Is nothing under way that changes anything?
+    fn at_rest(&self) -> bool {
+        let moving =
+            self.queue.values().any(|event| !matches!(event, Event::Decide | Event::Operate | Event::NoticeGone(..)));
+        !moving && self.inbox.is_empty()
+    }
+
+    /// The operator recovers a store that is older than its fleet.
+    fn recover(&mut self) -> Result<(), Violation> {
+        self.count("store recovered");
+        self.crash_coordinator();
+        let recovered = muster_coordinator::core::recover(self.rows());
+        let changes = recovered.map_err(|error| self.watcher.violation("codec", error.to_string()))?;
+        self.commit(&changes);
+        self.happen(Event::StartCoordinator)?;
+        Ok(())
+    }
+
+    /// Rule 10: Ready, or a named reason that needs a person.
+    fn everybody_has_a_reason(&mut self) -> Result<(), Violation> {
+        let now = self.now();
+        let limits = Limits::default();
+        let Some(core) = &self.coordinator else { return Ok(()) };
+        let Some(survey) = Survey::of(core.facts(), &manifest::cluster_name(), &limits, now) else { return Ok(()) };
+        let mut reasons = Vec::new();
+        for position in &survey.machines {
+            let reason = blocked::of_machine(&survey, position).map(|blocked| blocked.reason);
+            match (position.state(), reason) {
+                (State::Ready, None) => reasons.push("ended Ready"),
+                (_, Some(reason)) => reasons.push(ended_with(&reason)),
+                (state, None) => {
+                    let name = &position.row.name;
+                    let detail = format!("{name} is {} and nothing moves it, for no reason", state.as_str());
+                    return Err(self.watcher.violation("10", detail));
+                }
+            }
+        }
+        for reason in reasons {
+            self.count(reason);
+        }
+        Ok(())
+    }
+
+    /// A patient operator does what each reason says; then everything must become Ready.
+    pub(crate) fn resolve_everything(&mut self) -> Result<(), Violation> {
+        self.plan.fate = Fate { fail_permille: 0, hopeless_permille: 0, lost_permille: 0, ..self.plan.fate };
+        for _ in 0..PATIENCE_ROUNDS {
+            if !self.resolve_once()? {
+                break;
+            }
+            self.rest()?;
+        }
+        self.watcher.settled(&self.machines, self.coordinator.as_ref())?;
+        let now = self.now();
+        let Some(core) = &self.coordinator else { return Ok(()) };
+        let limits = Limits::default();
+        let Some(survey) = Survey::of(core.facts(), &manifest::cluster_name(), &limits, now) else { return Ok(()) };
+        for position in &survey.machines {
+            if position.state() != State::Ready {
+                let reason = blocked::of_machine(&survey, position);
+                let detail = format!("{} is {} for good: {reason:?}", position.row.name, position.state().as_str());
+                return Err(self.watcher.violation("10", detail));
+            }
+        }
+        Ok(())
+    }
+
+    /// One round. False: nothing wants a person any more.
+    fn resolve_once(&mut self) -> Result<bool, Violation> {
+        let now = self.now();
+        let limits = Limits::default();
+        let Some(core) = &self.coordinator else { return Ok(false) };
+        let Some(survey) = Survey::of(core.facts(), &manifest::cluster_name(), &limits, now) else { return Ok(false) };
+        let mut wishes = Vec::new();
+        let mut replaced = Vec::new();
+        for position in &survey.machines {
+            let Some(blocked) = blocked::of_machine(&survey, position) else { continue };
+            let machine = position.row.name.clone();
+            match blocked.reason.as_str() {
+                "Failed" | "Indeterminate" => {
+                    let items = position.items.unwrap_or_default().iter();
+                    let stuck = items
+                        .filter(|item| matches!(position.standing(item), Standing::Failed | Standing::Held))
+                        .map(|item| item.name.clone());
+                    wishes.extend(stuck.map(|item| Request::Retry { machine: machine.clone(), item: Some(item) }));
+                }
+                "WaitingForMachines" | "DeployNotStarted" => {
+                    wishes.push(Request::Deploy { cluster: manifest::cluster_name() });
+                }
+                "Lost" | "Revoked" | "NotReported" | "NotEnrolled" => replaced.push(machine),
+                _ => {}
+            }
+        }
+        let something = !wishes.is_empty() || !replaced.is_empty();
+        for wish in wishes {
+            self.operator(wish)?.ok();
+        }
+        for name in replaced {
+            let index = self.machines.iter().position(|machine| machine.name == name);
+            if let Some(index) = index {
+                self.replace(index)?;
+            }
+        }
+        Ok(something)
+    }
+}
+
+fn ended_with(reason: &str) -> &'static str {
+    match reason {
+        "Failed" => "ended Failed",
+        "Indeterminate" => "ended Indeterminate",
+        "Lost" => "ended Lost",
+        "FailureBudget" => "ended FailureBudget",
+        "WaitingForControl" => "ended WaitingForControl",
+        "WaitingForTurn" => "ended WaitingForTurn",
+        "WaitingForMachines" => "ended WaitingForMachines",
+        "Gathering" => "ended Gathering",
+        _ => "ended with another reason",
+    }
+}

@@ -1,0 +1,306 @@
+//! One simulated machine: the agent's production core over a made-up disk, boot and processes.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use muster_agent::{
+    attempt::record::{AttemptKey, Exit, Found, Request},
+    core::{Config, Core, Effect, Input, LedgerState, Record, ToCoordinator},
+};
+use muster_proto::model::{HostFacts, ItemState, LedgerId, MachineId, MachineName, MachineType, Now, Phase};
+
+use crate::rng::Rng;
+
+/// An attempt's directory and process.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// What exec-item was asked for.
+    pub request: Request,
+    /// When its process ends, simulated milliseconds; None: it has ended, or the machine died under it.
+    pub ends_at: Option<u64>,
+    /// What is recorded of its end.
+    pub exit: Option<Exit>,
+    /// Is the agent's present process waiting for its end?
+    pub followed: bool,
+}
+
+/// What a machine did, for the world to act upon.
+#[derive(Debug)]
+pub enum Deed {
+    /// To be carried to the coordinator on the present session.
+    Said(ToCoordinator),
+    /// A process was started (or was asked to be, on a claimed directory).
+    Started {
+        /// Which attempt.
+        key: AttemptKey,
+        /// Of which phase.
+        phase: Phase,
+        /// Was the directory claimed before?
+        claimed: bool,
+    },
+}
+
+/// A machine.
+pub struct Machine {
+    /// Its name.
+    pub name: MachineName,
+    /// What it is to its cluster.
+    pub machine_type: MachineType,
+    /// Its identity.
+    pub id: MachineId,
+    /// What is on its disk: survives everything but a reinstallation.
+    pub disk: LedgerState,
+    /// Attempt directories on its disk; processes die with a boot.
+    pub attempts: BTreeMap<AttemptKey, Attempt>,
+    /// The agent's process. None: crashed, or the machine is off.
+    pub agent: Option<Core>,
+    /// Is the machine powered?
+    pub powered: bool,
+    /// Number of its boot.
+    pub boot: u64,
+    /// Its wall clock is so far ahead.
+    pub clock_skew_ms: u64,
+    /// Its session as the machine sees it.
+    pub session: Option<u64>,
+    /// Cut off from the network until then.
+    pub cut_off_until: u64,
+}
+
+/// Effects still to be performed; a crash cuts the list off anywhere.
+pub type Effects = std::collections::VecDeque<Effect>;
+
+impl Machine {
+    /// A machine whose agent has just enrolled and not yet started.
+    #[must_use]
+    pub fn new(name: MachineName, machine_type: MachineType, id: MachineId, rng: &mut Rng) -> Self {
+        let ledger = LedgerId(uuid_of(rng));
+        Self {
+            name,
+            machine_type,
+            id,
+            disk: LedgerState::new(ledger, id),
+            attempts: BTreeMap::new(),
+            agent: None,
+            powered: true,
+            boot: 1,
+            clock_skew_ms: 0,
+            session: None,
+            cut_off_until: 0,
+        }
+    }
+
+    /// The machine's time.
+    #[must_use]
+    pub const fn now(&self, at: u64) -> Now {
+        Now { wall_ms: 1_700_000_000_000 + at + self.clock_skew_ms, mono_ms: at }
+    }
+
+    /// Its boot id.
+    #[must_use]
+    pub fn boot_id(&self) -> String {
+        format!("boot-{}-{}", self.name, self.boot)
+    }
+
+    /// What it says of itself.
+    #[must_use]
+    pub fn facts(&self) -> HostFacts {
+        HostFacts {
+            hostname: self.name.to_string(),
+            internal_ip: Some(format!("10.0.0.{}", self.name.as_str().len())),
+            boot_id: self.boot_id(),
+            ..HostFacts::default()
+        }
+    }
+
+    /// Starts the agent's process on what the disk holds.
+    pub fn start_agent(&mut self, at: u64) -> Effects {
+        // What was only in memory is gone; what was recorded goes through its stored form.
+        let stored = serde_json::to_vec(&self.disk).unwrap_or_default();
+        if let Ok(state) = serde_json::from_slice(&stored) {
+            self.disk = state;
+        }
+        for attempt in self.attempts.values_mut() {
+            attempt.followed = false;
+        }
+        let config = Config { machine: self.name.clone(), supports: |_| true };
+        let mut core = Core::new(config, self.disk.clone());
+        let effects = core.step(Input::Started { boot_id: self.boot_id() }, self.now(at));
+        self.agent = Some(core);
+        self.session = None;
+        effects.into()
+    }
+
+    /// Gives the agent an input.
+    pub fn input(&mut self, input: Input, at: u64) -> Effects {
+        let now = self.now(at);
+        self.agent.as_mut().map(|core| core.step(input, now).into()).unwrap_or_default()
+    }
+
+    /// The agent's process dies. Programs hosted by exec-item go on.
+    pub fn crash_agent(&mut self) {
+        self.agent = None;
+        self.session = None;
+    }
+
+    /// The machine loses power: every process dies, and exec-item has left no outcome.
+    pub fn power_off(&mut self) {
+        self.crash_agent();
+        self.powered = false;
+        for attempt in self.attempts.values_mut() {
+            attempt.ends_at = None;
+        }
+    }
+
+    /// The machine boots.
+    pub fn power_on(&mut self) {
+        self.powered = true;
+        self.boot += 1;
+    }
+
+    /// What the directory of an attempt says.
+    #[must_use]
+    pub fn found(&self, key: &AttemptKey) -> Found {
+        match self.attempts.get(key) {
+            None => Found::NotStarted,
+            Some(Attempt { exit: Some(exit), .. }) => Found::Exited(exit.clone()),
+            Some(Attempt { ends_at: Some(_), .. }) => Found::Running,
+            Some(_) => Found::Lost,
+        }
+    }
+
+    /// Performs one effect. Returns what the world has to know, and the input that answers it.
+    pub fn perform(&mut self, effect: Effect, at: u64, rng: &mut Rng, fate: &Fate) -> (Option<Deed>, Option<Input>) {
+        match effect {
+            Effect::Record(records) => {
+                for record in &records {
+                    self.disk.apply(&stored(record));
+                }
+                (None, None)
+            }
+            Effect::Send(what) => (Some(Deed::Said(what)), None),
+            Effect::Inspect(key) => {
+                let found = self.found(&key);
+                (None, Some(Input::Inspected { key, found }))
+            }
+            Effect::Start(request) => self.start(*request, at, rng, fate),
+            Effect::Follow(key) => (None, self.follow(&key)),
+            Effect::Remove(key) => {
+                self.attempts.remove(&key);
+                (None, None)
+            }
+        }
+    }
+
+    fn start(&mut self, request: Request, at: u64, rng: &mut Rng, fate: &Fate) -> (Option<Deed>, Option<Input>) {
+        let key = request.key.clone();
+        let claimed = self.attempts.contains_key(&key);
+        let deed = Deed::Started { key: key.clone(), phase: request.phase, claimed };
+        if !claimed {
+            let ends_at = Some(at + rng.between(fate.shortest_ms, fate.longest_ms));
+            self.attempts.insert(key.clone(), Attempt { request, ends_at, exit: None, followed: true });
+        }
+        let answer = if claimed { self.follow(&key) } else { None };
+        (Some(deed), answer)
+    }
+
+    fn follow(&mut self, key: &AttemptKey) -> Option<Input> {
+        match self.found(key) {
+            Found::Running => {
+                if let Some(attempt) = self.attempts.get_mut(key) {
+                    attempt.followed = true;
+                }
+                None
+            }
+            found => Some(Input::Ended { key: key.clone(), found }),
+        }
+    }
+
+    /// Lets processes end whose time has come. Returns those that ended, and the inputs for the agent that follows.
+    pub fn end_processes(&mut self, at: u64, rng: &mut Rng, fate: &Fate) -> (Vec<(AttemptKey, bool)>, Vec<Input>) {
+        let mut ended = Vec::new();
+        let mut inputs = Vec::new();
+        let now = self.now(at);
+        for (key, attempt) in &mut self.attempts {
+            if attempt.ends_at.is_none_or(|ends_at| ends_at > at) {
+                continue;
+            }
+            attempt.ends_at = None;
+            // exec-item itself may be killed: then nothing says how the program ended.
+            if !rng.permille(fate.lost_permille) {
+                attempt.exit = Some(exit(rng, fate, now));
+            }
+            let succeeded = attempt.exit.as_ref().is_some_and(|exit| exit.state == ItemState::Succeeded);
+            ended.push((key.clone(), succeeded));
+            if attempt.followed {
+                attempt.followed = false;
+                let found = attempt.exit.clone().map_or(Found::Lost, Found::Exited);
+                inputs.push(Input::Ended { key: key.clone(), found });
+            }
+        }
+        (ended, inputs)
+    }
+
+    /// The next moment at which something happens here by itself.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<u64> {
+        let processes = self.attempts.values().filter_map(|attempt| attempt.ends_at);
+        let agent = self.agent.as_ref().and_then(Core::wake_at);
+        processes.chain(agent).min()
+    }
+
+    /// A machine with a fresh disk under the same name.
+    pub fn reinstall(&mut self, id: MachineId, rng: &mut Rng) {
+        let boot = self.boot + 1;
+        *self = Self { boot, ..Self::new(self.name.clone(), self.machine_type, id, rng) };
+    }
+}
+
+/// How programs fare.
+#[derive(Clone, Copy, Debug)]
+pub struct Fate {
+    /// Shortest run.
+    pub shortest_ms: u64,
+    /// Longest run.
+    pub longest_ms: u64,
+    /// So many of a thousand attempts fail, and may be tried again.
+    pub fail_permille: u64,
+    /// So many of a thousand attempts fail for good.
+    pub hopeless_permille: u64,
+    /// So many of a thousand attempts lose their exec-item.
+    pub lost_permille: u64,
+}
+
+fn exit(rng: &mut Rng, fate: &Fate, now: Now) -> Exit {
+    let state = if rng.permille(fate.hopeless_permille) {
+        ItemState::Failed { exit_code: 2, retryable: false }
+    } else if rng.permille(fate.fail_permille) {
+        ItemState::Failed { exit_code: 1, retryable: true }
+    } else {
+        ItemState::Succeeded
+    };
+    Exit {
+        state,
+        message: "as the dice fell".to_owned(),
+        output_tail: "output".to_owned(),
+        result_json: None,
+        started_at_ms: now.wall_ms,
+        finished_at_ms: now.wall_ms,
+    }
+}
+
+/// A record as it comes back from the disk: the codec is part of what is tested.
+fn stored(record: &Record) -> Record {
+    serde_json::to_vec(record)
+        .and_then(|json| serde_json::from_slice(&json))
+        .unwrap_or_else(|_| Record::Acked(muster_proto::model::Seq(0)))
+}
+
+/// An identity from the dice.
+pub fn uuid_of(rng: &mut Rng) -> uuid::Uuid {
+    uuid::Uuid::from_u128(rng.bytes16())
+}
+
+/// A shared status, unshared.
+#[must_use]
+pub fn status_of(status: &Arc<muster_proto::model::ItemStatus>) -> muster_proto::model::ItemStatus {
+    (**status).clone()
+}

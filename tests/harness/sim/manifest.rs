@@ -1,0 +1,105 @@
+//! Random clusters: what the simulated operators ask for.
+
+use std::collections::BTreeMap;
+
+use muster_proto::model::{
+    ClusterName, ClusterSpec, Counts, ItemName, LcmType, MachineName, MachineType, OnInterrupt, Phase, RunnerKind,
+    StateItem,
+};
+
+use crate::rng::Rng;
+
+/// The one cluster of a simulated world.
+#[must_use]
+pub fn cluster_name() -> ClusterName {
+    label(ClusterName::new("sim"))
+}
+
+/// The n-th machine of a type.
+#[must_use]
+pub fn machine_name(machine_type: MachineType, n: u32) -> MachineName {
+    label(MachineName::new(format!("{machine_type}-{n}")))
+}
+
+/// Names made here are labels by construction.
+fn label<T, E>(name: Result<T, E>) -> T {
+    match name {
+        Ok(name) => name,
+        Err(_) => unreachable!("made here, and a label"),
+    }
+}
+
+/// A random cluster of `counts` machines.
+pub fn spec(rng: &mut Rng, counts: Counts) -> ClusterSpec {
+    let worker_limit = u32::try_from(rng.between(1, 4)).unwrap_or(1);
+    ClusterSpec {
+        lcm_type: LcmType::Generic,
+        release: "1".to_owned(),
+        dedicated_control_plane: true,
+        max_worker_prepare_count: u32::try_from(rng.between(1, 4)).unwrap_or(1),
+        max_worker_deploy_count: worker_limit,
+        max_worker_upgrade_count: 1,
+        nodes_reboot_required: false,
+        token_ttl_ms: 24 * 3600 * 1000,
+        machines: Some(counts),
+        max_failures: Counts {
+            control: u32::try_from(rng.between(1, 2)).unwrap_or(1),
+            worker: u32::try_from(rng.between(1, 3)).unwrap_or(1),
+        },
+        machine_types: BTreeMap::from([
+            (MachineType::Control, items(rng, true)),
+            (MachineType::Worker, items(rng, false)),
+        ]),
+    }
+}
+
+fn items(rng: &mut Rng, control: bool) -> Vec<StateItem> {
+    let mut items = Vec::new();
+    for n in 0..rng.between(0, 2) {
+        items.push(item(rng, &format!("prepare-{n}"), Phase::Prepare));
+    }
+    for n in 0..rng.between(1, 3) {
+        items.push(item(rng, &format!("deploy-{n}"), Phase::Deploy));
+    }
+    if rng.permille(if control { 600 } else { 300 }) {
+        items.push(item(rng, "reconfigure", Phase::Reconfigure));
+    }
+    items
+}
+
+fn item(rng: &mut Rng, name: &str, phase: Phase) -> StateItem {
+    StateItem {
+        name: label(ItemName::new(name)),
+        runner: RunnerKind::Bash,
+        version: "1".to_owned(),
+        params: BTreeMap::from([
+            ("script".to_owned(), "true".to_owned()),
+            ("managers".to_owned(), "${cluster.controlPlaneNodes} ${machine.internalIP}".to_owned()),
+        ]),
+        phase,
+        timeout_ms: 60_000,
+        retries: u32::try_from(rng.between(0, 2)).unwrap_or(0),
+        on_interrupt: if rng.permille(500) { OnInterrupt::Rerun } else { OnInterrupt::Hold },
+        disruptive: None,
+    }
+}
+
+/// An edit in the middle: another version of one item, one item less, or another limit.
+pub fn edit(rng: &mut Rng, spec: &ClusterSpec) -> ClusterSpec {
+    let mut spec = spec.clone();
+    let types = [MachineType::Control, MachineType::Worker];
+    let Some(items) = rng.pick(&types).and_then(|of| spec.machine_types.get_mut(of)) else { return spec };
+    let at = usize::try_from(rng.between(0, 7)).unwrap_or(0) % items.len().max(1);
+    match rng.between(0, 2) {
+        0 => {
+            if let Some(item) = items.get_mut(at) {
+                item.version.push_str("-edited");
+            }
+        }
+        1 if items.len() > 1 => {
+            items.remove(at);
+        }
+        _ => spec.max_worker_deploy_count = u32::try_from(rng.between(1, 4)).unwrap_or(1),
+    }
+    spec
+}

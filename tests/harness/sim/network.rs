@@ -1,0 +1,112 @@
+//! The simulated network: streams that keep their order, lag, break at any point, and may deliver late or twice.
+
+use muster_agent::core::ToCoordinator;
+use muster_proto::{
+    convert::Hello,
+    model::{Assignment, Epoch, MachineId, Seq},
+};
+
+use super::{Event, World};
+
+/// A message under way on one session.
+#[derive(Clone, Debug)]
+pub(crate) struct Parcel {
+    /// The machine at one end.
+    pub index: usize,
+    /// The identity its session was opened with.
+    pub id: MachineId,
+    /// The session.
+    pub session: u64,
+    /// What is said.
+    pub what: Said,
+}
+
+/// What is said.
+#[derive(Clone, Debug)]
+pub(crate) enum Said {
+    /// By the agent, first.
+    Hello(Box<Hello>),
+    /// By the agent.
+    FromAgent(ToCoordinator),
+    /// By the coordinator, first.
+    Welcome(Epoch),
+    /// By the coordinator.
+    Assignment(Box<Assignment>),
+    /// By the coordinator.
+    Ack(Seq),
+    /// By the coordinator, last.
+    End,
+}
+
+impl Said {
+    const fn to_coordinator(&self) -> bool {
+        matches!(self, Self::Hello(_) | Self::FromAgent(_))
+    }
+}
+
+impl World {
+    pub(crate) fn index_of(&self, id: MachineId) -> Option<usize> {
+        self.machines.iter().position(|machine| machine.id == id)
+    }
+
+    /// Sends a parcel: it arrives after those before it, some time later, now and then twice.
+    pub(crate) fn carry(&mut self, parcel: Parcel) {
+        let direction = (parcel.session, parcel.what.to_coordinator());
+        let lag =
+            if self.chaos && self.rng.permille(50) { self.rng.between(100, 3_000) } else { self.rng.between(0, 8) };
+        let arrives = (self.at + lag).max(self.arrivals.get(&direction).copied().unwrap_or(0));
+        self.arrivals.insert(direction, arrives);
+        let twice = self.chaos && self.rng.permille(10) && !matches!(parcel.what, Said::Hello(_) | Said::Welcome(_));
+        if twice {
+            self.count("message delivered twice");
+            self.later(arrives - self.at, Event::Deliver(parcel.clone()));
+        }
+        self.later(arrives - self.at, Event::Deliver(parcel));
+    }
+
+    pub(crate) fn carry_assignment(&mut self, id: MachineId, assignment: Assignment) {
+        let (Some(index), Some(session)) = (self.index_of(id), self.sessions.get(&id).copied()) else { return };
+        self.carry(Parcel { index, id, session, what: Said::Assignment(Box::new(assignment)) });
+    }
+
+    pub(crate) fn carry_ack(&mut self, id: MachineId, session: u64, seq: Seq) {
+        let Some(index) = self.index_of(id).filter(|_| self.sessions.get(&id) == Some(&session)) else { return };
+        self.carry(Parcel { index, id, session, what: Said::Ack(seq) });
+    }
+
+    pub(crate) fn carry_end(&mut self, id: MachineId, session: u64) {
+        let Some(index) = self.index_of(id) else { return };
+        self.carry(Parcel { index, id, session, what: Said::End });
+    }
+
+    /// A stream breaks: the agent sees it at once, the coordinator some time later.
+    pub(crate) fn drop_session(&mut self, index: usize) {
+        let Some(machine) = self.machines.get_mut(index) else { return };
+        let Some(session) = machine.session.take() else { return };
+        let id = machine.id;
+        let effects = machine.input(muster_agent::core::Input::LinkDown, self.at);
+        self.queue_effects(index, effects);
+        let (notice, again) = (self.rng.between(0, 12_000), self.rng.between(50, 2_000));
+        self.later(notice, Event::NoticeGone(id, session));
+        self.later(again, Event::Connect(index));
+    }
+
+    /// An agent opens a stream, if both ends are there.
+    pub(crate) fn connect(&mut self, index: usize) {
+        let at = self.at;
+        let again = self.rng.between(100, 2_000);
+        let Some(machine) = self.machines.get_mut(index) else { return };
+        if machine.session.is_some() || machine.agent.is_none() {
+            return;
+        }
+        if self.coordinator.is_none() || machine.cut_off_until > at {
+            self.later(again, Event::Connect(index));
+            return;
+        }
+        self.last_session += 1;
+        let (session, id, facts) = (self.last_session, machine.id, machine.facts());
+        machine.session = Some(session);
+        let Some(hello) = machine.agent.as_ref().map(|core| core.hello(facts)) else { return };
+        self.carry(Parcel { index, id, session, what: Said::Hello(Box::new(hello)) });
+    }
+}
