@@ -16,7 +16,7 @@ use std::{
 use nix::sys::signal::{Signal, kill};
 use tokio::{io::AsyncReadExt, net::unix::pipe, process::Command, time::timeout};
 
-pub(crate) use dir::{AttemptDir, Held, private_dir};
+pub(crate) use dir::{AttemptDir, private_dir};
 pub(crate) use durable::sync_dir;
 pub use record::{AttemptKey, Exit, Found, InvalidKey, Progress, Request};
 

@@ -1,15 +1,17 @@
 //! The directory of one attempt, and what it proves. exec-item writes it, the agent reads it; they never talk.
 //!
-//!     request.json   what is to be done; written by the agent, durable before exec-item is started
-//!     lock           record lock, held by exec-item while it lives; the kernel names the holder
-//!     alive          FIFO that exec-item keeps open: its closing wakes whoever waits for the end
-//!     claim          created with O_EXCL by the one exec-item that runs this attempt
-//!     output.log     newest output; output.log.old the piece before it
-//!     progress       of a transfer; news, not record
-//!     exit           the outcome, durable
-//!     reserve        disk space for the exit, set aside before the claim
-//!     stderr         what exec-item itself complained about
-//!     work/          the program's working directory
+//! ```text
+//! request.json   what is to be done; written by the agent, durable before exec-item is started
+//! lock           record lock, held by exec-item while it lives; the kernel names the holder
+//! alive          FIFO that exec-item keeps open: its closing wakes whoever waits for the end
+//! claim          created with O_EXCL by the one exec-item that runs this attempt
+//! output.log     newest output; output.log.old the piece before it
+//! progress       of a transfer; news, not record
+//! exit           the outcome, durable
+//! reserve        disk space for the exit, set aside before the claim
+//! stderr         what exec-item itself complained about
+//! work/          the program's working directory
+//! ```
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},

@@ -21,6 +21,10 @@ pub(crate) struct Report {
 }
 
 impl Report {
+    pub(crate) fn new(log: PipeWriter, dir: AttemptDir) -> Self {
+        Self { log: Mutex::new(log), dir }
+    }
+
     /// One line of output.
     pub(crate) fn line(&self, text: &str) {
         let mut log = self.log.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -45,7 +49,7 @@ pub(super) fn run(
     let failed = HostError::system("start the work");
     let (reader, writer) = pipe().map_err(&failed)?;
     events.watch(reader)?;
-    let report = Report { log: Mutex::new(writer), dir: dir.clone() };
+    let report = Report::new(writer, dir.clone());
     // The pipe closes when the thread is done with it, and that ends the wait.
     let worker = thread::Builder::new().name("builtin".to_owned()).spawn(move || work(&report)).map_err(&failed)?;
     while !events.output_closed() {

@@ -1,6 +1,8 @@
 //! The runners: the code that brings about one sort of item. They run inside exec-item, never inside the agent.
 
+mod archive;
 mod bash;
+mod downloader;
 
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf};
 
@@ -99,8 +101,8 @@ pub(crate) fn prepare(request: &Request, dir: &AttemptDir) -> Result<Work, Refus
     let unsupported = || Refused::RunnerNotSupported(request.runner.clone());
     match request.runner.parse().map_err(|_| unsupported())? {
         RunnerKind::Bash => bash::prepare(request, dir).map(Work::Program),
-        RunnerKind::Downloader
-        | RunnerKind::Package
+        RunnerKind::Downloader => downloader::prepare(request).map(Work::Builtin),
+        RunnerKind::Package
         | RunnerKind::Service
         | RunnerKind::Ansible
         | RunnerKind::SwarmJoin

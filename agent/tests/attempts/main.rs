@@ -1,6 +1,10 @@
 //! Attempts as the agent makes them: the real binary as exec-item, real programs, real files, a real HTTP server.
 
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "that is how tests fail")]
+
 mod bash;
+mod downloader;
 mod hosting;
 mod output;
 mod site;
+mod web;

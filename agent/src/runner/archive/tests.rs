@@ -1,0 +1,238 @@
+//! The rows "archive" of the bad-input table, with archives made byte by byte.
+
+use std::{io::Write, os::unix::fs::MetadataExt};
+
+use flate2::{Compression, write::GzEncoder};
+use tar::{Builder, EntryType, Header};
+
+use super::*;
+
+/// One entry: kind, name, mode, link target, content.
+type Sample = (EntryType, &'static str, u32, &'static str, &'static [u8]);
+
+const fn file(name: &'static str, body: &'static [u8]) -> Sample {
+    (EntryType::Regular, name, 0o644, "", body)
+}
+
+const fn link(name: &'static str, target: &'static str) -> Sample {
+    (EntryType::Symlink, name, 0o777, target, b"")
+}
+
+/// The checks of the tar crate are bypassed: the names go into the header as they are.
+fn tar(samples: &[Sample]) -> Vec<u8> {
+    let mut builder = Builder::new(Vec::new());
+    for (kind, name, mode, target, body) in samples {
+        let mut header = Header::new_gnu();
+        let old = header.as_old_mut();
+        old.name[..name.len()].copy_from_slice(name.as_bytes());
+        old.linkname[..target.len()].copy_from_slice(target.as_bytes());
+        header.set_entry_type(*kind);
+        header.set_mode(*mode);
+        header.set_size(body.len() as u64);
+        header.set_cksum();
+        builder.append(&header, *body).expect("append");
+    }
+    builder.into_inner().expect("an archive")
+}
+
+struct Site {
+    dir: tempfile::TempDir,
+}
+
+impl Site {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::create_dir(dir.path().join("opt")).expect("a directory");
+        fs::write(dir.path().join("victim"), "untouched").expect("a victim");
+        Self { dir }
+    }
+
+    fn target(&self) -> PathBuf {
+        self.dir.path().join("opt/app")
+    }
+
+    fn unpack(&self, format: Format, bytes: &[u8]) -> Result<bool, ArchiveError> {
+        let archive = self.dir.path().join("archive");
+        fs::write(&archive, bytes).expect("an archive");
+        unpack(&archive, format, &self.target(), &format!("digest of {} bytes", bytes.len()))
+    }
+
+    /// Everything is as it was, and no half of it lies about.
+    fn is_untouched(&self) {
+        assert_eq!(fs::read_to_string(self.dir.path().join("victim")).expect("the victim"), "untouched");
+        assert_eq!(fs::read_dir(self.dir.path().join("opt")).expect("opt").count(), 0);
+        assert_eq!(fs::read_dir(self.dir.path()).expect("the site").count(), 3);
+    }
+}
+
+#[test]
+fn an_archive_is_unpacked_in_each_format() {
+    let tar = tar(&[
+        (EntryType::Directory, "./", 0o755, "", b""),
+        (EntryType::Directory, "bin/", 0o700, "", b""),
+        (EntryType::Regular, "bin/app", 0o755, "", b"app"),
+        file("./share/deep/er/data", b"data"),
+        link("share/latest", "deep/er"),
+        link("share/deep/up", "../../bin/app"),
+        (EntryType::Link, "bin/again", 0o644, "bin/app", b""),
+        file("twice", b"first"),
+        file("twice", b"second"),
+    ]);
+    let mut gz = GzEncoder::new(Vec::new(), Compression::fast());
+    gz.write_all(&tar).expect("compress");
+    let formats = [
+        (Format::Tar, tar.clone()),
+        (Format::TarGz, gz.finish().expect("compress")),
+        (Format::TarZst, zstd::encode_all(tar.as_slice(), 1).expect("compress")),
+    ];
+    for (format, bytes) in formats {
+        let site = Site::new();
+        assert!(site.unpack(format, &bytes).expect("unpacked"));
+        let read = |name: &str| fs::read_to_string(site.target().join(name)).expect(name);
+        let mode = |name: &str| fs::metadata(site.target().join(name)).expect(name).mode() & 0o7777;
+        assert_eq!(read("bin/app") + &read("share/latest/data") + &read("share/deep/up"), "appdataapp");
+        assert_eq!((read("bin/again"), read("twice")), ("app".to_owned(), "second".to_owned()));
+        assert_eq!((mode(""), mode("bin"), mode("bin/app"), mode("share")), (0o755, 0o700, 0o755, 0o755));
+        assert_eq!(fs::read_dir(site.dir.path().join("opt")).expect("opt").count(), 1);
+        assert!(!site.unpack(format, &bytes).expect("there already"));
+    }
+}
+
+#[test]
+fn nothing_leads_out() {
+    let out = "leads out of the archive";
+    let hard_out = "is a hard link that leads out of the archive";
+    let link_out = "is a link that leads out of the archive";
+    let through = "goes through a link or a file";
+    let no_file = "is a hard link to no file of the archive";
+    let hard = |name, target| (EntryType::Link, name, 0o644, target, &b""[..]);
+    for (samples, problem) in [
+        (vec![file("../victim", b"x")], out),
+        (vec![file("a/../../victim", b"x")], out),
+        (vec![file("a/..", b"x")], out),
+        (vec![file("/victim", b"x")], out),
+        (vec![(EntryType::Directory, "../d", 0o755, "", b"")], out),
+        (vec![link("a", "/etc")], link_out),
+        (vec![link("a", "..")], link_out),
+        (vec![link("d/a", "../..")], link_out),
+        (vec![link("a", "b/../..")], link_out),
+        // Harmless by its words, but `d/e` is a link, so its `..` is elsewhere.
+        (vec![link("d/e", ".."), link("x", "d/e/../victim")], link_out),
+        (vec![link("a", "../victim"), file("a", b"x")], link_out),
+        (vec![link("a", "."), file("a/victim", b"x")], through),
+        (vec![link("a", "b"), (EntryType::Directory, "a", 0o755, "", b"")], "is there as no directory"),
+        (vec![file("a", b""), file("a/b", b"")], through),
+        (vec![hard("a", "../victim")], hard_out),
+        (vec![hard("a", "/etc/passwd")], hard_out),
+        (vec![hard("a", "missing")], no_file),
+        (vec![link("a", "b"), file("b", b""), hard("c", "a")], no_file),
+        (vec![link("a", "."), file("b", b""), hard("c", "a/b")], no_file),
+        (vec![(EntryType::Char, "null", 0o666, "", b"")], "is a device"),
+        (vec![(EntryType::Block, "sda", 0o666, "", b"")], "is a device"),
+        (vec![(EntryType::Fifo, "pipe", 0o666, "", b"")], "is a fifo"),
+        (vec![(EntryType::Regular, "su", 0o4755, "", b"x")], "is set-user-id or set-group-id"),
+        (vec![(EntryType::Regular, "sg", 0o2755, "", b"x")], "is set-user-id or set-group-id"),
+        (vec![(EntryType::new(b'Z'), "z", 0o644, "", b"")], "is of a kind that is not unpacked"),
+    ] {
+        let site = Site::new();
+        let name = samples.last().expect("a sample").1;
+        let first = samples.first().expect("a sample").1;
+        let error = site.unpack(Format::Tar, &tar(&samples)).expect_err(problem);
+        assert!(!error.is_retryable());
+        let expected = [name, first].map(|name| format!("entry {name:?} {problem}"));
+        assert!(expected.contains(&error.to_string()), "{error}, expected {expected:?}");
+        site.is_untouched();
+    }
+}
+
+#[test]
+fn bombs_do_not_go_off() {
+    // 1 GiB of zeros in about 33 KiB; the same as a sparse file is only a number in a header.
+    let mut zst = zstd::Encoder::new(Vec::new(), 1).expect("an encoder");
+    let mut header = Header::new_gnu();
+    header.set_path("zeros").expect("a path");
+    header.set_mode(0o644);
+    header.set_size(1 << 30);
+    header.set_cksum();
+    zst.write_all(header.as_bytes()).expect("compress");
+    std::io::copy(&mut std::io::repeat(0).take(1 << 30), &mut zst).expect("compress");
+    let bytes = zst.finish().expect("compress");
+    let site = Site::new();
+    let error = site.unpack(Format::TarZst, &bytes).expect_err("a bomb");
+    assert_eq!(error.to_string(), format!("it unpacks to more than {} bytes", 64 << 20));
+    assert!(!error.is_retryable());
+    site.is_untouched();
+}
+
+#[test]
+fn a_sparse_bomb_does_not_go_off() {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(EntryType::GNUSparse);
+    header.set_path("sparse").expect("a path");
+    header.set_mode(0o644);
+    header.set_size(0);
+    let gnu = header.as_gnu_mut().expect("gnu");
+    gnu.set_real_size(1 << 40);
+    gnu.sparse[0].set_offset(1 << 40);
+    gnu.sparse[0].set_length(0);
+    header.set_cksum();
+    let mut bytes = header.as_bytes().to_vec();
+    bytes.extend([0; 1024]);
+    let site = Site::new();
+    let error = site.unpack(Format::Tar, &bytes).expect_err("a bomb");
+    assert_eq!(error.to_string(), format!("it unpacks to more than {} bytes", 64 << 20));
+    site.is_untouched();
+}
+
+#[test]
+fn what_is_no_archive_is_an_error() {
+    let whole = tar(&[file("a", &[7; 4000])]);
+    for (format, bytes) in [
+        (Format::Tar, &b"<html>not found</html>"[..]),
+        (Format::Tar, &whole[..2000]),
+        (Format::TarGz, &whole),
+        (Format::TarZst, &whole),
+    ] {
+        let site = Site::new();
+        let error = site.unpack(format, bytes).expect_err("no archive");
+        assert!(matches!(error, ArchiveError::Unreadable(_)), "{error:?}");
+        site.is_untouched();
+    }
+}
+
+#[test]
+fn a_new_archive_replaces_the_old_as_a_whole() {
+    let site = Site::new();
+    site.unpack(Format::Tar, &tar(&[file("old", b"old"), file("both", b"old")])).expect("unpacked");
+    // Half of an earlier try, as a kill leaves it.
+    fs::create_dir(site.dir.path().join("opt/app.muster-new")).expect("a directory");
+    fs::write(site.dir.path().join("opt/app.muster-new/half"), "").expect("a file");
+    assert!(site.unpack(Format::Tar, &tar(&[file("both", b"new")])).expect("unpacked"));
+    let mut names: Vec<_> =
+        fs::read_dir(site.target()).expect("target").flatten().map(|entry| entry.file_name()).collect();
+    names.sort();
+    assert_eq!(names, [".muster-unpacked", "both"]);
+    assert_eq!(fs::read_to_string(site.target().join("both")).expect("both"), "new");
+    assert!(!site.dir.path().join("opt/app.muster-new").exists());
+    // A bad one changes nothing.
+    site.unpack(Format::Tar, &tar(&[file("both", b"bad"), file("../x", b"")])).expect_err("leads out");
+    assert_eq!(fs::read_to_string(site.target().join("both")).expect("both"), "new");
+}
+
+#[test]
+fn what_others_put_there_is_not_replaced() {
+    let archive = tar(&[file("a", b"a")]);
+    let site = Site::new();
+    fs::create_dir(site.target()).expect("a directory");
+    assert!(site.unpack(Format::Tar, &archive).expect("an empty directory is taken"));
+    let site = Site::new();
+    fs::create_dir(site.target()).expect("a directory");
+    fs::write(site.target().join("precious"), "").expect("a file");
+    let error = site.unpack(Format::Tar, &archive).expect_err("occupied");
+    assert!(matches!(error, ArchiveError::Occupied(_)) && !error.is_retryable(), "{error:?}");
+    assert!(site.target().join("precious").exists() && !site.target().join("a").exists());
+    let site = Site::new();
+    std::os::unix::fs::symlink("..", site.target()).expect("a link");
+    site.unpack(Format::Tar, &archive).expect_err("a link to elsewhere");
+    assert!(!site.dir.path().join("a").exists());
+}

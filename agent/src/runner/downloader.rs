@@ -1,0 +1,248 @@
+//! Fetches a file from the first of its mirrors that delivers, verifies its digest, and may unpack it. What is at
+//! `path` is either what was there before or the wanted file, whole; likewise the directory of `extract`. Run again,
+//! it finds its work done and touches no network.
+//!
+//! What proved wrong is removed. A part that may still become the file (`<path>.muster-part`) stays after a stall, a
+//! cut or a kill, and the next attempt goes on from there.
+
+mod part;
+mod transfer;
+
+use std::{
+    fmt,
+    fs::{self, Permissions},
+    io,
+    os::unix::fs::PermissionsExt,
+    path::{Component, Path, PathBuf},
+    time::Instant,
+};
+
+use muster_proto::model::{ItemHash, ItemState};
+use reqwest::Url;
+
+use super::{
+    BuiltinWork, Outcome, Refused,
+    archive::{self, ArchiveError, Format},
+};
+use crate::{
+    attempt::Request,
+    exec_item::{Report, with_sources},
+};
+use part::Part;
+use transfer::{Patience, TransferError};
+
+/// Most mirrors of one file.
+const MIRRORS_MAX: usize = 16;
+/// Largest file, unless the item says `max_bytes`.
+const FILE_BYTES_MAX: u64 = 64 << 30;
+/// Of the file, unless the item says `mode`.
+const MODE_DEFAULT: u32 = 0o644;
+
+/// A SHA-256, written as 64 hex digits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Sha256([u8; 32]);
+
+impl fmt::Display for Sha256 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&ItemHash(self.0), f)
+    }
+}
+
+impl fmt::Debug for Sha256 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The params, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Wanted {
+    urls: Vec<Url>,
+    sha256: Sha256,
+    path: PathBuf,
+    mode: u32,
+    max_bytes: u64,
+    extract: Option<Extract>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Extract {
+    target: PathBuf,
+    format: Format,
+}
+
+/// What can go wrong after the params were found good.
+#[derive(Debug, thiserror::Error)]
+enum DownloadError {
+    #[error("cannot {what} {}", path.display())]
+    File {
+        what: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
+    #[error("cannot unpack {}", path.display())]
+    Archive {
+        path: PathBuf,
+        #[source]
+        source: ArchiveError,
+    },
+}
+
+impl DownloadError {
+    fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::File { what, path, source }
+    }
+
+    fn is_retryable(&self) -> bool {
+        match self {
+            Self::File { .. } => true,
+            Self::Transfer(error) => error.is_retryable(),
+            Self::Archive { source, .. } => source.is_retryable(),
+        }
+    }
+}
+
+/// Checks the params and says what is to be done.
+pub(super) fn prepare(request: &Request) -> Result<BuiltinWork, Refused> {
+    let wanted = Wanted::of(request)?;
+    Ok(Box::new(move |report| {
+        bring_about(&wanted, &Patience::default(), report).map_or_else(
+            |error| Outcome::failed(with_sources(&error), error.is_retryable()),
+            |message| Outcome { state: ItemState::Succeeded, message, result_json: None },
+        )
+    }))
+}
+
+impl Wanted {
+    fn of(request: &Request) -> Result<Self, Refused> {
+        let optional = |name| request.params.get(name).map(String::as_str);
+        let required = |name| optional(name).ok_or(Refused::Missing(name));
+        let urls = urls(required("url")?)?;
+        let sha256 = sha256(required("sha256")?)?;
+        let path = absolute("path", required("path")?)?;
+        let mode = optional("mode").map_or(Ok(MODE_DEFAULT), mode)?;
+        let max_bytes = match optional("max_bytes") {
+            Some(text) => text.parse().map_err(|_| Refused::param("max_bytes", "is not a number of bytes"))?,
+            None => FILE_BYTES_MAX,
+        };
+        let extract = match optional("extract") {
+            Some(target) => {
+                let target = absolute("extract", target)?;
+                Some(Extract { target, format: format(optional("format"), &path, &urls)? })
+            }
+            None => None,
+        };
+        Ok(Self { urls, sha256, path, mode, max_bytes, extract })
+    }
+}
+
+fn urls(text: &str) -> Result<Vec<Url>, Refused> {
+    let bad = |problem: String| Refused::param("url", problem);
+    let urls = text
+        .split_ascii_whitespace()
+        .map(|text| {
+            // The text itself stays out of the message: it may hold a password.
+            let url = Url::parse(text).map_err(|error| bad(error.to_string()))?;
+            if matches!(url.scheme(), "http" | "https") { Ok(url) } else { Err(bad("is not http or https".to_owned())) }
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    match urls.len() {
+        0 => Err(bad("is empty".to_owned())),
+        1..=MIRRORS_MAX => Ok(urls),
+        many => Err(bad(format!("has {many} mirrors, at most {MIRRORS_MAX}"))),
+    }
+}
+
+fn sha256(text: &str) -> Result<Sha256, Refused> {
+    ItemHash::try_from(text.to_ascii_lowercase())
+        .map(|digest| Sha256(digest.0))
+        .map_err(|_| Refused::param("sha256", "is not 64 hex digits"))
+}
+
+fn mode(text: &str) -> Result<u32, Refused> {
+    u32::from_str_radix(text, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o777)
+        .ok_or_else(|| Refused::param("mode", "is not an octal number up to 777"))
+}
+
+/// A path that means the same wherever we stand, and names something.
+fn absolute(name: &str, text: &str) -> Result<PathBuf, Refused> {
+    let path = Path::new(text);
+    let plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    if path.is_absolute() && plain && path.file_name().is_some() {
+        // Without a slash at the end, which would change the names beside it.
+        Ok(path.components().collect())
+    } else {
+        Err(Refused::param(name, "is not an absolute path without `..`"))
+    }
+}
+
+fn format(named: Option<&str>, path: &Path, urls: &[Url]) -> Result<Format, Refused> {
+    let problem = || Refused::param("format", format!("expected one of: {}", Format::WORDS.join(", ")));
+    match named {
+        Some(name) => Format::named(name).ok_or_else(problem),
+        None => Format::of_name(&path.to_string_lossy())
+            .or_else(|| urls.iter().find_map(|url| Format::of_name(url.path())))
+            .ok_or_else(problem),
+    }
+}
+
+/// Brings it about, and says how in one line.
+fn bring_about(wanted: &Wanted, patience: &Patience, report: &Report) -> Result<String, DownloadError> {
+    let mut message = if is_there(wanted)? { "already there".to_owned() } else { fetch(wanted, patience, report)? };
+    fs::set_permissions(&wanted.path, Permissions::from_mode(wanted.mode))
+        .map_err(DownloadError::file("set the mode of", &wanted.path))?;
+    if let Some(Extract { target, format }) = &wanted.extract {
+        report.line(&format!("unpacking into {}", target.display()));
+        let unpacked = archive::unpack(&wanted.path, *format, target, &wanted.sha256.to_string())
+            .map_err(|source| DownloadError::Archive { path: wanted.path.clone(), source })?;
+        message += if unpacked { ", unpacked" } else { ", already unpacked" };
+    }
+    report.line(&message);
+    Ok(message)
+}
+
+/// Is the wanted file at its place, with the right digest?
+fn is_there(wanted: &Wanted) -> Result<bool, DownloadError> {
+    match fs::symlink_metadata(&wanted.path) {
+        Ok(file) if file.is_file() => {}
+        Ok(file) if file.is_dir() => {
+            return Err(DownloadError::File {
+                what: "replace",
+                path: wanted.path.clone(),
+                source: io::ErrorKind::IsADirectory.into(),
+            });
+        }
+        Ok(_) => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(DownloadError::file("look at", &wanted.path)(error)),
+    }
+    let digest = part::digest_of(&wanted.path).map_err(DownloadError::file("read", &wanted.path))?;
+    Ok(digest == wanted.sha256)
+}
+
+fn fetch(wanted: &Wanted, patience: &Patience, report: &Report) -> Result<String, DownloadError> {
+    let began = Instant::now();
+    let directory = wanted.path.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(directory).map_err(DownloadError::file("create", directory))?;
+    let part_path = part::beside(&wanted.path);
+    let mut part = Part::open(part_path.clone()).map_err(DownloadError::file("open", &part_path))?;
+    let kept = part.bytes();
+    if kept == 0 || part.digest() != wanted.sha256 {
+        transfer::transfer(wanted, patience, &mut part, report)?;
+    }
+    let bytes = part.bytes();
+    part.persist(&wanted.path, wanted.mode).map_err(DownloadError::file("put in place", &wanted.path))?;
+    let seconds = began.elapsed().as_secs_f64();
+    let resumed = if kept > 0 { format!(", {kept} of them kept from before") } else { String::new() };
+    Ok(format!("downloaded {bytes} bytes in {seconds:.1} s{resumed}"))
+}
+
+#[cfg(test)]
+#[path = "downloader/tests.rs"]
+mod tests;

@@ -1,0 +1,247 @@
+//! The transfer itself: mirrors in turn, passes with backoff, each request going on where the last one stopped. The
+//! digest is the only judge: whatever a server claims, the part that it makes is right or is removed.
+
+mod response;
+
+use std::{fmt, io, path::PathBuf, time::Duration};
+
+use reqwest::{Client, StatusCode, Url, redirect};
+use tokio::runtime::{self, Runtime};
+
+use super::{Part, Sha256, Wanted};
+use crate::exec_item::{Report, with_sources};
+
+/// Most redirects of one request.
+const REDIRECTS_MAX: usize = 5;
+/// For the connection, TLS included.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(15);
+/// Passes over the mirrors without progress before the attempt fails.
+const PASSES_MAX: u32 = 5;
+/// This much in one pass is progress: the passes count anew.
+const PROGRESS_BYTES_MIN: u64 = 1 << 20;
+/// Wait after the first pass; doubles with each.
+const BACKOFF: Duration = Duration::from_millis(500);
+/// Longest wait between two passes.
+const BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// In this time [`response::STALL_BYTES_MIN`] have to come.
+const STALL: Duration = Duration::from_secs(30);
+
+/// How long to bear with slow and failing servers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    pub(super) stall: Duration,
+    pub(super) backoff: Duration,
+    pub(super) passes: u32,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { stall: STALL, backoff: BACKOFF, passes: PASSES_MAX }
+    }
+}
+
+/// Why one request brought no file.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FetchError {
+    #[error("request failed{}", if *rootless { " (this machine has no CA certificates: install them for https)" } else { "" })]
+    Request {
+        rootless: bool,
+        #[source]
+        source: reqwest::Error,
+    },
+    #[error("the server answered {0}")]
+    Status(StatusCode),
+    #[error("less than {} KiB came in {} s", response::STALL_BYTES_MIN / 1024, .0.as_secs())]
+    Stalled(Duration),
+    #[error("cut off after {have} bytes")]
+    Cut { have: u64 },
+    #[error("the server answered a range other than the one asked for")]
+    Range,
+    #[error("longer than the {limit} bytes allowed")]
+    TooLong { limit: u64 },
+    #[error("sha256 is {got}, expected {expected}{}", if *html { "; it is an HTML page: a login or error page?" } else { "" })]
+    Digest { got: Sha256, expected: Sha256, html: bool },
+    #[error("cannot write {}", path.display())]
+    Disk {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl FetchError {
+    /// Will this mirror say the same again, at least for a while?
+    fn gives_up_mirror(&self) -> bool {
+        match self {
+            Self::Request { source, .. } => source.is_redirect(),
+            Self::Status(status) => {
+                !status.is_server_error()
+                    && ![StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS]
+                        .contains(status)
+            }
+            Self::Range | Self::TooLong { .. } | Self::Digest { .. } | Self::Disk { .. } => true,
+            Self::Stalled(_) | Self::Cut { .. } => false,
+        }
+    }
+
+    /// May another attempt help? A file that is not the wanted one will not become it.
+    fn is_retryable(&self) -> bool {
+        !matches!(self, Self::Range | Self::TooLong { .. } | Self::Digest { .. })
+    }
+}
+
+/// Why no mirror delivered.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TransferError {
+    #[error("cannot set up HTTP")]
+    Client(#[source] reqwest::Error),
+    #[error("cannot set up the runtime")]
+    Runtime(#[source] io::Error),
+    #[error("no mirror delivered: {}", list(.0))]
+    Mirrors(Vec<(Shown, FetchError)>),
+}
+
+impl TransferError {
+    pub(super) fn is_retryable(&self) -> bool {
+        match self {
+            Self::Client(_) | Self::Runtime(_) => true,
+            Self::Mirrors(errors) => errors.iter().any(|(_, error)| error.is_retryable()),
+        }
+    }
+}
+
+fn list(errors: &[(Shown, FetchError)]) -> String {
+    errors.iter().map(|(url, error)| format!("{url}: {}", with_sources(error))).collect::<Vec<_>>().join("; ")
+}
+
+/// A URL for people: without user, password, query and fragment, any of which may be secret.
+#[derive(Clone, Debug)]
+pub(super) struct Shown(String);
+
+impl From<&Url> for Shown {
+    fn from(url: &Url) -> Self {
+        let port = url.port().map_or_else(String::new, |port| format!(":{port}"));
+        Self(format!("{}://{}{port}{}", url.scheme(), url.host_str().unwrap_or_default(), url.path()))
+    }
+}
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a request needs apart from its URL.
+struct Courier<'a> {
+    wanted: &'a Wanted,
+    patience: &'a Patience,
+    report: &'a Report,
+    runtime: Runtime,
+    client: Client,
+    /// No CA certificate is known: https cannot work, http can.
+    rootless: bool,
+}
+
+/// Completes the part, so that its digest is the wanted one.
+pub(super) fn transfer(
+    wanted: &Wanted,
+    patience: &Patience,
+    part: &mut Part,
+    report: &Report,
+) -> Result<(), TransferError> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(TransferError::Runtime)?;
+    let (client, rootless) = client()?;
+    let courier = Courier { wanted, patience, report, runtime, client, rootless };
+    let mut mirrors: Vec<(&Url, Option<FetchError>)> = wanted.urls.iter().map(|url| (url, None)).collect();
+    let mut passes = 0;
+    while passes < patience.passes {
+        let before = part.bytes();
+        for (url, error) in &mut mirrors {
+            if error.as_ref().is_some_and(FetchError::gives_up_mirror) {
+                continue;
+            }
+            match courier.fetch_verified(url, part) {
+                Ok(()) => return Ok(()),
+                Err(failure) => {
+                    report.line(&format!("{}: {}", Shown::from(*url), with_sources(&failure)));
+                    *error = Some(failure);
+                }
+            }
+        }
+        if mirrors.iter().all(|(_, error)| error.as_ref().is_some_and(FetchError::gives_up_mirror)) {
+            break;
+        }
+        passes = if part.bytes() >= before + PROGRESS_BYTES_MIN { 1 } else { passes + 1 };
+        if passes < patience.passes {
+            let wait = backoff(patience.backoff, passes);
+            courier.runtime.block_on(async { tokio::time::sleep(wait).await });
+        }
+    }
+    if part.bytes() == 0 {
+        let _ = std::fs::remove_file(part.path());
+    }
+    let errors = mirrors.into_iter().filter_map(|(url, error)| Some((Shown::from(url), error?))).collect();
+    Err(TransferError::Mirrors(errors))
+}
+
+/// Doubles with each pass; between a half and the whole of it, so that a fleet does not come back all at once.
+fn backoff(first: Duration, passes: u32) -> Duration {
+    let full = first.saturating_mul(1 << passes.saturating_sub(1).min(16)).min(BACKOFF_MAX);
+    let mut random = [0; 1];
+    // Without randomness the wait is merely the same for all.
+    let _ = aws_lc_rs::rand::fill(&mut random);
+    let [random] = random;
+    full / 2 + full.mul_f64(f64::from(random) / 512.0)
+}
+
+/// True beside it: the machine has no CA certificates. http works all the same.
+fn client() -> Result<(Client, bool), TransferError> {
+    let builder = || {
+        Client::builder()
+            .user_agent(concat!("muster-agent/", env!("CARGO_PKG_VERSION")))
+            .redirect(redirect::Policy::limited(REDIRECTS_MAX))
+            // A URL may hold a token; the next server must not learn it.
+            .referer(false)
+            .no_proxy()
+            .connect_timeout(CONNECT_DEADLINE)
+    };
+    match builder().build() {
+        Ok(client) => Ok((client, false)),
+        Err(_) => builder().tls_certs_only([]).build().map(|client| (client, true)).map_err(TransferError::Client),
+    }
+}
+
+impl Courier<'_> {
+    /// One request, or two: a part of another file, or one that a crash damaged, is only found out at the end.
+    fn fetch_verified(&self, url: &Url, part: &mut Part) -> Result<(), FetchError> {
+        let resumed = part.bytes() > 0;
+        match self.fetch(url, part) {
+            Err(FetchError::Range | FetchError::Digest { .. }) if resumed => {
+                self.report.line("the part that was here does not fit: starting over");
+                self.restart(part)?;
+                self.fetch(url, part)
+            }
+            other => other,
+        }
+        .inspect_err(|error| {
+            if matches!(error, FetchError::Digest { .. } | FetchError::TooLong { .. } | FetchError::Range) {
+                // Proved wrong: nothing of it is kept.
+                let _ = part.restart();
+            }
+        })
+    }
+
+    fn fetch(&self, url: &Url, part: &mut Part) -> Result<(), FetchError> {
+        self.report.line(&format!("GET {} from byte {}", Shown::from(url), part.bytes()));
+        self.receive(url, part)?;
+        let got = part.digest();
+        if got == self.wanted.sha256 {
+            return Ok(());
+        }
+        Err(FetchError::Digest { got, expected: self.wanted.sha256, html: part.looks_like_html() })
+    }
+
+    fn restart(&self, part: &mut Part) -> Result<(), FetchError> {
+        part.restart().map_err(|source| FetchError::Disk { path: part.path().to_owned(), source })
+    }
+}

@@ -1,0 +1,236 @@
+//! One request and its answer: what to ask for, whether the answer fits, and its body into the part. One thread
+//! receives, another writes and hashes.
+
+use std::{
+    io,
+    sync::mpsc::{Receiver, SyncSender, sync_channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use reqwest::{
+    Response, StatusCode, Url,
+    header::{ACCEPT_ENCODING, CONTENT_RANGE, RANGE},
+};
+use tokio::time::timeout_at;
+
+use super::{Courier, FetchError};
+use crate::{attempt::Progress, exec_item::Report, runner::downloader::Part};
+
+/// Fewer bytes than these in the time of a stall are as good as none.
+pub(super) const STALL_BYTES_MIN: u64 = 16 * 1024;
+/// Chunks between the two threads; each is what one read of the socket gave, at most some hundred KiB.
+const CHUNKS_MAX: usize = 16;
+/// Between two reports of progress.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+
+impl Courier<'_> {
+    /// Appends the answer's body to the part. Done = the server says that this was all.
+    pub(super) fn receive(&self, url: &Url, part: &mut Part) -> Result<(), FetchError> {
+        let response = self.runtime.block_on(self.ask(url, part.bytes()))?;
+        let total = match self.fits(&response, part.bytes())? {
+            Fits::Complete => return Ok(()),
+            Fits::Continues { total } => total,
+            Fits::Whole { total } => {
+                self.restart(part)?;
+                total
+            }
+        };
+        if total.is_some_and(|total| total > self.wanted.max_bytes) {
+            return Err(FetchError::TooLong { limit: self.wanted.max_bytes });
+        }
+        let path = part.path().to_owned();
+        let have = part.bytes();
+        thread::scope(|scope| {
+            let (sender, chunks) = sync_channel(CHUNKS_MAX);
+            let writer = scope.spawn(|| write_all(part, chunks));
+            let received = self.runtime.block_on(self.pump(response, have, total, sender));
+            match writer.join() {
+                Ok(Ok(())) => received,
+                Ok(Err(source)) => Err(FetchError::Disk { path, source }),
+                Err(_) => Err(FetchError::Disk { path, source: io::Error::other("the writing thread panicked") }),
+            }
+        })?;
+        // A server may cut its answer short and still call it whole.
+        if total.is_some_and(|total| part.bytes() < total) {
+            return Err(FetchError::Cut { have: part.bytes() });
+        }
+        Ok(())
+    }
+
+    async fn ask(&self, url: &Url, from: u64) -> Result<Response, FetchError> {
+        // The bytes that were hashed are those of the file itself, so none of them may be compressed on the way.
+        let mut request = self.client.get(url.clone()).header(ACCEPT_ENCODING, "identity");
+        if from > 0 {
+            request = request.header(RANGE, format!("bytes={from}-"));
+        }
+        let answer = tokio::time::timeout(self.patience.stall, request.send());
+        answer.await.map_err(|_| FetchError::Stalled(self.patience.stall))?.map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: reqwest::Error) -> FetchError {
+        FetchError::Request { rootless: self.rootless && error.is_connect(), source: error.without_url() }
+    }
+
+    fn fits(&self, response: &Response, have: u64) -> Result<Fits, FetchError> {
+        let range = response.headers().get(CONTENT_RANGE).and_then(|value| ContentRange::parse(value.to_str().ok()?));
+        match (response.status(), range) {
+            (StatusCode::OK, _) => Ok(Fits::Whole { total: response.content_length() }),
+            (StatusCode::PARTIAL_CONTENT, Some(ContentRange { first: Some(first), total }))
+                if have > 0 && first == have =>
+            {
+                Ok(Fits::Continues { total })
+            }
+            (StatusCode::RANGE_NOT_SATISFIABLE, Some(ContentRange { first: None, total }))
+                if have > 0 && total == Some(have) =>
+            {
+                Ok(Fits::Complete)
+            }
+            (StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::PARTIAL_CONTENT, _) => Err(FetchError::Range),
+            (status, _) => Err(FetchError::Status(status)),
+        }
+    }
+
+    /// Hands the body to the writer, chunk by chunk, as long as it comes at a bearable pace.
+    async fn pump(
+        &self,
+        mut response: Response,
+        have: u64,
+        total: Option<u64>,
+        writer: SyncSender<Bytes>,
+    ) -> Result<(), FetchError> {
+        let mut pace = Pace::new(have, self.patience.stall);
+        let mut news = News::new(have, total);
+        let mut done = have;
+        loop {
+            let chunk = match timeout_at(pace.deadline.into(), response.chunk()).await {
+                Ok(Ok(Some(chunk))) => chunk,
+                Ok(Ok(None)) => break,
+                Ok(Err(error)) if error.is_timeout() || done == have => return Err(self.failed(error)),
+                Ok(Err(_)) => return Err(FetchError::Cut { have: done }),
+                Err(_) if pace.keeps_up(done) => continue,
+                Err(_) => return Err(FetchError::Stalled(self.patience.stall)),
+            };
+            done += chunk.len() as u64;
+            if done > self.wanted.max_bytes {
+                return Err(FetchError::TooLong { limit: self.wanted.max_bytes });
+            }
+            let waiting_since = Instant::now();
+            if writer.send(chunk).is_err() {
+                // It says itself why it stopped.
+                return Ok(());
+            }
+            pace.forgive(waiting_since.elapsed());
+            news.tell(done, self.report);
+        }
+        news.tell_last(done, self.report);
+        Ok(())
+    }
+}
+
+fn write_all(part: &mut Part, chunks: Receiver<Bytes>) -> io::Result<()> {
+    chunks.into_iter().try_for_each(|chunk| part.append(&chunk))
+}
+
+/// How an answer relates to what is here.
+enum Fits {
+    /// Its body is the whole file.
+    Whole { total: Option<u64> },
+    /// Its body goes on where the part ends.
+    Continues { total: Option<u64> },
+    /// Nothing is missing.
+    Complete,
+}
+
+/// `bytes 5-9/10`, or `bytes */10` with a refusal.
+#[derive(Debug, PartialEq, Eq)]
+struct ContentRange {
+    first: Option<u64>,
+    total: Option<u64>,
+}
+
+impl ContentRange {
+    fn parse(text: &str) -> Option<Self> {
+        let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
+        let total = if total == "*" { None } else { Some(total.parse().ok()?) };
+        if range == "*" {
+            return Some(Self { first: None, total });
+        }
+        let (first, last) = range.split_once('-')?;
+        let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
+        (first <= last && total.is_none_or(|total| last < total)).then_some(Self { first: Some(first), total })
+    }
+}
+
+/// Watches that enough comes in each stretch of time.
+struct Pace {
+    stretch: Duration,
+    deadline: Instant,
+    at_start: u64,
+}
+
+impl Pace {
+    fn new(done: u64, stretch: Duration) -> Self {
+        Self { stretch, deadline: Instant::now() + stretch, at_start: done }
+    }
+
+    /// At the deadline: did enough come? Then the next stretch begins.
+    fn keeps_up(&mut self, done: u64) -> bool {
+        let enough = done - self.at_start >= STALL_BYTES_MIN;
+        *self = Self::new(done, self.stretch);
+        enough
+    }
+
+    /// A slow disk is not the server's fault.
+    fn forgive(&mut self, waited: Duration) {
+        self.deadline += waited;
+    }
+}
+
+/// Tells how far it has come, once a second.
+struct News {
+    total_bytes: u64,
+    told_at: Instant,
+    told_bytes: u64,
+}
+
+impl News {
+    fn new(done: u64, total: Option<u64>) -> Self {
+        Self { total_bytes: total.unwrap_or(0), told_at: Instant::now(), told_bytes: done }
+    }
+
+    fn tell(&mut self, done: u64, report: &Report) {
+        if self.told_at.elapsed() >= PROGRESS_EVERY {
+            self.tell_last(done, report);
+        }
+    }
+
+    fn tell_last(&mut self, done: u64, report: &Report) {
+        let ms = u64::try_from(self.told_at.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
+        let bytes_per_second = (done - self.told_bytes).saturating_mul(1000) / ms;
+        report.progress(Progress { done_bytes: done, total_bytes: self.total_bytes, bytes_per_second });
+        (self.told_at, self.told_bytes) = (Instant::now(), done);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_ranges() {
+        let check = |text, expected: Option<(Option<u64>, Option<u64>)>| {
+            let expected = expected.map(|(first, total)| ContentRange { first, total });
+            assert_eq!(ContentRange::parse(text), expected, "{text}");
+        };
+        check("bytes 5-9/10", Some((Some(5), Some(10))));
+        check("bytes 5-9/*", Some((Some(5), None)));
+        check("bytes */10", Some((None, Some(10))));
+        for bad in
+            ["", "bytes", "bytes 5-9", "bytes 9-5/10", "bytes 5-10/10", "bytes -5/10", "lines 5-9/10", "bytes 5-x/10"]
+        {
+            check(bad, None);
+        }
+    }
+}
