@@ -1,22 +1,144 @@
-//! What the machine is: read from the kernel and /etc whenever the engine asks. Reads only, and keeps nothing.
+//! What the machine is: read from the kernel and /etc whenever the link asks. Reads only, waits for no network file
+//! system, and keeps nothing in memory. What cannot be read stays empty: a machine with a broken /etc still reports.
 
-use std::net::IpAddr;
+mod addresses;
+mod disks;
+
+use std::{fs, net::IpAddr, path::Path};
 
 use muster_proto::model::HostFacts;
+use nix::sys::utsname::uname;
+use sysinfo::{CpuRefreshKind, MemoryRefreshKind, System};
 
-/// How the InternalIP is chosen among the machine's addresses. First that is given wins.
+/// Longest reason for a reboot; a machine left alone for a year has hundreds of packages to name.
+const REASON_BYTES_MAX: usize = 1024;
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// How the InternalIP is chosen among the machine's addresses, IPv4 first. With both `interface` and `cidr`, both have
+/// to fit; with neither, it is the address by which the coordinator is reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressChoice {
-    /// The first address of this interface.
+    /// An address of this interface.
     pub interface: Option<String>,
-    /// The first address in this network, `10.0.0.0/16`.
+    /// An address in this network, `10.0.0.0/16`.
     pub cidr: Option<String>,
-    /// The address from which the coordinator at this address is reached.
+    /// Our own address on the connection to the coordinator.
     pub reaches_coordinator: Option<IpAddr>,
 }
 
-/// The facts as they are now. What cannot be read stays empty: a machine with a broken /etc still reports.
+/// The facts as they are now.
 #[must_use]
-pub fn collect(_choice: &AddressChoice) -> HostFacts {
-    HostFacts::default()
+pub fn collect(choice: &AddressChoice) -> HostFacts {
+    let found = addresses::read();
+    let (reboot_required, reboot_reason) = reboot_required(Path::new("/"));
+    let kernel = uname().ok();
+    let of_kernel = |text: fn(&nix::sys::utsname::UtsName) -> &std::ffi::OsStr| {
+        kernel.as_ref().map(|kernel| text(kernel).to_string_lossy().into_owned()).unwrap_or_default()
+    };
+    let (cpu_model, cpu_count, memory_bytes) = hardware();
+    HostFacts {
+        hostname: of_kernel(|kernel| kernel.nodename()),
+        internal_ip: addresses::choose(&found, choice).map(|address| address.to_string()),
+        interfaces: addresses::to_report(&found),
+        os: fs::read_to_string("/etc/os-release").map(|text| pretty_name(&text)).unwrap_or_default(),
+        kernel_version: of_kernel(|kernel| kernel.release()),
+        architecture: of_kernel(|kernel| kernel.machine()),
+        boot_time_ms: System::boot_time().unwrap_or(0).saturating_mul(1000),
+        boot_id: boot_id(),
+        timezone: jiff::tz::TimeZone::system().iana_name().unwrap_or_default().to_owned(),
+        cpu_model,
+        cpu_count,
+        memory_bytes,
+        disks: disks::read(),
+        reboot_required,
+        reboot_reason,
+    }
+}
+
+/// Of this boot. Empty = unknown.
+fn boot_id() -> String {
+    fs::read_to_string(BOOT_ID).map(|id| id.trim().to_owned()).unwrap_or_default()
+}
+
+fn hardware() -> (String, u32, u64) {
+    let Ok(mut system) = System::new() else { return Default::default() };
+    system.refresh_cpu_list(CpuRefreshKind::nothing());
+    system.refresh_memory_specifics(MemoryRefreshKind::nothing().with_ram());
+    let model = system.cpus().first().map(|cpu| cpu.brand().trim().to_owned()).unwrap_or_default();
+    (model, u32::try_from(system.cpus().len()).unwrap_or(u32::MAX), system.total_memory())
+}
+
+/// `PRETTY_NAME` of an os-release, whose values are quoted as for a shell.
+fn pretty_name(os_release: &str) -> String {
+    let value = os_release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")).unwrap_or_default().trim();
+    let unquoted = ['"', '\''].iter().find_map(|quote| value.strip_prefix(*quote)?.strip_suffix(*quote));
+    unquoted.unwrap_or(value).to_owned()
+}
+
+/// Debian's marks: a file that says so, and one that names the packages.
+fn reboot_required(root: &Path) -> (bool, String) {
+    if !root.join("run/reboot-required").exists() {
+        return (false, String::new());
+    }
+    let text = fs::read_to_string(root.join("run/reboot-required.pkgs")).unwrap_or_default();
+    let mut packages: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    packages.sort_unstable();
+    packages.dedup();
+    let mut reason = packages.join(", ");
+    if reason.len() > REASON_BYTES_MAX {
+        let end = reason.floor_char_boundary(REASON_BYTES_MAX - '…'.len_utf8());
+        reason.truncate(end);
+        reason.push('…');
+    }
+    (true, if reason.is_empty() { "the system says so".to_owned() } else { reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pretty_names() {
+        for (text, expected) in [
+            ("ID=debian\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n", "Debian GNU/Linux 12 (bookworm)"),
+            ("PRETTY_NAME='Red Hat'", "Red Hat"),
+            ("PRETTY_NAME=Alpine", "Alpine"),
+            ("NAME=x", ""),
+            ("", ""),
+        ] {
+            assert_eq!(pretty_name(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_wanted_reboot_says_why() {
+        let root = tempfile::tempdir().expect("a directory");
+        let run = root.path().join("run");
+        assert_eq!(reboot_required(root.path()), (false, String::new()));
+        fs::create_dir(&run).expect("run");
+        fs::write(run.join("reboot-required.pkgs"), "left from before").expect("write");
+        assert_eq!(reboot_required(root.path()), (false, String::new()));
+        fs::write(run.join("reboot-required"), "*** System restart required ***\n").expect("write");
+        fs::write(run.join("reboot-required.pkgs"), "linux-image\ndbus\n\nlinux-image\n").expect("write");
+        assert_eq!(reboot_required(root.path()), (true, "dbus, linux-image".to_owned()));
+        fs::write(run.join("reboot-required.pkgs"), "ö".repeat(4000)).expect("write");
+        let (_, reason) = reboot_required(root.path());
+        assert!(reason.len() <= REASON_BYTES_MAX && reason.ends_with("ö…"), "{}", reason.len());
+        fs::remove_file(run.join("reboot-required.pkgs")).expect("remove");
+        assert_eq!(reboot_required(root.path()), (true, "the system says so".to_owned()));
+    }
+
+    #[test]
+    fn this_machine_has_facts() {
+        let here = "127.0.0.1".parse().expect("an address");
+        let facts = collect(&AddressChoice { reaches_coordinator: Some(here), ..AddressChoice::default() });
+        assert_eq!(facts.internal_ip.as_deref(), Some("127.0.0.1"));
+        assert_eq!(facts.hostname, fs::read_to_string("/proc/sys/kernel/hostname").expect("hostname").trim());
+        assert_eq!(facts.kernel_version, fs::read_to_string("/proc/sys/kernel/osrelease").expect("release").trim());
+        assert_eq!(facts.boot_id.len(), 36);
+        assert!(facts.boot_time_ms > 1_500_000_000_000 && facts.memory_bytes > 64 << 20 && facts.cpu_count > 0);
+        assert!(!facts.architecture.is_empty() && !facts.os.is_empty());
+        assert!(facts.interfaces.iter().all(|interface| interface.name != "lo"));
+        assert_eq!(facts, collect(&AddressChoice { reaches_coordinator: Some(here), ..AddressChoice::default() }));
+    }
 }
