@@ -135,8 +135,8 @@ fn take(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, input: Input, now: Now
     }
 }
 
-/// What `muster-coordinator recover` writes into the store of a coordinator that does not run: from the next start on the
-/// agents' ledgers fill in what this store lacks, under an epoch above every one the fleet has shown.
+/// What `muster-coordinator recover` writes into the store of a coordinator that does not run: from the next start on
+/// the agents' ledgers fill in what this store lacks, under an epoch above every one the fleet has shown.
 ///
 /// # Errors
 /// [`RowError`] if a row does not parse.

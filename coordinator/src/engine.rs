@@ -1,5 +1,5 @@
-//! The loop around the core, and the only writer of the store: drain the inbox, step once, commit once, perform. It runs
-//! in a thread of its own, because a commit waits for the disk.
+//! The loop around the core, and the only writer of the store: drain the inbox, step once, commit once, perform. It
+//! runs in a thread of its own, because a commit waits for the disk.
 
 use std::{
     sync::Arc,

@@ -82,8 +82,8 @@ mod tests {
 
     #[test]
     fn the_canonical_form_is_fixed() {
-        // sha256 of {"name":"images","params":{"path":"/a b","url":"http://x"},"phase":"prepare","runner":"downloader","schema":1,"version":"1"}
-        // by sha256sum: a change here makes every deployed item look changed.
+        // By sha256sum of {"name":"images","params":{"path":"/a b","url":"http://x"},"phase":"prepare",
+        // "runner":"downloader","schema":1,"version":"1"} in one line. A change makes every deployed item look changed.
         assert_eq!(
             hash_of("1", &[("url", "http://x"), ("path", "/a b")]),
             "c26a6f5788310b9b7c6dfb433b11a766ec5283b76078a8a48bd2b906dc89fcf2"

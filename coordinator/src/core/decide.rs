@@ -152,7 +152,7 @@ pub(super) fn assign_all(draft: &mut Draft<'_>, limits: &Limits, now: Now, effec
     }
 }
 
-/// The assignment that is in force for a machine, to be sent again. None: it has none, or its list is not to change now.
+/// The assignment that is in force for a machine, to be sent again. None: it has none, or keeps what it has.
 pub(super) fn current_assignment(draft: &Draft<'_>, machine: &MachineName, now: Now) -> Option<Assignment> {
     let row = draft.machines.get(machine)?;
     let position = survey::Position::of(draft, row, &Limits::default(), now);

@@ -126,8 +126,8 @@ fn in_trouble(position: &Position<'_>) -> Option<Blocked> {
             "Indeterminate",
             format!("item {} was started and nobody knows how it ended", item.name),
             format!(
-                "look at the machine, then `musterctl retry {name} {0}` (run it again) or `musterctl accept {name} {0}` \
-                 (it is done)",
+                "look at the machine, then `musterctl retry {name} {0}` (run it again) or \
+                 `musterctl accept {name} {0}` (it is done)",
                 item.name
             ),
         )),

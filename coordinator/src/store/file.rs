@@ -94,7 +94,8 @@ impl StorageBackend for LockedFile {
     }
 }
 
-/// The process that holds the lock on `path`, if the kernel tells: lines are `1: FLOCK ADVISORY WRITE PID DEVICE:INODE …`.
+/// The process that holds the lock on `path`, if the kernel tells. Its lines are
+/// `1: FLOCK ADVISORY WRITE PID DEVICE:INODE …`.
 pub(super) fn holder(path: &Path) -> Option<u32> {
     let inode = format!(":{}", fs::metadata(path).ok()?.ino());
     let locks = fs::read_to_string("/proc/locks").ok()?;

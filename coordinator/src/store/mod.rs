@@ -39,7 +39,7 @@ pub enum StoreError {
     /// Another process holds the store.
     #[error(
         "the store {} is in use by {}: a coordinator runs on it already; stop that one, or give this one a state \
-         directory of its own", path.display(), holder.map_or("another process".to_owned(), |id| format!("process {id}"))
+         directory of its own", path.display(), holder.map_or("a process".to_owned(), |id| format!("process {id}"))
     )]
     InUse {
         /// The store's file.

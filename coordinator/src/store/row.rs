@@ -1,5 +1,5 @@
-//! What the store holds, and what a batch does to it: rows of bytes under a table and a key. The facts (`facts.rs`) give
-//! the bytes their meaning; the stores do not look inside. PURE: the core imports this file.
+//! What the store holds, and what a batch does to it: rows of bytes under a table and a key. The facts (`facts.rs`)
+//! give the bytes their meaning; the stores do not look inside. PURE: the core imports this file.
 
 /// A table of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

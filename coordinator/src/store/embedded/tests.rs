@@ -89,7 +89,8 @@ fn a_backup_is_a_store() {
     assert_eq!(left, ["copy", "store"]);
 }
 
-/// Whatever happens to the file: the rows as committed, or an error that says what to do. Never a panic, never other rows.
+/// Whatever happens to the file: the rows as committed, or an error that says what to do. Never a panic, never other
+/// rows.
 #[test]
 fn damage_is_an_error_and_never_silence() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -1,0 +1,3 @@
+//! Hermetic tests over the whole workspace. Each module is one subject.
+
+mod tidy;
