@@ -35,6 +35,29 @@ pub struct Step {
     pub effects: Vec<Effect>,
 }
 
+/// One thing for the rim to do.
+#[derive(Debug)]
+pub enum Act {
+    /// Make these durable. Nothing after it may happen before.
+    Commit(Vec<Change>),
+    /// Perform this.
+    Perform(Effect),
+}
+
+impl Step {
+    /// The answers, and what is to be done, in the order in which it must be: the engine and the simulator both go by it.
+    #[must_use]
+    pub fn into_acts(self) -> (Vec<Result<Reply, Refusal>>, Vec<Act>) {
+        let commit = (!self.changes.is_empty()).then_some(Act::Commit(self.changes));
+        let effects = self.effects.into_iter().map(Act::Perform);
+        // Planted: an agent is told that its event is recorded before it is.
+        if planted("ack-before-commit") {
+            return (self.answers, effects.chain(commit).collect());
+        }
+        (self.answers, commit.into_iter().chain(effects).collect())
+    }
+}
+
 /// The core: the facts, and what may be set.
 #[derive(Debug)]
 pub struct Core {

@@ -11,7 +11,7 @@ use muster_proto::model::Now;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
-    core::{Core, Effect, Input, Refusal, Reply},
+    core::{Act, Core, Effect, Input, Refusal, Reply},
     facts::{Facts, RowError},
     plan::Limits,
     store::{Store, StoreError},
@@ -182,16 +182,17 @@ impl<S: Store, O: Outbox> Engine<S, O> {
         let (inputs, answers): (Vec<_>, Vec<_>) =
             batch.into_iter().map(|envelope| (envelope.input, envelope.answer)).unzip();
         let step = self.core.step(inputs, self.clock.now());
-        if !step.changes.is_empty() {
-            self.store.commit(&step.changes)?;
+        let (results, acts) = step.into_acts();
+        for act in acts {
+            match act {
+                Act::Commit(changes) => self.store.commit(&changes)?,
+                Act::Perform(effect) => self.outbox.perform(effect),
+            }
         }
         self.steps += 1;
         self.check()?;
         self.publish.send_replace(Arc::new(self.core.facts().clone()));
-        for effect in step.effects {
-            self.outbox.perform(effect);
-        }
-        for (answer, result) in answers.into_iter().zip(step.answers) {
+        for (answer, result) in answers.into_iter().zip(results) {
             if let Some(answer) = answer {
                 // Nobody waits any more: his connection is gone. What he wished is done all the same.
                 drop(answer.send(result));

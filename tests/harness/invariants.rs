@@ -11,7 +11,7 @@ use muster_coordinator::{
         Limits, blocked,
         survey::{State, Survey},
     },
-    store::Table,
+    store::{Change, Table},
 };
 use muster_proto::model::{
     Assignment, Epoch, Generation, ItemHash, ItemName, ItemState, MachineId, MachineName, MachineType, Now, Phase, Seq,
@@ -121,6 +121,8 @@ impl Watcher {
         };
         let hash = slot.status.hash;
         self.hashes.insert(at, hash);
+        // Another content in the same slot undid what an earlier one did: A, B, A runs A twice, and must.
+        self.succeeded.retain(|(id, item, known)| *id != machine.id || *item != key.item || *known == hash);
         if self.succeeded.contains(&(machine.id, key.item.clone(), hash)) {
             let detail = format!("{}: item {} runs again after it succeeded ({hash:?})", machine.name, key.item);
             return Err(self.violation("7", detail));
@@ -197,7 +199,13 @@ impl Watcher {
     pub fn after_step(&mut self, core: &mut Core, machines: &[Machine], now: Now) -> Checked {
         let again = core.step(vec![Input::Tick], now);
         if !again.changes.is_empty() || !again.effects.is_empty() {
-            let detail = format!("deciding again brought {:?} {:?}", again.changes.first(), again.effects.first());
+            let first = again.changes.first().map(|change| match change {
+                Change::Put { table, key, value } => {
+                    format!("{} {key} {}", table.name(), String::from_utf8_lossy(value))
+                }
+                Change::Delete { table, key } => format!("{} {key} deleted", table.name()),
+            });
+            let detail = format!("deciding again brought {first:?} {:?}", again.effects.first());
             return Err(self.violation("idempotent", detail));
         }
         let facts = core.facts();

@@ -14,7 +14,7 @@ mod network;
 use std::collections::BTreeMap;
 
 use muster_coordinator::{
-    core::{Core, Effect, Enroll, Input, Reply, Request},
+    core::{Act, Core, Effect, Enroll, Input, Reply, Request},
     facts::Facts,
     plan::Limits,
     store::{Change, Row, Table},
@@ -254,14 +254,16 @@ impl World {
     pub(crate) fn ask(&mut self, input: Input) -> Result<Result<Reply, String>, Violation> {
         let now = self.now();
         let Some(core) = &mut self.coordinator else { return Ok(Err("the coordinator is down".to_owned())) };
-        let step = core.step(vec![input], now);
-        self.commit(&step.changes);
-        self.after_step()?;
-        for effect in step.effects {
-            self.perform(effect)?;
+        let (answers, acts) = core.step(vec![input], now).into_acts();
+        for act in acts {
+            match act {
+                Act::Commit(changes) => self.commit(&changes),
+                Act::Perform(effect) => self.perform(effect)?,
+            }
         }
+        self.after_step()?;
         self.schedule_decision();
-        let answer = step.answers.into_iter().next().unwrap_or(Ok(Reply::Ok));
+        let answer = answers.into_iter().next().unwrap_or(Ok(Reply::Ok));
         Ok(answer.map_err(|refusal| refusal.to_string()))
     }
 

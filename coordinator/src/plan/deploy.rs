@@ -233,7 +233,11 @@ fn grant(survey: &Survey<'_>, position: &Position<'_>, phase: Phase) -> Step {
             control_set(survey.facts, cluster, ready)
         }
         Phase::Deploy => control_set(survey.facts, cluster, |row| row.ready_at.is_some()),
-        Phase::Reconfigure => control_set(survey.facts, cluster, |row| survey.cluster.control_set.contains(&row.name)),
+        // These very names, though one of them may have been revoked since: what was seen is compared with the set.
+        Phase::Reconfigure => {
+            let set = control_set(survey.facts, cluster, |row| survey.cluster.control_set.contains(&row.name));
+            ControlSet { names: survey.cluster.control_set.clone(), ..set }
+        }
     };
     Step::Grant { machine: own.clone(), phase, set }
 }

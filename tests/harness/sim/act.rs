@@ -1,7 +1,7 @@
 //! What happens when an event happens.
 
 use muster_agent::core::{Input as AgentInput, ToCoordinator};
-use muster_coordinator::core::{Input, Refusal, Reply};
+use muster_coordinator::core::{Act, Input, Refusal, Reply};
 use muster_proto::model::MachineId;
 
 use super::{
@@ -65,30 +65,28 @@ impl World {
         let senders: Vec<Option<MachineId>> = inputs.iter().map(sender).collect();
         let now = self.now();
         let Some(core) = &mut self.coordinator else { return Ok(()) };
-        let step = core.step(inputs, now);
+        let (answers, acts) = core.step(inputs, now).into_acts();
         if self.crash_now("coordinator crashed before its commit") {
             self.crash_coordinator();
             return Ok(());
         }
-        self.commit(&step.changes);
-        self.after_step()?;
-        if self.crash_now("coordinator crashed after its commit") {
-            self.crash_coordinator();
-            return Ok(());
-        }
-        for (greeting, answer) in greetings.into_iter().zip(&step.answers) {
+        for (greeting, answer) in greetings.into_iter().zip(&answers) {
             if let Some((id, session)) = greeting {
                 self.greeted(id, session, answer);
             }
         }
-        for effect in step.effects {
+        for act in acts {
+            match act {
+                Act::Commit(changes) => self.commit(&changes),
+                Act::Perform(effect) => self.perform(effect)?,
+            }
             if self.crash_now("coordinator crashed between effects") {
                 self.crash_coordinator();
                 return Ok(());
             }
-            self.perform(effect)?;
         }
-        for (sender, answer) in senders.into_iter().zip(step.answers) {
+        self.after_step()?;
+        for (sender, answer) in senders.into_iter().zip(answers) {
             if let (Some(id), Err(Refusal::Protocol { .. })) = (sender, answer) {
                 self.count("stream closed for a protocol error");
                 if let Some(session) = self.sessions.remove(&id) {
