@@ -250,11 +250,11 @@ pub fn cluster_changes(old: Option<&Cluster>, new: &Cluster) -> Vec<String> {
         }
     }
     let old_wait = old.and_then(|cluster| cluster.status.blocked.as_ref()).map(|wait| &wait.blocked);
-    lines.extend(wait_change(&format!("cluster {name}"), old_wait, new.status.blocked.as_ref()));
+    lines.extend(wait_change(name, old_wait, new.status.blocked.as_ref()));
     lines.iter().map(|line| printable(line)).collect()
 }
 
-/// What is new about a rollout.
+/// What is new about a rollout. Its waits are its cluster's, and told there.
 #[must_use]
 pub fn rollout_changes(old: Option<&Rollout>, new: &Rollout) -> Vec<String> {
     let mut lines = Vec::new();
@@ -269,18 +269,16 @@ pub fn rollout_changes(old: Option<&Rollout>, new: &Rollout) -> Vec<String> {
     if old_state.is_some_and(|state| state != new.status.state) {
         lines.push(format!("rollout {name}: {}", new.status.state));
     }
-    let old_wait = old.and_then(|rollout| rollout.status.blocked.as_ref()).map(|wait| &wait.blocked);
-    lines.extend(wait_change(&format!("rollout {name}"), old_wait, new.status.blocked.as_ref()));
     lines.iter().map(|line| printable(line)).collect()
 }
 
-fn wait_change(who: &str, old: Option<&Blocked>, new: Option<&BlockedSince>) -> Option<String> {
+fn wait_change(cluster: &str, old: Option<&Blocked>, new: Option<&BlockedSince>) -> Option<String> {
     match (old, new) {
-        (old, Some(wait)) if old != Some(&wait.blocked) => {
+        (old, Some(wait)) if old.map(|old| &old.reason) != Some(&wait.blocked.reason) => {
             let blocked = &wait.blocked;
-            Some(format!("{who}: {}: {}", blocked.reason, blocked.message))
+            Some(format!("cluster {cluster}: {}: {}", blocked.reason, blocked.message))
         }
-        (Some(old), None) => Some(format!("{who}: no longer {}", old.reason)),
+        (Some(old), None) => Some(format!("cluster {cluster}: no longer {}", old.reason)),
         _ => None,
     }
 }

@@ -180,8 +180,11 @@ fn changes_are_told_once() {
     assert!(machine_troubles(Some(&after), &after, now()).is_empty());
     assert!(rollout_changes(Some(&rollout("Ready")), &rollout("Ready")).is_empty());
     assert!(cluster_changes(Some(&cluster()), &cluster()).is_empty());
-    assert_eq!(
-        rollout_changes(Some(&rollout("Blocked")), &rollout("Ready")),
-        ["rollout edge-7-deploy-1: Ready", "rollout edge-7-deploy-1: no longer FailureBudgetSpent"]
-    );
+    assert_eq!(rollout_changes(Some(&rollout("Blocked")), &rollout("Ready")), ["rollout edge-7-deploy-1: Ready"]);
+    let mut waits = cluster();
+    waits.status.blocked = rollout("Blocked").status.blocked;
+    let told = ["cluster edge-7: FailureBudgetSpent: 2 workers failed, 2 are allowed"];
+    assert_eq!(cluster_changes(Some(&cluster()), &waits), told);
+    assert!(cluster_changes(Some(&waits), &waits).is_empty());
+    assert_eq!(cluster_changes(Some(&waits), &cluster()), ["cluster edge-7: no longer FailureBudgetSpent"]);
 }

@@ -122,10 +122,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let layout = Layout::make(args.dir.as_deref())?;
     let told = tell(&layout, wanted, args.crash).await;
     if told.is_ok() && args.keep {
-        let (dir, config) = (shell::quote_path(&layout.dir), shell::quote_path(&layout.config()));
-        terminal::print("# The fleet stays. Look around, then end it:")?;
-        terminal::print(&format!("MUSTER_CONFIG={config} {} get machines", shell::quote_path(&layout.musterctl)))?;
-        return terminal::print(&format!("{} demo --stop --dir {dir}", shell::quote_path(&layout.musterctl)));
+        return say_it_stays(&layout);
     }
     stop::end_all(&layout.dir).await?;
     match &told {
@@ -133,6 +130,17 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         Err(_) => terminal::say(&format!("# Everything is ended; {} is kept to look into.", layout.dir.display())),
     }
     told
+}
+
+fn say_it_stays(layout: &Layout) -> Result<(), Failure> {
+    let [dir, config, musterctl] =
+        [&layout.dir, &layout.config(), &layout.musterctl].map(|path| shell::quote_path(path));
+    terminal::print("# The fleet stays. Look around:")?;
+    terminal::print(&format!("MUSTER_CONFIG={config} musterctl get machines"))?;
+    terminal::print("# or, where musterctl is not on the PATH:")?;
+    terminal::print(&format!("MUSTER_CONFIG={config} {musterctl} get machines"))?;
+    terminal::print("# and end it:")?;
+    terminal::print(&format!("{musterctl} demo --stop --dir {dir}"))
 }
 
 /// The whole story, or the signal that ends it.

@@ -39,6 +39,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         LogsRequest { machine: args.machine.clone(), item: args.item.unwrap_or_default(), follow: args.follow };
     let mut chunks = coordinator.call_on(Kind::Machines, &args.machine, coordinator.fleet().logs(request)).await?;
     let visible = io::stdout().is_terminal();
+    let mut silent = true;
     loop {
         // An item that is followed may be silent for hours; otherwise the output is there already.
         let next = if args.follow {
@@ -49,12 +50,17 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
                     .next(format!("Is it connected? musterctl describe machine {}", args.machine))
             })?
         };
-        let Some(chunk) = next else { return Ok(()) };
+        let Some(chunk) = next else { break };
         let chunk = chunk.map_err(|status| Failure::status(coordinator.address(), &status))?;
+        silent &= chunk.data.is_empty();
         if visible {
             terminal::write(printable_lines(&String::from_utf8_lossy(&chunk.data)).as_bytes())?;
         } else {
             terminal::write(&chunk.data)?;
         }
     }
+    if silent {
+        terminal::say("(no output)");
+    }
+    Ok(())
 }

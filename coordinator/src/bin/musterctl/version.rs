@@ -1,29 +1,49 @@
 //! `musterctl version`.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use muster_coordinator::view::printable;
-use muster_proto::{VERSION, wire::VersionRequest};
+use muster_proto::{
+    VERSION,
+    wire::{VersionRequest, VersionResponse},
+};
+use tokio::time::{Instant, sleep};
 
-use crate::{config::Context, failure::Failure, terminal};
+use crate::{
+    client::Coordinator,
+    config::Context,
+    failure::{Exit, Failure},
+    terminal,
+};
 
 /// A difference of clocks worth telling, in milliseconds.
 const CLOCK_SKEW_MS: u64 = 5_000;
 
 /// Show the versions of musterctl and of the coordinator
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  musterctl version
+  musterctl version --wait 30      in a script, after the coordinator was started")]
 pub(crate) struct Args {
     /// Only our own; asks nobody
     #[arg(long)]
     client: bool,
+    /// Wait so long for a coordinator that is not up yet
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=3600))]
+    wait: u64,
 }
+
+/// Between two tries to reach a coordinator that is not up yet.
+const TRY_EVERY: Duration = Duration::from_millis(50);
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     terminal::print(&format!("musterctl    {VERSION}"))?;
     if args.client {
         return Ok(());
     }
-    let coordinator = context.coordinator().await?;
-    let answer = coordinator.call(coordinator.fleet().version(VersionRequest {})).await?;
+    let (coordinator, answer) = ask(context, Duration::from_secs(args.wait)).await?;
     terminal::print(&printable(&format!(
         "coordinator  {} at {}, trust domain {}, epoch {}",
         answer.version,
@@ -37,4 +57,19 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         terminal::say(&format!("warning: the coordinator's clock differs from ours by {} s", skew_ms / 1000));
     }
     Ok(())
+}
+
+async fn ask(context: &Context, wait: Duration) -> Result<(Coordinator, VersionResponse), Failure> {
+    let deadline = Instant::now() + wait;
+    loop {
+        let asked = async {
+            let coordinator = context.coordinator().await?;
+            let answer = coordinator.call(coordinator.fleet().version(VersionRequest {})).await?;
+            Ok::<_, Failure>((coordinator, answer))
+        };
+        match asked.await {
+            Err(failure) if failure.exit == Exit::Unreachable && Instant::now() < deadline => sleep(TRY_EVERY).await,
+            asked => return asked,
+        }
+    }
 }

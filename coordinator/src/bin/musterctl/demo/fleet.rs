@@ -9,14 +9,14 @@ use std::{
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use muster_coordinator::view::printable_lines;
-use muster_proto::{convert::keep_end, model::MachineType, wire::VersionRequest};
+use muster_proto::{convert::keep_end, model::MachineType};
 use tokio::{
     process::Child,
     time::{Instant, sleep},
 };
 
 use super::{Wanted, layout::Layout, manifest, shell::Line};
-use crate::{client::Coordinator, config::Config, failure::Failure, terminal};
+use crate::{failure::Failure, terminal};
 
 /// Longest start of a process, until it answers.
 const START_MAX: Duration = Duration::from_secs(30);
@@ -38,12 +38,16 @@ pub(super) struct DemoFleet<'a> {
 impl<'a> DemoFleet<'a> {
     /// Starts everything, in the order an operator would.
     pub(super) async fn start(layout: &'a Layout, wanted: Wanted) -> Result<Self, Failure> {
-        let address = free_address()?;
+        let [address, files_address] = free_addresses()?;
+        run(&layout.make_dirs()).await?;
+        write_inputs(layout, wanted, &files_address)?;
         run(&layout.init(&address)).await?;
         let coordinator = background(&layout.run_coordinator(&address))?;
         let mut fleet = Self { layout, address, coordinator, agents: BTreeMap::new() };
+        terminal::print(&layout.wait_for_coordinator().line())?;
         fleet.coordinator_answers().await?;
-        fleet.publish(wanted).await?;
+        run(&layout.apply()).await?;
+        fleet.serve_artifacts(&files_address).await?;
         for (machine_type, count) in [(MachineType::Control, wanted.control), (MachineType::Worker, wanted.workers)] {
             if count > 0 {
                 run(&layout.create_token(machine_type.as_str(), count)).await?;
@@ -59,51 +63,39 @@ impl<'a> DemoFleet<'a> {
         Ok(fleet)
     }
 
-    /// Serves the artifact and applies the manifest that names it.
-    async fn publish(&mut self, wanted: Wanted) -> Result<(), Failure> {
-        let sha256 = manifest::write_artifact(self.layout, wanted.artifact_mib)?;
-        let mut server = background(&self.layout.serve_artifacts())?;
-        let url = self.served_url(&mut server).await?;
-        let path = self.layout.manifest();
-        fs::write(&path, manifest::text(self.layout, wanted, &url, &sha256))
-            .map_err(|source| Failure::failed(format!("cannot write {}", path.display())).because(source))?;
-        terminal::print(&format!(
-            "# wrote {} and an artifact of {} MiB, served at {url}",
-            path.display(),
-            wanted.artifact_mib
-        ))?;
-        run(&self.layout.apply()).await
-    }
-
-    async fn served_url(&self, server: &mut Child) -> Result<String, Failure> {
-        let deadline = Instant::now() + START_MAX;
-        loop {
-            if let Ok(url) = fs::read_to_string(self.layout.url_file()) {
-                return Ok(url);
-            }
-            self.still_alive("artifacts", server, deadline)?;
-            sleep(LOOK_EVERY).await;
-        }
-    }
-
-    /// Waits until the coordinator answers a call.
+    /// Waits until the coordinator answers, or is dead.
     pub(super) async fn coordinator_answers(&mut self) -> Result<(), Failure> {
-        let config = Config::read(&self.layout.config())?;
-        let deadline = Instant::now() + START_MAX;
-        loop {
-            if let Ok(coordinator) = Coordinator::connect(&config).await
-                && coordinator.call(coordinator.fleet().version(VersionRequest {})).await.is_ok()
-            {
-                return Ok(());
-            }
-            let layout = self.layout;
-            still_alive(layout, "coordinator", &mut self.coordinator, deadline)?;
-            sleep(LOOK_EVERY).await;
-        }
+        let wait = self.layout.wait_for_coordinator();
+        let what = tokio::select! {
+            waited = wait.output() => match waited {
+                Ok(_) => return Ok(()),
+                Err(failure) => failure.line(),
+            },
+            ended = self.coordinator.wait() => match ended {
+                Ok(status) => format!("the coordinator ended by itself ({status})"),
+                Err(error) => format!("lost sight of the coordinator: {error}"),
+            },
+        };
+        Err(with_log(self.layout, "coordinator", what))
     }
 
-    fn still_alive(&self, name: &str, process: &mut Child, deadline: Instant) -> Result<(), Failure> {
-        still_alive(self.layout, name, process, deadline)
+    /// Starts the file server; it has written its URL when it serves.
+    async fn serve_artifacts(&self, address: &str) -> Result<(), Failure> {
+        let mut server = background(&self.layout.serve_artifacts(address))?;
+        let deadline = Instant::now() + START_MAX;
+        while !self.layout.url_file().exists() {
+            let what = match server.try_wait() {
+                Ok(None) if Instant::now() < deadline => {
+                    sleep(LOOK_EVERY).await;
+                    continue;
+                }
+                Ok(None) => format!("the file server does not serve after {} s", START_MAX.as_secs()),
+                Ok(Some(status)) => format!("the file server ended by itself ({status})"),
+                Err(error) => format!("lost sight of the file server: {error}"),
+            };
+            return Err(with_log(self.layout, "artifacts", what));
+        }
+        Ok(())
     }
 
     /// Process ids of the coordinator and of one machine's agent.
@@ -140,13 +132,27 @@ impl<'a> DemoFleet<'a> {
     }
 }
 
-/// An address on loopback where nobody listens now.
-fn free_address() -> Result<String, Failure> {
-    let bound =
-        TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).and_then(|listener| listener.local_addr());
-    bound
-        .map(|address| address.to_string())
-        .map_err(|source| Failure::failed("cannot find a free port on loopback").because(source))
+/// Two addresses on loopback where nobody listens now. Chosen beforehand, because manifest and credentials name them.
+fn free_addresses() -> Result<[String; 2], Failure> {
+    let cannot = |source| Failure::failed("cannot find a free port on loopback").because(source);
+    let bind = || TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+    let (one, two) = (bind().map_err(cannot)?, bind().map_err(cannot)?);
+    let address = |listener: &TcpListener| listener.local_addr().map(|address| address.to_string()).map_err(cannot);
+    Ok([address(&one)?, address(&two)?])
+}
+
+/// Writes the manifest, and the artifact it names.
+fn write_inputs(layout: &Layout, wanted: Wanted, files_address: &str) -> Result<(), Failure> {
+    let sha256 = manifest::write_artifact(layout, wanted.artifact_mib)?;
+    let path = layout.manifest();
+    fs::write(&path, manifest::text(layout, wanted, &format!("http://{files_address}/"), &sha256))
+        .map_err(|source| Failure::failed(format!("cannot write {}", path.display())).because(source))?;
+    terminal::print(&format!(
+        "# Written: {} and {} ({} MiB of noise)",
+        path.display(),
+        layout.artifact().display(),
+        wanted.artifact_mib
+    ))
 }
 
 /// Prints a command, runs it to its end, and shows what it said as comments.
@@ -161,15 +167,10 @@ fn background(line: &Line) -> Result<Child, Failure> {
     line.start()
 }
 
-fn still_alive(layout: &Layout, name: &str, process: &mut Child, deadline: Instant) -> Result<(), Failure> {
-    let log = layout.log(name);
-    let died = process.try_wait().map_err(|source| Failure::failed(format!("lost sight of {name}")).because(source))?;
-    let what = match died {
-        Some(status) => format!("{name} ended by itself ({status})"),
-        None if Instant::now() > deadline => format!("{name} does not answer after {} s", START_MAX.as_secs()),
-        None => return Ok(()),
-    };
+/// A failure that shows the end of a process's log.
+fn with_log(layout: &Layout, process: &str, what: String) -> Failure {
+    let log = layout.log(process);
     let text = fs::read_to_string(&log).unwrap_or_default();
     let tail = printable_lines(keep_end(&text, LOG_TAIL_BYTES));
-    Err(Failure::failed(what).next(format!("From {}:\n{tail}", log.display())))
+    Failure::failed(what).next(format!("From {}:\n{tail}", log.display()))
 }

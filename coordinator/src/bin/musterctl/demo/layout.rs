@@ -9,6 +9,9 @@ use std::{
 use super::{CLUSTER, shell::Line};
 use crate::failure::Failure;
 
+/// Name of the artifact's file.
+pub(super) const ARTIFACT: &str = "artifact.bin";
+
 /// The directory of one demo, and the programs it runs.
 pub(super) struct Layout {
     /// Absolute.
@@ -37,11 +40,7 @@ impl Layout {
             Some(dir) => (empty_dir(dir)?, false),
             None => (new_dir()?, true),
         };
-        let layout = Self { dir, ours, musterctl, coordinator, agent };
-        for dir in [layout.artifacts(), layout.tokens(), layout.dir.join("machines"), layout.dir.join("logs")] {
-            make_dir(&dir)?;
-        }
-        Ok(layout)
+        Ok(Self { dir, ours, musterctl, coordinator, agent })
     }
 
     pub(super) fn config(&self) -> PathBuf {
@@ -56,8 +55,12 @@ impl Layout {
         self.dir.join("effects.log")
     }
 
-    pub(super) fn artifacts(&self) -> PathBuf {
+    fn artifacts(&self) -> PathBuf {
         self.dir.join("artifacts")
+    }
+
+    pub(super) fn artifact(&self) -> PathBuf {
+        self.artifacts().join(ARTIFACT)
     }
 
     pub(super) fn url_file(&self) -> PathBuf {
@@ -80,6 +83,12 @@ impl Layout {
         self.dir.join("logs").join(format!("{process}.log"))
     }
 
+    /// The directories within; processes make their own.
+    pub(super) fn make_dirs(&self) -> Line {
+        let dirs = [self.artifacts(), self.tokens(), self.dir.join("machines"), self.dir.join("logs")];
+        dirs.iter().fold(Line::new(Path::new("mkdir")).arg("-m").arg("700"), |line, dir| line.arg_path(dir))
+    }
+
     pub(super) fn init(&self, address: &str) -> Line {
         let line = Line::new(&self.coordinator).arg("init").path("--state-dir", &self.dir.join("coordinator"));
         let line = line.path("--key-file", &self.dir.join("coordinator.key")).pair("--address", address);
@@ -93,9 +102,14 @@ impl Layout {
             .into_background(&self.log("coordinator"))
     }
 
-    pub(super) fn serve_artifacts(&self) -> Line {
+    pub(super) fn wait_for_coordinator(&self) -> Line {
+        self.ctl().arg("version").pair("--wait", "30")
+    }
+
+    pub(super) fn serve_artifacts(&self, address: &str) -> Line {
         let line = Line::new(&self.musterctl).arg("artifacts").arg("serve").path("--dir", &self.artifacts());
-        line.path("--url-file", &self.url_file()).into_background(&self.log("artifacts"))
+        let line = line.pair("--listen", address).path("--url-file", &self.url_file());
+        line.into_background(&self.log("artifacts"))
     }
 
     pub(super) fn apply(&self) -> Line {
@@ -219,7 +233,7 @@ mod tests {
     #[test]
     fn every_long_running_process_names_the_directory() {
         let layout = Layout::nowhere("/tmp/d");
-        for line in [layout.run_coordinator("h:1"), layout.serve_artifacts(), layout.run_agent("worker-1")] {
+        for line in [layout.run_coordinator("h:1"), layout.serve_artifacts("h:2"), layout.run_agent("worker-1")] {
             let line = line.line();
             let words: Vec<&str> = line.split(' ').take_while(|word| *word != "</dev/null").collect();
             assert!(words.iter().any(|word| word.starts_with("/tmp/d/")), "{line}");

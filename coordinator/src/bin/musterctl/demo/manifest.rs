@@ -9,11 +9,12 @@ use std::{
 
 use aws_lc_rs::digest::{Context, SHA256};
 
-use super::{CLUSTER, Wanted, layout::Layout};
+use super::{
+    CLUSTER, Wanted,
+    layout::{ARTIFACT, Layout},
+};
 use crate::failure::Failure;
 
-/// Name of the artifact's file.
-const ARTIFACT: &str = "artifact.bin";
 /// Written at a time.
 const BLOCK_BYTES: usize = 1024 * 1024;
 /// Start of the pseudo-random sequence: every run makes the same artifact.
@@ -27,13 +28,14 @@ effect() {
     >>"$MUSTER_PARAM_EFFECTS"
 }
 effect start
+echo "$MUSTER_ITEM on $MUSTER_MACHINE: as if at work for $MUSTER_PARAM_SECONDS s"
 sleep "$MUSTER_PARAM_SECONDS"
 effect end
 "#;
 
 /// Writes the artifact; its SHA-256, as hex digits.
 pub(super) fn write_artifact(layout: &Layout, mib: u32) -> Result<String, Failure> {
-    let path = layout.artifacts().join(ARTIFACT);
+    let path = layout.artifact();
     random_file(&path, mib).map_err(|source| {
         Failure::failed(format!("cannot write {} MiB to {}", mib, path.display()))
             .because(source)

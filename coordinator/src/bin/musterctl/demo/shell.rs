@@ -49,8 +49,12 @@ impl Line {
         self.arg(option).arg(value)
     }
 
+    pub(super) fn arg_path(self, path: &Path) -> Self {
+        self.arg(&path.display().to_string())
+    }
+
     pub(super) fn path(self, option: &str, path: &Path) -> Self {
-        self.pair(option, &path.display().to_string())
+        self.arg(option).arg_path(path)
     }
 
     pub(super) fn into_file(mut self, file: &Path) -> Self {
