@@ -159,8 +159,8 @@ impl Engine {
             Some(FromLink::LogWanted { request_id, item, follow }) => {
                 if let Some(session) = &self.session {
                     let key = self.core.newest_attempt(item.as_ref());
-                    let reader = key.map(|key| self.attempts.output(&key, None));
-                    self.logs.start(request_id, reader, follow, session.logs());
+                    let attempt = key.map(|key| (self.attempts.clone(), key));
+                    self.logs.start(request_id, attempt, follow, session.logs());
                 }
                 Ok(())
             }

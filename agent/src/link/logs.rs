@@ -1,19 +1,23 @@
 //! Streams the output of attempts to whoever asked for it, while the session lasts.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use muster_proto::wire::{AgentMessage, LogChunk, agent_message::Body};
-use tokio::{sync::mpsc, task::AbortHandle};
+use tokio::{sync::mpsc, task::AbortHandle, time::timeout};
 
 use crate::{
+    attempt::{AttemptKey, Attempts, Found},
     link::{chain, session::message_of},
-    output::OutputReader,
 };
 
 /// Chunks of output that are not on their way yet, of 32 KiB each.
 pub(super) const LOG_QUEUE_MAX: usize = 8;
 /// Readers at one time.
 const READERS_MAX: usize = 16;
+/// How long a reader waits for an attempt that is recorded as started to begin.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often such a reader looks.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The readers of one session.
 #[derive(Debug, Default)]
@@ -22,19 +26,19 @@ pub struct LogStreams {
 }
 
 impl LogStreams {
-    /// Starts sending; `reader` is None if there is nothing to read.
+    /// Starts sending the output of `attempt`; None if nothing was ever started.
     pub fn start(
         &mut self,
         request_id: u64,
-        reader: Option<OutputReader>,
+        attempt: Option<(Attempts, AttemptKey)>,
         follow: bool,
         to: mpsc::Sender<AgentMessage>,
     ) {
         self.readers.retain(|_, task| !task.is_finished());
         let task = if self.readers.len() >= READERS_MAX {
             tokio::spawn(end(request_id, to, "too many readers of this machine's output; try again later".to_owned()))
-        } else if let Some(reader) = reader {
-            tokio::spawn(copy(request_id, reader, follow, to))
+        } else if let Some((attempts, key)) = attempt {
+            tokio::spawn(copy(request_id, attempts, key, follow, to))
         } else {
             tokio::spawn(end(request_id, to, "nothing has run here under that name".to_owned()))
         };
@@ -56,7 +60,12 @@ impl LogStreams {
     }
 }
 
-async fn copy(request_id: u64, mut reader: OutputReader, follow: bool, to: mpsc::Sender<AgentMessage>) {
+async fn copy(request_id: u64, attempts: Attempts, key: AttemptKey, follow: bool, to: mpsc::Sender<AgentMessage>) {
+    if follow {
+        // Late or never: what there is to read tells.
+        timeout(BEGIN_TIMEOUT, begun(&attempts, &key)).await.ok();
+    }
+    let mut reader = attempts.output(&key, None);
     let error = loop {
         let chunk = if follow { reader.next().await.map(Option::unwrap_or_default) } else { reader.next_now() };
         match chunk {
@@ -71,6 +80,14 @@ async fn copy(request_id: u64, mut reader: OutputReader, follow: bool, to: mpsc:
         }
     };
     end(request_id, to, error).await;
+}
+
+/// The record says that an attempt was started some milliseconds before its process begins.
+async fn begun(attempts: &Attempts, key: &AttemptKey) {
+    let mut look = tokio::time::interval(LOOK_EVERY);
+    while matches!(attempts.inspect(key), Ok(Found::NotStarted)) {
+        look.tick().await;
+    }
 }
 
 async fn end(request_id: u64, to: mpsc::Sender<AgentMessage>, error: String) {

@@ -1,0 +1,53 @@
+//! What operators type.
+
+use crate::{
+    coordinator::{Coordinator, Traits},
+    machine::Machine,
+};
+
+#[tokio::test]
+async fn mistakes_say_what_to_do() {
+    let machine = Machine::new();
+    let token = format!("a.b.{}", "0".repeat(64));
+    let check = async |args: &[&str], stdin: &str, code: i32, says: &str| {
+        let ended = machine.command_with(args, stdin).await;
+        assert_eq!(ended.code, code, "{args:?}: {ended:?}");
+        assert!(ended.stderr.contains(says), "{args:?}: {}", ended.stderr);
+        assert!(!ended.stderr.contains(stdin.trim()) || stdin.is_empty(), "the token is shown: {}", ended.stderr);
+    };
+    check(&["run"], "", 1, "run `muster-agent enroll").await;
+    check(&["status"], "", 1, "run `muster-agent enroll").await;
+    check(&["ledger", "reset", "--keep-identity"], "", 1, "run `muster-agent enroll").await;
+    check(&["ledger", "reset"], "", 2, "--keep-identity").await;
+    check(&["enroll"], "", 2, "--coordinator").await;
+    check(&["nonsense"], "", 2, "nonsense").await;
+    let enroll = |address, file| ["enroll", "--coordinator", address, "--token-file", file];
+    check(&enroll("127.0.0.1:1", "-"), "one.two", 2, "musterctl token create").await;
+    check(&enroll("127.0.0.1:1", "/does/not/exist"), "", 2, "/does/not/exist").await;
+    check(&enroll("127.0.0.1", "-"), &token, 2, "HOST:PORT").await;
+    check(&enroll("127.0.0.1:1", "-"), &token, 5, "cannot reach 127.0.0.1:1").await;
+    check(&[&enroll("127.0.0.1:1", "-")[..], &["--name", "Not_A_Label"]].concat(), &token, 2, "--name").await;
+    check(&[&enroll("127.0.0.1:1", "-")[..], &["--token", "x"]].concat(), &token, 2, "--token").await;
+}
+
+#[tokio::test]
+async fn a_ledger_is_reset_and_an_identity_kept() {
+    let mut coordinator = Coordinator::start(Traits::default()).await;
+    let machine = Machine::enrolled(&coordinator).await;
+    let mut agent = machine.run();
+    let first = coordinator.welcomed(1).await.hello.ledger_id;
+    let busy = machine.command_with(&["ledger", "reset", "--keep-identity"], "").await;
+    assert_eq!((busy.code, busy.stderr.contains("stop it first")), (1, true), "{busy:?}");
+    agent.kill().await.expect("killed");
+
+    std::fs::write(machine.state().join("ledger.log"), "00000000 []\n").expect("damaged");
+    let corrupt = machine.command_with(&["run"], "").await;
+    assert_eq!((corrupt.code, corrupt.stderr.contains("LedgerCorrupt")), (1, true), "{corrupt:?}");
+    assert!(corrupt.stderr.contains("ledger reset --keep-identity"), "{corrupt:?}");
+    let reset = machine.command_with(&["ledger", "reset", "--keep-identity"], "").await;
+    assert_eq!((reset.code, reset.stdout.contains("start the agent again")), (0, true), "{reset:?}");
+    let _agent = machine.run();
+    let hello = coordinator.welcomed(1).await.hello;
+    assert_ne!(hello.ledger_id, first);
+    assert_eq!(hello.name.as_str(), "worker-1");
+}

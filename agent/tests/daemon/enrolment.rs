@@ -1,0 +1,82 @@
+//! Getting and keeping an identity.
+
+use std::{os::unix::fs::PermissionsExt, sync::atomic::Ordering, time::Duration};
+
+use crate::{
+    coordinator::{Coordinator, MACHINE_ID, SECRET, Traits, unix_ms},
+    machine::Machine,
+};
+
+#[tokio::test]
+async fn a_token_makes_an_identity_once() {
+    let coordinator = Coordinator::start(Traits::default()).await;
+    let address = coordinator.address.to_string();
+    let machine = Machine::new();
+    let ended = machine.enroll(&address, &coordinator.token(), &[]).await;
+    assert_eq!(
+        (ended.code, ended.stdout.contains("enrolled as worker-1 (worker) in cluster edge")),
+        (0, true),
+        "{ended:?}"
+    );
+    let file = machine.state().join("identity.json");
+    assert_eq!(file.metadata().expect("a file").permissions().mode() & 0o777, 0o600);
+    let text = std::fs::read_to_string(&file).expect("text");
+    assert!(text.contains(MACHINE_ID) && !text.contains(SECRET), "the token is not kept");
+
+    let again = machine.enroll(&address, &coordinator.token(), &[]).await;
+    assert_eq!((again.code, again.stderr.contains("--force")), (1, true), "{again:?}");
+    assert_eq!(coordinator.calls.enroll.load(Ordering::SeqCst), 1);
+    assert_eq!(machine.enroll(&address, &coordinator.token(), &["--force"]).await.code, 0);
+}
+
+#[tokio::test]
+async fn nothing_is_sent_to_another_coordinator() {
+    let ours = Coordinator::start(Traits::default()).await;
+    let other = Coordinator::start(Traits::default()).await;
+    let machine = Machine::new();
+    let ended = machine.enroll(&other.address.to_string(), &ours.token(), &[]).await;
+    assert_eq!((ended.code, ended.stderr.contains("nothing was sent to it")), (1, true), "{ended:?}");
+    assert_eq!(other.calls.enroll.load(Ordering::SeqCst), 0);
+    let wrong = ours.token().replace(SECRET, "guess");
+    let ended = machine.enroll(&ours.address.to_string(), &wrong, &[]).await;
+    assert_eq!((ended.code, ended.stderr.contains("the token is not valid")), (1, true), "{ended:?}");
+    assert!(!machine.state().join("identity.json").exists());
+}
+
+#[tokio::test]
+async fn a_wrong_clock_is_told_from_a_wrong_ca() {
+    let coordinator = Coordinator::start(Traits { out_of_date: true, ..Traits::default() }).await;
+    let machine = Machine::new();
+    let ended = machine.enroll(&coordinator.address.to_string(), &coordinator.token(), &[]).await;
+    assert_eq!((ended.code, ended.stderr.contains("ClockSkew")), (5, true), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_certificate_is_renewed_at_half_its_life_and_a_second_session_takes_over() {
+    let life = Duration::from_secs(8);
+    let mut coordinator = Coordinator::start(Traits { certificate_life: life, ..Traits::default() }).await;
+    let machine = Machine::enrolled(&coordinator).await;
+    let old = std::fs::read_to_string(machine.state().join("identity.json")).expect("text");
+    let enrolled_ms = unix_ms();
+    let _agent = machine.run();
+    let mut first = coordinator.welcomed(1).await;
+    let second = coordinator.welcomed(1).await;
+    let after_ms = unix_ms() - enrolled_ms;
+    assert!((2_000..7_000).contains(&after_ms), "renewed after {after_ms} ms of {life:?}");
+    assert_eq!(coordinator.calls.renew.load(Ordering::SeqCst), 1);
+    assert_eq!(first.next(|_| None::<()>).await, None, "the first session ends");
+    assert_eq!(second.hello.ledger_id, first.hello.ledger_id);
+    let new = std::fs::read_to_string(machine.state().join("identity.json")).expect("text");
+    assert_ne!(old, new);
+}
+
+#[tokio::test]
+async fn an_expired_certificate_is_renewed_by_its_key() {
+    let traits = Traits { certificate_life: Duration::from_millis(1), issues_expired: true, ..Traits::default() };
+    let mut coordinator = Coordinator::start(traits).await;
+    let machine = Machine::enrolled(&coordinator).await;
+    let _agent = machine.run();
+    coordinator.welcomed(1).await;
+    assert_eq!(coordinator.calls.renew_expired.load(Ordering::SeqCst), 1);
+    assert_eq!(coordinator.calls.renew.load(Ordering::SeqCst), 0);
+}

@@ -1,0 +1,79 @@
+//! A machine: a state directory, and `muster-agent` run in it.
+
+use std::{path::PathBuf, process::Stdio};
+
+use tokio::{
+    io::AsyncWriteExt,
+    process::{Child, Command},
+    time::timeout,
+};
+
+use crate::coordinator::{Coordinator, DEADLINE};
+
+pub(crate) struct Machine {
+    dir: tempfile::TempDir,
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Machine {
+    pub(crate) fn new() -> Self {
+        Self { dir: tempfile::tempdir().expect("a directory") }
+    }
+
+    pub(crate) async fn enrolled(coordinator: &Coordinator) -> Self {
+        let machine = Self::new();
+        let ended = machine.enroll(&coordinator.address.to_string(), &coordinator.token(), &[]).await;
+        assert_eq!(ended.code, 0, "{ended:?}");
+        machine
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.path("state")
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_muster-agent"));
+        command.args(args).arg("--state-dir").arg(self.state()).kill_on_drop(true);
+        command
+    }
+
+    /// Runs a command to its end, `stdin` on its standard input.
+    pub(crate) async fn command_with(&self, args: &[&str], stdin: &str) -> Ended {
+        let mut command = self.command(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("spawned");
+        // A command that reads no input may be gone already.
+        child.stdin.take().expect("a pipe").write_all(stdin.as_bytes()).await.ok();
+        let output = timeout(DEADLINE, child.wait_with_output()).await.expect("in time").expect("an end");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ended { code: output.status.code().unwrap_or(-1), stdout: text(&output.stdout), stderr: text(&output.stderr) }
+    }
+
+    pub(crate) async fn enroll(&self, address: &str, token: &str, more: &[&str]) -> Ended {
+        let args = ["enroll", "--coordinator", address, "--token-file", "-", "--name", "worker-1"];
+        self.command_with(&[&args, more].concat(), token).await
+    }
+
+    /// Starts the daemon.
+    pub(crate) fn run(&self) -> Child {
+        let log = std::fs::File::options().create(true).append(true).open(self.path("log")).expect("a log");
+        self.command(&["run"]).stdin(Stdio::null()).stderr(log).spawn().expect("spawned")
+    }
+
+    pub(crate) async fn status(&self) -> serde_json::Value {
+        let ended = self.command_with(&["status", "-o", "json"], "").await;
+        assert_eq!(ended.code, 0, "{ended:?}");
+        serde_json::from_str(&ended.stdout).expect("JSON")
+    }
+}

@@ -1,0 +1,8 @@
+//! The real `muster-agent` as operators run it, over mTLS on loopback, against a coordinator that the test plays.
+#![expect(clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
+
+mod cli;
+mod coordinator;
+mod enrolment;
+mod machine;
+mod session;
