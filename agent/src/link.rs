@@ -278,7 +278,46 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use muster_proto::{
+        model::{HostFacts, ItemState, ItemStatus, Now},
+        wire,
+    };
+
     use super::*;
+    use crate::{
+        attempt::record::{Exit, Found},
+        core::{
+            Core, Input,
+            tests::{assignment, config, empty, item, key},
+        },
+    };
+
+    #[test]
+    fn whatever_a_runner_leaves_passes_the_wire() {
+        let now = Now { wall_ms: 0, mono_ms: 0 };
+        let mut core = Core::new(config(), empty());
+        let found = Found::Exited(Exit {
+            state: ItemState::Failed { exit_code: 0, retryable: false },
+            message: format!("a\u{7}b\n{}", "é".repeat(5_000)),
+            output_tail: format!("{}\0é", "x".repeat(9_000)),
+            result_json: Some("{not json".to_owned()),
+            started_at_ms: 0,
+            finished_at_ms: 0,
+        });
+        for input in [
+            Input::Started { boot_id: "b".to_owned() },
+            Input::Received(assignment(1, 1, vec![item("a", "1")])),
+            Input::Ended { key: key("a", 1, 1), found },
+        ] {
+            assert!(core.step(input, now).len() < 9);
+        }
+        assert_eq!(core.ledger().outbox.len(), 2);
+        for status in core.ledger().outbox.values() {
+            assert_eq!(ItemStatus::try_from(wire::ItemStatus::from(&**status)).as_ref(), Ok(&**status));
+        }
+        let hello = core.hello(HostFacts::default());
+        assert_eq!(Hello::try_from(wire::Hello::from(&hello)), Ok(hello));
+    }
 
     #[test]
     fn waits_grow_and_end_growing() {

@@ -28,7 +28,7 @@ pub(crate) fn item(name: &str, version: &str) -> AssignedItem {
     item
 }
 
-pub(super) fn assignment(epoch: u64, generation: u64, items: Vec<AssignedItem>) -> Assignment {
+pub(crate) fn assignment(epoch: u64, generation: u64, items: Vec<AssignedItem>) -> Assignment {
     Assignment {
         epoch: Epoch(epoch),
         generation: Generation(generation),
@@ -38,18 +38,18 @@ pub(super) fn assignment(epoch: u64, generation: u64, items: Vec<AssignedItem>) 
     }
 }
 
-pub(super) fn config() -> Config {
+pub(crate) fn config() -> Config {
     Config {
         machine: MachineName::new("worker-1").expect("a label"),
         supports: |runner| matches!(runner, "bash" | "downloader"),
     }
 }
 
-pub(super) fn empty() -> LedgerState {
+pub(crate) fn empty() -> LedgerState {
     LedgerState::new(LedgerId(Uuid::from_u128(1)), MachineId(Uuid::from_u128(2)))
 }
 
-pub(super) fn exit(state: ItemState) -> Exit {
+pub(crate) fn exit(state: ItemState) -> Exit {
     Exit {
         state,
         message: "said".to_owned(),
@@ -60,7 +60,7 @@ pub(super) fn exit(state: ItemState) -> Exit {
     }
 }
 
-pub(super) fn key(item: &str, generation: u64, attempt: u32) -> AttemptKey {
+pub(crate) fn key(item: &str, generation: u64, attempt: u32) -> AttemptKey {
     AttemptKey { item: ItemName::new(item).expect("a label"), generation: Generation(generation), attempt }
 }
 
@@ -425,28 +425,6 @@ fn a_full_disk_or_outbox_starts_nothing_new_and_says_so() {
     assert!((600..800).contains(&ended), "{ended}");
     assert_eq!(said(&rig.step(Input::LinkUp { epoch: Epoch(1) })), Some(Some("OutboxFull")));
     assert!(started_key(&rig.step(Input::Acked(Seq(60)))).is_some());
-}
-
-#[test]
-fn whatever_a_runner_leaves_passes_the_wire() {
-    let mut rig = Rig::new();
-    rig.receive(assignment(1, 1, vec![item("a", "1")]));
-    let found = Found::Exited(Exit {
-        state: ItemState::Failed { exit_code: 0, retryable: false },
-        message: format!("a\u{7}b\n{}", "é".repeat(5_000)),
-        output_tail: format!("{}\0é", "x".repeat(9_000)),
-        result_json: Some("{not json".to_owned()),
-        started_at_ms: 0,
-        finished_at_ms: 0,
-    });
-    rig.step(Input::Ended { key: key("a", 1, 1), found });
-    for status in rig.core.ledger().outbox.values() {
-        let wire = muster_proto::wire::ItemStatus::from(&**status);
-        assert_eq!(ItemStatus::try_from(wire).as_ref(), Ok(&**status));
-    }
-    let hello = rig.core.hello(HostFacts::default());
-    let wire = muster_proto::wire::Hello::from(&hello);
-    assert_eq!(Hello::try_from(wire), Ok(hello));
 }
 
 #[test]

@@ -28,6 +28,7 @@ const IMPURE_STD: &[&str] = &["fs", "net", "env", "process", "thread"];
 const WIRE: &[&str] = &[
     "agent/src/identity",
     "agent/src/link",
+    "agent/tests",
     "coordinator/src/bin/musterctl",
     "coordinator/src/server",
     "proto/src/convert",
