@@ -171,6 +171,16 @@ impl Ca {
         Ok(Self { issuer, certificate, pem: pem.to_owned(), trust_domain })
     }
 
+    /// The same CA, signing for another trust domain: what a certificate of ours that is not for us looks like.
+    #[cfg(test)]
+    pub(crate) fn signing_for(&self, trust_domain: &TrustDomain) -> Self {
+        let der = PrivatePkcs8KeyDer::from(self.issuer.key().serialized_der());
+        let key = KeyPair::from_pkcs8_der_and_sign_algo(&der, &PKCS_ECDSA_P256_SHA256).expect("a key");
+        let issuer = Issuer::from_ca_cert_der(&self.certificate, key).expect("an issuer");
+        let (certificate, pem) = (self.certificate.clone(), self.pem.clone());
+        Self { issuer, certificate, pem, trust_domain: trust_domain.clone() }
+    }
+
     /// Whose CA it is.
     #[must_use]
     pub const fn trust_domain(&self) -> &TrustDomain {

@@ -37,6 +37,8 @@ const CONNECTIONS_OF_PEER_MAX: usize = 32;
 const STRANGER_LIFE: Duration = Duration::from_secs(60);
 /// Connections that are ready and wait to be served.
 const READY_MAX: usize = 64;
+/// Time for open calls when the server ends.
+const END_GRACE: Duration = Duration::from_secs(2);
 /// Pause after `accept` failed for want of something (file descriptors, memory).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -169,11 +171,17 @@ impl Acceptor {
 
     /// Ends when the connection of this caller must.
     fn cut(&self, caller: &Caller) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let hung_up = caller.hung_up();
+        let (hung_up, ready) = (caller.hung_up(), self.ready.clone());
+        let over = async move {
+            tokio::select! {
+                () = hung_up => {}
+                () = ready.closed() => tokio::time::sleep(END_GRACE).await,
+            }
+        };
         let Standing::Known(certificate) = &caller.standing else {
             return Box::pin(async move {
                 tokio::select! {
-                    () = hung_up => {}
+                    () = over => {}
                     () = tokio::time::sleep(STRANGER_LIFE) => {}
                 }
             });
@@ -181,7 +189,7 @@ impl Acceptor {
         let (bad, peer) = (self.judge.until_bad(certificate), certificate.peer.to_string());
         Box::pin(async move {
             tokio::select! {
-                () = hung_up => {}
+                () = over => {}
                 refusal = bad => tracing::warn!(peer, reason = why(&refusal), "cut a connection off"),
             }
         })

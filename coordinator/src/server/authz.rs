@@ -135,6 +135,12 @@ where
     }
 }
 
+/// Every method that can be called; the tests check that these are all there are.
+#[cfg(test)]
+pub(super) fn methods() -> impl Iterator<Item = &'static str> {
+    TABLE.iter().map(|(method, _)| *method)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -142,7 +148,7 @@ mod tests {
     use super::*;
 
     /// Every method of every service, taken from the protos.
-    fn methods() -> Vec<String> {
+    fn methods_of_protos() -> Vec<String> {
         let mut methods = Vec::new();
         for proto in [
             include_str!("../../../proto/muster/v1/enrollment.proto"),
@@ -164,7 +170,7 @@ mod tests {
 
     #[test]
     fn the_table_has_every_method_once() {
-        let methods = methods();
+        let methods = methods_of_protos();
         assert!(methods.len() >= 19, "{methods:?}");
         let named: BTreeSet<_> = TABLE.iter().map(|(method, _)| (*method).to_owned()).collect();
         assert_eq!(named.len(), TABLE.len(), "a method twice");
@@ -175,7 +181,7 @@ mod tests {
     #[test]
     fn every_method_for_every_sort_of_caller() {
         let reads = ["Get", "Watch", "Plan", "Logs"];
-        for method in methods() {
+        for method in methods_of_protos() {
             let (service, name) = method.trim_start_matches("/muster.v1.").split_once('/').expect("a method");
             for sort in [None, Some(Nobody), Some(Agent), Some(Viewer), Some(Operator), Some(Controller)] {
                 let expected = match (sort, service) {
@@ -203,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_refused_caller_gets_one_answer() {
-        let answers: BTreeSet<_> = methods()
+        let answers: BTreeSet<_> = methods_of_protos()
             .iter()
             .map(|method| decide(None, method).expect_err("refused"))
             .map(|status| format!("{:?} {}", status.code(), status.message()))

@@ -67,7 +67,7 @@ impl Service for Fleet {
     async fn watch(&self, request: Request<wire::GetRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let (peer, request) = known(request)?;
         let reader = Reader::new(&self.engine, peer, request)?;
-        Ok(Response::new(Box::pin(reader::watch(reader, self.engine.watch()))))
+        Ok(Response::new(Box::pin(reader::watch(reader, self.engine.watch(), self.sessions.ending()))))
     }
 
     async fn plan(&self, request: Request<wire::PlanRequest>) -> Result<Response<wire::PlanResponse>, Status> {
@@ -85,7 +85,9 @@ impl Service for Fleet {
         let (peer, request) = known(request)?;
         let machine = self.machine(&peer, request.machine)?;
         let item = item_name(request.item)?.map(String::from).unwrap_or_default();
-        let id = self.engine.facts().machines.get(&machine).and_then(|row| row.id);
+        let facts = self.engine.facts();
+        let row = facts.machines.get(&machine);
+        let id = row.ok_or_else(|| Status::not_found(format!("there is no machine {machine}")))?.id;
         let id = id.ok_or_else(|| Status::failed_precondition(format!("NotEnrolled: {machine} has no agent yet")))?;
         Ok(Response::new(Box::pin(self.sessions.request_log(id, item, request.follow)?)))
     }

@@ -50,8 +50,6 @@ const LOCAL_RESETS_MAX: usize = 64;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// … and has so long to give it.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for open calls when the coordinator ends.
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What an operator may set.
 #[derive(Clone, Copy, Debug)]
@@ -101,8 +99,7 @@ pub async fn serve(
     };
     let link = agent_link::Link { engine: engine.clone(), sessions: sessions.clone(), heartbeat: settings.heartbeat };
     let fleet = fleet::Fleet { engine, sessions: sessions.clone(), ca };
-    let (ending, ended) = tokio::sync::oneshot::channel();
-    let server = Server::builder()
+    Server::builder()
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
         .http2_max_header_list_size(HEADER_LIST_BYTES_MAX)
         .http2_max_pending_accept_reset_streams(Some(PENDING_RESETS_MAX))
@@ -120,18 +117,9 @@ pub async fn serve(
         .serve_with_incoming_shutdown(ReceiverStream::new(connections), async move {
             shutdown.await;
             sessions.end_all();
-            // Nobody waits for the end any more: the server has failed.
-            let _ = ending.send(());
-        });
-    tokio::select! {
-        served = server => served.map_err(ServeError::Grpc),
-        () = async {
-            if ended.await.is_err() {
-                std::future::pending::<()>().await;
-            }
-            tokio::time::sleep(SHUTDOWN_TIMEOUT).await;
-        } => Ok(()),
-    }
+        })
+        .await
+        .map_err(ServeError::Grpc)
 }
 
 /// The denied identities as they are, and whenever they change; not whenever anything does.
@@ -156,3 +144,6 @@ fn denied(engine: &EngineHandle) -> Denied {
 fn caller_of<T>(request: &Request<T>) -> Result<Caller, Status> {
     request.extensions().get::<Caller>().cloned().ok_or_else(|| Status::unauthenticated(authz::NOT_ACCEPTED))
 }
+
+#[cfg(test)]
+mod tests;

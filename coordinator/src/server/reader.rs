@@ -1,6 +1,6 @@
 //! What one caller may read, as documents: once, or again whenever the facts have changed.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::{Stream, stream};
 use muster_proto::{
@@ -112,15 +112,16 @@ impl Reader {
 pub(super) fn watch(
     reader: Reader,
     facts: watch::Receiver<Arc<Facts>>,
+    ending: impl Future<Output = Status> + Send + 'static,
 ) -> impl Stream<Item = Result<WatchEvent, Status>> {
-    let state = Watch { reader, facts, sent: None, events: Vec::new().into_iter() };
+    let state = Watch { reader, facts, ending: Box::pin(ending), sent: None, events: Vec::new().into_iter() };
     stream::try_unfold(state, |mut state| async move {
         loop {
             if let Some(event) = state.events.next() {
                 return Ok(Some((event, state)));
             }
-            if state.sent.is_some() && !state.changed().await {
-                return Ok(None);
+            if state.sent.is_some() {
+                state.changed().await?;
             }
             state.look()?;
         }
@@ -130,16 +131,27 @@ pub(super) fn watch(
 struct Watch {
     reader: Reader,
     facts: watch::Receiver<Arc<Facts>>,
+    /// Ends when the coordinator does.
+    ending: Pin<Box<dyn Future<Output = Status> + Send>>,
     /// What the watcher knows; None: nothing yet.
     sent: Option<BTreeMap<String, Vec<u8>>>,
     events: std::vec::IntoIter<WatchEvent>,
 }
 
 impl Watch {
-    /// Waits until it is worth looking again. False: the engine has ended.
-    async fn changed(&mut self) -> bool {
-        tokio::time::sleep(WATCH_PAUSE).await;
-        !matches!(tokio::time::timeout(WATCH_AGAIN, self.facts.changed()).await, Ok(Err(_)))
+    /// Waits until it is worth looking again, or there is nothing more to come.
+    async fn changed(&mut self) -> Result<(), Status> {
+        let change = async {
+            tokio::time::sleep(WATCH_PAUSE).await;
+            tokio::time::timeout(WATCH_AGAIN, self.facts.changed()).await
+        };
+        tokio::select! {
+            status = &mut self.ending => Err(status),
+            changed = change => match changed {
+                Ok(Err(_)) => Err(Status::unavailable("the coordinator has stopped")),
+                Ok(Ok(())) | Err(_) => Ok(()),
+            },
+        }
     }
 
     fn look(&mut self) -> Result<(), Status> {

@@ -17,7 +17,7 @@ use muster_proto::{
     model::MachineId,
     wire::{self, CoordinatorMessage, coordinator_message::Body},
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
 
 use super::{
@@ -38,6 +38,7 @@ struct Inner {
     live: Mutex<BTreeMap<MachineId, Session>>,
     last_number: AtomicU64,
     logs: LogRelay,
+    ending: watch::Sender<bool>,
 }
 
 struct Session {
@@ -122,12 +123,23 @@ impl Sessions {
         }
     }
 
-    /// Ends every session: the coordinator is going.
+    /// Ends every session, and whatever waits for [`Self::ending`]: the coordinator is going.
     pub fn end_all(&self) {
+        self.0.ending.send_replace(true);
         let live = std::mem::take(&mut *self.live());
         for (id, session) in live {
             self.0.logs.end_of_session(id);
-            session.close(Status::unavailable("the coordinator is shutting down"));
+            session.close(going());
+        }
+    }
+
+    /// Ends when the coordinator is going.
+    pub(super) fn ending(&self) -> impl Future<Output = Status> + Send + use<> {
+        let mut ending = self.0.ending.subscribe();
+        async move {
+            // Without sessions there is no coordinator either.
+            drop(ending.wait_for(|ending| *ending).await);
+            going()
         }
     }
 
@@ -172,6 +184,10 @@ impl Sessions {
         self.0.logs.forget(id, request_id);
         self.send(id, None, Body::LogCancel(wire::LogCancel { request_id }));
     }
+}
+
+fn going() -> Status {
+    Status::unavailable("the coordinator is shutting down")
 }
 
 impl Outbox for Sessions {

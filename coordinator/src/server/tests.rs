@@ -1,0 +1,180 @@
+//! The servers as their peers meet them: real sockets, real TLS, the real engine over a store in memory.
+
+mod access;
+mod enrolling;
+mod fleets;
+mod handshakes;
+mod links;
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use muster_proto::{
+    model::{ItemHash, MachineId, MachineName, MachineType},
+    tls::{self, Identity},
+    wire::{agent_link_client::AgentLinkClient, enrollment_client::EnrollmentClient, fleet_client::FleetClient},
+};
+use rcgen::{CertificateParams, KeyPair};
+use tokio::sync::oneshot;
+use tonic::transport::Channel;
+use uuid::Uuid;
+
+use super::*;
+use crate::{
+    core::{Enroll, Input, Reply, Request as Wish},
+    engine,
+    pki::{NewToken, Peer, Role, TrustDomain, Validity},
+    plan::Limits,
+    store::MemoryStore,
+};
+
+/// Nothing here takes so long, unless it is broken.
+const PATIENCE: Duration = Duration::from_secs(20);
+const HOUR: Duration = Duration::from_secs(3600);
+
+const MANIFEST: &str = r"
+apiVersion: muster/v1alpha1
+kind: Cluster
+metadata: {name: edge}
+spec:
+  lcmType: generic
+  machines: {control: 1, worker: 0}
+  release: '1'
+  machineTypes:
+    control:
+      - {name: hello, runner: bash, version: '1', phase: prepare, params: {script: echo hello}}
+---
+apiVersion: muster/v1alpha1
+kind: Cluster
+metadata: {name: other}
+spec:
+  lcmType: generic
+  release: '1'
+  machineTypes:
+    control:
+      - {name: hello, runner: bash, version: '1', phase: prepare, params: {script: echo hello}}
+";
+
+/// A coordinator that serves.
+struct World {
+    address: SocketAddr,
+    ca: Arc<Ca>,
+    engine: EngineHandle,
+    _end: oneshot::Sender<()>,
+}
+
+/// A machine that is enrolled.
+struct Enrolled {
+    id: MachineId,
+    name: MachineName,
+    identity: Identity,
+}
+
+fn domain() -> TrustDomain {
+    TrustDomain::new("muster.test").expect("a name")
+}
+
+impl World {
+    async fn start() -> Self {
+        Self::with(Settings { heartbeat: Duration::from_secs(1), agent_lifetime: HOUR }).await
+    }
+
+    async fn with(settings: Settings) -> Self {
+        let sessions = Sessions::default();
+        let limits = Limits { lost_after_ms: 30_000 };
+        let (engine, _) = engine::start(MemoryStore::default(), sessions.clone(), limits).expect("an engine");
+        let ca = Arc::new(Ca::create(&domain(), engine.now().wall_ms).expect("a CA"));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (end, ended) = oneshot::channel();
+        let serving = serve(listener, engine.clone(), sessions, Arc::clone(&ca), settings, async {
+            drop(ended.await);
+        });
+        tokio::spawn(async { serving.await.expect("it serves") });
+        let world = Self { address, ca, engine, _end: end };
+        let files = vec![muster_proto::wire::ManifestFile { name: "m".to_owned(), text: MANIFEST.to_owned() }];
+        let applied = world.operator().await.apply(muster_proto::wire::ApplyRequest { files, dry_run: false }).await;
+        assert_eq!(applied.expect("applied").into_inner().faults, []);
+        world
+    }
+
+    fn validity(&self) -> Validity {
+        Validity::from(self.engine.now().wall_ms, HOUR)
+    }
+
+    fn identity(&self, role: Role) -> Identity {
+        self.ca.issue(&Peer { role, clusters: None }, self.validity()).expect("issued")
+    }
+
+    fn limited(&self, role: Role, cluster: &str) -> Identity {
+        let cluster = muster_proto::model::ClusterName::new(cluster).expect("a name");
+        self.ca.issue(&Peer { role, clusters: Some([cluster].into()) }, self.validity()).expect("issued")
+    }
+
+    async fn channel(&self, identity: Option<&Identity>) -> Channel {
+        let config = tls::client_config(self.ca.pem(), identity).expect("a config");
+        tls::connect(&self.address.to_string(), config).await.expect("connected").channel
+    }
+
+    async fn fleet(&self, identity: &Identity) -> FleetClient<Channel> {
+        FleetClient::new(self.channel(Some(identity)).await)
+    }
+
+    async fn operator(&self) -> FleetClient<Channel> {
+        self.fleet(&self.identity(Role::Operator("anna".to_owned()))).await
+    }
+
+    async fn stranger(&self) -> EnrollmentClient<Channel> {
+        EnrollmentClient::new(self.channel(None).await)
+    }
+
+    async fn agent(&self, identity: &Identity) -> AgentLinkClient<Channel> {
+        AgentLinkClient::new(self.channel(Some(identity)).await)
+    }
+
+    async fn wish(&self, request: Wish) -> Reply {
+        self.engine.submit(Input::Operator { actor: "operator/test".to_owned(), request }).await.expect("granted")
+    }
+
+    /// A token for control machines of a cluster.
+    async fn token(&self, cluster: &str, machine: Option<&str>, uses: Option<u32>, ttl_ms: u64) -> NewToken {
+        let token = NewToken::make(&self.ca.pin()).expect("a token");
+        self.wish(Wish::CreateToken {
+            id: token.id.clone(),
+            secret_sha256: ItemHash(token.secret_sha256),
+            cluster: muster_proto::model::ClusterName::new(cluster).expect("a name"),
+            machine_type: MachineType::Control,
+            machine: machine.map(|name| MachineName::new(name).expect("a name")),
+            ttl_ms: Some(ttl_ms),
+            uses,
+        })
+        .await;
+        token
+    }
+
+    async fn enrolled(&self, cluster: &str, name: &str) -> Enrolled {
+        let token = self.token(cluster, None, None, 60_000).await;
+        let name = MachineName::new(name).expect("a name");
+        let enroll = Enroll {
+            token_id: token.id.clone(),
+            secret_sha256: ItemHash(token.secret_sha256),
+            name: name.clone(),
+            new_id: MachineId(Uuid::new_v4()),
+            agent_version: "0".to_owned(),
+        };
+        let Reply::Enrolled { id, .. } = self.engine.submit(Input::Enroll(enroll)).await.expect("let in") else {
+            panic!("no identity");
+        };
+        Enrolled { id, name, identity: self.identity(Role::Agent(id)) }
+    }
+}
+
+/// A key and a request for a certificate.
+fn request() -> (KeyPair, Vec<u8>) {
+    let key = KeyPair::generate().expect("a key");
+    let request = CertificateParams::default().serialize_request(&key).expect("a request").der().to_vec();
+    (key, request)
+}
+
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, what).await.expect("it takes too long")
+}

@@ -1,0 +1,194 @@
+//! Who comes through the handshake, and what he is then (reliability.md, "TLS").
+
+use muster_proto::wire::{VersionRequest, fleet_client::FleetClient};
+use rustls::{
+    ClientConfig,
+    client::ResolvesClientCert,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    sign::{CertifiedKey, SingleCertAndKey},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tonic::{Code, Status};
+
+use super::*;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// A ClientHello of TLS 1.2, as a client without 1.3 sends it.
+fn hello_of_tls12() -> Vec<u8> {
+    let mut body = vec![3, 3];
+    body.extend([7; 32]); // random
+    body.push(0); // no session
+    body.extend([0, 4, 0xc0, 0x2b, 0xc0, 0x2f]); // two cipher suites
+    body.extend([1, 0]); // no compression
+    let extensions = [
+        &[0, 10, 0, 4, 0, 2, 0, 23][..], // P-256
+        &[0, 13, 0, 4, 0, 2, 4, 3],      // ecdsa_secp256r1_sha256
+        &[0, 16, 0, 5, 0, 3, 2, b'h', b'2'],
+    ]
+    .concat();
+    body.extend(u16::try_from(extensions.len()).expect("short").to_be_bytes());
+    body.extend(extensions);
+    let length = u16::try_from(body.len()).expect("short");
+    let mut record = vec![22, 3, 1];
+    record.extend((length + 4).to_be_bytes());
+    record.extend([1, 0]);
+    record.extend(length.to_be_bytes());
+    record.extend(body);
+    record
+}
+
+/// What a server answers to raw bytes until it hangs up.
+async fn answer_to(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).await.expect("connected");
+    stream.write_all(bytes).await.expect("sent");
+    let mut answer = Vec::new();
+    // A reset is an answer too.
+    drop(soon(stream.read_to_end(&mut answer)).await);
+    answer
+}
+
+#[tokio::test]
+async fn what_is_not_tls13_is_answered_by_an_alert_and_nothing_else() {
+    const ALERT: u8 = 21;
+    const PROTOCOL_VERSION: u8 = 70;
+    let world = World::start().await;
+    let answer = answer_to(world.address, &hello_of_tls12()).await;
+    assert_eq!((answer.first(), answer.last(), answer.len()), (Some(&ALERT), Some(&PROTOCOL_VERSION), 7), "{answer:?}");
+    for plain in [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], b"GET / HTTP/1.1\r\n\r\n", &[0; 600]] {
+        let answer = answer_to(world.address, plain).await;
+        assert!(answer.is_empty() || answer.first() == Some(&ALERT), "{plain:?}: {answer:?}");
+        assert!(answer.len() <= 7, "{plain:?}: {answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn who_says_nothing_is_not_waited_for() {
+    let world = World::start().await;
+    let began = std::time::Instant::now();
+    assert_eq!(answer_to(world.address, &[]).await, Vec::<u8>::new());
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
+async fn version(channel: Channel) -> Result<(), Status> {
+    soon(FleetClient::new(channel).version(VersionRequest {})).await.map(|_| ())
+}
+
+/// Code and text of the answer to a peer that shows this.
+async fn answer(world: &World, identity: Option<&Identity>) -> (Code, String) {
+    match version(world.channel(identity).await).await {
+        Ok(()) => (Code::Ok, String::new()),
+        Err(status) => (status.code(), status.message().to_owned()),
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_is_good_or_gets_one_constant_answer() {
+    let world = World::start().await;
+    let now_ms = world.engine.now().wall_ms;
+    let anna = || Peer { role: Role::Operator("anna".to_owned()), clusters: None };
+    let issue = |ca: &Ca, peer: &Peer, validity| ca.issue(peer, validity).expect("issued");
+    let long = Validity::from(now_ms, DAY);
+    let past = Validity { not_before_ms: now_ms - 90_000_000, not_after_ms: now_ms - 1000 };
+    let future = Validity { not_before_ms: now_ms + 3_600_000, not_after_ms: now_ms + 90_000_000 };
+    let other_ca = Ca::create(&domain(), now_ms).expect("a CA");
+    let other_domain = TrustDomain::new("elsewhere").expect("a name");
+    let stranger_ca = Ca::create(&other_domain, now_ms).expect("a CA");
+    let revoked = world.enrolled("edge", "gone").await;
+    world.wish(Wish::RevokeMachine { machine: revoked.name.clone() }).await;
+
+    let operator = Role::Operator("anna".to_owned());
+    for role in [operator, Role::Viewer("bo".to_owned()), Role::Controller("locks".to_owned())] {
+        assert_eq!(answer(&world, Some(&world.identity(role))).await.0, Code::Ok);
+    }
+    let agent = world.enrolled("edge", "here").await;
+    assert_eq!(answer(&world, Some(&agent.identity)).await.0, Code::PermissionDenied, "it is known, and may not");
+    assert_eq!(answer(&world, None).await.0, Code::Unauthenticated);
+
+    let mut answers = Vec::new();
+    for (what, identity) in [
+        ("expired", issue(&world.ca, &anna(), past)),
+        ("not yet valid", issue(&world.ca, &anna(), future)),
+        ("of another CA", issue(&other_ca, &anna(), long)),
+        ("of another CA and trust domain", issue(&stranger_ca, &anna(), long)),
+        ("of another trust domain", issue(&world.ca.signing_for(&other_domain), &anna(), long)),
+        (
+            "a client that calls itself coordinator",
+            issue(&world.ca, &Peer { role: Role::Coordinator, clusters: None }, long),
+        ),
+        ("revoked", revoked.identity),
+    ] {
+        let (code, text) = answer(&world, Some(&identity)).await;
+        assert_eq!(code, Code::Unauthenticated, "{what}");
+        answers.push(text);
+    }
+    answers.push(answer_to_key(&world, world.ca.server_key(long).expect("a certificate")).await.1);
+    answers.dedup();
+    assert_eq!(answers, [authz::NOT_ACCEPTED], "the peer learns no reason");
+}
+
+fn config_with(world: &World, key: CertifiedKey) -> Arc<ClientConfig> {
+    let plain = tls::client_config(world.ca.pem(), None).expect("a config");
+    let mut config = (*plain).clone();
+    let resolver: Arc<dyn ResolvesClientCert> = Arc::new(SingleCertAndKey::from(key));
+    config.client_auth_cert_resolver = resolver;
+    Arc::new(config)
+}
+
+async fn answer_to_key(world: &World, key: CertifiedKey) -> (Code, String) {
+    let connection = tls::connect(&world.address.to_string(), config_with(world, key)).await.expect("connected");
+    let status = version(connection.channel).await.expect_err("refused");
+    (status.code(), status.message().to_owned())
+}
+
+#[tokio::test]
+async fn a_certificate_without_its_key_does_not_get_through_the_handshake() {
+    let world = World::start().await;
+    let (anna, eve) =
+        (world.identity(Role::Operator("anna".to_owned())), world.identity(Role::Viewer("eve".to_owned())));
+    let certificate = CertificateDer::from_pem_slice(anna.certificate_pem.as_bytes()).expect("PEM");
+    let key = PrivateKeyDer::from_pem_slice(eve.key_pem.as_bytes()).expect("PEM");
+    let key = tls::provider().key_provider.load_private_key(key).expect("a key");
+    let stolen = CertifiedKey::new(vec![certificate], key);
+    // TLS 1.3 tells the client late: when it first reads.
+    match tls::connect(&world.address.to_string(), config_with(&world, stolen)).await {
+        Err(_) => {}
+        Ok(connection) => {
+            let status = version(connection.channel).await.expect_err("refused");
+            assert_ne!(status.code(), Code::Unauthenticated, "no request got through: {status:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_connection_ends_with_its_certificate() {
+    let world = World::start().await;
+    let now_ms = world.engine.now().wall_ms;
+    // Certificates count in seconds.
+    let validity = Validity { not_before_ms: now_ms - 10_000, not_after_ms: now_ms + 2000 };
+    let short = Peer { role: Role::Operator("anna".to_owned()), clusters: None };
+    let channel = world.channel(Some(&world.ca.issue(&short, validity).expect("issued"))).await;
+    version(channel.clone()).await.expect("still good");
+    let mut watch = FleetClient::new(channel.clone())
+        .watch(muster_proto::wire::GetRequest { kind: "machines".to_owned(), ..Default::default() })
+        .await
+        .expect("still good")
+        .into_inner();
+    soon(async { while let Ok(Some(_)) = watch.message().await {} }).await;
+    assert!(version(channel).await.is_err());
+}
+
+#[tokio::test]
+async fn the_pin_of_a_token_finds_the_ca_and_another_pin_does_not() {
+    let world = World::start().await;
+    let connect = |pin| {
+        let address = world.address.to_string();
+        async move { tls::connect(&address, tls::pinned_config(pin).expect("a config")).await.map(|_| ()) }
+    };
+    connect(world.ca.pin()).await.expect("the right one");
+    let error = connect([7; 32]).await.expect_err("the wrong one");
+    assert!(matches!(error, tls::ConnectError::PinMismatch { .. }), "{error:?}");
+}

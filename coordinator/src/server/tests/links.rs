@@ -1,0 +1,225 @@
+//! The agents' streams.
+
+use std::time::Instant;
+
+use muster_proto::wire::{
+    self, AgentMessage, CoordinatorMessage, agent_message::Body as Said, coordinator_message::Body as Heard,
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::{Code, Status, Streaming};
+
+use super::*;
+
+/// One agent's stream.
+struct Stream {
+    say: mpsc::UnboundedSender<AgentMessage>,
+    heard: Streaming<CoordinatorMessage>,
+}
+
+fn hello(name: &MachineName) -> Said {
+    Said::Hello(wire::Hello {
+        name: name.to_string(),
+        ledger_id: Uuid::from_u128(1).to_string(),
+        agent_version: "0".to_owned(),
+        facts: Some(wire::HostFacts {
+            hostname: name.to_string(),
+            internal_ip: "10.0.0.1".to_owned(),
+            boot_id: "b".to_owned(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    })
+}
+
+/// Opens a stream and says this first.
+async fn open(world: &World, identity: &Identity, first: Said) -> Result<Stream, Status> {
+    let (say, said) = mpsc::unbounded_channel();
+    say.send(AgentMessage { body: Some(first) }).expect("open");
+    let heard = soon(world.agent(identity).await.connect(UnboundedReceiverStream::new(said))).await?.into_inner();
+    Ok(Stream { say, heard })
+}
+
+impl Stream {
+    fn say(&self, body: Said) {
+        // The stream may be over; then what it heard last says so.
+        drop(self.say.send(AgentMessage { body: Some(body) }));
+    }
+
+    async fn next(&mut self) -> Result<Option<Heard>, Status> {
+        Ok(soon(self.heard.message()).await?.and_then(|message| message.body))
+    }
+
+    /// Why it ends.
+    async fn end(mut self) -> Status {
+        loop {
+            match self.next().await {
+                Ok(Some(_)) => {}
+                Ok(None) => return Status::ok("ended"),
+                Err(status) => return status,
+            }
+        }
+    }
+}
+
+fn event(seq: u64) -> Said {
+    Said::Status(wire::StatusEvent {
+        seq,
+        status: Some(wire::ItemStatus {
+            name: "hello".to_owned(),
+            hash: vec![1; 32],
+            state: wire::ItemState::Succeeded.into(),
+            attempt: 1,
+            generation: 1,
+            started_at_ms: 1,
+            finished_at_ms: 2,
+            ..Default::default()
+        }),
+    })
+}
+
+#[tokio::test]
+async fn an_agent_is_welcomed_given_its_list_and_its_events_are_acknowledged() {
+    let world = World::start().await;
+    let machine = world.enrolled("edge", "node-1").await;
+    let mut stream = open(&world, &machine.identity, hello(&machine.name)).await.expect("open");
+    let Some(Heard::Welcome(welcome)) = stream.next().await.expect("open") else { panic!("no Welcome") };
+    assert_eq!((welcome.epoch, welcome.heartbeat_interval_ms), (1, 1000));
+    assert_eq!((welcome.cluster.as_str(), welcome.machine_type.as_str()), ("edge", "control"));
+    let Some(Heard::Assignment(assignment)) = stream.next().await.expect("open") else { panic!("no Assignment") };
+    assert_eq!(assignment.items.iter().map(|item| item.name.as_str()).collect::<Vec<_>>(), ["hello"]);
+    stream.say(event(1));
+    let acknowledged = loop {
+        match stream.next().await.expect("open").expect("more") {
+            Heard::Ack(ack) => break ack.seq,
+            Heard::Assignment(_) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(acknowledged, 1);
+    assert_eq!(world.engine.facts().machines[&machine.name].statuses.len(), 1, "recorded before it is acknowledged");
+}
+
+#[tokio::test]
+async fn a_stream_begins_with_hello() {
+    let world = World::start().await;
+    let machine = world.enrolled("edge", "node-1").await;
+    let mut bad_name = hello(&machine.name);
+    if let Said::Hello(hello) = &mut bad_name {
+        hello.name = "Not A Label".to_owned();
+    }
+    for first in [Said::Heartbeat(wire::Heartbeat {}), event(1), bad_name] {
+        let ended = open(&world, &machine.identity, first).await.err().expect("refused");
+        assert_eq!(ended.code(), Code::InvalidArgument, "{ended:?}");
+    }
+    let nobody = world.identity(Role::Agent(MachineId(Uuid::new_v4())));
+    let ended = open(&world, &nobody, hello(&machine.name)).await.err().expect("refused");
+    assert_eq!(ended.code(), Code::Aborted, "whoever it says it is: {ended:?}");
+    let live = world.engine.facts();
+    assert!(live.live.machines.get(&machine.name).is_none_or(|live| live.session.is_none()), "nobody took its place");
+}
+
+#[tokio::test]
+async fn who_keeps_sending_what_cannot_be_read_is_closed() {
+    let world = World::start().await;
+    let machine = world.enrolled("edge", "node-1").await;
+    let nonsense = || Said::Progress(wire::Progress { item: "NO".to_owned(), ..Default::default() });
+    let stream = open(&world, &machine.identity, hello(&machine.name)).await.expect("open");
+    for _ in 0..3 {
+        stream.say(nonsense());
+    }
+    assert_eq!(stream.end().await.code(), Code::InvalidArgument);
+
+    let stream = open(&world, &machine.identity, hello(&machine.name)).await.expect("open");
+    stream.say(event(7));
+    let ended = stream.end().await;
+    assert_eq!((ended.code(), ended.message().contains("SequenceGap")), (Code::Aborted, true), "{ended:?}");
+
+    let stream = open(&world, &machine.identity, hello(&machine.name)).await.expect("open");
+    stream.say(Said::Log(wire::LogChunk { data: vec![0; 2 * 1024 * 1024], ..Default::default() }));
+    assert_eq!(stream.end().await.code(), Code::OutOfRange, "over 1 MiB");
+}
+
+#[tokio::test]
+async fn the_newest_stream_of_a_machine_wins() {
+    let world = World::start().await;
+    let machine = world.enrolled("edge", "node-1").await;
+    let first = open(&world, &machine.identity, hello(&machine.name)).await.expect("open");
+    let mut second = open(&world, &machine.identity, hello(&machine.name)).await.expect("open");
+    assert_eq!(first.end().await.code(), Code::Aborted);
+    assert!(matches!(second.next().await, Ok(Some(Heard::Welcome(_)))));
+    let session = world.engine.facts().live.machines[&machine.name].session;
+    assert!(session.is_some(), "the end of the first is not the end of the machine's session");
+}
+
+#[tokio::test]
+async fn a_revoked_machine_is_cut_off_and_the_others_are_not() {
+    let world = World::start().await;
+    let (bad, good) = (world.enrolled("edge", "bad").await, world.enrolled("edge", "good").await);
+    let of_bad = open(&world, &bad.identity, hello(&bad.name)).await.expect("open");
+    let mut of_good = open(&world, &good.identity, hello(&good.name)).await.expect("open");
+    // A connection without a stream, made while it was still good.
+    let idle = world.channel(Some(&bad.identity)).await;
+    let began = Instant::now();
+    world.operator().await.revoke_machine(wire::MachineRequest { machine: "bad".to_owned() }).await.expect("revoked");
+    of_bad.end().await;
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    let renewed = muster_proto::wire::enrollment_client::EnrollmentClient::new(idle)
+        .renew(wire::RenewRequest { csr_der: request().1 })
+        .await;
+    assert!(renewed.is_err());
+    let again = open(&world, &bad.identity, hello(&bad.name)).await.err().expect("refused");
+    assert_eq!(again.code(), Code::Unauthenticated);
+    assert!(matches!(of_good.next().await, Ok(Some(Heard::Welcome(_)))));
+    of_good.say(Said::Heartbeat(wire::Heartbeat {}));
+    assert!(matches!(of_good.next().await, Ok(Some(Heard::Assignment(_)))));
+}
+
+#[tokio::test]
+async fn an_agent_that_goes_is_noticed() {
+    let world = World::start().await;
+    let machine = world.enrolled("edge", "node-1").await;
+    let stream = open(&world, &machine.identity, hello(&machine.name)).await.expect("open");
+    let mut facts = world.engine.watch();
+    let connected = |facts: &Arc<crate::facts::Facts>| {
+        facts.live.machines.get(&machine.name).is_some_and(|live| live.session.is_some())
+    };
+    soon(facts.wait_for(|facts| connected(facts))).await.expect("an engine");
+    drop(stream);
+    soon(facts.wait_for(|facts| !connected(facts))).await.expect("an engine");
+}
+
+#[tokio::test]
+async fn output_of_an_agent_reaches_the_operator_who_asked() {
+    let world = World::start().await;
+    let machine = world.enrolled("edge", "node-1").await;
+    let logs = |machine: &str, item: &str| wire::LogsRequest {
+        machine: machine.to_owned(),
+        item: item.to_owned(),
+        follow: true,
+    };
+    let mut client = world.operator().await;
+    let code = async |request, client: &mut FleetClient<Channel>| client.logs(request).await.err().map(|s| s.code());
+    assert_eq!(code(logs("node-1", ""), &mut client).await, Some(Code::FailedPrecondition), "not connected");
+    assert_eq!(code(logs("nobody", ""), &mut client).await, Some(Code::NotFound));
+    assert_eq!(code(logs("node-1", "No Item"), &mut client).await, Some(Code::InvalidArgument));
+
+    let mut stream = open(&world, &machine.identity, hello(&machine.name)).await.expect("open");
+    let mut output = client.logs(logs("node-1", "hello")).await.expect("asked").into_inner();
+    let asked = async |stream: &mut Stream| loop {
+        match stream.next().await.expect("open").expect("more") {
+            Heard::LogRequest(request) => break (request.request_id, request.item),
+            Heard::LogCancel(cancel) => break (cancel.request_id, "cancel".to_owned()),
+            _ => {}
+        }
+    };
+    let (request_id, item) = asked(&mut stream).await;
+    assert_eq!(item, "hello");
+    for data in ["one ", "two"] {
+        stream.say(Said::Log(wire::LogChunk { request_id, data: data.into(), ..Default::default() }));
+    }
+    assert_eq!(soon(output.message()).await.expect("open").expect("data").data, b"one ");
+    assert_eq!(soon(output.message()).await.expect("open").expect("data").data, b"two");
+    drop(output);
+    assert_eq!(asked(&mut stream).await, (request_id, "cancel".to_owned()), "nobody reads any more");
+}

@@ -1,0 +1,240 @@
+//! The real `muster-coordinator`, as its operator meets it: processes, files, signals.
+#![cfg(test)]
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdout, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use muster_coordinator::{
+    facts::Facts,
+    setup::Credentials,
+    store::{EmbeddedStore, Store},
+};
+use muster_proto::{
+    tls::{self, Identity},
+    wire::{GetRequest, VersionRequest, VersionResponse, fleet_client::FleetClient},
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tonic::{Code, Status, transport::Channel};
+
+fn coordinator() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_muster-coordinator"))
+}
+
+fn output(arguments: &[&str], dir: &Path) -> Output {
+    coordinator().args(arguments).current_dir(dir).output().expect("it starts")
+}
+
+fn succeed(arguments: &[&str], dir: &Path) -> String {
+    let output = output(arguments, dir);
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Exit code and complaint.
+fn fail(arguments: &[&str], dir: &Path) -> (i32, String) {
+    let output = output(arguments, dir);
+    (output.status.code().expect("an exit code"), String::from_utf8(output.stderr).expect("text"))
+}
+
+const PLACE: [&str; 2] = ["--state-dir", "state"];
+const KEY: [&str; 2] = ["--key-file", "key"];
+
+fn init(dir: &Path) {
+    succeed(&[&["init"], &PLACE[..], &KEY, &["--out", "anna.toml", "--operator", "anna"]].concat(), dir);
+}
+
+/// A coordinator that runs. Dropped, it is killed.
+struct Running {
+    child: Child,
+    /// Held, so that the pipe stays open.
+    _stdout: BufReader<ChildStdout>,
+    dir: PathBuf,
+    line: String,
+    port: u16,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+impl Running {
+    fn start(dir: &Path, more: &[&str]) -> Self {
+        let arguments =
+            [&["run"], &PLACE[..], &KEY, &["--listen", "127.0.0.1:0", "--port-file", "port"], more].concat();
+        let mut child = coordinator()
+            .args(arguments)
+            .current_dir(dir)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        stdout.read_line(&mut line).expect("a line when it is ready");
+        let port = fs::read_to_string(dir.join("port")).expect("a port").trim().parse().expect("a number");
+        Self { child, _stdout: stdout, dir: dir.to_owned(), line, port }
+    }
+
+    async fn fleet(&self, credentials: &str) -> FleetClient<Channel> {
+        let text = fs::read_to_string(self.dir.join(credentials)).expect("credentials");
+        let Credentials { ca, certificate, key, .. } = toml::from_str(&text).expect("TOML");
+        let identity = Identity { certificate_pem: certificate, key_pem: key };
+        let config = tls::client_config(&ca, Some(&identity)).expect("a config");
+        let connection = tls::connect(&format!("127.0.0.1:{}", self.port), config).await.expect("connected");
+        FleetClient::new(connection.channel)
+    }
+
+    async fn version(&self, credentials: &str) -> Result<VersionResponse, Status> {
+        Ok(self.fleet(credentials).await.version(VersionRequest {}).await?.into_inner())
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id().try_into().expect("a process id")), signal).expect("signalled");
+    }
+
+    /// Sends SIGTERM. Returns the exit code, and how long it took.
+    fn terminate(mut self) -> (Option<i32>, Duration) {
+        let began = Instant::now();
+        self.signal(Signal::SIGTERM);
+        (self.child.wait().expect("ended").code(), began.elapsed())
+    }
+}
+
+#[tokio::test]
+async fn init_run_and_stop() {
+    let dir = tempfile::tempdir().expect("a directory");
+    init(dir.path());
+    let running = Running::start(dir.path(), &[]);
+    assert!(running.line.contains(&format!("ready on 127.0.0.1:{}, epoch 1", running.port)), "{}", running.line);
+    assert_eq!(running.version("anna.toml").await.expect("answered").epoch, 1);
+    let mut watch = running
+        .fleet("anna.toml")
+        .await
+        .watch(GetRequest { kind: "machines".to_owned(), ..Default::default() })
+        .await
+        .expect("open")
+        .into_inner();
+    let (code, took) = running.terminate();
+    assert_eq!(code, Some(0));
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let end = loop {
+        match watch.message().await {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("no word"),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(end.code(), Code::Unavailable, "{end:?}");
+    let running = Running::start(dir.path(), &[]);
+    assert_eq!(running.version("anna.toml").await.expect("answered").epoch, 2, "each start has its own");
+    running.signal(Signal::SIGKILL);
+    let running = Running::start(dir.path(), &[]);
+    assert_eq!(running.version("anna.toml").await.expect("answered").epoch, 3);
+}
+
+#[tokio::test]
+async fn credentials_and_backups_whether_it_runs_or_not() {
+    let dir = tempfile::tempdir().expect("a directory");
+    // Deeper than a socket's path may be long.
+    let deep = dir.path().join("d".repeat(120));
+    fs::create_dir(&deep).expect("a directory");
+    let dir = deep.as_path();
+    init(dir);
+    let credentials = |out: &str, role: &str| {
+        let more = ["--role", role, "--name", "bo", "--out", out, "--cluster", "edge"];
+        succeed(&[&["credentials"], &PLACE[..], &KEY, &more].concat(), dir)
+    };
+    let backup = |file: &str| succeed(&[&["backup"], &PLACE[..], &[file]].concat(), dir);
+    credentials("before.toml", "viewer");
+    backup("before");
+    let running = Running::start(dir, &[]);
+    credentials("beside.toml", "viewer");
+    backup("beside");
+    let (code, complaint) = fail(&["backup", "--state-dir", "state", "beside"], dir);
+    assert_eq!((code, complaint.contains("beside")), (1, true), "it overwrites nothing: {complaint}");
+    for file in ["anna.toml", "before.toml", "beside.toml"] {
+        running.version(file).await.expect(file);
+    }
+    let audit = GetRequest { kind: "audit".to_owned(), ..Default::default() };
+    let refused = running.fleet("beside.toml").await.get(audit).await.expect_err("limited to a cluster");
+    assert_eq!(refused.code(), Code::PermissionDenied);
+
+    let epoch = |file: &str| {
+        let rows = EmbeddedStore::open(&dir.join(file)).expect("a store").load().expect("rows");
+        Facts::load(rows).expect("facts").meta.epoch.0
+    };
+    assert_eq!((epoch("before"), epoch("beside")), (0, 1));
+    let mut left: Vec<_> =
+        fs::read_dir(dir.join("state")).expect("list").map(|entry| entry.expect("entry").file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["admin.sock", "store"], "nothing is left of the copying");
+
+    // Restored, and made good.
+    drop(running);
+    fs::copy(dir.join("before"), dir.join("state/store")).expect("restored");
+    let said = succeed(&[&["recover"], &PLACE[..], &["--seen-epoch", "41"]].concat(), dir);
+    assert!(said.contains("epoch 42"), "{said}");
+    assert_eq!(Running::start(dir, &[]).version("anna.toml").await.expect("answered").epoch, 42);
+}
+
+#[test]
+fn what_is_wrong_is_said_and_what_to_do() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    let run = [&["run"], &PLACE[..], &KEY].concat();
+    let check = |arguments: &[&str], expected_code: i32, expected: &[&str]| {
+        let (code, complaint) = fail(arguments, dir);
+        assert_eq!(code, expected_code, "{arguments:?}: {complaint}");
+        for words in expected {
+            assert!(complaint.contains(words), "{arguments:?}: {complaint}");
+        }
+        assert!(!complaint.contains("panicked"), "{complaint}");
+    };
+    check(&run, 2, &["holds no record", "muster-coordinator init"]);
+    check(&["backup", "--state-dir", "state", "x"], 2, &["holds no record"]);
+    check(
+        &["init", "--state-dir", "state", "--key-file", "state/key", "--out", "a"],
+        1,
+        &["lies in the state directory"],
+    );
+    check(&["init", "--trust-domain", "NO", "--out", "a"], 2, &["--trust-domain"]);
+    check(&["init", "--operator", "Anna!", "--out", "a"], 2, &["--operator"]);
+    check(&["init", "--address", "nowhere", "--out", "a"], 2, &["--address", "HOST:PORT"]);
+    init(dir);
+    check(
+        &["init", "--state-dir", "state", "--key-file", "key", "--out", "b"],
+        1,
+        &["record already", "muster-coordinator credentials"],
+    );
+    check(&[&run[..], &["--heartbeat", "soon"]].concat(), 2, &["--heartbeat", "30s"]);
+    check(&[&run[..], &["--heartbeat", "20s"]].concat(), 2, &["at least twice"]);
+    check(&[&run[..], &["--config", "none.toml"]].concat(), 2, &["none.toml"]);
+    fs::write(dir.join("bad.toml"), "lisen = 'x'").expect("write");
+    check(&[&run[..], &["--config", "bad.toml"]].concat(), 2, &["bad.toml", "lisen"]);
+    check(&[&run[..], &["--listen", "192.0.2.1:1"]].concat(), 1, &["cannot listen on 192.0.2.1:1"]);
+    check(&["run", "--state-dir", "state", "--key-file", "none"], 1, &["key file none"]);
+    check(&["credentials", "--role", "king", "--name", "k", "--out", "k"], 2, &["--role", "operator, viewer"]);
+
+    let running = Running::start(dir, &[]);
+    let holder = format!("process {}", running.child.id());
+    check(&run, 1, &["in use", &holder]);
+    check(&["recover", "--state-dir", "state"], 1, &["in use", &holder]);
+    drop(running);
+    let store = dir.join("state/store");
+    let mut bytes = fs::read(&store).expect("the store");
+    bytes[4096..].fill(0x5a);
+    fs::write(&store, bytes).expect("write");
+    check(&run, 1, &["damaged", "backup", "recover"]);
+}
