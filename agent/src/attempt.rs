@@ -98,7 +98,8 @@ impl Attempts {
         Ok(Self { root, program })
     }
 
-    /// Writes down what is to be done, durably. Again for the same key is harmless, whatever became of it.
+    /// Writes down what is to be done; each [`Attempts::start`] follows one of these. Again for the same key is
+    /// harmless, whatever became of it.
     ///
     /// # Errors
     /// [`AttemptError::File`].
@@ -208,6 +209,12 @@ impl Attempts {
             }
             Ok(()) | Err(_) => Ok(()),
         }
+    }
+
+    /// Where its record is; for people.
+    #[must_use]
+    pub fn directory(&self, key: &AttemptKey) -> PathBuf {
+        self.dir(key).path().to_owned()
     }
 
     /// Every attempt that has a directory, in order.

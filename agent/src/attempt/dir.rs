@@ -1,7 +1,7 @@
 //! The directory of one attempt, and what it proves. exec-item writes it, the agent reads it; they never talk.
 //!
 //! ```text
-//! request.json   what is to be done; written by the agent, durable before exec-item is started
+//! request.json   what is to be done; written by the agent
 //! lock           record lock, held by exec-item while it lives; the kernel names the holder
 //! alive          FIFO that exec-item keeps open: its closing wakes whoever waits for the end
 //! claim          created with O_EXCL by the one exec-item that runs this attempt
@@ -81,7 +81,8 @@ impl AttemptDir {
         self.file("stderr")
     }
 
-    /// Lays the directory down with its request, durably. Doing it again changes nothing once it is claimed.
+    /// Lays the directory down with its request. Not durable: until it is claimed nothing has happened, and whoever
+    /// starts it lays it down again first. Doing it again changes nothing once it is claimed.
     pub(crate) fn create(&self, request: &Request) -> Result<(), AttemptError> {
         let failed = |source| AttemptError::File { what: "create", path: self.path.clone(), source };
         private_dir(&self.path).map_err(failed)?;
@@ -91,9 +92,11 @@ impl AttemptDir {
             Err(errno) => return Err(failed(errno.into())),
         }
         if !self.claimed() {
-            self.write("request.json", request)?;
+            let path = self.file("request.json");
+            let bytes = encode(&path, request)?;
+            durable::replace_unsynced(&path, &bytes).map_err(failed)?;
         }
-        durable::sync_dir(self.path.parent().unwrap_or(Path::new("/"))).map_err(failed)
+        Ok(())
     }
 
     pub(crate) fn request(&self) -> Result<Request, AttemptError> {
@@ -140,8 +143,10 @@ impl AttemptDir {
         let path = self.file("claim");
         let failed = |source| AttemptError::File { what: "claim", path: path.clone(), source };
         match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
-            Ok(file) => {
-                file.sync_all().and_then(|()| durable::sync_dir(&self.path)).map_err(failed)?;
+            Ok(_) => {
+                // The claim is its name, and a name is durable when its directory is; likewise ours in its parent.
+                let parent = self.path.parent().unwrap_or(Path::new("/"));
+                durable::sync_dir(&self.path).and_then(|()| durable::sync_dir(parent)).map_err(failed)?;
                 Ok(true)
             }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
@@ -193,7 +198,7 @@ impl AttemptDir {
 
     fn write(&self, name: &str, value: &impl Serialize) -> Result<(), AttemptError> {
         let path = self.file(name);
-        let bytes = serde_json::to_vec(value).map_err(|source| AttemptError::Damaged { path: path.clone(), source })?;
+        let bytes = encode(&path, value)?;
         durable::replace(&path, &bytes).map_err(|source| AttemptError::File { what: "write", path, source })
     }
 
@@ -207,6 +212,10 @@ impl AttemptDir {
             Err(source) => Err(AttemptError::File { what: "read", path, source }),
         }
     }
+}
+
+fn encode(path: &Path, value: &impl Serialize) -> Result<Vec<u8>, AttemptError> {
+    serde_json::to_vec(value).map_err(|source| AttemptError::Damaged { path: path.to_owned(), source })
 }
 
 /// A record lock, not flock: the kernel tells who holds it, and asking does not take it.
