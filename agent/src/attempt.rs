@@ -5,6 +5,7 @@
 mod dir;
 pub(crate) mod durable;
 pub mod record;
+mod removal;
 
 use std::{
     io,
@@ -19,6 +20,7 @@ use tokio::{io::AsyncReadExt, net::unix::pipe, process::Command, time::timeout};
 pub(crate) use dir::{AttemptDir, private_dir};
 pub(crate) use durable::sync_dir;
 pub use record::{AttemptKey, Exit, Found, InvalidKey, Progress, Request};
+pub(crate) use removal::remove_tree;
 
 use crate::output::OutputReader;
 
@@ -203,12 +205,7 @@ impl Attempts {
     /// [`AttemptError::File`].
     pub fn remove(&self, key: &AttemptKey) -> Result<(), AttemptError> {
         let path = self.dir(key).path().to_owned();
-        match std::fs::remove_dir_all(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(AttemptError::File { what: "remove", path, source: error })
-            }
-            Ok(()) | Err(_) => Ok(()),
-        }
+        remove_tree(&path).map_err(|source| AttemptError::File { what: "remove", path, source })
     }
 
     /// Where its record is; for people.

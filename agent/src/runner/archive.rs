@@ -21,7 +21,7 @@ use nix::{
     unistd::syncfs,
 };
 
-use crate::attempt::sync_dir;
+use crate::attempt::{remove_tree, sync_dir};
 
 /// Most entries of one archive.
 pub(super) const ENTRIES_MAX: u64 = 1_000_000;
@@ -141,10 +141,7 @@ fn is_unpacked(target: &Path, marker: &str) -> Result<bool, ArchiveError> {
 }
 
 fn remove(fresh: &Path) -> Result<(), ArchiveError> {
-    match fs::remove_dir_all(fresh) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(ArchiveError::file("remove", fresh)(error)),
-        Ok(()) | Err(_) => Ok(()),
-    }
+    remove_tree(fresh).map_err(ArchiveError::file("remove", fresh))
 }
 
 /// Unpacks into the fresh directory, durably.

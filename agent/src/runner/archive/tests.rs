@@ -3,6 +3,7 @@
 use std::{io::Write, os::unix::fs::MetadataExt};
 
 use flate2::{Compression, write::GzEncoder};
+use proptest::prelude::*;
 use tar::{Builder, EntryType, Header};
 
 use super::*;
@@ -147,15 +148,15 @@ fn nothing_leads_out() {
 
 #[test]
 fn bombs_do_not_go_off() {
-    // 1 GiB of zeros in about 33 KiB; the same as a sparse file is only a number in a header.
+    // 100 MiB of zeros in some KiB.
     let mut zst = zstd::Encoder::new(Vec::new(), 1).expect("an encoder");
     let mut header = Header::new_gnu();
     header.set_path("zeros").expect("a path");
     header.set_mode(0o644);
-    header.set_size(1 << 30);
+    header.set_size(100 << 20);
     header.set_cksum();
     zst.write_all(header.as_bytes()).expect("compress");
-    std::io::copy(&mut std::io::repeat(0).take(1 << 30), &mut zst).expect("compress");
+    std::io::copy(&mut std::io::repeat(0).take(100 << 20), &mut zst).expect("compress");
     let bytes = zst.finish().expect("compress");
     let site = Site::new();
     let error = site.unpack(Format::TarZst, &bytes).expect_err("a bomb");
@@ -235,4 +236,63 @@ fn what_others_put_there_is_not_replaced() {
     std::os::unix::fs::symlink("..", site.target()).expect("a link");
     site.unpack(Format::Tar, &archive).expect_err("a link to elsewhere");
     assert!(!site.dir.path().join("a").exists());
+}
+
+/// Parts of names that an attacker, or a bug, would combine.
+fn names() -> impl Strategy<Value = String> {
+    let part = prop::sample::select(vec!["a", "b", "..", ".", "", "victim", "opt"]);
+    prop::collection::vec(part, 1..4).prop_map(|parts| parts.join("/"))
+}
+
+fn entries() -> impl Strategy<Value = Vec<(u8, String, String)>> {
+    prop::collection::vec((prop::sample::select(b"0125".to_vec()), names(), names()), 1..12)
+}
+
+fn all_below(root: &Path) -> Vec<PathBuf> {
+    let mut found = vec![root.to_owned()];
+    let mut next = 0;
+    while let Some(path) = found.get(next).cloned() {
+        next += 1;
+        if fs::symlink_metadata(&path).is_ok_and(|file| file.is_dir()) {
+            found.extend(fs::read_dir(&path).expect("a directory").flatten().map(|entry| entry.path()));
+        }
+    }
+    found
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever entries in whatever order: what is outside stays, and every link that was made stays inside.
+    #[test]
+    fn no_combination_leads_out(entries in entries(), flip in prop::option::of((0..512_usize, any::<u8>()))) {
+        let mut builder = Builder::new(Vec::new());
+        for (kind, name, target) in &entries {
+            let mut header = Header::new_gnu();
+            header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+            header.as_old_mut().linkname[..target.len()].copy_from_slice(target.as_bytes());
+            header.set_entry_type(EntryType::new(*kind));
+            header.set_mode(0o644);
+            header.set_size(0);
+            header.set_cksum();
+            builder.append(&header, &b""[..]).expect("append");
+        }
+        let mut bytes = builder.into_inner().expect("an archive");
+        if let Some((at, value)) = flip {
+            bytes[at] = value;
+        }
+        let site = Site::new();
+        fs::write(site.dir.path().join("archive"), "").expect("a file");
+        fs::create_dir(site.target()).expect("a directory");
+        // Entries before a bad one are there; nobody sees them, but they too must be inside.
+        let _ = entries::unpack(bytes.as_slice(), &site.target(), 1 << 20);
+        let root = fs::canonicalize(site.target()).expect("the target");
+        for path in all_below(&root) {
+            if let Ok(real) = fs::canonicalize(&path) {
+                prop_assert!(real.starts_with(&root), "{} -> {}", path.display(), real.display());
+            }
+        }
+        fs::remove_dir_all(site.target()).expect("remove");
+        site.is_untouched();
+    }
 }

@@ -26,6 +26,9 @@ const BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// In this time [`response::STALL_BYTES_MIN`] have to come.
 const STALL: Duration = Duration::from_secs(30);
 
+const NO_ROOTS: &str = " (this machine has no CA certificates: install them for https)";
+const HTML_PAGE: &str = "; it is an HTML page: a login or error page?";
+
 /// How long to bear with slow and failing servers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
@@ -43,7 +46,7 @@ impl Default for Patience {
 /// Why one request brought no file.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FetchError {
-    #[error("request failed{}", if *rootless { " (this machine has no CA certificates: install them for https)" } else { "" })]
+    #[error("request failed{}", if *rootless { NO_ROOTS } else { "" })]
     Request {
         rootless: bool,
         #[source]
@@ -59,7 +62,7 @@ pub(super) enum FetchError {
     Range,
     #[error("longer than the {limit} bytes allowed")]
     TooLong { limit: u64 },
-    #[error("sha256 is {got}, expected {expected}{}", if *html { "; it is an HTML page: a login or error page?" } else { "" })]
+    #[error("sha256 is {got}, expected {expected}{}", if *html { HTML_PAGE } else { "" })]
     Digest { got: Sha256, expected: Sha256, html: bool },
     #[error("cannot write {}", path.display())]
     Disk {
@@ -202,6 +205,7 @@ fn client() -> Result<(Client, bool), TransferError> {
             .redirect(redirect::Policy::limited(REDIRECTS_MAX))
             // A URL may hold a token; the next server must not learn it.
             .referer(false)
+            // Mirrors are the site's own; what some environment says of proxies is not meant for them.
             .no_proxy()
             .connect_timeout(CONNECT_DEADLINE)
     };
