@@ -171,7 +171,10 @@ impl Attempts {
             let file = |source| AttemptError::File { what: "watch", path: dir.alive(), source };
             // Nobody writes to it: it becomes readable when its last writer is gone.
             alive.map_err(file)?.readable().await.map_err(file)?;
-            tokio::time::sleep(LOCK_GRACE).await;
+            match dir.find()? {
+                Found::Running => tokio::time::sleep(LOCK_GRACE).await,
+                found => return Ok(found),
+            }
         }
     }
 
