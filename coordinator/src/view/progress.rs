@@ -110,8 +110,10 @@ impl Fleet {
         let mut lines: Vec<String> = cluster.chain(rollout).map(|wait| wait_text(wait, now)).collect();
         lines.dedup();
         let mut waiting: BTreeMap<&str, Vec<&Machine>> = BTreeMap::new();
+        let of_cluster = self.cluster.as_ref().and_then(|cluster| cluster.status.blocked.as_ref());
+        let told = of_cluster.map(|wait| wait.blocked.reason.as_str());
         for machine in self.machines.values().filter(|machine| !in_trouble(machine)) {
-            if let Some(wait) = &machine.status.blocked {
+            if let Some(wait) = machine.status.blocked.as_ref().filter(|wait| told != Some(&wait.blocked.reason)) {
                 waiting.entry(&wait.blocked.reason).or_default().push(machine);
             }
         }

@@ -78,13 +78,15 @@ impl Printer {
         }
         match self.format {
             None | Some(Format::Wide) => {
-                if let Some(shown) = shown
-                    && essence(shown)? == essence(&json)?
-                {
-                    return Ok(());
+                let look = self.look();
+                let same = match shown {
+                    Some(shown) => reads(self.kind, shown, look)? == reads(self.kind, &json, look)?,
+                    None => false,
+                };
+                if !same {
+                    let row = view::table(self.kind, [json.as_slice()], look).map_err(not_this_version)?;
+                    terminal::print_all(&row.lines_below(&self.widths))?;
                 }
-                let table = view::table(self.kind, [json.as_slice()], self.look()).map_err(not_this_version)?;
-                terminal::print_all(&table.lines_below(&self.widths))?;
             }
             Some(Format::Json) => terminal::print(&value(&json)?.to_string())?,
             Some(Format::Yaml) => terminal::print(&format!("---\n{}", yaml(&value(&json)?)?.trim_end()))?,
@@ -99,29 +101,37 @@ impl Printer {
     }
 }
 
-/// A document without what changes all the time: a table has no new row for every heartbeat.
-fn essence(json: &[u8]) -> Result<Value, Failure> {
+/// How a document reads in a table, but for what changes all the time: no new row for every piece of a download.
+fn reads(kind: Kind, json: &[u8], look: Look) -> Result<Vec<String>, Failure> {
     let mut document = value(json)?;
-    if let Some(status) = document.get_mut("status").and_then(Value::as_object_mut) {
-        status.remove("lastSeen");
-        if let Some(activity) = status.get_mut("activity").and_then(Value::as_object_mut) {
-            activity.remove("progress");
-        }
+    if let Some(activity) = document.pointer_mut("/status/activity").and_then(Value::as_object_mut) {
+        activity.remove("progress");
     }
-    Ok(document)
+    let table = view::table(kind, [document.to_string().as_bytes()], look).map_err(not_this_version)?;
+    Ok(table.lines())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn machine(seen: u32, state: &str, done: u32) -> Vec<u8> {
+        let text = format!(
+            r#"{{"metadata":{{"name":"a","creationTimestamp":"2026-03-01T12:00:00Z"}},
+            "spec":{{"clusterName":"c","type":"worker"}},
+            "status":{{"state":"{state}","addresses":[],"connected":true,"lost":false,"failed":false,
+            "indeterminate":false,"lastSeen":"2026-03-01T12:00:0{seen}Z","generation":1,"items":[],
+            "stateItemStatuses":{{}},"stages":[],"activity":{{"item":"i","attempt":1,
+            "startedAt":"2026-03-01T12:00:00Z","progress":{{"done":{done},"total":9,"perSecond":1}}}}}}}}"#
+        );
+        text.into_bytes()
+    }
+
     #[test]
-    fn a_heartbeat_is_no_news() {
-        let document = |seen: &str, state: &str| {
-            format!(r#"{{"status":{{"lastSeen":"{seen}","state":"{state}","activity":{{"progress":{{}}}}}}}}"#)
-        };
-        let essence = |text: String| essence(text.as_bytes()).expect("JSON");
-        assert_eq!(essence(document("1", "Ready")), essence(document("2", "Ready")));
-        assert_ne!(essence(document("1", "Ready")), essence(document("1", "Deploy")));
+    fn a_heartbeat_and_a_byte_are_no_news() {
+        let look = Look { wide: true, now: Timestamp::UNIX_EPOCH };
+        let reads = |json: Vec<u8>| reads(Kind::Machines, &json, look).expect("a machine");
+        assert_eq!(reads(machine(1, "Prepare", 1)), reads(machine(2, "Prepare", 2)));
+        assert_ne!(reads(machine(1, "Prepare", 1)), reads(machine(1, "Deploy", 1)));
     }
 }

@@ -81,12 +81,13 @@ impl Screen {
         live.draw_texts(lines);
     }
 
-    /// Takes the bars away.
+    /// Takes the bars away; from now on there are only lines.
     pub(crate) fn clear(&mut self) {
-        let Self::Live(live) = self else { return };
-        for bar in live.phases.drain(..).chain(live.texts.drain(..)) {
-            bar.finish_and_clear();
-            live.all.remove(&bar);
+        if let Self::Live(live) = std::mem::replace(self, Self::Plain) {
+            for bar in live.phases.iter().chain(&live.texts) {
+                bar.finish_and_clear();
+            }
+            let _ = live.all.clear(); // a terminal that is gone needs no clearing
         }
     }
 }
@@ -102,10 +103,10 @@ fn shorten(mut lines: Vec<String>, most: usize, what: &str) -> Vec<String> {
 
 impl Live {
     fn draw_phases(&mut self, phases: &[PhaseLine]) {
-        while self.phases.len() < phases.len() {
-            let bar = self.all.insert(self.phases.len(), ProgressBar::new(0));
-            bar.set_style(style("{prefix:11} [{bar:32}] {pos:>4}/{len:<4} {wide_msg}").progress_chars("=> "));
-            self.phases.push(bar);
+        for phase in phases.iter().skip(self.phases.len()) {
+            let bar = ProgressBar::new(phase.total.into())
+                .with_style(style("{prefix:11} [{bar:32}] {pos:>4}/{len:<4} {wide_msg}").progress_chars("=> "));
+            self.phases.push(self.all.insert(self.phases.len(), bar));
         }
         while self.phases.len() > phases.len() {
             if let Some(bar) = self.phases.pop() {
@@ -122,9 +123,7 @@ impl Live {
 
     fn draw_texts(&mut self, lines: Vec<String>) {
         while self.texts.len() < lines.len() {
-            let bar = self.all.add(ProgressBar::new_spinner());
-            bar.set_style(style("  {wide_msg}"));
-            self.texts.push(bar);
+            self.texts.push(self.all.add(ProgressBar::no_length().with_style(style("  {wide_msg}"))));
         }
         while self.texts.len() > lines.len() {
             if let Some(bar) = self.texts.pop() {
