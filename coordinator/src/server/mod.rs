@@ -27,6 +27,7 @@ use tonic::{Request, Status, transport::Server};
 
 use crate::{
     engine::EngineHandle,
+    facts::Facts,
     pki::{Ca, PkiError},
 };
 
@@ -125,14 +126,16 @@ pub async fn serve(
 /// The denied identities as they are, and whenever they change; not whenever anything does.
 fn denied(engine: &EngineHandle) -> Denied {
     let mut facts = engine.watch();
-    let ids = |facts: &crate::facts::Facts| -> Arc<BTreeSet<_>> { Arc::new(facts.denied.keys().copied().collect()) };
+    let ids = |facts: &Facts| Arc::new(facts.denied.keys().copied().collect::<BTreeSet<_>>());
     let (publish, denied) = watch::channel(ids(&facts.borrow_and_update()));
     tokio::spawn(async move {
         while facts.changed().await.is_ok() {
-            let now = ids(&facts.borrow_and_update());
+            let now = Arc::clone(&facts.borrow_and_update());
             publish.send_if_modified(|known| {
-                let changed = *known != now;
-                *known = now;
+                let changed = !known.iter().eq(now.denied.keys());
+                if changed {
+                    *known = ids(&now);
+                }
                 changed
             });
         }
