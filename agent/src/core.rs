@@ -166,6 +166,7 @@ impl Core {
             reach: self.ledger.assignment.as_ref().and_then(|assignment| assignment.reach()),
             statuses: assigned.into_iter().chain(others).take(ITEMS_MAX).map(brief).collect(),
             facts,
+            busy: decide::next(&self.ledger, &self.config.machine, self.ended_mono_ms) != Next::Nothing,
         }
     }
 

@@ -3,7 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_agent::{attempt::record::AttemptKey, core::LedgerState};
+use muster_agent::{
+    attempt::record::AttemptKey,
+    core::{LedgerState, ToCoordinator},
+};
 use muster_coordinator::{
     core::{Core, Input},
     facts::{Facts, MachineRow, Slot},
@@ -39,7 +42,9 @@ impl std::fmt::Display for Violation {
 pub struct Watcher {
     epoch: Epoch,
     /// Content by machine and generation, since the store was last restored.
-    assigned: BTreeMap<(MachineId, Generation), ItemHash>,
+    assigned: BTreeMap<(MachineId, Generation), String>,
+    /// Content each agent has accepted.
+    accepted: BTreeMap<(MachineId, Generation), String>,
     started: BTreeSet<(MachineId, AttemptKey)>,
     succeeded: BTreeSet<(MachineId, ItemName, ItemHash)>,
     /// Hashes of attempts, as recorded when they were started.
@@ -90,18 +95,14 @@ impl Watcher {
         self.recovering = facts.is_some_and(|facts| facts.meta.recovering);
     }
 
-    /// Rule 6: one generation of one machine has one content.
-    pub fn assigned(&mut self, id: MachineId, assignment: &Assignment) -> Checked {
-        let text = serde_json::to_vec(&(&assignment.items, &assignment.variables)).unwrap_or_default();
-        let mut sum = [0; 32];
-        for (at, byte) in text.iter().enumerate() {
-            let at = at % 32;
-            if let Some(slot) = sum.get_mut(at) {
-                *slot = u8::wrapping_add(u8::wrapping_mul(*slot, 31), *byte);
-            }
+    /// Rule 6: one generation of one machine has one content. A coordinator whose store is older than the fleet, and who
+    /// has seen that, sends nothing.
+    pub fn assigned(&mut self, id: MachineId, assignment: &Assignment, facts: Option<&Facts>) -> Checked {
+        if facts.is_some_and(|facts| facts.live.older_than_fleet.is_some()) {
+            return Err(self.violation("old-store", format!("{id} was assigned something by an old store")));
         }
-        let digest = ItemHash(sum);
-        let known = self.assigned.insert((id, assignment.generation), digest);
+        let digest = content(assignment);
+        let known = self.assigned.insert((id, assignment.generation), digest.clone());
         if known.is_some_and(|known| known != digest) {
             let detail = format!("generation {} of {id} was sent with two contents", assignment.generation);
             return Err(self.violation("6", detail));
@@ -148,7 +149,33 @@ impl Watcher {
             let detail = format!("{}: ledger at {now:?} after {before:?}, assignment of {accepted}", machine.name);
             return Err(self.violation("6", detail));
         }
+        if let Some(assignment) = &machine.disk.assignment {
+            let digest = content(assignment);
+            let known = self.accepted.insert((machine.id, assignment.generation), digest.clone());
+            if known.is_some_and(|known| known != digest) {
+                let detail = format!("{}: generation {} changed its content", machine.name, assignment.generation);
+                return Err(self.violation("6", detail));
+            }
+        }
+        // Rule 7: what nobody knows is not success.
+        for slot in machine.disk.slots.values().filter(|slot| slot.status.state == ItemState::Succeeded) {
+            let exit = machine.attempts.get(&slot.key()).map(|attempt| attempt.exit.as_ref().map(|exit| &exit.state));
+            if exit.is_some_and(|state| state != Some(&ItemState::Succeeded)) {
+                let detail = format!("{}: {} is recorded as success, its exit says {exit:?}", machine.name, slot.key());
+                return Err(self.violation("7", detail));
+            }
+        }
         Ok(())
+    }
+
+    /// Rule 11: what is said of an event is in the ledger before.
+    pub fn said(&self, machine: &Machine, what: &ToCoordinator) -> Checked {
+        match what {
+            ToCoordinator::Event { seq, .. } if *seq > machine.disk.last_seq => {
+                Err(self.violation("11", format!("{}: event {seq} was sent before it was recorded", machine.name)))
+            }
+            ToCoordinator::Event { .. } | ToCoordinator::Answer { .. } | ToCoordinator::Blocked(_) => Ok(()),
+        }
     }
 
     /// Rule 11: what is acknowledged is durable.
@@ -173,15 +200,18 @@ impl Watcher {
 
     /// Processes and slots: a deploy or reconfigure item runs under a slot, and on one control machine at a time.
     pub fn processes(&mut self, machines: &[Machine], core: Option<&Core>) -> Checked {
-        if self.restored {
-            return Ok(());
-        }
         let mut controls = Vec::new();
+        for machine in machines {
+            if machine.attempts.values().filter(|attempt| attempt.ends_at.is_some()).count() > 1 {
+                return Err(self.violation("one-at-a-time", format!("two items run on {}", machine.name)));
+            }
+        }
         for machine in machines.iter().filter(|machine| !self.denied.contains(&machine.id)) {
             let running = machine.attempts.values().find(|a| a.ends_at.is_some() && a.request.phase > Phase::Prepare);
             let Some(running) = running else { continue };
             let row = core.and_then(|core| core.facts().by_id(machine.id));
-            if row.is_some_and(|row| row.slot.is_none()) {
+            // A store that was put back does not know of the slots granted after it was copied.
+            if !self.restored && row.is_some_and(|row| row.slot.is_none()) {
                 let detail = format!("{}: item {} runs without a slot", machine.name, running.request.key);
                 return Err(self.violation("5", detail));
             }
@@ -227,7 +257,6 @@ impl Watcher {
             .filter(|m| m.slot.is_some() && !self.slots.contains_key(&m.name))
             .collect();
         let granted = if self.recovering { Vec::new() } else { granted };
-        self.recovering = facts.meta.recovering;
         let new_workers = granted.iter().any(|m| m.spec.machine_type == MachineType::Worker);
         // Rule 1. After a recovery two may hold one, until it is recorded that one of them is long done.
         let new_controls = granted.iter().any(|m| m.spec.machine_type == MachineType::Control);
@@ -257,11 +286,13 @@ impl Watcher {
         // Rule 5.
         for (name, (id, _)) in &self.slots {
             let Some(row) = facts.machines.get(name) else { continue };
-            if row.slot.is_none() && row.id == Some(*id) && !row.revoked && !has_outcome(facts, row) {
+            if !self.recovering && row.slot.is_none() && row.id == Some(*id) && !row.revoked && !has_outcome(facts, row)
+            {
                 return Err(self.violation("5", format!("{name} lost its slot without an outcome")));
             }
         }
         self.slots = new;
+        self.recovering = facts.meta.recovering;
         Ok(())
     }
 
@@ -325,6 +356,11 @@ impl Watcher {
         }
         Ok(())
     }
+}
+
+/// What an assignment says, its fences apart.
+fn content(assignment: &Assignment) -> String {
+    serde_json::to_string(&(&assignment.items, &assignment.variables)).unwrap_or_default()
 }
 
 fn slots(facts: &Facts) -> BTreeMap<MachineName, (MachineId, Slot)> {

@@ -19,7 +19,7 @@ use muster_coordinator::{
     plan::Limits,
     store::{Change, Row, Table},
 };
-use muster_proto::model::{Counts, ItemHash, MachineId, MachineType, Now};
+use muster_proto::model::{Assignment, Counts, ItemHash, MachineId, MachineType, Now};
 
 use crate::{
     invariants::{Violation, Watcher},
@@ -115,6 +115,10 @@ pub struct World {
     /// How often each fault fired and each situation was reached.
     pub counted: BTreeMap<&'static str, u64>,
     pub(crate) tokens: BTreeMap<MachineType, String>,
+    /// Every assignment ever sent.
+    pub(crate) past: Vec<(MachineId, Assignment)>,
+    /// What agents say now goes to somebody who should be gone.
+    pub(crate) ghostly: bool,
     /// Tell every event on standard error.
     trace: bool,
 }
@@ -167,6 +171,8 @@ impl World {
             watcher: Watcher::default(),
             counted: BTreeMap::new(),
             tokens: BTreeMap::new(),
+            past: Vec::new(),
+            ghostly: false,
             trace: std::env::var_os("MUSTER_SIM_TRACE").is_some(),
         };
         world.start_coordinator()?;
@@ -329,7 +335,8 @@ impl World {
     pub(crate) fn perform(&mut self, effect: Effect) -> Result<(), Violation> {
         match effect {
             Effect::Assign { id, assignment } => {
-                self.watcher.assigned(id, &assignment)?;
+                self.watcher.assigned(id, &assignment, self.coordinator.as_ref().map(Core::facts))?;
+                self.past.push((id, assignment.clone()));
                 self.carry_assignment(id, assignment);
             }
             Effect::Ack { id, session, seq } => self.carry_ack(id, session, seq),

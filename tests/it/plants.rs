@@ -36,15 +36,15 @@ plants! {
     grant_51: "grant-51" by "2";
     workers_first: "workers-first" by "3";
     ignore_budget: "ignore-budget" by "budget";
-    no_gathering: "no-gathering" by "1" | "2" | "3" | "5" | "6";
-    trust_old_store: "trust-old-store" by "1" | "5" | "6" | "10";
+    no_gathering: "no-gathering" by "1" | "6";
+    trust_old_store: "trust-old-store" by "old-store";
     free_slot_when_lost: "free-slot-when-lost" by "5";
     free_slot_when_held: "free-slot-when-held" by "5";
     assign_without_slot: "assign-without-slot" by "5";
     trust_unaccepted_list: "trust-unaccepted-list" by "5";
     same_epoch: "same-epoch" by "6";
     ack_before_commit: "ack-before-commit" by "11";
-    drop_failed_status: "drop-failed-status" by "11" | "10";
+    drop_failed_status: "drop-failed-status" by "11";
     agent_start_before_record: "agent-start-before-record" by "7";
     agent_send_before_record: "agent-send-before-record" by "11";
     agent_accept_older_generation: "agent-accept-older-generation" by "6";
@@ -53,7 +53,7 @@ plants! {
     agent_forget_epoch: "agent-forget-epoch" by "6";
     agent_rerun_done: "agent-rerun-done" by "7";
     agent_restart_lost: "agent-restart-lost" by "7";
-    agent_two_at_once: "agent-two-at-once" by "7";
+    agent_two_at_once: "agent-two-at-once" by "one-at-a-time";
     agent_indeterminate_is_success: "agent-indeterminate-is-success" by "7";
     agent_drop_oldest_event: "agent-drop-oldest-event" by "11";
     agent_forget_on_ack_of_later: "agent-forget-on-ack-of-later" by "11";

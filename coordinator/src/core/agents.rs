@@ -37,9 +37,10 @@ pub(super) fn hello(
         }
         if !draft.meta.recovering || hello.epoch > draft.meta.epoch {
             draft.older_than_fleet(evidence);
-        } else if draft.names.contains_key(&id) {
-            adopt(draft, id, &hello, now);
         }
+    }
+    if draft.meta.recovering {
+        adopt(draft, id, &hello, now);
     }
     let name = heard(draft, id, now)?;
     draft.live_mut(&name).session = Some(session);
@@ -107,8 +108,8 @@ fn evidence_of_newer(draft: &Draft<'_>, id: MachineId, hello: &Hello) -> Option<
         .then(|| format!("{} had event {} acknowledged, the store has {seq}", row.name, hello.acked_seq))
 }
 
-/// After `recover`: what the agent knows better is taken over. A machine that was given deploy items and has not done
-/// them gets the slot it must have had.
+/// After `recover`: what the agent knows better is taken over. Who holds a slot is asked of the machines themselves: one
+/// that is at work on deploy or reconfigure items must have one, any other has none.
 fn adopt(draft: &mut Draft<'_>, id: MachineId, hello: &Hello, now: Now) {
     let Some(name) = draft.names.get(&id).cloned() else { return };
     for status in &hello.statuses {
@@ -127,11 +128,10 @@ fn adopt(draft: &mut Draft<'_>, id: MachineId, hello: &Hello, now: Now) {
         row.assigned.generation = hello.generation;
         row.assigned.digest = None;
     }
-    if hello.reach > row.reach {
-        row.reach = hello.reach;
-        if let Some(phase) = hello.reach.filter(|phase| *phase > Phase::Prepare) {
-            row.slot = Some(Slot { phase, granted_at_ms: now.wall_ms });
-        }
+    row.reach = row.reach.max(hello.reach);
+    let kept = row.slot.take();
+    if let Some(phase) = hello.reach.filter(|phase| hello.busy && *phase > Phase::Prepare) {
+        row.slot = kept.or(Some(Slot { phase, granted_at_ms: now.wall_ms }));
     }
 }
 

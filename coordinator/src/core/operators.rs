@@ -148,11 +148,11 @@ impl Wish {
         }
     }
 
-    const fn needs(self) -> &'static str {
+    const fn fits_what(self) -> &'static str {
         match self {
-            Self::Retry => "retry is for items that failed for good or are held (Indeterminate)",
-            Self::Skip => "skip is for items that are neither done nor running",
-            Self::Accept => "accept is for items that are held (Indeterminate)",
+            Self::Retry => "items that failed for good or are held (Indeterminate)",
+            Self::Skip => "items that are neither done nor running",
+            Self::Accept => "items that are held (Indeterminate)",
         }
     }
 }
@@ -185,7 +185,7 @@ fn decide_items(
         let which = item.map_or_else(|| "no item".to_owned(), |item| format!("item {item}"));
         return Err(Refusal::State {
             reason: "NothingToDo",
-            message: format!("{which} of {machine} is in such a state; {}", wish.needs()),
+            message: format!("{} is for {}; {which} of {machine} is", wish.word(), wish.fits_what()),
         });
     }
     let mut lines = Vec::new();

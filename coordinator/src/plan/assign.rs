@@ -49,8 +49,11 @@ impl Content {
 #[must_use]
 pub fn is_accepted(facts: &Facts, position: &Position<'_>) -> bool {
     let assigned = &position.row.assigned;
-    let accepted = assigned.accepted == assigned.generation || planted("trust-unaccepted-list");
-    accepted && wanted(facts, position).is_some_and(|content| assigned.digest == Some(content.digest()))
+    if planted("trust-unaccepted-list") {
+        return true;
+    }
+    assigned.accepted == assigned.generation
+        && wanted(facts, position).is_some_and(|content| assigned.digest == Some(content.digest()))
 }
 
 /// May the machine's list change now? Deploy and reconfigure items only ever change under a slot; a machine that is
@@ -70,7 +73,11 @@ pub fn may_change(position: &Position<'_>) -> bool {
 /// The list the machine should have now, as far as its phases were granted. None: it keeps what it has.
 #[must_use]
 pub fn wanted(facts: &Facts, position: &Position<'_>) -> Option<Content> {
-    if !may_change(position) || !position.row.reported() || facts.live.older_than_fleet.is_some() {
+    if !may_change(position)
+        || !position.row.reported()
+        || (facts.live.older_than_fleet.is_some() && !planted("trust-old-store"))
+        || facts.meta.recovering
+    {
         return None;
     }
     let reach = position.row.reach?;

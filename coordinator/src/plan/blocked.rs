@@ -3,7 +3,7 @@
 use muster_proto::model::{Blocked, Counts, MachineType, Phase, Standing};
 
 use super::{
-    deploy::wants_slot,
+    deploy::{earlier_on_its_way, wants_slot},
     safety::{self, blocked},
     survey::{Position, Progress, Survey},
 };
@@ -148,6 +148,12 @@ fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     if let Some((reason, message)) = position.live.and_then(|live| live.agent_blocked.as_ref()) {
         return Some(blocked(reason, message.as_str(), "the cause is gone from the machine"));
     }
+    // While a store is recovered no list is sent: what an agent was given before goes on, nothing else does.
+    if survey.facts.meta.recovering
+        && let Err(blocked) = safety::gathered(survey)
+    {
+        return Some(blocked);
+    }
     if position.in_flight() {
         return None;
     }
@@ -171,6 +177,13 @@ fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     }
     match safety::may_take_slot(survey, position) {
         Err(blocked) => Some(blocked),
+        Ok(()) if position.row.spec.machine_type == MachineType::Control && earlier_on_its_way(survey, position) => {
+            Some(blocked(
+                "WaitingForTurn",
+                "control machines go in order (upgradeIndex, then name), and one before it is still preparing",
+                "that one is Ready",
+            ))
+        }
         Ok(()) if wants_slot(survey, position).is_some() => {
             Some(blocked("WaitingForTurn", "its slot is about to be granted", "the coordinator's next decision"))
         }

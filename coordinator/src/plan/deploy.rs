@@ -211,6 +211,7 @@ fn slot_grants(survey: &Survey<'_>) -> Vec<Step> {
             continue;
         }
         match position.row.spec.machine_type {
+            MachineType::Control if earlier_on_its_way(survey, position) => {}
             // One is enough: the survey does not know of it yet, so the next must wait for the next round.
             MachineType::Control => return vec![grant(survey, position, phase)],
             MachineType::Worker if workers_free > 0 => {
@@ -221,6 +222,16 @@ fn slot_grants(survey: &Survey<'_>) -> Vec<Step> {
         }
     }
     steps
+}
+
+/// Is a control machine that comes before this one still preparing? Then the order is kept; one that cannot go on is
+/// passed over.
+#[must_use]
+pub fn earlier_on_its_way(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    survey.of_type(MachineType::Control).take_while(|other| other.row.name != position.row.name).any(|other| {
+        let before_its_turn = other.row.slot.is_none() && !other.ready_once();
+        survey.joined(other) && before_its_turn && other.available() && other.trouble().is_none()
+    })
 }
 
 fn grant(survey: &Survey<'_>, position: &Position<'_>, phase: Phase) -> Step {

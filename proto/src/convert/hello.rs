@@ -25,6 +25,8 @@ pub struct Hello {
     pub statuses: Vec<ItemStatus>,
     /// What the machine is.
     pub facts: HostFacts,
+    /// An item of the accepted assignment runs or is due: the agent goes on by itself.
+    pub busy: bool,
 }
 
 impl From<&Hello> for wire::Hello {
@@ -39,6 +41,7 @@ impl From<&Hello> for wire::Hello {
             reach: wire_phase(hello.reach),
             statuses: hello.statuses.iter().map(Into::into).collect(),
             facts: Some((&hello.facts).into()),
+            busy: hello.busy,
         }
     }
 }
@@ -60,6 +63,7 @@ impl TryFrom<wire::Hello> for Hello {
             reach: phase("hello.reach", wire.reach)?,
             statuses: wire.statuses.into_iter().map(TryInto::try_into).collect::<Result<_, _>>()?,
             facts: HostFacts::try_from(wire.facts.ok_or(WireError::new("hello.facts", "missing"))?)?,
+            busy: wire.busy,
         })
     }
 }

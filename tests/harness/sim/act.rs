@@ -212,7 +212,10 @@ impl World {
             let (id, session) = (machine.id, machine.session);
             match deed {
                 Some(Deed::Said(what)) => {
-                    if let Some(session) = session {
+                    if let Some(machine) = self.machines.get(index) {
+                        self.watcher.said(machine, &what)?;
+                    }
+                    if let Some(session) = session.filter(|_| !self.ghostly) {
                         self.carry(Parcel { index, id, session, what: Said::FromAgent(what) });
                     }
                 }

@@ -46,7 +46,7 @@ impl World {
 
     fn fault(&mut self) -> Result<(), Violation> {
         let index = self.any_machine();
-        match self.rng.between(0, 9) {
+        match self.rng.between(0, 12) {
             0 => {
                 self.count("agent killed");
                 self.crash_agent(index);
@@ -92,13 +92,43 @@ impl World {
                 self.agent_input(index, AgentInput::DiskFull(true))?;
             }
             7 => self.agent_input(index, AgentInput::DiskFull(false))?,
-            8 if self.rng.permille(300) => {
+            8 if self.old_disk.is_none() => {
                 self.count("store copied");
                 self.old_disk = Some(self.disk.clone());
             }
-            8 if self.rng.permille(150) => self.restore_old_store()?,
+            8 if self.rng.permille(400) => self.restore_old_store()?,
+            9..=11 => self.ghost(index)?,
             _ => self.operate()?,
         }
+        Ok(())
+    }
+
+    /// Something that should be gone speaks: a coordinator that was succeeded and does not know it, or a message that was
+    /// overtaken. The agent must refuse it.
+    fn ghost(&mut self, index: usize) -> Result<(), Violation> {
+        let Some(machine) = self.machines.get(index).filter(|m| m.session.is_some() && m.agent.is_some()) else {
+            return Ok(());
+        };
+        let (id, epoch, generation) = (machine.id, machine.disk.epoch, machine.disk.generation());
+        let sent: Vec<_> = self.past.iter().filter(|(to, _)| *to == id).map(|(_, assignment)| assignment).collect();
+        let Some(mut assignment) = self.rng.pick(&sent).map(|assignment| (*assignment).clone()) else { return Ok(()) };
+        self.ghostly = true;
+        if assignment.epoch < epoch {
+            self.count("an old coordinator spoke");
+            assignment.generation = generation.next();
+            let epoch = assignment.epoch;
+            self.agent_input(index, AgentInput::LinkUp { epoch })?;
+        } else if assignment.generation < generation {
+            self.count("an overtaken assignment arrived");
+        } else if assignment.generation == generation {
+            self.count("a generation was used twice");
+            for item in &mut assignment.items {
+                item.timeout_ms += 1;
+            }
+        }
+        self.agent_input(index, AgentInput::Received(assignment))?;
+        self.ghostly = false;
+        self.drop_session(index);
         Ok(())
     }
 

@@ -39,6 +39,7 @@ impl World {
             self.rest()?;
         }
         self.watcher.store_recovered();
+        self.watcher.settled(&self.machines, self.coordinator.as_ref())?;
         self.everybody_has_a_reason()
     }
 
