@@ -1,0 +1,467 @@
+//! A fleet of real processes on loopback: the release binaries of coordinator, agents and musterctl in a directory of
+//! their own, over mTLS, without root. The end-to-end tests drive it. It never looks into a running process: what it
+//! knows comes from musterctl, from files, and from what the items themselves wrote.
+
+pub mod effects;
+pub mod manifest;
+pub mod processes;
+pub mod programs;
+pub mod proxy;
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fs::{self, OpenOptions},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use muster_agent::{
+    core::LedgerState,
+    ledger::{self, FileDisk},
+};
+use muster_proto::resource::Machine;
+use nix::sys::signal::{Signal, kill};
+
+use self::{
+    effects::Effect,
+    processes::pid_of,
+    programs::{Programs, Ran},
+    proxy::Proxy,
+};
+
+/// Name of the cluster of every end-to-end test.
+pub const CLUSTER: &str = "e2e";
+/// Longest wait for anything, unless a test says otherwise. Two cores may run several fleets at once.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks at a file or process.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// Between two questions to the coordinator: each is a process and a TLS handshake.
+const ASK_EVERY: Duration = Duration::from_millis(60);
+
+/// Looks again and again until there is an answer, or the time is over.
+///
+/// # Errors
+/// The look's own, or that nothing was seen in time.
+pub fn wait_for<T>(what: &str, patience: Duration, look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    look_every(LOOK_EVERY, what, patience, look)
+}
+
+fn look_every<T>(
+    every: Duration,
+    what: &str,
+    patience: Duration,
+    mut look: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    let deadline = Instant::now() + patience;
+    loop {
+        if let Some(seen) = look()? {
+            return Ok(seen);
+        }
+        if Instant::now() > deadline {
+            bail!("not seen within {} s: {what}", patience.as_secs());
+        }
+        std::thread::park_timeout(every); // nobody unparks: the pause between two looks
+    }
+}
+
+struct Agent {
+    child: Option<Child>,
+    proxy: Proxy,
+}
+
+/// See the module. Dropped, all its processes are killed; unless [`Fleet::done`] was called its directory stays.
+pub struct Fleet {
+    dir: PathBuf,
+    programs: Programs,
+    settings: Vec<String>,
+    door: Proxy,
+    coordinator: Option<Child>,
+    agents: BTreeMap<String, Agent>,
+    done: bool,
+}
+
+impl Fleet {
+    /// A new coordinator, running, with these further options of `muster-coordinator run`.
+    ///
+    /// # Errors
+    /// Whatever keeps it from running.
+    pub fn start(name: &str, settings: &[&str]) -> Result<Self> {
+        let programs = Programs::find()?;
+        let dir = tempfile::Builder::new().prefix(&format!("muster-e2e-{name}-")).tempdir()?.keep();
+        let settings = settings.iter().map(|&word| word.to_owned()).collect();
+        let door = Proxy::open()?;
+        let mut fleet = Self { dir, programs, settings, door, coordinator: None, agents: BTreeMap::new(), done: false };
+        for name in ["logs", "tokens", "machines"] {
+            fs::create_dir(fleet.dir.join(name))?;
+        }
+        let address = fleet.address();
+        let init =
+            [&["init", "--address", &address, "--demo", "--out", &fleet.path("operator.toml")], &fleet.place()[..]];
+        fleet.coordinator_command(&init.concat())?.ok()?;
+        fleet.start_coordinator()?;
+        Ok(fleet)
+    }
+
+    /// All went well: the directory goes.
+    ///
+    /// # Errors
+    /// Processes that do not end.
+    pub fn done(mut self) -> Result<()> {
+        processes::end_all(&self.dir)?;
+        self.done = true;
+        Ok(())
+    }
+
+    /// Where everything of it is.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Text of a path below its directory.
+    #[must_use]
+    pub fn path(&self, name: &str) -> String {
+        self.dir.join(name).display().to_string()
+    }
+
+    /// `HOST:PORT` where operators reach the coordinator, whichever runs.
+    #[must_use]
+    pub fn address(&self) -> String {
+        self.door.address()
+    }
+
+    /// Where the items write what they do.
+    #[must_use]
+    pub fn effects_log(&self) -> String {
+        self.path("effects.log")
+    }
+
+    /// What the items wrote so far.
+    ///
+    /// # Errors
+    /// A line that is none of theirs.
+    pub fn effects(&self) -> Result<Vec<Effect>> {
+        effects::read(Path::new(&self.effects_log()))
+    }
+
+    fn place(&self) -> [&'static str; 4] {
+        ["--state-dir", "coordinator", "--key-file", "coordinator.key"]
+    }
+}
+
+/// The coordinator.
+impl Fleet {
+    /// Runs a command of `muster-coordinator` in the fleet's directory.
+    ///
+    /// # Errors
+    /// It did not start, or did not end.
+    pub fn coordinator_command(&self, words: &[&str]) -> Result<Ran> {
+        programs::run(Command::new(&self.programs.coordinator).args(words).current_dir(&self.dir))
+    }
+
+    /// The file with the record.
+    #[must_use]
+    pub fn store(&self) -> PathBuf {
+        self.dir.join("coordinator/store")
+    }
+
+    /// Starts it, and waits until it listens.
+    ///
+    /// # Errors
+    /// It ended, or does not listen in time.
+    pub fn start_coordinator(&mut self) -> Result<()> {
+        let port_file = self.dir.join("port");
+        if port_file.exists() {
+            fs::remove_file(&port_file)?;
+        }
+        let state = self.dir.join("coordinator");
+        let mut command = Command::new(&self.programs.coordinator);
+        command.arg("run").arg("--state-dir").arg(state).args(["--key-file", "coordinator.key"]);
+        command.args(["--listen", "127.0.0.1:0", "--port-file", "port"]).args(&self.settings);
+        let mut child = self.background(&mut command, "coordinator")?;
+        let port = wait_for("the coordinator's port", PATIENCE, || {
+            if let Some(status) = child.try_wait()? {
+                bail!("the coordinator ended: {status}\n{}", self.log("coordinator"));
+            }
+            Ok(fs::read_to_string(&port_file).ok().and_then(|text| text.trim().parse::<u16>().ok()))
+        })?;
+        self.coordinator = Some(child);
+        self.door.lead_to(port);
+        for agent in self.agents.values() {
+            agent.proxy.lead_to(port);
+        }
+        Ok(())
+    }
+
+    /// SIGKILL, and it is gone.
+    ///
+    /// # Errors
+    /// None that is expected.
+    pub fn kill_coordinator(&mut self) -> Result<()> {
+        end(self.coordinator.take(), Signal::SIGKILL)
+    }
+
+    /// SIGTERM, and it is gone.
+    ///
+    /// # Errors
+    /// It does not end.
+    pub fn stop_coordinator(&mut self) -> Result<()> {
+        end(self.coordinator.take(), Signal::SIGTERM)
+    }
+
+    /// SIGSTOP or SIGCONT.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn signal_coordinator(&self, signal: Signal) -> Result<()> {
+        let child = self.coordinator.as_ref().context("no coordinator runs")?;
+        Ok(kill(pid_of(child)?, signal)?)
+    }
+}
+
+/// The operator.
+impl Fleet {
+    /// musterctl with the first operator's credentials.
+    ///
+    /// # Errors
+    /// It did not start, or did not end.
+    pub fn ctl(&self, words: &[&str]) -> Result<Ran> {
+        self.ctl_as("operator.toml", words)
+    }
+
+    /// musterctl with the credentials in this file.
+    ///
+    /// # Errors
+    /// It did not start, or did not end.
+    pub fn ctl_as(&self, config: &str, words: &[&str]) -> Result<Ran> {
+        let mut command = self.musterctl();
+        programs::run(command.arg("--config").arg(config).args(words))
+    }
+
+    /// A bare musterctl, in the fleet's directory, without any configuration to be found.
+    #[must_use]
+    pub fn musterctl(&self) -> Command {
+        let mut command = Command::new(&self.programs.musterctl);
+        command.current_dir(&self.dir).env_remove("MUSTER_CONFIG").env("HOME", &self.dir);
+        command
+    }
+
+    /// Writes a manifest and applies it.
+    ///
+    /// # Errors
+    /// It was refused.
+    pub fn apply(&self, manifest: &str) -> Result<()> {
+        fs::write(self.dir.join("manifest.yaml"), manifest)?;
+        self.ctl(&["apply", "-f", "manifest.yaml"])?.ok()?;
+        Ok(())
+    }
+
+    /// Every machine, as `get machines -o json` has it.
+    ///
+    /// # Errors
+    /// musterctl failed.
+    pub fn machines(&self) -> Result<BTreeMap<String, Machine>> {
+        let text = self.ctl(&["get", "machines", "-o", "json"])?.ok()?;
+        let mut list: BTreeMap<String, Vec<Machine>> = serde_json::from_str(&text)?;
+        let machines = list.remove("items").context("no items")?;
+        Ok(machines.into_iter().map(|machine| (machine.metadata.name.clone(), machine)).collect())
+    }
+
+    /// Waits until a machine is as wanted; musterctl is asked again and again.
+    ///
+    /// # Errors
+    /// It is not, in time. The coordinator may be away meanwhile.
+    pub fn wait_machine(&self, name: &str, what: &str, wanted: impl Fn(&Machine) -> bool) -> Result<Machine> {
+        let mut last = None;
+        let seen = look_every(ASK_EVERY, &format!("{name}: {what}"), PATIENCE, || {
+            last = self.machines().ok().and_then(|mut machines| machines.remove(name));
+            Ok(last.clone().filter(&wanted))
+        });
+        seen.with_context(|| format!("last seen: {last:?}"))
+    }
+
+    /// Waits until all these machines are Ready.
+    ///
+    /// # Errors
+    /// They are not, in time.
+    pub fn wait_ready(&self, count: usize) -> Result<()> {
+        let mut last = Vec::new();
+        let seen = look_every(ASK_EVERY, &format!("{count} machines Ready"), PATIENCE, || {
+            let Ok(machines) = self.machines() else { return Ok(None) };
+            let ready = machines.len() == count && machines.values().all(|machine| machine.status.state == "Ready");
+            last =
+                machines.iter().map(|(name, m)| format!("{name} {} {:?}", m.status.state, m.status.blocked)).collect();
+            Ok(ready.then_some(()))
+        });
+        seen.with_context(|| last.join("\n"))
+    }
+}
+
+/// The agents.
+impl Fleet {
+    /// Makes a join token of this type, with further options; the name of its file.
+    ///
+    /// # Errors
+    /// musterctl failed.
+    pub fn token(&self, machine_type: &str, more: &[&str]) -> Result<String> {
+        let made = self.ctl(&[&["token", "create", "--cluster", CLUSTER, "--type", machine_type], more].concat())?;
+        let token = made.ok()?;
+        let count = fs::read_dir(self.dir.join("tokens"))?.count();
+        let name = self.path(&format!("tokens/{machine_type}-{count}"));
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&name)?;
+        std::io::Write::write_all(&mut file, token.as_bytes())?;
+        Ok(name)
+    }
+
+    /// Enrols a machine with a token's file; its connections pass a proxy of its own.
+    ///
+    /// # Errors
+    /// The command did not start, or did not end.
+    pub fn enroll(&mut self, name: &str, token_file: &str, more: &[&str]) -> Result<Ran> {
+        if !self.agents.contains_key(name) {
+            let proxy = Proxy::open()?;
+            if let Some(port) = self.door.leads_to() {
+                proxy.lead_to(port);
+            }
+            self.agents.insert(name.to_owned(), Agent { child: None, proxy });
+        }
+        let address = self.proxy(name)?.address();
+        let mut command = Command::new(&self.programs.agent);
+        command.args(["enroll", "--coordinator", &address, "--token-file", token_file, "--name", name]);
+        programs::run(command.arg("--state-dir").arg(self.agent_dir(name)).args(more))
+    }
+
+    /// Enrols and starts `control-1`… and `worker-1`….
+    ///
+    /// # Errors
+    /// One of them cannot.
+    pub fn add_machines(&mut self, control: usize, workers: usize) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for (machine_type, count) in [("control", control), ("worker", workers)] {
+            if count == 0 {
+                continue;
+            }
+            let token = self.token(machine_type, &["--uses", &count.to_string()])?;
+            for n in 1..=count {
+                let name = format!("{machine_type}-{n}");
+                self.enroll(&name, &token, &[])?.ok()?;
+                self.start_agent(&name)?;
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    /// Its state directory.
+    #[must_use]
+    pub fn agent_dir(&self, name: &str) -> PathBuf {
+        self.dir.join("machines").join(name)
+    }
+
+    /// What its ledger comes to; none before it first ran.
+    ///
+    /// # Errors
+    /// It is damaged.
+    pub fn ledger(&self, name: &str) -> Result<Option<LedgerState>> {
+        Ok(ledger::read(&mut FileDisk::new(&self.agent_dir(name)))?)
+    }
+
+    /// What stands between it and the coordinator.
+    ///
+    /// # Errors
+    /// There is no such machine.
+    pub fn proxy(&self, name: &str) -> Result<&Proxy> {
+        Ok(&self.agents.get(name).with_context(|| format!("no machine {name}"))?.proxy)
+    }
+
+    /// `muster-agent status -o json`.
+    ///
+    /// # Errors
+    /// The command did not start, or did not end.
+    pub fn agent_status(&self, name: &str) -> Result<Ran> {
+        let mut command = Command::new(&self.programs.agent);
+        programs::run(command.args(["status", "-o", "json", "--state-dir"]).arg(self.agent_dir(name)))
+    }
+
+    /// Starts it; it was enrolled.
+    ///
+    /// # Errors
+    /// It did not start.
+    pub fn start_agent(&mut self, name: &str) -> Result<()> {
+        let mut command = Command::new(&self.programs.agent);
+        let child = self.background(command.arg("run").arg("--state-dir").arg(self.agent_dir(name)), name)?;
+        self.agents.get_mut(name).ok_or_else(|| anyhow!("no machine {name}"))?.child = Some(child);
+        Ok(())
+    }
+
+    /// SIGKILL, and it is gone; what it hosts goes on.
+    ///
+    /// # Errors
+    /// There is no such machine.
+    pub fn kill_agent(&mut self, name: &str) -> Result<()> {
+        end(self.agents.get_mut(name).ok_or_else(|| anyhow!("no machine {name}"))?.child.take(), Signal::SIGKILL)
+    }
+
+    /// SIGSTOP or SIGCONT.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn signal_agent(&self, name: &str, signal: Signal) -> Result<()> {
+        Ok(kill(nix::unistd::Pid::from_raw(self.agent_pid(name)?), signal)?)
+    }
+
+    /// Its process id.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn agent_pid(&self, name: &str) -> Result<i32> {
+        let child = self.agents.get(name).and_then(|agent| agent.child.as_ref());
+        Ok(pid_of(child.with_context(|| format!("{name} does not run"))?)?.as_raw())
+    }
+
+    /// The end of what a process logged.
+    #[must_use]
+    pub fn log(&self, process: &str) -> String {
+        fs::read_to_string(self.dir.join("logs").join(process)).unwrap_or_default()
+    }
+
+    /// Starts a musterctl that stays.
+    ///
+    /// # Errors
+    /// It did not start.
+    pub fn start_ctl(&self, words: &[&str], log: &str) -> Result<Child> {
+        self.background(self.musterctl().args(words), log)
+    }
+
+    fn background(&self, command: &mut Command, log: &str) -> Result<Child> {
+        let log = OpenOptions::new().append(true).create(true).open(self.dir.join("logs").join(log))?;
+        let name: OsString = command.get_program().to_owned();
+        let command = command.current_dir(&self.dir).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        command.spawn().with_context(|| format!("cannot start {}", name.display()))
+    }
+}
+
+fn end(child: Option<Child>, signal: Signal) -> Result<()> {
+    let mut child = child.context("it does not run")?;
+    kill(pid_of(&child)?, signal)?;
+    wait_for("the end of a process that was told to end", PATIENCE, || Ok(child.try_wait()?))?;
+    Ok(())
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        let ended = processes::end_all(&self.dir);
+        for child in self.coordinator.iter_mut().chain(self.agents.values_mut().filter_map(|a| a.child.as_mut())) {
+            let _ = child.wait(); // they were killed: this only takes them from the kernel's list
+        }
+        if self.done && ended.is_ok() {
+            let _ = fs::remove_dir_all(&self.dir); // what stays is in the temporary directory
+        } else {
+            programs::complain(&format!("kept to look into: {}", self.dir.display()));
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Manifests of the end-to-end tests: text, as an operator writes it.
+
+use super::CLUSTER;
+
+/// Says what it does in effects.log, as the demo's items do. One printf a line, in append mode: lines never mix.
+const EFFECT: &str = r#"set -eu
+effect() {
+  local us=${EPOCHREALTIME/[.,]/}
+  printf '%s %s %s %s %s %s\n' "${us%???}" "$MUSTER_MACHINE" "$MUSTER_ITEM" "$1" "$MUSTER_ATTEMPT" "$MUSTER_PHASE" \
+    >>"$MUSTER_PARAM_EFFECTS"
+}
+"#;
+
+/// A bash item that does this between saying `start` and `end`. `effects`: path of effects.log; `more`: further lines
+/// of the item, such as `retries: 1`.
+#[must_use]
+pub fn bash(name: &str, phase: &str, effects: &str, body: &str, more: &[&str]) -> String {
+    let script = format!("{EFFECT}effect start\n{body}\neffect end\n").replace('\n', "\n            ");
+    let more: String = more.iter().map(|line| format!("\n        {line}")).collect();
+    format!(
+        "
+      - name: {name}
+        runner: bash
+        version: \"1\"
+        phase: {phase}{more}
+        params:
+          effects: {effects}
+          script: |
+            {}",
+        script.trim_end()
+    )
+}
+
+/// A downloader item of phase prepare.
+#[must_use]
+pub fn download(name: &str, url: &str, sha256: &str, path: &str) -> String {
+    format!(
+        "
+      - name: {name}
+        runner: downloader
+        version: \"1\"
+        phase: prepare
+        params:
+          url: {url}
+          sha256: \"{sha256}\"
+          path: {path}"
+    )
+}
+
+/// The cluster of so many machines. `more`: further lines of its spec.
+#[must_use]
+pub fn cluster(
+    control: usize,
+    workers: usize,
+    control_items: &[String],
+    worker_items: &[String],
+    more: &[&str],
+) -> String {
+    let more: String = more.iter().map(|line| format!("\n  {line}")).collect();
+    let worker = if workers == 0 { String::new() } else { format!("\n    worker:{}", worker_items.concat()) };
+    format!(
+        "apiVersion: muster/v1alpha1
+kind: Cluster
+metadata:
+  name: {CLUSTER}
+spec:
+  lcmType: generic
+  release: \"1.0\"
+  machines: {{control: {control}, worker: {workers}}}{more}
+  machineTypes:
+    control:{}{worker}
+",
+        control_items.concat()
+    )
+}
