@@ -14,6 +14,7 @@ mod properties;
 pub(crate) mod tests;
 
 use std::{
+    cmp::Reverse,
     collections::BTreeMap,
     ops::Bound::{Excluded, Unbounded},
     sync::Arc,
@@ -39,6 +40,8 @@ use decide::Next;
 pub const EVENTS_IN_FLIGHT_MAX: usize = 64;
 /// Statuses that may wait for an acknowledgement. Above it nothing new is started: an event is never dropped.
 pub const OUTBOX_BYTES_MAX: usize = 6 * 1024 * 1024;
+/// Attempts whose directories are kept for their output, the newest: with 16 MiB of output each, 256 MiB of disk.
+pub const ATTEMPTS_KEPT: usize = 16;
 /// A status's message as the hello carries it, so that 1,024 statuses fit into one message of the link.
 const HELLO_MESSAGE_BYTES_MAX: usize = 512;
 
@@ -180,11 +183,12 @@ impl Core {
         slot.map(Slot::key)
     }
 
-    /// Attempts whose directories are still of use; every other one may be deleted.
+    /// Attempts whose directories are kept: the newest, the one that runs among them. Every other may be deleted.
     #[must_use]
     pub fn kept_attempts(&self) -> Vec<AttemptKey> {
-        let of_use = |slot: &&Slot| slot.is_running() || self.ledger.is_assigned(&slot.status.name);
-        self.ledger.slots.values().filter(of_use).map(Slot::key).collect()
+        let mut slots: Vec<&Slot> = self.ledger.slots.values().collect();
+        slots.sort_unstable_by_key(|slot| (!slot.is_running(), Reverse(slot.seq)));
+        slots.into_iter().take(ATTEMPTS_KEPT).map(Slot::key).collect()
     }
 
     /// Why nothing new is started, if that is so.
@@ -237,14 +241,6 @@ impl Core {
             Verdict::Same => None,
             Verdict::Refused(refusal) => Some(refusal),
             Verdict::Accepted => {
-                let dropped = |slot: &&Slot| {
-                    let name = &slot.status.name;
-                    !slot.is_running()
-                        && self.ledger.is_assigned(name)
-                        && !assignment.items.iter().any(|item| item.name == *name)
-                };
-                let dropped = self.ledger.slots.values().filter(dropped).map(|slot| Effect::Remove(slot.key()));
-                step.acts.extend(dropped);
                 self.record(Record::Accepted(Arc::new(assignment)), step);
                 None
             }
@@ -304,9 +300,6 @@ impl Core {
         if now.mono_ms < not_before_mono_ms {
             return;
         }
-        if let Some(old) = self.ledger.slots.get(&name) {
-            step.acts.push(Effect::Remove(old.key()));
-        }
         let status = Arc::new(ItemStatus {
             name,
             hash,
@@ -319,8 +312,10 @@ impl Core {
             started_at_ms: now.wall_ms,
             finished_at_ms: None,
         });
-        let seq = self.ledger.last_seq.next();
+        let (kept, seq) = (self.kept_attempts(), self.ledger.last_seq.next());
         self.record(Record::Started { seq, boot_id, status: Arc::clone(&status) }, step);
+        let keep = self.kept_attempts();
+        step.acts.extend(kept.into_iter().filter(|key| !keep.contains(key)).map(Effect::Remove));
         self.start(status, now, step);
     }
 

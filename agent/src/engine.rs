@@ -41,6 +41,9 @@ pub enum EngineError {
     /// The attempts cannot be read.
     #[error(transparent)]
     Attempts(#[from] AttemptError),
+    /// The link's task ended, which only a bug can bring about.
+    #[error("the link to the coordinator has ended by itself")]
+    LinkGone,
     /// A file of the machine cannot be read.
     #[error("cannot read the machine's {what}")]
     Host {
@@ -149,7 +152,8 @@ impl Engine {
                 self.session = Some(session);
                 self.step(Input::LinkUp { epoch })
             }
-            Some(FromLink::Down) | None => {
+            None => Err(EngineError::LinkGone),
+            Some(FromLink::Down) => {
                 self.logs.cancel_all();
                 self.session = None;
                 self.step(Input::LinkDown)

@@ -186,12 +186,20 @@ impl Identity {
         tls::client_config(&self.ca_pem, Some(&pair))
     }
 
-    /// When to renew, in Unix milliseconds: at half the certificate's life, or a little before.
+    /// When to renew, in milliseconds after the issue: at half the certificate's life, or a little before.
     #[must_use]
-    pub fn renew_at_ms(&self) -> u64 {
+    pub fn renew_after_ms(&self) -> u64 {
         let life_ms = self.not_after_ms.saturating_sub(self.issued_at_ms);
         let jitter_ms = (self.machine_id.0.as_u64_pair().1 >> 2) % (life_ms / RENEW_JITTER_PART).max(1);
-        self.not_after_ms.saturating_sub(life_ms / 2).saturating_sub(jitter_ms)
+        (life_ms / 2).saturating_sub(jitter_ms)
+    }
+
+    /// How long until the renewal is due, by this machine's clock. A clock that is behind delays it by no more than a
+    /// new certificate would.
+    #[must_use]
+    pub fn renew_in_ms(&self, unix_ms: u64) -> u64 {
+        let age_ms = unix_ms.saturating_sub(self.issued_at_ms);
+        self.renew_after_ms().saturating_sub(age_ms)
     }
 }
 
@@ -216,10 +224,19 @@ mod tests {
 
     #[test]
     fn renewal_is_at_half_life_or_a_little_before() {
-        let day_ms = 24 * 3600 * 1000;
-        let at = identity(1_000, 1_000 + day_ms).renew_at_ms();
-        assert!((1_000 + day_ms * 4 / 10..=1_000 + day_ms / 2).contains(&at), "{at}");
-        assert_eq!(identity(5, 5).renew_at_ms(), 5);
+        let (issued_ms, day_ms) = (1_000, 24 * 3600 * 1000);
+        let identity = identity(issued_ms, issued_ms + day_ms);
+        let after_ms = identity.renew_after_ms();
+        assert!((day_ms * 4 / 10..=day_ms / 2).contains(&after_ms), "{after_ms}");
+        for (unix_ms, expected) in [
+            (issued_ms, after_ms),
+            (issued_ms + 7, after_ms - 7),
+            (issued_ms + day_ms, 0),
+            (0, after_ms), // a clock that is behind
+        ] {
+            assert_eq!(identity.renew_in_ms(unix_ms), expected, "{unix_ms}");
+        }
+        assert_eq!(self::identity(5, 5).renew_after_ms(), 0);
     }
 
     #[test]

@@ -146,15 +146,20 @@ pub struct Link {
     engine: mpsc::Sender<FromLink>,
     /// How the last coordinator wants the InternalIP chosen.
     choice: AddressChoice,
-    /// No renewal is tried before.
-    renew_not_before: Instant,
+    /// When the certificate is to be renewed. Counted on the monotonic clock, so that a clock that jumps neither
+    /// delays a renewal nor repeats it.
+    renew_at: Instant,
+    /// No renewal of a certificate that has run out is tried before.
+    renew_expired_not_before: Instant,
 }
 
 impl Link {
     /// A link as `identity`, to the engine at `engine`.
     #[must_use]
     pub fn new(identity: Identity, dir: StateDir, engine: mpsc::Sender<FromLink>) -> Self {
-        Self { identity, dir, engine, choice: AddressChoice::default(), renew_not_before: Instant::now() }
+        let now = Instant::now();
+        let renew_at = now + Duration::from_millis(identity.renew_in_ms(unix_ms()));
+        Self { identity, dir, engine, choice: AddressChoice::default(), renew_at, renew_expired_not_before: now }
     }
 
     /// Keeps a session up until the engine is gone.
@@ -202,9 +207,8 @@ impl Link {
     /// Renews the certificate when that is due, and opens a session with it. Tries until it succeeds.
     async fn successor(&mut self) -> Session {
         loop {
-            let due_in = Duration::from_millis(self.identity.renew_at_ms().saturating_sub(unix_ms()));
-            tokio::time::sleep_until(self.renew_not_before.max(Instant::now() + due_in)).await;
-            self.renew_not_before = Instant::now() + RENEW_AGAIN_AFTER;
+            tokio::time::sleep_until(self.renew_at).await;
+            self.renew_at = Instant::now() + RENEW_AGAIN_AFTER;
             let renewed = self.identity.renew().await;
             if !self.take(renewed) {
                 continue;
@@ -219,10 +223,10 @@ impl Link {
     }
 
     async fn renew_expired(&mut self) {
-        if Instant::now() < self.renew_not_before {
+        if Instant::now() < self.renew_expired_not_before {
             return;
         }
-        self.renew_not_before = Instant::now() + RENEW_AGAIN_AFTER;
+        self.renew_expired_not_before = Instant::now() + RENEW_AGAIN_AFTER;
         let renewed = self.identity.renew_expired().await;
         self.take(renewed);
     }
@@ -232,6 +236,7 @@ impl Link {
         match saved {
             Ok(identity) => {
                 info!("certificate renewed");
+                self.renew_at = Instant::now() + Duration::from_millis(identity.renew_after_ms());
                 self.identity = identity;
                 true
             }

@@ -172,9 +172,14 @@ fn perform(command: Command) -> anyhow::Result<()> {
     }
 }
 
-/// One thread does: the agent waits most of the time, and should be small.
-fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")
+/// Runs a future to its end. One thread does: the agent waits most of the time, and should be small.
+fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("cannot start the runtime")?;
+    let outcome = runtime.block_on(work);
+    // A thread that hangs in the resolver or on a dead file system must not keep the process.
+    runtime.shutdown_background();
+    outcome
 }
 
 fn create(dir: &StateDir) -> anyhow::Result<()> {
@@ -197,7 +202,7 @@ fn enroll(args: &EnrollArgs) -> anyhow::Result<()> {
         }
         _ => {}
     }
-    let identity = runtime()?.block_on(identity::enroll(&args.coordinator, &token, name))?;
+    let identity = block_on(async { Ok(identity::enroll(&args.coordinator, &token, name).await?) })?;
     identity.save(&dir.identity())?;
     say(&format!("enrolled as {} ({}) in cluster {}", identity.name, identity.machine_type, identity.cluster));
     Ok(())
@@ -224,7 +229,7 @@ fn run(dir: &StateDir) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("cannot tell where this program is")?;
     let attempts = Attempts::open(dir.path(), program)?;
     let boot_id = host::boot_id().context("cannot read the machine's boot id")?;
-    runtime()?.block_on(async {
+    block_on(async {
         let (to_engine, from_link) = mpsc::channel(ENGINE_QUEUE_MAX);
         let engine = Engine::new(identity.name.clone(), dir.clone(), (ledger, state), attempts);
         let link = tokio::spawn(Link::new(identity, dir.clone(), to_engine).run());

@@ -455,10 +455,24 @@ fn the_newest_attempt_is_found_for_its_output() {
     assert_eq!(rig.core.newest_attempt(None), Some(key("a", 1, 1)));
     assert_eq!(rig.core.newest_attempt(ItemName::new("b").ok().as_ref()), Some(key("b", 1, 1)));
     assert_eq!(rig.core.newest_attempt(ItemName::new("c").ok().as_ref()), None);
-    // Out of the assignment: its directory goes.
-    let effects = rig.receive(assignment(1, 2, vec![item("a", "1")]));
-    assert!(effects.contains(&Effect::Remove(key("b", 1, 1))), "{effects:?}");
-    assert_eq!(rig.core.kept_attempts(), [key("a", 1, 1)]);
+    // Out of the assignment: its output can still be read.
+    rig.receive(assignment(1, 2, vec![item("a", "1")]));
+    assert_eq!(rig.core.kept_attempts(), [key("a", 1, 1), key("b", 1, 1)]);
+}
+
+#[test]
+fn the_output_of_old_attempts_is_removed() {
+    let items: Vec<_> = (0..40).map(|n| item(&format!("i{n}"), "1")).collect();
+    let mut rig = Rig::new();
+    rig.receive(assignment(1, 1, items));
+    for n in 0..39 {
+        let effects = rig.end(key(&format!("i{n}"), 1, 1), ItemState::Succeeded);
+        let removed: Vec<_> = effects.into_iter().filter(|effect| matches!(effect, Effect::Remove(_))).collect();
+        let expected =
+            (n + 2_usize).checked_sub(ATTEMPTS_KEPT + 1).map(|old| Effect::Remove(key(&format!("i{old}"), 1, 1)));
+        assert_eq!(removed, Vec::from_iter(expected), "at the end of i{n}");
+    }
+    assert_eq!(rig.core.kept_attempts().len(), ATTEMPTS_KEPT);
 }
 
 #[test]
