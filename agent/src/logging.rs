@@ -41,7 +41,7 @@ pub fn init() {
 
 /// Sends events to the journal with their fields and those of the spans around them. `tracing`'s own bridge to `log`
 /// would flatten the fields into the text.
-struct Journal(JournalLog);
+struct Journal<L>(L);
 
 /// Fields of a span or an event.
 #[derive(Clone, Default)]
@@ -75,7 +75,7 @@ impl Source for Fields {
     }
 }
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Journal {
+impl<L: log::Log + 'static, S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Journal<L> {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         let mut fields = Fields::default();
         attributes.record(&mut fields);
@@ -102,20 +102,17 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Journal {
         }
         let metadata = event.metadata();
         let message = std::mem::take(&mut fields.message);
-        // There is nowhere to complain to if the journal is away.
-        self.0
-            .journal_send(
-                &log::Record::builder()
-                    .level(level(*metadata.level()))
-                    .target(metadata.target())
-                    .module_path(metadata.module_path())
-                    .file(metadata.file())
-                    .line(metadata.line())
-                    .key_values(&fields)
-                    .args(format_args!("{message}"))
-                    .build(),
-            )
-            .ok();
+        self.0.log(
+            &log::Record::builder()
+                .level(level(*metadata.level()))
+                .target(metadata.target())
+                .module_path(metadata.module_path())
+                .file(metadata.file())
+                .line(metadata.line())
+                .key_values(&fields)
+                .args(format_args!("{message}"))
+                .build(),
+        );
     }
 }
 
@@ -126,5 +123,52 @@ const fn level(level: Level) -> log::Level {
         Level::INFO => log::Level::Info,
         Level::DEBUG => log::Level::Debug,
         Level::TRACE => log::Level::Trace,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// Keeps what it is given, a line each.
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<String>>>);
+
+    struct Pairs(String);
+
+    impl<'kvs> VisitSource<'kvs> for Pairs {
+        fn visit_pair(&mut self, key: Key<'kvs>, value: Value<'kvs>) -> Result<(), log::kv::Error> {
+            self.0.push_str(&format!(" {key}={value}"));
+            Ok(())
+        }
+    }
+
+    impl log::Log for Kept {
+        fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+            true
+        }
+        fn log(&self, record: &log::Record<'_>) {
+            let mut pairs = Pairs(String::new());
+            record.key_values().visit(&mut pairs).expect("pairs");
+            let line = format!("{} {}{}", record.level(), record.args(), pairs.0);
+            self.0.lock().expect("a lock").push(line);
+        }
+        fn flush(&self) {}
+    }
+
+    #[test]
+    fn fields_stay_fields() {
+        let kept = Kept::default();
+        tracing::subscriber::with_default(Registry::default().with(Journal(kept.clone())), || {
+            let span = tracing::info_span!("item", machine = %"worker-1", attempt = tracing::field::Empty);
+            span.record("attempt", 2);
+            span.in_scope(|| tracing::warn!(item = "images", bytes = 7, "no {}", "space"));
+            tracing::info!("plain");
+        });
+        let lines = kept.0.lock().expect("a lock").clone();
+        let with_fields = "WARN no space muster_item=images muster_bytes=7 muster_machine=worker-1 muster_attempt=2";
+        assert_eq!(lines, [with_fields, "INFO plain"]);
     }
 }
