@@ -9,8 +9,8 @@ async fn the_environment_is_clean() {
     let site = Site::new();
     let mut request = site.script("env | cut -d= -f1 | sort | tr '\\n' ' '");
     request.params.insert("node_ip".to_owned(), "10.0.0.7".to_owned());
-    let exit = site.run(&request).await;
-    // The last four are bash's own.
+    let exit = site.run_in(&request, &[("AGENT_ONLY", "secret"), ("BASH_ENV", "/dev/stdin")]).await;
+    // PWD, SHLVL and _ are bash's own.
     let expected = "HOME LANG MUSTER_ATTEMPT MUSTER_CLUSTER MUSTER_GENERATION MUSTER_ITEM MUSTER_MACHINE \
                     MUSTER_PARAM_NODE_IP MUSTER_PHASE MUSTER_RESULT_FILE MUSTER_VERSION PATH PWD SHLVL _ ";
     assert_eq!(exit.output_tail, expected);

@@ -4,7 +4,6 @@
 use std::{
     fs,
     net::TcpStream,
-    process::{Command, Stdio},
     sync::{Arc, Condvar, Mutex},
 };
 
@@ -100,15 +99,8 @@ async fn a_machine_without_ca_certificates_can_do_http_and_says_why_not_https() 
         let site = Site::new();
         let web = Web::file(body());
         let request = wanting(&site, &format!("{scheme}://{}/file", web.authority()));
-        site.attempts.create(&request).expect("create");
-        let status = Command::new(env!("CARGO_BIN_EXE_muster-agent"))
-            .arg("exec-item")
-            .arg(site.attempt())
-            .envs([("SSL_CERT_FILE", "/nowhere"), ("SSL_CERT_DIR", "/nowhere")])
-            .stdout(Stdio::null())
-            .status();
-        assert!(status.expect("run").success());
-        let Found::Exited(exit) = site.ended(&request).await else { panic!("recorded") };
+        let without = [("SSL_CERT_FILE", "/nowhere"), ("SSL_CERT_DIR", "/nowhere")];
+        let exit = site.run_in(&request, &without).await;
         assert!(exit.message.contains(expected), "{}", exit.message);
     }
 }

@@ -2,7 +2,13 @@
 
 use std::{fs, time::Duration};
 
+use muster_agent::output::OutputReader;
+
 use crate::site::{DEADLINE, Site};
+
+async fn next(reader: &mut OutputReader) -> Option<Vec<u8>> {
+    tokio::time::timeout(DEADLINE, reader.next()).await.expect("in time").expect("readable")
+}
 
 #[tokio::test]
 async fn output_is_capped_and_says_what_was_shed() {
@@ -17,7 +23,7 @@ async fn output_is_capped_and_says_what_was_shed() {
     assert!(exit.output_tail.ends_with("655360\n") && exit.output_tail.len() == 8 * 1024, "{}", exit.output_tail.len());
     let mut reader = site.attempts.output(&crate::site::key("it"), None);
     let mut text = String::new();
-    while let Some(chunk) = reader.next().await.expect("readable") {
+    while let Some(chunk) = next(&mut reader).await {
         assert!(chunk.len() <= 32 * 1024);
         text.push_str(&String::from_utf8_lossy(&chunk));
     }
@@ -32,9 +38,6 @@ async fn a_watcher_sees_output_as_it_comes_and_the_end() {
     let request = site.script("echo first; read line < $SITE/go; echo $line");
     site.start(&request).await;
     let mut reader = site.attempts.output(&request.key, None);
-    let next = async |reader: &mut muster_agent::output::OutputReader| {
-        tokio::time::timeout(DEADLINE, reader.next()).await.expect("in time").expect("readable")
-    };
     assert_eq!(next(&mut reader).await.as_deref(), Some(b"first\n".as_slice()));
     assert!(tokio::time::timeout(Duration::from_millis(300), reader.next()).await.is_err(), "nothing new yet");
     fs::write(site.path("go"), "second\n").expect("go");
@@ -64,12 +67,12 @@ async fn a_follower_keeps_up_across_the_rotation() {
     let mut reader = site.attempts.output(&request.key, None);
     let mut lines = 0;
     while lines < 131_071 {
-        let chunk = tokio::time::timeout(DEADLINE, reader.next()).await.expect("in time").expect("readable");
-        lines += chunk.expect("more").iter().filter(|byte| **byte == b'\n').count();
+        let chunk = next(&mut reader).await.expect("more");
+        lines += chunk.iter().filter(|byte| **byte == b'\n').count();
     }
     fs::write(site.path("go"), "on\n").expect("go");
     let mut rest = Vec::new();
-    while let Some(chunk) = tokio::time::timeout(DEADLINE, reader.next()).await.expect("in time").expect("readable") {
+    while let Some(chunk) = next(&mut reader).await {
         rest.extend(chunk);
     }
     let rest = String::from_utf8(rest).expect("text");

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -74,6 +75,18 @@ impl Site {
     /// Runs it to its end.
     pub(crate) async fn run(&self, request: &Request) -> Exit {
         self.start(request).await;
+        match self.ended(request).await {
+            Found::Exited(exit) => exit,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Runs it to its end without the agent between, with this environment around it.
+    pub(crate) async fn run_in(&self, request: &Request, environment: &[(&str, &str)]) -> Exit {
+        self.attempts.create(request).expect("create");
+        let mut exec_item = Command::new(env!("CARGO_BIN_EXE_muster-agent"));
+        exec_item.arg("exec-item").arg(self.attempt()).envs(environment.iter().copied()).stdout(Stdio::null());
+        assert!(exec_item.status().expect("run").success());
         match self.ended(request).await {
             Found::Exited(exit) => exit,
             other => panic!("{other:?}"),
