@@ -10,6 +10,8 @@ mod decide;
 mod enroll;
 mod io;
 mod operators;
+#[cfg(test)]
+pub(crate) mod tests;
 
 use muster_proto::{
     model::{MachineName, Now},

@@ -7,22 +7,22 @@ use muster_proto::model::{ClusterName, ClusterSpec, MachineName, MachineSpec, No
 use super::{Refusal, Reply};
 use crate::facts::{ClusterRow, Draft, MachineRow};
 
-/// Clusters and machines of a manifest, with their annotations.
-type Wanted = (
-    BTreeMap<ClusterName, (ClusterSpec, BTreeMap<String, String>)>,
-    BTreeMap<MachineName, (MachineSpec, BTreeMap<String, String>)>,
-);
+/// Clusters of a manifest, with their annotations.
+type Clusters = BTreeMap<ClusterName, (ClusterSpec, BTreeMap<String, String>)>;
+/// Machines of a manifest, with their annotations.
+type Machines = BTreeMap<MachineName, (MachineSpec, BTreeMap<String, String>)>;
 
 pub(super) fn apply(
     draft: &mut Draft<'_>,
     actor: &str,
-    (clusters, machines): Wanted,
+    (clusters, machines): (Clusters, Machines),
     dry_run: bool,
     now: Now,
 ) -> Result<Reply, Refusal> {
     for (name, (spec, _)) in &machines {
         may_declare(draft, name, spec, clusters.contains_key(&spec.cluster_name))?;
     }
+    overrides_fit(draft, &clusters, &machines)?;
     let mut lines = Vec::new();
     for (name, (spec, annotations)) in clusters {
         lines.push(apply_cluster(draft, &name, spec, annotations, dry_run, now));
@@ -50,6 +50,32 @@ fn may_declare(draft: &Draft<'_>, name: &MachineName, spec: &MachineSpec, in_man
                 row.spec.machine_type, row.spec.cluster_name, spec.machine_type, spec.cluster_name
             ),
         });
+    }
+    Ok(())
+}
+
+/// Does every item that a Machine overrides exist in its Cluster, as both will be? A manifest may bring only one of the
+/// two: then the parser has not seen the other.
+fn overrides_fit(draft: &Draft<'_>, clusters: &Clusters, machines: &Machines) -> Result<(), Refusal> {
+    let brought = machines.iter().map(|(name, (spec, _))| (name, spec));
+    let recorded = draft.machines.values().filter(|row| !machines.contains_key(&row.name));
+    for (name, machine) in brought.chain(recorded.map(|row| (&row.name, &row.spec))) {
+        let cluster = &machine.cluster_name;
+        let unchanged = !clusters.contains_key(cluster) && !machines.contains_key(name);
+        let newest = clusters.get(cluster).map(|(spec, _)| spec).or_else(|| draft.spec(cluster).map(|spec| &**spec));
+        let Some(spec) = newest.filter(|_| !unchanged) else { continue };
+        let items = spec.items(machine.machine_type);
+        let missing = machine.state_items_overwrites.keys().find(|own| items.iter().all(|item| item.name != **own));
+        if let Some(missing) = missing {
+            return Err(Refusal::State {
+                reason: "OverrideWithoutItem",
+                message: format!(
+                    "machine {name} overrides params of item {missing}, which {} machines of {cluster} do not have; \
+                     take the override out of its Machine document (in the same manifest), or keep the item",
+                    machine.machine_type
+                ),
+            });
+        }
     }
     Ok(())
 }

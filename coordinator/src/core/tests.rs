@@ -1,0 +1,31 @@
+//! What the core decides, driven by made-up agents ([`Fleet`]).
+
+mod agents;
+mod applying;
+mod enrolling;
+mod fleet;
+mod operators;
+mod rollout;
+mod rules;
+
+pub(crate) use fleet::{Fleet, cluster, spec};
+
+use super::{Refusal, Reply};
+
+/// The named reason of a refusal.
+fn reason(answer: Result<Reply, Refusal>) -> &'static str {
+    match answer.expect_err("a refusal") {
+        Refusal::State { reason, .. } => reason,
+        Refusal::Protocol { code, .. } => code,
+        Refusal::NotFound { .. } => "NotFound",
+        Refusal::Token { .. } => "Token",
+    }
+}
+
+/// What was done, in lines.
+fn done(answer: Result<Reply, Refusal>) -> String {
+    match answer.expect("it is done") {
+        Reply::Done(lines) => lines.join("\n"),
+        other => panic!("{other:?}"),
+    }
+}

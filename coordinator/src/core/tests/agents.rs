@@ -1,0 +1,146 @@
+//! What agents say: events that come once, late, twice or out of order, and greetings that know more than the store.
+
+use muster_proto::model::{
+    Epoch, Generation,
+    ItemState::{Running, Succeeded},
+    Phase, Seq,
+};
+
+use super::{
+    fleet::{Fleet, item_name, machine},
+    reason,
+};
+use crate::core::{Effect, Input, Request};
+
+fn acked(fleet: &Fleet) -> Option<Seq> {
+    fleet.effects.iter().find_map(|effect| match effect {
+        Effect::Ack { seq, .. } => Some(*seq),
+        Effect::Assign { .. } | Effect::Close { .. } => None,
+    })
+}
+
+#[test]
+fn events_are_taken_in_order_and_once() {
+    let mut fleet = Fleet::of(1, 0).reported();
+    fleet.accept("control-1");
+    fleet.event("control-1", "images", Running);
+    let running = fleet.agents["control-1"].statuses[&item_name("images")].clone();
+    let later = muster_proto::model::ItemStatus { state: Succeeded, ..running.clone() };
+    assert_eq!(reason(fleet.event_at("control-1", Seq(3), later)), "SequenceGap");
+    assert_eq!(fleet.row("control-1").statuses[&item_name("images")].state, Running, "nothing was taken");
+
+    fleet.event("control-1", "images", Succeeded);
+    fleet.event_at("control-1", Seq(1), running).expect("again");
+    assert_eq!(acked(&fleet), Some(Seq(2)), "a duplicate is acknowledged, with all that is recorded");
+    assert_eq!(fleet.row("control-1").statuses[&item_name("images")].state, Succeeded, "and changes nothing");
+}
+
+#[test]
+fn events_come_on_the_newest_stream_only() {
+    let mut fleet = Fleet::of(1, 0).reported();
+    fleet.accept("control-1");
+    fleet.event("control-1", "images", Running);
+    let status = fleet.agents["control-1"].statuses[&item_name("images")].clone();
+    let old = fleet.agents["control-1"].session;
+    fleet.connect("control-1");
+    fleet.agents.get_mut("control-1").expect("an agent").session = old;
+    assert_eq!(reason(fleet.event_at("control-1", Seq(2), status)), "NotGreeted");
+}
+
+#[test]
+fn the_end_of_an_old_stream_is_not_the_end_of_the_new() {
+    let mut fleet = Fleet::of(1, 0).reported();
+    let (id, old) = (fleet.agents["control-1"].id, fleet.agents["control-1"].session.expect("connected"));
+    fleet.connect("control-1");
+    fleet.step(Input::Gone { id, session: old }).expect("known");
+    assert!(fleet.core.facts().live.machines[&machine("control-1")].session.is_some());
+}
+
+#[test]
+fn a_lost_acknowledgement_is_made_up_for_at_hello() {
+    let mut fleet = Fleet::of(1, 0).reported();
+    fleet.accept("control-1");
+    fleet.event("control-1", "images", Running);
+    fleet.agents.get_mut("control-1").expect("an agent").acked = Seq(0);
+    fleet.connect("control-1");
+    assert_eq!(acked(&fleet), Some(Seq(1)));
+}
+
+#[test]
+fn a_refused_list_is_a_reason_until_the_next() {
+    let mut fleet = Fleet::of(1, 0).reported();
+    let (id, generation) = (fleet.agents["control-1"].id, fleet.row("control-1").assigned.generation);
+    let refused = Some("HashMismatch: versions differ".to_owned());
+    fleet.step(Input::Answer { id, generation: Generation(99), refused: refused.clone() }).expect("known");
+    assert_eq!(fleet.why("control-1"), None, "an answer to another list says nothing of this one");
+    fleet.step(Input::Answer { id, generation, refused }).expect("known");
+    assert_eq!(fleet.why("control-1").as_deref(), Some("AssignmentRefused"));
+    fleet.accept("control-1");
+    assert_eq!(fleet.why("control-1"), None);
+}
+
+/// Each greeting shows, in its own way, that agents know more than the store: nothing is decided any more.
+#[test]
+fn a_store_older_than_the_fleet_decides_nothing() {
+    let check = |case: &str, change: fn(&mut muster_proto::convert::Hello)| {
+        let mut fleet = Fleet::of(2, 0).reported().prepared();
+        fleet.disconnect("control-1");
+        let mut hello = fleet.greeting("control-1");
+        change(&mut hello);
+        fleet.hello("control-1", hello).expect("greeted");
+        assert!(fleet.core.facts().live.older_than_fleet.is_some(), "{case}");
+        assert_eq!(fleet.why("control-2").as_deref(), Some("StoreOlderThanFleet"), "{case}");
+        fleet.agents.get_mut("control-1").expect("an agent").assignment = None;
+        fleet.ask(Request::RevokeMachine { machine: machine("control-1") }).expect("revoked");
+        assert_eq!(fleet.slots(), Vec::<&str>::new(), "{case}: the slot is free, and is not granted");
+    };
+    check("epoch", |hello| hello.epoch = Epoch(9));
+    check("generation", |hello| hello.generation = Generation(99));
+    check("acknowledged", |hello| hello.acked_seq = Seq(99));
+}
+
+#[test]
+fn a_stranger_with_our_certificate_is_evidence_and_is_not_let_in() {
+    let mut fleet = Fleet::of(1, 0);
+    let before = fleet.store.clone();
+    fleet.enroll("worker-1", muster_proto::model::MachineType::Worker).expect("let in");
+    fleet.restart_from(before);
+    let hello = fleet.greeting("worker-1");
+    assert_eq!(reason(fleet.hello("worker-1", hello)), "UnknownMachine");
+    assert!(fleet.core.facts().live.older_than_fleet.is_some());
+}
+
+#[test]
+fn a_ledger_that_knows_no_more_is_no_evidence() {
+    let mut fleet = Fleet::of(1, 0).reported().prepared();
+    fleet.restart();
+    fleet.connect("control-1");
+    assert_eq!(fleet.core.facts().live.older_than_fleet, None);
+}
+
+/// An old copy of the store is put in place while a machine deploys; `recover` lets its ledger say so.
+#[test]
+fn recover_takes_over_what_the_ledgers_know() {
+    let fleet = Fleet::of(2, 0).reported();
+    let old = fleet.store.clone();
+    let mut fleet = fleet.prepared();
+    fleet.begin("control-1");
+    let (epoch, generation) = (fleet.core.facts().meta.epoch, fleet.row("control-1").assigned.generation);
+    fleet.restart_from(old.clone());
+    fleet.connect("control-1");
+    assert!(fleet.core.facts().live.older_than_fleet.is_some());
+
+    fleet.recover_from(old);
+    assert!(fleet.core.facts().meta.epoch > epoch);
+    fleet.connect("control-1");
+    assert_eq!(fleet.slot("control-1"), Some(Phase::Deploy), "it must have had one");
+    assert!(fleet.row("control-1").assigned.generation >= generation);
+    assert!(fleet.core.facts().meta.recovering, "control-2 has not said what it knows");
+    fleet.pass(3_600_000, &[]);
+    assert_eq!(fleet.slots(), ["control-1"], "however long it takes");
+    fleet.connect("control-2");
+    assert!(!fleet.core.facts().meta.recovering);
+    fleet.event("control-1", "install", Succeeded);
+    fleet.accept("control-1");
+    assert_eq!(fleet.slots(), ["control-2"]);
+}

@@ -1,0 +1,108 @@
+//! Taking over a manifest: what changes, what does not, and what is refused as a whole.
+
+use muster_proto::model::{
+    ClusterName, MachineSpec,
+    MachineType::{Control, Worker},
+};
+
+use super::{
+    done,
+    fleet::{Fleet, apply, item_name, machine_spec, spec},
+    reason,
+};
+use crate::core::Request;
+
+fn own_images(param: &str) -> MachineSpec {
+    let mut own = machine_spec(Worker);
+    own.state_items_overwrites.insert(item_name("images"), [(param.to_owned(), "own".to_owned())].into());
+    own
+}
+
+#[test]
+fn the_same_manifest_again_changes_nothing_and_says_so() {
+    let mut fleet = Fleet::of(1, 1);
+    let declared = [("worker-1", machine_spec(Worker))];
+    assert_eq!(done(fleet.ask(apply(spec(1, 1), &declared))), "cluster edge-7 unchanged\nmachine worker-1 configured");
+    let again = done(fleet.ask(apply(spec(1, 1), &declared)));
+    assert_eq!(again, "cluster edge-7 unchanged\nmachine worker-1 unchanged");
+}
+
+#[test]
+fn a_deployed_cluster_keeps_what_it_has() {
+    let mut fleet = Fleet::of(1, 1).reported().prepared();
+    fleet.finish_all(Control);
+    fleet.finish_all(Worker);
+    let mut edited = spec(1, 1);
+    for items in edited.machine_types.values_mut() {
+        items[0].version.push('2');
+    }
+    let before: Vec<_> = ["control-1", "worker-1"].map(|name| fleet.row(name).clone()).into();
+    let said = "cluster edge-7 configured; its 2 deployed machines keep what they have until an update is started";
+    assert_eq!(done(fleet.ask(apply(edited, &[]))), said);
+    assert_eq!(before, ["control-1", "worker-1"].map(|name| fleet.row(name).clone()));
+    assert!(fleet.effects.is_empty(), "nobody is told anything");
+    fleet.enroll("worker-2", Worker).expect("let in");
+    fleet.connect("worker-2");
+    let list = fleet.agents["worker-2"].assignment.as_ref().expect("a list");
+    assert_eq!(list.items[0].version, "12", "a newcomer gets the newest");
+}
+
+#[test]
+fn a_dry_run_says_the_same_and_changes_nothing() {
+    let mut fleet = Fleet::of(1, 1);
+    let mut edited = spec(1, 1);
+    edited.max_worker_deploy_count = 7;
+    let Request::Apply { clusters, machines, .. } = apply(edited.clone(), &[("worker-9", machine_spec(Worker))]) else {
+        unreachable!()
+    };
+    let before = fleet.core.facts().clone();
+    let dry = done(fleet.ask(Request::Apply { clusters, machines, dry_run: true }));
+    assert!(before.same_record(fleet.core.facts()));
+    assert_eq!(dry, done(fleet.ask(apply(edited, &[("worker-9", machine_spec(Worker))]))));
+}
+
+#[test]
+fn a_live_machine_keeps_its_role() {
+    let mut fleet = Fleet::of(1, 1);
+    let before = fleet.core.facts().clone();
+    let mut edited = spec(1, 1);
+    edited.max_worker_deploy_count = 7;
+    assert_eq!(reason(fleet.ask(apply(edited, &[("worker-1", machine_spec(Control))]))), "RoleChange");
+    assert!(before.same_record(fleet.core.facts()), "refused as a whole");
+    let elsewhere = ClusterName::new("edge-8").expect("a label");
+    let stray = MachineSpec { cluster_name: elsewhere, ..machine_spec(Worker) };
+    assert_eq!(reason(fleet.ask(apply(spec(1, 1), &[("worker-9", stray)]))), "NotFound");
+}
+
+/// The parser sees the manifest only. That a recorded Machine overrides an item which the new Cluster no longer has is
+/// for the core to see.
+#[test]
+fn a_cluster_that_recorded_overrides_do_not_fit_is_refused() {
+    let mut fleet = Fleet::of(1, 1);
+    fleet.ask(apply(spec(1, 1), &[("worker-1", own_images("script"))])).expect("applies");
+    let mut without = spec(1, 1);
+    without.machine_types.get_mut(&Worker).expect("items").retain(|item| item.name != item_name("images"));
+    let before = fleet.core.facts().clone();
+    for dry_run in [false, true] {
+        let Request::Apply { clusters, machines, .. } = apply(without.clone(), &[]) else { unreachable!() };
+        let refused = fleet.ask(Request::Apply { clusters, machines, dry_run });
+        let text = refused.as_ref().expect_err("refused").to_string();
+        assert_eq!(reason(refused), "OverrideWithoutItem");
+        assert!(text.contains("worker-1") && text.contains("images"), "{text}");
+    }
+    assert!(before.same_record(fleet.core.facts()), "refused as a whole");
+    let both = [("worker-1", machine_spec(Worker))];
+    fleet.ask(apply(without, &both)).expect("the Machine document of the same manifest counts");
+}
+
+#[test]
+fn a_machine_whose_overrides_do_not_fit_the_recorded_cluster_is_refused() {
+    let mut fleet = Fleet::of(1, 1);
+    let Request::Apply { mut machines, .. } = apply(spec(1, 1), &[("worker-1", own_images("script"))]) else {
+        unreachable!()
+    };
+    let own = &mut machines.values_mut().next().expect("one").0.state_items_overwrites;
+    own.insert(item_name("nothing"), std::collections::BTreeMap::new());
+    let alone = Request::Apply { clusters: std::collections::BTreeMap::new(), machines, dry_run: false };
+    assert_eq!(reason(fleet.ask(alone)), "OverrideWithoutItem");
+}

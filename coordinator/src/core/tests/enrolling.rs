@@ -1,0 +1,98 @@
+//! Who is let in, and who is not.
+
+use muster_proto::model::MachineType::{Control, Worker};
+
+use super::{
+    fleet::{Fleet, cluster, machine, machine_spec, spec, token},
+    reason,
+};
+use crate::{
+    core::{Effect, Refusal, Reply, Request},
+    facts::MachineRow,
+};
+
+/// A cluster with a token `worker` that `how` changes as it is made.
+fn fleet_with_token(change: impl FnOnce(&mut Option<muster_proto::model::MachineName>, &mut Option<u32>)) -> Fleet {
+    let mut fleet = Fleet::applied(spec(1, 2));
+    let mut request = token("special", Worker);
+    if let Request::CreateToken { machine, uses, .. } = &mut request {
+        change(machine, uses);
+    }
+    fleet.ask(request).expect("a token");
+    fleet
+}
+
+fn refused(fleet: &mut Fleet, token: &str, name: &str) -> String {
+    let before = fleet.core.facts().clone();
+    let answer = fleet.enroll_with(token, name);
+    assert!(before.same_record(fleet.core.facts()), "a refusal changes nothing");
+    match answer.expect_err("refused") {
+        Refusal::Token { detail } => detail,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn tokens_that_are_no_good() {
+    let mut fleet = fleet_with_token(|_, uses| *uses = Some(1));
+    assert_eq!(refused(&mut fleet, "nothing", "worker-1"), "unknown token id");
+    fleet.enroll_with("special", "worker-1").expect("the first use");
+    assert_eq!(refused(&mut fleet, "special", "worker-2"), "token special: used up");
+
+    let mut fleet = fleet_with_token(|only_for, _| *only_for = Some(machine("worker-1")));
+    assert_eq!(refused(&mut fleet, "special", "worker-2"), "token special: for another machine than worker-2");
+    fleet.enroll_with("special", "worker-1").expect("its own machine");
+
+    let mut fleet = fleet_with_token(|_, _| {});
+    fleet.ask(Request::RevokeToken { id: "special".to_owned() }).expect("revoked");
+    assert_eq!(refused(&mut fleet, "special", "worker-1"), "token special: revoked");
+
+    let mut fleet = fleet_with_token(|_, _| {});
+    fleet.pass(24 * 3_600_000 - 1, &[]);
+    fleet.enroll_with("special", "worker-1").expect("the last millisecond");
+    fleet.pass(1, &[]);
+    assert_eq!(refused(&mut fleet, "special", "worker-2"), "token special: expired");
+}
+
+#[test]
+fn names_that_are_taken() {
+    let mut fleet = Fleet::of(1, 1);
+    assert_eq!(reason(fleet.enroll("worker-1", Worker)), "NameTaken");
+    fleet.ask(Request::ReplaceMachine { machine: machine("worker-1") }).expect("replaces");
+    assert_eq!(reason(fleet.enroll("worker-1", Control)), "OtherRole");
+    fleet.enroll("worker-1", Worker).expect("its successor");
+    assert_eq!(reason(fleet.enroll("worker-1", Worker)), "NameTaken", "one successor");
+    let declared = [("worker-7", machine_spec(Worker))];
+    fleet.ask(super::fleet::apply(spec(1, 1), &declared)).expect("applies");
+    assert_eq!(reason(fleet.enroll("worker-7", Control)), "OtherRole");
+    fleet.enroll("worker-7", Worker).expect("as declared");
+}
+
+#[test]
+fn an_enrolment_is_audited_and_counted() {
+    let mut fleet = Fleet::applied(spec(1, 0));
+    let reply = fleet.enroll("control-1", Control).expect("let in");
+    let id = fleet.agents["control-1"].id;
+    assert_eq!(reply, Reply::Enrolled { id, cluster: cluster(), machine_type: Control });
+    let facts = fleet.core.facts();
+    assert_eq!(facts.tokens["control"].used, 1);
+    let line = facts.audit.values().last().expect("a line");
+    assert_eq!((line.actor.as_str(), line.action.as_str()), ("token/control", "enroll"));
+}
+
+#[test]
+fn a_successor_starts_anew_and_the_old_one_is_shut_out() {
+    let mut fleet = Fleet::of(1, 0).reported().prepared();
+    fleet.finish("control-1");
+    let (old, generation) = (fleet.agents["control-1"].id, fleet.row("control-1").assigned.generation);
+    fleet.ask(Request::ReplaceMachine { machine: machine("control-1") }).expect("replaces");
+    assert!(matches!(&fleet.effects[..], [Effect::Close { id, .. }, ..] if *id == old));
+    fleet.enroll("control-1", Control).expect("its successor");
+    let MachineRow { reach, slot, ready_at, statuses, assigned, .. } = fleet.row("control-1");
+    assert!(reach.is_none() && slot.is_none() && ready_at.is_none() && statuses.is_empty());
+    assert_eq!(assigned.generation, generation, "it goes on counting");
+    assert!(fleet.core.facts().denied.contains_key(&old) && fleet.core.facts().by_id(old).is_none());
+    fleet.connect("control-1");
+    fleet.finish("control-1");
+    assert_eq!(fleet.state("control-1"), "Ready");
+}

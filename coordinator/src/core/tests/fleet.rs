@@ -1,0 +1,439 @@
+//! A fleet of made-up agents around a core, for tests: `Fleet::of(3, 2).reported()` is where a deployment begins.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_proto::{
+    convert::Hello,
+    model::{
+        Assignment, ClusterName, ClusterSpec, Counts, Epoch, Generation, HostFacts, ItemHash, ItemName, ItemState,
+        ItemStatus, LcmType, LedgerId, MachineId, MachineName, MachineSpec, MachineType, Now, OnInterrupt, Phase,
+        RunnerKind, Seq, StateItem,
+    },
+};
+use uuid::Uuid;
+
+use crate::{
+    core::{Core, Effect, Enroll, Input, Refusal, Reply, Request, recover},
+    facts::{MachineRow, Slot},
+    plan::{Limits, blocked, survey::Survey},
+    store::{MemoryStore, Store},
+};
+
+pub(crate) const CLUSTER: &str = "edge-7";
+const SECRET: ItemHash = ItemHash([7; 32]);
+
+/// What one made-up agent knows.
+#[derive(Clone, Debug)]
+pub(crate) struct Agent {
+    pub id: MachineId,
+    pub ledger: LedgerId,
+    pub ip: String,
+    pub epoch: Epoch,
+    pub acked: Seq,
+    pub seq: Seq,
+    pub session: Option<u64>,
+    /// What it was sent last.
+    pub assignment: Option<Assignment>,
+    pub statuses: BTreeMap<ItemName, ItemStatus>,
+}
+
+/// A coordinator's core, its store, and agents that do what they are told to.
+pub(crate) struct Fleet {
+    pub core: Core,
+    pub store: MemoryStore,
+    pub agents: BTreeMap<String, Agent>,
+    /// What the newest step asked for.
+    pub effects: Vec<Effect>,
+    at_ms: u64,
+    last_session: u64,
+}
+
+pub(crate) fn cluster() -> ClusterName {
+    ClusterName::new(CLUSTER).expect("a label")
+}
+
+pub(crate) fn machine(name: &str) -> MachineName {
+    MachineName::new(name).expect("a label")
+}
+
+pub(crate) fn item_name(name: &str) -> ItemName {
+    ItemName::new(name).expect("a label")
+}
+
+pub(crate) fn item(name: &str, phase: Phase) -> StateItem {
+    StateItem {
+        name: item_name(name),
+        runner: RunnerKind::Bash,
+        version: "1".to_owned(),
+        params: BTreeMap::from([("script".to_owned(), "true".to_owned())]),
+        phase,
+        timeout_ms: 60_000,
+        retries: 0,
+        on_interrupt: OnInterrupt::Hold,
+        disruptive: None,
+    }
+}
+
+/// `images` and `install` on every machine; control machines `join` once the set of them is complete.
+pub(crate) fn spec(control: u32, worker: u32) -> ClusterSpec {
+    let of_all = || vec![item("images", Phase::Prepare), item("install", Phase::Deploy)];
+    let mut of_control = of_all();
+    of_control.push(item("join", Phase::Reconfigure));
+    ClusterSpec {
+        lcm_type: LcmType::Generic,
+        release: "1".to_owned(),
+        dedicated_control_plane: true,
+        max_worker_prepare_count: 20,
+        max_worker_deploy_count: 10,
+        max_worker_upgrade_count: 1,
+        nodes_reboot_required: false,
+        token_ttl_ms: 24 * 3600 * 1000,
+        machines: Some(Counts { control, worker }),
+        max_failures: Counts { control: 1, worker: 2 },
+        machine_types: BTreeMap::from([(MachineType::Control, of_control), (MachineType::Worker, of_all())]),
+    }
+}
+
+pub(crate) fn apply(spec: ClusterSpec, machines: &[(&str, MachineSpec)]) -> Request {
+    Request::Apply {
+        clusters: BTreeMap::from([(cluster(), (spec, BTreeMap::new()))]),
+        machines: machines.iter().map(|(name, spec)| (machine(name), (spec.clone(), BTreeMap::new()))).collect(),
+        dry_run: false,
+    }
+}
+
+pub(crate) fn machine_spec(machine_type: MachineType) -> MachineSpec {
+    MachineSpec {
+        cluster_name: cluster(),
+        machine_type,
+        state_items_overwrites: BTreeMap::new(),
+        interface: None,
+        cidr: None,
+        upgrade_index: 0,
+    }
+}
+
+impl Fleet {
+    /// `spec(control, worker)` applied and its machines enrolled; nobody has connected.
+    pub(crate) fn of(control: u32, worker: u32) -> Self {
+        Self::with(spec(control, worker))
+    }
+
+    /// A cluster applied, and as many machines enrolled as it says.
+    pub(crate) fn with(spec: ClusterSpec) -> Self {
+        let counts = spec.machines.expect("a test says how many");
+        let mut fleet = Self::applied(spec);
+        for machine_type in [MachineType::Control, MachineType::Worker] {
+            for n in 1..=counts.of(machine_type) {
+                fleet.enroll(&name_of(machine_type, n, counts.of(machine_type)), machine_type).expect("enrolls");
+            }
+        }
+        fleet
+    }
+
+    /// A cluster applied, and nobody enrolled.
+    pub(crate) fn applied(spec: ClusterSpec) -> Self {
+        let mut store = MemoryStore::default();
+        let now = Now { wall_ms: 1_700_000_000_000, mono_ms: 1_000 };
+        let (core, changes) = Core::start(Vec::new(), Limits::default(), now).expect("an empty store");
+        store.commit(&changes).expect("in memory");
+        let agents = BTreeMap::new();
+        let mut fleet = Self { core, store, agents, effects: Vec::new(), at_ms: 1_000, last_session: 0 };
+        fleet.ask(apply(spec, &[])).expect("applies");
+        for machine_type in [MachineType::Control, MachineType::Worker] {
+            fleet.ask(token(machine_type.as_str(), machine_type)).expect("a token");
+        }
+        fleet
+    }
+
+    pub(crate) fn now(&self) -> Now {
+        Now { wall_ms: 1_700_000_000_000 + self.at_ms, mono_ms: self.at_ms }
+    }
+
+    /// One step, made durable, its assignments received.
+    pub(crate) fn step(&mut self, input: Input) -> Result<Reply, Refusal> {
+        let step = self.core.step(vec![input], self.now());
+        self.store.commit(&step.changes).expect("in memory");
+        for effect in &step.effects {
+            let Effect::Assign { id, assignment } = effect else { continue };
+            let agent = self.agents.values_mut().find(|agent| agent.id == *id && agent.session.is_some());
+            agent.expect("only who is connected is sent a list").assignment = Some(assignment.clone());
+        }
+        self.effects = step.effects;
+        step.answers.into_iter().next().expect("an answer")
+    }
+
+    pub(crate) fn ask(&mut self, request: Request) -> Result<Reply, Refusal> {
+        self.step(Input::Operator { actor: "operator/anna".to_owned(), request })
+    }
+
+    /// A machine enrols with the token of its type.
+    pub(crate) fn enroll(&mut self, name: &str, machine_type: MachineType) -> Result<Reply, Refusal> {
+        self.enroll_with(machine_type.as_str(), name)
+    }
+
+    /// A machine enrols with this token.
+    pub(crate) fn enroll_with(&mut self, token: &str, name: &str) -> Result<Reply, Refusal> {
+        let n = 1 + self.agents.len() as u128 + 1_000 * u128::from(self.last_session);
+        let agent = Agent {
+            id: MachineId(Uuid::from_u128(n)),
+            ledger: LedgerId(Uuid::from_u128(n)),
+            ip: format!("10.0.0.{n}"),
+            epoch: Epoch(0),
+            acked: Seq(0),
+            seq: Seq(0),
+            session: None,
+            assignment: None,
+            statuses: BTreeMap::new(),
+        };
+        let reply = self.step(Input::Enroll(Enroll {
+            token_id: token.to_owned(),
+            secret_sha256: SECRET,
+            name: machine(name),
+            new_id: agent.id,
+            agent_version: "test".to_owned(),
+        }))?;
+        self.agents.insert(name.to_owned(), agent);
+        Ok(reply)
+    }
+
+    /// Every agent connects.
+    pub(crate) fn reported(mut self) -> Self {
+        self.all_report();
+        self
+    }
+
+    pub(crate) fn all_report(&mut self) {
+        for name in self.agents.keys().cloned().collect::<Vec<_>>() {
+            self.connect(&name);
+        }
+    }
+
+    /// What the agent of a machine would say first.
+    pub(crate) fn greeting(&self, name: &str) -> Hello {
+        let agent = &self.agents[name];
+        Hello {
+            name: machine(name),
+            ledger_id: agent.ledger,
+            agent_version: "test".to_owned(),
+            epoch: agent.epoch,
+            generation: agent.assignment.as_ref().map_or(Generation(0), |assignment| assignment.generation),
+            acked_seq: agent.acked,
+            reach: agent.assignment.as_ref().and_then(Assignment::reach),
+            statuses: agent.statuses.values().cloned().collect(),
+            busy: self.due(name).is_some(),
+            facts: HostFacts { hostname: name.to_owned(), internal_ip: Some(agent.ip.clone()), ..HostFacts::default() },
+        }
+    }
+
+    pub(crate) fn connect(&mut self, name: &str) {
+        let hello = self.greeting(name);
+        self.hello(name, hello).expect("greeted");
+    }
+
+    pub(crate) fn hello(&mut self, name: &str, hello: Hello) -> Result<Reply, Refusal> {
+        self.last_session += 1;
+        let session = self.last_session;
+        let epoch = self.core.facts().meta.epoch;
+        let agent = self.agents.get_mut(name).expect("an agent");
+        agent.session = Some(session);
+        agent.epoch = agent.epoch.max(epoch);
+        let id = agent.id;
+        self.step(Input::Hello { id, session, hello: Box::new(hello) })
+    }
+
+    pub(crate) fn disconnect(&mut self, name: &str) {
+        let agent = self.agents.get_mut(name).expect("an agent");
+        let (id, session) = (agent.id, agent.session.take().expect("connected"));
+        self.step(Input::Gone { id, session }).expect("known");
+    }
+
+    /// The agent accepts what it was sent last.
+    pub(crate) fn accept(&mut self, name: &str) {
+        let agent = &self.agents[name];
+        let Some(generation) = agent.assignment.as_ref().map(|assignment| assignment.generation) else { return };
+        let id = agent.id;
+        self.step(Input::Answer { id, generation, refused: None }).expect("known");
+    }
+
+    /// The next event of an agent: an item of its list is in this state now.
+    pub(crate) fn event(&mut self, name: &str, item: &str, state: ItemState) {
+        let agent = self.agents.get_mut(name).expect("an agent");
+        let assignment = agent.assignment.as_ref().expect("a list");
+        let assigned = assignment.items.iter().find(|known| known.name.as_str() == item).expect("an item of the list");
+        let before = agent.statuses.get(&assigned.name).filter(|status| status.hash == assigned.hash);
+        let again = u32::from(state == ItemState::Running);
+        let attempt = before.map_or(1, |status| status.attempt + again);
+        let finished_at_ms = (state != ItemState::Running).then_some(1_700_000_000_000 + self.at_ms);
+        let status = ItemStatus {
+            name: assigned.name.clone(),
+            hash: assigned.hash,
+            attempt,
+            generation: assignment.generation,
+            message: if matches!(state, ItemState::Failed { .. }) { "exit status 3".to_owned() } else { String::new() },
+            state,
+            output_tail: String::new(),
+            result_json: None,
+            started_at_ms: 1_700_000_000_000 + self.at_ms,
+            finished_at_ms,
+        };
+        agent.statuses.insert(status.name.clone(), status.clone());
+        agent.seq = agent.seq.next();
+        let (id, seq) = (agent.id, agent.seq);
+        self.event_at(name, seq, status).expect("the next event");
+        assert!(self.effects.iter().any(|effect| matches!(effect, Effect::Ack { id: of, .. } if *of == id)));
+        self.agents.get_mut(name).expect("an agent").acked = seq;
+    }
+
+    pub(crate) fn event_at(&mut self, name: &str, seq: Seq, status: ItemStatus) -> Result<Reply, Refusal> {
+        let agent = &self.agents[name];
+        let (id, session) = (agent.id, agent.session.expect("connected"));
+        self.step(Input::Status { id, session, seq, status: Box::new(status) })
+    }
+
+    /// The agent accepts its list and begins its first item that is not done.
+    pub(crate) fn begin(&mut self, name: &str) -> String {
+        self.accept(name);
+        let item = self.due(name).expect("something to do");
+        self.event(name, &item, ItemState::Running);
+        item
+    }
+
+    /// The agent accepts its list, begins an item, and fails it for good.
+    pub(crate) fn fail(&mut self, name: &str) {
+        let item = self.begin(name);
+        self.event(name, &item, ItemState::Failed { exit_code: 3, retryable: false });
+    }
+
+    /// The agent does what is in its list, until nothing is left.
+    pub(crate) fn finish(&mut self, name: &str) {
+        self.accept(name);
+        while let Some(item) = self.due(name) {
+            self.event(name, &item, ItemState::Running);
+            self.event(name, &item, ItemState::Succeeded);
+            self.accept(name);
+        }
+    }
+
+    /// Lets the machines of a type do what is in their lists, until nobody has anything to do.
+    pub(crate) fn finish_all(&mut self, machine_type: MachineType) {
+        let of_type = |name: &String| name.starts_with(machine_type.as_str());
+        let names: Vec<String> = self.agents.keys().filter(|name| of_type(name)).cloned().collect();
+        while let Some(busy) =
+            names.iter().find(|name| self.agents[*name].session.is_some() && self.due(name).is_some())
+        {
+            self.finish(busy);
+        }
+    }
+
+    /// The prepare items of everybody are done. As many control machines as there may be have their deploy items.
+    pub(crate) fn prepared(mut self) -> Self {
+        let images = item_name("images");
+        let open = |fleet: &Self, name: &String| {
+            fleet.agents[name].assignment.is_some() && !fleet.agents[name].statuses.contains_key(&images)
+        };
+        while let Some(name) = self.agents.keys().find(|name| open(&self, name)).cloned() {
+            self.accept(&name);
+            self.event(&name, "images", ItemState::Running);
+            self.event(&name, "images", ItemState::Succeeded);
+        }
+        self
+    }
+
+    /// The first item of a machine's list that has not succeeded.
+    pub(crate) fn due(&self, name: &str) -> Option<String> {
+        let agent = &self.agents[name];
+        let done = |item: &muster_proto::model::AssignedItem| {
+            let status = agent.statuses.get(&item.name).filter(|status| status.hash == item.hash);
+            status.is_some_and(|status| status.state != ItemState::Running && status.attempt > item.cleared_attempts)
+        };
+        let items = &agent.assignment.as_ref()?.items;
+        items.iter().find(|item| !done(item)).map(|item| item.name.to_string())
+    }
+
+    /// Time passes. Whoever is connected is heard, except the silent.
+    pub(crate) fn pass(&mut self, ms: u64, silent: &[&str]) {
+        self.at_ms += ms;
+        let silent: BTreeSet<&str> = silent.iter().copied().collect();
+        let heard: Vec<MachineId> = self
+            .agents
+            .iter()
+            .filter(|(name, agent)| agent.session.is_some() && !silent.contains(name.as_str()))
+            .map(|(_, agent)| agent.id)
+            .collect();
+        for id in heard {
+            self.step(Input::Heard { id }).expect("known");
+        }
+        self.step(Input::Tick).expect("time passes");
+    }
+
+    /// The coordinator dies and starts again from its store.
+    pub(crate) fn restart(&mut self) {
+        self.restart_from(self.store.clone());
+    }
+
+    /// The coordinator dies and starts again from this store.
+    pub(crate) fn restart_from(&mut self, store: MemoryStore) {
+        self.store = store;
+        let rows = self.store.load().expect("in memory");
+        let (core, changes) = Core::start(rows, Limits::default(), self.now()).expect("its own rows");
+        self.store.commit(&changes).expect("in memory");
+        self.core = core;
+        self.agents.values_mut().for_each(|agent| agent.session = None);
+    }
+
+    /// `muster-coordinator recover` on this store, and a start from it.
+    pub(crate) fn recover_from(&mut self, mut store: MemoryStore) {
+        let changes = recover(store.load().expect("in memory")).expect("its own rows");
+        store.commit(&changes).expect("in memory");
+        self.restart_from(store);
+    }
+
+    pub(crate) fn row(&self, name: &str) -> &MachineRow {
+        &self.core.facts().machines[&machine(name)]
+    }
+
+    pub(crate) fn slot(&self, name: &str) -> Option<Phase> {
+        self.row(name).slot.map(|slot: Slot| slot.phase)
+    }
+
+    /// Who holds a slot.
+    pub(crate) fn slots(&self) -> Vec<&str> {
+        let machines = self.core.facts().machines.values();
+        machines.filter(|machine| machine.slot.is_some()).map(|machine| machine.name.as_str()).collect()
+    }
+
+    /// Where a machine stands, in the operators' word.
+    pub(crate) fn state(&self, name: &str) -> &'static str {
+        self.look(name, |_, position| position.state().as_str())
+    }
+
+    /// Why a machine does not move: the reason's name.
+    pub(crate) fn why(&self, name: &str) -> Option<String> {
+        self.look(name, |survey, position| blocked::of_machine(survey, position).map(|blocked| blocked.reason))
+    }
+
+    fn look<T>(&self, name: &str, at: impl Fn(&Survey<'_>, &crate::plan::survey::Position<'_>) -> T) -> T {
+        let survey = Survey::of(self.core.facts(), &cluster(), self.core.limits(), self.now()).expect("the cluster");
+        let position = survey.machines.iter().find(|position| position.row.name.as_str() == name).expect("a machine");
+        at(&survey, position)
+    }
+}
+
+/// Names that sort as they count.
+fn name_of(machine_type: MachineType, n: u32, count: u32) -> String {
+    if count < 10 { format!("{machine_type}-{n}") } else { format!("{machine_type}-{n:02}") }
+}
+
+/// A token for any machine of a type, named as asked.
+pub(crate) fn token(id: &str, machine_type: MachineType) -> Request {
+    Request::CreateToken {
+        id: id.to_owned(),
+        secret_sha256: SECRET,
+        cluster: cluster(),
+        machine_type,
+        machine: None,
+        ttl_ms: None,
+        uses: None,
+    }
+}

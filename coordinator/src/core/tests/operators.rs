@@ -1,0 +1,165 @@
+//! What operators wish: what is done, and what is refused with a reason.
+
+use muster_proto::model::{
+    ItemState::{self, Failed, Indeterminate, Running, Succeeded},
+    MachineName,
+    MachineType::Control,
+};
+
+use super::{
+    done,
+    fleet::{Fleet, cluster, item_name, machine, spec},
+    reason,
+};
+use crate::core::{Effect, Request};
+
+const FAILED: ItemState = Failed { exit_code: 3, retryable: false };
+
+fn retry(item: Option<&str>) -> Request {
+    Request::Retry { machine: machine("control-1"), item: item.map(item_name) }
+}
+
+fn skip(item: Option<&str>) -> Request {
+    Request::Skip { machine: machine("control-1"), item: item.map(item_name) }
+}
+
+fn accept(item: Option<&str>) -> Request {
+    Request::Accept { machine: machine("control-1"), item: item.map(item_name) }
+}
+
+/// `control-1` with its deploy item in this state; None: it has its slot, and has not begun.
+fn standing(state: Option<ItemState>) -> Fleet {
+    let mut fleet = Fleet::of(1, 0).reported().prepared();
+    fleet.accept("control-1");
+    if let Some(state) = state {
+        fleet.event("control-1", "install", Running);
+        if state != Running {
+            fleet.event("control-1", "install", state);
+        }
+    }
+    fleet
+}
+
+#[test]
+fn wishes_fit_or_are_refused() {
+    let check = |state: Option<ItemState>, request: Request, fits: bool| {
+        let mut fleet = standing(state.clone());
+        let lines = fleet.core.facts().audit.len();
+        let case = format!("{state:?} {request:?}");
+        let answer = fleet.ask(request);
+        assert_eq!(answer.is_ok(), fits, "{case}: {answer:?}");
+        assert_eq!(fleet.core.facts().audit.len(), lines + usize::from(fits), "{case}: audited if it was done");
+        if !fits {
+            assert_eq!(reason(answer), "NothingToDo", "{case}");
+        }
+    };
+    let install = Some("install");
+    for item in [None, install] {
+        check(Some(FAILED), retry(item), true);
+        check(Some(FAILED), skip(item), true);
+        check(Some(FAILED), accept(item), false);
+        check(Some(Indeterminate), retry(item), true);
+        check(Some(Indeterminate), skip(item), true);
+        check(Some(Indeterminate), accept(item), true);
+        for request in [retry(item), skip(item), accept(item)] {
+            check(Some(Running), request, false);
+        }
+        check(None, retry(item), false);
+        check(None, accept(item), false);
+    }
+    check(None, skip(None), false);
+    check(None, skip(install), true);
+    check(Some(FAILED), retry(Some("images")), false);
+}
+
+#[test]
+fn what_does_not_exist_is_named_with_its_nearest() {
+    let mut fleet = standing(Some(FAILED));
+    let check = |fleet: &mut Fleet, request, expected: &str| {
+        assert_eq!(fleet.ask(request).expect_err("not found").to_string(), expected);
+    };
+    check(&mut fleet, retry(Some("instal")), "there is no item instal; did you mean install?");
+    let typo = Request::Retry { machine: machine("contrl-1"), item: None };
+    check(&mut fleet, typo, "there is no machine contrl-1; did you mean control-1?");
+    let other = muster_proto::model::ClusterName::new("elsewhere").expect("a label");
+    check(&mut fleet, Request::Deploy { cluster: other }, "there is no cluster elsewhere");
+    check(&mut fleet, Request::RevokeToken { id: "contrl".into() }, "there is no token contrl; did you mean control?");
+}
+
+#[test]
+fn a_retry_runs_again_and_succeeds() {
+    let mut fleet = standing(Some(FAILED));
+    let lines = done(fleet.ask(retry(None)));
+    assert_eq!(lines, "machine control-1: item install runs again (attempt 2)");
+    fleet.finish("control-1");
+    assert_eq!(fleet.row("control-1").statuses[&item_name("install")].attempt, 2);
+    assert_eq!(fleet.state("control-1"), "Ready");
+}
+
+#[test]
+fn skipped_and_accepted_items_leave_the_list() {
+    for (state, request) in [(FAILED, skip(None)), (Indeterminate, accept(Some("install")))] {
+        let mut fleet = standing(Some(state));
+        fleet.ask(request).expect("fits");
+        let list = fleet.agents["control-1"].assignment.as_ref().expect("a list");
+        assert!(list.items.iter().all(|item| item.name.as_str() != "install"));
+        assert_eq!(fleet.slots(), ["control-1"], "not before the agent has accepted the list without it");
+        fleet.accept("control-1");
+        assert_eq!((fleet.state("control-1"), fleet.slots()), ("Ready", Vec::new()));
+    }
+}
+
+/// A verdict is about one content: the same name with another content is due again.
+#[test]
+fn a_skip_does_not_outlive_its_item() {
+    let mut fleet = standing(Some(FAILED));
+    fleet.ask(skip(None)).expect("fits");
+    let mut edited = spec(1, 0);
+    edited.machine_types.get_mut(&Control).expect("items")[1].version.push('2');
+    fleet.ask(super::fleet::apply(edited, &[])).expect("applies");
+    assert_eq!(fleet.due("control-1").as_deref(), Some("install"));
+    fleet.finish("control-1");
+    assert_eq!(fleet.state("control-1"), "Ready");
+}
+
+#[test]
+fn deploy_needs_a_control_machine() {
+    let mut fleet = Fleet::of(3, 2);
+    let deploy = || Request::Deploy { cluster: cluster() };
+    assert_eq!(reason(fleet.ask(deploy())), "NoControlMachine");
+    fleet.connect("worker-1");
+    assert_eq!(reason(fleet.ask(deploy())), "NoControlMachine");
+    fleet.connect("control-2");
+    assert_eq!(fleet.row("control-2").reach, None, "2 of 5 machines start nothing by themselves");
+    let line = "cluster edge-7: deployment started with 1 control and 1 worker machines; others join when they report";
+    assert_eq!(done(fleet.ask(deploy())), line);
+    let mut fleet = fleet.prepared();
+    assert_eq!(fleet.slots(), ["control-2"]);
+    assert!(done(fleet.ask(deploy())).contains("has begun already"));
+    fleet.connect("control-1");
+    assert!(fleet.row("control-1").rollout.is_some(), "it joins");
+}
+
+#[test]
+fn a_revoked_machine_frees_its_slot_and_is_shut_out() {
+    let mut fleet = Fleet::of(2, 0).reported().prepared();
+    fleet.begin("control-1");
+    let id = fleet.agents["control-1"].id;
+    let revoke = |name: &str| Request::RevokeMachine { machine: MachineName::new(name).expect("a label") };
+    let line = "machine control-1 revoked: its streams are closed and it cannot renew; its slot is free";
+    assert_eq!(done(fleet.ask(revoke("control-1"))), line);
+    assert!(fleet.effects.iter().any(|effect| matches!(effect, Effect::Close { id: closed, .. } if *closed == id)));
+    assert!(fleet.core.facts().denied.contains_key(&id));
+    assert_eq!((fleet.slots(), fleet.why("control-1").as_deref()), (vec!["control-2"], Some("Revoked")));
+    assert_eq!(reason(fleet.ask(revoke("control-1"))), "NothingToDo");
+    fleet.finish("control-2");
+    assert_eq!(fleet.state("control-2"), "Ready");
+}
+
+#[test]
+fn an_item_that_succeeded_is_never_undone_by_a_wish() {
+    let mut fleet = standing(Some(Succeeded));
+    for request in [retry(None), skip(None), accept(None), retry(Some("install")), skip(Some("install"))] {
+        assert_eq!(reason(fleet.ask(request)), "NothingToDo");
+    }
+}

@@ -1,0 +1,280 @@
+//! For each safety rule: the grant that it forbids is withheld *while everything else would allow it*, and made as soon
+//! as the rule allows it. A test of withholding alone would pass for a coordinator that never grants anything.
+
+use muster_proto::model::{
+    ItemState::{Failed, Indeterminate, Running, Succeeded},
+    MachineType::{Control, Worker},
+    Phase,
+};
+
+use super::fleet::{Fleet, cluster, item, machine, spec};
+use crate::{
+    core::{Effect, Input, Request},
+    plan::{safety, survey::Survey},
+};
+
+const FAILED: muster_proto::model::ItemState = Failed { exit_code: 3, retryable: false };
+
+/// The machine could take a slot this moment: connected, reported, prepared, none held, in the rollout. Only a rule of
+/// the fleet is in its way.
+fn withheld(fleet: &Fleet, name: &str) -> String {
+    let survey = Survey::of(fleet.core.facts(), &cluster(), fleet.core.limits(), fleet.now()).expect("a cluster");
+    let position = survey.machines.iter().find(|p| p.row.name == machine(name)).expect("a machine");
+    assert!(position.available(), "{name} is available");
+    assert!(crate::plan::deploy::wants_slot(&survey, position).is_some(), "{name} is ready for a slot");
+    assert_eq!(fleet.slot(name), None, "{name}");
+    safety::may_take_slot(&survey, position).expect_err("withheld").reason
+}
+
+#[test]
+fn rule_1_one_control_machine_at_a_time() {
+    let mut fleet = Fleet::of(3, 0).reported().prepared();
+    assert_eq!(fleet.slots(), ["control-1"]);
+    assert_eq!(withheld(&fleet, "control-2"), "WaitingForTurn");
+    fleet.begin("control-1");
+    fleet.pass(3_600_000, &[]);
+    assert_eq!(withheld(&fleet, "control-2"), "WaitingForTurn");
+    fleet.event("control-1", "install", Succeeded);
+    assert_eq!(fleet.slots(), ["control-2"]);
+}
+
+#[test]
+fn rule_2_no_more_workers_than_configured() {
+    let mut small = spec(1, 4);
+    small.max_worker_deploy_count = 2;
+    let mut fleet = Fleet::with(small).reported().prepared();
+    fleet.finish_all(Control);
+    assert_eq!(fleet.slots(), ["worker-1", "worker-2"]);
+    assert_eq!(withheld(&fleet, "worker-3"), "WaitingForTurn");
+    fleet.finish("worker-2");
+    assert_eq!(fleet.slots(), ["worker-1", "worker-3"]);
+}
+
+#[test]
+fn rule_2_never_more_than_fifty() {
+    let mut huge = spec(1, 52);
+    (huge.max_worker_deploy_count, huge.max_worker_prepare_count) = (1_000, 1_000);
+    let mut fleet = Fleet::with(huge).reported().prepared();
+    fleet.finish_all(Control);
+    assert_eq!(fleet.slots().len(), 50);
+    assert_eq!(withheld(&fleet, "worker-51"), "WaitingForTurn");
+    fleet.finish("worker-07");
+    assert_eq!((fleet.slots().len(), fleet.slot("worker-51")), (50, Some(Phase::Deploy)));
+}
+
+#[test]
+fn rule_2_a_lower_limit_counts_at_once() {
+    let mut limited = spec(1, 4);
+    limited.max_worker_deploy_count = 3;
+    let mut fleet = Fleet::with(limited.clone()).reported().prepared();
+    fleet.finish_all(Control);
+    limited.max_worker_deploy_count = 1;
+    fleet.ask(super::fleet::apply(limited, &[])).expect("applies");
+    fleet.finish("worker-1");
+    assert_eq!(fleet.slots(), ["worker-2", "worker-3"], "no slot is taken away");
+    assert_eq!(withheld(&fleet, "worker-4"), "WaitingForTurn");
+}
+
+#[test]
+fn rule_3_workers_after_every_control_machine() {
+    let mut fleet = Fleet::of(2, 1).reported().prepared();
+    assert_eq!(withheld(&fleet, "worker-1"), "WaitingForControl");
+    fleet.finish("control-1");
+    assert_eq!(withheld(&fleet, "worker-1"), "WaitingForControl");
+    fleet.finish("control-2");
+    assert_eq!(fleet.slots(), ["control-1"], "it has yet to see the complete set");
+    assert_eq!(withheld(&fleet, "worker-1"), "WaitingForControl");
+    fleet.finish("control-1");
+    assert_eq!(fleet.slots(), ["worker-1"]);
+}
+
+#[test]
+fn rule_5_a_slot_has_no_timeout() {
+    let mut fleet = Fleet::of(2, 0).reported().prepared();
+    fleet.begin("control-1");
+    fleet.disconnect("control-1");
+    fleet.pass(30 * 24 * 3_600_000, &[]);
+    assert_eq!(fleet.why("control-1").as_deref(), Some("Lost"));
+    assert_eq!(fleet.slots(), ["control-1"]);
+    fleet.restart();
+    fleet.connect("control-2");
+    fleet.pass(3_600_000, &[]);
+    assert_eq!(fleet.slots(), ["control-1"]);
+    fleet.connect("control-1");
+    fleet.event("control-1", "install", Succeeded);
+    assert_eq!(fleet.slots(), ["control-2"]);
+}
+
+#[test]
+fn rule_5_what_nobody_knows_frees_no_slot() {
+    for (state, why) in [(Indeterminate, "Indeterminate"), (FAILED, "Failed")] {
+        let mut fleet = Fleet::of(2, 0).reported().prepared();
+        fleet.begin("control-1");
+        fleet.event("control-1", "install", state);
+        assert_eq!((fleet.slots(), fleet.why("control-1").as_deref()), (vec!["control-1"], Some(why)));
+    }
+}
+
+#[test]
+fn rule_5_a_workers_first_failure_frees_its_slot() {
+    let mut limited = spec(1, 2);
+    limited.max_worker_deploy_count = 1;
+    let mut fleet = Fleet::with(limited).reported().prepared();
+    fleet.finish_all(Control);
+    assert_eq!(fleet.slots(), ["worker-1"]);
+    fleet.fail("worker-1");
+    assert_eq!(fleet.slots(), ["worker-2"]);
+}
+
+/// An outcome counts only under the list that the machine was told last: with an older one it may yet start more.
+#[test]
+fn rule_5_no_outcome_before_the_newest_list_is_accepted() {
+    let mut edited = spec(2, 0);
+    let mut fleet = Fleet::with(edited.clone()).reported().prepared();
+    fleet.begin("control-1");
+    for items in edited.machine_types.values_mut() {
+        items.retain(|item| item.phase == Phase::Prepare);
+    }
+    fleet.ask(super::fleet::apply(edited, &[])).expect("applies");
+    assert_eq!(fleet.slot("control-1"), Some(Phase::Deploy), "what was taken out still runs");
+    fleet.accept("control-1");
+    assert_eq!(fleet.slot("control-1"), Some(Phase::Deploy), "what was taken out still runs");
+}
+
+#[test]
+fn rule_6_epoch_and_generation_only_grow() {
+    let mut fleet = Fleet::of(1, 0).reported().prepared();
+    let generation = |fleet: &Fleet| fleet.row("control-1").assigned.generation;
+    let (epoch, before) = (fleet.core.facts().meta.epoch, generation(&fleet));
+    fleet.restart();
+    fleet.connect("control-1");
+    assert_eq!(fleet.core.facts().meta.epoch, epoch.next());
+    assert_eq!(generation(&fleet), before, "the same content is the same generation");
+    let sent = fleet.agents["control-1"].assignment.as_ref().expect("sent again");
+    assert_eq!((sent.epoch, sent.generation), (epoch.next(), before));
+    let mut edited = spec(1, 0);
+    edited.machine_types.get_mut(&Control).expect("items").push(item("more", Phase::Deploy));
+    fleet.ask(super::fleet::apply(edited, &[])).expect("applies");
+    assert_eq!(generation(&fleet), before.next());
+}
+
+#[test]
+fn rule_7_what_succeeded_is_left_out_of_a_new_ledger() {
+    let mut fleet = Fleet::of(1, 0).reported().prepared();
+    fleet.begin("control-1");
+    let agent = fleet.agents.get_mut("control-1").expect("an agent");
+    agent.ledger = muster_proto::model::LedgerId(uuid::Uuid::from_u128(99));
+    agent.assignment = None;
+    agent.statuses.clear();
+    (agent.seq, agent.acked) = Default::default();
+    fleet.connect("control-1");
+    let list = fleet.agents["control-1"].assignment.as_ref().expect("a list");
+    let names: Vec<&str> = list.items.iter().map(|item| item.name.as_str()).collect();
+    assert_eq!(names, ["install"], "`images` is not given to it again");
+    assert_eq!(fleet.why("control-1").as_deref(), Some("Indeterminate"), "`install` ran when the ledger was lost");
+}
+
+#[test]
+fn the_failure_budget_withholds_every_grant() {
+    let mut fleet = Fleet::of(1, 12).reported().prepared();
+    fleet.finish_all(Control);
+    fleet.fail("worker-03");
+    assert_eq!(fleet.slots().len(), 10, "one failure is within the budget of two");
+    fleet.fail("worker-04");
+    fleet.finish("worker-01");
+    assert_eq!(withheld(&fleet, "worker-12"), "FailureBudget");
+    fleet.ask(Request::Retry { machine: machine("worker-03"), item: None }).expect("fits");
+    assert_eq!(fleet.slot("worker-12"), Some(Phase::Deploy));
+}
+
+#[test]
+fn the_lost_count_while_they_hold_a_slot() {
+    let mut limited = spec(1, 4);
+    limited.max_worker_deploy_count = 2;
+    limited.max_failures.worker = 1;
+    let mut fleet = Fleet::with(limited).reported().prepared();
+    fleet.finish_all(Control);
+    fleet.begin("worker-1");
+    fleet.disconnect("worker-1");
+    fleet.pass(30_000, &[]);
+    fleet.finish("worker-2");
+    assert_eq!(withheld(&fleet, "worker-3"), "FailureBudget");
+    fleet.connect("worker-1");
+    assert_eq!(fleet.slots(), ["worker-1", "worker-3"]);
+}
+
+/// `control-1` deployed when the coordinator died; it is done now, and `control-2` is ready. `control-3` is silent.
+fn gathering() -> Fleet {
+    let mut fleet = Fleet::of(3, 0).reported().prepared();
+    fleet.begin("control-1");
+    fleet.restart();
+    fleet.connect("control-1");
+    fleet.connect("control-2");
+    fleet.event("control-1", "install", Succeeded);
+    assert_eq!(withheld(&fleet, "control-2"), "Gathering");
+    fleet
+}
+
+#[test]
+fn gathering_ends_when_everybody_has_said_hello() {
+    let mut fleet = gathering();
+    fleet.connect("control-3");
+    assert_eq!(fleet.slots(), ["control-2"]);
+}
+
+#[test]
+fn gathering_ends_when_the_silent_count_as_lost() {
+    let mut fleet = gathering();
+    fleet.pass(29_999, &[]);
+    assert_eq!(withheld(&fleet, "control-2"), "Gathering");
+    fleet.pass(1, &[]);
+    assert_eq!((fleet.slots(), fleet.why("control-3").as_deref()), (vec!["control-2"], Some("Lost")));
+}
+
+#[test]
+fn prepare_has_a_limit_of_its_own() {
+    let mut limited = spec(1, 4);
+    limited.max_worker_prepare_count = 2;
+    let mut fleet = Fleet::with(limited).reported();
+    let preparing = |fleet: &Fleet| {
+        let names = ["worker-1", "worker-2", "worker-3", "worker-4"];
+        names.map(|name| fleet.row(name).reach.is_some())
+    };
+    assert_eq!(preparing(&fleet), [true, true, false, false]);
+    fleet.accept("worker-2");
+    fleet.event("worker-2", "images", Running);
+    assert_eq!(preparing(&fleet), [true, true, false, false]);
+    fleet.event("worker-2", "images", Succeeded);
+    assert_eq!(preparing(&fleet), [true, true, true, false]);
+    fleet.accept("worker-1");
+    fleet.event("worker-1", "images", Running);
+    fleet.event("worker-1", "images", FAILED);
+    assert_eq!(preparing(&fleet), [true, true, true, true], "who has failed prepares no more");
+}
+
+#[test]
+fn only_who_is_connected_and_able_is_granted() {
+    let mut fleet = Fleet::of(2, 0).reported().prepared();
+    let id = fleet.agents["control-2"].id;
+    let full = Some(("DiskFull".to_owned(), "full".to_owned()));
+    fleet.step(Input::AgentBlocked { id, blocked: full }).expect("known");
+    fleet.finish("control-1");
+    assert_eq!((fleet.slots(), fleet.why("control-2").as_deref()), (Vec::new(), Some("DiskFull")));
+    fleet.step(Input::AgentBlocked { id, blocked: None }).expect("known");
+    assert!(fleet.effects.iter().any(|effect| matches!(effect, Effect::Assign { id: to, .. } if *to == id)));
+    assert_eq!(fleet.slots(), ["control-2"]);
+}
+
+#[test]
+fn unassigned_machines_get_nothing() {
+    let mut fleet = Fleet::of(1, 0);
+    fleet.ask(super::fleet::token("unassigned", muster_proto::model::MachineType::Unassigned)).expect("a token");
+    fleet.enroll_with("unassigned", "spare-1").expect("enrolls");
+    let mut fleet = fleet.reported().prepared();
+    fleet.finish_all(Control);
+    assert!(fleet.agents["spare-1"].assignment.is_none());
+    assert_eq!((fleet.state("spare-1"), fleet.why("spare-1").as_deref()), ("Uninitialized", Some("Unassigned")));
+    assert_eq!(fleet.state("control-1"), "Ready", "it holds up nobody");
+    fleet.ask(super::fleet::apply(spec(1, 0), &[("worker-9", super::fleet::machine_spec(Worker))])).expect("applies");
+    assert_eq!(fleet.why("worker-9").as_deref(), Some("NotEnrolled"));
+}
