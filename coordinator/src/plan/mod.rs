@@ -12,6 +12,9 @@ pub mod safety;
 pub mod survey;
 pub mod waves;
 
+#[cfg(test)]
+mod tests;
+
 /// What an operator may set for the whole coordinator.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {

@@ -113,8 +113,8 @@ pub fn within_budget(survey: &Survey<'_>) -> Result<(), Blocked> {
     Err(blocked(
         "FailureBudget",
         format!(
-            "nothing new starts: {} control and {} worker machines failed or are lost ({names}); \
-             maxFailures is {} and {}",
+            "{} control and {} worker machines failed or are lost ({names}); maxFailures stops new starts at {} control \
+             or {} worker",
             failures.control, failures.worker, most.control, most.worker
         ),
         "`musterctl retry` or `skip` on them succeeds, or the lost ones return",

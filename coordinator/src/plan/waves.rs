@@ -1,13 +1,13 @@
 //! `musterctl plan`: who goes when, and why not now.
 
 use muster_proto::{
-    model::{MachineType, Phase},
+    model::{Blocked, MachineType, Phase},
     resource::{Plan, PlannedMachine, Wave},
 };
 
 use super::{
     blocked,
-    safety::worker_slots_max,
+    safety::{self, worker_slots_max},
     survey::{Position, Progress, Survey},
 };
 
@@ -62,8 +62,23 @@ fn planned(survey: &Survey<'_>, position: &Position<'_>, phase: Phase) -> Option
         name: position.row.name.to_string(),
         state: position.state().as_str().to_owned(),
         items,
-        blocked: blocked::of_machine(survey, position),
+        blocked: blocked::of_machine(survey, position).or_else(|| not_so_far(position, phase)),
     })
+}
+
+/// A machine that is at work on an earlier phase, or Ready before the last control machine is, waits for no one's help.
+/// But it does not begin with this phase now.
+fn not_so_far(position: &Position<'_>, phase: Phase) -> Option<Blocked> {
+    let at_work_on = position.row.reach.filter(|reach| *reach < phase)?;
+    if position.ready_once() {
+        let message = "not every control machine is Ready yet: the set of them is not complete";
+        return Some(safety::blocked("WaitingForControl", message, "the last control machine is Ready"));
+    }
+    Some(safety::blocked(
+        "WaitingForTurn",
+        format!("its {at_work_on} items are not done yet"),
+        format!("they are, and it has its turn for {phase}"),
+    ))
 }
 
 /// Will the control set that a machine saw at its deployment be another one than the complete set? True for every

@@ -7,7 +7,11 @@ use muster_proto::{
 
 use super::{Table, printable};
 
-/// The plan of a cluster, wave by wave.
+/// So many machines in a row of which the same is to be said become one line.
+const FOLDED_MIN: usize = 4;
+
+/// The plan of a cluster, wave by wave. Neighbours of whom the same is to be said share a line: sixty workers that wait
+/// for the same thing must not push the one that failed off the screen.
 #[must_use]
 pub fn plan_lines(plan: &Plan) -> Vec<String> {
     let mut lines = Vec::new();
@@ -15,7 +19,8 @@ pub fn plan_lines(plan: &Plan) -> Vec<String> {
         lines.push(printable(&format!("Cluster {} starts nothing now: {}", plan.cluster, said(blocked))));
         lines.push(printable(&format!("Clears when: {}", blocked.clears_when)));
     }
-    if plan.waves.iter().all(|wave| wave.machines.iter().all(|machine| machine.items.is_empty())) {
+    let all_done = plan.waves.iter().all(|wave| wave.machines.iter().all(|machine| machine.items.is_empty()));
+    if all_done && plan.blocked.is_none() {
         lines.push(printable(&format!("Cluster {} has nothing left to do.", plan.cluster)));
     }
     for wave in &plan.waves {
@@ -24,8 +29,16 @@ pub fn plan_lines(plan: &Plan) -> Vec<String> {
         }
         lines.push(title(wave));
         let mut table = Table::new(&["MACHINE", "STATE", "ITEMS", "WHY NOT NOW"]);
-        for machine in &wave.machines {
-            table.push(row(machine));
+        for alike in wave.machines.chunk_by(is_alike) {
+            match alike {
+                [first, .., last] if alike.len() >= FOLDED_MIN => {
+                    let names = format!("{} … {} ({})", first.name, last.name, alike.len());
+                    table.push(row(names, first, plan.blocked.as_ref()));
+                }
+                few => few.iter().for_each(|machine| {
+                    table.push(row(machine.name.clone(), machine, plan.blocked.as_ref()));
+                }),
+            }
         }
         lines.extend(table.lines().into_iter().map(|line| format!("  {line}")));
     }
@@ -44,10 +57,18 @@ fn title(wave: &Wave) -> String {
     format!("Wave {}: {} of {}, {machines}, {at_once}", wave.number, wave.phase, wave.machine_type)
 }
 
-fn row(machine: &PlannedMachine) -> Vec<String> {
+/// Does the same stand to be said of both?
+fn is_alike(one: &PlannedMachine, other: &PlannedMachine) -> bool {
+    one.state == other.state && one.items == other.items && one.blocked == other.blocked
+}
+
+fn row(names: String, machine: &PlannedMachine, of_cluster: Option<&Blocked>) -> Vec<String> {
     let items = if machine.items.is_empty() { "all done".to_owned() } else { machine.items.join(", ") };
-    let why = machine.blocked.as_ref().map(said).unwrap_or_default();
-    vec![machine.name.clone(), machine.state.clone(), items, why]
+    let why = match &machine.blocked {
+        Some(blocked) if of_cluster == Some(blocked) => format!("{}, as said above", blocked.reason),
+        other => other.as_ref().map(said).unwrap_or_default(),
+    };
+    vec![names, machine.state.clone(), items, why]
 }
 
 fn said(blocked: &Blocked) -> String {

@@ -1,0 +1,122 @@
+//! `musterctl plan` as an operator reads it, at the moments of a deployment of 3 control and 60 worker machines. The
+//! transcripts are `tests/golden/plan/*.txt`; `MUSTER_GOLDEN=update` writes them anew.
+
+use std::{fs, path::PathBuf};
+
+use muster_proto::model::MachineType::{Control, Worker};
+
+use crate::{
+    core::tests::{Fleet, cluster},
+    documents, view,
+};
+
+fn transcript(fleet: &Fleet) -> String {
+    let plan = documents::plan(fleet.core.facts(), &cluster(), fleet.core.limits(), fleet.now()).expect("a cluster");
+    let mut text = view::plan_lines(&plan).join("\n");
+    text.push('\n');
+    text
+}
+
+fn check(moment: &str, fleet: &Fleet) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("../tests/golden/plan/{moment}.txt"));
+    let text = transcript(fleet);
+    if std::env::var("MUSTER_GOLDEN").is_ok_and(|value| value == "update") {
+        fs::write(&path, &text).expect("the golden file can be written");
+    }
+    let golden = fs::read_to_string(&path).expect("a golden file");
+    assert!(text == golden, "{} differs; the plan says now:\n{text}", path.display());
+}
+
+/// Everybody is prepared, and control machines and workers are Ready as far as `ready` says.
+fn fleet_at_work() -> Fleet {
+    let mut fleet = Fleet::of(3, 60).reported().prepared();
+    fleet.finish_all(Control);
+    fleet
+}
+
+#[test]
+fn before_anyone_enrolled() {
+    check("nobody-enrolled", &Fleet::applied(crate::core::tests::spec(3, 60)));
+}
+
+#[test]
+fn before_anyone_reported() {
+    check("nobody-reported", &Fleet::of(3, 60));
+}
+
+#[test]
+fn half_reported() {
+    let mut fleet = Fleet::of(3, 60);
+    let switched_on =
+        |name: &String| name.as_str() < "control-3" || ("worker-01".."worker-31").contains(&name.as_str());
+    for name in fleet.agents.keys().filter(|name| switched_on(name)).cloned().collect::<Vec<_>>() {
+        fleet.connect(&name);
+    }
+    check("half-reported", &fleet);
+}
+
+#[test]
+fn all_reported() {
+    check("all-reported", &Fleet::of(3, 60).reported());
+}
+
+#[test]
+fn the_first_control_machine_deploys() {
+    let mut fleet = Fleet::of(3, 60).reported().prepared();
+    fleet.begin("control-1");
+    check("first-control", &fleet);
+}
+
+#[test]
+fn the_second_control_machine_deploys() {
+    let mut fleet = Fleet::of(3, 60).reported().prepared();
+    fleet.finish("control-1");
+    fleet.begin("control-2");
+    check("second-control", &fleet);
+}
+
+#[test]
+fn workers_in_flight() {
+    let mut fleet = fleet_at_work();
+    fleet.finish("worker-01");
+    check("workers-in-flight", &fleet);
+}
+
+#[test]
+fn one_failed() {
+    let mut fleet = fleet_at_work();
+    fleet.fail("worker-03");
+    check("one-failed", &fleet);
+}
+
+#[test]
+fn the_budget_is_used_up() {
+    let mut fleet = fleet_at_work();
+    fleet.fail("worker-03");
+    fleet.fail("worker-04");
+    check("budget-used-up", &fleet);
+}
+
+#[test]
+fn one_is_lost() {
+    let mut fleet = fleet_at_work();
+    fleet.begin("worker-05");
+    fleet.disconnect("worker-05");
+    fleet.pass(45_000, &["worker-05"]);
+    check("one-lost", &fleet);
+}
+
+#[test]
+fn after_a_restart() {
+    let mut fleet = fleet_at_work();
+    fleet.restart();
+    fleet.connect("control-1");
+    check("gathering", &fleet);
+}
+
+#[test]
+fn all_ready() {
+    let mut fleet = fleet_at_work();
+    fleet.finish_all(Worker);
+    check("all-ready", &fleet);
+}
