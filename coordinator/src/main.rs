@@ -251,7 +251,7 @@ async fn backup(args: BackupArgs) -> anyhow::Result<()> {
         EmbeddedStore::open(&state_dir.store())?.backup(&args.file)?;
     }
     say(&format!(
-        "The record is copied to {}\nTo restore: stop the coordinator, copy it to {}, then `muster-coordinator recover`",
+        "The record is copied to {}\nTo restore: stop the coordinator, copy it to {}, run `muster-coordinator recover`",
         args.file.display(),
         state_dir.store().display()
     ));

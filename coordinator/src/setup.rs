@@ -133,8 +133,8 @@ pub struct Init<'a> {
 }
 
 impl Init<'_> {
-    /// Makes key file, CA, the first operator's credentials, and last of all the record: without it nothing else counts,
-    /// and `init` can be run again.
+    /// Makes key file, CA, the first operator's credentials, and last of all the record: without it nothing else
+    /// counts, and `init` can be run again.
     ///
     /// # Errors
     /// [`SetupError`].

@@ -128,7 +128,7 @@ impl Judge {
         Ok(Standing::Known(Arc::new(certificate)))
     }
 
-    /// What a certificate says that ran out a while ago, if it was good then. The caller has to prove that it is its own.
+    /// What a certificate says that ran out a while ago, if it was good then. The caller has to prove that it is his.
     ///
     /// # Errors
     /// [`Refusal`].

@@ -5,8 +5,9 @@ use tonic::Status;
 use crate::{core::Refusal, engine::EngineError, pki::PkiError};
 
 /// What everybody is told whose token is not good, whatever is wrong with it.
-pub(super) const TOKEN_REFUSED: &str = "the join token was refused: it is unknown, expired, used up, revoked, or for another machine; ask an operator for \
-     a new one (`musterctl token create`)";
+pub(super) const TOKEN_REFUSED: &str = "\
+    the join token was refused: it is unknown, expired, used up, revoked, or for another machine; ask an \
+    operator for a new one (`musterctl token create`)";
 
 impl From<EngineError> for Status {
     fn from(error: EngineError) -> Self {

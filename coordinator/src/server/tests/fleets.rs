@@ -55,7 +55,8 @@ async fn who_is_limited_to_a_cluster_sees_and_touches_only_that() {
     let item = || wire::ItemRequest { machine: theirs.name.to_string(), item: String::new() };
     let cluster = || "other".to_owned();
     let files = vec![wire::ManifestFile { name: "m".to_owned(), text: MANIFEST.to_owned() }];
-    let moved = "{apiVersion: muster/v1alpha1, kind: Machine, metadata: {name: theirs}, spec: {clusterName: edge, type: control}}";
+    let moved = "{apiVersion: muster/v1alpha1, kind: Machine, metadata: {name: theirs}, \
+                 spec: {clusterName: edge, type: control}}";
     let moving = vec![wire::ManifestFile { name: "m".to_owned(), text: moved.to_owned() }];
     let annotate =
         wire::AnnotateRequest { kind: "machine".to_owned(), name: "theirs".to_owned(), ..Default::default() };
