@@ -31,6 +31,7 @@ const WIRE: &[&str] = &[
     "agent/tests",
     "coordinator/src/bin/musterctl",
     "coordinator/src/server",
+    "coordinator/tests",
     "proto/src/convert",
     "proto/src/lib",
     "tests",
