@@ -40,6 +40,8 @@ pub struct Plan {
     pub chaos_ms: u64,
     /// So many of a thousand events come with a fault.
     pub fault_permille: u64,
+    /// So many of a thousand faults copy the store, or put the copy back.
+    pub old_store_permille: u64,
     /// So many of a thousand effects are cut off by a crash.
     pub crash_permille: u64,
     /// How programs fare.
@@ -55,6 +57,7 @@ impl Plan {
             counts: Counts { control: narrow(rng.between(1, 3)), worker: narrow(rng.between(0, 5)) },
             chaos_ms: rng.between(5_000, 60_000),
             fault_permille: if calm { 0 } else { rng.between(2, 40) },
+            old_store_permille: if rng.permille(250) { rng.between(50, 500) } else { 10 },
             crash_permille: if calm { 0 } else { rng.between(0, 15) },
             fate: Fate {
                 shortest_ms: 5,

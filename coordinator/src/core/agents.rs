@@ -53,9 +53,6 @@ pub(super) fn hello(
         carry_over(draft, &row, &hello.statuses, now);
     }
     note_greeting(draft, &row, &hello, new_ledger);
-    if draft.meta.recovering && draft.live.awaited.is_empty() {
-        draft.meta_mut().recovering = false;
-    }
     crate::plan::items::refresh(draft);
     if hello.generation <= row.assigned.generation
         && let Some(assignment) = current_assignment(draft, &name, now)
@@ -124,10 +121,9 @@ fn adopt(draft: &mut Draft<'_>, id: MachineId, hello: &Hello, now: Now) {
     }
     let Some(row) = draft.machine_mut(&name) else { return };
     row.ledger = Some((hello.ledger_id, hello.acked_seq));
-    if hello.generation > row.assigned.generation {
-        row.assigned.generation = hello.generation;
-        row.assigned.digest = None;
-    }
+    // What it gets next is a new list, whatever it was sent before.
+    row.assigned.generation = row.assigned.generation.max(hello.generation);
+    row.assigned.digest = None;
     row.reach = row.reach.max(hello.reach);
     let kept = row.slot.take();
     if let Some(phase) = hello.reach.filter(|phase| hello.busy && *phase > Phase::Prepare) {

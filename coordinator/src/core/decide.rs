@@ -17,6 +17,10 @@ const ROUNDS_MAX: usize = 64;
 
 /// Records what follows from the facts, until nothing new follows.
 pub(super) fn decide(draft: &mut Draft<'_>, limits: &Limits, now: Now) {
+    // Every machine has spoken, or an operator said that it never will.
+    if draft.meta.recovering && draft.live.awaited.is_empty() {
+        draft.meta_mut().recovering = false;
+    }
     for _ in 0..ROUNDS_MAX {
         items::refresh(draft);
         let steps: Vec<Next> = survey::all(draft, limits, now).values().flat_map(next_steps).collect();

@@ -46,7 +46,10 @@ impl World {
 
     fn fault(&mut self) -> Result<(), Violation> {
         let index = self.any_machine();
-        match self.rng.between(0, 12) {
+        if self.rng.permille(self.plan.old_store_permille) {
+            return self.old_store();
+        }
+        match self.rng.between(0, 11) {
             0 => {
                 self.count("agent killed");
                 self.crash_agent(index);
@@ -92,12 +95,7 @@ impl World {
                 self.agent_input(index, AgentInput::DiskFull(true))?;
             }
             7 => self.agent_input(index, AgentInput::DiskFull(false))?,
-            8 if self.old_disk.is_none() => {
-                self.count("store copied");
-                self.old_disk = Some(self.disk.clone());
-            }
-            8 if self.rng.permille(400) => self.restore_old_store()?,
-            9..=11 => self.ghost(index)?,
+            8..=10 => self.ghost(index)?,
             _ => self.operate()?,
         }
         Ok(())
@@ -132,9 +130,13 @@ impl World {
         Ok(())
     }
 
-    /// An old copy of the store takes the place of the newest, while the whole fleet is up.
-    fn restore_old_store(&mut self) -> Result<(), Violation> {
-        let Some(old) = self.old_disk.take() else { return Ok(()) };
+    /// The store is copied; the next time the old copy takes its place, while the whole fleet is up.
+    fn old_store(&mut self) -> Result<(), Violation> {
+        let Some(old) = self.old_disk.take() else {
+            self.count("store copied");
+            self.old_disk = Some(self.disk.clone());
+            return Ok(());
+        };
         self.count("old store restored");
         self.crash_coordinator();
         self.disk = old;

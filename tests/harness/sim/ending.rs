@@ -88,8 +88,8 @@ impl World {
                 (State::Ready, None) => reasons.push("ended Ready"),
                 (_, Some(reason)) => reasons.push(ended_with(&reason)),
                 (state, None) => {
-                    let name = &position.row.name;
-                    let detail = format!("{name} is {} and nothing moves it, for no reason", state.as_str());
+                    let (name, state) = (&position.row.name, state.as_str());
+                    let detail = format!("{name} is {state} and nothing moves it, for no reason: {:?}", position.row);
                     return Err(self.watcher.violation("10", detail));
                 }
             }
