@@ -139,12 +139,18 @@ impl Fleet {
                 let took = age(rollout.metadata.creation_timestamp, end);
                 Verdict::Ready { machines: rollout.status.machines, took }
             }
-            _ if self.machines.values().all(is_settled) => match self.decisions() {
+            _ if self.cluster_stands() || self.machines.values().all(is_settled) => match self.decisions() {
                 lines if lines.is_empty() => Verdict::Going,
                 lines => Verdict::NeedsPerson(lines),
             },
             _ => Verdict::Going,
         }
+    }
+
+    /// Nothing of it moves until a person acts, whatever its machines were last known to be at.
+    fn cluster_stands(&self) -> bool {
+        let blocked = self.cluster.as_ref().and_then(|cluster| cluster.status.blocked.as_ref());
+        blocked.is_some_and(|wait| WANT_A_PERSON.contains(&wait.blocked.reason.as_str()))
     }
 
     /// What a person has to decide, machine by machine.
