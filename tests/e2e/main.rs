@@ -2,5 +2,12 @@
 //! Docker. `make build` first; `make test` does.
 #![cfg(test)]
 
+mod access;
 mod demo;
+mod enrolment;
+mod failing;
 mod happy;
+mod idle;
+mod kills;
+mod old_copy;
+mod partition;

@@ -1,0 +1,107 @@
+//! Credentials that are not right, and none: who may do what, and the exit status a script sees.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::Write as _,
+    os::unix::fs::OpenOptionsExt as _,
+};
+
+use anyhow::{Context as _, Result};
+use muster_tests::fleet::{
+    Fleet, PATIENCE,
+    manifest::{bash, cluster},
+    programs, wait_for,
+};
+
+/// The lines of a multi-line or plain TOML value of `operator.toml`, as they stand there.
+fn section(text: &str, key: &str) -> Result<String> {
+    let start = text.find(&format!("{key} = ")).with_context(|| key.to_owned())?;
+    let rest = &text[start..];
+    let end = match rest.find("\"\"\"") {
+        Some(open) if open < rest.find('\n').unwrap_or(rest.len()) => {
+            open + 3 + rest[open + 3..].find("\"\"\"").context("an end")? + 3
+        }
+        _ => rest.find('\n').unwrap_or(rest.len()),
+    };
+    Ok(rest[..end].to_owned())
+}
+
+fn write_secret(fleet: &Fleet, name: &str, text: &str) -> Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(fleet.path(name))?;
+    Ok(file.write_all(text.as_bytes())?)
+}
+
+#[test]
+fn operators_with_the_wrong_credentials() -> Result<()> {
+    let (fleet, other) = (Fleet::start("ours", &[])?, Fleet::start("theirs", &[])?);
+    let items = [bash("work", "deploy", &fleet.effects_log(), ":", &[])];
+    fleet.apply(&cluster(1, 0, &items, &[], &[]))?;
+    let ours = fs::read_to_string(fleet.path("operator.toml"))?;
+    let theirs = fs::read_to_string(other.path("operator.toml"))?;
+
+    // They trust us, and come with a certificate of their own CA.
+    let mixed = ["certificate", "key"]
+        .iter()
+        .try_fold(ours.clone(), |text, key| anyhow::Ok(text.replace(&section(&ours, key)?, &section(&theirs, key)?)))?;
+    write_secret(&fleet, "mixed.toml", &mixed)?;
+    fleet.ctl_as("mixed.toml", &["get", "machines"])?.exits(3)?.says(&["muster-coordinator credentials"])?;
+    // They do not trust us.
+    write_secret(&fleet, "theirs.toml", &theirs.replace(&other.address(), &fleet.address()))?;
+    fleet.ctl_as("theirs.toml", &["get", "machines"])?.exits(3)?.says(&["CA"])?;
+
+    let place = ["credentials", "--state-dir", "coordinator", "--key-file", "coordinator.key"];
+    let viewer = ["--role", "viewer", "--name", "vera", "--out", "viewer.toml"];
+    fleet.coordinator_command(&[&place[..], &viewer].concat())?.ok()?;
+    fleet.ctl_as("viewer.toml", &["get", "clusters"])?.exits(0)?.says(&["e2e"])?;
+    for words in [
+        &["apply", "-f", "manifest.yaml"][..],
+        &["deploy", "e2e"],
+        &["retry", "control-1"],
+        &["revoke", "control-1"],
+        &["token", "create", "--cluster", "e2e", "--type", "worker"],
+    ] {
+        let ran = fleet.ctl_as("viewer.toml", words)?.exits(3)?;
+        assert!(ran.out.is_empty(), "{ran:?}");
+    }
+
+    let nowhere = ours.replace(&fleet.address(), "127.0.0.1:1");
+    write_secret(&fleet, "nowhere.toml", &nowhere)?;
+    fleet
+        .ctl_as("nowhere.toml", &["get", "machines"])?
+        .exits(5)?
+        .says(&["127.0.0.1:1", "Is the coordinator running"])?;
+    let none = programs::run(fleet.musterctl().args(["get", "machines"]))?;
+    none.exits(2)?.says(&["config.toml", "muster-coordinator init", "--config"])?;
+    fleet.ctl(&["get", "machine", "control-7"])?.exits(2)?.says(&["control-7"])?;
+    other.done()?;
+    fleet.done()
+}
+
+/// An agent of another realm that has been taught our CA: its own certificate gives it away.
+#[test]
+fn an_agent_of_another_ca() -> Result<()> {
+    let (mut fleet, mut other) = (Fleet::start("realm", &[])?, Fleet::start("other-realm", &[])?);
+    for fleet in [&mut fleet, &mut other] {
+        let items = [bash("work", "deploy", &fleet.effects_log(), ":", &[])];
+        fleet.apply(&cluster(1, 0, &items, &[], &[]))?;
+        let token = fleet.token("control", &[])?;
+        fleet.enroll("control-1", &token, &[])?.ok()?;
+    }
+    let identity = |fleet: &Fleet| -> Result<serde_json::Value> {
+        Ok(serde_json::from_slice(&fs::read(fleet.agent_dir("control-1").join("identity.json"))?)?)
+    };
+    let (ours, mut theirs) = (identity(&fleet)?, identity(&other)?);
+    for field in ["caPem", "coordinator"] {
+        theirs[field] = ours[field].clone();
+    }
+    fs::write(fleet.agent_dir("control-1").join("identity.json"), serde_json::to_vec(&theirs)?)?;
+    fleet.start_agent("control-1")?;
+    let why = wait_for("a refusal", PATIENCE, || {
+        let status: serde_json::Value = serde_json::from_str(&fleet.agent_status("control-1")?.ok()?)?;
+        Ok(status["link"]["error"].as_str().map(str::to_owned))
+    })?;
+    let machine = fleet.machines()?.remove("control-1").context("control-1")?;
+    assert!(!machine.status.connected && machine.status.host_info.is_none(), "{why}: {machine:?}");
+    other.done()?;
+    fleet.done()
+}

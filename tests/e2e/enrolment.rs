@@ -1,0 +1,132 @@
+//! Tokens and names: what an operator reads when a machine may not join.
+
+use std::{fs, time::Duration};
+
+use anyhow::{Context as _, Result};
+use muster_tests::fleet::{
+    CLUSTER, Fleet, PATIENCE,
+    manifest::{bash, cluster},
+    programs::Ran,
+    wait_for,
+};
+
+fn new_fleet(name: &str) -> Result<Fleet> {
+    let fleet = Fleet::start(name, &[])?;
+    let items = [bash("work", "deploy", &fleet.effects_log(), ":", &[])];
+    fleet.apply(&cluster(1, 1, &items, &items, &[]))?;
+    Ok(fleet)
+}
+
+/// The command failed, said all these words, and not the secret.
+fn refused(ran: Ran, token_file: &str, words: &[&str]) -> Result<()> {
+    let token = fs::read_to_string(token_file)?;
+    let ran = ran.says(words)?;
+    assert!(ran.code.is_some_and(|code| code != 0), "{ran:?}");
+    for secret in token.trim().split('.').skip(1).take(1).filter(|secret| !secret.is_empty()) {
+        assert!(!ran.err.contains(secret) && !ran.out.contains(secret), "a secret in a message: {ran:?}");
+    }
+    assert!(!ran.err.contains("panicked"), "{ran:?}");
+    Ok(())
+}
+
+#[test]
+fn tokens_that_are_good_no_more() -> Result<()> {
+    let mut fleet = new_fleet("tokens")?;
+    let once = fleet.token("worker", &["--uses", "1"])?;
+    fleet.enroll("worker-1", &once, &[])?.ok()?;
+    refused(fleet.enroll("worker-2", &once, &[])?, &once, &["used up", "musterctl token create"])?;
+
+    let short = fleet.token("worker", &["--ttl", "1s"])?;
+    wait_for("the token's end", PATIENCE, || {
+        let tokens = fleet.ctl(&["get", "tokens", "-o", "json"])?.ok()?;
+        Ok(tokens.contains("\"Expired\"").then_some(()))
+    })?;
+    refused(fleet.enroll("worker-3", &short, &[])?, &short, &["expired", "musterctl token create"])?;
+
+    let bound = fleet.token("worker", &["--machine", "worker-9"])?;
+    refused(fleet.enroll("worker-4", &bound, &[])?, &bound, &["for another machine"])?;
+
+    let revoked = fleet.token("worker", &[])?;
+    let id = fs::read_to_string(&revoked)?.split('.').next().context("an id")?.to_owned();
+    fleet.ctl(&["token", "revoke", &id])?.ok()?;
+    refused(fleet.enroll("worker-5", &revoked, &[])?, &revoked, &["revoked"])?;
+    fleet.done()
+}
+
+#[test]
+fn tokens_that_never_were() -> Result<()> {
+    let mut fleet = new_fleet("no-tokens")?;
+    let good = fleet.token("worker", &[])?;
+    let text = fs::read_to_string(&good)?;
+    let [id, secret, digest] = text.trim().split('.').collect::<Vec<_>>()[..] else { anyhow::bail!("three parts") };
+    let other = "0".repeat(64);
+    for (what, text, expected) in [
+        ("garbage", "hunter2 is no token".to_owned(), "musterctl token create"),
+        ("empty", String::new(), "it is empty"),
+        ("cut", format!("{id}.{secret}"), "three parts"),
+        ("pin", format!("{id}.{secret}.{other}"), "is not the coordinator"),
+        ("secret", format!("{id}.{}.{digest}", "A".repeat(secret.len())), "musterctl token create"),
+        ("id", format!("zzzzzzzz.{secret}.{digest}"), "musterctl token create"),
+    ] {
+        let file = fleet.path(&format!("tokens/{what}"));
+        fs::write(&file, text)?;
+        refused(fleet.enroll("worker-1", &file, &[])?, &file, &[expected]).context(what)?;
+    }
+    assert!(fleet.enroll("worker-1", "no-such-file", &[])?.code != Some(0));
+    fleet.enroll("worker-1", &good, &[])?.ok()?;
+    fleet.done()
+}
+
+/// A reinstalled machine comes back under its name.
+#[test]
+fn a_name_that_is_taken_and_replaced() -> Result<()> {
+    let mut fleet = new_fleet("replaced")?;
+    fleet.add_machines(1, 1)?;
+    fleet.wait_ready(2)?;
+    let before = fleet.machines()?;
+    fleet.kill_agent("worker-1")?;
+    let token = fleet.token("worker", &[])?;
+    let again = fleet.enroll("worker-1", &token, &[])?;
+    refused(again, &token, &["enrolled already", "--force"])?;
+    fs::rename(fleet.agent_dir("worker-1"), fleet.path("machines/old-worker-1"))?;
+    refused(fleet.enroll("worker-1", &token, &[])?, &token, &["worker-1", "musterctl replace worker-1"])?;
+    fleet.ctl(&["replace", "worker-1"])?.exits(0)?;
+    fleet.enroll("worker-1", &token, &[])?.ok()?;
+    fleet.start_agent("worker-1")?;
+    fleet.wait_ready(2)?;
+    let after = fleet.machines()?;
+    assert_ne!(before["worker-1"].status.machine_id, after["worker-1"].status.machine_id);
+    let starts = fleet.effects()?.iter().filter(|e| e.machine == "worker-1" && e.is_start).count();
+    assert_eq!(starts, 2, "a reinstalled machine does everything again");
+    fleet.done()
+}
+
+/// Cut off within 10 s; cannot come back, not even to renew.
+#[test]
+fn a_revoked_machine_is_cut_off() -> Result<()> {
+    let mut fleet = new_fleet("revoked")?;
+    fleet.add_machines(1, 1)?;
+    fleet.wait_ready(2)?;
+    let link = |fleet: &Fleet| -> Result<serde_json::Value> {
+        let status: serde_json::Value = serde_json::from_str(&fleet.agent_status("worker-1")?.ok()?)?;
+        Ok(status["link"].clone())
+    };
+    assert_eq!(link(&fleet)?["connected"], true);
+    let began = std::time::Instant::now();
+    fleet.ctl(&["revoke", "worker-1"])?.exits(0)?;
+    let cut = |fleet: &Fleet| Ok(link(fleet)?["connected"].as_bool().filter(|connected| !connected));
+    wait_for("the agent's link down", PATIENCE, || cut(&fleet))?;
+    let took = began.elapsed();
+    muster_tests::fleet::programs::complain(&format!("revoked: cut off after {} ms", took.as_millis()));
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    let machine = fleet.wait_machine("worker-1", "disconnected", |machine| !machine.status.connected)?;
+    assert_eq!(machine.status.blocked.context("blocked")?.blocked.reason, "Revoked");
+
+    fleet.kill_agent("worker-1")?;
+    fs::remove_file(fleet.agent_dir("worker-1").join("link.json")).ok();
+    fleet.start_agent("worker-1")?;
+    let why = wait_for("refused again", PATIENCE, || Ok(link(&fleet)?["error"].as_str().map(str::to_owned)))?;
+    assert!(!fleet.machines()?["worker-1"].status.connected, "{why}");
+    fleet.ctl(&["get", "machines", "--cluster", CLUSTER])?.exits(0)?.says(&["Revoked"])?;
+    fleet.done()
+}

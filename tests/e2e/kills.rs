@@ -1,0 +1,239 @@
+//! Fifty kills of each side in the middle of deployments. The moment is not left to chance: the side that must not go
+//! on is stopped (SIGSTOP), what the files then say is the point, and only then it is killed.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, anyhow};
+use muster_agent::core::Slot;
+use muster_proto::model::{ItemState, ItemStatus, Seq};
+use muster_tests::fleet::{
+    Fleet,
+    effects::{Promise, examine},
+    manifest::{bash, cluster},
+    programs::complain,
+    wait_for,
+};
+use nix::sys::signal::Signal;
+
+/// Kills of each side at each of the five points.
+const KILLS_AT_POINT: u32 = 10;
+/// Of one fleet: each makes its agents wait longer before they dial again.
+const COORDINATOR_KILLS_PER_FLEET: u32 = 5;
+/// Deployments that run beside each other.
+const FLEETS: usize = 3;
+const ITEMS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+const ITEM_SECONDS: &str = "0.15";
+/// Longest look for one point.
+const CATCH_MAX: Duration = Duration::from_secs(5);
+
+/// How far the item is, by what is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Point {
+    /// The ledger says that it is started; no exec-item has claimed it.
+    Start,
+    /// Claimed; it runs.
+    Spawn,
+    /// Its outcome is in the attempt's directory, not yet in the ledger.
+    Finish,
+    /// The outcome is in the ledger; the coordinator has not recorded it.
+    Report,
+    /// The coordinator has recorded it; the ledger does not know that.
+    Ack,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Side {
+    Agent,
+    Coordinator,
+}
+
+const POINTS: [Point; 5] = [Point::Start, Point::Spawn, Point::Finish, Point::Report, Point::Ack];
+
+/// Kills so far.
+#[derive(Default)]
+struct Table(Mutex<BTreeMap<(Side, Point), u32>>);
+
+impl Table {
+    /// The kill that has been made least often, if one is still wanted.
+    fn wanted(&self, coordinator_too: bool) -> Option<(Side, Point)> {
+        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let sides: &[Side] = if coordinator_too { &[Side::Coordinator, Side::Agent] } else { &[Side::Agent] };
+        let all = sides.iter().flat_map(|side| POINTS.map(|point| (*side, point)));
+        let count = |kill: &(Side, Point)| counts.get(kill).copied().unwrap_or(0);
+        all.filter(|kill| count(kill) < KILLS_AT_POINT).min_by_key(count)
+    }
+
+    fn add(&self, kill: (Side, Point)) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(kill).or_default() += 1;
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:12}", "killed at")?;
+        POINTS.iter().try_for_each(|point| write!(f, "{:>8}", format!("{point:?}")))?;
+        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for side in [Side::Agent, Side::Coordinator] {
+            write!(f, "\n{:12}", format!("{side:?}"))?;
+            for point in POINTS {
+                write!(f, "{:>8}", counts.get(&(side, point)).copied().unwrap_or(0))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn fifty_kills_of_each_side() -> Result<()> {
+    let table = Table::default();
+    thread::scope(|scope| {
+        let fleets: Vec<_> = (0..FLEETS).map(|_| scope.spawn(|| deployments(&table))).collect();
+        fleets.into_iter().try_for_each(|fleet| fleet.join().map_err(|_| anyhow!("a deployment panicked"))?)
+    })?;
+    complain(&format!("{table}"));
+    assert_eq!(table.wanted(true), None, "\n{table}");
+    Ok(())
+}
+
+/// One after another, while kills are wanted.
+fn deployments(table: &Table) -> Result<()> {
+    while table.wanted(true).is_some() {
+        let mut fleet = Fleet::start("kills", &["--lost-after", "2s", "--heartbeat", "500ms"])?;
+        let effects = fleet.effects_log();
+        let items = ITEMS.map(|name| bash(name, "deploy", &effects, &format!("sleep {ITEM_SECONDS}"), &[]));
+        fleet.apply(&cluster(1, 2, &items, &items, &[]))?;
+        let machines = fleet.add_machines(1, 2)?;
+        kills(&mut fleet, &machines, table)?;
+        fleet.wait_ready(machines.len())?;
+        let promise = Promise {
+            machines: &machines,
+            control_items: &ITEMS,
+            worker_items: &ITEMS,
+            reconfigure_items: &[],
+            workers_max: 2,
+        };
+        assert_eq!(examine(&fleet.effects()?, &promise).violations, Vec::<String>::new(), "{}", fleet.dir().display());
+        for (name, machine) in fleet.machines()? {
+            let retried = machine.status.state_item_statuses.values().filter(|item| item.attempt > 1).count();
+            assert_eq!(retried, 0, "{name}");
+        }
+        fleet.done()?;
+    }
+    Ok(())
+}
+
+/// Kills until the deployment is over, or no kill is wanted.
+fn kills(fleet: &mut Fleet, machines: &[String], table: &Table) -> Result<()> {
+    let all = machines.len() * ITEMS.len() * 2;
+    let mut of_coordinator = 0;
+    let mut misses = 0;
+    while misses < 3 && fleet.effects()?.len() < all {
+        let Some((side, point)) = table.wanted(of_coordinator < COORDINATOR_KILLS_PER_FLEET) else { break };
+        let Some(machine) = catch(fleet, machines, point)? else {
+            misses += 1;
+            continue;
+        };
+        match side {
+            Side::Agent => {
+                fleet.kill_agent(&machine)?;
+                fleet.signal_coordinator(Signal::SIGCONT)?;
+                fleet.start_agent(&machine)?;
+            }
+            Side::Coordinator => {
+                fleet.kill_coordinator()?;
+                fleet.signal_agent(&machine, Signal::SIGCONT)?;
+                fleet.start_coordinator()?;
+                of_coordinator += 1;
+            }
+        }
+        table.add((side, point));
+    }
+    Ok(())
+}
+
+/// Waits until some machine's item is at this point, and stops its agent there. None: it was not seen in time; then
+/// nothing is stopped.
+fn catch(fleet: &Fleet, machines: &[String], point: Point) -> Result<Option<String>> {
+    if point == Point::Report {
+        return catch_report(fleet, machines);
+    }
+    let deadline = Instant::now() + CATCH_MAX;
+    while Instant::now() < deadline {
+        for machine in machines {
+            if !near(fleet, machine, point)? {
+                continue;
+            }
+            fleet.signal_agent(machine, Signal::SIGSTOP)?;
+            if point == Point::Finish {
+                // It cannot record the outcome now, whenever that comes.
+                let came = || Ok((at(fleet, machine)? != Some(Point::Spawn)).then_some(()));
+                wait_for("an outcome", CATCH_MAX, came)?;
+            }
+            if point == Point::Ack && unacked(fleet, machine)?.is_some() || at(fleet, machine)? == Some(point) {
+                return Ok(Some(machine.clone()));
+            }
+            fleet.signal_agent(machine, Signal::SIGCONT)?;
+        }
+        thread::park_timeout(Duration::from_micros(200)); // the pause between two looks
+    }
+    Ok(None)
+}
+
+/// Is it worth while to stop this agent and look closely?
+fn near(fleet: &Fleet, machine: &str, point: Point) -> Result<bool> {
+    if point == Point::Ack {
+        let Some((_, event)) = unacked(fleet, machine)? else { return Ok(false) };
+        let machines = fleet.machines()?;
+        let known = machines.get(machine).and_then(|m| m.status.state_item_statuses.get(event.name.as_str()));
+        return Ok(known.is_some_and(|known| known.state == "Succeeded"));
+    }
+    let now = at(fleet, machine)?;
+    Ok(now == Some(point) || point == Point::Finish && now == Some(Point::Spawn))
+}
+
+/// How far the item is that runs here; none runs if none.
+fn at(fleet: &Fleet, machine: &str) -> Result<Option<Point>> {
+    let Some(ledger) = fleet.ledger(machine)? else { return Ok(None) };
+    let Some(slot) = ledger.slots.values().find(|slot| slot.is_running()) else { return Ok(None) };
+    let dir = fleet.agent_dir(machine).join("attempts").join(Slot::key_of(&slot.status).to_string());
+    Ok(Some(match (dir.join("claim").exists(), dir.join("exit").exists()) {
+        (false, _) => Point::Start,
+        (true, false) => Point::Spawn,
+        (true, true) => Point::Finish,
+    }))
+}
+
+/// The newest outcome that is in the ledger and not acknowledged there.
+fn unacked(fleet: &Fleet, machine: &str) -> Result<Option<(Seq, ItemStatus)>> {
+    let Some(ledger) = fleet.ledger(machine)? else { return Ok(None) };
+    let newest = ledger.outbox.iter().rev().find(|(_, event)| event.state == ItemState::Succeeded);
+    Ok(newest.map(|(seq, event)| (*seq, ItemStatus::clone(event))))
+}
+
+/// Stops the coordinator, and waits for an outcome that it cannot have taken: it is stopped still.
+fn catch_report(fleet: &Fleet, machines: &[String]) -> Result<Option<String>> {
+    fleet.signal_coordinator(Signal::SIGSTOP)?;
+    let mut known: BTreeMap<&str, Seq> = BTreeMap::new();
+    for machine in machines {
+        known.insert(machine, fleet.ledger(machine)?.map_or(Seq(0), |ledger| ledger.last_seq));
+    }
+    let deadline = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < deadline {
+        for machine in machines {
+            let before = known.get(machine.as_str()).context("a machine")?;
+            if unacked(fleet, machine)?.is_some_and(|(seq, _)| seq > *before) {
+                fleet.signal_agent(machine, Signal::SIGSTOP)?;
+                return Ok(Some(machine.clone()));
+            }
+        }
+        thread::park_timeout(Duration::from_micros(500)); // the pause between two looks
+    }
+    fleet.signal_coordinator(Signal::SIGCONT)?;
+    Ok(None)
+}

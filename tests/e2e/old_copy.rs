@@ -1,0 +1,74 @@
+//! An old copy of the coordinator's store is put back in the middle of a deployment.
+
+use std::fs;
+
+use anyhow::Result;
+use muster_tests::fleet::{
+    Fleet, PATIENCE,
+    effects::{Promise, examine},
+    manifest::{bash, cluster},
+    wait_for,
+};
+
+#[test]
+fn a_copy_of_the_stopped_store() -> Result<()> {
+    restored(|fleet| {
+        fleet.stop_coordinator()?;
+        fs::copy(fleet.store(), fleet.path("old"))?;
+        fleet.start_coordinator()
+    })
+}
+
+#[test]
+fn a_backup_of_the_running_store() -> Result<()> {
+    restored(|fleet| {
+        fleet.coordinator_command(&["backup", "--state-dir", "coordinator", "old"])?.ok()?;
+        Ok(())
+    })
+}
+
+/// `copy` makes the file `old`. Control machine, then two workers, one at a time: the copy is of the time when the
+/// control machine was at work, and is put back when the first worker has done all it was told to do.
+fn restored(copy: impl FnOnce(&mut Fleet) -> Result<()>) -> Result<()> {
+    let mut fleet = Fleet::start("old-copy", &["--lost-after", "2s", "--heartbeat", "500ms"])?;
+    let effects = fleet.effects_log();
+    let items = ["one", "two"].map(|name| bash(name, "deploy", &effects, "sleep 1", &[]));
+    fleet.apply(&cluster(1, 2, &items, &items, &["maxWorkerDeployCount: 1"]))?;
+    let machines = fleet.add_machines(1, 2)?;
+    let lines = |fleet: &Fleet, count: usize| Ok((fleet.effects()?.len() >= count).then_some(()));
+    wait_for("the control machine's first item", PATIENCE, || lines(&fleet, 1))?;
+    copy(&mut fleet)?;
+    wait_for("the first worker's first item", PATIENCE, || lines(&fleet, 5))?;
+    fleet.stop_coordinator()?;
+    wait_for("the first worker's last item", PATIENCE, || lines(&fleet, 8))?;
+    fs::copy(fleet.path("old"), fleet.store())?;
+
+    fleet.start_coordinator()?;
+    let blocked = |machine: &muster_proto::resource::Machine| {
+        machine.status.blocked.as_ref().is_some_and(|since| since.blocked.reason == "StoreOlderThanFleet")
+    };
+    for machine in &machines {
+        fleet.wait_machine(machine, "StoreOlderThanFleet", blocked)?;
+    }
+    fleet.ctl(&["plan", "e2e"])?.exits(0)?.says(&["StoreOlderThanFleet", "muster-coordinator recover"])?;
+    fleet.ctl(&["watch", "e2e"])?.exits(4)?.says(&["StoreOlderThanFleet"])?;
+    // Longer than any machine may count as Lost, all are connected and nothing may begin.
+    let since = std::time::Instant::now();
+    wait_for("three seconds", PATIENCE, || Ok((since.elapsed().as_secs() >= 3).then_some(())))?;
+    fleet.wait_machine("worker-2", "still blocked", blocked)?;
+    assert_eq!(fleet.effects()?.len(), 8, "nothing runs");
+
+    fleet.stop_coordinator()?;
+    fleet.coordinator_command(&["recover", "--state-dir", "coordinator"])?.ok()?;
+    fleet.start_coordinator()?;
+    fleet.wait_ready(machines.len())?;
+    let promise = Promise {
+        machines: &machines,
+        control_items: &["one", "two"],
+        worker_items: &["one", "two"],
+        reconfigure_items: &[],
+        workers_max: 1,
+    };
+    assert_eq!(examine(&fleet.effects()?, &promise).violations, Vec::<String>::new());
+    fleet.done()
+}
