@@ -2,6 +2,7 @@
 //! their own, over mTLS, without root. The end-to-end tests drive it. It never looks into a running process: what it
 //! knows comes from musterctl, from files, and from what the items themselves wrote.
 
+mod agents;
 pub mod effects;
 pub mod manifest;
 pub mod processes;
@@ -12,17 +13,12 @@ use std::{
     collections::BTreeMap,
     ffi::OsString,
     fs::{self, OpenOptions},
-    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, anyhow, bail};
-use muster_agent::{
-    core::LedgerState,
-    ledger::{self, FileDisk},
-};
+use anyhow::{Context as _, Result, bail};
 use muster_proto::resource::Machine;
 use nix::sys::signal::{Signal, kill};
 
@@ -146,6 +142,13 @@ impl Fleet {
     /// A line that is none of theirs.
     pub fn effects(&self) -> Result<Vec<Effect>> {
         effects::read(Path::new(&self.effects_log()))
+    }
+
+    fn background(&self, command: &mut Command, log: &str) -> Result<Child> {
+        let log = OpenOptions::new().append(true).create(true).open(self.dir.join("logs").join(log))?;
+        let name: OsString = command.get_program().to_owned();
+        let command = command.current_dir(&self.dir).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        command.spawn().with_context(|| format!("cannot start {}", name.display()))
     }
 
     fn place(&self) -> [&'static str; 4] {
@@ -298,150 +301,6 @@ impl Fleet {
             Ok(ready.then_some(()))
         });
         seen.with_context(|| last.join("\n"))
-    }
-}
-
-/// The agents.
-impl Fleet {
-    /// Makes a join token of this type, with further options; the name of its file.
-    ///
-    /// # Errors
-    /// musterctl failed.
-    pub fn token(&self, machine_type: &str, more: &[&str]) -> Result<String> {
-        let made = self.ctl(&[&["token", "create", "--cluster", CLUSTER, "--type", machine_type], more].concat())?;
-        let token = made.ok()?;
-        let count = fs::read_dir(self.dir.join("tokens"))?.count();
-        let name = self.path(&format!("tokens/{machine_type}-{count}"));
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&name)?;
-        std::io::Write::write_all(&mut file, token.as_bytes())?;
-        Ok(name)
-    }
-
-    /// Enrols a machine with a token's file; its connections pass a proxy of its own.
-    ///
-    /// # Errors
-    /// The command did not start, or did not end.
-    pub fn enroll(&mut self, name: &str, token_file: &str, more: &[&str]) -> Result<Ran> {
-        if !self.agents.contains_key(name) {
-            let proxy = Proxy::open()?;
-            if let Some(port) = self.door.leads_to() {
-                proxy.lead_to(port);
-            }
-            self.agents.insert(name.to_owned(), Agent { child: None, proxy });
-        }
-        let address = self.proxy(name)?.address();
-        let mut command = Command::new(&self.programs.agent);
-        command.args(["enroll", "--coordinator", &address, "--token-file", token_file, "--name", name]);
-        programs::run(command.arg("--state-dir").arg(self.agent_dir(name)).args(more))
-    }
-
-    /// Enrols and starts `control-1`… and `worker-1`….
-    ///
-    /// # Errors
-    /// One of them cannot.
-    pub fn add_machines(&mut self, control: usize, workers: usize) -> Result<Vec<String>> {
-        let mut names = Vec::new();
-        for (machine_type, count) in [("control", control), ("worker", workers)] {
-            if count == 0 {
-                continue;
-            }
-            let token = self.token(machine_type, &["--uses", &count.to_string()])?;
-            for n in 1..=count {
-                let name = format!("{machine_type}-{n}");
-                self.enroll(&name, &token, &[])?.ok()?;
-                self.start_agent(&name)?;
-                names.push(name);
-            }
-        }
-        Ok(names)
-    }
-
-    /// Its state directory.
-    #[must_use]
-    pub fn agent_dir(&self, name: &str) -> PathBuf {
-        self.dir.join("machines").join(name)
-    }
-
-    /// What its ledger comes to; none before it first ran.
-    ///
-    /// # Errors
-    /// It is damaged.
-    pub fn ledger(&self, name: &str) -> Result<Option<LedgerState>> {
-        Ok(ledger::read(&mut FileDisk::new(&self.agent_dir(name)))?)
-    }
-
-    /// What stands between it and the coordinator.
-    ///
-    /// # Errors
-    /// There is no such machine.
-    pub fn proxy(&self, name: &str) -> Result<&Proxy> {
-        Ok(&self.agents.get(name).with_context(|| format!("no machine {name}"))?.proxy)
-    }
-
-    /// `muster-agent status -o json`.
-    ///
-    /// # Errors
-    /// The command did not start, or did not end.
-    pub fn agent_status(&self, name: &str) -> Result<Ran> {
-        let mut command = Command::new(&self.programs.agent);
-        programs::run(command.args(["status", "-o", "json", "--state-dir"]).arg(self.agent_dir(name)))
-    }
-
-    /// Starts it; it was enrolled.
-    ///
-    /// # Errors
-    /// It did not start.
-    pub fn start_agent(&mut self, name: &str) -> Result<()> {
-        let mut command = Command::new(&self.programs.agent);
-        let child = self.background(command.arg("run").arg("--state-dir").arg(self.agent_dir(name)), name)?;
-        self.agents.get_mut(name).ok_or_else(|| anyhow!("no machine {name}"))?.child = Some(child);
-        Ok(())
-    }
-
-    /// SIGKILL, and it is gone; what it hosts goes on.
-    ///
-    /// # Errors
-    /// There is no such machine.
-    pub fn kill_agent(&mut self, name: &str) -> Result<()> {
-        end(self.agents.get_mut(name).ok_or_else(|| anyhow!("no machine {name}"))?.child.take(), Signal::SIGKILL)
-    }
-
-    /// SIGSTOP or SIGCONT.
-    ///
-    /// # Errors
-    /// It does not run.
-    pub fn signal_agent(&self, name: &str, signal: Signal) -> Result<()> {
-        Ok(kill(nix::unistd::Pid::from_raw(self.agent_pid(name)?), signal)?)
-    }
-
-    /// Its process id.
-    ///
-    /// # Errors
-    /// It does not run.
-    pub fn agent_pid(&self, name: &str) -> Result<i32> {
-        let child = self.agents.get(name).and_then(|agent| agent.child.as_ref());
-        Ok(pid_of(child.with_context(|| format!("{name} does not run"))?)?.as_raw())
-    }
-
-    /// The end of what a process logged.
-    #[must_use]
-    pub fn log(&self, process: &str) -> String {
-        fs::read_to_string(self.dir.join("logs").join(process)).unwrap_or_default()
-    }
-
-    /// Starts a musterctl that stays.
-    ///
-    /// # Errors
-    /// It did not start.
-    pub fn start_ctl(&self, words: &[&str], log: &str) -> Result<Child> {
-        self.background(self.musterctl().args(words), log)
-    }
-
-    fn background(&self, command: &mut Command, log: &str) -> Result<Child> {
-        let log = OpenOptions::new().append(true).create(true).open(self.dir.join("logs").join(log))?;
-        let name: OsString = command.get_program().to_owned();
-        let command = command.current_dir(&self.dir).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        command.spawn().with_context(|| format!("cannot start {}", name.display()))
     }
 }
 
