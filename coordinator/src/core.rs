@@ -47,7 +47,7 @@ pub enum Act {
 }
 
 impl Step {
-    /// The answers, and what is to be done, in the order in which it must be: the engine and the simulator both go by it.
+    /// The answers, and what is to be done, in the order in which it must be. Engine and simulator go by it.
     #[must_use]
     pub fn into_acts(self) -> (Vec<Result<Reply, Refusal>>, Vec<Act>) {
         let commit = (!self.changes.is_empty()).then_some(Act::Commit(self.changes));

@@ -25,9 +25,7 @@ use muster_proto::model::{ClusterName, Generation, ItemName, ItemState, MachineN
 const RATIO_MIN: f64 = 0.9;
 
 fn main() {
-    let number = |name: &str, default: u32| {
-        std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is no number")))
-    };
+    let number = |name: &str, default: u32| std::env::var(name).map_or(default, |text| text.parse().unwrap_or(default));
     let (mib, rounds) = (number("MIB", 1024), number("ROUNDS", 3));
     let dir = tempfile::tempdir_in(target_dir()).expect("a directory");
     let source = dir.path().join("source");

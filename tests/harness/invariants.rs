@@ -95,8 +95,8 @@ impl Watcher {
         self.recovering = facts.is_some_and(|facts| facts.meta.recovering);
     }
 
-    /// Rule 6: one generation of one machine has one content. A coordinator whose store is older than the fleet, and who
-    /// has seen that, sends nothing.
+    /// Rule 6: one generation of one machine has one content. A coordinator that has seen that its store is older than
+    /// the fleet sends nothing.
     pub fn assigned(&mut self, id: MachineId, assignment: &Assignment, facts: Option<&Facts>) -> Checked {
         if facts.is_some_and(|facts| facts.live.older_than_fleet.is_some()) {
             return Err(self.violation("old-store", format!("{id} was assigned something by an old store")));

@@ -105,8 +105,8 @@ fn evidence_of_newer(draft: &Draft<'_>, id: MachineId, hello: &Hello) -> Option<
         .then(|| format!("{} had event {} acknowledged, the store has {seq}", row.name, hello.acked_seq))
 }
 
-/// After `recover`: what the agent knows better is taken over. Who holds a slot is asked of the machines themselves: one
-/// that is at work on deploy or reconfigure items must have one, any other has none.
+/// After `recover`: what the agent knows better is taken over. Who holds a slot is asked of the machines themselves:
+/// one that is at work on deploy or reconfigure items must have one, any other has none.
 fn adopt(draft: &mut Draft<'_>, id: MachineId, hello: &Hello, now: Now) {
     let Some(name) = draft.names.get(&id).cloned() else { return };
     for status in &hello.statuses {

@@ -128,7 +128,7 @@ fn machine_types(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<BTreeMap<Ma
             }
             Err(_) => {
                 let problem = format!("unknown machine type '{}'", shown(key));
-                faults.add_near(key_at, &value.path, problem, one_of(known), key, known.iter().copied());
+                faults.add_near(key_at, &value.path, problem, one_of(known), (key, known.iter().copied()));
             }
         }
     }

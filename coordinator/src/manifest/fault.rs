@@ -103,7 +103,7 @@ impl<'a> Faults<'a> {
 
     /// One more fault.
     pub(super) fn add(&mut self, at: Position, path: &str, problem: impl Into<String>, expected: impl Into<String>) {
-        self.add_near(at, path, problem, expected, "", []);
+        self.add_near(at, path, problem, expected, ("", []));
     }
 
     /// One more fault, with the candidate that was perhaps meant by `word`.
@@ -113,8 +113,7 @@ impl<'a> Faults<'a> {
         path: &str,
         problem: impl Into<String>,
         expected: impl Into<String>,
-        word: &str,
-        candidates: impl IntoIterator<Item = &'c str>,
+        (word, candidates): (&str, impl IntoIterator<Item = &'c str>),
     ) {
         if self.found.len() == FAULTS_MAX {
             self.left_out += 1;

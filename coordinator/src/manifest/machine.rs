@@ -70,7 +70,7 @@ impl<'c> Clusters<'c> {
         if known.is_none() && self.complete {
             let names = self.declared.keys().chain(self.known.keys()).map(ClusterName::as_str);
             let problem = format!("unknown cluster '{name}'");
-            faults.add_near(spot.at(), &spot.path, problem, "a cluster's name", name.as_str(), names);
+            faults.add_near(spot.at(), &spot.path, problem, "a cluster's name", (name.as_str(), names));
         }
         known
     }
@@ -89,7 +89,7 @@ fn overwrites(
         if let (Some(items), None) = (items, template) {
             let names: Vec<&str> = items.iter().map(|item| item.name.as_str()).collect();
             let problem = format!("machines of this type have no item '{}'", shown(key));
-            faults.add_near(key_at, &value.path, problem, one_of(&names), key, names);
+            faults.add_near(key_at, &value.path, problem, one_of(&names), (key, names));
         }
         let params = params::read(&value, template.map(|item| item.runner), faults);
         if let (Some(template), Some(params)) = (template, &params) {

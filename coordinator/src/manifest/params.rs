@@ -175,7 +175,7 @@ fn name(key: &str, at: Position, path: &str, runner: Option<RunnerKind>, faults:
     if !schema.free {
         let known: Vec<&str> = schema.params.iter().map(|param| param.name).collect();
         let expected = if known.is_empty() { "no params".to_owned() } else { one_of(&known) };
-        faults.add_near(at, path, format!("unknown param for runner {runner}"), expected, key, known);
+        faults.add_near(at, path, format!("unknown param for runner {runner}"), expected, (key, known));
     }
 }
 
@@ -201,7 +201,7 @@ fn variables(value: &Spot<'_>, text: &str, faults: &mut Faults<'_>) -> bool {
             let known = || variables::EARLY.iter().chain(variables::LATE).copied();
             let expected = one_of(&known().collect::<Vec<_>>());
             let problem = format!("unknown variable '${{{}}}'", shown(&name));
-            faults.add_near(value.at(), &value.path, problem, expected, &name, known());
+            faults.add_near(value.at(), &value.path, problem, expected, (&name, known()));
             false
         }
         Err(other) => {

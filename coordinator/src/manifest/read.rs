@@ -215,7 +215,7 @@ impl<'n> Spot<'n> {
             Value::Scalar { text, .. } => text,
             Value::List(_) | Value::Map(_) | Value::Refused => "",
         };
-        faults.add_near(self.node.at, &self.path, problem, one_of(known), word, known.iter().copied());
+        faults.add_near(self.node.at, &self.path, problem, one_of(known), (word, known.iter().copied()));
     }
 
     /// A name: a DNS-1123 label.
@@ -272,7 +272,7 @@ impl<'n> Spot<'n> {
                 faults.add(*at, &path, LATER, "it left out");
             } else if !fields.known.contains(&key.as_ref()) {
                 let candidates = fields.known.iter().chain(fields.later).copied();
-                faults.add_near(*at, &path, "unknown field", one_of(fields.known), key, candidates);
+                faults.add_near(*at, &path, "unknown field", one_of(fields.known), (key, candidates));
             }
         }
         Some(Map { at: self.node.at, path: self.path.clone(), entries })

@@ -113,7 +113,7 @@ pub fn within_budget(survey: &Survey<'_>) -> Result<(), Blocked> {
     Err(blocked(
         "FailureBudget",
         format!(
-            "{} control and {} worker machines failed or are lost ({names}); maxFailures stops new starts at {} control \
+            "{} control and {} worker machines failed or are lost ({names}); new starts stop at {} control \
              or {} worker",
             failures.control, failures.worker, most.control, most.worker
         ),

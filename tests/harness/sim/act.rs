@@ -104,7 +104,7 @@ impl World {
         let epoch = self.facts().map(|facts| facts.meta.epoch);
         match (answer, epoch) {
             (Ok(_), Some(epoch)) => {
-                // The stream that came last wins, and the server ends the other: a late Hello may be that of a dead one.
+                // The stream that came last wins and ends the other, though a late Hello may be that of a dead one.
                 if let Some(replaced) = self.sessions.insert(id, session).filter(|other| *other != session) {
                     self.carry_end(id, replaced);
                 }

@@ -101,8 +101,8 @@ impl World {
         Ok(())
     }
 
-    /// Something that should be gone speaks: a coordinator that was succeeded and does not know it, or a message that was
-    /// overtaken. The agent must refuse it.
+    /// Something that should be gone speaks: a coordinator that was succeeded and does not know it, or a message that
+    /// was overtaken. The agent must refuse it.
     fn ghost(&mut self, index: usize) -> Result<(), Violation> {
         let Some(machine) = self.machines.get(index).filter(|m| m.session.is_some() && m.agent.is_some()) else {
             return Ok(());

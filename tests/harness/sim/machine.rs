@@ -291,7 +291,7 @@ fn exit(rng: &mut Rng, fate: &Fate, now: Now) -> Exit {
 fn stored(record: &Record) -> Record {
     serde_json::to_vec(record)
         .and_then(|json| serde_json::from_slice(&json))
-        .unwrap_or_else(|_| Record::Acked(muster_proto::model::Seq(0)))
+        .unwrap_or(Record::Acked(muster_proto::model::Seq(0)))
 }
 
 /// An identity from the dice.
