@@ -19,7 +19,7 @@ use crate::{
 
 /// Inputs taken into one step, and so into one commit.
 const INPUTS_PER_STEP_MAX: usize = 1024;
-/// Inputs waiting; who brings more waits himself.
+/// Inputs waiting; a sender beyond that waits.
 const INBOX_MAX: usize = 8192;
 /// The loop decides at least this often, whatever happens.
 const TICK_MAX: Duration = Duration::from_secs(10);

@@ -79,7 +79,7 @@ struct InitArgs {
     /// Name of the first operator
     #[arg(long, default_value = "admin", value_name = "NAME")]
     operator: String,
-    /// File for his credentials [default: ~/.config/muster/config.toml, where musterctl looks]
+    /// File for the first operator's credentials [default: ~/.config/muster/config.toml, where musterctl looks]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Nothing depends on this coordinator: the key file may lie in the state directory

@@ -126,7 +126,7 @@ pub struct Init<'a> {
     pub address: &'a str,
     /// The first operator.
     pub operator: &'a Peer,
-    /// Where his credentials go.
+    /// Where the first operator's credentials go.
     pub out: &'a Path,
     /// The key may lie beside the record.
     pub demo: bool,
