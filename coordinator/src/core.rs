@@ -177,5 +177,6 @@ pub fn recover(rows: Vec<Row>) -> Result<Vec<Change>, RowError> {
     let meta = draft.meta_mut();
     meta.epoch = meta.epoch.max(meta.fleet_epoch);
     meta.recovering = true;
+    meta.recovered = true;
     Ok(draft.into_changes())
 }

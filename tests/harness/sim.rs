@@ -342,7 +342,10 @@ impl World {
                 self.past.push((id, assignment.clone()));
                 self.carry_assignment(id, assignment);
             }
-            Effect::Ack { id, session, seq } => self.carry_ack(id, session, seq),
+            Effect::Ack { id, session, seq } => {
+                self.watcher.acked(id, seq, &self.disk, &self.machines)?;
+                self.carry_ack(id, session, seq);
+            }
             Effect::Close { id, .. } => {
                 if let Some(session) = self.sessions.remove(&id) {
                     self.carry_end(id, session);

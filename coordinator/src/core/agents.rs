@@ -90,7 +90,9 @@ fn note_greeting(draft: &mut Draft<'_>, row: &MachineRow, hello: &Hello, new_led
 /// Does this Hello show that agents know more than this store?
 fn evidence_of_newer(draft: &Draft<'_>, id: MachineId, hello: &Hello) -> Option<String> {
     let Some(row) = draft.by_id(id) else {
-        return Some(format!("a machine that calls itself {} has a certificate of ours and is not in it", hello.name));
+        let stranger =
+            || format!("a machine that calls itself {} has a certificate of ours and is not in it", hello.name);
+        return (!draft.meta.recovered).then(stranger);
     };
     if hello.epoch > draft.meta.epoch {
         let ours = draft.meta.epoch;

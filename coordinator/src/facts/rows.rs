@@ -17,6 +17,9 @@ pub struct Meta {
     pub fleet_epoch: Epoch,
     /// `muster-coordinator recover` was run: the agents' ledgers fill in what this store lacks.
     pub recovering: bool,
+    /// `recover` was run once: an identity that this store does not know is explained by that, and proves nothing more.
+    #[serde(default)]
+    pub recovered: bool,
     /// Number of the newest audit line.
     pub audit_seq: u64,
 }

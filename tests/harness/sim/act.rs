@@ -127,7 +127,6 @@ impl World {
                 self.agent_input(index, AgentInput::Received(*assignment))?;
             }
             Said::Ack(seq) if at_machine(self) => {
-                self.watcher.acked(id, seq, &self.disk, &self.machines)?;
                 self.agent_input(index, AgentInput::Acked(seq))?;
             }
             Said::End if at_machine(self) => self.drop_session(index),

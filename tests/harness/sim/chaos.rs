@@ -153,7 +153,7 @@ impl World {
 
     /// An operator does something, wise or not.
     pub(crate) fn operate(&mut self) -> Result<(), Violation> {
-        let pause = self.rng.between(1_000, 20_000);
+        let pause = self.rng.between(300, 8_000);
         if self.chaos {
             self.later(pause, Event::Operate);
         }
@@ -164,7 +164,7 @@ impl World {
             4 => ("skip", Request::Skip { machine, item: None }),
             5 => ("accept", Request::Accept { machine, item: None }),
             6 => ("deploy", Request::Deploy { cluster: manifest::cluster_name() }),
-            7 => return self.edit_manifest(),
+            7 | 9 => return self.edit_manifest(),
             8 => return self.replace(index),
             _ => return Ok(()),
         };
