@@ -83,6 +83,7 @@ impl Running {
         let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
         let mut line = String::new();
         stdout.read_line(&mut line).expect("a line when it is ready");
+        assert!(!line.is_empty(), "it ended before it was ready");
         let port = fs::read_to_string(dir.join("port")).expect("a port").trim().parse().expect("a number");
         Self { child, _stdout: stdout, dir: dir.to_owned(), line, port }
     }
@@ -139,7 +140,8 @@ async fn init_run_and_stop() {
     assert_eq!(end.code(), Code::Unavailable, "{end:?}");
     let running = Running::start(dir.path(), &[]);
     assert_eq!(running.version("anna.toml").await.expect("answered").epoch, 2, "each start has its own");
-    running.signal(Signal::SIGKILL);
+    // Killed, and seen to be gone: until then it holds the store.
+    drop(running);
     let running = Running::start(dir.path(), &[]);
     assert_eq!(running.version("anna.toml").await.expect("answered").epoch, 3);
 }
