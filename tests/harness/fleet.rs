@@ -1,4 +1,4 @@
-//! A fleet of real processes on loopback: the release binaries of coordinator, agents and musterctl in a directory of
+//! A fleet of real processes on loopback: the binaries of coordinator, agents and musterctl in a directory of
 //! their own, over mTLS, without root. The end-to-end tests drive it. It never looks into a running process: what it
 //! knows comes from musterctl, from files, and from what the items themselves wrote.
 

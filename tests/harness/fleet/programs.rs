@@ -1,4 +1,4 @@
-//! The release binaries, and running them to their end. [`super::Fleet`] and the tests of the demo call it.
+//! The programs under test, and running them to their end. [`super::Fleet`] and the tests of the demo call it.
 
 use std::{
     env,
@@ -29,18 +29,17 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// The release build of this workspace.
+    /// Those of the very build that the calling test is of: a test runs from `<build>/deps`, they lie in `<build>`.
     ///
     /// # Errors
     /// They are not built: says how to.
     pub fn find() -> Result<Self> {
-        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
-        let target =
-            env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace.join("target"), |dir| workspace.join(dir));
+        let test = env::current_exe().context("which program is this")?;
+        let build = test.parent().and_then(Path::parent).context("a test lies in a build directory")?;
         let program = |name: &str| {
-            let path = target.join("release").join(name);
+            let path = build.join(name);
             if !path.is_file() {
-                bail!("there is no {}: run `make build` first", path.display());
+                bail!("there is no {}: build the whole workspace, as `make test` does", path.display());
             }
             Ok(path)
         };
