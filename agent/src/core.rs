@@ -7,6 +7,7 @@ mod decide;
 mod interface;
 mod outcome;
 mod record;
+mod summary;
 
 #[cfg(test)]
 mod properties;
@@ -201,6 +202,13 @@ impl Core {
         } else {
             None
         }
+    }
+
+    /// What the machine is at, in one line for people: its state as `musterctl get machines` names it, then why it
+    /// waits or what it is busy with.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        summary::of(&self.ledger, self.blocked())
     }
 
     fn is_running(&self, key: &AttemptKey) -> bool {

@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use muster_proto::model::{MachineName, Seq};
+use muster_proto::{
+    daemon::service_manager,
+    model::{MachineName, Seq},
+};
 use nix::sys::statvfs::statvfs;
 use tokio::{
     sync::mpsc,
@@ -18,6 +21,7 @@ use crate::{
     host::Clock,
     ledger::{FileDisk, Ledger, LedgerError},
     link::{ENGINE_QUEUE_MAX, FromLink, SessionHandle, chain, logs::LogStreams},
+    news::News,
     runner,
 };
 
@@ -71,6 +75,7 @@ pub struct Engine {
     dir: StateDir,
     session: Option<SessionHandle>,
     logs: LogStreams,
+    news: News,
     from_attempts: mpsc::Receiver<FromAttempt>,
     to_engine: mpsc::Sender<FromAttempt>,
 }
@@ -86,8 +91,8 @@ impl Engine {
     ) -> Self {
         let (to_engine, from_attempts) = mpsc::channel(ENGINE_QUEUE_MAX);
         let core = Core::new(Config { machine, supports: runner::supported }, state);
-        let (clock, session, logs) = (Clock::default(), None, LogStreams::default());
-        Self { core, ledger, attempts, clock, dir, session, logs, from_attempts, to_engine }
+        let (clock, session, logs, news) = (Clock::default(), None, LogStreams::default(), News::default());
+        Self { core, ledger, attempts, clock, dir, session, logs, news, from_attempts, to_engine }
     }
 
     /// Works until `stop` completes; attempts that run go on without it.
@@ -106,7 +111,10 @@ impl Engine {
         let mut disk = tokio::time::interval_at(Instant::now() + DISK_EVERY, DISK_EVERY);
         disk.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tokio::pin!(stop);
+        service_manager::ready();
         loop {
+            self.news.turn(&self.core.summary());
+            let patience = self.news.patience();
             let wake_at = self.core.wake_at().map(|mono_ms| self.clock.instant(mono_ms));
             tokio::select! {
                 biased;
@@ -116,8 +124,10 @@ impl Engine {
                 () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => self.step(Input::Tick)?,
                 _ = disk.tick() => self.look_at_disk()?,
                 () = sleep(FLUSH_AFTER), if self.ledger.has_lazy() => self.ledger.flush()?,
+                () = sleep(patience.unwrap_or_default()), if patience.is_some() => {}
             }
         }
+        service_manager::stopping();
         self.ledger.flush()?;
         Ok(())
     }
@@ -150,12 +160,14 @@ impl Engine {
             Some(FromLink::Up { epoch, session }) => {
                 self.logs.cancel_all();
                 self.session = Some(session);
+                self.news.link(true);
                 self.step(Input::LinkUp { epoch })
             }
             None => Err(EngineError::LinkGone),
             Some(FromLink::Down) => {
                 self.logs.cancel_all();
                 self.session = None;
+                self.news.link(false);
                 self.step(Input::LinkDown)
             }
             Some(FromLink::Assigned(assignment)) => self.step(Input::Received(assignment)),

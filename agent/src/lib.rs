@@ -10,7 +10,7 @@ pub mod host;
 pub mod identity;
 pub mod ledger;
 pub mod link;
-pub mod logging;
+mod news;
 pub mod output;
 pub mod runner;
 pub mod status;

@@ -13,10 +13,12 @@ use muster_agent::{
     identity::{self, Identity, IdentityError, JoinToken},
     ledger::{self, FileDisk, Ledger},
     link::{ENGINE_QUEUE_MAX, Link},
-    logging,
     status::AgentStatus,
 };
-use muster_proto::model::{LedgerId, MachineName};
+use muster_proto::{
+    daemon::logging,
+    model::{LedgerId, MachineName},
+};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::mpsc,
@@ -221,8 +223,8 @@ fn machine_name(given: Option<&str>) -> anyhow::Result<MachineName> {
 }
 
 fn run(dir: &StateDir) -> anyhow::Result<()> {
-    logging::init();
     let identity = Identity::load(&dir.identity())?;
+    logging::init(Some(&identity.name));
     let _lock = ledger::lock(dir.path())?;
     let fresh = LedgerState::new(LedgerId(Uuid::new_v4()), identity.machine_id);
     let (ledger, state) = Ledger::open(FileDisk::new(dir.path()), fresh)?;

@@ -202,10 +202,10 @@ impl ItemRow {
     }
 }
 
-fn timestamp(unix_ms: u64) -> Option<Timestamp> {
+pub(crate) fn timestamp(unix_ms: u64) -> Option<Timestamp> {
     Timestamp::from_millisecond(i64::try_from(unix_ms).ok()?).ok()
 }
 
-fn shown(at: Option<Timestamp>) -> String {
+pub(crate) fn shown(at: Option<Timestamp>) -> String {
     at.map_or_else(|| "-".to_owned(), |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }

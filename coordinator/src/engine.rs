@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use muster_proto::model::Now;
+use muster_proto::{daemon::service_manager::Watchdog, model::Now};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
@@ -145,7 +145,8 @@ pub fn start(
     let (inbox, inputs) = mpsc::channel(INBOX_MAX);
     let (publish, facts) = watch::channel(Arc::new(core.facts().clone()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(EngineError::Thread)?;
-    let mut engine = Engine { core, store, outbox, publish, clock, steps: 0 };
+    let watchdog = Watchdog::from_environment();
+    let mut engine = Engine { core, store, outbox, publish, clock, watchdog, steps: 0 };
     let thread = std::thread::Builder::new()
         .name("engine".to_owned())
         .spawn(move || runtime.block_on(engine.run(inputs)))
@@ -159,6 +160,7 @@ struct Engine<S, O> {
     outbox: O,
     publish: watch::Sender<Arc<Facts>>,
     clock: Clock,
+    watchdog: Watchdog,
     steps: u64,
 }
 
@@ -166,9 +168,10 @@ impl<S: Store, O: Outbox> Engine<S, O> {
     async fn run(&mut self, mut inputs: mpsc::Receiver<Envelope>) -> Result<(), EngineError> {
         let mut batch = Vec::new();
         loop {
+            self.watchdog.feed();
             let now = self.clock.now();
             let due = self.core.wake_at(now).map(|at| Duration::from_millis(at.saturating_sub(now.mono_ms)));
-            let wait = due.unwrap_or(TICK_MAX).min(TICK_MAX);
+            let wait = [due, self.watchdog.patience()].into_iter().flatten().fold(TICK_MAX, Duration::min);
             match tokio::time::timeout(wait, inputs.recv_many(&mut batch, INPUTS_PER_STEP_MAX)).await {
                 Ok(0) => return Ok(()),
                 Ok(_) => {}

@@ -7,7 +7,6 @@ pub mod core;
 pub mod documents;
 pub mod engine;
 pub mod facts;
-pub mod logging;
 pub mod manifest;
 pub mod pki;
 pub mod plan;

@@ -206,7 +206,7 @@ fn init(args: InitArgs) -> anyhow::Result<()> {
 }
 
 fn run_daemon(args: RunArgs) -> anyhow::Result<()> {
-    muster_coordinator::logging::init();
+    muster_proto::daemon::logging::init(None);
     let file = args.config.as_deref().map(Given::read).transpose()?.unwrap_or_default();
     let config: Config = args.given.or(file).check()?;
     let ready = |address: std::net::SocketAddr, epoch| {

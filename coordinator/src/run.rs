@@ -7,20 +7,28 @@ use muster_coordinator::{
     admin::Admin,
     config::Config,
     engine::{self, EngineError, EngineHandle},
+    facts::Facts,
     pki::{Ca, StateKey},
     plan::Limits,
     server::{self, Sessions, Settings},
     setup::address,
     store::{EmbeddedStore, Store},
 };
-use muster_proto::model::Epoch;
+use muster_proto::{
+    daemon::service_manager::{self, StatusLine},
+    model::Epoch,
+};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
+    sync::watch,
 };
 
 /// Time for the engine to end when nobody needs it any more.
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The status line need not be newer than this.
+const STATUS_EVERY: Duration = Duration::from_secs(1);
 
 /// Runs until SIGTERM or SIGINT (then it is a success), or until something fails that must not.
 pub(crate) async fn run(
@@ -57,6 +65,8 @@ pub(crate) async fn run(
     let epoch = engine.facts().meta.epoch;
     tracing::info!(address = %bound, %epoch, version = muster_proto::VERSION, "ready");
     ready(bound, epoch);
+    let status = tokio::spawn(tell_status(engine.watch(), bound));
+    service_manager::ready();
 
     let gone = engine_gone(&engine);
     let shutdown = async move {
@@ -67,10 +77,37 @@ pub(crate) async fn run(
         }
     };
     let settings = Settings { heartbeat: config.heartbeat, agent_lifetime: config.agent_lifetime };
+    let shutdown = async move {
+        shutdown.await;
+        status.abort();
+        service_manager::stopping();
+    };
     let served = server::serve(listener, engine, sessions, ca, settings, shutdown).await;
     admin.abort();
     end_of_engine(thread).await?;
     Ok(served?)
+}
+
+/// Keeps the line of `systemctl status` true.
+async fn tell_status(mut facts: watch::Receiver<Arc<Facts>>, address: SocketAddr) {
+    let mut line = StatusLine::default();
+    loop {
+        line.say(&status_line(&facts.borrow_and_update(), address));
+        tokio::time::sleep(STATUS_EVERY).await;
+        if facts.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+fn status_line(facts: &Facts, address: SocketAddr) -> String {
+    let connected = facts.live.machines.values().filter(|machine| machine.session.is_some()).count();
+    let open = facts.rollouts.values().filter(|rollout| rollout.finished_at_ms.is_none()).count();
+    format!(
+        "epoch {} on {address}: {connected} of {} machines connected, {open} rollout(s) under way",
+        facts.meta.epoch,
+        facts.machines.len()
+    )
 }
 
 /// Ends when the engine has ended by itself: its store failed.

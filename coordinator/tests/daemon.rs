@@ -4,6 +4,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
+    os::unix::net::UnixDatagram,
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Output, Stdio},
     time::{Duration, Instant},
@@ -71,10 +72,16 @@ impl Drop for Running {
 
 impl Running {
     fn start(dir: &Path, more: &[&str]) -> Self {
+        Self::start_with(dir, more, &[])
+    }
+
+    /// With these environment variables besides.
+    fn start_with(dir: &Path, more: &[&str], environment: &[(&str, &str)]) -> Self {
         let arguments =
             [&["run"], &PLACE[..], &KEY, &["--listen", "127.0.0.1:0", "--port-file", "port"], more].concat();
         let mut child = coordinator()
             .args(arguments)
+            .envs(environment.iter().copied())
             .current_dir(dir)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -111,6 +118,34 @@ impl Running {
         self.signal(Signal::SIGTERM);
         (self.child.wait().expect("ended").code(), began.elapsed())
     }
+}
+
+/// Longest wait for a message to the service manager.
+const NOTIFY_DEADLINE: Duration = Duration::from_secs(30);
+
+#[test]
+fn a_service_manager_hears_of_start_work_and_stop() {
+    let dir = tempfile::tempdir().expect("a directory");
+    init(dir.path());
+    let path = dir.path().join("notify");
+    let socket = UnixDatagram::bind(&path).expect("a socket");
+    socket.set_read_timeout(Some(NOTIFY_DEADLINE)).expect("a deadline");
+    let environment = [("NOTIFY_SOCKET", path.to_str().expect("text")), ("WATCHDOG_USEC", "600000")];
+    let running = Running::start_with(dir.path(), &[], &environment);
+    let (mut message, mut heard) = ([0; 4096], Vec::new());
+    let status = format!("STATUS=epoch 1 on 127.0.0.1:{}: 0 of 0 machines connected", running.port);
+    let mut hear_until = |enough: &dyn Fn(&[String]) -> bool| {
+        while !enough(&heard) {
+            let bytes = socket.recv(&mut message).unwrap_or_else(|error| panic!("{error} after {heard:?}"));
+            heard.push(String::from_utf8_lossy(&message[..bytes]).trim_end().to_owned());
+        }
+    };
+    let has = |heard: &[String], begins: &str| heard.iter().any(|line| line.starts_with(begins));
+    hear_until(&|heard| has(heard, "READY=1") && has(heard, &status));
+    hear_until(&|heard| heard.iter().filter(|line| *line == "WATCHDOG=1").count() >= 5);
+    let (code, _) = running.terminate();
+    hear_until(&|heard| has(heard, "STOPPING=1"));
+    assert_eq!(code, Some(0));
 }
 
 #[tokio::test]

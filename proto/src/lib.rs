@@ -2,6 +2,7 @@
 //! checked conversion between the two. Agent, coordinator and musterctl build on it; it depends on nothing of ours.
 
 pub mod convert;
+pub mod daemon;
 pub mod hash;
 pub mod model;
 pub mod plant;

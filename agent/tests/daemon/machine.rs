@@ -67,8 +67,14 @@ impl Machine {
 
     /// Starts the daemon.
     pub(crate) fn run(&self) -> Child {
+        self.run_with(&[])
+    }
+
+    /// Starts the daemon with these environment variables besides.
+    pub(crate) fn run_with(&self, environment: &[(&str, &str)]) -> Child {
         let log = std::fs::File::options().create(true).append(true).open(self.path("log")).expect("a log");
-        self.command(&["run"]).stdin(Stdio::null()).stderr(log).spawn().expect("spawned")
+        let mut command = self.command(&["run"]);
+        command.envs(environment.iter().copied()).stdin(Stdio::null()).stderr(log).spawn().expect("spawned")
     }
 
     pub(crate) async fn status(&self) -> serde_json::Value {

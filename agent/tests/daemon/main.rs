@@ -5,4 +5,5 @@ mod cli;
 mod coordinator;
 mod enrolment;
 mod machine;
+mod service_manager;
 mod session;

@@ -15,18 +15,22 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-/// Names the level, `debug`, or levels by module, `info,muster_agent::link=debug`.
+use crate::model::MachineName;
+
+/// Names the level, `debug`, or levels by module, `info,muster_agent::link=debug,muster_coordinator::server=trace`.
 pub const LEVEL_VARIABLE: &str = "MUSTER_LOG";
 /// Prefix of our fields in the journal: `journalctl MUSTER_MACHINE=worker-1`.
 const FIELD_PREFIX: &str = "muster_";
 
-/// Sets the log up for this process. Again: nothing happens.
-pub fn init() {
+/// Sets the log up for this process. Again: nothing happens. In the journal every record carries the name of the
+/// `machine`, if one is given: that of the agent is its own, a coordinator names those it speaks of.
+pub fn init(machine: Option<&MachineName>) {
     let filter = EnvFilter::builder()
         .with_default_directive(LevelFilter::INFO.into())
         .with_env_var(LEVEL_VARIABLE)
         .from_env_lossy();
-    let journal = if connected_to_journal() { JournalLog::new().ok().map(Journal) } else { None };
+    let journal =
+        if connected_to_journal() { JournalLog::new().ok().map(|log| Journal::new(log, machine)) } else { None };
     let registry = Registry::default().with(filter);
     let outcome = match journal {
         Some(journal) => registry.with(journal).try_init(),
@@ -41,7 +45,18 @@ pub fn init() {
 
 /// Sends events to the journal with their fields and those of the spans around them. `tracing`'s own bridge to `log`
 /// would flatten the fields into the text.
-struct Journal<L>(L);
+struct Journal<L> {
+    log: L,
+    /// In every record.
+    always: Fields,
+}
+
+impl<L> Journal<L> {
+    fn new(log: L, machine: Option<&MachineName>) -> Self {
+        let machine = machine.map(|name| (format!("{FIELD_PREFIX}machine"), name.to_string()));
+        Self { log, always: Fields { message: String::new(), pairs: machine.into_iter().collect() } }
+    }
+}
 
 /// Fields of a span or an event.
 #[derive(Clone, Default)]
@@ -93,7 +108,7 @@ impl<L: log::Log + 'static, S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        let mut fields = Fields::default();
+        let mut fields = self.always.clone();
         event.record(&mut fields);
         for span in context.event_scope(event).into_iter().flatten() {
             if let Some(of_span) = span.extensions().get::<Fields>() {
@@ -102,7 +117,7 @@ impl<L: log::Log + 'static, S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for
         }
         let metadata = event.metadata();
         let message = std::mem::take(&mut fields.message);
-        self.0.log(
+        self.log.log(
             &log::Record::builder()
                 .level(level(*metadata.level()))
                 .target(metadata.target())
@@ -161,14 +176,17 @@ mod tests {
     #[test]
     fn fields_stay_fields() {
         let kept = Kept::default();
-        tracing::subscriber::with_default(Registry::default().with(Journal(kept.clone())), || {
-            let span = tracing::info_span!("item", machine = %"worker-1", attempt = tracing::field::Empty);
+        let machine = MachineName::new("worker-1").expect("a label");
+        let journal = Journal::new(kept.clone(), Some(&machine));
+        tracing::subscriber::with_default(Registry::default().with(journal), || {
+            let span = tracing::info_span!("item", generation = 4, attempt = tracing::field::Empty);
             span.record("attempt", 2);
             span.in_scope(|| tracing::warn!(item = "images", bytes = 7, "no {}", "space"));
             tracing::info!("plain");
         });
         let lines = kept.0.lock().expect("a lock").clone();
-        let with_fields = "WARN no space muster_item=images muster_bytes=7 muster_machine=worker-1 muster_attempt=2";
-        assert_eq!(lines, [with_fields, "INFO plain"]);
+        let with_fields = "WARN no space muster_machine=worker-1 muster_item=images muster_bytes=7 muster_generation=4 \
+                           muster_attempt=2";
+        assert_eq!(lines, [with_fields, "INFO plain muster_machine=worker-1"]);
     }
 }
