@@ -1,31 +1,42 @@
 # Muster's commands. `make help` lists them; `make test` is what .ci/run calls.
 CARGO ?= cargo
 ARGS ?=
+
+# One release build serves demo, tests, packages and the image: programs linked statically, so that they run in an
+# empty image and on every distribution. Cargo must be told the target, though it is this machine's own: without one it
+# would link build scripts and procedural macros statically too, which cannot be. Always the whole workspace: a part of
+# it would switch on fewer features of shared libraries, and compile them once more.
+TARGET := $(shell rustc -vV | sed -n 's/^host: //p')
+STATIC := CARGO_BUILD_TARGET=$(TARGET) RUSTFLAGS="$(RUSTFLAGS) -C target-feature=+crt-static" $(CARGO)
+RELEASE := --release --locked --workspace
+PROGRAMS := muster-agent muster-coordinator musterctl
+
 # nextest where it is installed; its closing line counts tests just the same.
 RUN_TESTS := $(if $(shell $(CARGO) nextest --version 2>/dev/null),nextest run --no-fail-fast,test --no-fail-fast)
-RELEASE := --release --locked
 
 .PHONY: help build demo test full lint bench clean
 
 help: ## This list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
 build: ## muster-agent, muster-coordinator and musterctl, in target/release
-	$(CARGO) build --release --workspace --bins
+	$(STATIC) build $(RELEASE) --bins
+	@mkdir -p target/release
+	@ln -f $(PROGRAMS:%=target/$(TARGET)/release/%) target/release/
 
 demo: build ## A whole fleet on this computer: make demo ARGS="--workers 12 --crash"
 	target/release/musterctl demo $(ARGS)
 
 test: build ## Everything that is checked on every change (release build, 2,000 simulator seeds, planted bugs)
-	$(CARGO) $(RUN_TESTS) $(RELEASE) --workspace
-	$(CARGO) $(RUN_TESTS) $(RELEASE) -p muster-tests --features plants --test plants
+	$(STATIC) $(RUN_TESTS) $(RELEASE)
+	$(STATIC) $(RUN_TESTS) $(RELEASE) --features muster-tests/plants --test plants
 
 full: test ## And what takes longer: 20,000 seeds, more kills, throughput against curl
-	MUSTER_SIM_SEEDS=20000 $(CARGO) $(RUN_TESTS) $(RELEASE) -p muster-tests --test simulator
-	$(CARGO) bench -p muster-tests --bench download
+	MUSTER_SIM_SEEDS=20000 $(STATIC) $(RUN_TESTS) $(RELEASE) --test simulator
+	$(MAKE) bench
 
-bench: ## The downloader's throughput against curl | tee | sha256sum, in one run
-	$(CARGO) bench -p muster-tests --bench download
+bench: build ## The downloader's throughput against curl | tee | sha256sum, in one run
+	$(STATIC) bench --locked --workspace --bench download
 
 lint: ## Formatting, clippy without warnings, licences and bans
 	$(CARGO) fmt --all -- --check

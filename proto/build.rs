@@ -1,7 +1,29 @@
-//! Compiles `muster/v1/*.proto` with protox, so that no system protoc is needed.
+//! Compiles `muster/v1/*.proto` with protox, so that no system protoc is needed; and, for static programs,
+//! `src/process/nss.c`.
 #![allow(missing_docs, reason = "a build script has no readers of its documentation")]
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+use std::{env, error::Error};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    messages()?;
+    if is_static_glibc() {
+        // Nobody calls it: without whole-archive the linker would leave it out.
+        cc::Build::new().file(NSS).link_lib_modifier("+whole-archive").try_compile("muster_nss")?;
+    }
+    println!("cargo::rerun-if-changed={NSS}");
+    Ok(())
+}
+
+/// Keeps a static program away from the machine's NSS modules.
+const NSS: &str = "src/process/nss.c";
+
+fn is_static_glibc() -> bool {
+    let features = env::var("CARGO_CFG_TARGET_FEATURE").unwrap_or_default();
+    features.split(',').any(|feature| feature == "crt-static")
+        && env::var("CARGO_CFG_TARGET_ENV").as_deref() == Ok("gnu")
+}
+
+fn messages() -> Result<(), Box<dyn Error>> {
     let files = ["model", "enrollment", "agent_link", "fleet"].map(|name| format!("muster/v1/{name}.proto"));
     let descriptors = protox::compile(&files, ["."])?;
     tonic_prost_build::configure().btree_map(".").compile_fds(descriptors)?;

@@ -18,6 +18,7 @@ use muster_agent::{
 use muster_proto::{
     daemon::logging,
     model::{LedgerId, MachineName},
+    process::abort_on_panic,
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -111,6 +112,7 @@ enum LedgerCommand {
 }
 
 fn main() -> ExitCode {
+    abort_on_panic();
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
     if let Some(code) = exec_item::stage(&args) {
         return code;

@@ -137,6 +137,7 @@ struct RecoverArgs {
 }
 
 fn main() -> ExitCode {
+    muster_proto::process::abort_on_panic();
     let cli = Cli::parse();
     match dispatch(cli.command) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,6 +1,6 @@
 //! Throughput of the downloader against `curl | tee file | sha256sum`, on the same file over loopback, in one run:
 //!
-//!     cargo build --release -p muster-agent && cargo bench -p muster-tests --bench download
+//!     make bench
 //!
 //! The two take turns, so that both see the same machine. Both end with the file in the page cache or on disk as the
 //! program leaves it; the downloader makes it durable, the pipeline does not. Fails below [`RATIO_MIN`].
@@ -54,7 +54,7 @@ fn target_dir() -> PathBuf {
 
 fn agent() -> PathBuf {
     let agent = target_dir().join("muster-agent");
-    assert!(agent.exists(), "{} is missing: cargo build --release -p muster-agent", agent.display());
+    assert!(agent.exists(), "{} is missing: run `make bench`", agent.display());
     agent
 }
 

@@ -34,6 +34,7 @@ use self::{
 };
 
 fn main() -> ExitCode {
+    muster_proto::process::abort_on_panic();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
