@@ -1,15 +1,72 @@
-//! Where the agent keeps what it keeps. There is no configuration file: what a machine should be comes from the
-//! coordinator.
+//! What the machine's own administrator may set, and where the agent keeps what it keeps. It is little: what a machine
+//! should be comes from the coordinator.
 
 use std::{
-    io,
+    fs, io,
+    io::Read as _,
     path::{Path, PathBuf},
 };
 
+use serde::Deserialize;
+
 use crate::attempt::private_dir;
 
-/// Unless told otherwise.
+/// The configuration file, unless told otherwise; need not be there.
+pub const FILE_DEFAULT: &str = "/etc/muster/agent.toml";
+/// A longer configuration file is no configuration file.
+const FILE_BYTES_MAX: u64 = 64 * 1024;
+/// Where the agent keeps its identity and its record, unless told otherwise.
 pub const STATE_DIR_DEFAULT: &str = "/var/lib/muster/agent";
+
+/// A configuration file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// It cannot be read.
+    #[error("cannot read the configuration {}", path.display())]
+    Read {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It is not what it should be.
+    #[error("the configuration {} is not right", path.display())]
+    Parse {
+        /// Its path.
+        path: PathBuf,
+        /// Where and what.
+        #[source]
+        source: Box<toml::de::Error>,
+    },
+}
+
+/// Settings as the file has them; an option on the command line wins.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Settings {
+    /// Where the agent keeps its identity and its record.
+    pub state_dir: Option<PathBuf>,
+    /// `HOST:PORT` of the coordinator that `muster-agent enroll` turns to.
+    pub coordinator: Option<String>,
+}
+
+impl Settings {
+    /// What the file says: the one that was named, which must be there, or else [`FILE_DEFAULT`], if it is.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn read(named: Option<&Path>) -> Result<Self, ConfigError> {
+        let path = named.unwrap_or(Path::new(FILE_DEFAULT));
+        let mut text = String::new();
+        match fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text)) {
+            Ok(_) => toml::from_str(&text)
+                .map_err(|source| ConfigError::Parse { path: path.to_owned(), source: Box::new(source) }),
+            Err(error) if named.is_none() && error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(source) => Err(ConfigError::Read { path: path.to_owned(), source }),
+        }
+    }
+}
 
 /// The agent's state directory.
 #[derive(Clone, Debug)]
@@ -46,5 +103,36 @@ impl StateDir {
     #[must_use]
     pub fn link(&self) -> PathBuf {
         self.0.join("link.json")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_says_what_it_says_or_what_is_wrong_with_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("agent.toml");
+        let settings = |state_dir: Option<&str>, coordinator: Option<&str>| Settings {
+            state_dir: state_dir.map(PathBuf::from),
+            coordinator: coordinator.map(str::to_owned),
+        };
+        let check = |text: &str, expected: Result<Settings, &str>| {
+            fs::write(&path, text).expect("write");
+            match (Settings::read(Some(&path)), expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{text}"),
+                (Err(ConfigError::Parse { source, .. }), Err(expected)) => {
+                    assert!(source.to_string().contains(expected), "{text}: {source}");
+                }
+                (found, _) => panic!("{text}: {found:?}"),
+            }
+        };
+        check("", Ok(settings(None, None)));
+        check("state-dir = \"/srv/m\"", Ok(settings(Some("/srv/m"), None)));
+        check("# c\ncoordinator = \"c.example:7443\"\n", Ok(settings(None, Some("c.example:7443"))));
+        check("coordinater = \"c.example:7443\"", Err("unknown field `coordinater`"));
+        check("state-dir = 7", Err("invalid type"));
+        assert!(matches!(Settings::read(Some(&dir.path().join("none"))), Err(ConfigError::Read { .. })));
     }
 }

@@ -1,12 +1,17 @@
 //! `muster-agent`: the daemon on every machine. Reads the command line, says what went wrong, sets the exit code.
 
-use std::{ffi::OsString, path::PathBuf, process::ExitCode};
+use std::{
+    ffi::OsString,
+    io,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::Context;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use muster_agent::{
     attempt::Attempts,
-    config::{STATE_DIR_DEFAULT, StateDir},
+    config::{ConfigError, STATE_DIR_DEFAULT, Settings, StateDir},
     core::LedgerState,
     engine::Engine,
     exec_item, host,
@@ -29,11 +34,17 @@ use uuid::Uuid;
 const FAILED: u8 = 1;
 const BAD_INPUT: u8 = 2;
 const UNREACHABLE: u8 = 5;
+/// What `enroll` says that does not know where to turn.
+const NO_COORDINATOR: &str =
+    "name the coordinator: --coordinator HOST:PORT, or `coordinator` in /etc/muster/agent.toml";
 
 /// Muster's daemon on every machine: brings about the machine's StateItems and reports.
 #[derive(Parser)]
 #[command(name = "muster-agent", disable_version_flag = true)]
 struct Cli {
+    /// Settings in TOML; an option on the command line wins [default: /etc/muster/agent.toml, if it is there]
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
@@ -57,22 +68,40 @@ enum Command {
     },
     /// Print the version
     Version,
+    /// Print a completion script for a shell
+    Completion {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages; packaging does this
+    #[command(hide = true)]
+    Man {
+        /// Where to
+        dir: PathBuf,
+    },
 }
 
 #[derive(Args)]
 struct StateArgs {
-    /// Where the agent keeps its identity and its record
-    #[arg(long, default_value = STATE_DIR_DEFAULT, value_name = "DIR")]
-    state_dir: PathBuf,
+    /// Where the agent keeps its identity and its record [default: /var/lib/muster/agent]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+}
+
+impl StateArgs {
+    fn dir(&self, settings: &Settings) -> StateDir {
+        let given = self.state_dir.as_deref().or(settings.state_dir.as_deref());
+        StateDir::new(given.unwrap_or(Path::new(STATE_DIR_DEFAULT)))
+    }
 }
 
 #[derive(Args)]
 struct EnrollArgs {
     #[command(flatten)]
     state: StateArgs,
-    /// Where the coordinator listens for agents
+    /// Where the coordinator listens for agents [default: the configuration's]
     #[arg(long, value_name = "HOST:PORT")]
-    coordinator: String,
+    coordinator: Option<String>,
     /// File with the join token, "-" for standard input
     #[arg(long, value_name = "FILE")]
     token_file: PathBuf,
@@ -117,19 +146,21 @@ fn main() -> ExitCode {
     if let Some(code) = exec_item::stage(&args) {
         return code;
     }
-    let command = match Cli::try_parse() {
-        Ok(cli) => cli.command,
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
         Err(error) => {
             error.print().ok(); // there is nobody to complain to
             return ExitCode::from(if error.use_stderr() { BAD_INPUT } else { 0 });
         }
     };
-    match perform(command) {
+    match perform(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complain(&format!("muster-agent: {error:#}"));
             let identity = error.downcast_ref::<IdentityError>();
-            let bad_input = error.is::<BadInput>() || identity.is_some_and(IdentityError::is_bad_input);
+            let bad_input = error.is::<BadInput>()
+                || error.is::<ConfigError>()
+                || identity.is_some_and(IdentityError::is_bad_input);
             ExitCode::from(match identity {
                 _ if bad_input => BAD_INPUT,
                 Some(identity) if identity.is_unreachable() => UNREACHABLE,
@@ -154,25 +185,31 @@ fn say(text: &str) {
     println!("{}", text.trim_end());
 }
 
-fn perform(command: Command) -> anyhow::Result<()> {
-    match command {
-        Command::Enroll(args) => enroll(&args),
-        Command::Run(args) => run(&StateDir::new(&args.state_dir)),
+fn perform(cli: Cli) -> anyhow::Result<()> {
+    let settings = || Settings::read(cli.config.as_deref());
+    match cli.command {
+        Command::Enroll(args) => enroll(&args, settings()?),
+        Command::Run(args) => run(&args.dir(&settings()?)),
         Command::Status(args) => {
-            let status = AgentStatus::read(&StateDir::new(&args.state.state_dir))?;
+            let status = AgentStatus::read(&args.state.dir(&settings()?))?;
             say(&match args.output {
                 Output::Table => status.text(),
                 Output::Json => serde_json::to_string_pretty(&status)?,
             });
             Ok(())
         }
-        Command::Ledger(LedgerCommand::Reset { state, keep_identity: _ }) => reset(&StateDir::new(&state.state_dir)),
+        Command::Ledger(LedgerCommand::Reset { state, keep_identity: _ }) => reset(&state.dir(&settings()?)),
         // Its own process would have been taken by `stage`.
         Command::ExecItem { dir } => Err(BadInput(format!("{} is no attempt's directory", dir.display())).into()),
         Command::Version => {
             say(&format!("muster-agent {}", muster_proto::VERSION));
             Ok(())
         }
+        Command::Completion { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "muster-agent", &mut io::stdout());
+            Ok(())
+        }
+        Command::Man { dir } => Ok(clap_mangen::generate_to(Cli::command(), dir)?),
     }
 }
 
@@ -191,8 +228,10 @@ fn create(dir: &StateDir) -> anyhow::Result<()> {
     dir.create().with_context(|| format!("cannot create {shown}; run as root, or choose another --state-dir"))
 }
 
-fn enroll(args: &EnrollArgs) -> anyhow::Result<()> {
-    let dir = StateDir::new(&args.state.state_dir);
+fn enroll(args: &EnrollArgs, settings: Settings) -> anyhow::Result<()> {
+    let dir = args.state.dir(&settings);
+    let coordinator = args.coordinator.clone().or(settings.coordinator);
+    let coordinator = coordinator.ok_or_else(|| BadInput(NO_COORDINATOR.to_owned()))?;
     let name = machine_name(args.name.as_deref())?;
     let token = JoinToken::read(&args.token_file)?;
     create(&dir)?;
@@ -206,7 +245,7 @@ fn enroll(args: &EnrollArgs) -> anyhow::Result<()> {
         }
         _ => {}
     }
-    let identity = block_on(async { Ok(identity::enroll(&args.coordinator, &token, name).await?) })?;
+    let identity = block_on(async { Ok(identity::enroll(&coordinator, &token, name).await?) })?;
     identity.save(&dir.identity())?;
     say(&format!("enrolled as {} ({}) in cluster {}", identity.name, identity.machine_type, identity.cluster));
     Ok(())

@@ -236,6 +236,12 @@ impl StateDir {
         self.0.join("store")
     }
 
+    /// Where the coordinator listens; news, not a record.
+    #[must_use]
+    pub fn listening(&self) -> PathBuf {
+        self.0.join("listening.json")
+    }
+
     /// A copy of the record on its way out.
     #[must_use]
     pub fn outgoing(&self) -> PathBuf {

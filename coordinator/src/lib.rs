@@ -7,6 +7,7 @@ pub mod core;
 pub mod documents;
 pub mod engine;
 pub mod facts;
+pub mod health;
 pub mod manifest;
 pub mod pki;
 pub mod plan;

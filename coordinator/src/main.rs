@@ -4,16 +4,17 @@
 mod run;
 
 use std::{
-    env,
+    env, io,
     path::PathBuf,
     process::ExitCode,
     time::{Duration, SystemTime},
 };
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use muster_coordinator::{
     admin::{AdminClient, Wanted},
     config::{Config, ConfigError, Given, STATE_DIR_DEFAULT, StateDir},
+    health::probe,
     pki::{Ca, StateKey, TrustDomain},
     setup::{Credentials, Init, address, recover},
     store::{EmbeddedStore, Store},
@@ -46,8 +47,21 @@ enum Command {
     Backup(BackupArgs),
     /// After an old copy of the record was put in place: take over what the agents know better
     Recover(RecoverArgs),
+    /// Knock at a coordinator that runs here; exit status 0: it answers, 1: it does not
+    Health(Place),
     /// Print the version
     Version,
+    /// Print a completion script for a shell
+    Completion {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages; packaging does this
+    #[command(hide = true)]
+    Man {
+        /// Where to
+        dir: PathBuf,
+    },
 }
 
 #[derive(Args)]
@@ -161,10 +175,20 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Credentials(args) => block_on(credentials(args)),
         Command::Backup(args) => block_on(backup(args)),
         Command::Recover(args) => recover_record(&args),
+        Command::Health(place) => block_on(async {
+            let address = probe(&StateDir::new(place.state_dir)).await?;
+            say(&format!("muster-coordinator answers on {address}"));
+            Ok(())
+        }),
         Command::Version => {
             say(&format!("muster-coordinator {}", muster_proto::VERSION));
             Ok(())
         }
+        Command::Completion { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "muster-coordinator", &mut io::stdout());
+            Ok(())
+        }
+        Command::Man { dir } => Ok(clap_mangen::generate_to(Cli::command(), dir)?),
     }
 }
 

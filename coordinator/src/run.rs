@@ -8,6 +8,7 @@ use muster_coordinator::{
     config::Config,
     engine::{self, EngineError, EngineHandle},
     facts::Facts,
+    health::{self, Listening},
     pki::{Ca, StateKey},
     plan::Limits,
     server::{self, Sessions, Settings},
@@ -59,8 +60,12 @@ pub(crate) async fn run(
     let admin_socket = admin.listen()?;
     let admin = tokio::spawn(admin.run(admin_socket));
 
+    let listening = Listening { address: bound, ca_pin: ca.pin() };
+    listening
+        .write(&config.state_dir)
+        .with_context(|| format!("cannot write {}", config.state_dir.listening().display()))?;
     if let Some(file) = port_file {
-        write_port(file, bound.port()).with_context(|| format!("cannot write {}", file.display()))?;
+        health::replace(file, &bound.port().to_string()).with_context(|| format!("cannot write {}", file.display()))?;
     }
     let epoch = engine.facts().meta.epoch;
     tracing::info!(address = %bound, %epoch, version = muster_proto::VERSION, "ready");
@@ -131,12 +136,4 @@ async fn end_of_engine(thread: JoinHandle<Result<(), EngineError>>) -> anyhow::R
             Ok(())
         }
     }
-}
-
-/// Whole or not at all: who waits for the file reads a port.
-fn write_port(file: &Path, port: u16) -> std::io::Result<()> {
-    let mut part = file.as_os_str().to_owned();
-    part.push(".part");
-    std::fs::write(&part, format!("{port}\n"))?;
-    std::fs::rename(&part, file)
 }

@@ -77,8 +77,8 @@ impl Running {
 
     /// With these environment variables besides.
     fn start_with(dir: &Path, more: &[&str], environment: &[(&str, &str)]) -> Self {
-        let arguments =
-            [&["run"], &PLACE[..], &KEY, &["--listen", "127.0.0.1:0", "--port-file", "port"], more].concat();
+        let listen: &[&str] = if more.contains(&"--listen") { &[] } else { &["--listen", "127.0.0.1:0"] };
+        let arguments = [&["run"], &PLACE[..], &KEY, &["--port-file", "port"], listen, more].concat();
         let mut child = coordinator()
             .args(arguments)
             .envs(environment.iter().copied())
@@ -216,7 +216,7 @@ async fn credentials_and_backups_whether_it_runs_or_not() {
     let mut left: Vec<_> =
         fs::read_dir(dir.join("state")).expect("list").map(|entry| entry.expect("entry").file_name()).collect();
     left.sort();
-    assert_eq!(left, ["admin.sock", "store"], "nothing is left of the copying");
+    assert_eq!(left, ["admin.sock", "listening.json", "store"], "nothing is left of the copying");
 
     // Restored, and made good.
     drop(running);
@@ -224,6 +224,34 @@ async fn credentials_and_backups_whether_it_runs_or_not() {
     let said = succeed(&[&["recover"], &PLACE[..], &["--seen-epoch", "41"]].concat(), dir);
     assert!(said.contains("epoch 42"), "{said}");
     assert_eq!(Running::start(dir, &[]).version("anna.toml").await.expect("answered").epoch, 42);
+}
+
+#[test]
+fn health_is_an_answer_on_its_own_listener() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    let health = [&["health"], &PLACE[..]].concat();
+    let unhealthy = |expected: &str| {
+        let (code, complaint) = fail(&health, dir);
+        assert_eq!((code, complaint.contains(expected)), (1, true), "{complaint}");
+    };
+    init(dir);
+    unhealthy("no coordinator has listened");
+    let running = Running::start(dir, &["--listen", "0.0.0.0:0"]);
+    assert!(succeed(&health, dir).contains(&format!("127.0.0.1:{}", running.port)));
+    drop(running);
+    unhealthy("cannot reach 127.0.0.1:");
+
+    // Somebody else's coordinator at its place is not it.
+    let other = tempfile::tempdir().expect("a directory");
+    init(other.path());
+    let stranger = Running::start(other.path(), &[]);
+    let listening = dir.join("state/listening.json");
+    let mut written: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&listening).expect("read")).expect("JSON");
+    written["address"] = format!("127.0.0.1:{}", stranger.port).into();
+    fs::write(&listening, written.to_string()).expect("write");
+    unhealthy("is not the coordinator");
 }
 
 #[test]

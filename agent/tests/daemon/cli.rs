@@ -19,7 +19,9 @@ async fn mistakes_say_what_to_do() {
     check(&["status"], "", 1, "run `muster-agent enroll").await;
     check(&["ledger", "reset", "--keep-identity"], "", 1, "run `muster-agent enroll").await;
     check(&["ledger", "reset"], "", 2, "--keep-identity").await;
-    check(&["enroll"], "", 2, "--coordinator").await;
+    check(&["enroll"], "", 2, "--token-file").await;
+    check(&["enroll", "--token-file", "-"], &token, 2, "--coordinator HOST:PORT").await;
+    check(&["--config", "/does/not/exist", "run"], "", 2, "/does/not/exist").await;
     check(&["nonsense"], "", 2, "nonsense").await;
     let enroll = |address, file| ["enroll", "--coordinator", address, "--token-file", file];
     check(&enroll("127.0.0.1:1", "-"), "one.two", 2, "musterctl token create").await;

@@ -55,4 +55,10 @@ pub(crate) enum Command {
     Demo(demo::Args),
     Version(version::Args),
     Completion(completion::Args),
+    /// Write the manual pages; packaging does this
+    #[command(hide = true)]
+    Man {
+        /// Where to
+        dir: PathBuf,
+    },
 }

@@ -76,5 +76,6 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Demo(args) => demo::run(args).await,
         Command::Version(args) => version::run(args, &context).await,
         Command::Completion(args) => completion::run(&args),
+        Command::Man { dir } => completion::man(&dir),
     }
 }

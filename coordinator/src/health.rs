@@ -1,0 +1,107 @@
+//! Whether a coordinator does its work: where it listens is written down in its state directory, and `muster-coordinator
+//! health` knocks there. A container's health check calls it, on the machine or in the container of the coordinator.
+
+use std::{
+    fs, io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::{Path, PathBuf},
+};
+
+use muster_proto::tls::{self, ConnectError, TlsError};
+use serde::{Deserialize, Serialize};
+
+use crate::config::StateDir;
+
+/// Where a coordinator listens. News, not a record: each start writes it anew.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Listening {
+    /// What its socket is bound to.
+    pub address: SocketAddr,
+    /// SHA-256 of its CA's public key info, so that nobody else can answer for it.
+    pub ca_pin: [u8; 32],
+}
+
+/// Why a coordinator is not healthy.
+#[derive(Debug, thiserror::Error)]
+pub enum HealthError {
+    /// It has not got so far as to listen.
+    #[error("cannot read {}: no coordinator has listened with this state directory", path.display())]
+    NeverListened {
+        /// The file that says where.
+        path: PathBuf,
+        /// Why it cannot be read.
+        #[source]
+        source: io::Error,
+    },
+    /// Nobody answers, or somebody else does.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// No connection can even be tried.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+impl Listening {
+    /// Writes it down, whole or not at all.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn write(&self, state_dir: &StateDir) -> io::Result<()> {
+        replace(&state_dir.listening(), &serde_json::to_string(self).map_err(io::Error::other)?)
+    }
+
+    /// Where one knocks: an address that stands for all of the machine's is reached by loopback.
+    fn reachable_at(&self) -> SocketAddr {
+        let ip = match self.address.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+            ip => ip,
+        };
+        SocketAddr::new(ip, self.address.port())
+    }
+}
+
+/// Writes a file that others wait for: whole or not at all.
+///
+/// # Errors
+/// What the file system says.
+pub fn replace(path: &Path, line: &str) -> io::Result<()> {
+    let mut part = path.as_os_str().to_owned();
+    part.push(".part");
+    fs::write(&part, format!("{line}\n"))?;
+    fs::rename(&part, path)
+}
+
+/// Makes one connection to the coordinator of that state directory, as an agent would: TCP, TLS, HTTP/2. Returns where
+/// it answered.
+///
+/// # Errors
+/// [`HealthError`]: it is not healthy.
+pub async fn probe(state_dir: &StateDir) -> Result<SocketAddr, HealthError> {
+    let path = state_dir.listening();
+    let error = |source| HealthError::NeverListened { path: path.clone(), source };
+    let text = fs::read_to_string(&path).map_err(error)?;
+    let listening: Listening = serde_json::from_str(&text).map_err(|fault| error(fault.into()))?;
+    let address = listening.reachable_at();
+    tls::connect(&address.to_string(), tls::pinned_config(listening.ca_pin)?).await?;
+    Ok(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_knocks_where_somebody_can_answer() {
+        for (bound, knock) in [
+            ("0.0.0.0:7443", "127.0.0.1:7443"),
+            ("[::]:7443", "[::1]:7443"),
+            ("10.1.2.3:7443", "10.1.2.3:7443"),
+            ("[fd00::1]:1", "[fd00::1]:1"),
+        ] {
+            let listening = Listening { address: bound.parse().expect("an address"), ca_pin: [7; 32] };
+            assert_eq!(listening.reachable_at().to_string(), knock);
+        }
+    }
+}
