@@ -14,7 +14,11 @@ PROGRAMS := muster-agent muster-coordinator musterctl
 # nextest where it is installed; its closing line counts tests just the same.
 RUN_TESTS := $(if $(shell $(CARGO) nextest --version 2>/dev/null),nextest run --no-fail-fast,test --no-fail-fast)
 
-.PHONY: help build demo test full lint bench clean
+# The tools that make packages of programs.
+TOOLS := target/tools/bin
+IMAGE := muster-coordinator:$(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+
+.PHONY: help build demo packages image test full lint bench clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -26,6 +30,18 @@ build: ## muster-agent, muster-coordinator and musterctl, in target/release
 
 demo: build ## A whole fleet on this computer: make demo ARGS="--workers 12 --crash"
 	target/release/musterctl demo $(ARGS)
+
+packages: build $(TOOLS)/cargo-deb $(TOOLS)/cargo-generate-rpm ## .deb and .rpm of all three, in target/packages
+	packaging/build $(TARGET)
+
+image: packages ## The coordinator's image, muster-coordinator:VERSION (needs Docker)
+	docker build --quiet --file packaging/Containerfile --tag $(IMAGE) target/packages/image
+
+$(TOOLS)/cargo-deb:
+	$(CARGO) install --locked --root target/tools cargo-deb@3.8.0
+
+$(TOOLS)/cargo-generate-rpm:
+	$(CARGO) install --locked --root target/tools cargo-generate-rpm@0.21.1
 
 test: build ## Everything that is checked on every change (release build, 2,000 simulator seeds, planted bugs)
 	$(STATIC) $(RUN_TESTS) $(RELEASE)
