@@ -5,11 +5,12 @@
 //! operator resolves what wants a person, and every machine must become Ready.
 
 mod act;
-mod chaos;
+pub(crate) mod chaos;
 mod ending;
 pub mod machine;
 pub mod manifest;
-mod network;
+pub(crate) mod network;
+pub mod situations;
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,7 @@ use muster_coordinator::{
     plan::Limits,
     store::{Change, Row, Table},
 };
-use muster_proto::model::{Assignment, Counts, ItemHash, MachineId, MachineType, Now};
+use muster_proto::model::{Assignment, ClusterSpec, Counts, ItemHash, MachineId, MachineType, Now};
 
 use crate::{
     invariants::{Violation, Watcher},
@@ -27,6 +28,7 @@ use crate::{
 };
 use machine::{Fate, Machine, uuid_of};
 use network::Parcel;
+use situations::Reached;
 
 /// A world that does so much without coming to rest has a bug, or the simulator has.
 const EVENTS_MAX: u64 = 60_000;
@@ -71,7 +73,7 @@ impl Plan {
 }
 
 /// Something that will happen.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Event {
     /// A message arrives.
     Deliver(Parcel),
@@ -94,6 +96,7 @@ pub(crate) enum Event {
 }
 
 /// Everything there is.
+#[derive(Clone)]
 pub struct World {
     pub(crate) rng: Rng,
     pub(crate) plan: Plan,
@@ -116,7 +119,7 @@ pub struct World {
     pub(crate) chaos: bool,
     pub(crate) watcher: Watcher,
     /// How often each fault fired and each situation was reached.
-    pub counted: BTreeMap<&'static str, u64>,
+    pub reached: Reached,
     pub(crate) tokens: BTreeMap<MachineType, String>,
     /// Every assignment ever sent.
     pub(crate) past: Vec<(MachineId, Assignment)>,
@@ -130,7 +133,7 @@ pub struct World {
 ///
 /// # Errors
 /// The first [`Violation`].
-pub fn run(seed: u64) -> Result<BTreeMap<&'static str, u64>, Violation> {
+pub fn run(seed: u64) -> Result<Reached, Violation> {
     let mut rng = Rng::new(seed);
     let plan = Plan::of(&mut rng);
     run_plan(rng, plan)
@@ -140,12 +143,12 @@ pub fn run(seed: u64) -> Result<BTreeMap<&'static str, u64>, Violation> {
 ///
 /// # Errors
 /// The first [`Violation`].
-pub fn run_plan(rng: Rng, plan: Plan) -> Result<BTreeMap<&'static str, u64>, Violation> {
+pub fn run_plan(rng: Rng, plan: Plan) -> Result<Reached, Violation> {
     let mut world = World::new(rng, plan)?;
     world.live_through_chaos()?;
     world.calm_down()?;
     world.resolve_everything()?;
-    Ok(world.counted)
+    Ok(world.reached)
 }
 
 impl World {
@@ -155,6 +158,16 @@ impl World {
     /// A [`Violation`] already there.
     pub fn new(mut rng: Rng, plan: Plan) -> Result<Self, Violation> {
         let spec = manifest::spec(&mut rng, plan.counts);
+        let mut world = Self::with_spec(rng, plan, spec)?;
+        world.chaos = true;
+        Ok(world)
+    }
+
+    /// The same with a cluster of one's own, and without chaos.
+    ///
+    /// # Errors
+    /// A [`Violation`] already there.
+    pub fn with_spec(rng: Rng, plan: Plan, spec: ClusterSpec) -> Result<Self, Violation> {
         let mut world = Self {
             rng,
             plan,
@@ -172,7 +185,7 @@ impl World {
             arrivals: BTreeMap::new(),
             chaos: false,
             watcher: Watcher::default(),
-            counted: BTreeMap::new(),
+            reached: Reached::default(),
             tokens: BTreeMap::new(),
             past: Vec::new(),
             ghostly: false,
@@ -196,12 +209,11 @@ impl World {
             let delay = world.rng.between(0, 2_000);
             world.later(delay, Event::StartAgent(index));
         }
-        world.chaos = true;
         Ok(world)
     }
 
     pub(crate) fn count(&mut self, what: &'static str) {
-        *self.counted.entry(what).or_default() += 1;
+        self.reached.count(what);
     }
 
     pub(crate) fn later(&mut self, delay_ms: u64, event: Event) {
@@ -360,6 +372,7 @@ impl World {
         let now = self.now();
         if let Some(core) = &mut self.coordinator {
             self.watcher.after_step(core, &self.machines, now)?;
+            self.reached.look_at(core.facts());
         }
         Ok(())
     }

@@ -1,9 +1,10 @@
 //! Seeds through the simulator. `MUSTER_SIM_SEEDS` says how many (`make full` asks for more), `MUSTER_SIM_SEED` replays
 //! one.
 
-use std::collections::BTreeMap;
-
-use muster_tests::sim;
+use muster_tests::sim::{
+    self,
+    situations::{REQUIRED, Reached, SEEDS_REQUIRED},
+};
 
 const SEEDS_DEFAULT: u64 = 2_000;
 
@@ -17,18 +18,29 @@ fn every_seed_keeps_the_invariants() {
         Some(seed) => seed..seed + 1,
         None => 0..number("MUSTER_SIM_SEEDS").unwrap_or(SEEDS_DEFAULT),
     };
-    let mut counted: BTreeMap<&'static str, u64> = BTreeMap::new();
+    let count = seeds.end - seeds.start;
+    let mut reached = Reached::default();
     for seed in seeds {
         match sim::run(seed) {
-            Ok(counts) => {
-                for (what, count) in counts {
-                    *counted.entry(what).or_default() += count;
-                }
-            }
+            Ok(other) => reached.add(&other),
             Err(violation) => {
-                panic!("seed {seed}: {violation}\nreplay it with MUSTER_SIM_SEED={seed}\nso far {counted:#?}")
+                panic!("seed {seed}: {violation}\nreplay it with MUSTER_SIM_SEED={seed}\nso far:\n{reached}")
             }
         }
     }
-    println!("{counted:#?}");
+    println!("{reached}");
+    let gaps = reached.gaps(count);
+    assert!(gaps.is_empty(), "{gaps:#?}");
+}
+
+#[test]
+fn a_situation_that_is_never_reached_is_told() {
+    let mut reached = Reached::default();
+    REQUIRED[1..].iter().for_each(|what| reached.count(what));
+    assert_eq!(reached.gaps(SEEDS_REQUIRED), [format!("never reached in {SEEDS_REQUIRED} seeds: {}", REQUIRED[0])]);
+    assert!(reached.gaps(SEEDS_REQUIRED - 1).is_empty(), "too few seeds to require anything");
+    reached.count(REQUIRED[0]);
+    assert!(reached.gaps(SEEDS_REQUIRED).is_empty());
+    reached.count("mistyped");
+    assert_eq!(reached.gaps(1), ["counted, but named neither in REQUIRED nor in RARE: mistyped"]);
 }

@@ -6,6 +6,7 @@ use muster_proto::model::MachineId;
 
 use super::{
     Event, World,
+    chaos::{AGENT_CRASH, BEFORE_COMMIT, BETWEEN_EFFECTS},
     machine::{Deed, Effects, status_of},
     network::{Parcel, Said},
 };
@@ -66,7 +67,7 @@ impl World {
         let now = self.now();
         let Some(core) = &mut self.coordinator else { return Ok(()) };
         let (answers, acts) = core.step(inputs, now).into_acts();
-        if self.crash_now("coordinator crashed before its commit") {
+        if self.crash_now(BEFORE_COMMIT) {
             self.crash_coordinator();
             return Ok(());
         }
@@ -80,7 +81,7 @@ impl World {
                 Act::Commit(changes) => self.commit(&changes),
                 Act::Perform(effect) => self.perform(effect)?,
             }
-            if self.crash_now("coordinator crashed between effects") {
+            if self.crash_now(BETWEEN_EFFECTS) {
                 self.crash_coordinator();
                 return Ok(());
             }
@@ -204,7 +205,7 @@ impl World {
                 }
                 return Ok(());
             };
-            if self.crash_now("agent crashed between effects") {
+            if self.crash_now(AGENT_CRASH) {
                 self.crash_agent(index);
                 return Ok(());
             }
@@ -212,6 +213,7 @@ impl World {
             let Some(machine) = self.machines.get_mut(index) else { return Ok(()) };
             let (deed, answer) = machine.perform(effect, at, &mut self.rng, &fate);
             let (id, session) = (machine.id, machine.session);
+            self.reached.look_at_machine(deed.as_ref(), answer.as_ref());
             match deed {
                 Some(Deed::Said(what)) => {
                     if let Some(machine) = self.machines.get(index) {

@@ -7,6 +7,11 @@ use muster_proto::model::MachineId;
 use super::{Event, World, machine::uuid_of, manifest};
 use crate::invariants::Violation;
 
+/// Points at which a process may crash.
+pub(crate) const AGENT_CRASH: &str = "agent crashed between effects";
+pub(crate) const BEFORE_COMMIT: &str = "coordinator crashed before its commit";
+pub(crate) const BETWEEN_EFFECTS: &str = "coordinator crashed between effects";
+
 impl World {
     /// Rolls for a crash at this very point.
     pub(crate) fn crash_now(&mut self, what: &'static str) -> bool {
@@ -24,6 +29,14 @@ impl World {
             machine.crash_agent();
         }
         self.later(delay, Event::StartAgent(index));
+    }
+
+    pub(crate) fn cut_power(&mut self, index: usize, off_ms: u64) {
+        self.drop_session(index);
+        if let Some(machine) = self.machines.get_mut(index) {
+            machine.power_off();
+        }
+        self.later(off_ms, Event::PowerOn(index));
     }
 
     pub(crate) fn live_through_chaos(&mut self) -> Result<(), Violation> {
@@ -56,16 +69,12 @@ impl World {
             }
             1 => {
                 self.count("power cut");
-                self.drop_session(index);
                 let off_ms = if self.rng.permille(200) {
                     self.rng.between(30_000, 90_000)
                 } else {
                     self.rng.between(500, 9_000)
                 };
-                if let Some(machine) = self.machines.get_mut(index) {
-                    machine.power_off();
-                }
-                self.later(off_ms, Event::PowerOn(index));
+                self.cut_power(index, off_ms);
             }
             2 => {
                 self.count("partition");
@@ -159,14 +168,14 @@ impl World {
         }
         let index = self.any_machine();
         let Some(machine) = self.machines.get(index).map(|machine| machine.name.clone()) else { return Ok(()) };
-        let (what, request) = match self.rng.between(0, 9) {
-            0..=3 => ("retry", Request::Retry { machine, item: None }),
-            4 => ("skip", Request::Skip { machine, item: None }),
-            5 => ("accept", Request::Accept { machine, item: None }),
-            6 => ("deploy", Request::Deploy { cluster: manifest::cluster_name() }),
-            7 | 9 => return self.edit_manifest(),
-            8 => return self.replace(index),
-            _ => return Ok(()),
+        let (what, request) = match self.rng.between(0, 19) {
+            0..=7 => ("retry", Request::Retry { machine, item: None }),
+            8 | 9 => ("skip", Request::Skip { machine, item: None }),
+            10 | 11 => ("accept", Request::Accept { machine, item: None }),
+            12 | 13 => ("deploy", Request::Deploy { cluster: manifest::cluster_name() }),
+            14..=16 => return self.edit_manifest(),
+            17 | 18 => return self.replace(index),
+            _ => ("machine revoked", Request::RevokeMachine { machine }),
         };
         if self.operator(request)?.is_ok() {
             self.count(what);

@@ -76,7 +76,7 @@ impl World {
     }
 
     /// Rule 10: Ready, or a named reason that needs a person.
-    fn everybody_has_a_reason(&mut self) -> Result<(), Violation> {
+    pub(crate) fn everybody_has_a_reason(&mut self) -> Result<(), Violation> {
         let now = self.now();
         let limits = Limits::default();
         let Some(core) = &self.coordinator else { return Ok(()) };
@@ -85,8 +85,8 @@ impl World {
         for position in &survey.machines {
             let reason = blocked::of_machine(&survey, position).map(|blocked| blocked.reason);
             match (position.state(), reason) {
-                (State::Ready, None) => reasons.push("ended Ready"),
-                (_, Some(reason)) => reasons.push(ended_with(&reason)),
+                (State::Ready, None) => reasons.push("Ready".to_owned()),
+                (_, Some(reason)) => reasons.push(reason),
                 (state, None) => {
                     let (name, state) = (&position.row.name, state.as_str());
                     let detail = format!("{name} is {state} and nothing moves it, for no reason: {:?}", position.row);
@@ -95,7 +95,7 @@ impl World {
             }
         }
         for reason in reasons {
-            self.count(reason);
+            self.reached.count_named("ended", &reason);
         }
         Ok(())
     }
@@ -161,19 +161,5 @@ impl World {
             }
         }
         Ok(something)
-    }
-}
-
-fn ended_with(reason: &str) -> &'static str {
-    match reason {
-        "Failed" => "ended Failed",
-        "Indeterminate" => "ended Indeterminate",
-        "Lost" => "ended Lost",
-        "FailureBudget" => "ended FailureBudget",
-        "WaitingForControl" => "ended WaitingForControl",
-        "WaitingForTurn" => "ended WaitingForTurn",
-        "WaitingForMachines" => "ended WaitingForMachines",
-        "Gathering" => "ended Gathering",
-        _ => "ended with another reason",
     }
 }

@@ -40,6 +40,7 @@ pub enum Deed {
 }
 
 /// A machine.
+#[derive(Clone)]
 pub struct Machine {
     /// Its name.
     pub name: MachineName,

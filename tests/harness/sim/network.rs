@@ -39,7 +39,7 @@ pub(crate) enum Said {
 }
 
 impl Said {
-    const fn to_coordinator(&self) -> bool {
+    pub(crate) const fn to_coordinator(&self) -> bool {
         matches!(self, Self::Hello(_) | Self::FromAgent(_))
     }
 }

@@ -1,0 +1,195 @@
+//! What a run of the simulator has to live through: every fault must have fired and every situation that is worth its
+//! risk must have been reached. A run without them proves less than it says.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use muster_agent::{attempt::record::Found, core::Input as AgentInput};
+use muster_coordinator::facts::Facts;
+use muster_proto::model::{MachineType, Phase};
+
+use super::machine::Deed;
+
+/// From so many seeds on a run must have reached everything in [`REQUIRED`]. Of fewer nothing is required: what is rare
+/// may be missing by chance.
+pub const SEEDS_REQUIRED: u64 = 1_000;
+
+/// What every run reaches. A situation is named here or in [`RARE`], together with the line that counts it.
+pub const REQUIRED: &[&str] = &[
+    // Faults.
+    "agent crashed between effects",
+    "agent killed",
+    "clock jumped",
+    "coordinator crashed before its commit",
+    "coordinator crashed between effects",
+    "coordinator killed",
+    "disk full",
+    "message delivered twice",
+    "old store restored",
+    "partition",
+    "power cut",
+    "store copied",
+    "stream broken",
+    // What should be gone speaks.
+    "a generation was used twice",
+    "an old coordinator spoke",
+    "an overtaken assignment arrived",
+    "stream closed for a protocol error",
+    // Operators.
+    "accept",
+    "deploy",
+    "machine replaced",
+    "machine revoked",
+    "manifest edited",
+    "retry",
+    "skip",
+    "store recovered",
+    // What an agent found of its item when it came back.
+    "found exited",
+    "found lost",
+    "found not started",
+    "found running",
+    // What ran.
+    "an attempt after the first",
+    "phase deploy",
+    "phase prepare",
+    "phase reconfigure",
+    // What the coordinator held while it decided.
+    "a control machine with a slot is lost",
+    "a worker with a slot is lost",
+    "two workers hold slots",
+    // Reasons not to move.
+    "blocked Disconnected",
+    "blocked DiskFull",
+    "blocked Failed",
+    "blocked FailureBudget",
+    "blocked Gathering",
+    "blocked Indeterminate",
+    "blocked Lost",
+    "blocked NotReported",
+    "blocked Revoked",
+    "blocked StoreOlderThanFleet",
+    "blocked WaitingForControl",
+    "blocked WaitingForMachines",
+    "blocked WaitingForTurn",
+    // How machines ended when the faults had stopped and nobody helped.
+    "ended Failed",
+    "ended FailureBudget",
+    "ended Indeterminate",
+    "ended Ready",
+    "ended Revoked",
+    "ended WaitingForControl",
+];
+
+/// What a run may or may not reach: only several faults together lead there.
+const RARE: &[&str] = &[
+    "assignment refused",
+    "blocked AssignmentRefused",
+    "ended Disconnected",
+    "ended Gathering",
+    "ended Lost",
+    "ended NotReported",
+    "ended WaitingForMachines",
+    "ended WaitingForTurn",
+];
+
+/// How often each situation was reached.
+#[derive(Clone, Debug, Default)]
+pub struct Reached {
+    counts: BTreeMap<&'static str, u64>,
+    /// Counted, and named nowhere.
+    unnamed: BTreeSet<String>,
+}
+
+impl Reached {
+    /// Once more.
+    pub fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    /// Takes over what another world reached.
+    pub fn add(&mut self, other: &Self) {
+        for (what, count) in &other.counts {
+            *self.counts.entry(what).or_default() += count;
+        }
+        self.unnamed.extend(other.unnamed.iter().cloned());
+    }
+
+    /// What is wrong with a run of so many seeds, one line each: a situation that was never reached, and a count under
+    /// a name that stands nowhere.
+    #[must_use]
+    pub fn gaps(&self, seeds: u64) -> Vec<String> {
+        let missing = REQUIRED.iter().filter(|what| seeds >= SEEDS_REQUIRED && !self.counts.contains_key(*what));
+        let counted = self.counts.keys().copied().filter(|what| !REQUIRED.contains(what) && !RARE.contains(what));
+        let unnamed = self.unnamed.iter().map(String::as_str).chain(counted);
+        missing
+            .map(|what| format!("never reached in {seeds} seeds: {what}"))
+            .chain(unnamed.map(|what| format!("counted, but named neither in REQUIRED nor in RARE: {what}")))
+            .collect()
+    }
+
+    /// Counts a name that is put together: its kind, and a word from the code under test.
+    pub(super) fn count_named(&mut self, kind: &str, name: &str) {
+        let whole = |what: &&str| what.strip_prefix(kind).and_then(|rest| rest.strip_prefix(' ')) == Some(name);
+        match REQUIRED.iter().chain(RARE).copied().find(whole) {
+            Some(what) => self.count(what),
+            None => drop(self.unnamed.insert(format!("{kind} {name}"))),
+        }
+    }
+
+    /// What the coordinator holds when it has decided.
+    pub(super) fn look_at(&mut self, facts: &Facts) {
+        let mut workers = 0;
+        for machine in facts.machines.values() {
+            let reason = machine.blocked_since.as_ref().map(|(reason, _)| reason.as_str());
+            if let Some(reason) = reason {
+                self.count_named("blocked", reason);
+            }
+            if machine.slot.is_none() {
+                continue;
+            }
+            match machine.spec.machine_type {
+                MachineType::Control if reason == Some("Lost") => self.count("a control machine with a slot is lost"),
+                MachineType::Worker if reason == Some("Lost") => self.count("a worker with a slot is lost"),
+                MachineType::Control | MachineType::Worker | MachineType::Unassigned => {}
+            }
+            workers += u32::from(machine.spec.machine_type == MachineType::Worker);
+        }
+        if workers > 1 {
+            self.count("two workers hold slots");
+        }
+    }
+
+    /// What a machine did, and what its agent learns from it.
+    pub(super) fn look_at_machine(&mut self, deed: Option<&Deed>, answer: Option<&AgentInput>) {
+        if let Some(Deed::Started { key, phase, claimed: false }) = deed {
+            if key.attempt > 1 {
+                self.count("an attempt after the first");
+            }
+            self.count(match phase {
+                Phase::Prepare => "phase prepare",
+                Phase::Deploy => "phase deploy",
+                Phase::Reconfigure => "phase reconfigure",
+            });
+        }
+        if let Some(AgentInput::Inspected { found, .. }) = answer {
+            self.count(match found {
+                Found::NotStarted => "found not started",
+                Found::Running => "found running",
+                Found::Exited(_) => "found exited",
+                Found::Lost => "found lost",
+            });
+        }
+    }
+}
+
+impl fmt::Display for Reached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for what in REQUIRED.iter().chain(RARE) {
+            writeln!(f, "{:>9}  {what}", self.counts.get(what).copied().unwrap_or(0))?;
+        }
+        Ok(())
+    }
+}
