@@ -184,4 +184,6 @@ fn sync_directory(path: &Path) -> io::Result<()> {
 }
 
 #[cfg(test)]
+mod power_cuts;
+#[cfg(test)]
 mod tests;
