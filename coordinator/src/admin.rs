@@ -20,9 +20,10 @@ use tokio::{
 
 use crate::{
     config::StateDir,
+    core::{Input, Request as Wish},
+    engine::EngineHandle,
     pki::{Ca, Peer, Role},
-    server::WallClock,
-    setup::Credentials,
+    setup::{Credentials, LOCAL_ACTOR},
     store::{EmbeddedStore, Store, StoreError},
 };
 
@@ -135,8 +136,8 @@ pub struct Admin {
     pub ca: Arc<Ca>,
     /// Where operators reach the coordinator.
     pub address: String,
-    /// The time of new certificates.
-    pub clock: WallClock,
+    /// Who records what is issued.
+    pub engine: EngineHandle,
 }
 
 impl Admin {
@@ -184,7 +185,7 @@ impl Admin {
         let request: Request = read_line(&mut BufReader::new(read)).await?;
         match request {
             Request::Credentials(wanted) => {
-                let answer = self.credentials(&wanted).map_or_else(Answer::Error, Answer::Credentials);
+                let answer = self.credentials(&wanted).await.map_or_else(Answer::Error, Answer::Credentials);
                 write_line(&mut write, &answer).await
             }
             Request::Backup => match self.copy().await {
@@ -201,11 +202,16 @@ impl Admin {
         }
     }
 
-    fn credentials(&self, wanted: &Wanted) -> Result<Credentials, String> {
+    async fn credentials(&self, wanted: &Wanted) -> Result<Credentials, String> {
         let peer = wanted.peer()?;
-        let issued = Credentials::issue(&self.ca, &self.address, &peer, (self.clock)());
+        let (facts, now_ms) = (self.engine.facts(), self.engine.now().wall_ms);
+        let known = facts.credentials.get(&peer.to_string()).map(|row| &**row);
+        let (credentials, row) =
+            Credentials::issue(&self.ca, &self.address, &peer, known, now_ms).map_err(|error| with_source(&error))?;
+        let record = Input::Operator { actor: LOCAL_ACTOR.to_owned(), request: Wish::RecordCredentials(row) };
+        self.engine.submit(record).await.map_err(|error| with_source(&error))?;
         tracing::info!(%peer, "credentials issued");
-        issued.map_err(|error| with_source(&error))
+        Ok(credentials)
     }
 
     /// A copy of the store, open and already without a name.

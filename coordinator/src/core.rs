@@ -6,6 +6,7 @@
 
 mod agents;
 mod apply;
+pub(crate) mod credentials;
 mod decide;
 mod enroll;
 mod io;
@@ -63,7 +64,7 @@ impl Step {
 }
 
 /// The core: the facts, and what may be set.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Core {
     facts: Facts,
     limits: Limits,

@@ -4,14 +4,14 @@ use jiff::Timestamp;
 use muster_proto::{
     model::{Blocked, ClusterName, Counts, ItemState, ItemStatus, Now, Phase, Standing},
     resource::{
-        Activity, Address, Audit, AuditSpec, AuditStatus, BlockedSince, Bytes, Cluster, ClusterStatus, Document,
-        ItemPlan, Machine, MachineStatus, Metadata, PhaseProgress, Plan, Rollout, RolloutSpec, RolloutStatus,
-        StageStatus, StateItemStatus, Token, TokenSpec, TokenStatus,
+        Activity, Address, Audit, AuditSpec, AuditStatus, BlockedSince, Bytes, Cluster, ClusterStatus, Credential,
+        CredentialSpec, CredentialStatus, Document, ItemPlan, Machine, MachineStatus, Metadata, PhaseProgress, Plan,
+        Rollout, RolloutSpec, RolloutStatus, StageStatus, StateItemStatus, Token, TokenSpec, TokenStatus,
     },
 };
 
 use crate::{
-    facts::{AuditRow, Facts, LeftOut, MachineRow, RolloutRow, Stage, TokenRow},
+    facts::{AuditRow, CredentialRow, Facts, LeftOut, MachineRow, RolloutRow, Stage, TokenRow},
     plan::{
         Limits, blocked,
         survey::{Position, Progress, Survey},
@@ -65,6 +65,12 @@ pub fn rollouts(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &L
 #[must_use]
 pub fn tokens(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, now: Now) -> Vec<Token> {
     facts.tokens.values().filter(|row| wanted(&row.cluster)).map(|row| token(row, now)).collect()
+}
+
+/// Everybody's credentials, by role and name.
+#[must_use]
+pub fn credentials(facts: &Facts, now: Now) -> Vec<Credential> {
+    facts.credentials.values().map(|row| credential(row, now)).collect()
 }
 
 /// The audit record, oldest first.
@@ -317,6 +323,27 @@ fn token(row: &TokenRow, now: Now) -> Token {
             uses: row.uses,
         },
         status: TokenStatus { state: state.to_owned(), used: row.used, expires_at: at(row.expires_at_ms) },
+    }
+}
+
+fn credential(row: &CredentialRow, now: Now) -> Credential {
+    let state = match row.revoked() {
+        true => "Revoked",
+        false if row.expires_at_ms <= now.wall_ms => "Expired",
+        false => "Valid",
+    };
+    Document {
+        metadata: Metadata {
+            name: row.subject.clone(),
+            creation_timestamp: at(row.issued_at_ms),
+            annotations: std::collections::BTreeMap::new(),
+        },
+        spec: CredentialSpec { clusters: row.clusters.iter().map(ToString::to_string).collect() },
+        status: CredentialStatus {
+            state: state.to_owned(),
+            expires_at: at(row.expires_at_ms),
+            revoked_at: row.revoked_at_ms.filter(|_| row.revoked()).map(at),
+        },
     }
 }
 

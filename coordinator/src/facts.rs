@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 pub use draft::Draft;
 pub use live::{Items, Live, MachineLive};
 pub use rows::{
-    Assigned, AuditRow, ClusterRow, ControlSet, DeniedRow, LeftOut, MachineRow, Meta, RolloutRow, Slot, SpecRow, Stage,
-    StageRow, TokenRow, Verdict,
+    Assigned, AuditRow, ClusterRow, ControlSet, CredentialRow, DeniedRow, LeftOut, MachineRow, Meta, RolloutRow, Slot,
+    SpecRow, Stage, StageRow, TokenRow, Verdict,
 };
 
 use crate::store::{Row, Table};
@@ -54,6 +54,8 @@ pub struct Facts {
     pub audit: BTreeMap<u64, Arc<AuditRow>>,
     /// Identities that are refused.
     pub denied: BTreeMap<MachineId, Arc<DeniedRow>>,
+    /// Of people and programs, by role and name.
+    pub credentials: BTreeMap<String, Arc<CredentialRow>>,
     /// Names by identity; derived.
     pub names: BTreeMap<MachineId, MachineName>,
     /// Known only while the process lives.
@@ -93,6 +95,10 @@ impl Facts {
                 Table::Denied => {
                     let row: DeniedRow = parse(table, &key, &value)?;
                     facts.denied.insert(row.id, Arc::new(row));
+                }
+                Table::Credentials => {
+                    let row: CredentialRow = parse(table, &key, &value)?;
+                    facts.credentials.insert(row.subject.clone(), Arc::new(row));
                 }
                 Table::Rollouts => {
                     let row: RolloutRow = parse(table, &key, &value)?;
@@ -160,6 +166,7 @@ impl Facts {
             && self.tokens == other.tokens
             && self.audit == other.audit
             && self.denied == other.denied
+            && self.credentials == other.credentials
             && self.names == other.names
     }
 }

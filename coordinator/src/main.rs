@@ -13,10 +13,10 @@ use std::{
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use muster_coordinator::{
     admin::{AdminClient, Wanted},
-    config::{Config, ConfigError, Given, STATE_DIR_DEFAULT, StateDir},
+    config::{Config, ConfigError, Given, LISTEN_DEFAULT, STATE_DIR_DEFAULT, StateDir},
     health::probe,
-    pki::{Ca, StateKey, TrustDomain},
-    setup::{Credentials, Init, address, recover},
+    pki::{StateKey, TrustDomain},
+    setup::{Init, issue, recover},
     store::{EmbeddedStore, Store},
 };
 
@@ -217,9 +217,13 @@ fn init(args: InitArgs) -> anyhow::Result<()> {
         demo: args.demo,
     }
     .run(now_ms())?;
+    // Whoever names another port than the usual one means it to be listened on.
+    let port = args.address.rsplit_once(':').map_or("", |(_, port)| port);
+    let listen =
+        if LISTEN_DEFAULT.ends_with(&format!(":{port}")) { String::new() } else { format!(" --listen 0.0.0.0:{port}") };
     say(&format!(
         "A new coordinator in {}\nIts key: {} (keep a copy; without it no backup can be opened)\n\
-         Credentials of {operator} for {}: {}\nNext: muster-coordinator run --state-dir {} --key-file {}",
+         Credentials of {operator} for {}: {}\nNext: muster-coordinator run --state-dir {} --key-file {}{listen}",
         state_dir.path().display(),
         args.key.key_file.display(),
         args.address,
@@ -254,13 +258,12 @@ async fn credentials(args: CredentialsArgs) -> anyhow::Result<()> {
     let credentials = if let Some(running) = AdminClient::connect(&state_dir)? {
         running.credentials(wanted).await?
     } else {
-        let rows = EmbeddedStore::open(&state_dir.store())?.load()?;
-        let ca = Ca::load(&rows, &StateKey::read(&args.key.key_file)?)?;
-        Credentials::issue(&ca, &address(&rows), &peer, now_ms())?
+        let mut store = EmbeddedStore::open(&state_dir.store())?;
+        issue(&mut store, &StateKey::read(&args.key.key_file)?, &peer, now_ms())?
     };
     credentials.write(&args.out)?;
     say(&format!(
-        "Credentials of {peer}: {}\nTry: musterctl --config {} version",
+        "Credentials of {peer}: {}\nTry: musterctl --config {} version\nTo take them back: musterctl revoke {peer}",
         args.out.display(),
         args.out.display()
     ));

@@ -62,7 +62,7 @@ pub enum PkiError {
         problem: &'static str,
     },
     /// The key file does not open the CA's key.
-    #[error("the key file is not the one this state directory was made with")]
+    #[error("the key file is not the one this state directory was made with; name that one with --key-file")]
     WrongKeyFile,
     /// The system has no randomness.
     #[error("no random bytes from the system")]
@@ -70,6 +70,15 @@ pub enum PkiError {
     /// TLS does not take our own certificate.
     #[error("the coordinator's certificate is unusable")]
     Tls(#[source] rustls::Error),
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// When a certificate was made that is valid from `not_before_ms`.
+fn issued_at_ms(not_before_ms: u64) -> u64 {
+    not_before_ms.saturating_add(millis(CLOCK_SLACK))
 }
 
 /// From when until when a certificate is valid, in Unix milliseconds.
@@ -85,7 +94,6 @@ impl Validity {
     /// From a little before `now_ms` until `lifetime` after it.
     #[must_use]
     pub fn from(now_ms: u64, lifetime: Duration) -> Self {
-        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         Self {
             not_before_ms: now_ms.saturating_sub(millis(CLOCK_SLACK)),
             not_after_ms: now_ms.saturating_add(millis(lifetime)),

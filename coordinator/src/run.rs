@@ -46,17 +46,21 @@ pub(crate) async fn run(
     let ca = Arc::new(Ca::load(&rows, &key)?);
     let admin_address = address(&rows);
     drop(rows);
-    let listener =
-        TcpListener::bind(&config.listen).await.with_context(|| format!("cannot listen on {}", config.listen))?;
+    let listener = TcpListener::bind(&config.listen).await.with_context(|| {
+        format!("cannot listen on {}; if another program does, stop it or choose another --listen", config.listen)
+    })?;
     let bound = listener.local_addr()?;
 
     let sessions = Sessions::default();
     let lost_after_ms = u64::try_from(config.lost_after.as_millis()).context("lost-after is out of range")?;
     let (engine, thread) = engine::start(store.clone(), sessions.clone(), Limits { lost_after_ms })?;
-    let clock_of = engine.clone();
-    let clock: server::WallClock = Arc::new(move || clock_of.now().wall_ms);
-    let admin =
-        Admin { state_dir: config.state_dir.clone(), store, ca: Arc::clone(&ca), address: admin_address, clock };
+    let admin = Admin {
+        state_dir: config.state_dir.clone(),
+        store,
+        ca: Arc::clone(&ca),
+        address: admin_address,
+        engine: engine.clone(),
+    };
     let admin_socket = admin.listen()?;
     let admin = tokio::spawn(admin.run(admin_socket));
 

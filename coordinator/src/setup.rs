@@ -8,18 +8,21 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_proto::model::Epoch;
+use muster_proto::model::{Epoch, Now};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     config::{ConfigError, StateDir},
-    facts::{Draft, Facts, RowError},
+    core::credentials,
+    facts::{CredentialRow, Draft, Facts, RowError},
     pki::{Ca, KeyFileError, PERSON_LIFETIME, Peer, PkiError, StateKey, TrustDomain, Validity},
     store::{Change, EmbeddedStore, Row, Store, StoreError, Table},
 };
 
 /// Row of [`Table::Meta`] with the address that credentials name.
 const ADDRESS_KEY: &str = "address";
+/// Who is named in the audit record for what is done on the coordinator's machine.
+pub const LOCAL_ACTOR: &str = "coordinator";
 /// Of a file with a private key.
 const SECRET_MODE: u32 = 0o600;
 
@@ -41,6 +44,9 @@ pub enum SetupError {
     /// A row of the store.
     #[error(transparent)]
     Row(#[from] RowError),
+    /// The state of the record does not allow it.
+    #[error("{0}")]
+    Refused(String),
     /// There is a record already.
     #[error(
         "{} holds a coordinator's record already; `muster-coordinator credentials` makes further credentials for it",
@@ -84,18 +90,36 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// New ones for `peer`.
+    /// New ones for `peer`, and the row to be recorded before anybody gets them. `known` is the row of the same name.
     ///
     /// # Errors
     /// [`PkiError`].
-    pub fn issue(ca: &Ca, address: &str, peer: &Peer, now_ms: u64) -> Result<Self, PkiError> {
-        let identity = ca.issue(peer, Validity::from(now_ms, PERSON_LIFETIME))?;
-        Ok(Self {
+    pub fn issue(
+        ca: &Ca,
+        address: &str,
+        peer: &Peer,
+        known: Option<&CredentialRow>,
+        now_ms: u64,
+    ) -> Result<(Self, CredentialRow), PkiError> {
+        let revoked_at_ms = known.and_then(|row| row.revoked_at_ms);
+        // Certificates count in seconds: of the second in which others were revoked, this would be one of them.
+        let issued_at_ms = now_ms.max(revoked_at_ms.map_or(0, |at_ms| (at_ms / 1000 + 1) * 1000));
+        let validity = Validity::from(issued_at_ms, PERSON_LIFETIME);
+        let identity = ca.issue(peer, validity)?;
+        let row = CredentialRow {
+            subject: peer.to_string(),
+            clusters: peer.clusters.clone().unwrap_or_default(),
+            issued_at_ms,
+            expires_at_ms: validity.not_after_ms,
+            revoked_at_ms,
+        };
+        let credentials = Self {
             coordinator: address.to_owned(),
             ca: ca.pem().to_owned(),
             certificate: identity.certificate_pem,
             key: identity.key_pem,
-        })
+        };
+        Ok((credentials, row))
     }
 
     /// Writes musterctl's configuration, where nothing may be, for its owner's eyes only.
@@ -148,8 +172,10 @@ impl Init<'_> {
         let key =
             if self.key_file.exists() { StateKey::read(self.key_file)? } else { StateKey::create(self.key_file)? };
         let ca = Ca::create(self.trust_domain, now_ms)?;
-        Credentials::issue(&ca, self.address, self.operator, now_ms)?.write(self.out)?;
+        let (credentials, row) = Credentials::issue(&ca, self.address, self.operator, None, now_ms)?;
+        credentials.write(self.out)?;
         let mut rows = ca.rows(&key)?;
+        rows.extend(recorded(&mut Facts::default(), row, now_ms)?);
         let address = self.address.as_bytes().to_vec();
         rows.push(Change::Put { table: Table::Meta, key: ADDRESS_KEY.to_owned(), value: address });
         Ok(EmbeddedStore::create_with(&store, &rows)?)
@@ -169,6 +195,28 @@ impl Init<'_> {
         }
         Ok(())
     }
+}
+
+/// Credentials made while no coordinator runs: recorded first, as one that runs does.
+///
+/// # Errors
+/// [`SetupError`].
+pub fn issue(store: &mut EmbeddedStore, key: &StateKey, peer: &Peer, now_ms: u64) -> Result<Credentials, SetupError> {
+    let rows = store.load()?;
+    let (ca, address) = (Ca::load(&rows, key)?, address(&rows));
+    let mut facts = Facts::load(rows)?;
+    let known = facts.credentials.get(&peer.to_string()).map(|row| &**row);
+    let (credentials, row) = Credentials::issue(&ca, &address, peer, known, now_ms)?;
+    store.commit(&recorded(&mut facts, row, now_ms)?)?;
+    Ok(credentials)
+}
+
+fn recorded(facts: &mut Facts, row: CredentialRow, now_ms: u64) -> Result<Vec<Change>, SetupError> {
+    let mut draft = Draft::new(facts);
+    let now = Now { wall_ms: now_ms, mono_ms: 0 };
+    credentials::record(&mut draft, LOCAL_ACTOR, row, now)
+        .map_err(|refusal| SetupError::Refused(refusal.to_string()))?;
+    Ok(draft.into_changes())
 }
 
 /// The address that credentials name.
@@ -191,7 +239,7 @@ pub fn recover(store: &mut EmbeddedStore, seen: Option<u64>, now_ms: u64) -> Res
     meta.recovering = true;
     let next = meta.epoch.next();
     let message = format!("the next start has epoch {next} and takes over what the agents know better");
-    draft.audit("coordinator", "recover", "store", &message, now_ms);
+    draft.audit(LOCAL_ACTOR, "recover", "store", &message, now_ms);
     store.commit(&draft.into_changes())?;
     Ok(next)
 }
@@ -256,6 +304,28 @@ mod tests {
     }
 
     #[test]
+    fn credentials_are_recorded_before_anybody_has_them() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let key_file = dir.path().join("key");
+        init(dir.path(), &key_file, false).expect("made");
+        let mut store = EmbeddedStore::open(&dir.path().join("state/store")).expect("open");
+        let key = StateKey::read(&key_file).expect("a key");
+        let bo = Peer { role: Role::Viewer("bo".to_owned()), clusters: None };
+        issue(&mut store, &key, &bo, 1_800_000_001_000).expect("issued");
+        let facts = Facts::load(store.load().expect("rows")).expect("facts");
+        assert_eq!(facts.credentials.keys().collect::<Vec<_>>(), ["operator/anna", "viewer/bo"]);
+        let objects: Vec<_> = facts.audit.values().map(|line| (line.action.as_str(), line.object.as_str())).collect();
+        assert_eq!(objects, [("issue", "credentials/operator/anna"), ("issue", "credentials/viewer/bo")]);
+        // A new certificate under a name that was revoked in this very second is not among those that are refused.
+        let revoked =
+            CredentialRow { revoked_at_ms: Some(1_800_000_001_500), ..(*facts.credentials["viewer/bo"]).clone() };
+        assert!(revoked.revoked());
+        let ca = Ca::create(&TrustDomain::new("muster.test").expect("a name"), 0).expect("a CA");
+        let (_, row) = Credentials::issue(&ca, "", &bo, Some(&revoked), 1_800_000_001_600).expect("issued");
+        assert_eq!((row.issued_at_ms, row.revoked()), (1_800_000_002_000, false));
+    }
+
+    #[test]
     fn recover_takes_an_epoch_above_all_that_were_seen() {
         let dir = tempfile::tempdir().expect("a directory");
         init(dir.path(), &dir.path().join("key"), false).expect("made");
@@ -264,6 +334,6 @@ mod tests {
         assert_eq!(recover(&mut store, Some(7), 0).expect("marked"), Epoch(8));
         assert_eq!(recover(&mut store, Some(3), 0).expect("marked"), Epoch(8), "it never goes back");
         let facts = Facts::load(store.load().expect("rows")).expect("facts");
-        assert!(facts.meta.recovering && facts.audit.len() == 3);
+        assert!(facts.meta.recovering && facts.audit.len() == 4);
     }
 }

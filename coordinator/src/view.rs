@@ -6,6 +6,7 @@
 
 mod audit;
 mod clusters;
+mod credentials;
 mod describe;
 mod durations;
 mod machines;
@@ -38,6 +39,8 @@ pub enum Kind {
     Rollouts,
     /// Join tokens.
     Tokens,
+    /// Credentials of people and programs.
+    Credentials,
     /// The audit record.
     Audit,
 }
@@ -51,6 +54,7 @@ impl Kind {
             Self::Machines => "machines",
             Self::Rollouts => "rollouts",
             Self::Tokens => "tokens",
+            Self::Credentials => "credentials",
             Self::Audit => "audit",
         }
     }
@@ -63,6 +67,7 @@ impl Kind {
             Self::Machines => "machine",
             Self::Rollouts => "rollout",
             Self::Tokens => "token",
+            Self::Credentials => "credential",
             Self::Audit => "audit",
         }
     }
@@ -92,6 +97,7 @@ pub fn table<'a>(
         Kind::Machines => machines::HEADERS,
         Kind::Rollouts => rollouts::HEADERS,
         Kind::Tokens => tokens::HEADERS,
+        Kind::Credentials => credentials::HEADERS,
         Kind::Audit => audit::HEADERS,
     });
     for json in documents {
@@ -100,6 +106,7 @@ pub fn table<'a>(
             Kind::Machines => machines::row(&read(json)?, look),
             Kind::Rollouts => rollouts::row(&read(json)?, look),
             Kind::Tokens => tokens::row(&read(json)?, look),
+            Kind::Credentials => credentials::row(&read(json)?, look),
             Kind::Audit => audit::row(&read(json)?),
         });
     }

@@ -27,6 +27,8 @@ pub type Machine = Document<MachineSpec, MachineStatus>;
 pub type Rollout = Document<RolloutSpec, RolloutStatus>;
 /// A join token as people see it; its secret is not in it.
 pub type Token = Document<TokenSpec, TokenStatus>;
+/// Credentials of a person or a program as people see them; no key is in them.
+pub type Credential = Document<CredentialSpec, CredentialStatus>;
 /// One line of the audit record.
 pub type Audit = Document<AuditSpec, AuditStatus>;
 
@@ -299,6 +301,27 @@ pub struct TokenStatus {
     pub used: u32,
     /// Until when.
     pub expires_at: Timestamp,
+}
+
+/// What credentials are good for. Role and name are the document's name: `operator/anna`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CredentialSpec {
+    /// The only clusters they are for; empty: all.
+    pub clusters: Vec<String>,
+}
+
+/// What credentials are worth.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CredentialStatus {
+    /// `Valid`, `Expired` or `Revoked`.
+    pub state: String,
+    /// Until when, if nobody revokes them.
+    pub expires_at: Timestamp,
+    /// Since when they are refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revoked_at: Option<Timestamp>,
 }
 
 /// Who did what.

@@ -10,6 +10,8 @@ use muster_proto::{
     },
 };
 
+use crate::facts::CredentialRow;
+
 /// Something that happened.
 #[derive(Clone, Debug)]
 pub enum Input {
@@ -186,6 +188,13 @@ pub enum Request {
     RevokeToken {
         /// This one.
         id: String,
+    },
+    /// Record credentials that the rim is about to hand out.
+    RecordCredentials(CredentialRow),
+    /// Refuse every certificate that a person or a program has so far.
+    RevokeCredentials {
+        /// Role and name: `operator/anna`.
+        subject: String,
     },
     /// Refuse a machine's identity from now on.
     RevokeMachine {

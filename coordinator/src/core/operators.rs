@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use muster_proto::model::{AssignedItem, ClusterName, ItemName, MachineName, Now, Standing, TOKEN_TTL_DEFAULT_MS};
 
-use super::{Effect, Refusal, Reply, Request, apply, enroll};
+use super::{Effect, Refusal, Reply, Request, apply, credentials, enroll};
 use crate::{
     facts::{Draft, LeftOut, MachineRow, TokenRow, Verdict},
     plan::{
@@ -57,6 +57,8 @@ pub(super) fn take(
             }
             audited(draft, actor, "revoke", &format!("token/{id}"), vec![format!("token {id} revoked")], now)
         }
+        Request::RecordCredentials(row) => credentials::record(draft, actor, row, now),
+        Request::RevokeCredentials { subject } => credentials::revoke(draft, actor, &subject, now),
         Request::RevokeMachine { machine } => revoke(draft, effects, actor, &machine, now),
         Request::ReplaceMachine { machine } => replace(draft, effects, actor, &machine, now),
     }
@@ -182,10 +184,13 @@ fn decide_items(
         .cloned()
         .collect();
     if chosen.is_empty() {
-        let which = item.map_or_else(|| "no item".to_owned(), |item| format!("item {item}"));
+        let which = match item {
+            None => format!("no item of {machine} is one"),
+            Some(item) => format!("item {item} of {machine} is none"),
+        };
         return Err(Refusal::State {
             reason: "NothingToDo",
-            message: format!("{} is for {}; {which} of {machine} is", wish.word(), wish.fits_what()),
+            message: format!("{} is for {}; {which}", wish.word(), wish.fits_what()),
         });
     }
     let mut lines = Vec::new();

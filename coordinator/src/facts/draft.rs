@@ -10,8 +10,8 @@ use muster_proto::model::{ClusterName, ClusterSpec, ItemStatus, MachineId, Machi
 use serde::Serialize;
 
 use super::{
-    AuditRow, ClusterRow, DeniedRow, Facts, META_KEY, MachineLive, MachineRow, Meta, RolloutRow, SpecRow, TokenRow,
-    status_key,
+    AuditRow, ClusterRow, CredentialRow, DeniedRow, Facts, META_KEY, MachineLive, MachineRow, Meta, RolloutRow,
+    SpecRow, TokenRow, status_key,
 };
 use crate::store::{Change, Table};
 
@@ -156,6 +156,18 @@ impl<'a> Draft<'a> {
         self.facts.denied.insert(id, Arc::new(DeniedRow { id, machine: machine.clone(), at_ms }));
     }
 
+    /// Records credentials, or their change.
+    pub fn put_credentials(&mut self, row: CredentialRow) {
+        self.touch(Table::Credentials, row.subject.as_str());
+        self.facts.credentials.insert(row.subject.clone(), Arc::new(row));
+    }
+
+    /// Forgets credentials.
+    pub fn drop_credentials(&mut self, subject: &str) {
+        self.touch(Table::Credentials, subject);
+        self.facts.credentials.remove(subject);
+    }
+
     /// Writes an audit line.
     pub fn audit(&mut self, actor: &str, action: &str, object: &str, message: &str, at_ms: u64) {
         let meta = self.meta_mut();
@@ -239,6 +251,7 @@ fn value_of(facts: &Facts, table: Table, key: &str) -> Option<Vec<u8>> {
             facts.machines.get(machine)?.statuses.get(item).map(|row| json(&**row))
         }
         Table::Denied => facts.denied.get(&key.parse().ok()?).map(|row| json(&**row)),
+        Table::Credentials => facts.credentials.get(key).map(|row| json(&**row)),
         Table::Rollouts => facts.rollouts.get(key).map(|row| json(&**row)),
         Table::Tokens => facts.tokens.get(key).map(|row| json(&**row)),
         Table::Audit => facts.audit.get(&key.parse().ok()?).map(|row| json(&**row)),

@@ -1,6 +1,9 @@
 //! The rows of the record, as they are stored.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use muster_proto::model::{
     ClusterName, ClusterSpec, Epoch, Generation, HostFacts, ItemHash, ItemName, ItemStatus, LedgerId, MachineId,
@@ -305,4 +308,27 @@ pub struct DeniedRow {
     pub machine: MachineName,
     /// Unix milliseconds.
     pub at_ms: u64,
+}
+
+/// Credentials of a person or a program. One row a name: what is revoked is every certificate of that name so far.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CredentialRow {
+    /// Role and name, as the audit record has them: `operator/anna`.
+    pub subject: String,
+    /// The only clusters they are for; empty: all.
+    pub clusters: BTreeSet<ClusterName>,
+    /// Of the newest certificate, Unix milliseconds.
+    pub issued_at_ms: u64,
+    /// Of the newest certificate, Unix milliseconds.
+    pub expires_at_ms: u64,
+    /// Certificates that were issued until then are refused, Unix milliseconds. None: none was ever revoked.
+    pub revoked_at_ms: Option<u64>,
+}
+
+impl CredentialRow {
+    /// Is the newest certificate among those that are refused?
+    #[must_use]
+    pub fn revoked(&self) -> bool {
+        self.revoked_at_ms.is_some_and(|at_ms| self.issued_at_ms <= at_ms)
+    }
 }

@@ -154,6 +154,8 @@ pub enum CertificateError {
 pub struct Certificate {
     /// Who it speaks for.
     pub peer: Peer,
+    /// When it was made, Unix milliseconds, in whole seconds.
+    pub issued_at_ms: u64,
     /// Unix milliseconds.
     pub not_before_ms: u64,
     /// Unix milliseconds.
@@ -173,9 +175,11 @@ impl Certificate {
             return Err(CertificateError::Parse);
         }
         let millis = |seconds: i64| u64::try_from(seconds).unwrap_or_default().saturating_mul(1000);
+        let not_before_ms = millis(parsed.validity().not_before.timestamp());
         Ok(Self {
             peer: Peer::from_uris(domain, &uris(&parsed)?)?,
-            not_before_ms: millis(parsed.validity().not_before.timestamp()),
+            issued_at_ms: super::issued_at_ms(not_before_ms),
+            not_before_ms,
             not_after_ms: millis(parsed.validity().not_after.timestamp()),
             public_key: parsed.public_key().raw.to_vec(),
         })

@@ -46,6 +46,7 @@ const TABLE: &[(&str, &[Sort])] = &[
     ("/muster.v1.Fleet/Annotate", &[Operator]),
     ("/muster.v1.Fleet/CreateToken", &[Operator]),
     ("/muster.v1.Fleet/RevokeToken", &[Operator]),
+    ("/muster.v1.Fleet/RevokeCredentials", &[Operator]),
     ("/muster.v1.Fleet/RevokeMachine", &[Operator]),
     ("/muster.v1.Fleet/ReplaceMachine", &[Operator]),
 ];

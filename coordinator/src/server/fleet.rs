@@ -195,6 +195,17 @@ impl Service for Fleet {
         self.act(&peer, Wish::RevokeToken { id }).await
     }
 
+    async fn revoke_credentials(
+        &self,
+        request: Request<wire::CredentialsRequest>,
+    ) -> Result<Response<ActionResponse>, Status> {
+        let (peer, request) = known(request)?;
+        if peer.clusters.is_some() {
+            return Err(Status::permission_denied("credentials: only for those who may see every cluster"));
+        }
+        self.act(&peer, Wish::RevokeCredentials { subject: word("subject", request.subject)? }).await
+    }
+
     async fn revoke_machine(&self, request: Request<wire::MachineRequest>) -> Result<Response<ActionResponse>, Status> {
         let (peer, request) = known(request)?;
         let machine = self.machine(&peer, request.machine)?;

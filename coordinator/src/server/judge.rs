@@ -1,7 +1,12 @@
 //! Who is at the other end of a connection. Judged by the CA, the coordinator's own clock, the role in the certificate
 //! and the record of denied identities: once when the connection stands, and again for each request.
 
-use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use muster_proto::{model::MachineId, tls::provider};
 use rustls::{
@@ -12,10 +17,41 @@ use rustls::{
 use tokio::sync::{Notify, watch};
 
 use super::WallClock;
-use crate::pki::{Ca, Certificate, CertificateError, Peer, PkiError, Role, TrustDomain};
+use crate::{
+    facts::Facts,
+    pki::{Ca, Certificate, CertificateError, Peer, PkiError, Role, TrustDomain},
+};
 
-/// Identities that are refused though their certificates have not expired; the newest value.
-pub type Denied = watch::Receiver<Arc<BTreeSet<MachineId>>>;
+/// Who is refused; the newest value.
+pub type Denied = watch::Receiver<Arc<DenyList>>;
+
+/// Who is refused though the certificate has not expired.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct DenyList {
+    machines: BTreeSet<MachineId>,
+    /// Role and name, and until when a certificate was issued that is refused, Unix milliseconds.
+    people: BTreeMap<String, u64>,
+}
+
+impl DenyList {
+    /// As recorded.
+    #[must_use]
+    pub fn of(facts: &Facts) -> Self {
+        let people = facts.credentials.values().filter_map(|row| Some((row.subject.clone(), row.revoked_at_ms?)));
+        Self { machines: facts.denied.keys().copied().collect(), people: people.collect() }
+    }
+
+    fn has(&self, certificate: &Certificate) -> bool {
+        match &certificate.peer.role {
+            Role::Agent(id) => self.machines.contains(id),
+            Role::Operator(_) | Role::Viewer(_) | Role::Controller(_) => {
+                let revoked_at_ms = self.people.get(&certificate.peer.to_string());
+                revoked_at_ms.is_some_and(|at_ms| certificate.issued_at_ms <= *at_ms)
+            }
+            Role::Coordinator => false,
+        }
+    }
+}
 
 /// A certificate can be renewed for so long after it ran out.
 const GRACE_MS: u64 = 7 * 24 * 3600 * 1000;
@@ -157,20 +193,23 @@ impl Judge {
 
     fn not_denied(&self, certificate: &Certificate) -> Result<(), Refusal> {
         match &certificate.peer.role {
-            Role::Agent(id) if self.denied.borrow().contains(id) => Err(Refusal::Denied),
             Role::Coordinator => Err(Refusal::Coordinator),
+            Role::Agent(_) | Role::Operator(_) | Role::Viewer(_) | Role::Controller(_)
+                if self.denied.borrow().has(certificate) =>
+            {
+                Err(Refusal::Denied)
+            }
             Role::Agent(_) | Role::Operator(_) | Role::Viewer(_) | Role::Controller(_) => Ok(()),
         }
     }
 
     /// Ends when a certificate that is good now is so no more.
-    pub fn until_bad(&self, certificate: &Certificate) -> impl Future<Output = Refusal> + Send + use<> {
+    pub fn until_bad(&self, certificate: &Arc<Certificate>) -> impl Future<Output = Refusal> + Send + use<> {
         let left = Duration::from_millis(certificate.not_after_ms.saturating_sub((self.clock)()));
-        let (role, mut denied) = (certificate.peer.role.clone(), self.denied.clone());
+        let (certificate, mut denied) = (Arc::clone(certificate), self.denied.clone());
         async move {
             let taken_back = async {
-                let Role::Agent(id) = role else { return std::future::pending().await };
-                if denied.wait_for(|denied| denied.contains(&id)).await.is_err() {
+                if denied.wait_for(|denied| denied.has(&certificate)).await.is_err() {
                     // Nobody can deny any more: the coordinator is ending.
                     std::future::pending().await
                 }

@@ -15,7 +15,7 @@ mod sessions;
 mod status;
 mod tls;
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use muster_proto::{
     APPLY_MESSAGE_BYTES_MAX, LINK_MESSAGE_BYTES_MAX,
@@ -27,11 +27,10 @@ use tonic::{Request, Status, transport::Server};
 
 use crate::{
     engine::EngineHandle,
-    facts::Facts,
     pki::{Ca, PkiError},
 };
 
-pub use judge::{Caller, Denied, Judge, Standing};
+pub use judge::{Caller, Denied, DenyList, Judge, Standing};
 pub use sessions::Sessions;
 
 /// Tells the wall clock's time in Unix milliseconds. The coordinator's clock alone judges certificates.
@@ -126,16 +125,13 @@ pub async fn serve(
 /// The denied identities as they are, and whenever they change; not whenever anything does.
 fn denied(engine: &EngineHandle) -> Denied {
     let mut facts = engine.watch();
-    let ids = |facts: &Facts| Arc::new(facts.denied.keys().copied().collect::<BTreeSet<_>>());
-    let (publish, denied) = watch::channel(ids(&facts.borrow_and_update()));
+    let (publish, denied) = watch::channel(Arc::new(DenyList::of(&facts.borrow_and_update())));
     tokio::spawn(async move {
         while facts.changed().await.is_ok() {
-            let now = Arc::clone(&facts.borrow_and_update());
+            let now = Arc::new(DenyList::of(&facts.borrow_and_update()));
             publish.send_if_modified(|known| {
-                let changed = !known.iter().eq(now.denied.keys());
-                if changed {
-                    *known = ids(&now);
-                }
+                let changed = *known != now;
+                *known = now;
                 changed
             });
         }

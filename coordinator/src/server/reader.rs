@@ -25,15 +25,17 @@ enum Kind {
     Machines,
     Rollouts,
     Tokens,
+    Credentials,
     Audit,
 }
 
 impl Kind {
-    const ALL: [(&str, Self); 5] = [
+    const ALL: [(&str, Self); 6] = [
         ("clusters", Self::Clusters),
         ("machines", Self::Machines),
         ("rollouts", Self::Rollouts),
         ("tokens", Self::Tokens),
+        ("credentials", Self::Credentials),
         ("audit", Self::Audit),
     ];
 
@@ -58,8 +60,8 @@ impl Reader {
     /// Checks what is asked for.
     pub(super) fn new(engine: &EngineHandle, peer: Peer, request: GetRequest) -> Result<Self, Status> {
         let (word, kind) = Kind::parse(&request.kind)?;
-        if kind == Kind::Audit && peer.clusters.is_some() {
-            return Err(Status::permission_denied("the audit record is for those who may see every cluster"));
+        if matches!(kind, Kind::Audit | Kind::Credentials) && peer.clusters.is_some() {
+            return Err(Status::permission_denied(format!("{word}: only for those who may see every cluster")));
         }
         let some = |text: String| (!text.is_empty()).then_some(text);
         let cluster = some(request.cluster)
@@ -89,6 +91,7 @@ impl Reader {
             Kind::Machines => self.resources(documents::machines(facts, wanted, limits, now)),
             Kind::Rollouts => self.resources(documents::rollouts(facts, wanted, limits, now)),
             Kind::Tokens => self.resources(documents::tokens(facts, wanted, now)),
+            Kind::Credentials => self.resources(documents::credentials(facts, now)),
             Kind::Audit => self.resources(documents::audit(facts)),
         }
     }

@@ -1,6 +1,7 @@
 //! The servers as their peers meet them: real sockets, real TLS, the real engine over a store in memory.
 
 mod access;
+mod credentials;
 mod enrolling;
 mod fleets;
 mod handshakes;
@@ -24,6 +25,7 @@ use crate::{
     engine,
     pki::{NewToken, Peer, Role, TrustDomain, Validity},
     plan::Limits,
+    setup::Credentials,
     store::MemoryStore,
 };
 
@@ -103,6 +105,16 @@ impl World {
 
     fn identity(&self, role: Role) -> Identity {
         self.ca.issue(&Peer { role, clusters: None }, self.validity()).expect("issued")
+    }
+
+    /// Credentials as the coordinator issues them: recorded first.
+    async fn issued(&self, role: Role) -> Identity {
+        let peer = Peer { role, clusters: None };
+        let (facts, now_ms) = (self.engine.facts(), self.engine.now().wall_ms);
+        let known = facts.credentials.get(&peer.to_string()).map(|row| &**row);
+        let (credentials, row) = Credentials::issue(&self.ca, "", &peer, known, now_ms).expect("issued");
+        self.wish(Wish::RecordCredentials(row)).await;
+        Identity { certificate_pem: credentials.certificate, key_pem: credentials.key }
     }
 
     fn limited(&self, role: Role, cluster: &str) -> Identity {

@@ -18,6 +18,8 @@ pub enum Table {
     Statuses,
     /// Machine identities that are refused, by id.
     Denied,
+    /// Credentials of people and programs, by role and name; never their keys.
+    Credentials,
     /// Rollouts, by name.
     Rollouts,
     /// Join tokens, by id; of the secret there is a digest only.
@@ -36,6 +38,7 @@ impl Table {
         Self::Machines,
         Self::Statuses,
         Self::Denied,
+        Self::Credentials,
         Self::Rollouts,
         Self::Tokens,
         Self::Audit,
@@ -52,6 +55,7 @@ impl Table {
             Self::Machines => "machines",
             Self::Statuses => "statuses",
             Self::Denied => "denied",
+            Self::Credentials => "credentials",
             Self::Rollouts => "rollouts",
             Self::Tokens => "tokens",
             Self::Audit => "audit",

@@ -58,6 +58,12 @@ pub(super) fn moment(at: Timestamp) -> String {
     at.strftime("%Y-%m-%d %H:%M:%SZ").to_string()
 }
 
+/// How long until a moment, or since: `in 3d`, `2h ago`.
+pub(super) fn until(moment: Timestamp, now: Timestamp) -> String {
+    let left = moment.as_second().saturating_sub(now.as_second());
+    if left > 0 { format!("in {}", span(left)) } else { format!("{} ago", span(-left)) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

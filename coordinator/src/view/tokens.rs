@@ -2,12 +2,11 @@
 
 use muster_proto::resource::Token;
 
-use super::{Look, age, span};
+use super::{Look, age, durations::until};
 
 pub(super) const HEADERS: &[&str] = &["NAME", "CLUSTERNAME", "TYPE", "MACHINE", "STATE", "USED", "EXPIRES", "AGE"];
 
 pub(super) fn row(token: &Token, look: Look) -> Vec<String> {
-    let left = token.status.expires_at.as_second().saturating_sub(look.now.as_second());
     vec![
         token.metadata.name.clone(),
         token.spec.cluster_name.clone(),
@@ -18,7 +17,7 @@ pub(super) fn row(token: &Token, look: Look) -> Vec<String> {
             Some(uses) => format!("{}/{uses}", token.status.used),
             None => token.status.used.to_string(),
         },
-        if left > 0 { format!("in {}", span(left)) } else { format!("{} ago", span(-left)) },
+        until(token.status.expires_at, look.now),
         age(token.metadata.creation_timestamp, look.now),
     ]
 }

@@ -1,7 +1,8 @@
 //! What an operator does to a machine: `retry`, `skip`, `accept`, `revoke`, `replace`. Each is one audited call.
+//! `revoke` shuts out people and programs too.
 
 use muster_coordinator::view::{Kind, printable};
-use muster_proto::wire::{ActionResponse, ItemRequest, MachineRequest};
+use muster_proto::wire::{ActionResponse, CredentialsRequest, ItemRequest, MachineRequest};
 
 use crate::{config::Context, failure::Failure, terminal};
 
@@ -46,15 +47,20 @@ pub(crate) struct AcceptArgs {
     item: String,
 }
 
-/// Shut a machine out
+/// Shut out a machine, a person or a program
 ///
-/// Its certificate is worthless from now on: its stream is cut within 10 s and it cannot renew.
-/// To bring the same name back: `musterctl replace`, then enrol again with a new token.
+/// Its certificate is worthless from now on: its connections are cut within 10 s and it cannot renew.
+/// To bring a machine's name back: `musterctl replace`, then enrol again with a new token. To give a person new
+/// credentials under the same name: `muster-coordinator credentials`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  musterctl revoke worker-3")]
+#[command(after_help = "\
+Examples:
+  musterctl revoke worker-3
+  musterctl revoke operator/anna       every certificate she has so far; see: musterctl get credentials")]
 pub(crate) struct RevokeArgs {
-    /// Name of the machine
-    machine: String,
+    /// Name of the machine, or operator/NAME, viewer/NAME, controller/NAME
+    #[arg(value_name = "MACHINE|ROLE/NAME")]
+    subject: String,
 }
 
 /// Let a reinstalled machine enrol again under its name
@@ -91,8 +97,18 @@ pub(crate) async fn accept(args: AcceptArgs, context: &Context) -> Result<(), Fa
 
 pub(crate) async fn revoke(args: RevokeArgs, context: &Context) -> Result<(), Failure> {
     let coordinator = context.coordinator().await?;
-    let request = MachineRequest { machine: args.machine.clone() };
-    show(&coordinator.call_on(Kind::Machines, &args.machine, coordinator.fleet().revoke_machine(request)).await?)
+    let name = match args.subject.split_once('/') {
+        Some((kind, name)) if kind == Kind::Machines.singular() => name,
+        Some(_) => {
+            let request = CredentialsRequest { subject: args.subject.clone() };
+            let mut fleet = coordinator.fleet();
+            let call = fleet.revoke_credentials(request);
+            return show(&coordinator.call_on(Kind::Credentials, &args.subject, call).await?);
+        }
+        None => &args.subject,
+    };
+    let request = MachineRequest { machine: name.to_owned() };
+    show(&coordinator.call_on(Kind::Machines, name, coordinator.fleet().revoke_machine(request)).await?)
 }
 
 pub(crate) async fn replace(args: ReplaceArgs, context: &Context) -> Result<(), Failure> {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{config::Context, failure::Failure, feed::Subject, terminal};
 
-/// List clusters, machines, rollouts, tokens or the audit record
+/// List clusters, machines, rollouts, tokens, credentials or the audit record
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -45,6 +45,9 @@ enum KindArg {
     Rollouts,
     #[value(alias = "token")]
     Tokens,
+    /// Of people and programs
+    #[value(alias = "credential")]
+    Credentials,
     Audit,
 }
 
@@ -55,6 +58,7 @@ impl From<KindArg> for Kind {
             KindArg::Machines => Self::Machines,
             KindArg::Rollouts => Self::Rollouts,
             KindArg::Tokens => Self::Tokens,
+            KindArg::Credentials => Self::Credentials,
             KindArg::Audit => Self::Audit,
         }
     }
@@ -120,6 +124,7 @@ fn nothing(subject: &Subject) -> String {
         Kind::Machines => "Machines join with a token: musterctl token create --help",
         Kind::Rollouts => "A deployment begins when the declared machines are there: musterctl plan CLUSTER",
         Kind::Tokens => "Make one: musterctl token create --help",
+        Kind::Credentials => "Make some, on the coordinator's machine: muster-coordinator credentials --help",
         Kind::Audit => "What operators change appears here.",
     };
     format!("No {} found{}. {next}", subject.kind.word(), printable(&scope))

@@ -174,7 +174,7 @@ impl Watched {
                 fleet.rollouts.insert(new.metadata.name.clone(), new);
                 lines
             }
-            Kind::Tokens | Kind::Audit => Vec::new(),
+            Kind::Tokens | Kind::Credentials | Kind::Audit => Vec::new(),
         })
     }
 
@@ -183,7 +183,7 @@ impl Watched {
             Kind::Clusters => self.fleet.cluster = None,
             Kind::Machines => drop(self.fleet.machines.remove(name)),
             Kind::Rollouts => drop(self.fleet.rollouts.remove(name)),
-            Kind::Tokens | Kind::Audit => {}
+            Kind::Tokens | Kind::Credentials | Kind::Audit => {}
         }
     }
 }

@@ -31,6 +31,8 @@ async fn every_method_for_every_sort_of_peer() {
     let own = world.enrolled("edge", "own").await;
     let revoked = world.enrolled("edge", "revoked").await;
     world.wish(Wish::RevokeMachine { machine: revoked.name.clone() }).await;
+    let bo = world.issued(Role::Operator("bo".to_owned())).await;
+    world.wish(Wish::RevokeCredentials { subject: "operator/bo".to_owned() }).await;
     let past = Validity { not_before_ms: now_ms - 90_000_000, not_after_ms: now_ms - 1000 };
     let other_ca = Ca::create(&domain(), now_ms).expect("a CA");
     let anna = Peer { role: Role::Operator("anna".to_owned()), clusters: None };
@@ -53,6 +55,7 @@ async fn every_method_for_every_sort_of_peer() {
         "Annotate",
         "CreateToken",
         "RevokeToken",
+        "RevokeCredentials",
         "RevokeMachine",
         "ReplaceMachine",
     ]
@@ -63,6 +66,7 @@ async fn every_method_for_every_sort_of_peer() {
         ("expired", Some(expired), &[]),
         ("expired agent", Some(expired_agent), &[]),
         ("revoked", Some(revoked.identity), &[]),
+        ("revoked operator", Some(bo), &[]),
         ("agent", Some(own.identity), renew),
         ("viewer", Some(world.identity(Role::Viewer("bo".to_owned()))), read),
         ("operator", Some(world.identity(Role::Operator("anna".to_owned()))), act),

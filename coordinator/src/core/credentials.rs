@@ -1,0 +1,54 @@
+//! Credentials of people and programs: who has any, until when, and who has none any more.
+
+use muster_proto::model::{ClusterName, Now};
+
+use super::{Refusal, Reply, operators::not_found};
+use crate::facts::{CredentialRow, Draft};
+
+/// Names that may have credentials at once; expired ones make room.
+const CREDENTIALS_MAX: usize = 10_000;
+
+/// Records credentials before anybody has them.
+pub(crate) fn record(draft: &mut Draft<'_>, actor: &str, row: CredentialRow, now: Now) -> Result<Reply, Refusal> {
+    if draft.credentials.len() >= CREDENTIALS_MAX && !draft.credentials.contains_key(&row.subject) {
+        let expired = draft.credentials.values().find(|row| row.expires_at_ms <= now.wall_ms);
+        let Some(expired) = expired.map(|row| row.subject.clone()) else {
+            let message = format!("{CREDENTIALS_MAX} names have credentials; use one of them again");
+            return Err(Refusal::State { reason: "TooManyCredentials", message });
+        };
+        draft.drop_credentials(&expired);
+    }
+    let clusters: Vec<&str> = row.clusters.iter().map(ClusterName::as_str).collect();
+    let message = match clusters.as_slice() {
+        [] => "for every cluster".to_owned(),
+        some => format!("for {}", some.join(", ")),
+    };
+    draft.audit(actor, "issue", &format!("credentials/{}", row.subject), &message, now.wall_ms);
+    draft.put_credentials(row);
+    Ok(Reply::Ok)
+}
+
+/// Refuses every certificate of this name that there is.
+pub(super) fn revoke(draft: &mut Draft<'_>, actor: &str, subject: &str, now: Now) -> Result<Reply, Refusal> {
+    let Some(row) = draft.credentials.get(subject) else {
+        return Err(not_found("credential", subject, draft.credentials.keys().map(String::as_str)));
+    };
+    if row.revoked() {
+        let message = format!("the credentials of {subject} are revoked already");
+        return Err(Refusal::State { reason: "NothingToDo", message });
+    }
+    if actor == subject {
+        let message = format!(
+            "you are {subject} yourself and would be shut out; make others first, on the coordinator's machine \
+             (`muster-coordinator credentials`), and revoke these with them"
+        );
+        return Err(Refusal::State { reason: "OwnCredentials", message });
+    }
+    // A certificate that was made a moment ahead of this clock is one of them.
+    let revoked_at_ms = Some(now.wall_ms.max(row.issued_at_ms));
+    let row = CredentialRow { revoked_at_ms, ..(**row).clone() };
+    draft.put_credentials(row);
+    let line = format!("credentials of {subject} revoked: their connections are cut and they open no new one");
+    draft.audit(actor, "revoke", &format!("credentials/{subject}"), &line, now.wall_ms);
+    Ok(Reply::Done(vec![line]))
+}
