@@ -106,6 +106,17 @@ pub enum IdentityError {
 }
 
 impl IdentityError {
+    /// What to do next, where the message itself does not say it.
+    #[must_use]
+    pub const fn next_step(&self) -> Option<&'static str> {
+        match self {
+            Self::Connect(ConnectError::Tcp { .. } | ConnectError::Timeout { .. }) => Some(
+                "Does the coordinator run, and is this its address? `musterctl token create` says it with the token.",
+            ),
+            _ => None,
+        }
+    }
+
     /// Is it because of what the operator typed?
     #[must_use]
     pub fn is_bad_input(&self) -> bool {

@@ -92,6 +92,13 @@ pub enum LinkError {
     /// The identity's credentials cannot be used.
     #[error("this machine's credentials cannot be used; enrol it anew with `muster-agent enroll --force`")]
     Credentials(#[from] TlsError),
+    /// The certificate is worth nothing there. A coordinator tells nobody why; these are the reasons there are.
+    #[error(
+        "the coordinator does not accept this machine's certificate: it was revoked (`musterctl get machines` says \
+         so), or it ran out and could not be renewed; to come back: `musterctl replace MACHINE`, then here \
+         `muster-agent enroll --force` with a new token"
+    )]
+    NotAccepted,
     /// The coordinator closed the stream, saying why.
     #[error("the coordinator closed the link: {0}")]
     Refused(String),
@@ -119,13 +126,15 @@ impl LinkError {
     /// Did a coordinator answer, and turn us away?
     const fn is_refusal(&self) -> bool {
         match self {
-            Self::Connect(ConnectError::Tls { .. } | ConnectError::Http { .. }) | Self::Refused(_) | Self::Closed => {
-                true
-            }
+            Self::Connect(ConnectError::Tls { .. } | ConnectError::Http { .. })
+            | Self::NotAccepted
+            | Self::Refused(_)
+            | Self::Closed => true,
             Self::Connect(
                 ConnectError::Resolve { .. }
                 | ConnectError::Tcp { .. }
                 | ConnectError::Timeout { .. }
+                | ConnectError::NotTls13 { .. }
                 | ConnectError::ClockSkew { .. }
                 | ConnectError::PinMismatch { .. },
             )

@@ -158,6 +158,9 @@ fn main() -> ExitCode {
         Err(error) => {
             complain(&format!("muster-agent: {error:#}"));
             let identity = error.downcast_ref::<IdentityError>();
+            if let Some(next) = identity.and_then(IdentityError::next_step) {
+                complain(&format!("  {next}"));
+            }
             let bad_input = error.is::<BadInput>()
                 || error.is::<ConfigError>()
                 || identity.is_some_and(IdentityError::is_bad_input);
@@ -247,7 +250,13 @@ fn enroll(args: &EnrollArgs, settings: Settings) -> anyhow::Result<()> {
     }
     let identity = block_on(async { Ok(identity::enroll(&coordinator, &token, name).await?) })?;
     identity.save(&dir.identity())?;
-    say(&format!("enrolled as {} ({}) in cluster {}", identity.name, identity.machine_type, identity.cluster));
+    say(&format!(
+        "enrolled as {} ({}) in cluster {}\nNext: muster-agent run --state-dir {}, or systemctl enable --now muster-agent",
+        identity.name,
+        identity.machine_type,
+        identity.cluster,
+        dir.path().display()
+    ));
     Ok(())
 }
 

@@ -101,6 +101,15 @@ pub enum ConnectError {
         /// As given.
         address: String,
     },
+    /// Something answers there, and it is no coordinator: a coordinator speaks TLS 1.3.
+    #[error("{address} does not speak TLS 1.3, so it is no coordinator; is the port the right one?")]
+    NotTls13 {
+        /// As given.
+        address: String,
+        /// What TLS says.
+        #[source]
+        source: io::Error,
+    },
     /// The handshake failed otherwise.
     #[error("the TLS handshake with {address} failed")]
     Tls {

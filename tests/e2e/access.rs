@@ -1,10 +1,6 @@
 //! Credentials that are not right, and none: who may do what, and the exit status a script sees.
 
-use std::{
-    fs::{self, OpenOptions},
-    io::Write as _,
-    os::unix::fs::OpenOptionsExt as _,
-};
+use std::{fs, time::Duration};
 
 use anyhow::{Context as _, Result};
 use muster_tests::fleet::{
@@ -26,11 +22,6 @@ fn section(text: &str, key: &str) -> Result<String> {
     Ok(rest[..end].to_owned())
 }
 
-fn write_secret(fleet: &Fleet, name: &str, text: &str) -> Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(fleet.path(name))?;
-    Ok(file.write_all(text.as_bytes())?)
-}
-
 #[test]
 fn operators_with_the_wrong_credentials() -> Result<()> {
     let (fleet, other) = (Fleet::start("ours", &[])?, Fleet::start("theirs", &[])?);
@@ -43,10 +34,10 @@ fn operators_with_the_wrong_credentials() -> Result<()> {
     let mixed = ["certificate", "key"]
         .iter()
         .try_fold(ours.clone(), |text, key| anyhow::Ok(text.replace(&section(&ours, key)?, &section(&theirs, key)?)))?;
-    write_secret(&fleet, "mixed.toml", &mixed)?;
+    fleet.write_secret("mixed.toml", &mixed)?;
     fleet.ctl_as("mixed.toml", &["get", "machines"])?.exits(3)?.says(&["muster-coordinator credentials"])?;
     // They do not trust us.
-    write_secret(&fleet, "theirs.toml", &theirs.replace(&other.address(), &fleet.address()))?;
+    fleet.write_secret("theirs.toml", &theirs.replace(&other.address(), &fleet.address()))?;
     fleet.ctl_as("theirs.toml", &["get", "machines"])?.exits(3)?.says(&["CA"])?;
 
     let place = ["credentials", "--state-dir", "coordinator", "--key-file", "coordinator.key"];
@@ -65,7 +56,7 @@ fn operators_with_the_wrong_credentials() -> Result<()> {
     }
 
     let nowhere = ours.replace(&fleet.address(), "127.0.0.1:1");
-    write_secret(&fleet, "nowhere.toml", &nowhere)?;
+    fleet.write_secret("nowhere.toml", &nowhere)?;
     fleet
         .ctl_as("nowhere.toml", &["get", "machines"])?
         .exits(5)?
@@ -74,6 +65,43 @@ fn operators_with_the_wrong_credentials() -> Result<()> {
     none.exits(2)?.says(&["config.toml", "muster-coordinator init", "--config"])?;
     fleet.ctl(&["get", "machine", "control-7"])?.exits(2)?.says(&["control-7"])?;
     other.done()?;
+    fleet.done()
+}
+
+/// A person's credentials are taken back while she watches: she is cut off, and new ones work at once.
+#[test]
+fn credentials_that_are_taken_back() -> Result<()> {
+    let fleet = Fleet::start("taken-back", &[])?;
+    let items = [bash("work", "deploy", &fleet.effects_log(), ":", &[])];
+    fleet.apply(&cluster(1, 0, &items, &[], &[]))?;
+    let place = ["credentials", "--state-dir", "coordinator", "--key-file", "coordinator.key"];
+    let issue = |file: &str| -> Result<()> {
+        let words = ["--role", "viewer", "--name", "vera", "--cluster", "e2e", "--out", file];
+        let said = fleet.coordinator_command(&[&place[..], &words].concat())?.ok()?;
+        assert!(said.contains("musterctl revoke viewer/vera"), "{said}");
+        Ok(())
+    };
+    issue("vera.toml")?;
+    fleet.ctl(&["get", "credentials"])?.exits(0)?.says(&["operator/admin", "viewer/vera", "e2e", "Valid"])?;
+    let mut watching = fleet.start_ctl(&["--config", "vera.toml", "get", "machines", "-w"], "vera")?;
+    wait_for("vera's connection", PATIENCE, || Ok(fleet.log("vera").contains("NAME").then_some(())))?;
+
+    let began = std::time::Instant::now();
+    fleet.ctl(&["revoke", "viewer/vera"])?.exits(0)?.says(&["credentials of viewer/vera revoked"])?;
+    let status = wait_for("the end of vera's musterctl", PATIENCE, || Ok(watching.try_wait()?))?;
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert_eq!(status.code(), Some(3), "{}", fleet.log("vera"));
+    let refused = fleet.ctl_as("vera.toml", &["get", "machines"])?.exits(3)?;
+    refused.says(&["these credentials are not accepted", "muster-coordinator credentials"])?;
+    fleet.ctl(&["revoke", "viewer/vera"])?.exits(4)?.says(&["revoked already"])?;
+    fleet.ctl(&["revoke", "operator/admin"])?.exits(4)?.says(&["make others first"])?;
+    fleet.ctl(&["revoke", "viewer/vara"])?.exits(2)?.says(&["viewer/vera"])?;
+
+    issue("vera-2.toml")?;
+    fleet.ctl_as("vera-2.toml", &["get", "clusters"])?.exits(0)?;
+    fleet.ctl_as("vera.toml", &["get", "clusters"])?.exits(3)?;
+    let audit = fleet.ctl(&["get", "audit"])?.exits(0)?;
+    audit.says(&["issue", "credentials/viewer/vera", "revoke", "operator/admin"])?;
     fleet.done()
 }
 

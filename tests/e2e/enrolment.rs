@@ -101,10 +101,12 @@ fn a_name_that_is_taken_and_replaced() -> Result<()> {
     fleet.done()
 }
 
-/// Cut off within 10 s; cannot come back, not even to renew.
+/// Cut off within 10 s; cannot come back, not even to renew, and says what to do.
 #[test]
 fn a_revoked_machine_is_cut_off() -> Result<()> {
-    let mut fleet = new_fleet("revoked")?;
+    let mut fleet = Fleet::start("revoked", &["--agent-cert-ttl", "20s"])?;
+    let items = [bash("work", "deploy", &fleet.effects_log(), ":", &[])];
+    fleet.apply(&cluster(1, 1, &items, &items, &[]))?;
     fleet.add_machines(1, 1)?;
     fleet.wait_ready(2)?;
     let link = |fleet: &Fleet| -> Result<serde_json::Value> {
@@ -126,7 +128,14 @@ fn a_revoked_machine_is_cut_off() -> Result<()> {
     fs::remove_file(fleet.agent_dir("worker-1").join("link.json")).ok();
     fleet.start_agent("worker-1")?;
     let why = wait_for("refused again", PATIENCE, || Ok(link(&fleet)?["error"].as_str().map(str::to_owned)))?;
+    assert!(why.contains("does not accept this machine's certificate") && why.contains("musterctl replace"), "{why}");
     assert!(!fleet.machines()?["worker-1"].status.connected, "{why}");
+    let renewals = |fleet: &Fleet| {
+        let log = fleet.log("worker-1");
+        Ok(log.lines().find(|line| line.contains("could not be renewed")).map(str::to_owned))
+    };
+    let refusal = wait_for("a renewal that is refused", PATIENCE, || renewals(&fleet))?;
+    assert!(refusal.contains("these credentials are not accepted"), "{refusal}");
     fleet.ctl(&["get", "machines", "--cluster", CLUSTER])?.exits(0)?.says(&["Revoked"])?;
     fleet.done()
 }

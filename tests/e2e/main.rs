@@ -11,3 +11,4 @@ mod idle;
 mod kills;
 mod old_copy;
 mod partition;
+mod tls;

@@ -13,6 +13,8 @@ use std::{
     collections::BTreeMap,
     ffi::OsString,
     fs::{self, OpenOptions},
+    io::Write as _,
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -128,6 +130,15 @@ impl Fleet {
     #[must_use]
     pub fn address(&self) -> String {
         self.door.address()
+    }
+
+    /// Writes a file that only its owner may read, where none is yet.
+    ///
+    /// # Errors
+    /// There is one.
+    pub fn write_secret(&self, name: &str, text: &str) -> Result<()> {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.dir.join(name))?;
+        Ok(file.write_all(text.as_bytes())?)
     }
 
     /// Where the items write what they do.

@@ -38,7 +38,7 @@ impl std::fmt::Display for Violation {
 }
 
 /// Remembers what was seen, and compares.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Watcher {
     epoch: Epoch,
     /// Content by machine and generation, since the store was last restored.

@@ -226,8 +226,5 @@ fn whole_file() -> libc::flock {
 
 /// A directory for root's eyes only; there already is as good.
 pub(crate) fn private_dir(path: &Path) -> io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
-        done => done,
-    }
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
 }

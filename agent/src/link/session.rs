@@ -266,6 +266,7 @@ async fn collect(choice: AddressChoice) -> HostFacts {
 fn refused(status: tonic::Status) -> LinkError {
     use std::error::Error as _;
     match (status.message(), status.source()) {
+        _ if status.code() == tonic::Code::Unauthenticated => LinkError::NotAccepted,
         (message, Some(source)) => LinkError::Refused(format!("{message}: {}", super::chain(source))),
         (message, None) => LinkError::Refused(message.to_owned()),
     }

@@ -154,15 +154,16 @@ fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     {
         return Some(blocked);
     }
+    if !position.connected() {
+        let message = if position.in_flight() {
+            "it was at work and goes on, but it has no connection to the coordinator now to say how far it is"
+        } else {
+            "it has no connection to the coordinator now"
+        };
+        return Some(blocked("Disconnected", message, "its agent connects again"));
+    }
     if position.in_flight() {
         return None;
-    }
-    if !position.connected() {
-        return Some(blocked(
-            "Disconnected",
-            "it has no connection to the coordinator now",
-            "its agent connects again",
-        ));
     }
     if let Err(blocked) = safety::may_start_anything(survey) {
         return Some(blocked);

@@ -4,7 +4,7 @@ use std::{io, sync::Arc};
 
 use aws_lc_rs::digest;
 use rustls::{
-    CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+    AlertDescription, CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
     client::{
         WebPkiServerVerifier,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
@@ -43,17 +43,23 @@ impl From<Refusal> for Error {
 /// Turns a failed handshake into words.
 pub(super) fn explain(address: &str, source: io::Error) -> ConnectError {
     let address = address.to_owned();
-    let refusal = source
-        .get_ref()
-        .and_then(|inner| inner.downcast_ref::<Error>())
-        .and_then(|error| match error {
-            Error::InvalidCertificate(CertificateError::Other(other)) => other.0.downcast_ref::<Refusal>(),
-            _ => None,
-        })
-        .cloned();
+    let error = source.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+    let refusal = match error {
+        Some(Error::InvalidCertificate(CertificateError::Other(other))) => other.0.downcast_ref::<Refusal>().cloned(),
+        _ => None,
+    };
+    let other_protocol = matches!(
+        error,
+        Some(
+            Error::InvalidMessage(_)
+                | Error::PeerIncompatible(_)
+                | Error::AlertReceived(AlertDescription::ProtocolVersion | AlertDescription::HandshakeFailure)
+        )
+    );
     match refusal {
         Some(Refusal::Pin) => ConnectError::PinMismatch { address },
         Some(Refusal::Clock { ours, not_before, not_after }) => ConnectError::ClockSkew { ours, not_before, not_after },
+        None if other_protocol => ConnectError::NotTls13 { address, source },
         None => ConnectError::Tls { address, source },
     }
 }

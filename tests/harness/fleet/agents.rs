@@ -1,8 +1,7 @@
 //! A fleet's agents: enrolled, started, stopped and killed one by one, and what their files say.
 
 use std::{
-    fs::{self, OpenOptions},
-    os::unix::fs::OpenOptionsExt as _,
+    fs,
     path::PathBuf,
     process::{Child, Command},
 };
@@ -30,10 +29,9 @@ impl Fleet {
         let made = self.ctl(&[&["token", "create", "--cluster", CLUSTER, "--type", machine_type], more].concat())?;
         let token = made.ok()?;
         let count = fs::read_dir(self.dir.join("tokens"))?.count();
-        let name = self.path(&format!("tokens/{machine_type}-{count}"));
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&name)?;
-        std::io::Write::write_all(&mut file, token.as_bytes())?;
-        Ok(name)
+        let name = format!("tokens/{machine_type}-{count}");
+        self.write_secret(&name, &token)?;
+        Ok(self.path(&name))
     }
 
     /// Enrols a machine with a token's file; its connections pass a proxy of its own.
@@ -49,9 +47,17 @@ impl Fleet {
             self.agents.insert(name.to_owned(), Agent { child: None, proxy });
         }
         let address = self.proxy(name)?.address();
+        self.enroll_at(name, token_file, &[&["--coordinator", &address], more].concat())
+    }
+
+    /// Enrols a machine with whoever the words name.
+    ///
+    /// # Errors
+    /// The command did not start, or did not end.
+    pub fn enroll_at(&self, name: &str, token_file: &str, words: &[&str]) -> Result<Ran> {
         let mut command = Command::new(&self.programs.agent);
-        command.args(["enroll", "--coordinator", &address, "--token-file", token_file, "--name", name]);
-        programs::run(command.arg("--state-dir").arg(self.agent_dir(name)).args(more))
+        command.args(["enroll", "--token-file", token_file, "--name", name]);
+        programs::run(command.arg("--state-dir").arg(self.agent_dir(name)).args(words))
     }
 
     /// Enrols and starts `control-1`… and `worker-1`….

@@ -118,7 +118,7 @@ impl Failure {
     /// No connection.
     pub(crate) fn connect(address: &str, error: ConnectError) -> Self {
         let (exit, next) = match &error {
-            ConnectError::Resolve { .. } => {
+            ConnectError::Resolve { .. } | ConnectError::NotTls13 { .. } => {
                 (Exit::Unreachable, "Is `coordinator` in your config right? It is HOST:PORT.".to_owned())
             }
             ConnectError::Tcp { .. } | ConnectError::Timeout { .. } | ConnectError::Http { .. } => {
