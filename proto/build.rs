@@ -24,9 +24,12 @@ fn is_static_glibc() -> bool {
 }
 
 fn messages() -> Result<(), Box<dyn Error>> {
-    let files = ["model", "enrollment", "agent_link", "fleet"].map(|name| format!("muster/v1/{name}.proto"));
+    let files = ["model", "enrollment", "swarm", "agent_link", "fleet"].map(|name| format!("muster/v1/{name}.proto"));
     let descriptors = protox::compile(&files, ["."])?;
-    tonic_prost_build::configure().btree_map(".").compile_fds(descriptors)?;
+    tonic_prost_build::configure()
+        .btree_map(".")
+        .skip_debug([".muster.v1.SwarmTokens"]) // secret: src/convert/swarm.rs shows what may be shown
+        .compile_fds(descriptors)?;
     for file in files {
         println!("cargo::rerun-if-changed={file}");
     }

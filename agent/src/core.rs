@@ -23,7 +23,7 @@ use std::{
 
 use muster_proto::{
     convert::{Hello, ITEMS_MAX},
-    model::{Assignment, Epoch, HostFacts, ItemName, ItemState, ItemStatus, MachineName, Now, Seq},
+    model::{Assignment, Epoch, HostFacts, ItemName, ItemState, ItemStatus, MachineName, Now, Seq, SwarmCall},
     plant::planted,
 };
 
@@ -129,6 +129,7 @@ impl Core {
                     self.finish(&key, outcome::start_failed(message), now, &mut step);
                 }
             }
+            Input::SwarmCalled(call) => self.swarm_called(call, &mut step),
             Input::DiskFull(full) => self.disk_full = full,
             Input::Tick => {}
         }
@@ -261,6 +262,16 @@ impl Core {
         // An acknowledgement of what was never sent on this session is not ours.
         if self.link_up && seq <= self.sent && outbox.first_key_value().is_some_and(|(first, _)| *first <= seq) {
             self.record(Record::Acked(seq), step);
+        }
+    }
+
+    fn swarm_called(&mut self, call: SwarmCall, step: &mut Step) {
+        match accept::refused_call(&self.ledger, &call) {
+            Some(answer) => step.sends.push(ToCoordinator::Swarm(answer)),
+            None => {
+                self.saw(call.epoch, step);
+                step.acts.push(Effect::CallSwarm(call));
+            }
         }
     }
 

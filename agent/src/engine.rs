@@ -1,11 +1,11 @@
 //! The loop: takes what happens, lets the core decide, performs the effects in their order. The only user of the ledger
 //! and the only one that starts attempts. It decides nothing itself.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use muster_proto::{
     daemon::service_manager,
-    model::{MachineName, Seq},
+    model::{MachineName, Seq, SwarmAnswer, SwarmCall},
 };
 use nix::sys::statvfs::statvfs;
 use tokio::{
@@ -17,12 +17,14 @@ use tracing::{debug, error, info, warn};
 use crate::{
     attempt::{AttemptError, AttemptKey, Attempts, Found, Request, record::Progress},
     config::StateDir,
-    core::{Config, Core, Effect, Input, LedgerState, Record},
+    core::{Config, Core, Effect, Input, LedgerState, Record, ToCoordinator},
+    docker,
     host::Clock,
     ledger::{FileDisk, Ledger, LedgerError},
     link::{ENGINE_QUEUE_MAX, FromLink, SessionHandle, chain, logs::LogStreams},
     news::News,
     runner,
+    swarm::SwarmCalls,
 };
 
 /// How often the disk's space is looked at.
@@ -59,11 +61,12 @@ pub enum EngineError {
     },
 }
 
-/// What the tasks that follow attempts tell the engine.
+/// What the tasks that follow attempts and ask the swarm tell the engine.
 #[derive(Debug)]
 enum FromAttempt {
     Input(Input),
     Progress(AttemptKey, Progress),
+    Swarm(SwarmAnswer),
 }
 
 /// The agent at work.
@@ -76,6 +79,7 @@ pub struct Engine {
     session: Option<SessionHandle>,
     logs: LogStreams,
     news: News,
+    swarm: SwarmCalls,
     from_attempts: mpsc::Receiver<FromAttempt>,
     to_engine: mpsc::Sender<FromAttempt>,
 }
@@ -92,7 +96,8 @@ impl Engine {
         let (to_engine, from_attempts) = mpsc::channel(ENGINE_QUEUE_MAX);
         let core = Core::new(Config { machine, supports: runner::supported }, state);
         let (clock, session, logs, news) = (Clock::default(), None, LogStreams::default(), News::default());
-        Self { core, ledger, attempts, clock, dir, session, logs, news, from_attempts, to_engine }
+        let swarm = SwarmCalls::new(Path::new(docker::SOCKET));
+        Self { core, ledger, attempts, clock, dir, session, logs, news, swarm, from_attempts, to_engine }
     }
 
     /// Works until `stop` completes; attempts that run go on without it.
@@ -146,6 +151,10 @@ impl Engine {
                 }
                 Ok(())
             }
+            Some(FromAttempt::Swarm(answer)) => {
+                self.send(&ToCoordinator::Swarm(answer));
+                Ok(())
+            }
             None => Ok(()), // we hold a sender ourselves
         }
     }
@@ -172,6 +181,7 @@ impl Engine {
             }
             Some(FromLink::Assigned(assignment)) => self.step(Input::Received(assignment)),
             Some(FromLink::Acked(seq)) => self.step(Input::Acked(seq)),
+            Some(FromLink::SwarmCalled(call)) => self.step(Input::SwarmCalled(call)),
             Some(FromLink::LogWanted { request_id, item, follow }) => {
                 if let Some(session) = &self.session {
                     let key = self.core.newest_attempt(item.as_ref());
@@ -192,11 +202,7 @@ impl Engine {
         for effect in self.core.step(input, self.clock.now()) {
             match effect {
                 Effect::Record(records) => self.record(&records)?,
-                Effect::Send(message) => {
-                    if self.session.as_ref().is_some_and(|session| !session.send(&message)) {
-                        self.session = None; // closes it; what was not sent is sent on the next one
-                    }
-                }
+                Effect::Send(message) => self.send(&message),
                 Effect::Inspect(key) => {
                     tokio::spawn(inspect(self.attempts.clone(), key, self.to_engine.clone()));
                 }
@@ -207,9 +213,18 @@ impl Engine {
                     tokio::spawn(follow(self.attempts.clone(), key, self.to_engine.clone()));
                 }
                 Effect::Remove(key) => self.remove(&key),
+                Effect::CallSwarm(call) => {
+                    tokio::spawn(ask_swarm(self.swarm.clone(), call, self.to_engine.clone()));
+                }
             }
         }
         Ok(())
+    }
+
+    fn send(&mut self, message: &ToCoordinator) {
+        if self.session.as_ref().is_some_and(|session| !session.send(message)) {
+            self.session = None; // closes it; what was not sent is sent on the next one
+        }
     }
 
     fn record(&mut self, records: &[Record]) -> Result<(), EngineError> {
@@ -262,6 +277,11 @@ fn log(record: &Record) {
         }
         Record::Snapshot(_) => {}
     }
+}
+
+async fn ask_swarm(swarm: SwarmCalls, call: SwarmCall, engine: mpsc::Sender<FromAttempt>) {
+    let answer = swarm.answer(call).await;
+    engine.send(FromAttempt::Swarm(answer)).await.ok();
 }
 
 async fn inspect(attempts: Attempts, key: AttemptKey, engine: mpsc::Sender<FromAttempt>) {

@@ -3,6 +3,7 @@
 pub mod attempt;
 pub mod config;
 pub mod core;
+pub mod docker;
 pub mod engine;
 pub mod exec_item;
 pub mod facts;
@@ -14,3 +15,4 @@ mod news;
 pub mod output;
 pub mod runner;
 pub mod status;
+pub mod swarm;

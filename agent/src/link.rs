@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use muster_proto::{
     convert::{Hello, WireError},
-    model::{Assignment, Epoch, HostFacts, ItemName, Seq},
+    model::{Assignment, Epoch, HostFacts, ItemName, Seq, SwarmCall},
     tls::{ConnectError, TlsError},
 };
 use tokio::{
@@ -67,6 +67,8 @@ pub enum FromLink {
     Assigned(Assignment),
     /// The coordinator has every event up to this one.
     Acked(Seq),
+    /// The coordinator asks something of this machine's swarm.
+    SwarmCalled(SwarmCall),
     /// Somebody wants to read output.
     LogWanted {
         /// Names the reader.

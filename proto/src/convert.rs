@@ -5,6 +5,7 @@ mod assignment;
 mod facts;
 mod hello;
 mod status;
+mod swarm;
 
 pub use hello::Hello;
 

@@ -5,6 +5,7 @@ mod ids;
 mod item;
 mod spec;
 mod status;
+mod swarm;
 
 pub use facts::{Disk, HostFacts, NetworkInterface};
 pub use ids::{
@@ -17,6 +18,11 @@ pub use item::{
 };
 pub use spec::{ClusterSpec, Counts, LcmType, MachineSpec, TOKEN_TTL_DEFAULT_MS, WORKERS_AT_ONCE_MAX};
 pub use status::{ItemState, ItemStatus, Standing};
+pub use swarm::{
+    InvalidSwarmId, SWARM_ID_BYTES_MAX, SWARM_NODES_MAX, SWARM_TASKS_MAX, SwarmAnswer, SwarmAvailability, SwarmCall,
+    SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo, SwarmLocalState, SwarmManager, SwarmNode, SwarmNodeState,
+    SwarmOp, SwarmReply, SwarmTask, SwarmTokens,
+};
 
 use serde::{Deserialize, Serialize};
 

@@ -48,6 +48,7 @@ plants! {
     agent_accept_older_epoch: "agent-accept-older-epoch" by "6";
     agent_accept_reused_generation: "agent-accept-reused-generation" by "6";
     agent_forget_epoch: "agent-forget-epoch" by "6";
+    agent_answer_older_epoch: "agent-answer-older-epoch" by "6";
     agent_rerun_done: "agent-rerun-done" by "7";
     agent_restart_lost: "agent-restart-lost" by "7";
     agent_two_at_once: "agent-two-at-once" by "one-at-a-time";

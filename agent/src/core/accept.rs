@@ -1,8 +1,11 @@
-//! Which assignments are accepted: the fences of epoch and generation, and the hash of every item.
+//! Which assignments and calls are accepted: the fences of epoch and generation, and the hash of every item.
 
 use std::{cmp::Ordering, fmt};
 
-use muster_proto::{model::Assignment, plant::planted};
+use muster_proto::{
+    model::{Assignment, SwarmAnswer, SwarmCall, SwarmFailure, SwarmFailureCode},
+    plant::planted,
+};
 
 use crate::core::LedgerState;
 
@@ -80,6 +83,17 @@ pub(super) fn verdict(ledger: &LedgerState, new: &Assignment) -> Verdict {
             refused(RefusalCode::GenerationReused, message)
         }
     }
+}
+
+/// The refusal of a call, if it comes from a coordinator that has been succeeded.
+pub(super) fn refused_call(ledger: &LedgerState, call: &SwarmCall) -> Option<SwarmAnswer> {
+    // Planted: the swarm is changed for a coordinator that has been succeeded.
+    if call.epoch >= ledger.epoch || planted("agent-answer-older-epoch") {
+        return None;
+    }
+    let message = format!("epoch {} is over: this machine has seen {}", call.epoch, ledger.epoch);
+    let failure = SwarmFailure { code: SwarmFailureCode::StaleEpoch, message };
+    Some(SwarmAnswer { id: call.id, result: Err(failure) })
 }
 
 fn same_content(old: &Assignment, new: &Assignment) -> bool {

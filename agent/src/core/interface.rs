@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use muster_proto::model::{Assignment, Epoch, Generation, ItemStatus, Seq};
+use muster_proto::model::{Assignment, Epoch, Generation, ItemStatus, Seq, SwarmAnswer, SwarmCall};
 
 use crate::{
     attempt::record::{AttemptKey, Found, Request},
@@ -49,6 +49,8 @@ pub enum Input {
         /// Why, in one line.
         message: String,
     },
+    /// The coordinator asks something of this machine's swarm.
+    SwarmCalled(SwarmCall),
     /// The state directory's disk is out of space, or no longer.
     DiskFull(bool),
     /// Time passed.
@@ -72,6 +74,8 @@ pub enum Effect {
     Follow(AttemptKey),
     /// Delete the directory of an attempt that is over and superseded.
     Remove(AttemptKey),
+    /// Ask the machine's swarm, beside whatever runs, and send the answer if there is a session.
+    CallSwarm(SwarmCall),
 }
 
 /// What the core has to say to the coordinator.
@@ -91,6 +95,8 @@ pub enum ToCoordinator {
         /// None = accepted.
         refusal: Option<Refusal>,
     },
+    /// The answer to a call of the coordinator's. Lost with the session: the coordinator's deadline sees to that.
+    Swarm(SwarmAnswer),
     /// Why nothing new is started here; none takes it back.
     Blocked(Option<AgentBlocked>),
 }

@@ -243,7 +243,7 @@ impl World {
                 let before = self.heard.insert(seq, Arc::clone(&status));
                 hold(before.is_none_or(|before| before == status), "an event never changes")
             }
-            Effect::Send(ToCoordinator::Answer { .. } | ToCoordinator::Blocked(_)) => Ok(()),
+            Effect::Send(ToCoordinator::Answer { .. } | ToCoordinator::Swarm(_) | ToCoordinator::Blocked(_)) => Ok(()),
             Effect::Inspect(key) => {
                 self.replies.push_back(Input::Inspected { found: self.found(&key), key });
                 Ok(())
@@ -268,6 +268,7 @@ impl World {
                 let running = self.processes.get(&key) == Some(&Process::Running);
                 hold(!running, "the directory of what runs is kept")
             }
+            Effect::CallSwarm(call) => hold(call.epoch == self.durable.epoch, "the epoch is durable before the call"),
         }
     }
 

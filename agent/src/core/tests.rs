@@ -497,3 +497,30 @@ fn the_ledger_is_a_fold_of_its_records() {
     assert_eq!(serde_json::from_str::<LedgerState>(&text).ok(), Some(folded));
     assert_eq!(Arc::strong_count(&rig.core.ledger().outbox[&Seq(2)]), 2, "slot and outbox share a status");
 }
+
+#[test]
+fn a_call_is_answered_beside_what_runs_and_only_for_the_newest_coordinator() {
+    use muster_proto::model::{SwarmCall, SwarmFailureCode, SwarmOp};
+    let call = |epoch| Input::SwarmCalled(SwarmCall { id: 7, epoch: Epoch(epoch), op: SwarmOp::Nodes });
+    let now = Now { wall_ms: 0, mono_ms: 0 };
+    let mut core = Core::new(config(), empty());
+    for input in [
+        Input::Started { boot_id: "b".to_owned() },
+        Input::LinkUp { epoch: Epoch(2) },
+        Input::Received(assignment(2, 1, vec![item("a", "1")])),
+    ] {
+        drop(core.step(input, now));
+    }
+    assert!(core.ledger().running().is_some(), "an item runs");
+    for (epoch, recorded) in [(2, false), (3, true)] {
+        let effects = core.step(call(epoch), now);
+        assert!(matches!(effects.last(), Some(Effect::CallSwarm(call)) if call.epoch == Epoch(epoch)), "{effects:?}");
+        let first =
+            matches!(effects.first(), Some(Effect::Record(records)) if *records == [Record::EpochSeen(Epoch(3))]);
+        assert_eq!(first, recorded, "a higher epoch is durable before the swarm is touched: {effects:?}");
+    }
+    let effects = core.step(call(2), now);
+    let [Effect::Send(ToCoordinator::Swarm(answer))] = effects.as_slice() else { panic!("{effects:?}") };
+    let code = answer.result.as_ref().map_err(|failure| failure.code);
+    assert_eq!((answer.id, code), (7, Err(SwarmFailureCode::StaleEpoch)));
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 use muster_proto::{
     LINK_MESSAGE_BYTES_MAX,
     convert::{Hello, WireError},
-    model::{Assignment, Epoch, HostFacts, ItemName, Seq},
+    model::{Assignment, Epoch, HostFacts, ItemName, Seq, SwarmCall},
     tls,
     wire::{
         AgentBlocked, AgentMessage, AssignmentAnswer, CoordinatorMessage, Heartbeat, Progress, StatusEvent, Welcome,
@@ -61,6 +61,7 @@ impl SessionHandle {
                 code: refusal.as_ref().map(|refusal| refusal.code.to_string()).unwrap_or_default(),
                 message: refusal.as_ref().map(|refusal| refusal.message.clone()).unwrap_or_default(),
             }),
+            ToCoordinator::Swarm(answer) => Out::SwarmAnswer(answer.into()),
             ToCoordinator::Blocked(blocked) => Out::Blocked(AgentBlocked {
                 reason: blocked.as_ref().map(|blocked| blocked.reason.to_owned()).unwrap_or_default(),
                 message: blocked.as_ref().map(|blocked| blocked.message.to_owned()).unwrap_or_default(),
@@ -240,6 +241,7 @@ async fn pass(message: CoordinatorMessage, engine: &mpsc::Sender<FromLink>) -> R
             },
             follow: wanted.follow,
         },
+        Some(In::SwarmCall(call)) => FromLink::SwarmCalled(SwarmCall::try_from(call)?),
         Some(In::LogCancel(cancel)) => FromLink::LogCanceled { request_id: cancel.request_id },
         Some(In::Welcome(_)) => return Err(LinkError::NoWelcome),
         // A coordinator that is newer than this agent may say things we need not understand.

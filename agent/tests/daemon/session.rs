@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use muster_proto::{
-    model::{Generation, ItemState, Seq},
+    model::{Epoch, Generation, ItemState, Seq, SwarmAnswer, SwarmCall, SwarmFailureCode, SwarmOp, SwarmReply},
     wire::{LogRequest, agent_message::Body as FromAgent, coordinator_message::Body as ToAgent},
 };
 
@@ -39,6 +39,34 @@ fn waiting(machine: &Machine) -> String {
 async fn answer(session: &mut Session) -> (u64, bool, String) {
     let body = session.next(|body| if let FromAgent::Answer(answer) = body { Some(answer) } else { None }).await;
     body.map(|answer| (answer.generation, answer.accepted, answer.code)).expect("an answer")
+}
+
+#[tokio::test]
+async fn a_swarm_call_is_answered_while_an_item_runs() {
+    let mut coordinator = Coordinator::start(Traits::default()).await;
+    let machine = Machine::enrolled(&coordinator).await;
+    let _agent = machine.run();
+    let mut session = coordinator.welcomed(3).await;
+    session.assign(3, 1, vec![script("a", &waiting(&machine))]).await;
+    until(|| lines(&machine, "began") == 1).await;
+    // Whether this machine has a Docker Engine or not: there is an answer. What engines answer is tests/nodes' matter.
+    for (id, epoch) in [(7, 3), (8, 2)] {
+        let call = SwarmCall { id, epoch: Epoch(epoch), op: SwarmOp::Info };
+        session.send(ToAgent::SwarmCall((&call).into())).await;
+    }
+    let mut answers = std::collections::BTreeMap::new();
+    while answers.len() < 2 {
+        let answer =
+            session.next(|body| if let FromAgent::SwarmAnswer(answer) = body { Some(answer) } else { None }).await;
+        let answer = SwarmAnswer::try_from(answer.expect("an answer")).expect("a sound one");
+        answers.insert(answer.id, answer.result.map_err(|failure| failure.code));
+    }
+    let looked = answers.remove(&7).expect("answered");
+    assert!(matches!(looked, Ok(SwarmReply::Info(_)) | Err(SwarmFailureCode::Engine)), "{looked:?}");
+    assert_eq!(answers.remove(&8), Some(Err(SwarmFailureCode::StaleEpoch)));
+    assert_eq!(lines(&machine, "ended"), 0, "the item still runs");
+    std::fs::write(machine.path("go"), "").expect("written");
+    while session.event().await != (2, ItemState::Succeeded, 1) {}
 }
 
 #[tokio::test]

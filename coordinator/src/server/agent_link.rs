@@ -6,7 +6,7 @@ use std::{pin::Pin, time::Duration};
 use futures_util::Stream;
 use muster_proto::{
     convert::{Hello, WireError, as_line},
-    model::{Generation, HostFacts, ItemName, ItemStatus, MachineId, Seq},
+    model::{Generation, HostFacts, ItemName, ItemStatus, MachineId, Seq, SwarmAnswer},
     wire::{
         self, AgentMessage, CoordinatorMessage, agent_link_server::AgentLink, agent_message::Body,
         coordinator_message::Body as Outbound,
@@ -155,6 +155,7 @@ impl Talk {
                 self.engine.submit(Input::Answer { id, generation, refused }).await?;
             }
             Body::Log(chunk) => self.sessions.log_came(id, chunk),
+            Body::SwarmAnswer(answer) => self.sessions.swarm_answered(id, SwarmAnswer::try_from(answer)?),
             Body::Progress(progress) => {
                 let item = ItemName::new(progress.item)
                     .map_err(|_| WireError { field: "progress.item", problem: "not a DNS-1123 label" })?;

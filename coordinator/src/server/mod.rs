@@ -13,6 +13,7 @@ mod reader;
 mod seats;
 mod sessions;
 mod status;
+mod swarm_relay;
 mod tls;
 
 use std::{sync::Arc, time::Duration};

@@ -9,12 +9,13 @@ use std::{
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
+    time::Duration,
 };
 
 use futures_util::Stream;
 use muster_proto::{
     Message as _,
-    model::MachineId,
+    model::{Epoch, MachineId, SwarmAnswer, SwarmFailure, SwarmOp, SwarmReply},
     wire::{self, CoordinatorMessage, coordinator_message::Body},
 };
 use tokio::sync::{mpsc, oneshot, watch};
@@ -23,6 +24,7 @@ use tonic::Status;
 use super::{
     judge::Caller,
     log_relay::{LogRelay, LogStream},
+    swarm_relay::SwarmRelay,
 };
 use crate::{core::Effect, engine::Outbox};
 
@@ -38,7 +40,16 @@ struct Inner {
     live: Mutex<BTreeMap<MachineId, Session>>,
     last_number: AtomicU64,
     logs: LogRelay,
+    swarm: SwarmRelay,
     ending: watch::Sender<bool>,
+}
+
+impl Inner {
+    /// What was asked on a machine's stream is over with it.
+    fn end_of_session(&self, id: MachineId) {
+        self.logs.end_of_session(id);
+        self.swarm.end_of_session(id);
+    }
 }
 
 struct Session {
@@ -100,7 +111,7 @@ impl Sessions {
         let session = Session { number, caller, queue, queued_bytes: Arc::clone(&queued_bytes), end: Some(end) };
         let old = self.live().insert(id, session);
         if let Some(old) = old {
-            self.0.logs.end_of_session(id);
+            self.0.end_of_session(id);
             old.close(Status::aborted("SessionReplaced: a newer stream of this machine took over"));
         }
         (number, Outgoing { queue: outgoing, queued_bytes, end: ended, ended: false })
@@ -118,7 +129,7 @@ impl Sessions {
             live.get(&id).is_some_and(|session| session.number == number).then(|| live.remove(&id)).flatten()
         };
         if let Some(session) = session {
-            self.0.logs.end_of_session(id);
+            self.0.end_of_session(id);
             session.close(status);
         }
     }
@@ -128,7 +139,7 @@ impl Sessions {
         self.0.ending.send_replace(true);
         let live = std::mem::take(&mut *self.live());
         for (id, session) in live {
-            self.0.logs.end_of_session(id);
+            self.0.end_of_session(id);
             session.close(going());
         }
     }
@@ -158,7 +169,7 @@ impl Sessions {
         drop(live);
         if let Some(session) = session {
             tracing::warn!(machine = %id, "cut off: it does not read what it is sent");
-            self.0.logs.end_of_session(id);
+            self.0.end_of_session(id);
             session.caller.hang_up();
             session.close(Status::resource_exhausted("QueueFull: the agent does not read"));
         }
@@ -177,6 +188,29 @@ impl Sessions {
     /// A piece of output has come.
     pub(super) fn log_came(&self, id: MachineId, chunk: wire::LogChunk) {
         self.0.logs.came(id, chunk);
+    }
+
+    /// Asks a machine's agent something of its swarm, and returns the answer.
+    ///
+    /// # Errors
+    /// [`SwarmFailure`] of the agent's, or one that stands for no answer within `patience`.
+    pub async fn call_swarm(
+        &self,
+        id: MachineId,
+        epoch: Epoch,
+        op: SwarmOp,
+        patience: Duration,
+    ) -> Result<SwarmReply, SwarmFailure> {
+        let (call, answered) = self.0.swarm.open(id, epoch, op)?;
+        if !self.send(id, None, Body::SwarmCall((&call).into())) {
+            self.0.swarm.forget(id, call.id);
+        }
+        self.0.swarm.answer(id, call.id, answered, patience).await
+    }
+
+    /// An answer about a swarm has come.
+    pub(super) fn swarm_answered(&self, id: MachineId, answer: SwarmAnswer) {
+        self.0.swarm.came(id, answer);
     }
 
     /// Nobody reads this output any more.
@@ -203,7 +237,7 @@ impl Outbox for Sessions {
                 let session = self.live().remove(&id);
                 if let Some(session) = session {
                     tracing::info!(machine = %id, reason, "stream closed");
-                    self.0.logs.end_of_session(id);
+                    self.0.end_of_session(id);
                     session.close(Status::permission_denied(reason));
                 }
             }

@@ -148,6 +148,7 @@ impl World {
                 let refused = refusal.map(|refusal| format!("{}: {}", refusal.code, refusal.message));
                 self.tell(Input::Answer { id, generation, refused });
             }
+            ToCoordinator::Swarm(_) => self.count("swarm answered"),
             ToCoordinator::Blocked(blocked) => {
                 let blocked = blocked.map(|blocked| (blocked.reason.to_owned(), blocked.message.to_owned()));
                 self.tell(Input::AgentBlocked { id, blocked });
@@ -226,6 +227,10 @@ impl World {
                 Some(Deed::Started { key, phase, claimed }) => {
                     let Some(machine) = self.machines.get(index) else { return Ok(()) };
                     self.watcher.started(machine, &key, phase, claimed)?;
+                }
+                Some(Deed::AskedSwarm(call)) => {
+                    let Some(machine) = self.machines.get(index) else { return Ok(()) };
+                    self.watcher.swarm_asked(machine, &call)?;
                 }
                 None => {}
             }

@@ -2,7 +2,7 @@
 
 use muster_agent::core::Input as AgentInput;
 use muster_coordinator::core::Request;
-use muster_proto::model::MachineId;
+use muster_proto::model::{MachineId, SwarmCall, SwarmOp};
 
 use super::{Event, World, machine::uuid_of, manifest};
 use crate::invariants::Violation;
@@ -125,6 +125,8 @@ impl World {
             assignment.generation = generation.next();
             let epoch = assignment.epoch;
             self.agent_input(index, AgentInput::LinkUp { epoch })?;
+            let op = SwarmOp::Tokens;
+            self.agent_input(index, AgentInput::SwarmCalled(SwarmCall { id: 1, epoch, op }))?;
         } else if assignment.generation < generation {
             self.count("an overtaken assignment arrived");
         } else if assignment.generation == generation {

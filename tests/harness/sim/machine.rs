@@ -6,7 +6,7 @@ use muster_agent::{
     attempt::record::{AttemptKey, Exit, Found, Request},
     core::{Config, Core, Effect, Input, LedgerState, Record, ToCoordinator},
 };
-use muster_proto::model::{HostFacts, ItemState, LedgerId, MachineId, MachineName, MachineType, Now, Phase};
+use muster_proto::model::{HostFacts, ItemState, LedgerId, MachineId, MachineName, MachineType, Now, Phase, SwarmCall};
 
 use crate::rng::Rng;
 
@@ -37,6 +37,8 @@ pub enum Deed {
         /// Was the directory claimed before?
         claimed: bool,
     },
+    /// The machine's swarm is asked something.
+    AskedSwarm(SwarmCall),
 }
 
 /// A machine.
@@ -188,6 +190,7 @@ impl Machine {
                 self.attempts.remove(&key);
                 (None, None)
             }
+            Effect::CallSwarm(call) => (Some(Deed::AskedSwarm(call)), None),
         }
     }
 

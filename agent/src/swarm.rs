@@ -1,0 +1,298 @@
+//! Answers what a coordinator asks of the machine's Docker Swarm: the closed set of `SwarmOp`, every one idempotent,
+//! beside whatever item runs. It decides nothing and writes nothing down; whether the caller may ask is the core's
+//! decision. Tokens pass through and are never logged.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use bollard::{
+    Docker,
+    errors::Error,
+    models::{
+        LocalNodeState, Node, NodeSpec, NodeSpecAvailabilityEnum, NodeSpecRoleEnum, NodeState, Reachability,
+        SwarmInfo as LocalSwarm, Task, TaskState,
+    },
+    query_parameters::{ListTasksOptionsBuilder, UpdateNodeOptionsBuilder},
+};
+use muster_proto::{
+    convert::as_line,
+    model::{
+        SWARM_NODES_MAX, SWARM_TASKS_MAX, SwarmAnswer, SwarmAvailability, SwarmCall, SwarmFailure, SwarmFailureCode,
+        SwarmId, SwarmInfo, SwarmLocalState, SwarmManager, SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmTask,
+        SwarmTokens,
+    },
+};
+use tokio::{sync::Semaphore, time::timeout};
+
+use crate::{
+    docker::{DockerError, connect},
+    link::chain,
+};
+
+/// From a call to its answer.
+pub const CALL_DEADLINE: Duration = Duration::from_secs(30);
+/// Calls that are answered at one time.
+const CALLS_MAX: usize = 8;
+/// Another manager may change a node between our look and our change; then we look again.
+const UPDATE_TRIES: usize = 3;
+
+/// Answers calls.
+#[derive(Clone, Debug)]
+pub struct SwarmCalls {
+    socket: PathBuf,
+    free: Arc<Semaphore>,
+}
+
+impl SwarmCalls {
+    /// For the engine behind this socket.
+    #[must_use]
+    pub fn new(socket: &Path) -> Self {
+        Self { socket: socket.to_owned(), free: Arc::new(Semaphore::new(CALLS_MAX)) }
+    }
+
+    /// Carries a call out. There is always an answer, at the latest at the deadline.
+    pub async fn answer(&self, call: SwarmCall) -> SwarmAnswer {
+        let result = match self.free.try_acquire() {
+            Err(_) => Err(failure(SwarmFailureCode::Busy, "too many calls at once; ask again later")),
+            Ok(_free) => timeout(CALL_DEADLINE, self.perform(&call.op)).await.unwrap_or_else(|_| {
+                let message = format!("the Docker Engine did not answer within {} s", CALL_DEADLINE.as_secs());
+                Err(failure(SwarmFailureCode::Timeout, &message))
+            }),
+        };
+        SwarmAnswer { id: call.id, result }
+    }
+
+    async fn perform(&self, op: &SwarmOp) -> Result<SwarmReply, SwarmFailure> {
+        let docker = connect(&self.socket, CALL_DEADLINE).map_err(|error| failed(&error))?;
+        match op {
+            SwarmOp::Info => local_info(&docker).await.map(SwarmReply::Info).map_err(|error| failed(&error)),
+            SwarmOp::Tokens => tokens(&docker).await.map(SwarmReply::Tokens),
+            SwarmOp::Nodes => nodes(&docker).await.map(SwarmReply::Nodes),
+            SwarmOp::Tasks { node } => tasks(&docker, node).await.map(SwarmReply::Tasks),
+            SwarmOp::SetAvailability { node, availability } => {
+                let wanted = docker_availability(*availability);
+                let set = |spec: &mut NodeSpec| spec.availability.replace(wanted) != Some(wanted);
+                update(&docker, node, set).await
+            }
+            SwarmOp::Demote { node } => {
+                let worker = NodeSpecRoleEnum::WORKER;
+                update(&docker, node, |spec: &mut NodeSpec| spec.role.replace(worker) != Some(worker)).await
+            }
+            SwarmOp::Remove { node, hostname } => remove(&docker, node, hostname).await,
+        }
+    }
+}
+
+fn failure(code: SwarmFailureCode, message: &str) -> SwarmFailure {
+    SwarmFailure { code, message: as_line(message) }
+}
+
+/// What an error of the engine means. Docker tells its reasons apart by their texts alone.
+fn failed(error: &DockerError) -> SwarmFailure {
+    let text = chain(error);
+    let code = match error.status() {
+        Some(404) => SwarmFailureCode::NoSuchNode,
+        Some(503) if text.contains("not a swarm manager") => SwarmFailureCode::NotManager,
+        Some(_) if text.contains("does not have a leader") || text.contains("losing quorum") => {
+            SwarmFailureCode::NoQuorum
+        }
+        Some(400..=499) => SwarmFailureCode::NotAllowed,
+        Some(_) | None if matches!(error.source, Error::RequestTimeoutError) => SwarmFailureCode::Timeout,
+        Some(_) | None => SwarmFailureCode::Engine,
+    };
+    failure(code, &text)
+}
+
+fn malformed(what: &str) -> SwarmFailure {
+    failure(SwarmFailureCode::Engine, &format!("the Docker Engine's answer has no {what}"))
+}
+
+fn swarm_id(what: &str, text: Option<String>) -> Result<SwarmId, SwarmFailure> {
+    text.and_then(|text| SwarmId::new(text).ok()).ok_or_else(|| malformed(what))
+}
+
+/// What the engine behind this client says of its own place in a swarm.
+///
+/// # Errors
+/// [`DockerError`].
+pub async fn local_info(docker: &Docker) -> Result<SwarmInfo, DockerError> {
+    let info = docker.info().await.map_err(DockerError::while_doing("ask the Docker Engine about itself"))?;
+    let swarm = info.swarm.unwrap_or_default();
+    Ok(SwarmInfo {
+        state: local_state(&swarm),
+        manager: swarm.control_available == Some(true),
+        hostname: as_line(&info.name.unwrap_or_default()),
+        error: as_line(&swarm.error.unwrap_or_default()),
+        node: swarm.node_id.and_then(|id| SwarmId::new(id).ok()),
+    })
+}
+
+fn local_state(swarm: &LocalSwarm) -> SwarmLocalState {
+    match swarm.local_node_state {
+        Some(LocalNodeState::PENDING) => SwarmLocalState::Pending,
+        Some(LocalNodeState::ACTIVE) => SwarmLocalState::Active,
+        Some(LocalNodeState::ERROR) => SwarmLocalState::Error,
+        Some(LocalNodeState::LOCKED) => SwarmLocalState::Locked,
+        Some(LocalNodeState::INACTIVE | LocalNodeState::EMPTY) | None => SwarmLocalState::Inactive,
+    }
+}
+
+async fn tokens(docker: &Docker) -> Result<SwarmTokens, SwarmFailure> {
+    let doing = DockerError::while_doing("read the swarm");
+    let swarm = docker.inspect_swarm().await.map_err(|error| failed(&doing(error)))?;
+    let tokens = swarm.join_tokens.unwrap_or_default();
+    Ok(SwarmTokens {
+        swarm: swarm_id("id of the swarm", swarm.id)?,
+        manager: tokens.manager.ok_or_else(|| malformed("manager's token"))?,
+        worker: tokens.worker.ok_or_else(|| malformed("worker's token"))?,
+    })
+}
+
+async fn nodes(docker: &Docker) -> Result<Vec<SwarmNode>, SwarmFailure> {
+    let doing = DockerError::while_doing("list the swarm's nodes");
+    let nodes = docker.list_nodes(None).await.map_err(|error| failed(&doing(error)))?;
+    if nodes.len() > SWARM_NODES_MAX {
+        let message = format!("the swarm has {} nodes; at most {SWARM_NODES_MAX} are supported", nodes.len());
+        return Err(failure(SwarmFailureCode::NotAllowed, &message));
+    }
+    nodes.into_iter().map(node).collect()
+}
+
+fn node(node: Node) -> Result<SwarmNode, SwarmFailure> {
+    let spec = node.spec.unwrap_or_default();
+    let state = match node.status.and_then(|status| status.state) {
+        Some(NodeState::READY) => SwarmNodeState::Ready,
+        Some(NodeState::DOWN) => SwarmNodeState::Down,
+        Some(NodeState::DISCONNECTED) => SwarmNodeState::Disconnected,
+        Some(NodeState::UNKNOWN) | None => SwarmNodeState::Unknown,
+    };
+    let availability = match spec.availability {
+        Some(NodeSpecAvailabilityEnum::DRAIN) => SwarmAvailability::Drain,
+        Some(NodeSpecAvailabilityEnum::PAUSE) => SwarmAvailability::Pause,
+        Some(NodeSpecAvailabilityEnum::ACTIVE | NodeSpecAvailabilityEnum::EMPTY) | None => SwarmAvailability::Active,
+    };
+    // A manager that has just been promoted has its role before it has a status.
+    let status = node.manager_status.unwrap_or_default();
+    let manager = (spec.role == Some(NodeSpecRoleEnum::MANAGER)).then(|| SwarmManager {
+        leader: status.leader == Some(true),
+        reachable: status.reachability == Some(Reachability::REACHABLE),
+        address: as_line(&status.addr.unwrap_or_default()),
+    });
+    let hostname = node.description.and_then(|description| description.hostname).unwrap_or_default();
+    Ok(SwarmNode { id: swarm_id("id of a node", node.id)?, hostname: as_line(&hostname), state, availability, manager })
+}
+
+const fn docker_availability(availability: SwarmAvailability) -> NodeSpecAvailabilityEnum {
+    match availability {
+        SwarmAvailability::Active => NodeSpecAvailabilityEnum::ACTIVE,
+        SwarmAvailability::Pause => NodeSpecAvailabilityEnum::PAUSE,
+        SwarmAvailability::Drain => NodeSpecAvailabilityEnum::DRAIN,
+    }
+}
+
+async fn tasks(docker: &Docker, node: &SwarmId) -> Result<Vec<SwarmTask>, SwarmFailure> {
+    let doing = DockerError::while_doing("list a node's tasks");
+    let of_node = HashMap::from([("node", vec![node.as_str()])]);
+    let options = ListTasksOptionsBuilder::new().filters(&of_node).build();
+    let mut tasks = docker.list_tasks(Some(options)).await.map_err(|error| failed(&doing(error)))?;
+    tasks.retain(|task| lives(task) && task.node_id.as_deref() == Some(node.as_str()));
+    if tasks.is_empty() {
+        return Ok(Vec::new());
+    }
+    let services = docker.list_services(None).await.map_err(|error| failed(&doing(error)))?;
+    let names: HashMap<String, String> =
+        services.into_iter().filter_map(|service| Some((service.id?, service.spec?.name?))).collect();
+    let named = |task: Task| {
+        let service = task.service_id.unwrap_or_default();
+        let state = task.status.and_then(|status| status.state).map(|state| state.to_string());
+        Ok(SwarmTask {
+            id: swarm_id("id of a task", task.id)?,
+            service: as_line(names.get(&service).unwrap_or(&service)),
+            state: state.unwrap_or_default(),
+        })
+    };
+    // A node with more has them all named soon enough: what is asked is whether any is left.
+    tasks.into_iter().take(SWARM_TASKS_MAX).map(named).collect()
+}
+
+/// Does a task run, or will it? What it is meant to be does not matter: one that is to stop runs until it has stopped.
+fn lives(task: &Task) -> bool {
+    match task.status.as_ref().and_then(|status| status.state) {
+        Some(
+            TaskState::NEW
+            | TaskState::ALLOCATED
+            | TaskState::PENDING
+            | TaskState::ASSIGNED
+            | TaskState::ACCEPTED
+            | TaskState::PREPARING
+            | TaskState::READY
+            | TaskState::STARTING
+            | TaskState::RUNNING,
+        )
+        | None => true,
+        Some(
+            TaskState::COMPLETE
+            | TaskState::SHUTDOWN
+            | TaskState::FAILED
+            | TaskState::REJECTED
+            | TaskState::REMOVE
+            | TaskState::ORPHANED,
+        ) => false,
+    }
+}
+
+/// Changes a node's spec, unless it is so already.
+async fn update(
+    docker: &Docker,
+    node: &SwarmId,
+    set: impl Fn(&mut NodeSpec) -> bool,
+) -> Result<SwarmReply, SwarmFailure> {
+    let mut tries = 0;
+    loop {
+        let doing = DockerError::while_doing("read a node");
+        let found = docker.inspect_node(node.as_str()).await.map_err(|error| failed(&doing(error)))?;
+        let version = found.version.and_then(|version| version.index).ok_or_else(|| malformed("version of a node"))?;
+        let mut spec = found.spec.ok_or_else(|| malformed("spec of a node"))?;
+        if !set(&mut spec) {
+            return Ok(SwarmReply::Done);
+        }
+        // The API's type is signed though the number never is; the largest that fits is far from being reached.
+        let version = i64::try_from(version).map_err(|_| malformed("version of a node"))?;
+        let options = UpdateNodeOptionsBuilder::new().version(version).build();
+        tries += 1;
+        match docker.update_node(node.as_str(), spec, options).await {
+            Ok(()) => return Ok(SwarmReply::Done),
+            Err(error) if tries < UPDATE_TRIES && error.to_string().contains("out of sequence") => {}
+            Err(error) => return Err(failed(&DockerError { what: "change a node", source: error })),
+        }
+    }
+}
+
+/// Removes the entry of a machine that is gone: nothing that runs, nothing that votes, nobody else's.
+async fn remove(docker: &Docker, id: &SwarmId, hostname: &str) -> Result<SwarmReply, SwarmFailure> {
+    let found = match docker.inspect_node(id.as_str()).await {
+        Ok(found) => node(found)?,
+        Err(Error::DockerResponseServerError { status_code: 404, .. }) => return Ok(SwarmReply::Done),
+        Err(error) => return Err(failed(&DockerError { what: "read a node", source: error })),
+    };
+    let refusal = if found.hostname != hostname {
+        Some(format!("node {id} is {}, not {hostname}", found.hostname))
+    } else if found.state != SwarmNodeState::Down {
+        Some(format!("node {id} ({hostname}) is not down"))
+    } else if found.manager.is_some() {
+        Some(format!("node {id} ({hostname}) is a manager; it is demoted first"))
+    } else {
+        None
+    };
+    if let Some(refusal) = refusal {
+        return Err(failure(SwarmFailureCode::NotAllowed, &refusal));
+    }
+    match docker.delete_node(id.as_str(), None).await {
+        Ok(()) | Err(Error::DockerResponseServerError { status_code: 404, .. }) => Ok(SwarmReply::Done),
+        Err(error) => Err(failed(&DockerError { what: "remove a node", source: error })),
+    }
+}
