@@ -18,7 +18,7 @@ RUN_TESTS := $(if $(shell $(CARGO) nextest --version 2>/dev/null),nextest run --
 TOOLS := target/tools/bin
 IMAGE := muster-coordinator:$(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 
-.PHONY: help build demo packages image test full lint bench clean
+.PHONY: help build demo packages image test test-packages full lint bench clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -43,9 +43,13 @@ $(TOOLS)/cargo-deb:
 $(TOOLS)/cargo-generate-rpm:
 	$(CARGO) install --locked --root target/tools cargo-generate-rpm@0.21.1
 
-test: build ## Everything that is checked on every change (release build, 2,000 simulator seeds, planted bugs)
+test: build ## Everything that is checked on every change (release build, 2,000 simulator seeds, planted bugs, packages)
 	$(STATIC) $(RUN_TESTS) $(RELEASE)
 	$(STATIC) $(RUN_TESTS) $(RELEASE) --features muster-tests/plants --test plants
+	$(MAKE) test-packages
+
+test-packages: packages ## What the packages hold (needs lintian and rpm)
+	packaging/check
 
 full: test ## And what takes longer: 20,000 seeds, more kills, throughput against curl
 	MUSTER_SIM_SEEDS=20000 $(STATIC) $(RUN_TESTS) $(RELEASE) --test simulator
