@@ -251,7 +251,8 @@ fn enroll(args: &EnrollArgs, settings: Settings) -> anyhow::Result<()> {
     let identity = block_on(async { Ok(identity::enroll(&coordinator, &token, name).await?) })?;
     identity.save(&dir.identity())?;
     say(&format!(
-        "enrolled as {} ({}) in cluster {}\nNext: muster-agent run --state-dir {}, or systemctl enable --now muster-agent",
+        "enrolled as {} ({}) in cluster {}\n\
+         Next: muster-agent run --state-dir {}, or systemctl enable --now muster-agent",
         identity.name,
         identity.machine_type,
         identity.cluster,

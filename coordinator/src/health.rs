@@ -1,5 +1,6 @@
-//! Whether a coordinator does its work: where it listens is written down in its state directory, and `muster-coordinator
-//! health` knocks there. A container's health check calls it, on the machine or in the container of the coordinator.
+//! Whether a coordinator does its work: where it listens is written down in its state directory, and
+//! `muster-coordinator health` knocks there. A container's health check calls it, on the machine or in the container
+//! of the coordinator.
 
 use std::{
     fs, io,

@@ -1,6 +1,6 @@
-//! Power cuts at every write and every sync of the store. What was synced is on the disk; of what was written since, a
-//! disk may have kept anything: so the file is opened again with every such remainder. All that was acknowledged must be
-//! there, and a batch as a whole or not at all.
+//! Power cuts at every write and every sync of the store. What was synced is on the disk; of what was written since,
+//! a disk may have kept anything: so the file is opened again with every such remainder. All that was acknowledged must
+//! be there, and a batch as a whole or not at all.
 
 use std::{
     collections::BTreeMap,
