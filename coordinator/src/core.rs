@@ -150,6 +150,11 @@ impl Core {
 }
 
 fn take(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, input: Input, now: Now) -> Result<Reply, Refusal> {
+    // The servers let nobody through who is denied; what was on its way when that was decided ends here.
+    if input.agent().is_some_and(|id| draft.denied.contains_key(&id)) {
+        let message = "an operator revoked this identity".to_owned();
+        return Err(Refusal::Protocol { code: "Revoked", message });
+    }
     match input {
         Input::Hello { id, session, hello } => agents::hello(draft, effects, (id, session), *hello, now),
         Input::Gone { id, session } => agents::gone(draft, id, session),

@@ -40,6 +40,19 @@ pub const LINE_BYTES_MAX: usize = 4096;
 /// Longest result a runner may leave.
 pub const RESULT_BYTES_MAX: usize = 16 * 1024;
 
+/// Highest epoch, generation or event that is taken from the wire: who receives it can still count on from there.
+const COUNT_MAX: u64 = 1 << 62;
+/// Highest number of an attempt: retries are configured in tens.
+const ATTEMPT_MAX: u32 = 1_000_000;
+
+/// A number that only ever grows, by one at a time.
+///
+/// # Errors
+/// [`WireError`] if nobody can have counted so far.
+pub fn count(field: &'static str, value: u64) -> Result<u64, WireError> {
+    if value <= COUNT_MAX { Ok(value) } else { Err(WireError::new(field, "nobody can have counted so far")) }
+}
+
 fn text(field: &'static str, value: String, bytes_max: usize) -> Result<String, WireError> {
     if value.len() > bytes_max {
         return Err(WireError::new(field, "too long"));

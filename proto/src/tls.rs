@@ -102,7 +102,7 @@ pub enum ConnectError {
         address: String,
     },
     /// Something answers there, and it is no coordinator: a coordinator speaks TLS 1.3.
-    #[error("{address} does not speak TLS 1.3, so it is no coordinator; is the port the right one?")]
+    #[error("{address} does not speak TLS 1.3, so it is no coordinator (is the port the right one?)")]
     NotTls13 {
         /// As given.
         address: String,

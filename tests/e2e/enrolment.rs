@@ -132,7 +132,7 @@ fn a_revoked_machine_is_cut_off() -> Result<()> {
     assert!(!fleet.machines()?["worker-1"].status.connected, "{why}");
     let renewals = |fleet: &Fleet| {
         let log = fleet.log("worker-1");
-        Ok(log.lines().find(|line| line.contains("could not be renewed")).map(str::to_owned))
+        Ok(log.lines().find(|line| line.contains("the certificate could not be renewed")).map(str::to_owned))
     };
     let refusal = wait_for("a renewal that is refused", PATIENCE, || renewals(&fleet))?;
     assert!(refusal.contains("these credentials are not accepted"), "{refusal}");

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use muster_proto::{
-    convert::Hello,
+    convert::{Hello, ITEMS_MAX},
     model::{
         Generation, HostFacts, ItemHash, ItemName, ItemState, ItemStatus, MachineId, MachineName, Now, Phase, Seq,
     },
@@ -12,6 +12,10 @@ use muster_proto::{
 
 use super::{Effect, Refusal, Reply, decide::current_assignment};
 use crate::facts::{Draft, LeftOut, MachineRow, Slot, Verdict};
+
+/// An agent may have seen so many epochs more than this store: each start of a coordinator is one. One that claims more
+/// does not show that the store is old, but that it lies.
+const EPOCHS_AHEAD_MAX: u64 = 1_000_000;
 
 /// The machine behind an identity, noted as alive.
 pub(super) fn heard(draft: &mut Draft<'_>, id: MachineId, now: Now) -> Result<MachineName, Refusal> {
@@ -31,6 +35,10 @@ pub(super) fn hello(
     hello: Hello,
     now: Now,
 ) -> Result<Reply, Refusal> {
+    if hello.epoch.0 > draft.meta.epoch.0.saturating_add(EPOCHS_AHEAD_MAX) {
+        let message = format!("epoch {} is not one that a coordinator of ours can have had", hello.epoch);
+        return Err(Refusal::Protocol { code: "EpochOutOfRange", message });
+    }
     if let Some(evidence) = evidence_of_newer(draft, id, &hello) {
         if hello.epoch > draft.meta.fleet_epoch {
             draft.meta_mut().fleet_epoch = hello.epoch;
@@ -118,7 +126,7 @@ fn adopt(draft: &mut Draft<'_>, id: MachineId, hello: &Hello, now: Now) {
                     != (status.generation, status.attempt, status.state == ItemState::Running)
             });
         if newer {
-            draft.put_status(&name, status.clone());
+            put_status(draft, &name, status.clone());
         }
     }
     let Some(row) = draft.machine_mut(&name) else { return };
@@ -195,6 +203,21 @@ pub(super) fn status(
     Ok(Reply::Ok)
 }
 
+/// Records a status. A machine has so many at most: one that its list does not name any more makes room.
+fn put_status(draft: &mut Draft<'_>, machine: &MachineName, status: ItemStatus) {
+    if let Some(row) = draft.machines.get(machine)
+        && row.statuses.len() >= ITEMS_MAX
+        && !row.statuses.contains_key(&status.name)
+    {
+        let items = draft.live.machines.get(machine).and_then(|live| live.items.as_ref());
+        let items = items.and_then(|items| items.resolved.as_deref().ok()).unwrap_or_default();
+        let is_listed = |name: &&ItemName| items.iter().any(|item| item.name == **name);
+        let Some(unlisted) = row.statuses.keys().find(|name| !is_listed(name)).cloned() else { return };
+        draft.drop_status(machine, &unlisted);
+    }
+    draft.put_status(machine, status);
+}
+
 /// Takes a status over. One impossible transition is ignored and not fought: a success is never taken back by the same
 /// hash.
 fn record_status(draft: &mut Draft<'_>, machine: &MachineName, status: ItemStatus) {
@@ -204,7 +227,7 @@ fn record_status(draft: &mut Draft<'_>, machine: &MachineName, status: ItemStatu
     let known = draft.machines.get(machine).and_then(|row| row.statuses.get(&status.name));
     let done = known.is_some_and(|known| known.hash == status.hash && known.state == ItemState::Succeeded);
     if !done {
-        draft.put_status(machine, status);
+        put_status(draft, machine, status);
     }
     let live = draft.live_mut(machine);
     live.progress = None;

@@ -96,6 +96,23 @@ pub enum Input {
     Tick,
 }
 
+impl Input {
+    /// The identity of the agent that says something, as its certificate has it.
+    #[must_use]
+    pub const fn agent(&self) -> Option<MachineId> {
+        match self {
+            Self::Hello { id, .. }
+            | Self::Heard { id }
+            | Self::Status { id, .. }
+            | Self::HostChanged { id, .. }
+            | Self::Answer { id, .. }
+            | Self::Progress { id, .. }
+            | Self::AgentBlocked { id, .. } => Some(*id),
+            Self::Gone { .. } | Self::Enroll(_) | Self::Operator { .. } | Self::Tick => None,
+        }
+    }
+}
+
 /// A machine's wish for an identity.
 #[derive(Clone, Debug)]
 pub struct Enroll {

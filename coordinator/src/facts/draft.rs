@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use muster_proto::model::{ClusterName, ClusterSpec, ItemStatus, MachineId, MachineName};
+use muster_proto::model::{ClusterName, ClusterSpec, ItemName, ItemStatus, MachineId, MachineName};
 use serde::Serialize;
 
 use super::{
@@ -115,6 +115,14 @@ impl<'a> Draft<'a> {
         self.touch(Table::Statuses, status_key(machine, &status.name));
         if let Some(row) = unshared(&mut self.facts.machines, machine) {
             row.statuses.insert(status.name.clone(), Arc::new(status));
+        }
+    }
+
+    /// Forgets one status of a machine.
+    pub fn drop_status(&mut self, machine: &MachineName, item: &ItemName) {
+        self.touch(Table::Statuses, status_key(machine, item));
+        if let Some(row) = unshared(&mut self.facts.machines, machine) {
+            row.statuses.remove(item);
         }
     }
 

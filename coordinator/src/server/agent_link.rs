@@ -5,7 +5,7 @@ use std::{pin::Pin, time::Duration};
 
 use futures_util::Stream;
 use muster_proto::{
-    convert::{Hello, WireError, as_line},
+    convert::{Hello, WireError, as_line, count},
     model::{Generation, HostFacts, ItemName, ItemStatus, MachineId, Seq, SwarmAnswer},
     wire::{
         self, AgentMessage, CoordinatorMessage, agent_link_server::AgentLink, agent_message::Body,
@@ -143,7 +143,8 @@ impl Talk {
             Body::Status(event) => {
                 let status = event.status.ok_or(WireError { field: "status.status", problem: "missing" })?;
                 let status = Box::new(ItemStatus::try_from(status)?);
-                self.engine.submit(Input::Status { id, session, seq: Seq(event.seq), status }).await?;
+                let seq = Seq(count("status.seq", event.seq)?);
+                self.engine.submit(Input::Status { id, session, seq, status }).await?;
             }
             Body::Facts(facts) => {
                 let facts = Box::new(HostFacts::try_from(facts)?);

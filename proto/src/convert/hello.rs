@@ -1,5 +1,5 @@
 use crate::{
-    convert::{ITEMS_MAX, WireError, line, phase, wire_phase},
+    convert::{ITEMS_MAX, WireError, count, line, phase, wire_phase},
     model::{Epoch, Generation, HostFacts, ItemStatus, LedgerId, MachineName, Phase, Seq},
     wire,
 };
@@ -57,9 +57,9 @@ impl TryFrom<wire::Hello> for Hello {
             name: MachineName::new(wire.name).map_err(|_| WireError::new("hello.name", "not a DNS-1123 label"))?,
             ledger_id: wire.ledger_id.parse().map_err(|_| WireError::new("hello.ledger_id", "not a UUID"))?,
             agent_version: line("hello.agent_version", wire.agent_version)?,
-            epoch: Epoch(wire.epoch),
-            generation: Generation(wire.generation),
-            acked_seq: Seq(wire.acked_seq),
+            epoch: Epoch(count("hello.epoch", wire.epoch)?),
+            generation: Generation(count("hello.generation", wire.generation)?),
+            acked_seq: Seq(count("hello.acked_seq", wire.acked_seq)?),
             reach: phase("hello.reach", wire.reach)?,
             statuses: wire.statuses.into_iter().map(TryInto::try_into).collect::<Result<_, _>>()?,
             facts: HostFacts::try_from(wire.facts.ok_or(WireError::new("hello.facts", "missing"))?)?,

@@ -1,6 +1,6 @@
 use crate::{
     OUTPUT_TAIL_BYTES_MAX,
-    convert::{RESULT_BYTES_MAX, WireError, hash, line, text},
+    convert::{ATTEMPT_MAX, RESULT_BYTES_MAX, WireError, count, hash, line, text},
     model::{Generation, ItemName, ItemState, ItemStatus},
     wire,
 };
@@ -47,6 +47,9 @@ impl TryFrom<wire::ItemStatus> for ItemStatus {
         if wire.attempt == 0 || wire.generation == 0 {
             return Err(WireError::new("status", "attempt and generation count from 1"));
         }
+        if wire.attempt > ATTEMPT_MAX {
+            return Err(WireError::new("status.attempt", "nobody can have tried so often"));
+        }
         if (state == ItemState::Running) != (wire.finished_at_ms == 0) {
             return Err(WireError::new("status.finished_at_ms", "does not fit the state"));
         }
@@ -59,7 +62,7 @@ impl TryFrom<wire::ItemStatus> for ItemStatus {
             hash: hash("status.hash", &wire.hash)?,
             state,
             attempt: wire.attempt,
-            generation: Generation(wire.generation),
+            generation: Generation(count("status.generation", wire.generation)?),
             message: line("status.message", wire.message)?,
             output_tail: text("status.output_tail", wire.output_tail, OUTPUT_TAIL_BYTES_MAX)?,
             result_json: Some(result_json).filter(|json| !json.is_empty()),

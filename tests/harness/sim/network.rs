@@ -99,11 +99,20 @@ impl World {
         if machine.session.is_some() || machine.agent.is_none() {
             return;
         }
-        if self.coordinator.is_none() || machine.cut_off_until > at {
+        let (id, until) = (machine.id, machine.cut_off_until);
+        // The handshake refuses who is revoked; with another store it may be let in.
+        if self.facts().is_some_and(|facts| facts.denied.contains_key(&id)) {
+            if self.chaos {
+                self.later(again, Event::Connect(index));
+            }
+            return;
+        }
+        if self.coordinator.is_none() || until > at {
             self.later(again, Event::Connect(index));
             return;
         }
         self.last_session += 1;
+        let Some(machine) = self.machines.get_mut(index) else { return };
         let (session, id, facts) = (self.last_session, machine.id, machine.facts());
         machine.session = Some(session);
         let Some(hello) = machine.agent.as_ref().map(|core| core.hello(facts)) else { return };

@@ -1,9 +1,12 @@
 //! What agents say: events that come once, late, twice or out of order, and greetings that know more than the store.
 
-use muster_proto::model::{
-    Epoch, Generation,
-    ItemState::{Running, Succeeded},
-    Phase, Seq,
+use muster_proto::{
+    convert::{Hello, ITEMS_MAX},
+    model::{
+        Epoch, Generation,
+        ItemState::{Running, Succeeded},
+        ItemStatus, Phase, Seq,
+    },
 };
 
 use super::{
@@ -82,7 +85,7 @@ fn a_refused_list_is_a_reason_until_the_next() {
 /// Each greeting shows, in its own way, that agents know more than the store: nothing is decided any more.
 #[test]
 fn a_store_older_than_the_fleet_decides_nothing() {
-    let check = |case: &str, change: fn(&mut muster_proto::convert::Hello)| {
+    let check = |case: &str, change: fn(&mut Hello)| {
         let mut fleet = Fleet::of(2, 0).reported().prepared();
         fleet.disconnect("control-1");
         let mut hello = fleet.greeting("control-1");
@@ -97,6 +100,47 @@ fn a_store_older_than_the_fleet_decides_nothing() {
     check("epoch", |hello| hello.epoch = Epoch(9));
     check("generation", |hello| hello.generation = Generation(99));
     check("acknowledged", |hello| hello.acked_seq = Seq(99));
+}
+
+/// A machine that lies about epochs keeps nobody from working, and leaves nothing behind that `recover` would count
+/// from.
+#[test]
+fn an_epoch_that_nobody_can_have_seen_is_no_evidence() {
+    let mut fleet = Fleet::of(2, 0).reported().prepared();
+    fleet.disconnect("control-1");
+    let hello = Hello { epoch: Epoch(u64::MAX), ..fleet.greeting("control-1") };
+    assert_eq!(reason(fleet.hello("control-1", hello)), "EpochOutOfRange");
+    let facts = fleet.core.facts();
+    assert_eq!((&facts.live.older_than_fleet, facts.meta.fleet_epoch), (&None, Epoch(0)));
+    assert_ne!(fleet.why("control-2").as_deref(), Some("StoreOlderThanFleet"));
+}
+
+/// What was on its way when an operator revoked a machine counts for nothing.
+#[test]
+fn a_revoked_identity_says_nothing_any_more() {
+    let mut fleet = Fleet::of(2, 0).reported().prepared();
+    let hello = Hello { epoch: Epoch(9), ..fleet.greeting("control-1") };
+    fleet.ask(Request::RevokeMachine { machine: machine("control-1") }).expect("revoked");
+    assert_eq!(reason(fleet.hello("control-1", hello)), "Revoked");
+    let facts = fleet.core.facts();
+    assert!(facts.live.older_than_fleet.is_none() && facts.live.machines[&machine("control-1")].session.is_none());
+}
+
+/// However many items a machine makes up, it has its share of the store and no more; what its list names stays.
+#[test]
+fn a_machine_fills_no_store_with_statuses() {
+    let mut fleet = Fleet::of(1, 0).reported().prepared();
+    fleet.accept("control-1");
+    fleet.event("control-1", "install", Running);
+    let agent = &fleet.agents["control-1"];
+    let (known, seq) = (agent.statuses.values().next().expect("a status").clone(), agent.seq.0);
+    for n in 1..=ITEMS_MAX as u64 + 50 {
+        let made_up = ItemStatus { name: item_name(&format!("made-up-{n}")), ..known.clone() };
+        fleet.event_at("control-1", Seq(seq + n), made_up).expect("taken");
+    }
+    let row = fleet.row("control-1");
+    assert_eq!(row.statuses.len(), ITEMS_MAX);
+    assert!(row.statuses.contains_key("install"), "its list names it");
 }
 
 #[test]

@@ -141,6 +141,47 @@ async fn who_keeps_sending_what_cannot_be_read_is_closed() {
     assert_eq!(stream.end().await.code(), Code::OutOfRange, "over 1 MiB");
 }
 
+/// Numbers from which nobody could count on: the coordinator must not even try to add one to them.
+#[tokio::test]
+async fn numbers_that_nobody_can_have_counted_to_are_refused() {
+    let world = World::start().await;
+    let machine = world.enrolled("edge", "node-1").await;
+    let lies: [fn(&mut wire::Hello); 5] = [
+        |hello| hello.acked_seq = u64::MAX,
+        |hello| hello.generation = u64::MAX,
+        |hello| hello.epoch = u64::MAX,
+        |hello| hello.acked_seq = (1 << 62) + 1,
+        |hello| hello.epoch = 1 << 62,
+    ];
+    for (n, lie) in lies.into_iter().enumerate() {
+        let mut first = hello(&machine.name);
+        if let Said::Hello(hello) = &mut first {
+            lie(hello);
+        }
+        let ended = open(&world, &machine.identity, first).await.err().expect("refused");
+        assert!(matches!(ended.code(), Code::InvalidArgument | Code::Aborted), "lie {n}: {ended:?}");
+    }
+    let status: [fn(&mut wire::ItemStatus); 2] =
+        [|status| status.attempt = u32::MAX, |status| status.generation = u64::MAX];
+    for lie in status {
+        let stream = open(&world, &machine.identity, hello(&machine.name)).await.expect("open");
+        for _ in 0..3 {
+            let mut said = event(1);
+            if let Said::Status(event) = &mut said {
+                lie(event.status.as_mut().expect("a status"));
+            }
+            stream.say(said);
+        }
+        assert_eq!(stream.end().await.code(), Code::InvalidArgument);
+    }
+    let stream = open(&world, &machine.identity, hello(&machine.name)).await.expect("open");
+    for _ in 0..3 {
+        stream.say(event(u64::MAX));
+    }
+    assert_eq!(stream.end().await.code(), Code::InvalidArgument);
+    open(&world, &machine.identity, hello(&machine.name)).await.expect("the coordinator goes on");
+}
+
 #[tokio::test]
 async fn the_newest_stream_of_a_machine_wins() {
     let world = World::start().await;
