@@ -1,7 +1,7 @@
 //! The machine's Docker Engine: how it is reached, and what can go wrong on the way. What is asked of it stands in
 //! `swarm` and in the runners.
 
-use std::{path::Path, time::Duration};
+use std::{io, path::Path, time::Duration};
 
 use bollard::{API_DEFAULT_VERSION, Docker, errors::Error};
 
@@ -44,4 +44,12 @@ pub fn connect(socket: &Path, deadline: Duration) -> Result<Docker, DockerError>
     let path = socket.to_string_lossy();
     Docker::connect_with_unix(&path, deadline.as_secs(), API_DEFAULT_VERSION)
         .map_err(DockerError::while_doing("reach the Docker Engine"))
+}
+
+/// Runs what a runner has to ask of the engine, in the thread it was given.
+///
+/// # Errors
+/// What the system says if it gives no runtime.
+pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> io::Result<T> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work))
 }

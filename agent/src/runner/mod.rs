@@ -2,7 +2,9 @@
 
 mod archive;
 mod bash;
+mod copies;
 mod downloader;
+mod swarm_backup;
 
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf};
 
@@ -23,7 +25,7 @@ pub fn supported(name: &str) -> bool {
 }
 
 const fn has(kind: RunnerKind) -> bool {
-    matches!(kind, RunnerKind::Bash | RunnerKind::Downloader)
+    matches!(kind, RunnerKind::Bash | RunnerKind::Downloader | RunnerKind::SwarmBackup)
 }
 
 /// What a runner makes of a request.
@@ -102,11 +104,11 @@ pub(crate) fn prepare(request: &Request, dir: &AttemptDir) -> Result<Work, Refus
     match request.runner.parse().map_err(|_| unsupported())? {
         RunnerKind::Bash => bash::prepare(request, dir).map(Work::Program),
         RunnerKind::Downloader => downloader::prepare(request).map(Work::Builtin),
+        RunnerKind::SwarmBackup => swarm_backup::prepare(request).map(Work::Builtin),
         RunnerKind::Package
         | RunnerKind::Service
         | RunnerKind::Ansible
         | RunnerKind::SwarmJoin
-        | RunnerKind::SwarmBackup
         | RunnerKind::Mke
         | RunnerKind::Reboot
         | RunnerKind::VrouterRestart => Err(unsupported()),

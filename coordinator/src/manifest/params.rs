@@ -48,6 +48,8 @@ pub(super) enum Shape {
     Path,
     /// Permissions in octal, `0644`.
     Mode,
+    /// A number from 1 to this.
+    Count(u32),
 }
 
 const fn must(name: &'static str, shape: Shape) -> Param {
@@ -92,7 +94,11 @@ const ANSIBLE: Schema = Schema {
     ..only(&[may("playbook", Shape::Text), may("url", Shape::Urls), may("sha256", Shape::Sha256)])
 };
 const SWARM_JOIN: Schema = only(&[must("advertise", Shape::Text), may("listen", Shape::Text)]);
-const SWARM_BACKUP: Schema = only(&[must("mode", Shape::Word(&["hot", "consistent"])), may("path", Shape::Path)]);
+const SWARM_BACKUP: Schema = only(&[
+    must("mode", Shape::Word(&["hot", "consistent"])),
+    may("path", Shape::Path),
+    may("keep", Shape::Count(100)),
+]);
 const MKE: Schema = only(&[
     must("action", Shape::Word(&["install", "upgrade", "backup"])),
     may("image", Shape::Text),
@@ -226,6 +232,12 @@ fn check(value: &Spot<'_>, text: &str, shape: Shape, faults: &mut Faults<'_>) {
         Shape::Sha256 => (is_sha256(text), "not a SHA-256 digest", "64 hex digits"),
         Shape::Path => (is_path(text), "not an absolute path", "a path that begins with '/', without '..'"),
         Shape::Mode => (is_mode(text), "not a file's mode", "octal permissions such as \"0644\""),
+        Shape::Count(most) => {
+            if !is_count(text, most) {
+                value.fault(faults, "not a number in its range", format!("a number from 1 to {most}, in quotes"));
+            }
+            return;
+        }
     };
     if !good {
         value.fault(faults, problem, expected);
@@ -263,4 +275,8 @@ fn is_path(text: &str) -> bool {
 fn is_mode(text: &str) -> bool {
     let digits = text.strip_prefix('0').unwrap_or(text);
     digits.len() == 3 && digits.bytes().all(|b| (b'0'..=b'7').contains(&b))
+}
+
+fn is_count(text: &str, most: u32) -> bool {
+    !text.starts_with(['0', '+']) && text.parse::<u32>().is_ok_and(|number| (1..=most).contains(&number))
 }

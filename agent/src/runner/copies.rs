@@ -1,0 +1,209 @@
+//! Directories of copies that runners keep: readable by root alone, every copy whole or not at all, the oldest removed.
+
+use std::{
+    fs::{self, DirBuilder, File},
+    io::{self, Read, Write},
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use aws_lc_rs::digest::{Context, SHA256};
+use muster_proto::model::ItemHash;
+
+use crate::attempt::sync_dir;
+
+/// Copies of one sort that are kept unless the item says `keep`.
+const KEEP_DEFAULT: usize = 5;
+/// Most that can be asked for.
+const KEEP_MAX: usize = 100;
+/// Extension of a copy that is being written.
+const PART: &str = "part";
+
+/// The file system refused.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {what} {}", path.display())]
+pub(super) struct CopyError {
+    what: &'static str,
+    path: PathBuf,
+    #[source]
+    source: io::Error,
+}
+
+impl CopyError {
+    pub(super) fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self { what, path, source }
+    }
+}
+
+/// Where the copies of one sort go.
+#[derive(Debug)]
+pub(super) struct Copies {
+    dir: PathBuf,
+    keep: usize,
+    prefix: String,
+}
+
+impl Copies {
+    /// From the params `path` and `keep`. The prefix tells these copies from others in the directory.
+    ///
+    /// # Errors
+    /// The param that is wrong, and what is wrong with it.
+    pub(super) fn new(path: &str, keep: Option<&str>, prefix: String) -> Result<Self, (&'static str, String)> {
+        if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
+            return Err(("path", "is not an absolute path without `..`".to_owned()));
+        }
+        let keep = match keep {
+            None => KEEP_DEFAULT,
+            Some(text) => {
+                let number = text.parse().ok().filter(|number| (1..=KEEP_MAX).contains(number));
+                number.ok_or_else(|| ("keep", format!("expected a number from 1 to {KEEP_MAX}")))?
+            }
+        };
+        Ok(Self { dir: PathBuf::from(path), keep, prefix })
+    }
+
+    /// Makes the directory, removes what an interrupted attempt has left, and names a copy taken now.
+    pub(super) fn begin(&self, taken_at_ms: u64) -> Result<PathBuf, CopyError> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.dir)
+            .map_err(CopyError::file("create", &self.dir))?;
+        for name in self.names()?.iter().filter(|name| name.ends_with(&format!(".{PART}"))) {
+            let path = self.dir.join(name);
+            fs::remove_file(&path).map_err(CopyError::file("remove", &path))?;
+        }
+        // So many digits that the names sort by time.
+        Ok(self.dir.join(format!("{}{taken_at_ms:015}.tar", self.prefix)))
+    }
+
+    fn names(&self) -> Result<Vec<String>, CopyError> {
+        let listed = fs::read_dir(&self.dir).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        let entries = listed.map_err(CopyError::file("list", &self.dir))?;
+        Ok(entries.into_iter().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+    }
+
+    /// Removes all but the newest of these copies; returns their names.
+    pub(super) fn remove_old(&self) -> Result<Vec<String>, CopyError> {
+        let old = superseded(self.names()?, &self.prefix, self.keep);
+        for name in &old {
+            let path = self.dir.join(name);
+            fs::remove_file(&path).map_err(CopyError::file("remove", &path))?;
+        }
+        Ok(old)
+    }
+}
+
+/// All but the newest of our own.
+fn superseded(mut names: Vec<String>, prefix: &str, keep: usize) -> Vec<String> {
+    names.retain(|name| {
+        let time = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(".tar"));
+        time.is_some_and(|time| !time.is_empty() && time.bytes().all(|b| b.is_ascii_digit()))
+    });
+    names.sort_unstable();
+    names.truncate(names.len().saturating_sub(keep));
+    names
+}
+
+/// Where a copy is while it is being written.
+pub(super) fn part_of(target: &Path) -> PathBuf {
+    target.with_extension(PART)
+}
+
+/// Makes what was written durable, under its own name.
+pub(super) fn put_in_place(part: &File, target: &Path) -> Result<(), CopyError> {
+    part.sync_all().map_err(CopyError::file("sync", target))?;
+    fs::rename(part_of(target), target).map_err(CopyError::file("put in place", target))?;
+    let dir = target.parent().unwrap_or(Path::new("/"));
+    sync_dir(dir).map_err(CopyError::file("sync", dir))
+}
+
+/// Unix time in milliseconds.
+pub(super) fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Counts and digests what goes through.
+pub(super) struct Digesting<F> {
+    pub(super) inner: F,
+    digest: Context,
+    bytes: u64,
+}
+
+impl<F> Digesting<F> {
+    pub(super) fn new(inner: F) -> Self {
+        Self { inner, digest: Context::new(&SHA256), bytes: 0 }
+    }
+
+    fn took(&mut self, bytes: &[u8]) {
+        self.digest.update(bytes);
+        self.bytes += bytes.len() as u64;
+    }
+
+    /// Bytes, and their SHA-256 in hex.
+    pub(super) fn finish(self) -> (u64, String) {
+        let mut sum = [0; 32];
+        sum.copy_from_slice(self.digest.finish().as_ref());
+        (self.bytes, ItemHash(sum).to_string())
+    }
+}
+
+impl<F: Write> Write for Digesting<F> {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        let count = self.inner.write(buffer)?;
+        self.took(buffer.get(..count).unwrap_or_default());
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+impl<F: Read> Read for Digesting<F> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.took(buffer.get(..count).unwrap_or_default());
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn params_are_checked() {
+        let of =
+            |path, keep| Copies::new(path, keep, String::new()).map(|copies| copies.keep).map_err(|(name, _)| name);
+        assert_eq!(of("/b", None), Ok(KEEP_DEFAULT));
+        assert_eq!(of("/b", Some("100")), Ok(100));
+        for (path, keep, param) in
+            [("b", None, "path"), ("/b/../etc", None, "path"), ("/b", Some("0"), "keep"), ("/b", Some("101"), "keep")]
+        {
+            assert_eq!(of(path, keep), Err(param), "{path} {keep:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_oldest_of_our_own_copies_and_what_is_half_written_go() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("copies");
+        let copies = Copies::new(&path.to_string_lossy(), Some("2"), "c1-hot-".to_owned()).expect("good");
+        assert_eq!(copies.begin(7).expect("begun"), path.join("c1-hot-000000000000007.tar"));
+        let others = ["c1-cold-0.tar", "c1-hot-0.tar.gz", "c1-hot-x-0.tar", "c1-hot-.tar", "notes.tar"];
+        for name in others.iter().chain(&["c1-hot-3.tar", "c1-hot-1.tar", "c1-hot-2.tar", "c1-hot-4.part"]) {
+            fs::write(path.join(name), "").expect("written");
+        }
+        copies.begin(8).expect("begun");
+        assert_eq!(copies.remove_old().expect("removed"), ["c1-hot-1.tar"]);
+        let mut left = copies.names().expect("listed");
+        left.sort();
+        let mut expected: Vec<&str> = others.into_iter().chain(["c1-hot-2.tar", "c1-hot-3.tar"]).collect();
+        expected.sort_unstable();
+        assert_eq!(left, expected);
+    }
+}
