@@ -18,7 +18,10 @@ RUN_TESTS := $(if $(shell $(CARGO) nextest --version 2>/dev/null),nextest run --
 TOOLS := target/tools/bin
 IMAGE := muster-coordinator:$(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 
-.PHONY: help build demo packages image test test-packages full lint bench clean
+# One binary, one fleet: cargo test, because nextest would run each test in a process, and a fleet, of its own.
+NODES = $(STATIC) test $(RELEASE) --features muster-tests/nodes --test nodes --
+
+.PHONY: help build demo packages image demo-nodes demo-nodes-down test test-packages test-nodes full lint bench clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -50,6 +53,18 @@ test: build ## Everything that is checked on every change (release build, 2,000 
 
 test-packages: packages ## What the packages hold (needs lintian and rpm)
 	packaging/check
+
+test-nodes: packages ## A fleet of systemd nodes in containers, and what can go wrong (needs Docker and mmdebstrap)
+	$(NODES) $(ARGS)
+
+demo-nodes: packages ## Such a fleet to play with: demo-nodes-down removes it
+	$(NODES) --demo
+	docker exec --interactive --tty muster-demo-operator musterctl watch demo
+
+demo-nodes-down: ## Remove the fleet of demo-nodes
+	docker ps --all --quiet --filter label=muster-demo | xargs --no-run-if-empty docker rm --force --volumes
+	docker network ls --quiet --filter label=muster-demo | xargs --no-run-if-empty docker network rm
+	docker volume ls --quiet --filter label=muster-demo | xargs --no-run-if-empty docker volume rm
 
 full: test ## And what takes longer: 20,000 seeds, more kills, throughput against curl
 	MUSTER_SIM_SEEDS=20000 $(STATIC) $(RUN_TESTS) $(RELEASE) --test simulator

@@ -48,7 +48,7 @@ pub fn wait_for<T>(what: &str, patience: Duration, look: impl FnMut() -> Result<
     look_every(LOOK_EVERY, what, patience, look)
 }
 
-fn look_every<T>(
+pub(crate) fn look_every<T>(
     every: Duration,
     what: &str,
     patience: Duration,

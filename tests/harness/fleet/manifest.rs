@@ -56,13 +56,25 @@ pub fn cluster(
     worker_items: &[String],
     more: &[&str],
 ) -> String {
+    named_cluster(CLUSTER, (control, workers), control_items, worker_items, more)
+}
+
+/// The same under another name; so many control machines, so many workers.
+#[must_use]
+pub fn named_cluster(
+    name: &str,
+    (control, workers): (usize, usize),
+    control_items: &[String],
+    worker_items: &[String],
+    more: &[&str],
+) -> String {
     let more: String = more.iter().map(|line| format!("\n  {line}")).collect();
     let worker = if workers == 0 { String::new() } else { format!("\n    worker:{}", worker_items.concat()) };
     format!(
         "apiVersion: muster/v1alpha1
 kind: Cluster
 metadata:
-  name: {CLUSTER}
+  name: {name}
 spec:
   lcmType: generic
   release: \"1.0\"

@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    io::{Seek as _, Write as _},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::mpsc,
@@ -103,8 +104,19 @@ impl Ran {
 /// # Errors
 /// It did not start, or did not end.
 pub fn run(command: &mut Command) -> Result<Ran> {
+    run_with(command, "")
+}
+
+/// Runs a command to its end with this on its standard input.
+///
+/// # Errors
+/// It did not start, or did not end.
+pub fn run_with(command: &mut Command, input: &str) -> Result<Ran> {
     let line = format!("{command:?}");
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut stdin = tempfile::tempfile()?;
+    stdin.write_all(input.as_bytes())?;
+    stdin.rewind()?;
+    let child = command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.with_context(|| format!("cannot start {line}"))?;
     let pid = pid_of(&child)?;
     let (sender, receiver) = mpsc::channel();

@@ -1,0 +1,318 @@
+//! A fleet of nodes: machines as users have them (systemd, journal, apt, a Docker Engine each) as containers on a
+//! network of their own, the coordinator as a container of the image that is shipped, the agent from the package that
+//! is shipped. Nothing here is a stand-in. It needs a Docker Engine, mmdebstrap for the node's image, and
+//! `make packages`.
+//!
+//! Everything is done through Docker's command line and musterctl in a container beside the nodes, so that it does not
+//! matter where the engine runs.
+
+pub mod docker;
+pub mod node;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, anyhow};
+use muster_proto::resource::Machine;
+
+use self::{
+    docker::{docker, remove_all},
+    node::Node,
+};
+use crate::fleet::{
+    look_every,
+    programs::{self, Ran},
+};
+
+/// Where the nodes reach the coordinator.
+pub const COORDINATOR: &str = "coordinator:7443";
+/// Where the nodes reach the artifacts.
+pub const ARTIFACTS: &str = "http://operator:8080/";
+/// Name of the operator's directory of artifacts.
+pub const ARTIFACTS_DIR: &str = "/srv/artifacts";
+/// The operator's credentials, as `muster-coordinator init` wrote them.
+const OPERATOR: &str = "/etc/muster/operator.toml";
+/// Longest wait for anything of the fleet.
+pub const PATIENCE: Duration = Duration::from_secs(180);
+/// Between two questions to the coordinator.
+const ASK_EVERY: Duration = Duration::from_millis(300);
+
+/// See the module. Dropped, everything of it is removed, unless it was to be kept.
+pub struct Nodes {
+    /// Of everything Docker has of it, and its label.
+    name: String,
+    packages: PathBuf,
+    image: String,
+    coordinator_image: String,
+    nodes: BTreeMap<String, Node>,
+    keep: bool,
+}
+
+impl Nodes {
+    /// A coordinator, an operator, and `control-1`… and `worker-1`…, booted and with the agent's package installed;
+    /// nobody is enrolled. What is left of an earlier fleet of that name is removed.
+    ///
+    /// # Errors
+    /// Whatever keeps it from running, and what to do about it.
+    pub fn start(name: &str, control: usize, workers: usize) -> Result<Self> {
+        let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the tests lie in the project")?;
+        let packages = project.join("target/packages");
+        let image = programs::run(&mut Command::new(project.join("tests/nodes/image/build")))?.ok()?.trim().to_owned();
+        let recipe = project.join("packaging/Containerfile").display().to_string();
+        let context = packages.join("image").display().to_string();
+        let coordinator_image = docker(&["build", "--quiet", "--file", &recipe, &context])?.ok()?.trim().to_owned();
+        remove_all(name)?;
+        let nodes = BTreeMap::new();
+        let mut fleet = Self { name: name.to_owned(), packages, image, coordinator_image, nodes, keep: false };
+        fleet.network_and_volumes()?;
+        let names = (1..=control).map(|n| format!("control-{n}")).chain((1..=workers).map(|n| format!("worker-{n}")));
+        for name in names {
+            fleet.nodes.insert(name.clone(), Node::create(&fleet.name, &fleet.image, &name)?);
+        }
+        fleet.start_coordinator()?;
+        fleet.start_operator()?;
+        fleet.on_every_node(|fleet, node| {
+            node.booted()?;
+            node.install(&fleet.package("muster-agent")?)
+        })?;
+        Ok(fleet)
+    }
+
+    fn network_and_volumes(&self) -> Result<()> {
+        let label = format!("--label={}", self.name);
+        docker(&["network", "create", &label, &self.name])?.ok()?;
+        for volume in ["state", "keys"] {
+            docker(&["volume", "create", &label, &format!("{}-{volume}", self.name)])?.ok()?;
+        }
+        Ok(())
+    }
+
+    fn start_coordinator(&self) -> Result<()> {
+        let name = format!("{}-coordinator", self.name);
+        let label = format!("--label={}", self.name);
+        let state = format!("--volume={}-state:/var/lib/muster/coordinator", self.name);
+        let keys = format!("--volume={}-keys:/etc/muster", self.name);
+        let place = [&label, &state, &keys, self.coordinator_image.as_str()];
+        let init = ["init", "--address", COORDINATOR, "--out", OPERATOR];
+        docker(&[&["run", "--rm"], &place[..], &init].concat())?.ok()?;
+        let network = ["--network", &self.name, "--network-alias", "coordinator"];
+        docker(&[&["run", "--detach", "--name", &name], &network[..], &place].concat())?.ok()?;
+        self.wait_healthy()
+    }
+
+    /// Waits until Docker says that the coordinator is healthy.
+    ///
+    /// # Errors
+    /// It is not, in time.
+    pub fn wait_healthy(&self) -> Result<()> {
+        let name = format!("{}-coordinator", self.name);
+        look_every(ASK_EVERY, "the coordinator is healthy", PATIENCE, || {
+            let health = docker(&["inspect", "--format", "{{.State.Health.Status}}", &name])?.ok()?;
+            Ok((health.trim() == "healthy").then_some(()))
+        })
+    }
+
+    /// SIGKILL to the coordinator's container.
+    ///
+    /// # Errors
+    /// Docker's.
+    pub fn kill_coordinator(&self) -> Result<()> {
+        docker(&["kill", &format!("{}-coordinator", self.name)])?.ok()?;
+        Ok(())
+    }
+
+    /// Starts it again.
+    ///
+    /// # Errors
+    /// Docker's.
+    pub fn restart_coordinator(&self) -> Result<()> {
+        docker(&["start", &format!("{}-coordinator", self.name)])?.ok()?;
+        Ok(())
+    }
+
+    /// The operator's machine: musterctl with its credentials, and a server of artifacts.
+    fn start_operator(&self) -> Result<()> {
+        let name = format!("{}-operator", self.name);
+        let label = format!("--label={}", self.name);
+        let keys = format!("--volume={}-keys:/etc/muster:ro", self.name);
+        let config = format!("--env=MUSTER_CONFIG={OPERATOR}");
+        let network = ["--network", &self.name, "--network-alias", "operator"];
+        let run = ["run", "--detach", "--name", &name, "--hostname", "operator", &label, &keys, &config];
+        docker(&[&run[..], &network, &[&self.image, "sleep", "infinity"]].concat())?.ok()?;
+        docker(&["cp", &self.package("musterctl")?, &format!("{name}:/var/tmp/musterctl.deb")])?.ok()?;
+        let install = format!("apt-get -qq install --yes /var/tmp/musterctl.deb && mkdir {ARTIFACTS_DIR}");
+        docker(&["exec", &name, "sh", "-c", &install])?.ok()?;
+        let serve = ["musterctl", "artifacts", "serve", "--dir", ARTIFACTS_DIR, "--listen", "0.0.0.0:8080"];
+        docker(&[&["exec", "--detach", &name], &serve[..]].concat())?.ok()?;
+        Ok(())
+    }
+
+    /// The package of that program.
+    ///
+    /// # Errors
+    /// It was not made: says how to.
+    pub fn package(&self, program: &str) -> Result<String> {
+        let missing = || format!("there is no package of {program} in {}: make packages", self.packages.display());
+        let entries = fs::read_dir(&self.packages).with_context(missing)?;
+        let mut names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let name = names.find(|name| name.starts_with(&format!("{program}_")) && name.ends_with(".deb"));
+        Ok(self.packages.join(name.with_context(missing)?).display().to_string())
+    }
+
+    /// A node by its name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn node(&self, name: &str) -> Result<&Node> {
+        self.nodes.get(name).with_context(|| format!("there is no node {name}"))
+    }
+
+    /// Every node, by name: control machines first.
+    pub fn all(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values()
+    }
+
+    /// Does something on all nodes at once.
+    ///
+    /// # Errors
+    /// The first of theirs.
+    pub fn on_every_node(&self, act: impl Fn(&Self, &Node) -> Result<()> + Sync) -> Result<()> {
+        thread::scope(|scope| {
+            let acting: Vec<_> = self.nodes.values().map(|node| scope.spawn(|| act(self, node))).collect();
+            acting.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?)
+        })
+    }
+
+    /// The node is reinstalled: the same name, a fresh disk, the agent's package.
+    ///
+    /// # Errors
+    /// Docker's, or it does not boot.
+    pub fn reinstall(&self, name: &str) -> Result<()> {
+        self.node(name)?.remove()?;
+        let node = Node::create(&self.name, &self.image, name)?;
+        node.booted()?;
+        node.install(&self.package("muster-agent")?)
+    }
+
+    /// The fleet stays when this is dropped.
+    pub fn keep(&mut self) {
+        self.keep = true;
+    }
+}
+
+/// The operator.
+impl Nodes {
+    /// Runs musterctl on the operator's machine.
+    ///
+    /// # Errors
+    /// It did not start, or did not end.
+    pub fn ctl(&self, words: &[&str]) -> Result<Ran> {
+        docker(&[&["exec", &self.operator(), "musterctl"], words].concat())
+    }
+
+    fn operator(&self) -> String {
+        format!("{}-operator", self.name)
+    }
+
+    /// Makes an artifact of that content; its SHA-256.
+    ///
+    /// # Errors
+    /// The shell's.
+    pub fn artifact(&self, name: &str, content: &str) -> Result<String> {
+        let write = format!("cat >{ARTIFACTS_DIR}/{name} && sha256sum <{ARTIFACTS_DIR}/{name}");
+        let ran = docker::docker_with(&["exec", "--interactive", &self.operator(), "sh", "-c", &write], content)?;
+        Ok(ran.ok()?.split(' ').next().context("a digest")?.to_owned())
+    }
+
+    /// Makes a node a machine that never enrolled and where no item ran; the package stays. What it was is revoked, so
+    /// that no coordinator waits to hear of it.
+    ///
+    /// # Errors
+    /// musterctl's or the shell's.
+    pub fn begin_anew(&self, node: &Node) -> Result<()> {
+        let status = node.run(&["muster-agent", "status", "-o", "json"])?;
+        if status.code == Some(0) {
+            let status: serde_json::Value = serde_json::from_str(&status.out)?;
+            let machine = status["machine"].as_str().context("a status names its machine")?;
+            self.ctl(&["revoke", machine])?.ok()?;
+        }
+        node.forget()
+    }
+
+    /// Applies a manifest.
+    ///
+    /// # Errors
+    /// It was refused.
+    pub fn apply(&self, manifest: &str) -> Result<()> {
+        let apply = ["exec", "--interactive", &self.operator(), "musterctl", "apply", "-f", "-"];
+        docker::docker_with(&apply, manifest)?.ok()?;
+        Ok(())
+    }
+
+    /// A join token.
+    ///
+    /// # Errors
+    /// musterctl failed.
+    pub fn token(&self, cluster: &str, machine_type: &str, uses: usize) -> Result<String> {
+        let uses = uses.to_string();
+        self.ctl(&["token", "create", "--cluster", cluster, "--type", machine_type, "--uses", &uses])?.ok()
+    }
+
+    /// Every machine, as `get machines -o json` has it.
+    ///
+    /// # Errors
+    /// musterctl failed.
+    pub fn machines(&self) -> Result<BTreeMap<String, Machine>> {
+        let text = self.ctl(&["get", "machines", "-o", "json"])?.ok()?;
+        let mut list: BTreeMap<String, Vec<Machine>> = serde_json::from_str(&text)?;
+        let machines = list.remove("items").context("no items")?;
+        Ok(machines.into_iter().map(|machine| (machine.metadata.name.clone(), machine)).collect())
+    }
+
+    /// Waits until a machine is as wanted. The coordinator may be away meanwhile.
+    ///
+    /// # Errors
+    /// It is not, in time.
+    pub fn wait_machine(&self, name: &str, what: &str, wanted: impl Fn(&Machine) -> bool) -> Result<Machine> {
+        let mut last = None;
+        let seen = look_every(ASK_EVERY, &format!("{name}: {what}"), PATIENCE, || {
+            last = self.machines().ok().and_then(|mut machines| machines.remove(name));
+            Ok(last.clone().filter(&wanted))
+        });
+        seen.with_context(|| format!("last seen: {last:?}"))
+    }
+
+    /// Waits until a machine is Ready.
+    ///
+    /// # Errors
+    /// It is not, in time.
+    pub fn wait_ready(&self, name: &str) -> Result<()> {
+        self.wait_machine(name, "Ready", |machine| machine.status.state == "Ready").map(drop)
+    }
+
+    /// What is worth reading when a test failed.
+    #[must_use]
+    pub fn evidence(&self) -> String {
+        let machines = self.ctl(&["get", "machines", "-o", "wide"]).map(|ran| ran.out + &ran.err).unwrap_or_default();
+        let log = docker(&["logs", "--tail", "30", &format!("{}-coordinator", self.name)]);
+        let log = log.map(|ran| ran.err).unwrap_or_default();
+        let nodes: Vec<String> = self.all().map(Node::evidence).collect();
+        format!("{machines}--- coordinator\n{log}{}", nodes.concat())
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        if !self.keep
+            && let Err(error) = remove_all(&self.name)
+        {
+            programs::complain(&format!("something of {} may be left in Docker: {error:#}", self.name));
+        }
+    }
+}

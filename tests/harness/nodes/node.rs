@@ -1,0 +1,235 @@
+//! One node: a container that is a machine, with systemd as process 1, a journal, a boot id and a disk of its own.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::docker::{docker, docker_with};
+use crate::fleet::{
+    effects::{self, Effect},
+    look_every,
+    programs::Ran,
+};
+
+/// Where the items of the tests write what they do.
+pub const EFFECTS_LOG: &str = "/var/tmp/effects.log";
+/// Where a node keeps the package it was installed from. Not in /tmp, which is memory: Docker cannot copy to it.
+const PACKAGE: &str = "/var/tmp/muster-agent.deb";
+/// Time for a node to boot. Six of them start their Docker Engines at once on two cores.
+const BOOT_PATIENCE: Duration = Duration::from_secs(120);
+/// Between two looks into a node; each is a process or two.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// What a container needs to be a machine (as `--privileged`, but for what build machines do not have to give). `/run`
+/// and `/tmp` are gone after a power cut, the disk is not; the inner engine has a real file system for its layers.
+const MACHINE: &[&str] = &[
+    "--cgroupns=private",
+    "--cap-add=ALL",
+    "--cap-drop=SYS_RESOURCE",
+    "--security-opt=seccomp=unconfined",
+    "--security-opt=apparmor=unconfined",
+    "--security-opt=systempaths=unconfined",
+    "--device-cgroup-rule=a *:* rwm",
+    "--tmpfs=/run",
+    "--tmpfs=/tmp",
+    "--volume=/var/lib/docker",
+    // So that `systemctl reboot` inside comes back. `docker kill` counts as a stop by hand: it stays off.
+    "--restart=always",
+];
+
+/// A node.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Its hostname.
+    pub name: String,
+    container: String,
+}
+
+impl Node {
+    /// Makes the container and powers it on.
+    pub(super) fn create(fleet: &str, image: &str, name: &str) -> Result<Self> {
+        let node = Self { name: name.to_owned(), container: format!("{fleet}-{name}") };
+        let label = format!("--label={fleet}");
+        let own = ["run", "--detach", "--name", &node.container, "--hostname", name, "--network", fleet];
+        let machine =
+            [&own[..], &["--network-alias", name, &label], MACHINE, &[image, "/lib/systemd/systemd"]].concat();
+        docker(&machine)?.ok()?;
+        Ok(node)
+    }
+
+    /// Waits until everything that starts at boot has started.
+    ///
+    /// # Errors
+    /// It does not boot, or something failed to start.
+    pub fn booted(&self) -> Result<()> {
+        let mut last = String::new();
+        look_every(LOOK_EVERY, &format!("{} has booted", self.name), BOOT_PATIENCE, || {
+            let ran = self.run(&["systemctl", "is-system-running"])?;
+            ran.out.trim().clone_into(&mut last);
+            Ok((last == "running").then_some(()))
+        })
+        .with_context(|| {
+            let failed = self.run(&["systemctl", "--failed", "--no-pager"]).map(|ran| ran.out).unwrap_or_default();
+            format!("systemd says {last}\n{failed}")
+        })
+    }
+
+    /// Runs a program in it.
+    ///
+    /// # Errors
+    /// It did not start, or did not end.
+    pub fn run(&self, words: &[&str]) -> Result<Ran> {
+        docker(&[&["exec", &self.container], words].concat())
+    }
+
+    /// Runs a line of shell in it; what it writes.
+    ///
+    /// # Errors
+    /// It failed.
+    pub fn sh(&self, line: &str) -> Result<String> {
+        self.run(&["sh", "-c", line])?.ok()
+    }
+
+    /// Runs a program in it with this on its standard input.
+    ///
+    /// # Errors
+    /// It did not start, or did not end.
+    pub fn run_with(&self, words: &[&str], input: &str) -> Result<Ran> {
+        docker_with(&[&["exec", "--interactive", &self.container], words].concat(), input)
+    }
+
+    /// Copies a file into it.
+    ///
+    /// # Errors
+    /// Docker's.
+    pub fn copy_in(&self, from: &str, to: &str) -> Result<()> {
+        docker(&["cp", from, &format!("{}:{to}", self.container)])?.ok()?;
+        Ok(())
+    }
+
+    /// Installs the agent's package, as an administrator would.
+    ///
+    /// # Errors
+    /// apt's.
+    pub fn install(&self, package: &str) -> Result<()> {
+        self.copy_in(package, PACKAGE)?;
+        self.sh(&format!("apt-get -qq install --yes {PACKAGE}"))?;
+        Ok(())
+    }
+
+    /// Enrols it under that name; the agent starts by itself.
+    ///
+    /// # Errors
+    /// The command did not start, or did not end.
+    pub fn enroll(&self, name: &str, token: &str) -> Result<Ran> {
+        let command =
+            ["muster-agent", "enroll", "--coordinator", super::COORDINATOR, "--token-file", "-", "--name", name];
+        self.run_with(&command, token)
+    }
+
+    /// Stops the agent; identity, record and effects are gone.
+    pub(super) fn forget(&self) -> Result<()> {
+        self.sh(&format!("systemctl stop muster-agent && rm -rf /var/lib/muster/agent/* {EFFECTS_LOG}"))?;
+        Ok(())
+    }
+
+    /// Its power is gone: every process, and what was in memory.
+    ///
+    /// # Errors
+    /// Docker's.
+    pub fn cut_power(&self) -> Result<()> {
+        docker(&["kill", &self.container])?.ok()?;
+        Ok(())
+    }
+
+    /// Its power is back.
+    ///
+    /// # Errors
+    /// Docker's, or it does not boot.
+    pub fn restore_power(&self) -> Result<()> {
+        docker(&["start", &self.container])?.ok()?;
+        self.booted()
+    }
+
+    /// Neither hears nor is heard, but of itself.
+    ///
+    /// # Errors
+    /// iptables'.
+    pub fn cut_network(&self) -> Result<()> {
+        self.sh("iptables -I INPUT ! -i lo -j DROP && iptables -I OUTPUT ! -o lo -j DROP")?;
+        Ok(())
+    }
+
+    /// The network is back.
+    ///
+    /// # Errors
+    /// iptables'.
+    pub fn restore_network(&self) -> Result<()> {
+        self.sh("iptables -D INPUT ! -i lo -j DROP && iptables -D OUTPUT ! -o lo -j DROP")?;
+        Ok(())
+    }
+
+    /// The container and its disk are gone.
+    pub(super) fn remove(&self) -> Result<()> {
+        docker(&["rm", "--force", "--volumes", &self.container])?.ok()?;
+        Ok(())
+    }
+
+    /// The boot id it has now.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn boot_id(&self) -> Result<String> {
+        Ok(self.sh("cat /proc/sys/kernel/random/boot_id")?.trim().to_owned())
+    }
+
+    /// What the items wrote on it so far.
+    ///
+    /// # Errors
+    /// A line that is none of theirs.
+    pub fn effects(&self) -> Result<Vec<Effect>> {
+        effects::parse(&self.sh(&format!("cat {EFFECTS_LOG} 2>/dev/null || true"))?)
+    }
+
+    /// Waits until an item has said `start`.
+    ///
+    /// # Errors
+    /// It has not, in time.
+    pub fn wait_started(&self, item: &str) -> Result<()> {
+        look_every(LOOK_EVERY, &format!("{}: {item} runs", self.name), BOOT_PATIENCE, || {
+            Ok(self.effects()?.iter().any(|effect| effect.item == item && effect.is_start).then_some(()))
+        })
+    }
+
+    /// What the items did, in order, as `item/attempt` when one started and `item/attempt.` when it ended.
+    ///
+    /// # Errors
+    /// A line that is none of theirs.
+    pub fn story(&self) -> Result<String> {
+        let effects = self.effects()?;
+        let told = effects.iter().map(|effect| {
+            let end = if effect.is_start { "" } else { "." };
+            format!("{}/{}{end}", effect.item, effect.attempt)
+        });
+        Ok(told.collect::<Vec<_>>().join(" "))
+    }
+
+    /// The agent's process id.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn agent_pid(&self) -> Result<String> {
+        let pid = self.sh("systemctl show --property MainPID --value muster-agent")?.trim().to_owned();
+        if pid == "0" {
+            bail!("{}: no agent runs", self.name);
+        }
+        Ok(pid)
+    }
+
+    /// What is worth reading when a test failed: the agent's log.
+    #[must_use]
+    pub fn evidence(&self) -> String {
+        let log = self.run(&["journalctl", "--unit", "muster-agent", "--no-pager", "--lines", "30", "--output", "cat"]);
+        let effects = self.story().unwrap_or_default();
+        format!("--- {}: {effects}\n{}", self.name, log.map(|ran| ran.out).unwrap_or_default())
+    }
+}

@@ -1,0 +1,36 @@
+//! `make demo-nodes`: a fleet of nodes for a person to play with.
+
+use anyhow::Result;
+use muster_tests::{
+    fleet::{manifest::named_cluster, programs::complain},
+    nodes::Nodes,
+};
+
+use crate::site::item;
+
+/// Of everything that Docker has of it; the Makefile knows it too.
+const FLEET: &str = "muster-demo";
+const CLUSTER: &str = "demo";
+
+const WHAT_NEXT: &str = "The fleet deploys itself. To play with it:
+  docker exec -it muster-demo-operator bash        # musterctl get machines, describe, logs, …
+  docker exec -it muster-demo-worker-1 bash        # muster-agent status, journalctl -u muster-agent
+  make demo-nodes-down                             # remove it";
+
+/// Starts it, enrols every node, and leaves it.
+pub(crate) fn run() -> Result<()> {
+    let mut fleet = Nodes::start(FLEET, 3, 3)?;
+    let items = [
+        item("prepare", "prepare", "sleep 2", &[]),
+        item("configure", "deploy", "sleep 3", &[]),
+        item("launch", "deploy", "sleep 3", &[]),
+    ];
+    fleet.apply(&named_cluster(CLUSTER, (3, 3), &items, &items, &[]))?;
+    for node in fleet.all() {
+        let machine_type = if node.name.starts_with("control") { "control" } else { "worker" };
+        node.enroll(&node.name, &fleet.token(CLUSTER, machine_type, 1)?)?.exits(0)?;
+    }
+    fleet.keep();
+    complain(WHAT_NEXT);
+    Ok(())
+}

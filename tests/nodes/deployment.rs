@@ -1,0 +1,72 @@
+//! From packages to Ready.
+
+use anyhow::{Result, ensure};
+use muster_tests::{
+    fleet::{
+        effects::{Promise, examine},
+        manifest::{download, named_cluster},
+    },
+    nodes::{ARTIFACTS, Nodes, node::Node},
+};
+
+use crate::site::item;
+
+const CLUSTER: &str = "edge";
+/// Resident memory of an idle agent, at most.
+const RESIDENT_KIB_MAX: u64 = 12 * 1024;
+/// Content of the artifact.
+const ARTIFACT: &str = "what every machine needs\n";
+
+pub(crate) fn three_control_machines_and_three_workers(fleet: &Nodes) -> Result<()> {
+    let sum = fleet.artifact("artifact", ARTIFACT)?;
+    let artifact = download("artifact", &format!("{ARTIFACTS}artifact"), &sum, "/var/cache/muster/artifact");
+    let configure = item("configure", "deploy", "test -s /var/cache/muster/artifact", &[]);
+    let members = item("members", "reconfigure", ":", &[]);
+    let workers = [artifact.clone(), configure.clone()];
+    fleet.apply(&named_cluster(CLUSTER, (3, 3), &[artifact, configure, members], &workers, &[]))?;
+    let (control, worker) = (fleet.token(CLUSTER, "control", 3)?, fleet.token(CLUSTER, "worker", 3)?);
+    fleet.on_every_node(|_, node| {
+        ensure!(agent_is(node, "inactive")?, "{}: the agent runs before it has an identity", node.name);
+        let token = if node.name.starts_with("control") { &control } else { &worker };
+        node.enroll(&node.name, token)?.exits(0)?;
+        Ok(())
+    })?;
+    let machines: Vec<String> = fleet.all().map(|node| node.name.clone()).collect();
+    machines.iter().try_for_each(|name| fleet.wait_ready(name))?;
+
+    let promise = Promise {
+        machines: &machines,
+        control_items: &["configure"],
+        worker_items: &["configure"],
+        reconfigure_items: &["members"],
+        workers_max: 50,
+    };
+    let mut effects = Vec::new();
+    for node in fleet.all() {
+        effects.extend(node.effects()?);
+    }
+    effects.sort_by_key(|effect| effect.at_ms);
+    let violations = examine(&effects, &promise).violations;
+    ensure!(violations.is_empty(), "{}", violations.join("\n"));
+    fleet.on_every_node(|_, node| {
+        ensure!(node.sh("cat /var/cache/muster/artifact")? == ARTIFACT, "{}: another artifact", node.name);
+        ensure!(agent_is(node, "active")?, "{}: its agent does not run as a unit", node.name);
+        Ok(())
+    })
+}
+
+fn agent_is(node: &Node, state: &str) -> Result<bool> {
+    Ok(node.run(&["systemctl", "is-active", "muster-agent"])?.out.trim() == state)
+}
+
+/// Of machines that are Ready and have downloaded something.
+pub(crate) fn an_idle_agent_is_small(fleet: &Nodes) -> Result<()> {
+    fleet.on_every_node(|_, node| {
+        let pid = node.agent_pid()?;
+        let resident = node.sh(&format!("awk '/^VmRSS/ {{print $2}}' /proc/{pid}/status"))?.trim().parse::<u64>()?;
+        ensure!(resident <= RESIDENT_KIB_MAX, "{}: {resident} KiB resident", node.name);
+        let sockets = node.sh("ss --listening --tcp --udp --numeric --processes")?;
+        ensure!(!sockets.contains("muster"), "{}: it listens\n{sockets}", node.name);
+        Ok(())
+    })
+}

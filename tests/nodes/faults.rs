@@ -1,0 +1,130 @@
+//! What goes wrong on real machines, one thing at a time, each on a node that begins anew.
+
+use anyhow::{Context as _, Result, ensure};
+use muster_tests::nodes::Nodes;
+
+use crate::site::{Alone, item};
+
+/// An item that lasts until the test lets it go on.
+const WAITS: &str = "until [ -e /var/tmp/go ]; do sleep 0.1; done; rm /var/tmp/go";
+
+/// Lets the waiting item go on.
+fn go(alone: &Alone) -> Result<()> {
+    alone.node.sh("touch /var/tmp/go").map(drop)
+}
+
+/// The machine becomes Ready, and the items did just that.
+fn ends(alone: &Alone, story: &str) -> Result<()> {
+    alone.wait_ready()?;
+    let told = alone.node.story()?;
+    ensure!(told == story, "{told}\nis not: {story}");
+    Ok(())
+}
+
+pub(crate) fn agent_killed(fleet: &Nodes) -> Result<()> {
+    let alone = Alone::begin(fleet, "control-1", "agent-killed", &[item("long", "deploy", WAITS, &[])])?;
+    alone.node.wait_started("long")?;
+    let pid = alone.node.agent_pid()?;
+    alone.node.sh(&format!("kill -9 {pid}"))?;
+    fleet.wait_machine(&alone.name, "its new agent follows the item", |machine| {
+        machine.status.state == "Deploy" && alone.node.agent_pid().is_ok_and(|new| new != pid)
+    })?;
+    go(&alone)?;
+    ends(&alone, "long/1 long/1.")
+}
+
+pub(crate) fn agent_restarted(fleet: &Nodes) -> Result<()> {
+    let alone = Alone::begin(fleet, "control-2", "agent-restarted", &[item("long", "deploy", WAITS, &[])])?;
+    alone.node.wait_started("long")?;
+    alone.node.sh("systemctl restart muster-agent")?;
+    go(&alone)?;
+    ends(&alone, "long/1 long/1.")
+}
+
+/// What may be run again is run again, once.
+pub(crate) fn power_cut_in_prepare(fleet: &Nodes) -> Result<()> {
+    let items = [item("fetch", "prepare", WAITS, &["onInterrupt: rerun"]), item("set", "deploy", ":", &[])];
+    let alone = Alone::begin(fleet, "control-3", "power-cut-prepare", &items)?;
+    alone.node.wait_started("fetch")?;
+    let before = alone.node.boot_id()?;
+    alone.node.cut_power()?;
+    alone.node.restore_power()?;
+    ensure!(alone.node.boot_id()? != before, "the boot id is the old one");
+    go(&alone)?;
+    ends(&alone, "fetch/1 fetch/2 fetch/2. set/1 set/1.")
+}
+
+/// What must not be run again waits for a person.
+pub(crate) fn power_cut_holds(fleet: &Nodes) -> Result<()> {
+    let alone = Alone::begin(fleet, "control-1", "power-cut-holds", &[item("once", "deploy", WAITS, &[])])?;
+    alone.node.wait_started("once")?;
+    alone.node.cut_power()?;
+    alone.node.restore_power()?;
+    fleet.wait_machine(&alone.name, "Indeterminate", |machine| {
+        machine.status.blocked.iter().any(|blocked| format!("{blocked:?}").contains("Indeterminate"))
+    })?;
+    ensure!(alone.node.story()? == "once/1", "it was run again");
+    fleet.ctl(&["accept", &alone.name, "once"])?.ok()?;
+    ends(&alone, "once/1")
+}
+
+pub(crate) fn coordinator_killed(fleet: &Nodes) -> Result<()> {
+    let items = [item("long", "deploy", WAITS, &[]), item("next", "deploy", ":", &[])];
+    let alone = Alone::begin(fleet, "control-2", "coordinator-killed", &items)?;
+    alone.node.wait_started("long")?;
+    fleet.kill_coordinator()?;
+    go(&alone)?;
+    // The next item is on the machine's list already: it needs no coordinator.
+    alone.node.wait_started("next")?;
+    fleet.restart_coordinator()?;
+    ends(&alone, "long/1 long/1. next/1 next/1.")?;
+    fleet.wait_healthy()
+}
+
+pub(crate) fn network_cut(fleet: &Nodes) -> Result<()> {
+    let alone = Alone::begin(fleet, "control-3", "network-cut", &[item("long", "deploy", WAITS, &[])])?;
+    alone.node.wait_started("long")?;
+    alone.node.cut_network()?;
+    fleet.wait_machine(&alone.name, "Lost", |machine| {
+        machine.status.blocked.iter().any(|blocked| format!("{blocked:?}").contains("Lost"))
+    })?;
+    go(&alone)?;
+    // The rest of the minute, measured by the node itself.
+    alone.node.sh("sleep 30")?;
+    alone.node.restore_network()?;
+    ends(&alone, "long/1 long/1.")
+}
+
+pub(crate) fn reinstalled(fleet: &Nodes) -> Result<()> {
+    let alone = Alone::begin(fleet, "control-1", "reinstalled", &[item("set", "deploy", ":", &[])])?;
+    ends(&alone, "set/1 set/1.")?;
+    fleet.reinstall("control-1")?;
+    alone.enroll()?.exits(1)?.says(&["NameTaken", "musterctl replace"])?;
+    fleet.ctl(&["replace", &alone.name])?.ok()?;
+    alone.enroll()?.exits(0)?;
+    // A new machine under the old name: its items run, once.
+    ends(&alone, "set/1 set/1.")
+}
+
+/// The agent's record lies on a small disk here, which fills up while an item runs.
+pub(crate) fn disk_full(fleet: &Nodes) -> Result<()> {
+    let state = "/var/lib/muster/agent";
+    // muster-agent.path has been watching the directory that is now below.
+    let mount = format!("mount -t tmpfs -o size=8M,mode=0700 tmpfs {state} && systemctl restart muster-agent.path");
+    let node = fleet.node("control-2")?;
+    fleet.begin_anew(node)?;
+    node.sh(&mount)?;
+    let items = [item("long", "deploy", WAITS, &[]), item("next", "deploy", ":", &[])];
+    let alone = Alone::begin(fleet, "control-2", "disk-full", &items)?;
+    alone.node.wait_started("long")?;
+    // dd ends when nothing more fits.
+    alone.node.sh(&format!("dd if=/dev/zero of={state}/ballast bs=4k 2>&1 || true"))?;
+    go(&alone)?;
+    fleet.wait_machine(&alone.name, "DiskFull", |machine| format!("{:?}", machine.status).contains("DiskFull"))?;
+    let told = alone.node.story()?;
+    ensure!(!told.contains("next"), "an item began though nothing could be recorded: {told}");
+    alone.node.sh(&format!("rm {state}/ballast"))?;
+    ends(&alone, "long/1 long/1. next/1 next/1.").context("after there is room again")?;
+    let unmount = format!("systemctl stop muster-agent && umount {state} && systemctl restart muster-agent.path");
+    alone.node.sh(&unmount).map(drop)
+}

@@ -1,0 +1,76 @@
+//! Real nodes: the packages that are shipped, installed with apt on machines with systemd; the coordinator as a
+//! container of the image that is shipped. One fleet of 3 + 3 serves all tests, in the order of [`TESTS`]: to make it
+//! takes most of the time. So this has a `main` of its own: `make test-nodes`, or `make test-nodes ARGS="WORD…"` for
+//! those tests that have a word in their name.
+//!
+//! What happened is read from what the items themselves wrote on the nodes, never from the programs under test alone.
+
+mod demo;
+mod deployment;
+mod faults;
+mod package;
+mod site;
+
+use std::{env, process::ExitCode, time::Instant};
+
+use anyhow::Result;
+use muster_tests::{fleet::programs::complain, nodes::Nodes};
+
+/// A test and its name.
+type Test = (&'static str, fn(&Nodes) -> Result<()>);
+
+const TESTS: &[Test] = &[
+    ("deployment::three_control_machines_and_three_workers", deployment::three_control_machines_and_three_workers),
+    ("deployment::an_idle_agent_is_small_and_listens_on_nothing", deployment::an_idle_agent_is_small),
+    ("faults::the_agent_is_killed_in_the_middle_of_an_item", faults::agent_killed),
+    ("faults::the_agent_is_restarted_in_the_middle_of_an_item", faults::agent_restarted),
+    ("faults::power_is_cut_in_the_middle_of_prepare", faults::power_cut_in_prepare),
+    ("faults::power_is_cut_and_the_item_must_not_be_run_again", faults::power_cut_holds),
+    ("faults::the_coordinator_is_killed_and_started", faults::coordinator_killed),
+    ("faults::the_network_is_cut_for_a_minute", faults::network_cut),
+    ("faults::a_node_is_reinstalled", faults::reinstalled),
+    ("faults::the_disk_is_full", faults::disk_full),
+    ("package::upgrade_removal_and_purge", package::upgrade_removal_and_purge),
+];
+
+/// Of everything that Docker has of the fleet.
+const FLEET: &str = "muster-test";
+
+fn main() -> ExitCode {
+    if env::args().any(|word| word == "--demo") {
+        return match demo::run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                complain(&format!("{error:#}"));
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let words: Vec<String> = env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let wanted = |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
+    let tests: Vec<&Test> = TESTS.iter().filter(|(name, _)| wanted(name)).collect();
+    let began = Instant::now();
+    let nodes = match Nodes::start(FLEET, 3, 3) {
+        Ok(nodes) => nodes,
+        Err(error) => {
+            complain(&format!("the fleet of nodes does not start: {error:#}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    complain(&format!("the fleet of nodes stands after {} s", began.elapsed().as_secs()));
+    let failed = tests.iter().filter(|test| !passes(test, &nodes)).count();
+    let passed = tests.len() - failed;
+    complain(&format!("nodes: {passed} passed; {failed} failed; {} s", began.elapsed().as_secs()));
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn passes((name, test): &Test, nodes: &Nodes) -> bool {
+    let began = Instant::now();
+    let outcome = test(nodes);
+    let word = if outcome.is_ok() { "ok" } else { "FAILED" };
+    complain(&format!("test {name} ... {word} ({:.1} s)", began.elapsed().as_secs_f32()));
+    if let Err(error) = &outcome {
+        complain(&format!("{error:#}\n{}", nodes.evidence()));
+    }
+    outcome.is_ok()
+}

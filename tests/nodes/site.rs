@@ -1,0 +1,44 @@
+//! What the tests share: a machine alone in a cluster of its own, so that no test sees what another left behind.
+
+use anyhow::Result;
+use muster_tests::{
+    fleet::manifest::{bash, named_cluster},
+    nodes::{
+        Nodes,
+        node::{EFFECTS_LOG, Node},
+    },
+};
+
+/// A bash item of these nodes, `body` between its saying `start` and `end`.
+pub(crate) fn item(name: &str, phase: &str, body: &str, more: &[&str]) -> String {
+    bash(name, phase, EFFECTS_LOG, body, more)
+}
+
+/// One node that enrols anew, as the only machine of a new cluster.
+pub(crate) struct Alone<'a> {
+    pub(crate) fleet: &'a Nodes,
+    pub(crate) node: &'a Node,
+    /// Of the cluster, and of the machine.
+    pub(crate) name: String,
+}
+
+impl<'a> Alone<'a> {
+    /// Makes the cluster with these items, enrols the node.
+    pub(crate) fn begin(fleet: &'a Nodes, node: &str, name: &str, items: &[String]) -> Result<Self> {
+        let node = fleet.node(node)?;
+        fleet.begin_anew(node)?;
+        fleet.apply(&named_cluster(name, (1, 0), items, &[], &[]))?;
+        let alone = Self { fleet, node, name: name.to_owned() };
+        alone.enroll()?.exits(0)?;
+        Ok(alone)
+    }
+
+    /// Enrols the node as this machine.
+    pub(crate) fn enroll(&self) -> Result<muster_tests::fleet::programs::Ran> {
+        self.node.enroll(&self.name, &self.fleet.token(&self.name, "control", 1)?)
+    }
+
+    pub(crate) fn wait_ready(&self) -> Result<()> {
+        self.fleet.wait_ready(&self.name)
+    }
+}
