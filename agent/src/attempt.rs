@@ -10,19 +10,24 @@ mod removal;
 use std::{
     io,
     path::{Path, PathBuf},
-    process::Stdio,
     time::Duration,
 };
 
 use nix::sys::signal::{Signal, kill};
-use tokio::{io::AsyncReadExt, net::unix::pipe, process::Command, time::timeout};
+use tokio::{net::unix::pipe, time::timeout};
+use tracing::warn;
 
 pub(crate) use dir::{AttemptDir, private_dir};
 pub(crate) use durable::sync_dir;
 pub use record::{AttemptKey, Exit, Found, InvalidKey, Progress, Request};
 pub(crate) use removal::remove_tree;
 
-use crate::output::OutputReader;
+use crate::{
+    exec_item::with_sources,
+    host::{Host, LaunchError},
+    output::OutputReader,
+    systemd::unit::{Verdict, Wanted},
+};
 
 /// exec-item claims within milliseconds; after this long something is wrong with the machine.
 const CLAIM_DEADLINE: Duration = Duration::from_secs(30);
@@ -54,15 +59,9 @@ pub enum AttemptError {
         #[source]
         source: serde_json::Error,
     },
-    /// The agent's own program could not be executed.
-    #[error("cannot execute {}", program.display())]
-    Spawn {
-        /// The program.
-        program: PathBuf,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
+    /// exec-item could not be launched.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
     /// exec-item did not begin, so the attempt may be started again.
     #[error("exec-item did not begin attempt {key}: {complaint}")]
     NotClaimed {
@@ -87,17 +86,19 @@ pub enum AttemptError {
 pub struct Attempts {
     root: PathBuf,
     program: PathBuf,
+    host: Host,
 }
 
 impl Attempts {
-    /// Opens the directory, creates it if it is missing. `program` is the `muster-agent` to start as exec-item.
+    /// Opens the directory, creates it if it is missing. `program` is the `muster-agent` to start as exec-item, on
+    /// `host`.
     ///
     /// # Errors
     /// [`AttemptError::File`] if it cannot be created.
-    pub fn open(state_dir: &Path, program: PathBuf) -> Result<Self, AttemptError> {
+    pub fn open(state_dir: &Path, program: PathBuf, host: Host) -> Result<Self, AttemptError> {
         let root = state_dir.join("attempts");
         private_dir(&root).map_err(|source| AttemptError::File { what: "create", path: root.clone(), source })?;
-        Ok(Self { root, program })
+        Ok(Self { root, program, host })
     }
 
     /// Writes down what is to be done; each [`Attempts::start`] follows one of these. Again for the same key is
@@ -113,38 +114,74 @@ impl Attempts {
     /// nothing, and [`Attempts::inspect`] tells what became of the first.
     ///
     /// # Errors
-    /// [`AttemptError::NotClaimed`] or [`AttemptError::Spawn`] if nothing was started.
+    /// [`AttemptError::NotClaimed`] or [`AttemptError::Launch`] if nothing was started.
     pub async fn start(&self, key: &AttemptKey) -> Result<(), AttemptError> {
         let dir = self.dir(key);
-        let complaint = dir.stderr();
-        let stderr = std::fs::File::create(&complaint).map_err(|source| AttemptError::File {
-            what: "create",
-            path: complaint.clone(),
-            source,
-        })?;
-        let spawn = |source| AttemptError::Spawn { program: self.program.clone(), source };
-        let mut child = Command::new(&self.program)
-            .arg(crate::exec_item::STAGE)
-            .arg(dir.path())
-            .env_clear()
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(stderr)
-            .spawn()
-            .map_err(spawn)?;
-        // exec-item closes its stdout once it has claimed; its end closes it too.
-        let closed = async {
-            match child.stdout.take() {
-                Some(mut stdout) => stdout.read_to_end(&mut Vec::new()).await,
-                None => Ok(0),
-            }
+        let file = |source| AttemptError::File { what: "watch", path: dir.begun(), source };
+        // Open before exec-item is there: what it closes right away must not be missed.
+        let begun = pipe::OpenOptions::new().open_receiver(dir.begun()).map_err(file)?;
+        let (stdout, stderr) = (dir.begun(), dir.stderr());
+        let wanted = Wanted {
+            key,
+            program: &self.program,
+            args: [crate::exec_item::STAGE.as_ref(), dir.path().as_os_str()],
+            stdout: &stdout,
+            stderr: &stderr,
+            // exec-item says what is wrong with a request that cannot be read.
+            timeout: dir.request().map_or(Duration::MAX, |request| Duration::from_millis(request.timeout_ms)),
         };
-        let in_time = timeout(CLAIM_DEADLINE, closed).await.is_ok();
+        if !self.host.launch(&wanted).await? {
+            // Of an agent that died right after. Begun or not, nothing is to be started beside it.
+            if !matches!(dir.find()?, Found::NotStarted) {
+                return Ok(());
+            }
+            self.release(key).await?;
+            self.host.launch(&wanted).await?;
+        }
+        let in_time = timeout(CLAIM_DEADLINE, begun.readable()).await.is_ok();
         if !matches!(dir.find()?, Found::NotStarted) {
             return Ok(());
         }
-        let text = if in_time { read_start(&complaint) } else { format!("nothing for {} s", CLAIM_DEADLINE.as_secs()) };
-        Err(AttemptError::NotClaimed { key: key.clone(), complaint: text })
+        let complaint = if in_time {
+            read_start(&stderr).unwrap_or_else(|| "it ended without a word".to_owned())
+        } else {
+            format!("nothing for {} s", CLAIM_DEADLINE.as_secs())
+        };
+        Err(AttemptError::NotClaimed { key: key.clone(), complaint })
+    }
+
+    /// What the host knows of an attempt that left no outcome: if it was ended as a whole, that is its outcome. A host
+    /// that does not answer proves nothing.
+    pub async fn explain(&self, key: &AttemptKey, found: Found) -> Found {
+        if found != Found::Lost {
+            return found;
+        }
+        let what = match self.host.end_of(key).await {
+            Ok(None) => return Found::Lost,
+            Ok(Some(end)) => match end.verdict() {
+                Verdict::Ended(message) => return Found::Exited(Exit::of_lost(message)),
+                Verdict::Unknown(what) => what,
+            },
+            Err(error) => with_sources(&error),
+        };
+        warn!(item = %key.item, attempt = key.attempt, "it left no outcome: {what}");
+        Found::Lost
+    }
+
+    /// Lets the host forget an attempt whose outcome is recorded elsewhere. Nothing there is as good.
+    ///
+    /// # Errors
+    /// [`AttemptError::Launch`] if the host does not answer.
+    pub async fn release(&self, key: &AttemptKey) -> Result<(), AttemptError> {
+        Ok(self.host.release(key).await.map_err(LaunchError::from)?)
+    }
+
+    /// Lets the host forget all attempts but the one that runs.
+    ///
+    /// # Errors
+    /// [`AttemptError::Launch`] if the host does not answer.
+    pub async fn release_others(&self, running: Option<&AttemptKey>) -> Result<(), AttemptError> {
+        Ok(self.host.release_others(running).await.map_err(LaunchError::from)?)
     }
 
     /// What became of it, as far as its directory proves.
@@ -237,12 +274,10 @@ impl Attempts {
     }
 }
 
-fn read_start(path: &Path) -> String {
+fn read_start(path: &Path) -> Option<String> {
     use std::io::Read;
     let mut bytes = Vec::new();
-    let read = std::fs::File::open(path).and_then(|file| file.take(COMPLAINT_BYTES_MAX).read_to_end(&mut bytes));
-    match read {
-        Ok(0) | Err(_) => "it ended without a word".to_owned(),
-        Ok(_) => String::from_utf8_lossy(&bytes).trim().to_owned(),
-    }
+    std::fs::File::open(path).and_then(|file| file.take(COMPLAINT_BYTES_MAX).read_to_end(&mut bytes)).ok()?;
+    let text = String::from_utf8_lossy(&bytes).trim().to_owned();
+    (!text.is_empty()).then_some(text)
 }

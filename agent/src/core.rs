@@ -6,7 +6,9 @@ mod accept;
 mod decide;
 mod interface;
 mod outcome;
+mod reboot;
 mod record;
+mod report;
 mod summary;
 
 #[cfg(test)]
@@ -14,27 +16,23 @@ mod properties;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::{
-    cmp::Reverse,
-    collections::BTreeMap,
-    ops::Bound::{Excluded, Unbounded},
-    sync::Arc,
-};
+use std::{cmp::Reverse, sync::Arc};
 
 use muster_proto::{
-    convert::{Hello, ITEMS_MAX},
-    model::{Assignment, Epoch, HostFacts, ItemName, ItemState, ItemStatus, MachineName, Now, Seq, SwarmCall},
+    model::{Assignment, Epoch, ItemState, ItemStatus, MachineName, Now, Seq, SwarmCall},
     plant::planted,
 };
 
 pub use accept::{Refusal, RefusalCode};
 pub use decide::{BACKOFF_MS_MAX, BACKOFF_MS_MIN};
 pub use interface::{AgentBlocked, Effect, Input, ToCoordinator};
+pub use reboot::GOODBYE_MS_MAX;
 pub use record::{LedgerState, Misfit, Record, Slot};
 
 use crate::attempt::record::{AttemptKey, Exit, Found};
 use accept::Verdict;
 use decide::Next;
+use reboot::Waiting;
 
 /// Events that are under way to the coordinator at one time: at most this many times a status (about 13 KiB) wait in
 /// the link's queue.
@@ -43,8 +41,6 @@ pub const EVENTS_IN_FLIGHT_MAX: usize = 64;
 pub const OUTBOX_BYTES_MAX: usize = 6 * 1024 * 1024;
 /// Attempts whose directories are kept for their output, the newest: with 16 MiB of output each, 256 MiB of disk.
 pub const ATTEMPTS_KEPT: usize = 16;
-/// A status's message as the hello carries it, so that 1,024 statuses fit into one message of the link.
-const HELLO_MESSAGE_BYTES_MAX: usize = 512;
 
 const DISK_FULL: AgentBlocked = AgentBlocked {
     reason: "DiskFull",
@@ -80,6 +76,8 @@ pub struct Core {
     disk_full: bool,
     /// When the last attempt ended, as far as this process knows: the start of a retry's backoff.
     ended_mono_ms: u64,
+    /// Of the reboot item that is recorded as running.
+    waiting: Option<Waiting>,
 }
 
 /// What one step comes to, in the order of performance.
@@ -103,6 +101,7 @@ impl Core {
             told_blocked: None,
             disk_full: false,
             ended_mono_ms: 0,
+            waiting: None,
         }
     }
 
@@ -133,14 +132,18 @@ impl Core {
             Input::DiskFull(full) => self.disk_full = full,
             Input::Tick => {}
         }
+        self.go_on(now, &mut step);
         self.advance(now, &mut step);
         self.tell(&mut step);
         step.into_effects()
     }
 
-    /// When a [`Input::Tick`] is next of use, on the monotonic clock: the end of a retry's backoff.
+    /// When a [`Input::Tick`] is next of use, on the monotonic clock: the end of a retry's backoff or of a wait.
     #[must_use]
     pub fn wake_at(&self) -> Option<u64> {
+        if self.waiting.is_some() {
+            return self.waits_until();
+        }
         if self.boot_id.is_none() || self.blocked().is_some() {
             return None;
         }
@@ -148,41 +151,6 @@ impl Core {
             Next::Start { not_before_mono_ms, .. } => Some(not_before_mono_ms),
             Next::Nothing | Next::Running => None,
         }
-    }
-
-    /// The first message of a session. Statuses go without output and result, which travel with the events.
-    #[must_use]
-    pub fn hello(&self, facts: HostFacts) -> Hello {
-        let slots = self.ledger.slots.values();
-        let (assigned, others): (Vec<_>, Vec<_>) = slots.partition(|slot| self.ledger.is_assigned(&slot.status.name));
-        let brief = |slot: &Slot| ItemStatus {
-            message: start_of(&slot.status.message, HELLO_MESSAGE_BYTES_MAX).to_owned(),
-            output_tail: String::new(),
-            result_json: None,
-            ..ItemStatus::clone(&slot.status)
-        };
-        Hello {
-            name: self.config.machine.clone(),
-            ledger_id: self.ledger.ledger_id,
-            agent_version: muster_proto::VERSION.to_owned(),
-            epoch: self.ledger.epoch,
-            generation: self.ledger.generation(),
-            acked_seq: self.ledger.acked,
-            reach: self.ledger.assignment.as_ref().and_then(|assignment| assignment.reach()),
-            statuses: assigned.into_iter().chain(others).take(ITEMS_MAX).map(brief).collect(),
-            facts,
-            busy: decide::next(&self.ledger, &self.config.machine, self.ended_mono_ms) != Next::Nothing,
-        }
-    }
-
-    /// The newest attempt at `item`; without one, the attempt that runs or ran last.
-    #[must_use]
-    pub fn newest_attempt(&self, item: Option<&ItemName>) -> Option<AttemptKey> {
-        let slot = match item {
-            Some(item) => self.ledger.slots.get(item),
-            None => self.ledger.slots.values().max_by_key(|slot| slot.seq),
-        };
-        slot.map(Slot::key)
     }
 
     /// Attempts whose directories are kept: the newest, the one that runs among them. Every other may be deleted.
@@ -203,13 +171,6 @@ impl Core {
         } else {
             None
         }
-    }
-
-    /// What the machine is at, in one line for people: its state as `musterctl get machines` names it, then why it
-    /// waits or what it is busy with.
-    #[must_use]
-    pub fn summary(&self) -> String {
-        summary::of(&self.ledger, self.blocked())
     }
 
     fn is_running(&self, key: &AttemptKey) -> bool {
@@ -280,7 +241,10 @@ impl Core {
         let restart = planted("agent-restart-lost") && found == Found::Lost;
         match self.ledger.running().filter(|slot| slot.key() == *key) {
             None => {}
-            Some(slot) if found == Found::NotStarted || restart => {
+            Some(slot)
+                if (found == Found::NotStarted || restart)
+                    && !(self.has_rebooted_since(slot) && self.is_reboot(&key.item)) =>
+            {
                 let status = Arc::clone(&slot.status);
                 match self.ledger.assigned(&status.name).filter(|item| item.hash == status.hash) {
                     Some(_) => self.start(status, now, step),
@@ -292,8 +256,14 @@ impl Core {
     }
 
     fn ended(&mut self, key: &AttemptKey, found: Found, now: Now, step: &mut Step) {
+        let found = if self.is_reboot(&key.item) {
+            let Some(found) = self.reboot_ended(key, found, now, step) else { return };
+            found
+        } else {
+            found
+        };
         let Some(slot) = self.ledger.running().filter(|slot| slot.key() == *key) else { return };
-        let rebooted = self.boot_id.as_ref().is_some_and(|boot_id| *boot_id != slot.boot_id);
+        let rebooted = self.has_rebooted_since(slot);
         let exit = match found {
             Found::Running => return step.acts.push(Effect::Follow(key.clone())),
             Found::Exited(exit) => exit,
@@ -308,7 +278,9 @@ impl Core {
         let Some(slot) = self.ledger.slots.get(&key.item) else { return };
         let status = Arc::new(outcome::status(&slot.status, exit, now));
         self.ended_mono_ms = now.mono_ms;
+        self.waiting = None;
         self.record(Record::Finished { seq: self.ledger.last_seq.next(), status }, step);
+        step.acts.push(Effect::Release(key.clone()));
     }
 
     /// Starts what is due, unless something runs.
@@ -331,15 +303,26 @@ impl Core {
             started_at_ms: now.wall_ms,
             finished_at_ms: None,
         });
+        let rebooted = self.reboot_is_done(&status.name, status.hash);
         let (kept, seq) = (self.kept_attempts(), self.ledger.last_seq.next());
         self.record(Record::Started { seq, boot_id, status: Arc::clone(&status) }, step);
         let keep = self.kept_attempts();
         step.acts.extend(kept.into_iter().filter(|key| !keep.contains(key)).map(Effect::Remove));
+        if rebooted {
+            return self.finish(&Slot::key_of(&status), outcome::rebooted(), now, step);
+        }
         self.start(status, now, step);
     }
 
-    /// Starts the attempt that is recorded as running, or records why it cannot be.
+    /// Starts the attempt that is recorded as running, at once or when its time has come.
     fn start(&mut self, status: Arc<ItemStatus>, now: Now, step: &mut Step) {
+        if !self.says_goodbye(&status, now) {
+            self.launch(status, now, step);
+        }
+    }
+
+    /// Starts the attempt that is recorded as running, or records why it cannot be.
+    fn launch(&mut self, status: Arc<ItemStatus>, now: Now, step: &mut Step) {
         match decide::request(&self.ledger, &self.config, &status) {
             Ok(request) => step.acts.push(Effect::Start(Box::new(request))),
             Err(exit) => {
@@ -348,35 +331,6 @@ impl Core {
             }
         }
     }
-
-    /// Sends what the coordinator of this session does not know yet.
-    fn tell(&mut self, step: &mut Step) {
-        if !self.link_up {
-            return;
-        }
-        let in_flight = self.ledger.outbox.range(..=self.sent).count();
-        let room = EVENTS_IN_FLIGHT_MAX.saturating_sub(in_flight);
-        let events: BTreeMap<_, _> = self
-            .ledger
-            .outbox
-            .range((Excluded(self.sent), Unbounded))
-            .take(room)
-            .map(|(s, e)| (*s, e.clone()))
-            .collect();
-        for (seq, status) in events {
-            self.sent = seq;
-            step.sends.push(ToCoordinator::Event { seq, status });
-        }
-        let blocked = self.blocked();
-        if blocked != self.told_blocked {
-            self.told_blocked.clone_from(&blocked);
-            step.sends.push(ToCoordinator::Blocked(blocked));
-        }
-    }
-}
-
-fn start_of(text: &str, bytes_max: usize) -> &str {
-    text.get(..text.floor_char_boundary(bytes_max)).unwrap_or(text)
 }
 
 impl Step {

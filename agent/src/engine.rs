@@ -17,7 +17,7 @@ use tracing::{debug, error, info, warn};
 use crate::{
     attempt::{AttemptError, AttemptKey, Attempts, Found, Request, record::Progress},
     config::StateDir,
-    core::{Config, Core, Effect, Input, LedgerState, Record, ToCoordinator},
+    core::{Config, Core, Effect, Input, LedgerState, Record, Slot, ToCoordinator},
     docker,
     host::Clock,
     ledger::{FileDisk, Ledger, LedgerError},
@@ -110,7 +110,7 @@ impl Engine {
         mut link: mpsc::Receiver<FromLink>,
         stop: impl Future<Output = ()>,
     ) -> Result<(), EngineError> {
-        self.sweep()?;
+        self.sweep().await?;
         self.look_at_disk()?;
         self.step(Input::Started { boot_id })?;
         let mut disk = tokio::time::interval_at(Instant::now() + DISK_EVERY, DISK_EVERY);
@@ -212,6 +212,9 @@ impl Engine {
                 Effect::Follow(key) => {
                     tokio::spawn(follow(self.attempts.clone(), key, self.to_engine.clone()));
                 }
+                Effect::Release(key) => {
+                    tokio::spawn(release(self.attempts.clone(), key));
+                }
                 Effect::Remove(key) => self.remove(&key),
                 Effect::CallSwarm(call) => {
                     tokio::spawn(ask_swarm(self.swarm.clone(), call, self.to_engine.clone()));
@@ -234,8 +237,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Deletes what a crash kept from being deleted.
-    fn sweep(&self) -> Result<(), EngineError> {
+    /// Gives up and deletes what a crash kept from being given up and deleted. Before anything new is started, which
+    /// must not be swept away with it.
+    async fn sweep(&self) -> Result<(), EngineError> {
+        let running = self.core.ledger().running().map(Slot::key);
+        if let Err(error) = self.attempts.release_others(running.as_ref()).await {
+            warn!(error = %chain(&error), "units of items that ended stay until the next start");
+        }
         let kept = self.core.kept_attempts();
         for key in self.attempts.list()?.iter().filter(|key| !kept.contains(key)) {
             self.remove(key);
@@ -287,6 +295,7 @@ async fn ask_swarm(swarm: SwarmCalls, call: SwarmCall, engine: mpsc::Sender<From
 async fn inspect(attempts: Attempts, key: AttemptKey, engine: mpsc::Sender<FromAttempt>) {
     loop {
         if let Some(found) = settled(&key, attempts.inspect(&key)) {
+            let found = attempts.explain(&key, found).await;
             engine.send(FromAttempt::Input(Input::Inspected { key, found })).await.ok();
             return;
         }
@@ -316,7 +325,7 @@ async fn follow(attempts: Attempts, key: AttemptKey, engine: mpsc::Sender<FromAt
     let ended = async {
         loop {
             if let Some(found) = settled(&key, attempts.ended(&key).await) {
-                break found;
+                break attempts.explain(&key, found).await;
             }
             sleep(READ_AGAIN_AFTER).await;
         }
@@ -335,6 +344,13 @@ async fn follow(attempts: Attempts, key: AttemptKey, engine: mpsc::Sender<FromAt
         }
     };
     engine.send(FromAttempt::Input(Input::Ended { key: key.clone(), found })).await.ok();
+}
+
+/// The host forgets it at the next start of the agent if not now.
+async fn release(attempts: Attempts, key: AttemptKey) {
+    if let Err(error) = attempts.release(&key).await {
+        warn!(item = %key.item, attempt = key.attempt, error = %chain(&error), "its unit stays");
+    }
 }
 
 /// What became of an attempt. A record that is damaged proves nothing; one that cannot be read is to be read again,

@@ -4,6 +4,7 @@
 
 mod builtin;
 mod events;
+mod memory;
 mod program;
 mod tree;
 
@@ -15,6 +16,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use muster_proto::model::ItemState;
 use nix::{
     libc::STDERR_FILENO,
     sys::prctl,
@@ -172,6 +174,8 @@ impl Limit {
 enum Cause {
     TimedOut(Duration),
     Cancelled,
+    /// The machine shuts down, or somebody stopped the unit.
+    Stopped,
 }
 
 impl Cause {
@@ -180,6 +184,11 @@ impl Cause {
             Self::TimedOut(limit) if limit.subsec_millis() == 0 => format!("timed out after {} s", limit.as_secs()),
             Self::TimedOut(limit) => format!("timed out after {} ms", limit.as_millis()),
             Self::Cancelled => "cancelled".to_owned(),
+            Self::Stopped => {
+                let message = "systemd ended it: the machine went down, or somebody stopped its unit".to_owned();
+                // What it has done of its work nobody knows: the item says whether that calls for a person.
+                return Outcome { state: ItemState::Indeterminate, message, result_json: None };
+            }
         };
         Outcome::failed(message, true)
     }

@@ -76,7 +76,7 @@ fn pretty_name(os_release: &str) -> String {
 }
 
 /// Debian's marks: a file that says so, and one that names the packages.
-fn reboot_required(root: &Path) -> (bool, String) {
+pub(crate) fn reboot_required(root: &Path) -> (bool, String) {
     if !root.join("run/reboot-required").exists() {
         return (false, String::new());
     }

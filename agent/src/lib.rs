@@ -16,3 +16,4 @@ pub mod output;
 pub mod runner;
 pub mod status;
 pub mod swarm;
+pub mod systemd;

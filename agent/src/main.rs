@@ -14,7 +14,8 @@ use muster_agent::{
     config::{ConfigError, STATE_DIR_DEFAULT, Settings, StateDir},
     core::LedgerState,
     engine::Engine,
-    exec_item, host,
+    exec_item,
+    host::{self, Host},
     identity::{self, Identity, IdentityError, JoinToken},
     ledger::{self, FileDisk, Ledger},
     link::{ENGINE_QUEUE_MAX, Link},
@@ -280,9 +281,9 @@ fn run(dir: &StateDir) -> anyhow::Result<()> {
     let fresh = LedgerState::new(LedgerId(Uuid::new_v4()), identity.machine_id);
     let (ledger, state) = Ledger::open(FileDisk::new(dir.path()), fresh)?;
     let program = std::env::current_exe().context("cannot tell where this program is")?;
-    let attempts = Attempts::open(dir.path(), program)?;
     let boot_id = host::boot_id().context("cannot read the machine's boot id")?;
     block_on(async {
+        let attempts = Attempts::open(dir.path(), program, Host::detect().await?)?;
         let (to_engine, from_link) = mpsc::channel(ENGINE_QUEUE_MAX);
         let engine = Engine::new(identity.name.clone(), dir.clone(), (ledger, state), attempts);
         let link = tokio::spawn(Link::new(identity, dir.clone(), to_engine).run());

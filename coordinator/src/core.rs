@@ -14,16 +14,13 @@ mod operators;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use muster_proto::{
-    model::{MachineName, Now},
-    plant::planted,
-};
+use muster_proto::{model::Now, plant::planted};
 
 pub use io::{Effect, Enroll, Input, Refusal, Reply, Request};
 
 use crate::{
     facts::{Draft, Facts, RowError},
-    plan::{Limits, items},
+    plan::{Limits, items, survey::missed_at},
     store::{Change, Row},
 };
 
@@ -140,12 +137,11 @@ impl Core {
     /// Monotonic milliseconds of the next moment at which time alone changes a decision. None: there is none.
     #[must_use]
     pub fn wake_at(&self, now: Now) -> Option<u64> {
-        let start = self.facts.live.started_mono_ms;
-        let lost_at = |machine: &MachineName| {
-            let heard = self.facts.live.machines.get(machine).and_then(|live| live.heard_mono_ms);
-            heard.unwrap_or(start).saturating_add(self.limits.lost_after_ms)
-        };
-        self.facts.machines.keys().map(lost_at).filter(|at| *at > now.mono_ms).min()
+        // The time for which all are awaited after a start is that of machines that do not reboot.
+        let gathered_at = self.facts.live.started_mono_ms.saturating_add(self.limits.lost_after_ms);
+        let moments =
+            self.facts.machines.values().map(|row| missed_at(&self.facts, row, &self.limits)).chain([gathered_at]);
+        moments.filter(|at| *at > now.mono_ms).min()
     }
 }
 

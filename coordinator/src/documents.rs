@@ -161,7 +161,8 @@ fn machine(survey: &Survey<'_>, position: &Position<'_>, now: Now) -> Machine {
             agent_version: Some(row.agent_version.clone()).filter(|version| !version.is_empty()),
             machine_id: row.id.map(|id| id.to_string()),
             connected: position.connected(),
-            lost: position.lost,
+            // Overdue is the better word for one that was asked to reboot.
+            lost: position.lost && position.rebooting.is_none(),
             failed: position.failed(),
             indeterminate: matches!(position.trouble(), Some(Progress::Held(_))),
             last_seen: live.and_then(|live| live.heard_wall_ms).map(at),

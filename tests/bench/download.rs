@@ -31,7 +31,7 @@ fn main() {
     let source = dir.path().join("source");
     let sha256 = make_file(&source, mib);
     let url = serve(source);
-    let attempts = Attempts::open(dir.path(), agent()).expect("attempts");
+    let attempts = Attempts::open(dir.path(), agent(), muster_agent::host::Host::Processes).expect("attempts");
     let (mut pipeline, mut downloader) = (Vec::new(), Vec::new());
     for round in 0..rounds {
         pipeline.push(measure(|| run_pipeline(&url, &dir.path().join("piped"), &sha256)));

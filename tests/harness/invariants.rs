@@ -1,6 +1,7 @@
 //! What must hold after every event, whatever the faults. Named after the safety rules of docs/ARCHITECTURE.md; none of
 //! them asks the code it watches whether it did right.
 
+mod outcomes;
 mod swarm;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,6 +50,8 @@ pub struct Watcher {
     accepted: BTreeMap<(MachineId, Generation), String>,
     started: BTreeSet<(MachineId, AttemptKey)>,
     succeeded: BTreeSet<(MachineId, ItemName, ItemHash)>,
+    /// What took a machine down: at most once for an item of a generation.
+    rebooted: BTreeSet<(MachineId, Generation, ItemName)>,
     /// Hashes of attempts, as recorded when they were started.
     hashes: BTreeMap<(MachineId, AttemptKey), ItemHash>,
     /// Epoch, generation and newest event of each ledger as last seen.
@@ -159,15 +162,7 @@ impl Watcher {
                 return Err(self.violation("6", detail));
             }
         }
-        // Rule 7: what nobody knows is not success.
-        for slot in machine.disk.slots.values().filter(|slot| slot.status.state == ItemState::Succeeded) {
-            let exit = machine.attempts.get(&slot.key()).map(|attempt| attempt.exit.as_ref().map(|exit| &exit.state));
-            if exit.is_some_and(|state| state != Some(&ItemState::Succeeded)) {
-                let detail = format!("{}: {} is recorded as success, its exit says {exit:?}", machine.name, slot.key());
-                return Err(self.violation("7", detail));
-            }
-        }
-        Ok(())
+        self.successes_are_true(machine)
     }
 
     /// Rule 11: what is said of an event is in the ledger before.

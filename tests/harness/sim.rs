@@ -14,6 +14,7 @@ pub mod situations;
 
 use std::collections::BTreeMap;
 
+use muster_agent::attempt::record::AttemptKey;
 use muster_coordinator::{
     core::{Act, Core, Effect, Enroll, Input, Reply, Request},
     facts::Facts,
@@ -85,6 +86,8 @@ pub(crate) enum Event {
     StartAgent(usize),
     /// A machine boots.
     PowerOn(usize),
+    /// A machine goes down, because an attempt asked for it.
+    GoDown(usize, AttemptKey),
     /// The coordinator's process starts again.
     StartCoordinator,
     /// The coordinator takes what is in its inbox.

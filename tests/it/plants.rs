@@ -54,5 +54,7 @@ plants! {
     agent_two_at_once: "agent-two-at-once" by "one-at-a-time";
     agent_indeterminate_is_success: "agent-indeterminate-is-success" by "7";
     agent_drop_oldest_event: "agent-drop-oldest-event" by "11";
+    agent_reboot_twice: "agent-reboot-twice" by "reboot";
+    agent_trust_unchanged_boot: "agent-trust-unchanged-boot" by "reboot";
     agent_forget_on_ack_of_later: "agent-forget-on-ack-of-later" by "11";
 }

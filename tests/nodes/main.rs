@@ -10,6 +10,7 @@ mod deployment;
 mod faults;
 mod package;
 mod site;
+mod units;
 
 use std::{env, process::ExitCode, time::Instant};
 
@@ -30,6 +31,11 @@ const TESTS: &[Test] = &[
     ("faults::the_network_is_cut_for_a_minute", faults::network_cut),
     ("faults::a_node_is_reinstalled", faults::reinstalled),
     ("faults::the_disk_is_full", faults::disk_full),
+    ("units::an_item_dies_as_a_whole_at_its_time_limit", units::dies_as_a_whole),
+    ("units::the_ends_of_items_are_told_apart", units::ends_are_told_apart),
+    ("units::the_journal_has_the_records_of_an_item", units::journal_has_fields),
+    ("units::units_are_acted_upon", units::acts_on_units),
+    ("units::a_machine_reboots_once", units::reboots),
     ("package::upgrade_removal_and_purge", package::upgrade_removal_and_purge),
 ];
 

@@ -3,6 +3,7 @@
 //! ```text
 //! request.json   what is to be done; written by the agent
 //! lock           record lock, held by exec-item while it lives; the kernel names the holder
+//! begun          FIFO that is exec-item's stdout until it has claimed: its closing wakes whoever started it
 //! alive          FIFO that exec-item keeps open: its closing wakes whoever waits for the end
 //! claim          created with O_EXCL by the one exec-item that runs this attempt
 //! output.log     newest output; output.log.old the piece before it
@@ -69,6 +70,10 @@ impl AttemptDir {
         self.file("alive")
     }
 
+    pub(crate) fn begun(&self) -> PathBuf {
+        self.file("begun")
+    }
+
     pub(crate) fn output(&self) -> PathBuf {
         self.file("output.log")
     }
@@ -87,9 +92,11 @@ impl AttemptDir {
         let failed = |source| AttemptError::File { what: "create", path: self.path.clone(), source };
         private_dir(&self.path).map_err(failed)?;
         private_dir(&self.file("work")).map_err(failed)?;
-        match mkfifo(&self.alive(), Mode::S_IRUSR | Mode::S_IWUSR) {
-            Ok(()) | Err(Errno::EEXIST) => {}
-            Err(errno) => return Err(failed(errno.into())),
+        for fifo in [self.alive(), self.begun()] {
+            match mkfifo(&fifo, Mode::S_IRUSR | Mode::S_IWUSR) {
+                Ok(()) | Err(Errno::EEXIST) => {}
+                Err(errno) => return Err(failed(errno.into())),
+            }
         }
         if !self.claimed() {
             let path = self.file("request.json");

@@ -5,6 +5,9 @@ use std::{collections::BTreeMap, fmt, str::FromStr};
 use muster_proto::model::{ClusterName, Generation, ItemName, ItemState, MachineName, Phase};
 use serde::{Deserialize, Serialize};
 
+/// Exit code of an attempt that has none.
+pub const NO_EXIT_CODE: i32 = -1;
+
 /// One attempt at one item under one assignment. For each of these at most one process is ever started.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AttemptKey {
@@ -72,7 +75,7 @@ pub struct Request {
 /// How an attempt ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
-    /// `Succeeded` or `Failed`, never another.
+    /// Never `Running`. `Indeterminate`: ended from outside before it had come to an end.
     pub state: ItemState,
     /// One line for people: "exit status 3", "killed by SIGSEGV", "timed out after 30 s".
     pub message: String,
@@ -84,6 +87,15 @@ pub struct Exit {
     pub started_at_ms: u64,
     /// Unix milliseconds.
     pub finished_at_ms: u64,
+}
+
+impl Exit {
+    /// Of an attempt whose exec-item was ended with all that it hosted, and could record nothing itself.
+    #[must_use]
+    pub const fn of_lost(message: String) -> Self {
+        let state = ItemState::Failed { exit_code: NO_EXIT_CODE, retryable: true };
+        Self { state, message, output_tail: String::new(), result_json: None, started_at_ms: 0, finished_at_ms: 0 }
+    }
 }
 
 /// What the record of an attempt says of it, whoever asks and however often.

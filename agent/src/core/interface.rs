@@ -72,6 +72,8 @@ pub enum Effect {
     Start(Box<Request>),
     /// Wait for the end of an attempt that runs already; answered by [`Input::Ended`].
     Follow(AttemptKey),
+    /// The outcome of an attempt is durable: the host need keep nothing of it any more.
+    Release(AttemptKey),
     /// Delete the directory of an attempt that is over and superseded.
     Remove(AttemptKey),
     /// Ask the machine's swarm, beside whatever runs, and send the answer if there is a session.

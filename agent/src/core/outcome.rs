@@ -8,10 +8,7 @@ use muster_proto::{
     plant::planted,
 };
 
-use crate::attempt::record::Exit;
-
-/// Exit code of an attempt that has none.
-const NO_EXIT_CODE: i32 = -1;
+use crate::attempt::record::{Exit, NO_EXIT_CODE};
 
 /// An outcome that the agent itself comes to. Its times are filled in by [`status`].
 const fn exit(state: ItemState, message: String) -> Exit {
@@ -31,6 +28,16 @@ pub(super) fn never_started() -> Exit {
 /// It cannot be started here, however often it is tried.
 pub(super) const fn hopeless(message: String) -> Exit {
     exit(ItemState::Failed { exit_code: NO_EXIT_CODE, retryable: false }, message)
+}
+
+/// The machine is in another boot than the one the attempt was started in.
+pub(super) fn rebooted() -> Exit {
+    exit(ItemState::Succeeded, "rebooted".to_owned())
+}
+
+/// It asked for its reboot, or was about to, and nothing came of it.
+pub(super) fn still_up() -> Exit {
+    start_failed("the machine did not go down: it is still in the boot in which the reboot was asked for".to_owned())
 }
 
 /// Its process is gone and left no outcome.

@@ -264,6 +264,11 @@ impl World {
                 self.notice();
                 Ok(())
             }
+            Effect::Release(key) => {
+                let ended =
+                    self.durable.slots.get(&key.item).is_some_and(|slot| slot.key() != key || !slot.is_running());
+                hold(ended, "an outcome is durable before the host forgets the attempt")
+            }
             Effect::Remove(key) => {
                 let running = self.processes.get(&key) == Some(&Process::Running);
                 hold(!running, "the directory of what runs is kept")

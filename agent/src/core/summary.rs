@@ -1,6 +1,6 @@
 //! What the machine is at, in one line: what `musterctl get machines` tells, as far as the ledger knows it.
 
-use muster_proto::model::{Assignment, ItemStatus, Phase, Standing};
+use muster_proto::model::{AssignedItem, Assignment, ItemStatus, Phase, RunnerKind, Standing};
 
 use crate::core::{AgentBlocked, LedgerState};
 
@@ -22,9 +22,16 @@ fn state(ledger: &LedgerState, assignment: &Assignment) -> &'static str {
         None => "Pending",
         Some(Phase::Prepare) => "Prepare",
         Some(_) if ledger.running().is_none() && next(ledger, assignment).is_none() => "Ready",
+        Some(_) if only_a_reboot_is_left(ledger, assignment) => "Reboot",
         Some(Phase::Deploy) => "Deploy",
         Some(Phase::Reconfigure) => "Reconfigure",
     }
+}
+
+fn only_a_reboot_is_left(ledger: &LedgerState, assignment: &Assignment) -> bool {
+    let standing = |item: &AssignedItem| item.standing(ledger.slots.get(&item.name).map(|slot| &*slot.status));
+    let mut left = assignment.items.iter().filter(|item| standing(item) != Standing::Done);
+    left.all(|item| item.runner == RunnerKind::Reboot.as_str())
 }
 
 /// Of the first item that is not done.

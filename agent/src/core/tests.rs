@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use muster_proto::model::{
-    AssignedItem, Assignment, ClusterName, Epoch, Generation, HostFacts, ItemName, ItemState, ItemStatus, LedgerId,
-    MachineId, MachineName, Now, OnInterrupt, Phase, Seq,
+use muster_proto::{
+    convert::ITEMS_MAX,
+    model::{
+        AssignedItem, Assignment, ClusterName, Epoch, Generation, HostFacts, ItemName, ItemState, ItemStatus, LedgerId,
+        MachineId, MachineName, Now, OnInterrupt, Phase, Seq,
+    },
 };
 use uuid::Uuid;
 

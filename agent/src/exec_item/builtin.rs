@@ -54,8 +54,8 @@ pub(super) fn run(
     let worker = thread::Builder::new().name("builtin".to_owned()).spawn(move || work(&report)).map_err(&failed)?;
     while !events.output_closed() {
         let happened = events.wait(limit.at, log)?;
-        if happened.cancel {
-            return Ok(Cause::Cancelled.outcome());
+        if let Some(cause) = happened.cancel {
+            return Ok(cause.outcome());
         }
         if limit.reached(Instant::now()) {
             return Ok(Cause::TimedOut(limit.time).outcome());

@@ -16,11 +16,14 @@ use nix::{
     },
 };
 
-use super::HostError;
+use super::{Cause, HostError};
 use crate::output::OutputLog;
 
 /// Read at a time: what a pipe holds.
 const READ_BYTES: usize = 64 * 1024;
+
+/// Whoever is this process ends units; a cancel comes from the agent.
+const SERVICE_MANAGER: u32 = 1;
 
 /// See the module.
 pub(super) struct Events {
@@ -35,7 +38,7 @@ pub(super) struct Happened {
     /// A child changed state.
     pub(super) child: bool,
     /// Somebody wants the attempt ended.
-    pub(super) cancel: bool,
+    pub(super) cancel: Option<Cause>,
 }
 
 impl Events {
@@ -77,7 +80,8 @@ impl Events {
         let mut happened = Happened::default();
         while let Some(info) = self.signals.read_signal().map_err(|errno| failed(errno.into()))? {
             match i32::try_from(info.ssi_signo).map(Signal::try_from) {
-                Ok(Ok(Signal::SIGTERM)) => happened.cancel = true,
+                Ok(Ok(Signal::SIGTERM)) if info.ssi_pid == SERVICE_MANAGER => happened.cancel = Some(Cause::Stopped),
+                Ok(Ok(Signal::SIGTERM)) => happened.cancel = Some(Cause::Cancelled),
                 _ => happened.child = true,
             }
         }

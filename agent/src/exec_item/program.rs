@@ -19,7 +19,7 @@ use nix::{
     unistd::{Pid, getppid, setsid},
 };
 
-use super::{Cause, HostError, Limit, events::Events, tree};
+use super::{Cause, HostError, Limit, events::Events, memory, tree};
 use crate::{
     output::OutputLog,
     runner::{Outcome, ProgramSpec},
@@ -88,6 +88,7 @@ pub(super) fn run(
     limit: Limit,
     log: &mut OutputLog,
 ) -> Result<Outcome, HostError> {
+    let oom_kills = memory::oom_kills();
     let main = spawn(spec, &mut events)?;
     let mut program = Program {
         main,
@@ -104,12 +105,17 @@ pub(super) fn run(
         if happened.child {
             program.reap();
         }
-        if happened.cancel {
-            program.interrupt(Cause::Cancelled);
+        if let Some(cause) = happened.cancel {
+            program.interrupt(cause);
         }
         program.advance(Instant::now());
     }
-    Ok(program.outcome())
+    let mut outcome = program.outcome();
+    let oom_kills = memory::oom_kills().saturating_sub(oom_kills);
+    if oom_kills > 0 {
+        outcome.message += &format!("; out of memory: the kernel killed {oom_kills} process(es)");
+    }
+    Ok(outcome)
 }
 
 fn spawn(spec: ProgramSpec, events: &mut Events) -> Result<Pid, HostError> {

@@ -4,6 +4,8 @@ mod archive;
 mod bash;
 mod copies;
 mod downloader;
+mod reboot;
+mod service;
 mod swarm_backup;
 
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf};
@@ -25,7 +27,10 @@ pub fn supported(name: &str) -> bool {
 }
 
 const fn has(kind: RunnerKind) -> bool {
-    matches!(kind, RunnerKind::Bash | RunnerKind::Downloader | RunnerKind::SwarmBackup)
+    matches!(
+        kind,
+        RunnerKind::Bash | RunnerKind::Downloader | RunnerKind::Reboot | RunnerKind::Service | RunnerKind::SwarmBackup
+    )
 }
 
 /// What a runner makes of a request.
@@ -76,6 +81,8 @@ pub(crate) enum Refused {
     Missing(&'static str),
     #[error("param `{name}`: {problem}")]
     Param { name: String, problem: String },
+    #[error("this agent is no service of systemd, so that it does not reboot the machine it runs on")]
+    NotAService,
     #[error("cannot write {}", path.display())]
     Write {
         path: PathBuf,
@@ -105,12 +112,12 @@ pub(crate) fn prepare(request: &Request, dir: &AttemptDir) -> Result<Work, Refus
         RunnerKind::Bash => bash::prepare(request, dir).map(Work::Program),
         RunnerKind::Downloader => downloader::prepare(request).map(Work::Builtin),
         RunnerKind::SwarmBackup => swarm_backup::prepare(request).map(Work::Builtin),
+        RunnerKind::Service => service::prepare(request).map(Work::Builtin),
+        RunnerKind::Reboot => reboot::prepare(request).map(Work::Builtin),
         RunnerKind::Package
-        | RunnerKind::Service
         | RunnerKind::Ansible
         | RunnerKind::SwarmJoin
         | RunnerKind::Mke
-        | RunnerKind::Reboot
         | RunnerKind::VrouterRestart => Err(unsupported()),
     }
 }

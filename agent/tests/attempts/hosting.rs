@@ -179,7 +179,8 @@ async fn the_agent_may_go_away_meanwhile() {
     site.told_pid("pid").await;
     // Another instance knows only the directory, as a restarted agent does.
     let program = env!("CARGO_BIN_EXE_muster-agent").into();
-    let restarted = muster_agent::attempt::Attempts::open(&site.path(""), program).expect("open");
+    let restarted = muster_agent::attempt::Attempts::open(&site.path(""), program, muster_agent::host::Host::Processes)
+        .expect("open");
     assert_eq!(restarted.inspect(&request.key).expect("inspect"), Found::Running);
     let ended = async { tokio::time::timeout(DEADLINE, restarted.ended(&request.key)).await };
     let go = async { fs::write(site.path("go"), "on\n") };

@@ -8,7 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_agent::attempt::{AttemptKey, Attempts, Exit, Found, Request};
+use muster_agent::{
+    attempt::{AttemptKey, Attempts, Exit, Found, Request},
+    host::Host,
+};
 use muster_proto::model::{ClusterName, Generation, ItemName, ItemState, MachineName, Phase};
 use nix::{sys::signal::kill, unistd::Pid};
 
@@ -27,7 +30,8 @@ pub(crate) fn key(item: &str) -> AttemptKey {
 impl Site {
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        let attempts = Attempts::open(dir.path(), PathBuf::from(env!("CARGO_BIN_EXE_muster-agent"))).expect("attempts");
+        let program = PathBuf::from(env!("CARGO_BIN_EXE_muster-agent"));
+        let attempts = Attempts::open(dir.path(), program, Host::Processes).expect("attempts");
         Self { dir, attempts }
     }
 

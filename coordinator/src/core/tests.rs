@@ -5,6 +5,7 @@ mod applying;
 mod enrolling;
 mod fleet;
 mod operators;
+mod reboots;
 mod rollout;
 mod rules;
 

@@ -13,6 +13,9 @@ use super::{
     tree::join,
 };
 
+/// Types of units that can be acted upon.
+const UNIT_SUFFIXES: &[&str] = &["service", "socket", "timer", "target", "path", "mount", "automount", "swap"];
+
 /// What a runner takes.
 pub(super) struct Schema {
     pub(super) params: &'static [Param],
@@ -50,6 +53,8 @@ pub(super) enum Shape {
     Mode,
     /// A number from 1 to this.
     Count(u32),
+    /// A systemd unit with its suffix, `docker.service`.
+    Unit,
 }
 
 const fn must(name: &'static str, shape: Shape) -> Param {
@@ -84,7 +89,7 @@ const PACKAGE: Schema = Schema {
     ])
 };
 const SERVICE: Schema = only(&[
-    must("unit", Shape::Text),
+    must("unit", Shape::Unit),
     must("action", Shape::Word(&["start", "stop", "restart", "reload", "enable", "disable"])),
 ]);
 const ANSIBLE: Schema = Schema {
@@ -238,6 +243,7 @@ fn check(value: &Spot<'_>, text: &str, shape: Shape, faults: &mut Faults<'_>) {
             }
             return;
         }
+        Shape::Unit => (is_unit(text), "not a unit's name", "one with its suffix, such as docker.service"),
     };
     if !good {
         value.fault(faults, problem, expected);
@@ -270,6 +276,13 @@ fn is_path(text: &str) -> bool {
         && text.starts_with('/')
         && !text.split('/').any(|part| part == "..")
         && !text.contains(char::is_control)
+}
+
+/// A variable in it may stand for anything; the agent looks at the whole name again.
+fn is_unit(text: &str) -> bool {
+    let stem_and_suffix = text.rsplit_once('.');
+    stem_and_suffix.is_some_and(|(stem, suffix)| !stem.is_empty() && UNIT_SUFFIXES.contains(&suffix))
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b":-_.\\@${}".contains(&b))
 }
 
 fn is_mode(text: &str) -> bool {

@@ -95,6 +95,17 @@ fn unusable(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
 fn in_trouble(position: &Position<'_>) -> Option<Blocked> {
     let row = position.row;
     let name = &row.name;
+    if let (true, Some(item)) = (position.lost, position.rebooting) {
+        return Some(blocked(
+            "RebootOverdue",
+            format!(
+                "item {} took it down {} s ago or more, and it has not come back",
+                item.name,
+                item.timeout_ms / 1_000
+            ),
+            "it comes back (look at its console), or `musterctl replace` after it was installed anew",
+        ));
+    }
     if position.lost {
         return Some(blocked(
             "Lost",
@@ -153,6 +164,10 @@ fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
         && let Err(blocked) = safety::gathered(survey)
     {
         return Some(blocked);
+    }
+    if let (false, Some(item)) = (position.connected(), position.rebooting) {
+        let message = format!("item {} takes it down; it is missed {} s after", item.name, item.timeout_ms / 1_000);
+        return Some(blocked("Rebooting", message, "its agent connects again"));
     }
     if !position.connected() {
         let message = if position.in_flight() {

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use muster_proto::model::{
-    AssignedItem, ClusterName, ClusterSpec, Counts, ItemState, MachineName, MachineType, Now, Phase, Standing,
+    AssignedItem, ClusterName, ClusterSpec, Counts, ItemState, MachineName, MachineType, Now, Phase, RunnerKind,
+    Standing,
 };
 
 use super::Limits;
@@ -20,6 +21,8 @@ pub enum State {
     Prepare,
     /// Has its deploy items, not all done.
     Deploy,
+    /// All done but a reboot.
+    Reboot,
     /// Has its reconfigure items, not all done.
     Reconfigure,
     /// All done.
@@ -35,6 +38,7 @@ impl State {
             Self::Pending => "Pending",
             Self::Prepare => "Prepare",
             Self::Deploy => "Deploy",
+            Self::Reboot => "Reboot",
             Self::Reconfigure => "Reconfigure",
             Self::Ready => "Ready",
         }
@@ -63,8 +67,10 @@ pub struct Position<'a> {
     pub live: Option<&'a MachineLive>,
     /// Its items in the order they run; the variable without a value, and where, if they cannot be resolved.
     pub items: Result<&'a [AssignedItem], &'a str>,
-    /// Not heard of for longer than the limit.
+    /// Not heard of for longer than the limit; of a machine that reboots because we asked, for longer than it may take.
     pub lost: bool,
+    /// The reboot item that runs on it, as far as is known.
+    pub rebooting: Option<&'a AssignedItem>,
 }
 
 impl<'a> Position<'a> {
@@ -79,9 +85,11 @@ impl<'a> Position<'a> {
         let connected = live.is_some_and(|live| live.session.is_some());
         let heard = live.and_then(|live| live.heard_mono_ms).unwrap_or(facts.live.started_mono_ms);
         let silent_ms = now.mono_ms.saturating_sub(heard);
-        let lost = row.host.is_some() && !row.revoked && silent_ms >= limits.lost_after_ms;
+        let rebooting = rebooting(row, items.unwrap_or_default());
+        let patience_ms = patience_ms(rebooting, limits);
+        let lost = row.host.is_some() && !row.revoked && silent_ms >= patience_ms;
         debug_assert!(!connected || heard >= facts.live.started_mono_ms);
-        Self { row, live, items, lost }
+        Self { row, live, items, lost, rebooting }
     }
 
     /// Does it have a stream now?
@@ -156,9 +164,16 @@ impl<'a> Position<'a> {
         match reach {
             Phase::Prepare => State::Prepare,
             Phase::Deploy | Phase::Reconfigure if self.row.slot.is_none() && self.ready_once() => State::Ready,
+            Phase::Deploy | Phase::Reconfigure if self.only_a_reboot_is_left(reach) => State::Reboot,
             Phase::Deploy => State::Deploy,
             Phase::Reconfigure => State::Reconfigure,
         }
+    }
+
+    fn only_a_reboot_is_left(&self, reach: Phase) -> bool {
+        let items = self.items.unwrap_or_default().iter().filter(|item| item.phase <= reach);
+        let mut left = items.filter(|item| self.standing(item) != Standing::Done).peekable();
+        left.peek().is_some() && left.all(is_reboot)
     }
 
     /// Has it been Ready with the deployment it has?
@@ -192,6 +207,33 @@ impl<'a> Position<'a> {
         let unanswered = self.row.slot.is_some() && self.row.assigned.accepted != self.row.assigned.generation;
         may_run && (!self.all_done() || unanswered) && self.trouble().is_none() && !self.lost
     }
+}
+
+fn is_reboot(item: &AssignedItem) -> bool {
+    item.runner == RunnerKind::Reboot.as_str()
+}
+
+/// The reboot item that is recorded as running.
+fn rebooting<'a>(row: &MachineRow, items: &'a [AssignedItem]) -> Option<&'a AssignedItem> {
+    let runs = |item: &&AssignedItem| {
+        let status = row.statuses.get(&item.name).filter(|status| status.hash == item.hash);
+        status.is_some_and(|status| status.state == ItemState::Running)
+    };
+    items.iter().filter(|item| is_reboot(item)).find(runs)
+}
+
+/// How long a machine may be silent before it is missed: one that reboots because we asked, as long as that may take.
+fn patience_ms(rebooting: Option<&AssignedItem>, limits: &Limits) -> u64 {
+    rebooting.map_or(0, |item| item.timeout_ms).max(limits.lost_after_ms)
+}
+
+/// When a machine is missed if nothing is heard of it again. Monotonic milliseconds.
+#[must_use]
+pub fn missed_at(facts: &Facts, row: &MachineRow, limits: &Limits) -> u64 {
+    let live = facts.live.machines.get(&row.name);
+    let items = live.and_then(|live| live.items.as_deref()).and_then(|items| items.resolved.as_deref().ok());
+    let heard = live.and_then(|live| live.heard_mono_ms).unwrap_or(facts.live.started_mono_ms);
+    heard.saturating_add(patience_ms(rebooting(row, items.unwrap_or_default()), limits))
 }
 
 /// A cluster at one moment.

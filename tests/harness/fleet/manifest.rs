@@ -47,6 +47,21 @@ pub fn download(name: &str, url: &str, sha256: &str, path: &str) -> String {
     )
 }
 
+/// An item of any runner.
+#[must_use]
+pub fn other(name: &str, runner: &str, phase: &str, params: &[(&str, &str)], more: &[&str]) -> String {
+    let params: String = params.iter().map(|(name, value)| format!("\n          {name}: {value}")).collect();
+    let more: String = more.iter().map(|line| format!("\n        {line}")).collect();
+    format!(
+        "
+      - name: {name}
+        runner: {runner}
+        version: \"1\"
+        phase: {phase}{more}
+        params:{params}"
+    )
+}
+
 /// The cluster of so many machines. `more`: further lines of its spec.
 #[must_use]
 pub fn cluster(

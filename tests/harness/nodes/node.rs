@@ -200,6 +200,14 @@ impl Node {
         })
     }
 
+    /// Waits until something is so on it.
+    ///
+    /// # Errors
+    /// It is not, in time; or what the look says.
+    pub fn wait_until(&self, what: &str, is_so: impl Fn() -> Result<bool>) -> Result<()> {
+        look_every(LOOK_EVERY, &format!("{}: {what}", self.name), BOOT_PATIENCE, || Ok(is_so()?.then_some(())))
+    }
+
     /// What the items did, in order, as `item/attempt` when one started and `item/attempt.` when it ended.
     ///
     /// # Errors

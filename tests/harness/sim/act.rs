@@ -1,13 +1,16 @@
 //! What happens when an event happens.
 
-use muster_agent::core::{Input as AgentInput, ToCoordinator};
+use muster_agent::{
+    attempt::record::AttemptKey,
+    core::{Input as AgentInput, ToCoordinator},
+};
 use muster_coordinator::core::{Act, Input, Refusal, Reply};
 use muster_proto::model::MachineId;
 
 use super::{
     Event, World,
     chaos::{AGENT_CRASH, BEFORE_COMMIT, BETWEEN_EFFECTS},
-    machine::{Deed, Effects, status_of},
+    machine::{Deed, Effects, End, status_of},
     network::{Parcel, Said},
 };
 use crate::invariants::Violation;
@@ -28,6 +31,7 @@ impl World {
                     self.start_agent(index)?;
                 }
             }
+            Event::GoDown(index, key) => self.go_down(index, &key)?,
             Event::StartCoordinator if self.coordinator.is_none() => self.start_coordinator()?,
             Event::StartCoordinator => {}
             Event::Decide => self.decide()?,
@@ -173,14 +177,38 @@ impl World {
         let fate = self.plan.fate;
         let Some(machine) = self.machines.get_mut(index) else { return Ok(()) };
         let (ended, inputs) = machine.end_processes(at, &mut self.rng, &fate);
-        for (key, succeeded) in ended {
+        for (key, end) in ended {
             let Some(machine) = self.machines.get(index) else { continue };
-            self.watcher.ended(machine, &key, succeeded);
+            self.watcher.ended(machine, &key, end == End::Succeeded);
+            if end == End::GoesDown {
+                let delay = self.rng.between(0, 3_000);
+                self.later(delay, Event::GoDown(index, key));
+            }
         }
         for input in inputs {
             self.agent_input(index, input)?;
         }
         self.agent_input(index, AgentInput::Tick)
+    }
+
+    /// The machine reboots for an item, unless it has done so for another reason meanwhile.
+    fn go_down(&mut self, index: usize, key: &AttemptKey) -> Result<(), Violation> {
+        let Some(machine) = self.machines.get_mut(index).filter(|machine| machine.powered) else { return Ok(()) };
+        let same_boot = machine.attempts.get(key).is_some_and(|attempt| attempt.boot == machine.boot);
+        if !same_boot {
+            return Ok(());
+        }
+        self.watcher.rebooted(machine, key)?;
+        machine.power_off();
+        self.count("rebooted by its item");
+        self.drop_session(index);
+        let off_ms = match self.rng.between(0, 19) {
+            0 => self.rng.between(61_000, 90_000), // longer than its item may take
+            1..=3 => self.rng.between(20_000, 59_000),
+            _ => self.rng.between(500, 9_000),
+        };
+        self.later(off_ms, Event::PowerOn(index));
+        Ok(())
     }
 
     pub(crate) fn agent_input(&mut self, index: usize, input: AgentInput) -> Result<(), Violation> {

@@ -6,7 +6,9 @@ use muster_agent::{
     attempt::record::{AttemptKey, Exit, Found, Request},
     core::{Config, Core, Effect, Input, LedgerState, Record, ToCoordinator},
 };
-use muster_proto::model::{HostFacts, ItemState, LedgerId, MachineId, MachineName, MachineType, Now, Phase, SwarmCall};
+use muster_proto::model::{
+    HostFacts, ItemState, LedgerId, MachineId, MachineName, MachineType, Now, Phase, RunnerKind, SwarmCall,
+};
 
 use crate::rng::Rng;
 
@@ -21,6 +23,27 @@ pub struct Attempt {
     pub exit: Option<Exit>,
     /// Is the agent's present process waiting for its end?
     pub followed: bool,
+    /// Number of the boot it was started in.
+    pub boot: u64,
+}
+
+impl Attempt {
+    /// Does it take the machine down?
+    #[must_use]
+    pub fn is_reboot(&self) -> bool {
+        self.request.runner == RunnerKind::Reboot.as_str()
+    }
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Well.
+    Succeeded,
+    /// Not well, or nobody knows how.
+    Otherwise,
+    /// By the machine's going down.
+    GoesDown,
 }
 
 /// What a machine did, for the world to act upon.
@@ -186,6 +209,8 @@ impl Machine {
             }
             Effect::Start(request) => self.start(*request, at, rng, fate),
             Effect::Follow(key) => (None, self.follow(&key)),
+            // The host of these machines keeps nothing beside the directory.
+            Effect::Release(_) => (None, None),
             Effect::Remove(key) => {
                 self.attempts.remove(&key);
                 (None, None)
@@ -200,7 +225,8 @@ impl Machine {
         let deed = Deed::Started { key: key.clone(), phase: request.phase, claimed };
         if !claimed {
             let ends_at = Some(at + rng.between(fate.shortest_ms, fate.longest_ms));
-            self.attempts.insert(key.clone(), Attempt { request, ends_at, exit: None, followed: true });
+            self.attempts
+                .insert(key.clone(), Attempt { request, ends_at, exit: None, followed: true, boot: self.boot });
         }
         let answer = if claimed { self.follow(&key) } else { None };
         (Some(deed), answer)
@@ -219,7 +245,7 @@ impl Machine {
     }
 
     /// Lets processes end whose time has come. Returns those that ended, and the inputs for the agent that follows.
-    pub fn end_processes(&mut self, at: u64, rng: &mut Rng, fate: &Fate) -> (Vec<(AttemptKey, bool)>, Vec<Input>) {
+    pub fn end_processes(&mut self, at: u64, rng: &mut Rng, fate: &Fate) -> (Vec<(AttemptKey, End)>, Vec<Input>) {
         let mut ended = Vec::new();
         let mut inputs = Vec::new();
         let now = self.now(at);
@@ -229,11 +255,20 @@ impl Machine {
             }
             attempt.ends_at = None;
             // exec-item itself may be killed: then nothing says how the program ended.
-            if !rng.permille(fate.lost_permille) {
+            let lost = rng.permille(fate.lost_permille);
+            if !lost {
                 attempt.exit = Some(exit(rng, fate, now));
             }
-            let succeeded = attempt.exit.as_ref().is_some_and(|exit| exit.state == ItemState::Succeeded);
-            ended.push((key.clone(), succeeded));
+            let mut end = match &attempt.exit {
+                Some(exit) if exit.state == ItemState::Succeeded => End::Succeeded,
+                Some(_) | None => End::Otherwise,
+            };
+            // A reboot leaves no outcome behind; one that logind refuses does.
+            if attempt.is_reboot() && end == End::Succeeded {
+                attempt.exit = None;
+                end = End::GoesDown;
+            }
+            ended.push((key.clone(), end));
             if attempt.followed {
                 attempt.followed = false;
                 let found = attempt.exit.clone().map_or(Found::Lost, Found::Exited);

@@ -61,6 +61,10 @@ fn items(rng: &mut Rng, control: bool) -> Vec<StateItem> {
     for n in 0..rng.between(1, 3) {
         items.push(item(rng, &format!("deploy-{n}"), Phase::Deploy));
     }
+    if rng.permille(400) {
+        let reboot = item(rng, "reboot", Phase::Deploy);
+        items.push(StateItem { runner: RunnerKind::Reboot, params: BTreeMap::new(), ..reboot });
+    }
     if rng.permille(if control { 600 } else { 300 }) {
         items.push(item(rng, "reconfigure", Phase::Reconfigure));
     }

@@ -53,6 +53,7 @@ pub const REQUIRED: &[&str] = &[
     "found running",
     // What ran.
     "an attempt after the first",
+    "rebooted by its item",
     "phase deploy",
     "phase prepare",
     "phase reconfigure",
@@ -69,6 +70,8 @@ pub const REQUIRED: &[&str] = &[
     "blocked Indeterminate",
     "blocked Lost",
     "blocked NotReported",
+    "blocked RebootOverdue",
+    "blocked Rebooting",
     "blocked Revoked",
     "blocked StoreOlderThanFleet",
     "blocked WaitingForControl",

@@ -1,0 +1,92 @@
+//! What the core says of itself: to the coordinator on every session, to people in one line.
+
+use std::{
+    collections::BTreeMap,
+    ops::Bound::{Excluded, Unbounded},
+};
+
+use muster_proto::{
+    convert::{Hello, ITEMS_MAX},
+    model::{HostFacts, ItemName, ItemStatus},
+};
+
+use crate::{
+    attempt::record::AttemptKey,
+    core::{Core, EVENTS_IN_FLIGHT_MAX, Slot, Step, ToCoordinator, decide, decide::Next, summary},
+};
+
+/// A status's message as the hello carries it, so that 1,024 statuses fit into one message of the link.
+const HELLO_MESSAGE_BYTES_MAX: usize = 512;
+
+impl Core {
+    /// The first message of a session. Statuses go without output and result, which travel with the events.
+    #[must_use]
+    pub fn hello(&self, facts: HostFacts) -> Hello {
+        let slots = self.ledger.slots.values();
+        let (assigned, others): (Vec<_>, Vec<_>) = slots.partition(|slot| self.ledger.is_assigned(&slot.status.name));
+        let brief = |slot: &Slot| ItemStatus {
+            message: start_of(&slot.status.message, HELLO_MESSAGE_BYTES_MAX).to_owned(),
+            output_tail: String::new(),
+            result_json: None,
+            ..ItemStatus::clone(&slot.status)
+        };
+        Hello {
+            name: self.config.machine.clone(),
+            ledger_id: self.ledger.ledger_id,
+            agent_version: muster_proto::VERSION.to_owned(),
+            epoch: self.ledger.epoch,
+            generation: self.ledger.generation(),
+            acked_seq: self.ledger.acked,
+            reach: self.ledger.assignment.as_ref().and_then(|assignment| assignment.reach()),
+            statuses: assigned.into_iter().chain(others).take(ITEMS_MAX).map(brief).collect(),
+            facts,
+            busy: decide::next(&self.ledger, &self.config.machine, self.ended_mono_ms) != Next::Nothing,
+        }
+    }
+
+    /// The newest attempt at `item`; without one, the attempt that runs or ran last.
+    #[must_use]
+    pub fn newest_attempt(&self, item: Option<&ItemName>) -> Option<AttemptKey> {
+        let slot = match item {
+            Some(item) => self.ledger.slots.get(item),
+            None => self.ledger.slots.values().max_by_key(|slot| slot.seq),
+        };
+        slot.map(Slot::key)
+    }
+
+    /// What the machine is at, in one line for people: its state as `musterctl get machines` names it, then why it
+    /// waits or what it is busy with.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        summary::of(&self.ledger, self.blocked())
+    }
+
+    /// Sends what the coordinator of this session does not know yet.
+    pub(super) fn tell(&mut self, step: &mut Step) {
+        if !self.link_up {
+            return;
+        }
+        let in_flight = self.ledger.outbox.range(..=self.sent).count();
+        let room = EVENTS_IN_FLIGHT_MAX.saturating_sub(in_flight);
+        let events: BTreeMap<_, _> = self
+            .ledger
+            .outbox
+            .range((Excluded(self.sent), Unbounded))
+            .take(room)
+            .map(|(s, e)| (*s, e.clone()))
+            .collect();
+        for (seq, status) in events {
+            self.sent = seq;
+            step.sends.push(ToCoordinator::Event { seq, status });
+        }
+        let blocked = self.blocked();
+        if blocked != self.told_blocked {
+            self.told_blocked.clone_from(&blocked);
+            step.sends.push(ToCoordinator::Blocked(blocked));
+        }
+    }
+}
+
+fn start_of(text: &str, bytes_max: usize) -> &str {
+    text.get(..text.floor_char_boundary(bytes_max)).unwrap_or(text)
+}

@@ -1,0 +1,102 @@
+//! Reboots the machine over logind, or finds that it need not. It never says that it succeeded in that: the machine
+//! goes down under it, and the agent's core judges by the boot id.
+
+use std::{path::Path, thread};
+
+use muster_proto::model::ItemState;
+use zbus_systemd::login1::ManagerProxy;
+
+use super::{BuiltinWork, Outcome, Refused};
+use crate::{
+    attempt::Request,
+    exec_item::{Report, with_sources},
+    facts,
+    host::INVOCATION,
+    systemd::{SystemdError, answer, bus},
+};
+
+/// Why the machine was not asked to go down.
+#[derive(Debug, thiserror::Error)]
+enum RebootError {
+    #[error("cannot start the runtime")]
+    Runtime(#[source] std::io::Error),
+    #[error(transparent)]
+    Systemd(#[from] SystemdError),
+}
+
+/// Checks the params and says what is to be done.
+pub(super) fn prepare(request: &Request) -> Result<BuiltinWork, Refused> {
+    let only_if_required = match request.params.get("when").map(String::as_str) {
+        None | Some("always") => false,
+        Some("required") => true,
+        Some(_) => return Err(Refused::param("when", "expected one of: always, required")),
+    };
+    // A laptop's demo must not take the laptop down.
+    if std::env::var_os(INVOCATION).is_none() {
+        return Err(Refused::NotAService);
+    }
+    let wall = format!(
+        "Muster reboots this machine: item {}, generation {}, cluster {}",
+        request.key.item, request.key.generation, request.cluster
+    );
+    Ok(Box::new(move |report| work(&wall, only_if_required, report)))
+}
+
+fn work(wall: &str, only_if_required: bool, report: &Report) -> Outcome {
+    let reason = match facts::reboot_required(Path::new("/")) {
+        (true, reason) => format!("the host wants it: {reason}"),
+        // What does not say so, does not want it.
+        (false, _) if only_if_required => {
+            let message = "no reboot is required".to_owned();
+            report.line(&message);
+            return Outcome { state: ItemState::Succeeded, message, result_json: None };
+        }
+        (false, _) => "the item wants it".to_owned(),
+    };
+    report.line(&format!("going down ({reason})"));
+    match ask(wall) {
+        // The machine goes down, or the item's time limit ends this.
+        Ok(()) => loop {
+            thread::park();
+        },
+        Err(error) => Outcome::failed(with_sources(&error), true),
+    }
+}
+
+fn ask(wall: &str) -> Result<(), RebootError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(RebootError::Runtime)?;
+    runtime.block_on(async {
+        let bus = bus().await?;
+        let logind = answer("answer for logind", ManagerProxy::new(&bus)).await?;
+        answer("take a message to who is logged in", logind.set_wall_message(wall.to_owned(), true)).await?;
+        Ok(answer("reboot the machine", logind.reboot(false)).await?)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use muster_proto::model::{ClusterName, Generation, ItemName, MachineName, Phase};
+
+    use super::*;
+    use crate::attempt::AttemptKey;
+
+    #[test]
+    fn nothing_but_a_service_of_systemd_reboots_its_machine() {
+        let request = |when: &str| Request {
+            key: AttemptKey { item: ItemName::new("a").expect("a label"), generation: Generation(1), attempt: 1 },
+            machine: MachineName::new("w").expect("a label"),
+            cluster: ClusterName::new("c").expect("a label"),
+            runner: "reboot".to_owned(),
+            version: "1".to_owned(),
+            phase: Phase::Deploy,
+            params: BTreeMap::from([("when".to_owned(), when.to_owned())]),
+            timeout_ms: 1_000,
+        };
+        assert!(matches!(prepare(&request("now")).err(), Some(Refused::Param { .. })));
+        if std::env::var_os(INVOCATION).is_none() {
+            assert!(matches!(prepare(&request("always")).err(), Some(Refused::NotAService)));
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Brings a systemd unit into a state: looks first, acts if that is needed, waits for what came of it. Run again after
+//! it was cut off, it finds what is done and does the rest; only `restart` and `reload` act each time.
+
+use std::{process::Command, time::Duration};
+
+use muster_proto::model::ItemState;
+use tokio::time::{Instant, sleep};
+
+use super::{BuiltinWork, Outcome, Refused};
+use crate::{
+    attempt::Request,
+    exec_item::{Report, with_sources},
+    systemd::{Job, Systemd, SystemdError, unit::UnitState},
+};
+
+/// Of the item's time limit, one part in so many is kept for saying why the unit did not come up.
+const REPORT_PART: u32 = 10;
+/// Between two looks at a unit that is on its way.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// A service is up once it has stayed up for so long: `Type=simple` counts as active before its program has begun.
+const SETTLE: Duration = Duration::from_secs(1);
+/// Last lines of a failed unit's journal that go into the item's output.
+const JOURNAL_LINES: &str = "20";
+/// Of what it said itself, the lines that go into the item's message.
+const MESSAGE_LINES: &str = "3";
+/// Types of units that can be acted upon.
+const SUFFIXES: &[&str] = &[".service", ".socket", ".timer", ".target", ".path", ".mount", ".automount", ".swap"];
+/// Longest name of a unit, as systemd has it.
+const NAME_BYTES_MAX: usize = 255;
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Start,
+    Stop,
+    Restart,
+    Reload,
+    Enable,
+    Disable,
+}
+
+/// Why it could not be done.
+#[derive(Debug, thiserror::Error)]
+enum ServiceError {
+    #[error(transparent)]
+    Systemd(#[from] SystemdError),
+    #[error("cannot start the runtime")]
+    Runtime(#[source] std::io::Error),
+    #[error("there is no unit {0} on this machine")]
+    NotFound(String),
+    #[error("unit {0} cannot be enabled: it has no [Install] section")]
+    NotInstallable(String),
+    #[error("unit {unit} failed: {state}")]
+    Failed { unit: String, state: String },
+    #[error("unit {unit} is {state}, and not {wanted} after {} s", waited.as_secs())]
+    Late { unit: String, state: String, wanted: &'static str, waited: Duration },
+}
+
+impl ServiceError {
+    /// Is the unit itself to blame, so that its journal tells why?
+    const fn is_of_unit(&self) -> bool {
+        matches!(self, Self::Failed { .. } | Self::Late { .. })
+    }
+
+    /// What is not on the machine, or not made for it, does not come by trying again.
+    const fn is_retryable(&self) -> bool {
+        !matches!(self, Self::NotFound(_) | Self::NotInstallable(_))
+    }
+}
+
+/// Checks the params and says what is to be done.
+pub(super) fn prepare(request: &Request) -> Result<BuiltinWork, Refused> {
+    let param = |name| request.params.get(name).map(String::as_str).ok_or(Refused::Missing(name));
+    let unit = unit_name(param("unit")?)?.to_owned();
+    let action = action(param("action")?)?;
+    let limit = Duration::from_millis(request.timeout_ms);
+    let patience = limit - limit / REPORT_PART;
+    Ok(Box::new(move |report| match bring_about(&unit, action, patience) {
+        Ok(message) => {
+            report.line(&message);
+            Outcome { state: ItemState::Succeeded, message, result_json: None }
+        }
+        Err(error) => {
+            let mut message = with_sources(&error);
+            if error.is_of_unit() {
+                message += &journal(&unit, report);
+            }
+            Outcome::failed(message, error.is_retryable())
+        }
+    }))
+}
+
+fn unit_name(text: &str) -> Result<&str, Refused> {
+    let good = |b: u8| b.is_ascii_alphanumeric() || b":-_.\\@".contains(&b);
+    let named = SUFFIXES.iter().any(|suffix| text.strip_suffix(suffix).is_some_and(|stem| !stem.is_empty()));
+    if text.len() <= NAME_BYTES_MAX && text.bytes().all(good) && named {
+        Ok(text)
+    } else {
+        Err(Refused::param("unit", format!("is not the name of a unit that ends in {}", SUFFIXES.join(", "))))
+    }
+}
+
+fn action(text: &str) -> Result<Action, Refused> {
+    Ok(match text {
+        "start" => Action::Start,
+        "stop" => Action::Stop,
+        "restart" => Action::Restart,
+        "reload" => Action::Reload,
+        "enable" => Action::Enable,
+        "disable" => Action::Disable,
+        _ => {
+            let problem = "expected one of: start, stop, restart, reload, enable, disable";
+            return Err(Refused::param("action", problem));
+        }
+    })
+}
+
+/// Brings it about, and says how in one line.
+fn bring_about(unit: &str, action: Action, patience: Duration) -> Result<String, ServiceError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ServiceError::Runtime)?;
+    runtime.block_on(async {
+        let work = Work { systemd: Systemd::connect().await?, unit, began: Instant::now(), patience };
+        let state = work.look().await?;
+        if !state.is_loaded() && action != Action::Disable {
+            return Err(ServiceError::NotFound(unit.to_owned()));
+        }
+        match action {
+            Action::Start if state.is_up() => Ok(format!("unit {unit} is active already")),
+            Action::Start => work.up(Job::Start, "started").await,
+            Action::Restart => work.up(Job::Restart, "restarted").await,
+            Action::Reload => work.up(Job::Reload, "reloaded").await,
+            Action::Stop if state.is_down() => Ok(format!("unit {unit} is {state} already")),
+            Action::Stop => work.down().await,
+            Action::Enable => work.enable().await,
+            Action::Disable => work.disable().await,
+        }
+    })
+}
+
+struct Work<'a> {
+    systemd: Systemd,
+    unit: &'a str,
+    began: Instant,
+    patience: Duration,
+}
+
+impl Work<'_> {
+    async fn look(&self) -> Result<UnitState, SystemdError> {
+        self.systemd.state(self.unit).await
+    }
+
+    /// Does the job and waits until the unit is up and stays so.
+    async fn up(&self, job: Job, done: &str) -> Result<String, ServiceError> {
+        self.systemd.job(self.unit, job).await?;
+        let mut up_since = None;
+        loop {
+            let state = self.look().await?;
+            let now = Instant::now();
+            if state.is_finished() {
+                return Ok(format!("unit {} {done}, and has ended well", self.unit));
+            }
+            up_since = if state.is_up() { up_since.or(Some(now)) } else { None };
+            if up_since.is_some_and(|since| now - since >= SETTLE) {
+                return Ok(format!("unit {} {done}", self.unit));
+            }
+            if state.has_failed() {
+                return Err(ServiceError::Failed { unit: self.unit.to_owned(), state: state.to_string() });
+            }
+            self.wait(&state, "active").await?;
+        }
+    }
+
+    async fn down(&self) -> Result<String, ServiceError> {
+        self.systemd.job(self.unit, Job::Stop).await?;
+        loop {
+            let state = self.look().await?;
+            if state.is_down() {
+                return Ok(format!("unit {} stopped", self.unit));
+            }
+            self.wait(&state, "inactive").await?;
+        }
+    }
+
+    async fn wait(&self, state: &UnitState, wanted: &'static str) -> Result<(), ServiceError> {
+        let waited = self.began.elapsed();
+        if waited >= self.patience {
+            let (unit, state) = (self.unit.to_owned(), state.to_string());
+            return Err(ServiceError::Late { unit, state, wanted, waited });
+        }
+        sleep(LOOK_EVERY).await;
+        Ok(())
+    }
+
+    async fn enable(&self) -> Result<String, ServiceError> {
+        if self.systemd.file_state(self.unit).await?.as_deref() == Some("enabled") {
+            return Ok(format!("unit {} is enabled already", self.unit));
+        }
+        if !self.systemd.enable(self.unit).await? {
+            return Err(ServiceError::NotInstallable(self.unit.to_owned()));
+        }
+        Ok(format!("unit {} enabled", self.unit))
+    }
+
+    async fn disable(&self) -> Result<String, ServiceError> {
+        match self.systemd.file_state(self.unit).await?.as_deref() {
+            Some("enabled" | "enabled-runtime" | "linked" | "linked-runtime") => {
+                self.systemd.disable(self.unit).await?;
+                Ok(format!("unit {} disabled", self.unit))
+            }
+            Some(state) => Ok(format!("unit {} is {state} already", self.unit)),
+            None => Ok(format!("unit {} is not on this machine, and so not enabled", self.unit)),
+        }
+    }
+}
+
+/// The last of the unit's journal: all of it into the output, its own last words for the message.
+fn journal(unit: &str, report: &Report) -> String {
+    report.line(&format!("the last of the journal of {unit}:"));
+    let said = read_journal(&["--unit", unit, "--lines", JOURNAL_LINES]);
+    said.iter().for_each(|line| report.line(line));
+    let own = read_journal(&[&format!("_SYSTEMD_UNIT={unit}"), "--lines", MESSAGE_LINES]);
+    if own.is_empty() { String::new() } else { format!("; its journal ends: {}", own.join(" | ")) }
+}
+
+/// Nothing if there is no journal. Its only time limit is the item's.
+fn read_journal(which: &[&str]) -> Vec<String> {
+    let mut command = Command::new("journalctl");
+    command.args(which).args(["--output", "cat", "--no-pager", "--quiet"]);
+    let said = command.output().map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&said).lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_named_in_full() {
+        for good in ["docker.service", "getty@tty1.service", r"dev-disk\x2d1.swap", "a.timer", "multi-user.target"] {
+            assert_eq!(unit_name(good).ok(), Some(good));
+        }
+        let long = format!("{}.service", "x".repeat(248));
+        for bad in
+            ["", "docker", ".service", "a b.service", "../x.service", "a.service\n", "-.slice", &long, "ü.service"]
+        {
+            assert!(unit_name(bad).is_err(), "{bad}");
+        }
+        assert_eq!(action("reload").ok(), Some(Action::Reload));
+        assert!(action("Start").is_err());
+    }
+}

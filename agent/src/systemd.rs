@@ -1,0 +1,234 @@
+//! systemd over D-Bus: the few calls that this agent makes. Each has a deadline, and a connection lives as long as what
+//! it is needed for, so that an idle agent holds none and a restarted bus is no concern. Decides nothing.
+
+pub(crate) mod unit;
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+use zbus::{Connection, OwnedVariant, proxy::CacheProperties};
+use zbus_systemd::systemd1::{ManagerProxy, ServiceProxy, UnitProxy};
+
+use unit::{ServiceEnd, UnitState};
+
+/// Longest wait for an answer. systemd answers within milliseconds; while it reloads on a busy machine, within seconds.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
+/// What a job does with those that are queued already: it replaces them.
+const MODE: &str = "replace";
+const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
+const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
+
+/// What a unit can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Job {
+    Start,
+    Stop,
+    Restart,
+    Reload,
+}
+
+/// What can go wrong between systemd and us.
+#[derive(Debug, thiserror::Error)]
+pub enum SystemdError {
+    /// It answered, and would not.
+    #[error("systemd did not {what}")]
+    Refused {
+        /// What it was asked for.
+        what: String,
+        /// Its answer, or what the bus said.
+        #[source]
+        source: Box<zbus::Error>,
+    },
+    /// It did not answer.
+    #[error("systemd did not {what}: no answer for {} s", ANSWER_DEADLINE.as_secs())]
+    Silent {
+        /// What it was asked for.
+        what: String,
+    },
+}
+
+impl SystemdError {
+    fn is(&self, name: &str) -> bool {
+        match self {
+            Self::Refused { source, .. } => {
+                matches!(&**source, zbus::Error::MethodError(of, ..) if of.as_str() == name)
+            }
+            Self::Silent { .. } => false,
+        }
+    }
+
+    /// Older systemds answer so for a file that is not there.
+    fn is_not_found(&self) -> bool {
+        match self {
+            Self::Refused { source, .. } => matches!(&**source, zbus::Error::FDO(error)
+                if matches!(**error, zbus::fdo::Error::FileNotFound(_))),
+            Self::Silent { .. } => false,
+        }
+    }
+}
+
+/// Waits for an answer, not for ever.
+pub(crate) async fn answer<T>(
+    what: impl Into<String>,
+    call: impl Future<Output = zbus::Result<T>>,
+) -> Result<T, SystemdError> {
+    let what = what.into();
+    match timeout(ANSWER_DEADLINE, call).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(source)) => Err(SystemdError::Refused { what, source: Box::new(source) }),
+        Err(_) => Err(SystemdError::Silent { what }),
+    }
+}
+
+/// A connection to the system bus.
+///
+/// # Errors
+/// [`SystemdError`].
+pub(crate) async fn bus() -> Result<Connection, SystemdError> {
+    answer("take a connection over the system bus (is dbus.service active?)", Connection::system()).await
+}
+
+/// The service manager of this machine.
+pub(crate) struct Systemd {
+    connection: Connection,
+    manager: ManagerProxy<'static>,
+}
+
+impl Systemd {
+    /// Connects.
+    pub(crate) async fn connect() -> Result<Self, SystemdError> {
+        let connection = bus().await?;
+        let builder = ManagerProxy::builder(&connection).cache_properties(CacheProperties::No);
+        let manager = answer("answer", builder.build()).await?;
+        Ok(Self { connection, manager })
+    }
+
+    /// The service whose main process is `pid`, if there is one.
+    pub(crate) async fn service_of(&self, pid: u32) -> Result<Option<String>, SystemdError> {
+        let found = answer(format!("find the unit of process {pid}"), self.manager.get_unit_by_pid(pid)).await;
+        let path = match found {
+            // Outside all units: a container's shell, for one.
+            Err(error) if error.is("org.freedesktop.systemd1.NoUnitForPID") => return Ok(None),
+            found => found?,
+        };
+        let unit = UnitProxy::builder(&self.connection).cache_properties(CacheProperties::No).path(path.clone());
+        let name = answer("name a unit", async { unit.build().await?.id().await }).await?;
+        if !name.ends_with(".service") {
+            return Ok(None);
+        }
+        let service = ServiceProxy::builder(&self.connection).cache_properties(CacheProperties::No).path(path);
+        let main = answer("name a main process", async { service.build().await?.main_pid().await }).await?;
+        Ok((main == pid).then_some(name))
+    }
+
+    /// Starts a unit that exists only until it ends. False = one of that name is there already.
+    pub(crate) async fn start_transient(
+        &self,
+        name: &str,
+        properties: Vec<(String, OwnedVariant)>,
+    ) -> Result<bool, SystemdError> {
+        let call = self.manager.start_transient_unit(name.to_owned(), MODE.to_owned(), properties, Vec::new());
+        match answer(format!("start {name}"), call).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.is(UNIT_EXISTS) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Ends what is left of a unit, and lets it be forgotten. Not there is as good.
+    pub(crate) async fn forget(&self, name: &str) -> Result<(), SystemdError> {
+        let stop = self.manager.stop_unit(name.to_owned(), MODE.to_owned());
+        absent_is_fine(answer(format!("stop {name}"), stop).await.map(drop))?;
+        let reset = self.manager.reset_failed_unit(name.to_owned());
+        absent_is_fine(answer(format!("forget {name}"), reset).await)
+    }
+
+    /// Loaded units whose names match.
+    pub(crate) async fn units(&self, pattern: &str) -> Result<Vec<String>, SystemdError> {
+        let call = self.manager.list_units_by_patterns(Vec::new(), vec![pattern.to_owned()]);
+        Ok(answer("list its units", call).await?.into_iter().map(|unit| unit.0).collect())
+    }
+
+    /// Where a unit stands. One that is not there is not loaded.
+    pub(crate) async fn state(&self, name: &str) -> Result<UnitState, SystemdError> {
+        let path = answer(format!("load {name}"), self.manager.load_unit(name.to_owned())).await?;
+        let builder = UnitProxy::builder(&self.connection).cache_properties(CacheProperties::No).path(path.clone());
+        let services = ServiceProxy::builder(&self.connection).cache_properties(CacheProperties::No).path(path);
+        answer(format!("tell the state of {name}"), async {
+            let unit = builder.build().await?;
+            // The job first: what is seen after its end is what came of it.
+            let has_job = unit.job().await?.0 != 0;
+            let result = match name.ends_with(".service") {
+                true => services.build().await?.result().await?,
+                false => String::new(),
+            };
+            let (load, active, sub) = (unit.load_state().await?, unit.active_state().await?, unit.sub_state().await?);
+            Ok(UnitState { load, active, sub, has_job, result })
+        })
+        .await
+    }
+
+    /// Asks for a job; [`UnitState`] tells when it is done.
+    pub(crate) async fn job(&self, name: &str, job: Job) -> Result<(), SystemdError> {
+        let (unit, mode) = (name.to_owned(), MODE.to_owned());
+        let asked = match job {
+            Job::Start => answer(format!("start {name}"), self.manager.start_unit(unit, mode)).await,
+            Job::Stop => answer(format!("stop {name}"), self.manager.stop_unit(unit, mode)).await,
+            Job::Restart => answer(format!("restart {name}"), self.manager.restart_unit(unit, mode)).await,
+            Job::Reload => answer(format!("reload {name}"), self.manager.reload_unit(unit, mode)).await,
+        };
+        asked.map(drop)
+    }
+
+    /// `enabled`, `disabled`, `static`, … of the unit's file. None = there is no such file.
+    pub(crate) async fn file_state(&self, name: &str) -> Result<Option<String>, SystemdError> {
+        let asked = answer(format!("find the file of {name}"), self.manager.get_unit_file_state(name.to_owned())).await;
+        match asked {
+            Ok(state) => Ok(Some(state)),
+            Err(error) if error.is(NO_SUCH_UNIT) || error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Has the unit started at boot. False = its file does not say how.
+    pub(crate) async fn enable(&self, name: &str) -> Result<bool, SystemdError> {
+        let call = self.manager.enable_unit_files(vec![name.to_owned()], false, false);
+        let (installable, _) = answer(format!("enable {name}"), call).await?;
+        self.reload_files().await?;
+        Ok(installable)
+    }
+
+    /// Has the unit not started at boot.
+    pub(crate) async fn disable(&self, name: &str) -> Result<(), SystemdError> {
+        let call = self.manager.disable_unit_files(vec![name.to_owned()], false);
+        answer(format!("disable {name}"), call).await?;
+        self.reload_files().await
+    }
+
+    async fn reload_files(&self) -> Result<(), SystemdError> {
+        answer("reload its unit files", self.manager.reload()).await
+    }
+
+    /// How a service ended. None = systemd does not know it.
+    pub(crate) async fn end_of(&self, name: &str) -> Result<Option<ServiceEnd>, SystemdError> {
+        let path = match answer(format!("find {name}"), self.manager.get_unit(name.to_owned())).await {
+            Err(error) if error.is(NO_SUCH_UNIT) => return Ok(None),
+            found => found?,
+        };
+        let builder = ServiceProxy::builder(&self.connection).cache_properties(CacheProperties::No).path(path);
+        let end = answer(format!("tell how {name} ended"), async {
+            let service = builder.build().await?;
+            let (result, code, status) =
+                (service.result().await?, service.exec_main_code().await?, service.exec_main_status().await?);
+            Ok(ServiceEnd { result, code, status })
+        });
+        Ok(Some(end.await?))
+    }
+}
+
+fn absent_is_fine(outcome: Result<(), SystemdError>) -> Result<(), SystemdError> {
+    match outcome {
+        Err(error) if error.is(NO_SUCH_UNIT) => Ok(()),
+        outcome => outcome,
+    }
+}

@@ -1,0 +1,44 @@
+//! What must hold of outcomes that machines record, those of reboots among them.
+
+use muster_agent::{attempt::record::AttemptKey, core::Slot};
+use muster_proto::model::ItemState;
+
+use super::{Checked, Watcher};
+use crate::sim::machine::{Attempt, Machine};
+
+impl Watcher {
+    /// Rule 7: what nobody knows is not success.
+    pub(super) fn successes_are_true(&self, machine: &Machine) -> Checked {
+        for slot in machine.disk.slots.values().filter(|slot| slot.status.state == ItemState::Succeeded) {
+            let Some(attempt) = machine.attempts.get(&slot.key()) else { continue };
+            if attempt.is_reboot() {
+                self.reboot_is_proved(machine, attempt, slot)?;
+                continue;
+            }
+            let exit = attempt.exit.as_ref().map(|exit| &exit.state);
+            if exit != Some(&ItemState::Succeeded) {
+                let detail = format!("{}: {} is recorded as success, its exit says {exit:?}", machine.name, slot.key());
+                return Err(self.violation("7", detail));
+            }
+        }
+        Ok(())
+    }
+
+    /// Rule 7, for reboots: one for an item under one generation.
+    pub fn rebooted(&mut self, machine: &Machine, key: &AttemptKey) -> Checked {
+        if !self.rebooted.insert((machine.id, key.generation, key.item.clone())) {
+            let detail = format!("{}: item {} rebooted it twice under one generation", machine.name, key.item);
+            return Err(self.violation("reboot", detail));
+        }
+        Ok(())
+    }
+
+    /// Rule 7, for reboots: done means another boot than the one the attempt was started in.
+    fn reboot_is_proved(&self, machine: &Machine, attempt: &Attempt, slot: &Slot) -> Checked {
+        if attempt.boot == machine.boot {
+            let detail = format!("{}: {} is recorded as done, and it never rebooted", machine.name, slot.key());
+            return Err(self.violation("reboot", detail));
+        }
+        Ok(())
+    }
+}

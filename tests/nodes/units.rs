@@ -1,0 +1,138 @@
+//! Items on machines with systemd: each in a unit of its own, its end told apart from others, its records in the
+//! journal; units and reboots as items.
+
+use anyhow::{Context as _, Result, ensure};
+use muster_proto::resource::Machine;
+use muster_tests::{fleet::manifest::other, nodes::Nodes};
+
+use crate::site::{Alone, item};
+
+/// A daemon that forks twice, opens a session of its own and ignores TERM, below a program that ignores it too.
+const STUBBORN: &str = "trap '' TERM
+(setsid bash -c 'trap \"\" TERM; while :; do sleep 0.987; done' &) &
+while :; do sleep 0.987; done";
+/// Two units to act upon: one that runs, one that fails.
+const WRITE_UNITS: &str = "cd /etc/systemd/system
+printf '[Service]\\nExecStart=/bin/sleep infinity\\n[Install]\\nWantedBy=multi-user.target\\n' >good.service
+printf '[Service]\\nExecStart=/bin/sh -c \"echo no such disk; exit 7\"\\n' >bad.service
+systemctl daemon-reload";
+/// From now on each boot is a line of a file.
+const COUNT_BOOTS: &str = "rm -f /var/tmp/boots; cd /etc/systemd/system
+printf '[Service]\\nType=oneshot\\nExecStart=/bin/sh -c \"echo boot >>/var/tmp/boots\"\\n' >boots.service
+printf '[Install]\\nWantedBy=multi-user.target\\n' >>boots.service
+systemctl daemon-reload; systemctl enable boots.service";
+
+/// Why a machine waits, and what its item said.
+fn why(machine: &Machine, item: &str) -> String {
+    let said = machine.status.state_item_statuses.get(item).map(|status| status.message.clone()).unwrap_or_default();
+    let reason = machine.status.blocked.as_ref().map(|wait| wait.blocked.reason.clone()).unwrap_or_default();
+    format!("{reason}: {said}")
+}
+
+/// What an item brings its machine to.
+fn ends_so(alone: &Alone, item: &str, expected: &str) -> Result<Machine> {
+    alone.fleet.wait_machine(&alone.name, expected, |machine| why(machine, item).starts_with(expected))
+}
+
+fn units(alone: &Alone) -> Result<String> {
+    let listed = alone.node.sh("systemctl list-units --all --plain --no-legend 'muster-item-*' | cut -d' ' -f1")?;
+    Ok(listed.trim().to_owned())
+}
+
+pub(crate) fn dies_as_a_whole(fleet: &Nodes) -> Result<()> {
+    let more = ["timeout: 2s", "retries: 0"];
+    let alone = Alone::begin(fleet, "control-1", "stubborn", &[item("stubborn", "deploy", STUBBORN, &more)])?;
+    alone.node.wait_started("stubborn")?;
+    let running = units(&alone)?;
+    let named = running.starts_with("muster-item-stubborn-") && running.ends_with("-1.service");
+    ensure!(named, "its unit is {running}");
+    ends_so(&alone, "stubborn", "Failed: timed out after 2 s")?;
+    let left = alone.node.sh("pgrep --full 'sleep 0.987' || true")?;
+    ensure!(left.trim().is_empty(), "these are left: {left}");
+    // The agent gives the unit up beside its other work.
+    alone.node.wait_until("no unit is left whose outcome is recorded", || Ok(units(&alone)?.is_empty()))
+}
+
+pub(crate) fn ends_are_told_apart(fleet: &Nodes) -> Result<()> {
+    let waits = "sleep 1000";
+    // What is done to the item once it runs, and what is said of it.
+    let cases = [
+        ("exits", "exit 7", "true", "Failed: exit status 7"),
+        ("signalled", "kill -SEGV $$", "true", "Failed: killed by SIGSEGV"),
+        ("stopped", waits, "systemctl stop 'muster-item-*'", "Indeterminate: systemd ended it"),
+        ("hostless", waits, "pkill -KILL --full 'muster-agent exec-item'", "Indeterminate: its process ended without"),
+    ];
+    for (name, body, act, expected) in cases {
+        let alone = Alone::begin(fleet, "control-2", name, &[item(name, "deploy", body, &["retries: 0"])])?;
+        alone.node.wait_started(name)?;
+        alone.node.sh(act)?;
+        ends_so(&alone, name, expected).with_context(|| name.to_owned())?;
+        ensure!(alone.node.story()? == format!("{name}/1"), "it ran again");
+    }
+    Ok(())
+}
+
+pub(crate) fn journal_has_fields(fleet: &Nodes) -> Result<()> {
+    let items = [item("one", "deploy", ":", &[]), item("two", "deploy", ":", &[])];
+    let alone = Alone::begin(fleet, "control-3", "journal", &items)?;
+    alone.wait_ready()?;
+    let read = "journalctl --unit muster-agent --output cat MUSTER_MACHINE=journal MUSTER_ITEM=two";
+    let records = alone.node.sh(read)?;
+    ensure!(records == "started\nexit status 0\n", "{records}");
+    Ok(())
+}
+
+pub(crate) fn acts_on_units(fleet: &Nodes) -> Result<()> {
+    let act = |name: &str, action: &str, unit: &str| {
+        other(name, "service", "deploy", &[("unit", unit), ("action", action)], &["retries: 0", "timeout: 30s"])
+    };
+    let items = [
+        item("write", "prepare", WRITE_UNITS, &[]),
+        act("enable", "enable", "good.service"),
+        act("start", "start", "good.service"),
+        act("again", "start", "good.service"),
+        act("restart", "restart", "good.service"),
+        act("broken", "start", "bad.service"),
+    ];
+    let alone = Alone::begin(fleet, "control-1", "service", &items)?;
+    let expected = "Failed: unit bad.service failed: failed (failed), exit-code; its journal ends: ";
+    let machine = ends_so(&alone, "broken", expected)?;
+    for (name, message) in [
+        ("enable", "unit good.service enabled"),
+        ("start", "unit good.service started"),
+        ("again", "unit good.service is active already"),
+        ("restart", "unit good.service restarted"),
+        ("broken", "no such disk"),
+    ] {
+        let said = why(&machine, name);
+        ensure!(said.contains(message), "{name}: {said}");
+    }
+    let found = alone.node.sh("systemctl is-enabled good; systemctl is-active good")?;
+    ensure!(found == "enabled\nactive\n", "good.service is {found}");
+    Ok(())
+}
+
+pub(crate) fn reboots(fleet: &Nodes) -> Result<()> {
+    let reboot =
+        |name: &str, phase: &str, when: &str| other(name, "reboot", phase, &[("when", when)], &["timeout: 2m"]);
+    let items = [
+        item("before", "prepare", COUNT_BOOTS, &[]),
+        reboot("not-required", "prepare", "required"),
+        item("set", "deploy", ":", &[]),
+        reboot("reboot", "deploy", "always"),
+    ];
+    let before = fleet.node("control-2")?.boot_id()?;
+    let alone = Alone::begin(fleet, "control-2", "reboot", &items)?;
+    fleet.wait_machine(&alone.name, "on its way", |machine| machine.status.state == "Reboot")?;
+    alone.wait_ready()?;
+    ensure!(alone.node.boot_id()? != before, "the boot id is the old one");
+    let boots = alone.node.sh("cat /var/tmp/boots")?;
+    ensure!(boots == "boot\n", "it booted more than once: {boots}");
+    let story = alone.node.story()?;
+    ensure!(story == "before/1 before/1. set/1 set/1.", "{story}");
+    let machine = fleet.machines()?.remove(&alone.name).context("the machine")?;
+    for (name, message) in [("not-required", ": no reboot is required"), ("reboot", ": rebooted")] {
+        ensure!(why(&machine, name) == message, "{name}: {}", why(&machine, name));
+    }
+    Ok(())
+}
