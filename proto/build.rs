@@ -24,7 +24,8 @@ fn is_static_glibc() -> bool {
 }
 
 fn messages() -> Result<(), Box<dyn Error>> {
-    let files = ["model", "enrollment", "swarm", "agent_link", "fleet"].map(|name| format!("muster/v1/{name}.proto"));
+    let files = ["model", "enrollment", "swarm", "agent_link", "fleet", "maintenance"];
+    let files = files.map(|name| format!("muster/v1/{name}.proto"));
     let descriptors = protox::compile(&files, ["."])?;
     tonic_prost_build::configure()
         .btree_map(".")

@@ -6,6 +6,7 @@ mod accept;
 mod decide;
 mod interface;
 mod outcome;
+mod permit;
 mod reboot;
 mod record;
 mod report;
@@ -32,6 +33,7 @@ pub use record::{LedgerState, Misfit, Record, Slot};
 use crate::attempt::record::{AttemptKey, Exit, Found};
 use accept::Verdict;
 use decide::Next;
+use permit::Permits;
 use reboot::Waiting;
 
 /// Events that are under way to the coordinator at one time: at most this many times a status (about 13 KiB) wait in
@@ -74,6 +76,7 @@ pub struct Core {
     /// What the coordinator of this session knows of our being blocked.
     told_blocked: Option<AgentBlocked>,
     disk_full: bool,
+    permits: Permits,
     /// When the last attempt ended, as far as this process knows: the start of a retry's backoff.
     ended_mono_ms: u64,
     /// Of the reboot item that is recorded as running.
@@ -100,6 +103,7 @@ impl Core {
             sent: Seq(0),
             told_blocked: None,
             disk_full: false,
+            permits: Permits::new(),
             ended_mono_ms: 0,
             waiting: None,
         }
@@ -119,7 +123,7 @@ impl Core {
             Input::Started { boot_id } => self.started(boot_id, now, &mut step),
             Input::LinkUp { epoch } => self.link_up(epoch, &mut step),
             Input::LinkDown => self.link_up = false,
-            Input::Received(assignment) => self.received(assignment, &mut step),
+            Input::Received(assignment) => self.received(assignment, now, &mut step),
             Input::Acked(seq) => self.acked(seq, &mut step),
             Input::Inspected { key, found } => self.inspected(&key, found, now, &mut step),
             Input::Ended { key, found } => self.ended(&key, found, now, &mut step),
@@ -144,7 +148,7 @@ impl Core {
         if self.waiting.is_some() {
             return self.waits_until();
         }
-        if self.boot_id.is_none() || self.blocked().is_some() {
+        if self.boot_id.is_none() || self.blocked().is_some() || self.permits.is_wanted() {
             return None;
         }
         match decide::next(&self.ledger, &self.config.machine, self.ended_mono_ms) {
@@ -194,6 +198,7 @@ impl Core {
         self.link_up = epoch >= self.ledger.epoch;
         self.sent = self.ledger.acked;
         self.told_blocked = None;
+        self.permits.new_session();
     }
 
     fn saw(&mut self, epoch: Epoch, step: &mut Step) {
@@ -203,7 +208,7 @@ impl Core {
         }
     }
 
-    fn received(&mut self, assignment: Assignment, step: &mut Step) {
+    fn received(&mut self, assignment: Assignment, now: Now, step: &mut Step) {
         let generation = assignment.generation;
         let verdict = accept::verdict(&self.ledger, &assignment);
         self.saw(assignment.epoch, step);
@@ -211,6 +216,7 @@ impl Core {
             Verdict::Same => None,
             Verdict::Refused(refusal) => Some(refusal),
             Verdict::Accepted => {
+                self.permits.received(self.ledger.assignment.as_deref(), &assignment, now);
                 self.record(Record::Accepted(Arc::new(assignment)), step);
                 None
             }
@@ -245,11 +251,7 @@ impl Core {
                 if (found == Found::NotStarted || restart)
                     && !(self.has_rebooted_since(slot) && self.is_reboot(&key.item)) =>
             {
-                let status = Arc::clone(&slot.status);
-                match self.ledger.assigned(&status.name).filter(|item| item.hash == status.hash) {
-                    Some(_) => self.start(status, now, step),
-                    None => self.finish(key, outcome::never_started(), now, step),
-                }
+                self.permits.not_started(slot.key());
             }
             Some(_) => self.ended(key, found, now, step),
         }
@@ -286,9 +288,10 @@ impl Core {
     /// Starts what is due, unless something runs.
     fn advance(&mut self, now: Now, step: &mut Step) {
         let Some(boot_id) = self.boot_id.clone().filter(|_| self.blocked().is_none()) else { return };
+        self.start_recorded(now, step);
         let next = decide::next(&self.ledger, &self.config.machine, self.ended_mono_ms);
         let Next::Start { name, hash, attempt, not_before_mono_ms } = next else { return };
-        if now.mono_ms < not_before_mono_ms {
+        if now.mono_ms < not_before_mono_ms || !self.may_start(&name, now) {
             return;
         }
         let status = Arc::new(ItemStatus {

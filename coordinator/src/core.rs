@@ -10,17 +10,23 @@ pub(crate) mod credentials;
 mod decide;
 mod enroll;
 mod io;
+mod maintenance;
 mod operators;
 #[cfg(test)]
 pub(crate) mod tests;
+pub mod update;
 
 use muster_proto::{model::Now, plant::planted};
 
-pub use io::{Effect, Enroll, Input, Refusal, Reply, Request};
+pub use io::{Effect, Enroll, Input, Refusal, Reply, Request, Word};
 
 use crate::{
     facts::{Draft, Facts, RowError},
-    plan::{Limits, items, survey::missed_at},
+    plan::{
+        Limits, items,
+        survey::{Survey, missed_at},
+        update as plan_update,
+    },
     store::{Change, Row},
 };
 
@@ -139,9 +145,12 @@ impl Core {
     pub fn wake_at(&self, now: Now) -> Option<u64> {
         // The time for which all are awaited after a start is that of machines that do not reboot.
         let gathered_at = self.facts.live.started_mono_ms.saturating_add(self.limits.lost_after_ms);
-        let moments =
-            self.facts.machines.values().map(|row| missed_at(&self.facts, row, &self.limits)).chain([gathered_at]);
-        moments.filter(|at| *at > now.mono_ms).min()
+        let missed = self.facts.machines.values().map(|row| missed_at(&self.facts, row, &self.limits));
+        let updates = self.facts.rollouts.values().filter(|row| row.finished_at_ms.is_none() && row.update.is_some());
+        let surveys = updates.filter_map(|row| Survey::of(&self.facts, &row.cluster, &self.limits, now));
+        let deadlines = surveys.filter_map(|survey| plan_update::wakes_at_ms(&survey));
+        let deadlines = deadlines.map(|wall_ms| now.mono_ms.saturating_add(wall_ms.saturating_sub(now.wall_ms)));
+        missed.chain([gathered_at]).chain(deadlines).filter(|at| *at > now.mono_ms).min()
     }
 }
 
@@ -160,6 +169,8 @@ fn take(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, input: Input, now: Now
         }
         Input::HostChanged { id, facts } => agents::host_changed(draft, id, *facts, now),
         Input::Answer { id, generation, refused } => agents::answer(draft, id, generation, refused, now),
+        Input::PermitWanted { id, permit } => agents::permit_wanted(draft, id, permit, now),
+        Input::Maintenance { controller, word } => maintenance::take(draft, controller, word, now),
         Input::Progress { id, item, done, total, rate } => agents::progress(draft, id, (item, done, total, rate), now),
         Input::AgentBlocked { id, blocked } => agents::agent_blocked(draft, id, blocked, now),
         Input::Enroll(enroll) => enroll::enroll(draft, effects, &enroll, now),

@@ -1,5 +1,8 @@
 //! Facts -> the documents people read (`proto/src/resource.rs`). PURE. The Fleet service sends them.
 
+mod handshake;
+mod update;
+
 use jiff::Timestamp;
 use muster_proto::{
     model::{Blocked, ClusterName, Counts, ItemState, ItemStatus, Now, Phase, Standing},
@@ -10,8 +13,11 @@ use muster_proto::{
     },
 };
 
+pub use handshake::{locks, node_requests, requests};
+
 use crate::{
-    facts::{AuditRow, CredentialRow, Facts, LeftOut, MachineRow, RolloutRow, Stage, TokenRow},
+    core::update::Options,
+    facts::{AuditRow, CredentialRow, Facts, LeftOut, MachineRow, RolloutRow, Stage, StageRow, TokenRow},
     plan::{
         Limits, blocked,
         survey::{Position, Progress, Survey},
@@ -81,8 +87,10 @@ pub fn audit(facts: &Facts) -> Vec<Audit> {
 
 /// Who goes when in a cluster. None if there is no such cluster.
 #[must_use]
-pub fn plan(facts: &Facts, cluster: &ClusterName, limits: &Limits, now: Now) -> Option<Plan> {
-    Survey::of(facts, cluster, limits, now).map(|survey| waves::plan(&survey))
+pub fn plan(facts: &Facts, cluster: &ClusterName, options: Options, limits: &Limits, now: Now) -> Option<Plan> {
+    let survey = Survey::of(facts, cluster, limits, now)?;
+    let update = update::planned(&survey, options);
+    Some(Plan { update, ..waves::plan(&survey) })
 }
 
 fn surveys<'a>(facts: &'a Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &Limits, now: Now) -> Vec<Survey<'a>> {
@@ -109,7 +117,7 @@ fn cluster(survey: &Survey<'_>, now: Now) -> Cluster {
             requested_nodes: wanted.max(count(members.len())),
             ready_nodes: count(ready),
             release: releases.first().filter(|_| all_ready && one_release).map(|release| (*release).to_owned()),
-            lcm_operation_stuck: false,
+            lcm_operation_stuck: update::is_stuck(survey),
             rollout: survey.rollout.map(|rollout| rollout.name.clone()),
             phases: Phase::ALL.iter().map(|phase| phase_progress(survey, *phase)).collect(),
             blocked: since(blocked::of_cluster(survey), row.blocked_since.as_ref(), now),
@@ -244,25 +252,24 @@ fn item_status(status: &ItemStatus) -> StateItemStatus {
 }
 
 fn stages(row: &MachineRow) -> Vec<StageStatus> {
-    [Stage::PrepareDone, Stage::PreviousDeployed, Stage::DeployDone, Stage::ReconfigureDone]
-        .into_iter()
-        .filter(|stage| *stage != Stage::ReconfigureDone || row.stages.contains_key(stage))
-        .map(|stage| {
-            let known = row.stages.get(&stage);
-            let status = match known {
-                None => "NotStarted",
-                Some(row) if row.finished_at_ms.is_none() => "InProgress",
-                Some(row) if row.succeeded => "Success",
-                Some(_) => "Fail",
-            };
-            StageStatus {
-                name: stage.as_str().to_owned(),
-                status: status.to_owned(),
-                started_at: known.map(|row| at(row.started_at_ms)),
-                finished_at: known.and_then(|row| row.finished_at_ms).map(at),
-            }
-        })
-        .collect()
+    let expected = [Stage::PrepareDone, Stage::PreviousDeployed, Stage::DeployDone];
+    let shown = Stage::ALL.iter().filter(|stage| expected.contains(stage) || row.stages.contains_key(stage));
+    shown.map(|stage| stage_status(stage.as_str(), row.stages.get(stage))).collect()
+}
+
+fn stage_status(name: &str, known: Option<&StageRow>) -> StageStatus {
+    let status = match known {
+        None => "NotStarted",
+        Some(row) if row.finished_at_ms.is_none() => "InProgress",
+        Some(row) if row.succeeded => "Success",
+        Some(_) => "Fail",
+    };
+    StageStatus {
+        name: name.to_owned(),
+        status: status.to_owned(),
+        started_at: known.map(|row| at(row.started_at_ms)),
+        finished_at: known.and_then(|row| row.finished_at_ms).map(at),
+    }
 }
 
 fn rollout(survey: &Survey<'_>, row: &RolloutRow, now: Now) -> Rollout {
@@ -279,6 +286,9 @@ fn rollout(survey: &Survey<'_>, row: &RolloutRow, now: Now) -> Rollout {
         (true, false, Some(_)) => "Blocked",
         (true, ..) => "InProgress",
     };
+    let details = row.update.as_ref().map(|details| update::status(survey, row, details));
+    let state = row.update.as_ref().map_or(state, |details| update::state(survey, row, details));
+    let done = |position: &&&Position<'_>| position.is_ready() && position.row.update.is_none();
     Document {
         metadata: Metadata {
             name: row.name.clone(),
@@ -286,7 +296,7 @@ fn rollout(survey: &Survey<'_>, row: &RolloutRow, now: Now) -> Rollout {
             annotations: std::collections::BTreeMap::new(),
         },
         spec: RolloutSpec {
-            kind: "deploy".to_owned(),
+            kind: if row.update.is_some() { "update" } else { "deploy" }.to_owned(),
             cluster_name: row.cluster.to_string(),
             started_by: row.started_by.clone(),
         },
@@ -294,7 +304,8 @@ fn rollout(survey: &Survey<'_>, row: &RolloutRow, now: Now) -> Rollout {
             state: state.to_owned(),
             finished_at: row.finished_at_ms.map(at),
             machines: count(members.len()),
-            ready: count(members.iter().filter(|position| position.is_ready()).count()),
+            ready: count(members.iter().filter(done).count()),
+            update: details,
             failures: if open { survey.failures } else { Counts { control: 0, worker: 0 } },
             blocked,
         },

@@ -4,6 +4,7 @@
 mod draft;
 mod live;
 mod rows;
+mod update_rows;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -15,6 +16,9 @@ pub use live::{Items, Live, MachineLive};
 pub use rows::{
     Assigned, AuditRow, ClusterRow, ControlSet, CredentialRow, DeniedRow, LeftOut, MachineRow, Meta, RolloutRow, Slot,
     SpecRow, Stage, StageRow, TokenRow, Verdict,
+};
+pub use update_rows::{
+    ClusterStage, LockKey, LockRow, MachineUpdate, Overwrites, PermitRow, RequestRow, SetAside, Target, UpdateRow, Wish,
 };
 
 use crate::store::{Row, Table};
@@ -48,6 +52,8 @@ pub struct Facts {
     pub machines: BTreeMap<MachineName, Arc<MachineRow>>,
     /// By name.
     pub rollouts: BTreeMap<String, Arc<RolloutRow>>,
+    /// Of application controllers.
+    pub locks: BTreeMap<LockKey, Arc<LockRow>>,
     /// By id.
     pub tokens: BTreeMap<String, Arc<TokenRow>>,
     /// By number; the oldest are dropped.
@@ -104,6 +110,10 @@ impl Facts {
                     let row: RolloutRow = parse(table, &key, &value)?;
                     facts.rollouts.insert(row.name.clone(), Arc::new(row));
                 }
+                Table::Locks => {
+                    let row: LockRow = parse(table, &key, &value)?;
+                    facts.locks.insert(row.key.clone(), Arc::new(row));
+                }
                 Table::Tokens => {
                     let row: TokenRow = parse(table, &key, &value)?;
                     facts.tokens.insert(row.id.clone(), Arc::new(row));
@@ -135,11 +145,11 @@ impl Facts {
         self.specs.get(&(cluster.clone(), row.spec_version))
     }
 
-    /// The spec a machine follows: the one it became Ready with, else the newest.
+    /// The spec a machine follows: the one its update goes to, the one it became Ready with, else the newest.
     #[must_use]
     pub fn spec_of(&self, machine: &MachineRow) -> Option<&Arc<ClusterSpec>> {
-        match &machine.ready_at {
-            Some((_, version)) => self.specs.get(&(machine.spec.cluster_name.clone(), *version)),
+        match machine.follows() {
+            Some(version) => self.specs.get(&(machine.spec.cluster_name.clone(), version)),
             None => self.spec(&machine.spec.cluster_name),
         }
     }
@@ -163,6 +173,7 @@ impl Facts {
             && self.specs == other.specs
             && self.machines == other.machines
             && self.rollouts == other.rollouts
+            && self.locks == other.locks
             && self.tokens == other.tokens
             && self.audit == other.audit
             && self.denied == other.denied

@@ -8,6 +8,7 @@ mod machine;
 mod params;
 mod read;
 mod tree;
+mod update;
 
 use std::{collections::BTreeMap, fmt::Display};
 

@@ -9,6 +9,7 @@ mod clusters;
 mod credentials;
 mod describe;
 mod durations;
+mod handshake;
 mod machines;
 mod plan;
 mod progress;
@@ -16,6 +17,7 @@ mod rollouts;
 mod table;
 mod text;
 mod tokens;
+mod update_plan;
 
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
@@ -37,6 +39,10 @@ pub enum Kind {
     Machines,
     /// Rollouts.
     Rollouts,
+    /// Workload locks of application controllers.
+    Locks,
+    /// Maintenance requests.
+    Requests,
     /// Join tokens.
     Tokens,
     /// Credentials of people and programs.
@@ -53,6 +59,8 @@ impl Kind {
             Self::Clusters => "clusters",
             Self::Machines => "machines",
             Self::Rollouts => "rollouts",
+            Self::Locks => "locks",
+            Self::Requests => "requests",
             Self::Tokens => "tokens",
             Self::Credentials => "credentials",
             Self::Audit => "audit",
@@ -66,6 +74,8 @@ impl Kind {
             Self::Clusters => "cluster",
             Self::Machines => "machine",
             Self::Rollouts => "rollout",
+            Self::Locks => "lock",
+            Self::Requests => "request",
             Self::Tokens => "token",
             Self::Credentials => "credential",
             Self::Audit => "audit",
@@ -96,6 +106,8 @@ pub fn table<'a>(
         Kind::Machines if look.wide => machines::HEADERS_WIDE,
         Kind::Machines => machines::HEADERS,
         Kind::Rollouts => rollouts::HEADERS,
+        Kind::Locks => handshake::LOCKS,
+        Kind::Requests => handshake::REQUESTS,
         Kind::Tokens => tokens::HEADERS,
         Kind::Credentials => credentials::HEADERS,
         Kind::Audit => audit::HEADERS,
@@ -105,6 +117,8 @@ pub fn table<'a>(
             Kind::Clusters => clusters::row(&read(json)?, look),
             Kind::Machines => machines::row(&read(json)?, look),
             Kind::Rollouts => rollouts::row(&read(json)?, look),
+            Kind::Locks => handshake::lock(&read(json)?, look),
+            Kind::Requests => handshake::request(&read(json)?, look),
             Kind::Tokens => tokens::row(&read(json)?, look),
             Kind::Credentials => credentials::row(&read(json)?, look),
             Kind::Audit => audit::row(&read(json)?),

@@ -3,6 +3,7 @@
 mod facts;
 mod ids;
 mod item;
+mod maintenance;
 mod spec;
 mod status;
 mod swarm;
@@ -13,9 +14,10 @@ pub use ids::{
     is_label,
 };
 pub use item::{
-    AssignedItem, Assignment, ItemHash, MachineType, OnInterrupt, PARAM_BYTES_MAX, PARAM_NAME_BYTES_MAX, Phase,
+    AssignedItem, Assignment, ItemHash, MachineType, OnInterrupt, PARAM_BYTES_MAX, PARAM_NAME_BYTES_MAX, Permit, Phase,
     RETRIES_DEFAULT, RETRIES_MAX, RunnerKind, StateItem, TIMEOUT_DEFAULT, TIMEOUT_MAX, Unknown, is_param_name,
 };
+pub use maintenance::{Deadline, DeadlineOutcome, LockState, Scope, UpdateDeadlines};
 pub use spec::{ClusterSpec, Counts, LcmType, MachineSpec, TOKEN_TTL_DEFAULT_MS, WORKERS_AT_ONCE_MAX};
 pub use status::{ItemState, ItemStatus, Standing};
 pub use swarm::{

@@ -1,10 +1,17 @@
 //! The documents people read: what `musterctl get -o json` prints, field names as LCM has them. The coordinator makes
 //! them from its facts, the Fleet service carries them as JSON, `view` turns them into tables and lines.
 
+mod update;
+
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+
+pub use update::{
+    ChangedMachine, Lock, LockSpec, LockStatus, Request, RequestSpec, RequestStatus, UpdatePhase, UpdatePlan,
+    UpdateStatus, Waiting,
+};
 
 use crate::model::{Blocked, ClusterSpec, Counts, HostFacts, ItemHash, MachineSpec, MachineType, Phase};
 
@@ -246,7 +253,7 @@ pub struct StageStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutSpec {
-    /// `deploy`.
+    /// `deploy` or `update`.
     pub kind: String,
     /// Of which cluster.
     pub cluster_name: String,
@@ -258,7 +265,7 @@ pub struct RolloutSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutStatus {
-    /// `InProgress`, `Blocked` or `Ready`.
+    /// `InProgress`, `Blocked`, `Paused`, `Aborting`, `Aborted` or `Ready`.
     pub state: String,
     /// When its last machine became Ready.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -269,6 +276,9 @@ pub struct RolloutStatus {
     pub ready: u32,
     /// Failures that count against the budget.
     pub failures: Counts,
+    /// Of an update.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update: Option<UpdateStatus>,
     /// Why it does not move, where that is so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<BlockedSince>,
@@ -352,6 +362,9 @@ pub struct Plan {
     pub blocked: Option<Blocked>,
     /// In the order in which they go.
     pub waves: Vec<Wave>,
+    /// What an update would do, on a cluster that is deployed and whose manifest is newer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update: Option<UpdatePlan>,
 }
 
 /// Machines that share a turn.

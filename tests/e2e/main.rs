@@ -12,3 +12,4 @@ mod kills;
 mod old_copy;
 mod partition;
 mod tls;
+mod updates;

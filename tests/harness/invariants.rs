@@ -2,7 +2,9 @@
 //! them asks the code it watches whether it did right.
 
 mod outcomes;
+mod record;
 mod swarm;
+mod update;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,10 +22,11 @@ use muster_coordinator::{
     store::{Change, Table},
 };
 use muster_proto::model::{
-    Assignment, Epoch, Generation, ItemHash, ItemName, ItemState, MachineId, MachineName, MachineType, Now, Phase, Seq,
+    Assignment, Epoch, Generation, ItemHash, ItemName, MachineId, MachineName, MachineType, Now, Phase, Seq,
 };
 
 use crate::sim::{machine::Machine, manifest};
+use record::{failed_for_good, has_outcome};
 
 /// An invariant that did not hold.
 #[derive(Clone, Debug)]
@@ -60,6 +63,8 @@ pub struct Watcher {
     denied: BTreeSet<MachineId>,
     /// An old store is in place and has not been recovered: what it does not know, it cannot show.
     restored: bool,
+    /// Of updates.
+    seen: update::Seen,
     /// A store is being recovered: slots it shows now were granted by a coordinator before it.
     recovering: bool,
 }
@@ -97,6 +102,7 @@ impl Watcher {
     /// After a start, the slots are those of the store: a lost step may have freed what was never committed.
     pub fn forget_slots(&mut self, facts: Option<&Facts>) {
         self.slots = facts.map(slots).unwrap_or_default();
+        facts.into_iter().for_each(|facts| self.forget_updates(facts));
         self.recovering = facts.is_some_and(|facts| facts.meta.recovering);
     }
 
@@ -262,14 +268,18 @@ impl Watcher {
         }
         // Rule 2.
         let workers = held(MachineType::Worker).count();
-        let configured = survey.spec.max_worker_deploy_count as usize;
+        let updating = survey.rollout.is_some_and(|rollout| rollout.update.is_some());
+        let spec = survey.spec;
+        let configured = if updating { spec.max_worker_upgrade_count } else { spec.max_worker_deploy_count } as usize;
         if workers > 50 || (new_workers && workers > configured) {
             return Err(self.violation("2", format!("{workers} workers hold a slot; {configured} are configured")));
         }
         // Rule 3. A control machine that joined with the very step that grants is seen by it too.
         let behind = |m: &&std::sync::Arc<MachineRow>| {
             let in_rollout = m.rollout.is_some() && m.id.is_some() && !m.revoked;
-            m.spec.machine_type == MachineType::Control && in_rollout && (m.ready_at.is_none() || m.slot.is_some())
+            m.spec.machine_type == MachineType::Control
+                && in_rollout
+                && (m.ready_at.is_none() || m.slot.is_some() || m.update.is_some())
         };
         if new_workers && let Some(control) = facts.machines.values().find(behind) {
             return Err(
@@ -283,8 +293,11 @@ impl Watcher {
         // Rule 5.
         for (name, (id, _)) in &self.slots {
             let Some(row) = facts.machines.get(name) else { continue };
-            if !self.recovering && row.slot.is_none() && row.id == Some(*id) && !row.revoked && !has_outcome(facts, row)
-            {
+            let kept = row.slot.is_some() || row.id != Some(*id) || row.revoked;
+            let rollout = row.rollout.as_ref().and_then(|name| facts.rollouts.get(name));
+            let updating = rollout.is_some_and(|rollout| rollout.update.is_some());
+            let undisturbed = updating && !self.had_permit(name);
+            if !self.recovering && !kept && !undisturbed && !has_outcome(facts, row) {
                 return Err(self.violation("5", format!("{name} lost its slot without an outcome")));
             }
         }
@@ -362,34 +375,4 @@ fn content(assignment: &Assignment) -> String {
 
 fn slots(facts: &Facts) -> BTreeMap<MachineName, (MachineId, Slot)> {
     facts.machines.values().filter_map(|row| Some((row.name.clone(), (row.id?, row.slot?)))).collect()
-}
-
-/// Is an outcome of every item this machine was given recorded: all succeeded or left out, or one failed?
-fn has_outcome(facts: &Facts, row: &MachineRow) -> bool {
-    let Some(items) = facts.live.machines.get(&row.name).and_then(|live| live.items.as_ref()) else { return true };
-    let Ok(items) = &items.resolved else { return true };
-    let done = items.iter().filter(|item| Some(item.phase) <= row.reach).all(|item| {
-        let left_out = row.verdicts.get(&item.name).is_some_and(|v| v.hash == item.hash && v.left_out.is_some());
-        let status = row.statuses.get(&item.name).filter(|status| status.hash == item.hash);
-        left_out || status.is_some_and(|status| status.state == ItemState::Succeeded)
-    });
-    done || failed_for_good(facts, row)
-}
-
-/// Is a failure recorded after which nothing more is tried?
-fn failed_for_good(facts: &Facts, row: &MachineRow) -> bool {
-    let Some(items) = facts.live.machines.get(&row.name).and_then(|live| live.items.as_ref()) else { return false };
-    let Ok(items) = &items.resolved else { return false };
-    items.iter().filter(|item| Some(item.phase) <= row.reach).any(|item| {
-        let verdict = row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
-        let cleared = verdict.map_or(0, |verdict| verdict.cleared_attempts);
-        let left_out = verdict.is_some_and(|verdict| verdict.left_out.is_some());
-        row.statuses.get(&item.name).is_some_and(|status| match status.state {
-            ItemState::Failed { retryable, .. } => {
-                let spent = status.attempt > cleared + item.retries;
-                status.hash == item.hash && status.attempt > cleared && (!retryable || spent) && !left_out
-            }
-            ItemState::Running | ItemState::Succeeded | ItemState::Indeterminate => false,
-        })
-    })
 }

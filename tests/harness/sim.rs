@@ -6,27 +6,31 @@
 
 mod act;
 pub(crate) mod chaos;
+mod controllers;
 mod ending;
+mod joining;
 pub mod machine;
 pub mod manifest;
 pub(crate) mod network;
 pub mod situations;
+mod updating;
 
 use std::collections::BTreeMap;
 
 use muster_agent::attempt::record::AttemptKey;
 use muster_coordinator::{
-    core::{Act, Core, Effect, Enroll, Input, Reply, Request},
+    core::{Act, Core, Effect, Input, Reply, Request},
     facts::Facts,
     plan::Limits,
     store::{Change, Row, Table},
 };
-use muster_proto::model::{Assignment, ClusterSpec, Counts, ItemHash, MachineId, MachineType, Now};
+use muster_proto::model::{Assignment, ClusterSpec, Counts, MachineId, MachineType, Now};
 
 use crate::{
     invariants::{Violation, Watcher},
     rng::Rng,
 };
+use controllers::Controller;
 use machine::{Fate, Machine, uuid_of};
 use network::Parcel;
 use situations::Reached;
@@ -49,6 +53,8 @@ pub struct Plan {
     pub crash_permille: u64,
     /// How programs fare.
     pub fate: Fate,
+    /// The faults come while a deployed cluster is updated.
+    pub update: bool,
 }
 
 impl Plan {
@@ -56,11 +62,17 @@ impl Plan {
     pub fn of(rng: &mut Rng) -> Self {
         let narrow = |n| u32::try_from(n).unwrap_or(1);
         let calm = rng.permille(150);
+        let update = rng.permille(500);
         Self {
             counts: Counts { control: narrow(rng.between(1, 3)), worker: narrow(rng.between(0, 5)) },
             chaos_ms: rng.between(5_000, 60_000),
             fault_permille: if calm { 0 } else { rng.between(2, 40) },
-            old_store_permille: if rng.permille(250) { rng.between(50, 500) } else { 10 },
+            // A store from before an update is another story: recovery does not yet know of updates.
+            old_store_permille: match rng.permille(250) {
+                _ if update => 0,
+                true => rng.between(50, 500),
+                false => 10,
+            },
             crash_permille: if calm { 0 } else { rng.between(0, 15) },
             fate: Fate {
                 shortest_ms: 5,
@@ -69,6 +81,7 @@ impl Plan {
                 hopeless_permille: if calm { 0 } else { rng.between(0, 30) },
                 lost_permille: if calm { 0 } else { rng.between(0, 30) },
             },
+            update,
         }
     }
 }
@@ -94,6 +107,8 @@ pub(crate) enum Event {
     Decide,
     /// An operator does something.
     Operate,
+    /// An application controller looks at the requests.
+    Controller(usize),
     /// The coordinator notices that a session is gone.
     NoticeGone(MachineId, u64),
 }
@@ -124,6 +139,8 @@ pub struct World {
     /// How often each fault fired and each situation was reached.
     pub reached: Reached,
     pub(crate) tokens: BTreeMap<MachineType, String>,
+    /// Application controllers.
+    pub(crate) controllers: Vec<Controller>,
     /// Every assignment ever sent.
     pub(crate) past: Vec<(MachineId, Assignment)>,
     /// What agents say now goes to somebody who should be gone.
@@ -148,6 +165,9 @@ pub fn run(seed: u64) -> Result<Reached, Violation> {
 /// The first [`Violation`].
 pub fn run_plan(rng: Rng, plan: Plan) -> Result<Reached, Violation> {
     let mut world = World::new(rng, plan)?;
+    if plan.update {
+        world.begin_update()?;
+    }
     world.live_through_chaos()?;
     world.calm_down()?;
     world.resolve_everything()?;
@@ -190,6 +210,7 @@ impl World {
             watcher: Watcher::default(),
             reached: Reached::default(),
             tokens: BTreeMap::new(),
+            controllers: Vec::new(),
             past: Vec::new(),
             ghostly: false,
             trace: std::env::var_os("MUSTER_SIM_TRACE").is_some(),
@@ -295,33 +316,6 @@ impl World {
         self.ask(Input::Operator { actor: "operator/sim".to_owned(), request })
     }
 
-    pub(crate) fn create_token(&mut self, machine_type: MachineType) -> Result<(), Violation> {
-        let id = format!("token-{machine_type}-{}", self.at);
-        self.tokens.insert(machine_type, id.clone());
-        let made = self.operator(Request::CreateToken {
-            id,
-            secret_sha256: ItemHash([7; 32]),
-            cluster: manifest::cluster_name(),
-            machine_type,
-            machine: None,
-            ttl_ms: Some(24 * 3600 * 1000),
-            uses: None,
-        })?;
-        made.map(|_| ()).map_err(|error| self.watcher.violation("sim", error))
-    }
-
-    pub(crate) fn enroll(&mut self, index: usize, id: MachineId) -> Result<bool, Violation> {
-        let Some(machine) = self.machines.get(index) else { return Ok(false) };
-        let enroll = Enroll {
-            token_id: self.tokens.get(&machine.machine_type).cloned().unwrap_or_default(),
-            secret_sha256: ItemHash([7; 32]),
-            name: machine.name.clone(),
-            new_id: id,
-            agent_version: "sim".to_owned(),
-        };
-        Ok(self.ask(Input::Enroll(enroll))?.is_ok())
-    }
-
     /// Lets the next event happen. False: there is none before `until`.
     pub(crate) fn next_event(&mut self, until: u64) -> Result<bool, Violation> {
         let Some((key, _)) = self.queue.first_key_value().filter(|((at, _), _)| *at <= until) else {
@@ -372,10 +366,11 @@ impl World {
 
     /// What must hold after every step of the coordinator.
     pub(crate) fn after_step(&mut self) -> Result<(), Violation> {
-        let now = self.now();
+        let (now, guards) = (self.now(), self.guards());
         if let Some(core) = &mut self.coordinator {
             self.watcher.after_step(core, &self.machines, now)?;
             self.reached.look_at(core.facts());
+            self.watcher.updates_are_right(core.facts(), &guards, now)?;
         }
         Ok(())
     }

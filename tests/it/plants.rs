@@ -42,6 +42,13 @@ plants! {
     same_epoch: "same-epoch" by "6";
     ack_before_commit: "ack-before-commit" by "11";
     drop_failed_status: "drop-failed-status" by "11";
+    ignore_quorum: "ignore-quorum" by "1";
+    ignore_locks: "ignore-locks" by "4";
+    ignore_cluster_locks: "ignore-cluster-locks" by "4";
+    request_over_inactive_lock: "request-over-inactive-lock" by "4";
+    no_settle_time: "no-settle-time" by "4";
+    agent_ignore_permit_expiry: "agent-ignore-permit-expiry" by "4";
+    give_back_after_failure: "give-back-after-failure" by "9";
     agent_start_before_record: "agent-start-before-record" by "7";
     agent_send_before_record: "agent-send-before-record" by "11";
     agent_accept_older_generation: "agent-accept-older-generation" by "6";

@@ -99,6 +99,8 @@ pub enum ToCoordinator {
     },
     /// The answer to a call of the coordinator's. Lost with the session: the coordinator's deadline sees to that.
     Swarm(SwarmAnswer),
+    /// The permit of this number counts no more: nothing will be started under it.
+    PermitWanted(u64),
     /// Why nothing new is started here; none takes it back.
     Blocked(Option<AgentBlocked>),
 }

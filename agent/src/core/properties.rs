@@ -243,7 +243,12 @@ impl World {
                 let before = self.heard.insert(seq, Arc::clone(&status));
                 hold(before.is_none_or(|before| before == status), "an event never changes")
             }
-            Effect::Send(ToCoordinator::Answer { .. } | ToCoordinator::Swarm(_) | ToCoordinator::Blocked(_)) => Ok(()),
+            Effect::Send(
+                ToCoordinator::Answer { .. }
+                | ToCoordinator::Swarm(_)
+                | ToCoordinator::PermitWanted(_)
+                | ToCoordinator::Blocked(_),
+            ) => Ok(()),
             Effect::Inspect(key) => {
                 self.replies.push_back(Input::Inspected { found: self.found(&key), key });
                 Ok(())

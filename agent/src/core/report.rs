@@ -79,6 +79,7 @@ impl Core {
             self.sent = seq;
             step.sends.push(ToCoordinator::Event { seq, status });
         }
+        step.sends.extend(self.permits.question().map(ToCoordinator::PermitWanted));
         let blocked = self.blocked();
         if blocked != self.told_blocked {
             self.told_blocked.clone_from(&blocked);

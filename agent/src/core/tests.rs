@@ -1,5 +1,7 @@
 //! The rules of the core, one by one.
 
+mod permits;
+
 use std::sync::Arc;
 
 use muster_proto::{
@@ -26,6 +28,7 @@ pub(crate) fn item(name: &str, version: &str) -> AssignedItem {
         retries: 2,
         on_interrupt: OnInterrupt::Hold,
         cleared_attempts: 0,
+        permit: None,
     };
     item.hash = item.computed_hash();
     item

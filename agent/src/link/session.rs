@@ -8,8 +8,9 @@ use muster_proto::{
     model::{Assignment, Epoch, HostFacts, ItemName, Seq, SwarmCall},
     tls,
     wire::{
-        AgentBlocked, AgentMessage, AssignmentAnswer, CoordinatorMessage, Heartbeat, Progress, StatusEvent, Welcome,
-        agent_link_client::AgentLinkClient, agent_message::Body as Out, coordinator_message::Body as In,
+        AgentBlocked, AgentMessage, AssignmentAnswer, CoordinatorMessage, Heartbeat, PermitWanted, Progress,
+        StatusEvent, Welcome, agent_link_client::AgentLinkClient, agent_message::Body as Out,
+        coordinator_message::Body as In,
     },
 };
 use tokio::{
@@ -62,6 +63,7 @@ impl SessionHandle {
                 message: refusal.as_ref().map(|refusal| refusal.message.clone()).unwrap_or_default(),
             }),
             ToCoordinator::Swarm(answer) => Out::SwarmAnswer(answer.into()),
+            ToCoordinator::PermitWanted(permit) => Out::PermitWanted(PermitWanted { permit: *permit }),
             ToCoordinator::Blocked(blocked) => Out::Blocked(AgentBlocked {
                 reason: blocked.as_ref().map(|blocked| blocked.reason.to_owned()).unwrap_or_default(),
                 message: blocked.as_ref().map(|blocked| blocked.message.to_owned()).unwrap_or_default(),

@@ -321,6 +321,7 @@ pub(crate) fn script(name: &str, script: &str) -> AssignedItem {
         retries: 0,
         on_interrupt: OnInterrupt::Hold,
         cleared_attempts: 0,
+        permit: None,
     };
     item.hash = item.computed_hash();
     item

@@ -259,6 +259,20 @@ pub(super) fn answer(
     Ok(Reply::Ok)
 }
 
+/// The agent will start nothing under this permit: the next one is decided on what is true then.
+pub(super) fn permit_wanted(draft: &mut Draft<'_>, id: MachineId, number: u64, now: Now) -> Result<Reply, Refusal> {
+    let name = heard(draft, id, now)?;
+    let permit = draft.machines.get(&name).and_then(|row| row.update.as_ref()?.permit.as_ref());
+    let news = permit.is_some_and(|permit| permit.number == number && !permit.expired);
+    if news
+        && let Some(row) = draft.machine_mut(&name)
+        && let Some(permit) = row.update.as_mut().and_then(|update| update.permit.as_mut())
+    {
+        permit.expired = true;
+    }
+    Ok(Reply::Ok)
+}
+
 pub(super) fn progress(
     draft: &mut Draft<'_>,
     id: MachineId,

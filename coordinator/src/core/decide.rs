@@ -7,8 +7,8 @@ use crate::{
     facts::{Draft, MachineRow, RolloutRow, Slot, Stage, StageRow},
     plan::{
         Limits, assign, blocked,
-        deploy::{Step as Next, next_steps},
-        items, survey,
+        deploy::{self, Step as Next},
+        items, survey, update,
     },
 };
 
@@ -23,12 +23,18 @@ pub(super) fn decide(draft: &mut Draft<'_>, limits: &Limits, now: Now) {
     }
     for _ in 0..ROUNDS_MAX {
         items::refresh(draft);
-        let steps: Vec<Next> = survey::all(draft, limits, now).values().flat_map(next_steps).collect();
-        if steps.is_empty() {
+        let surveys = survey::all(draft, limits, now);
+        let (updating, others): (Vec<_>, Vec<_>) = surveys.values().partition(|survey| survey.update().is_some());
+        let updates: Vec<_> = updating.into_iter().flat_map(update::next_steps).collect();
+        let deployments: Vec<_> = others.into_iter().flat_map(deploy::next_steps).collect();
+        if updates.is_empty() && deployments.is_empty() {
             return;
         }
-        for step in steps {
+        for step in deployments {
             record(draft, step, now);
+        }
+        for step in updates {
+            super::update::record(draft, step, now);
         }
     }
 }
@@ -91,6 +97,7 @@ fn open_rollout(draft: &mut Draft<'_>, cluster: &ClusterName, now: Now) {
         started_by: if by_hand { "operator" } else { "muster" }.to_owned(),
         started_at_ms: now.wall_ms,
         finished_at_ms: None,
+        update: None,
     };
     draft.put_rollout(rollout);
 }
@@ -105,6 +112,7 @@ fn ready(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     };
     let Some(row) = draft.machine_mut(machine) else { return };
     row.ready_at = Some((release, version));
+    row.ready_overwrites = Some(row.overwrites().clone());
     match row.slot.take().map(|slot| slot.phase) {
         Some(Phase::Reconfigure) => end_stage(row, Stage::ReconfigureDone, true, now),
         Some(Phase::Prepare | Phase::Deploy) | None => end_stage(row, Stage::DeployDone, true, now),
@@ -113,7 +121,7 @@ fn ready(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     draft.drop_unused_specs(&cluster);
 }
 
-fn begin_stage(row: &mut MachineRow, stage: Stage, now: Now) {
+pub(super) fn begin_stage(row: &mut MachineRow, stage: Stage, now: Now) {
     let fresh = StageRow { started_at_ms: now.wall_ms, finished_at_ms: None, succeeded: false };
     let kept = row.stages.get(&stage).is_some_and(|stage| stage.succeeded);
     if !kept {
@@ -121,7 +129,7 @@ fn begin_stage(row: &mut MachineRow, stage: Stage, now: Now) {
     }
 }
 
-fn end_stage(row: &mut MachineRow, stage: Stage, succeeded: bool, now: Now) {
+pub(super) fn end_stage(row: &mut MachineRow, stage: Stage, succeeded: bool, now: Now) {
     let fresh = StageRow { started_at_ms: now.wall_ms, finished_at_ms: None, succeeded: false };
     let stage = row.stages.entry(stage).or_insert(fresh);
     if !stage.succeeded {

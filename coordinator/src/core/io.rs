@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use muster_proto::{
     convert::Hello,
     model::{
-        Assignment, ClusterName, ClusterSpec, Generation, HostFacts, ItemHash, ItemName, ItemStatus, MachineId,
-        MachineName, MachineSpec, MachineType, Seq,
+        Assignment, ClusterName, ClusterSpec, Generation, HostFacts, ItemHash, ItemName, ItemStatus, LockState,
+        MachineId, MachineName, MachineSpec, MachineType, Scope, Seq,
     },
 };
 
@@ -63,6 +63,20 @@ pub enum Input {
         /// None: accepted. Else why not.
         refused: Option<String>,
     },
+    /// A permit came to nothing: the agent will start nothing under it.
+    PermitWanted {
+        /// Whose.
+        id: MachineId,
+        /// Number of the permit.
+        permit: u64,
+    },
+    /// An application controller's word.
+    Maintenance {
+        /// From its certificate.
+        controller: String,
+        /// What it says.
+        word: Word,
+    },
     /// How far a download is.
     Progress {
         /// Whose.
@@ -107,8 +121,9 @@ impl Input {
             | Self::HostChanged { id, .. }
             | Self::Answer { id, .. }
             | Self::Progress { id, .. }
+            | Self::PermitWanted { id, .. }
             | Self::AgentBlocked { id, .. } => Some(*id),
-            Self::Gone { .. } | Self::Enroll(_) | Self::Operator { .. } | Self::Tick => None,
+            Self::Gone { .. } | Self::Maintenance { .. } | Self::Enroll(_) | Self::Operator { .. } | Self::Tick => None,
         }
     }
 }
@@ -128,6 +143,42 @@ pub struct Enroll {
     pub agent_version: String,
 }
 
+/// What an application controller may say. Whose locks they are comes from its certificate.
+#[derive(Clone, Debug)]
+pub enum Word {
+    /// It guards workloads here: locks that it does not hold yet are made, active.
+    Register {
+        /// Of this cluster.
+        cluster: ClusterName,
+        /// On these machines.
+        machines: Vec<MachineName>,
+        /// Of the cluster itself as well.
+        of_cluster: bool,
+    },
+    /// It guards nothing here any more.
+    Release {
+        /// Of this cluster.
+        cluster: ClusterName,
+        /// On this machine; None: of the cluster itself.
+        machine: Option<MachineName>,
+    },
+    /// The state of one of its locks.
+    Set {
+        /// Of this cluster.
+        cluster: ClusterName,
+        /// On this machine; None: of the cluster itself.
+        machine: Option<MachineName>,
+        /// May it be touched?
+        state: LockState,
+        /// What keeps it, in one line.
+        message: String,
+        /// How far its workloads are out of the way.
+        percentage: u32,
+        /// What it is doing, in one line.
+        description: String,
+    },
+}
+
 /// What an operator may wish. Names are checked here; what a manifest says was checked by its parser.
 #[derive(Clone, Debug)]
 pub enum Request {
@@ -145,7 +196,31 @@ pub enum Request {
         /// Of this cluster.
         cluster: ClusterName,
     },
-    /// Let failed or held items run again.
+    /// Bring a deployed cluster to its newest spec.
+    Update {
+        /// This one.
+        cluster: ClusterName,
+        /// What may be done to machines.
+        scope: Scope,
+        /// With one or two control machines: the control plane may be down for a while.
+        accept_control_plane_downtime: bool,
+    },
+    /// Nothing new starts until `Resume`.
+    Pause {
+        /// This rollout.
+        rollout: String,
+    },
+    /// A paused update goes on.
+    Resume {
+        /// This rollout.
+        rollout: String,
+    },
+    /// Nothing new starts ever; what was taken is given back.
+    Abort {
+        /// This rollout.
+        rollout: String,
+    },
+    /// Let failed or held items run again, and a machine that was put aside be asked for again.
     Retry {
         /// On this machine.
         machine: MachineName,
@@ -217,11 +292,15 @@ pub enum Request {
     RevokeMachine {
         /// This one.
         machine: MachineName,
+        /// The operator says that it is off: nothing runs there under a permit it was given.
+        machine_is_off: bool,
     },
     /// Let a new machine take a name that is in use.
     ReplaceMachine {
         /// This one.
         machine: MachineName,
+        /// The operator says that it is off: nothing runs there under a permit it was given.
+        machine_is_off: bool,
     },
 }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use muster_proto::model::{AssignedItem, ClusterName, ItemName, MachineName, Now, Standing, TOKEN_TTL_DEFAULT_MS};
 
-use super::{Effect, Refusal, Reply, Request, apply, credentials, enroll};
+use super::{Effect, Refusal, Reply, Request, apply, credentials, enroll, update};
 use crate::{
     facts::{Draft, LeftOut, MachineRow, TokenRow, Verdict},
     plan::{
@@ -17,6 +17,9 @@ use crate::{
 const TOKEN_TTL_MAX_MS: u64 = 30 * 24 * 3600 * 1000;
 /// Join tokens recorded at once; expired ones make room.
 const TOKENS_MAX: usize = 10_000;
+/// Why a slot is not freed: rule 5.
+const STILL_AT_WORK: &str =
+    " keeps its slot: it has leave to start an item and may be at work; once it is off, say so with --machine-is-off";
 /// Annotations of one object.
 const ANNOTATIONS_MAX: usize = 64;
 
@@ -32,6 +35,17 @@ pub(super) fn take(
             apply::apply(draft, actor, (clusters, machines), dry_run, now)
         }
         Request::Deploy { cluster } => deploy(draft, actor, &cluster, now),
+        Request::Update { cluster, scope, accept_control_plane_downtime } => {
+            let options = update::Options { scope, accept_control_plane_downtime };
+            update::start(draft, actor, &cluster, options, now)
+        }
+        Request::Pause { rollout } => update::say(draft, actor, &rollout, update::Say::Pause, now),
+        Request::Resume { rollout } => update::say(draft, actor, &rollout, update::Say::Resume, now),
+        Request::Abort { rollout } => update::say(draft, actor, &rollout, update::Say::Abort, now),
+        Request::Retry { machine, item: None } if update::is_set_aside(draft, &machine) => {
+            let line = update::ask_again(draft, &machine, now);
+            audited(draft, actor, "retry", &format!("machine/{machine}"), vec![line], now)
+        }
         Request::Retry { machine, item } => decide_items(draft, actor, Wish::Retry, &machine, item.as_ref(), now),
         Request::Skip { machine, item } => decide_items(draft, actor, Wish::Skip, &machine, item.as_ref(), now),
         Request::Accept { machine, item } => decide_items(draft, actor, Wish::Accept, &machine, item.as_ref(), now),
@@ -59,8 +73,12 @@ pub(super) fn take(
         }
         Request::RecordCredentials(row) => credentials::record(draft, actor, row, now),
         Request::RevokeCredentials { subject } => credentials::revoke(draft, actor, &subject, now),
-        Request::RevokeMachine { machine } => revoke(draft, effects, actor, &machine, now),
-        Request::ReplaceMachine { machine } => replace(draft, effects, actor, &machine, now),
+        Request::RevokeMachine { machine, machine_is_off } => {
+            revoke(draft, effects, actor, (&machine, machine_is_off), now)
+        }
+        Request::ReplaceMachine { machine, machine_is_off } => {
+            replace(draft, effects, actor, (&machine, machine_is_off), now)
+        }
     }
 }
 
@@ -284,21 +302,26 @@ fn revoke(
     draft: &mut Draft<'_>,
     effects: &mut Vec<Effect>,
     actor: &str,
-    machine: &MachineName,
+    (machine, machine_is_off): (&MachineName, bool),
     now: Now,
 ) -> Result<Reply, Refusal> {
     let row = known_machine(draft, machine)?;
-    let Some(id) = row.id.filter(|_| !row.revoked) else {
+    let keeps_slot = row.slot.is_some() && update::may_be_at_work(&row) && !machine_is_off;
+    let Some(id) = row.id.filter(|_| !row.revoked || (row.slot.is_some() && !keeps_slot)) else {
         return Err(Refusal::State {
             reason: "NothingToDo",
             message: format!("{machine} has no certificate that could be revoked"),
         });
     };
-    enroll::deny(draft, effects, machine, id, "an operator revoked this machine", now);
+    if !row.revoked {
+        enroll::deny(draft, effects, machine, id, "an operator revoked this machine", now);
+    }
     let mut line = format!("machine {machine} revoked: its streams are closed and it cannot renew");
     if let Some(row) = draft.machine_mut(machine) {
         row.revoked = true;
-        if row.slot.take().is_some() {
+        if keeps_slot {
+            line = format!("{line}; {machine}{STILL_AT_WORK}");
+        } else if row.slot.take().is_some() {
             line.push_str("; its slot is free");
         }
     }
@@ -309,10 +332,13 @@ fn replace(
     draft: &mut Draft<'_>,
     effects: &mut Vec<Effect>,
     actor: &str,
-    machine: &MachineName,
+    (machine, machine_is_off): (&MachineName, bool),
     now: Now,
 ) -> Result<Reply, Refusal> {
     let row = known_machine(draft, machine)?;
+    if row.slot.is_some() && update::may_be_at_work(&row) && !machine_is_off {
+        return Err(Refusal::State { reason: "PermitOutstanding", message: format!("{machine}{STILL_AT_WORK}") });
+    }
     let Some(id) = row.id else {
         return Err(Refusal::State {
             reason: "NothingToDo",

@@ -8,8 +8,9 @@ mod operators;
 mod reboots;
 mod rollout;
 mod rules;
+mod updates;
 
-pub(crate) use fleet::{Fleet, cluster, spec};
+pub(crate) use fleet::{Fleet, apply, cluster, spec};
 
 use super::{Refusal, Reply};
 

@@ -10,8 +10,8 @@ use muster_proto::model::{ClusterName, ClusterSpec, ItemName, ItemStatus, Machin
 use serde::Serialize;
 
 use super::{
-    AuditRow, ClusterRow, CredentialRow, DeniedRow, Facts, META_KEY, MachineLive, MachineRow, Meta, RolloutRow,
-    SpecRow, TokenRow, status_key,
+    AuditRow, ClusterRow, CredentialRow, DeniedRow, Facts, LockKey, LockRow, META_KEY, MachineLive, MachineRow, Meta,
+    RolloutRow, SpecRow, TokenRow, UpdateRow, status_key,
 };
 use crate::store::{Change, Table};
 
@@ -79,6 +79,9 @@ impl<'a> Draft<'a> {
         let mut used: BTreeSet<u64> =
             self.machines_of(cluster).filter_map(|machine| machine.ready_at.as_ref().map(|(_, v)| *v)).collect();
         used.extend(newest);
+        used.extend(
+            self.open_rollout(cluster).and_then(|rollout| rollout.update.as_ref()).map(|update| update.version),
+        );
         let unused: Vec<_> =
             self.specs.keys().filter(|(name, version)| name == cluster && !used.contains(version)).cloned().collect();
         for key in unused {
@@ -138,6 +141,31 @@ impl<'a> Draft<'a> {
     pub fn put_rollout(&mut self, row: RolloutRow) {
         self.touch(Table::Rollouts, row.name.as_str());
         self.facts.rollouts.insert(row.name.clone(), Arc::new(row));
+    }
+
+    /// An update, to be changed.
+    pub fn update_mut(&mut self, rollout: &str) -> Option<&mut UpdateRow> {
+        self.touch(Table::Rollouts, rollout);
+        unshared(&mut self.facts.rollouts, rollout)?.update.as_mut()
+    }
+
+    /// The next number of the order in which locks change and requests are made.
+    pub fn next_revision(&mut self) -> u64 {
+        let meta = self.meta_mut();
+        meta.revision += 1;
+        meta.revision
+    }
+
+    /// Records a lock, or its change.
+    pub fn put_lock(&mut self, row: LockRow) {
+        self.touch(Table::Locks, row.key.text());
+        self.facts.locks.insert(row.key.clone(), Arc::new(row));
+    }
+
+    /// Forgets a lock.
+    pub fn drop_lock(&mut self, key: &LockKey) {
+        self.touch(Table::Locks, key.text());
+        self.facts.locks.remove(key);
     }
 
     /// A token, to be changed.
@@ -261,6 +289,13 @@ fn value_of(facts: &Facts, table: Table, key: &str) -> Option<Vec<u8>> {
         Table::Denied => facts.denied.get(&key.parse().ok()?).map(|row| json(&**row)),
         Table::Credentials => facts.credentials.get(key).map(|row| json(&**row)),
         Table::Rollouts => facts.rollouts.get(key).map(|row| json(&**row)),
+        Table::Locks => {
+            let mut parts = key.splitn(3, '/');
+            let cluster = ClusterName::new(parts.next()?).ok()?;
+            let controller = parts.next()?.to_owned();
+            let node = parts.next().filter(|node| !node.is_empty()).map(MachineName::new).transpose().ok()?;
+            facts.locks.get(&LockKey { cluster, controller, node }).map(|row| json(&**row))
+        }
         Table::Tokens => facts.tokens.get(key).map(|row| json(&**row)),
         Table::Audit => facts.audit.get(&key.parse().ok()?).map(|row| json(&**row)),
     }

@@ -5,9 +5,9 @@ use std::{
     sync::Arc,
 };
 
-use muster_proto::model::{AssignedItem, ClusterSpec, ItemName, MachineName, MachineSpec, Phase};
+use muster_proto::model::{AssignedItem, ClusterSpec, ItemName, MachineName, MachineType, Phase};
 
-use super::ControlSet;
+use super::{ControlSet, Overwrites};
 
 /// The part of the facts that is not stored.
 #[derive(Clone, Debug, Default)]
@@ -46,8 +46,10 @@ pub struct MachineLive {
 pub struct Items {
     /// The spec.
     pub spec: Arc<ClusterSpec>,
-    /// The machine's own part.
-    pub machine: MachineSpec,
+    /// What the machine is.
+    pub machine_type: MachineType,
+    /// Its own params.
+    pub overwrites: Overwrites,
     /// Its hostname.
     pub hostname: String,
     /// The control machines as each phase sees them.

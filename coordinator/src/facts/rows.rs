@@ -11,6 +11,8 @@ use muster_proto::model::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::{MachineUpdate, Overwrites, UpdateRow};
+
 /// What concerns the whole coordinator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
@@ -25,6 +27,9 @@ pub struct Meta {
     pub recovered: bool,
     /// Number of the newest audit line.
     pub audit_seq: u64,
+    /// Of the newest change of a lock, or the newest request.
+    #[serde(default)]
+    pub revision: u64,
 }
 
 /// A cluster.
@@ -123,28 +128,52 @@ pub struct StageRow {
     pub succeeded: bool,
 }
 
-/// The stages of a deployment, in order, under the names operators know.
+/// The stages of a machine's rollout, in order, under the names operators know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Stage {
     /// `Prepare phase done`.
     PrepareDone,
     /// `Previous machines are deployed`.
     PreviousDeployed,
+    /// `Node maintenance requested`.
+    NodeRequested,
+    /// `Node workload locks inactive`.
+    LocksInactive,
     /// `Deploy phase done`.
     DeployDone,
     /// `Reconfigure phase done`.
     ReconfigureDone,
+    /// `Machine upgraded`.
+    Upgraded,
+    /// `Node maintenance request removed`.
+    RequestRemoved,
 }
 
 impl Stage {
+    /// All of them, in order.
+    pub const ALL: &'static [Self] = &[
+        Self::PrepareDone,
+        Self::PreviousDeployed,
+        Self::NodeRequested,
+        Self::LocksInactive,
+        Self::DeployDone,
+        Self::ReconfigureDone,
+        Self::Upgraded,
+        Self::RequestRemoved,
+    ];
+
     /// The name operators know.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::PrepareDone => "Prepare phase done",
             Self::PreviousDeployed => "Previous machines are deployed",
+            Self::NodeRequested => "Node maintenance requested",
+            Self::LocksInactive => "Node workload locks inactive",
             Self::DeployDone => "Deploy phase done",
             Self::ReconfigureDone => "Reconfigure phase done",
+            Self::Upgraded => "Machine upgraded",
+            Self::RequestRemoved => "Node maintenance request removed",
         }
     }
 }
@@ -186,6 +215,15 @@ pub struct MachineRow {
     pub control_sets: BTreeMap<Phase, ControlSet>,
     /// The release it was last Ready at, and the version of the spec. None: never Ready.
     pub ready_at: Option<(String, u64)>,
+    /// Its own params when it was last Ready: it keeps them until an update.
+    #[serde(default)]
+    pub ready_overwrites: Option<Overwrites>,
+    /// Its part in an update that it is in.
+    #[serde(default)]
+    pub update: Option<MachineUpdate>,
+    /// Number of the newest permit it was ever given.
+    #[serde(default)]
+    pub permit_seq: u64,
     /// The rollout its stages belong to.
     pub rollout: Option<String>,
     /// Steps of that rollout.
@@ -219,11 +257,28 @@ impl MachineRow {
             verdicts: BTreeMap::new(),
             control_sets: BTreeMap::new(),
             ready_at: None,
+            ready_overwrites: None,
+            update: None,
+            permit_seq: 0,
             rollout: None,
             stages: BTreeMap::new(),
             blocked_since: None,
             statuses: BTreeMap::new(),
         }
+    }
+
+    /// The version of the spec it follows. None: the newest.
+    #[must_use]
+    pub fn follows(&self) -> Option<u64> {
+        let ready = self.ready_at.as_ref().map(|(_, version)| *version);
+        self.update.as_ref().map(|update| update.version).or(ready)
+    }
+
+    /// Its own params of single items: as frozen by its update, as it became Ready with, else as its document has them.
+    #[must_use]
+    pub fn overwrites(&self) -> &Overwrites {
+        let frozen = self.update.as_ref().map(|update| &update.overwrites).or(self.ready_overwrites.as_ref());
+        frozen.unwrap_or(&self.spec.state_items_overwrites)
     }
 
     /// The address the cluster uses.
@@ -255,6 +310,9 @@ pub struct RolloutRow {
     pub started_at_ms: u64,
     /// Unix milliseconds, once every machine of it is Ready.
     pub finished_at_ms: Option<u64>,
+    /// None: a deployment.
+    #[serde(default)]
+    pub update: Option<UpdateRow>,
 }
 
 /// A join token. Of its secret only a digest is kept.

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use muster_proto::model::{
-    ClusterSpec, Counts, LcmType, MachineType, StateItem, TOKEN_TTL_DEFAULT_MS, WORKERS_AT_ONCE_MAX,
+    ClusterSpec, Counts, LcmType, MachineType, StateItem, TOKEN_TTL_DEFAULT_MS, UpdateDeadlines, WORKERS_AT_ONCE_MAX,
 };
 
 use super::{
     fault::{Faults, shown},
     item,
     read::{Fields, Free, Map, Spot, one_of},
+    update,
 };
 
 /// Fields of a cluster's `spec`.
@@ -25,9 +26,11 @@ pub(super) const CLUSTER: Fields = Fields {
         "tokenTTL",
         "machines",
         "maxFailures",
+        "workloadControllers",
+        "updateDeadlines",
         "machineTypes",
     ],
-    later: &["agentConfig", "mkeUpgradeAttempts", "maintenance", "helmController", "kubernetes", "workloadControllers"],
+    later: &["agentConfig", "mkeUpgradeAttempts", "maintenance", "helmController", "kubernetes"],
 };
 /// Fields of `machines` and `maxFailures`.
 pub(super) const COUNTS: Fields = Fields { known: &["control", "worker"], later: &[] };
@@ -55,6 +58,8 @@ pub(super) fn read(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<ClusterSp
     let token_ttl_ms = map.or("tokenTTL", TOKEN_TTL_DEFAULT_MS, |spot| spot.duration_ms(faults, TOKEN_TTL_MAX_MS));
     let machines = map.or("machines", None, |spot| machines(&spot, faults).map(Some));
     let max_failures = map.or("maxFailures", MAX_FAILURES_DEFAULT, |spot| max_failures(&spot, faults));
+    let controllers = map.or("workloadControllers", Vec::new(), |spot| update::controllers(&spot, faults));
+    let deadlines = map.or("updateDeadlines", UpdateDeadlines::default(), |spot| update::deadlines(&spot, faults));
     let machine_types = map.required(faults, "machineTypes").and_then(|spot| machine_types(&spot, faults));
     if let (Some(Some(machines)), Some(types)) = (machines, &machine_types) {
         declared_types_exist(&map, machines, types, faults);
@@ -70,6 +75,8 @@ pub(super) fn read(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<ClusterSp
         token_ttl_ms: token_ttl_ms?,
         machines: machines?,
         max_failures: max_failures?,
+        workload_controllers: controllers?,
+        update_deadlines: deadlines?,
         machine_types: machine_types?,
     })
 }

@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 
 use aws_lc_rs::digest;
 use muster_proto::{
-    model::{AssignedItem, Assignment, Epoch, Generation, ItemHash, Phase},
+    model::{AssignedItem, Assignment, Epoch, Generation, ItemHash, Permit, Phase, Standing},
     plant::planted,
 };
 
 use super::{items::control_set, survey::Position};
 use crate::facts::Facts;
+
+/// A permit counts for so long from its receipt, in milliseconds.
+const PERMIT_MS: u64 = 30_000;
 
 /// What an assignment says, before it has a generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +73,19 @@ pub fn may_change(position: &Position<'_>) -> bool {
     }
 }
 
+/// The items its list reaches now. In an update that is up to the next one that needs a permit: without it the list
+/// ends before, with it the list ends there.
+fn reached<'a>(position: &'a Position<'_>, reach: Phase) -> Option<impl Iterator<Item = AssignedItem> + 'a> {
+    let items = position.items.ok()?;
+    let open = |item: &&AssignedItem| position.needs_permit(item) && position.standing(item) != Standing::Done;
+    let gate = items.iter().position(|item| item.phase <= reach && open(&item));
+    let permit = gate.and_then(|gate| position.listed_permit(items.get(gate)?));
+    let permit = permit.map(|number| Permit { number, start_within_ms: PERMIT_MS });
+    let end = gate.map_or(items.len(), |gate| gate + usize::from(permit.is_some()));
+    let reached = items.iter().take(end).enumerate().filter(move |(_, item)| item.phase <= reach);
+    Some(reached.map(move |(at, item)| AssignedItem { permit: permit.filter(|_| Some(at) == gate), ..item.clone() }))
+}
+
 /// The list the machine should have now, as far as its phases were granted. None: it keeps what it has.
 #[must_use]
 pub fn wanted(facts: &Facts, position: &Position<'_>) -> Option<Content> {
@@ -81,17 +97,13 @@ pub fn wanted(facts: &Facts, position: &Position<'_>) -> Option<Content> {
         return None;
     }
     let reach = position.row.reach?;
-    let items = position
-        .items
-        .ok()?
-        .iter()
-        .filter(|item| item.phase <= reach)
+    let items = reached(position, reach)?
         .filter_map(|item| {
             let verdict = position.row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
             match verdict {
-                None => Some(item.clone()),
+                None => Some(item),
                 Some(verdict) if verdict.left_out.is_some() => None,
-                Some(verdict) => Some(AssignedItem { cleared_attempts: verdict.cleared_attempts, ..item.clone() }),
+                Some(verdict) => Some(AssignedItem { cleared_attempts: verdict.cleared_attempts, ..item }),
             }
         })
         .collect();

@@ -6,6 +6,7 @@ use super::{
     deploy::{earlier_on_its_way, wants_slot},
     safety::{self, blocked},
     survey::{Position, Progress, Survey},
+    update::waits,
 };
 
 /// Why the deployment has not begun; None if it may, or has.
@@ -46,7 +47,10 @@ pub fn of_cluster(survey: &Survey<'_>) -> Option<Blocked> {
     match survey.rollout {
         None if survey.cluster.rollout_seq > 0 => None,
         None => why_not_started(survey),
-        Some(_) => safety::may_start_anything(survey).err(),
+        Some(_) => match survey.update() {
+            Some(update) => waits::of_cluster(survey, update),
+            None => safety::may_start_anything(survey).err(),
+        },
     }
 }
 
@@ -146,10 +150,31 @@ fn in_trouble(position: &Position<'_>) -> Option<Blocked> {
     }
 }
 
+/// Is there anything to be done here yet?
+fn has_work(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    let updating = survey.update().is_some();
+    position.update().is_some() || (!updating && safety::needs_reconfigure(survey, position))
+}
+
+/// A machine that is not part of the update under way waits for its end.
+fn waits_for_update(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
+    let apart = survey.update().is_some() && position.update().is_none();
+    apart.then(|| {
+        blocked(
+            "UpdateInProgress",
+            "the cluster is being updated; machines that come meanwhile wait",
+            "the update has ended",
+        )
+    })
+}
+
 /// Reasons that pass by themselves.
 fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
-    if position.is_ready() && !safety::needs_reconfigure(survey, position) {
+    if position.is_ready() && !has_work(survey, position) {
         return None;
+    }
+    if let Some(blocked) = waits_for_update(survey, position) {
+        return Some(blocked);
     }
     if !survey.joined(position) {
         return Some(why_not_started(survey).unwrap_or_else(|| {
@@ -179,6 +204,9 @@ fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     }
     if position.in_flight() {
         return None;
+    }
+    if position.update().is_some() {
+        return waits::of_machine(survey, position);
     }
     if let Err(blocked) = safety::may_start_anything(survey) {
         return Some(blocked);

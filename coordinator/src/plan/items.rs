@@ -68,7 +68,8 @@ fn hostname(machine: &MachineRow) -> &str {
 
 fn is_fresh(known: &Items, spec: &Arc<ClusterSpec>, machine: &MachineRow, sets: &BTreeMap<Phase, ControlSet>) -> bool {
     Arc::ptr_eq(&known.spec, spec)
-        && known.machine == machine.spec
+        && known.machine_type == machine.spec.machine_type
+        && known.overwrites == *machine.overwrites()
         && known.hostname == hostname(machine)
         && known.control_sets == *sets
 }
@@ -94,7 +95,8 @@ fn resolve_all(spec: &Arc<ClusterSpec>, machine: &MachineRow, sets: BTreeMap<Pha
         .collect();
     Items {
         spec: Arc::clone(spec),
-        machine: machine.spec.clone(),
+        machine_type: machine.spec.machine_type,
+        overwrites: machine.overwrites().clone(),
         hostname: hostname(machine).to_owned(),
         control_sets: sets,
         resolved,
@@ -106,7 +108,7 @@ fn resolve(
     machine: &MachineRow,
     values: &BTreeMap<&str, String>,
 ) -> Result<AssignedItem, String> {
-    let overwrites = machine.spec.state_items_overwrites.get(&template.name);
+    let overwrites = machine.overwrites().get(&template.name);
     let names: BTreeSet<&String> =
         template.params.keys().chain(overwrites.into_iter().flat_map(BTreeMap::keys)).collect();
     let mut params = BTreeMap::new();
@@ -132,5 +134,6 @@ fn resolve(
         retries: template.retries,
         on_interrupt: template.on_interrupt,
         cleared_attempts: 0,
+        permit: None,
     })
 }

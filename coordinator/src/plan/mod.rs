@@ -8,8 +8,10 @@ pub mod assign;
 pub mod blocked;
 pub mod deploy;
 pub mod items;
+pub mod locks;
 pub mod safety;
 pub mod survey;
+pub mod update;
 pub mod waves;
 
 #[cfg(test)]

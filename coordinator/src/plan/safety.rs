@@ -6,7 +6,11 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::survey::{Position, Survey};
+use super::{
+    locks,
+    survey::{Position, Survey},
+    update,
+};
 
 /// Names shown in one sentence; the rest is counted.
 const NAMES_SHOWN_MAX: usize = 4;
@@ -37,10 +41,13 @@ pub fn worker_slots_used(survey: &Survey<'_>) -> usize {
     survey.of_type(MachineType::Worker).filter(|position| holds_slot(position)).count()
 }
 
-/// Slots of workers that may be in use at once: what is configured, and never more than 50.
+/// Slots of workers that may be in use at once: what is configured for deployments or updates, and never more than 50.
 #[must_use]
 pub fn worker_slots_max(survey: &Survey<'_>) -> usize {
-    let configured = survey.spec.max_worker_deploy_count;
+    let configured = match survey.update() {
+        Some(_) => survey.spec.max_worker_upgrade_count,
+        None => survey.spec.max_worker_deploy_count,
+    };
     if planted("grant-51") {
         return configured as usize + 1;
     }
@@ -62,6 +69,55 @@ pub fn one_control_at_a_time(survey: &Survey<'_>) -> Result<(), Blocked> {
     }
 }
 
+/// Rule 1, the quorum: a control machine goes down only while every other is reachable. Of three or more the rest is a
+/// majority then; with one or two an operator must have accepted that there is none.
+pub fn control_quorum(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    let Some(update) = survey.update().filter(|_| !planted("ignore-quorum")) else { return Ok(()) };
+    let members: Vec<&Position<'_>> = survey.of_type(MachineType::Control).filter(|p| !p.row.revoked).collect();
+    let gone: Vec<&str> = members
+        .iter()
+        .filter(|other| other.row.name != position.row.name && (other.lost || !other.connected()))
+        .map(|other| other.row.name.as_str())
+        .collect();
+    if !gone.is_empty() {
+        let names = some_names(gone);
+        let message = format!("control machine {names} is not reachable: the control plane could lose its majority");
+        return Err(blocked("Quorum", message, format!("{names} is connected again")));
+    }
+    if members.len() > 2 || update.accept_control_plane_downtime {
+        return Ok(());
+    }
+    Err(blocked(
+        "Quorum",
+        format!("with {} control machines the control plane is down while one of them is", members.len()),
+        "`musterctl update` is started with --accept-control-plane-downtime",
+    ))
+}
+
+/// Rule 4: no disruptive item without its machine's request, and every expected lock inactive since after it.
+pub fn may_disturb(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    store_is_current(survey)?;
+    locks_granted(survey, position)
+}
+
+/// Rule 4, its locks alone.
+pub fn locks_granted(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    let request = position.update().and_then(|mine| mine.request.as_ref());
+    let Some(request) = request else {
+        return Err(blocked("LocksActive", "no maintenance was requested for it", "its turn comes"));
+    };
+    locks::granted(survey, Some(position.row), request)
+}
+
+/// May a machine whose locks are inactive be disturbed for the first time?
+pub fn may_begin(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    may_start_anything(survey)?;
+    if position.update().is_some_and(|mine| mine.disruptive) {
+        update::is_open(survey)?;
+    }
+    if position.row.spec.machine_type == MachineType::Control { control_quorum(survey, position) } else { Ok(()) }
+}
+
 /// Rule 2: at most min(configured, 50) workers hold a slot together.
 pub fn workers_within_limit(survey: &Survey<'_>) -> Result<(), Blocked> {
     let (used, most) = (worker_slots_used(survey), worker_slots_max(survey));
@@ -79,7 +135,7 @@ pub fn controls_before_workers(survey: &Survey<'_>) -> Result<(), Blocked> {
     let open: Vec<&str> = survey
         .of_type(MachineType::Control)
         .filter(|position| survey.joined(position) && !position.row.revoked)
-        .filter(|position| !position.is_ready() || needs_reconfigure(survey, position))
+        .filter(|position| is_behind(survey, position))
         .map(|position| position.row.name.as_str())
         .collect();
     if open.is_empty() {
@@ -93,6 +149,14 @@ pub fn controls_before_workers(survey: &Survey<'_>) -> Result<(), Blocked> {
     ))
 }
 
+/// Has this control machine not come to its end in this rollout?
+fn is_behind(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    match survey.update() {
+        Some(_) => position.update().is_some(),
+        None => !position.is_ready() || needs_reconfigure(survey, position),
+    }
+}
+
 /// The failure budget: new starts stop when it is used up.
 pub fn within_budget(survey: &Survey<'_>) -> Result<(), Blocked> {
     if planted("ignore-budget") {
@@ -104,11 +168,7 @@ pub fn within_budget(survey: &Survey<'_>) -> Result<(), Blocked> {
         return Ok(());
     }
     let names = some_names(
-        survey
-            .machines
-            .iter()
-            .filter(|p| survey.joined(p) && (p.failed() || (p.lost && holds_slot(p))))
-            .map(|p| p.row.name.as_str()),
+        survey.machines.iter().filter(|p| survey.joined(p) && p.counts_as_failure()).map(|p| p.row.name.as_str()),
     );
     Err(blocked(
         "FailureBudget",
@@ -170,8 +230,15 @@ pub fn may_start_anything(survey: &Survey<'_>) -> Result<(), Blocked> {
 /// May this machine be granted a slot now?
 pub fn may_take_slot(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     may_start_anything(survey)?;
+    if position.update().is_some_and(|mine| mine.disruptive) {
+        update::is_open(survey)?;
+        locks::may_request(survey, Some(&position.row.name))?;
+    }
     match position.row.spec.machine_type {
-        MachineType::Control => one_control_at_a_time(survey),
+        MachineType::Control => {
+            one_control_at_a_time(survey)?;
+            control_quorum(survey, position)
+        }
         MachineType::Worker => {
             controls_before_workers(survey)?;
             workers_within_limit(survey)

@@ -8,7 +8,7 @@ use muster_proto::model::{
 };
 
 use super::Limits;
-use crate::facts::{ClusterRow, Facts, MachineLive, MachineRow, RolloutRow};
+use crate::facts::{ClusterRow, Facts, MachineLive, MachineRow, MachineUpdate, RolloutRow, UpdateRow};
 
 /// The states of a machine, exactly as LCM names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -143,6 +143,13 @@ impl<'a> Position<'a> {
         matches!(self.trouble(), Some(Progress::Failed(_)))
     }
 
+    /// Does it count against the failure budget of its rollout?
+    #[must_use]
+    pub fn counts_as_failure(&self) -> bool {
+        let given_up = self.update().and_then(|update| update.set_aside.as_ref()).is_some_and(|aside| aside.failed);
+        self.failed() || (self.lost && self.row.slot.is_some()) || given_up
+    }
+
     /// Are all items of the phases its list reaches done, and does nothing run that is no longer in the list? An item
     /// may be taken out of a manifest while it runs.
     #[must_use]
@@ -199,13 +206,74 @@ impl<'a> Position<'a> {
             && self.live.is_none_or(|live| live.agent_blocked.is_none())
     }
 
+    /// The first item, of the phases its list reaches, that is not done.
+    #[must_use]
+    pub fn next_open(&self) -> Option<&'a AssignedItem> {
+        let reach = self.row.reach?;
+        let items = self.items.ok()?;
+        items.iter().find(|item| item.phase <= reach && self.standing(item) != Standing::Done)
+    }
+
+    /// Would this item disturb workloads? Only a machine that has been Ready has any.
+    #[must_use]
+    pub fn is_disruptive(&self, item: &AssignedItem) -> bool {
+        let templates = self.live.and_then(|live| live.items.as_ref());
+        let template =
+            templates.and_then(|items| items.spec.items(items.machine_type).iter().find(|own| own.name == item.name));
+        let harmless = template.is_some_and(|template| template.disruptive == Some(false));
+        self.ready_once() && item.phase > Phase::Prepare && !harmless
+    }
+
+    /// In an update every start of a disruptive item needs leave of its own.
+    #[must_use]
+    pub fn needs_permit(&self, item: &AssignedItem) -> bool {
+        self.row.update.is_some() && self.is_disruptive(item)
+    }
+
+    /// The leave it has to start the attempt that is due at this item, or under which the attempt runs. One that the
+    /// agent says is over counts no more, though the attempt be recorded as running: the agent stopped before it began.
+    #[must_use]
+    pub fn live_permit(&self, item: &AssignedItem) -> Option<u64> {
+        let permit = self.row.update.as_ref()?.permit.as_ref().filter(|permit| permit.item == item.name)?;
+        let valid = match self.standing(item) {
+            Standing::Due { attempt } => permit.attempt == attempt,
+            Standing::Running { .. } => true,
+            Standing::Done | Standing::Failed | Standing::Held => false,
+        };
+        (valid && !permit.expired).then_some(permit.number)
+    }
+
+    /// The permit that its list shows: an item that is recorded as running stays in the list whatever becomes of its
+    /// permit.
+    #[must_use]
+    pub fn listed_permit(&self, item: &AssignedItem) -> Option<u64> {
+        let permit = self.row.update.as_ref()?.permit.as_ref().filter(|permit| permit.item == item.name)?;
+        match self.standing(item) {
+            Standing::Running { .. } => Some(permit.number),
+            Standing::Due { .. } | Standing::Done | Standing::Failed | Standing::Held => self.live_permit(item),
+        }
+    }
+
+    /// Its next item waits for a permit, and for nothing else.
+    #[must_use]
+    pub fn awaits_permit(&self) -> bool {
+        self.next_open().is_some_and(|item| self.needs_permit(item) && self.live_permit(item).is_none())
+    }
+
     /// Is the machine at work, as far as is known?
     #[must_use]
     pub fn in_flight(&self) -> bool {
         let reach = self.row.reach;
         let may_run = self.row.slot.is_some() || reach == Some(Phase::Prepare);
         let unanswered = self.row.slot.is_some() && self.row.assigned.accepted != self.row.assigned.generation;
-        may_run && (!self.all_done() || unanswered) && self.trouble().is_none() && !self.lost
+        let at_work = (!self.all_done() && !self.awaits_permit()) || unanswered;
+        may_run && at_work && self.trouble().is_none() && !self.lost
+    }
+
+    /// Its part in an update.
+    #[must_use]
+    pub const fn update(&self) -> Option<&'a MachineUpdate> {
+        self.row.update.as_ref()
     }
 }
 
@@ -243,7 +311,7 @@ pub struct Survey<'a> {
     pub facts: &'a Facts,
     /// The cluster.
     pub cluster: &'a ClusterRow,
-    /// Its newest spec.
+    /// The spec that the update under way goes to; without one the newest.
     pub spec: &'a ClusterSpec,
     /// The rollout that has not ended.
     pub rollout: Option<&'a RolloutRow>,
@@ -253,6 +321,8 @@ pub struct Survey<'a> {
     pub failures: Counts,
     /// Machines enrolled before this start that have not said Hello yet, while they are waited for.
     pub gathering: Vec<&'a MachineName>,
+    /// The moment.
+    pub now: Now,
 }
 
 impl<'a> Survey<'a> {
@@ -260,14 +330,15 @@ impl<'a> Survey<'a> {
     #[must_use]
     pub fn of(facts: &'a Facts, cluster: &ClusterName, limits: &Limits, now: Now) -> Option<Self> {
         let row = &**facts.clusters.get(cluster)?;
-        let spec = &**facts.spec(cluster)?;
         let rollout = facts.open_rollout(cluster).map(|rollout| &**rollout);
+        let frozen = rollout.and_then(|rollout| rollout.update.as_ref()).map(|update| update.version);
+        let spec = &**facts.specs.get(&(cluster.clone(), frozen.unwrap_or(row.spec_version)))?;
         let mut machines: Vec<_> =
             facts.machines_of(&row.name).map(|machine| Position::of(facts, machine, limits, now)).collect();
         machines.sort_by_key(|p| (p.row.spec.machine_type, p.row.spec.upgrade_index, &p.row.name));
         let mut failures = Counts { control: 0, worker: 0 };
         for position in machines.iter().filter(|p| rollout.is_some_and(|r| p.row.rollout.as_ref() == Some(&r.name))) {
-            if position.failed() || (position.lost && position.row.slot.is_some()) {
+            if position.counts_as_failure() {
                 match position.row.spec.machine_type {
                     MachineType::Control => failures.control += 1,
                     MachineType::Worker => failures.worker += 1,
@@ -281,7 +352,13 @@ impl<'a> Survey<'a> {
         } else {
             Vec::new()
         };
-        Some(Self { facts, cluster: row, spec, rollout, machines, failures, gathering })
+        Some(Self { facts, cluster: row, spec, rollout, machines, failures, gathering, now })
+    }
+
+    /// The update under way.
+    #[must_use]
+    pub fn update(&self) -> Option<&'a UpdateRow> {
+        self.rollout?.update.as_ref()
     }
 
     /// Is the machine part of the open rollout?

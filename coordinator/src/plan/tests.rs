@@ -3,15 +3,23 @@
 
 use std::{fs, path::PathBuf};
 
-use muster_proto::model::MachineType::{Control, Worker};
+use muster_proto::model::{
+    MachineType::{Control, Worker},
+    Scope, StateItem,
+};
 
 use crate::{
-    core::tests::{Fleet, cluster},
+    core::{
+        tests::{Fleet, apply, cluster},
+        update::Options,
+    },
     documents, view,
 };
 
 fn transcript(fleet: &Fleet) -> String {
-    let plan = documents::plan(fleet.core.facts(), &cluster(), fleet.core.limits(), fleet.now()).expect("a cluster");
+    let options = Options { scope: Scope::Drain, accept_control_plane_downtime: false };
+    let (facts, limits) = (fleet.core.facts(), fleet.core.limits());
+    let plan = documents::plan(facts, &cluster(), options, limits, fleet.now()).expect("a cluster");
     let mut text = view::plan_lines(&plan).join("\n");
     text.push('\n');
     text
@@ -119,4 +127,20 @@ fn all_ready() {
     let mut fleet = fleet_at_work();
     fleet.finish_all(Worker);
     check("all-ready", &fleet);
+}
+
+#[test]
+fn an_update_is_planned() {
+    let mut fleet = fleet_at_work();
+    fleet.finish_all(Worker);
+    let mut newer = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    newer.release = "2".to_owned();
+    newer.max_worker_upgrade_count = 4;
+    let of_type = |items: &mut Vec<StateItem>, name: &str| {
+        items.iter_mut().filter(|item| item.name.as_str() == name).for_each(|item| item.version.push_str(".1"));
+    };
+    newer.machine_types.values_mut().for_each(|items| of_type(items, "images"));
+    newer.machine_types.get_mut(&Worker).into_iter().for_each(|items| of_type(items, "install"));
+    fleet.ask(apply(newer, &[])).expect("applies");
+    check("update", &fleet);
 }

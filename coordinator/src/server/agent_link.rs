@@ -163,6 +163,9 @@ impl Talk {
                 let (done, total, rate) = (progress.done_bytes, progress.total_bytes, progress.bytes_per_second);
                 self.engine.notify(Input::Progress { id, item, done, total, rate }).await?;
             }
+            Body::PermitWanted(wanted) => {
+                self.engine.submit(Input::PermitWanted { id, permit: wanted.permit }).await?;
+            }
             Body::Blocked(blocked) => {
                 let some = !blocked.reason.is_empty();
                 let blocked = some.then(|| (short(&blocked.reason), short(&blocked.message)));

@@ -40,6 +40,10 @@ const TABLE: &[(&str, &[Sort])] = &[
     ("/muster.v1.Fleet/Logs", &[Viewer, Operator]),
     ("/muster.v1.Fleet/Apply", &[Operator]),
     ("/muster.v1.Fleet/Deploy", &[Operator]),
+    ("/muster.v1.Fleet/Update", &[Operator]),
+    ("/muster.v1.Fleet/Pause", &[Operator]),
+    ("/muster.v1.Fleet/Resume", &[Operator]),
+    ("/muster.v1.Fleet/Abort", &[Operator]),
     ("/muster.v1.Fleet/Retry", &[Operator]),
     ("/muster.v1.Fleet/Skip", &[Operator]),
     ("/muster.v1.Fleet/Accept", &[Operator]),
@@ -49,6 +53,10 @@ const TABLE: &[(&str, &[Sort])] = &[
     ("/muster.v1.Fleet/RevokeCredentials", &[Operator]),
     ("/muster.v1.Fleet/RevokeMachine", &[Operator]),
     ("/muster.v1.Fleet/ReplaceMachine", &[Operator]),
+    ("/muster.v1.Maintenance/Register", &[Controller]),
+    ("/muster.v1.Maintenance/Release", &[Controller]),
+    ("/muster.v1.Maintenance/SetLock", &[Controller]),
+    ("/muster.v1.Maintenance/WatchRequests", &[Controller]),
 ];
 
 /// What a caller is told whose certificate says nothing to us. The reason is in our log only.
@@ -155,6 +163,7 @@ mod tests {
             include_str!("../../../proto/muster/v1/enrollment.proto"),
             include_str!("../../../proto/muster/v1/agent_link.proto"),
             include_str!("../../../proto/muster/v1/fleet.proto"),
+            include_str!("../../../proto/muster/v1/maintenance.proto"),
         ] {
             let mut service = "";
             for line in proto.lines().map(str::trim) {
@@ -172,7 +181,7 @@ mod tests {
     #[test]
     fn the_table_has_every_method_once() {
         let methods = methods_of_protos();
-        assert!(methods.len() >= 19, "{methods:?}");
+        assert!(methods.len() >= 27, "{methods:?}");
         let named: BTreeSet<_> = TABLE.iter().map(|(method, _)| (*method).to_owned()).collect();
         assert_eq!(named.len(), TABLE.len(), "a method twice");
         assert_eq!(named, methods.into_iter().collect());
@@ -192,6 +201,7 @@ mod tests {
                     (Some(Operator), "Fleet") => true,
                     (Some(Viewer), "Fleet") => name == "Version" || reads.contains(&name),
                     (Some(Controller), "Fleet") => name == "Version",
+                    (Some(Controller), "Maintenance") => true,
                     _ => false,
                 };
                 assert_eq!(decide(sort, &method).is_ok(), expected, "{sort:?} {method}");

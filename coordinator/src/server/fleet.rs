@@ -6,7 +6,7 @@ use std::{pin::Pin, sync::Arc};
 use futures_util::Stream;
 use muster_proto::{
     VERSION,
-    model::{ClusterName, ItemHash, ItemName, MachineName, MachineType},
+    model::{ClusterName, ItemHash, ItemName, MachineName, MachineType, Scope},
     wire::{self, ActionResponse, fleet_server::Fleet as Service},
 };
 use tonic::{Request, Response, Status};
@@ -17,7 +17,7 @@ use super::{
     sessions::Sessions,
 };
 use crate::{
-    core::{Input, Reply, Request as Wish},
+    core::{Input, Reply, Request as Wish, update::Options},
     documents,
     engine::EngineHandle,
     facts::Facts,
@@ -75,7 +75,9 @@ impl Service for Fleet {
         let cluster = cluster_name(request.cluster)?;
         may_touch(&peer, &cluster)?;
         let facts = self.engine.facts();
-        let plan = documents::plan(&facts, &cluster, self.engine.limits(), self.engine.now())
+        let accept_control_plane_downtime = request.accept_control_plane_downtime;
+        let options = Options { scope: scope(&request.scope)?, accept_control_plane_downtime };
+        let plan = documents::plan(&facts, &cluster, options, self.engine.limits(), self.engine.now())
             .ok_or_else(|| Status::not_found(format!("there is no cluster {cluster}")))?;
         let json = serde_json::to_vec(&plan).map_err(|error| super::status::internal(&error))?;
         Ok(Response::new(wire::PlanResponse { json }))
@@ -120,6 +122,30 @@ impl Service for Fleet {
         let cluster = cluster_name(request.cluster)?;
         may_touch(&peer, &cluster)?;
         self.act(&peer, Wish::Deploy { cluster }).await
+    }
+
+    async fn update(&self, request: Request<wire::UpdateRequest>) -> Result<Response<ActionResponse>, Status> {
+        let (peer, request) = known(request)?;
+        let cluster = cluster_name(request.cluster)?;
+        may_touch(&peer, &cluster)?;
+        let accept_control_plane_downtime = request.accept_control_plane_downtime;
+        let wish = Wish::Update { cluster, scope: scope(&request.scope)?, accept_control_plane_downtime };
+        self.act(&peer, wish).await
+    }
+
+    async fn pause(&self, request: Request<wire::RolloutRequest>) -> Result<Response<ActionResponse>, Status> {
+        let (peer, rollout) = self.rollout(request)?;
+        self.act(&peer, Wish::Pause { rollout }).await
+    }
+
+    async fn resume(&self, request: Request<wire::RolloutRequest>) -> Result<Response<ActionResponse>, Status> {
+        let (peer, rollout) = self.rollout(request)?;
+        self.act(&peer, Wish::Resume { rollout }).await
+    }
+
+    async fn abort(&self, request: Request<wire::RolloutRequest>) -> Result<Response<ActionResponse>, Status> {
+        let (peer, rollout) = self.rollout(request)?;
+        self.act(&peer, Wish::Abort { rollout }).await
     }
 
     async fn retry(&self, request: Request<wire::ItemRequest>) -> Result<Response<ActionResponse>, Status> {
@@ -209,7 +235,7 @@ impl Service for Fleet {
     async fn revoke_machine(&self, request: Request<wire::MachineRequest>) -> Result<Response<ActionResponse>, Status> {
         let (peer, request) = known(request)?;
         let machine = self.machine(&peer, request.machine)?;
-        self.act(&peer, Wish::RevokeMachine { machine }).await
+        self.act(&peer, Wish::RevokeMachine { machine, machine_is_off: request.machine_is_off }).await
     }
 
     async fn replace_machine(
@@ -218,7 +244,7 @@ impl Service for Fleet {
     ) -> Result<Response<ActionResponse>, Status> {
         let (peer, request) = known(request)?;
         let machine = self.machine(&peer, request.machine)?;
-        self.act(&peer, Wish::ReplaceMachine { machine }).await
+        self.act(&peer, Wish::ReplaceMachine { machine, machine_is_off: request.machine_is_off }).await
     }
 }
 
@@ -241,6 +267,18 @@ impl Fleet {
             None => {}
         }
         Ok(name)
+    }
+
+    /// A rollout that the peer may touch, or that does not exist: then the core says so.
+    fn rollout(&self, request: Request<wire::RolloutRequest>) -> Result<(Peer, String), Status> {
+        let (peer, request) = known(request)?;
+        let rollout = word("rollout", request.rollout)?;
+        match self.engine.facts().rollouts.get(&rollout) {
+            Some(row) => may_touch(&peer, &row.cluster)?,
+            None if peer.clusters.is_some() => return Err(Status::not_found(format!("there is no rollout {rollout}"))),
+            None => {}
+        }
+        Ok((peer, rollout))
     }
 
     fn item(&self, request: Request<wire::ItemRequest>) -> Result<(Peer, MachineName, Option<ItemName>), Status> {
@@ -266,7 +304,7 @@ fn wire_fault(fault: Fault) -> wire::Fault {
 }
 
 /// The caller and what it asks. The table in `authz.rs` lets nobody through who is not known.
-fn known<T>(request: Request<T>) -> Result<(Peer, T), Status> {
+pub(super) fn known<T>(request: Request<T>) -> Result<(Peer, T), Status> {
     let caller = caller_of(&request)?;
     let peer = caller.peer().ok_or_else(|| Status::unauthenticated("this takes credentials"))?;
     Ok((peer.clone(), request.into_inner()))
@@ -279,12 +317,19 @@ fn may_touch(peer: &Peer, cluster: &ClusterName) -> Result<(), Status> {
     Err(Status::permission_denied(format!("these credentials are not for cluster {cluster}")))
 }
 
-fn cluster_name(name: String) -> Result<ClusterName, Status> {
+pub(super) fn cluster_name(name: String) -> Result<ClusterName, Status> {
     ClusterName::new(name).map_err(|error| Status::invalid_argument(format!("cluster: {error}")))
 }
 
-fn machine_name(name: String) -> Result<MachineName, Status> {
+pub(super) fn machine_name(name: String) -> Result<MachineName, Status> {
     MachineName::new(name).map_err(|error| Status::invalid_argument(format!("machine: {error}")))
+}
+
+fn scope(word: &str) -> Result<Scope, Status> {
+    if word.is_empty() {
+        return Ok(Scope::Drain);
+    }
+    word.parse().map_err(|error| Status::invalid_argument(format!("scope: {error}")))
 }
 
 fn item_name(name: String) -> Result<Option<ItemName>, Status> {

@@ -9,6 +9,7 @@ mod fleet;
 mod guesses;
 mod judge;
 mod log_relay;
+mod maintenance;
 mod reader;
 mod seats;
 mod sessions;
@@ -20,7 +21,10 @@ use std::{sync::Arc, time::Duration};
 
 use muster_proto::{
     APPLY_MESSAGE_BYTES_MAX, LINK_MESSAGE_BYTES_MAX,
-    wire::{agent_link_server::AgentLinkServer, enrollment_server::EnrollmentServer, fleet_server::FleetServer},
+    wire::{
+        agent_link_server::AgentLinkServer, enrollment_server::EnrollmentServer, fleet_server::FleetServer,
+        maintenance_server::MaintenanceServer,
+    },
 };
 use tokio::{net::TcpListener, sync::watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -39,6 +43,8 @@ pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// Largest message of the Enrollment service: a token, a request, an old certificate.
 const ENROLLMENT_MESSAGE_BYTES_MAX: usize = 64 * 1024;
+/// Largest message of the Maintenance service: the names of ten thousand machines.
+const MAINTENANCE_MESSAGE_BYTES_MAX: usize = 1024 * 1024;
 /// Calls at once on one connection.
 const STREAMS_PER_CONNECTION_MAX: u32 = 64;
 /// All headers of one call together.
@@ -99,6 +105,7 @@ pub async fn serve(
         guesses: guesses::Guesses::default(),
     };
     let link = agent_link::Link { engine: engine.clone(), sessions: sessions.clone(), heartbeat: settings.heartbeat };
+    let maintenance = maintenance::Maintenance { engine: engine.clone(), sessions: sessions.clone() };
     let fleet = fleet::Fleet { engine, sessions: sessions.clone(), ca };
     Server::builder()
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
@@ -115,6 +122,7 @@ pub async fn serve(
                 .max_encoding_message_size(LINK_MESSAGE_BYTES_MAX),
         )
         .add_service(FleetServer::new(fleet).max_decoding_message_size(APPLY_MESSAGE_BYTES_MAX))
+        .add_service(MaintenanceServer::new(maintenance).max_decoding_message_size(MAINTENANCE_MESSAGE_BYTES_MAX))
         .serve_with_incoming_shutdown(ReceiverStream::new(connections), async move {
             shutdown.await;
             sessions.end_all();

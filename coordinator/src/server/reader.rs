@@ -24,16 +24,20 @@ enum Kind {
     Clusters,
     Machines,
     Rollouts,
+    Locks,
+    Requests,
     Tokens,
     Credentials,
     Audit,
 }
 
 impl Kind {
-    const ALL: [(&str, Self); 6] = [
+    const ALL: [(&str, Self); 8] = [
         ("clusters", Self::Clusters),
         ("machines", Self::Machines),
         ("rollouts", Self::Rollouts),
+        ("locks", Self::Locks),
+        ("requests", Self::Requests),
         ("tokens", Self::Tokens),
         ("credentials", Self::Credentials),
         ("audit", Self::Audit),
@@ -90,6 +94,8 @@ impl Reader {
             Kind::Clusters => self.resources(documents::clusters(facts, wanted, limits, now)),
             Kind::Machines => self.resources(documents::machines(facts, wanted, limits, now)),
             Kind::Rollouts => self.resources(documents::rollouts(facts, wanted, limits, now)),
+            Kind::Locks => self.resources(documents::locks(facts, wanted)),
+            Kind::Requests => self.resources(documents::requests(facts, wanted, limits, now)),
             Kind::Tokens => self.resources(documents::tokens(facts, wanted, now)),
             Kind::Credentials => self.resources(documents::credentials(facts, now)),
             Kind::Audit => self.resources(documents::audit(facts)),

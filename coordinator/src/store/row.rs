@@ -22,6 +22,8 @@ pub enum Table {
     Credentials,
     /// Rollouts, by name.
     Rollouts,
+    /// Workload locks, by `<cluster>/<controller>/<machine>`; of the cluster itself without a machine.
+    Locks,
     /// Join tokens, by id; of the secret there is a digest only.
     Tokens,
     /// The audit record, by number.
@@ -40,6 +42,7 @@ impl Table {
         Self::Denied,
         Self::Credentials,
         Self::Rollouts,
+        Self::Locks,
         Self::Tokens,
         Self::Audit,
     ];
@@ -57,6 +60,7 @@ impl Table {
             Self::Denied => "denied",
             Self::Credentials => "credentials",
             Self::Rollouts => "rollouts",
+            Self::Locks => "locks",
             Self::Tokens => "tokens",
             Self::Audit => "audit",
         }

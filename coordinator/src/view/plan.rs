@@ -5,7 +5,7 @@ use muster_proto::{
     resource::{Plan, PlannedMachine, Wave},
 };
 
-use super::{Table, printable};
+use super::{Table, printable, update_plan::update_lines};
 
 /// So many machines in a row of which the same is to be said become one line.
 const FOLDED_MIN: usize = 4;
@@ -18,6 +18,10 @@ pub fn plan_lines(plan: &Plan) -> Vec<String> {
     if let Some(blocked) = &plan.blocked {
         lines.push(printable(&format!("Cluster {} starts nothing now: {}", plan.cluster, said(blocked))));
         lines.push(printable(&format!("Clears when: {}", blocked.clears_when)));
+    }
+    if let Some(update) = &plan.update {
+        lines.extend(update_lines(&plan.cluster, update));
+        return lines;
     }
     let all_done = plan.waves.iter().all(|wave| wave.machines.iter().all(|machine| machine.items.is_empty()));
     if all_done && plan.blocked.is_none() {

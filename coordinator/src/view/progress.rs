@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use muster_proto::{
     model::{Blocked, Phase},
-    resource::{BlockedSince, Cluster, Machine, Rollout},
+    resource::{BlockedSince, Cluster, Machine, Rollout, UpdateStatus},
 };
 
 use super::{
@@ -54,6 +54,13 @@ pub enum Verdict {
         machines: u32,
         /// How long it took.
         took: String,
+    },
+    /// An operator aborted it, and everything was given back.
+    Aborted {
+        /// Machines at the new version.
+        ready: u32,
+        /// Machines in it.
+        machines: u32,
     },
     /// It does not go on until a person decides: what, line by line.
     NeedsPerson(Vec<String>),
@@ -139,6 +146,11 @@ impl Fleet {
                 let took = age(rollout.metadata.creation_timestamp, end);
                 Verdict::Ready { machines: rollout.status.machines, took }
             }
+            "Aborted" => Verdict::Aborted { ready: rollout.status.ready, machines: rollout.status.machines },
+            _ if let Some(update) = &rollout.status.update => match update.needs_operator {
+                true => Verdict::NeedsPerson(waiting_lines(update)),
+                false => Verdict::Going,
+            },
             _ if self.cluster_stands() || self.machines.values().all(is_settled) => match self.decisions() {
                 lines if lines.is_empty() => Verdict::Going,
                 lines => Verdict::NeedsPerson(lines),
@@ -178,6 +190,16 @@ impl Fleet {
         }
         lines
     }
+}
+
+/// Whom an update waits for, machine by machine; those that merely wait for another are left out.
+fn waiting_lines(update: &UpdateStatus) -> Vec<String> {
+    let held = update.waiting.iter().filter(|wait| !ORDINARY_WAITS.contains(&wait.reason.as_str()));
+    held.map(|wait| {
+        let said = sentence(&format!("{}: {}", wait.reason, wait.message));
+        printable(&format!("{}: {said} Clears when {}", wait.machine, wait.clears_when))
+    })
+    .collect()
 }
 
 /// Nothing happens on it, and it says why, or it is Ready.
@@ -272,6 +294,17 @@ pub fn rollout_changes(old: Option<&Rollout>, new: &Rollout) -> Vec<String> {
             "rollout {name}: {} of {} machines, started by {}",
             new.spec.kind, new.status.machines, new.spec.started_by
         ));
+    }
+    let stages = |rollout: &Rollout| rollout.status.update.as_ref().map(|update| update.stages.clone());
+    let before = old.and_then(stages).unwrap_or_default();
+    for stage in stages(new).unwrap_or_default().iter().filter(|stage| stage.status == "Success") {
+        if old.is_some() && before.iter().all(|was| was.name != stage.name || was.status != stage.status) {
+            lines.push(format!("rollout {name}: {}", stage.name));
+        }
+    }
+    let warned = |rollout: &Rollout| rollout.status.update.as_ref().is_some_and(|update| update.paused_too_long);
+    if warned(new) && !old.is_some_and(warned) {
+        lines.push(format!("rollout {name}: paused for over a day; a cluster between two releases is a risk"));
     }
     let old_state = old.map(|rollout| rollout.status.state.as_str());
     if old_state.is_some_and(|state| state != new.status.state) {

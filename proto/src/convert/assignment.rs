@@ -1,7 +1,8 @@
 use crate::{
     convert::{ITEMS_MAX, WireError, hash, line, phase, text, wire_phase},
     model::{
-        AssignedItem, Assignment, ClusterName, Epoch, Generation, ItemName, OnInterrupt, PARAM_BYTES_MAX, is_param_name,
+        AssignedItem, Assignment, ClusterName, Epoch, Generation, ItemName, OnInterrupt, PARAM_BYTES_MAX, Permit,
+        is_param_name,
     },
     wire,
 };
@@ -35,6 +36,8 @@ impl From<&AssignedItem> for wire::AssignedItem {
             retries: item.retries,
             on_interrupt: on_interrupt.into(),
             cleared_attempts: item.cleared_attempts,
+            permit: item.permit.map_or(0, |permit| permit.number),
+            start_within_ms: item.permit.map_or(0, |permit| permit.start_within_ms),
         }
     }
 }
@@ -103,6 +106,7 @@ impl TryFrom<wire::AssignedItem> for AssignedItem {
                 }
             },
             cleared_attempts: wire.cleared_attempts,
+            permit: (wire.permit != 0).then_some(Permit { number: wire.permit, start_within_ms: wire.start_within_ms }),
         })
     }
 }

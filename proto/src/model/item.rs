@@ -127,6 +127,8 @@ words!(
     }
 );
 
+pub(crate) use words;
+
 impl RunnerKind {
     /// What happens to an interrupted item of this runner unless its manifest says otherwise. A script is held,
     /// because nobody knows what half of it did; the others look before they act.
@@ -233,6 +235,18 @@ pub struct AssignedItem {
     pub on_interrupt: OnInterrupt,
     /// Attempts up to this one were cleared by an operator's `retry`: they count no more.
     pub cleared_attempts: u32,
+    /// Leave to start it. None: it needs none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permit: Option<Permit>,
+}
+
+/// Leave to start one disruptive item soon: what it rests on (workloads moved away) may not hold for long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Permit {
+    /// From 1; every permit of a machine has another.
+    pub number: u64,
+    /// From its receipt on, by the agent's monotonic clock, in milliseconds.
+    pub start_within_ms: u64,
 }
 
 impl AssignedItem {

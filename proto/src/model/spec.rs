@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ClusterName, ItemName, MachineType, Phase, StateItem};
+use super::{ClusterName, ItemName, MachineType, Phase, StateItem, UpdateDeadlines};
 
 /// Ceiling of everything that counts workers at once (LCM's own limit).
 pub const WORKERS_AT_ONCE_MAX: u32 = 50;
@@ -68,6 +68,12 @@ pub struct ClusterSpec {
     pub machines: Option<Counts>,
     /// New starts stop at so many failures.
     pub max_failures: Counts,
+    /// Application controllers that must answer before anything goes down, though they hold no lock yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workload_controllers: Vec<String>,
+    /// How long an update waits for others.
+    #[serde(default)]
+    pub update_deadlines: UpdateDeadlines,
     /// The templates, by machine type, in the order they run.
     pub machine_types: BTreeMap<MachineType, Vec<StateItem>>,
 }

@@ -4,7 +4,7 @@ use muster_agent::{
     attempt::record::AttemptKey,
     core::{Input as AgentInput, ToCoordinator},
 };
-use muster_coordinator::core::{Act, Input, Refusal, Reply};
+use muster_coordinator::core::{Act, Core, Input, Refusal, Reply};
 use muster_proto::model::MachineId;
 
 use super::{
@@ -36,6 +36,7 @@ impl World {
             Event::StartCoordinator => {}
             Event::Decide => self.decide()?,
             Event::Operate => self.operate()?,
+            Event::Controller(index) => self.look(index)?,
             Event::NoticeGone(id, session) => {
                 if self.sessions.get(&id) == Some(&session) {
                     self.sessions.remove(&id);
@@ -47,7 +48,7 @@ impl World {
     }
 
     /// Puts an input into the coordinator's inbox.
-    fn tell(&mut self, input: Input) {
+    pub(crate) fn tell(&mut self, input: Input) {
         if self.coordinator.is_some() {
             if self.inbox.is_empty() {
                 let delay = self.rng.between(0, 4);
@@ -153,6 +154,10 @@ impl World {
                 self.tell(Input::Answer { id, generation, refused });
             }
             ToCoordinator::Swarm(_) => self.count("swarm answered"),
+            ToCoordinator::PermitWanted(permit) => {
+                self.count("permit ran out");
+                self.tell(Input::PermitWanted { id, permit });
+            }
             ToCoordinator::Blocked(blocked) => {
                 let blocked = blocked.map(|blocked| (blocked.reason.to_owned(), blocked.message.to_owned()));
                 self.tell(Input::AgentBlocked { id, blocked });
@@ -255,6 +260,8 @@ impl World {
                 Some(Deed::Started { key, phase, claimed }) => {
                     let Some(machine) = self.machines.get(index) else { return Ok(()) };
                     self.watcher.started(machine, &key, phase, claimed)?;
+                    let facts = self.coordinator.as_ref().map(Core::facts);
+                    self.watcher.disturbed(machine, &key, at, facts)?;
                 }
                 Some(Deed::AskedSwarm(call)) => {
                     let Some(machine) = self.machines.get(index) else { return Ok(()) };
@@ -264,6 +271,7 @@ impl World {
             }
             if let Some(machine) = self.machines.get(index) {
                 self.watcher.recorded(machine)?;
+                self.watcher.received(machine, at);
             }
             if let (Some(answer), Some(machine)) = (answer, self.machines.get_mut(index)) {
                 effects.extend(machine.input(answer, at));

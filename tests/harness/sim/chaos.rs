@@ -170,14 +170,15 @@ impl World {
         }
         let index = self.any_machine();
         let Some(machine) = self.machines.get(index).map(|machine| machine.name.clone()) else { return Ok(()) };
-        let (what, request) = match self.rng.between(0, 19) {
+        let (what, request) = match self.rng.between(0, if self.plan.update { 29 } else { 19 }) {
             0..=7 => ("retry", Request::Retry { machine, item: None }),
             8 | 9 => ("skip", Request::Skip { machine, item: None }),
             10 | 11 => ("accept", Request::Accept { machine, item: None }),
             12 | 13 => ("deploy", Request::Deploy { cluster: manifest::cluster_name() }),
             14..=16 => return self.edit_manifest(),
             17 | 18 => return self.replace(index),
-            _ => ("machine revoked", Request::RevokeMachine { machine }),
+            19 => ("machine revoked", Request::RevokeMachine { machine, machine_is_off: false }),
+            _ => return self.steer(),
         };
         if self.operator(request)?.is_ok() {
             self.count(what);
@@ -205,7 +206,7 @@ impl World {
             let detail = format!("{name} enrolled twice without `replace`");
             return Err(self.watcher.violation("name-taken", detail));
         }
-        if self.operator(Request::ReplaceMachine { machine: name })?.is_err() {
+        if self.operator(Request::ReplaceMachine { machine: name, machine_is_off: true })?.is_err() {
             return Ok(());
         }
         self.count("machine replaced");

@@ -44,7 +44,7 @@ impl World {
     }
 
     /// Lets everything happen that happens by itself.
-    fn rest(&mut self) -> Result<(), Violation> {
+    pub(crate) fn rest(&mut self) -> Result<(), Violation> {
         let until = self.at + CALM_MS;
         let mut still_since = None;
         while self.next_event(until)? {
@@ -59,8 +59,9 @@ impl World {
 
     /// Is nothing under way that changes anything?
     fn at_rest(&self) -> bool {
-        let moving =
-            self.queue.values().any(|event| !matches!(event, Event::Decide | Event::Operate | Event::NoticeGone(..)));
+        let moving = self.queue.values().any(|event| {
+            !matches!(event, Event::Decide | Event::Operate | Event::Controller(_) | Event::NoticeGone(..))
+        });
         !moving && self.inbox.is_empty()
     }
 
@@ -102,6 +103,8 @@ impl World {
 
     /// A patient operator does what each reason says; then everything must become Ready.
     pub(crate) fn resolve_everything(&mut self) -> Result<(), Violation> {
+        self.controllers_behave();
+        self.rest()?;
         self.plan.fate = Fate { fail_permille: 0, hopeless_permille: 0, lost_permille: 0, ..self.plan.fate };
         for _ in 0..PATIENCE_ROUNDS {
             if !self.resolve_once()? {
@@ -112,10 +115,11 @@ impl World {
         self.watcher.settled(&self.machines, self.coordinator.as_ref())?;
         let now = self.now();
         let Some(core) = &self.coordinator else { return Ok(()) };
+        self.watcher.nothing_is_held(core.facts())?;
         let limits = Limits::default();
         let Some(survey) = Survey::of(core.facts(), &manifest::cluster_name(), &limits, now) else { return Ok(()) };
         for position in &survey.machines {
-            if position.state() != State::Ready {
+            if position.state() != State::Ready || position.row.update.is_some() {
                 let reason = blocked::of_machine(&survey, position);
                 let detail = format!("{} is {} for good: {reason:?}", position.row.name, position.state().as_str());
                 return Err(self.watcher.violation("10", detail));
@@ -142,6 +146,10 @@ impl World {
                         .filter(|item| matches!(position.standing(item), Standing::Failed | Standing::Held))
                         .map(|item| item.name.clone());
                     wishes.extend(stuck.map(|item| Request::Retry { machine: machine.clone(), item: Some(item) }));
+                }
+                "Deferred" | "Refused" => wishes.push(Request::Retry { machine, item: None }),
+                "Paused" => {
+                    wishes.extend(survey.rollout.map(|rollout| Request::Resume { rollout: rollout.name.clone() }))
                 }
                 "WaitingForMachines" | "DeployNotStarted" => {
                     wishes.push(Request::Deploy { cluster: manifest::cluster_name() });

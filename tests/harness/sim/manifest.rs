@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use muster_proto::model::{
-    ClusterName, ClusterSpec, Counts, ItemName, LcmType, MachineName, MachineType, OnInterrupt, Phase, RunnerKind,
-    StateItem,
+    ClusterName, ClusterSpec, Counts, Deadline, DeadlineOutcome, ItemName, LcmType, MachineName, MachineType,
+    OnInterrupt, Phase, RunnerKind, StateItem, UpdateDeadlines,
 };
 
 use crate::rng::Rng;
@@ -38,7 +38,7 @@ pub fn spec(rng: &mut Rng, counts: Counts) -> ClusterSpec {
         dedicated_control_plane: true,
         max_worker_prepare_count: u32::try_from(rng.between(1, 4)).unwrap_or(1),
         max_worker_deploy_count: worker_limit,
-        max_worker_upgrade_count: 1,
+        max_worker_upgrade_count: u32::try_from(rng.between(1, 4)).unwrap_or(1),
         nodes_reboot_required: false,
         token_ttl_ms: 24 * 3600 * 1000,
         machines: Some(counts),
@@ -46,10 +46,25 @@ pub fn spec(rng: &mut Rng, counts: Counts) -> ClusterSpec {
             control: u32::try_from(rng.between(1, 2)).unwrap_or(1),
             worker: u32::try_from(rng.between(1, 3)).unwrap_or(1),
         },
+        workload_controllers: Vec::new(),
+        // Shorter than the time after which a simulated world counts as at rest.
+        update_deadlines: UpdateDeadlines {
+            cluster_locks_ms: 40_000,
+            node_locks: Deadline { after_ms: 20_000, outcome: deadline_outcome(rng) },
+            locks_returned_ms: 20_000,
+        },
         machine_types: BTreeMap::from([
             (MachineType::Control, items(rng, true)),
             (MachineType::Worker, items(rng, false)),
         ]),
+    }
+}
+
+fn deadline_outcome(rng: &mut Rng) -> DeadlineOutcome {
+    match rng.between(0, 9) {
+        0 => DeadlineOutcome::Fail,
+        1 => DeadlineOutcome::Pause,
+        _ => DeadlineOutcome::Defer,
     }
 }
 
@@ -84,7 +99,7 @@ fn item(rng: &mut Rng, name: &str, phase: Phase) -> StateItem {
         timeout_ms: 60_000,
         retries: u32::try_from(rng.between(0, 2)).unwrap_or(0),
         on_interrupt: if rng.permille(500) { OnInterrupt::Rerun } else { OnInterrupt::Hold },
-        disruptive: None,
+        disruptive: (phase != Phase::Prepare && rng.permille(200)).then_some(false),
     }
 }
 

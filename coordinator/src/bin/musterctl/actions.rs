@@ -61,6 +61,9 @@ pub(crate) struct RevokeArgs {
     /// Name of the machine, or operator/NAME, viewer/NAME, controller/NAME
     #[arg(value_name = "MACHINE|ROLE/NAME")]
     subject: String,
+    /// The machine is powered off: its slot in an update may be freed though it had leave to start an item
+    #[arg(long)]
+    machine_is_off: bool,
 }
 
 /// Let a reinstalled machine enrol again under its name
@@ -75,6 +78,9 @@ Example:
 pub(crate) struct ReplaceArgs {
     /// Name of the machine
     machine: String,
+    /// The old one is powered off: its slot in an update may be freed though it had leave to start an item
+    #[arg(long)]
+    machine_is_off: bool,
 }
 
 pub(crate) async fn retry(args: RetryArgs, context: &Context) -> Result<(), Failure> {
@@ -107,13 +113,13 @@ pub(crate) async fn revoke(args: RevokeArgs, context: &Context) -> Result<(), Fa
         }
         None => &args.subject,
     };
-    let request = MachineRequest { machine: name.to_owned() };
+    let request = MachineRequest { machine: name.to_owned(), machine_is_off: args.machine_is_off };
     show(&coordinator.call_on(Kind::Machines, name, coordinator.fleet().revoke_machine(request)).await?)
 }
 
 pub(crate) async fn replace(args: ReplaceArgs, context: &Context) -> Result<(), Failure> {
     let coordinator = context.coordinator().await?;
-    let request = MachineRequest { machine: args.machine.clone() };
+    let request = MachineRequest { machine: args.machine.clone(), machine_is_off: args.machine_is_off };
     show(&coordinator.call_on(Kind::Machines, &args.machine, coordinator.fleet().replace_machine(request)).await?)
 }
 

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    actions, annotate, apply, artifacts, completion, demo, deploy, describe, get, logs, plan, token, version, watch,
+    actions, annotate, apply, artifacts, completion, demo, deploy, describe, get, logs, plan, token, update, version,
+    watch,
 };
 
-/// Brings fleets of bare-metal machines through deployment: the operator's CLI of Muster.
+/// Brings fleets of bare-metal machines through deployment and updates: the operator's CLI of Muster.
 #[derive(Parser)]
 #[command(
     name = "musterctl",
@@ -42,6 +43,10 @@ pub(crate) enum Command {
     Describe(describe::Args),
     Plan(plan::Args),
     Deploy(deploy::Args),
+    Update(update::Args),
+    Pause(update::PauseArgs),
+    Resume(update::ResumeArgs),
+    Abort(update::AbortArgs),
     Watch(watch::Args),
     Logs(logs::Args),
     Retry(actions::RetryArgs),
@@ -53,6 +58,8 @@ pub(crate) enum Command {
     Annotate(annotate::Args),
     Artifacts(artifacts::Args),
     Demo(demo::Args),
+    #[command(hide = true)]
+    ToyController(demo::toy::Args),
     Version(version::Args),
     Completion(completion::Args),
     /// Write the manual pages; packaging does this

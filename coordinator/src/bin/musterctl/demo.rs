@@ -9,9 +9,12 @@ mod effects;
 mod fleet;
 mod layout;
 mod manifest;
+mod moves;
 mod shell;
 mod stop;
 mod summary;
+pub(crate) mod toy;
+mod update;
 
 use std::{path::PathBuf, pin::pin, time::Duration};
 
@@ -28,6 +31,8 @@ use crate::{
     watch::{self, Screen},
 };
 
+/// Name of the toy controller, as in its certificate.
+const CONTROLLER: &str = "toy";
 /// Name of the demo's cluster.
 const CLUSTER: &str = "demo";
 /// Bash items each machine has in `deploy`.
@@ -48,6 +53,7 @@ Examples:
   musterctl demo
   musterctl demo --crash                     coordinator and an agent are killed on the way
   musterctl demo --control 3 --workers 60 --seconds-per-item 2 --artifact-mib 1
+  musterctl demo --update --upgrade-width 2  and then updates it, workloads moved away machine by machine
   musterctl demo --keep --dir /tmp/fleet     leave it running, to look around
   musterctl demo --stop --dir /tmp/fleet     end it
 
@@ -69,6 +75,12 @@ pub(crate) struct Args {
     /// Kill coordinator and one agent in the middle of an item, and start them again
     #[arg(long)]
     crash: bool,
+    /// Then update the fleet: a toy controller moves workloads away from each machine and back
+    #[arg(long)]
+    update: bool,
+    /// Workers that may be without their workloads at once, in the update
+    #[arg(long, value_name = "N", default_value_t = 4, requires = "update", value_parser = width())]
+    upgrade_width: u32,
     /// How long each of a machine's two deploy items takes
     #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = seconds)]
     seconds_per_item: f64,
@@ -87,6 +99,8 @@ struct Wanted {
     workers: u32,
     seconds_per_item: f64,
     artifact_mib: u32,
+    /// So many workers at once are updated after the deployment.
+    update_width: Option<u32>,
 }
 
 impl Wanted {
@@ -100,6 +114,10 @@ impl Wanted {
         let turns = self.control + self.workers.div_ceil(muster_proto::model::WORKERS_AT_ONCE_MAX);
         Duration::from_secs_f64(self.seconds_per_item) * DEPLOY_ITEMS * turns
     }
+}
+
+fn width() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=i64::from(muster_proto::model::WORKERS_AT_ONCE_MAX))
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -118,6 +136,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         workers: args.workers,
         seconds_per_item: args.seconds_per_item,
         artifact_mib: args.artifact_mib,
+        update_width: args.update.then_some(args.upgrade_width),
     };
     let layout = Layout::make(args.dir.as_deref())?;
     let told = tell(&layout, wanted, args.crash).await;
@@ -167,12 +186,16 @@ async fn story(layout: &Layout, wanted: Wanted, crash: bool) -> Result<(), Failu
     let mut fleet = DemoFleet::start(layout, wanted).await?;
     let config = Config::read(&layout.config())?;
     terminal::print(&layout.watch().line())?;
-    let crashed = watch(&mut fleet, config, wanted, crash).await?;
+    let crashed = watch(&mut fleet, config.clone(), wanted, crash).await?;
     terminal::print_all(&crashed)?;
     let table = layout.get_machines();
     terminal::print(&table.line())?;
     terminal::write(&table.output().await?)?;
-    summary::show(layout, wanted, began.elapsed()).await
+    summary::show(layout, wanted, began.elapsed()).await?;
+    match wanted.update_width {
+        Some(width) => update::story(&mut fleet, config, wanted, width).await,
+        None => Ok(()),
+    }
 }
 
 /// Shows `watch` until the fleet is Ready, and makes the crash on the way. Returned: lines about it that could not be

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{config::Context, failure::Failure, feed::Subject, terminal};
 
-/// List clusters, machines, rollouts, tokens, credentials or the audit record
+/// List clusters, machines, rollouts, locks, requests, tokens, credentials or the audit record
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -43,6 +43,12 @@ enum KindArg {
     Machines,
     #[value(alias = "rollout")]
     Rollouts,
+    /// Workload locks of application controllers
+    #[value(alias = "lock", alias = "nodeworkloadlocks", alias = "clusterworkloadlocks")]
+    Locks,
+    /// Maintenance requests
+    #[value(alias = "request", alias = "nodemaintenancerequests", alias = "clustermaintenancerequests")]
+    Requests,
     #[value(alias = "token")]
     Tokens,
     /// Of people and programs
@@ -57,6 +63,8 @@ impl From<KindArg> for Kind {
             KindArg::Clusters => Self::Clusters,
             KindArg::Machines => Self::Machines,
             KindArg::Rollouts => Self::Rollouts,
+            KindArg::Locks => Self::Locks,
+            KindArg::Requests => Self::Requests,
             KindArg::Tokens => Self::Tokens,
             KindArg::Credentials => Self::Credentials,
             KindArg::Audit => Self::Audit,
@@ -123,6 +131,8 @@ fn nothing(subject: &Subject) -> String {
         Kind::Clusters => "Make one: musterctl apply -f FILE",
         Kind::Machines => "Machines join with a token: musterctl token create --help",
         Kind::Rollouts => "A deployment begins when the declared machines are there: musterctl plan CLUSTER",
+        Kind::Locks => "Application controllers register them: service Maintenance.",
+        Kind::Requests => "An update makes them: musterctl update --help",
         Kind::Tokens => "Make one: musterctl token create --help",
         Kind::Credentials => "Make some, on the coordinator's machine: muster-coordinator credentials --help",
         Kind::Audit => "What operators change appears here.",

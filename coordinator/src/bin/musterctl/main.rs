@@ -20,6 +20,7 @@ mod logs;
 mod plan;
 mod terminal;
 mod token;
+mod update;
 mod version;
 mod watch;
 
@@ -63,6 +64,10 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Describe(args) => describe::run(args, &context).await,
         Command::Plan(args) => plan::run(args, &context).await,
         Command::Deploy(args) => deploy::run(args, &context).await,
+        Command::Update(args) => update::run(args, &context).await,
+        Command::Pause(args) => update::pause(args, &context).await,
+        Command::Resume(args) => update::resume(args, &context).await,
+        Command::Abort(args) => update::abort(args, &context).await,
         Command::Watch(args) => watch::run(args, &context).await,
         Command::Logs(args) => logs::run(args, &context).await,
         Command::Retry(args) => actions::retry(args, &context).await,
@@ -74,6 +79,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Annotate(args) => annotate::run(args, &context).await,
         Command::Artifacts(args) => artifacts::run(args).await,
         Command::Demo(args) => demo::run(args).await,
+        Command::ToyController(args) => demo::toy::run(args, &context).await,
         Command::Version(args) => version::run(args, &context).await,
         Command::Completion(args) => completion::run(&args),
         Command::Man { dir } => completion::man(&dir),

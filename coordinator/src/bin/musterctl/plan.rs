@@ -6,12 +6,18 @@ use muster_proto::wire::PlanRequest;
 
 use crate::{config::Context, failure::Failure, get::not_this_version, terminal};
 
-/// Show who goes when, and why not now
+/// Show who goes when, and why not now; on a deployed cluster, what an update would do
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  musterctl plan edge-7\n  musterctl plan edge-7 -o json")]
 pub(crate) struct Args {
     /// Name of the cluster
     cluster: String,
+    /// For an update: what may be done to machines, `drain` or `os` (they may reboot) [default: drain]
+    #[arg(long)]
+    scope: Option<String>,
+    /// For an update: with one or two control machines the control plane may be down for a while
+    #[arg(long)]
+    accept_control_plane_downtime: bool,
     /// Output format
     #[arg(short, long)]
     output: Option<Format>,
@@ -25,7 +31,11 @@ enum Format {
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let coordinator = context.coordinator().await?;
-    let request = PlanRequest { cluster: args.cluster.clone() };
+    let request = PlanRequest {
+        cluster: args.cluster.clone(),
+        scope: args.scope.unwrap_or_default(),
+        accept_control_plane_downtime: args.accept_control_plane_downtime,
+    };
     let answer = coordinator.call_on(Kind::Clusters, &args.cluster, coordinator.fleet().plan(request)).await?;
     match args.output {
         Some(Format::Json) => terminal::print(&crate::get::pretty_json(&crate::get::value(&answer.json)?)?),

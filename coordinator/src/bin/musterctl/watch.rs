@@ -41,16 +41,22 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let config = context.config()?;
     Coordinator::connect(&config).await?.get_one(Kind::Clusters, &args.cluster).await?;
+    to_the_end(&args.cluster, context).await
+}
+
+/// Shows the cluster until its rollout ends, or Ctrl-C.
+pub(crate) async fn to_the_end(cluster: &str, context: &Context) -> Result<(), Failure> {
+    let config = context.config()?;
     let mut screen = Screen::new();
     let ended = tokio::select! {
-        ended = follow(config, &args.cluster, &mut screen) => Some(ended),
+        ended = follow(config, cluster, &mut screen) => Some(ended),
         _ = ctrl_c() => None,
     };
     screen.clear();
     match ended {
         Some(ended) => ended,
         None => {
-            terminal::say(&format!("detached; the cluster goes on. Again: musterctl watch {}", args.cluster));
+            terminal::say(&format!("detached; the cluster goes on. Again: musterctl watch {cluster}"));
             Ok(())
         }
     }
@@ -95,6 +101,12 @@ fn end(cluster: &str, verdict: Verdict, screen: &mut Screen) -> Result<(), Failu
         Verdict::Going => Ok(()),
         Verdict::Ready { machines, took } => {
             screen.line(&format!("cluster {cluster}: all {machines} machines are Ready, after {took}"))
+        }
+        Verdict::Aborted { ready, machines } => {
+            screen.line(&format!(
+                "cluster {cluster}: the update was aborted; {ready} of {machines} machines are Ready"
+            ))?;
+            Err(Failure::silent(Exit::Refused))
         }
         Verdict::NeedsPerson(lines) => needs_person(cluster, &lines),
     }
@@ -174,7 +186,7 @@ impl Watched {
                 fleet.rollouts.insert(new.metadata.name.clone(), new);
                 lines
             }
-            Kind::Tokens | Kind::Credentials | Kind::Audit => Vec::new(),
+            Kind::Locks | Kind::Requests | Kind::Tokens | Kind::Credentials | Kind::Audit => Vec::new(),
         })
     }
 
@@ -183,7 +195,7 @@ impl Watched {
             Kind::Clusters => self.fleet.cluster = None,
             Kind::Machines => drop(self.fleet.machines.remove(name)),
             Kind::Rollouts => drop(self.fleet.rollouts.remove(name)),
-            Kind::Tokens | Kind::Credentials | Kind::Audit => {}
+            Kind::Locks | Kind::Requests | Kind::Tokens | Kind::Credentials | Kind::Audit => {}
         }
     }
 }

@@ -94,7 +94,7 @@ fn a_store_older_than_the_fleet_decides_nothing() {
         assert!(fleet.core.facts().live.older_than_fleet.is_some(), "{case}");
         assert_eq!(fleet.why("control-2").as_deref(), Some("StoreOlderThanFleet"), "{case}");
         fleet.agents.get_mut("control-1").expect("an agent").assignment = None;
-        fleet.ask(Request::RevokeMachine { machine: machine("control-1") }).expect("revoked");
+        fleet.ask(Request::RevokeMachine { machine: machine("control-1"), machine_is_off: false }).expect("revoked");
         assert_eq!(fleet.slots(), Vec::<&str>::new(), "{case}: the slot is free, and is not granted");
     };
     check("epoch", |hello| hello.epoch = Epoch(9));
@@ -120,7 +120,7 @@ fn an_epoch_that_nobody_can_have_seen_is_no_evidence() {
 fn a_revoked_identity_says_nothing_any_more() {
     let mut fleet = Fleet::of(2, 0).reported().prepared();
     let hello = Hello { epoch: Epoch(9), ..fleet.greeting("control-1") };
-    fleet.ask(Request::RevokeMachine { machine: machine("control-1") }).expect("revoked");
+    fleet.ask(Request::RevokeMachine { machine: machine("control-1"), machine_is_off: false }).expect("revoked");
     assert_eq!(reason(fleet.hello("control-1", hello)), "Revoked");
     let facts = fleet.core.facts();
     assert!(facts.live.older_than_fleet.is_none() && facts.live.machines[&machine("control-1")].session.is_none());

@@ -58,7 +58,7 @@ fn tokens_that_are_no_good() {
 fn names_that_are_taken() {
     let mut fleet = Fleet::of(1, 1);
     assert_eq!(reason(fleet.enroll("worker-1", Worker)), "NameTaken");
-    fleet.ask(Request::ReplaceMachine { machine: machine("worker-1") }).expect("replaces");
+    fleet.ask(Request::ReplaceMachine { machine: machine("worker-1"), machine_is_off: false }).expect("replaces");
     assert_eq!(reason(fleet.enroll("worker-1", Control)), "OtherRole");
     fleet.enroll("worker-1", Worker).expect("its successor");
     assert_eq!(reason(fleet.enroll("worker-1", Worker)), "NameTaken", "one successor");
@@ -85,7 +85,7 @@ fn a_successor_starts_anew_and_the_old_one_is_shut_out() {
     let mut fleet = Fleet::of(1, 0).reported().prepared();
     fleet.finish("control-1");
     let (old, generation) = (fleet.agents["control-1"].id, fleet.row("control-1").assigned.generation);
-    fleet.ask(Request::ReplaceMachine { machine: machine("control-1") }).expect("replaces");
+    fleet.ask(Request::ReplaceMachine { machine: machine("control-1"), machine_is_off: false }).expect("replaces");
     assert!(matches!(&fleet.effects[..], [Effect::Close { id, .. }, ..] if *id == old));
     fleet.enroll("control-1", Control).expect("its successor");
     let MachineRow { reach, slot, ready_at, statuses, assigned, .. } = fleet.row("control-1");

@@ -7,7 +7,7 @@ use muster_proto::{
     model::{
         Assignment, ClusterName, ClusterSpec, Counts, Epoch, Generation, HostFacts, ItemHash, ItemName, ItemState,
         ItemStatus, LcmType, LedgerId, MachineId, MachineName, MachineSpec, MachineType, Now, OnInterrupt, Phase,
-        RunnerKind, Seq, StateItem,
+        RunnerKind, Seq, StateItem, UpdateDeadlines,
     },
 };
 use uuid::Uuid;
@@ -90,6 +90,8 @@ pub(crate) fn spec(control: u32, worker: u32) -> ClusterSpec {
         token_ttl_ms: 24 * 3600 * 1000,
         machines: Some(Counts { control, worker }),
         max_failures: Counts { control: 1, worker: 2 },
+        workload_controllers: Vec::new(),
+        update_deadlines: UpdateDeadlines::default(),
         machine_types: BTreeMap::from([(MachineType::Control, of_control), (MachineType::Worker, of_all())]),
     }
 }

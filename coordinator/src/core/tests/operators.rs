@@ -145,7 +145,10 @@ fn a_revoked_machine_frees_its_slot_and_is_shut_out() {
     let mut fleet = Fleet::of(2, 0).reported().prepared();
     fleet.begin("control-1");
     let id = fleet.agents["control-1"].id;
-    let revoke = |name: &str| Request::RevokeMachine { machine: MachineName::new(name).expect("a label") };
+    let revoke = |name: &str| Request::RevokeMachine {
+        machine: MachineName::new(name).expect("a label"),
+        machine_is_off: false,
+    };
     let line = "machine control-1 revoked: its streams are closed and it cannot renew; its slot is free";
     assert_eq!(done(fleet.ask(revoke("control-1"))), line);
     assert!(fleet.effects.iter().any(|effect| matches!(effect, Effect::Close { id: closed, .. } if *closed == id)));

@@ -30,7 +30,7 @@ async fn every_method_for_every_sort_of_peer() {
     let now_ms = world.engine.now().wall_ms;
     let own = world.enrolled("edge", "own").await;
     let revoked = world.enrolled("edge", "revoked").await;
-    world.wish(Wish::RevokeMachine { machine: revoked.name.clone() }).await;
+    world.wish(Wish::RevokeMachine { machine: revoked.name.clone(), machine_is_off: false }).await;
     let bo = world.issued(Role::Operator("bo".to_owned())).await;
     world.wish(Wish::RevokeCredentials { subject: "operator/bo".to_owned() }).await;
     let past = Validity { not_before_ms: now_ms - 90_000_000, not_after_ms: now_ms - 1000 };
@@ -49,6 +49,10 @@ async fn every_method_for_every_sort_of_peer() {
         "Logs",
         "Apply",
         "Deploy",
+        "Update",
+        "Pause",
+        "Resume",
+        "Abort",
         "Retry",
         "Skip",
         "Accept",
@@ -60,6 +64,7 @@ async fn every_method_for_every_sort_of_peer() {
         "ReplaceMachine",
     ]
     .as_slice();
+    let control = ["Version", "Register", "Release", "SetLock", "WatchRequests"].as_slice();
     for (peer, identity, allowed) in [
         ("none", None, enroll),
         ("wrong CA", Some(wrong_ca), &[]),
@@ -70,7 +75,7 @@ async fn every_method_for_every_sort_of_peer() {
         ("agent", Some(own.identity), renew),
         ("viewer", Some(world.identity(Role::Viewer("bo".to_owned()))), read),
         ("operator", Some(world.identity(Role::Operator("anna".to_owned()))), act),
-        ("controller", Some(world.identity(Role::Controller("locks".to_owned()))), &["Version"]),
+        ("controller", Some(world.identity(Role::Controller("locks".to_owned()))), control),
     ] {
         let channel = world.channel(identity.as_ref()).await;
         for method in authz::methods() {

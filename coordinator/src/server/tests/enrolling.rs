@@ -131,7 +131,7 @@ async fn a_machine_renews_its_own_identity() {
     let mut client = EnrollmentClient::new(world.channel(Some(&nobody)).await);
     let status = client.renew(RenewRequest { csr_der: request().1 }).await.expect_err("no such machine");
     assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
-    world.wish(Wish::RevokeMachine { machine: machine.name }).await;
+    world.wish(Wish::RevokeMachine { machine: machine.name, machine_is_off: false }).await;
     let mut client = EnrollmentClient::new(world.channel(Some(&machine.identity)).await);
     let status = client.renew(RenewRequest { csr_der: request().1 }).await.expect_err("revoked");
     assert_eq!(status.code(), Code::Unauthenticated);
@@ -143,7 +143,7 @@ async fn an_expired_certificate_is_renewed_for_a_week_with_its_key() {
     let world = World::start().await;
     let now_ms = world.engine.now().wall_ms;
     let (machine, revoked) = (world.enrolled("edge", "node-1").await, world.enrolled("edge", "node-2").await);
-    world.wish(Wish::RevokeMachine { machine: revoked.name.clone() }).await;
+    world.wish(Wish::RevokeMachine { machine: revoked.name.clone(), machine_is_off: false }).await;
     let other_ca = Ca::create(&domain(), now_ms).expect("a CA");
     let ended =
         |days: u64| Validity { not_before_ms: now_ms - 30 * DAY_MS, not_after_ms: now_ms - days * DAY_MS - 1000 };

@@ -51,7 +51,7 @@ async fn who_is_limited_to_a_cluster_sees_and_touches_only_that() {
     assert_eq!(names(&mut client, get("machines", "", "other")).await, Ok(vec![]));
     assert_eq!(names(&mut client, get("audit", "", "")).await, Err(Code::PermissionDenied));
 
-    let machine = || wire::MachineRequest { machine: theirs.name.to_string() };
+    let machine = || wire::MachineRequest { machine: theirs.name.to_string(), machine_is_off: false };
     let item = || wire::ItemRequest { machine: theirs.name.to_string(), item: String::new() };
     let cluster = || "other".to_owned();
     let files = vec![wire::ManifestFile { name: "m".to_owned(), text: MANIFEST.to_owned() }];
@@ -64,7 +64,7 @@ async fn who_is_limited_to_a_cluster_sees_and_touches_only_that() {
     let token =
         wire::CreateTokenRequest { cluster: cluster(), machine_type: "control".to_owned(), ..Default::default() };
     let refused = [
-        ("plan", client.plan(wire::PlanRequest { cluster: cluster() }).await.err()),
+        ("plan", client.plan(wire::PlanRequest { cluster: cluster(), ..Default::default() }).await.err()),
         ("logs", client.logs(wire::LogsRequest { machine: "theirs".to_owned(), ..Default::default() }).await.err()),
         ("apply", client.apply(wire::ApplyRequest { files, dry_run: false }).await.err()),
         ("apply a move", client.apply(wire::ApplyRequest { files: moving, dry_run: true }).await.err()),
@@ -84,7 +84,10 @@ async fn who_is_limited_to_a_cluster_sees_and_touches_only_that() {
     }
     let row = world.engine.facts().machines[&theirs.name].clone();
     assert!(!row.revoked && row.spec.cluster_name.as_str() == "other");
-    client.revoke_machine(wire::MachineRequest { machine: mine.name.to_string() }).await.expect("its own");
+    client
+        .revoke_machine(wire::MachineRequest { machine: mine.name.to_string(), machine_is_off: false })
+        .await
+        .expect("its own");
 }
 
 #[tokio::test]

@@ -203,7 +203,12 @@ async fn a_revoked_machine_is_cut_off_and_the_others_are_not() {
     // A connection without a stream, made while it was still good.
     let idle = world.channel(Some(&bad.identity)).await;
     let began = Instant::now();
-    world.operator().await.revoke_machine(wire::MachineRequest { machine: "bad".to_owned() }).await.expect("revoked");
+    world
+        .operator()
+        .await
+        .revoke_machine(wire::MachineRequest { machine: "bad".to_owned(), machine_is_off: false })
+        .await
+        .expect("revoked");
     of_bad.end().await;
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
     let mut idle = EnrollmentClient::new(idle);

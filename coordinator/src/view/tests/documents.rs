@@ -172,6 +172,8 @@ pub(super) fn cluster() -> Cluster {
             token_ttl_ms: 86_400_000,
             machines: Some(Counts { control: 1, worker: 5 }),
             max_failures: Counts { control: 1, worker: 2 },
+            workload_controllers: Vec::new(),
+            update_deadlines: muster_proto::model::UpdateDeadlines::default(),
             machine_types: BTreeMap::new(),
         },
         status: ClusterStatus {
@@ -198,6 +200,7 @@ pub(super) fn rollout(state: &str) -> Rollout {
             machines: 6,
             ready: 1,
             failures: Counts { control: 0, worker: 2 },
+            update: None,
             blocked: (state == "Blocked").then_some(BlockedSince { blocked: wait, since }),
         },
     }
@@ -238,6 +241,7 @@ pub(super) fn plan() -> Plan {
     };
     let waits = |message: &str| blocked("WaitingForMachines", message, "the last declared machine reports");
     Plan {
+        update: None,
         cluster: "edge-7".into(),
         blocked: Some(waits("5 of 6 machines have reported")),
         waves: vec![Wave {

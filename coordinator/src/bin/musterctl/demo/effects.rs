@@ -4,13 +4,17 @@ use std::collections::BTreeMap;
 
 use muster_proto::model::WORKERS_AT_ONCE_MAX;
 
+use super::moves;
+
 /// One line of effects.log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Effect {
-    at_ms: u64,
+    pub(super) at_ms: u64,
     pub(super) machine: String,
     pub(super) item: String,
     pub(super) is_start: bool,
+    /// Of an update: the item's version there.
+    release: Option<String>,
 }
 
 /// What the lines prove.
@@ -35,9 +39,11 @@ impl Findings {
     }
 }
 
-/// Reads `<unix ms> <machine> <item> start|end <attempt> <phase>`.
+/// Reads `<unix ms> <machine> <item> start|end <attempt> <phase>`, in an update `<version>` as well. The lines of the
+/// toy controller are another's to read.
 pub(super) fn parse(text: &str) -> Result<Vec<Effect>, String> {
-    text.lines().map(|line| effect(line).ok_or_else(|| format!("effects.log: not a line of ours: {line}"))).collect()
+    let of_items = text.lines().filter(|line| moves::parse(line).is_none());
+    of_items.map(|line| effect(line).ok_or_else(|| format!("effects.log: not a line of ours: {line}"))).collect()
 }
 
 fn effect(line: &str) -> Option<Effect> {
@@ -50,7 +56,13 @@ fn effect(line: &str) -> Option<Effect> {
         _ => return None,
     };
     let (_attempt, _phase) = (words.next()?, words.next()?);
-    words.next().is_none().then_some(Effect { at_ms, machine, item, is_start })
+    let release = words.next().map(str::to_owned);
+    words.next().is_none().then_some(Effect { at_ms, machine, item, is_start, release })
+}
+
+/// Those of the deployment (None), or of an update to this version.
+pub(super) fn of_release(effects: &[Effect], release: Option<&str>) -> Vec<Effect> {
+    effects.iter().filter(|effect| effect.release.as_deref() == release).cloned().collect()
 }
 
 /// Items that have started and not ended.
@@ -244,7 +256,7 @@ mod tests {
 
     #[test]
     fn strange_lines_are_refused() {
-        for bad in ["x", "1 m i begin 1 deploy", "1 m i start 1", "1 m i start 1 deploy x", "-1 m i start 1 deploy"] {
+        for bad in ["x", "1 m i begin 1 deploy", "1 m i start 1", "1 m i start 1 deploy 2 x", "-1 m i start 1 deploy"] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

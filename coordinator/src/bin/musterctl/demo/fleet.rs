@@ -33,6 +33,10 @@ pub(super) struct DemoFleet<'a> {
     address: String,
     coordinator: Child,
     agents: BTreeMap<String, Child>,
+    /// Of the update.
+    controller: Option<Child>,
+    /// URL and SHA-256 of the artifact.
+    artifact: (String, String),
 }
 
 impl<'a> DemoFleet<'a> {
@@ -40,10 +44,10 @@ impl<'a> DemoFleet<'a> {
     pub(super) async fn start(layout: &'a Layout, wanted: Wanted) -> Result<Self, Failure> {
         let [address, files_address] = free_addresses()?;
         run(&layout.make_dirs()).await?;
-        write_inputs(layout, wanted, &files_address)?;
+        let artifact = write_inputs(layout, wanted, &files_address)?;
         run(&layout.init(&address)).await?;
         let coordinator = background(&layout.run_coordinator(&address))?;
-        let mut fleet = Self { layout, address, coordinator, agents: BTreeMap::new() };
+        let mut fleet = Self { layout, address, coordinator, agents: BTreeMap::new(), controller: None, artifact };
         terminal::print(&layout.wait_for_coordinator().line())?;
         fleet.coordinator_answers().await?;
         run(&layout.apply()).await?;
@@ -127,8 +131,19 @@ impl<'a> DemoFleet<'a> {
         Ok(())
     }
 
-    pub(super) const fn layout(&self) -> &Layout {
+    pub(super) const fn layout(&self) -> &'a Layout {
         self.layout
+    }
+
+    /// The toy controller belongs to it from now on.
+    pub(super) fn keep(&mut self, controller: Child) {
+        self.controller = Some(controller);
+    }
+
+    /// The manifest of the second release: the same artifact, other scripts.
+    pub(super) fn second_manifest(&self, wanted: Wanted, width: u32) -> String {
+        let (url, sha256) = &self.artifact;
+        manifest::second(self.layout, wanted, url, sha256, width)
     }
 }
 
@@ -141,28 +156,30 @@ fn free_addresses() -> Result<[String; 2], Failure> {
     Ok([address(&one)?, address(&two)?])
 }
 
-/// Writes the manifest, and the artifact it names.
-fn write_inputs(layout: &Layout, wanted: Wanted, files_address: &str) -> Result<(), Failure> {
+/// Writes the manifest, and the artifact it names: URL of its directory, and SHA-256.
+fn write_inputs(layout: &Layout, wanted: Wanted, files_address: &str) -> Result<(String, String), Failure> {
     let sha256 = manifest::write_artifact(layout, wanted.artifact_mib)?;
     let path = layout.manifest();
-    fs::write(&path, manifest::text(layout, wanted, &format!("http://{files_address}/"), &sha256))
+    let url = format!("http://{files_address}/");
+    fs::write(&path, manifest::text(layout, wanted, &url, &sha256))
         .map_err(|source| Failure::failed(format!("cannot write {}", path.display())).because(source))?;
     terminal::print(&format!(
         "# Written: {} and {} ({} MiB of noise)",
         path.display(),
         layout.artifact().display(),
         wanted.artifact_mib
-    ))
+    ))?;
+    Ok((url, sha256))
 }
 
 /// Prints a command, runs it to its end, and shows what it said as comments.
-async fn run(line: &Line) -> Result<(), Failure> {
+pub(super) async fn run(line: &Line) -> Result<(), Failure> {
     terminal::print(&line.line())?;
     let output = line.output().await?;
     String::from_utf8_lossy(&output).lines().try_for_each(|said| terminal::print(&format!("# {said}")))
 }
 
-fn background(line: &Line) -> Result<Child, Failure> {
+pub(super) fn background(line: &Line) -> Result<Child, Failure> {
     terminal::print(&line.line())?;
     line.start()
 }

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{CLUSTER, shell::Line};
+use super::{CLUSTER, CONTROLLER, shell::Line};
 use crate::failure::Failure;
 
 /// Name of the artifact's file.
@@ -53,6 +53,16 @@ impl Layout {
 
     pub(super) fn effects(&self) -> PathBuf {
         self.dir.join("effects.log")
+    }
+
+    /// The manifest that the update is to.
+    pub(super) fn second_manifest(&self) -> PathBuf {
+        self.dir.join("manifest-2.yaml")
+    }
+
+    /// Credentials of the toy controller.
+    fn controller_config(&self) -> PathBuf {
+        self.dir.join("controller.toml")
     }
 
     fn artifacts(&self) -> PathBuf {
@@ -114,6 +124,30 @@ impl Layout {
 
     pub(super) fn apply(&self) -> Line {
         self.ctl().arg("apply").path("-f", &self.manifest())
+    }
+
+    pub(super) fn apply_second(&self) -> Line {
+        self.ctl().arg("apply").path("-f", &self.second_manifest())
+    }
+
+    pub(super) fn controller_credentials(&self) -> Line {
+        let line = Line::new(&self.coordinator).arg("credentials").path("--state-dir", &self.dir.join("coordinator"));
+        let line = line.path("--key-file", &self.dir.join("coordinator.key")).pair("--role", "controller");
+        line.pair("--name", CONTROLLER).path("--out", &self.controller_config())
+    }
+
+    pub(super) fn run_controller(&self, machines: &[String]) -> Line {
+        let line = Line::new(&self.musterctl).path("--config", &self.controller_config()).arg("toy-controller");
+        let line = line.pair("--cluster", CLUSTER).pair("--machines", &machines.join(","));
+        line.path("--effects", &self.effects()).into_background(&self.log("controller"))
+    }
+
+    pub(super) fn plan(&self) -> Line {
+        self.ctl().arg("plan").arg(CLUSTER)
+    }
+
+    pub(super) fn update(&self) -> Line {
+        self.ctl().arg("update").arg(CLUSTER).arg("--yes").arg("--detach")
     }
 
     pub(super) fn create_token(&self, machine_type: &str, uses: u32) -> Line {

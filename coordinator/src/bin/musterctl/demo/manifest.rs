@@ -10,7 +10,7 @@ use std::{
 use aws_lc_rs::digest::{Context, SHA256};
 
 use super::{
-    CLUSTER, Wanted,
+    CLUSTER, CONTROLLER, Wanted,
     layout::{ARTIFACT, Layout},
 };
 use crate::failure::Failure;
@@ -24,8 +24,8 @@ const SEED: u64 = 0x6d75_7374_6572;
 const SCRIPT: &str = r#"set -eu
 effect() {
   local us=${EPOCHREALTIME/[.,]/}
-  printf '%s %s %s %s %s %s\n' "${us%???}" "$MUSTER_MACHINE" "$MUSTER_ITEM" "$1" "$MUSTER_ATTEMPT" "$MUSTER_PHASE" \
-    >>"$MUSTER_PARAM_EFFECTS"
+  local line="${us%???} $MUSTER_MACHINE $MUSTER_ITEM $1 $MUSTER_ATTEMPT $MUSTER_PHASE"
+  printf '%s\n' "$line${MUSTER_PARAM_RELEASE:+ $MUSTER_PARAM_RELEASE}" >>"$MUSTER_PARAM_EFFECTS"
 }
 effect start
 echo "$MUSTER_ITEM on $MUSTER_MACHINE: as if at work for $MUSTER_PARAM_SECONDS s"
@@ -71,8 +71,22 @@ const fn splitmix64(state: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// The version of the second release's items: the seventh word of their lines in effects.log.
+pub(super) const SECOND: &str = "2";
+
+/// The manifest that an update is to: other versions of both scripts.
+pub(super) fn second(layout: &Layout, wanted: Wanted, base_url: &str, sha256: &str, width: u32) -> String {
+    let settings = format!("  maxWorkerUpgradeCount: {width}\n  workloadControllers: [{CONTROLLER}]\n");
+    release(layout, wanted, (base_url, sha256), SECOND, &settings)
+}
+
 /// The manifest's text.
 pub(super) fn text(layout: &Layout, wanted: Wanted, base_url: &str, sha256: &str) -> String {
+    release(layout, wanted, (base_url, sha256), "1", "")
+}
+
+fn release(layout: &Layout, wanted: Wanted, (base_url, sha256): (&str, &str), version: &str, settings: &str) -> String {
+    let seventh = if version == SECOND { format!("\n          release: \"{SECOND}\"") } else { String::new() };
     let seconds = wanted.seconds_per_item;
     let url = value(&format!("{base_url}{ARTIFACT}"));
     let path = layout.dir.display().to_string();
@@ -85,9 +99,9 @@ pub(super) fn text(layout: &Layout, wanted: Wanted, base_url: &str, sha256: &str
             "
       - name: {name}
         runner: bash
-        version: \"1\"
+        version: \"{version}\"
         phase: deploy
-        params:
+        params:{seventh}
           effects: {effects}
           seconds: \"{seconds}\"
           script: |
@@ -115,8 +129,8 @@ metadata:
   name: {CLUSTER}
 spec:
   lcmType: generic
-  release: \"1.0\"
-  maxWorkerPrepareCount: 50
+  release: \"{version}.0\"
+{settings}  maxWorkerPrepareCount: 50
   maxWorkerDeployCount: 50
   machines: {{control: {}, worker: {}}}   # deploying begins by itself when they are all there
   machineTypes:
@@ -148,7 +162,7 @@ mod tests {
 
     #[test]
     fn the_manifest_is_one() {
-        let wanted = Wanted { control: 3, workers: 5, seconds_per_item: 0.5, artifact_mib: 1 };
+        let wanted = Wanted { control: 3, workers: 5, seconds_per_item: 0.5, artifact_mib: 1, update_width: None };
         for dir in ["/tmp/demo", "/tmp/it's \"$HOME\" ${x}: # {a}"] {
             let text = text(&Layout::nowhere(dir), wanted, "http://127.0.0.1:1/", &"0".repeat(64));
             let source = Source { name: "manifest.yaml", text: &text };

@@ -1,34 +1,85 @@
 //! The demo's last words: what it took, and whether the promises were kept.
 
-use std::{fs, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use muster_coordinator::view::Kind;
-use muster_proto::resource::Machine;
+use muster_proto::{
+    model::LockState,
+    resource::{Lock, Machine},
+};
 
 use super::{
     CLUSTER, DEPLOY_ITEMS, Wanted,
     effects::{self, Findings},
     layout::Layout,
+    manifest::SECOND,
+    moves,
 };
 use crate::{client::Coordinator, config::Config, failure::Failure, get::not_this_version, terminal};
 
 /// Prints the summary. A broken promise is a failure.
 pub(super) async fn show(layout: &Layout, wanted: Wanted, whole: Duration) -> Result<(), Failure> {
-    let path = layout.effects();
-    let text = fs::read_to_string(&path)
-        .map_err(|source| Failure::failed(format!("cannot read {}", path.display())).because(source))?;
-    let effects = effects::parse(&text).map_err(Failure::failed)?;
+    let (path, text) = read(layout)?;
+    let effects = effects::of_release(&effects::parse(&text).map_err(Failure::failed)?, None);
     let findings = effects::examine(&effects, &wanted.names(), DEPLOY_ITEMS);
     terminal::print("")?;
     terminal::print_all(&lines(wanted, whole, &findings, retries(layout).await?))?;
-    if findings.violations.is_empty() {
+    kept(&findings.violations, &path)
+}
+
+fn read(layout: &Layout) -> Result<(PathBuf, String), Failure> {
+    let path = layout.effects();
+    let text = fs::read_to_string(&path)
+        .map_err(|source| Failure::failed(format!("cannot read {}", path.display())).because(source))?;
+    Ok((path, text))
+}
+
+fn kept(violations: &[String], evidence: &Path) -> Result<(), Failure> {
+    if violations.is_empty() {
         return Ok(());
     }
-    Err(Failure::failed(format!("{} promises were broken", findings.violations.len())).next(format!(
+    Err(Failure::failed(format!("{} promises were broken", violations.len())).next(format!(
         "{}\nEvidence: {}",
-        findings.violations.join("\n"),
-        path.display()
+        violations.join("\n"),
+        evidence.display()
     )))
+}
+
+/// Prints what the update came to. A broken promise, or something not given back, is a failure.
+pub(super) async fn show_update(layout: &Layout, wanted: Wanted, width: u32) -> Result<(), Failure> {
+    let (path, text) = read(layout)?;
+    let items = effects::of_release(&effects::parse(&text).map_err(Failure::failed)?, Some(SECOND));
+    let moved: Vec<_> = text.lines().filter_map(moves::parse).collect();
+    let mut moves = moves::examine(&moved, &items, &wanted.names(), width);
+    moves.violations.extend(left_over(layout).await?);
+    let lines = [
+        ("update", format!("{:.1} s", Duration::from_millis(moves.makespan_ms).as_secs_f64())),
+        ("at once", format!("{} workers without their workloads at the peak, {width} allowed", moves.workers_at_once)),
+        ("order", "workloads away, items, given back; control machines first".to_owned()),
+    ];
+    if moves.violations.is_empty() {
+        terminal::print_all(&lines.map(|(name, value)| format!("{name:10}  {value}")))?;
+    }
+    kept(&moves.violations, &path)
+}
+
+/// Requests that are still there, and locks that are not active again.
+async fn left_over(layout: &Layout) -> Result<Vec<String>, Failure> {
+    let coordinator = Coordinator::connect(&Config::read(&layout.config())?).await?;
+    let requests = coordinator.get(Kind::Requests, "", CLUSTER).await?;
+    let mut left: Vec<String> =
+        requests.iter().map(|request| format!("maintenance of {} is still requested", request.name)).collect();
+    for found in coordinator.get(Kind::Locks, "", CLUSTER).await? {
+        let lock: Lock = serde_json::from_slice(&found.json).map_err(not_this_version)?;
+        if lock.status.state != LockState::Active && lock.spec.node_name.is_some() {
+            left.push(format!("lock {} is {}", found.name, lock.status.state));
+        }
+    }
+    Ok(left)
 }
 
 /// Attempts beyond the first, of all items of all machines.

@@ -1,0 +1,230 @@
+//! A toy application controller, a process of its own with a certificate of its own: it guards three toy workloads on
+//! every machine, moves them away when maintenance is requested, and brings them back when the request is gone. What it
+//! does it says in effects.log, one line each: `<unix ms> <machine> request-seen|workloads-moved|lock-inactive|…`.
+
+use std::{
+    collections::BTreeMap,
+    fs::OpenOptions,
+    io::Write as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use muster_proto::{
+    tls,
+    wire::{
+        LockState, MaintenanceRequest, RegisterRequest, RequestEvent, SetLockRequest, WatchRequestsRequest,
+        maintenance_client::MaintenanceClient, request_event::Type,
+    },
+};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    time::sleep,
+};
+use tonic::{Status, transport::Channel};
+
+use crate::{
+    config::{Config, Context},
+    failure::Failure,
+    terminal,
+};
+
+/// Toy workloads on every machine.
+const WORKLOADS: u32 = 3;
+/// How long one takes to move.
+const MOVE: Duration = Duration::from_millis(30);
+/// Wait before the coordinator is tried again.
+const AGAIN: Duration = Duration::from_millis(500);
+/// Words that wait for one machine's task: requested, gone, and so on.
+const WORDS_MAX: usize = 16;
+
+/// A toy application controller (the demo starts it)
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Cluster whose machines it guards
+    #[arg(long)]
+    cluster: String,
+    /// Machines it guards
+    #[arg(long, value_delimiter = ',')]
+    machines: Vec<String>,
+    /// File it writes its lines to
+    #[arg(long, value_name = "FILE")]
+    effects: PathBuf,
+    /// Machines it lets go at the same time
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    at_once: u32,
+    /// A machine it never lets go
+    #[arg(long, value_name = "MACHINE")]
+    refuse: Option<String>,
+}
+
+/// What one machine's task needs.
+struct Guard {
+    client: MaintenanceClient<Channel>,
+    cluster: String,
+    machine: String,
+    effects: PathBuf,
+    refuses: bool,
+    turns: Arc<Semaphore>,
+}
+
+pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    let config = context.config()?;
+    loop {
+        // Whatever ended it: the coordinator may be starting again.
+        if let Err(error) = guard(&args, &config).await {
+            terminal::say(&format!("{error}; again"));
+        }
+        sleep(AGAIN).await;
+    }
+}
+
+/// Guards its machines until the connection breaks.
+async fn guard(args: &Args, config: &Config) -> Result<(), String> {
+    let tls = tls::client_config(&config.ca, Some(&config.identity())).map_err(|error| error.to_string())?;
+    let connection = tls::connect(&config.coordinator, tls).await.map_err(|error| error.to_string())?;
+    let mut client = MaintenanceClient::new(connection.channel);
+    let said = |status: Status| status.to_string();
+    let (cluster, machines) = (args.cluster.clone(), args.machines.clone());
+    client.register(RegisterRequest { cluster, machines, of_cluster: true }).await.map_err(said)?;
+    let watched = client.watch_requests(WatchRequestsRequest { cluster: args.cluster.clone() }).await;
+    let mut events = watched.map_err(said)?.into_inner();
+    let turns = Arc::new(Semaphore::new(args.at_once as usize));
+    let mut tasks: BTreeMap<String, mpsc::Sender<bool>> = BTreeMap::new();
+    // The empty name is the cluster itself.
+    for machine in args.machines.iter().cloned().chain([String::new()]) {
+        let (words, heard) = mpsc::channel(WORDS_MAX);
+        let guard = Guard {
+            client: client.clone(),
+            cluster: args.cluster.clone(),
+            refuses: args.refuse.as_ref() == Some(&machine),
+            machine: machine.clone(),
+            effects: args.effects.clone(),
+            turns: Arc::clone(&turns),
+        };
+        tokio::spawn(guard.work(heard));
+        tasks.insert(machine, words);
+    }
+    let mut requested: Vec<String> = Vec::new();
+    while let Some(event) = events.message().await.map_err(said)? {
+        for (machine, word) in news(&event, &mut requested, tasks.keys()) {
+            if let Some(task) = tasks.get(&machine) {
+                task.send(word).await.map_err(|_| "a task has ended".to_owned())?;
+            }
+        }
+    }
+    Err("the coordinator ended the watch".to_owned())
+}
+
+/// What an event says to which machine: requested, or not (any more).
+fn news<'a>(
+    event: &RequestEvent,
+    requested: &mut Vec<String>,
+    all: impl Iterator<Item = &'a String>,
+) -> Vec<(String, bool)> {
+    let machine = |request: &Option<MaintenanceRequest>| request.iter().map(|r| r.machine.clone()).collect::<Vec<_>>();
+    match event.r#type() {
+        Type::Put => {
+            requested.extend(machine(&event.request));
+            machine(&event.request).into_iter().map(|machine| (machine, true)).collect()
+        }
+        Type::Deleted => machine(&event.request).into_iter().map(|machine| (machine, false)).collect(),
+        // What went away while nobody looked is said now.
+        Type::Synced => all.filter(|name| !requested.contains(name)).map(|name| (name.clone(), false)).collect(),
+        Type::Unspecified => Vec::new(),
+    }
+}
+
+impl Guard {
+    /// Follows the requests of one machine.
+    async fn work(mut self, mut heard: mpsc::Receiver<bool>) {
+        let mut away = false;
+        let turns = Arc::clone(&self.turns);
+        let mut turn = None;
+        while let Some(requested) = heard.recv().await {
+            let done = match (requested, away) {
+                (true, false) => {
+                    self.say("request-seen");
+                    if self.refuses {
+                        let message = "ToyWorkloadsStay: this controller was told to refuse";
+                        self.set(LockState::Active, 0, message, "").await
+                    } else {
+                        turn = match self.is_cluster() {
+                            true => None,
+                            false => turns.acquire().await.ok(),
+                        };
+                        self.move_away().await
+                    }
+                }
+                (false, true) => {
+                    self.say("request-gone");
+                    self.bring_back().await
+                }
+                // A process before this one may have moved them.
+                (false, false) => self.set(LockState::Active, 0, "", "").await,
+                (true, true) => Ok(()),
+            };
+            if let Err(status) = done {
+                terminal::say(&format!("{}: {status}", self.machine));
+            }
+            away = requested && !self.refuses;
+            if !away {
+                turn = None;
+            }
+        }
+        drop(turn);
+    }
+
+    const fn is_cluster(&self) -> bool {
+        self.machine.is_empty()
+    }
+
+    async fn move_away(&mut self) -> Result<(), Status> {
+        for workload in 1..=WORKLOADS {
+            if !self.is_cluster() {
+                let doing = format!("moving workload {workload} of {WORKLOADS}");
+                self.set(LockState::Active, (workload - 1) * 100 / WORKLOADS, "", &doing).await?;
+                sleep(MOVE).await;
+            }
+        }
+        self.say("workloads-moved");
+        self.say("lock-inactive");
+        self.set(LockState::Inactive, 100, "", "").await
+    }
+
+    async fn bring_back(&mut self) -> Result<(), Status> {
+        if !self.is_cluster() {
+            sleep(MOVE * WORKLOADS).await;
+        }
+        self.say("lock-active");
+        self.set(LockState::Active, 0, "", "").await
+    }
+
+    async fn set(&mut self, state: LockState, percentage: u32, message: &str, description: &str) -> Result<(), Status> {
+        let request = SetLockRequest {
+            cluster: self.cluster.clone(),
+            machine: self.machine.clone(),
+            state: state.into(),
+            message: message.to_owned(),
+            percentage,
+            description: description.to_owned(),
+        };
+        self.client.set_lock(request).await.map(|_| ())
+    }
+
+    fn say(&self, what: &str) {
+        if !self.is_cluster()
+            && let Err(error) = append(&self.effects, &format!("{} {what}", self.machine))
+        {
+            terminal::say(&format!("cannot write {}: {error}", self.effects.display()));
+        }
+    }
+}
+
+/// One write, in append mode: lines of many processes never mix.
+fn append(path: &Path, line: &str) -> std::io::Result<()> {
+    let now_ms = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
+    let mut file = OpenOptions::new().append(true).create(true).open(path)?;
+    file.write_all(format!("{now_ms} {line}\n").as_bytes())
+}

@@ -1,0 +1,117 @@
+//! `musterctl update` brings a deployed cluster to its newest manifest; `pause`, `resume`, `abort` steer one under way.
+
+use std::io::{IsTerminal as _, stdin};
+
+use muster_coordinator::view::{self, Kind};
+use muster_proto::{
+    model::Scope,
+    wire::{PlanRequest, RolloutRequest, UpdateRequest},
+};
+
+use crate::{actions::show, config::Context, failure::Failure, get::not_this_version, terminal, watch};
+
+/// Bring a deployed cluster to its newest manifest
+///
+/// Shows the plan, freezes it, starts, and follows to the end. Control machines go one by one, then the workers, each
+/// only when its application controllers have moved its workloads away. Ctrl-C detaches, it never aborts.
+/// Ends with status 0 when every machine is updated, 4 when a person must decide (it says what).
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  musterctl plan edge-7                  what it would do
+  musterctl update edge-7
+  musterctl update edge-7 --yes --detach && musterctl watch edge-7")]
+pub(crate) struct Args {
+    /// Name of the cluster
+    cluster: String,
+    /// What may be done to machines: `drain` (services may restart) or `os` (they may reboot as well)
+    #[arg(long, default_value = "drain")]
+    scope: Scope,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    /// Start it, and do not follow
+    #[arg(long)]
+    detach: bool,
+    /// With one or two control machines: the control plane may be down for a while
+    #[arg(long)]
+    accept_control_plane_downtime: bool,
+}
+
+/// Let nothing new start in an update
+///
+/// Machines whose workloads were disturbed come to their end; those that wait for their locks go on waiting.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  musterctl pause edge-7-update-2")]
+pub(crate) struct PauseArgs {
+    /// Name of the rollout (musterctl get rollouts)
+    rollout: String,
+}
+
+/// Let a paused update go on
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  musterctl resume edge-7-update-2")]
+pub(crate) struct ResumeArgs {
+    /// Name of the rollout (musterctl get rollouts)
+    rollout: String,
+}
+
+/// End an update early
+///
+/// Machines whose workloads were disturbed come to their end; the others are given back as they were, and keep the
+/// version they had.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  musterctl abort edge-7-update-2")]
+pub(crate) struct AbortArgs {
+    /// Name of the rollout (musterctl get rollouts)
+    rollout: String,
+}
+
+pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    let coordinator = context.coordinator().await?;
+    let (cluster, scope) = (args.cluster, args.scope.to_string());
+    let accept_control_plane_downtime = args.accept_control_plane_downtime;
+    if !args.yes {
+        let request = PlanRequest { cluster: cluster.clone(), scope: scope.clone(), accept_control_plane_downtime };
+        let answer = coordinator.call_on(Kind::Clusters, &cluster, coordinator.fleet().plan(request)).await?;
+        let plan = serde_json::from_slice(&answer.json).map_err(not_this_version)?;
+        terminal::print_all(&view::plan_lines(&plan))?;
+        if !agreed()? {
+            terminal::say("nothing was started");
+            return Ok(());
+        }
+    }
+    let request = UpdateRequest { cluster: cluster.clone(), scope, accept_control_plane_downtime };
+    show(&coordinator.call_on(Kind::Clusters, &cluster, coordinator.fleet().update(request)).await?)?;
+    if args.detach { Ok(()) } else { watch::to_the_end(&cluster, context).await }
+}
+
+/// Asks whoever is at the terminal.
+fn agreed() -> Result<bool, Failure> {
+    if !stdin().is_terminal() {
+        let next = "Add --yes to start it unasked.";
+        return Err(Failure::bad_input("there is no terminal to ask whether to start the update").next(next));
+    }
+    terminal::say("Start it? [y/N]");
+    let mut answer = String::new();
+    stdin().read_line(&mut answer).map_err(|source| Failure::failed("cannot read the answer").because(source))?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+pub(crate) async fn pause(args: PauseArgs, context: &Context) -> Result<(), Failure> {
+    let coordinator = context.coordinator().await?;
+    let request = RolloutRequest { rollout: args.rollout.clone() };
+    show(&coordinator.call_on(Kind::Rollouts, &args.rollout, coordinator.fleet().pause(request)).await?)
+}
+
+pub(crate) async fn resume(args: ResumeArgs, context: &Context) -> Result<(), Failure> {
+    let coordinator = context.coordinator().await?;
+    let request = RolloutRequest { rollout: args.rollout.clone() };
+    show(&coordinator.call_on(Kind::Rollouts, &args.rollout, coordinator.fleet().resume(request)).await?)
+}
+
+pub(crate) async fn abort(args: AbortArgs, context: &Context) -> Result<(), Failure> {
+    let coordinator = context.coordinator().await?;
+    let request = RolloutRequest { rollout: args.rollout.clone() };
+    show(&coordinator.call_on(Kind::Rollouts, &args.rollout, coordinator.fleet().abort(request)).await?)
+}

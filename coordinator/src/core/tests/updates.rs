@@ -1,0 +1,421 @@
+//! The update, told as stories: what is granted, what is withheld though it were possible, and what is given back.
+
+use muster_proto::model::{
+    DeadlineOutcome, ItemState, LockState,
+    MachineType::{Control, Worker},
+    Permit, Phase, Scope,
+};
+
+use super::fleet::*;
+use crate::{
+    core::{Input, Refusal, Reply, Request, Word},
+    facts::{MachineUpdate, Stage, Wish},
+};
+
+const FAILED: ItemState = ItemState::Failed { exit_code: 3, retryable: false };
+const NODE_LOCKS_MS: u64 = 30 * 60 * 1000;
+
+/// A deployed cluster whose machines are guarded by `ceph`, with a manifest applied that changes `install`.
+fn deployed(control: u32, worker: u32) -> Fleet {
+    let mut fleet = Fleet::of(control, worker).reported().prepared();
+    fleet.finish_all(Control);
+    fleet.finish_all(Worker);
+    let machines = fleet.agents.keys().map(|name| machine(name)).collect();
+    fleet.say("ceph", Word::Register { cluster: cluster(), machines, of_cluster: true });
+    fleet
+}
+
+/// The next release: another version of these items.
+fn release(fleet: &mut Fleet, items: &[&str], width: u32) {
+    let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    spec.release.push_str(".1");
+    spec.max_worker_upgrade_count = width;
+    for item in spec.machine_types.values_mut().flatten().filter(|item| items.contains(&item.name.as_str())) {
+        item.version.push_str(".1");
+    }
+    fleet.ask(apply(spec, &[])).expect("applies");
+}
+
+fn update() -> Request {
+    Request::Update { cluster: cluster(), scope: Scope::Drain, accept_control_plane_downtime: false }
+}
+
+impl Fleet {
+    fn say(&mut self, controller: &str, word: Word) {
+        self.step(Input::Maintenance { controller: controller.to_owned(), word }).expect("taken");
+    }
+
+    fn lock(&mut self, controller: &str, node: Option<&str>, state: LockState) {
+        self.say(
+            controller,
+            Word::Set {
+                cluster: cluster(),
+                machine: node.map(machine),
+                state,
+                message: String::new(),
+                percentage: 0,
+                description: String::new(),
+            },
+        );
+    }
+
+    fn part(&self, name: &str) -> Option<&MachineUpdate> {
+        self.row(name).update.as_ref()
+    }
+
+    /// Whose maintenance is requested.
+    fn requests(&self) -> Vec<&str> {
+        let machines = self.core.facts().machines.values();
+        let requested = machines.filter(|row| row.update.as_ref().is_some_and(|part| part.request.is_some()));
+        requested.map(|row| row.name.as_str()).collect()
+    }
+
+    fn rollout(&self) -> String {
+        self.core.facts().open_rollout(&cluster()).expect("an update under way").name.clone()
+    }
+
+    /// The permit in the list it was sent last.
+    fn permit(&self, name: &str) -> Option<Permit> {
+        self.agents[name].assignment.as_ref()?.items.last()?.permit
+    }
+
+    /// The update starts, everybody prepares, and the cluster's own lock is inactive.
+    fn started(mut self) -> Self {
+        self.ask(update()).expect("starts");
+        let names: Vec<String> = self.agents.keys().cloned().collect();
+        for name in names {
+            self.finish(&name);
+        }
+        self.lock("ceph", None, LockState::Inactive);
+        self
+    }
+
+    /// `ceph` lets a machine go, it does its items, and `ceph` brings its workloads back.
+    fn upgrade(&mut self, name: &str) {
+        self.lock("ceph", Some(name), LockState::Inactive);
+        self.finish(name);
+        assert_eq!(self.why(name).as_deref(), Some("LocksReturning"), "{name}: {:?}", self.row(name));
+        self.lock("ceph", Some(name), LockState::Active);
+        assert_eq!((self.part(name), self.slot(name)), (None, None), "{name} is done");
+    }
+}
+
+#[test]
+fn control_machines_one_by_one_then_workers_then_the_request_is_gone() {
+    let mut fleet = deployed(3, 3);
+    release(&mut fleet, &["images", "install"], 2);
+    let mut fleet = fleet.started();
+    for control in ["control-1", "control-2", "control-3"] {
+        assert_eq!(fleet.requests(), [control]);
+        fleet.upgrade(control);
+    }
+    assert_eq!(fleet.requests(), ["worker-1", "worker-2"], "as many as may be down together");
+    fleet.upgrade("worker-2");
+    assert_eq!(fleet.requests(), ["worker-1", "worker-3"], "a freed slot goes to the next at once");
+    fleet.upgrade("worker-3");
+    fleet.upgrade("worker-1");
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
+    let rollout = fleet.core.facts().rollouts.values().next_back().expect("one");
+    let ended = rollout.update.as_ref().expect("an update");
+    assert!(ended.request.is_none() && ended.stages.values().all(|stage| stage.succeeded), "{ended:?}");
+    assert!(fleet.row("worker-1").stages.values().all(|stage| stage.succeeded));
+    assert_eq!(fleet.row("worker-1").ready_at.as_ref().map(|(release, _)| release.as_str()), Some("1.1"));
+}
+
+#[test]
+fn nothing_is_permitted_before_every_lock_is_inactive() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install"], 1);
+    fleet.say("nova", Word::Register { cluster: cluster(), machines: vec![machine("control-1")], of_cluster: false });
+    let mut fleet = fleet.started();
+    // `nova` has said nothing of the cluster itself: after the settle time that is an answer.
+    fleet.pass(10_000, &[]);
+    assert_eq!((fleet.requests(), fleet.slot("control-1")), (vec!["control-1"], Some(Phase::Deploy)));
+    assert_eq!((fleet.permit("control-1"), fleet.why("control-1")), (None, Some("LocksActive".to_owned())));
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    assert_eq!(fleet.permit("control-1"), None, "slot free, agent connected, item ready, and one lock active");
+    fleet.lock("nova", Some("control-1"), LockState::Failed);
+    assert_eq!((fleet.permit("control-1"), fleet.why("control-1")), (None, Some("LockFailed".to_owned())));
+    fleet.lock("nova", Some("control-1"), LockState::Inactive);
+    assert_eq!(fleet.permit("control-1"), Some(Permit { number: 1, start_within_ms: 30_000 }));
+}
+
+#[test]
+fn the_cluster_lock_comes_first() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["images", "install"], 1);
+    fleet.ask(update()).expect("starts");
+    fleet.finish("control-1");
+    assert_eq!(fleet.state("control-1"), "Prepare", "prepare is not disruptive and goes on meanwhile");
+    assert!(fleet.requests().is_empty());
+    fleet.lock("ceph", None, LockState::Inactive);
+    assert_eq!(fleet.requests(), ["control-1"]);
+}
+
+#[test]
+fn a_lock_inactive_from_last_time_is_no_answer() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install"], 1);
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    let mut fleet = fleet.started();
+    assert!(fleet.requests().is_empty());
+    assert_eq!(fleet.why("control-1").as_deref(), Some("LockNotYetActive"));
+    fleet.lock("ceph", Some("control-1"), LockState::Active);
+    assert_eq!(fleet.requests(), ["control-1"]);
+}
+
+#[test]
+fn no_lock_is_an_answer_after_the_settle_time_only() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install"], 1);
+    let release_lock = Word::Release { cluster: cluster(), machine: Some(machine("control-1")) };
+    fleet.say("ceph", release_lock);
+    let mut fleet = fleet.started();
+    assert_eq!(fleet.why("control-1").as_deref(), Some("LocksSettling"));
+    let wake = fleet.core.wake_at(fleet.now()).expect("time alone changes this");
+    assert!(wake <= fleet.now().mono_ms + 10_000);
+    fleet.pass(10_000, &[]);
+    assert!(fleet.permit("control-1").is_some());
+}
+
+#[test]
+fn what_needs_no_maintenance_gets_none() {
+    let mut fleet = deployed(3, 2);
+    release(&mut fleet, &["images"], 1);
+    let fleet = fleet.started();
+    let open = fleet.core.facts().open_rollout(&cluster());
+    assert!(open.is_none(), "images were fetched, and that was all: {open:?} {:?}", fleet.row("control-1"));
+    assert!(!fleet.row("worker-1").stages.contains_key(&Stage::NodeRequested));
+    assert_eq!(fleet.state("worker-1"), "Ready");
+}
+
+#[test]
+fn a_permit_that_ran_out_is_followed_by_another_if_the_locks_still_allow() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    assert_eq!(fleet.permit("control-1").map(|permit| permit.number), Some(1));
+    let id = fleet.agents["control-1"].id;
+    fleet.step(Input::PermitWanted { id, permit: 1 }).expect("known");
+    assert_eq!(fleet.permit("control-1").map(|permit| permit.number), Some(2));
+    fleet.lock("ceph", Some("control-1"), LockState::Active);
+    fleet.step(Input::PermitWanted { id, permit: 2 }).expect("known");
+    assert_eq!(fleet.permit("control-1"), None, "the lock was taken back");
+    fleet.accept("control-1");
+    assert_eq!(fleet.why("control-1").as_deref(), Some("LocksActive"));
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    assert_eq!(fleet.permit("control-1").map(|permit| permit.number), Some(3));
+}
+
+#[test]
+fn a_machine_that_failed_keeps_everything_until_a_retry_completes_it() {
+    let mut fleet = deployed(3, 2);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    for control in ["control-1", "control-2", "control-3"] {
+        fleet.upgrade(control);
+    }
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    fleet.fail("worker-1");
+    assert_eq!((fleet.requests(), fleet.slots()), (vec!["worker-1"], vec!["worker-1"]));
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("Failed"));
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Abort { rollout }).expect("aborts");
+    assert_eq!(fleet.requests(), ["worker-1"], "an abort does not give back what was disturbed");
+    assert_eq!(fleet.part("worker-2"), None, "it leaves the update");
+    fleet.ask(Request::Retry { machine: machine("worker-1"), item: None }).expect("retries");
+    assert_eq!(fleet.permit("worker-1").map(|permit| permit.number), Some(2), "a retry has a permit of its own");
+    fleet.finish("worker-1");
+    fleet.lock("ceph", Some("worker-1"), LockState::Active);
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
+    assert_eq!(fleet.row("worker-2").ready_at.as_ref().map(|(release, _)| release.as_str()), Some("1"));
+}
+
+#[test]
+fn one_refused_machine_does_not_hold_up_the_others() {
+    let mut fleet = deployed(3, 3);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    for control in ["control-1", "control-2", "control-3"] {
+        fleet.upgrade(control);
+    }
+    fleet.pass(NODE_LOCKS_MS - 1, &[]);
+    assert_eq!(fleet.requests(), ["worker-1"], "it has its time");
+    fleet.pass(1, &[]);
+    assert_eq!(fleet.requests(), ["worker-2"]);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("Deferred"));
+    fleet.upgrade("worker-2");
+    fleet.upgrade("worker-3");
+    assert_eq!(fleet.requests(), ["worker-1"], "it is tried again at the end");
+    fleet.pass(NODE_LOCKS_MS, &[]);
+    assert!(fleet.requests().is_empty() && fleet.slots().is_empty(), "nothing is held");
+    fleet.pass(NODE_LOCKS_MS, &[]);
+    assert!(fleet.requests().is_empty(), "and not again, for nothing has changed");
+    fleet.ask(Request::Retry { machine: machine("worker-1"), item: None }).expect("asks again");
+    fleet.upgrade("worker-1");
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
+}
+
+#[test]
+fn a_controller_that_grants_one_at_a_time_never_runs_out_of_time() {
+    let mut fleet = deployed(3, 5);
+    release(&mut fleet, &["install"], 50);
+    let mut fleet = fleet.started();
+    for control in ["control-1", "control-2", "control-3"] {
+        fleet.upgrade(control);
+    }
+    for n in 1..=5 {
+        fleet.pass(NODE_LOCKS_MS - 1, &[]);
+        let all_wait = fleet.requests().len();
+        assert_eq!(all_wait, 6 - n, "those that wait keep their turn while others come to their end");
+        fleet.upgrade(&format!("worker-{n}"));
+    }
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
+}
+
+#[test]
+fn the_policy_says_what_becomes_of_a_refused_machine() {
+    for (outcome, why) in [(DeadlineOutcome::Fail, "Refused"), (DeadlineOutcome::Pause, "Paused")] {
+        let mut fleet = deployed(3, 1);
+        let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+        spec.update_deadlines.node_locks.outcome = outcome;
+        fleet.ask(apply(spec, &[])).expect("applies");
+        release(&mut fleet, &["install"], 1);
+        let mut fleet = fleet.started();
+        fleet.pass(NODE_LOCKS_MS, &[]);
+        assert_eq!(fleet.why("control-1").as_deref(), Some(why));
+    }
+}
+
+#[test]
+fn a_pause_holds_what_has_not_begun_and_an_abort_gives_it_back() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Pause { rollout: rollout.clone() }).expect("pauses");
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    assert_eq!((fleet.permit("control-1"), fleet.why("control-1")), (None, Some("Paused".to_owned())));
+    fleet.pass(NODE_LOCKS_MS * 9, &[]);
+    assert_eq!(fleet.requests(), ["control-1"], "no deadline runs in a pause");
+    fleet.ask(Request::Abort { rollout: rollout.clone() }).expect("aborts");
+    assert!(fleet.requests().is_empty());
+    assert_eq!(fleet.why("control-1").as_deref(), Some("LocksReturning"));
+    fleet.lock("ceph", Some("control-1"), LockState::Active);
+    let ended = &fleet.core.facts().rollouts[&rollout];
+    assert!(ended.finished_at_ms.is_some() && ended.update.as_ref().is_some_and(|u| u.wish == Wish::Abort));
+    assert_eq!((fleet.state("control-1"), fleet.why("control-1")), ("Ready", None));
+    fleet.ask(Request::Resume { rollout }).expect_err("it has ended");
+    fleet.ask(update()).expect("another one can start");
+}
+
+#[test]
+fn a_pause_lets_what_was_disturbed_come_to_its_end() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install", "join"], 1);
+    let mut fleet = fleet.started();
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Pause { rollout: rollout.clone() }).expect("pauses");
+    fleet.finish("control-1");
+    fleet.lock("ceph", Some("control-1"), LockState::Active);
+    assert_eq!((fleet.part("control-1"), fleet.requests().len()), (None, 0), "both items, and nothing new");
+    fleet.ask(Request::Resume { rollout }).expect("goes on");
+    assert_eq!(fleet.requests(), ["control-2"]);
+}
+
+#[test]
+fn a_manifest_applied_meanwhile_changes_nothing() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    release(&mut fleet, &["install"], 50);
+    fleet.upgrade("control-1");
+    assert_eq!(fleet.row("control-1").ready_at.as_ref().map(|(release, _)| release.as_str()), Some("1.1"));
+}
+
+#[test]
+fn the_quorum_is_kept() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install"], 1);
+    fleet.disconnect("control-3");
+    fleet.ask(update()).expect("starts");
+    fleet.finish("control-1");
+    fleet.lock("ceph", None, LockState::Inactive);
+    assert_eq!((fleet.requests().len(), fleet.why("control-1")), (0, Some("Quorum".to_owned())));
+    fleet.connect("control-3");
+    assert_eq!(fleet.requests(), ["control-1"]);
+}
+
+#[test]
+fn it_is_refused_where_it_could_not_go_well() {
+    let refused = |fleet: &mut Fleet, request: Request| match fleet.ask(request) {
+        Err(Refusal::State { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(&mut Fleet::of(3, 1), update()), "NotDeployed");
+    let mut fleet = Fleet::of(3, 1).reported();
+    assert_eq!(refused(&mut fleet, update()), "RolloutOpen");
+    let mut fleet = deployed(3, 1);
+    assert_eq!(refused(&mut fleet, update()), "NothingToDo");
+    let mut fleet = deployed(1, 1);
+    release(&mut fleet, &["install"], 1);
+    assert_eq!(refused(&mut fleet, update()), "Quorum");
+    let accepted = Request::Update { cluster: cluster(), scope: Scope::Drain, accept_control_plane_downtime: true };
+    assert!(matches!(fleet.ask(accepted), Ok(Reply::Done(_))));
+    assert_eq!(refused(&mut fleet, update()), "RolloutOpen");
+}
+
+#[test]
+fn a_slot_with_a_permit_is_freed_only_for_a_machine_that_is_off() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    let (name, off) = (machine("control-1"), true);
+    fleet.ask(Request::ReplaceMachine { machine: name.clone(), machine_is_off: false }).expect_err("it may be at work");
+    fleet.ask(Request::RevokeMachine { machine: name.clone(), machine_is_off: false }).expect("shut out at once");
+    assert_eq!(fleet.slots(), ["control-1"]);
+    fleet.ask(Request::RevokeMachine { machine: name, machine_is_off: off }).expect("freed");
+    assert!(fleet.slots().is_empty());
+    assert_eq!(fleet.why("control-2").as_deref(), Some("Quorum"), "one of the two that are left is no majority");
+}
+
+#[test]
+fn after_a_restart_everything_goes_on_from_the_record() {
+    let mut fleet = deployed(3, 2);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    for control in ["control-1", "control-2", "control-3", "worker-1", "worker-2"] {
+        fleet.lock("ceph", Some(control), LockState::Inactive);
+        fleet.begin(control);
+        fleet.restart();
+        fleet.all_report();
+        fleet.event(control, "install", ItemState::Succeeded);
+        fleet.finish(control);
+        fleet.restart();
+        fleet.all_report();
+        fleet.lock("ceph", Some(control), LockState::Active);
+    }
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
+}
+
+#[test]
+fn the_budget_stops_new_starts() {
+    let mut fleet = deployed(3, 4);
+    release(&mut fleet, &["install"], 2);
+    let mut fleet = fleet.started();
+    for control in ["control-1", "control-2", "control-3"] {
+        fleet.upgrade(control);
+    }
+    for worker in ["worker-1", "worker-2"] {
+        fleet.lock("ceph", Some(worker), LockState::Inactive);
+        fleet.begin(worker);
+    }
+    for worker in ["worker-1", "worker-2"] {
+        fleet.event(worker, "install", FAILED);
+    }
+    assert_eq!(fleet.slots(), ["worker-1", "worker-2"]);
+    assert_eq!(fleet.why("worker-3").as_deref(), Some("FailureBudget"));
+}

@@ -1,0 +1,194 @@
+//! How the steps of an update are recorded.
+
+use muster_proto::model::{MachineName, Now, Phase};
+
+use super::at_least_deploy;
+use crate::{
+    core::decide::{begin_stage, end_stage},
+    facts::{
+        ClusterStage, Draft, MachineRow, PermitRow, RequestRow, RolloutRow, SetAside, Slot, Stage, StageRow, UpdateRow,
+        Wish,
+    },
+    plan::update::{ClusterStep, MachineStep, Step},
+};
+
+pub(in crate::core) fn record(draft: &mut Draft<'_>, step: Step, now: Now) {
+    match step {
+        Step::Cluster { rollout, step } => of_cluster(draft, &rollout, step, now),
+        Step::Machine { machine, step } => of_machine(draft, &machine, step, now),
+    }
+}
+
+fn of_cluster(draft: &mut Draft<'_>, rollout: &str, step: ClusterStep, now: Now) {
+    let revision = draft.meta.revision + 1;
+    let Some(update) = draft.update_mut(rollout) else { return };
+    match step {
+        ClusterStep::Request => {
+            update.request = Some(RequestRow { since_ms: now.wall_ms, revision });
+            set_stage(update, ClusterStage::Requested, true, now);
+            set_stage(update, ClusterStage::LocksInactive, false, now);
+            draft.next_revision();
+        }
+        ClusterStep::Begin(stage) => set_stage(update, stage, false, now),
+        ClusterStep::End(stage) => set_stage(update, stage, true, now),
+        ClusterStep::Pause => update.wish = Wish::Pause { since_ms: now.wall_ms },
+        ClusterStep::TryAgain => try_again(draft, rollout),
+        ClusterStep::Close => close(draft, rollout, now),
+    }
+}
+
+fn set_stage(update: &mut UpdateRow, stage: ClusterStage, succeeded: bool, now: Now) {
+    let fresh = StageRow { started_at_ms: now.wall_ms, finished_at_ms: None, succeeded: false };
+    let row = update.stages.entry(stage).or_insert(fresh);
+    if succeeded && !row.succeeded {
+        row.finished_at_ms = Some(now.wall_ms);
+        row.succeeded = true;
+    }
+}
+
+fn try_again(draft: &mut Draft<'_>, rollout: &str) {
+    let aside: Vec<MachineName> = draft
+        .machines
+        .values()
+        .filter(|row| row.rollout.as_deref() == Some(rollout))
+        .filter(|row| row.update.as_ref().and_then(|mine| mine.set_aside.as_ref()).is_some_and(|aside| !aside.failed))
+        .map(|row| row.name.clone())
+        .collect();
+    for name in aside {
+        if let Some(mine) = draft.machine_mut(&name).and_then(|row| row.update.as_mut()) {
+            mine.set_aside = None;
+        }
+    }
+    if let Some(update) = draft.update_mut(rollout) {
+        update.finished_in_round = 0;
+    }
+}
+
+fn close(draft: &mut Draft<'_>, rollout: &str, now: Now) {
+    if let Some(update) = draft.update_mut(rollout)
+        && update.request.take().is_some()
+    {
+        set_stage(update, ClusterStage::RequestRemoved, true, now);
+    }
+    let Some(row) = draft.rollouts.get(rollout) else { return };
+    let row = RolloutRow { finished_at_ms: Some(now.wall_ms), ..(**row).clone() };
+    let cluster = row.cluster.clone();
+    draft.put_rollout(row);
+    draft.drop_unused_specs(&cluster);
+}
+
+fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, now: Now) {
+    match step {
+        MachineStep::Prepare(set) => {
+            let Some(row) = draft.machine_mut(machine) else { return };
+            row.reach = Some(Phase::Prepare);
+            row.control_sets.entry(Phase::Prepare).or_insert(set);
+            begin_stage(row, Stage::PrepareDone, now);
+        }
+        MachineStep::TakeSlot => take_slot(draft, machine, now),
+        MachineStep::Enter(phase, set) => {
+            let Some(row) = draft.machine_mut(machine) else { return };
+            row.reach = Some(phase);
+            if phase == Phase::Reconfigure {
+                row.control_sets.entry(phase).or_insert(set);
+            }
+            if row.update.as_ref().is_some_and(|mine| mine.disruptive) {
+                end_stage(row, Stage::LocksInactive, true, now);
+            }
+            begin_stage(row, Stage::DeployDone, now);
+        }
+        MachineStep::Permit(item, attempt) => {
+            let Some(row) = draft.machine_mut(machine) else { return };
+            row.permit_seq += 1;
+            let number = row.permit_seq;
+            if let Some(mine) = &mut row.update {
+                mine.permit = Some(PermitRow { number, item, attempt, expired: false });
+            }
+        }
+        MachineStep::SetAside { message, failed } => {
+            let Some(row) = draft.machine_mut(machine) else { return };
+            end_stage(row, Stage::LocksInactive, false, now);
+            if let Some(mine) = &mut row.update {
+                mine.set_aside = Some(SetAside { message, failed });
+            }
+        }
+        MachineStep::PauseAll => {
+            let Some(rollout) = draft.machines.get(machine).and_then(|row| row.rollout.clone()) else { return };
+            of_cluster(draft, &rollout, ClusterStep::Pause, now);
+        }
+        MachineStep::GiveBack { upgraded } => {
+            let Some(row) = draft.machine_mut(machine) else { return };
+            if upgraded {
+                upgraded_stages(row, now);
+            }
+            if let Some(mine) = &mut row.update {
+                mine.request = None;
+                mine.returned_at_ms = Some(now.wall_ms);
+            }
+            begin_stage(row, Stage::RequestRemoved, now);
+        }
+        MachineStep::Finish => finish(draft, machine, now),
+        MachineStep::FreeSlot => {
+            let Some(row) = draft.machine_mut(machine) else { return };
+            row.slot = None;
+            end_stage(row, Stage::RequestRemoved, true, now);
+            if let Some(mine) = &mut row.update {
+                mine.returned_at_ms = None;
+            }
+        }
+        MachineStep::Leave => {
+            let Some(row) = draft.machine_mut(machine) else { return };
+            row.slot = None;
+            row.update = None;
+            row.reach = at_least_deploy(row.reach);
+        }
+    }
+}
+
+fn take_slot(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
+    let revision = draft.next_revision();
+    let Some(row) = draft.machine_mut(machine) else { return };
+    row.slot = Some(Slot { phase: Phase::Deploy, granted_at_ms: now.wall_ms });
+    end_stage(row, Stage::PrepareDone, true, now);
+    end_stage(row, Stage::PreviousDeployed, true, now);
+    let Some(mine) = row.update.as_mut().filter(|mine| mine.disruptive) else { return };
+    mine.request = Some(RequestRow { since_ms: now.wall_ms, revision });
+    // Another attempt: what the last one came to is of no interest any more.
+    row.stages.retain(|stage, _| *stage < Stage::NodeRequested);
+    end_stage(row, Stage::NodeRequested, true, now);
+    begin_stage(row, Stage::LocksInactive, now);
+}
+
+fn upgraded_stages(row: &mut MachineRow, now: Now) {
+    end_stage(row, Stage::DeployDone, true, now);
+    if row.reach == Some(Phase::Reconfigure) {
+        end_stage(row, Stage::ReconfigureDone, true, now);
+    }
+    end_stage(row, Stage::Upgraded, true, now);
+}
+
+/// The machine is at the new version, and holds nothing any more.
+fn finish(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
+    let Some(row) = draft.machines.get(machine) else { return };
+    let release = draft.spec_of(row).map(|spec| spec.release.clone()).unwrap_or_default();
+    let Some(row) = draft.machine_mut(machine) else { return };
+    let Some(mine) = row.update.take() else { return };
+    let worked = row.slot.take().is_some();
+    row.ready_at = Some((release, mine.version));
+    row.ready_overwrites = Some(mine.overwrites);
+    row.reach = at_least_deploy(row.reach);
+    if mine.returned_at_ms.is_some() {
+        end_stage(row, Stage::RequestRemoved, true, now);
+    } else if worked {
+        upgraded_stages(row, now);
+    } else {
+        if row.stages.contains_key(&Stage::PrepareDone) {
+            end_stage(row, Stage::PrepareDone, true, now);
+        }
+        end_stage(row, Stage::Upgraded, true, now);
+    }
+    if let Some(update) = row.rollout.clone().and_then(|rollout| draft.update_mut(&rollout)).filter(|_| worked) {
+        update.moved_at_ms = now.wall_ms;
+        update.finished_in_round += 1;
+    }
+}

@@ -1,0 +1,96 @@
+//! Documents of the maintenance handshake: locks and requests.
+
+use std::collections::BTreeMap;
+
+use muster_proto::{
+    model::{ClusterName, MachineName, Now, Scope},
+    resource::{Document, Lock, LockSpec, LockStatus, Metadata, Request, RequestSpec, RequestStatus},
+};
+
+use super::{at, surveys};
+use crate::{
+    facts::{Facts, LockRow, RequestRow, UpdateRow},
+    plan::{Limits, locks as answers, survey::Survey},
+};
+
+/// Every lock of the clusters that `wanted` lets through.
+#[must_use]
+pub fn locks(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool) -> Vec<Lock> {
+    facts.locks.values().filter(|row| wanted(&row.key.cluster)).map(|row| lock(row)).collect()
+}
+
+fn lock(row: &LockRow) -> Lock {
+    let node = row.key.node.as_ref();
+    let of = node.map_or(row.key.cluster.as_str(), MachineName::as_str);
+    let kind = if node.is_some() { "NodeWorkloadLock" } else { "ClusterWorkloadLock" };
+    Document {
+        metadata: Metadata {
+            name: format!("{}-{of}", row.key.controller),
+            creation_timestamp: at(row.since_ms),
+            annotations: BTreeMap::new(),
+        },
+        spec: LockSpec {
+            cluster_name: row.key.cluster.to_string(),
+            kind: kind.to_owned(),
+            controller_name: row.key.controller.clone(),
+            node_name: node.map(ToString::to_string),
+        },
+        status: LockStatus {
+            state: row.state,
+            since: at(row.since_ms),
+            error_message: row.message.clone(),
+            percentage: row.percentage,
+            description: row.description.clone(),
+        },
+    }
+}
+
+/// Requests that are there: of a cluster (no machine), then of its machines.
+pub fn node_requests<'a>(
+    facts: &'a Facts,
+    cluster: &'a ClusterName,
+) -> impl Iterator<Item = (Option<&'a MachineName>, RequestRow, Scope)> {
+    let update = facts.open_rollout(cluster).and_then(|rollout| rollout.update.as_ref());
+    let scope = update.map_or(Scope::Drain, |update: &UpdateRow| update.scope);
+    let own = update.and_then(|update| update.request).map(|request| (None, request, scope));
+    let of_machines = facts.machines_of(cluster).filter_map(move |row| {
+        let request = row.update.as_ref()?.request?;
+        Some((Some(&row.name), request, scope))
+    });
+    own.into_iter().chain(of_machines)
+}
+
+/// Every request of the clusters that `wanted` lets through.
+#[must_use]
+pub fn requests(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &Limits, now: Now) -> Vec<Request> {
+    surveys(facts, wanted, limits, now)
+        .iter()
+        .flat_map(|survey| {
+            let of_cluster = node_requests(facts, &survey.cluster.name);
+            of_cluster.map(|(node, row, scope)| request(survey, node, row, scope)).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+fn request(survey: &Survey<'_>, node: Option<&MachineName>, request: RequestRow, scope: Scope) -> Request {
+    let row = node.and_then(|node| survey.facts.machines.get(node)).map(|row| &**row);
+    let waits = answers::granted(survey, row, &request).err();
+    let kind = if node.is_some() { "NodeMaintenanceRequest" } else { "ClusterMaintenanceRequest" };
+    Document {
+        metadata: Metadata {
+            name: node.map_or(survey.cluster.name.as_str(), MachineName::as_str).to_owned(),
+            creation_timestamp: at(request.since_ms),
+            annotations: BTreeMap::new(),
+        },
+        spec: RequestSpec {
+            cluster_name: survey.cluster.name.to_string(),
+            kind: kind.to_owned(),
+            node_name: node.map(ToString::to_string),
+            scope,
+        },
+        status: RequestStatus {
+            state: if waits.is_some() { "waiting" } else { "granted" }.to_owned(),
+            message: waits.map(|waits| waits.message).unwrap_or_default(),
+        },
+    }
+}

@@ -1,0 +1,191 @@
+//! Documents of an update: how far it is, and what one would do.
+
+use muster_proto::{
+    model::{Blocked, MachineType, Phase},
+    resource::{ChangedMachine, UpdatePhase, UpdatePlan, UpdateStatus, Waiting},
+};
+
+use super::{at, count, stage_status};
+use crate::{
+    core::update::{Options, planned as started},
+    facts::{ClusterStage, RolloutRow, Stage, UpdateRow, Wish},
+    plan::{
+        Limits, blocked, locks,
+        survey::{Position, Survey},
+        update::{is_waiting_for_locks, targets},
+    },
+};
+
+/// A pause longer than this is warned of, in milliseconds: a cluster between two releases is a risk.
+const PAUSE_MS_MAX: u64 = 24 * 3600 * 1000;
+/// An item stage longer than this counts as stuck, in milliseconds.
+const STUCK_AFTER_MS: u64 = 4 * 3600 * 1000;
+/// Reasons that pass by themselves.
+const PASSING: &[&str] = &["WaitingForTurn", "Gathering", "Disconnected", "LocksSettling", "Rebooting"];
+/// Reasons that pass with another machine's end, or when a controller is through with the last maintenance.
+const NEUTRAL: &[&str] = &["WaitingForControl", "Quorum", "LockNotYetActive", "UpdateInProgress"];
+
+/// The word for where an update is.
+pub(super) fn state(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -> &'static str {
+    match (row.finished_at_ms, update.wish) {
+        (Some(_), Wish::Abort) => "Aborted",
+        (Some(_), Wish::Go | Wish::Pause { .. }) => "Ready",
+        (None, Wish::Abort) => "Aborting",
+        (None, Wish::Pause { .. }) => "Paused",
+        (None, Wish::Go) if needs_operator(survey) => "Blocked",
+        (None, Wish::Go) => "InProgress",
+    }
+}
+
+/// Does nothing move by itself any more? Then every machine that has not come to its end waits for a person, or for one
+/// that does.
+fn needs_operator(survey: &Survey<'_>) -> bool {
+    let moves = |position: &Position<'_>| position.in_flight() || is_waiting_for_locks(survey, position);
+    let cluster_moves = survey.update().is_some_and(|update| {
+        update.request.is_some_and(|request| locks::granted(survey, None, &request).is_err()) && update.wish == Wish::Go
+    });
+    if cluster_moves || targets(survey).any(moves) {
+        return false;
+    }
+    let reasons: Vec<Blocked> = targets(survey).filter_map(|p| blocked::of_machine(survey, p)).collect();
+    let is = |blocked: &Blocked, of: &[&str]| of.contains(&blocked.reason.as_str());
+    let held = |blocked: &Blocked| !is(blocked, PASSING) && !is(blocked, NEUTRAL);
+    reasons.iter().any(held) && !reasons.iter().any(|blocked| is(blocked, PASSING))
+}
+
+pub(super) fn status(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -> UpdateStatus {
+    let release = survey.facts.specs.get(&(row.cluster.clone(), update.version)).map(|spec| spec.release.clone());
+    let open = row.finished_at_ms.is_none();
+    let waiting = targets(survey).filter(|_| open).filter_map(|position| {
+        let Blocked { reason, message, clears_when } = blocked::of_machine(survey, position)?;
+        Some(Waiting { machine: position.row.name.to_string(), reason, message, clears_when })
+    });
+    let paused_ms = match update.wish {
+        Wish::Pause { since_ms } => Some(since_ms),
+        Wish::Go | Wish::Abort => None,
+    };
+    UpdateStatus {
+        scope: update.scope,
+        release: release.unwrap_or_default(),
+        stages: ClusterStage::ALL
+            .iter()
+            .filter(|stage| open || update.stages.contains_key(stage))
+            .map(|stage| stage_status(stage.as_str(), update.stages.get(stage)))
+            .collect(),
+        needs_operator: open && update.wish != Wish::Abort && needs_operator(survey),
+        waiting: waiting.collect(),
+        paused_since: paused_ms.map(at),
+        paused_too_long: paused_ms.is_some_and(|since| survey.now.wall_ms.saturating_sub(since) > PAUSE_MS_MAX),
+    }
+}
+
+/// Is a machine of an update at one stage for so long that somebody should look?
+pub(super) fn is_stuck(survey: &Survey<'_>) -> bool {
+    targets(survey).filter(|position| position.row.slot.is_some()).any(|position| {
+        let stage = position.row.stages.get(&Stage::DeployDone).filter(|stage| stage.finished_at_ms.is_none());
+        stage.is_some_and(|stage| survey.now.wall_ms.saturating_sub(stage.started_at_ms) > STUCK_AFTER_MS)
+    })
+}
+
+/// What an update would do. None: the cluster is not deployed, is at work, or is at its newest manifest.
+pub(super) fn planned(survey: &Survey<'_>, options: Options) -> Option<UpdatePlan> {
+    let name = &survey.cluster.name;
+    let deployed = survey.rollout.is_none() && survey.machines.iter().any(Position::ready_once);
+    let newest = Some(survey.cluster.spec_version);
+    let current =
+        |p: &Position<'_>| p.row.follows() == newest && *p.row.overwrites() == p.row.spec.state_items_overwrites;
+    if !deployed || survey.machines.iter().filter(|p| p.ready_once() && !p.row.revoked).all(current) {
+        return None;
+    }
+    let empty = |refused| UpdatePlan {
+        release: survey.spec.release.clone(),
+        scope: options.scope,
+        refused,
+        warnings: Vec::new(),
+        phases: Vec::new(),
+        machines: Vec::new(),
+        unchanged: 0,
+    };
+    let facts = match started(survey.facts, name, options, survey.now) {
+        Ok(facts) => facts,
+        Err(refusal) => return Some(empty(Some(refusal.to_string()))),
+    };
+    let survey = Survey::of(&facts, name, &Limits::default(), survey.now)?;
+    let update = survey.update()?;
+    let machines: Vec<ChangedMachine> = targets(&survey)
+        .filter_map(|position| {
+            let target = update.targets.get(&position.row.name).filter(|target| !target.changed.is_empty())?;
+            Some(ChangedMachine {
+                name: position.row.name.to_string(),
+                machine_type: position.row.spec.machine_type,
+                items: target.changed.iter().map(ToString::to_string).collect(),
+                disruptive: target.disruptive,
+            })
+        })
+        .collect();
+    let unchanged = count(update.targets.len().saturating_sub(machines.len()));
+    let (phases, warnings) = (phases(&survey, &machines), warnings(&survey));
+    Some(UpdatePlan { phases, warnings, machines, unchanged, ..empty(None) })
+}
+
+/// What would hold it up if it started now.
+fn warnings(survey: &Survey<'_>) -> Vec<String> {
+    let of_cluster = locks::may_request(survey, None).err().map(|blocked| blocked.message);
+    let of_machines = targets(survey).filter_map(|position| {
+        let name = &position.row.name;
+        if position.lost || !position.connected() {
+            return Some(format!("{name} is not connected"));
+        }
+        let disruptive = position.update().is_some_and(|mine| mine.disruptive);
+        let lock = locks::may_request(survey, Some(name)).err().filter(|_| disruptive)?;
+        Some(format!("{name}: {}", lock.message))
+    });
+    of_cluster.into_iter().chain(of_machines).collect()
+}
+
+fn phases(survey: &Survey<'_>, machines: &[ChangedMachine]) -> Vec<UpdatePhase> {
+    let phase = |name: &str, what: String, impact: &str, pause: &str| UpdatePhase {
+        name: name.to_owned(),
+        what,
+        impact: impact.to_owned(),
+        pause: pause.to_owned(),
+    };
+    let down = |of: MachineType| machines.iter().filter(|m| m.machine_type == of && m.disruptive).count();
+    let prepares =
+        targets(survey).any(|position| position.progress(Phase::Prepare) != crate::plan::survey::Progress::Done);
+    let mut phases = Vec::new();
+    if prepares {
+        let most = survey.spec.max_worker_prepare_count;
+        let what = format!("prepare items run, at most {most} workers at once");
+        phases.push(phase("prepare", what, "none", "yes"));
+    }
+    let (controls, workers) = (down(MachineType::Control), down(MachineType::Worker));
+    if controls + workers > 0 {
+        let what = "cluster maintenance is requested; every ClusterWorkloadLock becomes inactive".to_owned();
+        let impact = "users keep from changes until the end";
+        phases.push(phase("cluster locks", what, impact, "yes"));
+    }
+    if controls > 0 {
+        let machines = if controls == 1 {
+            "1 control machine".to_owned()
+        } else {
+            format!("{controls} control machines one by one")
+        };
+        let what = format!("{machines}: request, locks, items, given back");
+        let impact = "the control plane runs on the others";
+        phases.push(phase("control machines", what, impact, "yes, between two machines"));
+    }
+    if workers > 0 {
+        let most = crate::plan::safety::worker_slots_max(survey);
+        let machines =
+            if workers == 1 { "1 worker".to_owned() } else { format!("{workers} workers, at most {most} at once") };
+        let what = format!("{machines}: request, locks, items, given back");
+        let impact = "workloads move away first; services on the machine may restart";
+        phases.push(phase("workers", what, impact, "yes, machines under way come to their end"));
+    }
+    if controls + workers > 0 {
+        let what = "the cluster's maintenance request is removed".to_owned();
+        phases.push(phase("finalization", what, "none", "no"));
+    }
+    phases
+}

@@ -1,0 +1,198 @@
+//! The rows of an update and of the maintenance handshake, as they are stored.
+
+use std::collections::BTreeMap;
+
+use muster_proto::model::{ClusterName, ItemName, LockState, MachineName, Scope};
+use serde::{Deserialize, Serialize};
+
+use super::StageRow;
+
+/// Params of single items that belong to one machine.
+pub type Overwrites = BTreeMap<ItemName, BTreeMap<String, String>>;
+
+/// What makes a rollout an update: the plan as it was frozen when an operator started it, and how far the cluster is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpdateRow {
+    /// What it may do to machines.
+    pub scope: Scope,
+    /// Version of the spec that every machine goes to.
+    pub version: u64,
+    /// An operator accepts that with one or two control machines the control plane is down for a while.
+    pub accept_control_plane_downtime: bool,
+    /// Who takes part, and what is to be done there.
+    pub targets: BTreeMap<MachineName, Target>,
+    /// What the operators want of it now.
+    pub wish: Wish,
+    /// The ClusterMaintenanceRequest, while it is there.
+    pub request: Option<RequestRow>,
+    /// Unix milliseconds of the last machine's end, or of an operator's last word: deadlines start anew then.
+    pub moved_at_ms: u64,
+    /// Machines that came to their end since the last time that those put aside were tried again.
+    pub finished_in_round: u32,
+    /// Steps of the cluster.
+    pub stages: BTreeMap<ClusterStage, StageRow>,
+}
+
+/// What an update does to one machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// Items that are not done at the version wanted, in the order they run.
+    pub changed: Vec<ItemName>,
+    /// Does one of them disturb workloads?
+    pub disruptive: bool,
+}
+
+/// What the operators want of an update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Wish {
+    /// It goes on.
+    Go,
+    /// Nothing new starts; what has been disturbed comes to its end.
+    Pause {
+        /// Unix milliseconds.
+        since_ms: u64,
+    },
+    /// Nothing new starts ever; what was taken is given back.
+    Abort,
+}
+
+/// A maintenance request that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestRow {
+    /// Unix milliseconds.
+    pub since_ms: u64,
+    /// An answer that is older than this answers something else.
+    pub revision: u64,
+}
+
+/// A machine's part in an update, from the start until it is done or has left it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineUpdate {
+    /// Version of the spec it goes to.
+    pub version: u64,
+    /// Its own params, as they were when the plan was frozen.
+    pub overwrites: Overwrites,
+    /// Does it need a request, locks and permits?
+    pub disruptive: bool,
+    /// Its NodeMaintenanceRequest, while it is there.
+    pub request: Option<RequestRow>,
+    /// The newest permit. From the first one on there is no way back: it goes on to its end.
+    pub permit: Option<PermitRow>,
+    /// Unix milliseconds of the request's removal: its locks are to be active again.
+    pub returned_at_ms: Option<u64>,
+    /// It was refused, and is out of the way of the others.
+    pub set_aside: Option<SetAside>,
+}
+
+impl MachineUpdate {
+    /// May something disruptive have been started here?
+    #[must_use]
+    pub const fn disturbed(&self) -> bool {
+        self.permit.is_some()
+    }
+}
+
+/// Leave to start one attempt at one item.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PermitRow {
+    /// From 1; counts on over all updates of the machine.
+    pub number: u64,
+    /// At this item.
+    pub item: ItemName,
+    /// This attempt.
+    pub attempt: u32,
+    /// The agent says that it will start nothing under it.
+    pub expired: bool,
+}
+
+/// Why a machine is out of the way of the others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetAside {
+    /// In one sentence: the controllers' own words.
+    pub message: String,
+    /// It counts against the failure budget, and is not tried again by itself.
+    pub failed: bool,
+}
+
+/// The stages of a cluster's update, in order, under the names operators know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ClusterStage {
+    /// `Requested cluster maintenance`.
+    Requested,
+    /// `Cluster workload locks are inactive`.
+    LocksInactive,
+    /// `Control plane nodes upgraded`.
+    ControlUpgraded,
+    /// `Worker nodes upgraded`.
+    WorkersUpgraded,
+    /// `All machines of the cluster upgraded`.
+    AllUpgraded,
+    /// `Cluster maintenance request removed`.
+    RequestRemoved,
+}
+
+impl ClusterStage {
+    /// All of them, in order.
+    pub const ALL: &'static [Self] = &[
+        Self::Requested,
+        Self::LocksInactive,
+        Self::ControlUpgraded,
+        Self::WorkersUpgraded,
+        Self::AllUpgraded,
+        Self::RequestRemoved,
+    ];
+
+    /// The name operators know.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Requested => "Requested cluster maintenance",
+            Self::LocksInactive => "Cluster workload locks are inactive",
+            Self::ControlUpgraded => "Control plane nodes upgraded",
+            Self::WorkersUpgraded => "Worker nodes upgraded",
+            Self::AllUpgraded => "All machines of the cluster upgraded",
+            Self::RequestRemoved => "Cluster maintenance request removed",
+        }
+    }
+}
+
+/// Names a lock: whose, of which cluster, and of which machine; without one it is the cluster's own.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LockKey {
+    /// The cluster.
+    pub cluster: ClusterName,
+    /// The application controller, as in its certificate.
+    pub controller: String,
+    /// None: a ClusterWorkloadLock.
+    pub node: Option<MachineName>,
+}
+
+impl LockKey {
+    /// Its key in the store.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let node = self.node.as_ref().map_or("", MachineName::as_str);
+        format!("{}/{}/{node}", self.cluster, self.controller)
+    }
+}
+
+/// A workload lock: an application controller's word about a machine or the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockRow {
+    /// Which.
+    pub key: LockKey,
+    /// What it says.
+    pub state: LockState,
+    /// Unix milliseconds of the state.
+    pub since_ms: u64,
+    /// What keeps the controller, in one line; empty: nothing.
+    pub message: String,
+    /// How far the workloads are out of the way, in percent.
+    pub percentage: u32,
+    /// What it is doing, in one line; empty: nothing.
+    pub description: String,
+    /// Unix milliseconds of the newest change of any of this.
+    pub updated_ms: u64,
+    /// Rises with every change of a lock and every request.
+    pub revision: u64,
+}

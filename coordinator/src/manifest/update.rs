@@ -1,0 +1,61 @@
+//! What a cluster says of its updates: who must be asked, and how long an update waits.
+
+use muster_proto::model::{Deadline, UpdateDeadlines, is_label};
+
+use super::{
+    fault::{Faults, shown},
+    read::{Fields, Spot},
+};
+
+/// Fields of `updateDeadlines`.
+const DEADLINES: Fields = Fields { known: &["clusterLocks", "nodeLocks", "locksReturned"], later: &[] };
+/// Fields of one deadline.
+const DEADLINE: Fields = Fields { known: &["after", "outcome"], later: &[] };
+/// Fields of a deadline that has one outcome only.
+const TIME_ONLY: Fields = Fields { known: &["after"], later: &[] };
+/// Longest deadline: a week.
+const DEADLINE_MS_MAX: u64 = 7 * 24 * 3600 * 1000;
+/// Controllers one cluster may have.
+const CONTROLLERS_MAX: usize = 16;
+
+/// `workloadControllers`: names as in the controllers' certificates.
+pub(super) fn controllers(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Vec<String>> {
+    let names = spot.list(faults)?;
+    if names.len() > CONTROLLERS_MAX {
+        spot.fault(faults, "too many controllers", format!("at most {CONTROLLERS_MAX}"));
+        return None;
+    }
+    let mut controllers: Vec<String> = Vec::new();
+    for spot in names {
+        let name = spot.text(faults)?;
+        if !is_label(name) || controllers.iter().any(|known| known == name) {
+            let problem = format!("'{}' is not the name of another controller", shown(name));
+            spot.fault(faults, problem, "a name of a-z, 0-9 and '-', each once");
+            return None;
+        }
+        controllers.push(name.to_owned());
+    }
+    Some(controllers)
+}
+
+/// `updateDeadlines`.
+pub(super) fn deadlines(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<UpdateDeadlines> {
+    let map = spot.map(faults, &DEADLINES)?;
+    let default = UpdateDeadlines::default();
+    let cluster_locks = map.or("clusterLocks", default.cluster_locks_ms, |spot| time_only(&spot, faults));
+    let node_locks = map.or("nodeLocks", default.node_locks, |spot| deadline(&spot, default.node_locks, faults));
+    let returned = map.or("locksReturned", default.locks_returned_ms, |spot| time_only(&spot, faults));
+    Some(UpdateDeadlines { cluster_locks_ms: cluster_locks?, node_locks: node_locks?, locks_returned_ms: returned? })
+}
+
+fn time_only(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<u64> {
+    let map = spot.map(faults, &TIME_ONLY)?;
+    map.required(faults, "after")?.duration_ms(faults, DEADLINE_MS_MAX)
+}
+
+fn deadline(spot: &Spot<'_>, default: Deadline, faults: &mut Faults<'_>) -> Option<Deadline> {
+    let map = spot.map(faults, &DEADLINE)?;
+    let after_ms = map.or("after", default.after_ms, |spot| spot.duration_ms(faults, DEADLINE_MS_MAX));
+    let outcome = map.or("outcome", default.outcome, |spot| spot.word(faults, "outcome"));
+    Some(Deadline { after_ms: after_ms?, outcome: outcome? })
+}

@@ -1,0 +1,147 @@
+//! What the application controllers say: may a request be made, are its locks inactive, have they come back? A lock
+//! that is failed, or inactive since before the request, counts as active.
+
+use std::collections::BTreeSet;
+
+use muster_proto::{
+    model::{Blocked, LockState, MachineName},
+    plant::planted,
+};
+
+use super::{safety::blocked, survey::Survey};
+use crate::facts::{LockRow, MachineRow, RequestRow};
+
+/// After a request, so long "there is no lock" is no answer: a controller may make its lock only when it sees the
+/// request (domain: 0.1 to 2 s later), in milliseconds.
+pub const SETTLE_MS: u64 = 10_000;
+/// Annotations of a machine that are for the application controllers: they travel with its request.
+pub const CONTROLLERS_PREFIX: &str = "openstack.lcm.mirantis.com/";
+/// How instances leave a node: `live`, `manual` or `skip`.
+const MIGRATION_MODE: &str = "openstack.lcm.mirantis.com/instance_migration_mode";
+
+/// Locks of one machine, or (None) of the cluster itself.
+pub fn of<'a>(survey: &'a Survey<'_>, node: Option<&'a MachineName>) -> impl Iterator<Item = &'a LockRow> {
+    let of_cluster = survey.facts.locks.values().map(|lock| &**lock);
+    of_cluster.filter(move |lock| lock.key.cluster == survey.cluster.name && lock.key.node.as_ref() == node)
+}
+
+/// Controllers that this cluster is known to have: declared, or seen with any lock in it.
+fn known<'a>(survey: &'a Survey<'_>) -> BTreeSet<&'a str> {
+    let seen = survey.facts.locks.keys().filter(|key| key.cluster == survey.cluster.name);
+    let declared = survey.spec.workload_controllers.iter().map(String::as_str);
+    declared.chain(seen.map(|key| key.controller.as_str())).collect()
+}
+
+/// A declared controller that holds no lock anywhere in the cluster: it was never here.
+fn missing<'a>(survey: &'a Survey<'_>) -> Option<&'a str> {
+    let seen = |name: &str| survey.facts.locks.keys().any(|k| k.cluster == survey.cluster.name && k.controller == name);
+    survey.spec.workload_controllers.iter().map(String::as_str).find(|name| !seen(name))
+}
+
+fn kind(node: Option<&MachineName>) -> &'static str {
+    if node.is_some() { "NodeWorkloadLock" } else { "ClusterWorkloadLock" }
+}
+
+/// May a request be made: are the locks active, so that an inactive one later is an answer to it?
+///
+/// # Errors
+/// Which are not, or which controller was never seen.
+pub fn may_request(survey: &Survey<'_>, node: Option<&MachineName>) -> Result<(), Blocked> {
+    if let Some(name) = missing(survey) {
+        return Err(blocked(
+            "ControllerMissing",
+            format!("application controller {name} (spec.workloadControllers) holds no lock in this cluster"),
+            format!("{name} registers its locks, or the manifest names it no more"),
+        ));
+    }
+    let stale: Vec<&str> = of(survey, node)
+        .filter(|lock| lock.state == LockState::Inactive)
+        .map(|lock| lock.key.controller.as_str())
+        .collect();
+    if stale.is_empty() || planted("request-over-inactive-lock") {
+        return Ok(());
+    }
+    Err(blocked(
+        "LockNotYetActive",
+        format!("the {} of {} is still inactive from the last maintenance", kind(node), stale.join(", ")),
+        "it is active again",
+    ))
+}
+
+/// What one lock that is not inactive says, as operators know it: `ceph: UpdatingController`.
+fn says(lock: &LockRow) -> String {
+    let words = match (lock.message.as_str(), lock.description.as_str()) {
+        ("", "") => lock.state.as_str().to_owned(),
+        ("", description) => format!("{description} ({}%)", lock.percentage),
+        (message, _) => message.to_owned(),
+    };
+    format!("{}: {words}", lock.key.controller)
+}
+
+/// Rule 4, its locks: is every expected lock inactive, and younger than the request?
+///
+/// # Errors
+/// Which are not, in the product's words.
+pub fn granted(survey: &Survey<'_>, row: Option<&MachineRow>, request: &RequestRow) -> Result<(), Blocked> {
+    if planted("ignore-locks") {
+        return Ok(());
+    }
+    let node = row.map(|row| &row.name);
+    let answers = |lock: &&LockRow| lock.state == LockState::Inactive && lock.revision > request.revision;
+    let open: Vec<&LockRow> = of(survey, node).filter(|lock| !answers(lock)).collect();
+    if !open.is_empty() {
+        let words: Vec<String> = open.iter().map(|lock| says(lock)).collect();
+        let message = format!("Error: following {}s are still active - {}", kind(node), words.join(","));
+        let reason = if open.iter().any(|lock| lock.state == LockState::Failed) { "LockFailed" } else { "LocksActive" };
+        return Err(blocked(reason, message, clears_when(row, &open)));
+    }
+    let silent: Vec<&str> =
+        known(survey).into_iter().filter(|name| of(survey, node).all(|lock| lock.key.controller != *name)).collect();
+    let settled_at = request.since_ms.saturating_add(SETTLE_MS);
+    if silent.is_empty() || survey.now.wall_ms >= settled_at || planted("no-settle-time") {
+        return Ok(());
+    }
+    Err(blocked(
+        "LocksSettling",
+        format!("{} may yet make a {} here", silent.join(", "), kind(node)),
+        format!("{} s have passed since the request", SETTLE_MS / 1000),
+    ))
+}
+
+fn clears_when(row: Option<&MachineRow>, open: &[&LockRow]) -> String {
+    let names: Vec<&str> = open.iter().map(|lock| lock.key.controller.as_str()).collect();
+    let manual = row.filter(|row| row.annotations.get(MIGRATION_MODE).is_some_and(|mode| mode == "manual"));
+    match manual {
+        Some(row) => format!(
+            "its instances are moved by hand, then `musterctl annotate machine {} {MIGRATION_MODE}=skip`",
+            row.name
+        ),
+        None => format!("{} sets its lock inactive", names.join(" and ")),
+    }
+}
+
+/// When the node's locks last moved, Unix milliseconds; 0 without locks.
+#[must_use]
+pub fn last_progress_ms(survey: &Survey<'_>, node: Option<&MachineName>) -> u64 {
+    of(survey, node).map(|lock| lock.updated_ms).max().unwrap_or(0)
+}
+
+/// After the request is gone: are the locks active again?
+///
+/// # Errors
+/// Which are not.
+pub fn returned(survey: &Survey<'_>, node: &MachineName) -> Result<(), Blocked> {
+    let away: Vec<&str> = of(survey, Some(node))
+        .filter(|lock| lock.state == LockState::Inactive)
+        .map(|lock| lock.key.controller.as_str())
+        .collect();
+    if away.is_empty() {
+        return Ok(());
+    }
+    let names = away.join(", ");
+    Err(blocked(
+        "LocksReturning",
+        format!("the request is gone; {names} brings its workloads back"),
+        "its lock is active",
+    ))
+}

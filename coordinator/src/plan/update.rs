@@ -1,0 +1,311 @@
+//! The update: what has to be recorded, asked for, granted or given back next. Level-triggered like the deployment:
+//! what is recorded is not asked for again.
+//!
+//! A **slot** begins with a machine's maintenance request and ends when the request is gone and its locks are active
+//! again, so that no more machines are without their workloads than may hold a slot. A machine whose locks are not
+//! granted in time is **put aside** and gives its slot to the next; those put aside are tried again at the end, as long
+//! as that helps. The first **permit** is the point of no return: before it everything taken is given back on abort or
+//! deferral, after it the machine goes on to its end.
+
+mod machine;
+pub mod waits;
+
+use muster_proto::{
+    model::{Blocked, ItemName, MachineName, MachineType, Phase, Standing},
+    plant::planted,
+};
+
+use super::{
+    items::control_set,
+    locks,
+    safety::{self, blocked},
+    survey::{Position, Progress, Survey},
+};
+use crate::facts::{ClusterRow, ClusterStage, ControlSet, MachineRow, UpdateRow, Wish};
+
+pub use machine::{is_waiting_for_locks, wakes_at_ms};
+
+/// Something to be recorded. The core applies it, and asks again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Of the rollout as a whole.
+    Cluster {
+        /// This one.
+        rollout: String,
+        /// What.
+        step: ClusterStep,
+    },
+    /// Of one machine.
+    Machine {
+        /// This one.
+        machine: MachineName,
+        /// What.
+        step: MachineStep,
+    },
+}
+
+/// A step of the whole rollout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClusterStep {
+    /// A ClusterMaintenanceRequest is made.
+    Request,
+    /// This stage has begun.
+    Begin(ClusterStage),
+    /// This stage has succeeded.
+    End(ClusterStage),
+    /// A deadline has passed whose outcome is that the update pauses.
+    Pause,
+    /// Machines that were put aside are tried once more.
+    TryAgain,
+    /// The ClusterMaintenanceRequest is removed, and the rollout has ended.
+    Close,
+}
+
+/// A step of one machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MachineStep {
+    /// Its list is the prepare items of the new version.
+    Prepare(ControlSet),
+    /// It holds a slot; a NodeMaintenanceRequest is made if something disruptive is ahead.
+    TakeSlot,
+    /// Its locks are inactive: its list reaches this phase, disruptive items aside.
+    Enter(Phase, ControlSet),
+    /// It may start this attempt at this item.
+    Permit(ItemName, u32),
+    /// It was refused: out of the way of the others.
+    SetAside {
+        /// In the controllers' words.
+        message: String,
+        /// Does it count as failed?
+        failed: bool,
+    },
+    /// Its locks' deadline has passed, and the cluster's policy is that an operator decides: the update pauses.
+    PauseAll,
+    /// Its NodeMaintenanceRequest is removed.
+    GiveBack {
+        /// Is it at the new version now?
+        upgraded: bool,
+    },
+    /// It is at the new version, and holds nothing any more.
+    Finish,
+    /// It holds nothing any more, and waits to be tried again.
+    FreeSlot,
+    /// It leaves the update at the version it had.
+    Leave,
+}
+
+/// What is to be recorded or granted next. Outcomes come before grants, so that a grant is decided on what is true.
+#[must_use]
+pub fn next_steps(survey: &Survey<'_>) -> Vec<Step> {
+    let (Some(rollout), Some(update)) = (survey.rollout, survey.update()) else { return Vec::new() };
+    let outcomes: Vec<Step> = targets(survey)
+        .filter_map(|position| {
+            let step = machine::outcome(survey, update, position)?;
+            Some(Step::Machine { machine: position.row.name.clone(), step })
+        })
+        .collect();
+    if !outcomes.is_empty() {
+        return outcomes;
+    }
+    let cluster = |step| vec![Step::Cluster { rollout: rollout.name.clone(), step }];
+    if let Some(step) = cluster_step(survey, update) {
+        return cluster(step);
+    }
+    let grants = grants(survey, update);
+    if !grants.is_empty() {
+        return grants;
+    }
+    if may_try_again(survey, update) { cluster(ClusterStep::TryAgain) } else { Vec::new() }
+}
+
+/// Machines that have not come to their end yet.
+pub fn targets<'a, 's>(survey: &'s Survey<'a>) -> impl Iterator<Item = &'s Position<'a>> {
+    survey.machines.iter().filter(|position| position.update().is_some())
+}
+
+fn cluster_step(survey: &Survey<'_>, update: &UpdateRow) -> Option<ClusterStep> {
+    let needs_request = update.targets.values().any(|target| target.disruptive);
+    let succeeded = |stage| update.stages.get(&stage).is_some_and(|row: &crate::facts::StageRow| row.succeeded);
+    let ended = |machine_type| targets(survey).all(|position| position.row.spec.machine_type != machine_type);
+    if update.wish == Wish::Abort {
+        return targets(survey).next().is_none().then_some(ClusterStep::Close);
+    }
+    if needs_request && update.request.is_none() {
+        let free = update.wish == Wish::Go && safety::may_start_anything(survey).is_ok();
+        return (free && locks::may_request(survey, None).is_ok()).then_some(ClusterStep::Request);
+    }
+    if let Some(request) = &update.request
+        && !succeeded(ClusterStage::LocksInactive)
+    {
+        if locks::granted(survey, None, request).is_ok() {
+            return Some(ClusterStep::End(ClusterStage::LocksInactive));
+        }
+        let late = survey.now.wall_ms >= cluster_deadline_ms(survey, update);
+        return (late && update.wish == Wish::Go).then_some(ClusterStep::Pause);
+    }
+    let order = [
+        (ClusterStage::ControlUpgraded, ended(MachineType::Control)),
+        (ClusterStage::WorkersUpgraded, ended(MachineType::Control) && ended(MachineType::Worker)),
+        (ClusterStage::AllUpgraded, targets(survey).next().is_none()),
+    ];
+    for (stage, reached) in order {
+        if !succeeded(stage) && reached {
+            return Some(ClusterStep::End(stage));
+        }
+        if !succeeded(stage) {
+            return (!update.stages.contains_key(&stage)).then_some(ClusterStep::Begin(stage));
+        }
+    }
+    Some(ClusterStep::Close)
+}
+
+/// When waiting for the cluster's locks ends, Unix milliseconds. Progress of a lock starts it anew.
+fn cluster_deadline_ms(survey: &Survey<'_>, update: &UpdateRow) -> u64 {
+    let begun = update.stages.get(&ClusterStage::LocksInactive).map_or(0, |row| row.started_at_ms);
+    let begun = begun.max(update.moved_at_ms);
+    begun.max(locks::last_progress_ms(survey, None)).saturating_add(survey.spec.update_deadlines.cluster_locks_ms)
+}
+
+/// May machines of this update be disturbed at all: are the cluster's own locks inactive, and does nobody want a halt?
+///
+/// # Errors
+/// What is waited for.
+pub fn is_open(survey: &Survey<'_>) -> Result<(), Blocked> {
+    let Some(update) = survey.update() else { return Ok(()) };
+    not_halted(survey, update)?;
+    let Some(request) = &update.request else {
+        locks::may_request(survey, None)?;
+        return Err(blocked("WaitingForTurn", "the cluster's maintenance is about to be requested", "it is requested"));
+    };
+    // Planted: the cluster's own locks are not waited for.
+    if planted("ignore-cluster-locks") { Ok(()) } else { locks::granted(survey, None, request) }
+}
+
+/// Nobody has paused or aborted it.
+///
+/// # Errors
+/// Who has, and what lets it go on.
+pub fn not_halted(survey: &Survey<'_>, update: &UpdateRow) -> Result<(), Blocked> {
+    let name = survey.rollout.map_or("", |rollout| rollout.name.as_str());
+    match update.wish {
+        Wish::Go => Ok(()),
+        Wish::Pause { .. } => Err(blocked(
+            "Paused",
+            "the update is paused: nothing new starts",
+            format!("`musterctl resume {name}`, or `musterctl abort {name}`"),
+        )),
+        Wish::Abort => {
+            Err(blocked("Aborting", "the update was aborted: nothing new starts", "what was taken has been given back"))
+        }
+    }
+}
+
+fn grants(survey: &Survey<'_>, update: &UpdateRow) -> Vec<Step> {
+    if not_halted(survey, update).is_err() || safety::may_start_anything(survey).is_err() {
+        return Vec::new();
+    }
+    let mut steps = prepare_grants(survey);
+    steps.extend(slot_grants(survey));
+    steps
+}
+
+/// Does a phase of its items concern the machine? Reconfigure items are for those that have been reconfigured before,
+/// or were deployed when the set of control machines was another.
+#[must_use]
+pub fn concerns(cluster: &ClusterRow, row: &MachineRow, phase: Phase) -> bool {
+    let seen = |phase| row.control_sets.get(&phase);
+    phase != Phase::Reconfigure
+        || seen(Phase::Reconfigure).is_some()
+        || seen(Phase::Deploy).is_none_or(|set| set.names != cluster.control_set)
+}
+
+/// Is its list still that of the version it had?
+fn is_untouched(position: &Position<'_>) -> bool {
+    position.row.slot.is_none() && position.row.reach != Some(Phase::Prepare)
+}
+
+fn prepare_grants(survey: &Survey<'_>) -> Vec<Step> {
+    let most = survey.spec.max_worker_prepare_count as usize;
+    let mut free = most.saturating_sub(super::deploy::prepares_used(survey));
+    let mut steps = Vec::new();
+    for position in targets(survey).filter(|position| is_untouched(position) && position.available()) {
+        let downloads = position.progress(Phase::Prepare) == Progress::Open;
+        if position.row.spec.machine_type == MachineType::Worker && downloads {
+            if free == 0 {
+                continue;
+            }
+            free -= 1;
+        }
+        let set = frozen_set(survey, position, Phase::Prepare);
+        steps.push(Step::Machine { machine: position.row.name.clone(), step: MachineStep::Prepare(set) });
+    }
+    steps
+}
+
+/// The control machines as the items of a phase saw them before: an unchanged item must not look changed.
+fn frozen_set(survey: &Survey<'_>, position: &Position<'_>, phase: Phase) -> ControlSet {
+    let known = position.row.control_sets.get(&phase).cloned();
+    known.unwrap_or_else(|| {
+        control_set(survey.facts, survey.cluster.name.as_str(), |row| survey.cluster.control_set.contains(&row.name))
+    })
+}
+
+/// Could it take a slot as far as it itself is concerned?
+#[must_use]
+pub fn wants_slot(position: &Position<'_>) -> bool {
+    let Some(mine) = position.update() else { return false };
+    let prepared = position.row.reach == Some(Phase::Prepare) && position.progress(Phase::Prepare) == Progress::Done;
+    prepared && position.row.slot.is_none() && mine.set_aside.is_none() && position.trouble().is_none()
+}
+
+fn slot_grants(survey: &Survey<'_>) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut workers_free = safety::worker_slots_max(survey).saturating_sub(safety::worker_slots_used(survey));
+    for position in targets(survey).filter(|position| wants_slot(position) && position.available()) {
+        if safety::may_take_slot(survey, position).is_err() {
+            continue;
+        }
+        let step = Step::Machine { machine: position.row.name.clone(), step: MachineStep::TakeSlot };
+        match position.row.spec.machine_type {
+            MachineType::Control if earlier_on_its_way(survey, position) => {}
+            // One is enough: the survey does not know of it yet, so the next must wait for the next round.
+            MachineType::Control => return vec![step],
+            MachineType::Worker if workers_free > 0 => {
+                workers_free -= 1;
+                steps.push(step);
+            }
+            MachineType::Worker | MachineType::Unassigned => {}
+        }
+    }
+    steps
+}
+
+/// Is a control machine that comes before this one still preparing? Then the order is kept; one that cannot go on is
+/// passed over.
+#[must_use]
+pub fn earlier_on_its_way(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    targets(survey).take_while(|other| other.row.name != position.row.name).any(|other| {
+        let aside = other.update().is_some_and(|mine| mine.set_aside.is_some());
+        other.row.slot.is_none() && !aside && other.available() && other.trouble().is_none()
+    })
+}
+
+/// Nothing else can go on, some came to their end since the last time, and others wait aside.
+fn may_try_again(survey: &Survey<'_>, update: &UpdateRow) -> bool {
+    let deferred = |position: &&Position<'_>| {
+        position.update().and_then(|mine| mine.set_aside.as_ref()).is_some_and(|aside| !aside.failed)
+    };
+    let moving = targets(survey).any(|position| {
+        position.row.slot.is_some() || position.in_flight() || (wants_slot(position) && position.available())
+    });
+    update.wish == Wish::Go && update.finished_in_round > 0 && !moving && targets(survey).any(|p| deferred(&p))
+}
+
+/// Is an item of the list running, or may it be started by the agent alone?
+pub(super) fn is_at_work(position: &Position<'_>) -> bool {
+    position.next_open().is_some_and(|item| match position.standing(item) {
+        Standing::Running { .. } => true,
+        Standing::Due { .. } => !position.needs_permit(item) || position.live_permit(item).is_some(),
+        Standing::Done | Standing::Failed | Standing::Held => false,
+    })
+}

@@ -1,0 +1,178 @@
+//! One machine's way through an update, as a function of the facts.
+
+use muster_proto::{
+    model::{Blocked, DeadlineOutcome, Phase, Standing},
+    plant::planted,
+};
+
+use super::{MachineStep, concerns, frozen_set, is_at_work, not_halted, targets};
+use crate::{
+    facts::{MachineUpdate, UpdateRow, Wish},
+    plan::{
+        assign, locks, safety,
+        survey::{Position, Progress, Survey},
+    },
+};
+
+/// What follows from where the machine is, without granting anything new to another.
+pub(super) fn outcome(survey: &Survey<'_>, update: &UpdateRow, position: &Position<'_>) -> Option<MachineStep> {
+    let mine = position.update()?;
+    if position.row.slot.is_none() {
+        return without_slot(survey, update, position, mine);
+    }
+    if let Some(since_ms) = mine.returned_at_ms {
+        return after_request(survey, position, mine, since_ms);
+    }
+    if is_through(survey, position) {
+        let upgraded = MachineStep::GiveBack { upgraded: true };
+        return Some(if mine.request.is_some() { upgraded } else { MachineStep::Finish });
+    }
+    if planted("give-back-after-failure") && position.failed() && mine.request.is_some() {
+        return Some(MachineStep::GiveBack { upgraded: false });
+    }
+    if mine.disturbed() {
+        return next_permit(survey, position);
+    }
+    if !mine.disruptive {
+        let below = position.row.reach < Some(top(survey, position));
+        return below
+            .then(|| MachineStep::Enter(top(survey, position), frozen_set(survey, position, Phase::Reconfigure)));
+    }
+    before_first_permit(survey, update, position, mine)
+}
+
+/// Nothing is held: it is done if nothing is left to do, and leaves if the update was aborted.
+fn without_slot(
+    survey: &Survey<'_>,
+    update: &UpdateRow,
+    position: &Position<'_>,
+    mine: &MachineUpdate,
+) -> Option<MachineStep> {
+    if position.row.revoked {
+        return Some(MachineStep::Leave);
+    }
+    let done = |phase| !concerns(survey.cluster, position.row, phase) || position.progress(phase) == Progress::Done;
+    let untouched = position.row.reach != Some(Phase::Prepare) || !position.in_flight();
+    if Phase::ALL.iter().all(|phase| done(*phase)) && untouched && !mine.disturbed() {
+        return Some(MachineStep::Finish);
+    }
+    (update.wish == Wish::Abort).then_some(MachineStep::Leave)
+}
+
+/// Rule 9, its end: the request is gone; the locks are active again, or have had their time.
+fn after_request(
+    survey: &Survey<'_>,
+    position: &Position<'_>,
+    mine: &MachineUpdate,
+    since_ms: u64,
+) -> Option<MachineStep> {
+    let deadline_ms = since_ms.saturating_add(survey.spec.update_deadlines.locks_returned_ms);
+    if locks::returned(survey, &position.row.name).is_err() && survey.now.wall_ms < deadline_ms {
+        return None;
+    }
+    let upgraded = mine.set_aside.is_none() && is_through(survey, position);
+    Some(if upgraded { MachineStep::Finish } else { MachineStep::FreeSlot })
+}
+
+/// Are all its items done, and does its agent have the very list that says so?
+fn is_through(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    let reached = position.row.reach >= Some(top(survey, position));
+    reached && position.all_done() && assign::is_accepted(survey.facts, position)
+}
+
+/// How far its list reaches in the end.
+fn top(survey: &Survey<'_>, position: &Position<'_>) -> Phase {
+    let items = position.items.unwrap_or_default();
+    let phases = items.iter().map(|item| item.phase).filter(|phase| concerns(survey.cluster, position.row, *phase));
+    phases.max().unwrap_or(Phase::Deploy).max(Phase::Deploy)
+}
+
+/// The next item that needs leave gets it, if rule 4 holds now. What a machine has begun it may end, whatever an
+/// operator wants of the others.
+fn next_permit(survey: &Survey<'_>, position: &Position<'_>) -> Option<MachineStep> {
+    let item = position.next_open().filter(|_| position.awaits_permit())?;
+    let (Standing::Due { attempt } | Standing::Running { attempt }) = position.standing(item) else { return None };
+    let free = position.available() && safety::may_disturb(survey, position).is_ok();
+    free.then(|| MachineStep::Permit(item.name.clone(), attempt))
+}
+
+/// Its request is made and nothing disruptive has been started: it waits for its locks, or gives everything back.
+fn before_first_permit(
+    survey: &Survey<'_>,
+    update: &UpdateRow,
+    position: &Position<'_>,
+    mine: &MachineUpdate,
+) -> Option<MachineStep> {
+    if update.wish == Wish::Abort || mine.set_aside.is_some() {
+        // A harmless item before the first disruptive one may still run: it is left to end.
+        let at_work = position.row.reach > Some(Phase::Prepare) && is_at_work(position);
+        return (!at_work).then_some(MachineStep::GiveBack { upgraded: false });
+    }
+    if let Err(blocked) = safety::locks_granted(survey, position) {
+        return refused(survey, update, position, mine, &blocked);
+    }
+    if not_halted(survey, update).is_err() || safety::may_begin(survey, position).is_err() {
+        return None;
+    }
+    if position.row.reach < Some(top(survey, position)) {
+        return Some(MachineStep::Enter(top(survey, position), frozen_set(survey, position, Phase::Reconfigure)));
+    }
+    next_permit(survey, position)
+}
+
+/// The locks are not granted. Past the deadline the machine gets out of the way, as the cluster's policy wants it.
+fn refused(
+    survey: &Survey<'_>,
+    update: &UpdateRow,
+    position: &Position<'_>,
+    mine: &MachineUpdate,
+    blocked: &Blocked,
+) -> Option<MachineStep> {
+    let late = survey.now.wall_ms >= lock_deadline_ms(survey, update, position, mine)?;
+    let aside = |failed| MachineStep::SetAside { message: blocked.message.clone(), failed };
+    late.then(|| match survey.spec.update_deadlines.node_locks.outcome {
+        DeadlineOutcome::Fail => aside(true),
+        DeadlineOutcome::Defer => aside(false),
+        DeadlineOutcome::Pause => MachineStep::PauseAll,
+    })
+}
+
+/// When waiting for a machine's locks ends, Unix milliseconds. It starts anew when a lock of it moves, and when another
+/// machine comes to its end: a controller that grants one at a time is at work all the while. None: never, because the
+/// update is halted.
+fn lock_deadline_ms(
+    survey: &Survey<'_>,
+    update: &UpdateRow,
+    position: &Position<'_>,
+    mine: &MachineUpdate,
+) -> Option<u64> {
+    let request = mine.request.as_ref().filter(|_| update.wish == Wish::Go)?;
+    let progress_ms = locks::last_progress_ms(survey, Some(&position.row.name)).max(update.moved_at_ms);
+    Some(request.since_ms.max(progress_ms).saturating_add(survey.spec.update_deadlines.node_locks.after_ms))
+}
+
+/// Does it hold a request and wait for the controllers to say go?
+#[must_use]
+pub fn is_waiting_for_locks(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    let Some(mine) = position.update() else { return false };
+    let waits = mine.request.is_some() && safety::locks_granted(survey, position).is_err() && !is_at_work(position);
+    waits || mine.returned_at_ms.is_some()
+}
+
+/// The next moment, Unix milliseconds, at which time alone changes what this update does. None: there is none.
+#[must_use]
+pub fn wakes_at_ms(survey: &Survey<'_>) -> Option<u64> {
+    let update = survey.update()?;
+    let deadlines = survey.spec.update_deadlines;
+    let settled = |since_ms: u64| since_ms.saturating_add(locks::SETTLE_MS);
+    let of_machines = targets(survey).filter_map(|position| {
+        let mine = position.update()?;
+        let back = mine.returned_at_ms.map(|since_ms| since_ms.saturating_add(deadlines.locks_returned_ms));
+        let request = mine.request.map(|request| settled(request.since_ms));
+        let late = lock_deadline_ms(survey, update, position, mine);
+        back.into_iter().chain(request).chain(late).filter(|at| *at > survey.now.wall_ms).min()
+    });
+    let of_cluster = update.request.map(|request| settled(request.since_ms));
+    let late = update.request.map(|_| super::cluster_deadline_ms(survey, update));
+    of_machines.chain(of_cluster).chain(late).filter(|at| *at > survey.now.wall_ms).min()
+}

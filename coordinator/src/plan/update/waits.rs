@@ -1,0 +1,88 @@
+//! Why a machine of an update does not move.
+
+use muster_proto::model::{Blocked, MachineType, Phase};
+
+use super::{earlier_on_its_way, is_open, is_untouched, not_halted, targets, wants_slot};
+use crate::{
+    facts::{MachineUpdate, UpdateRow},
+    plan::{
+        locks,
+        safety::{self, blocked},
+        survey::{Position, Survey},
+    },
+};
+
+/// Why the cluster's update as a whole does not go on.
+#[must_use]
+pub fn of_cluster(survey: &Survey<'_>, update: &UpdateRow) -> Option<Blocked> {
+    if let Err(blocked) = not_halted(survey, update).and_then(|()| safety::may_start_anything(survey)) {
+        return Some(blocked);
+    }
+    let ahead =
+        targets(survey).any(|position| position.update().is_some_and(|mine| mine.disruptive && !mine.disturbed()));
+    if ahead { is_open(survey).err() } else { None }
+}
+
+/// Why this machine does not move; None if it is at work.
+#[must_use]
+pub fn of_machine(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
+    let (update, mine) = (survey.update()?, position.update()?);
+    let about = || blocked("WaitingForTurn", "its next step is about to be taken", "the coordinator's next decision");
+    let waits = if position.row.slot.is_some() {
+        with_slot(survey, position, update, mine)
+    } else {
+        without_slot(survey, position, update, mine)
+    };
+    Some(waits.err().unwrap_or_else(about))
+}
+
+fn with_slot(
+    survey: &Survey<'_>,
+    position: &Position<'_>,
+    update: &UpdateRow,
+    mine: &MachineUpdate,
+) -> Result<(), Blocked> {
+    if mine.returned_at_ms.is_some() {
+        return locks::returned(survey, &position.row.name);
+    }
+    if mine.disturbed() {
+        return safety::may_disturb(survey, position);
+    }
+    not_halted(survey, update)?;
+    if mine.disruptive {
+        safety::locks_granted(survey, position)?;
+    }
+    safety::may_begin(survey, position)
+}
+
+fn without_slot(
+    survey: &Survey<'_>,
+    position: &Position<'_>,
+    update: &UpdateRow,
+    mine: &MachineUpdate,
+) -> Result<(), Blocked> {
+    let name = &position.row.name;
+    if let Some(aside) = &mine.set_aside {
+        let retry = format!("`musterctl retry {name}` once the controllers are willing");
+        let (reason, clears) = if aside.failed {
+            ("Refused", retry)
+        } else {
+            ("Deferred", format!("it is tried again after the others, or {retry}"))
+        };
+        return Err(blocked(reason, aside.message.clone(), clears));
+    }
+    not_halted(survey, update)?;
+    safety::may_start_anything(survey)?;
+    if is_untouched(position) {
+        let most = survey.spec.max_worker_prepare_count;
+        let message = format!("{most} workers are in prepare (maxWorkerPrepareCount)");
+        return Err(blocked("WaitingForTurn", message, "one of them is through with it"));
+    }
+    safety::may_take_slot(survey, position)?;
+    if position.row.spec.machine_type == MachineType::Control && earlier_on_its_way(survey, position) {
+        let message = "control machines go in order (upgradeIndex, then name), and one before it is still preparing";
+        return Err(blocked("WaitingForTurn", message, "that one is done"));
+    }
+    debug_assert!(wants_slot(position) || position.row.reach == Some(Phase::Prepare));
+    Ok(())
+}

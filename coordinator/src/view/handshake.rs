@@ -1,0 +1,36 @@
+//! Rows of locks and requests.
+
+use muster_proto::resource::{Lock, Request};
+
+use super::{Look, age, machines::NOTE_CHARS_MAX, text::cut};
+
+pub(super) const LOCKS: &[&str] = &["NAME", "CLUSTERNAME", "HOLDER", "NODE", "STATE", "SINCE", "PROGRESS", "MESSAGE"];
+pub(super) const REQUESTS: &[&str] = &["NAME", "CLUSTERNAME", "KIND", "SCOPE", "STATE", "AGE", "MESSAGE"];
+
+pub(super) fn lock(lock: &Lock, look: Look) -> Vec<String> {
+    let status = &lock.status;
+    let message = if status.error_message.is_empty() { &status.description } else { &status.error_message };
+    vec![
+        lock.metadata.name.clone(),
+        lock.spec.cluster_name.clone(),
+        lock.spec.controller_name.clone(),
+        lock.spec.node_name.clone().unwrap_or_default(),
+        status.state.to_string(),
+        age(status.since, look.now),
+        format!("{}%", status.percentage),
+        if look.wide { message.clone() } else { cut(message, NOTE_CHARS_MAX) },
+    ]
+}
+
+pub(super) fn request(request: &Request, look: Look) -> Vec<String> {
+    let message = &request.status.message;
+    vec![
+        request.metadata.name.clone(),
+        request.spec.cluster_name.clone(),
+        request.spec.kind.clone(),
+        request.spec.scope.to_string(),
+        request.status.state.clone(),
+        age(request.metadata.creation_timestamp, look.now),
+        if look.wide { message.clone() } else { cut(message, NOTE_CHARS_MAX) },
+    ]
+}

@@ -1,0 +1,73 @@
+//! The words of the maintenance handshake, and of what an update may do.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+use super::item::{Unknown, words};
+
+words!(
+    /// What an update may do to a machine.
+    Scope {
+        /// Services and Docker may restart; the machine does not reboot.
+        Drain = "drain",
+        /// The machine may reboot as well.
+        Os = "os",
+    }
+);
+
+words!(
+    /// An application controller's answer to a maintenance request.
+    LockState {
+        /// Do not touch it.
+        Active = "active",
+        /// Its workloads are out of the way.
+        Inactive = "inactive",
+        /// It cannot get them out of the way; a person must look. Counts as active.
+        Failed = "failed",
+    }
+);
+
+words!(
+    /// What becomes of a machine when a stage of its update takes too long.
+    DeadlineOutcome {
+        /// It counts as failed: what was taken is given back, and the failure budget is charged.
+        Fail = "fail",
+        /// What was taken is given back, the others go on, it is tried again at the end.
+        Defer = "defer",
+        /// The whole update pauses until an operator says `resume`.
+        Pause = "pause",
+    }
+);
+
+/// How long a stage may take, and what then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Deadline {
+    /// In milliseconds; starts anew on progress.
+    pub after_ms: u64,
+    /// What then.
+    pub outcome: DeadlineOutcome,
+}
+
+/// Deadlines of the stages of an update that wait for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UpdateDeadlines {
+    /// Until every ClusterWorkloadLock is inactive. Its outcome is always `pause`: there is no machine to put aside.
+    pub cluster_locks_ms: u64,
+    /// Until every NodeWorkloadLock of a machine is inactive. Rockoon tries a deferred request about once a minute.
+    pub node_locks: Deadline,
+    /// After the request is gone, until the locks are active again. Then the machine counts as done all the same.
+    pub locks_returned_ms: u64,
+}
+
+impl Default for UpdateDeadlines {
+    fn default() -> Self {
+        Self {
+            cluster_locks_ms: 2 * 3600 * 1000,
+            node_locks: Deadline { after_ms: 30 * 60 * 1000, outcome: DeadlineOutcome::Defer },
+            locks_returned_ms: 30 * 60 * 1000,
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Documents of updates and of the maintenance handshake.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{Document, StageStatus};
+use crate::model::{LockState, MachineType, Scope};
+
+/// A workload lock as people see it.
+pub type Lock = Document<LockSpec, LockStatus>;
+/// A maintenance request as people see it.
+pub type Request = Document<RequestSpec, RequestStatus>;
+
+/// Whose lock it is, and of what.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LockSpec {
+    /// Of which cluster.
+    pub cluster_name: String,
+    /// `NodeWorkloadLock` or `ClusterWorkloadLock`.
+    pub kind: String,
+    /// The application controller that holds it.
+    pub controller_name: String,
+    /// The machine. None: the cluster itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_name: Option<String>,
+}
+
+/// What its controller says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LockStatus {
+    /// May it be touched?
+    pub state: LockState,
+    /// Since when it is in this state.
+    pub since: Timestamp,
+    /// What keeps the controller.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub error_message: String,
+    /// How far the workloads are out of the way, in percent.
+    pub percentage: u32,
+    /// What the controller is doing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+}
+
+/// What is requested.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestSpec {
+    /// Of which cluster.
+    pub cluster_name: String,
+    /// `NodeMaintenanceRequest` or `ClusterMaintenanceRequest`.
+    pub kind: String,
+    /// The machine. None: the cluster itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_name: Option<String>,
+    /// What may be done.
+    pub scope: Scope,
+}
+
+/// What it waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestStatus {
+    /// `waiting` for locks, or `granted`.
+    pub state: String,
+    /// Which locks are still active, in the product's words.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// How far an update is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UpdateStatus {
+    /// What may be done to machines.
+    pub scope: Scope,
+    /// The release all go to.
+    pub release: String,
+    /// Steps of the cluster.
+    pub stages: Vec<StageStatus>,
+    /// Nothing moves by itself any more: an operator decides what is next.
+    pub needs_operator: bool,
+    /// Machines that have not come to their end and do not move, and why.
+    pub waiting: Vec<Waiting>,
+    /// Since when it is paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_since: Option<Timestamp>,
+    /// Paused for over a day: a cluster between two releases is a risk.
+    pub paused_too_long: bool,
+}
+
+/// A machine that does not move.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Waiting {
+    /// Its name.
+    pub machine: String,
+    /// The reason's name.
+    pub reason: String,
+    /// In words.
+    pub message: String,
+    /// What lets it go on.
+    pub clears_when: String,
+}
+
+/// What an update would do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UpdatePlan {
+    /// The release it goes to.
+    pub release: String,
+    /// What may be done to machines.
+    pub scope: Scope,
+    /// Why it cannot start, where that is so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+    /// Warnings: what would hold it up if it started now.
+    pub warnings: Vec<String>,
+    /// The phases that are present, in order.
+    pub phases: Vec<UpdatePhase>,
+    /// Machines on which something changes, in the order in which they go.
+    pub machines: Vec<ChangedMachine>,
+    /// Machines on which nothing changes.
+    pub unchanged: u32,
+}
+
+/// One phase of an update.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UpdatePhase {
+    /// Its name.
+    pub name: String,
+    /// What happens in it.
+    pub what: String,
+    /// What users and workloads notice.
+    pub impact: String,
+    /// Can it be paused, and what that means.
+    pub pause: String,
+}
+
+/// A machine on which something changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ChangedMachine {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    #[serde(rename = "type")]
+    pub machine_type: MachineType,
+    /// Items that change, in the order they run.
+    pub items: Vec<String>,
+    /// Must its workloads move away?
+    pub disruptive: bool,
+}

@@ -1,0 +1,167 @@
+//! Updates, end to end: `musterctl demo --update`, and what becomes of a machine that its controller refuses.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, bail};
+use muster_tests::fleet::{
+    processes,
+    programs::{self, Programs, Ran},
+};
+use tempfile::TempDir;
+
+/// A directory for one fleet; whatever runs there is ended with it.
+struct Place(TempDir);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = processes::end_all(self.dir()); // the test has said already what was wrong
+    }
+}
+
+impl Place {
+    fn new() -> Result<Self> {
+        Ok(Self(tempfile::Builder::new().prefix("muster-e2e-update-").tempdir()?))
+    }
+
+    fn dir(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn demo(&self, words: &[&str]) -> Result<Ran> {
+        programs::run(Command::new(Programs::find()?.musterctl).args(["demo", "--dir"]).arg(self.dir()).args(words))
+    }
+
+    fn ctl(&self, words: &[&str]) -> Result<Ran> {
+        let config = self.dir().join("operator.toml");
+        programs::run(Command::new(Programs::find()?.musterctl).arg("--config").arg(config).args(words))
+    }
+
+    /// A toy controller of these machines.
+    fn controller(&self, machines: &str, words: &[&str]) -> Result<Child> {
+        let config = self.dir().join("controller.toml");
+        let mut command = Command::new(Programs::find()?.musterctl);
+        command.arg("--config").arg(config).args(["toy-controller", "--cluster", "demo", "--machines", machines]);
+        command.arg("--effects").arg(self.dir().join("effects.log")).args(words);
+        Ok(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)
+    }
+
+    /// Words of effects.log by machine, in order: the controller's steps, and `items` where the update's items ran.
+    fn stories(&self) -> Result<BTreeMap<String, Vec<String>>> {
+        let mut stories: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for line in fs::read_to_string(self.dir().join("effects.log"))?.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            let (machine, word) = match words[..] {
+                [_, machine, step] => (machine, step),
+                [_, machine, _, _, _, _, "2"] => (machine, "items"),
+                _ => continue,
+            };
+            let story = stories.entry(machine.to_owned()).or_default();
+            if story.last().is_none_or(|last| last != word) {
+                story.push(word.to_owned());
+            }
+        }
+        Ok(stories)
+    }
+}
+
+const WHOLE: [&str; 6] = ["request-seen", "workloads-moved", "lock-inactive", "items", "request-gone", "lock-active"];
+
+#[test]
+fn the_demo_updates_its_fleet() -> Result<()> {
+    let place = Place::new()?;
+    let small = ["--workers", "6", "--seconds-per-item", "0.1", "--artifact-mib", "1"];
+    let ran = place.demo(&[&small[..], &["--update", "--upgrade-width", "2", "--keep"]].concat())?.exits(0)?;
+    ran.says(&["keep what they have until an update is started", "control machines", "2 allowed"])?;
+    let stories = place.stories()?;
+    assert_eq!(stories.len(), 9);
+    for (machine, story) in stories {
+        assert_eq!(story, WHOLE, "{machine}");
+    }
+    place.ctl(&["get", "requests"])?.exits(0)?.says(&["No requests"])?;
+    place.ctl(&["get", "locks"])?.exits(0)?.says(&["toy-worker-6", "toy-demo", "active"])?;
+    place.ctl(&["update", "demo", "--yes"])?.exits(4)?.says(&["NothingToDo"])?;
+    Ok(())
+}
+
+/// The next release of the demo's manifest, with a short deadline for locks.
+fn second_release(place: &Place, width: u32) -> Result<()> {
+    let text = fs::read_to_string(place.dir().join("manifest.yaml"))?;
+    let settings = format!(
+        "release: \"2.0\"\n  maxWorkerUpgradeCount: {width}\n  workloadControllers: [toy]\n  updateDeadlines:\n    \
+         nodeLocks: {{after: 3s}}\n"
+    );
+    let text = text.replace("release: \"1.0\"\n", &settings);
+    let text = text.replace(
+        "        version: \"1\"\n        phase: deploy\n        params:\n",
+        "        version: \"2\"\n        phase: deploy\n        params:\n          release: \"2\"\n",
+    );
+    if !text.contains("release: \"2\"") {
+        bail!("the demo's manifest looks otherwise:\n{text}");
+    }
+    let path = place.dir().join("manifest-2.yaml");
+    fs::write(&path, text)?;
+    place.ctl(&["apply", "-f", path.to_str().context("text")?])?.ok().map(drop)
+}
+
+/// A deployed fleet of 3 and so many, and credentials for its controller.
+fn deployed(workers: &str) -> Result<Place> {
+    let place = Place::new()?;
+    place.demo(&["--keep", "--workers", workers, "--seconds-per-item", "0.1", "--artifact-mib", "1"])?.exits(0)?;
+    let mut command = Command::new(Programs::find()?.coordinator);
+    command.args(["credentials", "--role", "controller", "--name", "toy"]);
+    command.arg("--state-dir").arg(place.dir().join("coordinator"));
+    command.arg("--key-file").arg(place.dir().join("coordinator.key"));
+    programs::run(command.arg("--out").arg(place.dir().join("controller.toml")))?.exits(0)?;
+    Ok(place)
+}
+
+#[test]
+fn a_refused_machine_is_listed_and_completed_later() -> Result<()> {
+    let place = deployed("4")?;
+    let machines = "control-1,control-2,control-3,worker-1,worker-2,worker-3,worker-4";
+    let mut refusing = place.controller(machines, &["--refuse", "worker-3"])?;
+    second_release(&place, 2)?;
+    place.ctl(&["plan", "demo"])?.exits(0)?.says(&["one by one", "at most 2 at once", "move away first"])?;
+    let ran = place.ctl(&["update", "demo", "--yes"])?.exits(4)?;
+    ran.says(&["needs a person", "worker-3: Deferred", "toy: ToyWorkloadsStay", "musterctl retry worker-3"])?;
+    let stories = place.stories()?;
+    for (machine, story) in &stories {
+        if machine == "worker-3" {
+            assert!(story.iter().all(|word| word == "request-seen"), "{story:?}");
+        } else {
+            assert_eq!(*story, WHOLE, "{machine}");
+        }
+    }
+    assert_eq!(stories.len(), 7);
+    refusing.kill()?;
+    refusing.wait()?;
+    let mut willing = place.controller(machines, &[])?;
+    place.ctl(&["retry", "worker-3"])?.exits(0)?;
+    place.ctl(&["watch", "demo"])?.exits(0)?;
+    willing.kill()?;
+    willing.wait()?;
+    let story = place.stories()?.remove("worker-3").context("its story")?;
+    assert!(story.ends_with(&WHOLE.map(str::to_owned)), "{story:?}");
+    Ok(())
+}
+
+#[test]
+fn a_controller_that_grants_one_at_a_time_never_deadlocks() -> Result<()> {
+    let place = deployed("8")?;
+    let workers = (1..=8).map(|n| format!("worker-{n}"));
+    let machines: Vec<String> = (1..=3).map(|n| format!("control-{n}")).chain(workers).collect();
+    let mut controller = place.controller(&machines.join(","), &["--at-once", "1"])?;
+    second_release(&place, 50)?;
+    place.ctl(&["update", "demo", "--yes"])?.exits(0)?;
+    controller.kill()?;
+    controller.wait()?;
+    for (machine, story) in place.stories()? {
+        assert!(story.ends_with(&WHOLE.map(str::to_owned)), "{machine}: {story:?}");
+    }
+    Ok(())
+}

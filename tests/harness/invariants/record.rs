@@ -1,0 +1,34 @@
+//! What is recorded of a machine's items, read from the statuses themselves.
+
+use muster_coordinator::facts::{Facts, MachineRow};
+use muster_proto::model::ItemState;
+
+/// Is an outcome of every item this machine was given recorded: all succeeded or left out, or one failed?
+pub(super) fn has_outcome(facts: &Facts, row: &MachineRow) -> bool {
+    let Some(items) = facts.live.machines.get(&row.name).and_then(|live| live.items.as_ref()) else { return true };
+    let Ok(items) = &items.resolved else { return true };
+    let done = items.iter().filter(|item| Some(item.phase) <= row.reach).all(|item| {
+        let left_out = row.verdicts.get(&item.name).is_some_and(|v| v.hash == item.hash && v.left_out.is_some());
+        let status = row.statuses.get(&item.name).filter(|status| status.hash == item.hash);
+        left_out || status.is_some_and(|status| status.state == ItemState::Succeeded)
+    });
+    done || failed_for_good(facts, row)
+}
+
+/// Is a failure recorded after which nothing more is tried?
+pub(super) fn failed_for_good(facts: &Facts, row: &MachineRow) -> bool {
+    let Some(items) = facts.live.machines.get(&row.name).and_then(|live| live.items.as_ref()) else { return false };
+    let Ok(items) = &items.resolved else { return false };
+    items.iter().filter(|item| Some(item.phase) <= row.reach).any(|item| {
+        let verdict = row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
+        let cleared = verdict.map_or(0, |verdict| verdict.cleared_attempts);
+        let left_out = verdict.is_some_and(|verdict| verdict.left_out.is_some());
+        row.statuses.get(&item.name).is_some_and(|status| match status.state {
+            ItemState::Failed { retryable, .. } => {
+                let spent = status.attempt > cleared + item.retries;
+                status.hash == item.hash && status.attempt > cleared && (!retryable || spent) && !left_out
+            }
+            ItemState::Running | ItemState::Succeeded | ItemState::Indeterminate => false,
+        })
+    })
+}

@@ -1,0 +1,230 @@
+//! What must hold of updates: nothing is disturbed that a controller guards, and what was taken is given back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_agent::attempt::record::AttemptKey;
+use muster_coordinator::facts::{Facts, LockKey, MachineRow};
+use muster_proto::model::{ItemState, LockState, MachineId, MachineName, MachineType, Now, Phase};
+
+use super::{Checked, Watcher};
+use crate::sim::{machine::Machine, manifest};
+
+/// A permit counts for so long.
+const PERMIT_MS: u64 = 30_000;
+/// A controller that makes its lock only on request makes it within this time.
+const LATE_MS: u64 = 2_000;
+
+/// What was seen of updates.
+#[derive(Clone, Default)]
+pub(super) struct Seen {
+    /// Steps of the coordinator so far.
+    step: u64,
+    /// In which step, and when, the request of a machine (None: of the cluster) came.
+    requests: BTreeMap<Option<MachineName>, (u64, u64)>,
+    /// Since which step a lock is inactive.
+    inactive: BTreeMap<LockKey, u64>,
+    /// Number of the newest permit of a machine.
+    permits: BTreeMap<MachineName, u64>,
+    /// Machines that had a permit since their request came.
+    permitted: BTreeSet<MachineName>,
+    /// When a machine accepted a permit first.
+    received: BTreeMap<(MachineId, u64), u64>,
+    /// Controls that held a slot.
+    controls: BTreeSet<MachineName>,
+}
+
+impl Watcher {
+    /// Rules 1 (quorum), 4 and 9, after a step.
+    pub fn updates_are_right(&mut self, facts: &Facts, guards: &BTreeSet<String>, now: Now) -> Checked {
+        self.seen.step += 1;
+        let step = self.seen.step;
+        let inactive = facts.locks.values().filter(|lock| lock.state == LockState::Inactive);
+        let inactive: BTreeSet<&LockKey> = inactive.map(|lock| &lock.key).collect();
+        self.seen.inactive.retain(|key, _| inactive.contains(key));
+        self.given_back(facts)?;
+        self.requested(facts, now)?;
+        for key in inactive {
+            self.seen.inactive.entry(key.clone()).or_insert(step);
+        }
+        for row in facts.machines.values() {
+            let permit = row.update.as_ref().and_then(|update| update.permit.as_ref()).map(|permit| permit.number);
+            let Some(number) = permit.filter(|number| self.seen.permits.get(&row.name) != Some(number)) else {
+                continue;
+            };
+            self.permit_is_right(facts, row, guards, now)?;
+            self.seen.permits.insert(row.name.clone(), number);
+            self.seen.permitted.insert(row.name.clone());
+        }
+        self.quorum_is_kept(facts)
+    }
+
+    /// Rule 4: a request is made only while every lock is active.
+    fn requested(&mut self, facts: &Facts, now: Now) -> Checked {
+        for node in requests(facts) {
+            if self.seen.requests.contains_key(&node) {
+                continue;
+            }
+            let stale = self.seen.inactive.keys().find(|key| key.node == node);
+            if let Some(stale) = stale {
+                let detail = format!("maintenance of {node:?} was requested while {stale:?} was inactive from before");
+                return Err(self.violation("4", detail));
+            }
+            if let Some(node) = &node {
+                self.seen.permitted.remove(node);
+            }
+            self.seen.requests.insert(node, (self.seen.step, now.mono_ms));
+        }
+        Ok(())
+    }
+
+    /// Rule 9: a request goes when nothing was disturbed, or when everything is done.
+    fn given_back(&mut self, facts: &Facts) -> Checked {
+        let present = requests(facts);
+        let gone: Vec<_> = self.seen.requests.keys().filter(|node| !present.contains(*node)).cloned().collect();
+        for node in gone {
+            self.seen.requests.remove(&node);
+            let Some(row) = node.as_ref().and_then(|node| facts.machines.get(node)) else { continue };
+            if self.seen.permitted.contains(&row.name)
+                && !row.revoked
+                && row.ready_at.is_some()
+                && !all_succeeded(facts, row)
+            {
+                let detail = format!("{} was given back half done", row.name);
+                return Err(self.violation("9", detail));
+            }
+        }
+        Ok(())
+    }
+
+    /// Rule 4: the request is there, every lock of the machine is inactive since after it, and the first permit waits
+    /// for the cluster's locks too.
+    fn permit_is_right(&self, facts: &Facts, row: &MachineRow, guards: &BTreeSet<String>, now: Now) -> Checked {
+        let wrong = |what: String| Err(self.violation("4", format!("{} has a permit, {what}", row.name)));
+        let Some((asked, asked_at)) = self.seen.requests.get(&Some(row.name.clone())) else {
+            return wrong("and no request was made".to_owned());
+        };
+        let cluster = self.seen.requests.get(&None).map(|(step, _)| *step);
+        let Some(cluster_asked) = cluster else { return wrong("and none for the cluster".to_owned()) };
+        for lock in facts.locks.values() {
+            let asked = match &lock.key.node {
+                Some(node) if *node == row.name => *asked,
+                None if !self.seen.permitted.contains(&row.name) => cluster_asked,
+                Some(_) | None => continue,
+            };
+            let since = self.seen.inactive.get(&lock.key);
+            if since.is_none_or(|since| *since <= asked) {
+                return wrong(format!("and {:?} is {:?} since step {since:?}, asked in {asked}", lock.key, lock.state));
+            }
+        }
+        let held = |guard: &&String| {
+            let mut locks = facts.locks.keys();
+            locks.any(|key| key.controller == **guard && key.node.as_ref() == Some(&row.name))
+        };
+        if let Some(silent) = guards.iter().find(|guard| !held(guard))
+            && now.mono_ms < asked_at + LATE_MS
+        {
+            return wrong(format!("and {silent} had no time to make its lock"));
+        }
+        Ok(())
+    }
+
+    /// Rule 1: no control machine begins its turn in an update while another, of three or more, is away.
+    fn quorum_is_kept(&mut self, facts: &Facts) -> Checked {
+        let controls = || facts.machines.values().filter(|m| m.spec.machine_type == MachineType::Control && !m.revoked);
+        let connected = |name: &MachineName| facts.live.machines.get(name).is_some_and(|live| live.session.is_some());
+        let holding = controls().filter(|row| row.slot.is_some() && row.update.is_some());
+        let holding: BTreeSet<MachineName> = holding.map(|row| row.name.clone()).collect();
+        for name in holding.difference(&self.seen.controls) {
+            let away = controls().find(|other| other.name != *name && !connected(&other.name));
+            if let Some(away) = away.filter(|_| controls().count() > 2) {
+                let detail = format!("{name} began its turn while {} was away", away.name);
+                return Err(self.violation("1", detail));
+            }
+        }
+        self.seen.controls = holding;
+        Ok(())
+    }
+
+    /// A coordinator that starts anew has lost nothing that was committed, and what was not never was.
+    pub(super) fn forget_updates(&mut self, facts: &Facts) {
+        let present = requests(facts);
+        self.seen.requests.retain(|node, _| present.contains(node));
+        let holding = facts.machines.values().filter(|row| row.slot.is_some() && row.update.is_some());
+        self.seen.controls = holding.map(|row| row.name.clone()).collect();
+    }
+
+    /// Notes when a machine accepted the permit that it has.
+    pub fn received(&mut self, machine: &Machine, at: u64) {
+        let assignment = machine.disk.assignment.as_ref();
+        let permit = assignment.and_then(|assignment| assignment.items.iter().find_map(|item| item.permit));
+        if let Some(permit) = permit {
+            self.seen.received.entry((machine.id, permit.number)).or_insert(at);
+        }
+    }
+
+    /// Rule 4 on the machine: a disruptive item of an update starts under a permit, soon after it came, and while its
+    /// maintenance is requested.
+    pub fn disturbed(&self, machine: &Machine, key: &AttemptKey, at: u64, facts: Option<&Facts>) -> Checked {
+        let item = machine.disk.assigned(&key.item);
+        let Some(item) = item.filter(|item| item.phase > Phase::Prepare) else { return Ok(()) };
+        let row = facts.and_then(|facts| facts.by_id(machine.id)).filter(|row| row.update.is_some());
+        let Some(permit) = item.permit else {
+            let disruptive = row.zip(facts).is_some_and(|(row, facts)| is_disruptive(facts, row, &key.item));
+            return match disruptive {
+                true => Err(self.violation("4", format!("{}: {key} started without a permit", machine.name))),
+                false => Ok(()),
+            };
+        };
+        let age = self.seen.received.get(&(machine.id, permit.number)).map(|received| at - received);
+        if age.is_none_or(|age| age >= PERMIT_MS) {
+            return Err(
+                self.violation("4", format!("{}: {key} started {age:?} ms after its permit came", machine.name))
+            );
+        }
+        if row.is_some_and(|row| row.update.as_ref().is_some_and(|update| update.request.is_none())) {
+            return Err(
+                self.violation("4", format!("{}: {key} started, and no maintenance is requested", machine.name))
+            );
+        }
+        Ok(())
+    }
+
+    /// Rule 9 at the end: nothing is held any more.
+    pub fn nothing_is_held(&self, facts: &Facts) -> Checked {
+        match requests(facts).into_iter().next() {
+            Some(node) => Err(self.violation("9", format!("maintenance of {node:?} is requested for good"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Has this machine had a permit since its request came?
+    pub(super) fn had_permit(&self, name: &MachineName) -> bool {
+        self.seen.permitted.contains(name)
+    }
+}
+
+/// Everything that is requested: machines, and (None) the cluster.
+fn requests(facts: &Facts) -> BTreeSet<Option<MachineName>> {
+    let rollout = facts.open_rollout(&manifest::cluster_name());
+    let cluster = rollout.and_then(|rollout| rollout.update.as_ref()?.request).map(|_| None);
+    let machines = facts.machines.values().filter(|row| row.update.as_ref().is_some_and(|part| part.request.is_some()));
+    machines.map(|row| Some(row.name.clone())).chain(cluster).collect()
+}
+
+fn all_succeeded(facts: &Facts, row: &MachineRow) -> bool {
+    let Some(items) = facts.live.machines.get(&row.name).and_then(|live| live.items.as_ref()) else { return true };
+    items.resolved.as_ref().is_ok_and(|items| {
+        items.iter().filter(|item| Some(item.phase) <= row.reach).all(|item| {
+            let verdict = row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
+            let status = row.statuses.get(&item.name).filter(|status| status.hash == item.hash);
+            verdict.is_some_and(|verdict| verdict.left_out.is_some())
+                || status.is_some_and(|status| status.state == ItemState::Succeeded)
+        })
+    })
+}
+
+fn is_disruptive(facts: &Facts, row: &MachineRow, item: &muster_proto::model::ItemName) -> bool {
+    let spec = facts.spec_of(row);
+    let template = spec.and_then(|spec| spec.items(row.spec.machine_type).iter().find(|own| own.name == *item));
+    row.ready_at.is_some() && template.is_some_and(|template| template.disruptive != Some(false))
+}

@@ -1,0 +1,200 @@
+//! Simulated application controllers: they guard machines, see requests, move workloads away, and bring them back. Good
+//! ones and bad ones.
+
+use std::collections::BTreeSet;
+
+use muster_coordinator::{
+    core::{Input, Word},
+    facts::{Facts, LockKey},
+};
+use muster_proto::model::{LockState, MachineName};
+
+use super::{Event, World, manifest};
+use crate::{invariants::Violation, rng::Rng};
+
+/// How a controller behaves while there are faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// Lets so many machines go at once.
+    Grants(usize),
+    /// Never answers.
+    Stalls,
+    /// Takes its word back now and then.
+    Flaps,
+    /// Says `failed` now and then.
+    Fails,
+    /// Makes the lock of a machine only when it sees the request.
+    Late,
+    /// Says nothing any more after a while.
+    Dies,
+}
+
+/// A controller.
+#[derive(Clone, Debug)]
+pub(crate) struct Controller {
+    /// As in its certificate.
+    pub(crate) name: String,
+    /// While there are faults.
+    pub(crate) manner: Manner,
+    /// It says nothing any more.
+    pub(crate) dead: bool,
+}
+
+impl Controller {
+    /// Controllers of a world: none, one or two.
+    pub(crate) fn some(rng: &mut Rng) -> Vec<Self> {
+        let manners = [
+            Manner::Grants(1),
+            Manner::Grants(30),
+            Manner::Stalls,
+            Manner::Flaps,
+            Manner::Fails,
+            Manner::Late,
+            Manner::Dies,
+        ];
+        let count = rng.between(0, 2);
+        let made = (0..count).filter_map(|n| {
+            let manner = *rng.pick(&manners)?;
+            Some(Self { name: format!("controller-{n}"), manner, dead: false })
+        });
+        made.collect()
+    }
+}
+
+/// Longest pause between two looks at the requests. A late lock is made well within the settle time.
+const LOOK_MS_MAX: u64 = 2_000;
+
+impl World {
+    /// Controllers register and begin to look.
+    pub(crate) fn start_controllers(&mut self) -> Result<(), Violation> {
+        for index in 0..self.controllers.len() {
+            let Some(controller) = self.controllers.get(index).cloned() else { continue };
+            let machines = if controller.manner == Manner::Late { Vec::new() } else { self.names() };
+            let word = Word::Register { cluster: manifest::cluster_name(), machines, of_cluster: true };
+            let taken = self.ask(Input::Maintenance { controller: controller.name, word })?;
+            taken.map_err(|error| self.watcher.violation("sim", error))?;
+            self.later(500, Event::Controller(index));
+        }
+        Ok(())
+    }
+
+    fn names(&self) -> Vec<MachineName> {
+        self.machines.iter().map(|machine| machine.name.clone()).collect()
+    }
+
+    /// One look: what is requested, what it says of it, and something to be said.
+    pub(crate) fn look(&mut self, index: usize) -> Result<(), Violation> {
+        let pause = self.rng.between(300, LOOK_MS_MAX);
+        self.later(pause, Event::Controller(index));
+        let Some(controller) = self.controllers.get(index).cloned() else { return Ok(()) };
+        if self.chaos && controller.manner == Manner::Dies && self.rng.permille(60) {
+            self.count("controller died");
+            self.controllers.iter_mut().skip(index).take(1).for_each(|controller| controller.dead = true);
+        }
+        let dead = self.controllers.get(index).is_some_and(|controller| controller.dead);
+        if self.chaos && !dead && controller.manner == Manner::Flaps && self.rng.permille(150) {
+            return self.take_back(&controller.name);
+        }
+        let Some(words) = self.facts().filter(|_| !dead).map(|facts| wishes(facts, &controller)) else { return Ok(()) };
+        let Some(word) = words.first().cloned() else { return Ok(()) };
+        let Some(word) = self.bend(controller.manner, word) else { return Ok(()) };
+        self.tell(Input::Maintenance { controller: controller.name, word });
+        Ok(())
+    }
+
+    /// A controller changes its mind about a machine that it had let go.
+    fn take_back(&mut self, controller: &str) -> Result<(), Violation> {
+        let inactive = self.facts().and_then(|facts| {
+            let mine = facts.locks.values().filter(|lock| lock.key.controller == controller);
+            mine.filter(|lock| lock.state == LockState::Inactive).map(|lock| lock.key.clone()).next()
+        });
+        let Some(LockKey { cluster, node: machine, .. }) = inactive else { return Ok(()) };
+        self.count("lock taken back");
+        let (state, message, description) = (LockState::Active, String::new(), String::new());
+        let word = Word::Set { cluster, machine, state, message, percentage: 0, description };
+        self.tell(Input::Maintenance { controller: controller.to_owned(), word });
+        Ok(())
+    }
+
+    /// What a controller of this manner says in the place of the right word. None: nothing.
+    fn bend(&mut self, manner: Manner, word: Word) -> Option<Word> {
+        let grants = matches!(word, Word::Set { state: LockState::Inactive, .. });
+        let other = |state| match word.clone() {
+            Word::Set { cluster, machine, message, percentage, description, .. } => {
+                Word::Set { cluster, machine, state, message, percentage, description }
+            }
+            word @ (Word::Register { .. } | Word::Release { .. }) => word,
+        };
+        match manner {
+            _ if !self.chaos || !grants => Some(word),
+            Manner::Stalls => {
+                self.count("controller stalled");
+                None
+            }
+            Manner::Fails if self.rng.permille(400) => {
+                self.count("controller failed");
+                Some(other(LockState::Failed))
+            }
+            Manner::Flaps if self.rng.permille(300) => {
+                self.count("controller flapped");
+                Some(other(LockState::Active))
+            }
+            Manner::Grants(_) | Manner::Fails | Manner::Flaps | Manner::Late | Manner::Dies => Some(word),
+        }
+    }
+
+    /// Faults stop: whoever misbehaved grants from now on.
+    pub(crate) fn controllers_behave(&mut self) {
+        for controller in &mut self.controllers {
+            controller.dead = false;
+        }
+    }
+
+    /// Controllers that guard a machine and are there to say so.
+    pub(crate) fn guards(&self) -> BTreeSet<String> {
+        self.controllers
+            .iter()
+            .filter(|controller| !controller.dead)
+            .map(|controller| controller.name.clone())
+            .collect()
+    }
+}
+
+/// What a good controller would say now, most urgent first.
+fn wishes(facts: &Facts, controller: &Controller) -> Vec<Word> {
+    let cluster = manifest::cluster_name();
+    let update = facts.open_rollout(&cluster).and_then(|rollout| rollout.update.as_ref());
+    let requested = |node: Option<&MachineName>| match node {
+        None => update.is_some_and(|update| update.request.is_some()),
+        Some(node) => facts.machines.get(node).and_then(|row| row.update.as_ref()?.request).is_some(),
+    };
+    let key = |node: Option<&MachineName>| LockKey {
+        cluster: cluster.clone(),
+        controller: controller.name.clone(),
+        node: node.cloned(),
+    };
+    let state = |node: Option<&MachineName>| facts.locks.get(&key(node)).map(|lock| lock.state);
+    let set = |node: Option<&MachineName>, state| Word::Set {
+        cluster: cluster.clone(),
+        machine: node.cloned(),
+        state,
+        message: String::new(),
+        percentage: 0,
+        description: String::new(),
+    };
+    let nodes: Vec<Option<&MachineName>> = std::iter::once(None).chain(facts.machines.keys().map(Some)).collect();
+    let back = nodes.iter().filter(|n| !requested(**n) && state(**n).is_some_and(|state| state != LockState::Active));
+    let mut wishes: Vec<Word> = back.map(|node| set(*node, LockState::Active)).collect();
+    let missing =
+        nodes.iter().filter_map(|node| *node).filter(|node| requested(Some(node)) && state(Some(node)).is_none());
+    wishes.extend(missing.map(|node| Word::Register {
+        cluster: cluster.clone(),
+        machines: vec![node.clone()],
+        of_cluster: false,
+    }));
+    let away = nodes.iter().filter(|node| node.is_some() && state(**node) == Some(LockState::Inactive)).count();
+    let most = if let Manner::Grants(most) = controller.manner { most } else { usize::MAX };
+    let granted = nodes.iter().filter(|n| requested(**n) && state(**n).is_some_and(|s| s != LockState::Inactive));
+    wishes.extend(granted.filter(|node| node.is_none() || away < most).map(|node| set(*node, LockState::Inactive)));
+    wishes
+}

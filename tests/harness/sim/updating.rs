@@ -1,0 +1,65 @@
+//! Where an update begins: a cluster deployed without faults, its controllers there, a newer manifest applied. And what
+//! operators do in the middle of it.
+
+use muster_coordinator::core::Request;
+use muster_proto::model::Scope;
+
+use super::{World, controllers::Controller, machine::Fate, manifest};
+use crate::invariants::Violation;
+
+impl World {
+    /// Deploys without faults, and starts an update; then the faults may come.
+    pub(crate) fn begin_update(&mut self) -> Result<(), Violation> {
+        let fate = self.plan.fate;
+        self.chaos = false;
+        self.plan.fate = Fate { fail_permille: 0, hopeless_permille: 0, lost_permille: 0, ..fate };
+        self.rest()?;
+        self.controllers = Controller::some(&mut self.rng);
+        self.start_controllers()?;
+        self.release()?;
+        if self.operator(self.update())?.is_ok() {
+            self.count("update started");
+        }
+        self.plan.fate = fate;
+        self.chaos = true;
+        Ok(())
+    }
+
+    fn update(&self) -> Request {
+        // Three and more keep their majority; fewer cannot, and somebody has accepted that.
+        let accept_control_plane_downtime = self.plan.counts.control < 3;
+        Request::Update { cluster: manifest::cluster_name(), scope: Scope::Drain, accept_control_plane_downtime }
+    }
+
+    /// The next release: a few edits, and the controllers that must be asked.
+    fn release(&mut self) -> Result<(), Violation> {
+        let name = manifest::cluster_name();
+        let known = self.facts().and_then(|facts| facts.spec(&name)).map(|spec| (**spec).clone());
+        let Some(mut spec) = known else { return Ok(()) };
+        for _ in 0..self.rng.between(1, 4) {
+            spec = manifest::edit(&mut self.rng, &spec);
+        }
+        spec.release.push_str(".1");
+        spec.workload_controllers = self.controllers.iter().map(|controller| controller.name.clone()).collect();
+        let clusters = [(name, (spec, std::collections::BTreeMap::new()))].into();
+        let machines = std::collections::BTreeMap::new();
+        let applied = self.operator(Request::Apply { clusters, machines, dry_run: false })?;
+        applied.map(|_| ()).map_err(|error| self.watcher.violation("sim", error))
+    }
+
+    /// An operator starts, pauses, resumes or aborts.
+    pub(crate) fn steer(&mut self) -> Result<(), Violation> {
+        let name = manifest::cluster_name();
+        let rollout = self.facts().and_then(|facts| facts.open_rollout(&name)).map(|rollout| rollout.name.clone());
+        let (what, request) = match (rollout, self.rng.between(0, 9)) {
+            (None, _) => ("update started", self.update()),
+            (Some(rollout), 0..=3) => ("update paused", Request::Pause { rollout }),
+            (Some(rollout), 4..=7) => ("update resumed", Request::Resume { rollout }),
+            (Some(rollout), _) => ("update aborted", Request::Abort { rollout }),
+        };
+        if self.operator(request)?.is_ok() {
+            self.count(what);
+        }
+        Ok(())
+    }
+}
