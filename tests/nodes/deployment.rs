@@ -9,7 +9,7 @@ use muster_tests::{
     nodes::{ARTIFACTS, Nodes, node::Node},
 };
 
-use crate::site::item;
+use crate::site::{item, other, unit};
 
 const CLUSTER: &str = "edge";
 /// Resident memory of an idle agent, at most.
@@ -21,9 +21,18 @@ pub(crate) fn three_control_machines_and_three_workers(fleet: &Nodes) -> Result<
     let sum = fleet.artifact("artifact", ARTIFACT)?;
     let artifact = download("artifact", &format!("{ARTIFACTS}artifact"), &sum, "/var/cache/muster/artifact");
     let configure = item("configure", "deploy", "test -s /var/cache/muster/artifact", &[]);
-    let members = item("members", "reconfigure", ":", &[]);
-    let workers = [artifact.clone(), configure.clone()];
-    fleet.apply(&named_cluster(CLUSTER, (3, 3), &[artifact, configure, members], &workers, &[]))?;
+    let workers = vec![
+        artifact,
+        unit("site.service", "/bin/sleep infinity"),
+        configure,
+        other("enable", "deploy", "service", &[("unit", "site.service"), ("action", "enable")]),
+        other("start", "deploy", "service", &[("unit", "site.service"), ("action", "start")]),
+        other("reboot", "deploy", "reboot", &[("when", "always")]),
+    ];
+    let mut controls = workers.clone();
+    controls.push(item("members", "reconfigure", ":", &[]));
+    fleet.apply(&named_cluster(CLUSTER, (3, 3), &controls, &workers, &[]))?;
+    let before: Vec<String> = fleet.all().map(Node::boot_id).collect::<Result<_>>()?;
     let (control, worker) = (fleet.token(CLUSTER, "control", 3)?, fleet.token(CLUSTER, "worker", 3)?);
     fleet.on_every_node(|_, node| {
         ensure!(agent_is(node, "inactive")?, "{}: the agent runs before it has an identity", node.name);
@@ -36,8 +45,8 @@ pub(crate) fn three_control_machines_and_three_workers(fleet: &Nodes) -> Result<
 
     let promise = Promise {
         machines: &machines,
-        control_items: &["configure"],
-        worker_items: &["configure"],
+        control_items: &["unit", "configure"],
+        worker_items: &["unit", "configure"],
         reconfigure_items: &["members"],
         workers_max: 50,
     };
@@ -48,7 +57,13 @@ pub(crate) fn three_control_machines_and_three_workers(fleet: &Nodes) -> Result<
     effects.sort_by_key(|effect| effect.at_ms);
     let violations = examine(&effects, &promise).violations;
     ensure!(violations.is_empty(), "{}", violations.join("\n"));
+    for (node, before) in fleet.all().zip(before) {
+        ensure!(node.boot_id()? != before, "{}: its boot id is the old one", node.name);
+        ensure!(node.reboots()? == 1, "{}: {} reboots", node.name, node.reboots()?);
+    }
     fleet.on_every_node(|_, node| {
+        node.booted()?;
+        ensure!(node.sh("systemctl is-active site")?.trim() == "active", "{}: the unit is not up", node.name);
         ensure!(node.sh("cat /var/cache/muster/artifact")? == ARTIFACT, "{}: another artifact", node.name);
         ensure!(agent_is(node, "active")?, "{}: its agent does not run as a unit", node.name);
         Ok(())

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use muster_tests::nodes::Nodes;
 
-use crate::site::{Alone, item};
+use crate::site::{Alone, item, other, unit};
 
 /// An item that lasts until the test lets it go on.
 const WAITS: &str = "until [ -e /var/tmp/go ]; do sleep 0.1; done; rm /var/tmp/go";
@@ -68,6 +68,37 @@ pub(crate) fn power_cut_holds(fleet: &Nodes) -> Result<()> {
     ends(&alone, "once/1")
 }
 
+/// Docker starts the node again itself, once it is down: the power goes in between.
+pub(crate) fn power_cut_in_reboot(fleet: &Nodes) -> Result<()> {
+    let items = [item("set", "deploy", ":", &[]), other("reboot", "deploy", "reboot", &[("when", "always")])];
+    let alone = Alone::begin(fleet, "worker-1", "power-cut-reboot", &items)?;
+    let before = alone.node.boot_id()?;
+    fleet.wait_machine(&alone.name, "going down", |machine| machine.status.state == "Reboot")?;
+    alone.node.cut_power()?;
+    alone.node.restore_power()?;
+    ensure!(alone.node.boot_id()? != before, "the boot id is the old one");
+    ends(&alone, "set/1 set/1.")
+}
+
+/// The person reads why in the status, mends it, and lets it be tried again.
+pub(crate) fn unit_fails(fleet: &Nodes) -> Result<()> {
+    let items = [
+        unit("failing.service", "/bin/sh -c \"echo the disk is upside down; exit 7\""),
+        other("start", "deploy", "service", &[("unit", "failing.service"), ("action", "start")]),
+    ];
+    let alone = Alone::begin(fleet, "worker-2", "unit-fails", &items)?;
+    fleet.wait_machine(&alone.name, "Failed", |machine| machine.status.failed)?;
+    let told = fleet.ctl(&["describe", "machine", &alone.name])?.exits(0)?;
+    told.says(&["unit failing.service failed", "the disk is upside down"])?;
+    alone
+        .node
+        .sh("sed -i 's/exit 7/sleep infinity/' /etc/systemd/system/failing.service && systemctl daemon-reload")?;
+    fleet.ctl(&["retry", &alone.name])?.ok()?;
+    ends(&alone, "unit/1 unit/1.")?;
+    ensure!(alone.node.sh("systemctl is-active failing")?.trim() == "active", "the unit is not up");
+    Ok(())
+}
+
 pub(crate) fn coordinator_killed(fleet: &Nodes) -> Result<()> {
     let items = [item("long", "deploy", WAITS, &[]), item("next", "deploy", ":", &[])];
     let alone = Alone::begin(fleet, "control-2", "coordinator-killed", &items)?;
@@ -106,7 +137,7 @@ pub(crate) fn reinstalled(fleet: &Nodes) -> Result<()> {
     ends(&alone, "set/1 set/1.")
 }
 
-/// The agent's record lies on a small disk here, which fills up while an item runs. (It wants 16 MiB free to begin one.)
+/// The agent's record lies on a small disk here, which fills up while an item runs. It wants 16 MiB to begin one.
 pub(crate) fn disk_full(fleet: &Nodes) -> Result<()> {
     let state = "/var/lib/muster/agent";
     // muster-agent.path has been watching the directory that is now below.

@@ -27,6 +27,8 @@ const TESTS: &[Test] = &[
     ("faults::the_agent_is_restarted_in_the_middle_of_an_item", faults::agent_restarted),
     ("faults::power_is_cut_in_the_middle_of_prepare", faults::power_cut_in_prepare),
     ("faults::power_is_cut_and_the_item_must_not_be_run_again", faults::power_cut_holds),
+    ("faults::power_is_cut_in_the_middle_of_a_reboot", faults::power_cut_in_reboot),
+    ("faults::a_unit_fails", faults::unit_fails),
     ("faults::the_coordinator_is_killed_and_started", faults::coordinator_killed),
     ("faults::the_network_is_cut_for_a_minute", faults::network_cut),
     ("faults::a_node_is_reinstalled", faults::reinstalled),

@@ -14,6 +14,29 @@ pub(crate) fn item(name: &str, phase: &str, body: &str, more: &[&str]) -> String
     bash(name, phase, EFFECTS_LOG, body, more)
 }
 
+/// An item of another runner, with these params.
+pub(crate) fn other(name: &str, phase: &str, runner: &str, params: &[(&str, &str)]) -> String {
+    let params: Vec<String> = params.iter().map(|(name, value)| format!("{name}: \"{value}\"")).collect();
+    let params = params.join(", ");
+    format!(
+        "
+      - name: {name}
+        runner: {runner}
+        version: \"1\"
+        phase: {phase}
+        params: {{{params}}}"
+    )
+}
+
+/// A bash item `unit` that makes a unit of that name, which does this and nothing else.
+pub(crate) fn unit(name: &str, command: &str) -> String {
+    let body = format!(
+        "printf '[Service]\\nType=exec\\nExecStart=%s\\n[Install]\\nWantedBy=multi-user.target\\n' '{command}' \
+         >/etc/systemd/system/{name}\nsystemctl daemon-reload"
+    );
+    item("unit", "prepare", &body, &[])
+}
+
 /// One node that enrols anew, as the only machine of a new cluster.
 pub(crate) struct Alone<'a> {
     pub(crate) fleet: &'a Nodes,

@@ -132,12 +132,16 @@ impl Node {
         Ok(())
     }
 
-    /// Its power is gone: every process, and what was in memory.
+    /// Its power is gone: every process, and what was in memory. It may be down just then, in the middle of a reboot.
     ///
     /// # Errors
     /// Docker's.
     pub fn cut_power(&self) -> Result<()> {
-        docker(&["kill", &self.container])?.ok()?;
+        let killed = docker(&["kill", &self.container])?;
+        let was_down = ["is not running", "is restarting"].iter().any(|words| killed.err.contains(words));
+        if !was_down {
+            killed.ok()?;
+        }
         Ok(())
     }
 
@@ -180,6 +184,14 @@ impl Node {
     /// It does not run.
     pub fn boot_id(&self) -> Result<String> {
         Ok(self.sh("cat /proc/sys/kernel/random/boot_id")?.trim().to_owned())
+    }
+
+    /// How often it went down and came back by itself.
+    ///
+    /// # Errors
+    /// Docker's.
+    pub fn reboots(&self) -> Result<u32> {
+        Ok(docker(&["inspect", "--format", "{{.RestartCount}}", &self.container])?.ok()?.trim().parse()?)
     }
 
     /// What the items wrote on it so far.
