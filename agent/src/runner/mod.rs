@@ -4,6 +4,7 @@ mod archive;
 mod bash;
 mod copies;
 mod downloader;
+mod mke;
 mod reboot;
 mod service;
 mod swarm_backup;
@@ -29,7 +30,12 @@ pub fn supported(name: &str) -> bool {
 const fn has(kind: RunnerKind) -> bool {
     matches!(
         kind,
-        RunnerKind::Bash | RunnerKind::Downloader | RunnerKind::Reboot | RunnerKind::Service | RunnerKind::SwarmBackup
+        RunnerKind::Bash
+            | RunnerKind::Downloader
+            | RunnerKind::Mke
+            | RunnerKind::Reboot
+            | RunnerKind::Service
+            | RunnerKind::SwarmBackup
     )
 }
 
@@ -111,13 +117,13 @@ pub(crate) fn prepare(request: &Request, dir: &AttemptDir) -> Result<Work, Refus
     match request.runner.parse().map_err(|_| unsupported())? {
         RunnerKind::Bash => bash::prepare(request, dir).map(Work::Program),
         RunnerKind::Downloader => downloader::prepare(request).map(Work::Builtin),
+        RunnerKind::Mke => mke::prepare(request).map(Work::Builtin),
         RunnerKind::SwarmBackup => swarm_backup::prepare(request).map(Work::Builtin),
         RunnerKind::Service => service::prepare(request).map(Work::Builtin),
         RunnerKind::Reboot => reboot::prepare(request).map(Work::Builtin),
         RunnerKind::Package
         | RunnerKind::Ansible
         | RunnerKind::SwarmJoin
-        | RunnerKind::Mke
         | RunnerKind::VrouterRestart => Err(unsupported()),
     }
 }

@@ -108,7 +108,12 @@ const MKE: Schema = only(&[
     must("action", Shape::Word(&["install", "upgrade", "backup"])),
     may("image", Shape::Text),
     may("version", Shape::Text),
+    may("args", Shape::Text),
+    may("admin_user", Shape::Text),
+    may("admin_password", Shape::Text),
+    may("port", Shape::Count(65_535)),
     may("path", Shape::Path),
+    may("keep", Shape::Count(100)),
 ]);
 const REBOOT: Schema = only(&[may("when", Shape::Word(&["always", "required"]))]);
 const VROUTER_RESTART: Schema = only(&[]);

@@ -1,0 +1,235 @@
+//! Installs, upgrades or backs up MKE by running MKE's own image beside the Docker Engine, as its manual has it. What
+//! runs already is found out first: by the tag of `ucp-proxy`, and by the run itself, which has a name of its own.
+//!
+//! MKE rolls back by itself when it gets stuck, and a run that is cut off leaves a cluster half done: so a run is never
+//! ended from here. If this process goes, the run goes on, and the next attempt follows it.
+
+mod backup;
+mod health;
+mod run;
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use muster_proto::model::ItemState;
+
+use super::{
+    BuiltinWork, Outcome, Refused,
+    copies::{Copies, CopyError},
+};
+use crate::{
+    attempt::Request,
+    docker::{self, DockerError},
+    exec_item::{Report, with_sources},
+};
+use run::{LeftOver, Run};
+
+/// MKE's image unless the item says `image`.
+const IMAGE_DEFAULT: &str = "mirantis/ucp";
+/// Where backups go unless the item says `path`.
+const DIR_DEFAULT: &str = "/srv/backup/ucp";
+/// Where MKE's controller listens unless the item says `port`.
+const PORT_DEFAULT: u16 = 443;
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Install,
+    Upgrade,
+    Backup,
+}
+
+impl Action {
+    /// The command of MKE's image.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Install => "install",
+            Self::Upgrade => "upgrade",
+            Self::Backup => "backup",
+        }
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The params, checked.
+struct Wanted {
+    action: Action,
+    image: String,
+    /// For a backup: none is the one that runs.
+    version: Option<String>,
+    args: Vec<String>,
+    /// Name and password; they reach MKE in the variables that its manual names, never on a command line.
+    admin: Option<(String, String)>,
+    port: u16,
+    copies: Copies,
+}
+
+/// Why it was not brought about.
+#[derive(Debug, thiserror::Error)]
+enum MkeError {
+    #[error(transparent)]
+    Docker(#[from] DockerError),
+    #[error("cannot start the work")]
+    Runtime(#[source] std::io::Error),
+    #[error(transparent)]
+    Copy(#[from] CopyError),
+    #[error("MKE's backup ended well and left {} empty", path.display())]
+    EmptyCopy { path: PathBuf },
+    #[error("cannot ask MKE for its health")]
+    Client(#[source] reqwest::Error),
+    #[error("MkeNotInstalled: there is no container {} here; `action: install` comes first", run::PROXY)]
+    NotInstalled,
+    #[error("MkeOtherVersion: MKE {running} is installed; use `action: upgrade` to get from there to {wanted}")]
+    OtherVersion { running: String, wanted: String },
+    #[error("MkeBusy: another run of MKE's image, `{what}`, is going on; it is waited for, not ended")]
+    Busy { what: String },
+    #[error("MkeFailed: `{action}` ended with status {code}")]
+    Failed { action: Action, code: i64 },
+    #[error(
+        "MkeUnhealthy: https://127.0.0.1:{port}/_ping did not answer 200 within {} s: {said}",
+        health::DEADLINE.as_secs()
+    )]
+    Unhealthy { port: u16, said: String },
+    #[error("`{action}` ended well, but MKE {running} runs, not {wanted}")]
+    NotThere { action: Action, running: String, wanted: String },
+}
+
+impl MkeError {
+    fn outcome(&self) -> Outcome {
+        let (exit_code, retryable) = match self {
+            Self::NotInstalled | Self::OtherVersion { .. } => (-1, false),
+            Self::Failed { code, .. } => (i32::try_from(*code).ok().filter(|code| *code != 0).unwrap_or(-1), true),
+            Self::Docker(error) => (-1, !matches!(error.status(), Some(400 | 404))),
+            Self::Runtime(_)
+            | Self::Copy(_)
+            | Self::EmptyCopy { .. }
+            | Self::Client(_)
+            | Self::Busy { .. }
+            | Self::Unhealthy { .. }
+            | Self::NotThere { .. } => (-1, true),
+        };
+        Outcome { state: ItemState::Failed { exit_code, retryable }, message: with_sources(self), result_json: None }
+    }
+}
+
+/// What is to be done, from what is wanted and what runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Step {
+    /// The wanted version runs: only its health is asked for.
+    Confirm,
+    /// MKE's image of this version is run.
+    Run { version: String },
+}
+
+/// Checks the params and says what is to be done.
+pub(super) fn prepare(request: &Request) -> Result<BuiltinWork, Refused> {
+    let wanted = Wanted::of(request)?;
+    Ok(Box::new(move |report| {
+        let done = docker::block_on(bring_about(&wanted, Path::new(docker::SOCKET), report));
+        done.map_err(MkeError::Runtime).and_then(|done| done).unwrap_or_else(|error| {
+            report.line(&with_sources(&error));
+            error.outcome()
+        })
+    }))
+}
+
+impl Wanted {
+    fn of(request: &Request) -> Result<Self, Refused> {
+        let optional = |name| request.params.get(name).map(String::as_str);
+        let action = match optional("action").ok_or(Refused::Missing("action"))? {
+            "install" => Action::Install,
+            "upgrade" => Action::Upgrade,
+            "backup" => Action::Backup,
+            _ => return Err(Refused::param("action", "expected install, upgrade or backup")),
+        };
+        let version = optional("version").map(str::to_owned);
+        if version.is_none() && action != Action::Backup {
+            return Err(Refused::Missing("version"));
+        }
+        let admin = match (optional("admin_user"), optional("admin_password")) {
+            (Some(user), Some(password)) => Some((user.to_owned(), password.to_owned())),
+            (None, None) => None,
+            (Some(_), None) => return Err(Refused::Missing("admin_password")),
+            (None, Some(_)) => return Err(Refused::Missing("admin_user")),
+        };
+        let port = match optional("port") {
+            None => PORT_DEFAULT,
+            Some(text) => text.parse().map_err(|_| Refused::param("port", "is not a port"))?,
+        };
+        let prefix = format!("ucp-{}-", request.machine);
+        let copies = Copies::new(optional("path").unwrap_or(DIR_DEFAULT), optional("keep"), prefix)
+            .map_err(|(name, problem)| Refused::param(name, problem))?;
+        Ok(Self {
+            action,
+            image: optional("image").unwrap_or(IMAGE_DEFAULT).to_owned(),
+            version,
+            args: optional("args").unwrap_or_default().split_ascii_whitespace().map(str::to_owned).collect(),
+            admin,
+            port,
+            copies,
+        })
+    }
+}
+
+/// What is to be done.
+fn next(action: Action, wanted: Option<&str>, running: Option<&str>) -> Result<Step, MkeError> {
+    match (action, running) {
+        (Action::Install, None) => Ok(Step::Run { version: wanted.unwrap_or_default().to_owned() }),
+        (Action::Install | Action::Upgrade, Some(running)) if Some(running) == wanted => Ok(Step::Confirm),
+        (Action::Install, Some(running)) => {
+            Err(MkeError::OtherVersion { running: running.to_owned(), wanted: wanted.unwrap_or_default().to_owned() })
+        }
+        (Action::Upgrade | Action::Backup, None) => Err(MkeError::NotInstalled),
+        (Action::Upgrade, Some(_)) => Ok(Step::Run { version: wanted.unwrap_or_default().to_owned() }),
+        // A backup is taken by the image of the version that runs, unless the item insists on another.
+        (Action::Backup, Some(running)) => Ok(Step::Run { version: wanted.unwrap_or(running).to_owned() }),
+    }
+}
+
+async fn bring_about(wanted: &Wanted, socket: &Path, report: &Report) -> Result<Outcome, MkeError> {
+    let docker = docker::connect(socket, run::REQUEST_DEADLINE)?;
+    let left = run::left_over(&docker, wanted).await?;
+    let running = run::running_version(&docker).await?;
+    let run = match left {
+        LeftOver::Ours(run) => {
+            report.line("following the run that an earlier attempt began");
+            Some(run)
+        }
+        LeftOver::Nothing => match next(wanted.action, wanted.version.as_deref(), running.as_deref())? {
+            Step::Run { version } => Some(run::start(&docker, wanted, &version, report).await?),
+            Step::Confirm => {
+                report.line("this version of MKE runs already");
+                None
+            }
+        },
+    };
+    if let Some(Run { copy }) = run {
+        run::to_its_end(&docker, wanted.action, report).await?;
+        if let Some(target) = copy {
+            return backup::finish(&wanted.copies, &target, running.as_deref(), report);
+        }
+    }
+    health::wait(wanted.port, report).await?;
+    let running = run::running_version(&docker).await?.ok_or(MkeError::NotInstalled)?;
+    match &wanted.version {
+        Some(version) if *version != running => {
+            Err(MkeError::NotThere { action: wanted.action, running, wanted: version.clone() })
+        }
+        Some(_) | None => Ok(Outcome {
+            state: ItemState::Succeeded,
+            message: format!("MKE {running} runs and is healthy"),
+            result_json: Some(serde_json::json!({ "version": running }).to_string()),
+        }),
+    }
+}
+
+#[cfg(test)]
+#[path = "mke/tests.rs"]
+mod tests;

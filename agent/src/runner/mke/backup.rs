@@ -1,0 +1,46 @@
+//! The copy that MKE's backup writes into the directory of copies: made private and durable, read through, and given
+//! its name only then.
+
+use std::{
+    fs::{File, Permissions},
+    io,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+};
+
+use muster_proto::model::ItemState;
+
+use super::MkeError;
+use crate::{
+    exec_item::Report,
+    runner::{
+        Outcome,
+        copies::{Copies, CopyError, Digesting, part_of, put_in_place},
+    },
+};
+
+/// Takes over what MKE wrote as the part of `target`.
+pub(super) fn finish(
+    copies: &Copies,
+    target: &Path,
+    version: Option<&str>,
+    report: &Report,
+) -> Result<Outcome, MkeError> {
+    let part = part_of(target);
+    let file = File::open(&part).map_err(CopyError::file("open", &part))?;
+    file.set_permissions(Permissions::from_mode(0o600)).map_err(CopyError::file("make private", &part))?;
+    let mut reader = Digesting::new(&file);
+    io::copy(&mut reader, &mut io::sink()).map_err(CopyError::file("read back", &part))?;
+    let (bytes, sha256) = reader.finish();
+    if bytes == 0 {
+        return Err(MkeError::EmptyCopy { path: part });
+    }
+    put_in_place(&file, target)?;
+    for name in copies.remove_old()? {
+        report.line(&format!("removed the old copy {name}"));
+    }
+    let message = format!("backup of MKE {}, {bytes} bytes, in {}", version.unwrap_or("?"), target.display());
+    report.line(&message);
+    let result = serde_json::json!({ "version": version, "path": target, "bytes": bytes, "sha256": sha256 });
+    Ok(Outcome { state: ItemState::Succeeded, message, result_json: Some(result.to_string()) })
+}

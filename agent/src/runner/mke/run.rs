@@ -1,0 +1,208 @@
+//! One run of MKE's image: a container with a name of its own, so that there is only one and every attempt finds it.
+//! Started, followed to its end, removed. Never ended from here.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use bollard::{
+    Docker,
+    errors::Error,
+    models::{ContainerCreateBody, HostConfig},
+    query_parameters::{CreateContainerOptionsBuilder, CreateImageOptionsBuilder, LogsOptionsBuilder},
+};
+use futures_util::StreamExt;
+
+use super::{Action, MkeError, Wanted};
+use crate::{
+    docker::{self, DockerError},
+    exec_item::Report,
+    runner::copies::{part_of, unix_ms},
+};
+
+/// MKE's container by whose image's tag its version is known.
+pub(super) const PROXY: &str = "ucp-proxy";
+/// Our container.
+const NAME: &str = "muster-mke";
+/// Label of our container: what it does.
+const LABEL: &str = "muster.mke";
+/// Label of our container: the copy it makes.
+const COPY_LABEL: &str = "muster.mke.copy";
+/// Where a backup finds the directory of copies in its container, as MKE's manual has it.
+const BACKUP_DIR: &str = "/backup";
+/// One request to the engine that is no stream.
+pub(super) const REQUEST_DEADLINE: Duration = Duration::from_secs(120);
+/// Longest line of MKE's output that is passed on as one.
+const LINE_BYTES_MAX: usize = 4096;
+
+/// A run of MKE's image.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    /// Where the copy goes that it makes, if it is a backup.
+    pub(super) copy: Option<PathBuf>,
+}
+
+/// What an earlier attempt has left.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum LeftOver {
+    Nothing,
+    /// A run of the same command that has not ended.
+    Ours(Run),
+}
+
+fn is_gone(error: &Error) -> bool {
+    matches!(error, Error::DockerResponseServerError { status_code: 404, .. })
+}
+
+/// The tag of an image's name: what follows the last colon, unless that colon is a registry's port.
+pub(super) fn tag_of(image: &str) -> Option<&str> {
+    let name = image.split_once('@').map_or(image, |(name, _)| name);
+    name.rsplit_once(':').map(|(_, tag)| tag).filter(|tag| !tag.is_empty() && !tag.contains('/'))
+}
+
+/// The version of MKE that is installed here.
+pub(super) async fn running_version(docker: &Docker) -> Result<Option<String>, MkeError> {
+    match docker.inspect_container(PROXY, None).await {
+        Ok(found) => {
+            let image = found.config.and_then(|config| config.image).unwrap_or_default();
+            Ok(tag_of(&image).map(str::to_owned))
+        }
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(DockerError { what: "look at MKE's container", source: error }.into()),
+    }
+}
+
+/// Looks for a run of an earlier attempt. One that has ended is removed: what came of it is seen in what it left.
+pub(super) async fn left_over(docker: &Docker, wanted: &Wanted) -> Result<LeftOver, MkeError> {
+    let found = match docker.inspect_container(NAME, None).await {
+        Ok(found) => found,
+        Err(error) if is_gone(&error) => return Ok(LeftOver::Nothing),
+        Err(error) => return Err(DockerError { what: "look for an earlier run", source: error }.into()),
+    };
+    if found.state.and_then(|state| state.running) != Some(true) {
+        return remove(docker).await.map(|()| LeftOver::Nothing);
+    }
+    let mut labels = found.config.and_then(|config| config.labels).unwrap_or_default();
+    match labels.remove(LABEL).unwrap_or_default() {
+        what if what == wanted.action.as_str() => {
+            Ok(LeftOver::Ours(Run { copy: labels.remove(COPY_LABEL).map(PathBuf::from) }))
+        }
+        what => Err(MkeError::Busy { what }),
+    }
+}
+
+async fn remove(docker: &Docker) -> Result<(), MkeError> {
+    match docker.remove_container(NAME, None).await {
+        Ok(()) => Ok(()),
+        Err(error) if is_gone(&error) => Ok(()),
+        Err(error) => Err(DockerError { what: "remove the container of the run", source: error }.into()),
+    }
+}
+
+/// Follows the run to its end, whatever that takes, and removes its container.
+pub(super) async fn to_its_end(docker: &Docker, action: Action, report: &Report) -> Result<(), MkeError> {
+    follow(docker, report).await?;
+    let code = exit_code(docker).await?;
+    remove(docker).await?;
+    if code == 0 { Ok(()) } else { Err(MkeError::Failed { action, code }) }
+}
+
+/// Starts a run of MKE's image of a version.
+pub(super) async fn start(docker: &Docker, wanted: &Wanted, version: &str, report: &Report) -> Result<Run, MkeError> {
+    let image = format!("{}:{version}", wanted.image);
+    have_image(docker, &image, version, wanted, report).await?;
+    let mut command = vec![wanted.action.as_str().to_owned()];
+    let mut binds = vec![format!("{0}:{0}", docker::SOCKET)];
+    let mut labels = HashMap::from([(LABEL.to_owned(), wanted.action.to_string())]);
+    let mut copy = None;
+    match wanted.action {
+        Action::Install => {}
+        Action::Upgrade => {
+            let swarm = docker.inspect_swarm().await.map_err(DockerError::while_doing("read the swarm"))?;
+            command.extend(["--id".to_owned(), swarm.id.unwrap_or_default(), "--manual-worker-upgrade".to_owned()]);
+        }
+        Action::Backup => {
+            let target = wanted.copies.begin(unix_ms())?;
+            let part = part_of(&target);
+            let text = |path: Option<&Path>| path.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
+            binds.push(format!("{}:{BACKUP_DIR}", text(part.parent())));
+            command.extend(["--file".to_owned(), text(part.file_name().map(Path::new))]);
+            labels.insert(COPY_LABEL.to_owned(), text(Some(&target)));
+            copy = Some(target);
+        }
+    }
+    command.extend(wanted.args.iter().cloned());
+    report.line(&format!("running {image} {}", command.join(" ")));
+    let env = wanted
+        .admin
+        .as_ref()
+        .map(|(user, password)| vec![format!("UCP_ADMIN_USER={user}"), format!("UCP_ADMIN_PASSWORD={password}")]);
+    let config = ContainerCreateBody {
+        image: Some(image),
+        cmd: Some(command),
+        env,
+        labels: Some(labels),
+        host_config: Some(HostConfig { binds: Some(binds), ..HostConfig::default() }),
+        ..ContainerCreateBody::default()
+    };
+    let options = CreateContainerOptionsBuilder::new().name(NAME).build();
+    docker.create_container(Some(options), config).await.map_err(DockerError::while_doing("create MKE's container"))?;
+    docker.start_container(NAME, None).await.map_err(DockerError::while_doing("start MKE's container"))?;
+    Ok(Run { copy })
+}
+
+/// Fetches the image unless the engine has it.
+async fn have_image(
+    docker: &Docker,
+    image: &str,
+    version: &str,
+    wanted: &Wanted,
+    report: &Report,
+) -> Result<(), MkeError> {
+    match docker.inspect_image(image).await {
+        Ok(_) => return Ok(()),
+        Err(error) if is_gone(&error) => report.line(&format!("fetching {image}")),
+        Err(error) => return Err(DockerError { what: "look for MKE's image", source: error }.into()),
+    }
+    let options = CreateImageOptionsBuilder::new().from_image(&wanted.image).tag(version).build();
+    let mut fetched = docker.create_image(Some(options), None, None);
+    while let Some(step) = fetched.next().await {
+        step.map_err(DockerError::while_doing("fetch MKE's image"))?;
+    }
+    Ok(())
+}
+
+/// Passes the run's output on until it ends.
+async fn follow(docker: &Docker, report: &Report) -> Result<(), MkeError> {
+    let options = LogsOptionsBuilder::new().follow(true).stdout(true).stderr(true).build();
+    let mut output = docker.logs(NAME, Some(options));
+    let mut line = Vec::new();
+    while let Some(piece) = output.next().await {
+        let piece = piece.map_err(DockerError::while_doing("read MKE's output"))?;
+        pass_on(&mut line, &piece.into_bytes(), report);
+    }
+    if !line.is_empty() {
+        report.line(&String::from_utf8_lossy(&line));
+    }
+    Ok(())
+}
+
+fn pass_on(line: &mut Vec<u8>, message: &[u8], report: &Report) {
+    for byte in message {
+        if *byte == b'\n' || line.len() >= LINE_BYTES_MAX {
+            report.line(String::from_utf8_lossy(line).trim_end());
+            line.clear();
+        }
+        if *byte != b'\n' {
+            line.push(*byte);
+        }
+    }
+}
+
+async fn exit_code(docker: &Docker) -> Result<i64, MkeError> {
+    let found =
+        docker.inspect_container(NAME, None).await.map_err(DockerError::while_doing("see how the run ended"))?;
+    Ok(found.state.and_then(|state| state.exit_code).unwrap_or(-1))
+}
