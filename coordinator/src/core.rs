@@ -12,6 +12,7 @@ mod enroll;
 mod io;
 mod maintenance;
 mod operators;
+mod swarm;
 #[cfg(test)]
 pub(crate) mod tests;
 pub mod update;

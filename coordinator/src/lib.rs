@@ -2,6 +2,7 @@
 //! the operator's CLI (which imports `view` and nothing else of this).
 
 pub mod admin;
+pub mod cluster;
 pub mod config;
 pub mod core;
 pub mod documents;

@@ -7,6 +7,7 @@ mod maintenance;
 mod spec;
 mod status;
 mod swarm;
+mod swarm_join;
 
 pub use facts::{Disk, HostFacts, NetworkInterface};
 pub use ids::{
@@ -25,6 +26,7 @@ pub use swarm::{
     SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo, SwarmLocalState, SwarmManager, SwarmNode, SwarmNodeState,
     SwarmOp, SwarmReply, SwarmTask, SwarmTokens,
 };
+pub use swarm_join::{SWARM_JOIN_INPUT, SWARM_LABEL, SWARM_TOKEN_INPUT, SwarmJoin, SwarmMember, SwarmWay};
 
 use serde::{Deserialize, Serialize};
 

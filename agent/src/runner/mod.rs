@@ -8,6 +8,7 @@ mod mke;
 mod reboot;
 mod service;
 mod swarm_backup;
+mod swarm_join;
 
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf};
 
@@ -119,12 +120,10 @@ pub(crate) fn prepare(request: &Request, dir: &AttemptDir) -> Result<Work, Refus
         RunnerKind::Downloader => downloader::prepare(request).map(Work::Builtin),
         RunnerKind::Mke => mke::prepare(request).map(Work::Builtin),
         RunnerKind::SwarmBackup => swarm_backup::prepare(request).map(Work::Builtin),
+        RunnerKind::SwarmJoin => swarm_join::prepare(request, dir).map(Work::Builtin),
         RunnerKind::Service => service::prepare(request).map(Work::Builtin),
         RunnerKind::Reboot => reboot::prepare(request).map(Work::Builtin),
-        RunnerKind::Package
-        | RunnerKind::Ansible
-        | RunnerKind::SwarmJoin
-        | RunnerKind::VrouterRestart => Err(unsupported()),
+        RunnerKind::Package | RunnerKind::Ansible | RunnerKind::VrouterRestart => Err(unsupported()),
     }
 }
 

@@ -10,7 +10,7 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::{Effect, Refusal, Reply, decide::current_assignment};
+use super::{Effect, Refusal, Reply, decide::current_assignment, swarm};
 use crate::facts::{Draft, LeftOut, MachineRow, Slot, Verdict};
 
 /// An agent may have seen so many epochs more than this store: each start of a coordinator is one. One that claims more
@@ -227,6 +227,7 @@ fn record_status(draft: &mut Draft<'_>, machine: &MachineName, status: ItemStatu
     let known = draft.machines.get(machine).and_then(|row| row.statuses.get(&status.name));
     let done = known.is_some_and(|known| known.hash == status.hash && known.state == ItemState::Succeeded);
     if !done {
+        swarm::note_member(draft, machine, &status);
         put_status(draft, machine, status);
     }
     let live = draft.live_mut(machine);

@@ -99,6 +99,7 @@ fn apply_cluster(
                 deploy_requested: false,
                 rollout_seq: 0,
                 control_set: Vec::new(),
+                swarm_init: None,
                 blocked_since: None,
             });
         }

@@ -7,7 +7,7 @@ use std::{
 
 use muster_proto::model::{
     ClusterName, ClusterSpec, Epoch, Generation, HostFacts, ItemHash, ItemName, ItemStatus, LedgerId, MachineId,
-    MachineName, MachineSpec, MachineType, Phase, Seq,
+    MachineName, MachineSpec, MachineType, Phase, Seq, SwarmMember,
 };
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +49,9 @@ pub struct ClusterRow {
     pub rollout_seq: u64,
     /// The control machines, once the last expected one is Ready.
     pub control_set: Vec<MachineName>,
+    /// The machine that was told to make the cluster's swarm. It may have done so, whatever is known of it since.
+    #[serde(default)]
+    pub swarm_init: Option<MachineId>,
     /// Why nothing new starts, and since when.
     pub blocked_since: Option<(String, u64)>,
 }
@@ -224,6 +227,9 @@ pub struct MachineRow {
     /// Number of the newest permit it was ever given.
     #[serde(default)]
     pub permit_seq: u64,
+    /// Its place in the swarm, once a swarm-join of it has succeeded.
+    #[serde(default)]
+    pub swarm: Option<SwarmMember>,
     /// The rollout its stages belong to.
     pub rollout: Option<String>,
     /// Steps of that rollout.
@@ -257,6 +263,7 @@ impl MachineRow {
             verdicts: BTreeMap::new(),
             control_sets: BTreeMap::new(),
             ready_at: None,
+            swarm: None,
             ready_overwrites: None,
             update: None,
             permit_seq: 0,

@@ -11,6 +11,7 @@ pub mod items;
 pub mod locks;
 pub mod safety;
 pub mod survey;
+pub mod swarm;
 pub mod update;
 pub mod waves;
 

@@ -1,0 +1,42 @@
+//! A cluster's Docker Swarm, reached through the agents of its managers. Gets a machine what it needs to get in: the
+//! questions and their order are `plan::swarm::joining`'s. Tokens are handed on and kept nowhere.
+
+use std::time::Duration;
+
+use muster_proto::model::{Epoch, MachineId, Now, SwarmJoin, SwarmWay};
+
+use crate::{
+    plan::swarm::{
+        Entry,
+        joining::{Joining, Next, Refused, Token},
+    },
+    server::Sessions,
+};
+
+/// Gets a machine what it needs to enter the swarm as the record says.
+///
+/// # Errors
+/// [`Refused`]: the machine asks again later.
+pub async fn enter(
+    sessions: &Sessions,
+    clock: impl Fn() -> Now,
+    epoch: Epoch,
+    machine: MachineId,
+    entry: Entry,
+) -> Result<(SwarmJoin, Option<Token>), Refused> {
+    let (manager, managers) = match entry {
+        Entry::Init => return Ok((SwarmJoin { manager: true, way: SwarmWay::Init }, None)),
+        Entry::Join { manager, managers } => (manager, managers),
+    };
+    let (mut joining, mut next) = Joining::begin(machine, manager, managers, clock().mono_ms);
+    loop {
+        match next {
+            Next::Ask { machine, op, patience_ms } => {
+                let answer = sessions.call_swarm(machine, epoch, op, Duration::from_millis(patience_ms)).await;
+                next = joining.answered(answer, clock().mono_ms);
+            }
+            Next::Give { join, token } => return Ok((join, token)),
+            Next::Refuse(refused) => return Err(refused),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Who makes a cluster's swarm, who joins it, and through whom. Decided from what is recorded; what the swarm itself
+//! has to say is asked for by `joining`.
+
+pub mod joining;
+#[cfg(test)]
+mod tests;
+
+use muster_proto::{
+    model::{AssignedItem, ItemState, MachineId, MachineName, MachineType, RunnerKind},
+    plant::planted,
+};
+
+use super::safety::some_names;
+use crate::facts::{Facts, LeftOut, MachineRow};
+
+/// How a machine gets into its cluster's swarm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// It makes the swarm.
+    Init,
+    /// Others are in: it joins them.
+    Join {
+        /// Is it to be a manager?
+        manager: bool,
+        /// Machines whose agents are connected and can let it in; at least one.
+        managers: Vec<(MachineName, MachineId)>,
+    },
+}
+
+/// Why a machine cannot get in yet. Every one of these passes when others have done something.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoEntry {
+    /// There is no swarm yet, and making it is another's.
+    #[error(
+        "{maker} makes the cluster's swarm and has not completed its swarm-join; this passes when it has, or when an \
+         operator skips that item or revokes {maker}"
+    )]
+    NotInitialised {
+        /// Who makes it.
+        maker: MachineName,
+    },
+    /// There is no swarm, and nobody to make it.
+    #[error("the cluster has no control machine that could make its swarm; this passes when one enrols")]
+    NoControl,
+    /// Nobody who could let it in has a session.
+    #[error("no manager of the swarm is connected; this passes when the agent of one of {managers} connects")]
+    NoManager {
+        /// The first few of those who could.
+        managers: String,
+    },
+}
+
+impl NoEntry {
+    /// The named reason.
+    #[must_use]
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::NotInitialised { .. } | Self::NoControl => "SwarmNotInitialised",
+            Self::NoManager { .. } => "NoManagerReachable",
+        }
+    }
+}
+
+/// Is this an item that gets a machine into the swarm?
+#[must_use]
+pub fn is_join(item: &AssignedItem) -> bool {
+    item.runner == RunnerKind::SwarmJoin.as_str()
+}
+
+fn join_items<'a>(facts: &'a Facts, row: &MachineRow) -> impl Iterator<Item = &'a AssignedItem> {
+    let items = facts.live.machines.get(&row.name).and_then(|live| live.items.as_deref());
+    let resolved = items.and_then(|items| items.resolved.as_deref().ok()).unwrap_or_default();
+    resolved.iter().filter(|item| is_join(item))
+}
+
+/// Has this machine ever completed a swarm-join? An item that runs again, with another version say, does not undo that.
+#[must_use]
+pub fn is_member(facts: &Facts, row: &MachineRow) -> bool {
+    let done = |item: &AssignedItem| {
+        let succeeded = row.statuses.get(&item.name).is_some_and(|status| status.state == ItemState::Succeeded);
+        let verdict = row.verdicts.get(&item.name).and_then(|verdict| verdict.left_out);
+        succeeded || matches!(verdict, Some(LeftOut::Accepted | LeftOut::DoneBefore))
+    };
+    row.swarm.is_some() || join_items(facts, row).any(done)
+}
+
+/// Has an operator said that the cluster does without this machine in the swarm?
+fn is_left_out(facts: &Facts, row: &MachineRow) -> bool {
+    join_items(facts, row).any(|item| {
+        let verdict = row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
+        verdict.and_then(|verdict| verdict.left_out) == Some(LeftOut::Skipped)
+    })
+}
+
+/// Was this machine ever told how to get in? A store that was restored may know it by the item's status alone.
+fn has_begun(facts: &Facts, row: &MachineRow) -> bool {
+    join_items(facts, row).any(|item| row.statuses.contains_key(&item.name))
+}
+
+/// How a machine gets in. The first control machine that comes to its swarm-join makes the swarm, and only while no
+/// other has ever completed one or was told to make it: two swarms cannot be joined into one. A machine that an
+/// operator revoked, or whose swarm-join was skipped, is out of the question.
+///
+/// # Errors
+/// [`NoEntry`]: it has to wait.
+pub fn entry(facts: &Facts, machine: &MachineRow) -> Result<Entry, NoEntry> {
+    let mut others: Vec<&MachineRow> = facts
+        .machines_of(&machine.spec.cluster_name)
+        .map(|row| &**row)
+        .filter(|row| row.spec.machine_type == MachineType::Control && row.name != machine.name)
+        .filter(|row| row.id.is_some() && !row.revoked && (is_member(facts, row) || !is_left_out(facts, row)))
+        .collect();
+    others.sort_by_key(|row| (row.spec.upgrade_index, &row.name));
+    let manager = machine.spec.machine_type == MachineType::Control;
+    // Planted: every control machine makes a swarm of its own.
+    if manager && planted("init-twice") {
+        return Ok(Entry::Init);
+    }
+    if others.iter().any(|row| is_member(facts, row)) {
+        return Ok(Entry::Join { manager, managers: managers(facts, &others)? });
+    }
+    let told = facts.clusters.get(&machine.spec.cluster_name).and_then(|cluster| cluster.swarm_init);
+    let maker = others.iter().find(|row| (told.is_some() && row.id == told) || has_begun(facts, row));
+    match maker.or_else(|| others.first().filter(|_| !manager)) {
+        Some(maker) => Err(NoEntry::NotInitialised { maker: maker.name.clone() }),
+        None if manager => Ok(Entry::Init),
+        None => Err(NoEntry::NoControl),
+    }
+}
+
+/// Those who can let others in.
+fn managers(facts: &Facts, others: &[&MachineRow]) -> Result<Vec<(MachineName, MachineId)>, NoEntry> {
+    let members = || others.iter().filter(|row| is_member(facts, row));
+    let connected = |row: &MachineRow| facts.live.machines.get(&row.name).is_some_and(|live| live.session.is_some());
+    let managers: Vec<_> =
+        members().filter(|row| connected(row)).filter_map(|row| Some((row.name.clone(), row.id?))).collect();
+    if managers.is_empty() {
+        return Err(NoEntry::NoManager { managers: some_names(members().map(|row| row.name.as_str())) });
+    }
+    Ok(managers)
+}
