@@ -127,6 +127,7 @@ const RARE: &[&str] = &[
     "ended UpdateInProgress",
     "ended WaitingForMachines",
     "ended WaitingForTurn",
+    "swarm answered",
 ];
 
 /// How often each situation was reached.
