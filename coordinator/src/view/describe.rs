@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use muster_proto::{
     model::HostFacts,
-    resource::{BlockedSince, Cluster, Machine, MachineStatus, Metadata, Rollout, StateItemStatus},
+    resource::{
+        BlockedSince, Cluster, Machine, MachineStatus, Metadata, Rollout, StageStatus, StateItemStatus, UpdateStatus,
+    },
 };
 
 use self::page::Page;
@@ -53,7 +55,7 @@ pub fn describe_machine(machine: &Machine, now: Timestamp) -> Vec<String> {
     output(&mut page, machine);
     if !status.stages.is_empty() {
         page.section("Stages");
-        page.table(&stages(machine));
+        page.table(&stages(&machine.status.stages));
     }
     host(&mut page, machine);
     page.lines
@@ -122,7 +124,30 @@ pub fn describe_rollout(rollout: &Rollout, now: Timestamp) -> Vec<String> {
         page.field("Finished", &format!("{}, after {took}", moment(end)));
     }
     metadata(&mut page, &rollout.metadata, now);
+    if let Some(details) = &status.update {
+        update(&mut page, details, now);
+    }
     page.lines
+}
+
+fn update(page: &mut Page, update: &UpdateStatus, now: Timestamp) {
+    page.field("To release", &update.release);
+    page.field("Scope", update.scope.as_str());
+    if let Some(since) = update.paused_since {
+        let risk = if update.paused_too_long { "; a cluster between two releases is a risk" } else { "" };
+        page.field("Paused", &format!("{} ({} ago){risk}", moment(since), age(since, now)));
+    }
+    page.section("Stages");
+    page.table(&stages(&update.stages));
+    if update.waiting.is_empty() {
+        return;
+    }
+    page.section("Waiting");
+    let mut table = Table::new(&["MACHINE", "WHY", "CLEARS WHEN"]);
+    for wait in &update.waiting {
+        table.push(vec![wait.machine.clone(), format!("{}: {}", wait.reason, wait.message), wait.clears_when.clone()]);
+    }
+    page.table(&table);
 }
 
 fn blocked(page: &mut Page, wait: Option<&BlockedSince>, now: Timestamp) {
@@ -240,9 +265,9 @@ fn output(page: &mut Page, machine: &Machine) {
     }
 }
 
-fn stages(machine: &Machine) -> Table {
+fn stages(stages: &[StageStatus]) -> Table {
     let mut table = Table::new(&["STAGE", "STATUS", "STARTED", "FINISHED"]);
-    for stage in &machine.status.stages {
+    for stage in stages {
         let at = |moment_of: Option<Timestamp>| moment_of.map(moment).unwrap_or_default();
         table.push(vec![stage.name.clone(), stage.status.clone(), at(stage.started_at), at(stage.finished_at)]);
     }

@@ -9,7 +9,9 @@ pub(super) const HEADERS: &[&str] =
 
 pub(super) fn row(rollout: &Rollout, look: Look) -> Vec<String> {
     let status = &rollout.status;
+    let too_long = status.update.as_ref().is_some_and(|update| update.paused_too_long);
     let note = match (&status.blocked, status.finished_at) {
+        _ if too_long => "paused for over a day: a cluster between two releases is a risk".to_owned(),
         (Some(wait), _) => format!("{}: {}", wait.blocked.reason, wait.blocked.message),
         (None, Some(end)) => format!("took {}", age(rollout.metadata.creation_timestamp, end)),
         (None, None) => String::new(),

@@ -188,3 +188,22 @@ fn changes_are_told_once() {
     assert!(cluster_changes(Some(&waits), &waits).is_empty());
     assert_eq!(cluster_changes(Some(&waits), &cluster()), ["cluster edge-7: no longer FailureBudgetSpent"]);
 }
+
+#[test]
+fn an_update_says_whom_it_waits_for_and_warns_of_a_long_pause() {
+    let mut fleet = Fleet { cluster: Some(cluster()), ..Fleet::default() };
+    let update = |needs_operator, paused_too_long| documents::update("Blocked", needs_operator, paused_too_long);
+    fleet.rollouts.insert("edge-7-update-2".into(), update(false, false));
+    assert_eq!(fleet.verdict(), Verdict::Going);
+    fleet.rollouts.insert("edge-7-update-2".into(), update(true, false));
+    let lines = ["worker-3: Deferred: toy: never. Clears when `musterctl retry worker-3`".to_owned()];
+    assert_eq!(fleet.verdict(), Verdict::NeedsPerson(lines.to_vec()), "worker-4 merely waits for its turn");
+    fleet.rollouts.insert("edge-7-update-2".into(), documents::update("Aborted", false, false));
+    assert_eq!(fleet.verdict(), Verdict::Aborted { ready: 1, machines: 6 });
+    let warned = rollout_changes(Some(&update(false, false)), &update(false, true));
+    assert_eq!(warned, ["rollout edge-7-deploy-1: paused for over a day; a cluster between two releases is a risk"]);
+    let page = describe_rollout(&update(true, true), now()).join("\n");
+    for said in ["Requested cluster maintenance", "is a risk", "To release", "Deferred: toy: never"] {
+        assert!(page.contains(said), "{said}: {page}");
+    }
+}

@@ -6,12 +6,12 @@ use jiff::Timestamp;
 use muster_proto::{
     model::{
         Blocked, ClusterName, ClusterSpec, Counts, HostFacts, ItemHash, LcmType, MachineSpec, MachineType,
-        NetworkInterface, Phase,
+        NetworkInterface, Phase, Scope,
     },
     resource::{
         Activity, Address, Audit, AuditSpec, AuditStatus, BlockedSince, Bytes, Cluster, ClusterStatus, ItemPlan,
         Machine, MachineStatus, Metadata, PhaseProgress, Plan, PlannedMachine, Rollout, RolloutSpec, RolloutStatus,
-        StageStatus, StateItemStatus, Token, TokenSpec, TokenStatus, Wave,
+        StageStatus, StateItemStatus, Token, TokenSpec, TokenStatus, UpdateStatus, Waiting, Wave,
     },
 };
 
@@ -255,4 +255,32 @@ pub(super) fn plan() -> Plan {
             ],
         }],
     }
+}
+
+/// An update in which worker-3 was put aside and worker-4 has not had its turn.
+pub(super) fn update(state: &str, needs_operator: bool, paused_too_long: bool) -> Rollout {
+    let since = at("2026-02-27T12:00:00Z");
+    let waits = |machine: &str, reason: &str, message: &str| Waiting {
+        machine: machine.into(),
+        reason: reason.into(),
+        message: message.into(),
+        clears_when: format!("`musterctl retry {machine}`"),
+    };
+    let stage = StageStatus {
+        name: "Requested cluster maintenance".into(),
+        status: "Success".into(),
+        started_at: Some(since),
+        finished_at: Some(since),
+    };
+    let mut rollout = rollout(state);
+    rollout.status.update = Some(UpdateStatus {
+        scope: Scope::Drain,
+        release: "2.0".into(),
+        stages: vec![stage],
+        needs_operator,
+        waiting: vec![waits("worker-3", "Deferred", "toy: never"), waits("worker-4", "WaitingForTurn", "its turn")],
+        paused_since: paused_too_long.then_some(since),
+        paused_too_long,
+    });
+    rollout
 }
