@@ -21,7 +21,7 @@ pub(super) fn update_lines(cluster: &str, plan: &UpdatePlan) -> Vec<String> {
     lines.extend(indented(&phases));
     lines.push(String::new());
     let mut machines = Table::new(&["MACHINE", "CHANGES", "WORKLOADS"]);
-    for alike in plan.machines.chunk_by(|a, b| a.items == b.items && a.disruptive == b.disruptive) {
+    for alike in plan.machines.chunk_by(is_alike) {
         match alike {
             [first, .., last] if alike.len() >= FOLDED_MIN => {
                 machines.push(row(format!("{} … {} ({})", first.name, last.name, alike.len()), first));
@@ -36,6 +36,11 @@ pub(super) fn update_lines(cluster: &str, plan: &UpdatePlan) -> Vec<String> {
     lines.extend(plan.warnings.iter().map(|warning| printable(&format!("It would wait: {warning}"))));
     lines.push(printable(&format!("Start it: musterctl update {cluster} --scope {}", plan.scope)));
     lines
+}
+
+/// Does the same stand to be said of both?
+fn is_alike(one: &ChangedMachine, other: &ChangedMachine) -> bool {
+    one.machine_type == other.machine_type && one.items == other.items && one.disruptive == other.disruptive
 }
 
 fn row(names: String, machine: &ChangedMachine) -> Vec<String> {
