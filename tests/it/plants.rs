@@ -37,7 +37,7 @@ plants! {
     trust_old_store: "trust-old-store" by "old-store";
     free_slot_when_lost: "free-slot-when-lost" by "5";
     free_slot_when_held: "free-slot-when-held" by "5";
-    assign_without_slot: "assign-without-slot" by "5";
+    assign_without_slot: "assign-without-slot" by "5" | "1";
     trust_unaccepted_list: "trust-unaccepted-list" by "5";
     same_epoch: "same-epoch" by "6";
     ack_before_commit: "ack-before-commit" by "11";

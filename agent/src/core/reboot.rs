@@ -19,20 +19,20 @@ use crate::{
 pub const GOODBYE_MS_MAX: u64 = 10_000;
 
 /// What a reboot item that is recorded as running waits for. A restart of the agent forgets it and derives it anew.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Waiting {
-    /// The coordinator is to know of it before the machine goes.
-    ToBeHeard { until_mono_ms: u64 },
-    /// exec-item is gone, and the machine is still up. It is about to go, or nothing will come of it.
-    ToGoDown { until_mono_ms: u64 },
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Waiting {
+    key: AttemptKey,
+    what: What,
+    until_mono_ms: u64,
 }
 
-impl Waiting {
-    const fn until(self) -> u64 {
-        match self {
-            Self::ToBeHeard { until_mono_ms } | Self::ToGoDown { until_mono_ms } => until_mono_ms,
-        }
-    }
+/// See [`Waiting`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// The coordinator is to know of it before the machine goes.
+    ToBeHeard,
+    /// exec-item is gone, and the machine is still up. It is about to go, or nothing will come of it.
+    ToGoDown,
 }
 
 impl Core {
@@ -67,7 +67,8 @@ impl Core {
         if !self.is_reboot(&slot.status.name) {
             return false;
         }
-        self.waiting = Some(Waiting::ToBeHeard { until_mono_ms: now.mono_ms.saturating_add(GOODBYE_MS_MAX) });
+        let (key, until_mono_ms) = (slot.key(), now.mono_ms.saturating_add(GOODBYE_MS_MAX));
+        self.waiting = Some(Waiting { key, what: What::ToBeHeard, until_mono_ms });
         true
     }
 
@@ -89,29 +90,33 @@ impl Core {
             return Some(found);
         }
         let timeout_ms = self.ledger.assigned(&key.item).map_or(0, |item| item.timeout_ms);
-        self.waiting = Some(Waiting::ToGoDown { until_mono_ms: now.mono_ms.saturating_add(timeout_ms) });
+        let (key, until_mono_ms) = (key.clone(), now.mono_ms.saturating_add(timeout_ms));
+        self.waiting = Some(Waiting { key, what: What::ToGoDown, until_mono_ms });
         None
     }
 
     /// When waiting ends by itself, on the monotonic clock.
     pub(super) fn waits_until(&self) -> Option<u64> {
-        self.waiting.map(Waiting::until)
+        self.waiting.as_ref().map(|waiting| waiting.until_mono_ms)
     }
 
     /// Goes on with a reboot item whose wait is over.
     pub(super) fn go_on(&mut self, now: Now, step: &mut Step) {
-        let (Some(waiting), Some(slot)) = (self.waiting, self.ledger.running()) else { return };
+        let Some(Waiting { key, what, until_mono_ms }) = self.waiting.clone() else { return };
+        let Some(slot) = self.ledger.slots.get(&key.item).filter(|slot| slot.is_running() && slot.key() == key) else {
+            return;
+        };
         let status = Arc::clone(&slot.status);
         let wanted = self.ledger.assigned(&status.name).is_some_and(|item| item.hash == status.hash);
-        let over = now.mono_ms >= waiting.until();
-        match waiting {
-            Waiting::ToBeHeard { .. } if !wanted => self.finish(&slot.key(), outcome::never_started(), now, step),
-            Waiting::ToBeHeard { .. } if over || slot.seq <= self.ledger.acked => {
+        let over = now.mono_ms >= until_mono_ms;
+        match what {
+            What::ToBeHeard if !wanted => self.finish(&key, outcome::never_started(), now, step),
+            What::ToBeHeard if over || slot.seq <= self.ledger.acked => {
                 self.waiting = None;
                 self.launch(status, now, step);
             }
-            Waiting::ToGoDown { .. } if over => self.finish(&slot.key(), outcome::still_up(), now, step),
-            Waiting::ToBeHeard { .. } | Waiting::ToGoDown { .. } => {}
+            What::ToGoDown if over => self.finish(&key, outcome::still_up(), now, step),
+            What::ToBeHeard | What::ToGoDown => {}
         }
     }
 }
