@@ -23,11 +23,7 @@ pub use io::{Effect, Enroll, Input, Refusal, Reply, Request, Word};
 
 use crate::{
     facts::{Draft, Facts, RowError},
-    plan::{
-        Limits, items,
-        survey::{Survey, missed_at},
-        update as plan_update,
-    },
+    plan::{Limits, items, reboot::missed_at, survey::Survey, update as plan_update},
     store::{Change, Row},
 };
 

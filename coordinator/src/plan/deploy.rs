@@ -94,7 +94,7 @@ fn outcomes(survey: &Survey<'_>) -> Vec<Step> {
         }
         if position.all_done() {
             steps.push(Step::Ready { machine });
-        } else if (first_deploy_of_worker && position.failed()) || planted_bug {
+        } else if (first_deploy_of_worker && position.has_given_up()) || planted_bug {
             steps.push(Step::FreeSlot { machine });
         }
     }

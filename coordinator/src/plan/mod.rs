@@ -9,6 +9,7 @@ pub mod blocked;
 pub mod deploy;
 pub mod items;
 pub mod locks;
+pub mod reboot;
 pub mod safety;
 pub mod survey;
 pub mod swarm;

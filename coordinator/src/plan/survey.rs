@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use muster_proto::model::{
-    AssignedItem, ClusterName, ClusterSpec, Counts, ItemState, MachineName, MachineType, Now, Phase, RunnerKind,
-    Standing,
+    AssignedItem, ClusterName, ClusterSpec, Counts, ItemState, MachineName, MachineType, Now, Phase, Standing,
 };
 
-use super::Limits;
+use super::{
+    Limits,
+    reboot::{is_reboot, patience_ms, rebooting},
+};
 use crate::facts::{ClusterRow, Facts, MachineLive, MachineRow, MachineUpdate, RolloutRow, UpdateRow};
 
 /// The states of a machine, exactly as LCM names them.
@@ -150,6 +152,16 @@ impl<'a> Position<'a> {
         self.failed() || (self.lost && self.row.slot.is_some()) || given_up
     }
 
+    /// Has it stopped at an item that failed for good? One that failed behind an item that was changed since is not the
+    /// end: the agent runs that item first.
+    #[must_use]
+    pub fn has_given_up(&self) -> bool {
+        let running = self.row.statuses.values().any(|status| status.state == ItemState::Running);
+        let items = self.items.unwrap_or_default().iter().filter(|item| Some(item.phase) <= self.row.reach);
+        let first = items.map(|item| self.standing(item)).find(|standing| *standing != Standing::Done);
+        !running && first == Some(Standing::Failed)
+    }
+
     /// Are all items of the phases its list reaches done, and does nothing run that is no longer in the list? An item
     /// may be taken out of a manifest while it runs.
     #[must_use]
@@ -275,33 +287,6 @@ impl<'a> Position<'a> {
     pub const fn update(&self) -> Option<&'a MachineUpdate> {
         self.row.update.as_ref()
     }
-}
-
-fn is_reboot(item: &AssignedItem) -> bool {
-    item.runner == RunnerKind::Reboot.as_str()
-}
-
-/// The reboot item that is recorded as running.
-fn rebooting<'a>(row: &MachineRow, items: &'a [AssignedItem]) -> Option<&'a AssignedItem> {
-    let runs = |item: &&AssignedItem| {
-        let status = row.statuses.get(&item.name).filter(|status| status.hash == item.hash);
-        status.is_some_and(|status| status.state == ItemState::Running)
-    };
-    items.iter().filter(|item| is_reboot(item)).find(runs)
-}
-
-/// How long a machine may be silent before it is missed: one that reboots because we asked, as long as that may take.
-fn patience_ms(rebooting: Option<&AssignedItem>, limits: &Limits) -> u64 {
-    rebooting.map_or(0, |item| item.timeout_ms).max(limits.lost_after_ms)
-}
-
-/// When a machine is missed if nothing is heard of it again. Monotonic milliseconds.
-#[must_use]
-pub fn missed_at(facts: &Facts, row: &MachineRow, limits: &Limits) -> u64 {
-    let live = facts.live.machines.get(&row.name);
-    let items = live.and_then(|live| live.items.as_deref()).and_then(|items| items.resolved.as_deref().ok());
-    let heard = live.and_then(|live| live.heard_mono_ms).unwrap_or(facts.live.started_mono_ms);
-    heard.saturating_add(patience_ms(rebooting(row, items.unwrap_or_default()), limits))
 }
 
 /// A cluster at one moment.

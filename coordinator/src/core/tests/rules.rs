@@ -278,3 +278,25 @@ fn unassigned_machines_get_nothing() {
     fleet.ask(super::fleet::apply(spec(1, 0), &[("worker-9", super::fleet::machine_spec(Worker))])).expect("applies");
     assert_eq!(fleet.why("worker-9").as_deref(), Some("NotEnrolled"));
 }
+
+#[test]
+fn a_failure_behind_an_item_that_was_changed_is_no_end() {
+    let mut wanted = spec(1, 1);
+    let items = wanted.machine_types.get_mut(&Worker).expect("items");
+    items.insert(2, item("check", Phase::Deploy));
+    let mut fleet = Fleet::with(wanted.clone()).reported().prepared();
+    fleet.finish_all(Control);
+    fleet.accept("worker-1");
+    fleet.event("worker-1", "install", Running);
+    fleet.event("worker-1", "install", Succeeded);
+    fleet.event("worker-1", "check", Running);
+    wanted.machine_types.get_mut(&Worker).expect("items")[1].version = "2".to_owned();
+    fleet.ask(super::fleet::apply(wanted, &[])).expect("applies");
+    fleet.event("worker-1", "check", FAILED);
+    fleet.accept("worker-1");
+    assert_eq!((fleet.due("worker-1").as_deref(), fleet.slots()), (Some("install"), vec!["worker-1"]));
+    fleet.event("worker-1", "install", Running);
+    assert_eq!(fleet.slots(), ["worker-1"]);
+    fleet.event("worker-1", "install", Succeeded);
+    assert_eq!(fleet.slots(), Vec::<&str>::new(), "now it has stopped at what failed");
+}
