@@ -4,6 +4,7 @@
 
 mod dir;
 pub(crate) mod durable;
+pub(crate) mod inputs;
 pub mod record;
 mod removal;
 
@@ -13,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use muster_proto::model::ItemInput;
 use nix::sys::signal::{Signal, kill};
 use tokio::{net::unix::pipe, time::timeout};
 use tracing::warn;
@@ -87,6 +89,8 @@ pub struct Attempts {
     root: PathBuf,
     program: PathBuf,
     host: Host,
+    /// Where inputs lie while a program runs. None: in the attempts' own directories.
+    inputs: Option<PathBuf>,
 }
 
 impl Attempts {
@@ -98,16 +102,67 @@ impl Attempts {
     pub fn open(state_dir: &Path, program: PathBuf, host: Host) -> Result<Self, AttemptError> {
         let root = state_dir.join("attempts");
         private_dir(&root).map_err(|source| AttemptError::File { what: "create", path: root.clone(), source })?;
-        Ok(Self { root, program, host })
+        Ok(Self { root, program, host, inputs: None })
     }
 
-    /// Writes down what is to be done; each [`Attempts::start`] follows one of these. Again for the same key is
-    /// harmless, whatever became of it.
+    /// The same with inputs below `runtime_dir`, which is this agent's own and should be on tmpfs.
+    ///
+    /// # Errors
+    /// [`AttemptError::File`] if it cannot be used.
+    pub fn with_runtime_dir(self, runtime_dir: &Path) -> Result<Self, AttemptError> {
+        let path = runtime_dir.join("inputs");
+        private_dir(&path).map_err(|source| AttemptError::File { what: "create", path: path.clone(), source })?;
+        Ok(Self { inputs: Some(path), ..self })
+    }
+
+    /// Writes down what is to be done, and lays down the inputs that it needs; each [`Attempts::start`] follows one of
+    /// these. Again for the same key is harmless, whatever became of it.
     ///
     /// # Errors
     /// [`AttemptError::File`].
-    pub fn create(&self, request: &Request) -> Result<(), AttemptError> {
-        self.dir(&request.key).create(request)
+    pub fn create(&self, request: &Request, inputs: &[ItemInput]) -> Result<(), AttemptError> {
+        let dir = self.dir(&request.key);
+        dir.create(request)?;
+        if dir.claimed() {
+            return Ok(());
+        }
+        let runtime = self.runtime_inputs(&request.key);
+        inputs::lay_down(&dir.inputs(), runtime.as_deref(), inputs).map_err(|source| AttemptError::File {
+            what: "write the inputs in",
+            path: dir.inputs(),
+            source,
+        })
+    }
+
+    /// Removes what is left of an attempt's inputs: exec-item does it at the end of the program, unless it was killed.
+    ///
+    /// # Errors
+    /// [`AttemptError::File`].
+    pub fn forget_inputs(&self, key: &AttemptKey) -> Result<(), AttemptError> {
+        let link = self.dir(key).inputs();
+        for path in std::iter::once(link).chain(self.runtime_inputs(key)) {
+            inputs::remove(&path).map_err(|source| AttemptError::File { what: "remove", path, source })?;
+        }
+        Ok(())
+    }
+
+    fn runtime_inputs(&self, key: &AttemptKey) -> Option<PathBuf> {
+        Some(self.inputs.as_ref()?.join(key.to_string()))
+    }
+
+    /// Every attempt that may have inputs, in order.
+    ///
+    /// # Errors
+    /// [`AttemptError::File`].
+    pub fn with_inputs(&self) -> Result<Vec<AttemptKey>, AttemptError> {
+        let mut keys = self.list()?;
+        keys.retain(|key| self.dir(key).inputs().symlink_metadata().is_ok());
+        if let Some(inputs) = &self.inputs {
+            keys.extend(keys_in(inputs)?);
+        }
+        keys.sort();
+        keys.dedup();
+        Ok(keys)
     }
 
     /// Starts exec-item and returns once it has claimed the attempt, or found it claimed before: then it has done
@@ -244,6 +299,7 @@ impl Attempts {
     /// # Errors
     /// [`AttemptError::File`].
     pub fn remove(&self, key: &AttemptKey) -> Result<(), AttemptError> {
+        self.forget_inputs(key)?;
         let path = self.dir(key).path().to_owned();
         remove_tree(&path).map_err(|source| AttemptError::File { what: "remove", path, source })
     }
@@ -259,19 +315,24 @@ impl Attempts {
     /// # Errors
     /// [`AttemptError::File`].
     pub fn list(&self) -> Result<Vec<AttemptKey>, AttemptError> {
-        let failed = |source| AttemptError::File { what: "list", path: self.root.clone(), source };
-        let mut keys = Vec::new();
-        for entry in std::fs::read_dir(&self.root).map_err(failed)? {
-            let name = entry.map_err(failed)?.file_name();
-            keys.extend(name.to_str().and_then(|name| name.parse().ok()));
-        }
-        keys.sort();
-        Ok(keys)
+        keys_in(&self.root)
     }
 
     fn dir(&self, key: &AttemptKey) -> AttemptDir {
         AttemptDir::new(self.root.join(key.to_string()))
     }
+}
+
+/// The attempts that have an entry in a directory, in order.
+fn keys_in(dir: &Path) -> Result<Vec<AttemptKey>, AttemptError> {
+    let failed = |source| AttemptError::File { what: "list", path: dir.to_owned(), source };
+    let mut keys = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        keys.extend(name.to_str().and_then(|name| name.parse().ok()));
+    }
+    keys.sort();
+    Ok(keys)
 }
 
 fn read_start(path: &Path) -> Option<String> {

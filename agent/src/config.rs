@@ -99,6 +99,12 @@ impl StateDir {
         self.0.join("identity.json")
     }
 
+    /// Why nothing is started; news, there only while it is so.
+    #[must_use]
+    pub fn blocked(&self) -> PathBuf {
+        self.0.join("blocked.json")
+    }
+
     /// How the link is; news, not a record.
     #[must_use]
     pub fn link(&self) -> PathBuf {

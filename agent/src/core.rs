@@ -4,12 +4,14 @@
 
 mod accept;
 mod decide;
+mod inputs;
 mod interface;
 mod outcome;
 mod permit;
 mod reboot;
 mod record;
 mod report;
+mod start;
 mod summary;
 
 #[cfg(test)]
@@ -17,15 +19,16 @@ mod properties;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::{cmp::Reverse, sync::Arc};
+use std::{borrow::Cow, cmp::Reverse, sync::Arc};
 
 use muster_proto::{
-    model::{Assignment, Epoch, ItemState, ItemStatus, MachineName, Now, Seq, SwarmCall},
+    model::{Assignment, Epoch, MachineName, Now, Seq, SwarmCall},
     plant::planted,
 };
 
 pub use accept::{Refusal, RefusalCode};
 pub use decide::{BACKOFF_MS_MAX, BACKOFF_MS_MIN};
+pub use inputs::FETCH_DEADLINE_MS;
 pub use interface::{AgentBlocked, Effect, Input, ToCoordinator};
 pub use reboot::GOODBYE_MS_MAX;
 pub use record::{LedgerState, Misfit, Record, Slot};
@@ -33,6 +36,7 @@ pub use record::{LedgerState, Misfit, Record, Slot};
 use crate::attempt::record::{AttemptKey, Exit, Found};
 use accept::Verdict;
 use decide::Next;
+use inputs::Fetch;
 use permit::Permits;
 use reboot::Waiting;
 
@@ -46,11 +50,13 @@ pub const ATTEMPTS_KEPT: usize = 16;
 
 const DISK_FULL: AgentBlocked = AgentBlocked {
     reason: "DiskFull",
-    message: "the disk of the agent's state directory is full; nothing new is started until there is space again",
+    message: Cow::Borrowed(
+        "the disk of the agent's state directory is full; nothing new is started until there is space again",
+    ),
 };
 const OUTBOX_FULL: AgentBlocked = AgentBlocked {
     reason: "OutboxFull",
-    message: "too many results wait for the coordinator; nothing new is started until it has taken them",
+    message: Cow::Borrowed("too many results wait for the coordinator; nothing new is started until it has taken them"),
 };
 
 /// What the core has to know of its agent.
@@ -77,6 +83,8 @@ pub struct Core {
     told_blocked: Option<AgentBlocked>,
     disk_full: bool,
     permits: Permits,
+    /// The inputs that are waited for now.
+    fetch: Option<Fetch>,
     /// When the last attempt ended, as far as this process knows: the start of a retry's backoff.
     ended_mono_ms: u64,
     /// Of the reboot item that is recorded as running.
@@ -104,6 +112,7 @@ impl Core {
             told_blocked: None,
             disk_full: false,
             permits: Permits::new(),
+            fetch: None,
             ended_mono_ms: 0,
             waiting: None,
         }
@@ -133,6 +142,7 @@ impl Core {
                 }
             }
             Input::SwarmCalled(call) => self.swarm_called(call, &mut step),
+            Input::Fetched { key, generation, outcome } => self.fetched(&key, generation, outcome, now),
             Input::DiskFull(full) => self.disk_full = full,
             Input::Tick => {}
         }
@@ -148,7 +158,10 @@ impl Core {
         if self.waiting.is_some() {
             return self.waits_until();
         }
-        if self.boot_id.is_none() || self.blocked().is_some() || self.permits.is_wanted() {
+        if let Some(fetch) = &self.fetch {
+            return fetch.wake_at(self.link_up);
+        }
+        if self.boot_id.is_none() || self.stopped().is_some() || self.permits.is_wanted() {
             return None;
         }
         match decide::next(&self.ledger, &self.config.machine, self.ended_mono_ms) {
@@ -165,9 +178,14 @@ impl Core {
         slots.into_iter().take(ATTEMPTS_KEPT).map(Slot::key).collect()
     }
 
-    /// Why nothing new is started, if that is so.
+    /// Why nothing new is started, or not the item that is due, if that is so.
     #[must_use]
     pub fn blocked(&self) -> Option<AgentBlocked> {
+        self.stopped().or_else(|| self.fetch.as_ref()?.blocked(self.link_up))
+    }
+
+    /// Why nothing at all is started.
+    fn stopped(&self) -> Option<AgentBlocked> {
         if self.disk_full {
             Some(DISK_FULL)
         } else if self.ledger.outbox_bytes() > OUTBOX_BYTES_MAX {
@@ -199,6 +217,10 @@ impl Core {
         self.sent = self.ledger.acked;
         self.told_blocked = None;
         self.permits.new_session();
+        // What was asked on the session before may be lost.
+        if let Some(fetch) = &mut self.fetch {
+            fetch.ask_at_once();
+        }
     }
 
     fn saw(&mut self, epoch: Epoch, step: &mut Step) {
@@ -283,56 +305,6 @@ impl Core {
         self.waiting = None;
         self.record(Record::Finished { seq: self.ledger.last_seq.next(), status }, step);
         step.acts.push(Effect::Release(key.clone()));
-    }
-
-    /// Starts what is due, unless something runs.
-    fn advance(&mut self, now: Now, step: &mut Step) {
-        let Some(boot_id) = self.boot_id.clone().filter(|_| self.blocked().is_none()) else { return };
-        self.start_recorded(now, step);
-        let next = decide::next(&self.ledger, &self.config.machine, self.ended_mono_ms);
-        let Next::Start { name, hash, attempt, not_before_mono_ms } = next else { return };
-        if now.mono_ms < not_before_mono_ms || !self.may_start(&name, now) {
-            return;
-        }
-        let status = Arc::new(ItemStatus {
-            name,
-            hash,
-            state: ItemState::Running,
-            attempt,
-            generation: self.ledger.generation(),
-            message: String::new(),
-            output_tail: String::new(),
-            result_json: None,
-            started_at_ms: now.wall_ms,
-            finished_at_ms: None,
-        });
-        let rebooted = self.reboot_is_done(&status.name, status.hash);
-        let (kept, seq) = (self.kept_attempts(), self.ledger.last_seq.next());
-        self.record(Record::Started { seq, boot_id, status: Arc::clone(&status) }, step);
-        let keep = self.kept_attempts();
-        step.acts.extend(kept.into_iter().filter(|key| !keep.contains(key)).map(Effect::Remove));
-        if rebooted {
-            return self.finish(&Slot::key_of(&status), outcome::rebooted(), now, step);
-        }
-        self.start(status, now, step);
-    }
-
-    /// Starts the attempt that is recorded as running, at once or when its time has come.
-    fn start(&mut self, status: Arc<ItemStatus>, now: Now, step: &mut Step) {
-        if !self.says_goodbye(&status, now) {
-            self.launch(status, now, step);
-        }
-    }
-
-    /// Starts the attempt that is recorded as running, or records why it cannot be.
-    fn launch(&mut self, status: Arc<ItemStatus>, now: Now, step: &mut Step) {
-        match decide::request(&self.ledger, &self.config, &status) {
-            Ok(request) => step.acts.push(Effect::Start(Box::new(request))),
-            Err(exit) => {
-                let key = Slot::key_of(&status);
-                self.finish(&key, exit, now, step);
-            }
-        }
     }
 }
 

@@ -1,21 +1,24 @@
 //! The loop: takes what happens, lets the core decide, performs the effects in their order. The only user of the ledger
 //! and the only one that starts attempts. It decides nothing itself.
 
+mod attempts;
+
 use std::{path::Path, time::Duration};
 
 use muster_proto::{
     daemon::service_manager,
-    model::{MachineName, Seq, SwarmAnswer, SwarmCall},
+    model::{Generation, ItemInput, MachineName, Seq, SwarmAnswer, SwarmCall},
 };
 use nix::sys::statvfs::statvfs;
 use tokio::{
     sync::mpsc,
     time::{Instant, MissedTickBehavior, sleep, sleep_until},
 };
-use tracing::{debug, error, info, warn};
+use tracing::{debug, info, warn};
 
 use crate::{
-    attempt::{AttemptError, AttemptKey, Attempts, Found, Request, record::Progress},
+    attempt::{AttemptError, AttemptKey, Attempts, record::Progress},
+    block_news::BlockNews,
     config::StateDir,
     core::{Config, Core, Effect, Input, LedgerState, Record, Slot, ToCoordinator},
     docker,
@@ -26,6 +29,7 @@ use crate::{
     runner,
     swarm::SwarmCalls,
 };
+use attempts::{follow, forget_inputs, inspect, release, start};
 
 /// How often the disk's space is looked at.
 const DISK_EVERY: Duration = Duration::from_secs(30);
@@ -33,10 +37,6 @@ const DISK_EVERY: Duration = Duration::from_secs(30);
 const DISK_FREE_BYTES_MIN: u64 = 16 * 1024 * 1024;
 /// How long an acknowledgement may wait to be written down.
 const FLUSH_AFTER: Duration = Duration::from_secs(1);
-/// How often a running attempt is asked for its progress.
-const PROGRESS_EVERY: Duration = Duration::from_secs(1);
-/// Wait before an attempt's directory that could not be read is read again.
-const READ_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// What ends the engine. Only a signal is no error.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +67,7 @@ enum FromAttempt {
     Input(Input),
     Progress(AttemptKey, Progress),
     Swarm(SwarmAnswer),
+    Fetched { key: AttemptKey, generation: Generation, outcome: Result<Vec<ItemInput>, String> },
 }
 
 /// The agent at work.
@@ -77,6 +78,9 @@ pub struct Engine {
     clock: Clock,
     dir: StateDir,
     session: Option<SessionHandle>,
+    /// What was just fetched, while the core decides whether it starts the attempt.
+    inputs: Vec<ItemInput>,
+    blocked: BlockNews,
     logs: LogStreams,
     news: News,
     swarm: SwarmCalls,
@@ -95,9 +99,21 @@ impl Engine {
     ) -> Self {
         let (to_engine, from_attempts) = mpsc::channel(ENGINE_QUEUE_MAX);
         let core = Core::new(Config { machine, supports: runner::supported }, state);
-        let (clock, session, logs, news) = (Clock::default(), None, LogStreams::default(), News::default());
-        let swarm = SwarmCalls::new(Path::new(docker::SOCKET));
-        Self { core, ledger, attempts, clock, dir, session, logs, news, swarm, from_attempts, to_engine }
+        Self {
+            core,
+            ledger,
+            attempts,
+            clock: Clock::default(),
+            blocked: BlockNews::new(&dir),
+            dir,
+            session: None,
+            inputs: Vec::new(),
+            logs: LogStreams::default(),
+            news: News::default(),
+            swarm: SwarmCalls::new(Path::new(docker::SOCKET)),
+            from_attempts,
+            to_engine,
+        }
     }
 
     /// Works until `stop` completes; attempts that run go on without it.
@@ -144,6 +160,12 @@ impl Engine {
                     self.look_at_disk()?; // a full disk is the likeliest cause, and must be known before the retry
                 }
                 self.step(input)
+            }
+            Some(FromAttempt::Fetched { key, generation, outcome }) => {
+                let outcome = outcome.map(|inputs| self.inputs = inputs);
+                let stepped = self.step(Input::Fetched { key, generation, outcome });
+                self.inputs.clear(); // nobody waited for them
+                stepped
             }
             Some(FromAttempt::Progress(key, progress)) => {
                 if let Some(session) = &self.session {
@@ -206,8 +228,10 @@ impl Engine {
                 Effect::Inspect(key) => {
                     tokio::spawn(inspect(self.attempts.clone(), key, self.to_engine.clone()));
                 }
+                Effect::Fetch { key, generation } => self.fetch(key, generation),
                 Effect::Start(request) => {
-                    tokio::spawn(start(self.attempts.clone(), request, self.to_engine.clone()));
+                    let inputs = std::mem::take(&mut self.inputs);
+                    tokio::spawn(start(self.attempts.clone(), request, inputs, self.to_engine.clone()));
                 }
                 Effect::Follow(key) => {
                     tokio::spawn(follow(self.attempts.clone(), key, self.to_engine.clone()));
@@ -221,6 +245,7 @@ impl Engine {
                 }
             }
         }
+        self.blocked.tell(self.core.blocked().as_ref());
         Ok(())
     }
 
@@ -228,6 +253,18 @@ impl Engine {
         if self.session.as_ref().is_some_and(|session| !session.send(message)) {
             self.session = None; // closes it; what was not sent is sent on the next one
         }
+    }
+
+    fn fetch(&self, key: AttemptKey, generation: Generation) {
+        let asked = self.session.as_ref().map(|session| session.fetch(&key.item, generation));
+        let engine = self.to_engine.clone();
+        tokio::spawn(async move {
+            let outcome = match asked {
+                Some(asked) => asked.await,
+                None => Err("the session has just ended".to_owned()),
+            };
+            engine.send(FromAttempt::Fetched { key, generation, outcome }).await.ok();
+        });
     }
 
     fn record(&mut self, records: &[Record]) -> Result<(), EngineError> {
@@ -247,6 +284,11 @@ impl Engine {
         let kept = self.core.kept_attempts();
         for key in self.attempts.list()?.iter().filter(|key| !kept.contains(key)) {
             self.remove(key);
+        }
+        // Those of the attempt that runs are its program's.
+        let running = self.core.ledger().running().map(Slot::key);
+        for key in self.attempts.with_inputs()?.into_iter().filter(|key| Some(key) != running.as_ref()) {
+            forget_inputs(&self.attempts, &key);
         }
         Ok(())
     }
@@ -290,81 +332,4 @@ fn log(record: &Record) {
 async fn ask_swarm(swarm: SwarmCalls, call: SwarmCall, engine: mpsc::Sender<FromAttempt>) {
     let answer = swarm.answer(call).await;
     engine.send(FromAttempt::Swarm(answer)).await.ok();
-}
-
-async fn inspect(attempts: Attempts, key: AttemptKey, engine: mpsc::Sender<FromAttempt>) {
-    loop {
-        if let Some(found) = settled(&key, attempts.inspect(&key)) {
-            let found = attempts.explain(&key, found).await;
-            engine.send(FromAttempt::Input(Input::Inspected { key, found })).await.ok();
-            return;
-        }
-        sleep(READ_AGAIN_AFTER).await;
-    }
-}
-
-/// Starts an attempt and follows it.
-async fn start(attempts: Attempts, request: Box<Request>, engine: mpsc::Sender<FromAttempt>) {
-    let key = request.key.clone();
-    let started = match attempts.create(&request) {
-        Ok(()) => attempts.start(&key).await,
-        Err(error) => Err(error),
-    };
-    match started {
-        Ok(()) => follow(attempts, key, engine).await,
-        Err(error) => {
-            let message = chain(&error);
-            error!(item = %key.item, attempt = key.attempt, error = %message, "not started");
-            engine.send(FromAttempt::Input(Input::StartFailed { key, message })).await.ok();
-        }
-    }
-}
-
-/// Waits for the end of an attempt; tells of its progress meanwhile.
-async fn follow(attempts: Attempts, key: AttemptKey, engine: mpsc::Sender<FromAttempt>) {
-    let ended = async {
-        loop {
-            if let Some(found) = settled(&key, attempts.ended(&key).await) {
-                break attempts.explain(&key, found).await;
-            }
-            sleep(READ_AGAIN_AFTER).await;
-        }
-    };
-    tokio::pin!(ended);
-    let mut progress = tokio::time::interval_at(Instant::now() + PROGRESS_EVERY, PROGRESS_EVERY);
-    progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let found = loop {
-        tokio::select! {
-            found = &mut ended => break found,
-            _ = progress.tick() => {
-                if let Some(progress) = attempts.progress(&key) {
-                    engine.send(FromAttempt::Progress(key.clone(), progress)).await.ok();
-                }
-            }
-        }
-    };
-    engine.send(FromAttempt::Input(Input::Ended { key: key.clone(), found })).await.ok();
-}
-
-/// The host forgets it at the next start of the agent if not now.
-async fn release(attempts: Attempts, key: AttemptKey) {
-    if let Err(error) = attempts.release(&key).await {
-        warn!(item = %key.item, attempt = key.attempt, error = %chain(&error), "its unit stays");
-    }
-}
-
-/// What became of an attempt. A record that is damaged proves nothing; one that cannot be read is to be read again,
-/// because its process may live: None.
-fn settled(key: &AttemptKey, found: Result<Found, AttemptError>) -> Option<Found> {
-    match found {
-        Ok(found) => Some(found),
-        Err(error @ AttemptError::Damaged { .. }) => {
-            error!(item = %key.item, attempt = key.attempt, error = %chain(&error), "outcome unknown");
-            Some(Found::Lost)
-        }
-        Err(error) => {
-            error!(item = %key.item, attempt = key.attempt, error = %chain(&error), "cannot read the attempt");
-            None
-        }
-    }
 }

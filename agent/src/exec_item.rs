@@ -7,6 +7,7 @@ mod events;
 mod memory;
 mod program;
 mod tree;
+mod work;
 
 use std::{
     ffi::OsString,
@@ -24,12 +25,16 @@ use nix::{
 };
 
 use crate::{
-    attempt::{AttemptDir, AttemptError, Exit, Request},
-    output::OutputLog,
+    attempt::{
+        AttemptDir, AttemptError, Exit, Request,
+        inputs::{self, Inputs},
+    },
+    output::{OutputLog, Redactor},
     runner::{self, Outcome, Work},
 };
 pub(crate) use builtin::Report;
 use events::Events;
+pub(crate) use work::args as work_args;
 
 /// First argument of the process that hosts one program: `muster-agent exec-item DIR`.
 pub const STAGE: &str = "exec-item";
@@ -41,6 +46,8 @@ pub const CLAIMED_BEFORE: u8 = 3;
 enum HostError {
     #[error(transparent)]
     Attempt(#[from] AttemptError),
+    #[error("runner {0} has no built-in work; this is a bug in muster-agent")]
+    NoWork(String),
     #[error("cannot {what}")]
     System {
         what: &'static str,
@@ -62,6 +69,7 @@ pub fn stage(args: &[OsString]) -> Option<ExitCode> {
     let (name, rest) = args.split_first()?;
     let run: fn(&[OsString]) -> ExitCode = match name.to_str()? {
         STAGE => host,
+        work::STAGE => work::run,
         program::STAGE => |args| complain(&program::exec(args)),
         _ => return None,
     };
@@ -113,30 +121,73 @@ fn host_attempt(dir: &AttemptDir) -> Result<bool, HostError> {
     }
     let request = dir.request()?;
     dir.reserve()?;
-    let log = OutputLog::create(dir, &[])?;
+    let inputs = Inputs::read(&dir.inputs()).map_err(HostError::system("read the inputs"))?;
+    let hidden = inputs.to_hide();
+    let log = OutputLog::create(dir, &hidden)?;
     if !dir.claim()? {
         return Ok(false);
     }
     let started_at_ms = unix_ms();
     release_starter();
-    let (outcome, output_tail) = run(dir, &request, events, log);
-    let Outcome { state, message, result_json } = outcome;
+    let (outcome, output_tail) = run(dir, &request, &inputs, events, log);
+    if !hidden.is_empty() {
+        runner::forget_result(dir);
+    }
+    // The agent tries again, and at each of its starts: here it can only be too early to fail for it.
+    let _ = inputs::remove(&dir.inputs());
+    let Outcome { state, message, result_json } = redacted(outcome, &hidden);
     dir.write_exit(&Exit { state, message, output_tail, result_json, started_at_ms, finished_at_ms: unix_ms() })?;
     Ok(true)
 }
 
 /// Runs the attempt to its end, whatever end that is.
-fn run(dir: &AttemptDir, request: &Request, events: Events, mut log: OutputLog) -> (Outcome, String) {
+fn run(dir: &AttemptDir, request: &Request, inputs: &Inputs, events: Events, mut log: OutputLog) -> (Outcome, String) {
     let limit = Limit::starting_now(Duration::from_millis(request.timeout_ms));
-    let outcome = match runner::prepare(request, dir) {
+    let outcome = match runner::work(request, inputs, dir) {
         Err(refused) => Ok(Outcome::refused(&refused)),
         Ok(Work::Program(command)) => {
             program::run(command, events, limit, &mut log).map(|outcome| runner::with_result(outcome, dir))
+        }
+        // Checked already; the process that does it makes it anew.
+        Ok(Work::Hosted(_)) => {
+            program::run(runner::hosted(dir), events, limit, &mut log).map(|outcome| work::outcome(outcome, dir))
         }
         Ok(Work::Builtin(work)) => builtin::run(work, dir, events, limit, &mut log),
     };
     let outcome = outcome.unwrap_or_else(|error| Outcome::failed(with_sources(&error), true));
     (outcome, log.finish())
+}
+
+/// The outcome as it may be recorded: what a program leaves besides its output may repeat a secret too.
+fn redacted(outcome: Outcome, hidden: &[Vec<u8>]) -> Outcome {
+    let text = |text: &str| Redactor::new(hidden).all_of(text);
+    let result = |json: String| {
+        // Not JSON, and so nothing that is recorded.
+        let mut value: serde_json::Value = serde_json::from_str(&json).ok()?;
+        hide(&mut value, &text);
+        Some(value.to_string())
+    };
+    Outcome {
+        message: text(&outcome.message),
+        result_json: if hidden.is_empty() { outcome.result_json } else { outcome.result_json.and_then(result) },
+        ..outcome
+    }
+}
+
+fn hide(value: &mut serde_json::Value, text: &impl Fn(&str) -> String) {
+    use serde_json::Value::{Array, Bool, Null, Number, Object, String};
+    match value {
+        String(string) => *string = text(string),
+        Array(all) => all.iter_mut().for_each(|value| hide(value, text)),
+        Object(all) => {
+            let shown = std::mem::take(all).into_iter().map(|(key, mut value)| {
+                hide(&mut value, text);
+                (text(&key), value)
+            });
+            *all = shown.collect();
+        }
+        Null | Bool(_) | Number(_) => {}
+    }
 }
 
 /// Closes stdout: the agent waits for that to know that the attempt is claimed. The program gets a pipe of its own.

@@ -1,6 +1,7 @@
 //! Muster's agent as a library: the pure core, ledger, runners, link.
 
 pub mod attempt;
+pub mod block_news;
 pub mod config;
 pub mod core;
 pub mod docker;

@@ -283,7 +283,10 @@ fn run(dir: &StateDir) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("cannot tell where this program is")?;
     let boot_id = host::boot_id().context("cannot read the machine's boot id")?;
     block_on(async {
-        let attempts = Attempts::open(dir.path(), program, Host::detect().await?)?;
+        let mut attempts = Attempts::open(dir.path(), program, Host::detect().await?)?;
+        if let Some(runtime_dir) = runtime_dir() {
+            attempts = attempts.with_runtime_dir(&runtime_dir)?;
+        }
         let (to_engine, from_link) = mpsc::channel(ENGINE_QUEUE_MAX);
         let engine = Engine::new(identity.name.clone(), dir.clone(), (ledger, state), attempts);
         let link = tokio::spawn(Link::new(identity, dir.clone(), to_engine).run());
@@ -296,6 +299,12 @@ fn run(dir: &StateDir) -> anyhow::Result<()> {
         link.abort();
         Ok(())
     })
+}
+
+/// What systemd made for `RuntimeDirectory=`, on tmpfs: secrets lie there while their program runs.
+fn runtime_dir() -> Option<PathBuf> {
+    let all = std::env::var("RUNTIME_DIRECTORY").ok()?;
+    all.split(':').next().filter(|first| !first.is_empty()).map(PathBuf::from)
 }
 
 fn reset(dir: &StateDir) -> anyhow::Result<()> {

@@ -8,6 +8,7 @@ use muster_proto::model::{ItemState, ItemStatus, Standing};
 use serde::Serialize;
 
 use crate::{
+    block_news::BlockReport,
     config::StateDir,
     core::LedgerState,
     identity::{Identity, IdentityError},
@@ -47,6 +48,9 @@ pub struct AgentStatus {
     pub certificate_not_after: Option<Timestamp>,
     /// The link's last news.
     pub link: Option<LinkReport>,
+    /// Why nothing is started, if that is so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocked: Option<BlockReport>,
     /// None: this agent never ran.
     pub ledger: Option<LedgerStatus>,
 }
@@ -103,6 +107,7 @@ impl AgentStatus {
             coordinator: identity.coordinator,
             certificate_not_after: timestamp(identity.not_after_ms),
             link: LinkReport::load(dir),
+            blocked: BlockReport::load(dir),
             ledger: ledger.as_ref().map(LedgerStatus::of),
         })
     }
@@ -120,6 +125,9 @@ impl AgentStatus {
         };
         // Writing to a String does not fail.
         writeln!(text, "coordinator  {}, {link}", self.coordinator).ok();
+        if let Some(BlockReport { reason, message, since_ms }) = &self.blocked {
+            writeln!(text, "blocked      {reason} since {}: {message}", shown(timestamp(*since_ms))).ok();
+        }
         let Some(ledger) = &self.ledger else {
             text.push_str("ledger       none yet: `muster-agent run` has not run here\n");
             return text;

@@ -5,6 +5,7 @@
 //! step may be seen by anybody before its changes are durable.
 
 mod agents;
+mod answer;
 mod apply;
 pub(crate) mod credentials;
 mod decide;
@@ -12,6 +13,7 @@ mod enroll;
 mod io;
 mod maintenance;
 mod operators;
+mod secrets;
 mod swarm;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -19,7 +21,8 @@ pub mod update;
 
 use muster_proto::{model::Now, plant::planted};
 
-pub use io::{Effect, Enroll, Input, Refusal, Reply, Request, Word};
+pub use answer::{Refusal, Reply};
+pub use io::{Effect, Enroll, Input, Request, Word};
 
 use crate::{
     facts::{Draft, Facts, RowError},
@@ -170,6 +173,7 @@ fn take(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, input: Input, now: Now
         Input::Maintenance { controller, word } => maintenance::take(draft, controller, word, now),
         Input::Progress { id, item, done, total, rate } => agents::progress(draft, id, (item, done, total, rate), now),
         Input::AgentBlocked { id, blocked } => agents::agent_blocked(draft, id, blocked, now),
+        Input::Fetch { id, item, generation } => secrets::fetch(draft, id, &item, generation, now),
         Input::Enroll(enroll) => enroll::enroll(draft, effects, &enroll, now),
         Input::Operator { actor, request } => operators::take(draft, effects, &actor, request, now),
         Input::Tick => Ok(Reply::Ok),

@@ -3,13 +3,16 @@
 mod handshake;
 mod update;
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use muster_proto::{
     model::{Blocked, ClusterName, Counts, ItemState, ItemStatus, Now, Phase, Standing},
     resource::{
         Activity, Address, Audit, AuditSpec, AuditStatus, BlockedSince, Bytes, Cluster, ClusterStatus, Credential,
         CredentialSpec, CredentialStatus, Document, ItemPlan, Machine, MachineStatus, Metadata, PhaseProgress, Plan,
-        Rollout, RolloutSpec, RolloutStatus, StageStatus, StateItemStatus, Token, TokenSpec, TokenStatus,
+        Rollout, RolloutSpec, RolloutStatus, Secret, SecretSpec, SecretStatus, StageStatus, StateItemStatus, Token,
+        TokenSpec, TokenStatus,
     },
 };
 
@@ -17,9 +20,9 @@ pub use handshake::{locks, node_requests, requests};
 
 use crate::{
     core::update::Options,
-    facts::{AuditRow, CredentialRow, Facts, LeftOut, MachineRow, RolloutRow, Stage, StageRow, TokenRow},
+    facts::{AuditRow, CredentialRow, Facts, LeftOut, MachineRow, RolloutRow, SecretRow, Stage, StageRow, TokenRow},
     plan::{
-        Limits, blocked,
+        self, Limits, blocked,
         survey::{Position, Progress, Survey},
         waves,
     },
@@ -77,6 +80,13 @@ pub fn tokens(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, now: Now) ->
 #[must_use]
 pub fn credentials(facts: &Facts, now: Now) -> Vec<Credential> {
     facts.credentials.values().map(|row| credential(row, now)).collect()
+}
+
+/// Every secret of the clusters that `wanted` lets through, and those for every cluster if `shared`. Without values.
+#[must_use]
+pub fn secrets(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, shared: bool) -> Vec<Secret> {
+    let seen = |row: &&Arc<SecretRow>| row.id.cluster.as_ref().map_or(shared, &wanted);
+    facts.secrets.values().filter(seen).map(|row| secret(facts, row)).collect()
 }
 
 /// The audit record, oldest first.
@@ -356,6 +366,18 @@ fn credential(row: &CredentialRow, now: Now) -> Credential {
             expires_at: at(row.expires_at_ms),
             revoked_at: row.revoked_at_ms.filter(|_| row.revoked()).map(at),
         },
+    }
+}
+
+fn secret(facts: &Facts, row: &SecretRow) -> Secret {
+    Document {
+        metadata: Metadata {
+            name: row.id.to_string(),
+            creation_timestamp: at(row.created_at_ms),
+            annotations: std::collections::BTreeMap::new(),
+        },
+        spec: SecretSpec { cluster_name: row.id.cluster.as_ref().map(ToString::to_string) },
+        status: SecretStatus { version: row.version, used_by: plan::secrets::used_by(facts, &row.id) },
     }
 }
 

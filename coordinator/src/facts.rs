@@ -1,9 +1,11 @@
 //! The record in memory: what the store holds, and what is known only while the process lives. PURE. The core reads it
 //! and changes it through a [`Draft`], which remembers what has to be made durable.
 
+mod audit;
 mod draft;
 mod live;
 mod rows;
+mod secret;
 mod update_rows;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -11,12 +13,14 @@ use std::{collections::BTreeMap, sync::Arc};
 use muster_proto::model::{ClusterName, ClusterSpec, ItemName, ItemStatus, MachineId, MachineName};
 use serde::de::DeserializeOwned;
 
+pub use audit::AuditRow;
 pub use draft::Draft;
 pub use live::{Items, Live, MachineLive};
 pub use rows::{
-    Assigned, AuditRow, ClusterRow, ControlSet, CredentialRow, DeniedRow, LeftOut, MachineRow, Meta, RolloutRow, Slot,
-    SpecRow, Stage, StageRow, TokenRow, Verdict,
+    Assigned, ClusterRow, ControlSet, CredentialRow, DeniedRow, LeftOut, MachineRow, Meta, RolloutRow, Slot, SpecRow,
+    Stage, StageRow, TokenRow, Verdict,
 };
+pub use secret::{Sealed, SecretId, SecretRow};
 pub use update_rows::{
     ClusterStage, LockKey, LockRow, MachineUpdate, Overwrites, PermitRow, RequestRow, SetAside, Target, UpdateRow, Wish,
 };
@@ -56,6 +60,8 @@ pub struct Facts {
     pub locks: BTreeMap<LockKey, Arc<LockRow>>,
     /// By id.
     pub tokens: BTreeMap<String, Arc<TokenRow>>,
+    /// By name.
+    pub secrets: BTreeMap<SecretId, Arc<SecretRow>>,
     /// By number; the oldest are dropped.
     pub audit: BTreeMap<u64, Arc<AuditRow>>,
     /// Identities that are refused.
@@ -118,6 +124,10 @@ impl Facts {
                     let row: TokenRow = parse(table, &key, &value)?;
                     facts.tokens.insert(row.id.clone(), Arc::new(row));
                 }
+                Table::Secrets => {
+                    let row: SecretRow = parse(table, &key, &value)?;
+                    facts.secrets.insert(row.id.clone(), Arc::new(row));
+                }
                 Table::Audit => {
                     let row: AuditRow = parse(table, &key, &value)?;
                     facts.audit.insert(row.seq, Arc::new(row));
@@ -175,6 +185,7 @@ impl Facts {
             && self.rollouts == other.rollouts
             && self.locks == other.locks
             && self.tokens == other.tokens
+            && self.secrets == other.secrets
             && self.audit == other.audit
             && self.denied == other.denied
             && self.credentials == other.credentials

@@ -10,7 +10,10 @@ mod read;
 mod tree;
 mod update;
 
-use std::{collections::BTreeMap, fmt::Display};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Display,
+};
 
 use muster_proto::model::{ClusterName, ClusterSpec, MachineName, MachineSpec};
 
@@ -23,9 +26,11 @@ pub use self::{
 use self::{
     fault::{Faults, Position, shown},
     machine::Clusters,
+    params::Secrets,
     read::{Fields, Free, LATER, Map, Spot},
     tree::Node,
 };
+use crate::facts::SecretId;
 
 /// The one `apiVersion` of this release.
 pub const API_VERSION: &str = "muster/v1alpha1";
@@ -72,12 +77,20 @@ struct Document<'n> {
 /// What could be read of the documents of one kind, by name.
 type Found<N, S> = BTreeMap<N, (Option<S>, Option<Annotations>)>;
 
-/// Reads all sources as one manifest; their order means nothing. `known` = clusters already recorded, for machines
-/// that refer to them.
+/// What is recorded already, for documents that refer to it.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// Clusters, with their newest specs.
+    pub clusters: BTreeMap<ClusterName, ClusterSpec>,
+    /// Names of secrets.
+    pub secrets: BTreeSet<SecretId>,
+}
+
+/// Reads all sources as one manifest; their order means nothing.
 ///
 /// # Errors
 /// Every fault found, in the order of the text; at most [`FAULTS_MAX`] and one that counts the rest.
-pub fn parse(sources: &[Source<'_>], known: &BTreeMap<ClusterName, ClusterSpec>) -> Result<Manifest, Vec<Fault>> {
+pub fn parse(sources: &[Source<'_>], known: &Known) -> Result<Manifest, Vec<Fault>> {
     let mut faults = Faults::new(sources.iter().map(|source| source.name).collect());
     let trees = trees(sources, &mut faults);
     let (mut clusters, mut machines) = (Vec::new(), Vec::new());
@@ -90,10 +103,12 @@ pub fn parse(sources: &[Source<'_>], known: &BTreeMap<ClusterName, ClusterSpec>)
             None => complete = false,
         }
     }
-    let declared = read_all(&clusters, &mut faults, cluster::read);
+    let declared = read_all(&clusters, &mut faults, |spot, name, faults| {
+        cluster::read(spot, Secrets { known: &known.secrets, cluster: name }, faults)
+    });
     let complete = complete && declared.len() == clusters.len();
-    let lookup = Clusters { declared: &declared, known, complete };
-    let machines = read_all(&machines, &mut faults, |spot, faults| machine::read(spot, &lookup, faults));
+    let lookup = Clusters { declared: &declared, known: &known.clusters, secrets: &known.secrets, complete };
+    let machines = read_all(&machines, &mut faults, |spot, _, faults| machine::read(spot, &lookup, faults));
     if faults.count() > 0 {
         return Err(faults.finish());
     }
@@ -171,7 +186,7 @@ fn kind_of<'n>(tree: &'n Node<'n>, faults: &mut Faults<'_>) -> Option<(Kind, Map
 fn read_all<'n, N, S>(
     documents: &[Document<'n>],
     faults: &mut Faults<'_>,
-    read: impl Fn(&Spot<'n>, &mut Faults<'_>) -> Option<S>,
+    read: impl Fn(&Spot<'n>, Option<&N>, &mut Faults<'_>) -> Option<S>,
 ) -> Found<N, S>
 where
     N: TryFrom<String> + Ord + Clone + Display,
@@ -187,7 +202,7 @@ where
             Some(metadata) => metadata.or("annotations", Annotations::new(), |spot| annotations(&spot, faults)),
             None => None,
         };
-        let spec = root.required(faults, "spec").and_then(|spot| read(&spot, faults));
+        let spec = root.required(faults, "spec").and_then(|spot| read(&spot, name.as_ref(), faults));
         let (Some(spot), Some(name)) = (name_spot, name) else { continue };
         if let Some(first) = firsts.get(&name) {
             spot.fault(faults, format!("a second document for '{name}'"), format!("one; the first is at {first}"));

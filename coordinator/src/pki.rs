@@ -5,6 +5,7 @@ mod key_file;
 mod peer;
 mod request;
 mod token;
+mod vault;
 
 use std::{fmt, time::Duration};
 
@@ -24,6 +25,7 @@ pub use key_file::{KeyFileError, StateKey};
 pub use peer::{Certificate, CertificateError, Peer, Role, TrustDomain};
 pub use request::{RequestError, public_key, signed_by};
 pub use token::{NewToken, Token};
+pub use vault::{Vault, VaultError};
 
 /// Life of the CA.
 pub const CA_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
@@ -37,6 +39,8 @@ pub const PERSON_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 const CLOCK_SLACK: Duration = Duration::from_secs(3600);
 /// Of a serial number: random, so nobody counts ours, and positive in DER.
 const SERIAL_BYTES: usize = 16;
+/// What the CA's key is sealed for.
+const KEY_PURPOSE: &[u8] = b"muster ca key v1";
 const CERTIFICATE_KEY: &str = "ca-certificate";
 const SEALED_KEY_KEY: &str = "ca-key";
 
@@ -147,7 +151,7 @@ impl Ca {
     /// # Errors
     /// [`PkiError::Random`] if it cannot be sealed.
     pub fn rows(&self, key: &StateKey) -> Result<Vec<Change>, PkiError> {
-        let sealed = key.seal(self.issuer.key().serialized_der()).ok_or(PkiError::Random)?;
+        let sealed = key.seal(KEY_PURPOSE, self.issuer.key().serialized_der()).ok_or(PkiError::Random)?;
         let put = |key: &str, value| Change::Put { table: Table::Pki, key: key.to_owned(), value };
         Ok(vec![put(CERTIFICATE_KEY, self.pem.clone().into_bytes()), put(SEALED_KEY_KEY, sealed)])
     }
@@ -168,7 +172,7 @@ impl Ca {
             CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|_| damaged("its certificate does not parse"))?;
         let trust_domain =
             peer::trust_domain_of(&certificate).ok_or(damaged("its certificate names no trust domain"))?;
-        let opened = PrivatePkcs8KeyDer::from(key.open(sealed).ok_or(PkiError::WrongKeyFile)?);
+        let opened = PrivatePkcs8KeyDer::from(key.open(KEY_PURPOSE, sealed).ok_or(PkiError::WrongKeyFile)?);
         let key = KeyPair::from_pkcs8_der_and_sign_algo(&opened, &PKCS_ECDSA_P256_SHA256)
             .map_err(|_| damaged("its key does not parse"))?;
         if spki_sha256(&certificate) != Some(token::sha256(&key.subject_public_key_info())) {

@@ -9,7 +9,7 @@ use muster_coordinator::{
     engine::{self, EngineError, EngineHandle},
     facts::Facts,
     health::{self, Listening},
-    pki::{Ca, StateKey},
+    pki::{Ca, StateKey, Vault},
     plan::Limits,
     server::{self, Sessions, Settings},
     setup::address,
@@ -44,6 +44,7 @@ pub(crate) async fn run(
     let store = EmbeddedStore::open(&config.state_dir.store())?;
     let rows = store.load()?;
     let ca = Arc::new(Ca::load(&rows, &key)?);
+    let vault = Arc::new(Vault::new(key));
     let admin_address = address(&rows);
     drop(rows);
     let listener = TcpListener::bind(&config.listen).await.with_context(|| {
@@ -91,7 +92,7 @@ pub(crate) async fn run(
         status.abort();
         service_manager::stopping();
     };
-    let served = server::serve(listener, engine, sessions, ca, settings, shutdown).await;
+    let served = server::serve(listener, engine, sessions, (ca, vault), settings, shutdown).await;
     admin.abort();
     end_of_engine(thread).await?;
     Ok(served?)

@@ -14,6 +14,7 @@ mod machines;
 mod plan;
 mod progress;
 mod rollouts;
+mod secrets;
 mod table;
 mod text;
 mod tokens;
@@ -47,6 +48,8 @@ pub enum Kind {
     Tokens,
     /// Credentials of people and programs.
     Credentials,
+    /// Secrets, without their values.
+    Secrets,
     /// The audit record.
     Audit,
 }
@@ -63,6 +66,7 @@ impl Kind {
             Self::Requests => "requests",
             Self::Tokens => "tokens",
             Self::Credentials => "credentials",
+            Self::Secrets => "secrets",
             Self::Audit => "audit",
         }
     }
@@ -78,6 +82,7 @@ impl Kind {
             Self::Requests => "request",
             Self::Tokens => "token",
             Self::Credentials => "credential",
+            Self::Secrets => "secret",
             Self::Audit => "audit",
         }
     }
@@ -110,6 +115,7 @@ pub fn table<'a>(
         Kind::Requests => handshake::REQUESTS,
         Kind::Tokens => tokens::HEADERS,
         Kind::Credentials => credentials::HEADERS,
+        Kind::Secrets => secrets::HEADERS,
         Kind::Audit => audit::HEADERS,
     });
     for json in documents {
@@ -121,6 +127,7 @@ pub fn table<'a>(
             Kind::Requests => handshake::request(&read(json)?, look),
             Kind::Tokens => tokens::row(&read(json)?, look),
             Kind::Credentials => credentials::row(&read(json)?, look),
+            Kind::Secrets => secrets::row(&read(json)?, look),
             Kind::Audit => audit::row(&read(json)?),
         });
     }

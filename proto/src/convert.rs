@@ -4,6 +4,7 @@
 mod assignment;
 mod facts;
 mod hello;
+mod input;
 mod status;
 mod swarm;
 

@@ -2,6 +2,7 @@
 
 mod facts;
 mod ids;
+mod input;
 mod item;
 mod maintenance;
 mod spec;
@@ -11,9 +12,10 @@ mod swarm_join;
 
 pub use facts::{Disk, HostFacts, NetworkInterface};
 pub use ids::{
-    ClusterName, Epoch, Generation, InvalidName, ItemName, LABEL_BYTES_MAX, LedgerId, MachineId, MachineName, Seq,
-    is_label,
+    ClusterName, Epoch, Generation, InvalidName, ItemName, LABEL_BYTES_MAX, LedgerId, MachineId, MachineName,
+    SecretName, Seq, is_label,
 };
+pub use input::{INPUT_BYTES_MAX, INPUTS_PER_ITEM_MAX, ItemInput, WAITING_FOR_SECRET};
 pub use item::{
     AssignedItem, Assignment, ItemHash, MachineType, OnInterrupt, PARAM_BYTES_MAX, PARAM_NAME_BYTES_MAX, Permit, Phase,
     RETRIES_DEFAULT, RETRIES_MAX, RunnerKind, StateItem, TIMEOUT_DEFAULT, TIMEOUT_MAX, Unknown, is_param_name,

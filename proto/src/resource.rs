@@ -1,6 +1,8 @@
 //! The documents people read: what `musterctl get -o json` prints, field names as LCM has them. The coordinator makes
 //! them from its facts, the Fleet service carries them as JSON, `view` turns them into tables and lines.
 
+mod audit;
+mod secret;
 mod update;
 
 use std::collections::BTreeMap;
@@ -14,6 +16,9 @@ pub use update::{
 };
 
 use crate::model::{Blocked, ClusterSpec, Counts, HostFacts, ItemHash, MachineSpec, MachineType, Phase};
+
+pub use audit::{Audit, AuditSpec, AuditStatus};
+pub use secret::{Secret, SecretSpec, SecretStatus};
 
 /// A document: who, what is wanted, what is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,8 +41,6 @@ pub type Rollout = Document<RolloutSpec, RolloutStatus>;
 pub type Token = Document<TokenSpec, TokenStatus>;
 /// Credentials of a person or a program as people see them; no key is in them.
 pub type Credential = Document<CredentialSpec, CredentialStatus>;
-/// One line of the audit record.
-pub type Audit = Document<AuditSpec, AuditStatus>;
 
 /// Name and notes of a document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -333,23 +336,6 @@ pub struct CredentialStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Timestamp>,
 }
-
-/// Who did what.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AuditSpec {
-    /// `operator/anna`.
-    pub actor: String,
-    /// `retry`.
-    pub action: String,
-    /// `machine/worker-3`.
-    pub object: String,
-    /// The rest, in one line.
-    pub message: String,
-}
-
-/// Nothing: an audit line never changes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AuditStatus {}
 
 /// Who goes when, and why not now: the answer of `plan`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

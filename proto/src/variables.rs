@@ -1,7 +1,10 @@
 //! `${…}` in params. *Early* variables are replaced by the coordinator and so are part of an item's hash; *late* ones
-//! (addresses that may move, and secrets) travel as text and are replaced by the agent right before the start.
+//! (addresses that may move) travel as text and are replaced by the agent right before the start. A secret travels as
+//! its name and version; its value meets the text in the process that runs the item, and nowhere else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::model::SecretName;
 
 /// Replaced by the coordinator.
 pub const EARLY: &[&str] =
@@ -10,6 +13,8 @@ pub const EARLY: &[&str] =
 pub const LATE: &[&str] = &["machine.internalIP", "cluster.controlNodeIP"];
 /// Prefix of the variables that stand for a secret's value; late.
 pub const SECRET_PREFIX: &str = "secret.";
+/// Between a secret's name and its version. In no name, so that the two part without doubt.
+const VERSION_MARK: char = '@';
 /// The one param that is never searched for variables: shell has its own `${}`.
 pub const VERBATIM_PARAM: &str = "script";
 
@@ -62,8 +67,14 @@ fn pieces(mut text: &str) -> Result<Vec<Piece<'_>>, VariableError> {
     Ok(found)
 }
 
-fn is_late(name: &str) -> bool {
-    LATE.contains(&name) || name.starts_with(SECRET_PREFIX)
+/// The name of a secret in a variable, `secret.NAME` or `secret.NAME@VERSION`.
+fn secret_of(variable: &str) -> Option<SecretName> {
+    let name = variable.strip_prefix(SECRET_PREFIX)?;
+    SecretName::new(name.split_once(VERSION_MARK).map_or(name, |(name, _)| name)).ok()
+}
+
+fn unknown(name: &str) -> VariableError {
+    VariableError::Unknown(name.to_owned())
 }
 
 /// The variables of a text, all of them known.
@@ -74,40 +85,97 @@ pub fn names(text: &str) -> Result<Vec<&str>, VariableError> {
     pieces(text)?
         .into_iter()
         .filter_map(|piece| match piece {
-            Piece::Variable(name) if EARLY.contains(&name) || is_late(name) => Some(Ok(name)),
-            Piece::Variable(name) => Some(Err(VariableError::Unknown(name.to_owned()))),
+            // A version is given by the coordinator, never by a manifest.
+            Piece::Variable(name) if name.contains(VERSION_MARK) => Some(Err(unknown(name))),
+            Piece::Variable(name) if EARLY.contains(&name) || LATE.contains(&name) => Some(Ok(name)),
+            Piece::Variable(name) if secret_of(name).is_some() => Some(Ok(name)),
+            Piece::Variable(name) => Some(Err(unknown(name))),
             Piece::Text(_) | Piece::Dollar => None,
         })
         .collect()
 }
 
-/// Replaces the early variables. Late ones and `$$` stay as they are, and a `$` in a value becomes `$$`, so that the
-/// result is again a text for [`replace_late`].
-///
-/// # Errors
-/// [`VariableError`] for the first fault.
-pub fn replace_early(text: &str, values: &BTreeMap<&str, String>) -> Result<String, VariableError> {
+/// The secrets that some params refer to, in order, each once. A param that does not parse refers to none.
+#[must_use]
+pub fn secrets_of(params: &BTreeMap<String, String>) -> Vec<SecretName> {
+    let searched = params.iter().filter(|(name, _)| *name != VERBATIM_PARAM);
+    let found: BTreeSet<SecretName> = searched.flat_map(|(_, text)| secrets_in(text)).collect();
+    found.into_iter().collect()
+}
+
+/// Does the text of a param refer to a secret?
+#[must_use]
+pub fn has_secret(text: &str) -> bool {
+    !secrets_in(text).is_empty()
+}
+
+fn secrets_in(text: &str) -> Vec<SecretName> {
+    let secret = |piece| match piece {
+        Piece::Variable(name) => secret_of(name),
+        Piece::Text(_) | Piece::Dollar => None,
+    };
+    pieces(text).unwrap_or_default().into_iter().filter_map(secret).collect()
+}
+
+/// What becomes of a variable in [`rewritten`].
+enum Put<'a> {
+    /// It stays a variable, of this name.
+    Variable(String),
+    /// Its value takes its place.
+    Value(&'a str),
+}
+
+/// Replaces some variables. `$$` stays as it is, and a `$` in a value becomes `$$`, so that the result is again a text
+/// for [`replace_late`].
+fn rewritten<'a>(text: &str, put: impl Fn(&str) -> Result<Put<'a>, VariableError>) -> Result<String, VariableError> {
     let mut result = String::with_capacity(text.len());
     for piece in pieces(text)? {
         match piece {
             Piece::Text(text) => result.push_str(text),
             Piece::Dollar => result.push_str("$$"),
-            Piece::Variable(name) if is_late(name) => {
-                result.push_str("${");
-                result.push_str(name);
-                result.push('}');
-            }
-            Piece::Variable(name) => match values.get(name) {
-                Some(value) => result.push_str(&value.replace('$', "$$")),
-                None if EARLY.contains(&name) => return Err(VariableError::NoValue(name.to_owned())),
-                None => return Err(VariableError::Unknown(name.to_owned())),
+            Piece::Variable(name) => match put(name)? {
+                Put::Variable(name) => {
+                    result.push_str("${");
+                    result.push_str(&name);
+                    result.push('}');
+                }
+                Put::Value(value) => result.push_str(&value.replace('$', "$$")),
             },
         }
     }
     Ok(result)
 }
 
-/// Replaces the late variables and `$$`: the text as the runner gets it.
+/// Replaces the early variables. Late ones stay; a secret gets its version, `${secret.NAME@VERSION}`, which `values`
+/// has under `secret.NAME`: so an item's hash moves with the version and never knows the value.
+///
+/// # Errors
+/// [`VariableError`] for the first fault.
+pub fn replace_early(text: &str, values: &BTreeMap<&str, String>) -> Result<String, VariableError> {
+    rewritten(text, |name| match values.get(name) {
+        Some(version) if secret_of(name).is_some() => Ok(Put::Variable(format!("{name}{VERSION_MARK}{version}"))),
+        Some(value) => Ok(Put::Value(value)),
+        None if LATE.contains(&name) => Ok(Put::Variable(name.to_owned())),
+        None if EARLY.contains(&name) || secret_of(name).is_some() => Err(VariableError::NoValue(name.to_owned())),
+        None => Err(unknown(name)),
+    })
+}
+
+/// Replaces the late variables but those of secrets: a text for [`replace_late`], to be read where the secrets are.
+///
+/// # Errors
+/// [`VariableError`] for the first fault.
+pub fn replace_all_but_secrets(text: &str, values: &BTreeMap<String, String>) -> Result<String, VariableError> {
+    rewritten(text, |name| match values.get(name) {
+        Some(value) => Ok(Put::Value(value)),
+        None if secret_of(name).is_some() => Ok(Put::Variable(name.to_owned())),
+        None if LATE.contains(&name) => Err(VariableError::NoValue(name.to_owned())),
+        None => Err(unknown(name)),
+    })
+}
+
+/// Replaces the late variables and `$$`: the text as the runner gets it. `values` has a secret under `secret.NAME`,
+/// whatever its version.
 ///
 /// # Errors
 /// [`VariableError`] for the first fault.
@@ -117,11 +185,15 @@ pub fn replace_late(text: &str, values: &BTreeMap<String, String>) -> Result<Str
         match piece {
             Piece::Text(text) => result.push_str(text),
             Piece::Dollar => result.push('$'),
-            Piece::Variable(name) => match values.get(name) {
-                Some(value) => result.push_str(value),
-                None if is_late(name) => return Err(VariableError::NoValue(name.to_owned())),
-                None => return Err(VariableError::Unknown(name.to_owned())),
-            },
+            Piece::Variable(name) => {
+                let secret = secret_of(name);
+                let known = secret.as_ref().map_or_else(|| name.to_owned(), |name| format!("{SECRET_PREFIX}{name}"));
+                match values.get(&known) {
+                    Some(value) => result.push_str(value),
+                    None if secret.is_some() || LATE.contains(&name) => return Err(VariableError::NoValue(known)),
+                    None => return Err(unknown(name)),
+                }
+            }
         }
     }
     Ok(result)
@@ -166,7 +238,30 @@ mod tests {
         ] {
             assert_eq!(both(text), Err(expected), "{text}");
         }
-        assert_eq!(names("${machine.nam}"), Err(unknown));
+        for bad in ["machine.nam", "secret.a@1", "secret.", "secret.A", "secret.a.b", "secret"] {
+            assert_eq!(names(&format!("${{{bad}}}")), Err(VariableError::Unknown(bad.to_owned())), "{bad}");
+        }
         assert_eq!(names("${secret.a} ${cluster.name} $$"), Ok(vec!["secret.a", "cluster.name"]));
+    }
+
+    #[test]
+    fn a_secret_enters_by_version_and_leaves_by_value() {
+        let early = BTreeMap::from([("secret.db-1", "7".to_owned()), ("cluster.name", "e$".to_owned())]);
+        let text = replace_early("$$ ${cluster.name} u:${secret.db-1}@${machine.internalIP}", &early).expect("good");
+        assert_eq!(text, "$$ e$$ u:${secret.db-1@7}@${machine.internalIP}");
+        let late = BTreeMap::from([("machine.internalIP".to_owned(), "1$2".to_owned())]);
+        let text = replace_all_but_secrets(&text, &late).expect("good");
+        assert_eq!(text, "$$ e$$ u:${secret.db-1@7}@1$$2");
+        let secrets = BTreeMap::from([("secret.db-1".to_owned(), "p$$${x}".to_owned())]);
+        assert_eq!(replace_late(&text, &secrets).as_deref(), Ok("$ e$ u:p$$${x}@1$2"));
+        assert_eq!(replace_late(&text, &late), Err(VariableError::NoValue("secret.db-1".to_owned())));
+    }
+
+    #[test]
+    fn secrets_are_found_in_every_param_but_a_script() {
+        let params = [("script", "${secret.no}"), ("a", "${secret.b@2}${secret.a}"), ("b", "${secret.a}"), ("c", "$")];
+        let params = params.map(|(name, text)| (name.to_owned(), text.to_owned())).into();
+        let found: Vec<String> = secrets_of(&params).into_iter().map(String::from).collect();
+        assert_eq!(found, ["a", "b"]);
     }
 }

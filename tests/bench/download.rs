@@ -121,9 +121,10 @@ fn run_downloader(attempts: &Attempts, round: u32, url: &str, path: &Path, sha25
         version: String::new(),
         phase: Phase::Prepare,
         params: params.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+        secret_params: std::collections::BTreeMap::new(),
         timeout_ms: 600_000,
     };
-    attempts.create(&request).expect("create");
+    attempts.create(&request, &[]).expect("create");
     let hosted = Command::new(agent())
         .arg(muster_agent::exec_item::STAGE)
         .arg(attempts.directory(&request.key))

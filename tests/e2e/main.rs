@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod access;
+mod canaries;
 mod demo;
 mod enrolment;
 mod failing;

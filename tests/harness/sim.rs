@@ -12,6 +12,7 @@ mod joining;
 pub mod machine;
 pub mod manifest;
 pub(crate) mod network;
+mod secrets;
 pub mod situations;
 mod updating;
 
@@ -220,6 +221,7 @@ impl World {
         let applied = world.operator(Request::Apply { clusters, machines: BTreeMap::new(), dry_run: false })?;
         applied.map_err(|error| world.watcher.violation("sim", error))?;
         for machine_type in [MachineType::Control, MachineType::Worker] {
+            world.create_secret(machine_type)?;
             world.create_token(machine_type)?;
             for n in 1..=plan.counts.of(machine_type) {
                 let name = manifest::machine_name(machine_type, n);

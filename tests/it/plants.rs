@@ -49,6 +49,8 @@ plants! {
     no_settle_time: "no-settle-time" by "4";
     agent_ignore_permit_expiry: "agent-ignore-permit-expiry" by "4";
     give_back_after_failure: "give-back-after-failure" by "9";
+    serve_foreign_secrets: "serve-foreign-secrets" by "secret";
+    agent_start_without_secrets: "agent-start-without-secrets" by "inputs";
     agent_start_before_record: "agent-start-before-record" by "7";
     agent_send_before_record: "agent-send-before-record" by "11";
     agent_accept_older_generation: "agent-accept-older-generation" by "6";

@@ -8,9 +8,11 @@
 //! claim          created with O_EXCL by the one exec-item that runs this attempt
 //! output.log     newest output; output.log.old the piece before it
 //! progress       of a transfer; news, not record
+//! outcome        what built-in work in a process of its own came to
 //! exit           the outcome, durable
 //! reserve        disk space for the exit, set aside before the claim
 //! stderr         what exec-item itself complained about
+//! inputs         secrets, while the program runs (attempt/inputs.rs)
 //! work/          the program's working directory
 //! ```
 
@@ -80,6 +82,11 @@ impl AttemptDir {
 
     pub(crate) fn output_old(&self) -> PathBuf {
         self.file("output.log.old")
+    }
+
+    /// What the program is given and no record keeps: a directory, or a link to one.
+    pub(crate) fn inputs(&self) -> PathBuf {
+        self.file("inputs")
     }
 
     pub(crate) fn stderr(&self) -> PathBuf {
@@ -191,6 +198,15 @@ impl AttemptDir {
         // Whether it could be removed shows in the writing.
         let _ = fs::remove_file(self.file(RESERVE));
         self.write("exit", exit)
+    }
+
+    /// For the exec-item of this attempt only, which is waiting for it.
+    pub(crate) fn write_outcome(&self, outcome: &impl Serialize) -> Result<(), AttemptError> {
+        self.write("outcome", outcome)
+    }
+
+    pub(crate) fn outcome<T: DeserializeOwned>(&self) -> Result<Option<T>, AttemptError> {
+        self.read("outcome")
     }
 
     /// News: not durable, and a failure to tell it is no failure.

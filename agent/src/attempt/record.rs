@@ -68,6 +68,9 @@ pub struct Request {
     pub phase: Phase,
     /// The runner's inputs, every variable replaced.
     pub params: BTreeMap<String, String>,
+    /// The params that refer to secrets, as texts for `variables::replace_late`: a value never stands in a request.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secret_params: BTreeMap<String, String>,
     /// Time limit of this attempt, in milliseconds. exec-item holds it, so it counts while the agent is away.
     pub timeout_ms: u64,
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use muster_proto::{
     model::{AssignedItem, ItemHash, ItemName, ItemStatus, MachineName, Standing},
     plant::planted,
-    variables::{VERBATIM_PARAM, replace_late},
+    variables::{VERBATIM_PARAM, has_secret, replace_all_but_secrets, replace_late},
 };
 
 use crate::{
@@ -70,10 +70,16 @@ fn backoff_ms(item: &AssignedItem, attempt: u32, machine: &MachineName) -> u64 {
     if failed == 0 {
         return 0;
     }
-    let wait_ms = BACKOFF_MS_MIN.saturating_mul(1 << failed.saturating_sub(1).min(16)).min(BACKOFF_MS_MAX);
-    // FNV-1a: spreads the machines of a fleet, and is the same each time it is asked for.
+    wait_ms(failed, machine, &item.name)
+}
+
+/// The wait after so many failures, at least one: it doubles, and is spread so that the machines of a fleet do not try
+/// again in step. The same each time it is asked for.
+pub(super) fn wait_ms(failures: u32, machine: &MachineName, item: &ItemName) -> u64 {
+    let wait_ms = BACKOFF_MS_MIN.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(BACKOFF_MS_MAX);
+    // FNV-1a.
     let mut seed: u64 = 0xcbf2_9ce4_8422_2325;
-    for byte in machine.as_str().bytes().chain(item.name.as_str().bytes()).chain(attempt.to_le_bytes()) {
+    for byte in machine.as_str().bytes().chain(item.as_str().bytes()).chain(failures.to_le_bytes()) {
         seed = (seed ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     }
     wait_ms + seed % (wait_ms / JITTER_PART)
@@ -91,15 +97,17 @@ pub(super) fn request(ledger: &LedgerState, config: &Config, status: &ItemStatus
             item.runner
         )));
     }
-    let mut params = BTreeMap::new();
+    let (mut params, mut secret_params) = (BTreeMap::new(), BTreeMap::new());
     for (name, text) in &item.params {
-        let value = if name == VERBATIM_PARAM {
-            text.clone()
+        let faulty = |error| outcome::hopeless(format!("param {name}: {error}"));
+        if name == VERBATIM_PARAM {
+            params.insert(name.clone(), text.clone());
+        } else if has_secret(text) {
+            let text = replace_all_but_secrets(text, &assignment.variables).map_err(faulty)?;
+            secret_params.insert(name.clone(), text);
         } else {
-            replace_late(text, &assignment.variables)
-                .map_err(|error| outcome::hopeless(format!("param {name}: {error}")))?
-        };
-        params.insert(name.clone(), value);
+            params.insert(name.clone(), replace_late(text, &assignment.variables).map_err(faulty)?);
+        }
     }
     Ok(Request {
         key: Slot::key_of(status),
@@ -109,6 +117,7 @@ pub(super) fn request(ledger: &LedgerState, config: &Config, status: &ItemStatus
         version: item.version.clone(),
         phase: item.phase,
         params,
+        secret_params,
         timeout_ms: item.timeout_ms,
     })
 }

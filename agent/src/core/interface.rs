@@ -1,6 +1,6 @@
 //! What the core is told and what it says: the whole of its interface with engine and simulator.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use muster_proto::model::{Assignment, Epoch, Generation, ItemStatus, Seq, SwarmAnswer, SwarmCall};
 
@@ -51,6 +51,15 @@ pub enum Input {
     },
     /// The coordinator asks something of this machine's swarm.
     SwarmCalled(SwarmCall),
+    /// What [`Effect::Fetch`] came to. Whoever drives the core holds the values; the core never sees one.
+    Fetched {
+        /// The attempt they are for.
+        key: AttemptKey,
+        /// They were asked for under this generation.
+        generation: Generation,
+        /// They are at hand for an [`Effect::Start`] of this very step; or why not, in one line.
+        outcome: Result<(), String>,
+    },
     /// The state directory's disk is out of space, or no longer.
     DiskFull(bool),
     /// Time passed.
@@ -67,6 +76,14 @@ pub enum Effect {
     Send(ToCoordinator),
     /// Find out what became of an attempt; answered by [`Input::Inspected`].
     Inspect(AttemptKey),
+    /// Ask the coordinator for the inputs of an attempt: secrets. Answered by [`Input::Fetched`]; an answer that is
+    /// lost is not waited for longer than [`super::FETCH_DEADLINE_MS`].
+    Fetch {
+        /// The attempt they are for.
+        key: AttemptKey,
+        /// Of the accepted assignment.
+        generation: Generation,
+    },
     /// Create the attempt's directory unless it is there, start its process, then follow it. Answered by
     /// [`Input::Ended`] or [`Input::StartFailed`].
     Start(Box<Request>),
@@ -111,5 +128,5 @@ pub struct AgentBlocked {
     /// A named reason, `DiskFull`.
     pub reason: &'static str,
     /// What is the matter and what clears it, in one sentence.
-    pub message: &'static str,
+    pub message: Cow<'static, str>,
 }

@@ -90,9 +90,19 @@ impl Permits {
 
 impl Core {
     /// Is there leave to start this item now? If not, the coordinator is asked for it.
-    pub(super) fn may_start(&mut self, item: &ItemName, now: Now) -> bool {
+    fn may_start(&mut self, item: &ItemName, now: Now) -> bool {
         let permit = self.ledger.assigned(item).and_then(|item| item.permit);
         self.permits.allow(permit, now)
+    }
+
+    /// Is there leave to begin this attempt now, and are its inputs at hand? They are fetched under a leave only, for
+    /// the leave may take long to come.
+    pub(super) fn may_begin(&mut self, key: &AttemptKey, now: Now, step: &mut Step) -> bool {
+        if !self.may_start(&key.item, now) {
+            self.fetch = None;
+            return false;
+        }
+        self.has_inputs(key, now, step)
     }
 
     /// Starts the attempt that was recorded as running and that a stop of the agent kept from being started.
@@ -106,7 +116,7 @@ impl Core {
         if !still_wanted {
             self.permits.forget_unstarted();
             self.finish(&key, outcome::never_started(), now, step);
-        } else if self.may_start(&status.name, now) {
+        } else if self.may_begin(&key, now, step) {
             self.permits.forget_unstarted();
             self.start(status, now, step);
         }

@@ -6,9 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use muster_proto::model::{
-    AssignedItem, Epoch, Generation, ItemHash, ItemName, ItemState, ItemStatus, Now, OnInterrupt, Seq,
-};
+use muster_proto::model::{AssignedItem, Epoch, Generation, ItemHash, ItemName, ItemState, ItemStatus, Now, Seq};
 use proptest::{
     collection::vec,
     prelude::{Just, Strategy, any},
@@ -17,7 +15,7 @@ use proptest::{
 };
 
 use super::{
-    tests::{assignment, config, empty, exit, item},
+    tests::{assignment, config, contents, empty, exit},
     *,
 };
 use crate::attempt::record::{AttemptKey, Found};
@@ -96,6 +94,7 @@ struct World {
     followed: BTreeSet<AttemptKey>,
     replies: VecDeque<Input>,
     crash_before: Option<usize>,
+    at_hand: Option<AttemptKey>,
     heard: BTreeMap<Seq, Arc<ItemStatus>>,
     epoch_met: Epoch,
     contents: BTreeMap<Generation, Vec<AssignedItem>>,
@@ -119,6 +118,7 @@ impl World {
             followed: BTreeSet::new(),
             replies: VecDeque::new(),
             crash_before: None,
+            at_hand: None,
             heard: BTreeMap::new(),
             epoch_met: Epoch(0),
             contents: BTreeMap::new(),
@@ -161,7 +161,12 @@ impl World {
                 Ok(())
             }
             Action::Deliver => match self.replies.pop_front() {
-                Some(reply) => self.step(reply),
+                Some(reply) => {
+                    let fetched =
+                        if let Input::Fetched { key, outcome: Ok(()), .. } = &reply { Some(key) } else { None };
+                    self.at_hand = fetched.cloned();
+                    self.step(reply).map(|()| self.at_hand = None)
+                }
                 None => Ok(()),
             },
             Action::Advance { ms } => {
@@ -253,7 +258,16 @@ impl World {
                 self.replies.push_back(Input::Inspected { found: self.found(&key), key });
                 Ok(())
             }
+            Effect::Fetch { key, generation } => {
+                let outcome = if self.now.wall_ms.is_multiple_of(3) { Err("refused".to_owned()) } else { Ok(()) };
+                if !self.now.wall_ms.is_multiple_of(7) {
+                    self.replies.push_back(Input::Fetched { key, generation, outcome });
+                }
+                Ok(())
+            }
             Effect::Start(request) => {
+                let provided = request.secret_params.is_empty() || self.at_hand.as_ref() == Some(&request.key);
+                hold(provided, "nothing starts without its secrets")?;
                 let slot = self.durable.slots.get(&request.key.item);
                 let recorded = slot.filter(|slot| slot.is_running() && slot.key() == request.key);
                 hold(recorded.is_some(), "a start is durable before its process begins")?;
@@ -330,26 +344,6 @@ impl World {
     }
 }
 
-/// What machines are made to have, by number. Some items change their version, some leave and come back.
-fn contents(number: usize) -> Vec<AssignedItem> {
-    let rerun = |mut item: AssignedItem| {
-        item.on_interrupt = OnInterrupt::Rerun;
-        item
-    };
-    let cleared = |mut item: AssignedItem| {
-        item.cleared_attempts = 3;
-        item
-    };
-    match number {
-        0 => vec![item("a", "1")],
-        1 => vec![item("a", "1"), rerun(item("b", "1"))],
-        2 => vec![item("a", "2"), rerun(item("b", "1"))],
-        3 => vec![rerun(item("b", "1"))],
-        4 => vec![cleared(item("a", "1")), item("b", "2")],
-        _ => vec![],
-    }
-}
-
 fn tell_stories() -> Result<(), String> {
     let cases = Cases { cases: CASES, failure_persistence: None, ..Cases::default() };
     let mut runner = TestRunner::new_with_rng(cases, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
@@ -371,6 +365,7 @@ fn the_laws_hold_in_any_order_of_events() {
 #[test]
 fn planted_bugs_are_found() {
     for (plant, law) in [
+        ("agent-start-without-secrets", "nothing starts without its secrets"),
         ("agent-start-before-record", "a start is durable before its process begins"),
         ("agent-send-before-record", "an event never changes"),
         ("agent-accept-older-generation", "the generation never goes back"),

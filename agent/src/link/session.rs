@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use muster_proto::{
     LINK_MESSAGE_BYTES_MAX,
-    convert::{Hello, WireError},
-    model::{Assignment, Epoch, HostFacts, ItemName, Seq, SwarmCall},
+    convert::{Hello, WireError, as_line},
+    model::{Assignment, Epoch, Generation, HostFacts, ItemInput, ItemName, Seq, SwarmCall},
     tls,
     wire::{
-        AgentBlocked, AgentMessage, AssignmentAnswer, CoordinatorMessage, Heartbeat, PermitWanted, Progress,
-        StatusEvent, Welcome, agent_link_client::AgentLinkClient, agent_message::Body as Out,
+        AgentBlocked, AgentMessage, AssignmentAnswer, CoordinatorMessage, FetchSecretsRequest, Heartbeat, PermitWanted,
+        Progress, StatusEvent, Welcome, agent_link_client::AgentLinkClient, agent_message::Body as Out,
         coordinator_message::Body as In,
     },
 };
@@ -18,7 +18,7 @@ use tokio::{
     time::{Instant, Interval, MissedTickBehavior},
 };
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
-use tonic::Streaming;
+use tonic::{Streaming, transport::Channel};
 
 use crate::{
     attempt::record,
@@ -32,6 +32,8 @@ use crate::{
 pub(super) const WELCOME_TIMEOUT: Duration = Duration::from_secs(20);
 /// Messages to the coordinator that are not on their way yet, output aside: the events in flight, and as many more.
 const QUEUE_MAX: usize = EVENTS_IN_FLIGHT_MAX * 2;
+/// Time for an answer to a request for inputs: a little less than the core waits for it.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(40);
 /// How often the machine's facts are looked at.
 const FACTS_EVERY: Duration = Duration::from_secs(60);
 /// Bounds of what a coordinator may ask for.
@@ -44,6 +46,7 @@ const HEARTBEAT_MS_DEFAULT: u64 = 10_000;
 pub struct SessionHandle {
     out: mpsc::Sender<AgentMessage>,
     logs: mpsc::Sender<AgentMessage>,
+    client: AgentLinkClient<Channel>,
     #[expect(dead_code, reason = "its drop is the message")]
     open: oneshot::Sender<()>,
 }
@@ -66,7 +69,7 @@ impl SessionHandle {
             ToCoordinator::PermitWanted(permit) => Out::PermitWanted(PermitWanted { permit: *permit }),
             ToCoordinator::Blocked(blocked) => Out::Blocked(AgentBlocked {
                 reason: blocked.as_ref().map(|blocked| blocked.reason.to_owned()).unwrap_or_default(),
-                message: blocked.as_ref().map(|blocked| blocked.message.to_owned()).unwrap_or_default(),
+                message: blocked.as_ref().map(|blocked| blocked.message.to_string()).unwrap_or_default(),
             }),
         };
         self.out.try_send(message_of(body)).is_ok()
@@ -81,6 +84,23 @@ impl SessionHandle {
             bytes_per_second: progress.bytes_per_second,
         });
         self.out.try_send(message_of(body)).ok();
+    }
+
+    /// Asks for the inputs of an item on this session's connection; why there are none, in one line.
+    pub fn fetch(
+        &self,
+        item: &ItemName,
+        generation: Generation,
+    ) -> impl Future<Output = Result<Vec<ItemInput>, String>> + Send + use<> {
+        let mut client = self.client.clone();
+        let request = FetchSecretsRequest { item: item.to_string(), generation: generation.0 };
+        async move {
+            match tokio::time::timeout(FETCH_TIMEOUT, client.fetch_secrets(request)).await {
+                Ok(Ok(answer)) => answer.into_inner().try_into().map_err(|error: WireError| error.to_string()),
+                Ok(Err(status)) => Err(as_line(status.message())),
+                Err(_) => Err(format!("it did not answer for {} s", FETCH_TIMEOUT.as_secs())),
+            }
+        }
     }
 
     /// Where output goes. It has a queue of its own, so that it is never in an event's way.
@@ -137,13 +157,13 @@ impl Session {
         };
         let (inbound, welcome) =
             tokio::time::timeout(WELCOME_TIMEOUT, welcomed).await.map_err(|_| LinkError::Silent)??;
-        Self::welcomed(inbound, &welcome, (out, logs), choice, facts)
+        Self::welcomed(inbound, &welcome, (out, logs, client), choice, facts)
     }
 
     fn welcomed(
         inbound: Streaming<CoordinatorMessage>,
         welcome: &Welcome,
-        (out, logs): (mpsc::Sender<AgentMessage>, mpsc::Sender<AgentMessage>),
+        (out, logs, client): (mpsc::Sender<AgentMessage>, mpsc::Sender<AgentMessage>, AgentLinkClient<Channel>),
         choice: AddressChoice,
         facts: HostFacts,
     ) -> Result<Self, LinkError> {
@@ -159,7 +179,7 @@ impl Session {
             ms => ms.clamp(*HEARTBEAT_MS.start(), *HEARTBEAT_MS.end()),
         };
         let (open, closed) = oneshot::channel();
-        let handle = Some(SessionHandle { out: out.clone(), logs, open });
+        let handle = Some(SessionHandle { out: out.clone(), logs, client, open });
         Ok(Self {
             inbound,
             out,

@@ -48,6 +48,14 @@ impl Redactor {
         shown
     }
 
+    /// A text that is there as a whole.
+    #[must_use]
+    pub fn all_of(mut self, text: &str) -> String {
+        let mut shown = self.push(text.as_bytes());
+        shown.extend(self.finish());
+        String::from_utf8_lossy(&shown).into_owned()
+    }
+
     /// What was held back, when nothing more comes: the beginning of a secret is hidden like the whole.
     #[must_use]
     pub fn finish(&mut self) -> Vec<u8> {

@@ -1,12 +1,13 @@
 //! Runs a script with bash. Params reach it as environment variables and are never put into its text; it sees nothing
-//! of the agent's own environment.
+//! of the agent's own environment. What is secret reaches it as files, for an environment can be read by others:
+//! `MUSTER_SECRET_<NAME>_FILE` holds a secret, `MUSTER_PARAM_<NAME>_FILE` a param with secrets in it.
 
 use std::{collections::BTreeMap, ffi::OsString, fs, io, os::unix::fs::OpenOptionsExt, path::PathBuf};
 
 use nix::unistd::{User, geteuid};
 
 use super::{Outcome, ProgramSpec, RESULT_BYTES_MAX, Refused};
-use crate::attempt::{AttemptDir, Request};
+use crate::attempt::{AttemptDir, Request, inputs::Inputs};
 
 /// Where programs are looked for, by us and by the script.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -16,8 +17,13 @@ const ENVIRONMENT_BYTES_MAX: usize = 128 * 1024 - 1;
 const ENVIRONMENT_TOTAL_BYTES_MAX: usize = 1536 * 1024;
 const RESULT_FILE: &str = "result.json";
 
-/// Writes the script down and says how to run it.
-pub(super) fn prepare(request: &Request, dir: &AttemptDir) -> Result<ProgramSpec, Refused> {
+/// Writes the script down and says how to run it. `secret_params` are those with the values of secrets in them.
+pub(super) fn prepare(
+    request: &Request,
+    inputs: &Inputs,
+    secret_params: &BTreeMap<String, String>,
+    dir: &AttemptDir,
+) -> Result<ProgramSpec, Refused> {
     let script = request.params.get("script").ok_or(Refused::Missing("script"))?;
     let path = dir.file("script");
     fs::OpenOptions::new()
@@ -31,7 +37,7 @@ pub(super) fn prepare(request: &Request, dir: &AttemptDir) -> Result<ProgramSpec
     Ok(ProgramSpec {
         program: bash(),
         args: vec![path.into()],
-        environment: environment(request, dir)?,
+        environment: environment(request, files(inputs, secret_params)?, dir)?,
         directory: dir.file("work"),
     })
 }
@@ -45,12 +51,39 @@ fn bash() -> PathBuf {
     PATH.split(':').map(|dir| PathBuf::from(dir).join("bash")).find(|path| path.exists()).unwrap_or(usual)
 }
 
-fn environment(request: &Request, dir: &AttemptDir) -> Result<BTreeMap<String, OsString>, Refused> {
+/// The variables that name files: of the secrets, and of the params they are part of.
+fn files(inputs: &Inputs, secret_params: &BTreeMap<String, String>) -> Result<BTreeMap<String, OsString>, Refused> {
+    let mut files: BTreeMap<String, OsString> = inputs
+        .secret_files()
+        .map(|(name, path)| {
+            let name = name.to_ascii_uppercase().replace('-', "_");
+            (format!("MUSTER_SECRET_{name}_FILE"), path.into())
+        })
+        .collect();
+    for (name, value) in secret_params {
+        let path = inputs
+            .write_param(name, value)
+            .map_err(|source| Refused::Write { path: PathBuf::from(format!("the file of param {name}")), source })?;
+        files.insert(format!("MUSTER_PARAM_{}_FILE", name.to_ascii_uppercase()), path.into());
+    }
+    Ok(files)
+}
+
+/// What any program of ours finds around it: nothing of the agent's own environment.
+pub(super) fn surroundings() -> BTreeMap<String, OsString> {
     let home = User::from_uid(geteuid()).ok().flatten().map_or_else(|| PathBuf::from("/"), |user| user.dir);
-    let mut environment: BTreeMap<String, OsString> = [
-        ("PATH", OsString::from(PATH)),
-        ("HOME", home.into()),
-        ("LANG", "C.UTF-8".into()),
+    [("PATH", OsString::from(PATH)), ("HOME", home.into()), ("LANG", "C.UTF-8".into())]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
+}
+
+fn environment(
+    request: &Request,
+    files: BTreeMap<String, OsString>,
+    dir: &AttemptDir,
+) -> Result<BTreeMap<String, OsString>, Refused> {
+    let mut environment = surroundings();
+    let told: [(&str, OsString); 8] = [
         ("MUSTER_MACHINE", request.machine.as_str().into()),
         ("MUSTER_CLUSTER", request.cluster.as_str().into()),
         ("MUSTER_ITEM", request.key.item.as_str().into()),
@@ -59,9 +92,9 @@ fn environment(request: &Request, dir: &AttemptDir) -> Result<BTreeMap<String, O
         ("MUSTER_PHASE", request.phase.as_str().into()),
         ("MUSTER_VERSION", request.version.as_str().into()),
         ("MUSTER_RESULT_FILE", dir.file(RESULT_FILE).into()),
-    ]
-    .map(|(name, value)| (name.to_owned(), value))
-    .into();
+    ];
+    environment.extend(told.map(|(name, value)| (name.to_owned(), value)));
+    environment.extend(files);
     for (name, value) in request.params.iter().filter(|(name, _)| *name != "script") {
         let variable = format!("MUSTER_PARAM_{}", name.to_ascii_uppercase());
         if variable.len() + 1 + value.len() > ENVIRONMENT_BYTES_MAX {
@@ -76,6 +109,12 @@ fn environment(request: &Request, dir: &AttemptDir) -> Result<BTreeMap<String, O
         return Err(Refused::param("script", format!("its params have {total} bytes together; at most 1.5 MiB")));
     }
     Ok(environment)
+}
+
+/// What a script wrote there may repeat a secret; what is kept of it is in the outcome.
+pub(super) fn forget_result(dir: &AttemptDir) {
+    // Not there is as good; where it cannot be removed, the attempt's directory goes as a whole later.
+    let _ = fs::remove_file(dir.file(RESULT_FILE));
 }
 
 /// Adds what the script wrote to `$MUSTER_RESULT_FILE`. A bad result is said, and changes nothing else.

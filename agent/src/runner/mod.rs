@@ -1,10 +1,13 @@
 //! The runners: the code that brings about one sort of item. They run inside exec-item, never inside the agent.
 
+mod ansible;
 mod archive;
 mod bash;
 mod copies;
 mod downloader;
 mod mke;
+mod package;
+mod programs;
 mod reboot;
 mod service;
 mod swarm_backup;
@@ -13,10 +16,14 @@ mod swarm_join;
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf};
 
 use muster_proto::model::{ItemState, RunnerKind};
+use serde::{Deserialize, Serialize};
 
 use crate::{
-    attempt::{AttemptDir, Request},
-    exec_item::{Report, with_sources},
+    attempt::{
+        AttemptDir, Request,
+        inputs::{InputError, Inputs},
+    },
+    exec_item::{Report, with_sources, work_args},
 };
 
 /// Largest `$MUSTER_RESULT_FILE` that is taken.
@@ -31,9 +38,11 @@ pub fn supported(name: &str) -> bool {
 const fn has(kind: RunnerKind) -> bool {
     matches!(
         kind,
-        RunnerKind::Bash
+        RunnerKind::Ansible
+            | RunnerKind::Bash
             | RunnerKind::Downloader
             | RunnerKind::Mke
+            | RunnerKind::Package
             | RunnerKind::Reboot
             | RunnerKind::Service
             | RunnerKind::SwarmBackup
@@ -46,6 +55,8 @@ pub(crate) enum Work {
     Program(ProgramSpec),
     /// Code of ours.
     Builtin(BuiltinWork),
+    /// Code of ours that starts programs: done in a process of its own.
+    Hosted(BuiltinWork),
 }
 
 /// Code of ours, run in a thread of exec-item.
@@ -60,7 +71,7 @@ pub(crate) struct ProgramSpec {
 }
 
 /// What came of it.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     pub(crate) state: ItemState,
     pub(crate) message: String,
@@ -90,6 +101,12 @@ pub(crate) enum Refused {
     Param { name: String, problem: String },
     #[error("this agent is no service of systemd, so that it does not reboot the machine it runs on")]
     NotAService,
+    #[error("param `{name}`")]
+    Input {
+        name: String,
+        #[source]
+        source: InputError,
+    },
     #[error("cannot write {}", path.display())]
     Write {
         path: PathBuf,
@@ -110,21 +127,51 @@ impl Refused {
 }
 
 /// The one place that knows which runner is which.
-pub(crate) fn prepare(request: &Request, dir: &AttemptDir) -> Result<Work, Refused> {
-    if let Some((name, _)) = request.params.iter().find(|(_, value)| value.contains('\0')) {
+pub(crate) fn work(request: &Request, inputs: &Inputs, dir: &AttemptDir) -> Result<Work, Refused> {
+    let unsupported = || Refused::RunnerNotSupported(request.runner.clone());
+    let kind = request.runner.parse().map_err(|_| unsupported())?;
+    let secret_params = resolved(request, inputs)?;
+    let all = request.params.iter().chain(&secret_params);
+    if let Some((name, _)) = all.clone().find(|(_, value)| value.contains('\0')) {
         return Err(Refused::param(name, "holds a NUL byte"));
     }
-    let unsupported = || Refused::RunnerNotSupported(request.runner.clone());
-    match request.runner.parse().map_err(|_| unsupported())? {
-        RunnerKind::Bash => bash::prepare(request, dir).map(Work::Program),
+    // Only a script meets its secrets as files: its environment can be read by others.
+    if kind == RunnerKind::Bash {
+        return bash::prepare(request, inputs, &secret_params, dir).map(Work::Program);
+    }
+    let params = all.map(|(name, value)| (name.clone(), value.clone())).collect();
+    let request = &Request { params, secret_params: BTreeMap::new(), ..request.clone() };
+    match kind {
         RunnerKind::Downloader => downloader::prepare(request).map(Work::Builtin),
         RunnerKind::Mke => mke::prepare(request).map(Work::Builtin),
+        RunnerKind::Ansible => ansible::prepare(request, inputs, dir).map(Work::Hosted),
+        RunnerKind::Package => package::prepare(request).map(Work::Hosted),
         RunnerKind::SwarmBackup => swarm_backup::prepare(request).map(Work::Builtin),
         RunnerKind::SwarmJoin => swarm_join::prepare(request, dir).map(Work::Builtin),
         RunnerKind::Service => service::prepare(request).map(Work::Builtin),
         RunnerKind::Reboot => reboot::prepare(request).map(Work::Builtin),
-        RunnerKind::Package | RunnerKind::Ansible | RunnerKind::VrouterRestart => Err(unsupported()),
+        RunnerKind::Bash | RunnerKind::VrouterRestart => Err(unsupported()),
     }
+}
+
+/// How the process of [`Work::Hosted`] is started.
+pub(crate) fn hosted(dir: &AttemptDir) -> ProgramSpec {
+    let (program, args) = (PathBuf::from("/proc/self/exe"), work_args(dir));
+    ProgramSpec { program, args, environment: bash::surroundings(), directory: dir.file("work") }
+}
+
+/// The params that refer to secrets, with their values. They live in this process, and are written nowhere.
+fn resolved(request: &Request, inputs: &Inputs) -> Result<BTreeMap<String, String>, Refused> {
+    let value = |(name, text): (&String, &String)| match inputs.resolve(text) {
+        Ok(value) => Ok((name.clone(), value)),
+        Err(source) => Err(Refused::Input { name: name.clone(), source }),
+    };
+    request.secret_params.iter().map(value).collect()
+}
+
+/// Removes what a program left besides its outcome.
+pub(crate) fn forget_result(dir: &AttemptDir) {
+    bash::forget_result(dir);
 }
 
 /// Adds the result that a program may have left.

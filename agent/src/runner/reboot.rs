@@ -92,6 +92,7 @@ mod tests {
             version: "1".to_owned(),
             phase: Phase::Deploy,
             params: BTreeMap::from([("when".to_owned(), when.to_owned())]),
+            secret_params: BTreeMap::new(),
             timeout_ms: 1_000,
         };
         assert!(matches!(prepare(&request("now")).err(), Some(Refused::Param { .. })));

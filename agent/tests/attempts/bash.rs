@@ -76,7 +76,7 @@ async fn bad_params_are_refused_before_anything_runs() {
         ("bash", &[("script", "a\0b")], "param `script`: holds a NUL byte"),
         ("bash", &[script, ("x", &too_big)], "param `x`: 131072 bytes; a script takes at most 128 KiB per param"),
         ("bash", &[&[script][..], &many].concat(), "param `script`: its params have 2048"),
-        ("mke", &[script], "RunnerNotSupported: this agent has no runner `mke`"),
+        ("vrouter-restart", &[script], "RunnerNotSupported: this agent has no runner `vrouter-restart`"),
         ("no-such", &[], "RunnerNotSupported: this agent has no runner `no-such`"),
     ] {
         let site = Site::new();

@@ -33,7 +33,7 @@ async fn outcomes_are_told_apart() {
 async fn eight_racing_exec_items_make_one_run() {
     let site = Site::new();
     let request = site.script("echo ran >> $SITE/effects");
-    site.attempts.create(&request).expect("create");
+    site.attempts.create(&request, &[]).expect("create");
     let race = || {
         Command::new(env!("CARGO_BIN_EXE_muster-agent"))
             .arg("exec-item")
@@ -146,7 +146,7 @@ async fn the_record_is_for_root_only() {
 async fn what_cannot_begin_says_why_and_may_begin_later() {
     let site = Site::new();
     let request = site.script("exit 0");
-    site.attempts.create(&request).expect("create");
+    site.attempts.create(&request, &[]).expect("create");
     fs::write(site.attempt().join("request.json"), "{").expect("damage");
     let error = site.attempts.start(&request.key).await.expect_err("damaged");
     assert!(matches!(&error, AttemptError::NotClaimed { .. }), "{error:?}");
@@ -161,7 +161,7 @@ async fn attempts_are_listed_and_removed() {
     let mut request = site.script("exit 0");
     for item in ["b", "a"] {
         request.key = key(item);
-        site.attempts.create(&request).expect("create");
+        site.attempts.create(&request, &[]).expect("create");
     }
     fs::create_dir(site.path("attempts/lost+found")).expect("a stranger");
     assert_eq!(site.attempts.list().expect("list"), [key("a"), key("b")]);

@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "that is how tests fail")]
 
+mod ansible;
 mod bash;
 mod downloader;
 mod hosting;

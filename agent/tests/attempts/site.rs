@@ -58,6 +58,7 @@ impl Site {
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
                 .collect::<BTreeMap<_, _>>(),
+            secret_params: BTreeMap::new(),
             timeout_ms: 60_000,
         }
     }
@@ -68,7 +69,7 @@ impl Site {
     }
 
     pub(crate) async fn start(&self, request: &Request) {
-        self.attempts.create(request).expect("create");
+        self.attempts.create(request, &[]).expect("create");
         self.attempts.start(&request.key).await.expect("start");
     }
 
@@ -87,7 +88,7 @@ impl Site {
 
     /// Runs it to its end without the agent between, with this environment around it.
     pub(crate) async fn run_in(&self, request: &Request, environment: &[(&str, &str)]) -> Exit {
-        self.attempts.create(request).expect("create");
+        self.attempts.create(request, &[]).expect("create");
         let mut exec_item = Command::new(env!("CARGO_BIN_EXE_muster-agent"));
         exec_item.arg("exec-item").arg(self.attempt()).envs(environment.iter().copied()).stdout(Stdio::null());
         assert!(exec_item.status().expect("run").success());

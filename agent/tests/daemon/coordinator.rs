@@ -3,7 +3,7 @@
 use std::{
     net::SocketAddr,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU32, Ordering},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -15,8 +15,8 @@ use muster_proto::{
     model::{AssignedItem, Assignment, ClusterName, Epoch, Generation, ItemName, ItemState, OnInterrupt, Phase},
     tls::{ALPN, SERVER_NAME, provider, spki_sha256},
     wire::{
-        Ack, AgentMessage, CoordinatorMessage, Credentials, EnrollRequest, RenewExpiredRequest, RenewRequest,
-        StatusEvent, Welcome,
+        Ack, AgentMessage, CoordinatorMessage, Credentials, EnrollRequest, FetchSecretsRequest, FetchSecretsResponse,
+        ItemInput, RenewExpiredRequest, RenewRequest, StatusEvent, Welcome,
         agent_link_server::{AgentLink, AgentLinkServer},
         agent_message::Body as FromAgent,
         coordinator_message::Body as ToAgent,
@@ -76,6 +76,8 @@ pub(crate) struct Calls {
     pub(crate) enroll: AtomicU32,
     pub(crate) renew: AtomicU32,
     pub(crate) renew_expired: AtomicU32,
+    /// Of the secret `db`; None: refused.
+    pub(crate) secret: Mutex<Option<Vec<u8>>>,
 }
 
 struct Authority {
@@ -256,6 +258,17 @@ impl AgentLink for Service {
             sessions.send(Session { hello, inbound, out, acks: false }).await.ok();
         });
         Ok(Response::new(ReceiverStream::new(queue)))
+    }
+
+    async fn fetch_secrets(
+        &self,
+        request: Request<FetchSecretsRequest>,
+    ) -> Result<Response<FetchSecretsResponse>, Status> {
+        let FetchSecretsRequest { item, generation } = request.into_inner();
+        let value = self.calls.secret.lock().expect("whole").clone();
+        let value = value.ok_or_else(|| Status::failed_precondition(format!("NotAssigned: {item} {generation}")))?;
+        let inputs = vec![ItemInput { name: "db".to_owned(), value, secret: true }];
+        Ok(Response::new(FetchSecretsResponse { inputs }))
     }
 }
 

@@ -24,7 +24,9 @@ pub(crate) struct Ended {
 
 impl Machine {
     pub(crate) fn new() -> Self {
-        Self { dir: tempfile::tempdir().expect("a directory") }
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(dir.path().join("run")).expect("a runtime directory");
+        Self { dir }
     }
 
     pub(crate) async fn enrolled(coordinator: &Coordinator) -> Self {
@@ -74,7 +76,8 @@ impl Machine {
     pub(crate) fn run_with(&self, environment: &[(&str, &str)]) -> Child {
         let log = std::fs::File::options().create(true).append(true).open(self.path("log")).expect("a log");
         let mut command = self.command(&["run"]);
-        command.envs(environment.iter().copied()).stdin(Stdio::null()).stderr(log).spawn().expect("spawned")
+        command.env("RUNTIME_DIRECTORY", self.path("run")).envs(environment.iter().copied());
+        command.stdin(Stdio::null()).stderr(log).spawn().expect("spawned")
     }
 
     pub(crate) async fn status(&self) -> serde_json::Value {

@@ -5,5 +5,6 @@ mod cli;
 mod coordinator;
 mod enrolment;
 mod machine;
+mod secrets;
 mod service_manager;
 mod session;

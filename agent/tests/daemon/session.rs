@@ -19,7 +19,7 @@ fn lines(machine: &Machine, name: &str) -> usize {
 }
 
 /// Waits for what another process brings about.
-async fn until(condition: impl Fn() -> bool) {
+pub(crate) async fn until(condition: impl Fn() -> bool) {
     let mut look = tokio::time::interval(Duration::from_millis(5));
     let come = async {
         while !condition() {

@@ -1,10 +1,12 @@
 //! From facts to what follows from them: steps are recorded until none is left, lists are sent, waits are noted.
 
-use muster_proto::model::{Assignment, ClusterName, MachineName, Now, Phase};
+use std::collections::BTreeMap;
+
+use muster_proto::model::{AssignedItem, Assignment, ClusterName, MachineName, Now, Phase, SecretName};
 
 use super::Effect;
 use crate::{
-    facts::{Draft, MachineRow, RolloutRow, Slot, Stage, StageRow},
+    facts::{Draft, Items, MachineRow, RolloutRow, Slot, Stage, StageRow},
     plan::{
         Limits, assign, blocked,
         deploy::{self, Step as Next},
@@ -110,9 +112,16 @@ fn ready(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     }) else {
         return;
     };
+    let items = draft.live.machines.get(machine).and_then(|live| live.items.clone());
+    let used = |items: &Items| -> BTreeMap<SecretName, u64> {
+        let names = items.resolved.iter().flatten().flat_map(AssignedItem::secrets);
+        names.filter_map(|name| items.secrets.get(&name).map(|version| (name.clone(), *version))).collect()
+    };
+    let ready_secrets = items.as_deref().map(used).unwrap_or_default();
     let Some(row) = draft.machine_mut(machine) else { return };
     row.ready_at = Some((release, version));
     row.ready_overwrites = Some(row.overwrites().clone());
+    row.ready_secrets = ready_secrets;
     match row.slot.take().map(|slot| slot.phase) {
         Some(Phase::Reconfigure) => end_stage(row, Stage::ReconfigureDone, true, now),
         Some(Phase::Prepare | Phase::Deploy) | None => end_stage(row, Stage::DeployDone, true, now),

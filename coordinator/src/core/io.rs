@@ -10,7 +10,7 @@ use muster_proto::{
     },
 };
 
-use crate::facts::CredentialRow;
+use crate::facts::{CredentialRow, Sealed, SecretId};
 
 /// Something that happened.
 #[derive(Clone, Debug)]
@@ -97,6 +97,15 @@ pub enum Input {
         /// Reason and message.
         blocked: Option<(String, String)>,
     },
+    /// An agent is about to start an item and asks for its inputs.
+    Fetch {
+        /// Whose agent.
+        id: MachineId,
+        /// Of this item.
+        item: ItemName,
+        /// As the agent has accepted it.
+        generation: Generation,
+    },
     /// A machine wants an identity.
     Enroll(Enroll),
     /// An operator's wish.
@@ -122,7 +131,8 @@ impl Input {
             | Self::Answer { id, .. }
             | Self::Progress { id, .. }
             | Self::PermitWanted { id, .. }
-            | Self::AgentBlocked { id, .. } => Some(*id),
+            | Self::AgentBlocked { id, .. }
+            | Self::Fetch { id, .. } => Some(*id),
             Self::Gone { .. } | Self::Maintenance { .. } | Self::Enroll(_) | Self::Operator { .. } | Self::Tick => None,
         }
     }
@@ -288,6 +298,22 @@ pub enum Request {
         /// Role and name: `operator/anna`.
         subject: String,
     },
+    /// Record a secret that the rim sealed, or another version of it.
+    CreateSecret {
+        /// Its name.
+        id: SecretId,
+        /// It was sealed as this version.
+        version: u64,
+        /// Its value.
+        sealed: Sealed,
+    },
+    /// Forget a secret.
+    DeleteSecret {
+        /// This one.
+        id: SecretId,
+        /// Though items refer to it.
+        in_use: bool,
+    },
     /// Refuse a machine's identity from now on.
     RevokeMachine {
         /// This one.
@@ -301,66 +327,6 @@ pub enum Request {
         machine: MachineName,
         /// The operator says that it is off: nothing runs there under a permit it was given.
         machine_is_off: bool,
-    },
-}
-
-/// The answer to one input.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reply {
-    /// Nothing to say.
-    Ok,
-    /// What was done, a line each.
-    Done(Vec<String>),
-    /// The machine is let in.
-    Enrolled {
-        /// Its identity.
-        id: MachineId,
-        /// Its cluster.
-        cluster: ClusterName,
-        /// What it is there.
-        machine_type: MachineType,
-    },
-    /// The token is recorded.
-    Token {
-        /// Unix milliseconds.
-        expires_at_ms: u64,
-    },
-}
-
-/// Why an input was not taken. Nothing was changed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// No such thing.
-    #[error("there is no {kind} {name}{}", nearest.as_ref().map_or(String::new(), |n| format!("; did you mean {n}?")))]
-    NotFound {
-        /// `machine`.
-        kind: &'static str,
-        /// As asked for.
-        name: String,
-        /// The nearest name that exists.
-        nearest: Option<String>,
-    },
-    /// The state of things does not allow it. Reason and what to do.
-    #[error("{reason}: {message}")]
-    State {
-        /// A named reason.
-        reason: &'static str,
-        /// What is the case, and what to do.
-        message: String,
-    },
-    /// The token is not good for this; the peer is told nothing more, the log has the detail.
-    #[error("the join token was refused")]
-    Token {
-        /// For our own log.
-        detail: String,
-    },
-    /// A message that breaks the protocol: its stream is to be closed.
-    #[error("{code}: {message}")]
-    Protocol {
-        /// `SequenceGap`.
-        code: &'static str,
-        /// What was wrong.
-        message: String,
     },
 }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use muster_proto::model::{AssignedItem, ClusterName, ItemName, MachineName, Now, Standing, TOKEN_TTL_DEFAULT_MS};
 
-use super::{Effect, Refusal, Reply, Request, apply, credentials, enroll, update};
+use super::{Effect, Refusal, Reply, Request, apply, credentials, enroll, secrets, update};
 use crate::{
     facts::{Draft, LeftOut, MachineRow, TokenRow, Verdict},
     plan::{
@@ -73,6 +73,8 @@ pub(super) fn take(
         }
         Request::RecordCredentials(row) => credentials::record(draft, actor, row, now),
         Request::RevokeCredentials { subject } => credentials::revoke(draft, actor, &subject, now),
+        Request::CreateSecret { id, version, sealed } => secrets::create(draft, actor, (id, version, sealed), now),
+        Request::DeleteSecret { id, in_use } => secrets::delete(draft, actor, &id, in_use, now),
         Request::RevokeMachine { machine, machine_is_off } => {
             revoke(draft, effects, actor, (&machine, machine_is_off), now)
         }
@@ -82,7 +84,7 @@ pub(super) fn take(
     }
 }
 
-fn audited(
+pub(super) fn audited(
     draft: &mut Draft<'_>,
     actor: &str,
     action: &str,
@@ -109,7 +111,7 @@ fn known_machine(draft: &Draft<'_>, name: &MachineName) -> Result<Arc<MachineRow
     draft.machines.get(name).cloned().ok_or_else(|| not_found("machine", name.as_str(), names()))
 }
 
-fn known_cluster(draft: &Draft<'_>, name: &ClusterName) -> Result<(), Refusal> {
+pub(super) fn known_cluster(draft: &Draft<'_>, name: &ClusterName) -> Result<(), Refusal> {
     let names = || draft.clusters.keys().map(ClusterName::as_str);
     if draft.clusters.contains_key(name) { Ok(()) } else { Err(not_found("cluster", name.as_str(), names())) }
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::{
     AuditRow, ClusterRow, CredentialRow, DeniedRow, Facts, LockKey, LockRow, META_KEY, MachineLive, MachineRow, Meta,
-    RolloutRow, SpecRow, TokenRow, UpdateRow, status_key,
+    RolloutRow, SecretId, SecretRow, SpecRow, TokenRow, UpdateRow, status_key,
 };
 use crate::store::{Change, Table};
 
@@ -186,6 +186,18 @@ impl<'a> Draft<'a> {
         self.facts.tokens.remove(id);
     }
 
+    /// Records a secret, in the place of an older version of it.
+    pub fn put_secret(&mut self, row: SecretRow) {
+        self.touch(Table::Secrets, row.id.to_string());
+        self.facts.secrets.insert(row.id.clone(), Arc::new(row));
+    }
+
+    /// Forgets a secret.
+    pub fn drop_secret(&mut self, id: &SecretId) {
+        self.touch(Table::Secrets, id.to_string());
+        self.facts.secrets.remove(id);
+    }
+
     /// Refuses an identity from now on.
     pub fn deny(&mut self, id: MachineId, machine: &MachineName, at_ms: u64) {
         self.touch(Table::Denied, id.to_string());
@@ -297,6 +309,7 @@ fn value_of(facts: &Facts, table: Table, key: &str) -> Option<Vec<u8>> {
             facts.locks.get(&LockKey { cluster, controller, node }).map(|row| json(&**row))
         }
         Table::Tokens => facts.tokens.get(key).map(|row| json(&**row)),
+        Table::Secrets => facts.secrets.get(&key.parse().ok()?).map(|row| json(&**row)),
         Table::Audit => facts.audit.get(&key.parse().ok()?).map(|row| json(&**row)),
     }
 }

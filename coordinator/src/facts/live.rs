@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use muster_proto::model::{AssignedItem, ClusterSpec, ItemName, MachineName, MachineType, Phase};
+use muster_proto::model::{AssignedItem, ClusterSpec, ItemName, MachineName, MachineType, Phase, SecretName};
 
 use super::{ControlSet, Overwrites};
 
@@ -54,6 +54,8 @@ pub struct Items {
     pub hostname: String,
     /// The control machines as each phase sees them.
     pub control_sets: BTreeMap<Phase, ControlSet>,
+    /// Versions of the secrets it can refer to.
+    pub secrets: BTreeMap<SecretName, u64>,
     /// In the order they run; or the variable that has no value yet, and where.
     pub resolved: Result<Vec<AssignedItem>, String>,
 }

@@ -7,7 +7,7 @@ use std::{
 
 use muster_proto::model::{
     ClusterName, ClusterSpec, Epoch, Generation, HostFacts, ItemHash, ItemName, ItemStatus, LedgerId, MachineId,
-    MachineName, MachineSpec, MachineType, Phase, Seq, SwarmMember,
+    MachineName, MachineSpec, MachineType, Phase, SecretName, Seq, SwarmMember,
 };
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,9 @@ pub struct Meta {
     /// Of the newest change of a lock, or the newest request.
     #[serde(default)]
     pub revision: u64,
+    /// Version of the newest secret.
+    #[serde(default)]
+    pub secret_seq: u64,
 }
 
 /// A cluster.
@@ -230,6 +233,9 @@ pub struct MachineRow {
     /// Its place in the swarm, once a swarm-join of it has succeeded.
     #[serde(default)]
     pub swarm: Option<SwarmMember>,
+    /// Versions of secrets its items had when it was last Ready: a new version alone does not undo that.
+    #[serde(default)]
+    pub ready_secrets: BTreeMap<SecretName, u64>,
     /// The rollout its stages belong to.
     pub rollout: Option<String>,
     /// Steps of that rollout.
@@ -267,6 +273,7 @@ impl MachineRow {
             ready_overwrites: None,
             update: None,
             permit_seq: 0,
+            ready_secrets: BTreeMap::new(),
             rollout: None,
             stages: BTreeMap::new(),
             blocked_since: None,
@@ -345,23 +352,6 @@ pub struct TokenRow {
     pub expires_at_ms: u64,
     /// An operator took it back.
     pub revoked: bool,
-}
-
-/// One line of who did what.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AuditRow {
-    /// From 1.
-    pub seq: u64,
-    /// Unix milliseconds.
-    pub at_ms: u64,
-    /// `operator/anna`.
-    pub actor: String,
-    /// `retry`.
-    pub action: String,
-    /// `machine/worker-3`.
-    pub object: String,
-    /// The rest, in one line.
-    pub message: String,
 }
 
 /// An identity whose certificate is refused though it has not expired.

@@ -9,6 +9,7 @@ use muster_proto::model::{
 use super::{
     fault::{Faults, shown},
     item,
+    params::Secrets,
     read::{Fields, Free, Map, Spot, one_of},
     update,
 };
@@ -45,7 +46,7 @@ const UPGRADE_COUNT_DEFAULT: u32 = 1;
 const MAX_FAILURES_DEFAULT: Counts = Counts { control: 1, worker: 2 };
 
 /// A cluster's `spec`.
-pub(super) fn read(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<ClusterSpec> {
+pub(super) fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Option<ClusterSpec> {
     let map = spot.map(faults, &CLUSTER)?;
     let at_once = 1..=WORKERS_AT_ONCE_MAX;
     let lcm_type = map.required(faults, "lcmType").and_then(|spot| lcm_type(&spot, faults));
@@ -60,7 +61,7 @@ pub(super) fn read(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<ClusterSp
     let max_failures = map.or("maxFailures", MAX_FAILURES_DEFAULT, |spot| max_failures(&spot, faults));
     let controllers = map.or("workloadControllers", Vec::new(), |spot| update::controllers(&spot, faults));
     let deadlines = map.or("updateDeadlines", UpdateDeadlines::default(), |spot| update::deadlines(&spot, faults));
-    let machine_types = map.required(faults, "machineTypes").and_then(|spot| machine_types(&spot, faults));
+    let machine_types = map.required(faults, "machineTypes").and_then(|spot| machine_types(&spot, secrets, faults));
     if let (Some(Some(machines)), Some(types)) = (machines, &machine_types) {
         declared_types_exist(&map, machines, types, faults);
     }
@@ -113,7 +114,11 @@ fn max_failures(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Counts> {
     Some(Counts { control: control?, worker: worker? })
 }
 
-fn machine_types(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<BTreeMap<MachineType, Vec<StateItem>>> {
+fn machine_types(
+    spot: &Spot<'_>,
+    secrets: Secrets<'_>,
+    faults: &mut Faults<'_>,
+) -> Option<BTreeMap<MachineType, Vec<StateItem>>> {
     let before = faults.count();
     let known = &[MachineType::Control.as_str(), MachineType::Worker.as_str()];
     let mut types = BTreeMap::new();
@@ -131,7 +136,7 @@ fn machine_types(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<BTreeMap<Ma
                 faults.add(key_at, &value.path, "unassigned machines have no items", one_of(known));
             }
             Ok(machine_type) => {
-                types.insert(machine_type, item::read_all(&value, faults).unwrap_or_default());
+                types.insert(machine_type, item::read_all(&value, secrets, faults).unwrap_or_default());
             }
             Err(_) => {
                 let problem = format!("unknown machine type '{}'", shown(key));

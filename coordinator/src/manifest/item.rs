@@ -5,12 +5,16 @@ use std::collections::BTreeMap;
 use muster_proto::{
     MACHINE_ITEMS_BYTES_MAX,
     convert::ITEMS_MAX,
-    model::{ItemName, Phase, RETRIES_DEFAULT, RETRIES_MAX, RunnerKind, StateItem, TIMEOUT_DEFAULT, TIMEOUT_MAX},
+    model::{
+        INPUTS_PER_ITEM_MAX, ItemName, Phase, RETRIES_DEFAULT, RETRIES_MAX, RunnerKind, StateItem, TIMEOUT_DEFAULT,
+        TIMEOUT_MAX,
+    },
+    variables,
 };
 
 use super::{
     fault::Faults,
-    params,
+    params::{self, Secrets},
     read::{Fields, Spot},
 };
 
@@ -25,7 +29,7 @@ const ITEM_OVERHEAD_BYTES: usize = 128;
 const PARAM_OVERHEAD_BYTES: usize = 16;
 
 /// The items of one machine type.
-pub(super) fn read_all(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Vec<StateItem>> {
+pub(super) fn read_all(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Option<Vec<StateItem>> {
     let before = faults.count();
     let spots = spot.list(faults)?;
     if spots.is_empty() {
@@ -36,7 +40,7 @@ pub(super) fn read_all(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Vec<S
         return None;
     }
     let items: Vec<(&Spot<'_>, StateItem)> =
-        spots.iter().filter_map(|spot| read(spot, faults).map(|item| (spot, item))).collect();
+        spots.iter().filter_map(|spot| read(spot, secrets, faults).map(|item| (spot, item))).collect();
     names_differ(&items, faults);
     reboots_are_last(&items, faults);
     let items: Vec<StateItem> = items.into_iter().map(|(_, item)| item).collect();
@@ -44,13 +48,13 @@ pub(super) fn read_all(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Vec<S
     (faults.count() == before).then_some(items)
 }
 
-fn read(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<StateItem> {
+fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Option<StateItem> {
     let map = spot.map(faults, &ITEM)?;
     let name = map.required(faults, "name").and_then(|spot| spot.label::<ItemName>(faults));
     let runner = map.required(faults, "runner").and_then(|spot| spot.word::<RunnerKind>(faults, "runner"));
     let version = map.required(faults, "version").and_then(|spot| spot.line(faults));
     let phase = map.required(faults, "phase").and_then(|spot| spot.word::<Phase>(faults, "phase"));
-    let params = map.or("params", BTreeMap::new(), |spot| params::read(&spot, runner, faults));
+    let params = map.or("params", BTreeMap::new(), |spot| params::read(&spot, runner, secrets, faults));
     let timeout_max_ms = whole_ms(TIMEOUT_MAX);
     let timeout_ms = map.or("timeout", whole_ms(TIMEOUT_DEFAULT), |spot| spot.duration_ms(faults, timeout_max_ms));
     let retries = map.or("retries", RETRIES_DEFAULT, |spot| spot.number(faults, 0..=RETRIES_MAX));
@@ -128,8 +132,15 @@ fn reboots_are_last(items: &[(&Spot<'_>, StateItem)], faults: &mut Faults<'_>) {
     }
 }
 
-/// Do the items of one machine fit into one assignment?
-pub(super) fn fits<'i>(spot: &Spot<'_>, items: impl Iterator<Item = &'i StateItem>, faults: &mut Faults<'_>) {
+/// Do the items of one machine fit into one assignment, and the secrets of each into one answer?
+pub(super) fn fits<'i>(spot: &Spot<'_>, items: impl Iterator<Item = &'i StateItem> + Clone, faults: &mut Faults<'_>) {
+    for item in items.clone().filter(|item| variables::secrets_of(&item.params).len() > INPUTS_PER_ITEM_MAX) {
+        spot.fault(
+            faults,
+            format!("item '{}' refers to too many secrets", item.name),
+            format!("at most {INPUTS_PER_ITEM_MAX}"),
+        );
+    }
     let bytes: usize = items
         .map(|item| {
             let params = item.params.iter().map(|(key, value)| PARAM_OVERHEAD_BYTES + key.len() + value.len());

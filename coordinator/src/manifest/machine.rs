@@ -1,16 +1,18 @@
 //! `kind: Machine`.
 
 use core::net::IpAddr;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::model::{ClusterName, ClusterSpec, ItemName, MachineSpec, MachineType, StateItem};
 
 use super::{
     Found,
     fault::{Faults, shown},
-    item, params,
+    item,
+    params::{self, Secrets},
     read::{Fields, Free, Spot, one_of},
 };
+use crate::facts::SecretId;
 
 /// Fields of a machine's `spec`.
 pub(super) const MACHINE: Fields = Fields {
@@ -26,6 +28,8 @@ pub(super) struct Clusters<'c> {
     pub(super) declared: &'c Found<ClusterName, ClusterSpec>,
     /// Those already recorded.
     pub(super) known: &'c BTreeMap<ClusterName, ClusterSpec>,
+    /// Recorded secrets.
+    pub(super) secrets: &'c BTreeSet<SecretId>,
     /// Do all documents have a kind, and all clusters a name? If not, a missing cluster may be one that has none.
     pub(super) complete: bool,
 }
@@ -50,7 +54,8 @@ pub(super) fn read(spot: &Spot<'_>, clusters: &Clusters<'_>, faults: &mut Faults
         spot.fault(faults, format!("the cluster has no items for type '{machine_type}'"), "a type of its machineTypes");
     }
     let items = cluster.zip(machine_type).map(|(cluster, machine_type)| cluster.items(machine_type));
-    let overwrites = map.or("stateItemsOverwrites", BTreeMap::new(), |spot| overwrites(&spot, items, faults));
+    let secrets = Secrets { known: clusters.secrets, cluster: cluster_name.as_ref() };
+    let overwrites = map.or("stateItemsOverwrites", BTreeMap::new(), |spot| overwrites(&spot, items, secrets, faults));
     Some(MachineSpec {
         cluster_name: cluster_name?,
         machine_type: machine_type?,
@@ -80,6 +85,7 @@ impl<'c> Clusters<'c> {
 fn overwrites(
     spot: &Spot<'_>,
     items: Option<&[StateItem]>,
+    secrets: Secrets<'_>,
     faults: &mut Faults<'_>,
 ) -> Option<BTreeMap<ItemName, BTreeMap<String, String>>> {
     let before = faults.count();
@@ -91,7 +97,7 @@ fn overwrites(
             let problem = format!("machines of this type have no item '{}'", shown(key));
             faults.add_near(key_at, &value.path, problem, one_of(&names), (key, names));
         }
-        let params = params::read(&value, template.map(|item| item.runner), faults);
+        let params = params::read(&value, template.map(|item| item.runner), secrets, faults);
         if let (Some(template), Some(params)) = (template, &params) {
             let has = |name: &str| params.contains_key(name) || template.params.contains_key(name);
             params::complete(value.at(), &value.path, template.runner, has, faults);

@@ -1,10 +1,10 @@
 //! What params each runner takes: one table, and the checks of single values.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::{
-    model::{PARAM_BYTES_MAX, RunnerKind, is_param_name},
-    variables::{self, VERBATIM_PARAM, VariableError},
+    model::{ClusterName, PARAM_BYTES_MAX, RunnerKind, is_param_name},
+    variables::{self, SECRET_PREFIX, VERBATIM_PARAM, VariableError},
 };
 
 use super::{
@@ -12,6 +12,7 @@ use super::{
     read::{Free, Spot, one_of},
     tree::join,
 };
+use crate::facts::SecretId;
 
 /// Types of units that can be acted upon.
 const UNIT_SUFFIXES: &[&str] = &["service", "socket", "timer", "target", "path", "mount", "automount", "swap"];
@@ -83,6 +84,7 @@ const PACKAGE: Schema = Schema {
     ..only(&[
         may("install", Shape::Text),
         may("remove", Shape::Text),
+        may("action", Shape::Word(&["download", "install"])),
         may("update", Shape::Flag),
         may("hold", Shape::Flag),
         may("allow_downgrade", Shape::Flag),
@@ -138,6 +140,7 @@ pub(super) const fn schema(runner: RunnerKind) -> &'static Schema {
 pub(super) fn read(
     spot: &Spot<'_>,
     runner: Option<RunnerKind>,
+    secrets: Secrets<'_>,
     faults: &mut Faults<'_>,
 ) -> Option<BTreeMap<String, String>> {
     let before = faults.count();
@@ -149,7 +152,7 @@ pub(super) fn read(
         }
         if let Some(text) = value.text(faults)
             && size(&value, text, faults)
-            && (key == VERBATIM_PARAM || variables(&value, text, faults))
+            && (key == VERBATIM_PARAM || variables(&value, text, secrets, faults))
         {
             if let Some(param) = known {
                 check(&value, text, param.shape, faults);
@@ -203,19 +206,38 @@ fn size(value: &Spot<'_>, text: &str, faults: &mut Faults<'_>) -> bool {
     fits
 }
 
+/// The secrets that the items of one cluster can refer to.
+#[derive(Clone, Copy)]
+pub(super) struct Secrets<'a> {
+    pub(super) known: &'a BTreeSet<SecretId>,
+    /// None: its name has faults, so every cluster's secrets may be meant.
+    pub(super) cluster: Option<&'a ClusterName>,
+}
+
+impl<'a> Secrets<'a> {
+    fn names(self) -> impl Iterator<Item = &'a str> {
+        let reached =
+            move |id: &&SecretId| id.cluster.is_none() || self.cluster.is_none() || id.cluster.as_ref() == self.cluster;
+        self.known.iter().filter(reached).map(|id| id.name.as_str())
+    }
+}
+
 /// Are the `${…}` of a value all known?
-fn variables(value: &Spot<'_>, text: &str, faults: &mut Faults<'_>) -> bool {
+fn variables(value: &Spot<'_>, text: &str, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> bool {
     match variables::names(text) {
         Ok(names) => {
-            let secret = names.iter().any(|name| name.starts_with(variables::SECRET_PREFIX));
-            if secret {
-                value.fault(faults, "secrets come with a later release", "a value without '${secret.…}'");
+            let mut named = names.iter().filter_map(|name| name.strip_prefix(SECRET_PREFIX));
+            let missing = named.find(|name| !secrets.names().any(|known| known == *name));
+            if let Some(missing) = missing {
+                let problem = format!("unknown secret '{}'", shown(missing));
+                let expected = format!("a secret; `musterctl secret create {}` makes one", shown(missing));
+                faults.add_near(value.at(), &value.path, problem, expected, (missing, secrets.names()));
             }
-            !secret
+            missing.is_none()
         }
         Err(VariableError::Unknown(name)) => {
             let known = || variables::EARLY.iter().chain(variables::LATE).copied();
-            let expected = one_of(&known().collect::<Vec<_>>());
+            let expected = format!("{}, secret.NAME", one_of(&known().collect::<Vec<_>>()));
             let problem = format!("unknown variable '${{{}}}'", shown(&name));
             faults.add_near(value.at(), &value.path, problem, expected, (&name, known()));
             false

@@ -1,6 +1,6 @@
 //! The manifest's proofs: the sample, the table of bad input, and random damage.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::fmt::Write as _;
 
 use muster_proto::model::{
     ClusterName, Counts, ItemName, LcmType, MachineName, MachineType, OnInterrupt, Phase, RunnerKind,
@@ -57,8 +57,14 @@ spec:
     script: {peer: "x"}
 "#;
 
+/// One secret for every cluster, one of `c1` and one of another.
+fn known() -> Known {
+    let secrets = ["registry", "c1/db-password", "other/theirs"];
+    Known { secrets: secrets.map(|id| id.parse().expect("an id")).into(), ..Known::default() }
+}
+
 fn read(text: &str) -> Result<Manifest, Vec<Fault>> {
-    parse(&[Source { name: "m.yaml", text }], &BTreeMap::new())
+    parse(&[Source { name: "m.yaml", text }], &known())
 }
 
 fn faults(text: &str) -> Vec<Fault> {
@@ -176,7 +182,7 @@ fn whole_texts_that_are_no_manifest() {
         assert!(first.problem.contains(problem), "{start:?}: {first}");
     }
     assert!(faults(bomb).iter().any(|fault| fault.problem.contains("alias") && (fault.line, fault.column) == (2, 8)));
-    assert_eq!(parse(&[], &BTreeMap::new()).expect_err("a fault")[0].problem, "no manifest");
+    assert_eq!(parse(&[], &Known::default()).expect_err("a fault")[0].problem, "no manifest");
 }
 
 #[test]
@@ -196,6 +202,15 @@ fn limits_hold_at_their_edge() {
     };
     assert!(two(250 * 1024).is_ok());
     assert!(two(256 * 1024).expect_err("a fault")[0].problem.contains("too long together"));
+
+    let secrets: BTreeSet<SecretId> = (0..=12).map(|n| format!("s{n}").parse().expect("an id")).collect();
+    let known = Known { secrets, ..Known::default() };
+    let referring = |count: usize| {
+        let text: String = (0..count).map(|n| format!("${{secret.s{n}}}")).collect();
+        parse(&[Source { name: "m", text: &damaged("${machine.internalIP}", &text) }], &known)
+    };
+    assert!(referring(12).is_ok());
+    assert!(referring(13).expect_err("a fault")[0].problem.contains("too many secrets"));
 
     let many: String = (0..NODES_MAX).map(|_| "1,").collect();
     assert!(faults(&format!("[{many}]"))[0].problem.contains("too many keys and values"));
@@ -231,7 +246,7 @@ fn documents_of_one_name_stand_once() {
         [(cluster, cluster, "a second document for 'c1'"), (BASE, machine, "a second document for 'w1'")]
     {
         let sources = [Source { name: "a", text: first }, Source { name: "b", text: second }];
-        let faults = parse(&sources, &BTreeMap::new()).expect_err("a fault");
+        let faults = parse(&sources, &Known::default()).expect_err("a fault");
         assert_eq!((faults[0].file.as_str(), faults[0].problem.as_str()), ("b", expected));
         assert!(faults[0].expected.contains("a:"), "{}", faults[0]);
     }
@@ -240,13 +255,20 @@ fn documents_of_one_name_stand_once() {
 #[test]
 fn a_machine_may_come_without_its_cluster() {
     let (cluster, machine) = BASE.split_once("---\n").expect("two documents");
-    let known = read(cluster).expect("good").clusters.into_iter().map(|(name, (spec, _))| (name, spec)).collect();
+    let clusters = read(cluster).expect("good").clusters.into_iter().map(|(name, (spec, _))| (name, spec)).collect();
+    let known = Known { clusters, ..known() };
     let with = |text: &str| parse(&[Source { name: "m", text }], &known);
     assert_eq!(with(machine).expect("good").machines.len(), 1);
     let faults = with(&machine.replace("peer: \"x\"", "peer: \"${a}\"").replace("c1", "c9")).expect_err("faults");
     assert_eq!((faults[0].path.as_str(), faults[0].nearest.as_str()), ("spec.clusterName", "c1"));
     let faults = with(&machine.replace("    script", "    scrip")).expect_err("a fault");
     assert_eq!(faults[0].nearest, "script");
+    assert!(with(&machine.replace("peer: \"x\"", "peer: \"${secret.db-password}\"")).is_ok());
+    let faults = with(&machine.replace("peer: \"x\"", "peer: \"${secret.db-pasword}\"")).expect_err("a fault");
+    assert_eq!(
+        (faults[0].problem.as_str(), faults[0].nearest.as_str()),
+        ("unknown secret 'db-pasword'", "db-password")
+    );
     // Order means nothing.
     assert!(read(&format!("{machine}---\n{cluster}")).is_ok());
 }
@@ -297,7 +319,7 @@ fn faults_repeat_no_secret_and_no_control_character() {
             assert!(!fault.to_string().contains(|c: char| c.is_control() || c == '\u{202e}'), "{fault:?}");
         }
     }
-    let named = parse(&[Source { name: "\u{1b}[31m", text: "" }], &BTreeMap::new()).expect_err("a fault");
+    let named = parse(&[Source { name: "\u{1b}[31m", text: "" }], &Known::default()).expect_err("a fault");
     assert!(!named[0].to_string().contains('\u{1b}'));
 }
 

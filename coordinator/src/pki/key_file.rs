@@ -18,9 +18,6 @@ const KEY_BYTES: usize = 32;
 const FILE_MODE: u32 = 0o600;
 /// Bits of a mode that let others in.
 const OTHERS_MASK: u32 = 0o077;
-/// Says what was sealed, and how, so that nothing else passes for it.
-const PURPOSE: &[u8] = b"muster ca key v1";
-
 /// A key file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
@@ -93,23 +90,25 @@ impl StateKey {
         Self::new(&bytes)
     }
 
-    fn new(bytes: &[u8]) -> Result<Self, KeyFileError> {
+    /// The key of these 32 bytes.
+    pub(super) fn new(bytes: &[u8]) -> Result<Self, KeyFileError> {
         RandomizedNonceKey::new(&AES_256_GCM, bytes).map(Self).map_err(|_| KeyFileError::Key)
     }
 
-    /// Encrypts; the nonce stands in front. None: no randomness.
-    pub(super) fn seal(&self, plain: &[u8]) -> Option<Vec<u8>> {
+    /// Encrypts; the nonce stands in front. `purpose` says what is sealed, and how, so that nothing else passes for it.
+    /// None: no randomness.
+    pub(super) fn seal(&self, purpose: &[u8], plain: &[u8]) -> Option<Vec<u8>> {
         let mut sealed = plain.to_vec();
-        let nonce = self.0.seal_in_place_append_tag(Aad::from(PURPOSE), &mut sealed).ok()?;
+        let nonce = self.0.seal_in_place_append_tag(Aad::from(purpose), &mut sealed).ok()?;
         Some([nonce.as_ref().as_slice(), sealed.as_slice()].concat())
     }
 
-    /// Decrypts. None: another key, or damaged.
-    pub(super) fn open(&self, sealed: &[u8]) -> Option<Vec<u8>> {
+    /// Decrypts what was sealed for the same purpose. None: another key or purpose, or damaged.
+    pub(super) fn open(&self, purpose: &[u8], sealed: &[u8]) -> Option<Vec<u8>> {
         let (nonce, rest) = sealed.split_at_checked(NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
         let mut rest = rest.to_vec();
-        let plain = self.0.open_in_place(nonce, Aad::from(PURPOSE), &mut rest).ok()?;
+        let plain = self.0.open_in_place(nonce, Aad::from(purpose), &mut rest).ok()?;
         Some(plain.to_vec())
     }
 }

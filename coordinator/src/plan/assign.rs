@@ -67,7 +67,11 @@ pub fn may_change(position: &Position<'_>) -> bool {
         None => false,
         Some(Phase::Prepare) => {
             let assigned = &position.row.assigned;
-            position.in_flight() || assigned.digest.is_none() || assigned.accepted != assigned.generation
+            // It would wait for the secret of an item that may not even be wanted any more.
+            position.waits_for_secret()
+                || position.in_flight()
+                || assigned.digest.is_none()
+                || assigned.accepted != assigned.generation
         }
         Some(Phase::Deploy | Phase::Reconfigure) => position.row.slot.is_some() || planted("assign-without-slot"),
     }

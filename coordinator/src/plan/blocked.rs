@@ -182,7 +182,12 @@ fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
         }));
     }
     if let Some((reason, message)) = position.live.and_then(|live| live.agent_blocked.as_ref()) {
-        return Some(blocked(reason, message.as_str(), "the cause is gone from the machine"));
+        let clears_when = if position.waits_for_secret() {
+            "it gets them: it asks again by itself"
+        } else {
+            "the cause is gone from the machine"
+        };
+        return Some(blocked(reason, message.as_str(), clears_when));
     }
     // While a store is recovered no list is sent: what an agent was given before goes on, nothing else does.
     if survey.facts.meta.recovering

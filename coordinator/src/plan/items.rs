@@ -7,24 +7,31 @@ use std::{
 
 use muster_proto::{
     hash::item_hash,
-    model::{AssignedItem, ClusterSpec, MachineName, MachineType, Phase, StateItem},
-    variables::{VERBATIM_PARAM, replace_early},
+    model::{AssignedItem, ClusterSpec, MachineName, MachineType, Phase, SecretName, StateItem},
+    variables::{SECRET_PREFIX, VERBATIM_PARAM, replace_early},
 };
 
+use super::secrets;
 use crate::facts::{ControlSet, Draft, Facts, Items, MachineRow};
 
 /// Resolves the items of every machine whose inputs changed since they were last resolved.
 pub fn refresh(draft: &mut Draft<'_>) {
     let provisional = provisional_sets(draft);
+    let newest: BTreeMap<String, _> =
+        draft.clusters.keys().map(|name| (name.to_string(), secrets::newest(draft, name))).collect();
     let stale: Vec<(MachineName, Items)> = draft
         .machines
         .values()
         .filter_map(|machine| {
             let spec = draft.spec_of(machine)?;
-            let sets = sets_of(machine, provisional.get(machine.spec.cluster_name.as_str()));
+            let cluster = machine.spec.cluster_name.as_str();
+            let inputs = Inputs {
+                control_sets: sets_of(machine, provisional.get(cluster)),
+                secrets: newest.get(cluster).map(|newest| secrets::of_machine(newest, machine)).unwrap_or_default(),
+            };
             let known = draft.live.machines.get(&machine.name).and_then(|live| live.items.as_deref());
-            let fresh = known.is_some_and(|known| is_fresh(known, spec, machine, &sets));
-            (!fresh).then(|| (machine.name.clone(), resolve_all(spec, machine, sets)))
+            let fresh = known.is_some_and(|known| is_fresh(known, spec, machine, &inputs));
+            (!fresh).then(|| (machine.name.clone(), resolve_all(spec, machine, inputs)))
         })
         .collect();
     for (name, items) in stale {
@@ -62,24 +69,35 @@ fn sets_of(machine: &MachineRow, provisional: Option<&ControlSet>) -> BTreeMap<P
         .collect()
 }
 
+/// What items are resolved with, besides the spec and the machine.
+struct Inputs {
+    control_sets: BTreeMap<Phase, ControlSet>,
+    secrets: BTreeMap<SecretName, u64>,
+}
+
 fn hostname(machine: &MachineRow) -> &str {
     machine.host.as_ref().map_or("", |host| host.hostname.as_str())
 }
 
-fn is_fresh(known: &Items, spec: &Arc<ClusterSpec>, machine: &MachineRow, sets: &BTreeMap<Phase, ControlSet>) -> bool {
+fn is_fresh(known: &Items, spec: &Arc<ClusterSpec>, machine: &MachineRow, inputs: &Inputs) -> bool {
     Arc::ptr_eq(&known.spec, spec)
         && known.machine_type == machine.spec.machine_type
         && known.overwrites == *machine.overwrites()
         && known.hostname == hostname(machine)
-        && known.control_sets == *sets
+        && known.control_sets == inputs.control_sets
+        && known.secrets == inputs.secrets
 }
 
-fn resolve_all(spec: &Arc<ClusterSpec>, machine: &MachineRow, sets: BTreeMap<Phase, ControlSet>) -> Items {
+fn resolve_all(spec: &Arc<ClusterSpec>, machine: &MachineRow, inputs: Inputs) -> Items {
+    let Inputs { control_sets, secrets } = inputs;
+    let variables: Vec<(String, String)> =
+        secrets.iter().map(|(name, version)| (format!("{SECRET_PREFIX}{name}"), version.to_string())).collect();
     let mut values = BTreeMap::from([
         ("machine.name", machine.name.to_string()),
         ("cluster.name", machine.spec.cluster_name.to_string()),
         ("cluster.release", spec.release.clone()),
     ]);
+    values.extend(variables.iter().map(|(name, version)| (name.as_str(), version.clone())));
     if machine.host.is_some() {
         values.insert("machine.hostname", hostname(machine).to_owned());
     }
@@ -88,7 +106,7 @@ fn resolve_all(spec: &Arc<ClusterSpec>, machine: &MachineRow, sets: BTreeMap<Pha
     let resolved = templates
         .into_iter()
         .map(|template| {
-            let set = sets.get(&template.phase).map(|set| set.addresses.clone()).unwrap_or_default();
+            let set = control_sets.get(&template.phase).map(|set| set.addresses.clone()).unwrap_or_default();
             values.insert("cluster.controlPlaneNodes", set);
             resolve(template, machine, &values)
         })
@@ -98,7 +116,8 @@ fn resolve_all(spec: &Arc<ClusterSpec>, machine: &MachineRow, sets: BTreeMap<Pha
         machine_type: machine.spec.machine_type,
         overwrites: machine.overwrites().clone(),
         hostname: hostname(machine).to_owned(),
-        control_sets: sets,
+        control_sets,
+        secrets,
         resolved,
     }
 }

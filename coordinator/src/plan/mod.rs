@@ -2,7 +2,8 @@
 //! answers.
 //!
 //! [`survey`](survey::Survey) looks at one cluster once; [`safety`] says what may start; [`deploy`] turns that into
-//! steps; [`blocked`] says why a machine does not move; [`assign`] makes the list a machine gets.
+//! steps; [`blocked`] says why a machine does not move; [`assign`] makes the list a machine gets;
+//! [`secrets`] says which secret an item means.
 
 pub mod assign;
 pub mod blocked;
@@ -11,6 +12,7 @@ pub mod items;
 pub mod locks;
 pub mod reboot;
 pub mod safety;
+pub mod secrets;
 pub mod survey;
 pub mod swarm;
 pub mod update;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use muster_proto::model::{
     AssignedItem, ClusterName, ClusterSpec, Counts, ItemState, MachineName, MachineType, Now, Phase, Standing,
+    WAITING_FOR_SECRET,
 };
 
 use super::{
@@ -270,6 +271,13 @@ impl<'a> Position<'a> {
     #[must_use]
     pub fn awaits_permit(&self) -> bool {
         self.next_open().is_some_and(|item| self.needs_permit(item) && self.live_permit(item).is_none())
+    }
+
+    /// Does its agent wait for the secrets of an item of the list it has?
+    #[must_use]
+    pub fn waits_for_secret(&self) -> bool {
+        let blocked = self.live.and_then(|live| live.agent_blocked.as_ref());
+        blocked.is_some_and(|(reason, _)| reason == WAITING_FOR_SECRET)
     }
 
     /// Is the machine at work, as far as is known?

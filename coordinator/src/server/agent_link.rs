@@ -1,12 +1,12 @@
 //! The agents' service: one stream per machine. Who speaks is known from the certificate alone. What is said becomes
 //! inputs of the engine, one after another; the answers come back through the sessions.
 
-use std::{pin::Pin, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::Stream;
 use muster_proto::{
     convert::{Hello, WireError, as_line, count},
-    model::{Generation, HostFacts, ItemName, ItemStatus, MachineId, Seq, SwarmAnswer},
+    model::{Generation, HostFacts, ItemInput, ItemName, ItemStatus, MachineId, Seq, SwarmAnswer},
     wire::{
         self, AgentMessage, CoordinatorMessage, agent_link_server::AgentLink, agent_message::Body,
         coordinator_message::Body as Outbound,
@@ -14,11 +14,12 @@ use muster_proto::{
 };
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{caller_of, sessions::Sessions};
+use super::{caller_of, judge::Caller, sessions::Sessions};
 use crate::{
-    core::Input,
+    core::{Input, Reply},
     engine::{EngineError, EngineHandle},
-    pki::Role,
+    facts::SecretRow,
+    pki::{Role, Vault},
 };
 
 /// Time for an agent's first message.
@@ -32,6 +33,7 @@ const REASON_BYTES_MAX: usize = 256;
 pub(super) struct Link {
     pub(super) engine: EngineHandle,
     pub(super) sessions: Sessions,
+    pub(super) vault: Arc<Vault>,
     /// How often an agent is to give a sign of life.
     pub(super) heartbeat: Duration,
 }
@@ -44,10 +46,7 @@ impl AgentLink for Link {
         &self,
         request: Request<Streaming<AgentMessage>>,
     ) -> Result<Response<Self::ConnectStream>, Status> {
-        let caller = caller_of(&request)?;
-        let Some(Role::Agent(id)) = caller.peer().map(|peer| peer.role.clone()) else {
-            return Err(Status::permission_denied("only an agent has a link"));
-        };
+        let (caller, id) = agent_of(&request)?;
         let mut inbound = request.into_inner();
         let hello = tokio::time::timeout(HELLO_TIMEOUT, inbound.message())
             .await
@@ -77,6 +76,36 @@ impl AgentLink for Link {
         });
         Ok(Response::new(Box::pin(outgoing)))
     }
+
+    async fn fetch_secrets(
+        &self,
+        request: Request<wire::FetchSecretsRequest>,
+    ) -> Result<Response<wire::FetchSecretsResponse>, Status> {
+        let (_, id) = agent_of(&request)?;
+        let wire::FetchSecretsRequest { item, generation } = request.into_inner();
+        let item = ItemName::new(item).map_err(|_| WireError { field: "item", problem: "not a DNS-1123 label" })?;
+        let asked = Input::Fetch { id, item: item.clone(), generation: Generation(generation) };
+        let rows = match self.engine.submit(asked).await? {
+            Reply::Secrets(rows) => rows,
+            Reply::Ok | Reply::Done(_) | Reply::Token { .. } | Reply::Enrolled { .. } => Vec::new(),
+        };
+        let open = |row: &Arc<SecretRow>| {
+            let value = self.vault.open(row)?;
+            Ok(ItemInput { name: row.id.name.clone(), value, secret: true }.into())
+        };
+        let inputs = rows.iter().map(open).collect::<Result<Vec<_>, Status>>()?;
+        tracing::info!(machine = %id, %item, generation, inputs = inputs.len(), "inputs of an item handed out");
+        Ok(Response::new(wire::FetchSecretsResponse { inputs }))
+    }
+}
+
+/// The agent that calls.
+fn agent_of<T>(request: &Request<T>) -> Result<(Caller, MachineId), Status> {
+    let caller = caller_of(request)?;
+    let Some(Role::Agent(id)) = caller.peer().map(|peer| peer.role.clone()) else {
+        return Err(Status::permission_denied("only an agent has a link"));
+    };
+    Ok((caller, id))
 }
 
 impl Link {

@@ -33,6 +33,7 @@ const TABLE: &[(&str, &[Sort])] = &[
     ("/muster.v1.Enrollment/RenewExpired", &[Nobody]),
     ("/muster.v1.Enrollment/Renew", &[Agent]),
     ("/muster.v1.AgentLink/Connect", &[Agent]),
+    ("/muster.v1.AgentLink/FetchSecrets", &[Agent]),
     ("/muster.v1.Fleet/Version", &[Viewer, Operator, Controller]),
     ("/muster.v1.Fleet/Get", &[Viewer, Operator]),
     ("/muster.v1.Fleet/Watch", &[Viewer, Operator]),
@@ -57,6 +58,8 @@ const TABLE: &[(&str, &[Sort])] = &[
     ("/muster.v1.Maintenance/Release", &[Controller]),
     ("/muster.v1.Maintenance/SetLock", &[Controller]),
     ("/muster.v1.Maintenance/WatchRequests", &[Controller]),
+    ("/muster.v1.Fleet/CreateSecret", &[Operator]),
+    ("/muster.v1.Fleet/DeleteSecret", &[Operator]),
 ];
 
 /// What a caller is told whose certificate says nothing to us. The reason is in our log only.
@@ -181,7 +184,7 @@ mod tests {
     #[test]
     fn the_table_has_every_method_once() {
         let methods = methods_of_protos();
-        assert!(methods.len() >= 27, "{methods:?}");
+        assert!(methods.len() >= 30, "{methods:?}");
         let named: BTreeSet<_> = TABLE.iter().map(|(method, _)| (*method).to_owned()).collect();
         assert_eq!(named.len(), TABLE.len(), "a method twice");
         assert_eq!(named, methods.into_iter().collect());

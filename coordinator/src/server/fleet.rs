@@ -1,6 +1,8 @@
 //! The operators' service. It checks words and who may touch what, and asks the engine; the documents come from the
 //! facts as last committed.
 
+mod secrets;
+
 use std::{pin::Pin, sync::Arc};
 
 use futures_util::Stream;
@@ -21,8 +23,8 @@ use crate::{
     documents,
     engine::EngineHandle,
     facts::Facts,
-    manifest::{self, Fault, Manifest, Source},
-    pki::{Ca, NewToken, Peer},
+    manifest::{self, Fault, Known, Manifest, Source},
+    pki::{Ca, NewToken, Peer, Vault},
 };
 
 /// Longest name of a token, a kind, an annotation.
@@ -38,6 +40,7 @@ pub(super) struct Fleet {
     pub(super) engine: EngineHandle,
     pub(super) sessions: Sessions,
     pub(super) ca: Arc<Ca>,
+    pub(super) vault: Arc<Vault>,
 }
 
 #[tonic::async_trait]
@@ -205,7 +208,9 @@ impl Service for Fleet {
             Reply::Token { expires_at_ms } => {
                 Ok(Response::new(wire::CreateTokenResponse { token: new.text, id: new.id, expires_at_ms }))
             }
-            Reply::Ok | Reply::Done(_) | Reply::Enrolled { .. } => Err(Status::internal("no token was recorded")),
+            Reply::Ok | Reply::Done(_) | Reply::Enrolled { .. } | Reply::Secrets(_) => {
+                Err(Status::internal("no token was recorded"))
+            }
         }
     }
 
@@ -246,13 +251,31 @@ impl Service for Fleet {
         let machine = self.machine(&peer, request.machine)?;
         self.act(&peer, Wish::ReplaceMachine { machine, machine_is_off: request.machine_is_off }).await
     }
+
+    async fn create_secret(
+        &self,
+        request: Request<wire::CreateSecretRequest>,
+    ) -> Result<Response<ActionResponse>, Status> {
+        let (peer, wire::CreateSecretRequest { name, cluster, value }) = known(request)?;
+        let id = secrets::secret_id(&peer, cluster, name)?;
+        self.record_secret(&peer, id, &value).await
+    }
+
+    async fn delete_secret(
+        &self,
+        request: Request<wire::DeleteSecretRequest>,
+    ) -> Result<Response<ActionResponse>, Status> {
+        let (peer, wire::DeleteSecretRequest { name, cluster, in_use }) = known(request)?;
+        let id = secrets::secret_id(&peer, cluster, name)?;
+        self.act(&peer, Wish::DeleteSecret { id, in_use }).await
+    }
 }
 
 impl Fleet {
     async fn act(&self, peer: &Peer, request: Wish) -> Result<Response<ActionResponse>, Status> {
         match self.engine.submit(Input::Operator { actor: peer.to_string(), request }).await? {
             Reply::Done(lines) => Ok(Response::new(ActionResponse { lines })),
-            Reply::Ok | Reply::Token { .. } | Reply::Enrolled { .. } => {
+            Reply::Ok | Reply::Token { .. } | Reply::Enrolled { .. } | Reply::Secrets(_) => {
                 Ok(Response::new(ActionResponse { lines: Vec::new() }))
             }
         }
@@ -290,7 +313,8 @@ impl Fleet {
 
 /// Parses manifests, beside the calls of others: 4 MiB of YAML take a while.
 async fn parse(files: Vec<wire::ManifestFile>, facts: &Facts) -> Result<Result<Manifest, Vec<Fault>>, Status> {
-    let known = facts.clusters.keys().filter_map(|name| Some((name.clone(), (**facts.spec(name)?).clone()))).collect();
+    let clusters = facts.clusters.keys().filter_map(|name| Some((name.clone(), (**facts.spec(name)?).clone())));
+    let known = Known { clusters: clusters.collect(), secrets: facts.secrets.keys().cloned().collect() };
     let parsed = tokio::task::spawn_blocking(move || {
         let sources: Vec<_> = files.iter().map(|file| Source { name: &file.name, text: &file.text }).collect();
         manifest::parse(&sources, &known)

@@ -32,7 +32,7 @@ use tonic::{Request, Status, transport::Server};
 
 use crate::{
     engine::EngineHandle,
-    pki::{Ca, PkiError},
+    pki::{Ca, PkiError, Vault},
 };
 
 pub use judge::{Caller, Denied, DenyList, Judge, Standing};
@@ -86,7 +86,7 @@ pub async fn serve(
     listener: TcpListener,
     engine: EngineHandle,
     sessions: Sessions,
-    ca: Arc<Ca>,
+    (ca, vault): (Arc<Ca>, Arc<Vault>),
     settings: Settings,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServeError> {
@@ -104,9 +104,14 @@ pub async fn serve(
         lifetime: settings.agent_lifetime,
         guesses: guesses::Guesses::default(),
     };
-    let link = agent_link::Link { engine: engine.clone(), sessions: sessions.clone(), heartbeat: settings.heartbeat };
+    let link = agent_link::Link {
+        engine: engine.clone(),
+        sessions: sessions.clone(),
+        vault: Arc::clone(&vault),
+        heartbeat: settings.heartbeat,
+    };
     let maintenance = maintenance::Maintenance { engine: engine.clone(), sessions: sessions.clone() };
-    let fleet = fleet::Fleet { engine, sessions: sessions.clone(), ca };
+    let fleet = fleet::Fleet { engine, sessions: sessions.clone(), ca, vault };
     Server::builder()
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
         .http2_max_header_list_size(HEADER_LIST_BYTES_MAX)

@@ -28,11 +28,12 @@ enum Kind {
     Requests,
     Tokens,
     Credentials,
+    Secrets,
     Audit,
 }
 
 impl Kind {
-    const ALL: [(&str, Self); 8] = [
+    const ALL: [(&str, Self); 9] = [
         ("clusters", Self::Clusters),
         ("machines", Self::Machines),
         ("rollouts", Self::Rollouts),
@@ -40,6 +41,7 @@ impl Kind {
         ("requests", Self::Requests),
         ("tokens", Self::Tokens),
         ("credentials", Self::Credentials),
+        ("secrets", Self::Secrets),
         ("audit", Self::Audit),
     ];
 
@@ -98,6 +100,10 @@ impl Reader {
             Kind::Requests => self.resources(documents::requests(facts, wanted, limits, now)),
             Kind::Tokens => self.resources(documents::tokens(facts, wanted, now)),
             Kind::Credentials => self.resources(documents::credentials(facts, now)),
+            Kind::Secrets => {
+                let shared = self.peer.clusters.is_none() && self.cluster.is_none();
+                self.resources(documents::secrets(facts, wanted, shared))
+            }
             Kind::Audit => self.resources(documents::audit(facts)),
         }
     }

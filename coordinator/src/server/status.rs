@@ -2,7 +2,11 @@
 
 use tonic::Status;
 
-use crate::{core::Refusal, engine::EngineError, pki::PkiError};
+use crate::{
+    core::Refusal,
+    engine::EngineError,
+    pki::{PkiError, VaultError},
+};
 
 /// What everybody is told whose token is not good, whatever is wrong with it.
 pub(super) const TOKEN_REFUSED: &str = "\
@@ -34,6 +38,12 @@ impl From<Refusal> for Status {
 
 impl From<PkiError> for Status {
     fn from(error: PkiError) -> Self {
+        internal(&error)
+    }
+}
+
+impl From<VaultError> for Status {
+    fn from(error: VaultError) -> Self {
         internal(&error)
     }
 }

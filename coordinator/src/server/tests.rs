@@ -6,6 +6,7 @@ mod enrolling;
 mod fleets;
 mod handshakes;
 mod links;
+mod secrets;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -23,7 +24,7 @@ use super::*;
 use crate::{
     core::{Enroll, Input, Reply, Request as Wish},
     engine,
-    pki::{NewToken, Peer, Role, TrustDomain, Validity},
+    pki::{NewToken, Peer, Role, TrustDomain, Validity, Vault},
     plan::Limits,
     setup::Credentials,
     store::MemoryStore,
@@ -88,7 +89,8 @@ impl World {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (end, ended) = oneshot::channel();
-        let serving = serve(listener, engine.clone(), sessions, Arc::clone(&ca), settings, async {
+        let keys = (Arc::clone(&ca), Arc::new(Vault::of_test()));
+        let serving = serve(listener, engine.clone(), sessions, keys, settings, async {
             drop(ended.await);
         });
         tokio::spawn(async { serving.await.expect("it serves") });

@@ -26,6 +26,8 @@ pub enum Table {
     Locks,
     /// Join tokens, by id; of the secret there is a digest only.
     Tokens,
+    /// Secrets, by `<cluster>/<name>` or `<name>`; their values are sealed with the key file.
+    Secrets,
     /// The audit record, by number.
     Audit,
 }
@@ -44,6 +46,7 @@ impl Table {
         Self::Rollouts,
         Self::Locks,
         Self::Tokens,
+        Self::Secrets,
         Self::Audit,
     ];
 
@@ -62,6 +65,7 @@ impl Table {
             Self::Rollouts => "rollouts",
             Self::Locks => "locks",
             Self::Tokens => "tokens",
+            Self::Secrets => "secrets",
             Self::Audit => "audit",
         }
     }

@@ -4,7 +4,7 @@ mod documents;
 
 use jiff::Timestamp;
 
-use self::documents::{audit, cluster, machine, rollout, token};
+use self::documents::{audit, cluster, machine, rollout, secret, token};
 use super::*;
 
 fn now() -> Timestamp {
@@ -60,7 +60,7 @@ fn wide_machines_have_lcms_columns() {
 }
 
 #[test]
-fn clusters_rollouts_tokens_audit() {
+fn clusters_rollouts_tokens_secrets_audit() {
     check(
         Kind::Clusters,
         false,
@@ -84,6 +84,16 @@ fn clusters_rollouts_tokens_audit() {
             "NAME     CLUSTERNAME   TYPE     MACHINE    STATE   USED   EXPIRES   AGE",
             "k3x9qa   edge-7        worker   any        Valid   1/60   in 24h    2d",
             "k3x9qa   edge-7        worker   worker-1   Valid   1      in 24h    2d",
+        ],
+    );
+    check(
+        Kind::Secrets,
+        false,
+        &[json(&secret("registry", None, &[])), json(&secret("edge-7/db", Some("edge-7"), &["a", "b", "c", "d"]))],
+        &[
+            "NAME        CLUSTERNAME   VERSION   USED BY              AGE",
+            "registry    all           7         -                    2d",
+            "edge-7/db   edge-7        7         a, b, c and 1 more   2d",
         ],
     );
     check(

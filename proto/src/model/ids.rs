@@ -91,6 +91,10 @@ label!(
     /// Name of a StateItem, unique among the items of a machine type: its slot in the status.
     ItemName
 );
+label!(
+    /// Name of a secret; also of any other input that an item is given at its start.
+    SecretName
+);
 
 macro_rules! uuid_id {
     ($(#[$doc:meta])* $name:ident) => {

@@ -12,6 +12,7 @@ use super::{
     chaos::{AGENT_CRASH, BEFORE_COMMIT, BETWEEN_EFFECTS},
     machine::{Deed, Effects, End, status_of},
     network::{Parcel, Said},
+    secrets,
 };
 use crate::invariants::Violation;
 
@@ -69,6 +70,7 @@ impl World {
         inputs.push(Input::Tick);
         let greetings: Vec<Option<(MachineId, u64)>> = inputs.iter().map(greeting).collect();
         let senders: Vec<Option<MachineId>> = inputs.iter().map(sender).collect();
+        let fetches: Vec<_> = inputs.iter().map(secrets::fetch_of).collect();
         let now = self.now();
         let Some(core) = &mut self.coordinator else { return Ok(()) };
         let (answers, acts) = core.step(inputs, now).into_acts();
@@ -79,6 +81,11 @@ impl World {
         for (greeting, answer) in greetings.into_iter().zip(&answers) {
             if let Some((id, session)) = greeting {
                 self.greeted(id, session, answer);
+            }
+        }
+        for (fetch, answer) in fetches.into_iter().zip(&answers) {
+            if let Some(fetch) = fetch {
+                self.hand_out(fetch, answer)?;
             }
         }
         for act in acts {
@@ -128,6 +135,10 @@ impl World {
         match what {
             Said::Hello(hello) => self.tell(Input::Hello { id, session, hello }),
             Said::FromAgent(what) => self.tell_what(id, session, what),
+            Said::Fetch(item, generation) => self.tell(Input::Fetch { id, item, generation }),
+            Said::Fetched(item, generation, outcome) if at_machine(self) => {
+                self.inputs_came(index, &item, generation, outcome)?;
+            }
             Said::Welcome(epoch) if at_machine(self) => self.agent_input(index, AgentInput::LinkUp { epoch })?,
             Said::Assignment(assignment) if at_machine(self) => {
                 self.agent_input(index, AgentInput::Received(*assignment))?;
@@ -136,7 +147,7 @@ impl World {
                 self.agent_input(index, AgentInput::Acked(seq))?;
             }
             Said::End if at_machine(self) => self.drop_session(index),
-            Said::Welcome(_) | Said::Assignment(_) | Said::Ack(_) | Said::End => {}
+            Said::Welcome(_) | Said::Assignment(_) | Said::Ack(_) | Said::Fetched(..) | Said::End => {}
         }
         Ok(())
     }
@@ -159,7 +170,7 @@ impl World {
                 self.tell(Input::PermitWanted { id, permit });
             }
             ToCoordinator::Blocked(blocked) => {
-                let blocked = blocked.map(|blocked| (blocked.reason.to_owned(), blocked.message.to_owned()));
+                let blocked = blocked.map(|blocked| (blocked.reason.to_owned(), blocked.message.into_owned()));
                 self.tell(Input::AgentBlocked { id, blocked });
             }
         }
@@ -257,7 +268,15 @@ impl World {
                         self.carry(Parcel { index, id, session, what: Said::FromAgent(what) });
                     }
                 }
-                Some(Deed::Started { key, phase, claimed }) => {
+                Some(Deed::Asked(item, generation)) => {
+                    if let Some(session) = session.filter(|_| !self.ghostly) {
+                        self.carry(Parcel { index, id, session, what: Said::Fetch(item, generation) });
+                    }
+                }
+                Some(Deed::Started { key, phase, claimed, destitute }) => {
+                    if destitute {
+                        return Err(self.watcher.violation("inputs", format!("{key} was started without its secrets")));
+                    }
                     let Some(machine) = self.machines.get(index) else { return Ok(()) };
                     self.watcher.started(machine, &key, phase, claimed)?;
                     let facts = self.coordinator.as_ref().map(Core::facts);

@@ -62,7 +62,7 @@ impl World {
         if self.rng.permille(self.plan.old_store_permille) {
             return self.old_store();
         }
-        match self.rng.between(0, 11) {
+        match self.rng.between(0, 12) {
             0 => {
                 self.count("agent killed");
                 self.crash_agent(index);
@@ -105,6 +105,7 @@ impl World {
             }
             7 => self.agent_input(index, AgentInput::DiskFull(false))?,
             8..=10 => self.ghost(index)?,
+            11 => self.ask_for_any(index),
             _ => self.operate()?,
         }
         Ok(())
@@ -170,7 +171,7 @@ impl World {
         }
         let index = self.any_machine();
         let Some(machine) = self.machines.get(index).map(|machine| machine.name.clone()) else { return Ok(()) };
-        let (what, request) = match self.rng.between(0, if self.plan.update { 29 } else { 19 }) {
+        let (what, request) = match self.rng.between(0, if self.plan.update { 31 } else { 21 }) {
             0..=7 => ("retry", Request::Retry { machine, item: None }),
             8 | 9 => ("skip", Request::Skip { machine, item: None }),
             10 | 11 => ("accept", Request::Accept { machine, item: None }),
@@ -178,6 +179,7 @@ impl World {
             14..=16 => return self.edit_manifest(),
             17 | 18 => return self.replace(index),
             19 => ("machine revoked", Request::RevokeMachine { machine, machine_is_off: false }),
+            20 | 21 => return self.operate_secrets(),
             _ => return self.steer(),
         };
         if self.operator(request)?.is_ok() {

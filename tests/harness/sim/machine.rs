@@ -7,7 +7,8 @@ use muster_agent::{
     core::{Config, Core, Effect, Input, LedgerState, Record, ToCoordinator},
 };
 use muster_proto::model::{
-    HostFacts, ItemState, LedgerId, MachineId, MachineName, MachineType, Now, Phase, RunnerKind, SwarmCall,
+    Generation, HostFacts, ItemName, ItemState, LedgerId, MachineId, MachineName, MachineType, Now, Phase, RunnerKind,
+    SwarmCall,
 };
 
 use crate::rng::Rng;
@@ -59,9 +60,13 @@ pub enum Deed {
         phase: Phase,
         /// Was the directory claimed before?
         claimed: bool,
+        /// Does it run without the secrets it refers to?
+        destitute: bool,
     },
     /// The machine's swarm is asked something.
     AskedSwarm(SwarmCall),
+    /// Inputs of an attempt are to be asked for.
+    Asked(ItemName, Generation),
 }
 
 /// A machine.
@@ -89,6 +94,10 @@ pub struct Machine {
     pub session: Option<u64>,
     /// Cut off from the network until then.
     pub cut_off_until: u64,
+    /// What the agent's present process has asked inputs for.
+    pub asked: Option<(AttemptKey, Generation)>,
+    /// The attempt whose inputs it holds, while the core decides whether it starts.
+    pub at_hand: Option<AttemptKey>,
 }
 
 /// Effects still to be performed; a crash cuts the list off anywhere.
@@ -111,6 +120,8 @@ impl Machine {
             clock_skew_ms: 0,
             session: None,
             cut_off_until: 0,
+            asked: None,
+            at_hand: None,
         }
     }
 
@@ -165,6 +176,8 @@ impl Machine {
     pub fn crash_agent(&mut self) {
         self.agent = None;
         self.session = None;
+        self.asked = None;
+        self.at_hand = None;
     }
 
     /// The machine loses power: every process dies, and exec-item has left no outcome.
@@ -207,6 +220,11 @@ impl Machine {
                 let found = self.found(&key);
                 (None, Some(Input::Inspected { key, found }))
             }
+            Effect::Fetch { key, generation } => {
+                let item = key.item.clone();
+                self.asked = Some((key, generation));
+                (Some(Deed::Asked(item, generation)), None)
+            }
             Effect::Start(request) => self.start(*request, at, rng, fate),
             Effect::Follow(key) => (None, self.follow(&key)),
             // The host of these machines keeps nothing beside the directory.
@@ -222,7 +240,8 @@ impl Machine {
     fn start(&mut self, request: Request, at: u64, rng: &mut Rng, fate: &Fate) -> (Option<Deed>, Option<Input>) {
         let key = request.key.clone();
         let claimed = self.attempts.contains_key(&key);
-        let deed = Deed::Started { key: key.clone(), phase: request.phase, claimed };
+        let destitute = !request.secret_params.is_empty() && self.at_hand.take().as_ref() != Some(&key);
+        let deed = Deed::Started { key: key.clone(), phase: request.phase, claimed, destitute };
         if !claimed {
             let ends_at = Some(at + rng.between(fate.shortest_ms, fate.longest_ms));
             self.attempts
@@ -230,6 +249,13 @@ impl Machine {
         }
         let answer = if claimed { self.follow(&key) } else { None };
         (Some(deed), answer)
+    }
+
+    /// The answer to what was asked last, if this is one.
+    pub fn fetched(&mut self, item: &ItemName, generation: Generation, outcome: Result<(), String>) -> Option<Input> {
+        let (key, generation) = self.asked.take_if(|(key, asked)| key.item == *item && *asked == generation)?;
+        self.at_hand = outcome.is_ok().then(|| key.clone());
+        Some(Input::Fetched { key, generation, outcome })
     }
 
     fn follow(&mut self, key: &AttemptKey) -> Option<Input> {

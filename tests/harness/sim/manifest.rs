@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use muster_proto::model::{
     ClusterName, ClusterSpec, Counts, Deadline, DeadlineOutcome, ItemName, LcmType, MachineName, MachineType,
-    OnInterrupt, Phase, RunnerKind, StateItem, UpdateDeadlines,
+    OnInterrupt, Phase, RunnerKind, SecretName, StateItem, UpdateDeadlines,
 };
 
 use crate::rng::Rng;
@@ -19,6 +19,12 @@ pub fn cluster_name() -> ClusterName {
 #[must_use]
 pub fn machine_name(machine_type: MachineType, n: u32) -> MachineName {
     label(MachineName::new(format!("{machine_type}-{n}")))
+}
+
+/// The secret that items of machines of a type refer to.
+#[must_use]
+pub fn secret_name(machine_type: MachineType) -> SecretName {
+    label(SecretName::new(format!("{machine_type}-key")))
 }
 
 /// Names made here are labels by construction.
@@ -54,8 +60,8 @@ pub fn spec(rng: &mut Rng, counts: Counts) -> ClusterSpec {
             locks_returned_ms: 20_000,
         },
         machine_types: BTreeMap::from([
-            (MachineType::Control, items(rng, true)),
-            (MachineType::Worker, items(rng, false)),
+            (MachineType::Control, items(rng, MachineType::Control)),
+            (MachineType::Worker, items(rng, MachineType::Worker)),
         ]),
     }
 }
@@ -68,33 +74,37 @@ fn deadline_outcome(rng: &mut Rng) -> DeadlineOutcome {
     }
 }
 
-fn items(rng: &mut Rng, control: bool) -> Vec<StateItem> {
+fn items(rng: &mut Rng, of: MachineType) -> Vec<StateItem> {
     let mut items = Vec::new();
     for n in 0..rng.between(0, 2) {
-        items.push(item(rng, &format!("prepare-{n}"), Phase::Prepare));
+        items.push(item(rng, &format!("prepare-{n}"), Phase::Prepare, of));
     }
     for n in 0..rng.between(1, 3) {
-        items.push(item(rng, &format!("deploy-{n}"), Phase::Deploy));
+        items.push(item(rng, &format!("deploy-{n}"), Phase::Deploy, of));
     }
     if rng.permille(400) {
-        let reboot = item(rng, "reboot", Phase::Deploy);
+        let reboot = item(rng, "reboot", Phase::Deploy, of);
         items.push(StateItem { runner: RunnerKind::Reboot, params: BTreeMap::new(), ..reboot });
     }
-    if rng.permille(if control { 600 } else { 300 }) {
-        items.push(item(rng, "reconfigure", Phase::Reconfigure));
+    if rng.permille(if of == MachineType::Control { 600 } else { 300 }) {
+        items.push(item(rng, "reconfigure", Phase::Reconfigure, of));
     }
     items
 }
 
-fn item(rng: &mut Rng, name: &str, phase: Phase) -> StateItem {
+fn item(rng: &mut Rng, name: &str, phase: Phase, of: MachineType) -> StateItem {
+    let secret = rng.permille(250).then(|| ("password".to_owned(), format!("${{secret.{}}}", secret_name(of))));
     StateItem {
         name: label(ItemName::new(name)),
         runner: RunnerKind::Bash,
         version: "1".to_owned(),
-        params: BTreeMap::from([
+        params: [
             ("script".to_owned(), "true".to_owned()),
             ("managers".to_owned(), "${cluster.controlPlaneNodes} ${machine.internalIP}".to_owned()),
-        ]),
+        ]
+        .into_iter()
+        .chain(secret)
+        .collect(),
         phase,
         timeout_ms: 60_000,
         retries: u32::try_from(rng.between(0, 2)).unwrap_or(0),

@@ -3,7 +3,7 @@
 use muster_agent::core::ToCoordinator;
 use muster_proto::{
     convert::Hello,
-    model::{Assignment, Epoch, MachineId, Seq},
+    model::{Assignment, Epoch, Generation, ItemName, MachineId, Seq},
 };
 
 use super::{Event, World};
@@ -34,13 +34,17 @@ pub(crate) enum Said {
     Assignment(Box<Assignment>),
     /// By the coordinator.
     Ack(Seq),
+    /// By the agent, in a call of its own.
+    Fetch(ItemName, Generation),
+    /// By the coordinator, in answer to it.
+    Fetched(ItemName, Generation, Result<(), String>),
     /// By the coordinator, last.
     End,
 }
 
 impl Said {
     pub(crate) const fn to_coordinator(&self) -> bool {
-        matches!(self, Self::Hello(_) | Self::FromAgent(_))
+        matches!(self, Self::Hello(_) | Self::FromAgent(_) | Self::Fetch(..))
     }
 }
 

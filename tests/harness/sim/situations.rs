@@ -62,6 +62,12 @@ pub const REQUIRED: &[&str] = &[
     "found lost",
     "found not started",
     "found running",
+    // Secrets.
+    "deletion of a secret in use refused",
+    "secret renewed",
+    "secrets asked for without need",
+    "secrets handed out",
+    "secrets refused",
     // What ran.
     "an attempt after the first",
     "rebooted by its item",
@@ -91,6 +97,7 @@ pub const REQUIRED: &[&str] = &[
     "blocked StoreOlderThanFleet",
     "blocked WaitingForControl",
     "blocked WaitingForMachines",
+    "blocked WaitingForSecret",
     "blocked WaitingForTurn",
     // How machines ended when the faults had stopped and nobody helped.
     "ended Failed",
@@ -126,6 +133,7 @@ const RARE: &[&str] = &[
     "ended Refused",
     "ended UpdateInProgress",
     "ended WaitingForMachines",
+    "ended WaitingForSecret",
     "ended WaitingForTurn",
     "swarm answered",
 ];
@@ -199,7 +207,7 @@ impl Reached {
 
     /// What a machine did, and what its agent learns from it.
     pub(super) fn look_at_machine(&mut self, deed: Option<&Deed>, answer: Option<&AgentInput>) {
-        if let Some(Deed::Started { key, phase, claimed: false }) = deed {
+        if let Some(Deed::Started { key, phase, claimed: false, .. }) = deed {
             if key.attempt > 1 {
                 self.count("an attempt after the first");
             }

@@ -103,6 +103,7 @@ fn request(params: &[(&str, String)]) -> Request {
         version: "1".to_owned(),
         phase: Phase::Prepare,
         params: params.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
+        secret_params: std::collections::BTreeMap::new(),
         timeout_ms: 60_000,
     }
 }

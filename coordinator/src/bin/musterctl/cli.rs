@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    actions, annotate, apply, artifacts, completion, demo, deploy, describe, get, logs, plan, token, update, version,
-    watch,
+    actions, annotate, apply, artifacts, completion, demo, deploy, describe, get, logs, plan, secret, token, update,
+    version, watch,
 };
 
 /// Brings fleets of bare-metal machines through deployment and updates: the operator's CLI of Muster.
@@ -55,6 +55,7 @@ pub(crate) enum Command {
     Revoke(actions::RevokeArgs),
     Replace(actions::ReplaceArgs),
     Token(token::Args),
+    Secret(secret::Args),
     Annotate(annotate::Args),
     Artifacts(artifacts::Args),
     Demo(demo::Args),

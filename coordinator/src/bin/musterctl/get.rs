@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{config::Context, failure::Failure, feed::Subject, terminal};
 
-/// List clusters, machines, rollouts, locks, requests, tokens, credentials or the audit record
+/// List clusters, machines, rollouts, locks, requests, tokens, secrets, credentials or the audit record
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -54,6 +54,9 @@ enum KindArg {
     /// Of people and programs
     #[value(alias = "credential")]
     Credentials,
+    /// Without their values
+    #[value(alias = "secret")]
+    Secrets,
     Audit,
 }
 
@@ -67,6 +70,7 @@ impl From<KindArg> for Kind {
             KindArg::Requests => Self::Requests,
             KindArg::Tokens => Self::Tokens,
             KindArg::Credentials => Self::Credentials,
+            KindArg::Secrets => Self::Secrets,
             KindArg::Audit => Self::Audit,
         }
     }
@@ -135,6 +139,7 @@ fn nothing(subject: &Subject) -> String {
         Kind::Requests => "An update makes them: musterctl update --help",
         Kind::Tokens => "Make one: musterctl token create --help",
         Kind::Credentials => "Make some, on the coordinator's machine: muster-coordinator credentials --help",
+        Kind::Secrets => "Make one: musterctl secret create --help",
         Kind::Audit => "What operators change appears here.",
     };
     format!("No {} found{}. {next}", subject.kind.word(), printable(&scope))

@@ -18,6 +18,7 @@ mod feed;
 mod get;
 mod logs;
 mod plan;
+mod secret;
 mod terminal;
 mod token;
 mod update;
@@ -76,6 +77,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Revoke(args) => actions::revoke(args, &context).await,
         Command::Replace(args) => actions::replace(args, &context).await,
         Command::Token(args) => token::run(args, &context).await,
+        Command::Secret(args) => secret::run(args, &context).await,
         Command::Annotate(args) => annotate::run(args, &context).await,
         Command::Artifacts(args) => artifacts::run(args).await,
         Command::Demo(args) => demo::run(args).await,

@@ -39,7 +39,7 @@ async fn every_method_for_every_sort_of_peer() {
     let wrong_ca = other_ca.issue(&anna, world.validity()).expect("issued");
     let expired = world.ca.issue(&anna, past).expect("issued");
     let expired_agent = world.ca.issue(&Peer::agent(own.id), past).expect("issued");
-    let (enroll, renew) = (["Enroll", "RenewExpired"].as_slice(), ["Renew", "Connect"].as_slice());
+    let (enroll, renew) = (["Enroll", "RenewExpired"].as_slice(), ["Renew", "Connect", "FetchSecrets"].as_slice());
     let read = ["Version", "Get", "Watch", "Plan", "Logs"].as_slice();
     let act = [
         "Version",
@@ -62,6 +62,8 @@ async fn every_method_for_every_sort_of_peer() {
         "RevokeCredentials",
         "RevokeMachine",
         "ReplaceMachine",
+        "CreateSecret",
+        "DeleteSecret",
     ]
     .as_slice();
     let control = ["Version", "Register", "Release", "SetLock", "WatchRequests"].as_slice();

@@ -12,12 +12,12 @@ use tonic::{Code, Status, Streaming};
 use super::*;
 
 /// One agent's stream.
-struct Stream {
+pub(super) struct Stream {
     say: mpsc::UnboundedSender<AgentMessage>,
     heard: Streaming<CoordinatorMessage>,
 }
 
-fn hello(name: &MachineName) -> Said {
+pub(super) fn hello(name: &MachineName) -> Said {
     Said::Hello(wire::Hello {
         name: name.to_string(),
         ledger_id: Uuid::from_u128(1).to_string(),
@@ -33,7 +33,7 @@ fn hello(name: &MachineName) -> Said {
 }
 
 /// Opens a stream and says this first.
-async fn open(world: &World, identity: &Identity, first: Said) -> Result<Stream, Status> {
+pub(super) async fn open(world: &World, identity: &Identity, first: Said) -> Result<Stream, Status> {
     let (say, said) = mpsc::unbounded_channel();
     say.send(AgentMessage { body: Some(first) }).expect("open");
     let heard = soon(world.agent(identity).await.connect(UnboundedReceiverStream::new(said))).await?.into_inner();
@@ -46,7 +46,7 @@ impl Stream {
         drop(self.say.send(AgentMessage { body: Some(body) }));
     }
 
-    async fn next(&mut self) -> Result<Option<Heard>, Status> {
+    pub(super) async fn next(&mut self) -> Result<Option<Heard>, Status> {
         Ok(soon(self.heard.message()).await?.and_then(|message| message.body))
     }
 

@@ -11,7 +11,8 @@ use muster_proto::{
     resource::{
         Activity, Address, Audit, AuditSpec, AuditStatus, BlockedSince, Bytes, Cluster, ClusterStatus, ItemPlan,
         Machine, MachineStatus, Metadata, PhaseProgress, Plan, PlannedMachine, Rollout, RolloutSpec, RolloutStatus,
-        StageStatus, StateItemStatus, Token, TokenSpec, TokenStatus, UpdateStatus, Waiting, Wave,
+        Secret, SecretSpec, SecretStatus, StageStatus, StateItemStatus, Token, TokenSpec, TokenStatus, UpdateStatus,
+        Waiting, Wave,
     },
 };
 
@@ -216,6 +217,14 @@ pub(super) fn token(uses: Option<u32>, machine: Option<&str>) -> Token {
             uses,
         },
         status: TokenStatus { state: "Valid".into(), used: 1, expires_at: at("2026-03-02T12:05:00Z") },
+    }
+}
+
+pub(super) fn secret(name: &str, cluster: Option<&str>, used_by: &[&str]) -> Secret {
+    Secret {
+        metadata: metadata(name, "2026-02-27T12:05:00Z"),
+        spec: SecretSpec { cluster_name: cluster.map(str::to_owned) },
+        status: SecretStatus { version: 7, used_by: used_by.iter().map(|user| (*user).to_owned()).collect() },
     }
 }
 

@@ -153,8 +153,6 @@ fn quoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use muster_coordinator::manifest::{self, Source};
     use muster_proto::model::MachineType;
 
@@ -166,7 +164,7 @@ mod tests {
         for dir in ["/tmp/demo", "/tmp/it's \"$HOME\" ${x}: # {a}"] {
             let text = text(&Layout::nowhere(dir), wanted, "http://127.0.0.1:1/", &"0".repeat(64));
             let source = Source { name: "manifest.yaml", text: &text };
-            let manifest = manifest::parse(&[source], &BTreeMap::new()).expect("no faults");
+            let manifest = manifest::parse(&[source], &manifest::Known::default()).expect("no faults");
             let (cluster, _) = manifest.clusters.values().next().expect("a cluster");
             for machine_type in [MachineType::Control, MachineType::Worker] {
                 let items = cluster.items(machine_type);

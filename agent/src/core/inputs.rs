@@ -1,0 +1,120 @@
+//! Inputs that only the coordinator has: secrets. They are asked for right before the start of an item that refers to
+//! one, so that no record ever holds a value; here is only whether they are at hand. Without a coordinator the item
+//! waits, and says so.
+
+use muster_proto::{
+    model::{AssignedItem, Generation, ItemName, MachineName, Now, WAITING_FOR_SECRET},
+    plant::planted,
+};
+
+use super::{AgentBlocked, Core, Effect, Step, decide};
+use crate::attempt::record::AttemptKey;
+
+/// How long an answer is waited for.
+pub const FETCH_DEADLINE_MS: u64 = 45_000;
+
+/// The inputs that are waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fetch {
+    key: AttemptKey,
+    generation: Generation,
+    state: State,
+    /// Times it came to nothing.
+    failures: u32,
+    /// Why it came to nothing the last time.
+    why: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// To be asked for, once there is a session.
+    Due { not_before_mono_ms: u64 },
+    /// Asked for; given up at that moment.
+    Asked { until_mono_ms: u64 },
+    /// Whoever drives the core holds them, for this step only.
+    AtHand,
+}
+
+impl Fetch {
+    const fn new(key: AttemptKey, generation: Generation) -> Self {
+        Self { key, generation, state: State::Due { not_before_mono_ms: 0 }, failures: 0, why: None }
+    }
+
+    fn is_for(&self, key: &AttemptKey, generation: Generation) -> bool {
+        self.key == *key && self.generation == generation
+    }
+
+    /// There is a new session: what was asked on another may be lost, and what was refused may be granted.
+    pub(super) const fn ask_at_once(&mut self) {
+        self.state = State::Due { not_before_mono_ms: 0 };
+    }
+
+    fn failed(&mut self, why: String, machine: &MachineName, now: Now) {
+        self.failures = self.failures.saturating_add(1);
+        let wait_ms = decide::wait_ms(self.failures, machine, &self.key.item);
+        self.state = State::Due { not_before_mono_ms: now.mono_ms.saturating_add(wait_ms) };
+        self.why = Some(why);
+    }
+
+    pub(super) const fn wake_at(&self, link_up: bool) -> Option<u64> {
+        match self.state {
+            State::Due { not_before_mono_ms } if link_up => Some(not_before_mono_ms),
+            State::Due { .. } | State::AtHand => None,
+            State::Asked { until_mono_ms } => Some(until_mono_ms),
+        }
+    }
+
+    pub(super) fn blocked(&self, link_up: bool) -> Option<AgentBlocked> {
+        let why = match &self.why {
+            _ if !link_up => "there is no session with the coordinator",
+            Some(why) => why,
+            None => return None,
+        };
+        let item: &ItemName = &self.key.item;
+        Some(AgentBlocked {
+            reason: WAITING_FOR_SECRET,
+            message: format!("item {item} needs secrets, which only the coordinator has: {why}").into(),
+        })
+    }
+}
+
+impl Core {
+    /// Are the inputs of this attempt at hand, if it needs any? If not, they are asked for, in due time.
+    pub(super) fn has_inputs(&mut self, key: &AttemptKey, now: Now, step: &mut Step) -> bool {
+        let needed = self.ledger.assigned(&key.item).is_some_and(AssignedItem::needs_inputs);
+        // Planted: a program is started whether its secrets have come or not.
+        if !needed || planted("agent-start-without-secrets") {
+            self.fetch = None;
+            return true;
+        }
+        let generation = self.ledger.generation();
+        let known = self.fetch.take().filter(|fetch| fetch.is_for(key, generation));
+        let mut fetch = known.unwrap_or_else(|| Fetch::new(key.clone(), generation));
+        if let State::Asked { until_mono_ms } = fetch.state
+            && now.mono_ms >= until_mono_ms
+        {
+            let why = format!("it did not answer for {} s", FETCH_DEADLINE_MS / 1000);
+            fetch.failed(why, &self.config.machine, now);
+        }
+        match fetch.state {
+            State::AtHand => return true,
+            State::Due { not_before_mono_ms } if self.link_up && now.mono_ms >= not_before_mono_ms => {
+                fetch.state = State::Asked { until_mono_ms: now.mono_ms.saturating_add(FETCH_DEADLINE_MS) };
+                step.acts.push(Effect::Fetch { key: key.clone(), generation });
+            }
+            State::Due { .. } | State::Asked { .. } => {}
+        }
+        self.fetch = Some(fetch);
+        false
+    }
+
+    /// An answer to [`Effect::Fetch`]. One that nobody waits for any more is dropped, and its values with it.
+    pub(super) fn fetched(&mut self, key: &AttemptKey, generation: Generation, outcome: Result<(), String>, now: Now) {
+        let asked = |fetch: &&mut Fetch| fetch.is_for(key, generation) && matches!(fetch.state, State::Asked { .. });
+        let Some(fetch) = self.fetch.as_mut().filter(asked) else { return };
+        match outcome {
+            Ok(()) => fetch.state = State::AtHand,
+            Err(why) => fetch.failed(why, &self.config.machine, now),
+        }
+    }
+}

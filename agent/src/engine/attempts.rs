@@ -1,0 +1,118 @@
+//! The tasks beside the loop, one for the attempt that is started, followed or looked at. They tell the loop what they
+//! find, and decide nothing.
+
+use std::time::Duration;
+
+use muster_proto::model::ItemInput;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, MissedTickBehavior, sleep},
+};
+use tracing::{error, warn};
+
+use super::FromAttempt;
+use crate::{
+    attempt::{AttemptError, AttemptKey, Attempts, Found, Request},
+    core::Input,
+    link::chain,
+};
+
+/// How often a running attempt is asked for its progress.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+/// Wait before an attempt's directory that could not be read is read again.
+const READ_AGAIN_AFTER: Duration = Duration::from_secs(5);
+
+/// Looks at an attempt that an earlier agent recorded as running.
+pub(super) async fn inspect(attempts: Attempts, key: AttemptKey, engine: mpsc::Sender<FromAttempt>) {
+    loop {
+        if let Some(found) = settled(&key, attempts.inspect(&key)) {
+            let found = attempts.explain(&key, found).await;
+            if found != Found::Running {
+                forget_inputs(&attempts, &key);
+            }
+            engine.send(FromAttempt::Input(Input::Inspected { key, found })).await.ok();
+            return;
+        }
+        sleep(READ_AGAIN_AFTER).await;
+    }
+}
+
+/// exec-item removes them itself, unless it was killed.
+pub(super) fn forget_inputs(attempts: &Attempts, key: &AttemptKey) {
+    if let Err(error) = attempts.forget_inputs(key) {
+        error!(item = %key.item, attempt = key.attempt, error = %chain(&error), "secrets stay on the machine");
+    }
+}
+
+/// Starts an attempt and follows it.
+pub(super) async fn start(
+    attempts: Attempts,
+    request: Box<Request>,
+    inputs: Vec<ItemInput>,
+    engine: mpsc::Sender<FromAttempt>,
+) {
+    let key = request.key.clone();
+    let started = match attempts.create(&request, &inputs) {
+        Ok(()) => attempts.start(&key).await,
+        Err(error) => Err(error),
+    };
+    match started {
+        Ok(()) => follow(attempts, key, engine).await,
+        Err(error) => {
+            forget_inputs(&attempts, &key);
+            let message = chain(&error);
+            error!(item = %key.item, attempt = key.attempt, error = %message, "not started");
+            engine.send(FromAttempt::Input(Input::StartFailed { key, message })).await.ok();
+        }
+    }
+}
+
+/// Waits for the end of an attempt; tells of its progress meanwhile.
+pub(super) async fn follow(attempts: Attempts, key: AttemptKey, engine: mpsc::Sender<FromAttempt>) {
+    let ended = async {
+        loop {
+            if let Some(found) = settled(&key, attempts.ended(&key).await) {
+                break attempts.explain(&key, found).await;
+            }
+            sleep(READ_AGAIN_AFTER).await;
+        }
+    };
+    tokio::pin!(ended);
+    let mut progress = tokio::time::interval_at(Instant::now() + PROGRESS_EVERY, PROGRESS_EVERY);
+    progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let found = loop {
+        tokio::select! {
+            found = &mut ended => break found,
+            _ = progress.tick() => {
+                if let Some(progress) = attempts.progress(&key) {
+                    engine.send(FromAttempt::Progress(key.clone(), progress)).await.ok();
+                }
+            }
+        }
+    };
+    forget_inputs(&attempts, &key);
+    engine.send(FromAttempt::Input(Input::Ended { key: key.clone(), found })).await.ok();
+}
+
+/// The host forgets it at the next start of the agent if not now.
+pub(super) async fn release(attempts: Attempts, key: AttemptKey) {
+    if let Err(error) = attempts.release(&key).await {
+        warn!(item = %key.item, attempt = key.attempt, error = %chain(&error), "its unit stays");
+    }
+}
+
+/// What became of an attempt. A record that is damaged proves nothing; one that cannot be read is to be read again,
+/// because its process may live: None.
+fn settled(key: &AttemptKey, found: Result<Found, AttemptError>) -> Option<Found> {
+    match found {
+        Ok(found) => Some(found),
+        Err(error @ AttemptError::Damaged { .. }) => {
+            error!(item = %key.item, attempt = key.attempt, error = %chain(&error), "outcome unknown");
+            Some(Found::Lost)
+        }
+        Err(error) => {
+            error!(item = %key.item, attempt = key.attempt, error = %chain(&error), "cannot read the attempt");
+            None
+        }
+    }
+}

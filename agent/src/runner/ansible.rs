@@ -1,0 +1,221 @@
+//! Runs a playbook against this machine, with the machine's own `ansible-playbook` (ansible-core 2.14 or later). Params
+//! reach it as extra variables that it never templates; which task failed it tells by a small callback plugin of ours.
+//! Nothing here relies on `no_log`: what is secret is hidden in the output like everywhere.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Component, Path, PathBuf},
+    process::Command,
+};
+
+use muster_proto::model::ItemState;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{
+    BuiltinWork, Outcome, Refused, downloader,
+    programs::{ProgramError, run},
+};
+use crate::{
+    attempt::{AttemptDir, Request, inputs::Inputs},
+    exec_item::{Report, with_sources},
+};
+
+/// Params that are ours; every other is a variable of the playbook.
+const OWN_PARAMS: [&str; 3] = ["playbook", "url", "sha256"];
+/// In an archive, unless the item names another.
+const PLAYBOOK_DEFAULT: &str = "site.yml";
+const PLUGIN: &str = include_str!("ansible/muster_report.py");
+
+/// The params, checked.
+struct Wanted {
+    playbook: Playbook,
+    variables: BTreeMap<String, String>,
+}
+
+enum Playbook {
+    /// On this machine.
+    Here(PathBuf),
+    /// In an archive that is fetched first.
+    Archive { fetch: BuiltinWork, target: PathBuf, inside: PathBuf },
+}
+
+/// What can go wrong after the params were found good.
+#[derive(Debug, thiserror::Error)]
+enum AnsibleError {
+    #[error("cannot write {}", path.display())]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("PlaybookNotFound: there is no {}", .0.display())]
+    NoPlaybook(PathBuf),
+    #[error("AnsibleMissing: this machine has no ansible-playbook; install ansible-core (runner `package`) before")]
+    Missing,
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+}
+
+/// One line of the plugin's.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Told {
+    task: Option<String>,
+    message: String,
+    counts: Option<BTreeMap<String, u64>>,
+}
+
+/// Checks the params and says what is to be done.
+pub(super) fn prepare(request: &Request, inputs: &Inputs, dir: &AttemptDir) -> Result<BuiltinWork, Refused> {
+    let wanted = Wanted::of(request, dir)?;
+    let scratch = dir.file("ansible");
+    let scratch = inputs.scratch(&scratch).map_err(|source| Refused::Write { path: scratch, source })?;
+    Ok(Box::new(move |report| bring_about(wanted, &scratch, report)))
+}
+
+impl Wanted {
+    fn of(request: &Request, dir: &AttemptDir) -> Result<Self, Refused> {
+        let own = |name: &str| request.params.get(name);
+        let variables = request.params.iter().filter(|(name, _)| !OWN_PARAMS.contains(&name.as_str()));
+        let playbook = match (own("url"), own("playbook")) {
+            (None, None) => return Err(Refused::Missing("playbook")),
+            (None, Some(path)) if is_plain(path, true) => Playbook::Here(PathBuf::from(path)),
+            (None, Some(_)) => return Err(Refused::param("playbook", "is not an absolute path without `..`")),
+            (Some(url), inside) => {
+                let inside = inside.map_or(PLAYBOOK_DEFAULT, String::as_str);
+                if !is_plain(inside, false) {
+                    return Err(Refused::param("playbook", "is not a path inside the archive, without `..`"));
+                }
+                let target = dir.file("playbook");
+                let sha256 = own("sha256").ok_or(Refused::Missing("sha256"))?;
+                let params = [
+                    ("url", url.clone()),
+                    ("sha256", sha256.clone()),
+                    ("path", dir.file("playbook.archive").display().to_string()),
+                    ("extract", target.display().to_string()),
+                ];
+                let params = params.map(|(name, value)| (name.to_owned(), value)).into();
+                let fetch = downloader::prepare(&Request { params, ..request.clone() })?;
+                Playbook::Archive { fetch, target, inside: PathBuf::from(inside) }
+            }
+        };
+        Ok(Self { playbook, variables: variables.map(|(name, value)| (name.clone(), value.clone())).collect() })
+    }
+}
+
+fn is_plain(text: &str, absolute: bool) -> bool {
+    let path = Path::new(text);
+    let plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    plain && path.is_absolute() == absolute && path.file_name().is_some()
+}
+
+fn bring_about(wanted: Wanted, scratch: &Path, report: &Report) -> Outcome {
+    let playbook = match wanted.playbook {
+        Playbook::Here(path) => path,
+        Playbook::Archive { fetch, target, inside } => {
+            let fetched = fetch(report);
+            if fetched.state != ItemState::Succeeded {
+                return fetched;
+            }
+            target.join(inside)
+        }
+    };
+    let failed = |error: &AnsibleError| {
+        let retryable = match error {
+            AnsibleError::Write { .. } | AnsibleError::Program(_) => true,
+            AnsibleError::NoPlaybook(_) | AnsibleError::Missing => false,
+        };
+        Outcome::failed(with_sources(error), retryable)
+    };
+    if !playbook.is_file() {
+        return failed(&AnsibleError::NoPlaybook(playbook));
+    }
+    let ended = match play(&playbook, &wanted.variables, scratch, report) {
+        Ok(()) => Ok(()),
+        Err(AnsibleError::Program(error @ ProgramError::Failed { .. })) => Err(error),
+        Err(error) => return failed(&error),
+    };
+    outcome(ended, &told(&scratch.join("report")))
+}
+
+/// Lays the files down and runs it.
+fn play(
+    playbook: &Path,
+    variables: &BTreeMap<String, String>,
+    scratch: &Path,
+    report: &Report,
+) -> Result<(), AnsibleError> {
+    let plugins = scratch.join("plugins");
+    fs::create_dir_all(&plugins).map_err(|source| AnsibleError::Write { path: plugins.clone(), source })?;
+    write(&plugins.join("muster_report.py"), PLUGIN.as_bytes())?;
+    let vars = scratch.join("variables.json");
+    write(&vars, as_data(variables).to_string().as_bytes())?;
+    let told = scratch.join("report");
+    write(&told, b"")?;
+    let mut command = Command::new("ansible-playbook");
+    command
+        .env("ANSIBLE_NOCOLOR", "1")
+        .env("ANSIBLE_RETRY_FILES_ENABLED", "0")
+        .env("ANSIBLE_LOCALHOST_WARNING", "0")
+        .env("ANSIBLE_CALLBACK_PLUGINS", &plugins)
+        .env("ANSIBLE_CALLBACKS_ENABLED", "muster_report")
+        .env("MUSTER_ANSIBLE_REPORT", &told)
+        // A task's arguments pass through files there; they go when the secrets go.
+        .env("ANSIBLE_LOCAL_TEMP", scratch.join("local"))
+        .env("ANSIBLE_REMOTE_TEMP", scratch.join("remote"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .args(["--inventory", "localhost,", "--connection", "local", "--extra-vars"])
+        .arg(format!("@{}", vars.display()))
+        .arg("--")
+        .arg(playbook);
+    match run(&mut command, report) {
+        Err(ProgramError::Start { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Err(AnsibleError::Missing)
+        }
+        done => Ok(done?),
+    }
+}
+
+/// Variables that Ansible takes as they are: `{{ }}` in them means nothing.
+fn as_data(variables: &BTreeMap<String, String>) -> serde_json::Value {
+    variables.iter().map(|(name, value)| (name.clone(), json!({ "__ansible_unsafe": value }))).collect()
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), AnsibleError> {
+    let file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+    let written = file.and_then(|mut file| file.write_all(bytes));
+    written.map_err(|source| AnsibleError::Write { path: path.to_owned(), source })
+}
+
+/// What the plugin told; of a line that is none of its own, nothing.
+fn told(path: &Path) -> Vec<Told> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+/// What it came to, in one line. A task that failed and was rescued counts for nothing.
+fn outcome(ended: Result<(), ProgramError>, told: &[Told]) -> Outcome {
+    let counts = told.iter().rev().find_map(|told| told.counts.as_ref());
+    let result_json = counts.map(|counts| json!(counts).to_string());
+    let count = |what: &str| counts.and_then(|counts| counts.get(what)).copied().unwrap_or_default();
+    let failure = told.iter().rev().find_map(|told| Some((told.task.as_ref()?, &told.message)));
+    match (ended, failure) {
+        (Ok(()), _) => {
+            let message = format!("{} tasks ok, {} changed something", count("ok"), count("changed"));
+            Outcome { state: ItemState::Succeeded, message, result_json }
+        }
+        (Err(error), failure) => {
+            let exit_code = match &error {
+                ProgramError::Failed { status, .. } => status.code().unwrap_or(-1),
+                ProgramError::Start { .. } => -1,
+            };
+            let message = failure
+                .map_or_else(|| with_sources(&error), |(task, message)| format!("task \"{task}\" failed: {message}"));
+            Outcome { state: ItemState::Failed { exit_code, retryable: true }, message, result_json }
+        }
+    }
+}

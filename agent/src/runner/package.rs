@@ -1,0 +1,179 @@
+//! Brings packages to what an item wants, with the machine's own package manager. It looks first, and does nothing
+//! where nothing is to be done; what an interrupted run left half-installed is brought to an end before. It never takes
+//! away a package that the item does not name.
+
+mod apt;
+mod plan;
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use muster_proto::model::ItemState;
+
+use super::{BuiltinWork, Outcome, Refused, programs::ProgramError};
+use crate::{
+    attempt::Request,
+    exec_item::{Report, with_sources},
+};
+use apt::Apt;
+use plan::{Obstacle, Plan, Seen, Want, Wanted};
+
+/// Most packages of one item.
+const PACKAGES_MAX: usize = 256;
+/// Longest name or version.
+const WORD_BYTES_MAX: usize = 200;
+
+/// What can go wrong after the params were found good.
+#[derive(Debug, thiserror::Error)]
+enum PackageError {
+    #[error("NoPackageManager: this machine has no apt-get")]
+    NoManager,
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    #[error("PackagesLocked: {holder} has held {} for {seconds} s", path.display())]
+    Locked { path: PathBuf, holder: String, seconds: u64 },
+    #[error("HalfInstalled: an earlier run left {names} half-installed, and finishing it did not help")]
+    Broken {
+        names: String,
+        #[source]
+        source: Option<ProgramError>,
+    },
+    #[error(transparent)]
+    Obstacle(#[from] Obstacle),
+    #[error("{name} is still {found} after it was installed as {wanted}")]
+    NotBroughtAbout { name: String, found: String, wanted: String },
+}
+
+impl PackageError {
+    /// May another attempt help without anybody's doing?
+    const fn is_retryable(&self) -> bool {
+        match self {
+            Self::Program(_) | Self::Locked { .. } | Self::Broken { .. } | Self::NotBroughtAbout { .. } => true,
+            Self::NoManager | Self::Obstacle(_) => false,
+        }
+    }
+}
+
+/// Checks the params and says what is to be done.
+pub(super) fn prepare(request: &Request) -> Result<BuiltinWork, Refused> {
+    let wanted = Wanted::of(request)?;
+    Ok(Box::new(move |report| {
+        let done = manager().and_then(|apt| bring_about(&apt, &wanted, report));
+        done.map_or_else(
+            |error| Outcome::failed(with_sources(&error), error.is_retryable()),
+            |message| Outcome { state: ItemState::Succeeded, message, result_json: None },
+        )
+    }))
+}
+
+fn manager() -> Result<Apt, PackageError> {
+    let found = ["/usr/bin/apt-get", "/bin/apt-get"].iter().any(|path| std::path::Path::new(path).exists());
+    if found { Ok(Apt::default()) } else { Err(PackageError::NoManager) }
+}
+
+/// Brings it about, and says how in one line.
+fn bring_about(apt: &Apt, wanted: &Wanted, report: &Report) -> Result<String, PackageError> {
+    apt.repair(report)?;
+    if wanted.update {
+        apt.refresh(report)?;
+    }
+    let plan = plan::plan(wanted, &look(apt, wanted)?)?;
+    if !plan.is_nothing() {
+        apt.perform(&plan, wanted, report)?;
+    }
+    if !wanted.download_only {
+        verify(apt, &plan)?;
+    }
+    let summary = plan.summary(wanted.download_only);
+    report.line(&summary);
+    Ok(summary)
+}
+
+fn look(apt: &Apt, wanted: &Wanted) -> Result<BTreeMap<String, Seen>, PackageError> {
+    let names = wanted.install.iter().map(|want| &want.name).chain(&wanted.remove);
+    names.map(|name| Ok((name.clone(), apt.look(name)?))).collect()
+}
+
+/// What a program says it did is looked at.
+fn verify(apt: &Apt, plan: &Plan) -> Result<(), PackageError> {
+    let expected = plan.install.iter().map(|(name, version)| (name, Some(version.as_str())));
+    for (name, wanted) in expected.chain(plan.remove.iter().map(|name| (name, None))) {
+        let found = apt.look(name)?.installed;
+        if found.as_deref() != wanted {
+            let text = |version: Option<&str>| version.unwrap_or("not installed").to_owned();
+            let (found, wanted) = (text(found.as_deref()), text(wanted));
+            return Err(PackageError::NotBroughtAbout { name: name.clone(), found, wanted });
+        }
+    }
+    Ok(())
+}
+
+impl Wanted {
+    fn of(request: &Request) -> Result<Self, Refused> {
+        let text = |name: &str| request.params.get(name).map(String::as_str);
+        let flag = |name: &'static str| match text(name) {
+            None => Ok(None),
+            Some("true") => Ok(Some(true)),
+            Some("false") => Ok(Some(false)),
+            Some(_) => Err(Refused::param(name, "is neither `true` nor `false`")),
+        };
+        let install = words("install", text("install"))?.map(want).collect::<Result<Vec<_>, _>>()?;
+        let remove = words("remove", text("remove"))?
+            .map(|name| if is_name(name) { Ok(name.to_owned()) } else { Err(not_a_package("remove")) })
+            .collect::<Result<Vec<_>, _>>()?;
+        if install.is_empty() && remove.is_empty() {
+            return Err(Refused::Missing("install"));
+        }
+        if let Some(both) = install.iter().find(|want| remove.contains(&want.name)) {
+            return Err(Refused::param("remove", format!("names {}, and so does `install`", both.name)));
+        }
+        let download_only = match text("action") {
+            None | Some("install") => false,
+            Some("download") => true,
+            Some(_) => return Err(Refused::param("action", "is neither `install` nor `download`")),
+        };
+        Ok(Self {
+            install,
+            remove,
+            update: flag("update")?.unwrap_or(false),
+            hold: flag("hold")?,
+            allow_downgrade: flag("allow_downgrade")?.unwrap_or(false),
+            download_only,
+        })
+    }
+}
+
+fn words<'a>(name: &str, text: Option<&'a str>) -> Result<impl Iterator<Item = &'a str>, Refused> {
+    let words = text.unwrap_or_default().split_ascii_whitespace();
+    if words.clone().count() > PACKAGES_MAX {
+        return Err(Refused::param(name, format!("names more than {PACKAGES_MAX} packages")));
+    }
+    Ok(words)
+}
+
+fn want(word: &str) -> Result<Want, Refused> {
+    let (name, version) = word.split_once('=').map_or((word, None), |(name, version)| (name, Some(version)));
+    if !is_name(name) || version.is_some_and(|version| !is_version(version)) {
+        return Err(not_a_package("install"));
+    }
+    Ok(Want { name: name.to_owned(), version: version.map(str::to_owned) })
+}
+
+fn not_a_package(param: &str) -> Refused {
+    Refused::param(param, "holds a word that is neither NAME nor NAME=VERSION")
+}
+
+/// A name as apt and dnf have them. A `-` at the end would mean "remove" to apt.
+fn is_name(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    bytes.first().is_some_and(u8::is_ascii_alphanumeric)
+        && bytes.last() != Some(&b'-')
+        && bytes.len() <= WORD_BYTES_MAX
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"+-._:".contains(b))
+}
+
+fn is_version(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    bytes.first().is_some_and(u8::is_ascii_alphanumeric)
+        && bytes.len() <= WORD_BYTES_MAX
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b".+-~:^_".contains(b))
+}

@@ -1,0 +1,256 @@
+//! apt and dpkg: what they say of packages, and how they are told. Nothing goes through a shell; names stand after
+//! `--`.
+
+use std::{
+    ffi::OsString,
+    fs::File,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::mpsc::channel,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, fcntl},
+    libc,
+};
+
+use super::{
+    PackageError,
+    plan::{Plan, Seen, Wanted},
+};
+use crate::{
+    exec_item::Report,
+    runner::programs::{output_of, run, succeeds},
+};
+
+/// How long another apt or dpkg is waited for: unattended upgrades take minutes.
+const LOCK_DEADLINE: Duration = Duration::from_secs(15 * 60);
+/// Between our look and apt's own taking of the lock another may come first.
+const LOCK_RACE_SECONDS: u32 = 60;
+/// What apt and dpkg lock, below the root.
+const LOCKS: [&str; 4] =
+    ["var/lib/dpkg/lock-frontend", "var/lib/dpkg/lock", "var/lib/apt/lists/lock", "var/cache/apt/archives/lock"];
+
+/// The apt of one root.
+pub(super) struct Apt {
+    /// `/`, but in tests.
+    root: PathBuf,
+    lock_deadline: Duration,
+}
+
+impl Default for Apt {
+    fn default() -> Self {
+        Self { root: PathBuf::from("/"), lock_deadline: LOCK_DEADLINE }
+    }
+}
+
+impl Apt {
+    #[cfg(test)]
+    pub(super) fn in_root(root: &Path, lock_deadline: Duration) -> Self {
+        Self { root: root.to_owned(), lock_deadline }
+    }
+
+    /// `apt-get`, `apt-cache` or `apt-mark`.
+    fn apt(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        if self.root != Path::new("/") {
+            let root = self.root.display();
+            for option in [
+                format!("Dir={root}"),
+                format!("Dir::State::status={root}/var/lib/dpkg/status"),
+                format!("DPkg::Options::=--root={root}"),
+                "DPkg::Options::=--log=/dev/null".to_owned(),
+            ] {
+                command.arg("-o").arg(option);
+            }
+        }
+        command
+    }
+
+    fn apt_get(&self) -> Command {
+        let mut command = self.apt("apt-get");
+        command
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .env("APT_LISTCHANGES_FRONTEND", "none")
+            // A restart of services is an item of its own.
+            .env("NEEDRESTART_MODE", "l")
+            .arg("-y")
+            .args(["-o", "APT::Update::Error-Mode=any", "-o", "Dpkg::Use-Pty=0"])
+            .args(["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold"])
+            .args(["-o", &format!("DPkg::Lock::Timeout={LOCK_RACE_SECONDS}")]);
+        command
+    }
+
+    fn dpkg(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        if self.root != Path::new("/") {
+            let of_query = program == "dpkg-query";
+            let (option, path) =
+                if of_query { ("--admindir", self.root.join("var/lib/dpkg")) } else { ("--root", self.root.clone()) };
+            command.arg(format!("{option}={}", path.display()));
+        }
+        command.env("DEBIAN_FRONTEND", "noninteractive");
+        command
+    }
+
+    /// Brings half-installed packages of an interrupted run to an end, or says which cannot be.
+    pub(super) fn repair(&self, report: &Report) -> Result<(), PackageError> {
+        if self.unfinished()?.is_empty() {
+            return Ok(());
+        }
+        self.wait_for_locks(report)?;
+        report.line("an earlier run was interrupted: finishing it");
+        let configured =
+            run(self.dpkg("dpkg").args(["--force-confdef", "--force-confold", "--configure", "-a"]), report);
+        let left = self.unfinished()?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        let fixed = run(self.apt_get().args(["--fix-broken", "install"]), report);
+        let left = self.unfinished()?;
+        let cause = configured.and(fixed).err();
+        if left.is_empty() {
+            return Ok(());
+        }
+        Err(PackageError::Broken { names: left.join(", "), source: cause })
+    }
+
+    /// Packages that are neither wholly there nor wholly gone.
+    fn unfinished(&self) -> Result<Vec<String>, PackageError> {
+        let text = output_of(self.dpkg("dpkg-query").args(["-W", "-f", "${db:Status-Status} ${binary:Package}\n"]))?;
+        let broken = |line: &str| {
+            let (status, name) = line.split_once(' ')?;
+            matches!(status, "half-installed" | "unpacked" | "half-configured").then(|| name.to_owned())
+        };
+        Ok(text.lines().filter_map(broken).collect())
+    }
+
+    pub(super) fn refresh(&self, report: &Report) -> Result<(), PackageError> {
+        self.wait_for_locks(report)?;
+        Ok(run(self.apt_get().arg("update"), report)?)
+    }
+
+    /// What is known of a package, from dpkg's record and apt's index.
+    pub(super) fn look(&self, name: &str) -> Result<Seen, PackageError> {
+        // Fails for a name that dpkg has never met; then it prints nothing.
+        let format = "${db:Status-Want} ${db:Status-Status} ${Version}\n";
+        let status = output_of(self.dpkg("dpkg-query").args(["-W", "-f", format, "--", name]));
+        let (installed, held) = status.ok().as_deref().map(status_of).unwrap_or_default();
+        let policy = output_of(self.apt("apt-cache").args(["policy", "--", name]))?;
+        let available = versions_of(&output_of(self.apt("apt-cache").args(["madison", "--", name]))?);
+        let older = match &installed {
+            None => Vec::new(),
+            Some(installed) => {
+                let is_older = |version: &&String| {
+                    succeeds(Command::new("dpkg").args(["--compare-versions", version, "lt", installed]))
+                };
+                available.iter().filter(is_older).cloned().collect()
+            }
+        };
+        Ok(Seen { installed, held, candidate: candidate_of(&policy), available, older })
+    }
+
+    /// Does what the plan says.
+    pub(super) fn perform(&self, plan: &Plan, wanted: &Wanted, report: &Report) -> Result<(), PackageError> {
+        self.wait_for_locks(report)?;
+        let held = plan.change_held.then_some("--allow-change-held-packages");
+        if !plan.remove.is_empty() && !wanted.download_only {
+            run(self.apt_get().args(held).args(["remove", "--"]).args(&plan.remove), report)?;
+        }
+        if !plan.install.is_empty() {
+            let exact = plan.install.iter().map(|(name, version)| OsString::from(format!("{name}={version}")));
+            let mut install = self.apt_get();
+            // What another package needs is not taken away silently: `remove` says so.
+            install.arg("--no-remove").args(held);
+            install.args(wanted.allow_downgrade.then_some("--allow-downgrades"));
+            install.args(wanted.download_only.then_some("--download-only"));
+            run(install.args(["install", "--"]).args(exact), report)?;
+        }
+        if wanted.download_only {
+            return Ok(());
+        }
+        for (mark, names) in [("hold", &plan.hold), ("unhold", &plan.release)] {
+            if !names.is_empty() {
+                run(self.apt("apt-mark").args([mark, "--"]).args(names), report)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until no other apt or dpkg works, and says for whom.
+    fn wait_for_locks(&self, report: &Report) -> Result<(), PackageError> {
+        let deadline = Instant::now() + self.lock_deadline;
+        while let Some((lock, holder)) = LOCKS.iter().find_map(|lock| holder(&self.root.join(lock))) {
+            report.line(&format!("waiting for {holder}, which has locked {}", lock.display()));
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !freed(lock.clone(), left) {
+                return Err(PackageError::Locked { path: lock, holder, seconds: self.lock_deadline.as_secs() });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Who holds a lock: "apt-get (process 12)". None: nobody, or there is no such file.
+fn holder(path: &Path) -> Option<(PathBuf, String)> {
+    let file = File::options().read(true).write(true).open(path).ok()?;
+    let mut lock = write_lock();
+    match fcntl(&file, FcntlArg::F_GETLK(&mut lock)) {
+        Ok(_) | Err(Errno::EACCES | Errno::EAGAIN) => {}
+        Err(_) => return None,
+    }
+    if i32::from(lock.l_type) == libc::F_UNLCK {
+        return None;
+    }
+    let name = std::fs::read_to_string(format!("/proc/{}/comm", lock.l_pid)).unwrap_or_default();
+    Some((path.to_owned(), format!("{} (process {})", name.trim(), lock.l_pid)))
+}
+
+/// Waits until a lock is free, at most so long. A wait that is given up ends with this process, soon after.
+fn freed(path: PathBuf, at_most: Duration) -> bool {
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        // Taken and let go at once. What cannot be locked is apt's to complain of.
+        if let Ok(file) = File::options().read(true).write(true).open(path) {
+            let _ = fcntl(&file, FcntlArg::F_SETLKW(&write_lock()));
+        }
+        tell.send(())
+    });
+    told.recv_timeout(at_most).is_ok()
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the constants are 0 and 1")]
+fn write_lock() -> libc::flock {
+    libc::flock { l_type: libc::F_WRLCK as _, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 0, l_pid: 0 }
+}
+
+/// The installed version, and whether it is held.
+fn status_of(text: &str) -> (Option<String>, bool) {
+    let mut words = text.lines().next().unwrap_or_default().split(' ');
+    let (want, status, version) = (words.next(), words.next(), words.next());
+    let installed = version.filter(|version| status == Some("installed") && !version.is_empty());
+    (installed.map(str::to_owned), want == Some("hold"))
+}
+
+/// `  Candidate: 1.2-3`, or `(none)`.
+fn candidate_of(policy: &str) -> Option<String> {
+    let candidate = policy.lines().find_map(|line| line.trim().strip_prefix("Candidate: "))?;
+    (candidate != "(none)").then(|| candidate.to_owned())
+}
+
+/// `name | version | where it is from`, newest first; each version once.
+fn versions_of(madison: &str) -> Vec<String> {
+    let mut versions: Vec<String> = Vec::new();
+    for version in madison.lines().filter_map(|line| Some(line.split('|').nth(1)?.trim().to_owned())) {
+        if !versions.contains(&version) {
+            versions.push(version);
+        }
+    }
+    versions
+}
+
+#[cfg(test)]
+#[path = "apt_tests.rs"]
+mod tests;

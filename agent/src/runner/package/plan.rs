@@ -1,0 +1,216 @@
+//! What has to be done to packages, from what is wanted and what is seen. PURE: nothing is run here.
+
+use std::collections::BTreeMap;
+
+/// Versions named in a message.
+const VERSIONS_SHOWN_MAX: usize = 5;
+
+/// A package as an item names it, `NAME` or `NAME=VERSION`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Want {
+    pub(super) name: String,
+    /// None: any that is there, else the newest.
+    pub(super) version: Option<String>,
+}
+
+/// What an item wants of the packages of its machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) install: Vec<Want>,
+    pub(super) remove: Vec<String>,
+    /// Fetch the index first.
+    pub(super) update: bool,
+    /// Keep the installed from being changed by others, or let them; None: as it is.
+    pub(super) hold: Option<bool>,
+    pub(super) allow_downgrade: bool,
+    /// Fetch the packages and leave the machine as it is.
+    pub(super) download_only: bool,
+}
+
+/// What a package manager says of one package.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// The version that is installed, wholly.
+    pub(super) installed: Option<String>,
+    /// Others may not change it.
+    pub(super) held: bool,
+    /// What would be installed if no version is named.
+    pub(super) candidate: Option<String>,
+    /// Every version that can be had, newest first.
+    pub(super) available: Vec<String>,
+    /// Those of them that are older than the installed one.
+    pub(super) older: Vec<String>,
+}
+
+/// Everything to be done, each list in the order of the params.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Names with exact versions.
+    pub(super) install: Vec<(String, String)>,
+    pub(super) remove: Vec<String>,
+    pub(super) hold: Vec<String>,
+    pub(super) release: Vec<String>,
+    /// Some that change are held, and the item is their holder.
+    pub(super) change_held: bool,
+}
+
+/// Why it cannot be done as it is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Obstacle {
+    #[error(
+        "PackageNotFound: no repository of this machine has {0}; is its name right, and its index fresh (`update`)?"
+    )]
+    Missing(String),
+    #[error("VersionNotFound: {name} {version} cannot be had here; there are: {available}")]
+    NoVersion { name: String, version: String, available: String },
+    #[error(
+        "DowngradeRefused: {name} {installed} is installed, which is newer than {wanted}; `allow_downgrade: \"true\"` \
+         lets it go back"
+    )]
+    Downgrade { name: String, installed: String, wanted: String },
+    #[error("Held: {0} is on hold, but not by this item; release it (`apt-mark unhold`), or say `hold: \"true\"`")]
+    Held(String),
+}
+
+/// What is to be done.
+pub(super) fn plan(wanted: &Wanted, seen: &BTreeMap<String, Seen>) -> Result<Plan, Obstacle> {
+    let mut plan = Plan::default();
+    let unseen = Seen::default();
+    let of = |name: &str| seen.get(name).unwrap_or(&unseen);
+    for want in &wanted.install {
+        let seen = of(&want.name);
+        if let Some(version) = version_to_install(want, seen, wanted.allow_downgrade)? {
+            change(&mut plan, &want.name, seen, wanted.hold)?;
+            plan.install.push((want.name.clone(), version));
+        }
+        match wanted.hold {
+            Some(true) if !seen.held => plan.hold.push(want.name.clone()),
+            Some(false) if seen.held => plan.release.push(want.name.clone()),
+            Some(_) | None => {}
+        }
+    }
+    for name in wanted.remove.iter().filter(|name| of(name).installed.is_some()) {
+        change(&mut plan, name, of(name), wanted.hold)?;
+        plan.remove.push(name.clone());
+    }
+    Ok(plan)
+}
+
+/// None: what is installed will do.
+fn version_to_install(want: &Want, seen: &Seen, allow_downgrade: bool) -> Result<Option<String>, Obstacle> {
+    match (&want.version, &seen.installed) {
+        (None, Some(_)) => Ok(None),
+        (None, None) => seen.candidate.clone().map(Some).ok_or_else(|| Obstacle::Missing(want.name.clone())),
+        (Some(version), Some(installed)) if version == installed => Ok(None),
+        (Some(_), _) if seen.available.is_empty() => Err(Obstacle::Missing(want.name.clone())),
+        (Some(version), _) if !seen.available.contains(version) => {
+            let shown = seen.available.iter().take(VERSIONS_SHOWN_MAX).cloned().collect::<Vec<_>>().join(", ");
+            Err(Obstacle::NoVersion { name: want.name.clone(), version: version.clone(), available: shown })
+        }
+        (Some(version), Some(installed)) if seen.older.contains(version) && !allow_downgrade => {
+            Err(Obstacle::Downgrade { name: want.name.clone(), installed: installed.clone(), wanted: version.clone() })
+        }
+        (Some(version), _) => Ok(Some(version.clone())),
+    }
+}
+
+/// A held package is changed by an item that says `hold`, whichever way: then it knows of the hold.
+fn change(plan: &mut Plan, name: &str, seen: &Seen, hold: Option<bool>) -> Result<(), Obstacle> {
+    match (seen.held && seen.installed.is_some(), hold) {
+        (false, _) => {}
+        (true, Some(_)) => plan.change_held = true,
+        (true, None) => return Err(Obstacle::Held(name.to_owned())),
+    }
+    Ok(())
+}
+
+impl Plan {
+    pub(super) fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// In one line, for people.
+    pub(super) fn summary(&self, download_only: bool) -> String {
+        let versions = self.install.iter().map(|(name, version)| format!("{name} {version}")).collect::<Vec<_>>();
+        let parts = [
+            (if download_only { "downloaded" } else { "installed" }, versions),
+            ("removed", self.remove.clone()),
+            ("held", self.hold.clone()),
+            ("released", self.release.clone()),
+        ];
+        let said = parts.into_iter().filter(|(_, names)| !names.is_empty());
+        let said = said.map(|(what, names)| format!("{what} {}", names.join(", "))).collect::<Vec<_>>();
+        if said.is_empty() { "already as wanted".to_owned() } else { said.join("; ") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(text: &str) -> Want {
+        let (name, version) = text.split_once('=').map_or((text, None), |(name, version)| (name, Some(version)));
+        Want { name: name.to_owned(), version: version.map(str::to_owned) }
+    }
+
+    fn seen(installed: Option<&str>, held: bool) -> Seen {
+        let available: Vec<String> = ["3", "2", "1"].map(str::to_owned).into();
+        let older = available.iter().filter(|version| Some(version.as_str()) < installed).cloned().collect();
+        Seen { installed: installed.map(str::to_owned), held, candidate: Some("3".to_owned()), available, older }
+    }
+
+    #[test]
+    fn packages_are_changed_only_as_far_as_they_must() {
+        let install = |version: &str| Ok(vec![("a".to_owned(), version.to_owned())]);
+        let nothing = || Ok(Vec::new());
+        let obstacle = |text: &str| Err(text.to_owned());
+        let (none, yes, no) = (None, Some(true), Some(false));
+        for (want, installed, held, hold, downgrade, expected) in [
+            ("a", None, false, none, false, install("3")),
+            ("a", Some("1"), false, none, false, nothing()),
+            ("a", Some("1"), true, none, false, nothing()),
+            ("a=2", None, false, none, false, install("2")),
+            ("a=2", Some("2"), false, none, false, nothing()),
+            ("a=2", Some("1"), false, none, false, install("2")),
+            ("a=2", Some("3"), false, none, false, obstacle("DowngradeRefused")),
+            ("a=2", Some("3"), false, none, true, install("2")),
+            ("a=4", Some("3"), false, none, true, obstacle("VersionNotFound")),
+            ("a=2", Some("1"), true, none, false, obstacle("Held")),
+            ("a=2", Some("1"), true, yes, false, install("2")),
+            ("a=2", Some("1"), true, no, false, install("2")),
+            ("b", None, false, none, false, obstacle("PackageNotFound")),
+            ("b=1", None, false, none, false, obstacle("PackageNotFound")),
+        ] {
+            let wanted = Wanted { install: vec![wanted(want)], hold, allow_downgrade: downgrade, ..Wanted::default() };
+            let seen = BTreeMap::from([("a".to_owned(), seen(installed, held))]);
+            let found = plan(&wanted, &seen).map(|plan| plan.install);
+            let found = found.map_err(|obstacle| obstacle.to_string().split(':').next().unwrap_or_default().to_owned());
+            assert_eq!(found, expected, "{want} on {installed:?}, held {held}, hold {hold:?}");
+        }
+    }
+
+    #[test]
+    fn holds_and_removals_are_done_once() {
+        for (installed, held, hold, expected) in [
+            (Some("3"), false, Some(true), "held a"),
+            (Some("3"), true, Some(true), "already as wanted"),
+            (Some("3"), true, Some(false), "released a"),
+            (Some("3"), true, None, "already as wanted"),
+            (None, false, Some(true), "installed a 3; held a"),
+        ] {
+            let wanted = Wanted { install: vec![wanted("a")], hold, ..Wanted::default() };
+            let plan = plan(&wanted, &BTreeMap::from([("a".to_owned(), seen(installed, held))])).expect("a plan");
+            assert_eq!(plan.summary(false), expected);
+            assert_eq!(plan.is_nothing(), expected == "already as wanted");
+        }
+        for (installed, held, expected) in [
+            (Some("1"), false, Ok("removed a".to_owned())),
+            (None, false, Ok("already as wanted".to_owned())),
+            (Some("1"), true, Err(Obstacle::Held("a".to_owned()))),
+        ] {
+            let wanted = Wanted { remove: vec!["a".to_owned()], ..Wanted::default() };
+            let plan = plan(&wanted, &BTreeMap::from([("a".to_owned(), seen(installed, held))]));
+            assert_eq!(plan.map(|plan| plan.summary(false)), expected);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The ansible runner, with the machine's own ansible-core.
+
+use std::{fs, process::Command};
+
+use muster_agent::attempt::{Exit, Request};
+use muster_proto::model::{ItemInput, ItemState, SecretName};
+
+use crate::{
+    site::{HOPELESS, Site, failed},
+    web::Web,
+};
+
+const PLAYBOOK: &str = r#"
+- hosts: all
+  gather_facts: false
+  tasks:
+    - name: say it
+      ansible.builtin.copy: {content: "{{ greeting }}", dest: "{{ target }}", mode: "0600"}
+    - name: may fail
+      ansible.builtin.command: "false"
+      ignore_errors: true
+    - name: break it
+      ansible.builtin.command: sh -c 'echo "out of {{ greeting }}" >&2; exit 3'
+      when: breaks is defined
+"#;
+
+fn playbook(site: &Site, params: &[(&str, &str)]) -> Request {
+    let (path, target) = (site.path("site.yml"), site.path("target"));
+    fs::write(&path, PLAYBOOK).expect("a playbook");
+    let (path, target) = (path.display().to_string(), target.display().to_string());
+    site.request("ansible", &[&[("playbook", path.as_str()), ("target", target.as_str())], params].concat())
+}
+
+fn assert_failed(exit: &Exit, message: &str) {
+    assert_eq!((&exit.state, exit.message.as_str()), (&failed(2), message), "{}", exit.output_tail);
+}
+
+#[tokio::test]
+async fn a_playbook_gets_its_params_as_data() {
+    let site = Site::new();
+    let greeting = "{{ 7 * 7 }} {% raw %} '\" $(id) ü\nline";
+    let exit = site.run(&playbook(&site, &[("greeting", greeting)])).await;
+    assert_eq!(exit.state, ItemState::Succeeded, "{} {}", exit.message, exit.output_tail);
+    assert_eq!(fs::read_to_string(site.path("target")).expect("written"), greeting);
+    assert_eq!(exit.message, "2 tasks ok, 2 changed something");
+    let result: serde_json::Value = serde_json::from_str(&exit.result_json.expect("a result")).expect("JSON");
+    assert_eq!((&result["failures"], &result["ignored"]), (&0.into(), &1.into()));
+    // Again: nothing is left to change but what always says so.
+    fs::remove_dir_all(site.attempt()).expect("removed");
+    assert_eq!(site.run(&playbook(&site, &[("greeting", greeting)])).await.message, "2 tasks ok, 1 changed something");
+}
+
+#[tokio::test]
+async fn the_task_that_failed_is_named() {
+    let site = Site::new();
+    let exit = site.run(&playbook(&site, &[("greeting", "luck"), ("breaks", "yes")])).await;
+    assert_failed(&exit, "task \"break it\" failed: non-zero return code: out of luck");
+}
+
+#[tokio::test]
+async fn a_secret_is_in_no_message_and_no_file_that_stays() {
+    let site = Site::new();
+    let mut request = playbook(&site, &[("breaks", "yes")]);
+    request.secret_params.insert("greeting".to_owned(), "a ${secret.db@1}".to_owned());
+    let name = SecretName::new("db").expect("a label");
+    let inputs = [ItemInput { name, value: b"hunter2-canary\n".to_vec(), secret: true }];
+    site.attempts.create(&request, &inputs).expect("create");
+    site.attempts.start(&request.key).await.expect("start");
+    let muster_agent::attempt::Found::Exited(exit) = site.ended(&request).await else { panic!("no exit") };
+    assert_failed(&exit, "task \"break it\" failed: non-zero return code: out of a [redacted]");
+    assert!(!exit.output_tail.contains("hunter2"), "{}", exit.output_tail);
+    assert_eq!(fs::read_to_string(site.path("target")).expect("written"), "a hunter2-canary");
+    fs::remove_file(site.path("target")).expect("removed");
+    let found = Command::new("grep").args(["-rl", "hunter2"]).arg(site.path("")).output().expect("grep");
+    assert_eq!(String::from_utf8_lossy(&found.stdout), "");
+}
+
+#[tokio::test]
+async fn a_playbook_may_come_in_an_archive_that_is_what_its_digest_says() {
+    let site = Site::new();
+    let role = site.path("tree/roles/greeter/tasks");
+    fs::create_dir_all(&role).expect("directories");
+    let task = "- ansible.builtin.copy: {content: from a role, dest: '{{ target }}', mode: '0600'}\n";
+    fs::write(role.join("main.yml"), task).expect("a role");
+    fs::write(site.path("tree/site.yml"), "- hosts: all\n  gather_facts: false\n  roles: [greeter]\n")
+        .expect("written");
+    let archive = site.path("a.tar.gz");
+    let packed = Command::new("tar").arg("-czf").arg(&archive).arg("-C").arg(site.path("tree")).arg(".").status();
+    assert!(packed.expect("tar").success());
+    let sum = Command::new("sha256sum").arg(&archive).output().expect("sha256sum").stdout;
+    let sum = String::from_utf8_lossy(&sum[..64]).into_owned();
+    let web = Web::file(fs::read(&archive).expect("read"));
+    let (url, target) = (web.url("/a.tar.gz"), site.path("target").display().to_string());
+    let exit = site.run(&site.request("ansible", &[("url", &url), ("sha256", &sum), ("target", &target)])).await;
+    assert_eq!(exit.message, "1 tasks ok, 1 changed something", "{}", exit.output_tail);
+    assert_eq!(fs::read_to_string(&target).expect("written"), "from a role");
+
+    let site = Site::new();
+    let wrong = sum.replace(|digit: char| digit.is_ascii_digit(), "a");
+    let exit = site.run(&site.request("ansible", &[("url", &url), ("sha256", &wrong), ("target", &target)])).await;
+    assert!(exit.message.contains("sha256 is "), "{}", exit.message);
+}
+
+#[tokio::test]
+async fn what_is_no_playbook_is_said() {
+    let site = Site::new();
+    let path = site.path("site.yml");
+    fs::write(&path, "- hosts: all\n  tasks:\n    - no_such_module: {}\n").expect("written");
+    let path = path.display().to_string();
+    let exit = site.run(&site.request("ansible", &[("playbook", &path)])).await;
+    assert!(exit.message.contains("ERROR! couldn't resolve module/action 'no_such_module'"), "{}", exit.message);
+    for (params, message) in [
+        (&[("playbook", "/nowhere/site.yml")][..], "PlaybookNotFound: there is no /nowhere/site.yml"),
+        (&[("playbook", "site.yml")], "param `playbook`: is not an absolute path without `..`"),
+        (&[("x", "1")], "param `playbook` is missing"),
+        (
+            &[("url", "http://x/a.tar"), ("playbook", "../a.yml")],
+            "param `playbook`: is not a path inside the archive, without `..`",
+        ),
+        (&[("url", "http://x/a.tar")], "param `sha256` is missing"),
+    ] {
+        let site = Site::new();
+        let exit = site.run(&site.request("ansible", params)).await;
+        assert_eq!((exit.message.as_str(), exit.state), (message, HOPELESS));
+    }
+}

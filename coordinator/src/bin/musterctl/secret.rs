@@ -1,0 +1,103 @@
+//! `musterctl secret`: values that items refer to and nobody reads back.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::PathBuf,
+};
+
+use muster_coordinator::view::Kind;
+use muster_proto::{
+    model::INPUT_BYTES_MAX,
+    wire::{CreateSecretRequest, DeleteSecretRequest},
+};
+
+use crate::{actions::show, config::Context, failure::Failure, get};
+
+/// Make, list and delete secrets: values for params, kept encrypted and never shown again
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: SecretCommand,
+}
+
+#[derive(clap::Subcommand)]
+enum SecretCommand {
+    Create(CreateArgs),
+    /// List the secrets; values are never shown
+    List(ListArgs),
+    Delete(DeleteArgs),
+}
+
+/// Make a secret, or a new version of one
+///
+/// Params refer to it as `${secret.NAME}`. A machine fetches it right before an item that does, and only then. A new
+/// version takes the place of the old one: items that refer to it run again, on deployed machines with the next update.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  musterctl secret create registry-password --from-file password.txt
+  pass show registry | musterctl secret create registry-password --cluster edge-7 --from-file -")]
+struct CreateArgs {
+    /// As params refer to it: lower-case letters, digits and '-'
+    name: String,
+    /// File that holds the value, "-" for standard input; at most 64 KiB
+    #[arg(long, value_name = "FILE")]
+    from_file: PathBuf,
+    /// For the items of this cluster only; it comes before one of the same name for every cluster
+    #[arg(long, value_name = "NAME")]
+    cluster: Option<String>,
+}
+
+#[derive(clap::Args)]
+struct ListArgs {
+    /// Of this cluster only
+    #[arg(long)]
+    cluster: Option<String>,
+}
+
+/// Delete a secret
+#[derive(clap::Args)]
+struct DeleteArgs {
+    /// Its name
+    name: String,
+    /// The one of this cluster
+    #[arg(long, value_name = "NAME")]
+    cluster: Option<String>,
+    /// Though items refer to it: they cannot be started then
+    #[arg(long)]
+    in_use: bool,
+}
+
+pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    match args.command {
+        SecretCommand::Create(args) => create(args, context).await,
+        SecretCommand::List(args) => get::list(Kind::Secrets, args.cluster.unwrap_or_default(), context).await,
+        SecretCommand::Delete(DeleteArgs { name, cluster, in_use }) => {
+            let coordinator = context.coordinator().await?;
+            let id = cluster.as_ref().map_or_else(|| name.clone(), |cluster| format!("{cluster}/{name}"));
+            let request = DeleteSecretRequest { name, cluster: cluster.unwrap_or_default(), in_use };
+            show(&coordinator.call_on(Kind::Secrets, &id, coordinator.fleet().delete_secret(request)).await?)
+        }
+    }
+}
+
+async fn create(args: CreateArgs, context: &Context) -> Result<(), Failure> {
+    let shown = args.from_file.display().to_string();
+    let cannot = |source| Failure::bad_input(format!("cannot read {shown}")).because(source);
+    let most = u64::try_from(INPUT_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
+    let mut value = Vec::new();
+    if shown == "-" {
+        io::stdin().lock().take(most).read_to_end(&mut value).map_err(cannot)?;
+    } else {
+        File::open(&args.from_file).map_err(cannot)?.take(most).read_to_end(&mut value).map_err(cannot)?;
+    }
+    if value.is_empty() || value.len() > INPUT_BYTES_MAX {
+        let problem = if value.is_empty() { "it is empty" } else { "it is larger than 64 KiB" };
+        return Err(Failure::bad_input(format!("{shown} holds no secret: {problem}")));
+    }
+    let coordinator = context.coordinator().await?;
+    let cluster = args.cluster.unwrap_or_default();
+    let request = CreateSecretRequest { name: args.name, cluster: cluster.clone(), value };
+    show(&coordinator.call_on(Kind::Clusters, &cluster, coordinator.fleet().create_secret(request)).await?)
+}

@@ -1,0 +1,69 @@
+//! What the core answers to an input.
+
+use std::sync::Arc;
+
+use muster_proto::model::{ClusterName, MachineId, MachineType};
+
+use crate::facts::SecretRow;
+
+/// The answer to one input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Nothing to say.
+    Ok,
+    /// What was done, a line each.
+    Done(Vec<String>),
+    /// The machine is let in.
+    Enrolled {
+        /// Its identity.
+        id: MachineId,
+        /// Its cluster.
+        cluster: ClusterName,
+        /// What it is there.
+        machine_type: MachineType,
+    },
+    /// The secrets an item refers to.
+    Secrets(Vec<Arc<SecretRow>>),
+    /// The token is recorded.
+    Token {
+        /// Unix milliseconds.
+        expires_at_ms: u64,
+    },
+}
+
+/// Why an input was not taken. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No such thing.
+    #[error("there is no {kind} {name}{}", nearest.as_ref().map_or(String::new(), |n| format!("; did you mean {n}?")))]
+    NotFound {
+        /// `machine`.
+        kind: &'static str,
+        /// As asked for.
+        name: String,
+        /// The nearest name that exists.
+        nearest: Option<String>,
+    },
+    /// The state of things does not allow it. Reason and what to do.
+    #[error("{reason}: {message}")]
+    State {
+        /// A named reason.
+        reason: &'static str,
+        /// What is the case, and what to do.
+        message: String,
+    },
+    /// The token is not good for this; the peer is told nothing more, the log has the detail.
+    #[error("the join token was refused")]
+    Token {
+        /// For our own log.
+        detail: String,
+    },
+    /// A message that breaks the protocol: its stream is to be closed.
+    #[error("{code}: {message}")]
+    Protocol {
+        /// `SequenceGap`.
+        code: &'static str,
+        /// What was wrong.
+        message: String,
+    },
+}

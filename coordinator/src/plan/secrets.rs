@@ -1,0 +1,73 @@
+//! Which secret an item means, and who uses a secret. A cluster's own secret comes before one for every cluster.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use muster_proto::{
+    model::{ClusterName, ClusterSpec, MachineSpec, SecretName},
+    variables,
+};
+
+use crate::facts::{Facts, MachineRow, SecretId, SecretRow};
+
+/// The secret that items of a cluster mean by a name.
+#[must_use]
+pub fn find<'a>(facts: &'a Facts, cluster: &ClusterName, name: &SecretName) -> Option<&'a Arc<SecretRow>> {
+    let own = SecretId { cluster: Some(cluster.clone()), name: name.clone() };
+    let shared = SecretId { cluster: None, name: name.clone() };
+    facts.secrets.get(&own).or_else(|| facts.secrets.get(&shared))
+}
+
+/// Newest versions of the secrets that items of a cluster can refer to.
+#[must_use]
+pub fn newest(facts: &Facts, cluster: &ClusterName) -> BTreeMap<SecretName, u64> {
+    let of = |owner: Option<&ClusterName>| {
+        let rows = facts.secrets.values().filter(move |row| row.id.cluster.as_ref() == owner);
+        rows.map(|row| (row.id.name.clone(), row.version)).collect::<BTreeMap<_, _>>()
+    };
+    let mut versions = of(None);
+    versions.extend(of(Some(cluster)));
+    versions
+}
+
+/// The versions a machine's items have: those it became Ready with, else the newest.
+#[must_use]
+pub fn of_machine(newest: &BTreeMap<SecretName, u64>, machine: &MachineRow) -> BTreeMap<SecretName, u64> {
+    let mut versions = newest.clone();
+    if machine.ready_at.is_some() {
+        versions.extend(machine.ready_secrets.clone());
+    }
+    versions
+}
+
+/// The items that refer to a secret, `cluster/item`, in order; an override names its machine too.
+#[must_use]
+pub fn used_by(facts: &Facts, id: &SecretId) -> Vec<String> {
+    let mut users = Vec::new();
+    for ((cluster, _), spec) in &facts.specs {
+        let meant = find(facts, cluster, &id.name).is_some_and(|row| row.id == *id);
+        if meant {
+            users.extend(users_in(cluster, spec, &id.name));
+        }
+    }
+    for machine in facts.machines.values() {
+        let cluster = &machine.spec.cluster_name;
+        let meant = find(facts, cluster, &id.name).is_some_and(|row| row.id == *id);
+        if meant {
+            users.extend(overrides_of(machine, &machine.spec, &id.name));
+        }
+    }
+    users.sort();
+    users.dedup();
+    users
+}
+
+fn users_in(cluster: &ClusterName, spec: &ClusterSpec, name: &SecretName) -> Vec<String> {
+    let items = spec.machine_types.values().flatten();
+    let using = items.filter(|item| variables::secrets_of(&item.params).contains(name));
+    using.map(|item| format!("{cluster}/{}", item.name)).collect()
+}
+
+fn overrides_of(machine: &MachineRow, spec: &MachineSpec, name: &SecretName) -> Vec<String> {
+    let using = spec.state_items_overwrites.iter().filter(|(_, own)| variables::secrets_of(own).contains(name));
+    using.map(|(item, _)| format!("{}/{item} ({})", spec.cluster_name, machine.name)).collect()
+}

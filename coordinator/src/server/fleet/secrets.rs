@@ -1,0 +1,53 @@
+//! Secrets as operators hand them in: checked, sealed, and given to the engine.
+
+use muster_proto::{
+    model::{INPUT_BYTES_MAX, SecretName},
+    wire::ActionResponse,
+};
+use tonic::{Response, Status};
+
+use super::{Fleet, cluster_name, may_touch};
+use crate::{core::Request as Wish, facts::SecretId, pki::Peer};
+
+/// Times a secret is sealed anew because others were created at the same moment.
+const SEAL_TRIES_MAX: usize = 8;
+
+impl Fleet {
+    /// Records a value, as the next version of its secret.
+    pub(super) async fn record_secret(
+        &self,
+        peer: &Peer,
+        id: SecretId,
+        value: &[u8],
+    ) -> Result<Response<ActionResponse>, Status> {
+        if value.is_empty() || value.len() > INPUT_BYTES_MAX {
+            let message = format!("value: expected 1 to {INPUT_BYTES_MAX} bytes, not {}", value.len());
+            return Err(Status::invalid_argument(message));
+        }
+        let mut tries = 0..SEAL_TRIES_MAX;
+        loop {
+            let version = self.engine.facts().meta.secret_seq + 1;
+            let sealed = self.vault.seal(&id, version, value)?;
+            let wished = self.act(peer, Wish::CreateSecret { id: id.clone(), version, sealed }).await;
+            // Sealed for a version that another secret has taken meanwhile.
+            let outrun = self.engine.facts().meta.secret_seq >= version;
+            if wished.is_ok() || !outrun || tries.next().is_none() {
+                return wished;
+            }
+        }
+    }
+}
+
+/// A secret that the peer may touch: who is limited to clusters has none that is for all.
+pub(super) fn secret_id(peer: &Peer, cluster: String, name: String) -> Result<SecretId, Status> {
+    let name = SecretName::new(name).map_err(|error| Status::invalid_argument(format!("secret: {error}")))?;
+    let cluster = (!cluster.is_empty()).then(|| cluster_name(cluster)).transpose()?;
+    match &cluster {
+        Some(cluster) => may_touch(peer, cluster)?,
+        None if peer.clusters.is_some() => {
+            return Err(Status::permission_denied("these credentials are for some clusters only: say --cluster"));
+        }
+        None => {}
+    }
+    Ok(SecretId { cluster, name })
+}

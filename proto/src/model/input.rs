@@ -1,0 +1,45 @@
+use std::fmt;
+
+use super::{AssignedItem, SecretName};
+use crate::variables;
+
+/// Largest value of an input, and so of a secret.
+pub const INPUT_BYTES_MAX: usize = 64 * 1024;
+/// Most inputs of one item: with 64 KiB each they fit into one message of the link.
+pub const INPUTS_PER_ITEM_MAX: usize = 12;
+
+/// Why an agent does not start an item whose inputs have not come.
+pub const WAITING_FOR_SECRET: &str = "WaitingForSecret";
+
+/// One input of an item: a value that no assignment carries and no record keeps. It is fetched right before the start,
+/// reaches the program as a file, and is gone when the program is.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ItemInput {
+    /// Of the secret, or what the runner calls it.
+    pub name: SecretName,
+    /// Any bytes.
+    pub value: Vec<u8>,
+    /// Must it be kept out of every output?
+    pub secret: bool,
+}
+
+/// Without the value, whether secret or not.
+impl fmt::Debug for ItemInput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ItemInput").field("name", &self.name).field("secret", &self.secret).finish_non_exhaustive()
+    }
+}
+
+impl AssignedItem {
+    /// The secrets its params refer to, in order, each once.
+    #[must_use]
+    pub fn secrets(&self) -> Vec<SecretName> {
+        variables::secrets_of(&self.params)
+    }
+
+    /// Can it only be started with inputs from the coordinator?
+    #[must_use]
+    pub fn needs_inputs(&self) -> bool {
+        !self.secrets().is_empty()
+    }
+}

@@ -1,0 +1,25 @@
+use serde::{Deserialize, Serialize};
+
+use super::Document;
+
+/// A secret as people see it: never its value.
+pub type Secret = Document<SecretSpec, SecretStatus>;
+
+/// Who may refer to a secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretSpec {
+    /// Items of this cluster only; none = of every cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster_name: Option<String>,
+}
+
+/// What is known of a secret besides its value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretStatus {
+    /// Rises with every creation of any secret.
+    pub version: u64,
+    /// The items that refer to it, `cluster/item`.
+    pub used_by: Vec<String>,
+}
