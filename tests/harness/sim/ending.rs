@@ -154,7 +154,7 @@ impl World {
                 "WaitingForMachines" | "DeployNotStarted" => {
                     wishes.push(Request::Deploy { cluster: manifest::cluster_name() });
                 }
-                "Lost" | "Revoked" | "NotReported" | "NotEnrolled" => replaced.push(machine),
+                "Lost" | "RebootOverdue" | "Revoked" | "NotReported" | "NotEnrolled" => replaced.push(machine),
                 _ => {}
             }
         }

@@ -31,6 +31,10 @@ impl World {
             new_id: id,
             agent_version: "sim".to_owned(),
         };
-        Ok(self.ask(Input::Enroll(enroll))?.is_ok())
+        let enrolled = self.ask(Input::Enroll(enroll))?.is_ok();
+        if let Some(machine) = self.machines.get_mut(index) {
+            machine.enrolled |= enrolled && machine.id == id;
+        }
+        Ok(enrolled)
     }
 }

@@ -94,6 +94,8 @@ pub struct Machine {
     pub session: Option<u64>,
     /// Cut off from the network until then.
     pub cut_off_until: u64,
+    /// Has it enrolled under this identity? Else it has no certificate, and opens no stream.
+    pub enrolled: bool,
     /// What the agent's present process has asked inputs for.
     pub asked: Option<(AttemptKey, Generation)>,
     /// The attempt whose inputs it holds, while the core decides whether it starts.
@@ -120,6 +122,7 @@ impl Machine {
             clock_skew_ms: 0,
             session: None,
             cut_off_until: 0,
+            enrolled: false,
             asked: None,
             at_hand: None,
         }

@@ -100,7 +100,7 @@ impl World {
         let at = self.at;
         let again = self.rng.between(100, 2_000);
         let Some(machine) = self.machines.get_mut(index) else { return };
-        if machine.session.is_some() || machine.agent.is_none() {
+        if machine.session.is_some() || machine.agent.is_none() || !machine.enrolled {
             return;
         }
         let (id, until) = (machine.id, machine.cut_off_until);

@@ -104,6 +104,7 @@ pub const REQUIRED: &[&str] = &[
     "ended FailureBudget",
     "ended Indeterminate",
     "ended Ready",
+    "ended RebootOverdue",
     "ended Revoked",
     "ended WaitingForControl",
 ];
