@@ -33,12 +33,11 @@ plants! {
     grant_51: "grant-51" by "2";
     workers_first: "workers-first" by "3";
     ignore_budget: "ignore-budget" by "budget";
-    no_gathering: "no-gathering" by "1" | "6" | "10";
+    no_gathering: "no-gathering" by "1" | "6" | "10" | "reason";
     trust_old_store: "trust-old-store" by "old-store";
     free_slot_when_lost: "free-slot-when-lost" by "5";
     free_slot_when_held: "free-slot-when-held" by "5";
     assign_without_slot: "assign-without-slot" by "5" | "1";
-    trust_unaccepted_list: "trust-unaccepted-list" by "5";
     same_epoch: "same-epoch" by "6";
     ack_before_commit: "ack-before-commit" by "11";
     drop_failed_status: "drop-failed-status" by "11";

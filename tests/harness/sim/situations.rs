@@ -104,7 +104,6 @@ pub const REQUIRED: &[&str] = &[
     "ended FailureBudget",
     "ended Indeterminate",
     "ended Ready",
-    "ended RebootOverdue",
     "ended Revoked",
     "ended WaitingForControl",
 ];
@@ -131,6 +130,7 @@ const RARE: &[&str] = &[
     "ended NotReported",
     "ended Paused",
     "ended Quorum",
+    "ended RebootOverdue",
     "ended Refused",
     "ended UpdateInProgress",
     "ended WaitingForMachines",
