@@ -14,6 +14,10 @@ fn main() {
     if is_static && glibc().is_some_and(|version| version >= GLIBC_MIN) {
         println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
     }
+    // A profile of its own for a package loses `strip` of the profile it is made from.
+    if is_static && env::var("PROFILE").as_deref() == Ok("release") {
+        println!("cargo::rustc-link-arg-bins=-Wl,--strip-all");
+    }
 }
 
 /// The C library that is linked in: this machine's, for it is never built for another.
