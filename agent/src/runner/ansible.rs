@@ -1,6 +1,6 @@
 //! Runs a playbook against this machine, with the machine's own `ansible-playbook` (ansible-core 2.14 or later). Params
 //! reach it as extra variables that it never templates; which task failed it tells by a small callback plugin of ours.
-//! Nothing here relies on `no_log`: what is secret is hidden in the output like everywhere.
+//! What is secret is hidden in its output like everywhere; modules are kept from logging their arguments elsewhere.
 
 use std::{
     collections::BTreeMap,
@@ -164,6 +164,8 @@ fn play(
         .env("ANSIBLE_CALLBACK_PLUGINS", &plugins)
         .env("ANSIBLE_CALLBACKS_ENABLED", "muster_report")
         .env("MUSTER_ANSIBLE_REPORT", &told)
+        // Else every module writes its arguments to the machine's journal, and secrets are among them.
+        .env("ANSIBLE_NO_TARGET_SYSLOG", "1")
         // A task's arguments pass through files there; they go when the secrets go.
         .env("ANSIBLE_LOCAL_TEMP", scratch.join("local"))
         .env("ANSIBLE_REMOTE_TEMP", scratch.join("remote"))

@@ -76,6 +76,25 @@ async fn a_secret_is_in_no_message_and_no_file_that_stays() {
 }
 
 #[tokio::test]
+async fn modules_do_not_log_their_arguments_on_the_machine() {
+    let site = Site::new();
+    fs::create_dir(site.path("library")).expect("a directory");
+    // Ansible gives a module of this kind its arguments, and what it may do with them, in a file.
+    let module = "#!/bin/sh\n# WANT_JSON\ncp \"$1\" \"$(sed 's/.*\"to\": \"\\([^\"]*\\)\".*/\\1/' \"$1\")\"\n\
+                  echo '{\"changed\": false}'\n";
+    fs::write(site.path("library/keep_arguments"), module).expect("a module");
+    let (path, to) = (site.path("site.yml"), site.path("arguments").display().to_string());
+    fs::write(&path, "- hosts: all\n  gather_facts: false\n  tasks:\n    - keep_arguments: {to: '{{ to }}'}\n")
+        .expect("a playbook");
+    let path = path.display().to_string();
+    let exit = site.run(&site.request("ansible", &[("playbook", &path), ("to", &to)])).await;
+    assert_eq!(exit.state, ItemState::Succeeded, "{} {}", exit.message, exit.output_tail);
+    let arguments: serde_json::Value =
+        serde_json::from_slice(&fs::read(&to).expect("arguments")).expect("a module's arguments are JSON");
+    assert_eq!(arguments["_ansible_no_log"], true, "{arguments}");
+}
+
+#[tokio::test]
 async fn a_playbook_may_come_in_an_archive_that_is_what_its_digest_says() {
     let site = Site::new();
     let role = site.path("tree/roles/greeter/tasks");
