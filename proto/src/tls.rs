@@ -207,16 +207,16 @@ pub async fn connect(address: &str, config: Arc<ClientConfig>) -> Result<Connect
 }
 
 async fn dial(address: &str, config: Arc<ClientConfig>) -> Result<Connection, ConnectError> {
-    let mut found = tokio::net::lookup_host(address)
+    let found: Vec<SocketAddr> = tokio::net::lookup_host(address)
         .await
         .map_err(|source| ConnectError::Resolve { address: address.to_owned(), source })?
-        .peekable();
-    if found.peek().is_none() {
+        .collect();
+    if found.is_empty() {
         let source = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         return Err(ConnectError::Resolve { address: address.to_owned(), source });
     }
-    let tcp = first_answer(found).await.map_err(|source| ConnectError::Tcp { address: address.to_owned(), source })?;
     let tcp_error = |source| ConnectError::Tcp { address: address.to_owned(), source };
+    let tcp = first_answer(&found, CONNECT_TIMEOUT).await.map_err(tcp_error)?;
     tcp.set_nodelay(true).map_err(tcp_error)?;
     let local = tcp.local_addr().map_err(tcp_error)?;
     let name = ServerName::try_from(SERVER_NAME)
@@ -235,14 +235,58 @@ async fn dial(address: &str, config: Arc<ClientConfig>) -> Result<Connection, Co
     Ok(Connection { channel, local })
 }
 
-/// The first address that answers, in the resolver's order.
-async fn first_answer(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
+/// The first address that answers, in the resolver's order. Each has an equal share of the time, and one is left for
+/// what comes after: an address that drops what is sent to it must not hide the others.
+async fn first_answer(addresses: &[SocketAddr], time: Duration) -> io::Result<TcpStream> {
+    let shares = u32::try_from(addresses.len()).unwrap_or(u32::MAX).saturating_add(1);
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in addresses {
-        match TcpStream::connect(address).await {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
-        }
+        let error = match tokio::time::timeout(time / shares, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => error,
+            Err(_) => io::Error::new(io::ErrorKind::TimedOut, "nobody answers"),
+        };
+        last = if addresses.len() > 1 { io::Error::new(error.kind(), format!("{address}: {error}")) } else { error };
     }
     Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::{TcpListener, TcpSocket};
+
+    use super::*;
+
+    /// A listener whose queue is full: the kernel drops whatever else wants to connect.
+    async fn silent() -> (TcpListener, Vec<TcpStream>) {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.bind(([127, 0, 0, 1], 0).into()).expect("a port");
+        let listener = socket.listen(1).expect("a listener");
+        let address = listener.local_addr().expect("an address");
+        let mut waiting = Vec::new();
+        let patience = Duration::from_millis(300);
+        while let Ok(Ok(stream)) = tokio::time::timeout(patience, TcpStream::connect(address)).await {
+            waiting.push(stream);
+        }
+        (listener, waiting)
+    }
+
+    #[test]
+    fn an_address_that_is_silent_hides_no_other() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let (silent, _waiting) = silent().await;
+            let silent = silent.local_addr().expect("an address");
+            let good = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let good = good.local_addr().expect("an address");
+            let time = Duration::from_millis(600);
+            let answered = tokio::time::timeout(time, first_answer(&[silent, good], time)).await;
+            let stream = answered.expect("in time").expect("the second answers");
+            assert_eq!(stream.peer_addr().expect("an address"), good);
+            let error = first_answer(&[silent], time).await.expect_err("nobody is left");
+            assert_eq!(error.to_string(), "nobody answers");
+            let error = first_answer(&[silent, silent], time).await.expect_err("nobody is left");
+            assert_eq!(error.to_string(), format!("{silent}: nobody answers"));
+        });
+    }
 }
