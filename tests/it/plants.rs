@@ -47,6 +47,7 @@ plants! {
     request_over_inactive_lock: "request-over-inactive-lock" by "4";
     no_settle_time: "no-settle-time" by "4";
     agent_ignore_permit_expiry: "agent-ignore-permit-expiry" by "4";
+    agent_permit_for_all_attempts: "agent-permit-for-all-attempts" by "4";
     give_back_after_failure: "give-back-after-failure" by "9";
     serve_foreign_secrets: "serve-foreign-secrets" by "secret";
     agent_start_without_secrets: "agent-start-without-secrets" by "inputs";

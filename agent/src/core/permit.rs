@@ -63,6 +63,11 @@ impl Permits {
         valid
     }
 
+    /// An attempt is started under the permit: the next one needs another, after another look at the locks.
+    const fn used(&mut self) {
+        self.received = None;
+    }
+
     /// Nothing is to be done until another permit comes.
     pub(super) const fn is_wanted(&self) -> bool {
         self.wanted.is_some()
@@ -103,6 +108,15 @@ impl Core {
             return false;
         }
         self.has_inputs(key, now, step)
+    }
+
+    /// This item is started: its permit, if it needs one, is used up.
+    pub(super) fn use_permit(&mut self, item: &ItemName) {
+        let permitted = self.ledger.assigned(item).is_some_and(|item| item.permit.is_some());
+        // Planted: retries start under the permit of the first attempt.
+        if permitted && !planted("agent-permit-for-all-attempts") {
+            self.permits.used();
+        }
     }
 
     /// Starts the attempt that was recorded as running and that a stop of the agent kept from being started.

@@ -61,6 +61,7 @@ impl Core {
 
     /// Starts the attempt that is recorded as running, at once or when its time has come.
     pub(super) fn start(&mut self, status: Arc<ItemStatus>, now: Now, step: &mut Step) {
+        self.use_permit(&status.name);
         if !self.says_goodbye(&status, now) {
             self.launch(status, now, step);
         }

@@ -29,6 +29,8 @@ pub(super) struct Seen {
     permitted: BTreeSet<MachineName>,
     /// When a machine accepted a permit first.
     received: BTreeMap<(MachineId, u64), u64>,
+    /// The attempt that a machine started under a permit.
+    used: BTreeMap<(MachineId, u64), AttemptKey>,
     /// Controls that held a slot.
     controls: BTreeSet<MachineName>,
 }
@@ -162,9 +164,9 @@ impl Watcher {
         }
     }
 
-    /// Rule 4 on the machine: a disruptive item of an update starts under a permit, soon after it came, and while its
-    /// maintenance is requested.
-    pub fn disturbed(&self, machine: &Machine, key: &AttemptKey, at: u64, facts: Option<&Facts>) -> Checked {
+    /// Rule 4 on the machine: a disruptive item of an update starts under a permit of its own, soon after it came, and
+    /// while its maintenance is requested.
+    pub fn disturbed(&mut self, machine: &Machine, key: &AttemptKey, at: u64, facts: Option<&Facts>) -> Checked {
         let item = machine.disk.assigned(&key.item);
         let Some(item) = item.filter(|item| item.phase > Phase::Prepare) else { return Ok(()) };
         let row = facts.and_then(|facts| facts.by_id(machine.id)).filter(|row| row.update.is_some());
@@ -180,6 +182,11 @@ impl Watcher {
             return Err(
                 self.violation("4", format!("{}: {key} started {age:?} ms after its permit came", machine.name))
             );
+        }
+        let used_by = self.seen.used.entry((machine.id, permit.number)).or_insert_with(|| key.clone());
+        if used_by != key {
+            let detail = format!("{}: {key} started under the permit of {used_by}", machine.name);
+            return Err(self.violation("4", detail));
         }
         if row.is_some_and(|row| row.update.as_ref().is_some_and(|update| update.request.is_none())) {
             return Err(

@@ -81,15 +81,27 @@ fn an_attempt_recorded_but_not_started_waits_for_a_permit_too() {
 }
 
 #[test]
-fn a_retry_needs_a_permit_that_still_counts() {
+fn a_retry_needs_a_permit_of_its_own() {
+    for ran_ms in [0, PERMIT_MS] {
+        let mut rig = Rig::new();
+        rig.step(Input::LinkUp { epoch: Epoch(1) });
+        rig.receive(assignment(1, 1, vec![permitted(1)]));
+        rig.now.mono_ms += ran_ms;
+        rig.end(key("a", 1, 1), FAILED);
+        rig.now.mono_ms += BACKOFF_MS_MIN * 2;
+        let effects = rig.step(Input::Tick);
+        assert_eq!((started_key(&effects), asked(&effects)), (None, Some(1)), "it ran for {ran_ms} ms");
+        let effects = rig.receive(assignment(1, 2, vec![permitted(2)]));
+        assert_eq!(started_key(&effects), Some(key("a", 2, 2)), "it ran for {ran_ms} ms");
+    }
+}
+
+#[test]
+fn what_needs_no_permit_uses_none_up() {
     let mut rig = Rig::new();
-    rig.step(Input::LinkUp { epoch: Epoch(1) });
-    rig.receive(assignment(1, 1, vec![permitted(1)]));
-    rig.now.mono_ms += PERMIT_MS;
-    rig.end(key("a", 1, 1), FAILED);
-    rig.now.mono_ms += BACKOFF_MS_MIN * 2;
-    let effects = rig.step(Input::Tick);
-    assert_eq!((started_key(&effects), asked(&effects)), (None, Some(1)));
+    rig.receive(assignment(1, 1, vec![item("b", "1"), permitted(1)]));
+    let effects = rig.end(key("b", 1, 1), ItemState::Succeeded);
+    assert_eq!(started_key(&effects), Some(key("a", 1, 1)));
 }
 
 #[test]
