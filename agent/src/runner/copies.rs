@@ -19,6 +19,8 @@ const KEEP_DEFAULT: usize = 5;
 const KEEP_MAX: usize = 100;
 /// Extension of a copy that is being written.
 const PART: &str = "part";
+/// Extension of a copy.
+const WHOLE: &str = "tar";
 
 /// The file system refused.
 #[derive(Debug, thiserror::Error)]
@@ -64,19 +66,19 @@ impl Copies {
         Ok(Self { dir: PathBuf::from(path), keep, prefix })
     }
 
-    /// Makes the directory, removes what an interrupted attempt has left, and names a copy taken now.
+    /// Makes the directory, removes what an interrupted attempt of this machine has left, and names a copy taken now.
     pub(super) fn begin(&self, taken_at_ms: u64) -> Result<PathBuf, CopyError> {
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&self.dir)
             .map_err(CopyError::file("create", &self.dir))?;
-        for name in self.names()?.iter().filter(|name| name.ends_with(&format!(".{PART}"))) {
+        for name in self.names()?.iter().filter(|name| is_copy(name, &self.prefix, PART)) {
             let path = self.dir.join(name);
             fs::remove_file(&path).map_err(CopyError::file("remove", &path))?;
         }
         // So many digits that the names sort by time.
-        Ok(self.dir.join(format!("{}{taken_at_ms:015}.tar", self.prefix)))
+        Ok(self.dir.join(format!("{}{taken_at_ms:015}.{WHOLE}", self.prefix)))
     }
 
     fn names(&self) -> Result<Vec<String>, CopyError> {
@@ -96,12 +98,15 @@ impl Copies {
     }
 }
 
+/// Is it one of our own? Others may keep files of theirs in the directory.
+fn is_copy(name: &str, prefix: &str, extension: &str) -> bool {
+    let time = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(extension)?.strip_suffix('.'));
+    time.is_some_and(|time| !time.is_empty() && time.bytes().all(|b| b.is_ascii_digit()))
+}
+
 /// All but the newest of our own.
 fn superseded(mut names: Vec<String>, prefix: &str, keep: usize) -> Vec<String> {
-    names.retain(|name| {
-        let time = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(".tar"));
-        time.is_some_and(|time| !time.is_empty() && time.bytes().all(|b| b.is_ascii_digit()))
-    });
+    names.retain(|name| is_copy(name, prefix, WHOLE));
     names.sort_unstable();
     names.truncate(names.len().saturating_sub(keep));
     names
@@ -194,7 +199,15 @@ mod tests {
         let path = dir.path().join("copies");
         let copies = Copies::new(&path.to_string_lossy(), Some("2"), "c1-hot-".to_owned()).expect("good");
         assert_eq!(copies.begin(7).expect("begun"), path.join("c1-hot-000000000000007.tar"));
-        let others = ["c1-cold-0.tar", "c1-hot-0.tar.gz", "c1-hot-x-0.tar", "c1-hot-.tar", "notes.tar"];
+        let others = [
+            "c1-cold-0.tar",
+            "c1-hot-0.tar.gz",
+            "c1-hot-x-0.tar",
+            "c1-hot-.tar",
+            "notes.tar",
+            "c2-hot-4.part",
+            "movie.part",
+        ];
         for name in others.iter().chain(&["c1-hot-3.tar", "c1-hot-1.tar", "c1-hot-2.tar", "c1-hot-4.part"]) {
             fs::write(path.join(name), "").expect("written");
         }
