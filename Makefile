@@ -21,7 +21,7 @@ IMAGE := muster-coordinator:$(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.to
 # One binary, one fleet: cargo test, because nextest would run each test in a process, and a fleet, of its own.
 NODES = $(STATIC) test $(RELEASE) --features muster-tests/nodes --test nodes --
 
-.PHONY: help build demo packages image demo-nodes demo-nodes-down test test-packages test-nodes full lint bench clean
+.PHONY: help build demo packages image node-image demo-nodes demo-nodes-down test test-packages test-nodes full lint bench clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -54,10 +54,14 @@ test: build ## Everything that is checked on every change (release build, 2,000 
 test-packages: packages ## What the packages hold (needs lintian and rpm)
 	packaging/check
 
-test-nodes: packages ## A fleet of systemd nodes in containers, and what can go wrong (needs Docker and mmdebstrap)
+# Made here, where it is seen, and not by the tests themselves, which have little patience with commands.
+node-image:
+	tests/nodes/image/build
+
+test-nodes: packages node-image ## A fleet of systemd nodes in containers, and what can go wrong (needs Docker and mmdebstrap)
 	$(NODES) $(ARGS)
 
-demo-nodes: packages ## Such a fleet to play with: demo-nodes-down removes it
+demo-nodes: packages node-image ## Such a fleet to play with: demo-nodes-down removes it
 	$(NODES) --demo
 	docker exec --interactive --tty muster-demo-operator musterctl watch demo
 

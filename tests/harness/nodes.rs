@@ -8,10 +8,12 @@
 
 pub mod docker;
 pub mod node;
+mod operator;
 
 use std::{
     collections::BTreeMap,
-    fs,
+    env,
+    fs::{self, File, TryLockError},
     path::{Path, PathBuf},
     process::Command,
     thread,
@@ -34,14 +36,12 @@ use crate::fleet::{
 pub const COORDINATOR: &str = "coordinator:7443";
 /// Where the nodes reach the artifacts.
 pub const ARTIFACTS: &str = "http://operator:8080/";
-/// Name of the operator's directory of artifacts.
-pub const ARTIFACTS_DIR: &str = "/srv/artifacts";
-/// The operator's credentials, as `muster-coordinator init` wrote them.
-const OPERATOR: &str = "/etc/muster/operator.toml";
 /// Longest wait for anything of the fleet.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 /// Between two questions to the coordinator.
 const ASK_EVERY: Duration = Duration::from_millis(300);
+/// How long another fleet of nodes on this computer is waited for: as long as all its tests may take.
+const TURN_PATIENCE: Duration = Duration::from_secs(40 * 60);
 
 /// See the module. Dropped, everything of it is removed, unless it was to be kept.
 pub struct Nodes {
@@ -52,6 +52,8 @@ pub struct Nodes {
     coordinator_image: String,
     nodes: BTreeMap<String, Node>,
     keep: bool,
+    /// Held while it stands.
+    _turn: File,
 }
 
 impl Nodes {
@@ -61,6 +63,7 @@ impl Nodes {
     /// # Errors
     /// Whatever keeps it from running, and what to do about it.
     pub fn start(name: &str, control: usize, workers: usize) -> Result<Self> {
+        let turn = turn()?;
         let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the tests lie in the project")?;
         let packages = project.join("target/packages");
         let image = programs::run(&mut Command::new(project.join("tests/nodes/image/build")))?.ok()?.trim().to_owned();
@@ -69,7 +72,8 @@ impl Nodes {
         let coordinator_image = docker(&["build", "--quiet", "--file", &recipe, &context])?.ok()?.trim().to_owned();
         remove_all(name)?;
         let nodes = BTreeMap::new();
-        let mut fleet = Self { name: name.to_owned(), packages, image, coordinator_image, nodes, keep: false };
+        let name = name.to_owned();
+        let mut fleet = Self { name, packages, image, coordinator_image, nodes, keep: false, _turn: turn };
         fleet.network_and_volumes()?;
         let names = (1..=control).map(|n| format!("control-{n}")).chain((1..=workers).map(|n| format!("worker-{n}")));
         for name in names {
@@ -99,7 +103,7 @@ impl Nodes {
         let state = format!("--volume={}-state:/var/lib/muster/coordinator", self.name);
         let keys = format!("--volume={}-keys:/etc/muster", self.name);
         let place = [&label, &state, &keys, self.coordinator_image.as_str()];
-        let init = ["init", "--address", COORDINATOR, "--out", OPERATOR];
+        let init = ["init", "--address", COORDINATOR, "--out", operator::CREDENTIALS];
         docker(&[&["run", "--rm"], &place[..], &init].concat())?.ok()?;
         let network = ["--network", &self.name, "--network-alias", "coordinator"];
         docker(&[&["run", "--detach", "--name", &name], &network[..], &place].concat())?.ok()?;
@@ -127,29 +131,33 @@ impl Nodes {
         Ok(())
     }
 
+    /// Runs a shell script, with this on its standard input, where the coordinator's state and keys are in their
+    /// places; what it writes.
+    ///
+    /// # Errors
+    /// It failed.
+    pub fn look_at_coordinator(&self, script: &str, input: &str) -> Result<String> {
+        let state = format!("--volume={}-state:/var/lib/muster/coordinator:ro", self.name);
+        let keys = format!("--volume={}-keys:/etc/muster:ro", self.name);
+        let run = ["run", "--rm", "--interactive", "--network=none", &state, &keys, &self.image, "sh", "-c", script];
+        docker::docker_with(&run, input)?.ok()
+    }
+
+    /// All that it has logged.
+    ///
+    /// # Errors
+    /// Docker's.
+    pub fn coordinator_log(&self) -> Result<String> {
+        let ran = docker(&["logs", &format!("{}-coordinator", self.name)])?.exits(0)?;
+        Ok(ran.out + &ran.err)
+    }
+
     /// Starts it again.
     ///
     /// # Errors
     /// Docker's.
     pub fn restart_coordinator(&self) -> Result<()> {
         docker(&["start", &format!("{}-coordinator", self.name)])?.ok()?;
-        Ok(())
-    }
-
-    /// The operator's machine: musterctl with its credentials, and a server of artifacts.
-    fn start_operator(&self) -> Result<()> {
-        let name = format!("{}-operator", self.name);
-        let label = format!("--label={}", self.name);
-        let keys = format!("--volume={}-keys:/etc/muster:ro", self.name);
-        let config = format!("--env=MUSTER_CONFIG={OPERATOR}");
-        let network = ["--network", &self.name, "--network-alias", "operator"];
-        let run = ["run", "--detach", "--name", &name, "--hostname", "operator", &label, &keys, &config];
-        docker(&[&run[..], &network, &[&self.image, "sleep", "infinity"]].concat())?.ok()?;
-        docker(&["cp", &self.package("musterctl")?, &format!("{name}:/var/tmp/musterctl.deb")])?.ok()?;
-        let install = format!("apt-get -qq install --yes /var/tmp/musterctl.deb && mkdir {ARTIFACTS_DIR}");
-        docker(&["exec", &name, "sh", "-c", &install])?.ok()?;
-        let serve = ["musterctl", "artifacts", "serve", "--dir", ARTIFACTS_DIR, "--listen", "0.0.0.0:8080"];
-        docker(&[&["exec", "--detach", &name], &serve[..]].concat())?.ok()?;
         Ok(())
     }
 
@@ -214,20 +222,6 @@ impl Nodes {
     /// It did not start, or did not end.
     pub fn ctl(&self, words: &[&str]) -> Result<Ran> {
         docker(&[&["exec", &self.operator(), "musterctl"], words].concat())
-    }
-
-    fn operator(&self) -> String {
-        format!("{}-operator", self.name)
-    }
-
-    /// Makes an artifact of that content; its SHA-256.
-    ///
-    /// # Errors
-    /// The shell's.
-    pub fn artifact(&self, name: &str, content: &str) -> Result<String> {
-        let write = format!("cat >{ARTIFACTS_DIR}/{name} && sha256sum <{ARTIFACTS_DIR}/{name}");
-        let ran = docker::docker_with(&["exec", "--interactive", &self.operator(), "sh", "-c", &write], content)?;
-        Ok(ran.ok()?.split(' ').next().context("a digest")?.to_owned())
     }
 
     /// Makes a node a machine that never enrolled and where no item ran; the package stays. What it was is revoked, so
@@ -305,6 +299,26 @@ impl Nodes {
         let nodes: Vec<String> = self.all().map(Node::evidence).collect();
         format!("{machines}--- coordinator\n{log}{}", nodes.concat())
     }
+}
+
+/// One fleet at a time: two would have the same names in Docker, and not enough of this computer.
+fn turn() -> Result<File> {
+    let path = env::temp_dir().join("muster-nodes.lock");
+    let file = File::create(&path).with_context(|| path.display().to_string())?;
+    let mut said = false;
+    look_every(ASK_EVERY, "the end of another fleet of nodes on this computer", TURN_PATIENCE, || {
+        match file.try_lock() {
+            Ok(()) => return Ok(Some(())),
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => return Err(error).context("cannot lock"),
+        }
+        if !said {
+            programs::complain("another fleet of nodes stands on this computer: waiting for its end");
+            said = true;
+        }
+        Ok(None)
+    })?;
+    Ok(file)
 }
 
 impl Drop for Nodes {

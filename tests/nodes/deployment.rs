@@ -4,30 +4,42 @@ use anyhow::{Result, ensure};
 use muster_tests::{
     fleet::{
         effects::{Promise, examine},
-        manifest::{download, named_cluster},
+        manifest::{download, named_cluster, other},
     },
     nodes::{ARTIFACTS, Nodes, node::Node},
 };
 
-use crate::site::{item, other, unit};
+use crate::{
+    site::{item, unit},
+    supplies,
+};
 
 const CLUSTER: &str = "edge";
 /// Resident memory of an idle agent, at most.
 const RESIDENT_KIB_MAX: u64 = 12 * 1024;
 /// Content of the artifact.
 const ARTIFACT: &str = "what every machine needs\n";
+/// A variable of the playbook: data, not a template.
+const GREETING: &str = "{{ 6 * 7 }}";
 
 pub(crate) fn three_control_machines_and_three_workers(fleet: &Nodes) -> Result<()> {
     let sum = fleet.artifact("artifact", ARTIFACT)?;
     let artifact = download("artifact", &format!("{ARTIFACTS}artifact"), &sum, "/var/cache/muster/artifact");
     let configure = item("configure", "deploy", "test -s /var/cache/muster/artifact", &[]);
+    supplies::make_repository(fleet)?;
+    let package = [("install", "site-tool=1.0")];
+    let fetch = [&package[..], &[("update", "true"), ("action", "download")]].concat();
     let workers = vec![
         artifact,
+        supplies::sources(),
+        other("fetch", "package", "prepare", &fetch, &[]),
         unit("site.service", "/bin/sleep infinity"),
+        other("install", "package", "deploy", &package, &[]),
+        supplies::play(fleet, GREETING)?,
         configure,
-        other("enable", "deploy", "service", &[("unit", "site.service"), ("action", "enable")]),
-        other("start", "deploy", "service", &[("unit", "site.service"), ("action", "start")]),
-        other("reboot", "deploy", "reboot", &[("when", "always")]),
+        other("enable", "service", "deploy", &[("unit", "site.service"), ("action", "enable")], &[]),
+        other("start", "service", "deploy", &[("unit", "site.service"), ("action", "start")], &[]),
+        other("reboot", "reboot", "deploy", &[("when", "always")], &[]),
     ];
     let mut controls = workers.clone();
     controls.push(item("members", "reconfigure", ":", &[]));
@@ -45,8 +57,8 @@ pub(crate) fn three_control_machines_and_three_workers(fleet: &Nodes) -> Result<
 
     let promise = Promise {
         machines: &machines,
-        control_items: &["unit", "configure"],
-        worker_items: &["unit", "configure"],
+        control_items: &["sources", "unit", "configure"],
+        worker_items: &["sources", "unit", "configure"],
         reconfigure_items: &["members"],
         workers_max: 50,
     };
@@ -65,6 +77,10 @@ pub(crate) fn three_control_machines_and_three_workers(fleet: &Nodes) -> Result<
         node.booted()?;
         ensure!(node.sh("systemctl is-active site")?.trim() == "active", "{}: the unit is not up", node.name);
         ensure!(node.sh("cat /var/cache/muster/artifact")? == ARTIFACT, "{}: another artifact", node.name);
+        let version = node.sh(supplies::PACKAGE)?;
+        ensure!(version.trim() == "1.0", "{}: {} is of version {version}", node.name, supplies::PACKAGE);
+        let greeting = node.sh(&format!("cat {}", supplies::GREETING_FILE))?;
+        ensure!(greeting.trim() == GREETING, "{}: the playbook wrote {greeting}", node.name);
         ensure!(agent_is(node, "active")?, "{}: its agent does not run as a unit", node.name);
         Ok(())
     })

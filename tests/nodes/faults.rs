@@ -1,9 +1,15 @@
 //! What goes wrong on real machines, one thing at a time, each on a node that begins anew.
 
 use anyhow::{Context as _, Result, ensure};
-use muster_tests::nodes::Nodes;
+use muster_tests::{
+    fleet::manifest::{named_cluster, other},
+    nodes::Nodes,
+};
 
-use crate::site::{Alone, item, other, unit};
+use crate::{
+    site::{Alone, item, unit},
+    supplies,
+};
 
 /// An item that lasts until the test lets it go on.
 const WAITS: &str = "until [ -e /var/tmp/go ]; do sleep 0.1; done; rm /var/tmp/go";
@@ -70,7 +76,7 @@ pub(crate) fn power_cut_holds(fleet: &Nodes) -> Result<()> {
 
 /// Docker starts the node again itself, once it is down: the power goes in between.
 pub(crate) fn power_cut_in_reboot(fleet: &Nodes) -> Result<()> {
-    let items = [item("set", "deploy", ":", &[]), other("reboot", "deploy", "reboot", &[("when", "always")])];
+    let items = [item("set", "deploy", ":", &[]), other("reboot", "reboot", "deploy", &[("when", "always")], &[])];
     let alone = Alone::begin(fleet, "worker-1", "power-cut-reboot", &items)?;
     let before = alone.node.boot_id()?;
     fleet.wait_machine(&alone.name, "going down", |machine| machine.status.state == "Reboot")?;
@@ -84,7 +90,7 @@ pub(crate) fn power_cut_in_reboot(fleet: &Nodes) -> Result<()> {
 pub(crate) fn unit_fails(fleet: &Nodes) -> Result<()> {
     let items = [
         unit("failing.service", "/bin/sh -c \"echo the disk is upside down; exit 7\""),
-        other("start", "deploy", "service", &[("unit", "failing.service"), ("action", "start")]),
+        other("start", "service", "deploy", &[("unit", "failing.service"), ("action", "start")], &[]),
     ];
     let alone = Alone::begin(fleet, "worker-2", "unit-fails", &items)?;
     fleet.wait_machine(&alone.name, "Failed", |machine| machine.status.failed)?;
@@ -96,6 +102,28 @@ pub(crate) fn unit_fails(fleet: &Nodes) -> Result<()> {
     fleet.ctl(&["retry", &alone.name])?.ok()?;
     ends(&alone, "unit/1 unit/1.")?;
     ensure!(alone.node.sh("systemctl is-active failing")?.trim() == "active", "the unit is not up");
+    Ok(())
+}
+
+/// The person reads which package, and mends the manifest.
+pub(crate) fn package_absent(fleet: &Nodes) -> Result<()> {
+    supplies::make_repository(fleet)?;
+    let items = |install| {
+        let params = [("install", install), ("update", "true")];
+        [supplies::sources(), other("tool", "package", "deploy", &params, &[])]
+    };
+    let alone = Alone::begin(fleet, "worker-3", "package-absent", &items("site-toll"))?;
+    fleet.wait_machine(&alone.name, "Failed", |machine| machine.status.failed)?;
+    let said = "PackageNotFound: no repository of this machine has site-toll";
+    fleet.ctl(&["describe", "machine", &alone.name])?.exits(0)?.says(&[said])?;
+    fleet.ctl(&["get", "machines", "-o", "wide"])?.exits(0)?.says(&["PackageNotFound"])?;
+
+    fleet.apply(&named_cluster(&alone.name, (1, 0), &items("site-tool=1.2"), &[], &[]))?;
+    let said = "VersionNotFound: site-tool 1.2 cannot be had here; there are: 1.1, 1.0";
+    fleet.wait_machine(&alone.name, said, |machine| format!("{machine:?}").contains(said))?;
+    fleet.apply(&named_cluster(&alone.name, (1, 0), &items(supplies::PACKAGE), &[], &[]))?;
+    ends(&alone, "sources/1 sources/1.")?;
+    ensure!(alone.node.sh(supplies::PACKAGE)?.trim() == "1.1", "not the newest version");
     Ok(())
 }
 

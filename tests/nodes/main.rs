@@ -5,11 +5,13 @@
 //!
 //! What happened is read from what the items themselves wrote on the nodes, never from the programs under test alone.
 
+mod canaries;
 mod demo;
 mod deployment;
 mod faults;
 mod package;
 mod site;
+mod supplies;
 mod units;
 
 use std::{env, process::ExitCode, time::Instant};
@@ -29,6 +31,7 @@ const TESTS: &[Test] = &[
     ("faults::power_is_cut_and_the_item_must_not_be_run_again", faults::power_cut_holds),
     ("faults::power_is_cut_in_the_middle_of_a_reboot", faults::power_cut_in_reboot),
     ("faults::a_unit_fails", faults::unit_fails),
+    ("faults::a_package_does_not_exist", faults::package_absent),
     ("faults::the_coordinator_is_killed_and_started", faults::coordinator_killed),
     ("faults::the_network_is_cut_for_a_minute", faults::network_cut),
     ("faults::a_node_is_reinstalled", faults::reinstalled),
@@ -38,6 +41,7 @@ const TESTS: &[Test] = &[
     ("units::the_journal_has_the_records_of_an_item", units::journal_has_fields),
     ("units::units_are_acted_upon", units::acts_on_units),
     ("units::a_machine_reboots_once", units::reboots),
+    ("canaries::no_secret_is_found_where_it_should_not_be", canaries::no_secret_is_found),
     ("package::upgrade_removal_and_purge", package::upgrade_removal_and_purge),
 ];
 

@@ -14,20 +14,6 @@ pub(crate) fn item(name: &str, phase: &str, body: &str, more: &[&str]) -> String
     bash(name, phase, EFFECTS_LOG, body, more)
 }
 
-/// An item of another runner, with these params.
-pub(crate) fn other(name: &str, phase: &str, runner: &str, params: &[(&str, &str)]) -> String {
-    let params: Vec<String> = params.iter().map(|(name, value)| format!("{name}: \"{value}\"")).collect();
-    let params = params.join(", ");
-    format!(
-        "
-      - name: {name}
-        runner: {runner}
-        version: \"1\"
-        phase: {phase}
-        params: {{{params}}}"
-    )
-}
-
 /// A bash item `unit` that makes a unit of that name, which does this and nothing else.
 pub(crate) fn unit(name: &str, command: &str) -> String {
     let body = format!(

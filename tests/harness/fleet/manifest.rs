@@ -47,10 +47,10 @@ pub fn download(name: &str, url: &str, sha256: &str, path: &str) -> String {
     )
 }
 
-/// An item of any runner.
+/// An item of any runner. The params' values stand in double quotes.
 #[must_use]
 pub fn other(name: &str, runner: &str, phase: &str, params: &[(&str, &str)], more: &[&str]) -> String {
-    let params: String = params.iter().map(|(name, value)| format!("\n          {name}: {value}")).collect();
+    let params: String = params.iter().map(|(name, value)| format!("\n          {name}: \"{value}\"")).collect();
     let more: String = more.iter().map(|line| format!("\n        {line}")).collect();
     format!(
         "

@@ -1,0 +1,73 @@
+//! The operator's machine: musterctl with the coordinator's credentials, and a server of artifacts.
+
+use anyhow::{Context as _, Result};
+
+use super::{
+    Nodes,
+    docker::{docker, docker_with},
+};
+use crate::fleet::programs::Ran;
+
+/// Name of the operator's directory of artifacts.
+const ARTIFACTS_DIR: &str = "/srv/artifacts";
+/// The operator's credentials, as `muster-coordinator init` wrote them.
+pub(super) const CREDENTIALS: &str = "/etc/muster/operator.toml";
+
+impl Nodes {
+    pub(super) fn start_operator(&self) -> Result<()> {
+        let name = format!("{}-operator", self.name);
+        let label = format!("--label={}", self.name);
+        let keys = format!("--volume={}-keys:/etc/muster:ro", self.name);
+        let config = format!("--env=MUSTER_CONFIG={CREDENTIALS}");
+        let network = ["--network", &self.name, "--network-alias", "operator"];
+        let run = ["run", "--detach", "--name", &name, "--hostname", "operator", &label, &keys, &config];
+        docker(&[&run[..], &network, &[&self.image, "sleep", "infinity"]].concat())?.ok()?;
+        docker(&["cp", &self.package("musterctl")?, &format!("{name}:/var/tmp/musterctl.deb")])?.ok()?;
+        let install = format!("apt-get -qq install --yes /var/tmp/musterctl.deb && mkdir {ARTIFACTS_DIR}");
+        docker(&["exec", &name, "sh", "-c", &install])?.ok()?;
+        let serve = ["musterctl", "artifacts", "serve", "--dir", ARTIFACTS_DIR, "--listen", "0.0.0.0:8080"];
+        docker(&[&["exec", "--detach", &name], &serve[..]].concat())?.ok()?;
+        Ok(())
+    }
+
+    pub(super) fn operator(&self) -> String {
+        format!("{}-operator", self.name)
+    }
+
+    /// Runs a shell script on the operator's machine, in the directory of artifacts, with this on its standard input;
+    /// what it writes.
+    ///
+    /// # Errors
+    /// It failed.
+    pub fn operate(&self, script: &str, input: &str) -> Result<String> {
+        let shell = ["exec", "--interactive", "--workdir", ARTIFACTS_DIR, &self.operator(), "sh", "-euc", script];
+        docker_with(&shell, input)?.ok()
+    }
+
+    /// Makes an artifact of that content; its SHA-256.
+    ///
+    /// # Errors
+    /// The shell's.
+    pub fn artifact(&self, name: &str, content: &str) -> Result<String> {
+        self.operate(&format!("cat >{name}"), content)?;
+        self.sha256(name)
+    }
+
+    /// SHA-256 of an artifact.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn sha256(&self, name: &str) -> Result<String> {
+        let said = self.operate(&format!("sha256sum {name}"), "")?;
+        Ok(said.split(' ').next().context("a digest")?.to_owned())
+    }
+
+    /// Makes a secret of that value.
+    ///
+    /// # Errors
+    /// musterctl did not start, or did not end.
+    pub fn secret(&self, name: &str, value: &str) -> Result<Ran> {
+        let create = ["musterctl", "secret", "create", name, "--from-file", "-"];
+        docker_with(&[&["exec", "--interactive", &self.operator()], &create[..]].concat(), value)
+    }
+}
