@@ -19,7 +19,10 @@ mod swarm;
 pub(crate) mod tests;
 pub mod update;
 
-use muster_proto::{model::Now, plant::planted};
+use muster_proto::{
+    model::{Epoch, Now},
+    plant::planted,
+};
 
 pub use answer::{Refusal, Reply};
 pub use io::{Effect, Enroll, Input, Request, Word};
@@ -181,16 +184,20 @@ fn take(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, input: Input, now: Now
 }
 
 /// What `muster-coordinator recover` writes into the store of a coordinator that does not run: from the next start on
-/// the agents' ledgers fill in what this store lacks, under an epoch above every one the fleet has shown.
+/// the agents' ledgers fill in what this store lacks, under an epoch above every one the fleet has shown, and above
+/// `seen`, which an operator knows of. Returns the epoch of that start too.
 ///
 /// # Errors
 /// [`RowError`] if a row does not parse.
-pub fn recover(rows: Vec<Row>) -> Result<Vec<Change>, RowError> {
+pub fn recover(rows: Vec<Row>, seen: Epoch, actor: &str, now: Now) -> Result<(Epoch, Vec<Change>), RowError> {
     let mut facts = Facts::load(rows)?;
     let mut draft = Draft::new(&mut facts);
     let meta = draft.meta_mut();
-    meta.epoch = meta.epoch.max(meta.fleet_epoch);
+    meta.epoch = meta.epoch.max(meta.fleet_epoch).max(seen);
     meta.recovering = true;
     meta.recovered = true;
-    Ok(draft.into_changes())
+    let next = meta.epoch.next();
+    let message = format!("the next start has epoch {next} and takes over what the agents know better");
+    draft.audit(actor, "recover", "store", &message, now.wall_ms);
+    Ok((next, draft.into_changes()))
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     config::{ConfigError, StateDir},
-    core::credentials,
+    core::{self, credentials},
     facts::{CredentialRow, Draft, Facts, RowError},
     pki::{Ca, KeyFileError, PERSON_LIFETIME, Peer, PkiError, StateKey, TrustDomain, Validity},
     store::{Change, EmbeddedStore, Row, Store, StoreError, Table},
@@ -232,15 +232,9 @@ pub fn address(rows: &[Row]) -> String {
 /// # Errors
 /// [`SetupError`].
 pub fn recover(store: &mut EmbeddedStore, seen: Option<u64>, now_ms: u64) -> Result<Epoch, SetupError> {
-    let mut facts = Facts::load(store.load()?)?;
-    let mut draft = Draft::new(&mut facts);
-    let meta = draft.meta_mut();
-    meta.epoch = meta.epoch.max(meta.fleet_epoch).max(Epoch(seen.unwrap_or_default()));
-    meta.recovering = true;
-    let next = meta.epoch.next();
-    let message = format!("the next start has epoch {next} and takes over what the agents know better");
-    draft.audit(LOCAL_ACTOR, "recover", "store", &message, now_ms);
-    store.commit(&draft.into_changes())?;
+    let now = Now { wall_ms: now_ms, mono_ms: 0 };
+    let (next, changes) = core::recover(store.load()?, Epoch(seen.unwrap_or_default()), LOCAL_ACTOR, now)?;
+    store.commit(&changes)?;
     Ok(next)
 }
 
@@ -334,6 +328,6 @@ mod tests {
         assert_eq!(recover(&mut store, Some(7), 0).expect("marked"), Epoch(8));
         assert_eq!(recover(&mut store, Some(3), 0).expect("marked"), Epoch(8), "it never goes back");
         let facts = Facts::load(store.load().expect("rows")).expect("facts");
-        assert!(facts.meta.recovering && facts.audit.len() == 4);
+        assert!(facts.meta.recovering && facts.meta.recovered && facts.audit.len() == 4);
     }
 }

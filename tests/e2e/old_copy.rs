@@ -34,10 +34,12 @@ fn restored(copy: impl FnOnce(&mut Fleet) -> Result<()>) -> Result<()> {
     let effects = fleet.effects_log();
     let items = ["one", "two"].map(|name| bash(name, "deploy", &effects, "sleep 1", &[]));
     fleet.apply(&cluster(1, 2, &items, &items, &["maxWorkerDeployCount: 1"]))?;
-    let machines = fleet.add_machines(1, 2)?;
+    let mut machines = fleet.add_machines(1, 2)?;
     let lines = |fleet: &Fleet, count: usize| Ok((fleet.effects()?.len() >= count).then_some(()));
     wait_for("the control machine's first item", PATIENCE, || lines(&fleet, 1))?;
     copy(&mut fleet)?;
+    let token = fleet.token("worker", &[])?;
+    fleet.enroll("stranger", &token, &[])?.ok()?;
     wait_for("the first worker's first item", PATIENCE, || lines(&fleet, 5))?;
     fleet.stop_coordinator()?;
     wait_for("the first worker's last item", PATIENCE, || lines(&fleet, 8))?;
@@ -61,6 +63,16 @@ fn restored(copy: impl FnOnce(&mut Fleet) -> Result<()>) -> Result<()> {
     fleet.stop_coordinator()?;
     fleet.coordinator_command(&["recover", "--state-dir", "coordinator"])?.ok()?;
     fleet.start_coordinator()?;
+    fleet.wait_ready(machines.len())?;
+    // The machine that enrolled after the copy was made comes, and holds nobody up.
+    fleet.start_agent("stranger")?;
+    wait_for("the stranger is sent away", PATIENCE, || {
+        Ok(fleet.log("stranger").contains("UnknownMachine").then_some(()))
+    })?;
+    let token = fleet.token("worker", &[])?;
+    fleet.enroll("worker-3", &token, &[])?.ok()?;
+    fleet.start_agent("worker-3")?;
+    machines.push("worker-3".to_owned());
     fleet.wait_ready(machines.len())?;
     let promise = Promise {
         machines: &machines,

@@ -7,7 +7,7 @@ use muster_coordinator::plan::{
     Limits, blocked,
     survey::{State, Survey},
 };
-use muster_proto::model::Standing;
+use muster_proto::model::{Epoch, Standing};
 
 use super::{Event, World, machine::Fate, manifest};
 use crate::invariants::Violation;
@@ -69,8 +69,8 @@ impl World {
     fn recover(&mut self) -> Result<(), Violation> {
         self.count("store recovered");
         self.crash_coordinator();
-        let recovered = muster_coordinator::core::recover(self.rows());
-        let changes = recovered.map_err(|error| self.watcher.violation("codec", error.to_string()))?;
+        let recovered = muster_coordinator::core::recover(self.rows(), Epoch(0), "coordinator", self.now());
+        let (_, changes) = recovered.map_err(|error| self.watcher.violation("codec", error.to_string()))?;
         self.commit(&changes);
         self.happen(Event::StartCoordinator)?;
         Ok(())

@@ -386,7 +386,8 @@ impl Fleet {
 
     /// `muster-coordinator recover` on this store, and a start from it.
     pub(crate) fn recover_from(&mut self, mut store: MemoryStore) {
-        let changes = recover(store.load().expect("in memory")).expect("its own rows");
+        let rows = store.load().expect("in memory");
+        let (_, changes) = recover(rows, Epoch(0), "coordinator", self.now()).expect("its own rows");
         store.commit(&changes).expect("in memory");
         self.restart_from(store);
     }
