@@ -3,6 +3,7 @@
 
 mod cluster;
 mod fault;
+mod group;
 mod item;
 mod machine;
 mod params;
@@ -45,7 +46,7 @@ const ANNOTATION_NAME_BYTES_MAX: usize = 63;
 
 const DOCUMENT: Fields = Fields { known: &["apiVersion", "kind", "metadata", "spec"], later: &[] };
 const METADATA: Fields = Fields { known: &["name", "annotations"], later: &["labels"] };
-const KINDS: Fields = Fields { known: &["Cluster", "Machine"], later: &["UpdateGroup", "Release"] };
+const KINDS: Fields = Fields { known: &["Cluster", "Machine"], later: &["Release"] };
 
 /// One file, or whatever else the operator gave a text by.
 #[derive(Clone, Copy, Debug)]
@@ -170,6 +171,11 @@ fn kind_of<'n>(tree: &'n Node<'n>, faults: &mut Faults<'_>) -> Option<(Kind, Map
     let kind = root.required(faults, "kind").and_then(|spot| match spot.text(faults)? {
         "Cluster" => Some(Kind::Cluster),
         "Machine" => Some(Kind::Machine),
+        "UpdateGroup" => {
+            let expected = "update groups in spec.updateGroups of their Cluster";
+            spot.fault(faults, "kind 'UpdateGroup' is no document of its own here", expected);
+            None
+        }
         later if KINDS.later.contains(&later) => {
             spot.fault(faults, format!("kind '{later}' is {LATER}"), "the document left out");
             None

@@ -13,14 +13,16 @@ mod swarm_join;
 pub use facts::{Disk, HostFacts, NetworkInterface};
 pub use ids::{
     ClusterName, Epoch, Generation, InvalidName, ItemName, LABEL_BYTES_MAX, LedgerId, MachineId, MachineName,
-    SecretName, Seq, is_label,
+    SecretName, Seq, UpdateGroupName, is_label,
 };
 pub use input::{INPUT_BYTES_MAX, INPUTS_PER_ITEM_MAX, ItemInput, WAITING_FOR_SECRET};
 pub use item::{
     AssignedItem, Assignment, ItemHash, MachineType, OnInterrupt, PARAM_BYTES_MAX, PARAM_NAME_BYTES_MAX, Permit, Phase,
     RETRIES_DEFAULT, RETRIES_MAX, RunnerKind, StateItem, TIMEOUT_DEFAULT, TIMEOUT_MAX, Unknown, is_param_name,
 };
-pub use maintenance::{Deadline, DeadlineOutcome, LockState, Scope, UpdateDeadlines};
+pub use maintenance::{
+    DEFAULT_GROUP, DEFAULT_GROUP_INDEX, Deadline, DeadlineOutcome, LockState, Scope, UpdateDeadlines, UpdateGroup,
+};
 pub use spec::{ClusterSpec, Counts, LcmType, MachineSpec, TOKEN_TTL_DEFAULT_MS, WORKERS_AT_ONCE_MAX};
 pub use status::{ItemState, ItemStatus, Standing};
 pub use swarm::{

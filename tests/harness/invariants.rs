@@ -1,6 +1,7 @@
 //! What must hold after every event, whatever the faults. Named after the safety rules of docs/ARCHITECTURE.md; none of
 //! them asks the code it watches whether it did right.
 
+mod groups;
 mod outcomes;
 mod record;
 mod swarm;
@@ -285,6 +286,9 @@ impl Watcher {
             return Err(
                 self.violation("3", format!("a worker was granted a slot while {} was not Ready", control.name))
             );
+        }
+        if updating {
+            self.groups_in_order(&survey, &granted)?;
         }
         // The failure budget, counted from the statuses themselves.
         if !granted.is_empty() {

@@ -32,6 +32,8 @@ plants! {
     two_controls: "two-controls" by "1";
     grant_51: "grant-51" by "2";
     workers_first: "workers-first" by "3";
+    any_group: "any-group" by "group";
+    ignore_group_limit: "ignore-group-limit" by "group";
     ignore_budget: "ignore-budget" by "budget";
     no_gathering: "no-gathering" by "1" | "6" | "10" | "reason";
     trust_old_store: "trust-old-store" by "old-store";

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use muster_proto::model::{ClusterName, ClusterSpec, MachineName, MachineSpec, Now};
+use muster_proto::model::{ClusterName, ClusterSpec, DEFAULT_GROUP, MachineName, MachineSpec, Now};
 
 use super::{Refusal, Reply};
 use crate::facts::{ClusterRow, Draft, MachineRow};
@@ -54,8 +54,8 @@ fn may_declare(draft: &Draft<'_>, name: &MachineName, spec: &MachineSpec, in_man
     Ok(())
 }
 
-/// Does every item that a Machine overrides exist in its Cluster, as both will be? A manifest may bring only one of the
-/// two: then the parser has not seen the other.
+/// Do the items that a Machine overrides, and its update group, exist in its Cluster, as both will be? A manifest may
+/// bring only one of the two: then the parser has not seen the other.
 fn overrides_fit(draft: &Draft<'_>, clusters: &Clusters, machines: &Machines) -> Result<(), Refusal> {
     let brought = machines.iter().map(|(name, (spec, _))| (name, spec));
     let recorded = draft.machines.values().filter(|row| !machines.contains_key(&row.name));
@@ -65,6 +65,7 @@ fn overrides_fit(draft: &Draft<'_>, clusters: &Clusters, machines: &Machines) ->
         let newest = clusters.get(cluster).map(|(spec, _)| spec).or_else(|| draft.spec(cluster).map(|spec| &**spec));
         let Some(spec) = newest.filter(|_| !unchanged) else { continue };
         let items = spec.items(machine.machine_type);
+        group_exists(name, machine, spec)?;
         let missing = machine.state_items_overwrites.keys().find(|own| items.iter().all(|item| item.name != **own));
         if let Some(missing) = missing {
             return Err(Refusal::State {
@@ -78,6 +79,17 @@ fn overrides_fit(draft: &Draft<'_>, clusters: &Clusters, machines: &Machines) ->
         }
     }
     Ok(())
+}
+
+fn group_exists(name: &MachineName, machine: &MachineSpec, spec: &ClusterSpec) -> Result<(), Refusal> {
+    let named = machine.update_group.as_ref().filter(|group| group.as_str() != DEFAULT_GROUP);
+    let Some(group) = named.filter(|group| spec.update_group(Some(group)).is_none()) else { return Ok(()) };
+    let message = format!(
+        "machine {name} is in update group {group}, which {} does not have; give it another in its Machine document \
+         (in the same manifest), or keep the group",
+        machine.cluster_name
+    );
+    Err(Refusal::State { reason: "GroupWithoutCluster", message })
 }
 
 fn apply_cluster(

@@ -35,6 +35,7 @@ pub(super) fn enroll(
                 interface: None,
                 cidr: None,
                 upgrade_index: 0,
+                update_group: None,
             };
             draft.put_machine(MachineRow::new(name.clone(), spec, false, now.wall_ms));
         }

@@ -4,13 +4,14 @@ mod agents;
 mod applying;
 mod enrolling;
 mod fleet;
+mod groups;
 mod operators;
 mod reboots;
 mod rollout;
 mod rules;
 mod updates;
 
-pub(crate) use fleet::{Fleet, apply, cluster, spec};
+pub(crate) use fleet::{Fleet, apply, cluster, machine_spec, spec};
 
 use super::{Refusal, Reply};
 

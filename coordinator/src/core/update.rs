@@ -140,6 +140,7 @@ fn freeze(draft: &mut Draft<'_>, cluster: &ClusterName, options: Options, actor:
         row.update = Some(MachineUpdate {
             version,
             overwrites: row.spec.state_items_overwrites.clone(),
+            group: row.spec.update_group.clone(),
             disruptive: false,
             request: None,
             permit: None,
@@ -158,7 +159,8 @@ fn freeze(draft: &mut Draft<'_>, cluster: &ClusterName, options: Options, actor:
         let items = || position.items.unwrap_or_default().iter().filter(|item| concerns(of_cluster, row, item.phase));
         let open = || items().filter(|item| position.standing(item) != Standing::Done);
         let disruptive = open().any(|item| position.is_disruptive(item));
-        targets.insert(name.clone(), Target { changed: open().map(|item| item.name.clone()).collect(), disruptive });
+        let (changed, group) = (open().map(|item| item.name.clone()).collect(), row.spec.update_group.clone());
+        targets.insert(name.clone(), Target { changed, group, disruptive });
         // What an earlier update gave up is tried afresh; what nobody knows of is not.
         let given_up = open().filter(|item| position.standing(item) == Standing::Failed);
         verdicts.extend(given_up.filter_map(|item| {

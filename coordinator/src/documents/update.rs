@@ -1,8 +1,10 @@
 //! Documents of an update: how far it is, and what one would do.
 
+use std::collections::BTreeMap;
+
 use muster_proto::{
-    model::{Blocked, MachineType, Phase},
-    resource::{ChangedMachine, UpdatePhase, UpdatePlan, UpdateStatus, Waiting},
+    model::{Blocked, DEFAULT_GROUP, DEFAULT_GROUP_INDEX, MachineType, Phase, UpdateGroupName},
+    resource::{ChangedMachine, GroupStatus, UpdatePhase, UpdatePlan, UpdateStatus, Waiting},
 };
 
 use super::{at, count, stage_status};
@@ -12,7 +14,7 @@ use crate::{
     plan::{
         Limits, blocked, locks,
         survey::{Position, Survey},
-        update::{is_waiting_for_locks, targets},
+        update::{groups, is_waiting_for_locks, targets},
     },
 };
 
@@ -23,7 +25,7 @@ const STUCK_AFTER_MS: u64 = 4 * 3600 * 1000;
 /// Reasons that pass by themselves.
 const PASSING: &[&str] = &["WaitingForTurn", "Gathering", "Disconnected", "LocksSettling", "Rebooting"];
 /// Reasons that pass with another machine's end, or when a controller is through with the last maintenance.
-const NEUTRAL: &[&str] = &["WaitingForControl", "Quorum", "LockNotYetActive", "UpdateInProgress"];
+const NEUTRAL: &[&str] = &["WaitingForControl", "WaitingForGroup", "Quorum", "LockNotYetActive", "UpdateInProgress"];
 
 /// The word for where an update is.
 pub(super) fn state(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -> &'static str {
@@ -72,11 +74,30 @@ pub(super) fn status(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) 
             .filter(|stage| open || update.stages.contains_key(stage))
             .map(|stage| stage_status(stage.as_str(), update.stages.get(stage)))
             .collect(),
+        groups: group_statuses(survey, row, update),
         needs_operator: open && update.wish != Wish::Abort && needs_operator(survey),
         waiting: waiting.collect(),
         paused_since: paused_ms.map(at),
         paused_too_long: paused_ms.is_some_and(|since| survey.now.wall_ms.saturating_sub(since) > PAUSE_MS_MAX),
     }
+}
+
+/// How far each update group is, in the order in which they go.
+fn group_statuses(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -> Vec<GroupStatus> {
+    let spec = survey.facts.specs.get(&(row.cluster.clone(), update.version));
+    let Some(spec) = spec.filter(|spec| !spec.update_groups.is_empty()) else { return Vec::new() };
+    let mut groups = BTreeMap::new();
+    for position in survey.of_type(MachineType::Worker) {
+        let Some(target) = update.targets.get(&position.row.name) else { continue };
+        let group = spec.update_group(target.group.as_ref());
+        let index = group.map_or(DEFAULT_GROUP_INDEX, |group| group.index);
+        let name = target.group.as_ref().map_or(DEFAULT_GROUP, UpdateGroupName::as_str).to_owned();
+        let known = groups.entry((index, name.clone()));
+        let status = known.or_insert(GroupStatus { name, index, total: 0, done: 0 });
+        status.total += 1;
+        status.done += u32::from(row.finished_at_ms.is_some() || position.update().is_none());
+    }
+    groups.into_values().collect()
 }
 
 /// Is a machine of an update at one stage for so long that somebody should look?
@@ -112,20 +133,35 @@ pub(super) fn planned(survey: &Survey<'_>, options: Options) -> Option<UpdatePla
     };
     let survey = Survey::of(&facts, name, &Limits::default(), survey.now)?;
     let update = survey.update()?;
-    let machines: Vec<ChangedMachine> = targets(&survey)
-        .filter_map(|position| {
-            let target = update.targets.get(&position.row.name).filter(|target| !target.changed.is_empty())?;
-            Some(ChangedMachine {
-                name: position.row.name.to_string(),
-                machine_type: position.row.spec.machine_type,
-                items: target.changed.iter().map(ToString::to_string).collect(),
-                disruptive: target.disruptive,
-            })
-        })
-        .collect();
+    let machines = changed(&survey, update);
     let unchanged = count(update.targets.len().saturating_sub(machines.len()));
     let (phases, warnings) = (phases(&survey, &machines), warnings(&survey));
     Some(UpdatePlan { phases, warnings, machines, unchanged, ..empty(None) })
+}
+
+/// The group of a worker. None: a control machine, or a cluster without groups.
+fn group_of<'a>(survey: &Survey<'a>, position: &Position<'a>) -> Option<groups::Group<'a>> {
+    let grouped = position.row.spec.machine_type == MachineType::Worker && !survey.spec.update_groups.is_empty();
+    grouped.then(|| groups::of(survey, position))
+}
+
+/// Machines on which something changes, in the order in which they go.
+fn changed(survey: &Survey<'_>, update: &UpdateRow) -> Vec<ChangedMachine> {
+    let mut positions: Vec<&Position<'_>> = targets(survey).collect();
+    positions.sort_by_key(|position| {
+        (position.row.spec.machine_type, group_of(survey, position).map(|g| (g.index, g.name)))
+    });
+    let machine = |position: &Position<'_>| {
+        let target = update.targets.get(&position.row.name).filter(|target| !target.changed.is_empty())?;
+        Some(ChangedMachine {
+            name: position.row.name.to_string(),
+            machine_type: position.row.spec.machine_type,
+            group: group_of(survey, position).map(|group| group.name.to_owned()),
+            items: target.changed.iter().map(ToString::to_string).collect(),
+            disruptive: target.disruptive,
+        })
+    };
+    positions.into_iter().filter_map(machine).collect()
 }
 
 /// What would hold it up if it started now.
@@ -156,36 +192,47 @@ fn phases(survey: &Survey<'_>, machines: &[ChangedMachine]) -> Vec<UpdatePhase> 
     let mut phases = Vec::new();
     if prepares {
         let most = survey.spec.max_worker_prepare_count;
-        let what = format!("prepare items run, at most {most} workers at once");
+        let what = format!("prepare items, at most {most} workers at once");
         phases.push(phase("prepare", what, "none", "yes"));
     }
     let (controls, workers) = (down(MachineType::Control), down(MachineType::Worker));
     if controls + workers > 0 {
-        let what = "cluster maintenance is requested; every ClusterWorkloadLock becomes inactive".to_owned();
-        let impact = "users keep from changes until the end";
-        phases.push(phase("cluster locks", what, impact, "yes"));
+        let what = "every ClusterWorkloadLock becomes inactive".to_owned();
+        phases.push(phase("cluster locks", what, "users keep from changes", "yes"));
     }
     if controls > 0 {
-        let machines = if controls == 1 {
-            "1 control machine".to_owned()
-        } else {
-            format!("{controls} control machines one by one")
+        let what = match controls {
+            1 => "1 control machine".to_owned(),
+            _ => format!("{controls} control machines one by one"),
         };
-        let what = format!("{machines}: request, locks, items, given back");
-        let impact = "the control plane runs on the others";
-        phases.push(phase("control machines", what, impact, "yes, between two machines"));
+        phases.push(phase("control machines", what, "the others carry on", "yes, between two"));
     }
-    if workers > 0 {
-        let most = crate::plan::safety::worker_slots_max(survey);
-        let machines =
-            if workers == 1 { "1 worker".to_owned() } else { format!("{workers} workers, at most {most} at once") };
-        let what = format!("{machines}: request, locks, items, given back");
-        let impact = "workloads move away first; services on the machine may restart";
-        phases.push(phase("workers", what, impact, "yes, machines under way come to their end"));
+    if workers > 0 && survey.spec.update_groups.is_empty() {
+        let what = workers_at_once(workers, crate::plan::safety::worker_slots_max(survey));
+        phases.push(phase("workers", what, "workloads move away first", "yes, those begun end"));
+    }
+    for group in groups_of(survey) {
+        let of_group = |m: &&ChangedMachine| m.disruptive && m.group.as_deref() == Some(group.name);
+        let what = workers_at_once(machines.iter().filter(of_group).count(), group.at_once);
+        let what = format!("{} (index {}): {what}", group.name, group.index);
+        phases.push(phase("workers", what, "workloads move away first", "yes, those begun end"));
     }
     if controls + workers > 0 {
-        let what = "the cluster's maintenance request is removed".to_owned();
+        let what = "the maintenance request is removed".to_owned();
         phases.push(phase("finalization", what, "none", "no"));
     }
     phases
+}
+
+/// Groups with workers that are disturbed, in the order in which they go.
+fn groups_of<'a>(survey: &Survey<'a>) -> Vec<groups::Group<'a>> {
+    let disturbed = targets(survey).filter(|position| position.update().is_some_and(|mine| mine.disruptive));
+    let mut all: Vec<_> = disturbed.filter_map(|position| group_of(survey, position)).collect();
+    all.sort_by_key(|group| (group.index, group.name));
+    all.dedup();
+    all
+}
+
+fn workers_at_once(workers: usize, most: usize) -> String {
+    if workers == 1 { "1 worker".to_owned() } else { format!("{workers} workers, at most {most} at once") }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_proto::model::{ClusterName, ItemName, LockState, MachineName, Scope};
+use muster_proto::model::{ClusterName, ItemName, LockState, MachineName, Scope, UpdateGroupName};
 use serde::{Deserialize, Serialize};
 
 use super::StageRow;
@@ -38,6 +38,9 @@ pub struct UpdateRow {
 pub struct Target {
     /// Items that are not done at the version wanted, in the order they run.
     pub changed: Vec<ItemName>,
+    /// The update group it goes with. None: the default group.
+    #[serde(default)]
+    pub group: Option<UpdateGroupName>,
     /// Does one of them disturb workloads?
     pub disruptive: bool,
 }
@@ -72,6 +75,9 @@ pub struct MachineUpdate {
     pub version: u64,
     /// Its own params, as they were when the plan was frozen.
     pub overwrites: Overwrites,
+    /// The update group it goes with, as it was when the plan was frozen. None: the default group.
+    #[serde(default)]
+    pub group: Option<UpdateGroupName>,
     /// Does it need a request, locks and permits?
     pub disruptive: bool,
     /// Its NodeMaintenanceRequest, while it is there.

@@ -8,7 +8,7 @@ use muster_proto::model::{
 
 use super::{
     fault::{Faults, shown},
-    item,
+    group, item,
     params::Secrets,
     read::{Fields, Free, Map, Spot, one_of},
     update,
@@ -29,6 +29,7 @@ pub(super) const CLUSTER: Fields = Fields {
         "maxFailures",
         "workloadControllers",
         "updateDeadlines",
+        "updateGroups",
         "machineTypes",
     ],
     later: &["agentConfig", "mkeUpgradeAttempts", "maintenance", "helmController", "kubernetes"],
@@ -61,6 +62,7 @@ pub(super) fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_
     let max_failures = map.or("maxFailures", MAX_FAILURES_DEFAULT, |spot| max_failures(&spot, faults));
     let controllers = map.or("workloadControllers", Vec::new(), |spot| update::controllers(&spot, faults));
     let deadlines = map.or("updateDeadlines", UpdateDeadlines::default(), |spot| update::deadlines(&spot, faults));
+    let groups = map.or("updateGroups", Vec::new(), |spot| group::read_all(&spot, upgrade, faults));
     let machine_types = map.required(faults, "machineTypes").and_then(|spot| machine_types(&spot, secrets, faults));
     if let (Some(Some(machines)), Some(types)) = (machines, &machine_types) {
         declared_types_exist(&map, machines, types, faults);
@@ -78,6 +80,7 @@ pub(super) fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_
         max_failures: max_failures?,
         workload_controllers: controllers?,
         update_deadlines: deadlines?,
+        update_groups: groups?,
         machine_types: machine_types?,
     })
 }

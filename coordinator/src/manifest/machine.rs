@@ -3,12 +3,12 @@
 use core::net::IpAddr;
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_proto::model::{ClusterName, ClusterSpec, ItemName, MachineSpec, MachineType, StateItem};
+use muster_proto::model::{ClusterName, ClusterSpec, ItemName, MachineSpec, MachineType, StateItem, UpdateGroupName};
 
 use super::{
     Found,
     fault::{Faults, shown},
-    item,
+    group, item,
     params::{self, Secrets},
     read::{Fields, Free, Spot, one_of},
 };
@@ -16,7 +16,7 @@ use crate::facts::SecretId;
 
 /// Fields of a machine's `spec`.
 pub(super) const MACHINE: Fields = Fields {
-    known: &["clusterName", "type", "stateItemsOverwrites", "interface", "cidr", "upgradeIndex"],
+    known: &["clusterName", "type", "stateItemsOverwrites", "interface", "cidr", "upgradeIndex", "updateGroup"],
     later: &["nodeName", "rebootRequired", "maintenance", "prepareDeletion"],
 };
 /// Longest name of a network interface (IFNAMSIZ of Linux, less the NUL).
@@ -43,6 +43,7 @@ pub(super) fn read(spot: &Spot<'_>, clusters: &Clusters<'_>, faults: &mut Faults
     let interface = map.or("interface", None, |spot| interface(&spot, faults).map(Some));
     let cidr = map.or("cidr", None, |spot| cidr(&spot, faults).map(Some));
     let upgrade_index = map.or("upgradeIndex", 0, |spot| spot.number(faults, 0..=u32::MAX));
+    let update_group = map.or("updateGroup", None, |spot| spot.label::<UpdateGroupName>(faults).map(Some));
     let cluster = match (&cluster_spot, &cluster_name) {
         (Some(spot), Some(name)) => clusters.find(spot, name, faults),
         _ => None,
@@ -52,6 +53,9 @@ pub(super) fn read(spot: &Spot<'_>, clusters: &Clusters<'_>, faults: &mut Faults
         && !cluster.machine_types.contains_key(&machine_type)
     {
         spot.fault(faults, format!("the cluster has no items for type '{machine_type}'"), "a type of its machineTypes");
+    }
+    if let (Some(Some(name)), Some(spot)) = (&update_group, map.get("updateGroup")) {
+        group::fits(&spot, name, cluster, machine_type, faults);
     }
     let items = cluster.zip(machine_type).map(|(cluster, machine_type)| cluster.items(machine_type));
     let secrets = Secrets { known: clusters.secrets, cluster: cluster_name.as_ref() };
@@ -63,6 +67,7 @@ pub(super) fn read(spot: &Spot<'_>, clusters: &Clusters<'_>, faults: &mut Faults
         interface: interface?,
         cidr: cidr?,
         upgrade_index: upgrade_index?,
+        update_group: update_group?,
     })
 }
 

@@ -9,7 +9,7 @@ use muster_proto::{
 use super::{
     locks,
     survey::{Position, Survey},
-    update,
+    update::{self, groups},
 };
 
 /// Names shown in one sentence; the rest is counted.
@@ -127,6 +127,32 @@ pub fn workers_within_limit(survey: &Survey<'_>) -> Result<(), Blocked> {
     Err(blocked("WaitingForTurn", format!("{used} of {most} worker slots are in use"), "a worker is done"))
 }
 
+/// Update groups go in the order of their indexes: no worker goes before all of earlier groups have come to their end
+/// or are out of the way.
+pub fn earlier_groups_first(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    let open = groups::open_before(survey, position);
+    if open.is_empty() || planted("any-group") {
+        return Ok(());
+    }
+    let names = some_names(open.iter().map(|other| other.row.name.as_str()));
+    Err(blocked(
+        "WaitingForGroup",
+        format!("update groups go in order; {names} of an earlier one is not through"),
+        format!("{names} is done, or put aside"),
+    ))
+}
+
+/// At most `concurrentUpdates` machines of an update group hold a slot together.
+pub fn within_group_limit(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    let group = groups::of(survey, position);
+    let used = groups::slots_used(survey, &group);
+    if used < group.at_once || planted("ignore-group-limit") {
+        return Ok(());
+    }
+    let message = format!("{used} of {} slots of update group {} are in use", group.at_once, group.name);
+    Err(blocked("WaitingForTurn", message, "a worker of the group is done"))
+}
+
 /// Rule 3: no worker goes before every control machine of the rollout is Ready.
 pub fn controls_before_workers(survey: &Survey<'_>) -> Result<(), Blocked> {
     if planted("workers-first") {
@@ -241,7 +267,9 @@ pub fn may_take_slot(survey: &Survey<'_>, position: &Position<'_>) -> Result<(),
         }
         MachineType::Worker => {
             controls_before_workers(survey)?;
-            workers_within_limit(survey)
+            earlier_groups_first(survey, position)?;
+            workers_within_limit(survey)?;
+            within_group_limit(survey, position)
         }
         MachineType::Unassigned => Err(blocked(
             "Unassigned",

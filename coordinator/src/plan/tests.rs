@@ -4,13 +4,14 @@
 use std::{fs, path::PathBuf};
 
 use muster_proto::model::{
+    MachineSpec,
     MachineType::{Control, Worker},
-    Scope, StateItem,
+    Scope, StateItem, UpdateGroup, UpdateGroupName,
 };
 
 use crate::{
     core::{
-        tests::{Fleet, apply, cluster},
+        tests::{Fleet, apply, cluster, machine_spec},
         update::Options,
     },
     documents, view,
@@ -28,6 +29,8 @@ fn transcript(fleet: &Fleet) -> String {
 fn check(moment: &str, fleet: &Fleet) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("../tests/golden/plan/{moment}.txt"));
     let text = transcript(fleet);
+    let wide = text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+    assert!(wide <= 120 || !moment.starts_with("update"), "{moment}: {wide} characters fit no terminal\n{text}");
     if std::env::var("MUSTER_GOLDEN").is_ok_and(|value| value == "update") {
         fs::write(&path, &text).expect("the golden file can be written");
     }
@@ -141,6 +144,20 @@ fn an_update_is_planned() {
     };
     newer.machine_types.values_mut().for_each(|items| of_type(items, "images"));
     newer.machine_types.get_mut(&Worker).into_iter().for_each(|items| of_type(items, "install"));
-    fleet.ask(apply(newer, &[])).expect("applies");
+    fleet.ask(apply(newer.clone(), &[])).expect("applies");
     check("update", &fleet);
+    let group = |name: &str, index, concurrent_updates| UpdateGroup {
+        name: UpdateGroupName::new(name).expect("a name"),
+        index,
+        concurrent_updates,
+        reboot_if_update_requires: false,
+    };
+    newer.update_groups = vec![group("canary", 0, 1), group("storage", 5, 2)];
+    let member = |name: &str| MachineSpec {
+        update_group: Some(UpdateGroupName::new(name).expect("a name")),
+        ..machine_spec(Worker)
+    };
+    let members = [("worker-07", "canary"), ("worker-10", "storage"), ("worker-11", "storage")];
+    fleet.ask(apply(newer, &members.map(|(name, group)| (name, member(group))))).expect("applies");
+    check("update-groups", &fleet);
 }

@@ -7,6 +7,7 @@
 //! as that helps. The first **permit** is the point of no return: before it everything taken is given back on abort or
 //! deferral, after it the machine goes on to its end.
 
+pub mod groups;
 mod machine;
 pub mod waits;
 
@@ -261,6 +262,7 @@ pub fn wants_slot(position: &Position<'_>) -> bool {
 fn slot_grants(survey: &Survey<'_>) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut workers_free = safety::worker_slots_max(survey).saturating_sub(safety::worker_slots_used(survey));
+    let mut groups_free = groups::Free::of(survey);
     for position in targets(survey).filter(|position| wants_slot(position) && position.available()) {
         if safety::may_take_slot(survey, position).is_err() {
             continue;
@@ -270,7 +272,7 @@ fn slot_grants(survey: &Survey<'_>) -> Vec<Step> {
             MachineType::Control if earlier_on_its_way(survey, position) => {}
             // One is enough: the survey does not know of it yet, so the next must wait for the next round.
             MachineType::Control => return vec![step],
-            MachineType::Worker if workers_free > 0 => {
+            MachineType::Worker if workers_free > 0 && groups_free.take(survey, position) => {
                 workers_free -= 1;
                 steps.push(step);
             }

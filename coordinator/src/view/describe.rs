@@ -44,6 +44,9 @@ pub fn describe_machine(machine: &Machine, now: Timestamp) -> Vec<String> {
     page.field("Release", status.release.as_deref().unwrap_or("none yet"));
     page.field("Generation", &status.generation.to_string());
     page.field("Upgrade index", &machine.spec.upgrade_index.to_string());
+    if let Some(group) = &machine.spec.update_group {
+        page.field("Update group", group.as_str());
+    }
     metadata(&mut page, &machine.metadata, now);
     overwrites(&mut page, machine);
     if let Some(activity) = &status.activity {
@@ -139,6 +142,15 @@ fn update(page: &mut Page, update: &UpdateStatus, now: Timestamp) {
     }
     page.section("Stages");
     page.table(&stages(&update.stages));
+    if !update.groups.is_empty() {
+        page.section("Update groups");
+        let mut groups = Table::new(&["GROUP", "INDEX", "DONE", "TOTAL"]);
+        for group in &update.groups {
+            let counts = [group.index, group.done, group.total].map(|count| count.to_string());
+            groups.push(std::iter::once(group.name.clone()).chain(counts).collect());
+        }
+        page.table(&groups);
+    }
     if update.waiting.is_empty() {
         return;
     }

@@ -15,7 +15,8 @@ use super::{
 };
 
 /// Reasons of a wait that is the order of things: too many to tell one by one.
-const ORDINARY_WAITS: [&str; 4] = ["WaitingForTurn", "WaitingForControl", "WaitingForMachines", "NotReported"];
+const ORDINARY_WAITS: [&str; 5] =
+    ["WaitingForTurn", "WaitingForControl", "WaitingForGroup", "WaitingForMachines", "NotReported"];
 /// Reasons that never pass by themselves. (Failed and held items are found by their standing.)
 const WANT_A_PERSON: [&str; 4] = ["AssignmentRefused", "VariableWithoutValue", "StoreOlderThanFleet", "NoInternalIP"];
 
@@ -300,6 +301,12 @@ pub fn rollout_changes(old: Option<&Rollout>, new: &Rollout) -> Vec<String> {
     for stage in stages(new).unwrap_or_default().iter().filter(|stage| stage.status == "Success") {
         if old.is_some() && before.iter().all(|was| was.name != stage.name || was.status != stage.status) {
             lines.push(format!("rollout {name}: {}", stage.name));
+        }
+    }
+    for group in new.status.update.iter().flat_map(|update| &update.groups).filter(|group| group.done == group.total) {
+        let was = old.and_then(|old| old.status.update.as_ref()?.groups.iter().find(|was| was.name == group.name));
+        if was.is_some_and(|was| was.done < was.total) {
+            lines.push(format!("rollout {name}: update group {} is through, {} workers", group.name, group.total));
         }
     }
     let warned = |rollout: &Rollout| rollout.status.update.as_ref().is_some_and(|update| update.paused_too_long);

@@ -2,10 +2,12 @@
 
 use muster_proto::resource::{ChangedMachine, UpdatePlan};
 
-use super::{Table, printable};
+use super::{Table, printable, text::cut};
 
 /// So many machines in a row of which the same is to be said become one line.
 const FOLDED_MIN: usize = 4;
+/// Longest list of items in the table, in characters: the page is to fit a terminal of 120.
+const ITEMS_CHARS_MAX: usize = 50;
 
 /// The page: phases, machines, and what would be in the way.
 pub(super) fn update_lines(cluster: &str, plan: &UpdatePlan) -> Vec<String> {
@@ -20,13 +22,16 @@ pub(super) fn update_lines(cluster: &str, plan: &UpdatePlan) -> Vec<String> {
     }
     lines.extend(indented(&phases));
     lines.push(String::new());
-    let mut machines = Table::new(&["MACHINE", "CHANGES", "WORKLOADS"]);
+    let grouped = plan.machines.iter().any(|machine| machine.group.is_some());
+    let headers: &[&str] =
+        if grouped { &["MACHINE", "GROUP", "CHANGES", "WORKLOADS"] } else { &["MACHINE", "CHANGES", "WORKLOADS"] };
+    let mut machines = Table::new(headers);
     for alike in plan.machines.chunk_by(is_alike) {
         match alike {
             [first, .., last] if alike.len() >= FOLDED_MIN => {
-                machines.push(row(format!("{} … {} ({})", first.name, last.name, alike.len()), first));
+                machines.push(row(format!("{} … {} ({})", first.name, last.name, alike.len()), first, grouped));
             }
-            few => few.iter().for_each(|machine| machines.push(row(machine.name.clone(), machine))),
+            few => few.iter().for_each(|machine| machines.push(row(machine.name.clone(), machine, grouped))),
         }
     }
     lines.extend(indented(&machines));
@@ -40,12 +45,15 @@ pub(super) fn update_lines(cluster: &str, plan: &UpdatePlan) -> Vec<String> {
 
 /// Does the same stand to be said of both?
 fn is_alike(one: &ChangedMachine, other: &ChangedMachine) -> bool {
-    one.machine_type == other.machine_type && one.items == other.items && one.disruptive == other.disruptive
+    let said = |machine: &ChangedMachine| (machine.machine_type, machine.group.clone(), machine.disruptive);
+    said(one) == said(other) && one.items == other.items
 }
 
-fn row(names: String, machine: &ChangedMachine) -> Vec<String> {
+fn row(names: String, machine: &ChangedMachine, grouped: bool) -> Vec<String> {
     let workloads = if machine.disruptive { "move away first" } else { "stay" };
-    vec![names, machine.items.join(", "), workloads.to_owned()]
+    let group = grouped.then(|| machine.group.clone().unwrap_or_else(|| "-".to_owned()));
+    let rest = [cut(&machine.items.join(", "), ITEMS_CHARS_MAX), workloads.to_owned()];
+    std::iter::once(names).chain(group).chain(rest).collect()
 }
 
 fn indented(table: &Table) -> impl Iterator<Item = String> {

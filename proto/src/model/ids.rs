@@ -92,6 +92,10 @@ label!(
     ItemName
 );
 label!(
+    /// Name of an update group, unique in a cluster.
+    UpdateGroupName
+);
+label!(
     /// Name of a secret; also of any other input that an item is given at its start.
     SecretName
 );

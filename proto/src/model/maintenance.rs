@@ -4,7 +4,10 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use super::item::{Unknown, words};
+use super::{
+    UpdateGroupName,
+    item::{Unknown, words},
+};
 
 words!(
     /// What an update may do to a machine.
@@ -39,6 +42,25 @@ words!(
         Pause = "pause",
     }
 );
+
+/// Name of the group of every worker that names none.
+pub const DEFAULT_GROUP: &str = "default";
+/// Its place in the order, unless the manifest says otherwise (LCM's own default).
+pub const DEFAULT_GROUP_INDEX: u32 = 1;
+
+/// Workers that are updated together, in their turn.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UpdateGroup {
+    /// As machines refer to it; [`DEFAULT_GROUP`] is the one of those that name none.
+    pub name: UpdateGroupName,
+    /// Groups go in the order of their indexes; those of the same go together.
+    pub index: u32,
+    /// Its machines that hold a slot at once; within what the cluster allows.
+    pub concurrent_updates: u32,
+    /// Does a machine of it reboot, in an update of scope `os`, because its host says that it needs to?
+    pub reboot_if_update_requires: bool,
+}
 
 /// How long a stage may take, and what then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

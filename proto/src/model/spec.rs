@@ -2,7 +2,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ClusterName, ItemName, MachineType, Phase, StateItem, UpdateDeadlines};
+use super::{
+    ClusterName, DEFAULT_GROUP, ItemName, MachineType, Phase, StateItem, UpdateDeadlines, UpdateGroup, UpdateGroupName,
+};
 
 /// Ceiling of everything that counts workers at once (LCM's own limit).
 pub const WORKERS_AT_ONCE_MAX: u32 = 50;
@@ -74,6 +76,9 @@ pub struct ClusterSpec {
     /// How long an update waits for others.
     #[serde(default)]
     pub update_deadlines: UpdateDeadlines,
+    /// Workers that go before or after others in an update.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub update_groups: Vec<UpdateGroup>,
     /// The templates, by machine type, in the order they run.
     pub machine_types: BTreeMap<MachineType, Vec<StateItem>>,
 }
@@ -83,6 +88,13 @@ impl ClusterSpec {
     #[must_use]
     pub fn items(&self, machine_type: MachineType) -> &[StateItem] {
         self.machine_types.get(&machine_type).map_or(&[], Vec::as_slice)
+    }
+
+    /// The update group of this name. None: it is the default group, and nothing was said of it.
+    #[must_use]
+    pub fn update_group(&self, name: Option<&UpdateGroupName>) -> Option<&UpdateGroup> {
+        let name = name.map_or(DEFAULT_GROUP, UpdateGroupName::as_str);
+        self.update_groups.iter().find(|group| group.name.as_str() == name)
     }
 
     /// Does this type have an item of this phase?
@@ -113,4 +125,7 @@ pub struct MachineSpec {
     /// Lower goes first; equal indexes go by name.
     #[serde(default)]
     pub upgrade_index: u32,
+    /// A worker's place among the others in an update. None: the default group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update_group: Option<UpdateGroupName>,
 }

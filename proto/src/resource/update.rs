@@ -80,6 +80,9 @@ pub struct UpdateStatus {
     pub release: String,
     /// Steps of the cluster.
     pub stages: Vec<StageStatus>,
+    /// How far each update group is, in the order in which they go. Empty: the cluster has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupStatus>,
     /// Nothing moves by itself any more: an operator decides what is next.
     pub needs_operator: bool,
     /// Machines that have not come to their end and do not move, and why.
@@ -89,6 +92,20 @@ pub struct UpdateStatus {
     pub paused_since: Option<Timestamp>,
     /// Paused for over a day: a cluster between two releases is a risk.
     pub paused_too_long: bool,
+}
+
+/// How far an update group is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupStatus {
+    /// Its name.
+    pub name: String,
+    /// Its place in the order; equal ones go together.
+    pub index: u32,
+    /// Its workers in this rollout.
+    pub total: u32,
+    /// Those that have come to their end.
+    pub done: u32,
 }
 
 /// A machine that does not move.
@@ -149,6 +166,9 @@ pub struct ChangedMachine {
     /// Its type.
     #[serde(rename = "type")]
     pub machine_type: MachineType,
+    /// The update group it goes with. None: a control machine, or a cluster without groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     /// Items that change, in the order they run.
     pub items: Vec<String>,
     /// Must its workloads move away?

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use muster_proto::model::{
     ClusterName, ClusterSpec, Counts, Deadline, DeadlineOutcome, ItemName, LcmType, MachineName, MachineType,
-    OnInterrupt, Phase, RunnerKind, SecretName, StateItem, UpdateDeadlines,
+    OnInterrupt, Phase, RunnerKind, SecretName, StateItem, UpdateDeadlines, UpdateGroup, UpdateGroupName,
 };
 
 use crate::rng::Rng;
@@ -59,6 +59,7 @@ pub fn spec(rng: &mut Rng, counts: Counts) -> ClusterSpec {
             node_locks: Deadline { after_ms: 20_000, outcome: deadline_outcome(rng) },
             locks_returned_ms: 20_000,
         },
+        update_groups: Vec::new(),
         machine_types: BTreeMap::from([
             (MachineType::Control, items(rng, MachineType::Control)),
             (MachineType::Worker, items(rng, MachineType::Worker)),
@@ -111,6 +112,18 @@ fn item(rng: &mut Rng, name: &str, phase: Phase, of: MachineType) -> StateItem {
         on_interrupt: if rng.permille(500) { OnInterrupt::Rerun } else { OnInterrupt::Hold },
         disruptive: (phase != Phase::Prepare && rng.permille(200)).then_some(false),
     }
+}
+
+/// Update groups for a release, two or three, or none. Machines name them by number.
+pub fn update_groups(rng: &mut Rng, spec: &mut ClusterSpec) {
+    let count = if rng.permille(500) { rng.between(2, 3) } else { 0 };
+    let group = |n: u64, rng: &mut Rng| UpdateGroup {
+        name: label(UpdateGroupName::new(format!("group-{n}"))),
+        index: u32::try_from(rng.between(0, 2)).unwrap_or(1),
+        concurrent_updates: u32::try_from(rng.between(1, 3)).unwrap_or(1),
+        reboot_if_update_requires: rng.permille(500),
+    };
+    spec.update_groups = (0..count).map(|n| group(n, rng)).collect();
 }
 
 /// An edit in the middle: another version of one item, one item less, or another limit.

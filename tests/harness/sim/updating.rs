@@ -1,8 +1,10 @@
 //! Where an update begins: a cluster deployed without faults, its controllers there, a newer manifest applied. And what
 //! operators do in the middle of it.
 
+use std::collections::BTreeMap;
+
 use muster_coordinator::core::Request;
-use muster_proto::model::Scope;
+use muster_proto::model::{ClusterSpec, MachineName, MachineSpec, MachineType, Scope};
 
 use super::{World, controllers::Controller, machine::Fate, manifest};
 use crate::invariants::Violation;
@@ -41,10 +43,25 @@ impl World {
         }
         spec.release.push_str(".1");
         spec.workload_controllers = self.controllers.iter().map(|controller| controller.name.clone()).collect();
-        let clusters = [(name, (spec, std::collections::BTreeMap::new()))].into();
-        let machines = std::collections::BTreeMap::new();
+        manifest::update_groups(&mut self.rng, &mut spec);
+        let machines = self.grouped(&spec);
+        let clusters = [(name, (spec, BTreeMap::new()))].into();
         let applied = self.operator(Request::Apply { clusters, machines, dry_run: false })?;
         applied.map(|_| ()).map_err(|error| self.watcher.violation("sim", error))
+    }
+
+    /// Workers' documents that put them into the groups of a cluster; some stay in the default group.
+    fn grouped(&mut self, spec: &ClusterSpec) -> BTreeMap<MachineName, (MachineSpec, BTreeMap<String, String>)> {
+        let rows = self.facts().map(|facts| facts.machines.values().cloned().collect::<Vec<_>>()).unwrap_or_default();
+        let mut documents = BTreeMap::new();
+        for row in rows.iter().filter(|row| row.spec.machine_type == MachineType::Worker) {
+            let group = self.rng.pick(&spec.update_groups).map(|group| group.name.clone());
+            if let Some(group) = group.filter(|_| self.rng.permille(800)) {
+                let document = MachineSpec { update_group: Some(group), ..row.spec.clone() };
+                documents.insert(row.name.clone(), (document, BTreeMap::new()));
+            }
+        }
+        documents
     }
 
     /// An operator starts, pauses, resumes or aborts.

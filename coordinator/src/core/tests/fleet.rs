@@ -92,6 +92,7 @@ pub(crate) fn spec(control: u32, worker: u32) -> ClusterSpec {
         max_failures: Counts { control: 1, worker: 2 },
         workload_controllers: Vec::new(),
         update_deadlines: UpdateDeadlines::default(),
+        update_groups: Vec::new(),
         machine_types: BTreeMap::from([(MachineType::Control, of_control), (MachineType::Worker, of_all())]),
     }
 }
@@ -112,6 +113,7 @@ pub(crate) fn machine_spec(machine_type: MachineType) -> MachineSpec {
         interface: None,
         cidr: None,
         upgrade_index: 0,
+        update_group: None,
     }
 }
 

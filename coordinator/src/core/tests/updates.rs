@@ -13,10 +13,10 @@ use crate::{
 };
 
 const FAILED: ItemState = ItemState::Failed { exit_code: 3, retryable: false };
-const NODE_LOCKS_MS: u64 = 30 * 60 * 1000;
+pub(crate) const NODE_LOCKS_MS: u64 = 30 * 60 * 1000;
 
 /// A deployed cluster whose machines are guarded by `ceph`, with a manifest applied that changes `install`.
-fn deployed(control: u32, worker: u32) -> Fleet {
+pub(crate) fn deployed(control: u32, worker: u32) -> Fleet {
     let mut fleet = Fleet::of(control, worker).reported().prepared();
     fleet.finish_all(Control);
     fleet.finish_all(Worker);
@@ -26,7 +26,7 @@ fn deployed(control: u32, worker: u32) -> Fleet {
 }
 
 /// The next release: another version of these items.
-fn release(fleet: &mut Fleet, items: &[&str], width: u32) {
+pub(crate) fn release(fleet: &mut Fleet, items: &[&str], width: u32) {
     let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
     spec.release.push_str(".1");
     spec.max_worker_upgrade_count = width;
@@ -36,16 +36,16 @@ fn release(fleet: &mut Fleet, items: &[&str], width: u32) {
     fleet.ask(apply(spec, &[])).expect("applies");
 }
 
-fn update() -> Request {
+pub(crate) fn update() -> Request {
     Request::Update { cluster: cluster(), scope: Scope::Drain, accept_control_plane_downtime: false }
 }
 
 impl Fleet {
-    fn say(&mut self, controller: &str, word: Word) {
+    pub(crate) fn say(&mut self, controller: &str, word: Word) {
         self.step(Input::Maintenance { controller: controller.to_owned(), word }).expect("taken");
     }
 
-    fn lock(&mut self, controller: &str, node: Option<&str>, state: LockState) {
+    pub(crate) fn lock(&mut self, controller: &str, node: Option<&str>, state: LockState) {
         self.say(
             controller,
             Word::Set {
@@ -59,28 +59,28 @@ impl Fleet {
         );
     }
 
-    fn part(&self, name: &str) -> Option<&MachineUpdate> {
+    pub(crate) fn part(&self, name: &str) -> Option<&MachineUpdate> {
         self.row(name).update.as_ref()
     }
 
     /// Whose maintenance is requested.
-    fn requests(&self) -> Vec<&str> {
+    pub(crate) fn requests(&self) -> Vec<&str> {
         let machines = self.core.facts().machines.values();
         let requested = machines.filter(|row| row.update.as_ref().is_some_and(|part| part.request.is_some()));
         requested.map(|row| row.name.as_str()).collect()
     }
 
-    fn rollout(&self) -> String {
+    pub(crate) fn rollout(&self) -> String {
         self.core.facts().open_rollout(&cluster()).expect("an update under way").name.clone()
     }
 
     /// The permit in the list it was sent last.
-    fn permit(&self, name: &str) -> Option<Permit> {
+    pub(crate) fn permit(&self, name: &str) -> Option<Permit> {
         self.agents[name].assignment.as_ref()?.items.last()?.permit
     }
 
     /// The update starts, everybody prepares, and the cluster's own lock is inactive.
-    fn started(mut self) -> Self {
+    pub(crate) fn started(mut self) -> Self {
         self.ask(update()).expect("starts");
         let names: Vec<String> = self.agents.keys().cloned().collect();
         for name in names {
@@ -91,7 +91,7 @@ impl Fleet {
     }
 
     /// `ceph` lets a machine go, it does its items, and `ceph` brings its workloads back.
-    fn upgrade(&mut self, name: &str) {
+    pub(crate) fn upgrade(&mut self, name: &str) {
         self.lock("ceph", Some(name), LockState::Inactive);
         self.finish(name);
         assert_eq!(self.why(name).as_deref(), Some("LocksReturning"), "{name}: {:?}", self.row(name));

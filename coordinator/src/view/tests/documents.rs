@@ -77,6 +77,7 @@ fn base(name: &str, machine_type: MachineType, state: &str) -> Machine {
             interface: None,
             cidr: None,
             upgrade_index: 0,
+            update_group: None,
         },
         status: MachineStatus {
             state: state.into(),
@@ -175,6 +176,7 @@ pub(super) fn cluster() -> Cluster {
             max_failures: Counts { control: 1, worker: 2 },
             workload_controllers: Vec::new(),
             update_deadlines: muster_proto::model::UpdateDeadlines::default(),
+            update_groups: Vec::new(),
             machine_types: BTreeMap::new(),
         },
         status: ClusterStatus {
@@ -283,6 +285,7 @@ pub(super) fn update(state: &str, needs_operator: bool, paused_too_long: bool) -
     };
     let mut rollout = rollout(state);
     rollout.status.update = Some(UpdateStatus {
+        groups: Vec::new(),
         scope: Scope::Drain,
         release: "2.0".into(),
         stages: vec![stage],

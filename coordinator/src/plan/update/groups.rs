@@ -1,0 +1,97 @@
+//! Update groups: workers that go before or after others, and how many of them together.
+
+use std::collections::BTreeMap;
+
+use muster_proto::{
+    model::{DEFAULT_GROUP, DEFAULT_GROUP_INDEX, MachineType},
+    plant::planted,
+};
+
+use super::targets;
+use crate::plan::{
+    safety,
+    survey::{Position, Survey},
+};
+
+/// A worker's update group, as the update was frozen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group<'a> {
+    /// As machines name it.
+    pub name: &'a str,
+    /// Its place in the order; equal ones go together.
+    pub index: u32,
+    /// Its machines that may hold a slot at once.
+    pub at_once: usize,
+    /// Does a machine of it reboot because its host says that it needs to?
+    pub reboots: bool,
+}
+
+/// The group of a machine. Control machines belong to none, and are given the default group's for what it says of
+/// reboots.
+#[must_use]
+pub fn of<'a>(survey: &Survey<'a>, position: &Position<'a>) -> Group<'a> {
+    let named = match position.update() {
+        Some(mine) => mine.group.as_ref(),
+        None => position.row.spec.update_group.as_ref(),
+    };
+    let group = survey.spec.update_group(named);
+    let most = safety::worker_slots_max(survey);
+    Group {
+        name: named.map_or(DEFAULT_GROUP, |name| name.as_str()),
+        index: group.map_or(DEFAULT_GROUP_INDEX, |group| group.index),
+        at_once: group.map_or(most, |group| most.min(group.concurrent_updates as usize)),
+        reboots: group.is_some_and(|group| group.reboot_if_update_requires),
+    }
+}
+
+fn workers<'a, 's>(survey: &'s Survey<'a>) -> impl Iterator<Item = &'s Position<'a>> {
+    targets(survey).filter(|position| position.row.spec.machine_type == MachineType::Worker)
+}
+
+/// Workers of earlier groups that stand before this one. A machine that is put aside stands in nobody's way; nor does
+/// one that nobody can reach and that holds nothing.
+#[must_use]
+pub fn open_before<'a, 's>(survey: &'s Survey<'a>, position: &Position<'a>) -> Vec<&'s Position<'a>> {
+    if survey.spec.update_groups.is_empty() || position.update().is_none() {
+        return Vec::new();
+    }
+    let index = of(survey, position).index;
+    let aside = |other: &Position<'_>| {
+        let unreachable = other.row.slot.is_none() && (other.lost || other.row.revoked);
+        unreachable || other.update().is_some_and(|mine| mine.set_aside.is_some())
+    };
+    workers(survey).filter(|other| of(survey, other).index < index && !aside(other)).collect()
+}
+
+/// Machines of a group that hold a slot.
+#[must_use]
+pub fn slots_used(survey: &Survey<'_>, group: &Group<'_>) -> usize {
+    let holding = workers(survey).filter(|position| position.row.slot.is_some());
+    holding.filter(|position| of(survey, position).name == group.name).count()
+}
+
+/// Slots that are left to each group, while several are granted at once.
+pub(super) struct Free<'a>(BTreeMap<&'a str, usize>);
+
+impl<'a> Free<'a> {
+    pub(super) fn of(survey: &Survey<'a>) -> Self {
+        let mut free = BTreeMap::new();
+        for position in workers(survey) {
+            let group = of(survey, position);
+            let left = free.entry(group.name).or_insert(group.at_once);
+            *left = left.saturating_sub(usize::from(position.row.slot.is_some()));
+        }
+        Self(free)
+    }
+
+    /// Takes one for this machine, if one is left.
+    pub(super) fn take(&mut self, survey: &Survey<'a>, position: &Position<'a>) -> bool {
+        let left = self.0.get_mut(of(survey, position).name);
+        let taken = left.is_some_and(|left| {
+            let some = *left > 0;
+            *left = left.saturating_sub(1);
+            some
+        });
+        taken || planted("ignore-group-limit")
+    }
+}
