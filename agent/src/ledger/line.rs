@@ -34,26 +34,34 @@ pub(super) fn encode(batch: &[Record]) -> Vec<u8> {
     line
 }
 
-/// Reads a log. A last line that is not whole was being written when the power went: it is left out. A line that is
-/// damaged, with a sound one behind it, was whole once.
+/// Why a line cannot be read.
+enum Fault {
+    /// It may have been being written when the power went.
+    MaybeTorn(&'static str),
+    /// It was written whole.
+    Damaged(&'static str),
+}
+
+/// Reads a log. A last line that is not whole was being written when the power went: it is left out. A line with
+/// another behind it was whole once, and so was one whose checksum is right.
 pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, BadLine> {
     let mut parsed = Parsed::default();
-    let mut bad: Option<BadLine> = None;
-    for (at, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
-        match (decode(line), &mut bad) {
-            (Ok(batch), None) => {
+    let mut lines = bytes.split_inclusive(|byte| *byte == b'\n').enumerate().peekable();
+    while let Some((at, line)) = lines.next() {
+        match decode(line) {
+            Ok(batch) => {
                 parsed.batches.push(batch);
                 parsed.whole_bytes += line.len() as u64;
                 if at == 0 {
                     parsed.first_line_bytes = line.len() as u64;
                 }
             }
-            (Ok(_), Some(_)) => return Err(bad.unwrap_or(BadLine { line: at + 1, problem: "" })),
-            (Err(problem), None) => bad = Some(BadLine { line: at + 1, problem }),
-            (Err(_), Some(_)) => {}
+            Err(Fault::MaybeTorn(_)) if lines.peek().is_none() => parsed.torn = true,
+            Err(Fault::MaybeTorn(problem) | Fault::Damaged(problem)) => {
+                return Err(BadLine { line: at + 1, problem });
+            }
         }
     }
-    parsed.torn = bad.is_some();
     Ok(parsed)
 }
 
@@ -70,16 +78,18 @@ pub(super) fn parse_what_is_sound(bytes: &[u8]) -> (Vec<Record>, bool) {
     (records, damaged)
 }
 
-fn decode(line: &[u8]) -> Result<Vec<Record>, &'static str> {
-    let line = line.strip_suffix(b"\n").ok_or("it has no end")?;
-    let (crc, json) = line.split_at_checked(9).ok_or("it is too short")?;
+fn decode(line: &[u8]) -> Result<Vec<Record>, Fault> {
+    let whole = line.strip_suffix(b"\n").ok_or(Fault::MaybeTorn("it has no end"))?;
+    let (crc, json) = whole.split_at_checked(9).ok_or(Fault::MaybeTorn("it is too short"))?;
     let crc = str::from_utf8(crc)
         .ok()
         .and_then(|text| text.strip_suffix(' '))
         .and_then(|digits| u32::from_str_radix(digits, 16).ok())
-        .ok_or("it does not begin with a checksum")?;
+        .ok_or(Fault::MaybeTorn("it does not begin with a checksum"))?;
     if crc32fast::hash(json) != crc {
-        return Err("its checksum is wrong");
+        return Err(Fault::MaybeTorn("its checksum is wrong"));
     }
-    serde_json::from_slice(json).map_err(|_| "it holds records that this version does not know")
+    serde_json::from_slice(json).map_err(|_| {
+        Fault::Damaged("it holds records that this version does not know: install the muster-agent that wrote them")
+    })
 }

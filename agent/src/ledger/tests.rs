@@ -265,6 +265,16 @@ fn a_torn_tail_is_cut_and_damage_is_an_error() {
             Err(other) => panic!("byte {at}: {other}"),
         }
     }
+    let mut two = sound.clone();
+    two[ends[0] + 20] ^= 0x10;
+    two[ends[1] + 20] ^= 0x10;
+    assert!(matches!(open(&two), Err(LedgerError::Corrupt { line: 2, .. })), "two damaged lines are not one torn one");
+    let json = br#"[{"of-the-future":1}]"#;
+    let newer = format!("{:08x} {}\n", crc32fast::hash(json), String::from_utf8_lossy(json)).into_bytes();
+    match open(&[&sound[..], &newer].concat()) {
+        Err(LedgerError::Corrupt { line: 4, problem, .. }) => assert!(problem.contains("install"), "{problem}"),
+        other => panic!("a newer agent's record, written whole: {other:?}"),
+    }
     let mut lines: Vec<&[u8]> = sound.split_inclusive(|byte| *byte == b'\n').collect();
     let missing = [lines[0], lines[2]].concat();
     assert!(matches!(open(&missing), Err(LedgerError::Corrupt { line: 2, .. })), "a line that is gone");
