@@ -16,7 +16,10 @@ use std::{
 
 use muster_proto::model::ItemInput;
 use nix::sys::signal::{Signal, kill};
-use tokio::{net::unix::pipe, time::timeout};
+use tokio::{
+    net::unix::pipe,
+    time::{Instant, sleep, timeout},
+};
 use tracing::warn;
 
 pub(crate) use dir::{AttemptDir, private_dir};
@@ -35,6 +38,10 @@ use crate::{
 const CLAIM_DEADLINE: Duration = Duration::from_secs(30);
 /// Of exec-item's own complaint, what an error quotes.
 const COMPLAINT_BYTES_MAX: u64 = 2048;
+/// systemd gives up a unit within milliseconds.
+const GIVEN_UP_WITHIN: Duration = Duration::from_secs(5);
+/// Between two tries to take its place.
+const LAUNCH_AGAIN_AFTER: Duration = Duration::from_millis(50);
 /// The kernel closes `alive` and frees the lock in no promised order; the gap is microseconds.
 const LOCK_GRACE: Duration = Duration::from_millis(2);
 
@@ -64,7 +71,7 @@ pub enum AttemptError {
     /// exec-item could not be launched.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// exec-item did not begin, so the attempt may be started again.
+    /// exec-item did not begin. It may yet: see [`Attempts::bar`].
     #[error("exec-item did not begin attempt {key}: {complaint}")]
     NotClaimed {
         /// Which attempt.
@@ -169,7 +176,7 @@ impl Attempts {
     /// nothing, and [`Attempts::inspect`] tells what became of the first.
     ///
     /// # Errors
-    /// [`AttemptError::NotClaimed`] or [`AttemptError::Launch`] if nothing was started.
+    /// [`AttemptError::NotClaimed`] or [`AttemptError::Launch`] if nothing has begun so far.
     pub async fn start(&self, key: &AttemptKey) -> Result<(), AttemptError> {
         let dir = self.dir(key);
         let file = |source| AttemptError::File { what: "watch", path: dir.begun(), source };
@@ -191,7 +198,7 @@ impl Attempts {
                 return Ok(());
             }
             self.release(key).await?;
-            self.host.launch(&wanted).await?;
+            self.take_the_place_of_another(&wanted).await?;
         }
         let in_time = timeout(CLAIM_DEADLINE, begun.readable()).await.is_ok();
         if !matches!(dir.find()?, Found::NotStarted) {
@@ -203,6 +210,28 @@ impl Attempts {
             format!("nothing for {} s", CLAIM_DEADLINE.as_secs())
         };
         Err(AttemptError::NotClaimed { key: key.clone(), complaint })
+    }
+
+    /// The host gives up the unit of that name in its own time; another follows it.
+    async fn take_the_place_of_another(&self, wanted: &Wanted<'_>) -> Result<(), LaunchError> {
+        let until = Instant::now() + GIVEN_UP_WITHIN;
+        while !self.host.launch(wanted).await? && Instant::now() < until {
+            sleep(LAUNCH_AGAIN_AFTER).await;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that an attempt which could not be started never is, by claiming it: an exec-item that was asked for
+    /// may come late. False = it has begun after all.
+    ///
+    /// # Errors
+    /// [`AttemptError::File`]: it may begin yet.
+    pub fn bar(&self, key: &AttemptKey) -> Result<bool, AttemptError> {
+        match self.dir(key).claim() {
+            // Without a directory there is nothing to begin with.
+            Err(AttemptError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(true),
+            claimed => claimed,
+        }
     }
 
     /// What the host knows of an attempt that left no outcome: if it was ended as a whole, that is its outcome. A host
@@ -264,7 +293,7 @@ impl Attempts {
             // Nobody writes to it: it becomes readable when its last writer is gone.
             alive.map_err(file)?.readable().await.map_err(file)?;
             match dir.find()? {
-                Found::Running => tokio::time::sleep(LOCK_GRACE).await,
+                Found::Running => sleep(LOCK_GRACE).await,
                 found => return Ok(found),
             }
         }

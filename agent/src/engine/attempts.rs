@@ -56,14 +56,27 @@ pub(super) async fn start(
         Ok(()) => attempts.start(&key).await,
         Err(error) => Err(error),
     };
-    match started {
-        Ok(()) => follow(attempts, key, engine).await,
-        Err(error) => {
-            forget_inputs(&attempts, &key);
-            let message = chain(&error);
-            error!(item = %key.item, attempt = key.attempt, error = %message, "not started");
-            engine.send(FromAttempt::Input(Input::StartFailed { key, message })).await.ok();
+    let Err(error) = started else { return follow(attempts, key, engine).await };
+    let message = chain(&error);
+    error!(item = %key.item, attempt = key.attempt, error = %message, "not started");
+    if has_begun(&attempts, &key).await {
+        return follow(attempts, key, engine).await;
+    }
+    forget_inputs(&attempts, &key);
+    engine.send(FromAttempt::Input(Input::StartFailed { key, message })).await.ok();
+}
+
+/// Has an attempt begun that could not be started? If not, it never will. It is not given up before that is certain:
+/// the core would start the next beside it.
+async fn has_begun(attempts: &Attempts, key: &AttemptKey) -> bool {
+    loop {
+        match attempts.bar(key) {
+            Ok(barred) => return !barred,
+            Err(error) => {
+                error!(item = %key.item, attempt = key.attempt, error = %chain(&error), "it may begin yet; trying again");
+            }
         }
+        sleep(READ_AGAIN_AFTER).await;
     }
 }
 

@@ -143,6 +143,23 @@ async fn the_record_is_for_root_only() {
 }
 
 #[tokio::test]
+async fn what_is_barred_never_begins() {
+    let site = Site::new();
+    let request = site.script("echo ran >> $SITE/effects");
+    assert!(site.attempts.bar(&request.key).expect("barred"), "there is nothing to begin with");
+    site.attempts.create(&request, &[]).expect("create");
+    assert!(site.attempts.bar(&request.key).expect("barred"));
+    // Whoever was asked to host it comes late.
+    let mut late = Command::new(env!("CARGO_BIN_EXE_muster-agent"));
+    let late = late.arg("exec-item").arg(site.attempt()).stdout(Stdio::null()).status().expect("run");
+    assert_eq!((late.code(), site.path("effects").exists()), (Some(3), false));
+    let site = Site::new();
+    let request = site.script("echo ran >> $SITE/effects");
+    site.start(&request).await;
+    assert!(!site.attempts.bar(&request.key).expect("answered"), "it has begun");
+}
+
+#[tokio::test]
 async fn what_cannot_begin_says_why_and_may_begin_later() {
     let site = Site::new();
     let request = site.script("exit 0");
