@@ -6,7 +6,10 @@ pub mod logs;
 mod report;
 mod session;
 
-use std::time::Duration;
+use std::{
+    pin::{Pin, pin},
+    time::Duration,
+};
 
 use muster_proto::{
     convert::{Hello, WireError},
@@ -206,29 +209,46 @@ impl Link {
             }
             LinkReport::connected(&self.identity.coordinator).save(&self.dir);
             info!(coordinator = %self.identity.coordinator, "connected");
-            tokio::select! {
-                error = session.run(&engine) => {
-                    return if engine.send(FromLink::Down).await.is_err() { LinkError::Stopping } else { error };
-                }
-                successor = self.successor() => session = successor,
+            let next = self.next(pin!(session.run(&engine))).await;
+            match next {
+                Ok(next) => session = next,
+                Err(_) if engine.send(FromLink::Down).await.is_err() => return LinkError::Stopping,
+                Err(error) => return error,
             }
         }
     }
 
-    /// Renews the certificate when that is due, and opens a session with it. Tries until it succeeds.
-    async fn successor(&mut self) -> Session {
+    /// The session that follows the running one after a renewal; or why that one ended, and none follows.
+    async fn next(&mut self, mut running: Pin<&mut impl Future<Output = LinkError>>) -> Result<Session, LinkError> {
+        loop {
+            tokio::select! {
+                error = &mut running => return Err(error),
+                () = self.renewed() => {}
+            }
+            let mut opening = pin!(Session::open(&self.identity, &self.choice, &self.engine));
+            // The coordinator ends the old session when it hears of the new one, and that before it welcomes us there.
+            let (opened, ended) = tokio::select! {
+                opened = &mut opening => (opened, None),
+                error = &mut running => (opening.await, Some(error)),
+            };
+            match (opened, ended) {
+                (Ok(session), _) => return Ok(session),
+                (Err(error), Some(_)) => return Err(error),
+                (Err(error), None) => {
+                    warn!(error = %chain(&error), "no session with the renewed certificate; keeping the old one");
+                }
+            }
+        }
+    }
+
+    /// Renews the certificate when that is due. Tries until it succeeds.
+    async fn renewed(&mut self) {
         loop {
             tokio::time::sleep_until(self.renew_at).await;
             self.renew_at = Instant::now() + RENEW_AGAIN_AFTER;
             let renewed = self.identity.renew().await;
-            if !self.take(renewed) {
-                continue;
-            }
-            match Session::open(&self.identity, &self.choice, &self.engine).await {
-                Ok(session) => return session,
-                Err(error) => {
-                    warn!(error = %chain(&error), "no session with the renewed certificate; keeping the old one")
-                }
+            if self.take(renewed) {
+                return;
             }
         }
     }

@@ -101,6 +101,22 @@ fn a_name_that_is_taken_and_replaced() -> Result<()> {
     fleet.done()
 }
 
+/// The session moves to the renewed certificate; nobody sees the link down.
+#[test]
+fn a_renewal_does_not_cut_the_link() -> Result<()> {
+    let mut fleet = Fleet::start("renewed", &["--agent-cert-ttl", "4s"])?;
+    let items = [bash("work", "deploy", &fleet.effects_log(), ":", &[])];
+    fleet.apply(&cluster(1, 0, &items, &[], &[]))?;
+    fleet.add_machines(1, 0)?;
+    fleet.wait_ready(1)?;
+    let count = |fleet: &Fleet, words: &str| fleet.log("control-1").matches(words).count();
+    wait_for("two renewals, and a session after each", PATIENCE, || {
+        Ok((count(&fleet, "certificate renewed") >= 2 && count(&fleet, "connected") >= 3).then_some(()))
+    })?;
+    assert_eq!(count(&fleet, "no link to the coordinator"), 0, "{}", fleet.log("control-1"));
+    fleet.done()
+}
+
 /// Cut off within 10 s; cannot come back, not even to renew, and says what to do.
 #[test]
 fn a_revoked_machine_is_cut_off() -> Result<()> {

@@ -200,9 +200,7 @@ impl Coordinator {
     /// The next session, welcomed.
     pub(crate) async fn welcomed(&mut self, epoch: u64) -> Session {
         let mut session = self.session().await;
-        let welcome = Welcome { epoch, heartbeat_interval_ms: 200, cluster: "edge".to_owned(), ..Welcome::default() };
-        session.send(ToAgent::Welcome(welcome)).await;
-        session.acks = true;
+        session.welcome(epoch).await;
         session
     }
 }
@@ -281,6 +279,17 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    pub(crate) async fn welcome(&mut self, epoch: u64) {
+        let welcome = Welcome { epoch, heartbeat_interval_ms: 200, cluster: "edge".to_owned(), ..Welcome::default() };
+        self.send(ToAgent::Welcome(welcome)).await;
+        self.acks = true;
+    }
+
+    /// Ends the stream with these words.
+    pub(crate) async fn end(self, status: Status) {
+        self.out.send(Err(status)).await.expect("a session");
+    }
+
     pub(crate) async fn send(&self, body: ToAgent) {
         self.out.send(Ok(CoordinatorMessage { body: Some(body) })).await.expect("a session");
     }

@@ -2,6 +2,10 @@
 
 use std::{os::unix::fs::PermissionsExt, sync::atomic::Ordering, time::Duration};
 
+use muster_proto::wire::agent_message::Body as FromAgent;
+use tokio::time::timeout;
+use tonic::Status;
+
 use crate::{
     coordinator::{Coordinator, MACHINE_ID, SECRET, Traits, unix_ms},
     machine::Machine,
@@ -68,6 +72,25 @@ async fn a_certificate_is_renewed_at_half_its_life_and_a_second_session_takes_ov
     assert_eq!(second.hello.ledger_id, first.hello.ledger_id);
     let new = std::fs::read_to_string(machine.state().join("identity.json")).expect("text");
     assert_ne!(old, new);
+}
+
+#[tokio::test]
+async fn the_second_session_outlives_an_end_of_the_first_that_comes_before_its_welcome() {
+    let life = Duration::from_secs(4);
+    let mut coordinator = Coordinator::start(Traits { certificate_life: life, ..Traits::default() }).await;
+    let machine = Machine::enrolled(&coordinator).await;
+    let _agent = machine.run();
+    let first = coordinator.welcomed(1).await;
+    let mut second = coordinator.session().await;
+    first.end(Status::aborted("SessionReplaced: a newer stream of this machine took over")).await;
+    let given_up = timeout(Duration::from_secs(1), second.next(|_| None::<()>)).await;
+    assert!(given_up.is_err(), "the second session ended with the first");
+    second.welcome(1).await;
+    let beat = second.next(|body| matches!(body, FromAgent::Heartbeat(_)).then_some(())).await;
+    assert_eq!(beat, Some(()));
+    assert_eq!(machine.status().await["link"]["connected"], true);
+    let log = std::fs::read_to_string(machine.path("log")).expect("a log");
+    assert!(!log.contains("no link to the coordinator"), "{log}");
 }
 
 #[tokio::test]
