@@ -20,7 +20,6 @@ use tokio::{
     net::unix::pipe,
     time::{Instant, sleep, timeout},
 };
-use tracing::warn;
 
 pub(crate) use dir::{AttemptDir, private_dir};
 pub(crate) use durable::sync_dir;
@@ -234,22 +233,21 @@ impl Attempts {
         }
     }
 
-    /// What the host knows of an attempt that left no outcome: if it was ended as a whole, that is its outcome. A host
-    /// that does not answer proves nothing.
+    /// What is known of an attempt that left no outcome: how its host ended, and what exec-item complained of. If it
+    /// was ended as a whole, that is its outcome; else nobody knows how far it came.
     pub async fn explain(&self, key: &AttemptKey, found: Found) -> Found {
         if found != Found::Lost {
             return found;
         }
-        let what = match self.host.end_of(key).await {
-            Ok(None) => return Found::Lost,
-            Ok(Some(end)) => match end.verdict() {
-                Verdict::Ended(message) => return Found::Exited(Exit::of_lost(message)),
-                Verdict::Unknown(what) => what,
-            },
-            Err(error) => with_sources(&error),
+        let what = match self.host.end_of(key).await.map(|end| end.map(|end| end.verdict())) {
+            Ok(Some(Verdict::Ended(message))) => return Found::Exited(Exit::of_lost(message)),
+            Ok(Some(Verdict::Unknown(what))) => Some(what),
+            Ok(None) => None,
+            // A host that does not answer proves nothing.
+            Err(error) => Some(with_sources(&error)),
         };
-        warn!(item = %key.item, attempt = key.attempt, "it left no outcome: {what}");
-        Found::Lost
+        let why: Vec<String> = what.into_iter().chain(read_start(&self.dir(key).stderr())).collect();
+        if why.is_empty() { Found::Lost } else { Found::Exited(Exit::of_unknown(&why.join(": "))) }
     }
 
     /// Lets the host forget an attempt whose outcome is recorded elsewhere. Nothing there is as good.

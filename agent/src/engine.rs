@@ -12,6 +12,7 @@ use muster_proto::{
 use nix::sys::statvfs::statvfs;
 use tokio::{
     sync::mpsc,
+    task::spawn_blocking,
     time::{Instant, MissedTickBehavior, sleep, sleep_until},
 };
 use tracing::{debug, info, warn};
@@ -29,7 +30,7 @@ use crate::{
     runner,
     swarm::SwarmCalls,
 };
-use attempts::{follow, forget_inputs, inspect, release, start};
+use attempts::{follow, forget_inputs, inspect, release, remove, start};
 
 /// How often the disk's space is looked at.
 const DISK_EVERY: Duration = Duration::from_secs(30);
@@ -239,7 +240,11 @@ impl Engine {
                 Effect::Release(key) => {
                     tokio::spawn(release(self.attempts.clone(), key));
                 }
-                Effect::Remove(key) => self.remove(&key),
+                Effect::Remove(key) => {
+                    // Beside the loop: what lies there may be much.
+                    let attempts = self.attempts.clone();
+                    spawn_blocking(move || remove(&attempts, &key));
+                }
                 Effect::CallSwarm(call) => {
                     tokio::spawn(ask_swarm(self.swarm.clone(), call, self.to_engine.clone()));
                 }
@@ -282,21 +287,17 @@ impl Engine {
             warn!(error = %chain(&error), "units of items that ended stay until the next start");
         }
         let kept = self.core.kept_attempts();
-        for key in self.attempts.list()?.iter().filter(|key| !kept.contains(key)) {
-            self.remove(key);
-        }
+        let mut superseded = self.attempts.list()?;
+        superseded.retain(|key| !kept.contains(key));
+        let attempts = self.attempts.clone();
+        // A panic has ended the process.
+        drop(spawn_blocking(move || superseded.iter().for_each(|key| remove(&attempts, key))).await);
         // Those of the attempt that runs are its program's.
         let running = self.core.ledger().running().map(Slot::key);
         for key in self.attempts.with_inputs()?.into_iter().filter(|key| Some(key) != running.as_ref()) {
             forget_inputs(&self.attempts, &key);
         }
         Ok(())
-    }
-
-    fn remove(&self, key: &AttemptKey) {
-        if let Err(error) = self.attempts.remove(key) {
-            warn!(item = %key.item, attempt = key.attempt, error = %chain(&error), "old output stays on the disk");
-        }
     }
 
     fn look_at_disk(&mut self) -> Result<(), EngineError> {

@@ -136,7 +136,12 @@ fn host_attempt(dir: &AttemptDir) -> Result<bool, HostError> {
     // The agent tries again, and at each of its starts: here it can only be too early to fail for it.
     let _ = inputs::remove(&dir.inputs());
     let Outcome { state, message, result_json } = redacted(outcome, &hidden);
-    dir.write_exit(&Exit { state, message, output_tail, result_json, started_at_ms, finished_at_ms: unix_ms() })?;
+    let mut exit = Exit { state, message, output_tail, result_json, started_at_ms, finished_at_ms: unix_ms() };
+    dir.write_exit(&exit)?;
+    if let Err(error) = dir.clear() {
+        exit.message += &format!("; what it left in {} could not be removed: {error}", dir.path().display());
+        dir.write_exit(&exit)?;
+    }
     Ok(true)
 }
 

@@ -13,7 +13,7 @@
 //! reserve        disk space for the exit, set aside before the claim
 //! stderr         what exec-item itself complained about
 //! inputs         secrets, while the program runs (attempt/inputs.rs)
-//! work/          the program's working directory
+//! work/          the program's working directory; goes with all else that is not named here when the program has ended
 //! ```
 
 use std::{
@@ -35,9 +35,27 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     AttemptError, durable,
     record::{Exit, Found, Progress, Request},
+    removal::remove_tree,
 };
 
 const RESERVE: &str = "reserve";
+/// What outlives the program. `script` and `result.json` are those of the bash runner.
+const RECORD: [&str; 14] = [
+    "request.json",
+    "lock",
+    "begun",
+    "alive",
+    "claim",
+    "output.log",
+    "output.log.old",
+    "progress",
+    "outcome",
+    "exit",
+    "stderr",
+    "inputs",
+    "script",
+    "result.json",
+];
 /// The largest exit record: 8 KiB of tail and 16 KiB of result, each byte escaped to six in the worst case.
 const RESERVE_BYTES: i64 = 160 * 1024;
 
@@ -198,6 +216,19 @@ impl AttemptDir {
         // Whether it could be removed shows in the writing.
         let _ = fs::remove_file(self.file(RESERVE));
         self.write("exit", exit)
+    }
+
+    /// Removes what the program and its runner left besides the record. That can be much, and can be others': the agent
+    /// has not the rights to remove it, exec-item has.
+    pub(crate) fn clear(&self) -> io::Result<()> {
+        for entry in fs::read_dir(&self.path)? {
+            let entry = entry?;
+            if RECORD.iter().any(|name| entry.file_name() == *name) {
+                continue;
+            }
+            if entry.file_type()?.is_dir() { remove_tree(&entry.path())? } else { fs::remove_file(entry.path())? }
+        }
+        Ok(())
     }
 
     /// For the exec-item of this attempt only, which is waiting for it.

@@ -99,6 +99,13 @@ impl Exit {
         let state = ItemState::Failed { exit_code: NO_EXIT_CODE, retryable: true };
         Self { state, message, output_tail: String::new(), result_json: None, started_at_ms: 0, finished_at_ms: 0 }
     }
+
+    /// Of an attempt whose exec-item left no outcome, where something is known of the reason.
+    #[must_use]
+    pub fn of_unknown(why: &str) -> Self {
+        let message = format!("its process ended without an outcome: {why}");
+        Self { state: ItemState::Indeterminate, ..Self::of_lost(message) }
+    }
 }
 
 /// What the record of an attempt says of it, whoever asks and however often.

@@ -73,7 +73,7 @@ async fn has_begun(attempts: &Attempts, key: &AttemptKey) -> bool {
         match attempts.bar(key) {
             Ok(barred) => return !barred,
             Err(error) => {
-                error!(item = %key.item, attempt = key.attempt, error = %chain(&error), "it may begin yet; trying again");
+                error!(item = %key.item, attempt = key.attempt, error = %chain(&error), "it may begin yet");
             }
         }
         sleep(READ_AGAIN_AFTER).await;
@@ -111,6 +111,13 @@ pub(super) async fn follow(attempts: Attempts, key: AttemptKey, engine: mpsc::Se
 pub(super) async fn release(attempts: Attempts, key: AttemptKey) {
     if let Err(error) = attempts.release(&key).await {
         warn!(item = %key.item, attempt = key.attempt, error = %chain(&error), "its unit stays");
+    }
+}
+
+/// Deletes the directory of an attempt. Blocks.
+pub(super) fn remove(attempts: &Attempts, key: &AttemptKey) {
+    if let Err(error) = attempts.remove(key) {
+        warn!(item = %key.item, attempt = key.attempt, error = %chain(&error), "old output stays on the disk");
     }
 }
 

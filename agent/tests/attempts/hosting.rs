@@ -76,6 +76,21 @@ async fn an_exec_item_that_was_killed_leaves_it_lost_and_no_program() {
 }
 
 #[tokio::test]
+async fn an_exec_item_that_fails_says_why_nobody_knows_the_outcome() {
+    let site = Site::new();
+    let request = site.script("mkdir $SITE/attempts/it.3.2/exit; exit 3");
+    site.start(&request).await;
+    assert!(site.attempts.ended(&request.key).await.is_err(), "an outcome that is a directory");
+    fs::remove_dir(site.attempt().join("exit")).expect("removed");
+    let found = site.ended(&request).await;
+    assert_eq!(found, Found::Lost);
+    let Found::Exited(exit) = site.attempts.explain(&request.key, found).await else { panic!("nothing is known") };
+    assert_eq!(exit.state, ItemState::Indeterminate);
+    let (said, file) = ("its process ended without an outcome: cannot write ", site.attempt().join("exit"));
+    assert!(exit.message.starts_with(&format!("{said}{}: Is a directory", file.display())), "{}", exit.message);
+}
+
+#[tokio::test]
 async fn the_time_limit_ends_the_whole_tree() {
     let site = Site::new();
     // A daemon that forks twice, opens its own session and ignores TERM, and a main program that does so too.
@@ -138,8 +153,28 @@ async fn the_record_is_for_root_only() {
     for name in ["request.json", "script", "exit", "output.log", "lock", "claim"] {
         assert_eq!(mode(name), 0o600, "{name}");
     }
-    assert!(site.attempt().join("work/made").exists());
     assert!(!site.attempt().join("reserve").exists());
+}
+
+#[tokio::test]
+async fn what_it_leaves_in_its_directory_goes_with_it() {
+    let site = Site::new();
+    // Nobody but root with all its powers can empty these; the agent's unit has none of them.
+    let exit = site.run(&site.script("mkdir -p a/b; touch a/b/c; chmod 0555 a/b; chown -R 1000 a; pwd")).await;
+    assert!(exit.output_tail.ends_with("/work\n"), "{}", exit.output_tail);
+    assert_eq!((exit.message.as_str(), site.attempt().join("work").exists()), ("exit status 0", false));
+    // The outcome is recorded whatever becomes of that.
+    let site = Site::new();
+    let exit = site.run(&site.script("mount -t tmpfs none . && cd / && exit 4")).await;
+    let work = site.attempt().join("work").display().to_string();
+    let unmounted = Command::new("umount").arg(&work).status().expect("umount").success();
+    if unmounted {
+        let said = format!("could not be removed: {work} is mounted there: unmount it first");
+        assert!(
+            exit.message.starts_with("exit status 4; what it left in ") && exit.message.ends_with(&said),
+            "{exit:?}"
+        );
+    }
 }
 
 #[tokio::test]
