@@ -75,7 +75,8 @@ impl Copies {
             .map_err(CopyError::file("create", &self.dir))?;
         for name in self.names()?.iter().filter(|name| is_copy(name, &self.prefix, PART)) {
             let path = self.dir.join(name);
-            fs::remove_file(&path).map_err(CopyError::file("remove", &path))?;
+            let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            removed.map_err(CopyError::file("remove", &path))?;
         }
         // So many digits that the names sort by time.
         Ok(self.dir.join(format!("{}{taken_at_ms:015}.{WHOLE}", self.prefix)))
@@ -117,10 +118,10 @@ pub(super) fn part_of(target: &Path) -> PathBuf {
     target.with_extension(PART)
 }
 
-/// Makes what was written durable, under its own name.
-pub(super) fn put_in_place(part: &File, target: &Path) -> Result<(), CopyError> {
-    part.sync_all().map_err(CopyError::file("sync", target))?;
-    fs::rename(part_of(target), target).map_err(CopyError::file("put in place", target))?;
+/// Makes what was written at `part` durable, under its own name.
+pub(super) fn put_in_place(written: &File, part: &Path, target: &Path) -> Result<(), CopyError> {
+    written.sync_all().map_err(CopyError::file("sync", target))?;
+    fs::rename(part, target).map_err(CopyError::file("put in place", target))?;
     let dir = target.parent().unwrap_or(Path::new("/"));
     sync_dir(dir).map_err(CopyError::file("sync", dir))
 }

@@ -1,11 +1,11 @@
-//! The copy that MKE's backup writes into the directory of copies: made private and durable, read through, and given
-//! its name only then.
+//! The copy that MKE's backup writes: in a directory of its own that only root can enter, for MKE makes it readable by
+//! everybody and its keys are in it. Then it is made private and durable, read through, and given its name.
 
 use std::{
-    fs::{File, Permissions},
+    fs::{self, DirBuilder, File, Permissions},
     io,
-    os::unix::fs::PermissionsExt,
-    path::Path,
+    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    path::{Path, PathBuf},
 };
 
 use muster_proto::model::ItemState;
@@ -19,6 +19,16 @@ use crate::{
     },
 };
 
+/// What MKE is to call its copy.
+pub(super) const FILE: &str = "backup.tar";
+
+/// Makes the directory that MKE writes the part of `target` into.
+pub(super) fn begin(target: &Path) -> Result<PathBuf, CopyError> {
+    let dir = part_of(target);
+    DirBuilder::new().mode(0o700).create(&dir).map_err(CopyError::file("create", &dir))?;
+    Ok(dir)
+}
+
 /// Takes over what MKE wrote as the part of `target`.
 pub(super) fn finish(
     copies: &Copies,
@@ -26,7 +36,8 @@ pub(super) fn finish(
     version: Option<&str>,
     report: &Report,
 ) -> Result<Outcome, MkeError> {
-    let part = part_of(target);
+    let dir = part_of(target);
+    let part = dir.join(FILE);
     let file = File::open(&part).map_err(CopyError::file("open", &part))?;
     file.set_permissions(Permissions::from_mode(0o600)).map_err(CopyError::file("make private", &part))?;
     let mut reader = Digesting::new(&file);
@@ -35,7 +46,8 @@ pub(super) fn finish(
     if bytes == 0 {
         return Err(MkeError::EmptyCopy { path: part });
     }
-    put_in_place(&file, target)?;
+    put_in_place(&file, &part, target)?;
+    fs::remove_dir(&dir).map_err(CopyError::file("remove", &dir))?;
     for name in copies.remove_old()? {
         report.line(&format!("removed the old copy {name}"));
     }

@@ -1,11 +1,7 @@
 //! One run of MKE's image: a container with a name of its own, so that there is only one and every attempt finds it.
 //! Started, followed to its end, removed. Never ended from here.
 
-use std::{
-    collections::HashMap,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{collections::HashMap, path::PathBuf, time::Duration};
 
 use bollard::{
     Docker,
@@ -15,11 +11,11 @@ use bollard::{
 };
 use futures_util::StreamExt;
 
-use super::{Action, MkeError, Wanted};
+use super::{Action, MkeError, Wanted, backup};
 use crate::{
     docker::{self, DockerError},
     exec_item::Report,
-    runner::copies::{part_of, unix_ms},
+    runner::{copies::unix_ms, programs::Lines},
 };
 
 /// MKE's container by whose image's tag its version is known.
@@ -30,12 +26,10 @@ const NAME: &str = "muster-mke";
 const LABEL: &str = "muster.mke";
 /// Label of our container: the copy it makes.
 const COPY_LABEL: &str = "muster.mke.copy";
-/// Where a backup finds the directory of copies in its container, as MKE's manual has it.
+/// Where a backup finds the directory it writes to in its container, as MKE's manual has it.
 const BACKUP_DIR: &str = "/backup";
 /// One request to the engine that is no stream.
 pub(super) const REQUEST_DEADLINE: Duration = Duration::from_secs(120);
-/// Longest line of MKE's output that is passed on as one.
-const LINE_BYTES_MAX: usize = 4096;
 
 /// A run of MKE's image.
 #[derive(Debug, PartialEq, Eq)]
@@ -125,11 +119,9 @@ pub(super) async fn start(docker: &Docker, wanted: &Wanted, version: &str, repor
         }
         Action::Backup => {
             let target = wanted.copies.begin(unix_ms())?;
-            let part = part_of(&target);
-            let text = |path: Option<&Path>| path.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
-            binds.push(format!("{}:{BACKUP_DIR}", text(part.parent())));
-            command.extend(["--file".to_owned(), text(part.file_name().map(Path::new))]);
-            labels.insert(COPY_LABEL.to_owned(), text(Some(&target)));
+            binds.push(format!("{}:{BACKUP_DIR}", backup::begin(&target)?.display()));
+            command.extend(["--file".to_owned(), backup::FILE.to_owned()]);
+            labels.insert(COPY_LABEL.to_owned(), target.to_string_lossy().into_owned());
             copy = Some(target);
         }
     }
@@ -178,27 +170,13 @@ async fn have_image(
 async fn follow(docker: &Docker, report: &Report) -> Result<(), MkeError> {
     let options = LogsOptionsBuilder::new().follow(true).stdout(true).stderr(true).build();
     let mut output = docker.logs(NAME, Some(options));
-    let mut line = Vec::new();
+    let mut lines = Lines::default();
     while let Some(piece) = output.next().await {
         let piece = piece.map_err(DockerError::while_doing("read MKE's output"))?;
-        pass_on(&mut line, &piece.into_bytes(), report);
+        lines.take(&piece.into_bytes(), |line| report.line(line));
     }
-    if !line.is_empty() {
-        report.line(&String::from_utf8_lossy(&line));
-    }
+    lines.end(|line| report.line(line));
     Ok(())
-}
-
-fn pass_on(line: &mut Vec<u8>, message: &[u8], report: &Report) {
-    for byte in message {
-        if *byte == b'\n' || line.len() >= LINE_BYTES_MAX {
-            report.line(String::from_utf8_lossy(line).trim_end());
-            line.clear();
-        }
-        if *byte != b'\n' {
-            line.push(*byte);
-        }
-    }
 }
 
 async fn exit_code(docker: &Docker) -> Result<i64, MkeError> {

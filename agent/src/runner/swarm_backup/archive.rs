@@ -58,7 +58,7 @@ pub(super) fn write(source: &Path, target: &Path, label: &impl Serialize) -> Res
             None => return Err(ArchiveError::Changing(source.to_owned())),
         }
     };
-    put_in_place(&file, target)?;
+    put_in_place(&file, &part, target)?;
     Ok(archive)
 }
 
