@@ -11,9 +11,15 @@ mod reset;
 #[cfg(test)]
 mod tests;
 
-use std::{io, path::Path, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
-use nix::fcntl::{Flock, FlockArg};
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+};
 
 pub use disk::{Disk, FileDisk};
 pub use reset::{Reset, reset};
@@ -24,6 +30,8 @@ use crate::core::{LedgerState, Record};
 pub const LOG: &str = "ledger.log";
 /// Held while an agent uses the ledger.
 pub const LOCK: &str = "ledger.lock";
+/// Tries to take the lock while somebody only looks at it, which is a matter of microseconds.
+const LOCK_TRIES: u32 = 10_000;
 /// The next log, while it is written.
 const NEXT: &str = "ledger.new";
 /// The one act that may fail for want of space without harm.
@@ -82,12 +90,24 @@ pub struct LedgerLock(#[expect(dead_code, reason = "held for its Drop")] Flock<s
 pub fn lock(dir: &Path) -> Result<LedgerLock, LedgerError> {
     let path = dir.join(LOCK);
     let failed = |source| LedgerError::File { what: "lock", path: path.clone(), source };
-    let file = std::fs::OpenOptions::new().create(true).append(true).open(&path).map_err(failed)?;
-    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(lock) => Ok(LedgerLock(lock)),
-        Err((_, nix::errno::Errno::EWOULDBLOCK)) => Err(LedgerError::InUse { dir: dir.to_owned() }),
-        Err((_, errno)) => Err(failed(errno.into())),
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&path).map_err(failed)?;
+    for _ in 0..LOCK_TRIES {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(LedgerLock(lock)),
+            // Somebody who only looks: gone in a moment.
+            Err((same, Errno::EWOULDBLOCK)) if !in_use(dir) => file = same,
+            Err((_, Errno::EWOULDBLOCK)) => break,
+            Err((_, errno)) => return Err(failed(errno.into())),
+        }
     }
+    Err(LedgerError::InUse { dir: dir.to_owned() })
+}
+
+/// Does an agent use the state directory?
+#[must_use]
+pub fn in_use(dir: &Path) -> bool {
+    let Ok(file) = std::fs::File::open(dir.join(LOCK)) else { return false };
+    matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
 }
 
 /// What a ledger comes to, changing nothing: for `muster-agent status`, beside a running agent. None = there is none.

@@ -42,6 +42,10 @@ pub fn reset(
 fn salvage(records: &[Record], damaged: bool, fresh: LedgerState, now_ms: u64) -> (LedgerState, Vec<ItemName>) {
     let mut old = LedgerState::clone(&fresh);
     records.iter().for_each(|record| old.apply(record));
+    // Of another enrolment: its numbers were counted by another coordinator, and its items are not this machine's.
+    if old.machine_id != fresh.machine_id {
+        return (fresh, Vec::new());
+    }
     let mut state = LedgerState { epoch: old.epoch, assignment: old.assignment.clone(), ..fresh };
 
     let mut uncertain: Vec<ItemStatus> =

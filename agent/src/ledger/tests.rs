@@ -378,10 +378,22 @@ fn a_reset_keeps_what_can_be_read_and_guesses_nothing() {
 }
 
 #[test]
+fn a_reset_takes_nothing_from_the_ledger_of_another_machine() {
+    let (mut ledger, _) = Ledger::open(FakeDisk::default(), fresh()).expect("opened");
+    ledger.append(&[Record::EpochSeen(Epoch(57)), accepted(300, &["a"])]).expect("appended");
+    ledger.append(&[started(1, "a", 1)]).expect("appended");
+    let (id, machine) = (LedgerId(Uuid::from_u128(77)), MachineId(Uuid::from_u128(9)));
+    let mut disk = FakeDisk::with(LOG, &ledger.disk.content(LOG));
+    let outcome = reset(&mut disk, id, machine, 5_000).expect("reset");
+    assert_eq!(outcome.indeterminate, []);
+    assert_eq!(read(&mut disk).ok().flatten(), Some(LedgerState::new(id, machine)));
+}
+
+#[test]
 fn real_files_are_locked_reserved_and_read_beside_their_owner() {
     let dir = tempfile::tempdir().expect("a directory");
     let held = lock(dir.path()).expect("locked");
-    assert!(matches!(lock(dir.path()), Err(LedgerError::InUse { .. })));
+    assert!(matches!(lock(dir.path()), Err(LedgerError::InUse { .. })) && in_use(dir.path()));
     let (mut ledger, _) = Ledger::open(FileDisk::new(dir.path()), fresh()).expect("opened");
     assert_eq!(ledger.reserve().ok(), Some(true));
     for batch in life().iter().take(60) {
@@ -396,6 +408,7 @@ fn real_files_are_locked_reserved_and_read_beside_their_owner() {
         ledger.append(batch).expect("appended");
     }
     drop((ledger, held));
+    assert!(!in_use(dir.path()));
     let _held = lock(dir.path()).expect("free again");
     let (_, state) = Ledger::open(FileDisk::new(dir.path()), fresh()).expect("opened again");
     assert_eq!(beside.last_seq, Seq(30));
