@@ -29,8 +29,8 @@ impl BlockReport {
 #[derive(Debug)]
 pub(crate) struct BlockNews {
     dir: StateDir,
-    /// What the file says; None: not yet looked.
-    told: Option<Option<AgentBlocked>>,
+    /// What the file says, since when; None: not yet looked.
+    told: Option<Option<(AgentBlocked, u64)>>,
 }
 
 impl BlockNews {
@@ -40,18 +40,46 @@ impl BlockNews {
 
     /// Writes what is new. Only news: a full disk must not end the agent.
     pub(crate) fn tell(&mut self, blocked: Option<&AgentBlocked>) {
-        if self.told.as_ref().is_some_and(|told| told.as_ref() == blocked) {
+        let told = self.told.as_ref().map(Option::as_ref);
+        if told.is_some_and(|told| told.map(|(told, _)| told) == blocked) {
             return;
         }
-        match blocked {
+        let new = blocked.map(|blocked| {
+            // The words may change while the reason stays.
+            let same = told.flatten().filter(|(told, _)| told.reason == blocked.reason);
+            (blocked.clone(), same.map_or_else(unix_ms, |(_, since_ms)| *since_ms))
+        });
+        match &new {
             None => drop(std::fs::remove_file(self.dir.blocked())),
-            Some(AgentBlocked { reason, message }) => {
+            Some((AgentBlocked { reason, message }, since_ms)) => {
                 let report =
-                    BlockReport { reason: (*reason).to_owned(), message: message.to_string(), since_ms: unix_ms() };
+                    BlockReport { reason: (*reason).to_owned(), message: message.to_string(), since_ms: *since_ms };
                 let text = serde_json::to_vec_pretty(&report).unwrap_or_default();
                 drop(durable::replace_unsynced(&self.dir.blocked(), &text));
             }
         }
-        self.told = Some(blocked.cloned());
+        self.told = Some(new);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn since_is_the_time_of_the_reason_and_not_of_the_words() {
+        let state = tempfile::tempdir().expect("a directory");
+        let dir = StateDir::new(state.path());
+        let mut news = BlockNews::new(&dir);
+        let blocked = |reason, message: &str| AgentBlocked { reason, message: message.to_owned().into() };
+        news.tell(Some(&blocked("WaitingForSecret", "no session")));
+        news.told = Some(Some((blocked("WaitingForSecret", "no session"), 7)));
+        news.tell(Some(&blocked("WaitingForSecret", "refused")));
+        let told = BlockReport::load(&dir).expect("told");
+        assert_eq!((told.message.as_str(), told.since_ms), ("refused", 7));
+        news.tell(Some(&blocked("DiskFull", "full")));
+        assert!(BlockReport::load(&dir).expect("told").since_ms > 7);
+        news.tell(None);
+        assert_eq!(BlockReport::load(&dir), None);
     }
 }

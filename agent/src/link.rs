@@ -165,6 +165,8 @@ pub struct Link {
     renew_at: Instant,
     /// No renewal of a certificate that has run out is tried before.
     renew_expired_not_before: Instant,
+    /// The reason that was logged last since there was a session. Empty = none.
+    complained: String,
 }
 
 impl Link {
@@ -173,7 +175,15 @@ impl Link {
     pub fn new(identity: Identity, dir: StateDir, engine: mpsc::Sender<FromLink>) -> Self {
         let now = Instant::now();
         let renew_at = now + Duration::from_millis(identity.renew_in_ms(unix_ms()));
-        Self { identity, dir, engine, choice: AddressChoice::default(), renew_at, renew_expired_not_before: now }
+        Self {
+            identity,
+            dir,
+            engine,
+            choice: AddressChoice::default(),
+            renew_at,
+            renew_expired_not_before: now,
+            complained: String::new(),
+        }
     }
 
     /// Keeps a session up until the engine is gone.
@@ -208,6 +218,7 @@ impl Link {
                 return LinkError::Stopping;
             }
             LinkReport::connected(&self.identity.coordinator).save(&self.dir);
+            self.complained.clear();
             info!(coordinator = %self.identity.coordinator, "connected");
             let next = self.next(pin!(session.run(&engine))).await;
             match next {
@@ -282,12 +293,18 @@ impl Link {
         unix_ms() >= self.identity.not_after_ms
     }
 
-    /// Says why there is no session, once for each reason.
-    fn complain(&self, error: &LinkError) {
+    /// Says why there is no session; in the log once for each reason.
+    fn complain(&mut self, error: &LinkError) {
         let text = chain(error);
-        let report = LinkReport::disconnected(&self.identity.coordinator, &text);
-        if report.save(&self.dir) {
+        LinkReport::disconnected(&self.identity.coordinator, &text).save(&self.dir);
+        let reason = match error {
+            // It says what time it is.
+            LinkError::Connect(ConnectError::ClockSkew { .. }) => "ClockSkew",
+            _ => &text,
+        };
+        if self.complained != reason {
             warn!(coordinator = %self.identity.coordinator, error = %text, "no link to the coordinator");
+            reason.clone_into(&mut self.complained);
         }
     }
 }

@@ -46,6 +46,8 @@ pub struct AgentStatus {
     pub coordinator: String,
     /// End of the certificate.
     pub certificate_not_after: Option<Timestamp>,
+    /// Does the agent run? If not, the news are those of the agent that ran here last.
+    pub running: bool,
     /// The link's last news.
     pub link: Option<LinkReport>,
     /// Why nothing is started, if that is so.
@@ -106,6 +108,7 @@ impl AgentStatus {
             machine_type: identity.machine_type.to_string(),
             coordinator: identity.coordinator,
             certificate_not_after: timestamp(identity.not_after_ms),
+            running: ledger::in_use(dir.path()),
             link: LinkReport::load(dir),
             blocked: BlockReport::load(dir),
             ledger: ledger.as_ref().map(LedgerStatus::of),
@@ -117,15 +120,16 @@ impl AgentStatus {
     pub fn text(&self) -> String {
         let mut text = format!("machine      {} ({}, cluster {})\n", self.machine, self.machine_type, self.cluster);
         let link = match &self.link {
+            _ if !self.running => "not connected: the agent does not run (systemctl start muster-agent)".to_owned(),
             None => "never connected".to_owned(),
             Some(link) => match (&link.error, timestamp(link.since_ms)) {
                 (Some(error), since) => format!("not connected since {}: {error}", shown(since)),
-                (None, since) => format!("connected since {} (if the agent runs)", shown(since)),
+                (None, since) => format!("connected since {}", shown(since)),
             },
         };
         // Writing to a String does not fail.
         writeln!(text, "coordinator  {}, {link}", self.coordinator).ok();
-        if let Some(BlockReport { reason, message, since_ms }) = &self.blocked {
+        if let Some(BlockReport { reason, message, since_ms }) = self.blocked.as_ref().filter(|_| self.running) {
             writeln!(text, "blocked      {reason} since {}: {message}", shown(timestamp(*since_ms))).ok();
         }
         let Some(ledger) = &self.ledger else {

@@ -36,14 +36,37 @@ impl LinkReport {
         serde_json::from_slice(&std::fs::read(dir.link()).ok()?).ok()
     }
 
-    /// Writes it if it says something new; returns whether it does.
-    pub(super) fn save(&self, dir: &StateDir) -> bool {
+    /// Writes it if it says something new. Words that change do not change since when there is no session.
+    pub(super) fn save(mut self, dir: &StateDir) {
         let old = Self::load(dir);
-        if old.is_some_and(|old| Self { since_ms: self.since_ms, ..old } == *self) {
-            return false;
+        if let Some(old) = old.as_ref().filter(|old| old.connected == self.connected) {
+            self.since_ms = old.since_ms;
+        }
+        if old.as_ref() == Some(&self) {
+            return;
         }
         // Only news: a full disk must not end the link.
-        serde_json::to_vec_pretty(self).map(|text| durable::replace_unsynced(&dir.link(), &text).ok()).ok();
-        true
+        serde_json::to_vec_pretty(&self).map(|text| durable::replace_unsynced(&dir.link(), &text).ok()).ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn since_is_the_time_of_the_change_and_not_of_the_words() {
+        let state = tempfile::tempdir().expect("a directory");
+        let dir = StateDir::new(state.path());
+        let at = |since_ms, report: LinkReport| {
+            LinkReport { since_ms, ..report }.save(&dir);
+            LinkReport::load(&dir).map(|report| (report.connected, report.since_ms, report.error)).expect("saved")
+        };
+        let down = |why| LinkReport::disconnected("c:1", why);
+        assert_eq!(at(1, down("refused")), (false, 1, Some("refused".to_owned())));
+        assert_eq!(at(2, down("it is 14:02")), (false, 1, Some("it is 14:02".to_owned())));
+        assert_eq!(at(3, LinkReport::connected("c:1")), (true, 3, None));
+        assert_eq!(at(4, LinkReport::connected("c:1")), (true, 3, None));
+        assert_eq!(at(5, down("refused")), (false, 5, Some("refused".to_owned())));
     }
 }

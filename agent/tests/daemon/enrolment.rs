@@ -88,7 +88,8 @@ async fn the_second_session_outlives_an_end_of_the_first_that_comes_before_its_w
     second.welcome(1).await;
     let beat = second.next(|body| matches!(body, FromAgent::Heartbeat(_)).then_some(())).await;
     assert_eq!(beat, Some(()));
-    assert_eq!(machine.status().await["link"]["connected"], true);
+    let status = machine.status().await;
+    assert_eq!((&status["link"]["connected"], &status["running"]), (&true.into(), &true.into()));
     let log = std::fs::read_to_string(machine.path("log")).expect("a log");
     assert!(!log.contains("no link to the coordinator"), "{log}");
 }
