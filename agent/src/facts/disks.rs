@@ -18,7 +18,7 @@ pub(super) fn read() -> Vec<Disk> {
         .take(DISKS_MAX)
         .filter_map(|(name, mount_point)| {
             let file_system = statvfs(Path::new(&mount_point)).ok()?;
-            let size_bytes = file_system.blocks() * file_system.fragment_size();
+            let size_bytes = file_system.blocks().saturating_mul(file_system.fragment_size());
             Some(Disk { name, size_bytes, mount_point })
         })
         .collect()

@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 
 use crate::{
-    convert::{WireError, line},
+    convert::{WireError, as_line, line},
     model::{Disk, HostFacts, NetworkInterface},
     wire,
 };
@@ -9,34 +9,35 @@ use crate::{
 /// Most network interfaces and disks a machine reports; a machine with more reports the first ones.
 const DEVICES_MAX: usize = 512;
 
+/// Whatever a machine calls its disks and itself, a peer takes it.
 impl From<&HostFacts> for wire::HostFacts {
     fn from(facts: &HostFacts) -> Self {
         let interface = |nic: &NetworkInterface| wire::NetworkInterface {
-            name: nic.name.clone(),
-            mac: nic.mac.clone(),
-            addresses: nic.addresses.clone(),
+            name: as_line(&nic.name),
+            mac: as_line(&nic.mac),
+            addresses: nic.addresses.iter().take(DEVICES_MAX).map(|address| as_line(address)).collect(),
         };
         let disk = |disk: &Disk| wire::Disk {
-            name: disk.name.clone(),
+            name: as_line(&disk.name),
             size_bytes: disk.size_bytes,
-            mount_point: disk.mount_point.clone(),
+            mount_point: as_line(&disk.mount_point),
         };
         Self {
-            hostname: facts.hostname.clone(),
+            hostname: as_line(&facts.hostname),
             internal_ip: facts.internal_ip.clone().unwrap_or_default(),
             interfaces: facts.interfaces.iter().take(DEVICES_MAX).map(interface).collect(),
-            os: facts.os.clone(),
-            kernel_version: facts.kernel_version.clone(),
-            architecture: facts.architecture.clone(),
+            os: as_line(&facts.os),
+            kernel_version: as_line(&facts.kernel_version),
+            architecture: as_line(&facts.architecture),
             boot_time_ms: facts.boot_time_ms,
-            boot_id: facts.boot_id.clone(),
-            timezone: facts.timezone.clone(),
-            cpu_model: facts.cpu_model.clone(),
+            boot_id: as_line(&facts.boot_id),
+            timezone: as_line(&facts.timezone),
+            cpu_model: as_line(&facts.cpu_model),
             cpu_count: facts.cpu_count,
             memory_bytes: facts.memory_bytes,
             disks: facts.disks.iter().take(DEVICES_MAX).map(disk).collect(),
             reboot_required: facts.reboot_required,
-            reboot_reason: facts.reboot_reason.clone(),
+            reboot_reason: as_line(&facts.reboot_reason),
         }
     }
 }
@@ -89,5 +90,23 @@ impl TryFrom<wire::HostFacts> for HostFacts {
             reboot_required: wire.reboot_required,
             reboot_reason: line("facts.reboot_reason", wire.reboot_reason)?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_of_a_machine_with_odd_names_pass() {
+        let odd = "a\u{1b}[31m\u{7f}b".to_owned();
+        let facts = HostFacts {
+            hostname: odd.clone(),
+            os: "x".repeat(9_000),
+            disks: vec![Disk { name: odd.clone(), size_bytes: 1, mount_point: odd }],
+            ..HostFacts::default()
+        };
+        let read = HostFacts::try_from(wire::HostFacts::from(&facts)).expect("taken");
+        assert_eq!(read.disks.first().map(|disk| disk.mount_point.as_str()), Some("a [31m b"));
     }
 }
