@@ -51,7 +51,8 @@ pub const ATTEMPTS_KEPT: usize = 16;
 const DISK_FULL: AgentBlocked = AgentBlocked {
     reason: "DiskFull",
     message: Cow::Borrowed(
-        "the disk of the agent's state directory is full; nothing new is started until there is space again",
+        "the disk of the agent's state directory (/var/lib/muster/agent, unless it was told another) has less than \
+         16 MiB free; nothing new is started until there is space again",
     ),
 };
 const OUTBOX_FULL: AgentBlocked = AgentBlocked {

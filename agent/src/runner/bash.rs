@@ -102,7 +102,10 @@ fn environment(
                 format!("{} bytes; a script takes at most 128 KiB per param: put it into a file", value.len());
             return Err(Refused::param(name, problem));
         }
-        environment.insert(variable, value.into());
+        if environment.insert(variable, value.into()).is_some() {
+            let problem = "its variable would be the one that names the file of another param; call it otherwise";
+            return Err(Refused::param(name, problem));
+        }
     }
     let total: usize = environment.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
     if total > ENVIRONMENT_TOTAL_BYTES_MAX {

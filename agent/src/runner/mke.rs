@@ -90,7 +90,7 @@ enum MkeError {
     OtherVersion { running: String, wanted: String },
     #[error("MkeBusy: another run of MKE's image, `{what}`, is going on; it is waited for, not ended")]
     Busy { what: String },
-    #[error("MkeFailed: `{action}` ended with status {code}")]
+    #[error("MkeFailed: `{action}` ended with status {code}; the end of its output says why (`musterctl logs`)")]
     Failed { action: Action, code: i64 },
     #[error(
         "MkeUnhealthy: https://127.0.0.1:{port}/_ping did not answer 200 within {} s: {said}",

@@ -99,7 +99,10 @@ pub(crate) enum Refused {
     Missing(&'static str),
     #[error("param `{name}`: {problem}")]
     Param { name: String, problem: String },
-    #[error("this agent is no service of systemd, so that it does not reboot the machine it runs on")]
+    #[error(
+        "NotAService: this agent is no service of systemd, so it does not reboot the machine it runs on; run it as one \
+         (systemctl enable --now muster-agent)"
+    )]
     NotAService,
     #[error("param `{name}`")]
     Input {

@@ -25,7 +25,7 @@ const WORD_BYTES_MAX: usize = 200;
 /// What can go wrong after the params were found good.
 #[derive(Debug, thiserror::Error)]
 enum PackageError {
-    #[error("NoPackageManager: this machine has no apt-get")]
+    #[error("NoPackageManager: this machine has no apt-get, and no other is known here; install with runner `bash`")]
     NoManager,
     #[error(transparent)]
     Program(#[from] ProgramError),

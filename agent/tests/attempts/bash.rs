@@ -1,6 +1,7 @@
 //! The bash runner: what a script sees, and what it must not.
 
-use muster_proto::model::ItemState;
+use muster_agent::attempt::Found;
+use muster_proto::model::{ItemInput, ItemState, SecretName};
 
 use crate::site::{HOPELESS, Site, failed};
 
@@ -84,6 +85,20 @@ async fn bad_params_are_refused_before_anything_runs() {
         assert_eq!(exit.state, HOPELESS, "{exit:?}");
         assert!(exit.message.starts_with(expected), "{}", exit.message);
     }
+}
+
+#[tokio::test]
+async fn a_param_does_not_pose_as_the_file_of_another() {
+    let site = Site::new();
+    let mut request = site.script("exit 0");
+    request.secret_params.insert("dsn".to_owned(), "${secret.db@1}".to_owned());
+    request.params.insert("dsn_file".to_owned(), "x".to_owned());
+    let name = SecretName::new("db").expect("a label");
+    site.attempts.create(&request, &[ItemInput { name, value: b"hunter2".to_vec(), secret: true }]).expect("create");
+    site.attempts.start(&request.key).await.expect("start");
+    let Found::Exited(exit) = site.ended(&request).await else { panic!("recorded") };
+    assert_eq!(exit.state, HOPELESS);
+    assert!(exit.message.starts_with("param `dsn_file`: its variable would be the one"), "{}", exit.message);
 }
 
 #[tokio::test]
