@@ -118,7 +118,8 @@ impl Core {
         let quiet = inputs.iter().all(|input| self.is_quiet(input, now));
         let mut draft = Draft::new(&mut self.facts);
         let mut effects = Vec::new();
-        let answers = inputs.into_iter().map(|input| take(&mut draft, &mut effects, input, now)).collect();
+        let answers =
+            inputs.into_iter().map(|input| take(&mut draft, &mut effects, input, &self.limits, now)).collect();
         if !quiet {
             decide::decide(&mut draft, &self.limits, now);
             decide::assign_all(&mut draft, &self.limits, now, &mut effects);
@@ -157,7 +158,13 @@ impl Core {
     }
 }
 
-fn take(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, input: Input, now: Now) -> Result<Reply, Refusal> {
+fn take(
+    draft: &mut Draft<'_>,
+    effects: &mut Vec<Effect>,
+    input: Input,
+    limits: &Limits,
+    now: Now,
+) -> Result<Reply, Refusal> {
     // The servers let nobody through who is denied; what was on its way when that was decided ends here.
     if input.agent().is_some_and(|id| draft.denied.contains_key(&id)) {
         let message = "an operator revoked this identity".to_owned();
@@ -176,7 +183,7 @@ fn take(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, input: Input, now: Now
         Input::Maintenance { controller, word } => maintenance::take(draft, controller, word, now),
         Input::Progress { id, item, done, total, rate } => agents::progress(draft, id, (item, done, total, rate), now),
         Input::AgentBlocked { id, blocked } => agents::agent_blocked(draft, id, blocked, now),
-        Input::Fetch { id, item, generation } => secrets::fetch(draft, id, &item, generation, now),
+        Input::Fetch { id, item, generation } => secrets::fetch(draft, id, &item, generation, limits, now),
         Input::Enroll(enroll) => enroll::enroll(draft, effects, &enroll, now),
         Input::Operator { actor, request } => operators::take(draft, effects, &actor, request, now),
         Input::Tick => Ok(Reply::Ok),

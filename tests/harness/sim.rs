@@ -8,15 +8,19 @@ mod act;
 pub(crate) mod chaos;
 mod controllers;
 mod ending;
+mod fate;
 mod joining;
 pub mod machine;
 pub mod manifest;
 pub(crate) mod network;
+mod plan;
 mod secrets;
 pub mod situations;
+pub mod swarm;
+mod talks;
 mod updating;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_agent::attempt::record::AttemptKey;
 use muster_coordinator::{
@@ -25,67 +29,22 @@ use muster_coordinator::{
     plan::Limits,
     store::{Change, Row, Table},
 };
-use muster_proto::model::{Assignment, ClusterSpec, Counts, MachineId, MachineType, Now};
+use muster_proto::model::{Assignment, ClusterSpec, MachineId, MachineType, Now};
 
 use crate::{
     invariants::{Violation, Watcher},
     rng::Rng,
 };
 use controllers::Controller;
-use machine::{Fate, Machine, uuid_of};
+use machine::{Machine, uuid_of};
 use network::Parcel;
+pub use plan::Plan;
 use situations::Reached;
+use swarm::Swarm;
+use talks::Talk;
 
 /// A world that does so much without coming to rest has a bug, or the simulator has.
 const EVENTS_MAX: u64 = 60_000;
-
-/// What kind of world a seed makes.
-#[derive(Clone, Copy, Debug)]
-pub struct Plan {
-    /// Machines at the start.
-    pub counts: Counts,
-    /// Chaos lasts so long.
-    pub chaos_ms: u64,
-    /// So many of a thousand events come with a fault.
-    pub fault_permille: u64,
-    /// So many of a thousand faults copy the store, or put the copy back.
-    pub old_store_permille: u64,
-    /// So many of a thousand effects are cut off by a crash.
-    pub crash_permille: u64,
-    /// How programs fare.
-    pub fate: Fate,
-    /// The faults come while a deployed cluster is updated.
-    pub update: bool,
-}
-
-impl Plan {
-    /// The plan of a seed: small clusters, every mixture of faults.
-    pub fn of(rng: &mut Rng) -> Self {
-        let narrow = |n| u32::try_from(n).unwrap_or(1);
-        let calm = rng.permille(150);
-        let update = rng.permille(500);
-        Self {
-            counts: Counts { control: narrow(rng.between(1, 3)), worker: narrow(rng.between(0, 5)) },
-            chaos_ms: rng.between(5_000, 60_000),
-            fault_permille: if calm { 0 } else { rng.between(2, 40) },
-            // A store from before an update is another story: recovery does not yet know of updates.
-            old_store_permille: match rng.permille(250) {
-                _ if update => 0,
-                true => rng.between(50, 500),
-                false => 10,
-            },
-            crash_permille: if calm { 0 } else { rng.between(0, 15) },
-            fate: Fate {
-                shortest_ms: 5,
-                longest_ms: rng.between(50, 4_000),
-                fail_permille: if calm { 0 } else { rng.between(0, 200) },
-                hopeless_permille: if calm { 0 } else { rng.between(0, 30) },
-                lost_permille: if calm { 0 } else { rng.between(0, 30) },
-            },
-            update,
-        }
-    }
-}
 
 /// Something that will happen.
 #[derive(Clone, Debug)]
@@ -100,6 +59,8 @@ pub(crate) enum Event {
     StartAgent(usize),
     /// A machine boots.
     PowerOn(usize),
+    /// The power of a machine is cut for so long.
+    CutPower(usize, u64),
     /// A machine goes down, because an attempt asked for it.
     GoDown(usize, AttemptKey),
     /// The coordinator's process starts again.
@@ -112,6 +73,8 @@ pub(crate) enum Event {
     Controller(usize),
     /// The coordinator notices that a session is gone.
     NoticeGone(MachineId, u64),
+    /// This call about the swarm, made for the sake of this machine, is waited for no longer.
+    SwarmSilent(MachineId, u64),
 }
 
 /// Everything there is.
@@ -127,6 +90,8 @@ pub struct World {
     pub(crate) disk: BTreeMap<(Table, String), Vec<u8>>,
     /// An older copy of it.
     pub(crate) old_disk: Option<BTreeMap<(Table, String), Vec<u8>>>,
+    /// How often something was recorded on it.
+    pub(crate) commits: u64,
     pub(crate) coordinator: Option<Core>,
     pub(crate) inbox: Vec<Input>,
     /// When the coordinator's own time wakes it next.
@@ -144,6 +109,16 @@ pub struct World {
     pub(crate) controllers: Vec<Controller>,
     /// Every assignment ever sent.
     pub(crate) past: Vec<(MachineId, Assignment)>,
+    /// Its swarms: one, unless something went wrong.
+    pub(crate) swarms: Vec<Swarm>,
+    /// The number of the newest node in any.
+    pub(crate) last_node: u64,
+    /// What is asked of the swarm, by the machine for whose sake.
+    pub(crate) talks: BTreeMap<MachineId, Talk>,
+    /// The number of the newest call.
+    pub(crate) last_call: u64,
+    /// Machines that operators did without in the swarm.
+    pub(crate) without_swarm: BTreeSet<MachineId>,
     /// What agents say now goes to somebody who should be gone.
     pub(crate) ghostly: bool,
     /// Tell every event on standard error.
@@ -181,7 +156,7 @@ impl World {
     /// # Errors
     /// A [`Violation`] already there.
     pub fn new(mut rng: Rng, plan: Plan) -> Result<Self, Violation> {
-        let spec = manifest::spec(&mut rng, plan.counts);
+        let spec = manifest::spec(&mut rng, plan);
         let mut world = Self::with_spec(rng, plan, spec)?;
         world.chaos = true;
         Ok(world)
@@ -201,6 +176,7 @@ impl World {
             machines: Vec::new(),
             disk: BTreeMap::new(),
             old_disk: None,
+            commits: 0,
             coordinator: None,
             inbox: Vec::new(),
             timer: None,
@@ -213,6 +189,11 @@ impl World {
             tokens: BTreeMap::new(),
             controllers: Vec::new(),
             past: Vec::new(),
+            swarms: Vec::new(),
+            last_node: 0,
+            talks: BTreeMap::new(),
+            last_call: 0,
+            without_swarm: BTreeSet::new(),
             ghostly: false,
             trace: std::env::var_os("MUSTER_SIM_TRACE").is_some(),
         };
@@ -256,6 +237,7 @@ impl World {
     }
 
     pub(crate) fn commit(&mut self, changes: &[Change]) {
+        self.commits += 1;
         for change in changes {
             match change {
                 Change::Put { table, key, value } => {
@@ -289,6 +271,7 @@ impl World {
             drop(core);
             self.inbox.clear();
             self.sessions.clear();
+            self.talks.clear();
             for index in 0..self.machines.len() {
                 self.drop_session(index);
             }

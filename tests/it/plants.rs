@@ -52,6 +52,9 @@ plants! {
     agent_permit_for_all_attempts: "agent-permit-for-all-attempts" by "4";
     give_back_after_failure: "give-back-after-failure" by "9";
     serve_foreign_secrets: "serve-foreign-secrets" by "secret";
+    init_twice: "init-twice" by "quorum";
+    init_unrecorded: "init-unrecorded" by "swarm-init";
+    join_without_quorum: "join-without-quorum" by "quorum";
     agent_start_without_secrets: "agent-start-without-secrets" by "inputs";
     agent_start_before_record: "agent-start-before-record" by "7";
     agent_send_before_record: "agent-send-before-record" by "11";

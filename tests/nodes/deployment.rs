@@ -12,6 +12,7 @@ use muster_tests::{
 use crate::{
     site::{item, unit},
     supplies,
+    swarm::join,
 };
 
 const CLUSTER: &str = "edge";
@@ -39,6 +40,7 @@ pub(crate) fn three_control_machines_and_three_workers(fleet: &Nodes) -> Result<
         configure,
         other("enable", "service", "deploy", &[("unit", "site.service"), ("action", "enable")], &[]),
         other("start", "service", "deploy", &[("unit", "site.service"), ("action", "start")], &[]),
+        join(),
         other("reboot", "reboot", "deploy", &[("when", "always")], &[]),
     ];
     let mut controls = workers.clone();

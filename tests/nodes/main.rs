@@ -12,6 +12,7 @@ mod faults;
 mod package;
 mod site;
 mod supplies;
+mod swarm;
 mod units;
 
 use std::{env, process::ExitCode, time::Instant};
@@ -25,6 +26,9 @@ type Test = (&'static str, fn(&Nodes) -> Result<()>);
 const TESTS: &[Test] = &[
     ("deployment::three_control_machines_and_three_workers", deployment::three_control_machines_and_three_workers),
     ("deployment::an_idle_agent_is_small_and_listens_on_nothing", deployment::an_idle_agent_is_small),
+    ("swarm::three_managers_and_three_workers", swarm::three_managers_and_three_workers),
+    ("swarm::power_is_cut_in_the_middle_of_a_join", swarm::power_cut_in_join_and_reinstalled),
+    ("swarm::a_foreign_swarm_is_not_left", swarm::foreign_swarm),
     ("faults::the_agent_is_killed_in_the_middle_of_an_item", faults::agent_killed),
     ("faults::the_agent_is_restarted_in_the_middle_of_an_item", faults::agent_restarted),
     ("faults::power_is_cut_in_the_middle_of_prepare", faults::power_cut_in_prepare),

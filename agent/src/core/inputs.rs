@@ -1,9 +1,9 @@
-//! Inputs that only the coordinator has: secrets. They are asked for right before the start of an item that refers to
-//! one, so that no record ever holds a value; here is only whether they are at hand. Without a coordinator the item
-//! waits, and says so.
+//! Inputs that only the coordinator has: secrets, and the way into the swarm. They are asked for right before the start
+//! of an item that needs them, so that no record ever holds a value; here is only whether they are at hand. Without a
+//! coordinator the item waits, and says so.
 
 use muster_proto::{
-    model::{AssignedItem, Generation, ItemName, MachineName, Now, WAITING_FOR_SECRET},
+    model::{AssignedItem, Generation, ItemName, MachineName, Now, WAITING_FOR_SECRET, WAITING_FOR_SWARM},
     plant::planted,
 };
 
@@ -18,6 +18,8 @@ pub const FETCH_DEADLINE_MS: u64 = 45_000;
 pub(super) struct Fetch {
     key: AttemptKey,
     generation: Generation,
+    /// Are they the way into the swarm?
+    swarm: bool,
     state: State,
     /// Times it came to nothing.
     failures: u32,
@@ -36,8 +38,8 @@ enum State {
 }
 
 impl Fetch {
-    const fn new(key: AttemptKey, generation: Generation) -> Self {
-        Self { key, generation, state: State::Due { not_before_mono_ms: 0 }, failures: 0, why: None }
+    const fn new(key: AttemptKey, generation: Generation, swarm: bool) -> Self {
+        Self { key, generation, swarm, state: State::Due { not_before_mono_ms: 0 }, failures: 0, why: None }
     }
 
     fn is_for(&self, key: &AttemptKey, generation: Generation) -> bool {
@@ -71,25 +73,28 @@ impl Fetch {
             None => return None,
         };
         let item: &ItemName = &self.key.item;
-        Some(AgentBlocked {
-            reason: WAITING_FOR_SECRET,
-            message: format!("item {item} needs secrets, which only the coordinator has: {why}").into(),
-        })
+        let (reason, message) = if self.swarm {
+            (WAITING_FOR_SWARM, format!("item {item} waits for the way into the swarm: {why}"))
+        } else {
+            (WAITING_FOR_SECRET, format!("item {item} needs secrets, which only the coordinator has: {why}"))
+        };
+        Some(AgentBlocked { reason, message: message.into() })
     }
 }
 
 impl Core {
     /// Are the inputs of this attempt at hand, if it needs any? If not, they are asked for, in due time.
     pub(super) fn has_inputs(&mut self, key: &AttemptKey, now: Now, step: &mut Step) -> bool {
-        let needed = self.ledger.assigned(&key.item).is_some_and(AssignedItem::needs_inputs);
+        let item = self.ledger.assigned(&key.item).filter(|item| item.needs_inputs());
         // Planted: a program is started whether its secrets have come or not.
-        if !needed || planted("agent-start-without-secrets") {
+        let Some(swarm) = item.map(AssignedItem::joins_swarm).filter(|_| !planted("agent-start-without-secrets"))
+        else {
             self.fetch = None;
             return true;
-        }
+        };
         let generation = self.ledger.generation();
         let known = self.fetch.take().filter(|fetch| fetch.is_for(key, generation));
-        let mut fetch = known.unwrap_or_else(|| Fetch::new(key.clone(), generation));
+        let mut fetch = known.unwrap_or_else(|| Fetch::new(key.clone(), generation, swarm));
         if let State::Asked { until_mono_ms } = fetch.state
             && now.mono_ms >= until_mono_ms
         {

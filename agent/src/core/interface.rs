@@ -76,8 +76,8 @@ pub enum Effect {
     Send(ToCoordinator),
     /// Find out what became of an attempt; answered by [`Input::Inspected`].
     Inspect(AttemptKey),
-    /// Ask the coordinator for the inputs of an attempt: secrets. Answered by [`Input::Fetched`]; an answer that is
-    /// lost is not waited for longer than [`super::FETCH_DEADLINE_MS`].
+    /// Ask the coordinator for the inputs of an attempt: secrets, the way into the swarm. Answered by
+    /// [`Input::Fetched`]; one that is lost is not waited for longer than [`super::FETCH_DEADLINE_MS`].
     Fetch {
         /// The attempt they are for.
         key: AttemptKey,

@@ -1,6 +1,7 @@
 //! The rules of the core, one by one.
 
 mod permits;
+mod swarm;
 
 use std::sync::Arc;
 
@@ -75,7 +76,7 @@ pub(crate) fn assignment(epoch: u64, generation: u64, items: Vec<AssignedItem>) 
 pub(crate) fn config() -> Config {
     Config {
         machine: MachineName::new("worker-1").expect("a label"),
-        supports: |runner| matches!(runner, "bash" | "downloader"),
+        supports: |runner| matches!(runner, "bash" | "downloader" | "swarm-join"),
     }
 }
 

@@ -46,6 +46,7 @@ const fn has(kind: RunnerKind) -> bool {
             | RunnerKind::Reboot
             | RunnerKind::Service
             | RunnerKind::SwarmBackup
+            | RunnerKind::SwarmJoin
     )
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use muster_proto::model::{ClusterName, MachineId, MachineType};
 
-use crate::facts::SecretRow;
+use crate::{facts::SecretRow, plan::swarm::Entry};
 
 /// The answer to one input.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,8 +22,13 @@ pub enum Reply {
         /// What it is there.
         machine_type: MachineType,
     },
-    /// The secrets an item refers to.
-    Secrets(Vec<Arc<SecretRow>>),
+    /// What an item starts with.
+    Inputs {
+        /// The secrets it refers to.
+        secrets: Vec<Arc<SecretRow>>,
+        /// How it gets its machine into the swarm, if that is what it does.
+        entry: Option<Entry>,
+    },
     /// The token is recorded.
     Token {
         /// Unix milliseconds.

@@ -1,5 +1,5 @@
-//! Secrets: recorded as the rim sealed them, and handed out for the one item that is about to start. No value and no
-//! key is ever here.
+//! Secrets: recorded as the rim sealed them, and handed out, with whatever else an item starts with, when it is about
+//! to. No value and no key is ever here.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::{Refusal, Reply, agents, decide::current_assignment, operators};
+use super::{Refusal, Reply, agents, decide::current_assignment, operators, swarm};
 use crate::{
     facts::{Draft, Sealed, SecretId, SecretRow},
-    plan::secrets,
+    plan::{Limits, secrets},
 };
 
 /// Secrets recorded at once: 16 MiB of values in memory.
@@ -80,13 +80,14 @@ pub(super) fn delete(
     operators::audited(draft, actor, "delete", &format!("secret/{id}"), vec![format!("secret {id} deleted")], now)
 }
 
-/// The secrets of an item that an agent is about to start. Granted only for an item of the very list that the machine
+/// The inputs of an item that an agent is about to start. Granted only for an item of the very list that the machine
 /// should have now, and has accepted: what the agent says of itself is that list's number and the item's name.
 pub(super) fn fetch(
     draft: &mut Draft<'_>,
     id: MachineId,
     item: &ItemName,
     generation: Generation,
+    limits: &Limits,
     now: Now,
 ) -> Result<Reply, Refusal> {
     let machine = agents::heard(draft, id, now)?;
@@ -107,7 +108,10 @@ pub(super) fn fetch(
             message: format!("secret {name} was deleted; `musterctl secret create {name}` makes it again"),
         })
     };
-    Ok(Reply::Secrets(found.secrets().into_iter().map(secret).collect::<Result<_, _>>()?))
+    let secrets = found.secrets().into_iter().map(secret).collect::<Result<_, _>>()?;
+    let joins = found.joins_swarm();
+    let entry = if joins { swarm::enter(draft, &machine, limits, now)? } else { None };
+    Ok(Reply::Inputs { secrets, entry })
 }
 
 /// For the planted bug only: the first machine's item of that name.

@@ -1,15 +1,49 @@
-//! The swarm in the record: who is in it.
+//! The swarm in the record: who makes it, and who is in it.
 
-use muster_proto::model::{ItemState, ItemStatus, MachineName, SwarmMember};
+use muster_proto::{
+    model::{ItemState, ItemStatus, MachineName, Now, SwarmMember},
+    plant::planted,
+};
 
-use crate::{facts::Draft, plan::swarm};
+use super::Refusal;
+use crate::{
+    facts::Draft,
+    plan::{
+        Limits,
+        swarm::{self, Entry},
+    },
+};
+
+/// How a machine that is about to run its swarm-join gets in. That it makes the swarm is recorded, and so durable
+/// before it hears of it: two swarms cannot be joined into one.
+pub(super) fn enter(
+    draft: &mut Draft<'_>,
+    machine: &MachineName,
+    limits: &Limits,
+    now: Now,
+) -> Result<Option<Entry>, Refusal> {
+    let Some(row) = draft.machines.get(machine).cloned() else { return Ok(None) };
+    let entry = swarm::entry(draft, &row, limits, now)
+        .map_err(|wait| Refusal::State { reason: wait.reason(), message: wait.to_string() })?;
+    let cluster = &row.spec.cluster_name;
+    let told = draft.clusters.get(cluster).and_then(|cluster| cluster.swarm_init);
+    // Planted: who makes the swarm is forgotten with the coordinator.
+    if entry == Entry::Init
+        && told != row.id
+        && !planted("init-unrecorded")
+        && let Some(cluster) = draft.cluster_mut(cluster)
+    {
+        cluster.swarm_init = row.id;
+    }
+    Ok(Some(entry))
+}
 
 /// A swarm-join that succeeded left the machine's place in the swarm.
 pub(super) fn note_member(draft: &mut Draft<'_>, machine: &MachineName, status: &ItemStatus) {
     let Some(result) = status.result_json.as_ref().filter(|_| status.state == ItemState::Succeeded) else { return };
     let items = draft.live.machines.get(machine).and_then(|live| live.items.as_deref());
     let items = items.and_then(|items| items.resolved.as_deref().ok()).unwrap_or_default();
-    let joined = items.iter().any(|item| item.name == status.name && item.hash == status.hash && swarm::is_join(item));
+    let joined = items.iter().any(|item| item.name == status.name && item.hash == status.hash && item.joins_swarm());
     let member = serde_json::from_str::<SwarmMember>(result).ok().filter(|_| joined);
     if let (Some(member), Some(row)) = (member, draft.machine_mut(machine)) {
         row.swarm = Some(member);

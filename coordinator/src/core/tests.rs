@@ -9,6 +9,7 @@ mod operators;
 mod reboots;
 mod rollout;
 mod rules;
+mod swarm;
 mod updates;
 
 pub(crate) use fleet::{Fleet, apply, cluster, machine_spec, spec};

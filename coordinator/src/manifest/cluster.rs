@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use muster_proto::model::{
-    ClusterSpec, Counts, LcmType, MachineType, StateItem, TOKEN_TTL_DEFAULT_MS, UpdateDeadlines, WORKERS_AT_ONCE_MAX,
+    ClusterSpec, Counts, LcmType, MachineType, RunnerKind, StateItem, TOKEN_TTL_DEFAULT_MS, UpdateDeadlines,
+    WORKERS_AT_ONCE_MAX,
 };
 
 use super::{
@@ -66,6 +67,9 @@ pub(super) fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_
     let machine_types = map.required(faults, "machineTypes").and_then(|spot| machine_types(&spot, secrets, faults));
     if let (Some(Some(machines)), Some(types)) = (machines, &machine_types) {
         declared_types_exist(&map, machines, types, faults);
+    }
+    if let (Some(types), Some(spot)) = (&machine_types, map.get("machineTypes")) {
+        somebody_makes_the_swarm(&spot, types, faults);
     }
     Some(ClusterSpec {
         lcm_type: lcm_type?,
@@ -148,6 +152,14 @@ fn machine_types(
         }
     }
     (faults.count() == before).then_some(types)
+}
+
+/// Workers join a swarm that a control machine has made.
+fn somebody_makes_the_swarm(spot: &Spot<'_>, types: &BTreeMap<MachineType, Vec<StateItem>>, faults: &mut Faults<'_>) {
+    let joins = |of| types.get(&of).is_some_and(|items| items.iter().any(|item| item.runner == RunnerKind::SwarmJoin));
+    if joins(MachineType::Worker) && !joins(MachineType::Control) {
+        spot.child("worker").fault(faults, "a swarm-join that nobody makes a swarm for", "one in 'control' as well");
+    }
 }
 
 /// Machines that are waited for must have something to do.

@@ -43,6 +43,7 @@ pub(super) fn read_all(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Fault
         spots.iter().filter_map(|spot| read(spot, secrets, faults).map(|item| (spot, item))).collect();
     names_differ(&items, faults);
     reboots_are_last(&items, faults);
+    joins_make_sense(&items, faults);
     let items: Vec<StateItem> = items.into_iter().map(|(_, item)| item).collect();
     fits(spot, items.iter(), faults);
     (faults.count() == before).then_some(items)
@@ -128,6 +129,20 @@ fn reboots_are_last(items: &[(&Spot<'_>, StateItem)], faults: &mut Faults<'_>) {
             if item.runner == RunnerKind::Reboot {
                 spot.fault(faults, "a reboot that is not last in its phase", format!("it as last item of {phase}"));
             }
+        }
+    }
+}
+
+/// A machine enters the swarm in its turn, and with what the coordinator gives it.
+fn joins_make_sense(items: &[(&Spot<'_>, StateItem)], faults: &mut Faults<'_>) {
+    for (spot, item) in items.iter().filter(|(_, item)| item.runner == RunnerKind::SwarmJoin) {
+        if item.phase != Phase::Deploy {
+            let expected = "phase deploy: control machines enter the swarm one by one";
+            spot.child("phase").fault(faults, format!("a swarm-join in phase {}", item.phase), expected);
+        }
+        if !variables::secrets_of(&item.params).is_empty() {
+            let expected = "params without secrets: the token comes from the swarm itself";
+            spot.child("params").fault(faults, "a swarm-join that refers to a secret", expected);
         }
     }
 }

@@ -64,8 +64,8 @@ pub fn may_change(position: &Position<'_>) -> bool {
         None => false,
         Some(Phase::Prepare) => {
             let assigned = &position.row.assigned;
-            // It would wait for the secret of an item that may not even be wanted any more.
-            position.waits_for_secret()
+            // It would wait for the inputs of an item that may not even be wanted any more.
+            position.waits_for_inputs()
                 || position.in_flight()
                 || assigned.digest.is_none()
                 || assigned.accepted != assigned.generation

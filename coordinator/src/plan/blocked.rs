@@ -182,7 +182,7 @@ fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
         }));
     }
     if let Some((reason, message)) = position.live.and_then(|live| live.agent_blocked.as_ref()) {
-        let clears_when = if position.waits_for_secret() {
+        let clears_when = if position.waits_for_inputs() {
             "it gets them: it asks again by itself"
         } else {
             "the cause is gone from the machine"

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use muster_proto::model::{
     AssignedItem, ClusterName, ClusterSpec, Counts, ItemState, MachineName, MachineType, Now, Phase, Standing,
-    WAITING_FOR_SECRET,
+    WAITING_FOR_SECRET, WAITING_FOR_SWARM,
 };
 
 use super::{
@@ -273,11 +273,11 @@ impl<'a> Position<'a> {
         self.next_open().is_some_and(|item| self.needs_permit(item) && self.live_permit(item).is_none())
     }
 
-    /// Does its agent wait for the secrets of an item of the list it has?
+    /// Does its agent wait for what an item of the list it has starts with?
     #[must_use]
-    pub fn waits_for_secret(&self) -> bool {
+    pub fn waits_for_inputs(&self) -> bool {
         let blocked = self.live.and_then(|live| live.agent_blocked.as_ref());
-        blocked.is_some_and(|(reason, _)| reason == WAITING_FOR_SECRET)
+        blocked.is_some_and(|(reason, _)| reason == WAITING_FOR_SECRET || reason == WAITING_FOR_SWARM)
     }
 
     /// Is the machine at work, as far as is known?

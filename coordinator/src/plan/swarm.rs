@@ -6,11 +6,11 @@ pub mod joining;
 mod tests;
 
 use muster_proto::{
-    model::{AssignedItem, ItemState, MachineId, MachineName, MachineType, RunnerKind},
+    model::{AssignedItem, ItemState, MachineId, MachineName, MachineType, Now},
     plant::planted,
 };
 
-use super::safety::some_names;
+use super::{Limits, safety::some_names};
 use crate::facts::{Facts, LeftOut, MachineRow};
 
 /// How a machine gets into its cluster's swarm.
@@ -42,6 +42,15 @@ pub enum NoEntry {
     /// There is no swarm, and nobody to make it.
     #[error("the cluster has no control machine that could make its swarm; this passes when one enrols")]
     NoControl,
+    /// It would make the swarm, but others may have made it.
+    #[error(
+        "the coordinator has just started, and a control machine that it has not heard of yet may have made the swarm; \
+         this passes when {silent} report, or when they count as Lost"
+    )]
+    Gathering {
+        /// The first few of them.
+        silent: String,
+    },
     /// Nobody who could let it in has a session.
     #[error("no manager of the swarm is connected; this passes when the agent of one of {managers} connects")]
     NoManager {
@@ -56,21 +65,16 @@ impl NoEntry {
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::NotInitialised { .. } | Self::NoControl => "SwarmNotInitialised",
+            Self::Gathering { .. } => "Gathering",
             Self::NoManager { .. } => "NoManagerReachable",
         }
     }
 }
 
-/// Is this an item that gets a machine into the swarm?
-#[must_use]
-pub fn is_join(item: &AssignedItem) -> bool {
-    item.runner == RunnerKind::SwarmJoin.as_str()
-}
-
 fn join_items<'a>(facts: &'a Facts, row: &MachineRow) -> impl Iterator<Item = &'a AssignedItem> {
     let items = facts.live.machines.get(&row.name).and_then(|live| live.items.as_deref());
     let resolved = items.and_then(|items| items.resolved.as_deref().ok()).unwrap_or_default();
-    resolved.iter().filter(|item| is_join(item))
+    resolved.iter().filter(|item| item.joins_swarm())
 }
 
 /// Has this machine ever completed a swarm-join? An item that runs again, with another version say, does not undo that.
@@ -103,7 +107,7 @@ fn has_begun(facts: &Facts, row: &MachineRow) -> bool {
 ///
 /// # Errors
 /// [`NoEntry`]: it has to wait.
-pub fn entry(facts: &Facts, machine: &MachineRow) -> Result<Entry, NoEntry> {
+pub fn entry(facts: &Facts, machine: &MachineRow, limits: &Limits, now: Now) -> Result<Entry, NoEntry> {
     let mut others: Vec<&MachineRow> = facts
         .machines_of(&machine.spec.cluster_name)
         .map(|row| &**row)
@@ -123,9 +127,23 @@ pub fn entry(facts: &Facts, machine: &MachineRow) -> Result<Entry, NoEntry> {
     let maker = others.iter().find(|row| (told.is_some() && row.id == told) || has_begun(facts, row));
     match maker.or_else(|| others.first().filter(|_| !manager)) {
         Some(maker) => Err(NoEntry::NotInitialised { maker: maker.name.clone() }),
-        None if manager => Ok(Entry::Init),
+        None if manager => nobody_may_have_made_it(facts, &others, limits, now).map(|()| Entry::Init),
         None => Err(NoEntry::NoControl),
     }
+}
+
+/// After a start of the coordinator: has every other control machine said what it has done?
+fn nobody_may_have_made_it(facts: &Facts, others: &[&MachineRow], limits: &Limits, now: Now) -> Result<(), NoEntry> {
+    if now.mono_ms.saturating_sub(facts.live.started_mono_ms) >= limits.lost_after_ms {
+        return Ok(());
+    }
+    let silent: Vec<&str> = others
+        .iter()
+        .map(|row| &row.name)
+        .filter(|name| facts.live.awaited.contains(*name))
+        .map(|n| n.as_str())
+        .collect();
+    if silent.is_empty() { Ok(()) } else { Err(NoEntry::Gathering { silent: some_names(silent) }) }
 }
 
 /// Those who can let others in.

@@ -16,10 +16,12 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::{caller_of, judge::Caller, sessions::Sessions};
 use crate::{
+    cluster::swarm,
     core::{Input, Reply},
     engine::{EngineError, EngineHandle},
     facts::SecretRow,
     pki::{Role, Vault},
+    plan::swarm::Entry,
 };
 
 /// Time for an agent's first message.
@@ -27,7 +29,7 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// A stream is closed at so many messages that cannot be read.
 const MALFORMED_MAX: u32 = 3;
 /// Longest code and message of a refused assignment, and of an agent's own block.
-const REASON_BYTES_MAX: usize = 256;
+const REASON_BYTES_MAX: usize = 512;
 
 /// The service.
 pub(super) struct Link {
@@ -85,17 +87,43 @@ impl AgentLink for Link {
         let wire::FetchSecretsRequest { item, generation } = request.into_inner();
         let item = ItemName::new(item).map_err(|_| WireError { field: "item", problem: "not a DNS-1123 label" })?;
         let asked = Input::Fetch { id, item: item.clone(), generation: Generation(generation) };
-        let rows = match self.engine.submit(asked).await? {
-            Reply::Secrets(rows) => rows,
-            Reply::Ok | Reply::Done(_) | Reply::Token { .. } | Reply::Enrolled { .. } => Vec::new(),
-        };
+        let (rows, entry) = self.granted(asked.clone()).await?;
         let open = |row: &Arc<SecretRow>| {
             let value = self.vault.open(row)?;
-            Ok(ItemInput { name: row.id.name.clone(), value, secret: true }.into())
+            Ok(ItemInput { name: row.id.name.clone(), value, secret: true })
         };
-        let inputs = rows.iter().map(open).collect::<Result<Vec<_>, Status>>()?;
+        let mut inputs = rows.iter().map(open).collect::<Result<Vec<_>, Status>>()?;
+        if let Some(entry) = entry {
+            inputs.extend(self.way_into_swarm(id, asked, entry).await?);
+        }
         tracing::info!(machine = %id, %item, generation, inputs = inputs.len(), "inputs of an item handed out");
-        Ok(Response::new(wire::FetchSecretsResponse { inputs }))
+        Ok(Response::new(wire::FetchSecretsResponse { inputs: inputs.into_iter().map(Into::into).collect() }))
+    }
+}
+
+impl Link {
+    /// What the record has for an item that is about to start.
+    async fn granted(&self, asked: Input) -> Result<(Vec<Arc<SecretRow>>, Option<Entry>), Status> {
+        match self.engine.submit(asked).await? {
+            Reply::Inputs { secrets, entry } => Ok((secrets, entry)),
+            Reply::Ok | Reply::Done(_) | Reply::Token { .. } | Reply::Enrolled { .. } => Ok((Vec::new(), None)),
+        }
+    }
+
+    /// Asks the swarm, if there is one, for what the machine needs to get in.
+    async fn way_into_swarm(&self, id: MachineId, asked: Input, entry: Entry) -> Result<Vec<ItemInput>, Status> {
+        let joins = matches!(entry, Entry::Join { .. });
+        let epoch = self.engine.facts().meta.epoch;
+        let entered = swarm::enter(&self.sessions, || self.engine.now(), epoch, id, entry).await;
+        let (join, token) = entered.map_err(|refused| {
+            tracing::info!(machine = %id, %refused, "no way into the swarm yet");
+            Status::failed_precondition(refused.to_string())
+        })?;
+        // That took a while: a token goes only to whom the record would still give it.
+        if joins && !matches!(self.granted(asked).await?, (_, Some(Entry::Join { .. }))) {
+            return Err(Status::failed_precondition("NotAssigned: the machine does not join any more"));
+        }
+        Ok(swarm::inputs(&join, token))
     }
 }
 

@@ -60,7 +60,7 @@ impl Service for Enrollment {
                 tracing::info!(machine = %name, %id, token = token.id, %address, "enrolled");
                 self.credentials(id, &request.csr_der)
             }
-            Ok(Reply::Ok | Reply::Done(_) | Reply::Token { .. } | Reply::Secrets(_)) => {
+            Ok(Reply::Ok | Reply::Done(_) | Reply::Token { .. } | Reply::Inputs { .. }) => {
                 Err(Status::internal("no identity was given"))
             }
             Err(EngineError::Refused(Refusal::Token { detail })) => Err(self.wrong(address, &detail)),

@@ -208,7 +208,7 @@ impl Service for Fleet {
             Reply::Token { expires_at_ms } => {
                 Ok(Response::new(wire::CreateTokenResponse { token: new.text, id: new.id, expires_at_ms }))
             }
-            Reply::Ok | Reply::Done(_) | Reply::Enrolled { .. } | Reply::Secrets(_) => {
+            Reply::Ok | Reply::Done(_) | Reply::Enrolled { .. } | Reply::Inputs { .. } => {
                 Err(Status::internal("no token was recorded"))
             }
         }
@@ -275,7 +275,7 @@ impl Fleet {
     async fn act(&self, peer: &Peer, request: Wish) -> Result<Response<ActionResponse>, Status> {
         match self.engine.submit(Input::Operator { actor: peer.to_string(), request }).await? {
             Reply::Done(lines) => Ok(Response::new(ActionResponse { lines })),
-            Reply::Ok | Reply::Token { .. } | Reply::Enrolled { .. } | Reply::Secrets(_) => {
+            Reply::Ok | Reply::Token { .. } | Reply::Enrolled { .. } | Reply::Inputs { .. } => {
                 Ok(Response::new(ActionResponse { lines: Vec::new() }))
             }
         }

@@ -7,6 +7,7 @@ mod fleets;
 mod handshakes;
 mod links;
 mod secrets;
+mod swarm;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 

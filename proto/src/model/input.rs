@@ -1,6 +1,6 @@
 use std::fmt;
 
-use super::{AssignedItem, SecretName};
+use super::{AssignedItem, RunnerKind, SecretName};
 use crate::variables;
 
 /// Largest value of an input, and so of a secret.
@@ -10,6 +10,8 @@ pub const INPUTS_PER_ITEM_MAX: usize = 12;
 
 /// Why an agent does not start an item whose inputs have not come.
 pub const WAITING_FOR_SECRET: &str = "WaitingForSecret";
+/// The same for an item that gets the machine into its swarm: it waits for the way in.
+pub const WAITING_FOR_SWARM: &str = "WaitingForSwarm";
 
 /// One input of an item: a value that no assignment carries and no record keeps. It is fetched right before the start,
 /// reaches the program as a file, and is gone when the program is.
@@ -37,9 +39,15 @@ impl AssignedItem {
         variables::secrets_of(&self.params)
     }
 
+    /// Does it get the machine into its cluster's swarm?
+    #[must_use]
+    pub fn joins_swarm(&self) -> bool {
+        self.runner == RunnerKind::SwarmJoin.as_str()
+    }
+
     /// Can it only be started with inputs from the coordinator?
     #[must_use]
     pub fn needs_inputs(&self) -> bool {
-        !self.secrets().is_empty()
+        self.joins_swarm() || !self.secrets().is_empty()
     }
 }

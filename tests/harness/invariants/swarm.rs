@@ -1,9 +1,12 @@
 //! What must hold of the machines' swarm.
 
-use muster_proto::model::{Epoch, SwarmCall};
+use std::collections::BTreeMap;
+
+use muster_coordinator::{facts::ClusterRow, store::Table};
+use muster_proto::model::{Epoch, MachineId, MachineName, SwarmCall};
 
 use super::{Checked, Watcher};
-use crate::sim::machine::Machine;
+use crate::sim::{machine::Machine, manifest};
 
 impl Watcher {
     /// Rule 6: nothing is asked of a swarm for a coordinator that this machine knows to be succeeded.
@@ -14,5 +17,34 @@ impl Watcher {
             return Err(self.violation("6", detail));
         }
         Ok(())
+    }
+
+    /// A manager is let in only if the majority holds even if it never comes up; from one to two there is no such way.
+    /// `counted`: the managers there were, and were up, when they were listed for its sake.
+    pub fn let_in(&self, id: MachineId, manager: bool, counted: Option<(usize, usize)>) -> Checked {
+        let holds = counted.is_some_and(|(managers, up)| (managers, up) == (1, 1) || 2 * up > managers + 1);
+        if manager && !holds {
+            let detail = format!("{id} was let in as one more manager; managers there were, and up: {counted:?}");
+            return Err(self.violation("quorum", detail));
+        }
+        Ok(())
+    }
+
+    /// Who makes the swarm is durable before that machine hears of it.
+    pub fn told_to_make_swarm(&self, id: MachineId, disk: &BTreeMap<(Table, String), Vec<u8>>) -> Checked {
+        let row = disk.get(&(Table::Clusters, manifest::cluster_name().to_string()));
+        let row = row.and_then(|row| serde_json::from_slice::<ClusterRow>(row).ok());
+        if row.and_then(|row| row.swarm_init) == Some(id) {
+            return Ok(());
+        }
+        Err(self.violation("swarm-init", format!("{id} was told to make the swarm, and the store does not say so")))
+    }
+
+    /// There are never two swarms that the cluster counts on. A store that was put back may not know of the first.
+    pub fn second_swarm(&self, machine: &MachineName, rival: &MachineName) -> Checked {
+        if self.restored {
+            return Ok(());
+        }
+        Err(self.violation("quorum", format!("{machine} made a swarm, and {rival} is a manager of another")))
     }
 }

@@ -32,6 +32,8 @@ impl World {
                     self.start_agent(index)?;
                 }
             }
+            Event::CutPower(index, off_ms) if self.chaos => self.cut_power(index, off_ms)?,
+            Event::CutPower(..) => {}
             Event::GoDown(index, key) => self.go_down(index, &key)?,
             Event::StartCoordinator if self.coordinator.is_none() => self.start_coordinator()?,
             Event::StartCoordinator => {}
@@ -44,6 +46,7 @@ impl World {
                 }
                 self.tell(Input::Gone { id, session });
             }
+            Event::SwarmSilent(id, call) => self.swarm_silent(id, call)?,
         }
         self.watcher.processes(&self.machines, self.coordinator.as_ref())
     }
@@ -83,11 +86,6 @@ impl World {
                 self.greeted(id, session, answer);
             }
         }
-        for (fetch, answer) in fetches.into_iter().zip(&answers) {
-            if let Some(fetch) = fetch {
-                self.hand_out(fetch, answer)?;
-            }
-        }
         for act in acts {
             match act {
                 Act::Commit(changes) => self.commit(&changes),
@@ -99,6 +97,11 @@ impl World {
             }
         }
         self.after_step()?;
+        for (fetch, answer) in fetches.into_iter().zip(&answers) {
+            if let Some(fetch) = fetch {
+                self.hand_out(fetch, answer)?;
+            }
+        }
         for (sender, answer) in senders.into_iter().zip(answers) {
             if let (Some(id), Err(Refusal::Protocol { .. })) = (sender, answer) {
                 self.count("stream closed for a protocol error");
@@ -134,6 +137,7 @@ impl World {
         };
         match what {
             Said::Hello(hello) => self.tell(Input::Hello { id, session, hello }),
+            Said::FromAgent(ToCoordinator::Swarm(answer)) => self.swarm_answered(id, answer)?,
             Said::FromAgent(what) => self.tell_what(id, session, what),
             Said::Fetch(item, generation) => self.tell(Input::Fetch { id, item, generation }),
             Said::Fetched(item, generation, outcome) if at_machine(self) => {
@@ -146,8 +150,14 @@ impl World {
             Said::Ack(seq) if at_machine(self) => {
                 self.agent_input(index, AgentInput::Acked(seq))?;
             }
+            Said::SwarmCall(call) if at_machine(self) => self.agent_input(index, AgentInput::SwarmCalled(call))?,
             Said::End if at_machine(self) => self.drop_session(index),
-            Said::Welcome(_) | Said::Assignment(_) | Said::Ack(_) | Said::Fetched(..) | Said::End => {}
+            Said::Welcome(_)
+            | Said::Assignment(_)
+            | Said::Ack(_)
+            | Said::Fetched(..)
+            | Said::SwarmCall(_)
+            | Said::End => {}
         }
         Ok(())
     }
@@ -164,7 +174,8 @@ impl World {
                 let refused = refusal.map(|refusal| format!("{}: {}", refusal.code, refusal.message));
                 self.tell(Input::Answer { id, generation, refused });
             }
-            ToCoordinator::Swarm(_) => self.count("swarm answered"),
+            // Not for the core.
+            ToCoordinator::Swarm(_) => {}
             ToCoordinator::PermitWanted(permit) => {
                 self.count("permit ran out");
                 self.tell(Input::PermitWanted { id, permit });
@@ -191,6 +202,7 @@ impl World {
     fn wake(&mut self, index: usize) -> Result<(), Violation> {
         let at = self.at;
         let fate = self.plan.fate;
+        self.end_joins(index)?;
         let Some(machine) = self.machines.get_mut(index) else { return Ok(()) };
         let (ended, inputs) = machine.end_processes(at, &mut self.rng, &fate);
         for (key, end) in ended {
@@ -275,8 +287,9 @@ impl World {
                 }
                 Some(Deed::Started { key, phase, claimed, destitute }) => {
                     if destitute {
-                        return Err(self.watcher.violation("inputs", format!("{key} was started without its secrets")));
+                        return Err(self.watcher.violation("inputs", format!("{key} was started without its inputs")));
                     }
+                    self.endanger_join(index, &key);
                     let Some(machine) = self.machines.get(index) else { return Ok(()) };
                     self.watcher.started(machine, &key, phase, claimed)?;
                     let facts = self.coordinator.as_ref().map(Core::facts);
@@ -285,6 +298,9 @@ impl World {
                 Some(Deed::AskedSwarm(call)) => {
                     let Some(machine) = self.machines.get(index) else { return Ok(()) };
                     self.watcher.swarm_asked(machine, &call)?;
+                    if !self.ghostly {
+                        self.ask_engine(index, call);
+                    }
                 }
                 None => {}
             }

@@ -31,12 +31,14 @@ impl World {
         self.later(delay, Event::StartAgent(index));
     }
 
-    pub(crate) fn cut_power(&mut self, index: usize, off_ms: u64) {
+    pub(crate) fn cut_power(&mut self, index: usize, off_ms: u64) -> Result<(), Violation> {
+        self.break_join(index)?;
         self.drop_session(index);
         if let Some(machine) = self.machines.get_mut(index) {
             machine.power_off();
         }
         self.later(off_ms, Event::PowerOn(index));
+        Ok(())
     }
 
     pub(crate) fn live_through_chaos(&mut self) -> Result<(), Violation> {
@@ -74,7 +76,7 @@ impl World {
                 } else {
                     self.rng.between(500, 9_000)
                 };
-                self.cut_power(index, off_ms);
+                self.cut_power(index, off_ms)?;
             }
             2 => {
                 self.count("partition");
@@ -174,6 +176,7 @@ impl World {
         let (what, request) = match self.rng.between(0, if self.plan.update { 31 } else { 21 }) {
             0..=7 => ("retry", Request::Retry { machine, item: None }),
             8 | 9 => ("skip", Request::Skip { machine, item: None }),
+            10 | 11 if self.is_outside(index) => return Ok(()),
             10 | 11 => ("accept", Request::Accept { machine, item: None }),
             12 | 13 => ("deploy", Request::Deploy { cluster: manifest::cluster_name() }),
             14..=16 => return self.edit_manifest(),
@@ -185,6 +188,7 @@ impl World {
         if self.operator(request)?.is_ok() {
             self.count(what);
         }
+        self.note_skips();
         Ok(())
     }
 
@@ -214,7 +218,7 @@ impl World {
         self.count("machine replaced");
         if let Some(machine) = self.machines.get_mut(index) {
             machine.power_off();
-            machine.reinstall(id, &mut self.rng);
+            machine.reinstall(id, self.at, &mut self.rng);
         }
         let Some(machine_type) = self.machines.get(index).map(|machine| machine.machine_type) else { return Ok(()) };
         self.create_token(machine_type)?;

@@ -9,13 +9,15 @@ use muster_coordinator::plan::{
 };
 use muster_proto::model::{Epoch, Standing};
 
-use super::{Event, World, machine::Fate, manifest};
+use super::{Event, World, fate::Fate, manifest, swarm::FOREIGN};
 use crate::invariants::Violation;
 
 /// Longest calm: backoffs of a minute, lost after half a minute, a few in a row.
 const CALM_MS: u64 = 900_000;
 /// Nothing moves for so long: longer than the time after which a machine is Lost.
 const STILL_MS: u64 = 65_000;
+/// Nothing was recorded for so long: longer than an agent's longest backoff and the longest answer together.
+const QUIET_MS: u64 = 150_000;
 /// Rounds of the patient operator.
 const PATIENCE_ROUNDS: usize = 60;
 
@@ -47,7 +49,13 @@ impl World {
     pub(crate) fn rest(&mut self) -> Result<(), Violation> {
         let until = self.at + CALM_MS;
         let mut still_since = None;
+        let mut quiet = (self.commits, self.at);
         while self.next_event(until)? {
+            if quiet.0 != self.commits {
+                quiet = (self.commits, self.at);
+            } else if self.at >= quiet.1 + QUIET_MS {
+                break;
+            }
             if !self.at_rest() {
                 still_since = None;
             } else if self.at >= *still_since.get_or_insert(self.at) + STILL_MS {
@@ -135,7 +143,7 @@ impl World {
         let Some(core) = &self.coordinator else { return Ok(false) };
         let Some(survey) = Survey::of(core.facts(), &manifest::cluster_name(), &limits, now) else { return Ok(false) };
         let mut wishes = Vec::new();
-        let mut replaced = Vec::new();
+        let (mut replaced, mut outside, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
         for position in &survey.machines {
             let Some(blocked) = blocked::of_machine(&survey, position) else { continue };
             let machine = position.row.name.clone();
@@ -145,12 +153,17 @@ impl World {
                     let stuck = items
                         .filter(|item| matches!(position.standing(item), Standing::Failed | Standing::Held))
                         .map(|item| item.name.clone());
+                    let mut said = position.row.statuses.values().map(|status| status.message.as_str());
+                    if said.any(|message| message == FOREIGN.message) {
+                        foreign.push(machine.clone());
+                    }
                     wishes.extend(stuck.map(|item| Request::Retry { machine: machine.clone(), item: Some(item) }));
                 }
                 "Deferred" | "Refused" => wishes.push(Request::Retry { machine, item: None }),
                 "Paused" => {
                     wishes.extend(survey.rollout.map(|rollout| Request::Resume { rollout: rollout.name.clone() }))
                 }
+                "WaitingForSwarm" => outside.push(machine),
                 "WaitingForMachines" | "DeployNotStarted" => {
                     wishes.push(Request::Deploy { cluster: manifest::cluster_name() });
                 }
@@ -158,10 +171,21 @@ impl World {
                 _ => {}
             }
         }
-        let something = !wishes.is_empty() || !replaced.is_empty();
+        let mended = !outside.is_empty() && self.mend_swarms();
+        if wishes.is_empty() && replaced.is_empty() && !mended && !self.has_swarm() {
+            // Nobody is left who could make it: the cluster does without.
+            outside.iter().for_each(|_| self.count("went without a swarm"));
+            let item = Some(manifest::join_name());
+            wishes.extend(outside.into_iter().map(|machine| Request::Skip { machine, item: item.clone() }));
+        }
+        let something = !wishes.is_empty() || !replaced.is_empty() || mended;
+        for name in foreign {
+            self.leave_swarm(&name);
+        }
         for wish in wishes {
             self.operator(wish)?.ok();
         }
+        self.note_skips();
         for name in replaced {
             let index = self.machines.iter().position(|machine| machine.name == name);
             if let Some(index) = index {

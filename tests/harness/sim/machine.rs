@@ -11,6 +11,10 @@ use muster_proto::model::{
     SwarmCall,
 };
 
+use super::{
+    fate::{Fate, exit},
+    swarm::{Entered, Place, Way},
+};
 use crate::rng::Rng;
 
 /// An attempt's directory and process.
@@ -26,6 +30,10 @@ pub struct Attempt {
     pub followed: bool,
     /// Number of the boot it was started in.
     pub boot: u64,
+    /// Of a swarm-join: what the coordinator gave it.
+    pub way: Option<Way>,
+    /// Of a swarm-join: what its work came to.
+    pub entered: Option<Entered>,
 }
 
 impl Attempt {
@@ -60,7 +68,7 @@ pub enum Deed {
         phase: Phase,
         /// Was the directory claimed before?
         claimed: bool,
-        /// Does it run without the secrets it refers to?
+        /// Does it run without the inputs it needs?
         destitute: bool,
     },
     /// The machine's swarm is asked something.
@@ -99,7 +107,11 @@ pub struct Machine {
     /// What the agent's present process has asked inputs for.
     pub asked: Option<(AttemptKey, Generation)>,
     /// The attempt whose inputs it holds, while the core decides whether it starts.
-    pub at_hand: Option<AttemptKey>,
+    pub at_hand: Option<(AttemptKey, Option<Way>)>,
+    /// The swarm its engine is in, on its disk.
+    pub engine: Option<Place>,
+    /// When it was installed.
+    pub installed_at: u64,
 }
 
 /// Effects still to be performed; a crash cuts the list off anywhere.
@@ -125,6 +137,8 @@ impl Machine {
             enrolled: false,
             asked: None,
             at_hand: None,
+            engine: None,
+            installed_at: 0,
         }
     }
 
@@ -243,21 +257,30 @@ impl Machine {
     fn start(&mut self, request: Request, at: u64, rng: &mut Rng, fate: &Fate) -> (Option<Deed>, Option<Input>) {
         let key = request.key.clone();
         let claimed = self.attempts.contains_key(&key);
-        let destitute = !request.secret_params.is_empty() && self.at_hand.take().as_ref() != Some(&key);
+        let at_hand = self.at_hand.take().filter(|(of, _)| *of == key);
+        let joins = request.runner == RunnerKind::SwarmJoin.as_str();
+        let destitute = (joins || !request.secret_params.is_empty()) && at_hand.is_none();
+        let way = at_hand.and_then(|(_, way)| way);
         let deed = Deed::Started { key: key.clone(), phase: request.phase, claimed, destitute };
         if !claimed {
             let ends_at = Some(at + rng.between(fate.shortest_ms, fate.longest_ms));
-            self.attempts
-                .insert(key.clone(), Attempt { request, ends_at, exit: None, followed: true, boot: self.boot });
+            let boot = self.boot;
+            let attempt = Attempt { request, ends_at, exit: None, followed: true, boot, way, entered: None };
+            self.attempts.insert(key.clone(), attempt);
         }
         let answer = if claimed { self.follow(&key) } else { None };
         (Some(deed), answer)
     }
 
     /// The answer to what was asked last, if this is one.
-    pub fn fetched(&mut self, item: &ItemName, generation: Generation, outcome: Result<(), String>) -> Option<Input> {
+    pub fn fetched(
+        &mut self,
+        item: &ItemName,
+        generation: Generation,
+        outcome: Result<Option<Way>, String>,
+    ) -> Option<Input> {
         let (key, generation) = self.asked.take_if(|(key, asked)| key.item == *item && *asked == generation)?;
-        self.at_hand = outcome.is_ok().then(|| key.clone());
+        let outcome = outcome.map(|way| self.at_hand = Some((key.clone(), way)));
         Some(Input::Fetched { key, generation, outcome })
     }
 
@@ -286,7 +309,7 @@ impl Machine {
             // exec-item itself may be killed: then nothing says how the program ended.
             let lost = rng.permille(fate.lost_permille);
             if !lost {
-                attempt.exit = Some(exit(rng, fate, now));
+                attempt.exit = Some(exit(rng, fate, now, attempt.entered.take()));
             }
             let mut end = match &attempt.exit {
                 Some(exit) if exit.state == ItemState::Succeeded => End::Succeeded,
@@ -316,42 +339,9 @@ impl Machine {
     }
 
     /// A machine with a fresh disk under the same name.
-    pub fn reinstall(&mut self, id: MachineId, rng: &mut Rng) {
+    pub fn reinstall(&mut self, id: MachineId, at: u64, rng: &mut Rng) {
         let boot = self.boot + 1;
-        *self = Self { boot, ..Self::new(self.name.clone(), self.machine_type, id, rng) };
-    }
-}
-
-/// How programs fare.
-#[derive(Clone, Copy, Debug)]
-pub struct Fate {
-    /// Shortest run.
-    pub shortest_ms: u64,
-    /// Longest run.
-    pub longest_ms: u64,
-    /// So many of a thousand attempts fail, and may be tried again.
-    pub fail_permille: u64,
-    /// So many of a thousand attempts fail for good.
-    pub hopeless_permille: u64,
-    /// So many of a thousand attempts lose their exec-item.
-    pub lost_permille: u64,
-}
-
-fn exit(rng: &mut Rng, fate: &Fate, now: Now) -> Exit {
-    let state = if rng.permille(fate.hopeless_permille) {
-        ItemState::Failed { exit_code: 2, retryable: false }
-    } else if rng.permille(fate.fail_permille) {
-        ItemState::Failed { exit_code: 1, retryable: true }
-    } else {
-        ItemState::Succeeded
-    };
-    Exit {
-        state,
-        message: "as the dice fell".to_owned(),
-        output_tail: "output".to_owned(),
-        result_json: None,
-        started_at_ms: now.wall_ms,
-        finished_at_ms: now.wall_ms,
+        *self = Self { boot, installed_at: at, ..Self::new(self.name.clone(), self.machine_type, id, rng) };
     }
 }
 

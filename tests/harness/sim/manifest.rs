@@ -7,6 +7,7 @@ use muster_proto::model::{
     OnInterrupt, Phase, RunnerKind, SecretName, StateItem, UpdateDeadlines, UpdateGroup, UpdateGroupName,
 };
 
+use super::Plan;
 use crate::rng::Rng;
 
 /// The one cluster of a simulated world.
@@ -27,6 +28,12 @@ pub fn secret_name(machine_type: MachineType) -> SecretName {
     label(SecretName::new(format!("{machine_type}-key")))
 }
 
+/// The item that gets a machine into the swarm.
+#[must_use]
+pub fn join_name() -> ItemName {
+    label(ItemName::new("swarm"))
+}
+
 /// Names made here are labels by construction.
 fn label<T, E>(name: Result<T, E>) -> T {
     match name {
@@ -35,8 +42,9 @@ fn label<T, E>(name: Result<T, E>) -> T {
     }
 }
 
-/// A random cluster of `counts` machines.
-pub fn spec(rng: &mut Rng, counts: Counts) -> ClusterSpec {
+/// A random cluster.
+pub fn spec(rng: &mut Rng, plan: Plan) -> ClusterSpec {
+    let Plan { counts, swarm, .. } = plan;
     let worker_limit = u32::try_from(rng.between(1, 4)).unwrap_or(1);
     ClusterSpec {
         lcm_type: LcmType::Generic,
@@ -61,8 +69,8 @@ pub fn spec(rng: &mut Rng, counts: Counts) -> ClusterSpec {
         },
         update_groups: Vec::new(),
         machine_types: BTreeMap::from([
-            (MachineType::Control, items(rng, MachineType::Control)),
-            (MachineType::Worker, items(rng, MachineType::Worker)),
+            (MachineType::Control, items(rng, MachineType::Control, swarm)),
+            (MachineType::Worker, items(rng, MachineType::Worker, swarm)),
         ]),
     }
 }
@@ -75,12 +83,20 @@ fn deadline_outcome(rng: &mut Rng) -> DeadlineOutcome {
     }
 }
 
-fn items(rng: &mut Rng, of: MachineType) -> Vec<StateItem> {
+fn items(rng: &mut Rng, of: MachineType, swarm: bool) -> Vec<StateItem> {
     let mut items = Vec::new();
     for n in 0..rng.between(0, 2) {
         items.push(item(rng, &format!("prepare-{n}"), Phase::Prepare, of));
     }
-    for n in 0..rng.between(1, 3) {
+    if swarm && rng.permille(700) {
+        items.push(item(rng, "engine", Phase::Deploy, of));
+    }
+    if swarm {
+        let join = item(rng, "swarm", Phase::Deploy, of);
+        let params = [("advertise".to_owned(), "${machine.internalIP}".to_owned())].into();
+        items.push(StateItem { runner: RunnerKind::SwarmJoin, params, ..join });
+    }
+    for n in 0..rng.between(u64::from(!swarm), 3) {
         items.push(item(rng, &format!("deploy-{n}"), Phase::Deploy, of));
     }
     if rng.permille(400) {
@@ -138,7 +154,7 @@ pub fn edit(rng: &mut Rng, spec: &ClusterSpec) -> ClusterSpec {
                 item.version.push_str("-edited");
             }
         }
-        1 if items.len() > 1 => {
+        1 if items.len() > 1 && items.get(at).is_some_and(|item| item.runner != RunnerKind::SwarmJoin) => {
             items.remove(at);
         }
         _ => spec.max_worker_deploy_count = u32::try_from(rng.between(1, 4)).unwrap_or(1),

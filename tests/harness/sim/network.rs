@@ -3,10 +3,10 @@
 use muster_agent::core::ToCoordinator;
 use muster_proto::{
     convert::Hello,
-    model::{Assignment, Epoch, Generation, ItemName, MachineId, Seq},
+    model::{Assignment, Epoch, Generation, ItemName, MachineId, Seq, SwarmCall},
 };
 
-use super::{Event, World};
+use super::{Event, World, swarm::Way};
 
 /// A message under way on one session.
 #[derive(Clone, Debug)]
@@ -37,7 +37,9 @@ pub(crate) enum Said {
     /// By the agent, in a call of its own.
     Fetch(ItemName, Generation),
     /// By the coordinator, in answer to it.
-    Fetched(ItemName, Generation, Result<(), String>),
+    Fetched(ItemName, Generation, Result<Option<Way>, String>),
+    /// By the coordinator: something about the machine's swarm.
+    SwarmCall(SwarmCall),
     /// By the coordinator, last.
     End,
 }

@@ -10,6 +10,7 @@ use super::{
     World,
     manifest::{cluster_name, secret_name},
     network::{Parcel, Said},
+    swarm::Way,
 };
 use crate::invariants::Violation;
 
@@ -78,24 +79,25 @@ impl World {
         answer: &Result<Reply, Refusal>,
     ) -> Result<(), Violation> {
         let outcome = match answer {
-            Ok(Reply::Secrets(rows)) => {
-                let served: Vec<SecretName> = rows.iter().map(|row| row.id.name.clone()).collect();
+            Ok(Reply::Inputs { secrets, entry }) => {
+                let served: Vec<SecretName> = secrets.iter().map(|row| row.id.name.clone()).collect();
                 if !self.has_right(id, &item, generation, &served) {
                     let detail = format!("{id} got {served:?} for item {item} of generation {generation}");
                     return Err(self.watcher.violation("secret", detail));
                 }
+                if let Some(entry) = entry.clone() {
+                    return self.let_in((id, item, generation), entry);
+                }
                 self.count("secrets handed out");
-                Ok(())
+                Ok(None)
             }
-            Ok(Reply::Ok | Reply::Done(_) | Reply::Token { .. } | Reply::Enrolled { .. }) => Ok(()),
+            Ok(Reply::Ok | Reply::Done(_) | Reply::Token { .. } | Reply::Enrolled { .. }) => Ok(None),
             Err(refusal) => {
                 self.count("secrets refused");
                 Err(refusal.to_string())
             }
         };
-        if let (Some(index), Some(session)) = (self.index_of(id), self.sessions.get(&id).copied()) {
-            self.carry(Parcel { index, id, session, what: Said::Fetched(item, generation, outcome) });
-        }
+        self.answer_fetch(&(id, item, generation), outcome);
         Ok(())
     }
 
@@ -113,7 +115,7 @@ impl World {
         index: usize,
         item: &ItemName,
         generation: Generation,
-        outcome: Result<(), String>,
+        outcome: Result<Option<Way>, String>,
     ) -> Result<(), Violation> {
         let input = self.machines.get_mut(index).and_then(|machine| machine.fetched(item, generation, outcome));
         if let Some(input) = input {

@@ -68,6 +68,18 @@ pub const REQUIRED: &[&str] = &[
     "secrets asked for without need",
     "secrets handed out",
     "secrets refused",
+    // The swarm.
+    "a join that only the managers know of",
+    "a manager was let in",
+    "a swarm was mended by hand",
+    "a swarm without quorum was asked",
+    "a worker was let in",
+    "an engine did not answer",
+    "no way into the swarm",
+    "power cut during a swarm-join",
+    "swarm answered",
+    "told to make the swarm",
+    "what a reinstalled machine left in the swarm was removed",
     // What ran.
     "an attempt after the first",
     "rebooted by its item",
@@ -99,6 +111,7 @@ pub const REQUIRED: &[&str] = &[
     "blocked WaitingForGroup",
     "blocked WaitingForMachines",
     "blocked WaitingForSecret",
+    "blocked WaitingForSwarm",
     "blocked WaitingForTurn",
     // How machines ended when the faults had stopped and nobody helped.
     "ended Failed",
@@ -111,6 +124,7 @@ pub const REQUIRED: &[&str] = &[
 
 /// What a run may or may not reach: only several faults together lead there.
 const RARE: &[&str] = &[
+    "a foreign swarm was left",
     "assignment refused",
     "blocked Aborting",
     "blocked AssignmentRefused",
@@ -137,8 +151,9 @@ const RARE: &[&str] = &[
     "ended WaitingForGroup",
     "ended WaitingForMachines",
     "ended WaitingForSecret",
+    "ended WaitingForSwarm",
     "ended WaitingForTurn",
-    "swarm answered",
+    "went without a swarm",
 ];
 
 /// How often each situation was reached.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use muster_coordinator::core::Request;
 use muster_proto::model::{ClusterSpec, MachineName, MachineSpec, MachineType, Scope};
 
-use super::{World, controllers::Controller, machine::Fate, manifest};
+use super::{World, controllers::Controller, fate::Fate, manifest};
 use crate::invariants::Violation;
 
 impl World {

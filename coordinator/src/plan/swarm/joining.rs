@@ -15,8 +15,8 @@ use muster_proto::{
 
 use super::super::safety::some_names;
 
-/// The agent that waits gives up after 45 s; we do a moment before, and with a better word.
-pub const JOINING_DEADLINE_MS: u64 = 40_000;
+/// The agent that waits gives up after 40 s; we do a moment before, and with a better word.
+pub const JOINING_DEADLINE_MS: u64 = 35_000;
 /// One answer. Shorter than a call may take at most, so that there is time for another manager.
 pub const ANSWER_DEADLINE_MS: u64 = 12_000;
 

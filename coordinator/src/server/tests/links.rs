@@ -41,7 +41,7 @@ pub(super) async fn open(world: &World, identity: &Identity, first: Said) -> Res
 }
 
 impl Stream {
-    fn say(&self, body: Said) {
+    pub(super) fn say(&self, body: Said) {
         // The stream may be over; then what it heard last says so.
         drop(self.say.send(AgentMessage { body: Some(body) }));
     }

@@ -1,0 +1,136 @@
+//! Who makes the swarm, who joins it and through whom, and what is durable when they hear of it.
+
+use muster_proto::model::{
+    ItemState,
+    MachineType::{Control, Worker},
+    Phase, RunnerKind,
+};
+
+use super::{
+    fleet::{Fleet, cluster, item, item_name, spec},
+    reason,
+};
+use crate::{
+    core::{Input, Refusal, Reply, Request},
+    plan::{Limits, swarm::Entry},
+    store::Store,
+};
+
+/// `install`, then `swarm`, on machines whose prepare items are done.
+fn fleet(control: u32, worker: u32) -> Fleet {
+    let mut spec = spec(control, worker);
+    for of in [Control, Worker] {
+        let mut join = item("swarm", Phase::Deploy);
+        join.runner = RunnerKind::SwarmJoin;
+        join.params = [("advertise".to_owned(), "${machine.internalIP}".to_owned())].into();
+        spec.machine_types.get_mut(&of).expect("a type").insert(2, join);
+    }
+    Fleet::with(spec).reported().prepared()
+}
+
+/// The machine's turn comes to `swarm`: what it is told.
+fn turn(fleet: &mut Fleet, name: &str) -> Result<Entry, Refusal> {
+    fleet.accept(name);
+    if fleet.due(name).as_deref() == Some("install") {
+        fleet.event(name, "install", ItemState::Running);
+        fleet.event(name, "install", ItemState::Succeeded);
+    }
+    ask(fleet, name)
+}
+
+fn ask(fleet: &mut Fleet, name: &str) -> Result<Entry, Refusal> {
+    let agent = &fleet.agents[name];
+    let generation = agent.assignment.as_ref().expect("a list").generation;
+    let asked = Input::Fetch { id: agent.id, item: item_name("swarm"), generation };
+    match fleet.step(asked)? {
+        Reply::Inputs { secrets, entry: Some(entry) } if secrets.is_empty() => Ok(entry),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn through(fleet: &mut Fleet, name: &str) -> (bool, Vec<String>) {
+    match turn(fleet, name).expect("let in") {
+        Entry::Join { manager, managers } => {
+            (manager, managers.into_iter().map(|(name, _)| name.to_string()).collect())
+        }
+        Entry::Init => panic!("{name} makes a swarm"),
+    }
+}
+
+fn told(fleet: &Fleet) -> Option<muster_proto::model::MachineId> {
+    let rows = fleet.store.load().expect("in memory");
+    crate::facts::Facts::load(rows).expect("its own rows").clusters[&cluster()].swarm_init
+}
+
+#[test]
+fn the_first_makes_the_swarm_and_the_others_join_through_who_is_connected() {
+    let mut fleet = fleet(3, 1);
+    assert_eq!(told(&fleet), None);
+    assert_eq!(turn(&mut fleet, "control-1").expect("let in"), Entry::Init);
+    assert_eq!(told(&fleet), Some(fleet.agents["control-1"].id), "durable before it is said");
+    // A coordinator that is killed in the middle tells it the same.
+    fleet.restart();
+    fleet.all_report();
+    assert_eq!(ask(&mut fleet, "control-1").expect("let in"), Entry::Init);
+    fleet.finish("control-1");
+    assert_eq!(through(&mut fleet, "control-2"), (true, vec!["control-1".to_owned()]));
+    fleet.finish("control-2");
+    assert_eq!(through(&mut fleet, "control-3"), (true, vec!["control-1".to_owned(), "control-2".to_owned()]));
+    fleet.finish_all(Control);
+    fleet.disconnect("control-2");
+    assert_eq!(through(&mut fleet, "worker-1"), (false, vec!["control-1".to_owned(), "control-3".to_owned()]));
+    fleet.disconnect("control-1");
+    fleet.disconnect("control-3");
+    let refused = ask(&mut fleet, "worker-1").expect_err("nobody is there").to_string();
+    let expected = "NoManagerReachable: no manager of the swarm is connected; this passes when the agent of one of \
+                    control-1, control-2, control-3 connects";
+    assert_eq!(refused, expected);
+}
+
+#[test]
+fn who_may_have_made_a_swarm_is_waited_for() {
+    // Its process was started: whatever became of it, there may be a swarm.
+    let mut fleet = fleet(2, 0);
+    turn(&mut fleet, "control-1").expect("let in");
+    fleet.event("control-1", "swarm", ItemState::Running);
+    fleet.event("control-1", "swarm", ItemState::Failed { exit_code: 1, retryable: false });
+    let control_2 = fleet.row("control-2").clone();
+    let entry =
+        |fleet: &Fleet, limits: &Limits| crate::plan::swarm::entry(fleet.core.facts(), &control_2, limits, fleet.now());
+    let limits = Limits::default();
+    let wait = entry(&fleet, &limits).expect_err("two swarms cannot be joined into one").to_string();
+    assert!(wait.starts_with("control-1 makes the cluster's swarm and has not completed its swarm-join;"), "{wait}");
+    // An operator does without it.
+    fleet.ask(Request::Skip { machine: super::fleet::machine("control-1"), item: None }).expect("skipped");
+    assert_eq!(entry(&fleet, &limits), Ok(Entry::Init));
+}
+
+#[test]
+fn after_a_start_nobody_is_told_to_make_a_swarm_before_the_others_have_spoken() {
+    let mut fleet = fleet(2, 0);
+    let control_2 = fleet.row("control-2").clone();
+    let limits = Limits::default();
+    let entry =
+        |fleet: &Fleet, limits: &Limits| crate::plan::swarm::entry(fleet.core.facts(), &control_2, limits, fleet.now());
+    assert_eq!(entry(&fleet, &limits), Ok(Entry::Init));
+    fleet.restart();
+    fleet.connect("control-2");
+    let wait = entry(&fleet, &limits).expect_err("control-1 is silent");
+    assert_eq!(wait.reason(), "Gathering");
+    fleet.pass(limits.lost_after_ms, &[]);
+    assert_eq!(entry(&fleet, &limits), Ok(Entry::Init));
+}
+
+#[test]
+fn only_an_item_of_the_list_gets_in() {
+    let mut fleet = fleet(2, 0);
+    turn(&mut fleet, "control-1").expect("let in");
+    let generation = fleet.agents["control-1"].assignment.as_ref().expect("a list").generation;
+    let before = fleet.core.facts().clone();
+    for (name, generation) in [("control-2", generation), ("control-1", generation.next())] {
+        let id = fleet.agents[name].id;
+        let asked = fleet.step(Input::Fetch { id, item: item_name("swarm"), generation });
+        assert_eq!(reason(asked), "NotAssigned", "{name}");
+    }
+    assert!(before.same_record(fleet.core.facts()), "and nothing is recorded");
+}

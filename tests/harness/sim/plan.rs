@@ -1,0 +1,60 @@
+//! What kind of world a seed makes: how large, how unlucky, and what happens in it.
+
+use muster_proto::model::Counts;
+
+use super::fate::Fate;
+use crate::rng::Rng;
+
+/// What kind of world a seed makes.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Machines at the start.
+    pub counts: Counts,
+    /// Chaos lasts so long.
+    pub chaos_ms: u64,
+    /// So many of a thousand events come with a fault.
+    pub fault_permille: u64,
+    /// So many of a thousand faults copy the store, or put the copy back.
+    pub old_store_permille: u64,
+    /// So many of a thousand effects are cut off by a crash.
+    pub crash_permille: u64,
+    /// How programs fare.
+    pub fate: Fate,
+    /// The faults come while a deployed cluster is updated.
+    pub update: bool,
+    /// The machines get into a swarm.
+    pub swarm: bool,
+}
+
+impl Plan {
+    /// The plan of a seed: small clusters, every mixture of faults.
+    pub fn of(rng: &mut Rng) -> Self {
+        let narrow = |n| u32::try_from(n).unwrap_or(1);
+        let calm = rng.permille(150);
+        let update = rng.permille(500);
+        let swarm = rng.permille(400);
+        // That a manager is missing and the majority is not, and one more is to come, takes four.
+        let control = if swarm && rng.permille(300) { rng.between(4, 5) } else { rng.between(1, 3) };
+        Self {
+            counts: Counts { control: narrow(control), worker: narrow(rng.between(0, 5)) },
+            chaos_ms: rng.between(5_000, 60_000),
+            fault_permille: if calm { 0 } else { rng.between(2, 40) },
+            // A store from before an update is another story: recovery does not yet know of updates.
+            old_store_permille: match rng.permille(250) {
+                _ if update => 0,
+                true => rng.between(50, 500),
+                false => 10,
+            },
+            crash_permille: if calm { 0 } else { rng.between(0, 15) },
+            fate: Fate {
+                shortest_ms: 5,
+                longest_ms: rng.between(50, 4_000),
+                fail_permille: if calm { 0 } else { rng.between(0, 200) },
+                hopeless_permille: if calm { 0 } else { rng.between(0, 30) },
+                lost_permille: if calm { 0 } else { rng.between(0, 30) },
+            },
+            update,
+            swarm,
+        }
+    }
+}

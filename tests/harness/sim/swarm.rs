@@ -1,0 +1,354 @@
+//! The Docker Swarm of a simulated fleet: its nodes and managers, what their engines answer, what a swarm-join comes
+//! to; and what operators do about a swarm with docker itself.
+
+use muster_agent::attempt::record::AttemptKey;
+use muster_coordinator::facts::{LeftOut, MachineRow};
+use muster_proto::model::{
+    ItemState, MachineId, MachineName, SwarmAvailability, SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo,
+    SwarmJoin, SwarmLocalState, SwarmManager, SwarmMember, SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmTokens,
+    SwarmWay,
+};
+
+use super::{Event, World, manifest::join_name};
+use crate::invariants::Violation;
+
+/// So long after it was reinstalled the swarm has not noticed that a machine's former self is gone.
+const NOTICED_AFTER_MS: u64 = 15_000;
+/// So many of a thousand swarm-joins lose their power while there are faults.
+const CUT_PERMILLE: u64 = 100;
+
+/// A swarm.
+#[derive(Clone, Debug)]
+pub(crate) struct Swarm {
+    pub(crate) id: SwarmId,
+    pub(crate) nodes: Vec<Node>,
+}
+
+/// A node as the managers know it.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    id: SwarmId,
+    /// Of its machine; its name is the hostname.
+    index: usize,
+    manager: bool,
+}
+
+/// What a machine's engine has on its disk of the swarm it is in.
+#[derive(Clone, Debug)]
+pub struct Place {
+    swarm: usize,
+    node: SwarmId,
+    manager: bool,
+}
+
+/// What the coordinator gave a swarm-join.
+#[derive(Clone, Debug)]
+pub struct Way {
+    /// The way in.
+    pub join: SwarmJoin,
+    /// For those who join.
+    pub token: Option<String>,
+}
+
+/// What came of a swarm-join's work.
+pub type Entered = Result<SwarmMember, NotEntered>;
+
+/// Why a machine is not in.
+#[derive(Clone, Debug)]
+pub struct NotEntered {
+    /// As the runner says it.
+    pub message: &'static str,
+    /// May another attempt help?
+    pub retryable: bool,
+}
+
+const CHANGED: NotEntered = NotEntered { message: "Changed", retryable: true };
+pub(crate) const FOREIGN: NotEntered = NotEntered { message: "ForeignSwarm", retryable: false };
+const NO_MANAGER: NotEntered = NotEntered { message: "NoManagerReachable", retryable: true };
+
+fn swarm_id(text: String) -> SwarmId {
+    match SwarmId::new(text) {
+        Ok(id) => id,
+        Err(_) => unreachable!("made here, of letters and digits"),
+    }
+}
+
+fn failure(code: SwarmFailureCode) -> SwarmFailure {
+    SwarmFailure { code, message: "said the engine".to_owned() }
+}
+
+impl World {
+    fn is_up(&self, node: &Node) -> bool {
+        self.machines.get(node.index).is_some_and(|machine| {
+            let at_home = machine.engine.as_ref().is_some_and(|place| place.node == node.id);
+            at_home && machine.powered && machine.cut_off_until <= self.at
+        })
+    }
+
+    fn managers(&self, swarm: usize) -> impl Iterator<Item = &Node> {
+        self.swarms.get(swarm).into_iter().flat_map(|swarm| &swarm.nodes).filter(|node| node.manager)
+    }
+
+    /// Managers of a swarm, and those of them that are up.
+    fn count_managers(&self, swarm: usize) -> (usize, usize) {
+        (self.managers(swarm).count(), self.managers(swarm).filter(|node| self.is_up(node)).count())
+    }
+
+    /// Has the swarm a leader?
+    fn works(&self, swarm: usize) -> bool {
+        let (managers, up) = self.count_managers(swarm);
+        up > managers / 2
+    }
+
+    /// What the engine of a machine answers. A list of nodes comes with the managers there are, and that are up.
+    pub(crate) fn engine_answers(
+        &mut self,
+        index: usize,
+        op: &SwarmOp,
+    ) -> (Result<SwarmReply, SwarmFailure>, Option<(usize, usize)>) {
+        let Some(machine) = self.machines.get(index) else { return (Err(failure(SwarmFailureCode::Engine)), None) };
+        let place = machine.engine.clone();
+        if *op == SwarmOp::Info {
+            let state = if place.is_some() { SwarmLocalState::Active } else { SwarmLocalState::Inactive };
+            let manager = place.as_ref().is_some_and(|place| place.manager);
+            let (hostname, node) = (machine.name.to_string(), place.map(|place| place.node));
+            return (Ok(SwarmReply::Info(SwarmInfo { state, node, manager, hostname, error: String::new() })), None);
+        }
+        let Some(place) = place.filter(|place| place.manager) else {
+            return (Err(failure(SwarmFailureCode::NotManager)), None);
+        };
+        if !self.works(place.swarm) {
+            self.count("a swarm without quorum was asked");
+            return (Err(failure(SwarmFailureCode::NoQuorum)), None);
+        }
+        let counted = (*op == SwarmOp::Nodes).then(|| self.count_managers(place.swarm));
+        (self.manager_answers(place.swarm, op), counted)
+    }
+
+    fn manager_answers(&mut self, at: usize, op: &SwarmOp) -> Result<SwarmReply, SwarmFailure> {
+        let nodes: Vec<SwarmNode> =
+            self.swarms.get(at).into_iter().flat_map(|swarm| &swarm.nodes).map(|node| self.shown(node)).collect();
+        let Some(swarm) = self.swarms.get_mut(at) else { return Err(failure(SwarmFailureCode::Engine)) };
+        match op {
+            SwarmOp::Info | SwarmOp::Nodes => Ok(SwarmReply::Nodes(nodes)),
+            SwarmOp::Tokens => Ok(SwarmReply::Tokens(SwarmTokens {
+                swarm: swarm.id.clone(),
+                manager: token(&swarm.id, true),
+                worker: token(&swarm.id, false),
+            })),
+            SwarmOp::Tasks { .. } => Ok(SwarmReply::Tasks(Vec::new())),
+            SwarmOp::SetAvailability { .. } => Ok(SwarmReply::Done),
+            SwarmOp::Demote { node } => {
+                let found = swarm.nodes.iter_mut().find(|known| known.id == *node);
+                found.map_or(Err(failure(SwarmFailureCode::NoSuchNode)), |node| {
+                    node.manager = false;
+                    Ok(SwarmReply::Done)
+                })
+            }
+            SwarmOp::Remove { node, hostname } => {
+                let sound = |known: &SwarmNode| {
+                    known.state == SwarmNodeState::Down && known.manager.is_none() && known.hostname == *hostname
+                };
+                if nodes.iter().any(|known| known.id == *node && !sound(known)) {
+                    return Err(failure(SwarmFailureCode::NotAllowed));
+                }
+                swarm.nodes.retain(|known| known.id != *node);
+                self.count("what a reinstalled machine left in the swarm was removed");
+                Ok(SwarmReply::Done)
+            }
+        }
+    }
+
+    fn shown(&self, node: &Node) -> SwarmNode {
+        let (hostname, installed_at) = self
+            .machines
+            .get(node.index)
+            .map_or((String::new(), 0), |machine| (machine.name.to_string(), machine.installed_at));
+        let up = self.is_up(node);
+        let noticed = self.at >= installed_at + NOTICED_AFTER_MS;
+        let state = match (up, noticed) {
+            (true, _) => SwarmNodeState::Ready,
+            (false, true) => SwarmNodeState::Down,
+            (false, false) => SwarmNodeState::Disconnected,
+        };
+        let manager =
+            node.manager.then(|| SwarmManager { leader: false, reachable: up, address: format!("{hostname}:2377") });
+        SwarmNode { id: node.id.clone(), hostname, state, availability: SwarmAvailability::Active, manager }
+    }
+
+    /// A swarm-join does its work, as the runner does: it looks at its engine first.
+    pub(crate) fn enter_swarm(&mut self, index: usize, way: &Way) -> Result<Entered, Violation> {
+        let Some(machine) = self.machines.get(index) else { return Ok(Err(CHANGED)) };
+        let manager = way.join.manager;
+        if let Some(place) = &machine.engine {
+            let swarm_id = self.swarms.get(place.swarm).map(|swarm| swarm.id.clone());
+            let meant = match &way.join.way {
+                SwarmWay::Member { node, .. } if *node == place.node => Ok(()),
+                SwarmWay::Join { swarm, .. } if place.manager && Some(swarm) == swarm_id.as_ref() => Ok(()),
+                SwarmWay::Join { .. } if !place.manager => Err(CHANGED),
+                SwarmWay::Init if place.manager => Ok(()),
+                SwarmWay::Foreign { node } if *node != place.node => Err(CHANGED),
+                SwarmWay::Init | SwarmWay::Join { .. } | SwarmWay::Member { .. } | SwarmWay::Foreign { .. } => {
+                    Err(FOREIGN)
+                }
+            };
+            let member = |swarm_id| SwarmMember { swarm_id, node_id: place.node.clone(), manager: place.manager };
+            return Ok(meant.and_then(|()| swarm_id.map(member).ok_or(CHANGED)));
+        }
+        let swarm = match &way.join.way {
+            SwarmWay::Init => self.make_swarm(index)?,
+            SwarmWay::Join { swarm, .. } => {
+                let known = self.swarms.iter().position(|known| known.id == *swarm);
+                match known.filter(|at| self.works(*at) && way.token == Some(token(swarm, manager))) {
+                    Some(at) => at,
+                    None => return Ok(Err(NO_MANAGER)),
+                }
+            }
+            SwarmWay::Member { .. } | SwarmWay::Foreign { .. } => return Ok(Err(CHANGED)),
+        };
+        let (node_id, swarm_id) = self.new_node(swarm, index, manager);
+        if let Some(machine) = self.machines.get_mut(index) {
+            machine.engine = Some(Place { swarm, node: node_id.clone(), manager });
+        }
+        Ok(Ok(SwarmMember { swarm_id, node_id, manager }))
+    }
+
+    fn new_node(&mut self, at: usize, index: usize, manager: bool) -> (SwarmId, SwarmId) {
+        self.last_node += 1;
+        let id = swarm_id(format!("node{}", self.last_node));
+        let Some(swarm) = self.swarms.get_mut(at) else { return (id.clone(), id) };
+        swarm.nodes.push(Node { id: id.clone(), index, manager });
+        (id, swarm.id.clone())
+    }
+
+    /// A swarm begins. There must be no other.
+    fn make_swarm(&mut self, index: usize) -> Result<usize, Violation> {
+        let id = swarm_id(format!("swarm{}", self.swarms.len()));
+        let others = self.swarms.iter().flat_map(|swarm| &swarm.nodes);
+        let others = others.filter(|node| node.manager && self.counts_in_swarm(node.index));
+        let at_home = |node: &&Node| {
+            let machine = self.machines.get(node.index);
+            machine.and_then(|machine| machine.engine.as_ref()).is_some_and(|place| place.node == node.id)
+        };
+        let rival = others.filter(at_home).filter_map(|node| self.machines.get(node.index)).next();
+        if let (Some(rival), Some(machine), true) = (rival, self.machines.get(index), self.counts_in_swarm(index)) {
+            self.watcher.second_swarm(&machine.name, &rival.name)?;
+        }
+        self.swarms.push(Swarm { id, nodes: Vec::new() });
+        Ok(self.swarms.len() - 1)
+    }
+
+    /// Is this machine one that the cluster counts on for its swarm? Not one that an operator shut out, or did without.
+    fn counts_in_swarm(&self, index: usize) -> bool {
+        self.machines.get(index).is_some_and(|machine| {
+            let denied = self.facts().is_some_and(|facts| facts.denied.contains_key(&machine.id));
+            !denied && !self.without_swarm.contains(&machine.id)
+        })
+    }
+
+    /// Swarm-joins whose time has come do their work, whatever becomes of their processes.
+    pub(crate) fn end_joins(&mut self, index: usize) -> Result<(), Violation> {
+        let due = |machine: &super::Machine, at: u64| {
+            let mut ending =
+                machine.attempts.iter().filter(|(_, attempt)| attempt.ends_at.is_some_and(|end| end <= at));
+            ending.find_map(|(key, attempt)| Some((key.clone(), attempt.way.clone()?)))
+        };
+        let Some((key, way)) = self.machines.get(index).and_then(|machine| due(machine, self.at)) else {
+            return Ok(());
+        };
+        let entered = self.enter_swarm(index, &way)?;
+        if let Some(attempt) = self.machines.get_mut(index).and_then(|machine| machine.attempts.get_mut(&key)) {
+            attempt.entered = Some(entered);
+        }
+        Ok(())
+    }
+
+    /// Short as they are, swarm-joins are where a power cut is worst: some are chosen for one.
+    pub(crate) fn endanger_join(&mut self, index: usize, key: &AttemptKey) {
+        let attempt = self.machines.get(index).and_then(|machine| machine.attempts.get(key));
+        let Some(ends_at) = attempt.filter(|attempt| attempt.way.is_some()).and_then(|attempt| attempt.ends_at) else {
+            return;
+        };
+        if self.chaos && self.rng.permille(CUT_PERMILLE) {
+            let delay_ms = self.rng.between(0, ends_at.saturating_sub(self.at));
+            let off_ms = self.rng.between(500, 40_000);
+            self.later(delay_ms, Event::CutPower(index, off_ms));
+        }
+    }
+
+    /// The power goes in the middle of a swarm-join: it may have done nothing, all, or what only the managers know of.
+    pub(crate) fn break_join(&mut self, index: usize) -> Result<(), Violation> {
+        let Some(machine) = self.machines.get(index) else { return Ok(()) };
+        let running = machine.attempts.values().find(|attempt| attempt.ends_at.is_some());
+        let Some(way) = running.and_then(|attempt| attempt.way.clone()) else { return Ok(()) };
+        let inactive = machine.engine.is_none();
+        self.count("power cut during a swarm-join");
+        match (self.rng.between(0, 2), &way.join.way) {
+            (0, _) => {}
+            (1, SwarmWay::Join { swarm, .. }) if inactive => {
+                let known = self.swarms.iter().position(|known| known.id == *swarm);
+                if let Some(at) = known.filter(|at| self.works(*at)) {
+                    self.new_node(at, index, way.join.manager);
+                    self.count("a join that only the managers know of");
+                }
+            }
+            _ => drop(self.enter_swarm(index, &way)?),
+        }
+        Ok(())
+    }
+
+    /// An operator mends a swarm with docker itself: managers that will not come back are taken out, by force if the
+    /// majority is lost. False: there was nothing to mend.
+    pub(crate) fn mend_swarms(&mut self) -> bool {
+        let mut mended = false;
+        for at in 0..self.swarms.len() {
+            let (managers, up) = self.count_managers(at);
+            if up == 0 || up == managers {
+                continue;
+            }
+            let up: Vec<SwarmId> = self.managers(at).filter(|node| self.is_up(node)).map(|n| n.id.clone()).collect();
+            if let Some(swarm) = self.swarms.get_mut(at) {
+                swarm.nodes.retain(|node| !node.manager || up.contains(&node.id));
+            }
+            self.count("a swarm was mended by hand");
+            mended = true;
+        }
+        mended
+    }
+
+    /// Is there a swarm that a machine could be let into?
+    pub(crate) fn has_swarm(&self) -> bool {
+        (0..self.swarms.len()).any(|at| {
+            self.works(at) && self.managers(at).any(|node| self.is_up(node) && self.counts_in_swarm(node.index))
+        })
+    }
+
+    /// An operator makes a machine leave a foreign swarm.
+    pub(crate) fn leave_swarm(&mut self, name: &MachineName) {
+        if let Some(machine) = self.machines.iter_mut().find(|machine| machine.name == *name) {
+            machine.engine = None;
+            self.count("a foreign swarm was left");
+        }
+    }
+
+    /// Would an operator who looks find the machine outside, though its swarm-join may have been at work?
+    pub(crate) fn is_outside(&self, index: usize) -> bool {
+        let Some(machine) = self.machines.get(index).filter(|machine| machine.engine.is_none()) else { return false };
+        let status = self.facts().and_then(|facts| facts.by_id(machine.id)?.statuses.get(&join_name()));
+        status.is_some_and(|status| status.state == ItemState::Indeterminate)
+    }
+
+    /// Operators who do without a machine in the swarm are taken at their word.
+    pub(crate) fn note_skips(&mut self) {
+        let Some(facts) = self.facts() else { return };
+        let skipped = |row: &MachineRow| {
+            row.verdicts.get(&join_name()).is_some_and(|verdict| verdict.left_out == Some(LeftOut::Skipped))
+        };
+        let ids: Vec<MachineId> = facts.machines.values().filter(|row| skipped(row)).filter_map(|row| row.id).collect();
+        self.without_swarm.extend(ids);
+    }
+}
+
+fn token(swarm: &SwarmId, manager: bool) -> String {
+    format!("token of {swarm} for {}", if manager { "managers" } else { "workers" })
+}

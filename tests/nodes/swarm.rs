@@ -1,0 +1,108 @@
+//! Machines get into their swarm: what `docker node ls` says on a manager, whatever the coordinator says.
+
+use anyhow::{Result, ensure};
+use muster_tests::{
+    fleet::manifest::{named_cluster, other},
+    nodes::{Nodes, node::Node},
+};
+
+use crate::site::item;
+
+/// The cluster of the tests that break something.
+const CLUSTER: &str = "swarm";
+/// The beginning of every token.
+const TOKEN: &str = "SWMTKN";
+
+/// The item that gets a machine into the swarm.
+pub(crate) fn join() -> String {
+    other("swarm", "swarm-join", "deploy", &[("advertise", "${machine.internalIP}")], &[])
+}
+
+/// Every node as a manager has it: hostname, state, and what it is as a manager.
+fn nodes_of(manager: &Node) -> Result<Vec<String>> {
+    let format = "{{.Hostname}} {{.Status}} {{.ManagerStatus}}";
+    let ran = manager.run(&["docker", "node", "ls", "--format", format])?;
+    let mut nodes: Vec<String> = ran.out.lines().map(|line| line.trim().to_owned()).collect();
+    nodes.sort();
+    Ok(nodes)
+}
+
+/// Waits until the swarm has these managers, one of them its leader, and these workers, and nobody else.
+fn wait_swarm(manager: &Node, managers: &[&str], workers: &[&str]) -> Result<()> {
+    manager.wait_until("the swarm is whole", || {
+        let nodes = nodes_of(manager)?;
+        let leaders = nodes.iter().filter(|node| node.ends_with(" Ready Leader")).count();
+        let plain: Vec<String> = nodes.iter().map(|node| node.replace(" Leader", " Reachable")).collect();
+        let mut expected: Vec<String> = managers.iter().map(|name| format!("{name} Ready Reachable")).collect();
+        expected.extend(workers.iter().map(|name| format!("{name} Ready")));
+        Ok(leaders == 1 && plain == expected)
+    })
+}
+
+/// After the deployment: three managers, three workers, all Ready; and no token anywhere on a machine.
+pub(crate) fn three_managers_and_three_workers(fleet: &Nodes) -> Result<()> {
+    let (managers, workers) = (["control-1", "control-2", "control-3"], ["worker-1", "worker-2", "worker-3"]);
+    wait_swarm(fleet.node("control-2")?, &managers, &workers)?;
+    fleet.on_every_node(|_, node| {
+        let places = "/var/lib/muster /run/muster /var/log/journal /run/log/journal /var/tmp";
+        let found = node.sh(&format!("grep -rals {TOKEN} {places} || true"))?;
+        ensure!(found.is_empty(), "{}: a token is in {found}", node.name);
+        Ok(())
+    })
+}
+
+/// The control machines as a cluster of their own, in no swarm.
+fn begin(fleet: &Nodes) -> Result<Vec<(String, &Node)>> {
+    let nodes = ["control-1", "control-2", "control-3"].map(|name| fleet.node(name));
+    let nodes: Vec<&Node> = nodes.into_iter().collect::<Result<_>>()?;
+    for node in &nodes {
+        fleet.begin_anew(node)?;
+        node.sh("docker swarm leave --force || docker info --format '{{.Swarm.LocalNodeState}}' | grep -x inactive")?;
+    }
+    fleet.apply(&named_cluster(CLUSTER, (3, 0), &[join(), item("after", "deploy", ":", &[])], &[], &[]))?;
+    let token = fleet.token(CLUSTER, "control", 3)?;
+    let named = nodes.into_iter().enumerate().map(|(n, node)| {
+        let name = format!("{CLUSTER}-{}", n + 1);
+        node.enroll(&name, &token)?.exits(0)?;
+        Ok((name, node))
+    });
+    named.collect()
+}
+
+/// The power of a machine is cut while it joins; later it is reinstalled. Each time it is in the swarm again, once.
+pub(crate) fn power_cut_in_join_and_reinstalled(fleet: &Nodes) -> Result<()> {
+    let machines = begin(fleet)?;
+    let [_, _, (last, node)] = machines.as_slice() else { anyhow::bail!("three machines") };
+    fleet.wait_machine(last, "it joins", |machine| {
+        machine.status.activity.iter().any(|activity| activity.item == "swarm")
+    })?;
+    node.cut_power()?;
+    node.restore_power()?;
+    machines.iter().try_for_each(|(name, _)| fleet.wait_ready(name))?;
+    let managers = ["control-1", "control-2", "control-3"];
+    wait_swarm(fleet.node("control-1")?, &managers, &[])?;
+    ensure!(node.story()? == "after/1 after/1.", "{}", node.story()?);
+
+    // A fresh disk under the old name: what it left in the swarm goes before it comes.
+    fleet.reinstall("control-3")?;
+    fleet.ctl(&["replace", last])?.ok()?;
+    let token = fleet.token(CLUSTER, "control", 1)?;
+    fleet.node("control-3")?.enroll(last, &token)?.exits(0)?;
+    fleet.wait_ready(last)?;
+    wait_swarm(fleet.node("control-1")?, &managers, &[])
+}
+
+/// An engine in another swarm is left alone, until a person has taken it out.
+pub(crate) fn foreign_swarm(fleet: &Nodes) -> Result<()> {
+    let machines = begin(fleet)?;
+    let [(_, first), .., (last, node)] = machines.as_slice() else { anyhow::bail!("three machines") };
+    // It cannot have joined yet: the others go first.
+    node.sh("docker swarm init --advertise-addr 127.0.0.1")?;
+    fleet.wait_machine(last, "Failed", |machine| machine.status.failed)?;
+    fleet.ctl(&["describe", "machine", last])?.exits(0)?.says(&["ForeignSwarm", "docker swarm leave --force"])?;
+    ensure!(nodes_of(node)?.len() == 1, "somebody took it out of its swarm");
+    node.sh("docker swarm leave --force")?;
+    fleet.ctl(&["retry", last])?.ok()?;
+    machines.iter().try_for_each(|(name, _)| fleet.wait_ready(name))?;
+    wait_swarm(first, &["control-1", "control-2", "control-3"], &[])
+}
