@@ -1,18 +1,18 @@
 //! Facts -> the documents people read (`proto/src/resource.rs`). PURE. The Fleet service sends them.
 
 mod handshake;
+mod rollout;
 mod update;
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use muster_proto::{
-    model::{Blocked, ClusterName, Counts, ItemState, ItemStatus, Now, Phase, Standing},
+    model::{Blocked, ClusterName, ItemState, ItemStatus, Now, Phase, Standing},
     resource::{
         Activity, Address, Audit, AuditSpec, AuditStatus, BlockedSince, Bytes, Cluster, ClusterStatus, Credential,
         CredentialSpec, CredentialStatus, Document, ItemPlan, Machine, MachineStatus, Metadata, PhaseProgress, Plan,
-        Rollout, RolloutSpec, RolloutStatus, Secret, SecretSpec, SecretStatus, StageStatus, StateItemStatus, Token,
-        TokenSpec, TokenStatus,
+        Rollout, Secret, SecretSpec, SecretStatus, StageStatus, StateItemStatus, Token, TokenSpec, TokenStatus,
     },
 };
 
@@ -20,7 +20,7 @@ pub use handshake::{locks, node_requests, requests};
 
 use crate::{
     core::update::Options,
-    facts::{AuditRow, CredentialRow, Facts, LeftOut, MachineRow, RolloutRow, SecretRow, Stage, StageRow, TokenRow},
+    facts::{AuditRow, CredentialRow, Facts, LeftOut, MachineRow, SecretRow, Stage, StageRow, TokenRow},
     plan::{
         self, Limits, blocked,
         survey::{Position, Progress, Survey},
@@ -65,7 +65,7 @@ pub fn rollouts(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &L
         .iter()
         .flat_map(|survey| {
             let of_cluster = facts.rollouts.values().filter(|row| row.cluster == survey.cluster.name);
-            of_cluster.map(|row| rollout(survey, row, now)).collect::<Vec<_>>()
+            of_cluster.map(|row| rollout::document(survey, row, now)).collect::<Vec<_>>()
         })
         .collect()
 }
@@ -196,6 +196,7 @@ fn machine(survey: &Survey<'_>, position: &Position<'_>, now: Now) -> Machine {
                 .map(|(name, status)| (name.to_string(), item_status(status)))
                 .collect(),
             stages: stages(row),
+            reboot: rollout::reboot(row),
             host_info: row.host.clone(),
         },
     }
@@ -279,46 +280,6 @@ fn stage_status(name: &str, known: Option<&StageRow>) -> StageStatus {
         status: status.to_owned(),
         started_at: known.map(|row| at(row.started_at_ms)),
         finished_at: known.and_then(|row| row.finished_at_ms).map(at),
-    }
-}
-
-fn rollout(survey: &Survey<'_>, row: &RolloutRow, now: Now) -> Rollout {
-    let members: Vec<&Position<'_>> = survey
-        .machines
-        .iter()
-        .filter(|position| position.row.rollout.as_ref() == Some(&row.name) && !position.row.revoked)
-        .collect();
-    let open = row.finished_at_ms.is_none();
-    let blocked = since(blocked::of_cluster(survey), survey.cluster.blocked_since.as_ref(), now).filter(|_| open);
-    let busy = members.iter().any(|position| position.in_flight());
-    let state = match (open, busy, &blocked) {
-        (false, ..) => "Ready",
-        (true, false, Some(_)) => "Blocked",
-        (true, ..) => "InProgress",
-    };
-    let details = row.update.as_ref().map(|details| update::status(survey, row, details));
-    let state = row.update.as_ref().map_or(state, |details| update::state(survey, row, details));
-    let done = |position: &&&Position<'_>| position.is_ready() && position.row.update.is_none();
-    Document {
-        metadata: Metadata {
-            name: row.name.clone(),
-            creation_timestamp: at(row.started_at_ms),
-            annotations: std::collections::BTreeMap::new(),
-        },
-        spec: RolloutSpec {
-            kind: if row.update.is_some() { "update" } else { "deploy" }.to_owned(),
-            cluster_name: row.cluster.to_string(),
-            started_by: row.started_by.clone(),
-        },
-        status: RolloutStatus {
-            state: state.to_owned(),
-            finished_at: row.finished_at_ms.map(at),
-            machines: count(members.len()),
-            ready: count(members.iter().filter(done).count()),
-            update: details,
-            failures: if open { survey.failures } else { Counts { control: 0, worker: 0 } },
-            blocked,
-        },
     }
 }
 

@@ -22,7 +22,8 @@ pub use rows::{
 };
 pub use secret::{Sealed, SecretId, SecretRow};
 pub use update_rows::{
-    ClusterStage, LockKey, LockRow, MachineUpdate, Overwrites, PermitRow, RequestRow, SetAside, Target, UpdateRow, Wish,
+    AddedReboot, ClusterStage, LockKey, LockRow, MachineUpdate, Overwrites, PermitRow, RebootAsked, RebootWhy,
+    RequestRow, SetAside, Target, UpdateKind, UpdateRow, Wish,
 };
 
 use crate::store::{Row, Table};

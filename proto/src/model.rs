@@ -13,7 +13,7 @@ mod swarm_join;
 pub use facts::{Disk, HostFacts, NetworkInterface};
 pub use ids::{
     ClusterName, Epoch, Generation, InvalidName, ItemName, LABEL_BYTES_MAX, LedgerId, MachineId, MachineName,
-    SecretName, Seq, UpdateGroupName, is_label,
+    REBOOT_ITEM, SecretName, Seq, UpdateGroupName, is_label,
 };
 pub use input::{INPUT_BYTES_MAX, INPUTS_PER_ITEM_MAX, ItemInput, WAITING_FOR_SECRET, WAITING_FOR_SWARM};
 pub use item::{

@@ -11,8 +11,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use update::{
-    ChangedMachine, GroupStatus, Lock, LockSpec, LockStatus, Request, RequestSpec, RequestStatus, UpdatePhase,
-    UpdatePlan, UpdateStatus, Waiting,
+    ChangedMachine, GroupStatus, Lock, LockSpec, LockStatus, RebootStatus, Request, RequestSpec, RequestStatus,
+    UpdatePhase, UpdatePlan, UpdateStatus, Waiting,
 };
 
 use crate::model::{Blocked, ClusterSpec, Counts, HostFacts, ItemHash, MachineSpec, MachineType, Phase};
@@ -150,6 +150,9 @@ pub struct MachineStatus {
     pub state_item_statuses: BTreeMap<String, StateItemStatus>,
     /// Steps of the rollout on this machine.
     pub stages: Vec<StageStatus>,
+    /// What became of an operator's wish that it reboots.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reboot: Option<RebootStatus>,
     /// What the machine says of itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_info: Option<HostFacts>,
@@ -256,7 +259,7 @@ pub struct StageStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutSpec {
-    /// `deploy` or `update`.
+    /// `deploy`, `update` or `reboot`.
     pub kind: String,
     /// Of which cluster.
     pub cluster_name: String,

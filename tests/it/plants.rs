@@ -34,6 +34,7 @@ plants! {
     workers_first: "workers-first" by "3";
     any_group: "any-group" by "group";
     ignore_group_limit: "ignore-group-limit" by "group";
+    reboot_in_drain: "reboot-in-drain" by "scope";
     ignore_budget: "ignore-budget" by "budget";
     no_gathering: "no-gathering" by "1" | "6" | "10" | "reason";
     trust_old_store: "trust-old-store" by "old-store";

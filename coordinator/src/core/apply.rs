@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use muster_proto::model::{ClusterName, ClusterSpec, DEFAULT_GROUP, MachineName, MachineSpec, Now};
 
 use super::{Refusal, Reply};
-use crate::facts::{ClusterRow, Draft, MachineRow};
+use crate::facts::{ClusterRow, Draft, MachineRow, RebootAsked};
 
 /// Clusters of a manifest, with their annotations.
 type Clusters = BTreeMap<ClusterName, (ClusterSpec, BTreeMap<String, String>)>;
@@ -162,10 +162,17 @@ fn apply_machine(
     if row.spec == spec && row.declared && !missing {
         return format!("machine {name} unchanged");
     }
+    let asked = spec.reboot_required && !row.spec.reboot_required;
     if !dry_run && let Some(row) = draft.machine_mut(name) {
+        if asked {
+            row.reboot = Some(RebootAsked { at_ms: now.wall_ms, completed: false });
+        } else if !spec.reboot_required {
+            row.reboot = None;
+        }
         row.spec = spec;
         row.declared = true;
         row.annotations.extend(annotations);
     }
-    format!("machine {name} configured")
+    let reboots = if asked { "; it reboots in the next update of scope os, or by `musterctl reboot`" } else { "" };
+    format!("machine {name} configured{reboots}")
 }

@@ -36,6 +36,7 @@ pub(super) fn enroll(
                 cidr: None,
                 upgrade_index: 0,
                 update_group: None,
+                reboot_required: false,
             };
             draft.put_machine(MachineRow::new(name.clone(), spec, false, now.wall_ms));
         }

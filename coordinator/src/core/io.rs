@@ -1,6 +1,6 @@
 //! What goes into the core and what comes out of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::{
     convert::Hello,
@@ -212,6 +212,15 @@ pub enum Request {
         cluster: ClusterName,
         /// What may be done to machines.
         scope: Scope,
+        /// With one or two control machines: the control plane may be down for a while.
+        accept_control_plane_downtime: bool,
+    },
+    /// Reboot machines, in the order of an update.
+    Reboot {
+        /// Of this cluster.
+        cluster: ClusterName,
+        /// These; none named: all.
+        machines: BTreeSet<MachineName>,
         /// With one or two control machines: the control plane may be down for a while.
         accept_control_plane_downtime: bool,
     },

@@ -39,6 +39,9 @@ pub(super) fn take(
             let options = update::Options { scope, accept_control_plane_downtime };
             update::start(draft, actor, &cluster, options, now)
         }
+        Request::Reboot { cluster, machines, accept_control_plane_downtime } => {
+            update::reboot(draft, actor, &cluster, (&machines, accept_control_plane_downtime), now)
+        }
         Request::Pause { rollout } => update::say(draft, actor, &rollout, update::Say::Pause, now),
         Request::Resume { rollout } => update::say(draft, actor, &rollout, update::Say::Resume, now),
         Request::Abort { rollout } => update::say(draft, actor, &rollout, update::Say::Abort, now),

@@ -10,6 +10,7 @@ mod reboots;
 mod rollout;
 mod rules;
 mod swarm;
+mod update_reboots;
 mod updates;
 
 pub(crate) use fleet::{Fleet, apply, cluster, machine_spec, spec};

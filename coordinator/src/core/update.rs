@@ -1,20 +1,18 @@
 //! The update's beginning, what operators want of it later, and how its steps are recorded.
 
+mod freeze;
 mod record;
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-use muster_proto::model::{ClusterName, MachineName, MachineType, Now, Phase, RunnerKind, Scope, Standing};
+use muster_proto::model::{ClusterName, MachineName, MachineType, Now, Phase, RunnerKind, Scope};
 
 use super::{Refusal, Reply, operators::not_found};
 use crate::{
-    facts::{Draft, Facts, MachineRow, MachineUpdate, RolloutRow, Target, UpdateRow, Verdict, Wish},
-    plan::{
-        Limits, items, safety,
-        survey::{Position, Survey},
-        update::concerns,
-    },
+    facts::{Draft, Facts, MachineRow, MachineUpdate, UpdateKind, Wish},
+    plan::{Limits, safety, survey::Survey},
 };
+use freeze::{Start, freeze};
 
 pub(super) use record::record;
 
@@ -34,8 +32,8 @@ pub struct Options {
 pub fn planned(facts: &Facts, cluster: &ClusterName, options: Options, now: Now) -> Result<Facts, Refusal> {
     let mut trial = facts.clone();
     let mut draft = Draft::new(&mut trial);
-    may_start(&draft, cluster, now)?;
-    freeze(&mut draft, cluster, options, "", now);
+    may_start(&draft, cluster, options.scope, now)?;
+    freeze(&mut draft, cluster, &Start { kind: UpdateKind::Update, options, only: None }, "", now);
     fits_scope(&draft, cluster, options.scope)?;
     has_quorum(&draft, cluster, options)?;
     Ok(trial)
@@ -49,8 +47,28 @@ pub(super) fn start(
     now: Now,
 ) -> Result<Reply, Refusal> {
     planned(draft, cluster, options, now)?;
-    let line = freeze(draft, cluster, options, actor, now);
+    let line = freeze(draft, cluster, &Start { kind: UpdateKind::Update, options, only: None }, actor, now);
     draft.audit(actor, "update", &format!("cluster/{cluster}"), &line, now.wall_ms);
+    Ok(Reply::Done(vec![line]))
+}
+
+/// Reboots machines, all or these, in the order of an update.
+pub(super) fn reboot(
+    draft: &mut Draft<'_>,
+    actor: &str,
+    cluster: &ClusterName,
+    (machines, accept_control_plane_downtime): (&BTreeSet<MachineName>, bool),
+    now: Now,
+) -> Result<Reply, Refusal> {
+    let options = Options { scope: Scope::Os, accept_control_plane_downtime };
+    let start = Start { kind: UpdateKind::Reboot, options, only: Some(machines).filter(|only| !only.is_empty()) };
+    may_reboot(draft, cluster, machines, now)?;
+    let mut trial = (**draft).clone();
+    let mut trial = Draft::new(&mut trial);
+    freeze(&mut trial, cluster, &start, actor, now);
+    has_quorum(&trial, cluster, options)?;
+    let line = freeze(draft, cluster, &start, actor, now);
+    draft.audit(actor, "reboot", &format!("cluster/{cluster}"), &line, now.wall_ms);
     Ok(Reply::Done(vec![line]))
 }
 
@@ -58,10 +76,9 @@ fn refusal(reason: &'static str, message: String) -> Refusal {
     Refusal::State { reason, message }
 }
 
-/// Is the cluster deployed, at rest, and is there something to be done?
-fn may_start(draft: &Draft<'_>, cluster: &ClusterName, now: Now) -> Result<(), Refusal> {
-    let limits = Limits::default();
-    let Some(survey) = Survey::of(draft, cluster, &limits, now) else {
+/// Is the cluster known, does its store decide, and is it at rest?
+fn at_rest<'a>(draft: &'a Draft<'_>, cluster: &ClusterName, now: Now) -> Result<Survey<'a>, Refusal> {
+    let Some(survey) = Survey::of(draft, cluster, &Limits::default(), now) else {
         return Err(not_found("cluster", cluster.as_str(), draft.clusters.keys().map(ClusterName::as_str)));
     };
     if let Err(blocked) = safety::store_is_current(&survey) {
@@ -74,22 +91,59 @@ fn may_start(draft: &Draft<'_>, cluster: &ClusterName, now: Now) -> Result<(), R
         );
         return Err(refusal("RolloutOpen", message));
     }
-    let ready = || survey.machines.iter().filter(|position| position.ready_once() && !position.row.revoked);
-    if ready().next().is_none() {
+    if !survey.machines.iter().any(|position| position.ready_once() && !position.row.revoked) {
         return Err(refusal(
             "NotDeployed",
             format!("cluster {cluster} is not deployed yet: `musterctl plan {cluster}`"),
         ));
     }
-    let newest = survey.cluster.spec_version;
-    let current = |position: &Position<'_>| {
-        position.row.follows() == Some(newest) && *position.row.overwrites() == position.row.spec.state_items_overwrites
-    };
-    if ready().all(current) {
-        let message = format!("every machine of {cluster} is at the newest manifest; `musterctl apply` a newer one");
-        return Err(refusal("NothingToDo", message));
+    Ok(survey)
+}
+
+/// Is the cluster deployed, at rest, and is there something to be done?
+fn may_start(draft: &Draft<'_>, cluster: &ClusterName, scope: Scope, now: Now) -> Result<(), Refusal> {
+    if has_work(&at_rest(draft, cluster, now)?, scope) {
+        return Ok(());
     }
-    Ok(())
+    let message = format!("every machine of {cluster} is at the newest manifest; `musterctl apply` a newer one");
+    Err(refusal("NothingToDo", message))
+}
+
+/// Is there a machine that is not at the newest manifest, or that an update of this scope is asked to reboot?
+#[must_use]
+pub fn has_work(survey: &Survey<'_>, scope: Scope) -> bool {
+    let newest = Some(survey.cluster.spec_version);
+    survey.machines.iter().filter(|position| position.ready_once() && !position.row.revoked).any(|position| {
+        let row = position.row;
+        let current = row.follows() == newest && *row.overwrites() == row.spec.state_items_overwrites;
+        !current || (scope == Scope::Os && row.reboot.is_some_and(|asked| !asked.completed))
+    })
+}
+
+/// A reboot on demand takes a cluster whose machines are all Ready, so that it is only the reboot that can go wrong.
+fn may_reboot(
+    draft: &Draft<'_>,
+    cluster: &ClusterName,
+    machines: &BTreeSet<MachineName>,
+    now: Now,
+) -> Result<(), Refusal> {
+    let survey = at_rest(draft, cluster, now)?;
+    let members = || survey.machines.iter().filter(|p| !p.row.revoked);
+    if let Some(unknown) = machines.iter().find(|name| members().all(|position| position.row.name != **name)) {
+        return Err(not_found("machine", unknown.as_str(), members().map(|position| position.row.name.as_str())));
+    }
+    let typed = members().filter(|p| p.row.spec.machine_type != MachineType::Unassigned);
+    let unready: Vec<&str> =
+        typed.filter(|p| !p.is_ready() || p.lost).map(|position| position.row.name.as_str()).collect();
+    if unready.is_empty() {
+        return Ok(());
+    }
+    let names = safety::some_names(unready);
+    let message = format!(
+        "every machine of {cluster} must be Ready for a reboot, and {names} is not; \
+         `musterctl get machines --cluster {cluster}` says why"
+    );
+    Err(refusal("NotReady", message))
 }
 
 /// An update whose items reboot machines must be allowed to.
@@ -125,101 +179,6 @@ fn has_quorum(draft: &Draft<'_>, cluster: &ClusterName, options: Options) -> Res
         controls.len()
     );
     Err(refusal("Quorum", message))
-}
-
-/// Freezes the plan: who takes part, what changes there, in which version. Nothing that is applied later changes it.
-fn freeze(draft: &mut Draft<'_>, cluster: &ClusterName, options: Options, actor: &str, now: Now) -> String {
-    let Some(version) = draft.clusters.get(cluster).map(|row| row.spec_version) else { return String::new() };
-    let names: Vec<_> = draft
-        .machines_of(cluster)
-        .filter(|row| row.ready_at.is_some() && !row.revoked)
-        .map(|r| r.name.clone())
-        .collect();
-    for name in &names {
-        let Some(row) = draft.machine_mut(name) else { continue };
-        row.update = Some(MachineUpdate {
-            version,
-            overwrites: row.spec.state_items_overwrites.clone(),
-            group: row.spec.update_group.clone(),
-            disruptive: false,
-            request: None,
-            permit: None,
-            returned_at_ms: None,
-            set_aside: None,
-        });
-    }
-    items::refresh(draft);
-    let limits = Limits::default();
-    let mut targets = BTreeMap::new();
-    let mut verdicts = Vec::new();
-    for name in &names {
-        let Some(row) = draft.machines.get(name) else { continue };
-        let Some(of_cluster) = draft.clusters.get(cluster) else { continue };
-        let position = Position::of(draft, row, &limits, now);
-        let items = || position.items.unwrap_or_default().iter().filter(|item| concerns(of_cluster, row, item.phase));
-        let open = || items().filter(|item| position.standing(item) != Standing::Done);
-        let disruptive = open().any(|item| position.is_disruptive(item));
-        let (changed, group) = (open().map(|item| item.name.clone()).collect(), row.spec.update_group.clone());
-        targets.insert(name.clone(), Target { changed, group, disruptive });
-        // What an earlier update gave up is tried afresh; what nobody knows of is not.
-        let given_up = open().filter(|item| position.standing(item) == Standing::Failed);
-        verdicts.extend(given_up.filter_map(|item| {
-            let cleared_attempts = row.statuses.get(&item.name)?.attempt;
-            Some((name.clone(), item.name.clone(), Verdict { hash: item.hash, cleared_attempts, left_out: None }))
-        }));
-    }
-    for (machine, item, verdict) in verdicts {
-        if let Some(row) = draft.machine_mut(&machine) {
-            row.verdicts.insert(item, verdict);
-        }
-    }
-    open(draft, cluster, options, targets, actor, now)
-}
-
-fn open(
-    draft: &mut Draft<'_>,
-    cluster: &ClusterName,
-    options: Options,
-    targets: BTreeMap<MachineName, Target>,
-    actor: &str,
-    now: Now,
-) -> String {
-    let Some(row) = draft.cluster_mut(cluster) else { return String::new() };
-    row.rollout_seq += 1;
-    let (name, version) = (format!("{cluster}-update-{}", row.rollout_seq), row.spec_version);
-    for (machine, target) in &targets {
-        let Some(row) = draft.machine_mut(machine) else { continue };
-        row.rollout = Some(name.clone());
-        row.stages.clear();
-        if let Some(update) = &mut row.update {
-            update.disruptive = target.disruptive;
-        }
-    }
-    let changed = targets.values().filter(|target| !target.changed.is_empty()).count();
-    let disturbed = targets.values().filter(|target| target.disruptive).count();
-    let line = format!(
-        "cluster {cluster}: {name} started; {changed} of {} machines change, {disturbed} of them are disturbed",
-        targets.len()
-    );
-    draft.put_rollout(RolloutRow {
-        name,
-        cluster: cluster.clone(),
-        started_by: actor.to_owned(),
-        started_at_ms: now.wall_ms,
-        finished_at_ms: None,
-        update: Some(UpdateRow {
-            scope: options.scope,
-            version,
-            accept_control_plane_downtime: options.accept_control_plane_downtime,
-            targets,
-            wish: Wish::Go,
-            request: None,
-            moved_at_ms: 0,
-            finished_in_round: 0,
-            stages: BTreeMap::new(),
-        }),
-    });
-    line
 }
 
 /// What an operator says of an update under way.

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 
 use muster_proto::{
-    model::{Blocked, DEFAULT_GROUP, DEFAULT_GROUP_INDEX, MachineType, Phase, UpdateGroupName},
+    model::{Blocked, DEFAULT_GROUP, DEFAULT_GROUP_INDEX, MachineType, Phase, Scope, UpdateGroupName},
     resource::{ChangedMachine, GroupStatus, UpdatePhase, UpdatePlan, UpdateStatus, Waiting},
 };
 
 use super::{at, count, stage_status};
 use crate::{
-    core::update::{Options, planned as started},
-    facts::{ClusterStage, RolloutRow, Stage, UpdateRow, Wish},
+    core::update::{Options, has_work, planned as started},
+    facts::{ClusterStage, RebootWhy, RolloutRow, Stage, UpdateRow, Wish},
     plan::{
-        Limits, blocked, locks,
+        Limits, blocked, locks, reboot, safety,
         survey::{Position, Survey},
         update::{groups, is_waiting_for_locks, targets},
     },
@@ -112,10 +112,7 @@ pub(super) fn is_stuck(survey: &Survey<'_>) -> bool {
 pub(super) fn planned(survey: &Survey<'_>, options: Options) -> Option<UpdatePlan> {
     let name = &survey.cluster.name;
     let deployed = survey.rollout.is_none() && survey.machines.iter().any(Position::ready_once);
-    let newest = Some(survey.cluster.spec_version);
-    let current =
-        |p: &Position<'_>| p.row.follows() == newest && *p.row.overwrites() == p.row.spec.state_items_overwrites;
-    if !deployed || survey.machines.iter().filter(|p| p.ready_once() && !p.row.revoked).all(current) {
+    if !deployed || !has_work(survey, options.scope) {
         return None;
     }
     let empty = |refused| UpdatePlan {
@@ -123,6 +120,7 @@ pub(super) fn planned(survey: &Survey<'_>, options: Options) -> Option<UpdatePla
         scope: options.scope,
         refused,
         warnings: Vec::new(),
+        notes: Vec::new(),
         phases: Vec::new(),
         machines: Vec::new(),
         unchanged: 0,
@@ -136,7 +134,24 @@ pub(super) fn planned(survey: &Survey<'_>, options: Options) -> Option<UpdatePla
     let machines = changed(&survey, update);
     let unchanged = count(update.targets.len().saturating_sub(machines.len()));
     let (phases, warnings) = (phases(&survey, &machines), warnings(&survey));
-    Some(UpdatePlan { phases, warnings, machines, unchanged, ..empty(None) })
+    Some(UpdatePlan { phases, warnings, notes: notes(&survey, options.scope), machines, unchanged, ..empty(None) })
+}
+
+/// Reboots that are due, and that an update of this scope leaves out.
+fn notes(survey: &Survey<'_>, scope: Scope) -> Vec<String> {
+    let due = targets(survey).filter(|position| {
+        let disruptive = position.update().is_some_and(|mine| mine.disruptive);
+        let why = reboot::due(survey.spec, position.row, disruptive);
+        why.is_some_and(|why| why != RebootWhy::Host || position.row.host.as_ref().is_some_and(|h| h.reboot_required))
+    });
+    let names: Vec<&str> = due.map(|position| position.row.name.as_str()).collect();
+    if scope == Scope::Os || names.is_empty() {
+        return Vec::new();
+    }
+    let count = names.len();
+    let who = if count == 1 { "1 machine is".to_owned() } else { format!("{count} machines are") };
+    let names = safety::some_names(names);
+    vec![format!("{who} due to reboot ({names}); this update does not reboot, one with --scope os does")]
 }
 
 /// The group of a worker. None: a control machine, or a cluster without groups.
@@ -208,7 +223,7 @@ fn phases(survey: &Survey<'_>, machines: &[ChangedMachine]) -> Vec<UpdatePhase> 
         phases.push(phase("control machines", what, "the others carry on", "yes, between two"));
     }
     if workers > 0 && survey.spec.update_groups.is_empty() {
-        let what = workers_at_once(workers, crate::plan::safety::worker_slots_max(survey));
+        let what = workers_at_once(workers, safety::worker_slots_max(survey));
         phases.push(phase("workers", what, "workloads move away first", "yes, those begun end"));
     }
     for group in groups_of(survey) {

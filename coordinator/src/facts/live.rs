@@ -7,7 +7,7 @@ use std::{
 
 use muster_proto::model::{AssignedItem, ClusterSpec, ItemName, MachineName, MachineType, Phase, SecretName};
 
-use super::{ControlSet, Overwrites};
+use super::{AddedReboot, ControlSet, Overwrites};
 
 /// The part of the facts that is not stored.
 #[derive(Clone, Debug, Default)]
@@ -56,6 +56,8 @@ pub struct Items {
     pub control_sets: BTreeMap<Phase, ControlSet>,
     /// Versions of the secrets it can refer to.
     pub secrets: BTreeMap<SecretName, u64>,
+    /// The reboot at the end of the list.
+    pub reboot: Option<AddedReboot>,
     /// In the order they run; or the variable that has no value yet, and where.
     pub resolved: Result<Vec<AssignedItem>, String>,
 }

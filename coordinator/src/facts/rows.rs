@@ -11,7 +11,7 @@ use muster_proto::model::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{MachineUpdate, Overwrites, UpdateRow};
+use super::{MachineUpdate, Overwrites, RebootAsked, UpdateRow};
 
 /// What concerns the whole coordinator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -149,6 +149,8 @@ pub enum Stage {
     DeployDone,
     /// `Reconfigure phase done`.
     ReconfigureDone,
+    /// `Reboot done`.
+    RebootDone,
     /// `Machine upgraded`.
     Upgraded,
     /// `Node maintenance request removed`.
@@ -164,6 +166,7 @@ impl Stage {
         Self::LocksInactive,
         Self::DeployDone,
         Self::ReconfigureDone,
+        Self::RebootDone,
         Self::Upgraded,
         Self::RequestRemoved,
     ];
@@ -178,6 +181,7 @@ impl Stage {
             Self::LocksInactive => "Node workload locks inactive",
             Self::DeployDone => "Deploy phase done",
             Self::ReconfigureDone => "Reconfigure phase done",
+            Self::RebootDone => "Reboot done",
             Self::Upgraded => "Machine upgraded",
             Self::RequestRemoved => "Node maintenance request removed",
         }
@@ -224,6 +228,9 @@ pub struct MachineRow {
     /// Its own params when it was last Ready: it keeps them until an update.
     #[serde(default)]
     pub ready_overwrites: Option<Overwrites>,
+    /// An operator's newest wish that it reboots.
+    #[serde(default)]
+    pub reboot: Option<RebootAsked>,
     /// Its part in an update that it is in.
     #[serde(default)]
     pub update: Option<MachineUpdate>,
@@ -271,6 +278,7 @@ impl MachineRow {
             ready_at: None,
             swarm: None,
             ready_overwrites: None,
+            reboot: None,
             update: None,
             permit_seq: 0,
             ready_secrets: BTreeMap::new(),

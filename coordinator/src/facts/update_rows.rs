@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_proto::model::{ClusterName, ItemName, LockState, MachineName, Scope, UpdateGroupName};
+use muster_proto::model::{ClusterName, ItemName, LockState, MachineName, Phase, Scope, UpdateGroupName};
 use serde::{Deserialize, Serialize};
 
 use super::StageRow;
@@ -13,6 +13,9 @@ pub type Overwrites = BTreeMap<ItemName, BTreeMap<String, String>>;
 /// What makes a rollout an update: the plan as it was frozen when an operator started it, and how far the cluster is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpdateRow {
+    /// What it is for.
+    #[serde(default)]
+    pub kind: UpdateKind,
     /// What it may do to machines.
     pub scope: Scope,
     /// Version of the spec that every machine goes to.
@@ -31,6 +34,58 @@ pub struct UpdateRow {
     pub finished_in_round: u32,
     /// Steps of the cluster.
     pub stages: BTreeMap<ClusterStage, StageRow>,
+}
+
+/// What a rollout is for that takes machines out of service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum UpdateKind {
+    /// Machines go to another version of the spec.
+    #[default]
+    Update,
+    /// Machines reboot, and stay at the version they have.
+    Reboot,
+}
+
+impl UpdateKind {
+    /// As it stands in the rollout's name.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Update => "update",
+            Self::Reboot => "reboot",
+        }
+    }
+}
+
+/// A reboot that a rollout adds at the end of a machine's list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddedReboot {
+    /// The rollout's name: no two of these items are the same.
+    pub version: String,
+    /// The last phase of the machine's list.
+    pub phase: Phase,
+    /// Who wants it.
+    pub why: RebootWhy,
+}
+
+/// Who wants a machine to reboot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RebootWhy {
+    /// An operator.
+    Asked,
+    /// The release it goes to.
+    Release,
+    /// The host, if it says so when all other items are done.
+    Host,
+}
+
+/// An operator's wish that a machine reboots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RebootAsked {
+    /// Unix milliseconds.
+    pub at_ms: u64,
+    /// It has rebooted since, because of it.
+    pub completed: bool,
 }
 
 /// What an update does to one machine.
@@ -80,6 +135,9 @@ pub struct MachineUpdate {
     pub group: Option<UpdateGroupName>,
     /// Does it need a request, locks and permits?
     pub disruptive: bool,
+    /// The reboot at the end of its list.
+    #[serde(default)]
+    pub reboot: Option<AddedReboot>,
     /// Its NodeMaintenanceRequest, while it is there.
     pub request: Option<RequestRow>,
     /// The newest permit. From the first one on there is no way back: it goes on to its end.

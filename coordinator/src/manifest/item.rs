@@ -6,8 +6,8 @@ use muster_proto::{
     MACHINE_ITEMS_BYTES_MAX,
     convert::ITEMS_MAX,
     model::{
-        INPUTS_PER_ITEM_MAX, ItemName, Phase, RETRIES_DEFAULT, RETRIES_MAX, RunnerKind, StateItem, TIMEOUT_DEFAULT,
-        TIMEOUT_MAX,
+        INPUTS_PER_ITEM_MAX, ItemName, Phase, REBOOT_ITEM, RETRIES_DEFAULT, RETRIES_MAX, RunnerKind, StateItem,
+        TIMEOUT_DEFAULT, TIMEOUT_MAX,
     },
     variables,
 };
@@ -52,6 +52,9 @@ pub(super) fn read_all(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Fault
 fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Option<StateItem> {
     let map = spot.map(faults, &ITEM)?;
     let name = map.required(faults, "name").and_then(|spot| spot.label::<ItemName>(faults));
+    if let (Some(REBOOT_ITEM), Some(spot)) = (name.as_ref().map(ItemName::as_str), map.get("name")) {
+        spot.fault(faults, "a name that is Muster's own", "another name: so is called the reboot that an update adds");
+    }
     let runner = map.required(faults, "runner").and_then(|spot| spot.word::<RunnerKind>(faults, "runner"));
     let version = map.required(faults, "version").and_then(|spot| spot.line(faults));
     let phase = map.required(faults, "phase").and_then(|spot| spot.word::<Phase>(faults, "phase"));

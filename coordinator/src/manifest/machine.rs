@@ -16,8 +16,17 @@ use crate::facts::SecretId;
 
 /// Fields of a machine's `spec`.
 pub(super) const MACHINE: Fields = Fields {
-    known: &["clusterName", "type", "stateItemsOverwrites", "interface", "cidr", "upgradeIndex", "updateGroup"],
-    later: &["nodeName", "rebootRequired", "maintenance", "prepareDeletion"],
+    known: &[
+        "clusterName",
+        "type",
+        "stateItemsOverwrites",
+        "interface",
+        "cidr",
+        "upgradeIndex",
+        "updateGroup",
+        "rebootRequired",
+    ],
+    later: &["nodeName", "maintenance", "prepareDeletion"],
 };
 /// Longest name of a network interface (IFNAMSIZ of Linux, less the NUL).
 const INTERFACE_BYTES_MAX: usize = 15;
@@ -43,6 +52,7 @@ pub(super) fn read(spot: &Spot<'_>, clusters: &Clusters<'_>, faults: &mut Faults
     let interface = map.or("interface", None, |spot| interface(&spot, faults).map(Some));
     let cidr = map.or("cidr", None, |spot| cidr(&spot, faults).map(Some));
     let upgrade_index = map.or("upgradeIndex", 0, |spot| spot.number(faults, 0..=u32::MAX));
+    let reboot = map.or("rebootRequired", false, |spot| spot.boolean(faults));
     let update_group = map.or("updateGroup", None, |spot| spot.label::<UpdateGroupName>(faults).map(Some));
     let cluster = match (&cluster_spot, &cluster_name) {
         (Some(spot), Some(name)) => clusters.find(spot, name, faults),
@@ -68,6 +78,7 @@ pub(super) fn read(spot: &Spot<'_>, clusters: &Clusters<'_>, faults: &mut Faults
         cidr: cidr?,
         upgrade_index: upgrade_index?,
         update_group: update_group?,
+        reboot_required: reboot?,
     })
 }
 

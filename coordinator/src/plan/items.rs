@@ -11,8 +11,8 @@ use muster_proto::{
     variables::{SECRET_PREFIX, VERBATIM_PARAM, replace_early},
 };
 
-use super::secrets;
-use crate::facts::{ControlSet, Draft, Facts, Items, MachineRow};
+use super::{reboot, secrets};
+use crate::facts::{AddedReboot, ControlSet, Draft, Facts, Items, MachineRow};
 
 /// Resolves the items of every machine whose inputs changed since they were last resolved.
 pub fn refresh(draft: &mut Draft<'_>) {
@@ -86,6 +86,11 @@ fn is_fresh(known: &Items, spec: &Arc<ClusterSpec>, machine: &MachineRow, inputs
         && known.hostname == hostname(machine)
         && known.control_sets == inputs.control_sets
         && known.secrets == inputs.secrets
+        && known.reboot.as_ref() == added_reboot(machine)
+}
+
+fn added_reboot(machine: &MachineRow) -> Option<&AddedReboot> {
+    machine.update.as_ref().and_then(|update| update.reboot.as_ref())
 }
 
 fn resolve_all(spec: &Arc<ClusterSpec>, machine: &MachineRow, inputs: Inputs) -> Items {
@@ -103,7 +108,7 @@ fn resolve_all(spec: &Arc<ClusterSpec>, machine: &MachineRow, inputs: Inputs) ->
     }
     let mut templates: Vec<&StateItem> = spec.items(machine.spec.machine_type).iter().collect();
     templates.sort_by_key(|item| item.phase);
-    let resolved = templates
+    let mut resolved: Result<Vec<AssignedItem>, String> = templates
         .into_iter()
         .map(|template| {
             let set = control_sets.get(&template.phase).map(|set| set.addresses.clone()).unwrap_or_default();
@@ -111,6 +116,11 @@ fn resolve_all(spec: &Arc<ClusterSpec>, machine: &MachineRow, inputs: Inputs) ->
             resolve(template, machine, &values)
         })
         .collect();
+    let reboot = added_reboot(machine).cloned();
+    if let (Ok(items), Some(reboot)) = (&mut resolved, &reboot) {
+        let end = items.iter().take_while(|item| item.phase <= reboot.phase).count();
+        items.insert(end, reboot::item(reboot));
+    }
     Items {
         spec: Arc::clone(spec),
         machine_type: machine.spec.machine_type,
@@ -118,6 +128,7 @@ fn resolve_all(spec: &Arc<ClusterSpec>, machine: &MachineRow, inputs: Inputs) ->
         hostname: hostname(machine).to_owned(),
         control_sets,
         secrets,
+        reboot,
         resolved,
     }
 }

@@ -1,9 +1,67 @@
-//! Machines that go down because an item says so: how long they may be silent.
+//! Machines that go down because an item says so: when an update adds such an item, and how long they may be silent.
 
-use muster_proto::model::{AssignedItem, ItemState, RunnerKind};
+use std::collections::BTreeMap;
+
+use muster_proto::{
+    hash::item_hash,
+    model::{
+        AssignedItem, ClusterSpec, ItemName, ItemState, OnInterrupt, RETRIES_DEFAULT, RunnerKind, TIMEOUT_DEFAULT,
+    },
+};
 
 use super::Limits;
-use crate::facts::{Facts, MachineRow};
+use crate::facts::{AddedReboot, Facts, MachineRow, RebootWhy};
+
+/// The param by which a reboot asks the host first.
+const WHEN: &str = "when";
+
+/// Who wants this machine to reboot in an update to `spec`. `disturbed`: its workloads move away for it in any case, so
+/// that the host may be asked when its items are done. The first owner is the only one.
+#[must_use]
+pub fn due(spec: &ClusterSpec, row: &MachineRow, disturbed: bool) -> Option<RebootWhy> {
+    let asked = row.reboot.is_some_and(|asked| !asked.completed);
+    let newer = row.ready_at.as_ref().is_some_and(|(release, _)| *release != spec.release);
+    let group = spec.update_group(row.spec.update_group.as_ref());
+    let says_so = disturbed || row.host.as_ref().is_some_and(|host| host.reboot_required);
+    if asked {
+        return Some(RebootWhy::Asked);
+    }
+    if spec.nodes_reboot_required && newer {
+        return Some(RebootWhy::Release);
+    }
+    (says_so && group.is_some_and(|group| group.reboot_if_update_requires)).then_some(RebootWhy::Host)
+}
+
+/// Does this item of a manifest, which is about to run, reboot the machine as surely as `why` wants it?
+#[must_use]
+pub fn is_owner(item: &AssignedItem, why: RebootWhy) -> bool {
+    let always = item.params.get(WHEN).is_none_or(|when| when == "always");
+    is_reboot(item) && (always || why == RebootWhy::Host)
+}
+
+/// The item that is added.
+#[must_use]
+pub fn item(added: &AddedReboot) -> AssignedItem {
+    let when = match added.why {
+        RebootWhy::Asked | RebootWhy::Release => "always",
+        RebootWhy::Host => "required",
+    };
+    let (name, runner) = (ItemName::of_reboot(), RunnerKind::Reboot.as_str());
+    let params = BTreeMap::from([(WHEN.to_owned(), when.to_owned())]);
+    AssignedItem {
+        hash: item_hash(&name, runner, &added.version, &params, added.phase),
+        name,
+        runner: runner.to_owned(),
+        version: added.version.clone(),
+        params,
+        phase: added.phase,
+        timeout_ms: u64::try_from(TIMEOUT_DEFAULT.as_millis()).unwrap_or(u64::MAX),
+        retries: RETRIES_DEFAULT,
+        on_interrupt: OnInterrupt::Rerun,
+        cleared_attempts: 0,
+        permit: None,
+    }
+}
 
 pub(super) fn is_reboot(item: &AssignedItem) -> bool {
     item.runner == RunnerKind::Reboot.as_str()

@@ -21,7 +21,7 @@ pub(super) fn blocked(reason: &str, message: impl Into<String>, clears_when: imp
 }
 
 /// The first few names, and how many more there are.
-pub(super) fn some_names<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+pub fn some_names<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.into_iter().collect();
     let shown = names.iter().take(NAMES_SHOWN_MAX).copied().collect::<Vec<_>>().join(", ");
     match names.len().saturating_sub(NAMES_SHOWN_MAX) {

@@ -42,6 +42,7 @@ const TABLE: &[(&str, &[Sort])] = &[
     ("/muster.v1.Fleet/Apply", &[Operator]),
     ("/muster.v1.Fleet/Deploy", &[Operator]),
     ("/muster.v1.Fleet/Update", &[Operator]),
+    ("/muster.v1.Fleet/Reboot", &[Operator]),
     ("/muster.v1.Fleet/Pause", &[Operator]),
     ("/muster.v1.Fleet/Resume", &[Operator]),
     ("/muster.v1.Fleet/Abort", &[Operator]),

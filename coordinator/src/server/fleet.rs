@@ -136,6 +136,15 @@ impl Service for Fleet {
         self.act(&peer, wish).await
     }
 
+    async fn reboot(&self, request: Request<wire::RebootRequest>) -> Result<Response<ActionResponse>, Status> {
+        let (peer, request) = known(request)?;
+        let cluster = cluster_name(request.cluster)?;
+        may_touch(&peer, &cluster)?;
+        let machines = request.machines.into_iter().map(machine_name).collect::<Result<_, _>>()?;
+        let accept_control_plane_downtime = request.accept_control_plane_downtime;
+        self.act(&peer, Wish::Reboot { cluster, machines, accept_control_plane_downtime }).await
+    }
+
     async fn pause(&self, request: Request<wire::RolloutRequest>) -> Result<Response<ActionResponse>, Status> {
         let (peer, rollout) = self.rollout(request)?;
         self.act(&peer, Wish::Pause { rollout }).await

@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use muster_proto::{
     model::HostFacts,
     resource::{
-        BlockedSince, Cluster, Machine, MachineStatus, Metadata, Rollout, StageStatus, StateItemStatus, UpdateStatus,
+        BlockedSince, Cluster, Machine, MachineStatus, Metadata, RebootStatus, Rollout, StageStatus, StateItemStatus,
+        UpdateStatus,
     },
 };
 
@@ -42,6 +43,9 @@ pub fn describe_machine(machine: &Machine, now: Timestamp) -> Vec<String> {
     }
     conditions(&mut page, status, now);
     page.field("Release", status.release.as_deref().unwrap_or("none yet"));
+    if let Some(reboot) = &status.reboot {
+        page.field("Reboot", &reboot_asked(reboot));
+    }
     page.field("Generation", &status.generation.to_string());
     page.field("Upgrade index", &machine.spec.upgrade_index.to_string());
     if let Some(group) = &machine.spec.update_group {
@@ -309,6 +313,15 @@ fn host(page: &mut Page, machine: &Machine) {
     }
     for disk in &facts.disks {
         page.field("Disk", &format!("{} {} at {}", disk.name, bytes(disk.size_bytes), disk.mount_point));
+    }
+}
+
+fn reboot_asked(reboot: &RebootStatus) -> String {
+    let asked = format!("asked for {}", moment(reboot.requested_at));
+    match (reboot.completed, reboot.error_message.as_str()) {
+        (true, _) => format!("{asked}, done"),
+        (false, "") => format!("{asked}, not done yet"),
+        (false, error) => format!("{asked}, failed: {error}"),
     }
 }
 

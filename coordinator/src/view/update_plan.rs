@@ -38,6 +38,7 @@ pub(super) fn update_lines(cluster: &str, plan: &UpdatePlan) -> Vec<String> {
     if plan.unchanged > 0 {
         lines.push(format!("  Nothing changes on {} more.", plan.unchanged));
     }
+    lines.extend(plan.notes.iter().map(|note| printable(&format!("Note: {note}"))));
     lines.extend(plan.warnings.iter().map(|warning| printable(&format!("It would wait: {warning}"))));
     lines.push(printable(&format!("Start it: musterctl update {cluster} --scope {}", plan.scope)));
     lines

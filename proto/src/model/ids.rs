@@ -6,6 +6,9 @@ use uuid::Uuid;
 /// Longest DNS-1123 label (RFC 1123, 2.1).
 pub const LABEL_BYTES_MAX: usize = 63;
 
+/// Name of the item by which an update reboots a machine. No manifest may use it.
+pub const REBOOT_ITEM: &str = "muster-reboot";
+
 /// Is `text` a DNS-1123 label: 1 to 63 of `a-z`, `0-9` and `-`, neither first nor last a `-`?
 #[must_use]
 pub fn is_label(text: &str) -> bool {
@@ -87,6 +90,14 @@ label!(
     /// Name of a machine, unique in a coordinator. Default: its hostname.
     MachineName
 );
+impl ItemName {
+    /// [`REBOOT_ITEM`].
+    #[must_use]
+    pub fn of_reboot() -> Self {
+        Self(REBOOT_ITEM.to_owned())
+    }
+}
+
 label!(
     /// Name of a StateItem, unique among the items of a machine type: its slot in the status.
     ItemName

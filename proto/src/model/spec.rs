@@ -128,4 +128,7 @@ pub struct MachineSpec {
     /// A worker's place among the others in an update. None: the default group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_group: Option<UpdateGroupName>,
+    /// An operator wants it to reboot, with the next update that may.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reboot_required: bool,
 }

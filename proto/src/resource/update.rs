@@ -122,6 +122,19 @@ pub struct Waiting {
     pub clears_when: String,
 }
 
+/// What became of an operator's wish that a machine reboots.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RebootStatus {
+    /// When it was applied.
+    pub requested_at: Timestamp,
+    /// Has it rebooted since, because of it?
+    pub completed: bool,
+    /// Why the reboot failed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub error_message: String,
+}
+
 /// What an update would do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -135,6 +148,9 @@ pub struct UpdatePlan {
     pub refused: Option<String>,
     /// Warnings: what would hold it up if it started now.
     pub warnings: Vec<String>,
+    /// What it will not do, though an operator may expect it to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// The phases that are present, in order.
     pub phases: Vec<UpdatePhase>,
     /// Machines on which something changes, in the order in which they go.

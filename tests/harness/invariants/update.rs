@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_agent::attempt::record::AttemptKey;
 use muster_coordinator::facts::{Facts, LockKey, MachineRow};
-use muster_proto::model::{ItemState, LockState, MachineId, MachineName, MachineType, Now, Phase};
+use muster_proto::model::{ItemState, LockState, MachineId, MachineName, MachineType, Now, Phase, Scope};
 
 use super::{Checked, Watcher};
 use crate::sim::{machine::Machine, manifest};
@@ -194,6 +194,18 @@ impl Watcher {
             );
         }
         Ok(())
+    }
+
+    /// A machine reboots in an update only if its scope says so.
+    pub fn may_reboot(&self, machine: &Machine, facts: Option<&Facts>) -> Checked {
+        let row = facts.and_then(|facts| facts.by_id(machine.id)).filter(|row| row.update.is_some());
+        let rollout = row.and_then(|row| facts?.rollouts.get(row.rollout.as_ref()?));
+        match rollout.and_then(|rollout| rollout.update.as_ref()) {
+            Some(update) if update.scope == Scope::Drain => {
+                Err(self.violation("scope", format!("{} reboots in an update of scope drain", machine.name)))
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Rule 9 at the end: nothing is held any more.

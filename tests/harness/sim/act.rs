@@ -5,7 +5,7 @@ use muster_agent::{
     core::{Input as AgentInput, ToCoordinator},
 };
 use muster_coordinator::core::{Act, Core, Input, Refusal, Reply};
-use muster_proto::model::MachineId;
+use muster_proto::model::{MachineId, REBOOT_ITEM};
 
 use super::{
     Event, World,
@@ -227,7 +227,11 @@ impl World {
             return Ok(());
         }
         self.watcher.rebooted(machine, key)?;
+        self.watcher.may_reboot(machine, self.coordinator.as_ref().map(Core::facts))?;
         machine.power_off();
+        if key.item.as_str() == REBOOT_ITEM {
+            self.reached.count("rebooted by an update");
+        }
         self.count("rebooted by its item");
         self.drop_session(index);
         let off_ms = match self.rng.between(0, 19) {

@@ -14,6 +14,8 @@ use crate::invariants::Violation;
 
 /// Longest calm: backoffs of a minute, lost after half a minute, a few in a row.
 const CALM_MS: u64 = 900_000;
+/// The same in an update: a reboot of its own that came to nothing is given up after half an hour.
+const CALM_IN_UPDATE_MS: u64 = 2_400_000;
 /// Nothing moves for so long: longer than the time after which a machine is Lost.
 const STILL_MS: u64 = 65_000;
 /// Nothing was recorded for so long: longer than an agent's longest backoff and the longest answer together.
@@ -47,7 +49,7 @@ impl World {
 
     /// Lets everything happen that happens by itself.
     pub(crate) fn rest(&mut self) -> Result<(), Violation> {
-        let until = self.at + CALM_MS;
+        let until = self.at + if self.plan.update { CALM_IN_UPDATE_MS } else { CALM_MS };
         let mut still_since = None;
         let mut quiet = (self.commits, self.at);
         while self.next_event(until)? {

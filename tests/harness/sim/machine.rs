@@ -96,6 +96,8 @@ pub struct Machine {
     pub powered: bool,
     /// Number of its boot.
     pub boot: u64,
+    /// It says that it wants to reboot.
+    pub wants_reboot: bool,
     /// Its wall clock is so far ahead.
     pub clock_skew_ms: u64,
     /// Its session as the machine sees it.
@@ -131,6 +133,7 @@ impl Machine {
             agent: None,
             powered: true,
             boot: 1,
+            wants_reboot: false,
             clock_skew_ms: 0,
             session: None,
             cut_off_until: 0,
@@ -161,6 +164,7 @@ impl Machine {
             hostname: self.name.to_string(),
             internal_ip: Some(format!("10.0.0.{}", self.name.as_str().len())),
             boot_id: self.boot_id(),
+            reboot_required: self.wants_reboot,
             ..HostFacts::default()
         }
     }
@@ -210,6 +214,7 @@ impl Machine {
     pub fn power_on(&mut self) {
         self.powered = true;
         self.boot += 1;
+        self.wants_reboot = false;
     }
 
     /// What the directory of an attempt says.
@@ -316,7 +321,9 @@ impl Machine {
                 Some(_) | None => End::Otherwise,
             };
             // A reboot leaves no outcome behind; one that logind refuses does.
-            if attempt.is_reboot() && end == End::Succeeded {
+            let only_if_required = attempt.request.params.get("when").is_some_and(|when| when == "required");
+            let goes = attempt.is_reboot() && (self.wants_reboot || !only_if_required);
+            if goes && end == End::Succeeded {
                 attempt.exit = None;
                 end = End::GoesDown;
             }

@@ -49,6 +49,7 @@ pub const REQUIRED: &[&str] = &[
     "update aborted",
     "update paused",
     "update resumed",
+    "rebooted by an update",
     "update started",
     // Application controllers.
     "controller died",
@@ -149,6 +150,7 @@ const RARE: &[&str] = &[
     "ended Refused",
     "ended UpdateInProgress",
     "ended WaitingForGroup",
+    "reboot started",
     "ended WaitingForMachines",
     "ended WaitingForSecret",
     "ended WaitingForSwarm",

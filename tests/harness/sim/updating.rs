@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_coordinator::core::Request;
+use muster_coordinator::core::{Input, Request};
 use muster_proto::model::{ClusterSpec, MachineName, MachineSpec, MachineType, Scope};
 
 use super::{World, controllers::Controller, fate::Fate, manifest};
@@ -18,8 +18,11 @@ impl World {
         self.rest()?;
         self.controllers = Controller::some(&mut self.rng);
         self.start_controllers()?;
+        self.want_reboots();
+        self.rest()?;
         self.release()?;
-        if self.operator(self.update())?.is_ok() {
+        let update = self.update();
+        if self.operator(update)?.is_ok() {
             self.count("update started");
         }
         self.plan.fate = fate;
@@ -27,10 +30,30 @@ impl World {
         Ok(())
     }
 
-    fn update(&self) -> Request {
+    fn update(&mut self) -> Request {
         // Three and more keep their majority; fewer cannot, and somebody has accepted that.
         let accept_control_plane_downtime = self.plan.counts.control < 3;
-        Request::Update { cluster: manifest::cluster_name(), scope: Scope::Drain, accept_control_plane_downtime }
+        let scope = if self.rng.permille(500) { Scope::Os } else { Scope::Drain };
+        Request::Update { cluster: manifest::cluster_name(), scope, accept_control_plane_downtime }
+    }
+
+    /// A reboot of some machines, or of all.
+    fn reboot(&mut self) -> Request {
+        let accept_control_plane_downtime = self.plan.counts.control < 3;
+        let names: Vec<MachineName> = self.machines.iter().map(|machine| machine.name.clone()).collect();
+        let machines = names.into_iter().filter(|_| self.rng.permille(400)).collect();
+        Request::Reboot { cluster: manifest::cluster_name(), machines, accept_control_plane_downtime }
+    }
+
+    /// Hosts say that they want to reboot.
+    fn want_reboots(&mut self) {
+        for index in 0..self.machines.len() {
+            let wants = self.rng.permille(400);
+            let Some(machine) = self.machines.get_mut(index) else { continue };
+            machine.wants_reboot = wants;
+            let (id, facts) = (machine.id, Box::new(machine.facts()));
+            self.tell(Input::HostChanged { id, facts });
+        }
     }
 
     /// The next release: a few edits, and the controllers that must be asked.
@@ -43,6 +66,7 @@ impl World {
         }
         spec.release.push_str(".1");
         spec.workload_controllers = self.controllers.iter().map(|controller| controller.name.clone()).collect();
+        spec.nodes_reboot_required = self.rng.permille(300);
         manifest::update_groups(&mut self.rng, &mut spec);
         let machines = self.grouped(&spec);
         let clusters = [(name, (spec, BTreeMap::new()))].into();
@@ -56,8 +80,10 @@ impl World {
         let mut documents = BTreeMap::new();
         for row in rows.iter().filter(|row| row.spec.machine_type == MachineType::Worker) {
             let group = self.rng.pick(&spec.update_groups).map(|group| group.name.clone());
-            if let Some(group) = group.filter(|_| self.rng.permille(800)) {
-                let document = MachineSpec { update_group: Some(group), ..row.spec.clone() };
+            let update_group = group.filter(|_| self.rng.permille(800));
+            let reboot_required = self.rng.permille(200);
+            if update_group.is_some() || reboot_required {
+                let document = MachineSpec { update_group, reboot_required, ..row.spec.clone() };
                 documents.insert(row.name.clone(), (document, BTreeMap::new()));
             }
         }
@@ -69,7 +95,8 @@ impl World {
         let name = manifest::cluster_name();
         let rollout = self.facts().and_then(|facts| facts.open_rollout(&name)).map(|rollout| rollout.name.clone());
         let (what, request) = match (rollout, self.rng.between(0, 9)) {
-            (None, _) => ("update started", self.update()),
+            (None, 0..=5) => ("update started", self.update()),
+            (None, _) => ("reboot started", self.reboot()),
             (Some(rollout), 0..=3) => ("update paused", Request::Pause { rollout }),
             (Some(rollout), 4..=7) => ("update resumed", Request::Resume { rollout }),
             (Some(rollout), _) => ("update aborted", Request::Abort { rollout }),

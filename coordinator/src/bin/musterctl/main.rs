@@ -18,6 +18,7 @@ mod feed;
 mod get;
 mod logs;
 mod plan;
+mod reboot;
 mod secret;
 mod terminal;
 mod token;
@@ -66,6 +67,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Plan(args) => plan::run(args, &context).await,
         Command::Deploy(args) => deploy::run(args, &context).await,
         Command::Update(args) => update::run(args, &context).await,
+        Command::Reboot(args) => reboot::run(args, &context).await,
         Command::Pause(args) => update::pause(args, &context).await,
         Command::Resume(args) => update::resume(args, &context).await,
         Command::Abort(args) => update::abort(args, &context).await,

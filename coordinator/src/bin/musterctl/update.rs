@@ -76,8 +76,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         let answer = coordinator.call_on(Kind::Clusters, &cluster, coordinator.fleet().plan(request)).await?;
         let plan = serde_json::from_slice(&answer.json).map_err(not_this_version)?;
         terminal::print_all(&view::plan_lines(&plan))?;
-        if !agreed()? {
-            terminal::say("nothing was started");
+        if !agreed("Start it?", "the update")? {
             return Ok(());
         }
     }
@@ -86,16 +85,21 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     if args.detach { Ok(()) } else { watch::to_the_end(&cluster, context).await }
 }
 
-/// Asks whoever is at the terminal.
-fn agreed() -> Result<bool, Failure> {
+/// Asks whoever is at the terminal, and says so if nothing comes of it.
+pub(crate) fn agreed(question: &str, what: &str) -> Result<bool, Failure> {
     if !stdin().is_terminal() {
         let next = "Add --yes to start it unasked.";
-        return Err(Failure::bad_input("there is no terminal to ask whether to start the update").next(next));
+        let problem = format!("there is no terminal to ask whether to start {what}");
+        return Err(Failure::bad_input(problem).next(next));
     }
-    terminal::say("Start it? [y/N]");
+    terminal::say(&format!("{question} [y/N]"));
     let mut answer = String::new();
     stdin().read_line(&mut answer).map_err(|source| Failure::failed("cannot read the answer").because(source))?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    let agreed = matches!(answer.trim(), "y" | "Y" | "yes");
+    if !agreed {
+        terminal::say("nothing was started");
+    }
+    Ok(agreed)
 }
 
 pub(crate) async fn pause(args: PauseArgs, context: &Context) -> Result<(), Failure> {

@@ -114,6 +114,7 @@ pub(crate) fn machine_spec(machine_type: MachineType) -> MachineSpec {
         cidr: None,
         upgrade_index: 0,
         update_group: None,
+        reboot_required: false,
     }
 }
 

@@ -1,15 +1,18 @@
 //! How the steps of an update are recorded.
 
-use muster_proto::model::{MachineName, Now, Phase};
+use muster_proto::model::{ItemState, MachineName, Now, Phase, REBOOT_ITEM};
 
 use super::at_least_deploy;
 use crate::{
     core::decide::{begin_stage, end_stage},
     facts::{
-        ClusterStage, Draft, MachineRow, PermitRow, RequestRow, RolloutRow, SetAside, Slot, Stage, StageRow, UpdateRow,
-        Wish,
+        AddedReboot, ClusterStage, Draft, MachineRow, PermitRow, RebootWhy, RequestRow, RolloutRow, SetAside, Slot,
+        Stage, StageRow, UpdateRow, Wish,
     },
-    plan::update::{ClusterStep, MachineStep, Step},
+    plan::{
+        reboot,
+        update::{ClusterStep, MachineStep, Step},
+    },
 };
 
 pub(in crate::core) fn record(draft: &mut Draft<'_>, step: Step, now: Now) {
@@ -101,6 +104,9 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
             let Some(row) = draft.machine_mut(machine) else { return };
             row.permit_seq += 1;
             let number = row.permit_seq;
+            if item.as_str() == REBOOT_ITEM {
+                begin_stage(row, Stage::RebootDone, now);
+            }
             if let Some(mine) = &mut row.update {
                 mine.permit = Some(PermitRow { number, item, attempt, expired: false });
             }
@@ -164,7 +170,20 @@ fn upgraded_stages(row: &mut MachineRow, now: Now) {
     if row.reach == Some(Phase::Reconfigure) {
         end_stage(row, Stage::ReconfigureDone, true, now);
     }
+    if row.stages.contains_key(&Stage::RebootDone) {
+        end_stage(row, Stage::RebootDone, true, now);
+    }
     end_stage(row, Stage::Upgraded, true, now);
+}
+
+/// What an operator asked for is done if the machine has rebooted since; a reboot that was skipped is still wanted.
+fn reboot_done(row: &mut MachineRow, added: &AddedReboot) {
+    let item = reboot::item(added);
+    let of_this = row.statuses.get(&item.name).filter(|status| status.hash == item.hash);
+    let rebooted = of_this.is_some_and(|status| status.state == ItemState::Succeeded);
+    if let Some(asked) = row.reboot.as_mut().filter(|_| rebooted) {
+        asked.completed = true;
+    }
 }
 
 /// The machine is at the new version, and holds nothing any more.
@@ -173,6 +192,9 @@ fn finish(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     let release = draft.spec_of(row).map(|spec| spec.release.clone()).unwrap_or_default();
     let Some(row) = draft.machine_mut(machine) else { return };
     let Some(mine) = row.update.take() else { return };
+    if let Some(added) = mine.reboot.as_ref().filter(|added| added.why == RebootWhy::Asked) {
+        reboot_done(row, added);
+    }
     let worked = row.slot.take().is_some();
     row.ready_at = Some((release, mine.version));
     row.ready_overwrites = Some(mine.overwrites);

@@ -50,6 +50,7 @@ async fn every_method_for_every_sort_of_peer() {
         "Apply",
         "Deploy",
         "Update",
+        "Reboot",
         "Pause",
         "Resume",
         "Abort",

@@ -78,6 +78,7 @@ fn base(name: &str, machine_type: MachineType, state: &str) -> Machine {
             cidr: None,
             upgrade_index: 0,
             update_group: None,
+            reboot_required: false,
         },
         status: MachineStatus {
             state: state.into(),
@@ -102,6 +103,7 @@ fn base(name: &str, machine_type: MachineType, state: &str) -> Machine {
             ],
             state_item_statuses: BTreeMap::from([("images".to_owned(), status("Succeeded", Some(0), "64 MiB", 1))]),
             stages: Vec::new(),
+            reboot: None,
             host_info: Some(host),
         },
     }

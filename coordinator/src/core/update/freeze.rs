@@ -1,0 +1,162 @@
+//! The plan of a rollout is frozen: who takes part, what changes there, in which version. Nothing that is applied later
+//! changes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_proto::{
+    model::{ClusterName, ItemName, MachineName, Now, Phase, Scope, Standing},
+    plant::planted,
+};
+
+use super::Options;
+use crate::{
+    facts::{
+        AddedReboot, ClusterRow, Draft, MachineRow, MachineUpdate, RebootWhy, RolloutRow, Target, UpdateKind,
+        UpdateRow, Verdict, Wish,
+    },
+    plan::{Limits, items, reboot, survey::Position, update::concerns},
+};
+
+/// What is to be frozen.
+pub(super) struct Start<'a> {
+    pub(super) kind: UpdateKind,
+    pub(super) options: Options,
+    /// These machines alone. None: every one that was Ready once.
+    pub(super) only: Option<&'a BTreeSet<MachineName>>,
+}
+
+/// What is found to be done on one machine.
+struct Found {
+    target: Target,
+    reboot: Option<AddedReboot>,
+    /// What an earlier rollout gave up is tried afresh; what nobody knows of is not.
+    afresh: Vec<(ItemName, Verdict)>,
+}
+
+/// Freezes the plan, and says so in a line.
+pub(super) fn freeze(draft: &mut Draft<'_>, cluster: &ClusterName, start: &Start<'_>, actor: &str, now: Now) -> String {
+    let Some(of_cluster) = draft.clusters.get(cluster).cloned() else { return String::new() };
+    let rollout = format!("{cluster}-{}-{}", start.kind.as_str(), of_cluster.rollout_seq + 1);
+    let chosen = |name: &MachineName| start.only.is_none_or(|only| only.contains(name));
+    let members = draft.machines_of(cluster).filter(|row| row.ready_at.is_some() && !row.revoked);
+    let names: Vec<MachineName> = members.filter(|row| chosen(&row.name)).map(|row| row.name.clone()).collect();
+    for name in &names {
+        let Some(row) = draft.machine_mut(name) else { continue };
+        row.update = Some(part(row, start.kind, of_cluster.spec_version));
+    }
+    items::refresh(draft);
+    let mut targets = BTreeMap::new();
+    for name in names {
+        let Some(Found { target, reboot, afresh }) = look(draft, &of_cluster, start, &rollout, &name, now) else {
+            continue;
+        };
+        let Some(row) = draft.machine_mut(&name) else { continue };
+        row.verdicts.extend(afresh);
+        row.rollout = Some(rollout.clone());
+        row.stages.clear();
+        if let Some(update) = &mut row.update {
+            update.disruptive = target.disruptive;
+            update.reboot = reboot;
+        }
+        targets.insert(name, target);
+    }
+    items::refresh(draft);
+    open(draft, cluster, start, (rollout, targets), actor, now)
+}
+
+/// A machine's part before anything is known of it but where it goes.
+fn part(row: &MachineRow, kind: UpdateKind, newest: u64) -> MachineUpdate {
+    let (version, overwrites) = match kind {
+        UpdateKind::Update => (newest, row.spec.state_items_overwrites.clone()),
+        UpdateKind::Reboot => (row.follows().unwrap_or(newest), row.overwrites().clone()),
+    };
+    MachineUpdate {
+        version,
+        overwrites,
+        group: row.spec.update_group.clone(),
+        disruptive: false,
+        reboot: None,
+        request: None,
+        permit: None,
+        returned_at_ms: None,
+        set_aside: None,
+    }
+}
+
+/// What is to be done on one machine.
+fn look(
+    draft: &Draft<'_>,
+    cluster: &ClusterRow,
+    start: &Start<'_>,
+    rollout: &str,
+    name: &MachineName,
+    now: Now,
+) -> Option<Found> {
+    let row = draft.machines.get(name)?;
+    let limits = Limits::default();
+    let position = Position::of(draft, row, &limits, now);
+    let items = || position.items.unwrap_or_default().iter().filter(|item| concerns(cluster, row, item.phase));
+    let open = || items().filter(|item| position.standing(item) != Standing::Done);
+    let mut disruptive = open().any(|item| position.is_disruptive(item));
+    let why = match start.kind {
+        UpdateKind::Reboot => Some(RebootWhy::Asked),
+        UpdateKind::Update if start.options.scope == Scope::Os || planted("reboot-in-drain") => {
+            reboot::due(draft.spec_of(row)?, row, disruptive)
+        }
+        UpdateKind::Update => None,
+    };
+    let why = why.filter(|why| !open().any(|item| reboot::is_owner(item, *why)));
+    let phase = items().map(|item| item.phase).max().unwrap_or(Phase::Deploy).max(Phase::Deploy);
+    let reboot = why.map(|why| AddedReboot { version: rollout.to_owned(), phase, why });
+    disruptive |= reboot.is_some();
+    let changed = open().map(|item| item.name.clone()).chain(reboot.as_ref().map(|_| ItemName::of_reboot()));
+    let given_up = open().filter(|item| position.standing(item) == Standing::Failed);
+    let afresh = given_up.filter_map(|item| {
+        let cleared_attempts = row.statuses.get(&item.name)?.attempt;
+        Some((item.name.clone(), Verdict { hash: item.hash, cleared_attempts, left_out: None }))
+    });
+    let target = Target { changed: changed.collect(), group: row.spec.update_group.clone(), disruptive };
+    Some(Found { target, afresh: afresh.collect(), reboot })
+}
+
+fn open(
+    draft: &mut Draft<'_>,
+    cluster: &ClusterName,
+    start: &Start<'_>,
+    (name, targets): (String, BTreeMap<MachineName, Target>),
+    actor: &str,
+    now: Now,
+) -> String {
+    let Some(row) = draft.cluster_mut(cluster) else { return String::new() };
+    row.rollout_seq += 1;
+    let version = row.spec_version;
+    let changed = targets.values().filter(|target| !target.changed.is_empty()).count();
+    let disturbed = targets.values().filter(|target| target.disruptive).count();
+    let line = match start.kind {
+        UpdateKind::Update => format!(
+            "cluster {cluster}: {name} started; {changed} of {} machines change, {disturbed} of them are disturbed",
+            targets.len()
+        ),
+        UpdateKind::Reboot => format!("cluster {cluster}: {name} started; {} machines reboot", targets.len()),
+    };
+    draft.put_rollout(RolloutRow {
+        name,
+        cluster: cluster.clone(),
+        started_by: actor.to_owned(),
+        started_at_ms: now.wall_ms,
+        finished_at_ms: None,
+        update: Some(UpdateRow {
+            kind: start.kind,
+            scope: start.options.scope,
+            version,
+            accept_control_plane_downtime: start.options.accept_control_plane_downtime,
+            targets,
+            wish: Wish::Go,
+            request: None,
+            moved_at_ms: 0,
+            finished_in_round: 0,
+            stages: BTreeMap::new(),
+        }),
+    });
+    line
+}

@@ -1,0 +1,68 @@
+//! Documents of rollouts, and of the reboots that they bring about.
+
+use muster_proto::{
+    model::{Counts, ItemState, Now, REBOOT_ITEM},
+    resource::{Document, Metadata, RebootStatus, Rollout, RolloutSpec, RolloutStatus},
+};
+
+use super::{at, count, since, update};
+use crate::{
+    facts::{MachineRow, RolloutRow},
+    plan::{
+        blocked,
+        survey::{Position, Survey},
+    },
+};
+
+/// A rollout as people see it.
+pub(super) fn document(survey: &Survey<'_>, row: &RolloutRow, now: Now) -> Rollout {
+    let members: Vec<&Position<'_>> = survey
+        .machines
+        .iter()
+        .filter(|position| position.row.rollout.as_ref() == Some(&row.name) && !position.row.revoked)
+        .collect();
+    let open = row.finished_at_ms.is_none();
+    let blocked = since(blocked::of_cluster(survey), survey.cluster.blocked_since.as_ref(), now).filter(|_| open);
+    let busy = members.iter().any(|position| position.in_flight());
+    let state = match (open, busy, &blocked) {
+        (false, ..) => "Ready",
+        (true, false, Some(_)) => "Blocked",
+        (true, ..) => "InProgress",
+    };
+    let details = row.update.as_ref().map(|details| update::status(survey, row, details));
+    let state = row.update.as_ref().map_or(state, |details| update::state(survey, row, details));
+    let done = |position: &&&Position<'_>| position.is_ready() && position.row.update.is_none();
+    Document {
+        metadata: Metadata {
+            name: row.name.clone(),
+            creation_timestamp: at(row.started_at_ms),
+            annotations: std::collections::BTreeMap::new(),
+        },
+        spec: RolloutSpec {
+            kind: row.update.as_ref().map_or("deploy", |update| update.kind.as_str()).to_owned(),
+            cluster_name: row.cluster.to_string(),
+            started_by: row.started_by.clone(),
+        },
+        status: RolloutStatus {
+            state: state.to_owned(),
+            finished_at: row.finished_at_ms.map(at),
+            machines: count(members.len()),
+            ready: count(members.iter().filter(done).count()),
+            update: details,
+            failures: if open { survey.failures } else { Counts { control: 0, worker: 0 } },
+            blocked,
+        },
+    }
+}
+
+/// What became of an operator's wish that a machine reboots.
+pub(super) fn reboot(row: &MachineRow) -> Option<RebootStatus> {
+    let asked = row.reboot?;
+    let status = row.statuses.get(REBOOT_ITEM).filter(|_| !asked.completed);
+    let failed = status.filter(|status| matches!(status.state, ItemState::Failed { .. }));
+    Some(RebootStatus {
+        requested_at: at(asked.at_ms),
+        completed: asked.completed,
+        error_message: failed.map(|status| status.message.clone()).unwrap_or_default(),
+    })
+}
