@@ -14,7 +14,7 @@ use std::{
     io::Write,
     path::Path,
     process::ExitCode,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use muster_proto::model::ItemState;
@@ -29,6 +29,7 @@ use crate::{
         AttemptDir, AttemptError, Exit, Request,
         inputs::{self, Inputs},
     },
+    host::unix_ms,
     output::{OutputLog, Redactor},
     runner::{self, Outcome, Work},
 };
@@ -200,11 +201,6 @@ fn release_starter() {
     if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
         let _ = dup2_stdout(null);
     }
-}
-
-fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The time limit of the attempt.

@@ -10,9 +10,10 @@ use muster_proto::model::HostFacts;
 use nix::sys::utsname::uname;
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, System};
 
+use crate::host;
+
 /// Longest reason for a reboot; a machine left alone for a year has hundreds of packages to name.
 const REASON_BYTES_MAX: usize = 1024;
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// How the InternalIP is chosen among the machine's addresses, IPv4 first. With both `interface` and `cidr`, both have
 /// to fit; with neither, it is the address by which the coordinator is reached.
@@ -44,7 +45,8 @@ pub fn collect(choice: &AddressChoice) -> HostFacts {
         kernel_version: of_kernel(|kernel| kernel.release()),
         architecture: of_kernel(|kernel| kernel.machine()),
         boot_time_ms: System::boot_time().unwrap_or(0).saturating_mul(1000),
-        boot_id: boot_id(),
+        // Empty = unknown.
+        boot_id: host::boot_id().unwrap_or_default(),
         timezone: jiff::tz::TimeZone::system().iana_name().unwrap_or_default().to_owned(),
         cpu_model,
         cpu_count,
@@ -53,11 +55,6 @@ pub fn collect(choice: &AddressChoice) -> HostFacts {
         reboot_required,
         reboot_reason,
     }
-}
-
-/// Of this boot. Empty = unknown.
-fn boot_id() -> String {
-    fs::read_to_string(BOOT_ID).map(|id| id.trim().to_owned()).unwrap_or_default()
 }
 
 fn hardware() -> (String, u32, u64) {

@@ -9,7 +9,7 @@ mod entries;
 
 use std::{
     fs::{self, DirBuilder, File, Permissions},
-    io::{self, BufReader, Read},
+    io::{self, BufReader, Read, Seek},
     os::unix::fs::{DirBuilderExt, PermissionsExt},
     path::{Path, PathBuf},
 };
@@ -101,7 +101,7 @@ impl ArchiveError {
 }
 
 /// Unpacks `archive`, whose digest is given, as the directory `target`. False = that is there already.
-pub(super) fn unpack(archive: &Path, format: Format, target: &Path, digest: &str) -> Result<bool, ArchiveError> {
+pub(super) fn unpack(archive: &File, format: Format, target: &Path, digest: &str) -> Result<bool, ArchiveError> {
     let marker = format!("{digest}\n");
     if is_unpacked(target, &marker)? {
         return Ok(false);
@@ -145,12 +145,12 @@ fn remove(fresh: &Path) -> Result<(), ArchiveError> {
 }
 
 /// Unpacks into the fresh directory, durably.
-fn fill(fresh: &Path, archive: &Path, format: Format, marker: &str) -> Result<(), ArchiveError> {
-    let file = File::open(archive).map_err(ArchiveError::file("open", archive))?;
-    let packed_bytes = file.metadata().map_err(ArchiveError::file("look at", archive))?.len();
+fn fill(fresh: &Path, mut file: &File, format: Format, marker: &str) -> Result<(), ArchiveError> {
+    file.rewind().map_err(ArchiveError::Unreadable)?;
+    let packed_bytes = file.metadata().map_err(ArchiveError::Unreadable)?.len();
     let limit = packed_bytes.saturating_mul(RATIO_MAX).clamp(GROWN_BYTES_MIN, GROWN_BYTES_MAX);
     let file = BufReader::with_capacity(1 << 20, file);
-    let unpacked: Box<dyn Read> = match format {
+    let unpacked: Box<dyn Read + '_> = match format {
         Format::Tar => Box::new(file),
         Format::TarGz => Box::new(MultiGzDecoder::new(file)),
         Format::TarZst => {

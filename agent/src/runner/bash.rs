@@ -4,9 +4,10 @@
 
 use std::{collections::BTreeMap, ffi::OsString, fs, io, os::unix::fs::OpenOptionsExt, path::PathBuf};
 
+use muster_proto::convert::RESULT_BYTES_MAX;
 use nix::unistd::{User, geteuid};
 
-use super::{Outcome, ProgramSpec, RESULT_BYTES_MAX, Refused};
+use super::{Outcome, ProgramSpec, Refused};
 use crate::attempt::{AttemptDir, Request, inputs::Inputs};
 
 /// Where programs are looked for, by us and by the script.

@@ -5,7 +5,6 @@ use std::{
     io::{self, Read, Write},
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
-    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use aws_lc_rs::digest::{Context, SHA256};
@@ -124,12 +123,6 @@ pub(super) fn put_in_place(written: &File, part: &Path, target: &Path) -> Result
     fs::rename(part, target).map_err(CopyError::file("put in place", target))?;
     let dir = target.parent().unwrap_or(Path::new("/"));
     sync_dir(dir).map_err(CopyError::file("sync", dir))
-}
-
-/// Unix time in milliseconds.
-pub(super) fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Counts and digests what goes through.

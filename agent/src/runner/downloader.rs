@@ -10,7 +10,7 @@ mod transfer;
 
 use std::{
     fmt,
-    fs::{self, Permissions},
+    fs::{self, File, Permissions},
     io,
     os::unix::fs::PermissionsExt,
     path::{Component, Path, PathBuf},
@@ -23,6 +23,7 @@ use reqwest::Url;
 use super::{
     BuiltinWork, Outcome, Refused,
     archive::{self, ArchiveError, Format},
+    way,
 };
 use crate::{
     attempt::Request,
@@ -176,7 +177,9 @@ fn absolute(name: &str, text: &str) -> Result<PathBuf, Refused> {
     let plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
     if path.is_absolute() && plain && path.file_name().is_some() {
         // Without a slash at the end, which would change the names beside it.
-        Ok(path.components().collect())
+        let path: PathBuf = path.components().collect();
+        way::is_ours(&path).map_err(|problem| Refused::param(name, problem))?;
+        Ok(path)
     } else {
         Err(Refused::param(name, "is not an absolute path without `..`"))
     }
@@ -192,14 +195,18 @@ fn format(named: Option<&str>, path: &Path, urls: &[Url]) -> Result<Format, Refu
     }
 }
 
-/// Brings it about, and says how in one line.
+/// Brings it about, and says how in one line. From the digest on it is one open file: what others put at the path
+/// meanwhile is neither unpacked nor given a mode.
 fn bring_about(wanted: &Wanted, patience: &Patience, report: &Report) -> Result<String, DownloadError> {
-    let mut message = if is_there(wanted)? { "already there".to_owned() } else { fetch(wanted, patience, report)? };
-    fs::set_permissions(&wanted.path, Permissions::from_mode(wanted.mode))
+    let (file, mut message) = match there(wanted)? {
+        Some(file) => (file, "already there".to_owned()),
+        None => fetch(wanted, patience, report)?,
+    };
+    file.set_permissions(Permissions::from_mode(wanted.mode))
         .map_err(DownloadError::file("set the mode of", &wanted.path))?;
     if let Some(Extract { target, format }) = &wanted.extract {
         report.line(&format!("unpacking into {}", target.display()));
-        let unpacked = archive::unpack(&wanted.path, *format, target, &wanted.sha256.to_string())
+        let unpacked = archive::unpack(&file, *format, target, &wanted.sha256.to_string())
             .map_err(|source| DownloadError::Archive { path: wanted.path.clone(), source })?;
         message += if unpacked { ", unpacked" } else { ", already unpacked" };
     }
@@ -207,26 +214,19 @@ fn bring_about(wanted: &Wanted, patience: &Patience, report: &Report) -> Result<
     Ok(message)
 }
 
-/// Is the wanted file at its place, with the right digest?
-fn is_there(wanted: &Wanted) -> Result<bool, DownloadError> {
-    match fs::symlink_metadata(&wanted.path) {
-        Ok(file) if file.is_file() => {}
-        Ok(file) if file.is_dir() => {
-            return Err(DownloadError::File {
-                what: "replace",
-                path: wanted.path.clone(),
-                source: io::ErrorKind::IsADirectory.into(),
-            });
-        }
-        Ok(_) => return Ok(false),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(DownloadError::file("look at", &wanted.path)(error)),
+/// The wanted file, if it is at its place, our own, with the right digest.
+fn there(wanted: &Wanted) -> Result<Option<File>, DownloadError> {
+    if fs::symlink_metadata(&wanted.path).is_ok_and(|found| found.is_dir()) {
+        let source = io::ErrorKind::IsADirectory.into();
+        return Err(DownloadError::File { what: "replace", path: wanted.path.clone(), source });
     }
-    let digest = part::digest_of(&wanted.path).map_err(DownloadError::file("read", &wanted.path))?;
-    Ok(digest == wanted.sha256)
+    let own = part::own(&wanted.path).map_err(DownloadError::file("look at", &wanted.path))?;
+    let Some(mut file) = own else { return Ok(None) };
+    let digest = part::digest_of(&mut file).map_err(DownloadError::file("read", &wanted.path))?;
+    Ok((digest == wanted.sha256).then_some(file))
 }
 
-fn fetch(wanted: &Wanted, patience: &Patience, report: &Report) -> Result<String, DownloadError> {
+fn fetch(wanted: &Wanted, patience: &Patience, report: &Report) -> Result<(File, String), DownloadError> {
     let began = Instant::now();
     let directory = wanted.path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(directory).map_err(DownloadError::file("create", directory))?;
@@ -237,10 +237,10 @@ fn fetch(wanted: &Wanted, patience: &Patience, report: &Report) -> Result<String
         transfer::transfer(wanted, patience, &mut part, report)?;
     }
     let bytes = part.bytes();
-    part.persist(&wanted.path, wanted.mode).map_err(DownloadError::file("put in place", &wanted.path))?;
+    let file = part.persist(&wanted.path, wanted.mode).map_err(DownloadError::file("put in place", &wanted.path))?;
     let seconds = began.elapsed().as_secs_f64();
     let resumed = if kept > 0 { format!(", {kept} of them kept from before") } else { String::new() };
-    Ok(format!("downloaded {bytes} bytes in {seconds:.1} s{resumed}"))
+    Ok((file, format!("downloaded {bytes} bytes in {seconds:.1} s{resumed}")))
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod reboot;
 mod service;
 mod swarm_backup;
 mod swarm_join;
+mod way;
 
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf};
 
@@ -25,9 +26,6 @@ use crate::{
     },
     exec_item::{Report, with_sources, work_args},
 };
-
-/// Largest `$MUSTER_RESULT_FILE` that is taken.
-pub const RESULT_BYTES_MAX: usize = 16 * 1024;
 
 /// Does this agent have the runner of this name?
 #[must_use]

@@ -14,12 +14,13 @@ use serde::Serialize;
 
 use super::{
     BuiltinWork, Outcome, Refused,
-    copies::{Copies, CopyError, unix_ms},
+    copies::{Copies, CopyError},
 };
 use crate::{
     attempt::Request,
     docker,
     exec_item::{Report, with_sources},
+    host::unix_ms,
 };
 use archive::{Archive, ArchiveError};
 use engine::EngineError;

@@ -55,7 +55,12 @@ impl Site {
     fn unpack(&self, format: Format, bytes: &[u8]) -> Result<bool, ArchiveError> {
         let archive = self.dir.path().join("archive");
         fs::write(&archive, bytes).expect("an archive");
-        unpack(&archive, format, &self.target(), &format!("digest of {} bytes", bytes.len()))
+        unpack(
+            &File::open(&archive).expect("there"),
+            format,
+            &self.target(),
+            &format!("digest of {} bytes", bytes.len()),
+        )
     }
 
     /// Everything is as it was, and no half of it lies about.

@@ -1,14 +1,17 @@
 //! The part of a file that is here, `<path>.muster-part`, with its digest so far.
 
 use std::{
-    fs::{self, File, OpenOptions, Permissions},
+    fs::{self, File, Metadata, OpenOptions, Permissions},
     io::{self, Read, Seek, Write},
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
 use aws_lc_rs::digest::{Context, SHA256};
-use nix::libc::O_NOFOLLOW;
+use nix::{
+    libc::{ELOOP, O_NOFOLLOW, O_NONBLOCK},
+    unistd::geteuid,
+};
 
 use super::Sha256;
 use crate::attempt::sync_dir;
@@ -33,18 +36,46 @@ pub(super) fn beside(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Digest of a whole file.
-pub(super) fn digest_of(path: &Path) -> io::Result<Sha256> {
+/// Digest of a whole file, from its beginning.
+pub(super) fn digest_of(file: &mut File) -> io::Result<Sha256> {
     let mut digest = Context::new(&SHA256);
-    hash_rest(&mut File::open(path)?, &mut digest)?;
+    hash_rest(file, &mut digest)?;
     Ok(finished(digest))
 }
 
+/// A file of our own. None: there is nothing, or something of others', which they could change after we looked.
+pub(super) fn own(path: &Path) -> io::Result<Option<File>> {
+    opened(OpenOptions::new().read(true), path, |found| found.is_file() && found.uid() == geteuid().as_raw())
+}
+
+/// Opens the very thing at the path, neither what a link leads to nor a FIFO that waits, if it is as it should be.
+fn opened(options: &mut OpenOptions, path: &Path, good: impl Fn(&Metadata) -> bool) -> io::Result<Option<File>> {
+    match options.custom_flags(O_NOFOLLOW | O_NONBLOCK).open(path) {
+        Ok(file) => Ok(good(&file.metadata()?).then_some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(ELOOP) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// What an earlier attempt made, and nobody else can have written or linked.
+fn is_left_over(found: &Metadata) -> bool {
+    found.is_file() && found.uid() == geteuid().as_raw() && found.nlink() == 1 && found.mode() & 0o022 == 0
+}
+
 impl Part {
-    /// Goes on with what an earlier attempt left, hashing it first.
+    /// Goes on with what an earlier attempt left, hashing it first. Anything else in its place is removed.
     pub(super) fn open(path: PathBuf) -> io::Result<Self> {
-        let mut file =
-            OpenOptions::new().read(true).append(true).create(true).mode(0o600).custom_flags(O_NOFOLLOW).open(&path)?;
+        let mut options = OpenOptions::new();
+        options.read(true).append(true).mode(0o600);
+        let mut file = match opened(&mut options.clone(), &path, is_left_over)? {
+            Some(file) => file,
+            None => {
+                if path.symlink_metadata().is_ok() {
+                    fs::remove_file(&path)?;
+                }
+                options.create_new(true).open(&path)?
+            }
+        };
         let mut digest = Context::new(&SHA256);
         let bytes = hash_rest(&mut file, &mut digest)?;
         Ok(Self { path, file, digest, bytes })
@@ -86,11 +117,12 @@ impl Part {
     }
 
     /// Puts it in its place, durably.
-    pub(super) fn persist(self, path: &Path, mode: u32) -> io::Result<()> {
+    pub(super) fn persist(self, path: &Path, mode: u32) -> io::Result<File> {
         self.file.set_permissions(Permissions::from_mode(mode))?;
         self.file.sync_all()?;
         fs::rename(&self.path, path)?;
-        sync_dir(path.parent().unwrap_or(Path::new("/")))
+        sync_dir(path.parent().unwrap_or(Path::new("/")))?;
+        Ok(self.file)
     }
 }
 

@@ -179,6 +179,38 @@ fn a_part_that_is_whole_needs_no_network() {
 }
 
 #[test]
+fn what_others_can_change_is_neither_taken_nor_followed() {
+    let web = Web::file(body());
+    let victim = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(victim.path(), "untouched").expect("written");
+    fs::set_permissions(victim.path(), Permissions::from_mode(0o600)).expect("private");
+    let half = &body()[..500_000];
+    for sort in ["writable by others", "linked", "a link", "owned by another"] {
+        let site = Site::wanting(&body(), &web.url("/file")).keep_part(half);
+        let part = site.part();
+        match sort {
+            "linked" => fs::hard_link(&part, site.dir.path().join("other")).expect("linked"),
+            "a link" => {
+                fs::remove_file(&part).expect("removed");
+                std::os::unix::fs::symlink(victim.path(), &part).expect("a link");
+            }
+            "owned by another" if nix::unistd::geteuid().is_root() => {
+                std::os::unix::fs::chown(&part, Some(4_000_000), None).expect("given away");
+            }
+            _ => fs::set_permissions(&part, Permissions::from_mode(0o666)).expect("opened up"),
+        }
+        let message = site.succeeds(&body());
+        assert!(!message.contains("kept from before"), "{sort}: {message}");
+        if nix::unistd::geteuid().is_root() {
+            std::os::unix::fs::chown(site.path(), Some(4_000_000), None).expect("given away");
+            assert!(site.succeeds(&body()).starts_with("downloaded"), "the right file, but another's");
+        }
+    }
+    assert_eq!(fs::read_to_string(victim.path()).expect("there"), "untouched");
+    assert_eq!(fs::metadata(victim.path()).expect("there").permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
 fn a_part_of_something_else_is_thrown_away() {
     for part in [&b"damaged"[..], &[0; 1_200_000], &[0; 1_300_000]] {
         let web = Web::file(body());
@@ -363,17 +395,6 @@ fn a_refused_connection_does_not_tell_secrets() {
     let message =
         Site::wanting(&body(), "http://robot:hunter2@127.0.0.1:1/file?t=hunter3").fails(true, "request failed");
     assert!(message.contains("Connection refused") && !message.contains("hunter"), "{message}");
-}
-
-#[test]
-fn a_link_in_the_place_of_the_part_is_not_followed() {
-    let web = Web::file(body());
-    let site = Site::wanting(&body(), &web.url("/file")).keep_part(b"");
-    fs::remove_file(site.part()).expect("remove");
-    fs::write(site.dir.path().join("victim"), "untouched").expect("a file");
-    std::os::unix::fs::symlink(site.dir.path().join("victim"), site.part()).expect("a link");
-    site.fails(true, "cannot open");
-    assert_eq!(fs::read_to_string(site.dir.path().join("victim")).expect("the file"), "untouched");
 }
 
 #[test]

@@ -15,7 +15,8 @@ use super::{Action, MkeError, Wanted, backup};
 use crate::{
     docker::{self, DockerError},
     exec_item::Report,
-    runner::{copies::unix_ms, programs::Lines},
+    host::unix_ms,
+    runner::programs::Lines,
 };
 
 /// MKE's container by whose image's tag its version is known.

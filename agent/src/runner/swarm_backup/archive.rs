@@ -64,7 +64,12 @@ pub(super) fn write(source: &Path, target: &Path, label: &impl Serialize) -> Res
 
 /// One pass; None if a file changed its size or went away meanwhile.
 fn write_once(source: &Path, part: &Path, label: &[u8]) -> Result<Option<(File, Archive)>, ArchiveError> {
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(part);
+    // Always a new file: where others may write, what is there may be theirs, or a link.
+    match fs::remove_file(part) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        removed => removed.map_err(CopyError::file("remove", part))?,
+    }
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(part);
     let output = Digesting::new(file.map_err(CopyError::file("create", part))?);
     let mut builder = Builder::new(output);
     let written = CopyError::file("write", part);
