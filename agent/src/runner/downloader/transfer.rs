@@ -54,7 +54,7 @@ pub(super) enum FetchError {
     },
     #[error("the server answered {0}")]
     Status(StatusCode),
-    #[error("less than {} KiB came in {} s", response::STALL_BYTES_MIN / 1024, .0.as_secs())]
+    #[error("less than {} KiB came in {:?}", response::STALL_BYTES_MIN / 1024, .0)]
     Stalled(Duration),
     #[error("cut off after {have} bytes")]
     Cut { have: u64 },
