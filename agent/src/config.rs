@@ -2,44 +2,19 @@
 //! should be comes from the coordinator.
 
 use std::{
-    fs, io,
-    io::Read as _,
+    io,
     path::{Path, PathBuf},
 };
 
+use muster_proto::daemon::config_file::{self, ConfigFileError};
 use serde::Deserialize;
 
 use crate::attempt::private_dir;
 
 /// The configuration file, unless told otherwise; need not be there.
 pub const FILE_DEFAULT: &str = "/etc/muster/agent.toml";
-/// A longer configuration file is no configuration file.
-const FILE_BYTES_MAX: u64 = 64 * 1024;
 /// Where the agent keeps its identity and its record, unless told otherwise.
 pub const STATE_DIR_DEFAULT: &str = "/var/lib/muster/agent";
-
-/// A configuration file that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// It cannot be read.
-    #[error("cannot read the configuration {}", path.display())]
-    Read {
-        /// Its path.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// It is not what it should be.
-    #[error("the configuration {} is not right", path.display())]
-    Parse {
-        /// Its path.
-        path: PathBuf,
-        /// Where and what.
-        #[source]
-        source: Box<toml::de::Error>,
-    },
-}
 
 /// Settings as the file has them; an option on the command line wins.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -55,15 +30,11 @@ impl Settings {
     /// What the file says: the one that was named, which must be there, or else [`FILE_DEFAULT`], if it is.
     ///
     /// # Errors
-    /// [`ConfigError`].
-    pub fn read(named: Option<&Path>) -> Result<Self, ConfigError> {
-        let path = named.unwrap_or(Path::new(FILE_DEFAULT));
-        let mut text = String::new();
-        match fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text)) {
-            Ok(_) => toml::from_str(&text)
-                .map_err(|source| ConfigError::Parse { path: path.to_owned(), source: Box::new(source) }),
-            Err(error) if named.is_none() && error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
-            Err(source) => Err(ConfigError::Read { path: path.to_owned(), source }),
+    /// [`ConfigFileError`].
+    pub fn read(named: Option<&Path>) -> Result<Self, ConfigFileError> {
+        match config_file::read(named.unwrap_or(Path::new(FILE_DEFAULT))) {
+            Err(error) if named.is_none() && error.is_not_found() => Ok(Self::default()),
+            read => read,
         }
     }
 }
@@ -114,6 +85,8 @@ impl StateDir {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -128,7 +101,7 @@ mod tests {
             fs::write(&path, text).expect("write");
             match (Settings::read(Some(&path)), expected) {
                 (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{text}"),
-                (Err(ConfigError::Parse { source, .. }), Err(expected)) => {
+                (Err(ConfigFileError::Parse { source, .. }), Err(expected)) => {
                     assert!(source.to_string().contains(expected), "{text}: {source}");
                 }
                 (found, _) => panic!("{text}: {found:?}"),
@@ -139,6 +112,8 @@ mod tests {
         check("# c\ncoordinator = \"c.example:7443\"\n", Ok(settings(None, Some("c.example:7443"))));
         check("coordinater = \"c.example:7443\"", Err("unknown field `coordinater`"));
         check("state-dir = 7", Err("invalid type"));
-        assert!(matches!(Settings::read(Some(&dir.path().join("none"))), Err(ConfigError::Read { .. })));
+        assert!(matches!(Settings::read(Some(&dir.path().join("none"))), Err(ConfigFileError::Read { .. })));
+        fs::write(&path, "# ".repeat(40_000)).expect("write");
+        assert!(matches!(Settings::read(Some(&path)), Err(ConfigFileError::TooLong { .. })));
     }
 }

@@ -11,7 +11,7 @@ use anyhow::Context;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use muster_agent::{
     attempt::Attempts,
-    config::{ConfigError, STATE_DIR_DEFAULT, Settings, StateDir},
+    config::{STATE_DIR_DEFAULT, Settings, StateDir},
     core::LedgerState,
     engine::Engine,
     exec_item,
@@ -22,7 +22,7 @@ use muster_agent::{
     status::AgentStatus,
 };
 use muster_proto::{
-    daemon::logging,
+    daemon::{config_file::ConfigFileError, logging},
     model::{LedgerId, MachineName},
     process::abort_on_panic,
 };
@@ -163,7 +163,7 @@ fn main() -> ExitCode {
                 complain(&format!("  {next}"));
             }
             let bad_input = error.is::<BadInput>()
-                || error.is::<ConfigError>()
+                || error.is::<ConfigFileError>()
                 || identity.is_some_and(IdentityError::is_bad_input);
             ExitCode::from(match identity {
                 _ if bad_input => BAD_INPUT,

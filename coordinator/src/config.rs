@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use muster_proto::daemon::config_file::{self, ConfigFileError};
 use serde::{Deserialize, Deserializer};
 
 use crate::pki::AGENT_LIFETIME;
@@ -22,8 +23,6 @@ pub const LISTEN_DEFAULT: &str = "0.0.0.0:7443";
 pub const HEARTBEAT_DEFAULT: Duration = Duration::from_secs(10);
 /// A machine not heard of for so long is Lost, unless told otherwise.
 pub const LOST_AFTER_DEFAULT: Duration = Duration::from_secs(30);
-/// A longer configuration file is no configuration file.
-const FILE_BYTES_MAX: u64 = 64 * 1024;
 /// Of the state directory.
 const DIR_MODE: u32 = 0o700;
 /// Bits of a mode that let others in.
@@ -32,24 +31,9 @@ const OTHERS_MASK: u32 = 0o077;
 /// Settings that do not make sense.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read the configuration {}", path.display())]
-    Read {
-        /// Its path.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// The file is not what it should be.
-    #[error("the configuration {} is not right", path.display())]
-    Parse {
-        /// Its path.
-        path: PathBuf,
-        /// Where and what.
-        #[source]
-        source: Box<toml::de::Error>,
-    },
+    /// The file cannot be used.
+    #[error(transparent)]
+    File(#[from] ConfigFileError),
     /// Two settings, or one and its range.
     #[error("{0}")]
     Range(String),
@@ -136,13 +120,9 @@ impl Given {
     /// What the file says.
     ///
     /// # Errors
-    /// [`ConfigError::Read`], [`ConfigError::Parse`].
+    /// [`ConfigError::File`].
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let read_error = |source| ConfigError::Read { path: path.to_owned(), source };
-        let mut text = String::new();
-        let file = fs::File::open(path).map_err(read_error)?;
-        io::Read::read_to_string(&mut io::Read::take(file, FILE_BYTES_MAX), &mut text).map_err(read_error)?;
-        toml::from_str(&text).map_err(|source| ConfigError::Parse { path: path.to_owned(), source: Box::new(source) })
+        Ok(config_file::read(path)?)
     }
 
     /// What is given here, else what is given there.
@@ -289,6 +269,6 @@ mod tests {
         check("lost-after = \"60\"", Given::default(), Err("expected a time with a unit"));
         check("agent-cert-ttl = \"1s\"", Given::default(), Err("between 2s and a year"));
         check("lisen = \"[::1]:1\"", Given::default(), Err("unknown field `lisen`"));
-        assert!(matches!(Given::read(&dir.path().join("none")), Err(ConfigError::Read { .. })));
+        assert!(matches!(Given::read(&dir.path().join("none")), Err(ConfigError::File(_))));
     }
 }
