@@ -293,7 +293,6 @@ impl Engine {
         // A panic has ended the process.
         drop(spawn_blocking(move || superseded.iter().for_each(|key| remove(&attempts, key))).await);
         // Those of the attempt that runs are its program's.
-        let running = self.core.ledger().running().map(Slot::key);
         for key in self.attempts.with_inputs()?.into_iter().filter(|key| Some(key) != running.as_ref()) {
             forget_inputs(&self.attempts, &key);
         }
