@@ -4,6 +4,7 @@
 
 mod agents;
 pub mod effects;
+pub(crate) mod machines;
 pub mod manifest;
 pub mod processes;
 pub mod programs;
@@ -279,10 +280,7 @@ impl Fleet {
     /// # Errors
     /// musterctl failed.
     pub fn machines(&self) -> Result<BTreeMap<String, Machine>> {
-        let text = self.ctl(&["get", "machines", "-o", "json"])?.ok()?;
-        let mut list: BTreeMap<String, Vec<Machine>> = serde_json::from_str(&text)?;
-        let machines = list.remove("items").context("no items")?;
-        Ok(machines.into_iter().map(|machine| (machine.metadata.name.clone(), machine)).collect())
+        machines::of(self.ctl(machines::GET)?)
     }
 
     /// Waits until a machine is as wanted; musterctl is asked again and again.
@@ -290,12 +288,7 @@ impl Fleet {
     /// # Errors
     /// It is not, in time. The coordinator may be away meanwhile.
     pub fn wait_machine(&self, name: &str, what: &str, wanted: impl Fn(&Machine) -> bool) -> Result<Machine> {
-        let mut last = None;
-        let seen = look_every(ASK_EVERY, &format!("{name}: {what}"), PATIENCE, || {
-            last = self.machines().ok().and_then(|mut machines| machines.remove(name));
-            Ok(last.clone().filter(&wanted))
-        });
-        seen.with_context(|| format!("last seen: {last:?}"))
+        machines::wait((ASK_EVERY, PATIENCE), (name, what), || self.ctl(machines::GET), wanted)
     }
 
     /// Waits until all these machines are Ready.

@@ -28,7 +28,7 @@ use self::{
     node::Node,
 };
 use crate::fleet::{
-    look_every,
+    look_every, machines,
     programs::{self, Ran},
 };
 
@@ -263,10 +263,7 @@ impl Nodes {
     /// # Errors
     /// musterctl failed.
     pub fn machines(&self) -> Result<BTreeMap<String, Machine>> {
-        let text = self.ctl(&["get", "machines", "-o", "json"])?.ok()?;
-        let mut list: BTreeMap<String, Vec<Machine>> = serde_json::from_str(&text)?;
-        let machines = list.remove("items").context("no items")?;
-        Ok(machines.into_iter().map(|machine| (machine.metadata.name.clone(), machine)).collect())
+        machines::of(self.ctl(machines::GET)?)
     }
 
     /// Waits until a machine is as wanted. The coordinator may be away meanwhile.
@@ -274,12 +271,7 @@ impl Nodes {
     /// # Errors
     /// It is not, in time.
     pub fn wait_machine(&self, name: &str, what: &str, wanted: impl Fn(&Machine) -> bool) -> Result<Machine> {
-        let mut last = None;
-        let seen = look_every(ASK_EVERY, &format!("{name}: {what}"), PATIENCE, || {
-            last = self.machines().ok().and_then(|mut machines| machines.remove(name));
-            Ok(last.clone().filter(&wanted))
-        });
-        seen.with_context(|| format!("last seen: {last:?}"))
+        machines::wait((ASK_EVERY, PATIENCE), (name, what), || self.ctl(machines::GET), wanted)
     }
 
     /// Waits until a machine is Ready.
