@@ -46,6 +46,15 @@ pub enum ConfigError {
         #[source]
         source: io::Error,
     },
+    /// It is somebody else's.
+    #[error("cannot look into the state directory {}; run this as root, or as the coordinator's user", path.display())]
+    StateDirClosed {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// There is no record in it.
     #[error(
         "{} holds no record of a coordinator; `muster-coordinator init --state-dir {}` makes a new one", path.display(),
@@ -199,9 +208,13 @@ impl StateDir {
     /// That there is a record in it.
     ///
     /// # Errors
-    /// [`ConfigError::NotInitialised`].
+    /// [`ConfigError::NotInitialised`]; [`ConfigError::StateDirClosed`] if we may not know.
     pub fn check(&self) -> Result<(), ConfigError> {
-        if self.store().exists() { Ok(()) } else { Err(ConfigError::NotInitialised { path: self.0.clone() }) }
+        match self.store().try_exists() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(ConfigError::NotInitialised { path: self.0.clone() }),
+            Err(source) => Err(ConfigError::StateDirClosed { path: self.0.clone(), source }),
+        }
     }
 
     /// The directory itself.

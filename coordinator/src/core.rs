@@ -20,6 +20,7 @@ pub(crate) mod tests;
 pub mod update;
 
 use muster_proto::{
+    VERSION,
     model::{Epoch, Now},
     plant::planted,
 };
@@ -28,7 +29,7 @@ pub use answer::{Refusal, Reply};
 pub use io::{Effect, Enroll, Input, Request, Word};
 
 use crate::{
-    facts::{Draft, Facts, RowError},
+    facts::{Draft, FORMAT, Facts, RowError},
     plan::{Limits, items, reboot::missed_at, survey::Survey, update as plan_update},
     store::{Change, Row},
 };
@@ -95,6 +96,10 @@ impl Core {
         let meta = draft.meta_mut();
         if !planted("same-epoch") {
             meta.epoch = meta.epoch.next();
+        }
+        if meta.format < FORMAT {
+            meta.format = FORMAT;
+            VERSION.clone_into(&mut meta.written_by);
         }
         items::refresh(&mut draft);
         let changes = draft.into_changes();

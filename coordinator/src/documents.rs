@@ -99,7 +99,7 @@ pub fn audit(facts: &Facts) -> Vec<Audit> {
 #[must_use]
 pub fn plan(facts: &Facts, cluster: &ClusterName, options: Options, limits: &Limits, now: Now) -> Option<Plan> {
     let survey = Survey::of(facts, cluster, limits, now)?;
-    let update = update::planned(&survey, options);
+    let update = update::planned(&survey, options, limits);
     Some(Plan { update, ..waves::plan(&survey) })
 }
 

@@ -2,6 +2,7 @@
 //! and changes it through a [`Draft`], which remembers what has to be made durable.
 
 mod audit;
+mod credential;
 mod draft;
 mod live;
 mod rows;
@@ -14,11 +15,12 @@ use muster_proto::model::{ClusterName, ClusterSpec, ItemName, ItemStatus, Machin
 use serde::de::DeserializeOwned;
 
 pub use audit::AuditRow;
+pub use credential::CredentialRow;
 pub use draft::Draft;
 pub use live::{Items, Live, MachineLive};
 pub use rows::{
-    Assigned, ClusterRow, ControlSet, CredentialRow, DeniedRow, LeftOut, MachineRow, Meta, RolloutRow, Slot, SpecRow,
-    Stage, StageRow, TokenRow, Verdict,
+    Assigned, ClusterRow, ControlSet, DeniedRow, LeftOut, MachineRow, Meta, RolloutRow, Slot, SpecRow, Stage, StageRow,
+    TokenRow, Verdict,
 };
 pub use secret::{Sealed, SecretId, SecretRow};
 pub use update_rows::{
@@ -31,17 +33,37 @@ use crate::store::{Row, Table};
 /// Key of the one row of [`Table::Meta`] that is ours.
 const META_KEY: &str = "core";
 
-/// A stored row that does not say what it should.
+/// Number of the record's format. Raised with every field that an older coordinator must not drop: it would read the
+/// rows without it and write them back so.
+pub const FORMAT: u64 = 1;
+
+/// A record that cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("row {key} of table {table} does not parse; restore a backup (`muster-coordinator backup` makes them)")]
-pub struct RowError {
-    /// The table.
-    pub table: &'static str,
-    /// The key.
-    pub key: String,
-    /// What the parser says.
-    #[source]
-    pub source: serde_json::Error,
+pub enum RowError {
+    /// A stored row does not say what it should.
+    #[error("row {key} of table {table} does not parse; restore a backup (`muster-coordinator backup` makes them)")]
+    Parse {
+        /// The table.
+        table: &'static str,
+        /// The key.
+        key: String,
+        /// What the parser says.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A newer coordinator has written it.
+    #[error(
+        "the record has format {format}, and this is muster-coordinator {}, which knows formats up to {}; run version \
+         {written_by} or newer, or restore a backup from before the update of Muster",
+        muster_proto::VERSION,
+        FORMAT
+    )]
+    Newer {
+        /// Of the record.
+        format: u64,
+        /// The version of the coordinator that wrote it first.
+        written_by: String,
+    },
 }
 
 /// Everything the coordinator knows. Cheap to clone: the rows are shared.
@@ -86,7 +108,13 @@ impl Facts {
         for (table, key, value) in rows {
             match table {
                 Table::Pki => {}
-                Table::Meta if key == META_KEY => facts.meta = parse(table, &key, &value)?,
+                Table::Meta if key == META_KEY => {
+                    facts.meta = parse(table, &key, &value)?;
+                    if facts.meta.format > FORMAT {
+                        let Meta { format, written_by, .. } = facts.meta;
+                        return Err(RowError::Newer { format, written_by });
+                    }
+                }
                 Table::Meta => {}
                 Table::Clusters => {
                     let row: ClusterRow = parse(table, &key, &value)?;
@@ -200,5 +228,5 @@ fn status_key(machine: &MachineName, item: &ItemName) -> String {
 }
 
 fn parse<T: DeserializeOwned>(table: Table, key: &str, value: &[u8]) -> Result<T, RowError> {
-    serde_json::from_slice(value).map_err(|source| RowError { table: table.name(), key: key.to_owned(), source })
+    serde_json::from_slice(value).map_err(|source| RowError::Parse { table: table.name(), key: key.to_owned(), source })
 }

@@ -16,7 +16,7 @@ use muster_coordinator::{
     config::{Config, ConfigError, Given, LISTEN_DEFAULT, STATE_DIR_DEFAULT, StateDir},
     health::probe,
     pki::{StateKey, TrustDomain},
-    setup::{Init, issue, recover},
+    setup::{CredentialsFile, Init, issue, recover},
     store::{EmbeddedStore, Store},
 };
 
@@ -255,13 +255,15 @@ async fn credentials(args: CredentialsArgs) -> anyhow::Result<()> {
     let peer = wanted.peer().map_err(BadInput)?;
     let state_dir = StateDir::new(args.place.state_dir);
     state_dir.check()?;
+    let mut out = CredentialsFile::create(&args.out)?;
     let credentials = if let Some(running) = AdminClient::connect(&state_dir)? {
         running.credentials(wanted).await?
     } else {
         let mut store = EmbeddedStore::open(&state_dir.store())?;
         issue(&mut store, &StateKey::read(&args.key.key_file)?, &peer, now_ms())?
     };
-    credentials.write(&args.out)?;
+    out.write(&credentials)?;
+    out.keep();
     say(&format!(
         "Credentials of {peer}: {}\nTry: musterctl --config {} version\nTo take them back: musterctl revoke {peer}",
         args.out.display(),

@@ -19,7 +19,7 @@ use std::{
 use muster_proto::model::{ClusterName, ClusterSpec, MachineName, MachineSpec};
 
 pub use self::{
-    cluster::{MACHINES_MAX, TOKEN_TTL_MAX_MS},
+    cluster::MACHINES_MAX,
     fault::{FAULTS_MAX, Fault},
     read::TEXT_BYTES_MAX,
     tree::{DEPTH_MAX, NODES_MAX},

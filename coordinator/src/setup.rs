@@ -65,6 +65,12 @@ pub enum SetupError {
         /// The key file.
         path: PathBuf,
     },
+    /// There is a file where credentials are to go.
+    #[error("{} exists, and may hold credentials; name another file with --out, or remove it", path.display())]
+    OutExists {
+        /// The file.
+        path: PathBuf,
+    },
     /// A file cannot be written.
     #[error("cannot write {}", path.display())]
     Write {
@@ -121,20 +127,56 @@ impl Credentials {
         };
         Ok((credentials, row))
     }
+}
 
-    /// Writes musterctl's configuration, where nothing may be, for its owner's eyes only.
+/// The file that credentials go to. It is made before they are, for a key that cannot be kept is lost; unless it is
+/// kept, it is removed.
+pub struct CredentialsFile {
+    path: PathBuf,
+    file: fs::File,
+    kept: bool,
+}
+
+impl CredentialsFile {
+    /// Makes it, where nothing may be, for its owner's eyes only.
     ///
     /// # Errors
-    /// [`SetupError::Write`].
-    pub fn write(&self, path: &Path) -> Result<(), SetupError> {
-        let error = |source| SetupError::Write { path: path.to_owned(), source };
-        let text = toml::to_string_pretty(self).map_err(|problem| error(io::Error::other(problem)))?;
+    /// [`SetupError::OutExists`], [`SetupError::Write`].
+    pub fn create(path: &Path) -> Result<Self, SetupError> {
+        let error = |source: io::Error| match source.kind() {
+            io::ErrorKind::AlreadyExists => SetupError::OutExists { path: path.to_owned() },
+            _ => SetupError::Write { path: path.to_owned(), source },
+        };
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             fs::create_dir_all(parent).map_err(error)?;
         }
         let mut options = fs::OpenOptions::new();
-        let mut file = options.write(true).create_new(true).mode(SECRET_MODE).open(path).map_err(error)?;
-        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(error)
+        let file = options.write(true).create_new(true).mode(SECRET_MODE).open(path).map_err(error)?;
+        Ok(Self { path: path.to_owned(), file, kept: false })
+    }
+
+    /// Writes musterctl's configuration.
+    ///
+    /// # Errors
+    /// [`SetupError::Write`].
+    pub fn write(&mut self, credentials: &Credentials) -> Result<(), SetupError> {
+        let error = |source| SetupError::Write { path: self.path.clone(), source };
+        let text = toml::to_string_pretty(credentials).map_err(|problem| error(io::Error::other(problem)))?;
+        self.file.write_all(text.as_bytes()).and_then(|()| self.file.sync_all()).map_err(error)
+    }
+
+    /// What it is for has come about.
+    pub fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for CredentialsFile {
+    fn drop(&mut self) {
+        if !self.kept {
+            // It is ours, and nobody has read it. Where it cannot be removed, the next attempt says that it is there.
+            drop(fs::remove_file(&self.path));
+        }
     }
 }
 
@@ -167,18 +209,21 @@ impl Init<'_> {
         if store.exists() {
             return Err(SetupError::Exists { path: self.state_dir.path().to_owned() });
         }
+        let mut out = CredentialsFile::create(self.out)?;
         self.state_dir.create()?;
         self.check_key_place()?;
         let key =
             if self.key_file.exists() { StateKey::read(self.key_file)? } else { StateKey::create(self.key_file)? };
         let ca = Ca::create(self.trust_domain, now_ms)?;
         let (credentials, row) = Credentials::issue(&ca, self.address, self.operator, None, now_ms)?;
-        credentials.write(self.out)?;
+        out.write(&credentials)?;
         let mut rows = ca.rows(&key)?;
         rows.extend(recorded(&mut Facts::default(), row, now_ms)?);
         let address = self.address.as_bytes().to_vec();
         rows.push(Change::Put { table: Table::Meta, key: ADDRESS_KEY.to_owned(), value: address });
-        Ok(EmbeddedStore::create_with(&store, &rows)?)
+        EmbeddedStore::create_with(&store, &rows)?;
+        out.keep();
+        Ok(())
     }
 
     fn check_key_place(&self) -> Result<(), SetupError> {
@@ -282,8 +327,14 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let key_file = dir.path().join("key");
         fs::write(dir.path().join("anna.toml"), "precious").expect("write");
-        assert!(matches!(init(dir.path(), &key_file, false), Err(SetupError::Write { .. })), "it overwrites nothing");
+        assert!(
+            matches!(init(dir.path(), &key_file, false), Err(SetupError::OutExists { .. })),
+            "it overwrites nothing"
+        );
         fs::remove_file(dir.path().join("anna.toml")).expect("remove");
+        let beside = dir.path().join("state/key");
+        assert!(matches!(init(dir.path(), &beside, false), Err(SetupError::KeyBesideRecord { .. })));
+        assert!(!dir.path().join("anna.toml").exists(), "credentials of nothing are not left in the way");
         init(dir.path(), &key_file, false).expect("made, with the key file that was made before");
     }
 

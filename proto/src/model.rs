@@ -23,7 +23,9 @@ pub use item::{
 pub use maintenance::{
     DEFAULT_GROUP, DEFAULT_GROUP_INDEX, Deadline, DeadlineOutcome, LockState, Scope, UpdateDeadlines, UpdateGroup,
 };
-pub use spec::{ClusterSpec, Counts, LcmType, MachineSpec, TOKEN_TTL_DEFAULT_MS, WORKERS_AT_ONCE_MAX};
+pub use spec::{
+    ClusterSpec, Counts, LcmType, MachineSpec, TOKEN_TTL_DEFAULT_MS, TOKEN_TTL_MAX_MS, WORKERS_AT_ONCE_MAX,
+};
 pub use status::{ItemState, ItemStatus, Standing};
 pub use swarm::{
     InvalidSwarmId, SWARM_ID_BYTES_MAX, SWARM_NODES_MAX, SWARM_TASKS_MAX, SwarmAnswer, SwarmAvailability, SwarmCall,

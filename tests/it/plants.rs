@@ -45,6 +45,7 @@ plants! {
     ack_before_commit: "ack-before-commit" by "11";
     drop_failed_status: "drop-failed-status" by "11";
     ignore_quorum: "ignore-quorum" by "1";
+    count_undeployed_control: "count-undeployed-control" by "1";
     ignore_locks: "ignore-locks" by "4";
     ignore_cluster_locks: "ignore-cluster-locks" by "4";
     request_over_inactive_lock: "request-over-inactive-lock" by "4";
@@ -52,6 +53,8 @@ plants! {
     agent_ignore_permit_expiry: "agent-ignore-permit-expiry" by "4";
     agent_permit_for_all_attempts: "agent-permit-for-all-attempts" by "4";
     give_back_after_failure: "give-back-after-failure" by "9";
+    float_secrets: "float-secrets" by "secret";
+    free_slot_before_accepted: "free-slot-before-accepted" by "10";
     serve_foreign_secrets: "serve-foreign-secrets" by "secret";
     init_twice: "init-twice" by "quorum";
     init_unrecorded: "init-unrecorded" by "swarm-init";

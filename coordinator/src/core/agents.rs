@@ -39,6 +39,11 @@ pub(super) fn hello(
         let message = format!("epoch {} is not one that a coordinator of ours can have had", hello.epoch);
         return Err(Refusal::Protocol { code: "EpochOutOfRange", message });
     }
+    let present = draft.by_id(id).and_then(|row| draft.live.machines.get(&row.name)?.session);
+    if present.is_some_and(|present| present > session) {
+        let message = format!("stream {session} was followed by another before its Hello came");
+        return Err(Refusal::Protocol { code: "Overtaken", message });
+    }
     if let Some(evidence) = evidence_of_newer(draft, id, &hello) {
         if hello.epoch > draft.meta.fleet_epoch {
             draft.meta_mut().fleet_epoch = hello.epoch;

@@ -7,6 +7,11 @@ use muster_proto::model::{ClusterName, ClusterSpec, DEFAULT_GROUP, MachineName, 
 use super::{Refusal, Reply};
 use crate::facts::{ClusterRow, Draft, MachineRow, RebootAsked};
 
+/// The last word of a line about what is as it was.
+const UNCHANGED: &str = "unchanged";
+/// Longest text of one `apply` in the audit record, in bytes.
+const AUDITED_MAX: usize = 4 * 1024;
+
 /// Clusters of a manifest, with their annotations.
 type Clusters = BTreeMap<ClusterName, (ClusterSpec, BTreeMap<String, String>)>;
 /// Machines of a manifest, with their annotations.
@@ -30,10 +35,24 @@ pub(super) fn apply(
     for (name, (spec, annotations)) in machines {
         lines.push(apply_machine(draft, &name, spec, annotations, dry_run, now));
     }
-    if !dry_run {
-        draft.audit(actor, "apply", "manifest", &lines.join("; "), now.wall_ms);
+    let message = changes(&lines);
+    if !dry_run && !message.is_empty() {
+        draft.audit(actor, "apply", "manifest", &message, now.wall_ms);
     }
     Ok(Reply::Done(lines))
+}
+
+/// What was changed, for the audit record; empty: nothing. A thousand machines are named as far as a line goes.
+fn changes(lines: &[String]) -> String {
+    let changed: Vec<&str> = lines.iter().map(String::as_str).filter(|line| !line.ends_with(UNCHANGED)).collect();
+    let mut message = String::new();
+    for (at, line) in changed.iter().enumerate() {
+        if message.len() + line.len() > AUDITED_MAX {
+            return format!("{message}; and {} more", changed.len() - at);
+        }
+        message = if message.is_empty() { (*line).to_owned() } else { format!("{message}; {line}") };
+    }
+    message
 }
 
 fn may_declare(draft: &Draft<'_>, name: &MachineName, spec: &MachineSpec, in_manifest: bool) -> Result<(), Refusal> {
@@ -41,12 +60,14 @@ fn may_declare(draft: &Draft<'_>, name: &MachineName, spec: &MachineSpec, in_man
         let names = draft.clusters.keys().map(ClusterName::as_str);
         return Err(super::operators::not_found("cluster", spec.cluster_name.as_str(), names));
     }
-    let Some(row) = draft.machines.get(name).filter(|row| row.id.is_some()) else { return Ok(()) };
+    // Under a name that was given up another machine is to come: it may be another in everything.
+    let Some(row) = draft.machines.get(name).filter(|row| row.id.is_some() && !row.replaceable) else { return Ok(()) };
     if row.spec.machine_type != spec.machine_type || row.spec.cluster_name != spec.cluster_name {
         return Err(Refusal::State {
             reason: "RoleChange",
             message: format!(
-                "{name} is a live {} of {}; it cannot become a {} of {} (replace the machine instead)",
+                "{name} is a live {} of {}; it cannot become a {} of {}: `musterctl replace {name}`, apply again, then \
+                 enrol it with a token of the new role",
                 row.spec.machine_type, row.spec.cluster_name, spec.machine_type, spec.cluster_name
             ),
         });
@@ -120,7 +141,7 @@ fn apply_cluster(
     let same_spec = draft.spec(name).is_some_and(|known| **known == spec);
     let missing = annotations.iter().any(|(key, value)| row.annotations.get(key) != Some(value));
     if same_spec && !missing {
-        return format!("cluster {name} unchanged");
+        return format!("cluster {name} {UNCHANGED}");
     }
     let deployed = draft.machines_of(name).filter(|machine| machine.ready_at.is_some()).count();
     if !dry_run {
@@ -160,7 +181,7 @@ fn apply_machine(
     };
     let missing = annotations.iter().any(|(key, value)| row.annotations.get(key) != Some(value));
     if row.spec == spec && row.declared && !missing {
-        return format!("machine {name} unchanged");
+        return format!("machine {name} {UNCHANGED}");
     }
     let asked = spec.reboot_required && !row.spec.reboot_required;
     if !dry_run && let Some(row) = draft.machine_mut(name) {

@@ -1,5 +1,7 @@
 //! Credentials of people and programs: who has any, until when, and who has none any more.
 
+use std::collections::BTreeSet;
+
 use muster_proto::model::{ClusterName, Now};
 
 use super::{Refusal, Reply, operators::not_found};
@@ -18,6 +20,7 @@ pub(crate) fn record(draft: &mut Draft<'_>, actor: &str, row: CredentialRow, now
         };
         draft.drop_credentials(&expired);
     }
+    let row = beside(draft.credentials.get(&row.subject).map(|known| &**known), row, now)?;
     let clusters: Vec<&str> = row.clusters.iter().map(ClusterName::as_str).collect();
     let message = match clusters.as_slice() {
         [] => "for every cluster".to_owned(),
@@ -26,6 +29,23 @@ pub(crate) fn record(draft: &mut Draft<'_>, actor: &str, row: CredentialRow, now
     draft.audit(actor, "issue", &format!("credentials/{}", row.subject), &message, now.wall_ms);
     draft.put_credentials(row);
     Ok(Reply::Ok)
+}
+
+/// The row of a new certificate beside what is recorded of its name: a revocation stays, and older certificates that
+/// are still good keep the clusters they are for.
+fn beside(known: Option<&CredentialRow>, row: CredentialRow, now: Now) -> Result<CredentialRow, Refusal> {
+    let Some(known) = known else { return Ok(row) };
+    let row = CredentialRow { revoked_at_ms: known.revoked_at_ms.max(row.revoked_at_ms), ..row };
+    if row.revoked() {
+        let message = format!("the credentials of {} were revoked while new ones were made; try again", row.subject);
+        return Err(Refusal::State { reason: "Conflict", message });
+    }
+    if known.revoked() || known.expires_at_ms <= now.wall_ms {
+        return Ok(row);
+    }
+    let all = known.clusters.is_empty() || row.clusters.is_empty();
+    let clusters = if all { BTreeSet::new() } else { known.clusters.union(&row.clusters).cloned().collect() };
+    Ok(CredentialRow { clusters, ..row })
 }
 
 /// Refuses every certificate of this name that there is.

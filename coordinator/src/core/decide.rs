@@ -112,12 +112,7 @@ fn ready(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     }) else {
         return;
     };
-    let items = draft.live.machines.get(machine).and_then(|live| live.items.clone());
-    let used = |items: &Items| -> BTreeMap<SecretName, u64> {
-        let names = items.resolved.iter().flatten().flat_map(AssignedItem::secrets);
-        names.filter_map(|name| items.secrets.get(&name).map(|version| (name.clone(), *version))).collect()
-    };
-    let ready_secrets = items.as_deref().map(used).unwrap_or_default();
+    let ready_secrets = secrets_in_use(draft, machine);
     let Some(row) = draft.machine_mut(machine) else { return };
     row.ready_at = Some((release, version));
     row.ready_overwrites = Some(row.overwrites().clone());
@@ -128,6 +123,16 @@ fn ready(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     }
     let cluster = row.spec.cluster_name.clone();
     draft.drop_unused_specs(&cluster);
+}
+
+/// The secrets that a machine's items refer to, in the versions that its hashes are made of.
+pub(super) fn secrets_in_use(draft: &Draft<'_>, machine: &MachineName) -> BTreeMap<SecretName, u64> {
+    let items = draft.live.machines.get(machine).and_then(|live| live.items.as_deref());
+    let of = |items: &Items| -> BTreeMap<SecretName, u64> {
+        let names = items.resolved.iter().flatten().flat_map(AssignedItem::secrets);
+        names.filter_map(|name| items.secrets.get(&name).map(|version| (name.clone(), *version))).collect()
+    };
+    items.map(of).unwrap_or_default()
 }
 
 pub(super) fn begin_stage(row: &mut MachineRow, stage: Stage, now: Now) {

@@ -44,9 +44,11 @@ fn set(draft: &mut Draft<'_>, news: LockRow) {
     if same == *known {
         return;
     }
+    let moved = known.state != news.state || news.percentage > known.percentage;
+    let updated_ms = if moved { news.updated_ms } else { known.updated_ms };
     let since_ms = if known.state == news.state { known.since_ms } else { news.since_ms };
     let revision = draft.next_revision();
-    draft.put_lock(LockRow { since_ms, revision, ..news });
+    draft.put_lock(LockRow { since_ms, updated_ms, revision, ..news });
 }
 
 fn register(

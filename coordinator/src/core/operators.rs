@@ -13,8 +13,6 @@ use crate::{
     },
 };
 
-/// Longest life of a join token.
-const TOKEN_TTL_MAX_MS: u64 = 30 * 24 * 3600 * 1000;
 /// Join tokens recorded at once; expired ones make room.
 const TOKENS_MAX: usize = 10_000;
 /// Why a slot is not freed: rule 5.
@@ -279,7 +277,7 @@ fn create_token(draft: &mut Draft<'_>, actor: &str, request: Request, now: Now) 
         return Err(Refusal::State { reason: "TooManyTokens", message });
     }
     let default_ms = draft.spec(&cluster).map_or(TOKEN_TTL_DEFAULT_MS, |spec| spec.token_ttl_ms);
-    let expires_at_ms = now.wall_ms.saturating_add(ttl_ms.unwrap_or(default_ms).min(TOKEN_TTL_MAX_MS));
+    let expires_at_ms = now.wall_ms.saturating_add(ttl_ms.unwrap_or(default_ms));
     let message = format!(
         "for {machine_type} machines of {cluster}, {}",
         match &machine {

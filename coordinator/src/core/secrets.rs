@@ -105,7 +105,10 @@ pub(super) fn fetch(
         let row = secrets::find(draft, cluster, &name).map(Arc::clone);
         row.ok_or_else(|| Refusal::State {
             reason: "SecretMissing",
-            message: format!("secret {name} was deleted; `musterctl secret create {name}` makes it again"),
+            message: format!(
+                "secret {name} was deleted; `musterctl secret create {name} --cluster {cluster}` makes it again, for \
+                 every cluster without --cluster"
+            ),
         })
     };
     let secrets = found.secrets().into_iter().map(secret).collect::<Result<_, _>>()?;

@@ -10,7 +10,7 @@ use muster_proto::model::{ClusterName, MachineName, MachineType, Now, Phase, Run
 use super::{Refusal, Reply, operators::not_found};
 use crate::{
     facts::{Draft, Facts, MachineRow, MachineUpdate, UpdateKind, Wish},
-    plan::{Limits, safety, survey::Survey},
+    plan::{Limits, safety, survey::Survey, update::is_current},
 };
 use freeze::{Start, freeze};
 
@@ -34,8 +34,9 @@ pub fn planned(facts: &Facts, cluster: &ClusterName, options: Options, now: Now)
     let mut draft = Draft::new(&mut trial);
     may_start(&draft, cluster, options.scope, now)?;
     freeze(&mut draft, cluster, &Start { kind: UpdateKind::Update, options, only: None }, "", now);
+    resolves(&draft, cluster)?;
     fits_scope(&draft, cluster, options.scope)?;
-    has_quorum(&draft, cluster, options)?;
+    has_quorum(&draft, cluster, now)?;
     Ok(trial)
 }
 
@@ -66,7 +67,7 @@ pub(super) fn reboot(
     let mut trial = (**draft).clone();
     let mut trial = Draft::new(&mut trial);
     freeze(&mut trial, cluster, &start, actor, now);
-    has_quorum(&trial, cluster, options)?;
+    has_quorum(&trial, cluster, now)?;
     let line = freeze(draft, cluster, &start, actor, now);
     draft.audit(actor, "reboot", &format!("cluster/{cluster}"), &line, now.wall_ms);
     Ok(Reply::Done(vec![line]))
@@ -105,18 +106,18 @@ fn may_start(draft: &Draft<'_>, cluster: &ClusterName, scope: Scope, now: Now) -
     if has_work(&at_rest(draft, cluster, now)?, scope) {
         return Ok(());
     }
-    let message = format!("every machine of {cluster} is at the newest manifest; `musterctl apply` a newer one");
+    let message = format!(
+        "every machine of {cluster} is at the newest manifest and has the newest secrets; `musterctl apply` a newer one"
+    );
     Err(refusal("NothingToDo", message))
 }
 
 /// Is there a machine that is not at the newest manifest, or that an update of this scope is asked to reboot?
 #[must_use]
 pub fn has_work(survey: &Survey<'_>, scope: Scope) -> bool {
-    let newest = Some(survey.cluster.spec_version);
     survey.machines.iter().filter(|position| position.ready_once() && !position.row.revoked).any(|position| {
-        let row = position.row;
-        let current = row.follows() == newest && *row.overwrites() == row.spec.state_items_overwrites;
-        !current || (scope == Scope::Os && row.reboot.is_some_and(|asked| !asked.completed))
+        let asked = position.row.reboot.is_some_and(|asked| !asked.completed);
+        !is_current(survey, position) || (scope == Scope::Os && asked)
     })
 }
 
@@ -146,6 +147,18 @@ fn may_reboot(
     Err(refusal("NotReady", message))
 }
 
+/// Every variable has a value: what an item is is not to be found out in the middle.
+fn resolves(draft: &Draft<'_>, cluster: &ClusterName) -> Result<(), Refusal> {
+    let fault = draft.machines_of(cluster).filter(|row| row.update.is_some()).find_map(|row| {
+        let items = draft.live.machines.get(&row.name)?.items.as_ref()?;
+        Some((&row.name, items.resolved.as_ref().err()?))
+    });
+    match fault {
+        Some((machine, fault)) => Err(refusal("VariableWithoutValue", format!("machine {machine}, {fault}"))),
+        None => Ok(()),
+    }
+}
+
 /// An update whose items reboot machines must be allowed to.
 fn fits_scope(draft: &Draft<'_>, cluster: &ClusterName, scope: Scope) -> Result<(), Refusal> {
     let update = draft.open_rollout(cluster).and_then(|rollout| rollout.update.as_ref());
@@ -164,20 +177,16 @@ fn fits_scope(draft: &Draft<'_>, cluster: &ClusterName, scope: Scope) -> Result<
     }
 }
 
-fn has_quorum(draft: &Draft<'_>, cluster: &ClusterName, options: Options) -> Result<(), Refusal> {
-    let controls: Vec<_> = draft
-        .machines_of(cluster)
-        .filter(|row| row.spec.machine_type == MachineType::Control && row.id.is_some() && !row.revoked)
-        .collect();
-    let disturbed = controls.iter().any(|row| row.update.as_ref().is_some_and(|update| update.disruptive));
-    if controls.len() > 2 || options.accept_control_plane_downtime || !disturbed {
+/// Would a majority of the control plane be left at every moment?
+fn has_quorum(draft: &Draft<'_>, cluster: &ClusterName, now: Now) -> Result<(), Refusal> {
+    let limits = Limits::default();
+    let Some(survey) = Survey::of(draft, cluster, &limits, now) else { return Ok(()) };
+    let mut controls = survey.of_type(MachineType::Control);
+    let disturbed = controls.find(|position| position.update().is_some_and(|mine| mine.disruptive));
+    let Some(Err(blocked)) = disturbed.map(|position| safety::majority_is_kept(&survey, position)) else {
         return Ok(());
-    }
-    let message = format!(
-        "with {} control machines the control plane of {cluster} is down while one of them is; \
-         add --accept-control-plane-downtime if that is acceptable",
-        controls.len()
-    );
+    };
+    let message = format!("{}; add --accept-control-plane-downtime if that is acceptable", blocked.message);
     Err(refusal("Quorum", message))
 }
 

@@ -14,7 +14,7 @@ use crate::{
     plan::{
         Limits, blocked, locks, reboot, safety,
         survey::{Position, Survey},
-        update::{groups, is_waiting_for_locks, targets},
+        update::{DECIDING, groups, is_cluster_moving, is_waiting_for_locks, targets},
     },
 };
 
@@ -22,10 +22,9 @@ use crate::{
 const PAUSE_MS_MAX: u64 = 24 * 3600 * 1000;
 /// An item stage longer than this counts as stuck, in milliseconds.
 const STUCK_AFTER_MS: u64 = 4 * 3600 * 1000;
-/// Reasons that pass by themselves.
-const PASSING: &[&str] = &["WaitingForTurn", "Gathering", "Disconnected", "LocksSettling", "Rebooting"];
-/// Reasons that pass with another machine's end, or when a controller is through with the last maintenance.
-const NEUTRAL: &[&str] = &["WaitingForControl", "WaitingForGroup", "Quorum", "LockNotYetActive", "UpdateInProgress"];
+/// Reasons that pass by themselves, or come to the end of a deadline. All others want a person, or pass with the end of
+/// another machine: once nothing moves, that comes to the same.
+const PASSING: &[&str] = &[DECIDING, "Gathering", "Disconnected", "LocksSettling", "Rebooting"];
 
 /// The word for where an update is.
 pub(super) fn state(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -> &'static str {
@@ -43,16 +42,13 @@ pub(super) fn state(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -
 /// that does.
 fn needs_operator(survey: &Survey<'_>) -> bool {
     let moves = |position: &Position<'_>| position.in_flight() || is_waiting_for_locks(survey, position);
-    let cluster_moves = survey.update().is_some_and(|update| {
-        update.request.is_some_and(|request| locks::granted(survey, None, &request).is_err()) && update.wish == Wish::Go
-    });
-    if cluster_moves || targets(survey).any(moves) {
+    // One that is done may just be gone for a moment; it is missed in time.
+    let returns = |p: &Position<'_>| p.ready_once() && !p.row.revoked && !p.connected() && !p.lost;
+    if is_cluster_moving(survey) || targets(survey).any(moves) || survey.of_type(MachineType::Control).any(returns) {
         return false;
     }
     let reasons: Vec<Blocked> = targets(survey).filter_map(|p| blocked::of_machine(survey, p)).collect();
-    let is = |blocked: &Blocked, of: &[&str]| of.contains(&blocked.reason.as_str());
-    let held = |blocked: &Blocked| !is(blocked, PASSING) && !is(blocked, NEUTRAL);
-    reasons.iter().any(held) && !reasons.iter().any(|blocked| is(blocked, PASSING))
+    !reasons.is_empty() && !reasons.iter().any(|blocked| PASSING.contains(&blocked.reason.as_str()))
 }
 
 pub(super) fn status(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -> UpdateStatus {
@@ -75,7 +71,7 @@ pub(super) fn status(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) 
             .map(|stage| stage_status(stage.as_str(), update.stages.get(stage)))
             .collect(),
         groups: group_statuses(survey, row, update),
-        needs_operator: open && update.wish != Wish::Abort && needs_operator(survey),
+        needs_operator: open && needs_operator(survey),
         waiting: waiting.collect(),
         paused_since: paused_ms.map(at),
         paused_too_long: paused_ms.is_some_and(|since| survey.now.wall_ms.saturating_sub(since) > PAUSE_MS_MAX),
@@ -109,7 +105,7 @@ pub(super) fn is_stuck(survey: &Survey<'_>) -> bool {
 }
 
 /// What an update would do. None: the cluster is not deployed, is at work, or is at its newest manifest.
-pub(super) fn planned(survey: &Survey<'_>, options: Options) -> Option<UpdatePlan> {
+pub(super) fn planned(survey: &Survey<'_>, options: Options, limits: &Limits) -> Option<UpdatePlan> {
     let name = &survey.cluster.name;
     let deployed = survey.rollout.is_none() && survey.machines.iter().any(Position::ready_once);
     if !deployed || !has_work(survey, options.scope) {
@@ -129,7 +125,7 @@ pub(super) fn planned(survey: &Survey<'_>, options: Options) -> Option<UpdatePla
         Ok(facts) => facts,
         Err(refusal) => return Some(empty(Some(refusal.to_string()))),
     };
-    let survey = Survey::of(&facts, name, &Limits::default(), survey.now)?;
+    let survey = Survey::of(&facts, name, limits, survey.now)?;
     let update = survey.update()?;
     let machines = changed(&survey, update);
     let unchanged = count(update.targets.len().saturating_sub(machines.len()));

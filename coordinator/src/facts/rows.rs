@@ -1,9 +1,6 @@
 //! The rows of the record, as they are stored.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use muster_proto::model::{
     ClusterName, ClusterSpec, Epoch, Generation, HostFacts, ItemHash, ItemName, ItemStatus, LedgerId, MachineId,
@@ -16,6 +13,12 @@ use super::{MachineUpdate, Overwrites, RebootAsked, UpdateRow};
 /// What concerns the whole coordinator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
+    /// Format of the record: [`super::FORMAT`] of the newest coordinator that ran on it.
+    #[serde(default)]
+    pub format: u64,
+    /// Version of the first coordinator that wrote this format.
+    #[serde(default)]
+    pub written_by: String,
     /// Of the coordinator that runs, or ran last: each start takes the next.
     pub epoch: Epoch,
     /// The highest epoch any agent has shown. Above ours: this store is older than the fleet.
@@ -371,27 +374,4 @@ pub struct DeniedRow {
     pub machine: MachineName,
     /// Unix milliseconds.
     pub at_ms: u64,
-}
-
-/// Credentials of a person or a program. One row a name: what is revoked is every certificate of that name so far.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CredentialRow {
-    /// Role and name, as the audit record has them: `operator/anna`.
-    pub subject: String,
-    /// The only clusters they are for; empty: all.
-    pub clusters: BTreeSet<ClusterName>,
-    /// Of the newest certificate, Unix milliseconds.
-    pub issued_at_ms: u64,
-    /// Of the newest certificate, Unix milliseconds.
-    pub expires_at_ms: u64,
-    /// Certificates that were issued until then are refused, Unix milliseconds. None: none was ever revoked.
-    pub revoked_at_ms: Option<u64>,
-}
-
-impl CredentialRow {
-    /// Is the newest certificate among those that are refused?
-    #[must_use]
-    pub fn revoked(&self) -> bool {
-        self.revoked_at_ms.is_some_and(|at_ms| self.issued_at_ms <= at_ms)
-    }
 }

@@ -24,6 +24,17 @@ impl fmt::Display for SecretId {
     }
 }
 
+impl SecretId {
+    /// The words that make it anew, after `musterctl`.
+    #[must_use]
+    pub fn create_command(&self) -> String {
+        match &self.cluster {
+            Some(cluster) => format!("secret create {} --cluster {cluster}", self.name),
+            None => format!("secret create {}", self.name),
+        }
+    }
+}
+
 impl FromStr for SecretId {
     type Err = InvalidName;
 

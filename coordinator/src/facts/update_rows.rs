@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_proto::model::{ClusterName, ItemName, LockState, MachineName, Phase, Scope, UpdateGroupName};
+use muster_proto::model::{ClusterName, ItemName, LockState, MachineName, Phase, Scope, SecretName, UpdateGroupName};
 use serde::{Deserialize, Serialize};
 
 use super::StageRow;
@@ -133,7 +133,10 @@ pub struct MachineUpdate {
     /// The update group it goes with, as it was when the plan was frozen. None: the default group.
     #[serde(default)]
     pub group: Option<UpdateGroupName>,
-    /// Does it need a request, locks and permits?
+    /// Versions of the secrets that its items may refer to, as they were then.
+    #[serde(default)]
+    pub secrets: BTreeMap<SecretName, u64>,
+    /// Does it need a request, locks and permits? Looked at again when it takes its slot.
     pub disruptive: bool,
     /// The reboot at the end of its list.
     #[serde(default)]
@@ -255,7 +258,7 @@ pub struct LockRow {
     pub percentage: u32,
     /// What it is doing, in one line; empty: nothing.
     pub description: String,
-    /// Unix milliseconds of the newest change of any of this.
+    /// Unix milliseconds of the newest progress: another state, or a higher percentage. Words are none.
     pub updated_ms: u64,
     /// Rises with every change of a lock and every request.
     pub revision: u64,

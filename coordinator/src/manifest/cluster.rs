@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use muster_proto::model::{
-    ClusterSpec, Counts, LcmType, MachineType, RunnerKind, StateItem, TOKEN_TTL_DEFAULT_MS, UpdateDeadlines,
-    WORKERS_AT_ONCE_MAX,
+    ClusterSpec, Counts, LcmType, MachineType, RunnerKind, StateItem, TOKEN_TTL_DEFAULT_MS, TOKEN_TTL_MAX_MS,
+    UpdateDeadlines, WORKERS_AT_ONCE_MAX,
 };
 
 use super::{
@@ -40,8 +40,6 @@ pub(super) const COUNTS: Fields = Fields { known: &["control", "worker"], later:
 
 /// Most machines of one type a cluster may declare.
 pub const MACHINES_MAX: u32 = 10_000;
-/// Longest `tokenTTL`: a year.
-pub const TOKEN_TTL_MAX_MS: u64 = 365 * 24 * 3600 * 1000;
 /// Most workers going down at once unless the cluster says otherwise: LCM's default.
 const UPGRADE_COUNT_DEFAULT: u32 = 1;
 /// The failure budget unless the cluster says otherwise (architecture.md, "Failure budget").

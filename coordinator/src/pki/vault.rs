@@ -11,7 +11,7 @@ pub enum VaultError {
     #[error("no random bytes from the system")]
     Random,
     /// The key file does not open it.
-    #[error("secret {0} does not open: its row is damaged; `musterctl secret create {0}` makes it again")]
+    #[error("secret {} does not open: its row is damaged; `musterctl {}` makes it again", .0, .0.create_command())]
     Damaged(SecretId),
 }
 

@@ -54,6 +54,17 @@ pub fn may_request(survey: &Survey<'_>, node: Option<&MachineName>) -> Result<()
             format!("{name} registers its locks, or the manifest names it no more"),
         ));
     }
+    came_back(survey, node)
+}
+
+/// The reason of a lock that is still inactive from the last maintenance.
+pub const NOT_YET_ACTIVE: &str = "LockNotYetActive";
+
+/// Are the locks active again after the last maintenance?
+///
+/// # Errors
+/// Which are not.
+pub fn came_back(survey: &Survey<'_>, node: Option<&MachineName>) -> Result<(), Blocked> {
     let stale: Vec<&str> = of(survey, node)
         .filter(|lock| lock.state == LockState::Inactive)
         .map(|lock| lock.key.controller.as_str())
@@ -62,7 +73,7 @@ pub fn may_request(survey: &Survey<'_>, node: Option<&MachineName>) -> Result<()
         return Ok(());
     }
     Err(blocked(
-        "LockNotYetActive",
+        NOT_YET_ACTIVE,
         format!("the {} of {} is still inactive from the last maintenance", kind(node), stale.join(", ")),
         "it is active again",
     ))

@@ -69,29 +69,61 @@ pub fn one_control_at_a_time(survey: &Survey<'_>) -> Result<(), Blocked> {
     }
 }
 
-/// Rule 1, the quorum: a control machine goes down only while every other is reachable. Of three or more the rest is a
-/// majority then; with one or two an operator must have accepted that there is none.
+/// The control machines that count in the control plane's majority: those of the recorded set, and whoever was Ready.
+/// One that never was neither helps nor hinders; one that was revoked counts on as one that is down.
+fn voters<'a, 's>(survey: &'s Survey<'a>) -> impl Iterator<Item = &'s Position<'a>> {
+    let controls = survey.of_type(MachineType::Control);
+    controls.filter(|position| position.ready_once() || survey.cluster.control_set.contains(&position.row.name))
+}
+
+/// Rule 1, the quorum: a control machine that has been Ready goes down only while every other is there. In an update
+/// the rest must be a majority besides, unless an operator has accepted that it is none.
 pub fn control_quorum(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    let Some(update) = survey.update().filter(|_| !planted("ignore-quorum")) else { return Ok(()) };
-    let members: Vec<&Position<'_>> = survey.of_type(MachineType::Control).filter(|p| !p.row.revoked).collect();
-    let gone: Vec<&str> = members
-        .iter()
-        .filter(|other| other.row.name != position.row.name && (other.lost || !other.connected()))
-        .map(|other| other.row.name.as_str())
-        .collect();
-    if !gone.is_empty() {
-        let names = some_names(gone);
+    if !position.ready_once() || planted("ignore-quorum") {
+        return Ok(());
+    }
+    let others = || voters(survey).filter(|other| other.row.name != position.row.name && !other.row.revoked);
+    let away: Vec<&str> =
+        others().filter(|p| p.ready_once() && (p.lost || !p.connected())).map(|p| p.row.name.as_str()).collect();
+    if !away.is_empty() {
+        let names = some_names(away);
         let message = format!("control machine {names} is not reachable: the control plane could lose its majority");
         return Err(blocked("Quorum", message, format!("{names} is connected again")));
     }
-    if members.len() > 2 || update.accept_control_plane_downtime {
+    let fresh: Vec<&str> = others().filter(|p| !p.ready_once()).map(|p| p.row.name.as_str()).collect();
+    if fresh.is_empty() || planted("count-undeployed-control") {
+        return majority_is_kept(survey, position);
+    }
+    let names = some_names(fresh);
+    let message = format!("control machine {names} was replaced and is not deployed: the control plane lacks it");
+    let clears_when = match survey.rollout.filter(|rollout| rollout.update.is_some()) {
+        Some(update) => {
+            format!("`musterctl abort {}`: {names} is deployed then; start the update again after that", update.name)
+        }
+        None => format!("{names} is Ready"),
+    };
+    Err(blocked("ControlNotDeployed", message, clears_when))
+}
+
+/// Rule 1, the majority alone: is one left without this machine? Nobody is asked about it in a deployment.
+pub fn majority_is_kept(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    let Some(update) = survey.update() else { return Ok(()) };
+    let all = voters(survey).count();
+    let left = voters(survey).filter(|other| other.row.name != position.row.name && !other.row.revoked).count();
+    if left * 2 > all || update.accept_control_plane_downtime {
         return Ok(());
     }
-    Err(blocked(
-        "Quorum",
-        format!("with {} control machines the control plane is down while one of them is", members.len()),
-        "`musterctl update` is started with --accept-control-plane-downtime",
-    ))
+    let revoked: Vec<&str> = voters(survey).filter(|p| p.row.revoked).map(|p| p.row.name.as_str()).collect();
+    let (message, remedy) = if revoked.is_empty() {
+        (format!("with {all} control machines the control plane is down while one of them is"), String::new())
+    } else {
+        let names = some_names(revoked);
+        let message =
+            format!("{left} of {all} control machines would be left, which is no majority: {names} was revoked");
+        (message, format!("{names} was replaced and deployed, or "))
+    };
+    let clears_when = format!("{remedy}`musterctl update` is started with --accept-control-plane-downtime");
+    Err(blocked("Quorum", message, clears_when))
 }
 
 /// Rule 4: no disruptive item without its machine's request, and every expected lock inactive since after it.
@@ -256,25 +288,29 @@ pub fn may_start_anything(survey: &Survey<'_>) -> Result<(), Blocked> {
 /// May this machine be granted a slot now?
 pub fn may_take_slot(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     may_start_anything(survey)?;
-    if position.update().is_some_and(|mine| mine.disruptive) {
+    let disturbs = position.update().is_some() && update::disturbs(survey, position);
+    if disturbs {
         update::is_open(survey)?;
-        locks::may_request(survey, Some(&position.row.name))?;
     }
     match position.row.spec.machine_type {
         MachineType::Control => {
             one_control_at_a_time(survey)?;
-            control_quorum(survey, position)
+            control_quorum(survey, position)?;
         }
         MachineType::Worker => {
             controls_before_workers(survey)?;
             earlier_groups_first(survey, position)?;
             workers_within_limit(survey)?;
-            within_group_limit(survey, position)
+            within_group_limit(survey, position)?;
         }
-        MachineType::Unassigned => Err(blocked(
-            "Unassigned",
-            "a machine of type `unassigned` gets no items",
-            "its Machine document gives it the type control or worker",
-        )),
+        MachineType::Unassigned => {
+            return Err(blocked(
+                "Unassigned",
+                "a machine of type `unassigned` gets no items",
+                "its Machine document gives it the type control or worker",
+            ));
+        }
     }
+    // Last, for its deadline runs from when it is this machine's turn.
+    if disturbs { locks::may_request(survey, Some(&position.row.name)) } else { Ok(()) }
 }

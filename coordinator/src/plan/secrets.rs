@@ -3,11 +3,11 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use muster_proto::{
-    model::{ClusterName, ClusterSpec, MachineSpec, SecretName},
+    model::{ClusterName, ClusterSpec, MachineName, SecretName},
     variables,
 };
 
-use crate::facts::{Facts, MachineRow, SecretId, SecretRow};
+use crate::facts::{Facts, MachineRow, Overwrites, SecretId, SecretRow};
 
 /// The secret that items of a cluster mean by a name.
 #[must_use]
@@ -29,14 +29,22 @@ pub fn newest(facts: &Facts, cluster: &ClusterName) -> BTreeMap<SecretName, u64>
     versions
 }
 
-/// The versions a machine's items have: those it became Ready with, else the newest.
+/// The versions a machine's items have: those frozen by its update, those it became Ready with, else the newest.
 #[must_use]
 pub fn of_machine(newest: &BTreeMap<SecretName, u64>, machine: &MachineRow) -> BTreeMap<SecretName, u64> {
     let mut versions = newest.clone();
     if machine.ready_at.is_some() {
         versions.extend(machine.ready_secrets.clone());
     }
+    versions.extend(machine.update.iter().flat_map(|update| update.secrets.clone()));
     versions
+}
+
+/// Is there a newer version of a secret than the one that the machine's items had when it was last Ready?
+#[must_use]
+pub fn has_newer(facts: &Facts, machine: &MachineRow) -> bool {
+    let newest = newest(facts, &machine.spec.cluster_name);
+    machine.ready_secrets.iter().any(|(name, version)| newest.get(name).is_some_and(|newest| newest != version))
 }
 
 /// The items that refer to a secret, `cluster/item`, in order; an override names its machine too.
@@ -53,7 +61,9 @@ pub fn used_by(facts: &Facts, id: &SecretId) -> Vec<String> {
         let cluster = &machine.spec.cluster_name;
         let meant = find(facts, cluster, &id.name).is_some_and(|row| row.id == *id);
         if meant {
-            users.extend(overrides_of(machine, &machine.spec, &id.name));
+            let frozen = machine.update.iter().map(|update| &update.overwrites).chain(&machine.ready_overwrites);
+            let overwrites = frozen.chain([&machine.spec.state_items_overwrites]);
+            users.extend(overwrites.flat_map(|own| overrides_of(&machine.name, cluster, own, &id.name)));
         }
     }
     users.sort();
@@ -67,7 +77,7 @@ fn users_in(cluster: &ClusterName, spec: &ClusterSpec, name: &SecretName) -> Vec
     using.map(|item| format!("{cluster}/{}", item.name)).collect()
 }
 
-fn overrides_of(machine: &MachineRow, spec: &MachineSpec, name: &SecretName) -> Vec<String> {
-    let using = spec.state_items_overwrites.iter().filter(|(_, own)| variables::secrets_of(own).contains(name));
-    using.map(|(item, _)| format!("{}/{item} ({})", spec.cluster_name, machine.name)).collect()
+fn overrides_of(machine: &MachineName, cluster: &ClusterName, own: &Overwrites, name: &SecretName) -> Vec<String> {
+    let using = own.iter().filter(|(_, params)| variables::secrets_of(params).contains(name));
+    using.map(|(item, _)| format!("{cluster}/{item} ({machine})")).collect()
 }

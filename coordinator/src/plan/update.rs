@@ -7,24 +7,27 @@
 //! as that helps. The first **permit** is the point of no return: before it everything taken is given back on abort or
 //! deferral, after it the machine goes on to its end.
 
+mod cluster;
 pub mod groups;
 mod machine;
 pub mod waits;
 
-use muster_proto::{
-    model::{Blocked, ItemName, MachineName, MachineType, Phase, Standing},
-    plant::planted,
-};
+use muster_proto::model::{ItemName, MachineName, MachineType, Phase, Standing};
 
 use super::{
     items::control_set,
-    locks,
-    safety::{self, blocked},
+    safety, secrets,
     survey::{Position, Progress, Survey},
 };
 use crate::facts::{ClusterRow, ClusterStage, ControlSet, MachineRow, UpdateRow, Wish};
 
+pub use cluster::{is_cluster_moving, is_open, not_halted};
 pub use machine::{is_waiting_for_locks, wakes_at_ms};
+
+/// The reason of a machine whose next step follows from what is known: one that keeps it is a bug of ours.
+pub const DECIDING: &str = "Deciding";
+/// A deadline that has just passed is acted upon within so long, in milliseconds.
+const DECISION_MS: u64 = 5_000;
 
 /// Something to be recorded. The core applies it, and asks again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +71,10 @@ pub enum MachineStep {
     /// Its list is the prepare items of the new version.
     Prepare(ControlSet),
     /// It holds a slot; a NodeMaintenanceRequest is made if something disruptive is ahead.
-    TakeSlot,
+    TakeSlot {
+        /// Is something disruptive ahead, as things are now?
+        disruptive: bool,
+    },
     /// Its locks are inactive: its list reaches this phase, disruptive items aside.
     Enter(Phase, ControlSet),
     /// It may start this attempt at this item.
@@ -99,6 +105,10 @@ pub enum MachineStep {
 #[must_use]
 pub fn next_steps(survey: &Survey<'_>) -> Vec<Step> {
     let (Some(rollout), Some(update)) = (survey.rollout, survey.update()) else { return Vec::new() };
+    // What an old store says of an update has long been overtaken: nothing follows from it.
+    if safety::store_is_current(survey).is_err() || survey.facts.meta.recovering {
+        return Vec::new();
+    }
     let outcomes: Vec<Step> = targets(survey)
         .filter_map(|position| {
             let step = machine::outcome(survey, update, position)?;
@@ -109,7 +119,7 @@ pub fn next_steps(survey: &Survey<'_>) -> Vec<Step> {
         return outcomes;
     }
     let cluster = |step| vec![Step::Cluster { rollout: rollout.name.clone(), step }];
-    if let Some(step) = cluster_step(survey, update) {
+    if let Some(step) = cluster::cluster_step(survey, update) {
         return cluster(step);
     }
     let grants = grants(survey, update);
@@ -122,83 +132,6 @@ pub fn next_steps(survey: &Survey<'_>) -> Vec<Step> {
 /// Machines that have not come to their end yet.
 pub fn targets<'a, 's>(survey: &'s Survey<'a>) -> impl Iterator<Item = &'s Position<'a>> {
     survey.machines.iter().filter(|position| position.update().is_some())
-}
-
-fn cluster_step(survey: &Survey<'_>, update: &UpdateRow) -> Option<ClusterStep> {
-    let needs_request = update.targets.values().any(|target| target.disruptive);
-    let succeeded = |stage| update.stages.get(&stage).is_some_and(|row: &crate::facts::StageRow| row.succeeded);
-    let ended = |machine_type| targets(survey).all(|position| position.row.spec.machine_type != machine_type);
-    if update.wish == Wish::Abort {
-        return targets(survey).next().is_none().then_some(ClusterStep::Close);
-    }
-    if needs_request && update.request.is_none() {
-        let free = update.wish == Wish::Go && safety::may_start_anything(survey).is_ok();
-        return (free && locks::may_request(survey, None).is_ok()).then_some(ClusterStep::Request);
-    }
-    if let Some(request) = &update.request
-        && !succeeded(ClusterStage::LocksInactive)
-    {
-        if locks::granted(survey, None, request).is_ok() {
-            return Some(ClusterStep::End(ClusterStage::LocksInactive));
-        }
-        let late = survey.now.wall_ms >= cluster_deadline_ms(survey, update);
-        return (late && update.wish == Wish::Go).then_some(ClusterStep::Pause);
-    }
-    let order = [
-        (ClusterStage::ControlUpgraded, ended(MachineType::Control)),
-        (ClusterStage::WorkersUpgraded, ended(MachineType::Control) && ended(MachineType::Worker)),
-        (ClusterStage::AllUpgraded, targets(survey).next().is_none()),
-    ];
-    for (stage, reached) in order {
-        if !succeeded(stage) && reached {
-            return Some(ClusterStep::End(stage));
-        }
-        if !succeeded(stage) {
-            return (!update.stages.contains_key(&stage)).then_some(ClusterStep::Begin(stage));
-        }
-    }
-    Some(ClusterStep::Close)
-}
-
-/// When waiting for the cluster's locks ends, Unix milliseconds. Progress of a lock starts it anew.
-fn cluster_deadline_ms(survey: &Survey<'_>, update: &UpdateRow) -> u64 {
-    let begun = update.stages.get(&ClusterStage::LocksInactive).map_or(0, |row| row.started_at_ms);
-    let begun = begun.max(update.moved_at_ms);
-    begun.max(locks::last_progress_ms(survey, None)).saturating_add(survey.spec.update_deadlines.cluster_locks_ms)
-}
-
-/// May machines of this update be disturbed at all: are the cluster's own locks inactive, and does nobody want a halt?
-///
-/// # Errors
-/// What is waited for.
-pub fn is_open(survey: &Survey<'_>) -> Result<(), Blocked> {
-    let Some(update) = survey.update() else { return Ok(()) };
-    not_halted(survey, update)?;
-    let Some(request) = &update.request else {
-        locks::may_request(survey, None)?;
-        return Err(blocked("WaitingForTurn", "the cluster's maintenance is about to be requested", "it is requested"));
-    };
-    // Planted: the cluster's own locks are not waited for.
-    if planted("ignore-cluster-locks") { Ok(()) } else { locks::granted(survey, None, request) }
-}
-
-/// Nobody has paused or aborted it.
-///
-/// # Errors
-/// Who has, and what lets it go on.
-pub fn not_halted(survey: &Survey<'_>, update: &UpdateRow) -> Result<(), Blocked> {
-    let name = survey.rollout.map_or("", |rollout| rollout.name.as_str());
-    match update.wish {
-        Wish::Go => Ok(()),
-        Wish::Pause { .. } => Err(blocked(
-            "Paused",
-            "the update is paused: nothing new starts",
-            format!("`musterctl resume {name}`, or `musterctl abort {name}`"),
-        )),
-        Wish::Abort => {
-            Err(blocked("Aborting", "the update was aborted: nothing new starts", "what was taken has been given back"))
-        }
-    }
 }
 
 fn grants(survey: &Survey<'_>, update: &UpdateRow) -> Vec<Step> {
@@ -218,6 +151,25 @@ pub fn concerns(cluster: &ClusterRow, row: &MachineRow, phase: Phase) -> bool {
     phase != Phase::Reconfigure
         || seen(Phase::Reconfigure).is_some()
         || seen(Phase::Deploy).is_none_or(|set| set.names != cluster.control_set)
+}
+
+/// Is something disruptive to be done on it, as things are now? What was frozen is what was known at the start; a host
+/// that has another name since has other items.
+#[must_use]
+pub fn disturbs(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    position.items.unwrap_or_default().iter().any(|item| {
+        concerns(survey.cluster, position.row, item.phase)
+            && position.is_disruptive(item)
+            && position.standing(item) != Standing::Done
+    })
+}
+
+/// Is it at the newest manifest, and has it the newest secrets?
+#[must_use]
+pub fn is_current(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    position.row.follows() == Some(survey.cluster.spec_version)
+        && *position.row.overwrites() == position.row.spec.state_items_overwrites
+        && !secrets::has_newer(survey.facts, position.row)
 }
 
 /// Is its list still that of the version it had?
@@ -267,7 +219,10 @@ fn slot_grants(survey: &Survey<'_>) -> Vec<Step> {
         if safety::may_take_slot(survey, position).is_err() {
             continue;
         }
-        let step = Step::Machine { machine: position.row.name.clone(), step: MachineStep::TakeSlot };
+        let step = Step::Machine {
+            machine: position.row.name.clone(),
+            step: MachineStep::TakeSlot { disruptive: disturbs(survey, position) },
+        };
         match position.row.spec.machine_type {
             MachineType::Control if earlier_on_its_way(survey, position) => {}
             // One is enough: the survey does not know of it yet, so the next must wait for the next round.

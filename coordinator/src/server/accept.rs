@@ -21,6 +21,7 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tonic::transport::server::Connected;
 
 use super::{
+    guesses::origin,
     judge::{Caller, Judge, Standing, why},
     seats::{Seat, Seats},
 };
@@ -31,6 +32,9 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const HANDSHAKES_MAX: usize = 512;
 /// Connections of peers that are not known, together: a whole fleet may enrol at once.
 const STRANGERS_MAX: usize = 1024;
+/// Of those, such as come from one address: whoever opens many cannot keep the others out. Many machines may stand
+/// behind one address.
+const STRANGERS_PER_ADDRESS_MAX: usize = 256;
 /// Connections of one known peer. An agent has two for a moment when it renews; an operator has some terminals.
 const CONNECTIONS_OF_PEER_MAX: usize = 32;
 /// Longest life of a connection whose peer is not known. To enrol takes a second.
@@ -49,7 +53,7 @@ pub(super) struct Connection {
     /// Ends when the connection must.
     cut: Pin<Box<dyn Future<Output = ()> + Send>>,
     is_cut: bool,
-    _seat: Seat,
+    _seats: (Seat, Option<Seat>),
 }
 
 impl Connected for Connection {
@@ -160,13 +164,22 @@ impl Acceptor {
             tracing::warn!(%address, reason = why(&refusal), "refused a certificate");
             Standing::Refused
         });
-        let (name, seats_max) = match &standing {
-            Standing::Stranger | Standing::Refused => (String::new(), STRANGERS_MAX),
-            Standing::Known(certificate) => (certificate.peer.to_string(), CONNECTIONS_OF_PEER_MAX),
-        };
-        let seat = self.seats.take(name, seats_max).ok_or_else(|| io::Error::other("too many connections"))?;
+        let seats = self.seats_of(&standing, address).ok_or_else(|| io::Error::other("too many connections"))?;
         let caller = Caller::new(address, standing);
-        Ok(Connection { stream, cut: self.cut(&caller), caller, is_cut: false, _seat: seat })
+        Ok(Connection { stream, cut: self.cut(&caller), caller, is_cut: false, _seats: seats })
+    }
+
+    /// What a connection takes as long as it lives. None: there are too many of its kind.
+    fn seats_of(&self, standing: &Standing, address: SocketAddr) -> Option<(Seat, Option<Seat>)> {
+        match standing {
+            Standing::Stranger | Standing::Refused => {
+                let own = self.seats.take(format!("from {}", origin(address.ip())), STRANGERS_PER_ADDRESS_MAX)?;
+                Some((own, Some(self.seats.take("stranger".to_owned(), STRANGERS_MAX)?)))
+            }
+            Standing::Known(certificate) => {
+                Some((self.seats.take(certificate.peer.to_string(), CONNECTIONS_OF_PEER_MAX)?, None))
+            }
+        }
     }
 
     /// Ends when the connection of this caller must.

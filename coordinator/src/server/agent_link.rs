@@ -12,9 +12,10 @@ use muster_proto::{
         coordinator_message::Body as Outbound,
     },
 };
+use tokio::sync::oneshot;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{caller_of, judge::Caller, sessions::Sessions};
+use super::{caller_of, judge::Caller, sessions::Sessions, status::internal};
 use crate::{
     cluster::swarm,
     core::{Input, Reply},
@@ -62,20 +63,26 @@ impl AgentLink for Link {
         self.sessions.send(id, Some(session), Outbound::Welcome(welcome));
         let name = hello.name.clone();
         let talk = Talk { engine: self.engine.clone(), sessions: self.sessions.clone(), id, session };
-        if let Err(error) = talk.engine.submit(Input::Hello { id, session, hello }).await {
-            let status = Status::from(error);
-            tracing::warn!(machine = %name, %id, %status, "refused a Hello");
-            talk.sessions.end(id, session, status.clone());
-            return Err(status);
-        }
-        tracing::info!(machine = %name, %id, session, "connected");
+        // Apart from this call, which ends unfinished when the stream is reset: whoever was greeted is missed.
+        let (tell, told) = oneshot::channel();
         tokio::spawn(async move {
+            if let Err(error) = talk.engine.submit(Input::Hello { id, session, hello }).await {
+                let status = Status::from(error);
+                tracing::warn!(machine = %name, %id, %status, "refused a Hello");
+                talk.sessions.end(id, session, status.clone());
+                // Nobody is left to be told, perhaps.
+                drop(tell.send(Err(status)));
+                return;
+            }
+            tracing::info!(machine = %name, %id, session, "connected");
+            drop(tell.send(Ok(())));
             let end = talk.listen(inbound).await;
             tracing::info!(machine = %name, %id, session, reason = end.message(), "stream ended");
             talk.sessions.end(id, session, end);
             // A coordinator that is ending has no use for it.
             drop(talk.engine.notify(Input::Gone { id, session }).await);
         });
+        told.await.map_err(|error| internal(&error))??;
         Ok(Response::new(Box::pin(outgoing)))
     }
 

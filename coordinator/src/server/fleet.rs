@@ -8,7 +8,7 @@ use std::{pin::Pin, sync::Arc};
 use futures_util::Stream;
 use muster_proto::{
     VERSION,
-    model::{ClusterName, ItemHash, ItemName, MachineName, MachineType, Scope},
+    model::{ClusterName, ItemHash, ItemName, MachineName, MachineType, Scope, TOKEN_TTL_MAX_MS},
     wire::{self, ActionResponse, fleet_server::Fleet as Service},
 };
 use tonic::{Request, Response, Status};
@@ -17,6 +17,7 @@ use super::{
     caller_of,
     reader::{self, Reader},
     sessions::Sessions,
+    watches::Watches,
 };
 use crate::{
     core::{Input, Reply, Request as Wish, update::Options},
@@ -41,6 +42,7 @@ pub(super) struct Fleet {
     pub(super) sessions: Sessions,
     pub(super) ca: Arc<Ca>,
     pub(super) vault: Arc<Vault>,
+    pub(super) watches: Watches,
 }
 
 #[tonic::async_trait]
@@ -69,8 +71,9 @@ impl Service for Fleet {
 
     async fn watch(&self, request: Request<wire::GetRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let (peer, request) = known(request)?;
+        let watching = self.watches.begin(&peer.to_string())?;
         let reader = Reader::new(&self.engine, peer, request)?;
-        Ok(Response::new(Box::pin(reader::watch(reader, self.engine.watch(), self.sessions.ending()))))
+        Ok(Response::new(Box::pin(reader::watch(reader, watching, self.engine.watch(), self.sessions.ending()))))
     }
 
     async fn plan(&self, request: Request<wire::PlanRequest>) -> Result<Response<wire::PlanResponse>, Status> {
@@ -203,6 +206,13 @@ impl Service for Fleet {
         let machine_type: MachineType =
             request.machine_type.parse().map_err(|error| Status::invalid_argument(format!("machine type: {error}")))?;
         let machine = (!request.machine.is_empty()).then(|| machine_name(request.machine)).transpose()?;
+        if request.ttl_ms > TOKEN_TTL_MAX_MS {
+            let days = TOKEN_TTL_MAX_MS / (24 * 3600 * 1000);
+            return Err(Status::invalid_argument(format!(
+                "ttl: expected at most {days} days (`--ttl {}h`)",
+                days * 24
+            )));
+        }
         let new = NewToken::make(&self.ca.pin())?;
         let wish = Wish::CreateToken {
             id: new.id.clone(),

@@ -13,7 +13,9 @@ use tonic::{Request, Response, Status};
 
 use super::{
     fleet::{cluster_name, known, machine_name},
+    reader::WATCH_PAUSE,
     sessions::Sessions,
+    watches::{Watches, Watching},
 };
 use crate::{
     core::{Input, Word},
@@ -33,6 +35,7 @@ const MESSAGE_BYTES_MAX: usize = 512;
 pub(super) struct Maintenance {
     pub(super) engine: EngineHandle,
     pub(super) sessions: Sessions,
+    pub(super) watches: Watches,
 }
 
 #[tonic::async_trait]
@@ -83,13 +86,15 @@ impl Service for Maintenance {
         &self,
         request: Request<wire::WatchRequestsRequest>,
     ) -> Result<Response<Self::WatchRequestsStream>, Status> {
-        let (_, request) = known(request)?;
+        let (peer, request) = known(request)?;
+        let watching = self.watches.begin(&peer.to_string())?;
         let cluster = cluster_name(request.cluster)?;
         if !self.engine.facts().clusters.contains_key(&cluster) {
             return Err(Status::not_found(format!("there is no cluster {cluster}")));
         }
         let ending = Box::pin(self.sessions.ending());
-        let watch = Watch { cluster, facts: self.engine.watch(), ending, sent: None, events: Vec::new().into_iter() };
+        let (facts, events) = (self.engine.watch(), Vec::new().into_iter());
+        let watch = Watch { _watching: watching, cluster, facts, ending, sent: None, events };
         Ok(Response::new(Box::pin(stream::try_unfold(watch, Watch::next))))
     }
 }
@@ -106,6 +111,7 @@ impl Maintenance {
 
 /// What one controller knows of the requests.
 struct Watch {
+    _watching: Watching,
     cluster: ClusterName,
     facts: watch::Receiver<Arc<Facts>>,
     /// Ends when the coordinator does.
@@ -122,9 +128,13 @@ impl Watch {
                 return Ok(Some((event, self)));
             }
             if self.sent.is_some() {
+                let change = async {
+                    tokio::time::sleep(WATCH_PAUSE).await;
+                    self.facts.changed().await
+                };
                 tokio::select! {
                     status = &mut self.ending => return Err(status),
-                    changed = self.facts.changed() => {
+                    changed = change => {
                         changed.map_err(|_| Status::unavailable("the coordinator has stopped"))?;
                     }
                 }

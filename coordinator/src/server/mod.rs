@@ -16,6 +16,7 @@ mod sessions;
 mod status;
 mod swarm_relay;
 mod tls;
+mod watches;
 
 use std::{sync::Arc, time::Duration};
 
@@ -97,6 +98,7 @@ pub async fn serve(
     let tls = tls::server_config(Arc::clone(&ca), clock).map_err(ServeError::Tls)?;
     let connections = accept::Acceptor::spawn(listener, tls, Arc::clone(&judge));
 
+    let watches = watches::Watches::default();
     let enrollment = enrollment::Enrollment {
         engine: engine.clone(),
         ca: Arc::clone(&ca),
@@ -110,8 +112,9 @@ pub async fn serve(
         vault: Arc::clone(&vault),
         heartbeat: settings.heartbeat,
     };
-    let maintenance = maintenance::Maintenance { engine: engine.clone(), sessions: sessions.clone() };
-    let fleet = fleet::Fleet { engine, sessions: sessions.clone(), ca, vault };
+    let maintenance =
+        maintenance::Maintenance { engine: engine.clone(), sessions: sessions.clone(), watches: watches.clone() };
+    let fleet = fleet::Fleet { engine, sessions: sessions.clone(), ca, vault, watches };
     Server::builder()
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
         .http2_max_header_list_size(HEADER_LIST_BYTES_MAX)

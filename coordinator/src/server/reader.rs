@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Duration};
 
+use aws_lc_rs::digest;
 use futures_util::{Stream, stream};
 use muster_proto::{
     model::ClusterName,
@@ -12,10 +13,11 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tonic::Status;
 
+use super::watches::Watching;
 use crate::{documents, engine::EngineHandle, facts::Facts, pki::Peer, plan::Limits};
 
 /// A watcher hears of changes at most this often: what lies between is merged.
-const WATCH_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const WATCH_PAUSE: Duration = Duration::from_millis(100);
 /// A watcher looks at least this often, for what time alone changes (Lost, last seen).
 const WATCH_AGAIN: Duration = Duration::from_secs(5);
 
@@ -126,10 +128,12 @@ impl Reader {
 /// Everything as it is, then `SYNCED`, then what changes.
 pub(super) fn watch(
     reader: Reader,
+    watching: Watching,
     facts: watch::Receiver<Arc<Facts>>,
     ending: impl Future<Output = Status> + Send + 'static,
 ) -> impl Stream<Item = Result<WatchEvent, Status>> {
-    let state = Watch { reader, facts, ending: Box::pin(ending), sent: None, events: Vec::new().into_iter() };
+    let (reader, ending, events) = (Arc::new(reader), Box::pin(ending), Vec::new().into_iter());
+    let state = Watch { reader, watching, facts, ending, sent: None, events };
     stream::try_unfold(state, |mut state| async move {
         loop {
             if let Some(event) = state.events.next() {
@@ -138,17 +142,18 @@ pub(super) fn watch(
             if state.sent.is_some() {
                 state.changed().await?;
             }
-            state.look()?;
+            state.look().await?;
         }
     })
 }
 
 struct Watch {
-    reader: Reader,
+    reader: Arc<Reader>,
+    watching: Watching,
     facts: watch::Receiver<Arc<Facts>>,
     /// Ends when the coordinator does.
     ending: Pin<Box<dyn Future<Output = Status> + Send>>,
-    /// What the watcher knows; None: nothing yet.
+    /// Digests of what the watcher knows, by name; None: nothing yet.
     sent: Option<BTreeMap<String, Vec<u8>>>,
     events: std::vec::IntoIter<WatchEvent>,
 }
@@ -169,9 +174,9 @@ impl Watch {
         }
     }
 
-    fn look(&mut self) -> Result<(), Status> {
-        let facts = Arc::clone(&self.facts.borrow_and_update());
-        let resources = self.reader.read(&facts)?;
+    async fn look(&mut self) -> Result<(), Status> {
+        let (facts, reader) = (Arc::clone(&self.facts.borrow_and_update()), Arc::clone(&self.reader));
+        let resources = self.watching.look(move || reader.read(&facts)).await??;
         let event = |kind: Type, resource| WatchEvent { r#type: kind.into(), resource };
         let before = self.sent.take();
         let first = before.is_none();
@@ -180,8 +185,10 @@ impl Watch {
         let mut sent = BTreeMap::new();
         for resource in resources {
             let known = before.remove(&resource.name);
-            sent.insert(resource.name.clone(), resource.json.clone());
-            if known.as_ref() != Some(&resource.json) {
+            let digest = digest::digest(&digest::SHA256, &resource.json).as_ref().to_vec();
+            let changed = known.as_ref() != Some(&digest);
+            sent.insert(resource.name.clone(), digest);
+            if changed {
                 events.push(event(Type::Put, Some(resource)));
             }
         }

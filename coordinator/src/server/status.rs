@@ -44,7 +44,13 @@ impl From<PkiError> for Status {
 
 impl From<VaultError> for Status {
     fn from(error: VaultError) -> Self {
-        internal(&error)
+        match error {
+            VaultError::Random => internal(&error),
+            VaultError::Damaged(_) => {
+                tracing::error!(%error, "a secret is damaged");
+                Self::failed_precondition(format!("SecretDamaged: {error}"))
+            }
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 /// A table of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Table {
-    /// Single values of the coordinator: its epoch, the format.
+    /// Single values of the coordinator: its epoch, the record's format.
     Meta,
     /// The certificate authority. Written once by `init`, read by `pki.rs`; no part of the facts.
     Pki,

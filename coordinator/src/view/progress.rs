@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use muster_proto::{
     model::{Blocked, Phase},
-    resource::{BlockedSince, Cluster, Machine, Rollout, UpdateStatus},
+    resource::{BlockedSince, Cluster, Machine, Rollout, UpdateStatus, Waiting},
 };
 
 use super::{
@@ -195,12 +195,17 @@ impl Fleet {
 
 /// Whom an update waits for, machine by machine; those that merely wait for another are left out.
 fn waiting_lines(update: &UpdateStatus) -> Vec<String> {
-    let held = update.waiting.iter().filter(|wait| !ORDINARY_WAITS.contains(&wait.reason.as_str()));
-    held.map(|wait| {
-        let said = sentence(&format!("{}: {}", wait.reason, wait.message));
-        printable(&format!("{}: {said} Clears when {}", wait.machine, wait.clears_when))
-    })
-    .collect()
+    let held = |wait: &&Waiting| !ORDINARY_WAITS.contains(&wait.reason.as_str());
+    let ordinary = !update.waiting.iter().any(|wait| held(&wait));
+    update
+        .waiting
+        .iter()
+        .filter(|wait| ordinary || held(wait))
+        .map(|wait| {
+            let said = sentence(&format!("{}: {}", wait.reason, wait.message));
+            printable(&format!("{}: {said} Clears when {}", wait.machine, wait.clears_when))
+        })
+        .collect()
 }
 
 /// Nothing happens on it, and it says why, or it is Ready.

@@ -10,6 +10,8 @@ use super::{
 pub const WORKERS_AT_ONCE_MAX: u32 = 50;
 /// Join tokens live this long unless the cluster says otherwise.
 pub const TOKEN_TTL_DEFAULT_MS: u64 = 24 * 3600 * 1000;
+/// Longest life of a join token: a year, in milliseconds.
+pub const TOKEN_TTL_MAX_MS: u64 = 365 * 24 * 3600 * 1000;
 
 /// What kind of cluster the machines form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_agent::attempt::record::AttemptKey;
 use muster_coordinator::facts::{Facts, LockKey, MachineRow};
-use muster_proto::model::{ItemState, LockState, MachineId, MachineName, MachineType, Now, Phase, Scope};
+use muster_proto::model::{AssignedItem, ItemState, LockState, MachineId, MachineName, MachineType, Now, Phase, Scope};
 
 use super::{Checked, Watcher};
 use crate::sim::{machine::Machine, manifest};
@@ -33,6 +33,8 @@ pub(super) struct Seen {
     used: BTreeMap<(MachineId, u64), AttemptKey>,
     /// Controls that held a slot.
     controls: BTreeSet<MachineName>,
+    /// Controls that were Ready once, and under which identity.
+    voters: BTreeMap<MachineName, Option<MachineId>>,
 }
 
 impl Watcher {
@@ -57,7 +59,21 @@ impl Watcher {
             self.seen.permits.insert(row.name.clone(), number);
             self.seen.permitted.insert(row.name.clone());
         }
+        self.secrets_stay(facts)?;
         self.quorum_is_kept(facts)
+    }
+
+    /// The secrets of a machine that was Ready and is in no update have the versions it became Ready with.
+    fn secrets_stay(&self, facts: &Facts) -> Checked {
+        for row in facts.machines.values().filter(|row| row.ready_at.is_some() && row.update.is_none()) {
+            let items = facts.live.machines.get(&row.name).and_then(|live| live.items.as_ref());
+            let mut used =
+                items.into_iter().flat_map(|items| items.resolved.iter().flatten()).flat_map(AssignedItem::secrets);
+            if let Some(floating) = used.find(|name| !row.ready_secrets.contains_key(name)) {
+                return Err(self.violation("secret", format!("{}: secret {floating} changes by itself", row.name)));
+            }
+        }
+        Ok(())
     }
 
     /// Rule 4: a request is made only while every lock is active.
@@ -130,17 +146,33 @@ impl Watcher {
         Ok(())
     }
 
-    /// Rule 1: no control machine begins its turn in an update while another, of three or more, is away.
+    /// Rule 1: no control machine that votes begins its turn while another is away, or, of three or more, while the
+    /// rest is no majority. Who votes is known from what was seen: whoever was Ready once, under the identity it had
+    /// then, and whatever became of it since.
     fn quorum_is_kept(&mut self, facts: &Facts) -> Checked {
-        let controls = || facts.machines.values().filter(|m| m.spec.machine_type == MachineType::Control && !m.revoked);
+        let controls = || facts.machines.values().filter(|row| row.spec.machine_type == MachineType::Control);
+        for row in controls().filter(|row| row.ready_at.is_some()) {
+            self.seen.voters.insert(row.name.clone(), row.id);
+        }
         let connected = |name: &MachineName| facts.live.machines.get(name).is_some_and(|live| live.session.is_some());
-        let holding = controls().filter(|row| row.slot.is_some() && row.update.is_some());
-        let holding: BTreeSet<MachineName> = holding.map(|row| row.name.clone()).collect();
+        let up = |(name, id): &(&MachineName, &Option<MachineId>)| {
+            let row = facts.machines.get(*name).filter(|row| !row.revoked && row.id == **id);
+            row.is_some() && connected(name)
+        };
+        let holding: BTreeSet<MachineName> =
+            controls().filter(|row| row.slot.is_some()).map(|row| row.name.clone()).collect();
         for name in holding.difference(&self.seen.controls) {
-            let away = controls().find(|other| other.name != *name && !connected(&other.name));
-            if let Some(away) = away.filter(|_| controls().count() > 2) {
-                let detail = format!("{name} began its turn while {} was away", away.name);
-                return Err(self.violation("1", detail));
+            let Some(row) = facts.machines.get(name).filter(|row| row.ready_at.is_some()) else { continue };
+            let others = || self.seen.voters.iter().filter(|(other, _)| *other != name);
+            let away = others().find(|other| {
+                !up(other) && facts.machines.get(other.0).is_some_and(|row| !row.revoked && row.ready_at.is_some())
+            });
+            if let Some((away, _)) = away {
+                return Err(self.violation("1", format!("{name} began its turn while {away} was away")));
+            }
+            let (all, left) = (self.seen.voters.len(), others().filter(up).count());
+            if row.update.is_some() && all > 2 && left * 2 <= all {
+                return Err(self.violation("1", format!("{name} began its turn: {left} of {all} voters are left")));
             }
         }
         self.seen.controls = holding;
@@ -151,7 +183,7 @@ impl Watcher {
     pub(super) fn forget_updates(&mut self, facts: &Facts) {
         let present = requests(facts);
         self.seen.requests.retain(|node, _| present.contains(node));
-        let holding = facts.machines.values().filter(|row| row.slot.is_some() && row.update.is_some());
+        let holding = facts.machines.values().filter(|row| row.slot.is_some());
         self.seen.controls = holding.map(|row| row.name.clone()).collect();
     }
 

@@ -4,7 +4,12 @@ use muster_agent::core::Input as AgentInput;
 use muster_coordinator::core::Request;
 use muster_proto::model::{MachineId, SwarmCall, SwarmOp};
 
-use super::{Event, World, machine::uuid_of, manifest};
+use super::{
+    Event, World,
+    machine::uuid_of,
+    manifest,
+    network::{Parcel, Said},
+};
 use crate::invariants::Violation;
 
 /// Points at which a process may crash.
@@ -64,7 +69,7 @@ impl World {
         if self.rng.permille(self.plan.old_store_permille) {
             return self.old_store();
         }
-        match self.rng.between(0, 12) {
+        match self.rng.between(0, 13) {
             0 => {
                 self.count("agent killed");
                 self.crash_agent(index);
@@ -108,9 +113,24 @@ impl World {
             7 => self.agent_input(index, AgentInput::DiskFull(false))?,
             8..=10 => self.ghost(index)?,
             11 => self.ask_for_any(index),
+            12 => {
+                // Now and then it has none for a while.
+                let address = self.rng.permille(800).then(|| format!("10.0.{}.1", self.rng.between(1, 254)));
+                self.count(if address.is_some() { "address changed" } else { "address gone" });
+                self.readdress(index, address);
+            }
             _ => self.operate()?,
         }
         Ok(())
+    }
+
+    /// The machine has another address, and its agent says so.
+    pub(crate) fn readdress(&mut self, index: usize, address: Option<String>) {
+        let Some(machine) = self.machines.get_mut(index) else { return };
+        machine.address = address;
+        let (id, facts) = (machine.id, machine.facts());
+        let Some(session) = machine.session else { return };
+        self.carry(Parcel { index, id, session, what: Said::HostChanged(Box::new(facts)) });
     }
 
     /// Something that should be gone speaks: a coordinator that was succeeded and does not know it, or a message that

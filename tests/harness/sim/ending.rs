@@ -6,6 +6,7 @@ use muster_coordinator::core::Request;
 use muster_coordinator::plan::{
     Limits, blocked,
     survey::{State, Survey},
+    update::DECIDING,
 };
 use muster_proto::model::{Epoch, Standing};
 
@@ -31,6 +32,7 @@ impl World {
             if let Some(machine) = self.machines.get_mut(index) {
                 machine.cut_off_until = 0;
             }
+            self.readdress(index, Some(format!("10.0.255.{}", index + 1)));
             self.happen(Event::PowerOn(index))?;
             self.happen(Event::StartAgent(index))?;
             self.agent_input(index, AgentInput::DiskFull(false))?;
@@ -97,6 +99,10 @@ impl World {
             let reason = blocked::of_machine(&survey, position).map(|blocked| blocked.reason);
             match (position.state(), reason) {
                 (State::Ready, None) => reasons.push("Ready".to_owned()),
+                (_, Some(reason)) if reason == DECIDING => {
+                    let detail = format!("{} is about to go on, and does not: {:?}", position.row.name, position.row);
+                    return Err(self.watcher.violation("10", detail));
+                }
                 (_, Some(reason)) => reasons.push(reason),
                 (state, None) => {
                     let (name, state) = (&position.row.name, state.as_str());
@@ -164,6 +170,9 @@ impl World {
                 "Deferred" | "Refused" => wishes.push(Request::Retry { machine, item: None }),
                 "Paused" => {
                     wishes.extend(survey.rollout.map(|rollout| Request::Resume { rollout: rollout.name.clone() }))
+                }
+                "ControlNotDeployed" => {
+                    wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }))
                 }
                 "WaitingForSwarm" => outside.push(machine),
                 "WaitingForMachines" | "DeployNotStarted" => {

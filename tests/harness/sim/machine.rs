@@ -106,6 +106,8 @@ pub struct Machine {
     pub cut_off_until: u64,
     /// Has it enrolled under this identity? Else it has no certificate, and opens no stream.
     pub enrolled: bool,
+    /// Its address; None: it has none just now.
+    pub address: Option<String>,
     /// What the agent's present process has asked inputs for.
     pub asked: Option<(AttemptKey, Generation)>,
     /// The attempt whose inputs it holds, while the core decides whether it starts.
@@ -138,6 +140,7 @@ impl Machine {
             session: None,
             cut_off_until: 0,
             enrolled: false,
+            address: Some(format!("10.0.0.{}", rng.between(1, 254))),
             asked: None,
             at_hand: None,
             engine: None,
@@ -162,7 +165,7 @@ impl Machine {
     pub fn facts(&self) -> HostFacts {
         HostFacts {
             hostname: self.name.to_string(),
-            internal_ip: Some(format!("10.0.0.{}", self.name.as_str().len())),
+            internal_ip: self.address.clone(),
             boot_id: self.boot_id(),
             reboot_required: self.wants_reboot,
             ..HostFacts::default()

@@ -3,7 +3,7 @@
 use muster_agent::core::ToCoordinator;
 use muster_proto::{
     convert::Hello,
-    model::{Assignment, Epoch, Generation, ItemName, MachineId, Seq, SwarmCall},
+    model::{Assignment, Epoch, Generation, HostFacts, ItemName, MachineId, Seq, SwarmCall},
 };
 
 use super::{Event, World, swarm::Way};
@@ -28,6 +28,8 @@ pub(crate) enum Said {
     Hello(Box<Hello>),
     /// By the agent.
     FromAgent(ToCoordinator),
+    /// By the agent: the machine is another in something.
+    HostChanged(Box<HostFacts>),
     /// By the coordinator, first.
     Welcome(Epoch),
     /// By the coordinator.
@@ -46,7 +48,7 @@ pub(crate) enum Said {
 
 impl Said {
     pub(crate) const fn to_coordinator(&self) -> bool {
-        matches!(self, Self::Hello(_) | Self::FromAgent(_) | Self::Fetch(..))
+        matches!(self, Self::Hello(_) | Self::FromAgent(_) | Self::HostChanged(_) | Self::Fetch(..))
     }
 }
 

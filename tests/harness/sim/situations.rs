@@ -20,6 +20,8 @@ pub const SEEDS_REQUIRED: u64 = 1_000;
 pub const REQUIRED: &[&str] = &[
     // Faults.
     "agent crashed between effects",
+    "address changed",
+    "address gone",
     "agent killed",
     "clock jumped",
     "coordinator crashed before its commit",

@@ -188,3 +188,15 @@ fn recover_takes_over_what_the_ledgers_know() {
     fleet.accept("control-1");
     assert_eq!(fleet.slots(), ["control-2"]);
 }
+
+#[test]
+fn a_greeting_that_was_overtaken_does_not_take_the_stream_back() {
+    let mut fleet = Fleet::of(1, 1).reported();
+    let (id, hello) = (fleet.agents["worker-1"].id, fleet.greeting("worker-1"));
+    fleet.connect("worker-1");
+    let newest = fleet.agents["worker-1"].session.expect("connected");
+    let late = Input::Hello { id, session: newest - 1, hello: Box::new(hello) };
+    assert_eq!(reason(fleet.step(late)), "Overtaken");
+    fleet.accept("worker-1");
+    fleet.begin("worker-1");
+}

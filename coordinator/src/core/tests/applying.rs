@@ -7,7 +7,7 @@ use muster_proto::model::{
 
 use super::{
     done,
-    fleet::{Fleet, apply, item_name, machine_spec, spec},
+    fleet::{Fleet, apply, item_name, machine, machine_spec, spec},
     reason,
 };
 use crate::core::Request;
@@ -69,9 +69,28 @@ fn a_live_machine_keeps_its_role() {
     edited.max_worker_deploy_count = 7;
     assert_eq!(reason(fleet.ask(apply(edited, &[("worker-1", machine_spec(Control))]))), "RoleChange");
     assert!(before.same_record(fleet.core.facts()), "refused as a whole");
+    fleet.ask(Request::ReplaceMachine { machine: machine("worker-1"), machine_is_off: false }).expect("given up");
+    fleet.ask(apply(spec(1, 1), &[("worker-1", machine_spec(Control))])).expect("another machine is to come");
+    assert_eq!(reason(fleet.enroll("worker-1", Worker)), "OtherRole");
+    fleet.enroll("worker-1", Control).expect("with a token of the new role");
     let elsewhere = ClusterName::new("edge-8").expect("a label");
     let stray = MachineSpec { cluster_name: elsewhere, ..machine_spec(Worker) };
     assert_eq!(reason(fleet.ask(apply(spec(1, 1), &[("worker-9", stray)]))), "NotFound");
+}
+
+#[test]
+fn the_audit_record_says_what_an_apply_changed_and_no_more() {
+    let mut fleet = Fleet::of(1, 1);
+    let lines = |fleet: &Fleet| fleet.core.facts().audit.values().map(|line| line.message.clone()).collect::<Vec<_>>();
+    let before = lines(&fleet).len();
+    fleet.ask(apply(spec(1, 1), &[])).expect("applies");
+    assert_eq!(lines(&fleet).len(), before, "nothing was changed");
+    let names: Vec<String> = (0..1_000).map(|n| format!("rack-{n:04}")).collect();
+    let declared: Vec<_> = names.iter().map(|name| (name.as_str(), machine_spec(Worker))).collect();
+    fleet.ask(apply(spec(1, 1), &declared)).expect("applies");
+    let line = lines(&fleet).pop().expect("a line");
+    assert!(line.starts_with("machine rack-0000 created; ") && line.len() < 4_200, "{}", line.len());
+    assert!(line.ends_with(" more"), "{line}");
 }
 
 /// The parser sees the manifest only. That a recorded Machine overrides an item which the new Cluster no longer has is

@@ -1,6 +1,7 @@
 //! What operators wish: what is done, and what is refused with a reason.
 
 use muster_proto::model::{
+    ClusterName,
     ItemState::{self, Failed, Indeterminate, Running, Succeeded},
     MachineName,
     MachineType::Control,
@@ -11,7 +12,10 @@ use super::{
     fleet::{Fleet, cluster, item_name, machine, spec},
     reason,
 };
-use crate::core::{Effect, Request};
+use crate::{
+    core::{Effect, Request},
+    facts::CredentialRow,
+};
 
 const FAILED: ItemState = Failed { exit_code: 3, retryable: false };
 
@@ -165,4 +169,26 @@ fn an_item_that_succeeded_is_never_undone_by_a_wish() {
     for request in [retry(None), skip(None), accept(None), retry(Some("install")), skip(Some("install"))] {
         assert_eq!(reason(fleet.ask(request)), "NothingToDo");
     }
+}
+
+#[test]
+fn a_revocation_outlives_new_credentials_that_were_under_way() {
+    let mut fleet = Fleet::of(1, 1);
+    let now_ms = fleet.now().wall_ms;
+    let issued = |at_ms: u64, clusters: &[&str]| {
+        let clusters = clusters.iter().map(|name| ClusterName::new(*name).expect("a label")).collect();
+        let subject = "operator/bo".to_owned();
+        let expires_at_ms = at_ms + 3_600_000;
+        let row = CredentialRow { subject, clusters, issued_at_ms: at_ms, expires_at_ms, revoked_at_ms: None };
+        Request::RecordCredentials(row)
+    };
+    let of = |fleet: &Fleet| (*fleet.core.facts().credentials["operator/bo"]).clone();
+    fleet.ask(issued(now_ms - 5_000, &["edge-7"])).expect("recorded");
+    fleet.ask(issued(now_ms - 4_000, &["edge-8"])).expect("recorded");
+    assert_eq!(of(&fleet).clusters.len(), 2, "the older one is still good");
+    fleet.ask(Request::RevokeCredentials { subject: "operator/bo".to_owned() }).expect("revoked");
+    assert_eq!(reason(fleet.ask(issued(now_ms - 1, &[]))), "Conflict", "made before, recorded after");
+    assert!(of(&fleet).revoked());
+    fleet.ask(issued(now_ms + 1_000, &["edge-9"])).expect("made after");
+    assert!(!of(&fleet).revoked() && of(&fleet).revoked_at_ms.is_some() && of(&fleet).clusters.len() == 1);
 }

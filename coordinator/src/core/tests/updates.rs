@@ -17,7 +17,12 @@ pub(crate) const NODE_LOCKS_MS: u64 = 30 * 60 * 1000;
 
 /// A deployed cluster whose machines are guarded by `ceph`, with a manifest applied that changes `install`.
 pub(crate) fn deployed(control: u32, worker: u32) -> Fleet {
-    let mut fleet = Fleet::of(control, worker).reported().prepared();
+    guarded(Fleet::of(control, worker))
+}
+
+/// The machines of a fleet, deployed and guarded by `ceph`.
+pub(crate) fn guarded(fleet: Fleet) -> Fleet {
+    let mut fleet = fleet.reported().prepared();
     fleet.finish_all(Control);
     fleet.finish_all(Worker);
     let machines = fleet.agents.keys().map(|name| machine(name)).collect();

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::{
-    model::{ClusterName, ItemName, MachineName, Now, Phase, Scope, Standing},
+    model::{ClusterName, ItemName, MachineName, Now, Phase, Scope, SecretName, Standing},
     plant::planted,
 };
 
@@ -14,7 +14,7 @@ use crate::{
         AddedReboot, ClusterRow, Draft, MachineRow, MachineUpdate, RebootWhy, RolloutRow, Target, UpdateKind,
         UpdateRow, Verdict, Wish,
     },
-    plan::{Limits, items, reboot, survey::Position, update::concerns},
+    plan::{Limits, items, reboot, secrets, survey::Position, update::concerns},
 };
 
 /// What is to be frozen.
@@ -40,9 +40,10 @@ pub(super) fn freeze(draft: &mut Draft<'_>, cluster: &ClusterName, start: &Start
     let chosen = |name: &MachineName| start.only.is_none_or(|only| only.contains(name));
     let members = draft.machines_of(cluster).filter(|row| row.ready_at.is_some() && !row.revoked);
     let names: Vec<MachineName> = members.filter(|row| chosen(&row.name)).map(|row| row.name.clone()).collect();
+    let newest = secrets::newest(draft, cluster);
     for name in &names {
         let Some(row) = draft.machine_mut(name) else { continue };
-        row.update = Some(part(row, start.kind, of_cluster.spec_version));
+        row.update = Some(part(row, start.kind, of_cluster.spec_version, &newest));
     }
     items::refresh(draft);
     let mut targets = BTreeMap::new();
@@ -65,15 +66,18 @@ pub(super) fn freeze(draft: &mut Draft<'_>, cluster: &ClusterName, start: &Start
 }
 
 /// A machine's part before anything is known of it but where it goes.
-fn part(row: &MachineRow, kind: UpdateKind, newest: u64) -> MachineUpdate {
-    let (version, overwrites) = match kind {
-        UpdateKind::Update => (newest, row.spec.state_items_overwrites.clone()),
-        UpdateKind::Reboot => (row.follows().unwrap_or(newest), row.overwrites().clone()),
+fn part(row: &MachineRow, kind: UpdateKind, newest: u64, secrets: &BTreeMap<SecretName, u64>) -> MachineUpdate {
+    let (version, overwrites, secrets) = match kind {
+        UpdateKind::Update => (newest, row.spec.state_items_overwrites.clone(), secrets.clone()),
+        UpdateKind::Reboot => {
+            (row.follows().unwrap_or(newest), row.overwrites().clone(), secrets::of_machine(secrets, row))
+        }
     };
     MachineUpdate {
         version,
         overwrites,
         group: row.spec.update_group.clone(),
+        secrets,
         disruptive: false,
         reboot: None,
         request: None,

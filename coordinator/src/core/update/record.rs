@@ -1,10 +1,13 @@
 //! How the steps of an update are recorded.
 
-use muster_proto::model::{ItemState, MachineName, Now, Phase, REBOOT_ITEM};
+use muster_proto::{
+    model::{ItemState, MachineName, Now, Phase, REBOOT_ITEM},
+    plant::planted,
+};
 
 use super::at_least_deploy;
 use crate::{
-    core::decide::{begin_stage, end_stage},
+    core::decide::{begin_stage, end_stage, secrets_in_use},
     facts::{
         AddedReboot, ClusterStage, Draft, MachineRow, PermitRow, RebootWhy, RequestRow, RolloutRow, SetAside, Slot,
         Stage, StageRow, UpdateRow, Wish,
@@ -88,7 +91,7 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
             row.control_sets.entry(Phase::Prepare).or_insert(set);
             begin_stage(row, Stage::PrepareDone, now);
         }
-        MachineStep::TakeSlot => take_slot(draft, machine, now),
+        MachineStep::TakeSlot { disruptive } => take_slot(draft, machine, disruptive, now),
         MachineStep::Enter(phase, set) => {
             let Some(row) = draft.machine_mut(machine) else { return };
             row.reach = Some(phase);
@@ -151,13 +154,17 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
     }
 }
 
-fn take_slot(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
+fn take_slot(draft: &mut Draft<'_>, machine: &MachineName, disruptive: bool, now: Now) {
     let revision = draft.next_revision();
     let Some(row) = draft.machine_mut(machine) else { return };
     row.slot = Some(Slot { phase: Phase::Deploy, granted_at_ms: now.wall_ms });
     end_stage(row, Stage::PrepareDone, true, now);
     end_stage(row, Stage::PreviousDeployed, true, now);
-    let Some(mine) = row.update.as_mut().filter(|mine| mine.disruptive) else { return };
+    let Some(mine) = &mut row.update else { return };
+    mine.disruptive = disruptive;
+    if !disruptive {
+        return;
+    }
     mine.request = Some(RequestRow { since_ms: now.wall_ms, revision });
     // Another attempt: what the last one came to is of no interest any more.
     row.stages.retain(|stage, _| *stage < Stage::NodeRequested);
@@ -190,6 +197,7 @@ fn reboot_done(row: &mut MachineRow, added: &AddedReboot) {
 fn finish(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     let Some(row) = draft.machines.get(machine) else { return };
     let release = draft.spec_of(row).map(|spec| spec.release.clone()).unwrap_or_default();
+    let ready_secrets = secrets_in_use(draft, machine);
     let Some(row) = draft.machine_mut(machine) else { return };
     let Some(mine) = row.update.take() else { return };
     if let Some(added) = mine.reboot.as_ref().filter(|added| added.why == RebootWhy::Asked) {
@@ -198,6 +206,10 @@ fn finish(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     let worked = row.slot.take().is_some();
     row.ready_at = Some((release, mine.version));
     row.ready_overwrites = Some(mine.overwrites);
+    // Planted: what a machine was given by an update is not what it keeps.
+    if !planted("float-secrets") {
+        row.ready_secrets = ready_secrets;
+    }
     row.reach = at_least_deploy(row.reach);
     if mine.returned_at_ms.is_some() {
         end_stage(row, Stage::RequestRemoved, true, now);

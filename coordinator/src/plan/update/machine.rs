@@ -5,9 +5,9 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::{MachineStep, concerns, frozen_set, is_at_work, not_halted, targets};
+use super::{DECISION_MS, MachineStep, cluster, concerns, frozen_set, is_at_work, not_halted, targets, wants_slot};
 use crate::{
-    facts::{MachineUpdate, UpdateRow, Wish},
+    facts::{ClusterStage, MachineUpdate, UpdateRow, Wish},
     plan::{
         assign, locks, safety,
         survey::{Position, Progress, Survey},
@@ -31,9 +31,13 @@ pub(super) fn outcome(survey: &Survey<'_>, update: &UpdateRow, position: &Positi
         return Some(MachineStep::GiveBack { upgraded: false });
     }
     if mine.disturbed() {
-        return next_permit(survey, position);
+        return next_permit(survey, position).or_else(|| waits_too_long(survey, update, position, mine));
     }
     if !mine.disruptive {
+        // Something disruptive became due since: it needs a request, and takes its turn with one.
+        if position.awaits_permit() && !position.in_flight() {
+            return Some(MachineStep::FreeSlot);
+        }
         let below = position.row.reach < Some(top(survey, position));
         return below
             .then(|| MachineStep::Enter(top(survey, position), frozen_set(survey, position, Phase::Reconfigure)));
@@ -56,7 +60,35 @@ fn without_slot(
     if Phase::ALL.iter().all(|phase| done(*phase)) && untouched && !mine.disturbed() {
         return Some(MachineStep::Finish);
     }
-    (update.wish == Wish::Abort).then_some(MachineStep::Leave)
+    if update.wish == Wish::Abort {
+        return Some(MachineStep::Leave);
+    }
+    let late = survey.now.wall_ms >= return_deadline_ms(survey, update, position)?;
+    let blocked = safety::may_take_slot(survey, position).err()?;
+    (late && position.available() && blocked.reason == locks::NOT_YET_ACTIVE).then(|| give_up(survey, &blocked))
+}
+
+/// When waiting for locks that are still inactive from the last maintenance ends, Unix milliseconds: so long after
+/// machines may be disturbed at all, after the last sign of these locks, and after another machine's end. None: there
+/// are none, or it does not wait for them.
+fn return_deadline_ms(survey: &Survey<'_>, update: &UpdateRow, position: &Position<'_>) -> Option<u64> {
+    let node = Some(&position.row.name);
+    let waits = update.wish == Wish::Go && wants_slot(position) && locks::came_back(survey, node).is_err();
+    let open = update.stages.get(&ClusterStage::LocksInactive).filter(|_| waits)?.finished_at_ms?;
+    let since_ms = open.max(update.moved_at_ms).max(locks::last_progress_ms(survey, node));
+    Some(since_ms.saturating_add(survey.spec.update_deadlines.node_locks.after_ms))
+}
+
+/// Its locks were taken back between two permits. There is no way back for it: past the deadline a person decides.
+fn waits_too_long(
+    survey: &Survey<'_>,
+    update: &UpdateRow,
+    position: &Position<'_>,
+    mine: &MachineUpdate,
+) -> Option<MachineStep> {
+    let late = survey.now.wall_ms >= lock_deadline_ms(survey, update, position, mine)?;
+    let waits = position.awaits_permit() && safety::locks_granted(survey, position).is_err();
+    (late && waits).then_some(MachineStep::PauseAll)
 }
 
 /// Rule 9, its end: the request is gone; the locks are active again, or have had their time.
@@ -70,8 +102,15 @@ fn after_request(
     if locks::returned(survey, &position.row.name).is_err() && survey.now.wall_ms < deadline_ms {
         return None;
     }
-    let upgraded = mine.set_aside.is_none() && is_through(survey, position);
-    Some(if upgraded { MachineStep::Finish } else { MachineStep::FreeSlot })
+    let through = is_through(survey, position);
+    // Planted: the slot is free though the agent may have an older list.
+    if mine.disturbed() && !planted("free-slot-before-accepted") {
+        // Who was disturbed has done its items: its slot is held until its agent has the very list that says so. What
+        // became due since is for the next update.
+        let left = position.awaits_permit() && assign::is_accepted(survey.facts, position);
+        return (through || left).then_some(MachineStep::Finish);
+    }
+    Some(if through && mine.set_aside.is_none() { MachineStep::Finish } else { MachineStep::FreeSlot })
 }
 
 /// Are all its items done, and does its agent have the very list that says so?
@@ -129,12 +168,17 @@ fn refused(
     blocked: &Blocked,
 ) -> Option<MachineStep> {
     let late = survey.now.wall_ms >= lock_deadline_ms(survey, update, position, mine)?;
+    late.then(|| give_up(survey, blocked))
+}
+
+/// A machine's locks have had their time: what the cluster's policy wants then.
+fn give_up(survey: &Survey<'_>, blocked: &Blocked) -> MachineStep {
     let aside = |failed| MachineStep::SetAside { message: blocked.message.clone(), failed };
-    late.then(|| match survey.spec.update_deadlines.node_locks.outcome {
+    match survey.spec.update_deadlines.node_locks.outcome {
         DeadlineOutcome::Fail => aside(true),
         DeadlineOutcome::Defer => aside(false),
         DeadlineOutcome::Pause => MachineStep::PauseAll,
-    })
+    }
 }
 
 /// When waiting for a machine's locks ends, Unix milliseconds. It starts anew when a lock of it moves, and when another
@@ -151,12 +195,20 @@ fn lock_deadline_ms(
     Some(request.since_ms.max(progress_ms).saturating_add(survey.spec.update_deadlines.node_locks.after_ms))
 }
 
-/// Does it hold a request and wait for the controllers to say go?
+/// Does it wait for the controllers to say go, or to bring its workloads back, and does a deadline of that run?
 #[must_use]
 pub fn is_waiting_for_locks(survey: &Survey<'_>, position: &Position<'_>) -> bool {
-    let Some(mine) = position.update() else { return false };
-    let waits = mine.request.is_some() && safety::locks_granted(survey, position).is_err() && !is_at_work(position);
-    waits || mine.returned_at_ms.is_some()
+    let (Some(update), Some(mine)) = (survey.update(), position.update()) else { return false };
+    let coming = |at: Option<u64>| at.is_some_and(|at| at.saturating_add(DECISION_MS) > survey.now.wall_ms);
+    if let Some(since_ms) = mine.returned_at_ms {
+        let deadline_ms = since_ms.saturating_add(survey.spec.update_deadlines.locks_returned_ms);
+        return coming(Some(deadline_ms)) && locks::returned(survey, &position.row.name).is_err();
+    }
+    if position.row.slot.is_none() {
+        return coming(return_deadline_ms(survey, update, position));
+    }
+    let waits = safety::locks_granted(survey, position).is_err() && !is_at_work(position);
+    waits && coming(lock_deadline_ms(survey, update, position, mine))
 }
 
 /// The next moment, Unix milliseconds, at which time alone changes what this update does. None: there is none.
@@ -170,9 +222,10 @@ pub fn wakes_at_ms(survey: &Survey<'_>) -> Option<u64> {
         let back = mine.returned_at_ms.map(|since_ms| since_ms.saturating_add(deadlines.locks_returned_ms));
         let request = mine.request.map(|request| settled(request.since_ms));
         let late = lock_deadline_ms(survey, update, position, mine);
+        let late = late.or_else(|| return_deadline_ms(survey, update, position));
         back.into_iter().chain(request).chain(late).filter(|at| *at > survey.now.wall_ms).min()
     });
     let of_cluster = update.request.map(|request| settled(request.since_ms));
-    let late = update.request.map(|_| super::cluster_deadline_ms(survey, update));
-    of_machines.chain(of_cluster).chain(late).filter(|at| *at > survey.now.wall_ms).min()
+    let late = cluster::deadline_ms(survey, update);
+    of_machines.chain(of_cluster).chain([late]).filter(|at| *at > survey.now.wall_ms).min()
 }

@@ -2,7 +2,11 @@
 
 use muster_proto::model::{Blocked, MachineType, Phase};
 
-use super::{earlier_on_its_way, is_open, is_untouched, not_halted, targets, wants_slot};
+use super::{
+    DECIDING,
+    cluster::{cluster_lets, is_ahead, is_open, not_halted},
+    earlier_on_its_way, is_untouched, wants_slot,
+};
 use crate::{
     facts::{MachineUpdate, UpdateRow},
     plan::{
@@ -15,19 +19,30 @@ use crate::{
 /// Why the cluster's update as a whole does not go on.
 #[must_use]
 pub fn of_cluster(survey: &Survey<'_>, update: &UpdateRow) -> Option<Blocked> {
-    if let Err(blocked) = not_halted(survey, update).and_then(|()| safety::may_start_anything(survey)) {
+    let ahead = is_ahead(survey);
+    if let Err(halt) = not_halted(survey, update) {
+        let cause = if ahead { cluster_lets(survey, update).err() } else { None };
+        return Some(because(halt, cause));
+    }
+    if let Err(blocked) = safety::may_start_anything(survey) {
         return Some(blocked);
     }
-    let ahead =
-        targets(survey).any(|position| position.update().is_some_and(|mine| mine.disruptive && !mine.disturbed()));
     if ahead { is_open(survey).err() } else { None }
+}
+
+/// A halt, and what was waited for in vain.
+fn because(halt: Blocked, cause: Option<Blocked>) -> Blocked {
+    match cause {
+        Some(cause) => Blocked { message: format!("{}; it waited for this: {}", halt.message, cause.message), ..halt },
+        None => halt,
+    }
 }
 
 /// Why this machine does not move; None if it is at work.
 #[must_use]
 pub fn of_machine(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let (update, mine) = (survey.update()?, position.update()?);
-    let about = || blocked("WaitingForTurn", "its next step is about to be taken", "the coordinator's next decision");
+    let about = || blocked(DECIDING, "its next step is about to be taken", "the coordinator's next decision");
     let waits = if position.row.slot.is_some() {
         with_slot(survey, position, update, mine)
     } else {
@@ -48,7 +63,8 @@ fn with_slot(
     if mine.disturbed() {
         return safety::may_disturb(survey, position);
     }
-    not_halted(survey, update)?;
+    let locks = safety::locks_granted(survey, position).err().filter(|_| mine.disruptive);
+    not_halted(survey, update).map_err(|halt| because(halt, locks))?;
     if mine.disruptive {
         safety::locks_granted(survey, position)?;
     }

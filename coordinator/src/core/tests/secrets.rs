@@ -1,0 +1,115 @@
+//! Secrets in an update: a newer version is a reason for one, and none changes in the middle of one.
+
+use muster_proto::model::{LockState, MachineType::Control, Phase, SecretName};
+
+use super::{fleet::*, reason, updates::*};
+use crate::{
+    core::{Input, Request},
+    facts::{Sealed, SecretId},
+};
+
+fn id() -> SecretId {
+    SecretId { cluster: None, name: SecretName::new("db").expect("a name") }
+}
+
+/// Another version of the secret `db`.
+fn renew(fleet: &mut Fleet) {
+    let version = fleet.core.facts().meta.secret_seq + 1;
+    fleet.ask(Request::CreateSecret { id: id(), version, sealed: Sealed(vec![1]) }).expect("made");
+}
+
+/// The spec in which `install` refers to `db`.
+fn using(mut spec: muster_proto::model::ClusterSpec, text: &str) -> muster_proto::model::ClusterSpec {
+    for item in spec.machine_types.values_mut().flatten().filter(|item| item.name.as_str() == "install") {
+        item.params.insert("password".to_owned(), text.to_owned());
+    }
+    spec
+}
+
+/// Every machine comes to its end in the update under way.
+fn upgrade_all(fleet: &mut Fleet) {
+    for name in ["control-1", "control-2", "control-3", "worker-1"] {
+        assert_eq!(fleet.requests(), [name]);
+        fleet.upgrade(name);
+    }
+    fleet.lock("ceph", None, LockState::Active);
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
+}
+
+#[test]
+fn a_newer_secret_is_a_reason_for_an_update() {
+    let mut fleet = Fleet::with(using(spec(3, 1), "${secret.db}"));
+    renew(&mut fleet);
+    let mut fleet = guarded(fleet);
+    assert_eq!(reason(fleet.ask(update())), "NothingToDo");
+    renew(&mut fleet);
+    assert_eq!(fleet.state("worker-1"), "Ready", "a new version alone changes nothing");
+    let mut fleet = fleet.started();
+    upgrade_all(&mut fleet);
+    assert_eq!(reason(fleet.ask(update())), "NothingToDo", "everybody has it");
+}
+
+#[test]
+fn a_secret_renewed_in_an_update_is_for_the_next_one() {
+    let mut fleet = deployed(3, 1);
+    renew(&mut fleet);
+    fleet.ask(apply(using(spec(3, 1), "${secret.db}"), &[])).expect("applies");
+    let mut fleet = fleet.started();
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    let before = fleet.agents["control-1"].assignment.clone().expect("a list");
+    renew(&mut fleet);
+    let after = fleet.agents["control-1"].assignment.clone().expect("a list");
+    assert_eq!(before, after, "what was frozen does not change");
+    upgrade_all(&mut fleet);
+    assert_eq!(
+        fleet.row("worker-1").ready_secrets.values().collect::<Vec<_>>(),
+        [&1],
+        "it was introduced by the update"
+    );
+    renew(&mut fleet);
+    assert_eq!(fleet.state("worker-1"), "Ready");
+    let mut fleet = fleet.started();
+    upgrade_all(&mut fleet);
+    assert_eq!(fleet.row("worker-1").ready_secrets.values().collect::<Vec<_>>(), [&3]);
+}
+
+#[test]
+fn an_update_without_a_secret_it_needs_does_not_start() {
+    let mut fleet = deployed(3, 1);
+    fleet.ask(apply(using(spec(3, 1), "${secret.db}"), &[])).expect("applies");
+    assert_eq!(reason(fleet.ask(update())), "VariableWithoutValue");
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
+}
+
+#[test]
+fn a_secret_of_a_frozen_override_is_in_use() {
+    let mut fleet = deployed(3, 1);
+    renew(&mut fleet);
+    let mut own = machine_spec(muster_proto::model::MachineType::Worker);
+    let params = [("password".to_owned(), "${secret.db}".to_owned())].into();
+    own.state_items_overwrites.insert(item_name("install"), params);
+    fleet.ask(apply(spec(3, 1), &[("worker-1", own.clone())])).expect("applies");
+    fleet.ask(update()).expect("starts");
+    own.state_items_overwrites.clear();
+    fleet.ask(apply(spec(3, 1), &[("worker-1", own)])).expect("applies");
+    assert_eq!(reason(fleet.ask(Request::DeleteSecret { id: id(), in_use: false })), "SecretInUse");
+}
+
+#[test]
+fn what_becomes_disruptive_in_the_middle_gets_a_turn_with_a_request() {
+    let mut fleet = guarded(Fleet::with(using(spec(3, 1), "${machine.hostname}")));
+    release(&mut fleet, &["images"], 1);
+    fleet.ask(update()).expect("starts");
+    let mut hello = fleet.greeting("control-1");
+    hello.facts.hostname.push_str("-renamed");
+    let id = fleet.agents["control-1"].id;
+    fleet.step(Input::HostChanged { id, facts: Box::new(hello.facts) }).expect("known");
+    for name in ["control-1", "control-2", "control-3", "worker-1"] {
+        fleet.finish(name);
+    }
+    fleet.lock("ceph", None, LockState::Inactive);
+    assert_eq!((fleet.requests(), fleet.slot("control-1")), (vec!["control-1"], Some(Phase::Deploy)));
+    fleet.upgrade("control-1");
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none(), "{:?}", fleet.row("control-2"));
+    assert!(fleet.row("control-1").spec.machine_type == Control);
+}

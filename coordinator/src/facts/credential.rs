@@ -1,0 +1,30 @@
+//! Credentials as they are recorded: whose, for what, until when. Never their keys.
+
+use std::collections::BTreeSet;
+
+use muster_proto::model::ClusterName;
+use serde::{Deserialize, Serialize};
+
+/// Credentials of a person or a program. One row a name: what is revoked is every certificate of that name so far.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CredentialRow {
+    /// Role and name, as the audit record has them: `operator/anna`.
+    pub subject: String,
+    /// The only clusters that certificates of this name are for, taken together; empty: all.
+    pub clusters: BTreeSet<ClusterName>,
+    /// Of the newest certificate, Unix milliseconds.
+    pub issued_at_ms: u64,
+    /// Of the newest certificate, Unix milliseconds.
+    pub expires_at_ms: u64,
+    /// Certificates that were issued until then are refused, Unix milliseconds. None: none was ever revoked.
+    pub revoked_at_ms: Option<u64>,
+}
+
+impl CredentialRow {
+    /// Is the newest certificate among those that are refused?
+    #[must_use]
+    pub fn revoked(&self) -> bool {
+        // A certificate counts in seconds.
+        self.revoked_at_ms.is_some_and(|at_ms| self.issued_at_ms / 1000 <= at_ms / 1000)
+    }
+}

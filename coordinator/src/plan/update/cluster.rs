@@ -1,0 +1,140 @@
+//! The update of a cluster as a whole: its request, its locks, its stages, and who has halted it.
+
+use muster_proto::{
+    model::{Blocked, MachineType},
+    plant::planted,
+};
+
+use super::{ClusterStep, DECIDING, DECISION_MS, disturbs, targets};
+use crate::{
+    facts::{ClusterStage, StageRow, UpdateRow, Wish},
+    plan::{
+        locks,
+        safety::{self, blocked},
+        survey::Survey,
+    },
+};
+
+/// What is to be recorded of the cluster as a whole next.
+pub(super) fn cluster_step(survey: &Survey<'_>, update: &UpdateRow) -> Option<ClusterStep> {
+    let needs_request = update.targets.values().any(|target| target.disruptive)
+        || targets(survey).any(|position| disturbs(survey, position));
+    let succeeded = |stage| update.stages.get(&stage).is_some_and(|row: &StageRow| row.succeeded);
+    let ended = |machine_type| targets(survey).all(|position| position.row.spec.machine_type != machine_type);
+    if update.wish == Wish::Abort {
+        return targets(survey).next().is_none().then_some(ClusterStep::Close);
+    }
+    if needs_request && update.request.is_none() {
+        let free = update.wish == Wish::Go && safety::may_start_anything(survey).is_ok();
+        if locks::may_request(survey, None).is_ok() {
+            return free.then_some(ClusterStep::Request);
+        }
+        return is_late(survey, update).filter(|_| locks::came_back(survey, None).is_err());
+    }
+    if let Some(request) = &update.request
+        && !succeeded(ClusterStage::LocksInactive)
+    {
+        if locks::granted(survey, None, request).is_ok() {
+            return Some(ClusterStep::End(ClusterStage::LocksInactive));
+        }
+        return is_late(survey, update);
+    }
+    if waits_for_cluster(survey, update)
+        && let Some(pause) = is_late(survey, update)
+    {
+        return Some(pause);
+    }
+    let order = [
+        (ClusterStage::ControlUpgraded, ended(MachineType::Control)),
+        (ClusterStage::WorkersUpgraded, ended(MachineType::Control) && ended(MachineType::Worker)),
+        (ClusterStage::AllUpgraded, targets(survey).next().is_none()),
+    ];
+    for (stage, reached) in order {
+        if !succeeded(stage) && reached {
+            return Some(ClusterStep::End(stage));
+        }
+        if !succeeded(stage) {
+            return (!update.stages.contains_key(&stage)).then_some(ClusterStep::Begin(stage));
+        }
+    }
+    Some(ClusterStep::Close)
+}
+
+/// The cluster's locks have had their time: an operator decides.
+fn is_late(survey: &Survey<'_>, update: &UpdateRow) -> Option<ClusterStep> {
+    let late = survey.now.wall_ms >= deadline_ms(survey, update);
+    (late && update.wish == Wish::Go).then_some(ClusterStep::Pause)
+}
+
+/// Is some machine not to be disturbed before the cluster's own locks, which are not, are inactive?
+fn waits_for_cluster(survey: &Survey<'_>, update: &UpdateRow) -> bool {
+    let held = update.request.is_some_and(|request| locks::granted(survey, None, &request).is_err());
+    held && is_ahead(survey)
+}
+
+/// Are the cluster's own locks waited for, and does the deadline of that run?
+#[must_use]
+pub fn is_cluster_moving(survey: &Survey<'_>) -> bool {
+    let Some(update) = survey.update().filter(|update| update.wish == Wish::Go) else { return false };
+    let waits = if update.request.is_some() {
+        waits_for_cluster(survey, update)
+    } else {
+        is_ahead(survey) && locks::came_back(survey, None).is_err()
+    };
+    waits && survey.now.wall_ms < deadline_ms(survey, update).saturating_add(DECISION_MS)
+}
+
+/// Has the update yet to disturb somebody for the first time?
+pub(super) fn is_ahead(survey: &Survey<'_>) -> bool {
+    targets(survey).any(|position| position.update().is_some_and(|mine| mine.disruptive && !mine.disturbed()))
+}
+
+/// When waiting for the cluster's locks ends, Unix milliseconds. Progress of a lock starts it anew.
+pub(super) fn deadline_ms(survey: &Survey<'_>, update: &UpdateRow) -> u64 {
+    let begun = survey.rollout.map_or(0, |rollout| rollout.started_at_ms);
+    let begun = update.stages.get(&ClusterStage::LocksInactive).map_or(begun, |row| row.started_at_ms);
+    let begun = begun.max(update.moved_at_ms);
+    begun.max(locks::last_progress_ms(survey, None)).saturating_add(survey.spec.update_deadlines.cluster_locks_ms)
+}
+
+/// May machines of this update be disturbed at all: are the cluster's own locks inactive, and does nobody want a halt?
+///
+/// # Errors
+/// What is waited for.
+pub fn is_open(survey: &Survey<'_>) -> Result<(), Blocked> {
+    let Some(update) = survey.update() else { return Ok(()) };
+    not_halted(survey, update)?;
+    cluster_lets(survey, update)
+}
+
+/// Are the cluster's own locks inactive?
+///
+/// # Errors
+/// What is waited for.
+pub(super) fn cluster_lets(survey: &Survey<'_>, update: &UpdateRow) -> Result<(), Blocked> {
+    let Some(request) = &update.request else {
+        locks::may_request(survey, None)?;
+        return Err(blocked(DECIDING, "the cluster's maintenance is about to be requested", "it is requested"));
+    };
+    // Planted: the cluster's own locks are not waited for.
+    if planted("ignore-cluster-locks") { Ok(()) } else { locks::granted(survey, None, request) }
+}
+
+/// Nobody has paused or aborted it.
+///
+/// # Errors
+/// Who has, and what lets it go on.
+pub fn not_halted(survey: &Survey<'_>, update: &UpdateRow) -> Result<(), Blocked> {
+    let name = survey.rollout.map_or("", |rollout| rollout.name.as_str());
+    match update.wish {
+        Wish::Go => Ok(()),
+        Wish::Pause { .. } => Err(blocked(
+            "Paused",
+            "the update is paused: nothing new starts",
+            format!("`musterctl resume {name}`, or `musterctl abort {name}`"),
+        )),
+        Wish::Abort => {
+            Err(blocked("Aborting", "the update was aborted: nothing new starts", "what was taken has been given back"))
+        }
+    }
+}
