@@ -5,6 +5,7 @@ use muster_tests::{
     fleet::{
         effects::{Promise, examine},
         manifest::{download, named_cluster, other},
+        programs::complain,
     },
     nodes::{ARTIFACTS, Nodes, node::Node},
 };
@@ -97,6 +98,7 @@ pub(crate) fn an_idle_agent_is_small(fleet: &Nodes) -> Result<()> {
     fleet.on_every_node(|_, node| {
         let pid = node.agent_pid()?;
         let resident = node.sh(&format!("awk '/^VmRSS/ {{print $2}}' /proc/{pid}/status"))?.trim().parse::<u64>()?;
+        complain(&format!("{}: the idle agent has {resident} KiB resident", node.name));
         ensure!(resident <= RESIDENT_KIB_MAX, "{}: {resident} KiB resident", node.name);
         let sockets = node.sh("ss --listening --tcp --udp --numeric --processes")?;
         ensure!(!sockets.contains("muster"), "{}: it listens\n{sockets}", node.name);
