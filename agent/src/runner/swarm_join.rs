@@ -2,7 +2,8 @@
 //! Docker Engine. Which of them, and through which managers, the coordinator says right before the start; the token
 //! comes as a secret input and is in no param, no argv and no log. Run again, it finds its work done.
 //!
-//! It never leaves a swarm: an engine that is in another one is an error for a person.
+//! It never leaves a swarm: an engine that is in another one is an error for a person. What it takes back is a join of
+//! its own that came to nothing: Docker keeps that, and would refuse the next.
 
 use std::{collections::HashMap, fmt, path::Path, time::Duration};
 
@@ -68,6 +69,10 @@ enum JoinError {
     Locked,
     #[error("the Docker Engine is in a swarm and reports: {0}")]
     Engine(String),
+    #[error(
+        "the Docker Engine could not join: {0}; if it stays so, run `docker swarm leave` on this machine, then retry"
+    )]
+    Failed(String),
     #[error("the Docker Engine's place in the swarm has changed since the coordinator looked; it looks again")]
     Changed,
     #[error("NoManagerReachable: no manager let this machine in: {0}")]
@@ -87,6 +92,7 @@ impl JoinError {
             Self::Docker(error) => !matches!(error.status(), Some(400..=499)),
             Self::Runtime(_)
             | Self::Engine(_)
+            | Self::Failed(_)
             | Self::Changed
             | Self::NoManager(_)
             | Self::NotActive
@@ -173,7 +179,14 @@ async fn enter(wanted: &Wanted, socket: &Path, report: &Report) -> Result<SwarmM
         }
         Step::Join => join(&docker, wanted, report).await?,
     }
-    let info = active(&docker).await?;
+    let info = match active(&docker).await {
+        Err(JoinError::Failed(error)) if step == Step::Join => {
+            report.line("taking back the join that came to nothing");
+            docker.leave_swarm(None).await.map_err(DockerError::while_doing("take back a failed join"))?;
+            return Err(JoinError::NoManager(error));
+        }
+        other => other?,
+    };
     verify(&docker, wanted, &info, step != Step::Wait).await
 }
 
@@ -183,11 +196,17 @@ fn next(way: &SwarmWay, info: &SwarmInfo) -> Result<Step, JoinError> {
         (SwarmLocalState::Active, _) => Ok(Step::Verify),
         (SwarmLocalState::Pending, _) => Ok(Step::Wait),
         (SwarmLocalState::Locked, _) => Err(JoinError::Locked),
-        (SwarmLocalState::Error, _) => Err(JoinError::Engine(info.error.clone())),
+        (SwarmLocalState::Error, _) => Err(reported(info)),
         (SwarmLocalState::Inactive, SwarmWay::Init) => Ok(Step::Init),
         (SwarmLocalState::Inactive, SwarmWay::Join { .. }) => Ok(Step::Join),
         (SwarmLocalState::Inactive, SwarmWay::Member { .. } | SwarmWay::Foreign { .. }) => Err(JoinError::Changed),
     }
+}
+
+/// What an engine in trouble says. Without a node it was never let in.
+fn reported(info: &SwarmInfo) -> JoinError {
+    let error = info.error.clone();
+    if info.node.is_some() { JoinError::Engine(error) } else { JoinError::Failed(error) }
 }
 
 fn init_request(wanted: &Wanted) -> SwarmInitRequest {
@@ -243,7 +262,7 @@ async fn active(docker: &Docker) -> Result<SwarmInfo, JoinError> {
         match info.state {
             SwarmLocalState::Active => return Ok(info),
             SwarmLocalState::Locked => return Err(JoinError::Locked),
-            SwarmLocalState::Error => return Err(JoinError::Engine(info.error)),
+            SwarmLocalState::Error => return Err(reported(&info)),
             SwarmLocalState::Inactive | SwarmLocalState::Pending => {}
         }
         if Instant::now() >= until {

@@ -183,7 +183,7 @@ fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     }
     if let Some((reason, message)) = position.live.and_then(|live| live.agent_blocked.as_ref()) {
         let clears_when = if position.waits_for_inputs() {
-            "it gets them: it asks again by itself"
+            "it gets what it asks for: it asks again by itself"
         } else {
             "the cause is gone from the machine"
         };
@@ -240,7 +240,8 @@ fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     }
 }
 
-/// What the machine is busy with: the first item of its list that is running, or due and about to.
+/// What the machine is busy with: the first item of its list that is running, or due and about to. An agent that says
+/// what keeps it from starting anything is not about to.
 #[must_use]
 pub fn activity<'a>(position: &Position<'a>) -> Option<(&'a muster_proto::model::AssignedItem, u32, bool)> {
     let reach = position.row.reach?;
@@ -248,11 +249,12 @@ pub fn activity<'a>(position: &Position<'a>) -> Option<(&'a muster_proto::model:
         return None;
     }
     let items = position.items.ok()?;
+    let kept = position.live.is_some_and(|live| live.agent_blocked.is_some());
     items.iter().filter(|item| item.phase <= reach && item.phase >= Phase::Prepare).find_map(|item| {
         match position.standing(item) {
             Standing::Running { attempt } => Some((item, attempt, true)),
-            Standing::Due { attempt } => Some((item, attempt, false)),
-            Standing::Done | Standing::Failed | Standing::Held => None,
+            Standing::Due { attempt } if !kept => Some((item, attempt, false)),
+            Standing::Due { .. } | Standing::Done | Standing::Failed | Standing::Held => None,
         }
     })
 }
