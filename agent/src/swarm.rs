@@ -175,9 +175,11 @@ fn node(node: Node) -> Result<SwarmNode, SwarmFailure> {
         Some(NodeSpecAvailabilityEnum::PAUSE) => SwarmAvailability::Pause,
         Some(NodeSpecAvailabilityEnum::ACTIVE | NodeSpecAvailabilityEnum::EMPTY) | None => SwarmAvailability::Active,
     };
-    // A manager that has just been promoted has its role before it has a status.
+    // A manager that has just been promoted has its role before it has a status. One that is down and has none was left
+    // out when a new cluster was forced: it has no vote, and cannot be demoted.
+    let votes = node.manager_status.is_some() || state != SwarmNodeState::Down;
     let status = node.manager_status.unwrap_or_default();
-    let manager = (spec.role == Some(NodeSpecRoleEnum::MANAGER)).then(|| SwarmManager {
+    let manager = (votes && spec.role == Some(NodeSpecRoleEnum::MANAGER)).then(|| SwarmManager {
         leader: status.leader == Some(true),
         reachable: status.reachability == Some(Reachability::REACHABLE),
         address: as_line(&status.addr.unwrap_or_default()),

@@ -205,6 +205,7 @@ impl World {
         let fate = self.plan.fate;
         self.end_joins(index)?;
         let Some(machine) = self.machines.get_mut(index) else { return Ok(()) };
+        machine.waking_at.take_if(|waking_at| *waking_at <= at);
         let (ended, inputs) = machine.end_processes(at, &mut self.rng, &fate);
         for (key, end) in ended {
             let Some(machine) = self.machines.get(index) else { continue };
@@ -261,9 +262,9 @@ impl World {
         let at = self.at;
         for _ in 0..CHAIN_MAX {
             let Some(effect) = effects.pop_front() else {
-                let wake = self.machines.get(index).and_then(super::Machine::wake_at);
+                let wake = self.machines.get_mut(index).and_then(|machine| machine.wake_unless_queued(at));
                 if let Some(wake) = wake {
-                    self.later(wake.saturating_sub(at), Event::Wake(index));
+                    self.later(wake - at, Event::Wake(index));
                 }
                 return Ok(());
             };

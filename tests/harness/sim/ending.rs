@@ -55,7 +55,9 @@ impl World {
         let mut still_since = None;
         let mut quiet = (self.commits, self.at);
         while self.next_event(until)? {
-            if quiet.0 != self.commits {
+            // What runs may run for long, a reboot that never comes for longest.
+            let running = self.machines.iter().any(|machine| machine.disk.running().is_some());
+            if quiet.0 != self.commits || running {
                 quiet = (self.commits, self.at);
             } else if self.at >= quiet.1 + QUIET_MS {
                 break;

@@ -112,6 +112,8 @@ pub struct Machine {
     pub asked: Option<(AttemptKey, Generation)>,
     /// The attempt whose inputs it holds, while the core decides whether it starts.
     pub at_hand: Option<(AttemptKey, Option<Way>)>,
+    /// The next moment at which it is woken, as far as that is queued.
+    pub waking_at: Option<u64>,
     /// The swarm its engine is in, on its disk.
     pub engine: Option<Place>,
     /// When it was installed.
@@ -143,6 +145,7 @@ impl Machine {
             address: Some(format!("10.0.0.{}", rng.between(1, 254))),
             asked: None,
             at_hand: None,
+            waking_at: None,
             engine: None,
             installed_at: 0,
         }
@@ -346,6 +349,13 @@ impl Machine {
         let processes = self.attempts.values().filter_map(|attempt| attempt.ends_at);
         let agent = self.agent.as_ref().and_then(Core::wake_at);
         processes.chain(agent).min()
+    }
+
+    /// The same, if nothing that is queued comes before it; it is to be queued then.
+    pub fn wake_unless_queued(&mut self, at: u64) -> Option<u64> {
+        let wake = self.wake_at()?.max(at);
+        let queued = self.waking_at.is_some_and(|queued| queued <= wake);
+        (!queued).then(|| *self.waking_at.insert(wake))
     }
 
     /// A machine with a fresh disk under the same name.
