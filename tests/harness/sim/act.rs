@@ -74,7 +74,7 @@ impl World {
         let greetings: Vec<Option<(MachineId, u64)>> = inputs.iter().map(greeting).collect();
         let senders: Vec<Option<MachineId>> = inputs.iter().map(sender).collect();
         let fetches: Vec<_> = inputs.iter().map(secrets::fetch_of).collect();
-        let now = self.now();
+        let (now, sent_before) = (self.now(), self.past.len());
         let Some(core) = &mut self.coordinator else { return Ok(()) };
         let (answers, acts) = core.step(inputs, now).into_acts();
         if self.crash_now(BEFORE_COMMIT) {
@@ -99,7 +99,7 @@ impl World {
         self.after_step()?;
         for (fetch, answer) in fetches.into_iter().zip(&answers) {
             if let Some(fetch) = fetch {
-                self.hand_out(fetch, answer)?;
+                self.hand_out(fetch, answer, sent_before)?;
             }
         }
         for (sender, answer) in senders.into_iter().zip(answers) {

@@ -4,7 +4,7 @@ use muster_coordinator::{
     core::{Input, Refusal, Reply, Request},
     facts::{Sealed, SecretId},
 };
-use muster_proto::model::{Generation, ItemName, MachineId, MachineType, SecretName};
+use muster_proto::model::{Assignment, Generation, ItemName, MachineId, MachineType, SecretName};
 
 use super::{
     World,
@@ -72,16 +72,19 @@ impl World {
         }
     }
 
-    /// What the coordinator answered. Nobody gets what is not named by an item of the list it should have now.
+    /// What the coordinator answered in a step before which so many lists had been sent. Nobody gets what is not named
+    /// by an item of the list it should have now; what comes later in the same step may replace that list.
     pub(crate) fn hand_out(
         &mut self,
         (id, item, generation): Fetch,
         answer: &Result<Reply, Refusal>,
+        sent_before: usize,
     ) -> Result<(), Violation> {
         let outcome = match answer {
             Ok(Reply::Inputs { secrets, entry }) => {
                 let served: Vec<SecretName> = secrets.iter().map(|row| row.id.name.clone()).collect();
-                if !self.has_right(id, &item, generation, &served) {
+                let lists = [&self.past[..sent_before], &self.past[..]];
+                if !lists.iter().any(|sent| has_right(sent, (id, &item, generation), &served)) {
                     let detail = format!("{id} got {served:?} for item {item} of generation {generation}");
                     return Err(self.watcher.violation("secret", detail));
                 }
@@ -101,14 +104,6 @@ impl World {
         Ok(())
     }
 
-    fn has_right(&self, id: MachineId, item: &ItemName, generation: Generation, served: &[SecretName]) -> bool {
-        let newest = self.past.iter().rev().find(|(to, _)| *to == id).map(|(_, assignment)| assignment);
-        newest.filter(|newest| newest.generation == generation).is_some_and(|newest| {
-            let named = newest.items.iter().find(|known| known.name == *item).map(|item| item.secrets());
-            named.is_some_and(|named| served.iter().all(|name| named.contains(name)))
-        })
-    }
-
     /// The answer reaches the agent: values are at hand for this one step.
     pub(crate) fn inputs_came(
         &mut self,
@@ -126,4 +121,17 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// Does the newest of these lists for that machine name all that was served?
+fn has_right(
+    sent: &[(MachineId, Assignment)],
+    (id, item, generation): (MachineId, &ItemName, Generation),
+    served: &[SecretName],
+) -> bool {
+    let newest = sent.iter().rev().find(|(to, _)| *to == id).map(|(_, assignment)| assignment);
+    newest.filter(|newest| newest.generation == generation).is_some_and(|newest| {
+        let named = newest.items.iter().find(|known| known.name == *item).map(|item| item.secrets());
+        named.is_some_and(|named| served.iter().all(|name| named.contains(name)))
+    })
 }
