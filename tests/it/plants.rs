@@ -53,8 +53,8 @@ plants! {
     agent_ignore_permit_expiry: "agent-ignore-permit-expiry" by "4";
     agent_permit_for_all_attempts: "agent-permit-for-all-attempts" by "4";
     give_back_after_failure: "give-back-after-failure" by "9";
-    float_secrets: "float-secrets" by "secret";
-    free_slot_before_accepted: "free-slot-before-accepted" by "10";
+    float_secrets: "float-secrets" by "secret" | "5";
+    free_slot_before_accepted: "free-slot-before-accepted" by "10" | "9";
     serve_foreign_secrets: "serve-foreign-secrets" by "secret";
     init_twice: "init-twice" by "quorum";
     init_unrecorded: "init-unrecorded" by "swarm-init";
@@ -72,7 +72,7 @@ plants! {
     agent_two_at_once: "agent-two-at-once" by "one-at-a-time";
     agent_indeterminate_is_success: "agent-indeterminate-is-success" by "7";
     agent_drop_oldest_event: "agent-drop-oldest-event" by "11";
-    agent_reboot_twice: "agent-reboot-twice" by "reboot";
+    agent_reboot_twice: "agent-reboot-twice" by "reboot" | "10";
     agent_trust_unchanged_boot: "agent-trust-unchanged-boot" by "reboot";
     agent_forget_on_ack_of_later: "agent-forget-on-ack-of-later" by "11";
 }

@@ -121,7 +121,7 @@ fn evidence_of_newer(draft: &Draft<'_>, id: MachineId, hello: &Hello) -> Option<
 }
 
 /// After `recover`: what the agent knows better is taken over. Who holds a slot is asked of the machines themselves:
-/// one that is at work on deploy or reconfigure items must have one, any other has none.
+/// one that is at work on deploy or reconfigure items, or waits for an operator there, must have one, any other none.
 fn adopt(draft: &mut Draft<'_>, id: MachineId, hello: &Hello, now: Now) {
     let Some(name) = draft.names.get(&id).cloned() else { return };
     for status in &hello.statuses {
@@ -141,7 +141,9 @@ fn adopt(draft: &mut Draft<'_>, id: MachineId, hello: &Hello, now: Now) {
     row.assigned.digest = None;
     row.reach = row.reach.max(hello.reach);
     let kept = row.slot.take();
-    if let Some(phase) = hello.reach.filter(|phase| hello.busy && *phase > Phase::Prepare) {
+    let held = |status: &ItemStatus| status.state == ItemState::Indeterminate && status.generation == hello.generation;
+    let holds = hello.busy || hello.statuses.iter().any(held);
+    if let Some(phase) = hello.reach.filter(|phase| holds && *phase > Phase::Prepare) {
         row.slot = kept.or(Some(Slot { phase, granted_at_ms: now.wall_ms }));
     }
 }

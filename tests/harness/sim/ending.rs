@@ -54,9 +54,12 @@ impl World {
         let until = self.at + if self.plan.update { CALM_IN_UPDATE_MS } else { CALM_MS };
         let mut still_since = None;
         let mut quiet = (self.commits, self.at);
-        while self.next_event(until)? {
-            // What runs may run for long, a reboot that never comes for longest.
+        loop {
+            // What runs may run for long, a reboot that never comes for longest; its end is news too.
             let running = self.machines.iter().any(|machine| machine.disk.running().is_some());
+            if !self.next_event(until)? {
+                break;
+            }
             if quiet.0 != self.commits || running {
                 quiet = (self.commits, self.at);
             } else if self.at >= quiet.1 + QUIET_MS {

@@ -4,7 +4,7 @@ use muster_proto::{
     convert::{Hello, ITEMS_MAX},
     model::{
         Epoch, Generation,
-        ItemState::{Running, Succeeded},
+        ItemState::{Indeterminate, Running, Succeeded},
         ItemStatus, Phase, Seq,
     },
 };
@@ -187,6 +187,18 @@ fn recover_takes_over_what_the_ledgers_know() {
     fleet.event("control-1", "install", Succeeded);
     fleet.accept("control-1");
     assert_eq!(fleet.slots(), ["control-2"]);
+}
+
+#[test]
+fn recover_leaves_the_slot_to_who_waits_for_an_operator() {
+    let fleet = Fleet::of(2, 0).reported();
+    let old = fleet.store.clone();
+    let mut fleet = fleet.prepared();
+    fleet.begin("control-1");
+    fleet.event("control-1", "install", Indeterminate);
+    fleet.recover_from(old);
+    fleet.all_report();
+    assert_eq!(fleet.slots(), ["control-1"], "the others may wait for what it began");
 }
 
 #[test]
