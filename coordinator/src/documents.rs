@@ -16,7 +16,7 @@ use muster_proto::{
     },
 };
 
-pub use handshake::{locks, node_requests, requests};
+pub use handshake::{cluster_states, locks, node_requests, requests};
 
 use crate::{
     core::update::Options,

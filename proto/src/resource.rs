@@ -11,8 +11,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use update::{
-    ChangedMachine, GroupStatus, Lock, LockSpec, LockStatus, RebootStatus, Request, RequestSpec, RequestStatus,
-    UpdatePhase, UpdatePlan, UpdateStatus, Waiting,
+    ChangedMachine, ClusterState, ClusterStateSpec, ClusterStateStatus, GroupStatus, Lock, LockSpec, LockStatus,
+    RebootStatus, Request, RequestSpec, RequestStatus, UpdatePhase, UpdatePlan, UpdateStatus, Waiting,
 };
 
 use crate::model::{Blocked, ClusterSpec, Counts, HostFacts, ItemHash, MachineSpec, MachineType, Phase};

@@ -51,6 +51,8 @@ plants! {
     no_settle_time: "no-settle-time" by "4";
     agent_ignore_permit_expiry: "agent-ignore-permit-expiry" by "4";
     agent_permit_for_all_attempts: "agent-permit-for-all-attempts" by "4";
+    ignore_swarm_tasks: "ignore-swarm-tasks" by "4";
+    activate_operators_drain: "activate-operators-drain" by "9";
     give_back_after_failure: "give-back-after-failure" by "9";
     serve_foreign_secrets: "serve-foreign-secrets" by "secret";
     init_twice: "init-twice" by "quorum";

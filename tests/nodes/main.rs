@@ -8,6 +8,7 @@
 mod canaries;
 mod demo;
 mod deployment;
+mod drain;
 mod faults;
 mod package;
 mod site;
@@ -46,6 +47,7 @@ const TESTS: &[Test] = &[
     ("units::units_are_acted_upon", units::acts_on_units),
     ("units::a_machine_reboots_once", units::reboots),
     ("canaries::no_secret_is_found_where_it_should_not_be", canaries::no_secret_is_found),
+    ("drain::tasks_move_before_a_worker_is_disturbed", drain::tasks_move_before_a_worker_is_disturbed),
     ("package::upgrade_removal_and_purge", package::upgrade_removal_and_purge),
 ];
 

@@ -94,10 +94,18 @@ pub fn control_quorum(survey: &Survey<'_>, position: &Position<'_>) -> Result<()
     ))
 }
 
-/// Rule 4: no disruptive item without its machine's request, and every expected lock inactive since after it.
+/// Rule 4: no disruptive item without its machine's request, every expected lock inactive since after it, and no task
+/// of a Swarm service on a worker.
 pub fn may_disturb(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     store_is_current(survey)?;
-    locks_granted(survey, position)
+    locks_granted(survey, position)?;
+    swarm_drained(survey, position)
+}
+
+/// Rule 4, its Swarm alone.
+pub fn swarm_drained(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    // Planted: whatever tasks run on a worker, it is disturbed.
+    if planted("ignore-swarm-tasks") { Ok(()) } else { update::drain::reached(survey, position) }
 }
 
 /// Rule 4, its locks alone.

@@ -7,6 +7,7 @@
 //! as that helps. The first **permit** is the point of no return: before it everything taken is given back on abort or
 //! deferral, after it the machine goes on to its end.
 
+pub mod drain;
 pub mod groups;
 mod machine;
 pub mod waits;
@@ -22,9 +23,9 @@ use super::{
     safety::{self, blocked},
     survey::{Position, Progress, Survey},
 };
-use crate::facts::{ClusterRow, ClusterStage, ControlSet, MachineRow, UpdateRow, Wish};
+use crate::facts::{ClusterRow, ClusterStage, ControlSet, DrainTarget, MachineRow, UpdateRow, Wish};
 
-pub use machine::{is_waiting_for_locks, wakes_at_ms};
+pub use machine::{is_waiting_for_others, wakes_at_ms};
 
 /// Something to be recorded. The core applies it, and asks again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +70,9 @@ pub enum MachineStep {
     Prepare(ControlSet),
     /// It holds a slot; a NodeMaintenanceRequest is made if something disruptive is ahead.
     TakeSlot,
-    /// Its locks are inactive: its list reaches this phase, disruptive items aside.
+    /// Of its node in the swarm.
+    Drain(DrainStep),
+    /// It may be disturbed: its list reaches this phase, disruptive items aside.
     Enter(Phase, ControlSet),
     /// It may start this attempt at this item.
     Permit(ItemName, u32),
@@ -80,7 +83,8 @@ pub enum MachineStep {
         /// Does it count as failed?
         failed: bool,
     },
-    /// Its locks' deadline has passed, and the cluster's policy is that an operator decides: the update pauses.
+    /// The deadline of its locks or of its drain has passed, and the cluster's policy is that an operator decides: the
+    /// update pauses.
     PauseAll,
     /// Its NodeMaintenanceRequest is removed.
     GiveBack {
@@ -93,6 +97,22 @@ pub enum MachineStep {
     FreeSlot,
     /// It leaves the update at the version it had.
     Leave,
+}
+
+/// A step of the Swarm drain of one machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DrainStep {
+    /// Its locks are inactive: its node is to be drained.
+    Begin,
+    /// This is what is drained, and what it gets back.
+    Target(DrainTarget),
+    /// Its node gets its availability back.
+    Uncordon {
+        /// Is it at the new version now?
+        upgraded: bool,
+    },
+    /// Its node is as it was.
+    Uncordoned,
 }
 
 /// What is to be recorded or granted next. Outcomes come before grants, so that a grant is decided on what is true.

@@ -31,6 +31,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status, transport::Server};
 
 use crate::{
+    cluster,
     engine::EngineHandle,
     pki::{Ca, PkiError, Vault},
 };
@@ -96,6 +97,14 @@ pub async fn serve(
     let judge = Arc::new(Judge::new(&ca, Arc::clone(&clock), denied).map_err(ServeError::Tls)?);
     let tls = tls::server_config(Arc::clone(&ca), clock).map_err(ServeError::Tls)?;
     let connections = accept::Acceptor::spawn(listener, tls, Arc::clone(&judge));
+
+    let (asking, ending) = (cluster::swarm::ask(engine.clone(), sessions.clone()), sessions.ending());
+    tokio::spawn(async move {
+        tokio::select! {
+            () = asking => {}
+            _ = ending => {}
+        }
+    });
 
     let enrollment = enrollment::Enrollment {
         engine: engine.clone(),

@@ -173,7 +173,7 @@ impl World {
         }
         let index = self.any_machine();
         let Some(machine) = self.machines.get(index).map(|machine| machine.name.clone()) else { return Ok(()) };
-        let (what, request) = match self.rng.between(0, if self.plan.update { 31 } else { 21 }) {
+        let (what, request) = match self.rng.between(0, if self.plan.update { 34 } else { 21 }) {
             0..=7 => ("retry", Request::Retry { machine, item: None }),
             8 | 9 => ("skip", Request::Skip { machine, item: None }),
             10 | 11 if self.is_outside(index) => return Ok(()),
@@ -181,6 +181,10 @@ impl World {
             12 | 13 => ("deploy", Request::Deploy { cluster: manifest::cluster_name() }),
             14..=16 => return self.edit_manifest(),
             17 | 18 => return self.replace(index),
+            22..=24 => {
+                self.set_availability();
+                return Ok(());
+            }
             19 => ("machine revoked", Request::RevokeMachine { machine, machine_is_off: false }),
             20 | 21 => return self.operate_secrets(),
             _ => return self.steer(),

@@ -27,6 +27,7 @@ impl World {
     /// Faults stop; everything that was down comes back.
     pub(crate) fn calm_down(&mut self) -> Result<(), Violation> {
         self.chaos = false;
+        self.loosen_tasks();
         for index in 0..self.machines.len() {
             if let Some(machine) = self.machines.get_mut(index) {
                 machine.cut_off_until = 0;
@@ -70,7 +71,16 @@ impl World {
     /// Is nothing under way that changes anything?
     fn at_rest(&self) -> bool {
         let moving = self.queue.values().any(|event| {
-            !matches!(event, Event::Decide | Event::Operate | Event::Controller(_) | Event::NoticeGone(..))
+            let talk = matches!(event, Event::Deliver(parcel) if parcel.is_swarm_talk());
+            let idle = matches!(
+                event,
+                Event::Decide
+                    | Event::Operate
+                    | Event::Controller(_)
+                    | Event::NoticeGone(..)
+                    | Event::QuestionSilent(_)
+            );
+            !idle && !talk
         });
         !moving && self.inbox.is_empty()
     }
@@ -126,6 +136,8 @@ impl World {
         let now = self.now();
         let Some(core) = &self.coordinator else { return Ok(()) };
         self.watcher.nothing_is_held(core.facts())?;
+        self.nodes_are_given_back()?;
+        let Some(core) = &self.coordinator else { return Ok(()) };
         let limits = Limits::default();
         let Some(survey) = Survey::of(core.facts(), &manifest::cluster_name(), &limits, now) else { return Ok(()) };
         for position in &survey.machines {
@@ -146,6 +158,7 @@ impl World {
         let Some(survey) = Survey::of(core.facts(), &manifest::cluster_name(), &limits, now) else { return Ok(false) };
         let mut wishes = Vec::new();
         let (mut replaced, mut outside, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
+        let mut adrift = Vec::new();
         for position in &survey.machines {
             let Some(blocked) = blocked::of_machine(&survey, position) else { continue };
             let machine = position.row.name.clone();
@@ -161,7 +174,13 @@ impl World {
                     }
                     wishes.extend(stuck.map(|item| Request::Retry { machine: machine.clone(), item: Some(item) }));
                 }
-                "Deferred" | "Refused" => wishes.push(Request::Retry { machine, item: None }),
+                "Deferred" | "Refused" => {
+                    if blocked.message.contains("swarm") {
+                        adrift.push((machine.clone(), blocked.message.contains("do not know")));
+                    }
+                    wishes.push(Request::Retry { machine, item: None });
+                }
+                "SwarmNoManager" | "SwarmNodeUnknown" => adrift.push((machine, blocked.reason == "SwarmNodeUnknown")),
                 "Paused" => {
                     wishes.extend(survey.rollout.map(|rollout| Request::Resume { rollout: rollout.name.clone() }))
                 }
@@ -180,7 +199,8 @@ impl World {
             let item = Some(manifest::join_name());
             wishes.extend(outside.into_iter().map(|machine| Request::Skip { machine, item: item.clone() }));
         }
-        let something = !wishes.is_empty() || !replaced.is_empty() || mended;
+        let something =
+            (!adrift.is_empty() && self.bring_home(&adrift)) || !wishes.is_empty() || !replaced.is_empty() || mended;
         for name in foreign {
             self.leave_swarm(&name);
         }

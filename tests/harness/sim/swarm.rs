@@ -4,12 +4,11 @@
 use muster_agent::attempt::record::AttemptKey;
 use muster_coordinator::facts::{LeftOut, MachineRow};
 use muster_proto::model::{
-    ItemState, MachineId, MachineName, SwarmAvailability, SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo,
-    SwarmJoin, SwarmLocalState, SwarmManager, SwarmMember, SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmTokens,
-    SwarmWay,
+    ItemState, MachineId, MachineName, SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo, SwarmJoin, SwarmLocalState,
+    SwarmManager, SwarmMember, SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmTokens, SwarmWay,
 };
 
-use super::{Event, World, manifest::join_name};
+use super::{Event, World, manifest::join_name, tasks::Load};
 use crate::invariants::Violation;
 
 /// So long after it was reinstalled the swarm has not noticed that a machine's former self is gone.
@@ -27,17 +26,19 @@ pub(crate) struct Swarm {
 /// A node as the managers know it.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    id: SwarmId,
+    pub(crate) id: SwarmId,
     /// Of its machine; its name is the hostname.
-    index: usize,
+    pub(crate) index: usize,
     manager: bool,
+    /// What it is for services.
+    pub(crate) load: Load,
 }
 
 /// What a machine's engine has on its disk of the swarm it is in.
 #[derive(Clone, Debug)]
 pub struct Place {
-    swarm: usize,
-    node: SwarmId,
+    pub(crate) swarm: usize,
+    pub(crate) node: SwarmId,
     manager: bool,
 }
 
@@ -66,7 +67,7 @@ const CHANGED: NotEntered = NotEntered { message: "Changed", retryable: true };
 pub(crate) const FOREIGN: NotEntered = NotEntered { message: "ForeignSwarm", retryable: false };
 const NO_MANAGER: NotEntered = NotEntered { message: "NoManagerReachable", retryable: true };
 
-fn swarm_id(text: String) -> SwarmId {
+pub(crate) fn swarm_id(text: String) -> SwarmId {
     match SwarmId::new(text) {
         Ok(id) => id,
         Err(_) => unreachable!("made here, of letters and digits"),
@@ -95,7 +96,7 @@ impl World {
     }
 
     /// Has the swarm a leader?
-    fn works(&self, swarm: usize) -> bool {
+    pub(crate) fn works(&self, swarm: usize) -> bool {
         let (managers, up) = self.count_managers(swarm);
         up > managers / 2
     }
@@ -136,8 +137,7 @@ impl World {
                 manager: token(&swarm.id, true),
                 worker: token(&swarm.id, false),
             })),
-            SwarmOp::Tasks { .. } => Ok(SwarmReply::Tasks(Vec::new())),
-            SwarmOp::SetAvailability { .. } => Ok(SwarmReply::Done),
+            SwarmOp::Tasks { .. } | SwarmOp::SetAvailability { .. } => self.load_answers(at, op),
             SwarmOp::Demote { node } => {
                 let found = swarm.nodes.iter_mut().find(|known| known.id == *node);
                 found.map_or(Err(failure(SwarmFailureCode::NoSuchNode)), |node| {
@@ -173,7 +173,7 @@ impl World {
         };
         let manager =
             node.manager.then(|| SwarmManager { leader: false, reachable: up, address: format!("{hostname}:2377") });
-        SwarmNode { id: node.id.clone(), hostname, state, availability: SwarmAvailability::Active, manager }
+        SwarmNode { id: node.id.clone(), hostname, state, availability: node.load.availability, manager }
     }
 
     /// A swarm-join does its work, as the runner does: it looks at its engine first.
@@ -216,8 +216,9 @@ impl World {
     fn new_node(&mut self, at: usize, index: usize, manager: bool) -> (SwarmId, SwarmId) {
         self.last_node += 1;
         let id = swarm_id(format!("node{}", self.last_node));
+        let load = Load::new(self.at, &mut self.rng);
         let Some(swarm) = self.swarms.get_mut(at) else { return (id.clone(), id) };
-        swarm.nodes.push(Node { id: id.clone(), index, manager });
+        swarm.nodes.push(Node { id: id.clone(), index, manager, load });
         (id, swarm.id.clone())
     }
 

@@ -18,7 +18,7 @@ use crate::core::{Effect, Input, Request};
 fn acked(fleet: &Fleet) -> Option<Seq> {
     fleet.effects.iter().find_map(|effect| match effect {
         Effect::Ack { seq, .. } => Some(*seq),
-        Effect::Assign { .. } | Effect::Close { .. } => None,
+        Effect::Assign { .. } | Effect::AskSwarm(_) | Effect::Close { .. } => None,
     })
 }
 

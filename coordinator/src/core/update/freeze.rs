@@ -80,6 +80,8 @@ fn part(row: &MachineRow, kind: UpdateKind, newest: u64) -> MachineUpdate {
         permit: None,
         returned_at_ms: None,
         set_aside: None,
+        drain: None,
+        drains: 0,
     }
 }
 

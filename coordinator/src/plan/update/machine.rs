@@ -5,9 +5,9 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::{MachineStep, concerns, frozen_set, is_at_work, not_halted, targets};
+use super::{DrainStep, MachineStep, concerns, drain, frozen_set, is_at_work, not_halted, targets};
 use crate::{
-    facts::{MachineUpdate, UpdateRow, Wish},
+    facts::{MachineUpdate, Stage, UpdateRow, Wish},
     plan::{
         assign, locks, safety,
         survey::{Position, Progress, Survey},
@@ -23,12 +23,8 @@ pub(super) fn outcome(survey: &Survey<'_>, update: &UpdateRow, position: &Positi
     if let Some(since_ms) = mine.returned_at_ms {
         return after_request(survey, position, mine, since_ms);
     }
-    if is_through(survey, position) {
-        let upgraded = MachineStep::GiveBack { upgraded: true };
-        return Some(if mine.request.is_some() { upgraded } else { MachineStep::Finish });
-    }
-    if planted("give-back-after-failure") && position.failed() && mine.request.is_some() {
-        return Some(MachineStep::GiveBack { upgraded: false });
+    if let Some(upgraded) = gives_back(survey, update, position, mine) {
+        return give_back(survey, position, mine, upgraded);
     }
     if mine.disturbed() {
         return next_permit(survey, position);
@@ -39,6 +35,40 @@ pub(super) fn outcome(survey: &Survey<'_>, update: &UpdateRow, position: &Positi
             .then(|| MachineStep::Enter(top(survey, position), frozen_set(survey, position, Phase::Reconfigure)));
     }
     before_first_permit(survey, update, position, mine)
+}
+
+/// Does it give back what it holds, and as an upgraded machine? A harmless item before the first disruptive one may
+/// still run when it is refused: it is left to end.
+pub(super) fn gives_back(
+    survey: &Survey<'_>,
+    update: &UpdateRow,
+    position: &Position<'_>,
+    mine: &MachineUpdate,
+) -> Option<bool> {
+    if is_through(survey, position) {
+        return Some(true);
+    }
+    let failed = planted("give-back-after-failure") && position.failed() && mine.request.is_some();
+    let at_work = position.row.reach > Some(Phase::Prepare) && is_at_work(position);
+    let refused = update.wish == Wish::Abort || mine.set_aside.is_some();
+    (failed || (mine.disruptive && !mine.disturbed() && refused && !at_work)).then_some(false)
+}
+
+/// Its node in the swarm first, its request after.
+fn give_back(
+    survey: &Survey<'_>,
+    position: &Position<'_>,
+    mine: &MachineUpdate,
+    upgraded: bool,
+) -> Option<MachineStep> {
+    if mine.drain.is_some() {
+        if !position.row.stages.contains_key(&Stage::SwarmUncordoned) {
+            return Some(MachineStep::Drain(DrainStep::Uncordon { upgraded }));
+        }
+        return drain::given_back(survey, position).is_ok().then_some(MachineStep::Drain(DrainStep::Uncordoned));
+    }
+    let finished = upgraded && mine.request.is_none();
+    Some(if finished { MachineStep::Finish } else { MachineStep::GiveBack { upgraded } })
 }
 
 /// Nothing is held: it is done if nothing is left to do, and leaves if the update was aborted.
@@ -81,7 +111,7 @@ fn is_through(survey: &Survey<'_>, position: &Position<'_>) -> bool {
 }
 
 /// How far its list reaches in the end.
-fn top(survey: &Survey<'_>, position: &Position<'_>) -> Phase {
+pub(super) fn top(survey: &Survey<'_>, position: &Position<'_>) -> Phase {
     let items = position.items.unwrap_or_default();
     let phases = items.iter().map(|item| item.phase).filter(|phase| concerns(survey.cluster, position.row, *phase));
     phases.max().unwrap_or(Phase::Deploy).max(Phase::Deploy)
@@ -92,6 +122,9 @@ fn top(survey: &Survey<'_>, position: &Position<'_>) -> Phase {
 fn next_permit(survey: &Survey<'_>, position: &Position<'_>) -> Option<MachineStep> {
     let item = position.next_open().filter(|_| position.awaits_permit())?;
     let (Standing::Due { attempt } | Standing::Running { attempt }) = position.standing(item) else { return None };
+    if let Some(step) = drain::step(survey, position) {
+        return Some(step);
+    }
     let free = position.available() && safety::may_disturb(survey, position).is_ok();
     free.then(|| MachineStep::Permit(item.name.clone(), attempt))
 }
@@ -104,15 +137,24 @@ fn before_first_permit(
     mine: &MachineUpdate,
 ) -> Option<MachineStep> {
     if update.wish == Wish::Abort || mine.set_aside.is_some() {
-        // A harmless item before the first disruptive one may still run: it is left to end.
-        let at_work = position.row.reach > Some(Phase::Prepare) && is_at_work(position);
-        return (!at_work).then_some(MachineStep::GiveBack { upgraded: false });
+        return None;
     }
+    let deadlines = &survey.spec.update_deadlines;
     if let Err(blocked) = safety::locks_granted(survey, position) {
-        return refused(survey, update, position, mine, &blocked);
+        let late_at_ms = lock_deadline_ms(survey, update, position, mine)?;
+        return refused(survey, late_at_ms, deadlines.node_locks.outcome, &blocked);
     }
     if not_halted(survey, update).is_err() || safety::may_begin(survey, position).is_err() {
         return None;
+    }
+    if let Some(step) = drain::step(survey, position) {
+        return Some(step);
+    }
+    if drain::aim(survey, position) == Some(drain::Aim::Drained)
+        && let Err(blocked) = safety::swarm_drained(survey, position)
+    {
+        let late_at_ms = drain::deadline_ms(survey, position, update.moved_at_ms);
+        return refused(survey, late_at_ms, deadlines.swarm_drain.outcome, &blocked);
     }
     if position.row.reach < Some(top(survey, position)) {
         return Some(MachineStep::Enter(top(survey, position), frozen_set(survey, position, Phase::Reconfigure)));
@@ -120,17 +162,10 @@ fn before_first_permit(
     next_permit(survey, position)
 }
 
-/// The locks are not granted. Past the deadline the machine gets out of the way, as the cluster's policy wants it.
-fn refused(
-    survey: &Survey<'_>,
-    update: &UpdateRow,
-    position: &Position<'_>,
-    mine: &MachineUpdate,
-    blocked: &Blocked,
-) -> Option<MachineStep> {
-    let late = survey.now.wall_ms >= lock_deadline_ms(survey, update, position, mine)?;
+/// It may not be disturbed yet. Past the deadline it gets out of the way, as the cluster's policy wants it.
+fn refused(survey: &Survey<'_>, late_at_ms: u64, outcome: DeadlineOutcome, blocked: &Blocked) -> Option<MachineStep> {
     let aside = |failed| MachineStep::SetAside { message: blocked.message.clone(), failed };
-    late.then(|| match survey.spec.update_deadlines.node_locks.outcome {
+    (survey.now.wall_ms >= late_at_ms).then(|| match outcome {
         DeadlineOutcome::Fail => aside(true),
         DeadlineOutcome::Defer => aside(false),
         DeadlineOutcome::Pause => MachineStep::PauseAll,
@@ -151,12 +186,12 @@ fn lock_deadline_ms(
     Some(request.since_ms.max(progress_ms).saturating_add(survey.spec.update_deadlines.node_locks.after_ms))
 }
 
-/// Does it hold a request and wait for the controllers to say go?
+/// Does it hold a request and wait for the controllers, or for the swarm, to say go?
 #[must_use]
-pub fn is_waiting_for_locks(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+pub fn is_waiting_for_others(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     let Some(mine) = position.update() else { return false };
     let waits = mine.request.is_some() && safety::locks_granted(survey, position).is_err() && !is_at_work(position);
-    waits || mine.returned_at_ms.is_some()
+    waits || mine.returned_at_ms.is_some() || drain::aim(survey, position).is_some()
 }
 
 /// The next moment, Unix milliseconds, at which time alone changes what this update does. None: there is none.
@@ -170,7 +205,12 @@ pub fn wakes_at_ms(survey: &Survey<'_>) -> Option<u64> {
         let back = mine.returned_at_ms.map(|since_ms| since_ms.saturating_add(deadlines.locks_returned_ms));
         let request = mine.request.map(|request| settled(request.since_ms));
         let late = lock_deadline_ms(survey, update, position, mine);
-        back.into_iter().chain(request).chain(late).filter(|at| *at > survey.now.wall_ms).min()
+        let drained = drain::aim(survey, position) == Some(drain::Aim::Drained) && !mine.disturbed();
+        let undrained = drained.then(|| drain::deadline_ms(survey, position, update.moved_at_ms));
+        let swarm = drain::questions::wakes_at(survey, position);
+        let swarm = swarm.map(|mono_ms| survey.now.wall_ms + mono_ms.saturating_sub(survey.now.mono_ms));
+        let own = back.into_iter().chain(request).chain(late).chain(undrained).chain(swarm);
+        own.filter(|at| *at > survey.now.wall_ms).min()
     });
     let of_cluster = update.request.map(|request| settled(request.since_ms));
     let late = update.request.map(|_| super::cluster_deadline_ms(survey, update));
