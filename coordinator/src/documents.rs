@@ -196,6 +196,7 @@ fn machine(survey: &Survey<'_>, position: &Position<'_>, now: Now) -> Machine {
                 .map(|(name, status)| (name.to_string(), item_status(status)))
                 .collect(),
             stages: stages(row),
+            lcm_operation_stuck: update::stuck(position),
             reboot: rollout::reboot(row),
             host_info: row.host.clone(),
         },

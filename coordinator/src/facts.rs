@@ -25,7 +25,7 @@ pub use rows::{
 pub use secret::{Sealed, SecretId, SecretRow};
 pub use update_rows::{
     AddedReboot, ClusterStage, LockKey, LockRow, MachineUpdate, Overwrites, PermitRow, RebootAsked, RebootWhy,
-    RequestRow, SetAside, Target, UpdateKind, UpdateRow, Wish,
+    RequestRow, SetAside, Stuck, Target, UpdateKind, UpdateRow, Wish,
 };
 
 use crate::store::{Row, Table};

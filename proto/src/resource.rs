@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub use update::{
     ChangedMachine, GroupStatus, Lock, LockSpec, LockStatus, RebootStatus, Request, RequestSpec, RequestStatus,
-    UpdatePhase, UpdatePlan, UpdateStatus, Waiting,
+    StuckStage, UpdatePhase, UpdatePlan, UpdateStatus, Waiting,
 };
 
 use crate::model::{Blocked, ClusterSpec, Counts, HostFacts, ItemHash, MachineSpec, MachineType, Phase};
@@ -150,6 +150,9 @@ pub struct MachineStatus {
     pub state_item_statuses: BTreeMap<String, StateItemStatus>,
     /// Steps of the rollout on this machine.
     pub stages: Vec<StageStatus>,
+    /// The stage that is past its deadline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lcm_operation_stuck: Option<StuckStage>,
     /// What became of an operator's wish that it reboots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot: Option<RebootStatus>,

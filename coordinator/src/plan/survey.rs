@@ -150,7 +150,8 @@ impl<'a> Position<'a> {
     #[must_use]
     pub fn counts_as_failure(&self) -> bool {
         let given_up = self.update().and_then(|update| update.set_aside.as_ref()).is_some_and(|aside| aside.failed);
-        self.failed() || (self.lost && self.row.slot.is_some()) || given_up
+        let overdue = self.update().and_then(|update| update.stuck).is_some_and(|stuck| stuck.counts);
+        self.failed() || (self.lost && self.row.slot.is_some()) || given_up || overdue
     }
 
     /// Has it stopped at an item that failed for good? One that failed behind an item that was changed since is not the

@@ -10,18 +10,19 @@
 mod cluster;
 pub mod groups;
 mod machine;
+pub mod stages;
 pub mod waits;
 
-use muster_proto::model::{ItemName, MachineName, MachineType, Phase, Standing};
+use muster_proto::model::{DeadlineOutcome, ItemName, MachineName, MachineType, Phase, Standing};
 
 use super::{
     items::control_set,
     safety, secrets,
     survey::{Position, Progress, Survey},
 };
-use crate::facts::{ClusterRow, ClusterStage, ControlSet, MachineRow, UpdateRow, Wish};
+use crate::facts::{ClusterRow, ClusterStage, ControlSet, MachineRow, Stage, UpdateRow, Wish};
 
-pub use cluster::{is_cluster_moving, is_open, not_halted};
+pub use cluster::{cluster_locks_are_late, is_cluster_moving, is_open, not_halted};
 pub use machine::{is_waiting_for_locks, wakes_at_ms};
 
 /// The reason of a machine whose next step follows from what is known: one that keeps it is a bug of ours.
@@ -70,6 +71,15 @@ pub enum ClusterStep {
 pub enum MachineStep {
     /// Its list is the prepare items of the new version.
     Prepare(ControlSet),
+    /// Its prepare items are done: it waits for its turn.
+    Prepared,
+    /// This stage takes longer than it may.
+    Stuck {
+        /// Which.
+        stage: Stage,
+        /// What then.
+        outcome: DeadlineOutcome,
+    },
     /// It holds a slot; a NodeMaintenanceRequest is made if something disruptive is ahead.
     TakeSlot {
         /// Is something disruptive ahead, as things are now?

@@ -84,6 +84,7 @@ fn part(row: &MachineRow, kind: UpdateKind, newest: u64, secrets: &BTreeMap<Secr
         permit: None,
         returned_at_ms: None,
         set_aside: None,
+        stuck: None,
     }
 }
 
@@ -149,6 +150,7 @@ fn open(
         started_by: actor.to_owned(),
         started_at_ms: now.wall_ms,
         finished_at_ms: None,
+        ended: None,
         update: Some(UpdateRow {
             kind: start.kind,
             scope: start.options.scope,
@@ -158,6 +160,7 @@ fn open(
             wish: Wish::Go,
             request: None,
             moved_at_ms: 0,
+            resumed_at_ms: 0,
             finished_in_round: 0,
             stages: BTreeMap::new(),
         }),

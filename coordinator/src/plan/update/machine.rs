@@ -5,9 +5,11 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::{DECISION_MS, MachineStep, cluster, concerns, frozen_set, is_at_work, not_halted, targets, wants_slot};
+use super::{
+    DECISION_MS, MachineStep, cluster, concerns, frozen_set, is_at_work, not_halted, stages, targets, wants_slot,
+};
 use crate::{
-    facts::{ClusterStage, MachineUpdate, UpdateRow, Wish},
+    facts::{ClusterStage, MachineUpdate, Stage, UpdateRow, Wish},
     plan::{
         assign, locks, safety,
         survey::{Position, Progress, Survey},
@@ -17,6 +19,15 @@ use crate::{
 /// What follows from where the machine is, without granting anything new to another.
 pub(super) fn outcome(survey: &Survey<'_>, update: &UpdateRow, position: &Position<'_>) -> Option<MachineStep> {
     let mine = position.update()?;
+    on_its_way(survey, update, position, mine).or_else(|| stages::overdue(survey, update, position, mine))
+}
+
+fn on_its_way(
+    survey: &Survey<'_>,
+    update: &UpdateRow,
+    position: &Position<'_>,
+    mine: &MachineUpdate,
+) -> Option<MachineStep> {
     if position.row.slot.is_none() {
         return without_slot(survey, update, position, mine);
     }
@@ -62,6 +73,10 @@ fn without_slot(
     }
     if update.wish == Wish::Abort {
         return Some(MachineStep::Leave);
+    }
+    let prepared = position.row.reach == Some(Phase::Prepare) && position.progress(Phase::Prepare) == Progress::Done;
+    if prepared && !position.row.stages.contains_key(&Stage::PreviousDeployed) {
+        return Some(MachineStep::Prepared);
     }
     let late = survey.now.wall_ms >= return_deadline_ms(survey, update, position)?;
     let blocked = safety::may_take_slot(survey, position).err()?;
@@ -227,5 +242,6 @@ pub fn wakes_at_ms(survey: &Survey<'_>) -> Option<u64> {
     });
     let of_cluster = update.request.map(|request| settled(request.since_ms));
     let late = cluster::deadline_ms(survey, update);
-    of_machines.chain(of_cluster).chain([late]).filter(|at| *at > survey.now.wall_ms).min()
+    let of_stages = stages::wakes_at_ms(survey, update);
+    of_machines.chain(of_cluster).chain([late]).chain(of_stages).filter(|at| *at > survey.now.wall_ms).min()
 }
