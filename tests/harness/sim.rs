@@ -8,7 +8,7 @@ mod act;
 pub(crate) mod chaos;
 mod controllers;
 mod ending;
-mod fate;
+pub mod fate;
 mod joining;
 pub mod machine;
 pub mod manifest;
@@ -101,6 +101,8 @@ pub struct World {
     /// When the last message of each session and direction arrives: streams keep their order.
     pub(crate) arrivals: BTreeMap<(u64, bool), u64>,
     pub(crate) chaos: bool,
+    /// A process crashes for certain, so many effects from now.
+    pub(crate) crash_in: Option<u64>,
     pub(crate) watcher: Watcher,
     /// How often each fault fired and each situation was reached.
     pub reached: Reached,
@@ -184,6 +186,7 @@ impl World {
             last_session: 0,
             arrivals: BTreeMap::new(),
             chaos: false,
+            crash_in: None,
             watcher: Watcher::default(),
             reached: Reached::default(),
             tokens: BTreeMap::new(),

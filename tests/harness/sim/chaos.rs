@@ -13,9 +13,11 @@ pub(crate) const BEFORE_COMMIT: &str = "coordinator crashed before its commit";
 pub(crate) const BETWEEN_EFFECTS: &str = "coordinator crashed between effects";
 
 impl World {
-    /// Rolls for a crash at this very point.
+    /// Does a process crash at this very point? In chaos that is rolled for.
     pub(crate) fn crash_now(&mut self, what: &'static str) -> bool {
-        let crash = self.chaos && self.rng.permille(self.plan.crash_permille);
+        let due = self.crash_in.take();
+        self.crash_in = due.and_then(|effects| effects.checked_sub(1));
+        let crash = due == Some(0) || (self.chaos && self.rng.permille(self.plan.crash_permille));
         if crash {
             self.count(what);
         }
@@ -145,7 +147,7 @@ impl World {
     }
 
     /// The store is copied; the next time the old copy takes its place, while the whole fleet is up.
-    fn old_store(&mut self) -> Result<(), Violation> {
+    pub(crate) fn old_store(&mut self) -> Result<(), Violation> {
         let Some(old) = self.old_disk.take() else {
             self.count("store copied");
             self.old_disk = Some(self.disk.clone());

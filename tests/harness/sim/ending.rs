@@ -76,7 +76,7 @@ impl World {
     }
 
     /// The operator recovers a store that is older than its fleet.
-    fn recover(&mut self) -> Result<(), Violation> {
+    pub(crate) fn recover(&mut self) -> Result<(), Violation> {
         self.count("store recovered");
         self.crash_coordinator();
         let recovered = muster_coordinator::core::recover(self.rows(), Epoch(0), "coordinator", self.now());
