@@ -1,8 +1,12 @@
 //! Planted bugs: each must be found, and by the invariant named for it. A checker that never caught a bug proves
 //! nothing. Built with the feature `plants`, which no shipped binary has.
 
-use muster_proto::plant;
-use muster_tests::{invariants::Violation, sim};
+use muster_proto::{model::Counts, plant};
+use muster_tests::{
+    invariants::Violation,
+    model::{Fault, Scenario},
+    sim,
+};
 
 /// Seeds a plant may hide in.
 const SEEDS_MAX: u64 = 2_000;
@@ -72,4 +76,42 @@ plants! {
     agent_reboot_twice: "agent-reboot-twice" by "reboot";
     agent_trust_unchanged_boot: "agent-trust-unchanged-boot" by "reboot";
     agent_forget_on_ack_of_later: "agent-forget-on-ack-of-later" by "11";
+}
+
+/// Bugs that the model must find too, with this to go wrong.
+#[test]
+fn found_by_the_model() {
+    let plants: &[(&'static str, &[&str], &'static [Fault])] = &[
+        ("two-controls", &["1"], &[]),
+        ("grant-51", &["2"], &[]),
+        ("workers-first", &["3"], &[]),
+        ("assign-without-slot", &["5", "1"], &[]),
+        ("agent-forget-epoch", &["6"], &[]),
+        ("same-epoch", &["6"], &[Fault::CoordinatorCrash]),
+        ("agent-start-before-record", &["7"], &[Fault::AgentCrash]),
+        ("agent-restart-lost", &["7"], &[Fault::PowerCut]),
+        ("ack-before-commit", &["11"], &[]),
+        ("agent-forget-on-ack-of-later", &["11"], &[Fault::Late]),
+        ("trust-old-store", &["old-store"], &[Fault::OldStore]),
+        ("no-gathering", &["1", "6", "10"], &[Fault::OldStore]),
+    ];
+    let mut missed = Vec::new();
+    for (plant, invariants, faults) in plants {
+        let counts = Counts { control: 2, worker: 2 };
+        let faults_max = if *faults == [Fault::OldStore] { 2 } else { 1 };
+        let scenario = Scenario {
+            prepare: false,
+            reconfigure: false,
+            counts,
+            faults,
+            spared: &[],
+            faults_max,
+            plant: Some(plant),
+        };
+        match scenario.check().broken {
+            Some((property, seen)) if invariants.contains(&property) => println!("{plant}: {property}: {seen}"),
+            other => missed.push(format!("{plant}: {other:?}")),
+        }
+    }
+    assert!(missed.is_empty(), "{missed:#?}");
 }
