@@ -45,7 +45,8 @@ use reboot::Waiting;
 pub const EVENTS_IN_FLIGHT_MAX: usize = 64;
 /// Statuses that may wait for an acknowledgement. Above it nothing new is started: an event is never dropped.
 pub const OUTBOX_BYTES_MAX: usize = 6 * 1024 * 1024;
-/// Attempts whose directories are kept for their output, the newest: with 16 MiB of output each, 256 MiB of disk.
+/// Attempts whose directories are kept for their output, the newest of each item and the first that failed: with 16 MiB
+/// of output each, 256 MiB of disk.
 pub const ATTEMPTS_KEPT: usize = 16;
 
 const DISK_FULL: AgentBlocked = AgentBlocked {
@@ -171,12 +172,14 @@ impl Core {
         }
     }
 
-    /// Attempts whose directories are kept: the newest, the one that runs among them. Every other may be deleted.
+    /// Attempts whose directories are kept: the newest, the one that runs among them, and of each item the first that
+    /// failed. Every other may be deleted.
     #[must_use]
     pub fn kept_attempts(&self) -> Vec<AttemptKey> {
         let mut slots: Vec<&Slot> = self.ledger.slots.values().collect();
         slots.sort_unstable_by_key(|slot| (!slot.is_running(), Reverse(slot.seq)));
-        slots.into_iter().take(ATTEMPTS_KEPT).map(Slot::key).collect()
+        let kept = slots.into_iter().flat_map(|slot| std::iter::once(slot.key()).chain(slot.first_failed.clone()));
+        kept.take(ATTEMPTS_KEPT).collect()
     }
 
     /// Why nothing new is started, or not the item that is due, if that is so.

@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use muster_proto::{
-    model::{AssignedItem, Assignment, Epoch, Generation, ItemName, ItemState, ItemStatus, LedgerId, MachineId, Seq},
+    model::{
+        AssignedItem, Assignment, Epoch, Generation, ItemHash, ItemName, ItemState, ItemStatus, LedgerId, MachineId,
+        Seq,
+    },
     plant::planted,
 };
 use serde::{Deserialize, Serialize};
@@ -93,9 +96,19 @@ pub struct Slot {
     pub boot_id: String,
     /// Of its newest event.
     pub seq: Seq,
+    /// The first attempt at the same content that failed: its output tells the cause, later ones often only what it
+    /// left behind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_failed: Option<AttemptKey>,
 }
 
 impl Slot {
+    /// As [`Slot::first_failed`], once an attempt at this content takes its place.
+    fn first_failure(&self, of: ItemHash) -> Option<AttemptKey> {
+        let failed = matches!(self.status.state, ItemState::Failed { .. }).then(|| self.key());
+        self.first_failed.clone().or(failed).filter(|_| self.status.hash == of)
+    }
+
     /// Names the attempt.
     #[must_use]
     pub fn key(&self) -> AttemptKey {
@@ -143,7 +156,8 @@ impl LedgerState {
             Record::EpochSeen(epoch) => self.epoch = *epoch,
             Record::Accepted(assignment) => self.assignment = Some(Arc::clone(assignment)),
             Record::Started { seq, boot_id, status } => {
-                let slot = Slot { status: Arc::clone(status), boot_id: boot_id.clone(), seq: *seq };
+                let first_failed = self.slots.get(&status.name).and_then(|slot| slot.first_failure(status.hash));
+                let slot = Slot { status: Arc::clone(status), boot_id: boot_id.clone(), seq: *seq, first_failed };
                 self.slots.insert(status.name.clone(), slot);
                 self.event(*seq, status);
             }

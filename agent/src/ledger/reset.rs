@@ -87,7 +87,7 @@ fn salvage(records: &[Record], damaged: bool, fresh: LedgerState, now_ms: u64) -
             finished_at_ms: Some(now_ms),
             ..status.clone()
         });
-        let slot = Slot { status: Arc::clone(&status), boot_id: String::new(), seq };
+        let slot = Slot { status: Arc::clone(&status), boot_id: String::new(), seq, first_failed: None };
         state.slots.insert(status.name.clone(), slot);
         state.apply(&Record::Finished { seq, status });
     }
