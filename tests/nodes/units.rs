@@ -47,7 +47,8 @@ pub(crate) fn dies_as_a_whole(fleet: &Nodes) -> Result<()> {
     let named = running.starts_with("muster-item-stubborn-") && running.ends_with("-1.service");
     ensure!(named, "its unit is {running}");
     ends_so(&alone, "stubborn", "Failed: timed out after 2 s")?;
-    let left = alone.node.sh("pgrep --full 'sleep 0.987' || true")?;
+    // The brackets: the shell that looks is not what it looks for.
+    let left = alone.node.sh("pgrep --full '[s]leep 0.987' || true")?;
     ensure!(left.trim().is_empty(), "these are left: {left}");
     // The agent gives the unit up beside its other work.
     alone.node.wait_until("no unit is left whose outcome is recorded", || Ok(units(&alone)?.is_empty()))
@@ -60,7 +61,7 @@ pub(crate) fn ends_are_told_apart(fleet: &Nodes) -> Result<()> {
         ("exits", "exit 7", "true", "Failed: exit status 7"),
         ("signalled", "kill -SEGV $$", "true", "Failed: killed by SIGSEGV"),
         ("stopped", waits, "systemctl stop 'muster-item-*'", "Indeterminate: systemd ended it"),
-        ("hostless", waits, "pkill -KILL --full 'muster-agent exec-item'", "Indeterminate: its process ended without"),
+        ("hostless", waits, "pkill -KILL --full '[m]uster-agent exec-item'", "Indeterminate: its process ended without"),
     ];
     for (name, body, act, expected) in cases {
         let alone = Alone::begin(fleet, "control-2", name, &[item(name, "deploy", body, &["retries: 0"])])?;
