@@ -61,7 +61,12 @@ pub(crate) fn ends_are_told_apart(fleet: &Nodes) -> Result<()> {
         ("exits", "exit 7", "true", "Failed: exit status 7"),
         ("signalled", "kill -SEGV $$", "true", "Failed: killed by SIGSEGV"),
         ("stopped", waits, "systemctl stop 'muster-item-*'", "Indeterminate: systemd ended it"),
-        ("hostless", waits, "pkill -KILL --full '[m]uster-agent exec-item'", "Indeterminate: its process ended without"),
+        (
+            "hostless",
+            waits,
+            "pkill -KILL --full '[m]uster-agent exec-item'",
+            "Indeterminate: its process ended without",
+        ),
     ];
     for (name, body, act, expected) in cases {
         let alone = Alone::begin(fleet, "control-2", name, &[item(name, "deploy", body, &["retries: 0"])])?;

@@ -1,127 +1,77 @@
 //! The machine's own apt and dpkg in a root of their own, with a repository of tiny packages. They run as root, on a
 //! Debian.
 
-use std::{
-    fs,
-    io::{Read, pipe},
-    path::PathBuf,
-};
+use std::{fs, io::Read, time::Duration};
 
 use super::*;
-use crate::{
-    attempt::AttemptDir,
-    runner::package::{
-        bring_about,
-        plan::{Want, Wanted},
-    },
+use crate::runner::package::{
+    manager::Manager,
+    plan::Wanted,
+    trial::{Trial, make_dirs, removes, wants},
 };
 
-/// A root with nothing in it, and a repository.
-struct Machine {
-    dir: tempfile::TempDir,
-    apt: Apt,
+const DIRS: [&str; 10] = [
+    "var/lib/dpkg/info",
+    "var/lib/dpkg/updates",
+    "var/lib/dpkg/triggers",
+    "var/lib/apt/lists/partial",
+    "var/cache/apt/archives/partial",
+    "var/log/apt",
+    "etc/apt/apt.conf.d",
+    "etc/apt/preferences.d",
+    "etc/apt/trusted.gpg.d",
+    "etc/apt/sources.list.d",
+];
+
+/// With a repository that has these packages, `NAME VERSION`, each with what its control file says besides.
+fn machine(packages: &[(&str, &str)]) -> Trial {
+    let dir = tempfile::tempdir().expect("a directory");
+    let root = dir.path().join("root");
+    make_dirs(&root, &DIRS);
+    fs::write(root.join("var/lib/dpkg/status"), "").expect("a file");
+    fs::write(root.join("var/lib/dpkg/available"), "").expect("a file");
+    let repository = dir.path().join("repository");
+    let sources = format!("deb [trusted=yes] file:{} ./\n", repository.display());
+    fs::write(root.join("etc/apt/sources.list"), sources).expect("a file");
+    fs::create_dir_all(&repository).expect("a directory");
+    let index: String = packages.iter().map(|(package, more)| build(dir.path(), package, more)).collect();
+    fs::write(repository.join("Packages"), index).expect("an index");
+    let apt = Apt::in_root(&root);
+    let apt = Apt { locks: apt.locks.with_deadline(Duration::from_millis(600)), ..apt };
+    Trial { dir, manager: Manager::Apt(apt) }
 }
 
-fn wants(text: &str) -> Wanted {
-    let want = |word: &str| {
-        let (name, version) = word.split_once('=').map_or((word, None), |(name, version)| (name, Some(version)));
-        Want { name: name.to_owned(), version: version.map(str::to_owned) }
-    };
-    Wanted { install: text.split(' ').map(want).collect(), ..Wanted::default() }
+/// Builds one into the repository, and gives its paragraph of the index.
+fn build(dir: &Path, package: &str, more: &str) -> String {
+    let (name, version) = package.split_once(' ').expect("NAME VERSION");
+    let tree = dir.join(format!("build/{name}-{version}"));
+    fs::create_dir_all(tree.join("DEBIAN")).expect("a directory");
+    fs::create_dir_all(tree.join("opt")).expect("a directory");
+    fs::write(tree.join(format!("opt/{name}")), version).expect("a file");
+    let control = format!(
+        "Package: {name}\nVersion: {version}\nArchitecture: all\nMaintainer: a <a@b.example>\n{more}\
+         Description: tiny\n"
+    );
+    fs::write(tree.join("DEBIAN/control"), &control).expect("a file");
+    let deb = dir.join(format!("repository/{name}_{version}_all.deb"));
+    output_of(Command::new("dpkg-deb").arg("--build").args([&tree, &deb])).expect("a package");
+    let sum = output_of(Command::new("sha256sum").arg(&deb)).expect("a digest");
+    let sum = sum.split(' ').next().expect("a digest");
+    let size = deb.metadata().expect("a file").len();
+    let file = deb.file_name().expect("a name").to_string_lossy();
+    format!("{control}Filename: ./{file}\nSize: {size}\nSHA256: {sum}\n\n")
 }
 
-impl Machine {
-    /// With a repository that has these packages, `NAME VERSION`, each with what its control file says besides.
-    fn new(packages: &[(&str, &str)]) -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
-        let root = dir.path().join("root");
-        for path in [
-            "var/lib/dpkg/info",
-            "var/lib/dpkg/updates",
-            "var/lib/dpkg/triggers",
-            "var/lib/apt/lists/partial",
-            "var/cache/apt/archives/partial",
-            "var/log/apt",
-            "etc/apt/apt.conf.d",
-            "etc/apt/preferences.d",
-            "etc/apt/trusted.gpg.d",
-            "etc/apt/sources.list.d",
-        ] {
-            fs::create_dir_all(root.join(path)).expect("a directory");
-        }
-        fs::write(root.join("var/lib/dpkg/status"), "").expect("a file");
-        fs::write(root.join("var/lib/dpkg/available"), "").expect("a file");
-        let repository = dir.path().join("repository");
-        let sources = format!("deb [trusted=yes] file:{} ./\n", repository.display());
-        fs::write(root.join("etc/apt/sources.list"), sources).expect("a file");
-        let apt = Apt::in_root(&root, Duration::from_millis(600));
-        let machine = Self { dir, apt };
-        fs::create_dir_all(&repository).expect("a directory");
-        let mut index = String::new();
-        for (package, more) in packages {
-            index += &machine.package(&repository, package, more);
-        }
-        fs::write(repository.join("Packages"), index).expect("an index");
-        machine
-    }
-
-    /// Builds one, and gives its paragraph of the index.
-    fn package(&self, repository: &Path, package: &str, more: &str) -> String {
-        let (name, version) = package.split_once(' ').expect("NAME VERSION");
-        let tree = self.dir.path().join(format!("build/{name}-{version}"));
-        fs::create_dir_all(tree.join("DEBIAN")).expect("a directory");
-        fs::create_dir_all(tree.join("opt")).expect("a directory");
-        fs::write(tree.join(format!("opt/{name}")), version).expect("a file");
-        let control = format!(
-            "Package: {name}\nVersion: {version}\nArchitecture: all\nMaintainer: a <a@b.example>\n{more}\
-             Description: tiny\n"
-        );
-        fs::write(tree.join("DEBIAN/control"), &control).expect("a file");
-        let deb = repository.join(format!("{name}_{version}_all.deb"));
-        output_of(Command::new("dpkg-deb").arg("--build").args([&tree, &deb])).expect("a package");
-        let sum = output_of(Command::new("sha256sum").arg(&deb)).expect("a digest");
-        let sum = sum.split(' ').next().expect("a digest");
-        let size = deb.metadata().expect("a file").len();
-        let file = deb.file_name().expect("a name").to_string_lossy();
-        format!("{control}Filename: ./{file}\nSize: {size}\nSHA256: {sum}\n\n")
-    }
-
-    fn root(&self) -> PathBuf {
-        self.dir.path().join("root")
-    }
-
-    /// What it comes to, and what it wrote.
-    fn bring_about(&self, wanted: &Wanted) -> (Result<String, String>, String) {
-        let (mut reader, writer) = pipe().expect("a pipe");
-        let text = std::thread::spawn(move || {
-            let mut text = String::new();
-            reader.read_to_string(&mut text).expect("text");
-            text
-        });
-        let report = Report::new(writer, AttemptDir::new(self.dir.path().join("attempt")));
-        let done = bring_about(&self.apt, wanted, &report).map_err(|error| crate::exec_item::with_sources(&error));
-        drop(report);
-        (done, text.join().expect("text"))
-    }
-
-    fn done(&self, wanted: &Wanted) -> String {
-        let (done, text) = self.bring_about(wanted);
-        done.unwrap_or_else(|error| panic!("{error}\n{text}"))
-    }
-
-    fn refused(&self, wanted: &Wanted) -> String {
-        let (done, text) = self.bring_about(wanted);
-        done.map(|done| panic!("{done}\n{text}")).expect_err("refused")
-    }
-
-    fn file(&self, name: &str) -> Option<String> {
-        fs::read_to_string(self.root().join("opt").join(name)).ok()
+fn apt(machine: &Trial) -> &Apt {
+    match &machine.manager {
+        Manager::Apt(apt) => apt,
+        Manager::Dnf(_) => panic!("it was made with apt"),
     }
 }
 
 #[test]
 fn packages_come_change_hold_and_go() {
-    let machine = Machine::new(&[("tool 1.0", ""), ("tool 1.1", ""), ("lib 2", ""), ("user 1", "Depends: lib\n")]);
+    let machine = machine(&[("tool 1.0", ""), ("tool 1.1", ""), ("lib 2", ""), ("user 1", "Depends: lib\n")]);
     let update = |wanted| Wanted { update: true, ..wanted };
     assert!(machine.refused(&wants("tool")).starts_with("PackageNotFound: "), "no index yet");
     assert_eq!(machine.done(&update(wants("tool=1.0"))), "installed tool 1.0");
@@ -146,14 +96,14 @@ fn packages_come_change_hold_and_go() {
     assert_eq!(machine.file("tool").as_deref(), Some("1.0"));
     assert_eq!(machine.refused(&wants("tool=9")), "VersionNotFound: tool 9 cannot be had here; there are: 1.1, 1.0");
     assert!(machine.refused(&wants("tol")).starts_with("PackageNotFound: no repository of this machine has tol"));
-    let remove = Wanted { remove: vec!["user".to_owned(), "never".to_owned()], ..Wanted::default() };
+    let remove = removes(&["user", "never"]);
     assert_eq!(machine.done(&remove), "removed user");
     assert_eq!((machine.done(&remove).as_str(), machine.file("user")), ("already as wanted", None));
 }
 
 #[test]
 fn nothing_is_taken_away_that_is_not_named() {
-    let machine = Machine::new(&[("old 1", ""), ("new 1", "Conflicts: old\n")]);
+    let machine = machine(&[("old 1", ""), ("new 1", "Conflicts: old\n")]);
     machine.done(&Wanted { update: true, ..wants("old") });
     let error = machine.refused(&wants("new"));
     assert!(error.contains("apt-get ended with exit status: 100: E: Packages need to be removed"), "{error}");
@@ -164,23 +114,23 @@ fn nothing_is_taken_away_that_is_not_named() {
 
 #[test]
 fn a_run_that_was_cut_off_is_finished_first() {
-    let machine = Machine::new(&[("tool 1.0", ""), ("other 1", "")]);
+    let machine = machine(&[("tool 1.0", ""), ("other 1", "")]);
     machine.done(&Wanted { update: true, ..wants("other") });
     // As a power cut leaves it: unpacked, and never configured.
     let deb = machine.dir.path().join("repository/tool_1.0_all.deb");
-    output_of(machine.apt.dpkg("dpkg").arg("--unpack").arg(&deb)).expect("unpacked");
-    assert_eq!(machine.apt.unfinished().expect("readable"), ["tool"]);
+    output_of(apt(&machine).dpkg("dpkg").arg("--unpack").arg(&deb)).expect("unpacked");
+    assert_eq!(apt(&machine).unfinished().expect("readable"), ["tool"]);
     let (done, text) = machine.bring_about(&wants("tool=1.0"));
     assert_eq!(done.as_deref(), Ok("already as wanted"), "{text}");
     assert!(text.contains("an earlier run was interrupted"), "{text}");
-    assert_eq!(machine.apt.unfinished().expect("readable"), [""; 0]);
+    assert_eq!(apt(&machine).unfinished().expect("readable"), [""; 0]);
 }
 
 #[test]
 fn another_apt_is_waited_for_and_named() {
-    let machine = Machine::new(&[("tool 1.0", "")]);
+    let machine = machine(&[("tool 1.0", "")]);
     machine.done(&Wanted { update: true, ..wants("tool") });
-    let lock = machine.root().join("var/lib/dpkg/lock-frontend");
+    let lock = machine.dir.path().join("root/var/lib/dpkg/lock-frontend");
     let script = "import fcntl, sys\nf = open(sys.argv[1], 'w')\nfcntl.lockf(f, fcntl.LOCK_EX)\n\
                   print('held', flush=True)\nsys.stdin.read()";
     let mut holder = Command::new("python3")
@@ -193,7 +143,7 @@ fn another_apt_is_waited_for_and_named() {
     // Kept open: a holder that cannot write would end, and its lock with it.
     let mut said = holder.stdout.take().expect("a pipe");
     said.read_exact(&mut [0; 4]).expect("held");
-    let remove = Wanted { remove: vec!["tool".to_owned()], ..Wanted::default() };
+    let remove = removes(&["tool"]);
     let (done, text) = machine.bring_about(&remove);
     let expected = format!("PackagesLocked: python3 (process {}) has held {} for 0 s", holder.id(), lock.display());
     assert_eq!(done, Err(expected));
