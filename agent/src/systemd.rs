@@ -5,6 +5,7 @@ pub(crate) mod unit;
 
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use tokio::time::timeout;
 use zbus::{Connection, OwnedVariant, proxy::CacheProperties};
 use zbus_systemd::systemd1::{ManagerProxy, ServiceProxy, UnitProxy};
@@ -27,6 +28,28 @@ pub(crate) enum Job {
     Reload,
 }
 
+/// How a job ended: the results of `JobRemoved` in org.freedesktop.systemd1(5).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum JobEnd {
+    Done,
+    /// Not so, in systemd's word: `failed`, `dependency`, `assert`, `invalid`, `canceled`, …
+    Not(String),
+    /// It had not ended when the time for it was up.
+    Running,
+}
+
+impl Job {
+    /// For people.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Stop => "stop",
+            Self::Restart => "restart",
+            Self::Reload => "reload",
+        }
+    }
+}
+
 /// What can go wrong between systemd and us.
 #[derive(Debug, thiserror::Error)]
 pub enum SystemdError {
@@ -38,6 +61,12 @@ pub enum SystemdError {
         /// Its answer, or what the bus said.
         #[source]
         source: Box<zbus::Error>,
+    },
+    /// The bus went away meanwhile.
+    #[error("systemd did not {what}: the system bus closed the connection")]
+    Closed {
+        /// What it was asked for.
+        what: String,
     },
     /// It did not answer.
     #[error("systemd did not {what}: no answer for {} s", ANSWER_DEADLINE.as_secs())]
@@ -53,7 +82,7 @@ impl SystemdError {
             Self::Refused { source, .. } => {
                 matches!(&**source, zbus::Error::MethodError(of, ..) if of.as_str() == name)
             }
-            Self::Silent { .. } => false,
+            Self::Closed { .. } | Self::Silent { .. } => false,
         }
     }
 
@@ -62,7 +91,7 @@ impl SystemdError {
         match self {
             Self::Refused { source, .. } => matches!(&**source, zbus::Error::FDO(error)
                 if matches!(**error, zbus::fdo::Error::FileNotFound(_))),
-            Self::Silent { .. } => false,
+            Self::Closed { .. } | Self::Silent { .. } => false,
         }
     }
 }
@@ -163,21 +192,46 @@ impl Systemd {
                 false => String::new(),
             };
             let (load, active, sub) = (unit.load_state().await?, unit.active_state().await?, unit.sub_state().await?);
-            Ok(UnitState { load, active, sub, has_job, result })
+            let unmet = match unit.condition_result().await? {
+                true => Vec::new(),
+                false => unmet(unit.conditions().await?),
+            };
+            Ok(UnitState { load, active, sub, has_job, result, unmet })
         })
         .await
     }
 
-    /// Asks for a job; [`UnitState`] tells when it is done.
-    pub(crate) async fn job(&self, name: &str, job: Job) -> Result<(), SystemdError> {
+    /// Asks for a job, and waits for its end: at most so long.
+    pub(crate) async fn job(&self, name: &str, job: Job, at_most: Duration) -> Result<JobEnd, SystemdError> {
+        // Before the job is there, so that its end is not missed.
+        answer("tell of its jobs", self.manager.subscribe()).await?;
+        let mut ends = answer("tell of its jobs", self.manager.receive_job_removed()).await?;
+        // systemd forgets an inactive unit at once, and why it left it as it is: not while this connection is there.
+        answer(format!("keep {name} loaded"), self.manager.ref_unit(name.to_owned())).await?;
         let (unit, mode) = (name.to_owned(), MODE.to_owned());
-        let asked = match job {
-            Job::Start => answer(format!("start {name}"), self.manager.start_unit(unit, mode)).await,
-            Job::Stop => answer(format!("stop {name}"), self.manager.stop_unit(unit, mode)).await,
-            Job::Restart => answer(format!("restart {name}"), self.manager.restart_unit(unit, mode)).await,
-            Job::Reload => answer(format!("reload {name}"), self.manager.reload_unit(unit, mode)).await,
+        let what = format!("{} {name}", job.as_str());
+        let path = match job {
+            Job::Start => answer(&what, self.manager.start_unit(unit, mode)).await,
+            Job::Stop => answer(&what, self.manager.stop_unit(unit, mode)).await,
+            Job::Restart => answer(&what, self.manager.restart_unit(unit, mode)).await,
+            Job::Reload => answer(&what, self.manager.reload_unit(unit, mode)).await,
+        }?;
+        let ours = async {
+            while let Some(end) = ends.next().await {
+                let end = end.args()?;
+                if end.job == path {
+                    return Ok(Some(end.result));
+                }
+            }
+            Ok(None)
         };
-        asked.map(drop)
+        match timeout(at_most, ours).await {
+            Ok(Ok(Some(result))) if result == "done" => Ok(JobEnd::Done),
+            Ok(Ok(Some(result))) => Ok(JobEnd::Not(result)),
+            Ok(Ok(None)) => Err(SystemdError::Closed { what }),
+            Ok(Err(source)) => Err(SystemdError::Refused { what, source: Box::new(source) }),
+            Err(_) => Ok(JobEnd::Running),
+        }
     }
 
     /// `enabled`, `disabled`, `static`, … of the unit's file. None = there is no such file.
@@ -224,6 +278,15 @@ impl Systemd {
         });
         Ok(Some(end.await?))
     }
+}
+
+/// Those of a unit's conditions that were not met at its last start, as its file has them: name, triggering, negated,
+/// parameter, and below zero for unmet.
+fn unmet(conditions: Vec<(String, bool, bool, String, i32)>) -> Vec<String> {
+    let text = |(name, triggering, negated, parameter, _)| {
+        format!("{name}={}{}{parameter}", if triggering { "|" } else { "" }, if negated { "!" } else { "" })
+    };
+    conditions.into_iter().filter(|condition| condition.4 < 0).map(text).collect()
 }
 
 fn absent_is_fine(outcome: Result<(), SystemdError>) -> Result<(), SystemdError> {

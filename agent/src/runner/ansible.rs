@@ -28,6 +28,8 @@ use crate::{
 const OWN_PARAMS: [&str; 3] = ["playbook", "url", "sha256"];
 /// In an archive, unless the item names another.
 const PLAYBOOK_DEFAULT: &str = "site.yml";
+/// Where all users may have files that are on no disk.
+const SHARED_MEMORY: &str = "/dev/shm";
 const PLUGIN: &str = include_str!("ansible/muster_report.py");
 
 /// The params, checked.
@@ -67,6 +69,8 @@ struct Told {
     task: Option<String>,
     message: String,
     counts: Option<BTreeMap<String, u64>>,
+    /// A play was left out: this machine is none of its `hosts`.
+    no_hosts: bool,
 }
 
 /// Checks the params and says what is to be done.
@@ -166,6 +170,11 @@ fn play(
         .env("MUSTER_ANSIBLE_REPORT", &told)
         // Else every module writes its arguments to the machine's journal, and secrets are among them.
         .env("ANSIBLE_NO_TARGET_SYSLOG", "1")
+        // Nor does a site's own ansible.cfg have the results, which are not redacted there, written to a file.
+        .env("ANSIBLE_LOG_PATH", "/dev/null")
+        // A task of another user (`become_user`) gets its module through a pipe; what has to be a file is in memory.
+        .env("ANSIBLE_PIPELINING", "1")
+        .env("ANSIBLE_SYSTEM_TMPDIRS", SHARED_MEMORY)
         // A task's arguments pass through files there; they go when the secrets go.
         .env("ANSIBLE_LOCAL_TEMP", scratch.join("local"))
         .env("ANSIBLE_REMOTE_TEMP", scratch.join("remote"))
@@ -205,7 +214,14 @@ fn outcome(ended: Result<(), ProgramError>, told: &[Told]) -> Outcome {
     let result_json = counts.map(|counts| json!(counts).to_string());
     let count = |what: &str| counts.and_then(|counts| counts.get(what)).copied().unwrap_or_default();
     let failure = told.iter().rev().find_map(|told| Some((told.task.as_ref()?, &told.message)));
+    let nothing_ran = told.iter().any(|told| told.no_hosts) && counts.is_none_or(BTreeMap::is_empty);
     match (ended, failure) {
+        // Ansible itself calls that a success.
+        (Ok(()), _) if nothing_ran => {
+            let message = "NoHostsMatched: no play of the playbook is for this machine, which Ansible knows as \
+                           `localhost` only; write `hosts: all` or `hosts: localhost`";
+            Outcome::failed(message.to_owned(), false)
+        }
         (Ok(()), _) => {
             let message = format!("{} tasks ok, {} changed something", count("ok"), count("changed"));
             Outcome { state: ItemState::Succeeded, message, result_json }

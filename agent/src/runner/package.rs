@@ -37,6 +37,19 @@ enum PackageError {
         #[source]
         source: Option<ProgramError>,
     },
+    #[error(
+        "HalfInstalled: an earlier run left {names} half-installed, which a download does not touch; finish it with \
+         `dpkg --configure -a`"
+    )]
+    DownloadBroken {
+        names: String,
+        #[source]
+        source: Box<PackageError>,
+    },
+    #[error(
+        "RemovalRefused: {names} would be removed too; name it in `remove`, or leave what it needs or conflicts with"
+    )]
+    OtherRemovals { names: String },
     #[error(transparent)]
     Obstacle(#[from] Obstacle),
     #[error("{name} is still {found} after it was installed as {wanted}")]
@@ -48,7 +61,7 @@ impl PackageError {
     const fn is_retryable(&self) -> bool {
         match self {
             Self::Program(_) | Self::Locked { .. } | Self::Broken { .. } | Self::NotBroughtAbout { .. } => true,
-            Self::NoManager | Self::Obstacle(_) => false,
+            Self::NoManager | Self::Obstacle(_) | Self::DownloadBroken { .. } | Self::OtherRemovals { .. } => false,
         }
     }
 }
@@ -72,7 +85,20 @@ fn manager() -> Result<Apt, PackageError> {
 
 /// Brings it about, and says how in one line.
 fn bring_about(apt: &Apt, wanted: &Wanted, report: &Report) -> Result<String, PackageError> {
+    if wanted.download_only {
+        // Maintainers' scripts, which finishing runs, restart services: not before the machine's turn.
+        let done = bring_about_now(apt, wanted, report);
+        return done.or_else(|error| match apt.unfinished()?.join(", ") {
+            names if names.is_empty() => Err(error),
+            names => Err(PackageError::DownloadBroken { names, source: Box::new(error) }),
+        });
+    }
     apt.repair(report)?;
+    bring_about_now(apt, wanted, report)
+}
+
+/// Brings it about on a machine where nothing is left to be finished first.
+fn bring_about_now(apt: &Apt, wanted: &Wanted, report: &Report) -> Result<String, PackageError> {
     if wanted.update {
         apt.refresh(report)?;
     }

@@ -45,6 +45,15 @@ fn name_of(command: &Command) -> String {
 /// Runs it to its end, its output line by line to the report. What it leaves behind may hold its output open: that is
 /// read for a moment more and then left.
 pub(super) fn run(command: &mut Command, report: &Report) -> Result<(), ProgramError> {
+    run_and_read(command, report, |_| {})
+}
+
+/// Runs it likewise, and hands on each line too.
+pub(super) fn run_and_read(
+    command: &mut Command,
+    report: &Report,
+    mut read: impl FnMut(&str),
+) -> Result<(), ProgramError> {
     let program = name_of(command);
     let failed = |source| ProgramError::Start { program: program.clone(), source };
     let (mut output, writer) = pipe().map_err(failed)?;
@@ -62,6 +71,7 @@ pub(super) fn run(command: &mut Command, report: &Report) -> Result<(), ProgramE
     let mut lines = Lines::default();
     let mut take = |line: &str| {
         report.line(line);
+        read(line);
         if is_complaint(line) && complaints.len() < COMPLAINTS_MAX {
             complaints.push(line.trim().to_owned());
         }

@@ -10,7 +10,7 @@ use super::{BuiltinWork, Outcome, Refused};
 use crate::{
     attempt::Request,
     exec_item::{Report, with_sources},
-    systemd::{Job, Systemd, SystemdError, unit::UnitState},
+    systemd::{Job, JobEnd, Systemd, SystemdError, unit::UnitState},
 };
 
 /// Of the item's time limit, one part in so many is kept for saying why the unit did not come up.
@@ -46,12 +46,16 @@ enum ServiceError {
     Systemd(#[from] SystemdError),
     #[error("cannot start the runtime")]
     Runtime(#[source] std::io::Error),
-    #[error("there is no unit {0} on this machine")]
-    NotFound(String),
+    #[error("{}", not_loaded(unit, load))]
+    NotLoaded { unit: String, load: String },
     #[error("unit {0} cannot be enabled: it has no [Install] section")]
     NotInstallable(String),
     #[error("unit {unit} failed: {state}")]
     Failed { unit: String, state: String },
+    #[error("systemd did not {} unit {unit}: {}; it is {state}", job.as_str(), why(result))]
+    NotDone { unit: String, job: Job, result: String, state: String },
+    #[error("unit {unit} was left as it is, {state}: not met is {}", unmet.join(", "))]
+    Unmet { unit: String, state: String, unmet: Vec<String> },
     #[error("unit {unit} is {state}, and not {wanted} after {} s", waited.as_secs())]
     Late { unit: String, state: String, wanted: &'static str, waited: Duration },
 }
@@ -59,12 +63,69 @@ enum ServiceError {
 impl ServiceError {
     /// Is the unit itself to blame, so that its journal tells why?
     const fn is_of_unit(&self) -> bool {
-        matches!(self, Self::Failed { .. } | Self::Late { .. })
+        matches!(self, Self::Failed { .. } | Self::NotDone { .. } | Self::Late { .. })
     }
 
     /// What is not on the machine, or not made for it, does not come by trying again.
     const fn is_retryable(&self) -> bool {
-        !matches!(self, Self::NotFound(_) | Self::NotInstallable(_))
+        !matches!(self, Self::NotLoaded { .. } | Self::NotInstallable(_))
+    }
+}
+
+/// Says why a unit is not `loaded`: its `LoadState` in systemd.unit(5).
+fn not_loaded(unit: &str, load: &str) -> String {
+    match load {
+        "not-found" => format!("there is no unit {unit} on this machine"),
+        "masked" => format!("unit {unit} is masked; `systemctl unmask {unit}` makes it usable"),
+        _ => format!("systemd cannot load unit {unit}: {load}; `systemd-analyze verify {unit}` says why"),
+    }
+}
+
+/// Says what the result of a job means, as org.freedesktop.systemd1(5) has it of `JobRemoved`.
+fn why(result: &str) -> String {
+    match result {
+        "dependency" => "a unit that it requires did not start (`systemctl list-dependencies --failed`)".to_owned(),
+        "assert" => "an Assert…= of its file is not met".to_owned(),
+        "invalid" => "its state does not allow it".to_owned(),
+        "canceled" => "somebody asked for another job meanwhile".to_owned(),
+        "timeout" => "the job's own time was up".to_owned(),
+        result => format!("the job's result is `{result}`"),
+    }
+}
+
+/// What is to be thought of a unit that a job was to bring up, once that job has ended.
+#[derive(Debug)]
+enum Judged {
+    /// It is up; is it still so in a moment?
+    Up,
+    /// It ran to a good end: a `oneshot` service.
+    Ended,
+    /// It is on its way yet.
+    OnItsWay,
+}
+
+/// Judges it. A start that failed may be tried again by systemd itself (`Restart=`): that is waited for.
+fn judge(unit: &str, job: Job, end: &JobEnd, state: &UnitState) -> Result<Judged, ServiceError> {
+    let unit = unit.to_owned();
+    if let JobEnd::Not(result) = end {
+        let again = result == "failed" && job != Job::Reload;
+        if again && state.has_failed() {
+            return Err(ServiceError::Failed { unit, state: state.to_string() });
+        }
+        if !again || state.is_down() {
+            return Err(ServiceError::NotDone { unit, job, result: result.clone(), state: state.to_string() });
+        }
+    }
+    if state.is_up() {
+        Ok(Judged::Up)
+    } else if state.is_down() && !state.unmet.is_empty() {
+        Err(ServiceError::Unmet { unit, state: state.to_string(), unmet: state.unmet.clone() })
+    } else if state.is_finished() {
+        Ok(Judged::Ended)
+    } else if state.has_failed() {
+        Err(ServiceError::Failed { unit, state: state.to_string() })
+    } else {
+        Ok(Judged::OnItsWay)
     }
 }
 
@@ -122,7 +183,7 @@ fn bring_about(unit: &str, action: Action, patience: Duration) -> Result<String,
         let work = Work { systemd: Systemd::connect().await?, unit, began: Instant::now(), patience };
         let state = work.look().await?;
         if !state.is_loaded() && action != Action::Disable {
-            return Err(ServiceError::NotFound(unit.to_owned()));
+            return Err(ServiceError::NotLoaded { unit: unit.to_owned(), load: state.load });
         }
         match action {
             Action::Start if state.is_up() => Ok(format!("unit {unit} is active already")),
@@ -149,33 +210,40 @@ impl Work<'_> {
         self.systemd.state(self.unit).await
     }
 
+    /// Has the job done; if it has not ended in time, the looks after it say where it stands.
+    async fn job(&self, job: Job) -> Result<JobEnd, SystemdError> {
+        self.systemd.job(self.unit, job, self.patience.saturating_sub(self.began.elapsed())).await
+    }
+
     /// Does the job and waits until the unit is up and stays so.
     async fn up(&self, job: Job, done: &str) -> Result<String, ServiceError> {
-        self.systemd.job(self.unit, job).await?;
+        let end = self.job(job).await?;
         let mut up_since = None;
         loop {
             let state = self.look().await?;
             let now = Instant::now();
-            if state.is_finished() {
-                return Ok(format!("unit {} {done}, and has ended well", self.unit));
-            }
-            up_since = if state.is_up() { up_since.or(Some(now)) } else { None };
+            up_since = match judge(self.unit, job, &end, &state)? {
+                Judged::Ended => return Ok(format!("unit {} {done}, and has ended well", self.unit)),
+                Judged::Up => up_since.or(Some(now)),
+                Judged::OnItsWay => None,
+            };
             if up_since.is_some_and(|since| now - since >= SETTLE) {
                 return Ok(format!("unit {} {done}", self.unit));
-            }
-            if state.has_failed() {
-                return Err(ServiceError::Failed { unit: self.unit.to_owned(), state: state.to_string() });
             }
             self.wait(&state, "active").await?;
         }
     }
 
     async fn down(&self) -> Result<String, ServiceError> {
-        self.systemd.job(self.unit, Job::Stop).await?;
+        let end = self.job(Job::Stop).await?;
         loop {
             let state = self.look().await?;
             if state.is_down() {
                 return Ok(format!("unit {} stopped", self.unit));
+            }
+            if let JobEnd::Not(result) = end {
+                let (unit, state) = (self.unit.to_owned(), state.to_string());
+                return Err(ServiceError::NotDone { unit, job: Job::Stop, result, state });
             }
             self.wait(&state, "inactive").await?;
         }
@@ -233,6 +301,61 @@ fn read_journal(which: &[&str]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_end_of_a_job_is_believed_only_as_far_as_it_goes() {
+        let (up, ended, on) = ("Ok(Up)", "Ok(Ended)", "Ok(OnItsWay)");
+        for (job, end, active, result, unmet, expected) in [
+            (Job::Start, "done", "active", "success", "", up),
+            (Job::Start, "done", "inactive", "success", "", ended),
+            (Job::Start, "done", "inactive", "success", "ConditionPathExists=/x", "not met is ConditionPathExists=/x"),
+            (Job::Start, "done", "failed", "exit-code", "", "unit a.service failed: failed (x), exit-code"),
+            // Nothing of the unit itself went wrong, and nothing happened.
+            (
+                Job::Start,
+                "dependency",
+                "inactive",
+                "success",
+                "",
+                "did not start unit a.service: a unit that it requires",
+            ),
+            (Job::Start, "assert", "inactive", "success", "", "an Assert…= of its file is not met; it is inactive (x)"),
+            (Job::Start, "failed", "inactive", "success", "", "the job's result is `failed`"),
+            (Job::Start, "failed", "failed", "exit-code", "", "unit a.service failed: failed (x), exit-code"),
+            (Job::Start, "canceled", "active", "success", "", "somebody asked for another job"),
+            (Job::Reload, "done", "active", "success", "", up),
+            (Job::Reload, "failed", "active", "success", "", "did not reload unit a.service"),
+            (Job::Reload, "invalid", "inactive", "success", "", "its state does not allow it; it is inactive (x)"),
+            // systemd starts it anew by itself.
+            (Job::Start, "failed", "activating", "exit-code", "", on),
+            (Job::Restart, "failed", "active", "success", "", up),
+            (Job::Start, "", "activating", "success", "", on),
+        ] {
+            let end = match end {
+                "done" => JobEnd::Done,
+                "" => JobEnd::Running,
+                result => JobEnd::Not(result.to_owned()),
+            };
+            let state = UnitState {
+                load: "loaded".to_owned(),
+                active: active.to_owned(),
+                sub: "x".to_owned(),
+                has_job: false,
+                result: result.to_owned(),
+                unmet: unmet.split_terminator(' ').map(str::to_owned).collect(),
+            };
+            let judged = judge("a.service", job, &end, &state);
+            let said = judged.map_or_else(|error| error.to_string(), |judged| format!("Ok({judged:?})"));
+            assert!(said.contains(expected), "{job:?} {end:?} {state:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_unit_that_cannot_be_had_is_told_why() {
+        assert_eq!(not_loaded("a.service", "not-found"), "there is no unit a.service on this machine");
+        assert!(not_loaded("a.service", "masked").contains("`systemctl unmask a.service`"));
+        assert!(not_loaded("a.service", "bad-setting").contains("bad-setting"));
+    }
 
     #[test]
     fn units_are_named_in_full() {

@@ -82,7 +82,8 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Where a unit stands: properties `LoadState`, `ActiveState`, `SubState`, `Job` and, of a service, `Result`.
+/// Where a unit stands: properties `LoadState`, `ActiveState`, `SubState`, `Job`, `Conditions` and, of a service,
+/// `Result`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UnitState {
     pub(crate) load: String,
@@ -90,6 +91,8 @@ pub(crate) struct UnitState {
     pub(crate) sub: String,
     pub(crate) has_job: bool,
     pub(crate) result: String,
+    /// Conditions (`ConditionPathExists=/x`) for which systemd left it as it was when it was last to start.
+    pub(crate) unmet: Vec<String>,
 }
 
 impl UnitState {
@@ -251,6 +254,7 @@ mod tests {
             sub: "x".to_owned(),
             has_job,
             result: result.to_owned(),
+            unmet: Vec::new(),
         };
         for (active, has_job, result, [up, down, finished, failed]) in [
             ("active", false, "success", [true, false, false, false]),

@@ -57,6 +57,38 @@ async fn the_task_that_failed_is_named() {
     assert_failed(&exit, "task \"break it\" failed: non-zero return code: out of luck");
 }
 
+/// Plays this text.
+async fn play(site: &Site, playbook: &str) -> Exit {
+    let path = site.path("site.yml");
+    fs::write(&path, playbook).expect("a playbook");
+    site.run(&site.request("ansible", &[("playbook", &path.display().to_string())])).await
+}
+
+#[tokio::test]
+async fn a_playbook_for_other_machines_has_not_run() {
+    let site = Site::new();
+    let exit = play(&site, "- hosts: webservers\n  tasks:\n    - debug: {msg: hello}\n").await;
+    assert_eq!(exit.state, ItemState::Failed { exit_code: -1, retryable: false }, "{}", exit.output_tail);
+    assert!(exit.message.starts_with("NoHostsMatched: "), "{}", exit.message);
+    assert!(exit.message.ends_with("write `hosts: all` or `hosts: localhost`"), "{}", exit.message);
+    // One play of several that is for others is as it should be.
+    fs::remove_dir_all(site.attempt()).expect("removed");
+    let some =
+        "- hosts: webservers\n  tasks: []\n- hosts: all\n  gather_facts: false\n  tasks:\n    - debug: {msg: hello}\n";
+    assert_eq!(play(&site, some).await.message, "1 tasks ok, 0 changed something");
+}
+
+#[tokio::test]
+async fn arguments_and_results_are_in_no_file_on_a_disk() {
+    let site = Site::new();
+    let options = "- hosts: all\n  gather_facts: false\n  tasks:\n    - debug:\n        msg: \"{{ \
+                   lookup('config', 'DEFAULT_LOG_PATH') }} {{ lookup('config', 'system_tmpdirs', plugin_type='shell', \
+                   plugin_name='sh') }} {{ lookup('config', 'pipelining', plugin_type='connection', \
+                   plugin_name='local') }}\"\n";
+    let exit = play(&site, options).await;
+    assert!(exit.output_tail.contains("/dev/null ['/dev/shm'] True"), "{}", exit.output_tail);
+}
+
 #[tokio::test]
 async fn a_secret_is_in_no_message_and_no_file_that_stays() {
     let site = Site::new();

@@ -78,8 +78,14 @@ async fn an_exec_item_that_was_killed_leaves_it_lost_and_no_program() {
 #[tokio::test]
 async fn an_exec_item_that_fails_says_why_nobody_knows_the_outcome() {
     let site = Site::new();
-    let request = site.script("mkdir $SITE/attempts/it.3.2/exit; exit 3");
+    let request = site.script(
+        "until [ -e $SITE/go ]; do sleep 0.01; done
+         mkdir $SITE/attempts/it.3.2/exit; exit 3",
+    );
     site.start(&request).await;
+    let exec_item = exec_item_pid(&site.attempt());
+    fs::write(site.path("go"), "").expect("go");
+    until("exec-item has tried to write it", || is_gone(exec_item).then_some(())).await;
     assert!(site.attempts.ended(&request.key).await.is_err(), "an outcome that is a directory");
     fs::remove_dir(site.attempt().join("exit")).expect("removed");
     let found = site.ended(&request).await;

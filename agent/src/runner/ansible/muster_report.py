@@ -36,6 +36,9 @@ class CallbackModule(CallbackBase):
     def v2_runner_on_unreachable(self, result):
         self.tell({"task": result._task.get_name(), "message": message(result._result)})
 
+    def v2_playbook_on_no_hosts_matched(self):
+        self.tell({"no_hosts": True})
+
     def v2_playbook_on_stats(self, stats):
         counts = {}
         for host in stats.processed:

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     exec_item::Report,
-    runner::programs::{output_of, run, succeeds},
+    runner::programs::{output_of, run, run_and_read, succeeds},
 };
 
 /// How long another apt or dpkg is waited for: unattended upgrades take minutes.
@@ -32,6 +32,8 @@ const LOCK_RACE_SECONDS: u32 = 60;
 /// What apt and dpkg lock, below the root.
 const LOCKS: [&str; 4] =
     ["var/lib/dpkg/lock-frontend", "var/lib/dpkg/lock", "var/lib/apt/lists/lock", "var/cache/apt/archives/lock"];
+/// Where dpkg keeps, below the root, what it has not yet put into its record: nothing, unless it was interrupted.
+const UPDATES: &str = "var/lib/dpkg/updates";
 
 /// The apt of one root.
 pub(super) struct Apt {
@@ -108,7 +110,8 @@ impl Apt {
         if left.is_empty() {
             return Ok(());
         }
-        let fixed = run(self.apt_get().args(["--fix-broken", "install"]), report);
+        // What only a removal would mend is for a person.
+        let fixed = run(self.apt_get().args(["--no-remove", "--fix-broken", "install"]), report);
         let left = self.unfinished()?;
         let cause = configured.and(fixed).err();
         if left.is_empty() {
@@ -117,14 +120,18 @@ impl Apt {
         Err(PackageError::Broken { names: left.join(", "), source: cause })
     }
 
-    /// Packages that are neither wholly there nor wholly gone.
-    fn unfinished(&self) -> Result<Vec<String>, PackageError> {
+    /// Packages that are neither wholly there nor wholly gone, and dpkg's own record if it is not.
+    pub(super) fn unfinished(&self) -> Result<Vec<String>, PackageError> {
         let text = output_of(self.dpkg("dpkg-query").args(["-W", "-f", "${db:Status-Status} ${binary:Package}\n"]))?;
-        let broken = |line: &str| {
+        let unfinished = |line: &str| {
             let (status, name) = line.split_once(' ')?;
-            matches!(status, "half-installed" | "unpacked" | "half-configured").then(|| name.to_owned())
+            is_unfinished(status).then(|| name.to_owned())
         };
-        Ok(text.lines().filter_map(broken).collect())
+        // apt refuses to work while there is one whose name is a number.
+        let updates = std::fs::read_dir(self.root.join(UPDATES)).into_iter().flatten().flatten();
+        let is_number = |name: OsString| name.to_string_lossy().bytes().all(|b| b.is_ascii_digit());
+        let record = updates.map(|file| file.file_name()).any(is_number).then(|| format!("/{UPDATES}"));
+        Ok(text.lines().filter_map(unfinished).chain(record).collect())
     }
 
     pub(super) fn refresh(&self, report: &Report) -> Result<(), PackageError> {
@@ -152,21 +159,16 @@ impl Apt {
         Ok(Seen { installed, held, candidate: candidate_of(&policy), available, older })
     }
 
-    /// Does what the plan says.
+    /// Does what the plan says: all of it in one transaction, which removes nothing before everything is fetched.
     pub(super) fn perform(&self, plan: &Plan, wanted: &Wanted, report: &Report) -> Result<(), PackageError> {
         self.wait_for_locks(report)?;
-        let held = plan.change_held.then_some("--allow-change-held-packages");
-        if !plan.remove.is_empty() && !wanted.download_only {
-            run(self.apt_get().args(held).args(["remove", "--"]).args(&plan.remove), report)?;
-        }
-        if !plan.install.is_empty() {
-            let exact = plan.install.iter().map(|(name, version)| OsString::from(format!("{name}={version}")));
-            let mut install = self.apt_get();
-            // What another package needs is not taken away silently: `remove` says so.
-            install.arg("--no-remove").args(held);
-            install.args(wanted.allow_downgrade.then_some("--allow-downgrades"));
-            install.args(wanted.download_only.then_some("--download-only"));
-            run(install.args(["install", "--"]).args(exact), report)?;
+        if !plan.install.is_empty() || !plan.remove.is_empty() {
+            self.refuse_other_removals(plan, wanted, report)?;
+            let mut change = self.apt_get();
+            // Should another have changed something since that was looked at.
+            change.args(plan.remove.is_empty().then_some("--no-remove"));
+            change.args(wanted.download_only.then_some("--download-only"));
+            run(change.args(transaction(plan, wanted)), report)?;
         }
         if wanted.download_only {
             return Ok(());
@@ -177,6 +179,16 @@ impl Apt {
             }
         }
         Ok(())
+    }
+
+    /// What another package needs is not taken away silently, nor is a package that needs what goes.
+    fn refuse_other_removals(&self, plan: &Plan, wanted: &Wanted, report: &Report) -> Result<(), PackageError> {
+        let mut others = Vec::new();
+        report.line("what apt would do:");
+        run_and_read(self.apt_get().arg("--simulate").args(transaction(plan, wanted)), report, |line| {
+            others.extend(removed_by(line).filter(|name| !is_named(&plan.remove, name)).map(str::to_owned));
+        })?;
+        if others.is_empty() { Ok(()) } else { Err(PackageError::OtherRemovals { names: others.join(", ") }) }
     }
 
     /// Waits until no other apt or dpkg works, and says for whom.
@@ -226,11 +238,37 @@ fn write_lock() -> libc::flock {
     libc::flock { l_type: libc::F_WRLCK as _, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 0, l_pid: 0 }
 }
 
-/// The installed version, and whether it is held.
+/// The arguments of apt-get for what changes. A `-` after a name means that it goes.
+fn transaction(plan: &Plan, wanted: &Wanted) -> Vec<String> {
+    let held = plan.change_held.then_some("--allow-change-held-packages");
+    let older = wanted.allow_downgrade.then_some("--allow-downgrades");
+    let options = held.into_iter().chain(older).chain(["install", "--"]).map(str::to_owned);
+    let come = plan.install.iter().map(|(name, version)| format!("{name}={version}"));
+    options.chain(come).chain(plan.remove.iter().map(|name| format!("{name}-"))).collect()
+}
+
+/// The package that goes, of a line of a simulation: `Remv tool [1.0]`, or `Purg`.
+fn removed_by(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("Remv ").or_else(|| line.strip_prefix("Purg "))?;
+    rest.split(' ').next()
+}
+
+/// Is it among these? apt leaves the machine's own architecture away (`tool`, where `tool:amd64` was asked for).
+fn is_named(names: &[String], name: &str) -> bool {
+    names.iter().any(|named| named == name || named.split_once(':').is_some_and(|(bare, _)| bare == name))
+}
+
+/// Of dpkg's states, those that an interrupted run leaves (dpkg(1), "Package states").
+fn is_unfinished(status: &str) -> bool {
+    matches!(status, "half-installed" | "unpacked" | "half-configured" | "triggers-awaited" | "triggers-pending")
+}
+
+/// The installed version, and whether it is held. What only waits for a trigger is installed.
 fn status_of(text: &str) -> (Option<String>, bool) {
     let mut words = text.lines().next().unwrap_or_default().split(' ');
     let (want, status, version) = (words.next(), words.next(), words.next());
-    let installed = version.filter(|version| status == Some("installed") && !version.is_empty());
+    let is_there = matches!(status, Some("installed" | "triggers-awaited" | "triggers-pending"));
+    let installed = version.filter(|version| is_there && !version.is_empty());
     (installed.map(str::to_owned), want == Some("hold"))
 }
 

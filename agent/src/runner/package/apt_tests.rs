@@ -156,10 +156,75 @@ fn nothing_is_taken_away_that_is_not_named() {
     let machine = Machine::new(&[("old 1", ""), ("new 1", "Conflicts: old\n")]);
     machine.done(&Wanted { update: true, ..wants("old") });
     let error = machine.refused(&wants("new"));
-    assert!(error.contains("apt-get ended with exit status: 100: E: Packages need to be removed"), "{error}");
+    assert!(error.starts_with("RemovalRefused: old would be removed too"), "{error}");
     assert_eq!((machine.file("old").as_deref(), machine.file("new")), (Some("1"), None));
     let instead = Wanted { remove: vec!["old".to_owned()], ..wants("new") };
+    let download = Wanted { download_only: true, ..instead.clone() };
+    assert_eq!(machine.done(&download), "downloaded new 1");
     assert_eq!(machine.done(&instead), "installed new 1; removed old");
+}
+
+#[test]
+fn what_needs_a_package_that_goes_does_not_go_with_it() {
+    let machine = Machine::new(&[("lib 1", ""), ("user 1", "Depends: lib\n")]);
+    machine.done(&Wanted { update: true, ..wants("user") });
+    let remove = |names: &[&str]| {
+        let remove = names.iter().map(|name| (*name).to_owned()).collect();
+        Wanted { remove, ..Wanted::default() }
+    };
+    assert!(machine.refused(&remove(&["lib"])).starts_with("RemovalRefused: user would be removed too"));
+    assert_eq!((machine.file("lib").as_deref(), machine.file("user").as_deref()), (Some("1"), Some("1")));
+    assert_eq!(machine.done(&remove(&["lib", "user"])), "removed lib, user");
+    assert_eq!((machine.file("lib"), machine.file("user")), (None, None));
+}
+
+#[test]
+fn nothing_goes_before_what_comes_instead_is_there() {
+    let machine = Machine::new(&[("old 1", ""), ("new 1", "Conflicts: old\n")]);
+    machine.done(&Wanted { update: true, ..wants("old") });
+    fs::remove_file(machine.dir.path().join("repository/new_1_all.deb")).expect("removed");
+    machine.refused(&Wanted { remove: vec!["old".to_owned()], ..wants("new") });
+    assert_eq!(machine.file("old").as_deref(), Some("1"));
+}
+
+#[test]
+fn a_download_leaves_the_machine_as_it_is() {
+    let machine = Machine::new(&[("tool 1.0", ""), ("other 1", "")]);
+    machine.done(&Wanted { update: true, ..wants("other") });
+    let deb = machine.dir.path().join("repository/tool_1.0_all.deb");
+    output_of(machine.apt.dpkg("dpkg").arg("--unpack").arg(&deb)).expect("unpacked");
+    let download = |name| Wanted { download_only: true, ..wants(name) };
+    machine.bring_about(&download("tool=1.0")).0.expect("downloaded");
+    let error = machine.refused(&download("tool=9"));
+    assert!(error.starts_with("HalfInstalled: an earlier run left tool half-installed, which a download"), "{error}");
+    assert_eq!(machine.apt.unfinished().expect("readable"), ["tool"], "it was configured");
+}
+
+#[test]
+fn a_record_and_triggers_that_dpkg_did_not_finish_are_finished_first() {
+    let machine = Machine::new(&[("tool 1.0", ""), ("other 1", "")]);
+    machine.done(&Wanted { update: true, ..wants("tool") });
+    let record = machine.root().join("var/lib/dpkg/status");
+    let status = fs::read_to_string(&record).expect("a record");
+    let pending = status.replace("install ok installed", "install ok triggers-pending") + "Triggers-Pending: x\n";
+    fs::write(&record, pending.replace("\n\nTriggers", "\nTriggers")).expect("written");
+    assert_eq!(machine.apt.look("tool").expect("a look").installed.as_deref(), Some("1.0"));
+    fs::write(machine.root().join(UPDATES).join("0001"), status).expect("written");
+    fs::write(machine.root().join(UPDATES).join("tmp.i"), "").expect("written");
+    assert_eq!(machine.apt.unfinished().expect("readable"), ["/var/lib/dpkg/updates"]);
+    let (done, text) = machine.bring_about(&wants("other"));
+    assert_eq!(done.as_deref(), Ok("installed other 1"), "{text}");
+    fs::write(
+        &record,
+        fs::read_to_string(&record).expect("a record").replace(
+            "Package: tool\nStatus: install ok installed\n",
+            "Package: tool\nStatus: install ok triggers-pending\nTriggers-Pending: x\n",
+        ),
+    )
+    .expect("written");
+    assert_eq!(machine.apt.unfinished().expect("readable"), ["tool"]);
+    assert_eq!(machine.done(&wants("tool=1.0")), "already as wanted");
+    assert_eq!(machine.apt.unfinished().expect("readable"), [""; 0]);
 }
 
 #[test]
@@ -207,6 +272,7 @@ fn another_apt_is_waited_for_and_named() {
 #[test]
 fn what_apt_and_dpkg_print_is_read() {
     assert_eq!(status_of("hold installed 1.2-3\n"), (Some("1.2-3".to_owned()), true));
+    assert_eq!(status_of("install triggers-awaited 1\n"), (Some("1".to_owned()), false));
     assert_eq!(status_of("install half-configured 1\n"), (None, false));
     assert_eq!(status_of("deinstall config-files 1\n"), (None, false));
     assert_eq!(status_of(""), (None, false));

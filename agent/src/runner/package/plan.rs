@@ -84,6 +84,7 @@ pub(super) fn plan(wanted: &Wanted, seen: &BTreeMap<String, Seen>) -> Result<Pla
             plan.install.push((want.name.clone(), version));
         }
         match wanted.hold {
+            _ if wanted.download_only => {}
             Some(true) if !seen.held => plan.hold.push(want.name.clone()),
             Some(false) if seen.held => plan.release.push(want.name.clone()),
             Some(_) | None => {}
@@ -92,6 +93,10 @@ pub(super) fn plan(wanted: &Wanted, seen: &BTreeMap<String, Seen>) -> Result<Pla
     for name in wanted.remove.iter().filter(|name| of(name).installed.is_some()) {
         change(&mut plan, name, of(name), wanted.hold)?;
         plan.remove.push(name.clone());
+    }
+    if wanted.download_only && plan.install.is_empty() {
+        // Without what comes instead, nothing is to be fetched.
+        return Ok(Plan::default());
     }
     Ok(plan)
 }
@@ -132,8 +137,16 @@ impl Plan {
     /// In one line, for people.
     pub(super) fn summary(&self, download_only: bool) -> String {
         let versions = self.install.iter().map(|(name, version)| format!("{name} {version}")).collect::<Vec<_>>();
+        if download_only {
+            let nothing = versions.is_empty();
+            return if nothing {
+                "nothing to download".to_owned()
+            } else {
+                format!("downloaded {}", versions.join(", "))
+            };
+        }
         let parts = [
-            (if download_only { "downloaded" } else { "installed" }, versions),
+            ("installed", versions),
             ("removed", self.remove.clone()),
             ("held", self.hold.clone()),
             ("released", self.release.clone()),
@@ -186,6 +199,29 @@ mod tests {
             let found = plan(&wanted, &seen).map(|plan| plan.install);
             let found = found.map_err(|obstacle| obstacle.to_string().split(':').next().unwrap_or_default().to_owned());
             assert_eq!(found, expected, "{want} on {installed:?}, held {held}, hold {hold:?}");
+        }
+    }
+
+    #[test]
+    fn a_download_says_no_more_than_it_does() {
+        for (install, remove, hold, expected) in [
+            ("a=2", "b", Some(true), "downloaded a 2"),
+            ("a=3", "b", Some(true), "nothing to download"),
+            ("a=3", "", Some(false), "nothing to download"),
+        ] {
+            let wanted = Wanted {
+                install: vec![wanted(install)],
+                remove: remove.split_terminator(' ').map(str::to_owned).collect(),
+                hold,
+                allow_downgrade: true,
+                download_only: true,
+                ..Wanted::default()
+            };
+            let seen = ["a", "b"].map(|name| (name.to_owned(), seen(Some("3"), hold == Some(false))));
+            let plan = plan(&wanted, &seen.into()).expect("a plan");
+            assert_eq!(plan.summary(true), expected, "{wanted:?}");
+            assert_eq!((plan.hold.len(), plan.release.len()), (0, 0), "{wanted:?}");
+            assert_eq!(plan.is_nothing(), expected == "nothing to download", "{wanted:?}");
         }
     }
 
