@@ -21,12 +21,16 @@ IMAGE := muster-coordinator:$(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.to
 # One binary, one fleet: cargo test, because nextest would run each test in a process, and a fleet, of its own.
 NODES = $(STATIC) test $(RELEASE) --features muster-tests/nodes --test nodes --
 
-.PHONY: help build demo packages image node-image demo-nodes demo-nodes-down test test-packages test-nodes full lint bench clean
+.PHONY: help build static-libc test-tools demo packages image node-image demo-nodes demo-nodes-down test test-packages test-nodes test-machine full lint bench clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
-build: ## muster-agent, muster-coordinator and musterctl, in target/release
+static-libc:
+	@test "$$(cc -print-file-name=libc.a)" != libc.a || { \
+	echo "The programs are linked statically, and there is no libc.a: dnf install glibc-static" >&2; exit 1; }
+
+build: static-libc ## muster-agent, muster-coordinator and musterctl, in target/release
 	$(STATIC) build $(RELEASE) --bins
 	@mkdir -p target/release
 	@ln -f $(PROGRAMS:%=target/$(TARGET)/release/%) target/release/
@@ -46,10 +50,14 @@ $(TOOLS)/cargo-deb:
 $(TOOLS)/cargo-generate-rpm:
 	$(CARGO) install --locked --root target/tools cargo-generate-rpm@0.21.1
 
-test: build ## Everything that is checked on every change (release build, 2,000 simulator seeds, planted bugs, packages)
+test-tools:
+	@missing=$$(tests/missing-tools); test -z "$$missing" || { \
+	echo "The tests need more than Rust: apt-get install $$missing" >&2; exit 1; }
+
+test: test-tools build ## What every change is checked with: tests, 2,000 simulator seeds, planted bugs, packages
 	$(STATIC) $(RUN_TESTS) $(RELEASE)
-	$(STATIC) $(RUN_TESTS) $(RELEASE) --features muster-tests/plants --test plants
 	$(MAKE) test-packages
+	$(STATIC) $(RUN_TESTS) $(RELEASE) --features muster-tests/plants --test plants
 
 test-packages: packages ## What the packages hold (needs lintian and rpm)
 	packaging/check
@@ -61,6 +69,10 @@ node-image:
 test-nodes: packages node-image ## A fleet of systemd nodes in containers, and what can go wrong (needs Docker and mmdebstrap)
 	$(NODES) $(ARGS)
 
+test-machine: packages ## A machine with a kernel of its own (needs qemu-system-x86, mmdebstrap and root)
+	tests/machine/image/build
+	$(STATIC) test $(RELEASE) --features muster-tests/nodes --test machine -- --nocapture
+
 demo-nodes: packages node-image ## Such a fleet to play with: demo-nodes-down removes it
 	$(NODES) --demo
 	docker exec --interactive --tty muster-demo-operator musterctl watch demo
@@ -70,8 +82,10 @@ demo-nodes-down: ## Remove the fleet of demo-nodes
 	docker network ls --quiet --filter label=muster-demo | xargs --no-run-if-empty docker network rm
 	docker volume ls --quiet --filter label=muster-demo | xargs --no-run-if-empty docker volume rm
 
-full: test ## And what takes longer: 20,000 seeds, more kills, throughput against curl
+full: test ## And what takes longer: 20,000 seeds, figures, a machine in qemu, throughput against curl
 	MUSTER_SIM_SEEDS=20000 $(STATIC) $(RUN_TESTS) $(RELEASE) --test simulator
+	MUSTER_TEST_ALONE=1 $(STATIC) test $(RELEASE) --test e2e -- --nocapture sixty_workers
+	$(MAKE) test-machine
 	$(MAKE) bench
 
 bench: build ## The downloader's throughput against curl | tee | sha256sum, in one run

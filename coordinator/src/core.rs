@@ -26,7 +26,7 @@ use muster_proto::{
 };
 
 pub use answer::{Refusal, Reply};
-pub use io::{Effect, Enroll, Input, Request, Word};
+pub use io::{Effect, Enroll, Input, Request, SwarmQuestion, Word};
 
 use crate::{
     facts::{Draft, FORMAT, Facts, RowError},
@@ -128,6 +128,7 @@ impl Core {
         if !quiet {
             decide::decide(&mut draft, &self.limits, now);
             decide::assign_all(&mut draft, &self.limits, now, &mut effects);
+            update::drain::ask(&mut draft, &self.limits, now, &mut effects);
             decide::note_waits(&mut draft, &self.limits, now);
         }
         // Evidence may come later in a batch than a greeting that was answered with a list.
@@ -189,6 +190,9 @@ fn take(
         Input::Progress { id, item, done, total, rate } => agents::progress(draft, id, (item, done, total, rate), now),
         Input::AgentBlocked { id, blocked } => agents::agent_blocked(draft, id, blocked, now),
         Input::Fetch { id, item, generation } => secrets::fetch(draft, id, &item, generation, limits, now),
+        Input::SwarmAnswered { about, number, result } => {
+            Ok(update::drain::answered(draft, &about, number, result, now))
+        }
         Input::Enroll(enroll) => enroll::enroll(draft, effects, &enroll, now),
         Input::Operator { actor, request } => operators::take(draft, effects, &actor, request, now),
         Input::Tick => Ok(Reply::Ok),

@@ -11,12 +11,13 @@ use muster_proto::{
     model::{Blocked, ClusterName, ItemState, ItemStatus, Now, Phase, Standing},
     resource::{
         Activity, Address, Audit, AuditSpec, AuditStatus, BlockedSince, Bytes, Cluster, ClusterStatus, Credential,
-        CredentialSpec, CredentialStatus, Document, ItemPlan, Machine, MachineStatus, Metadata, PhaseProgress, Plan,
-        Rollout, Secret, SecretSpec, SecretStatus, StageStatus, StateItemStatus, Token, TokenSpec, TokenStatus,
+        CredentialSpec, CredentialStatus, Document, HostInfo, ItemPlan, Machine, MachineStatus, Metadata,
+        PhaseProgress, Plan, Rollout, Secret, SecretSpec, SecretStatus, StageStatus, StateItemStatus, Token, TokenSpec,
+        TokenStatus,
     },
 };
 
-pub use handshake::{locks, node_requests, requests};
+pub use handshake::{cluster_states, locks, node_requests, requests};
 
 use crate::{
     core::update::Options,
@@ -197,7 +198,7 @@ fn machine(survey: &Survey<'_>, position: &Position<'_>, now: Now) -> Machine {
                 .collect(),
             stages: stages(row),
             reboot: rollout::reboot(row),
-            host_info: row.host.clone(),
+            host_info: row.host.as_ref().map(HostInfo::from),
         },
     }
 }
@@ -358,3 +359,6 @@ fn audit_line(row: &AuditRow) -> Audit {
         status: AuditStatus {},
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,7 @@ mod draft;
 mod live;
 mod rows;
 mod secret;
+mod swarm_live;
 mod update_rows;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -23,9 +24,10 @@ pub use rows::{
     TokenRow, Verdict,
 };
 pub use secret::{Sealed, SecretId, SecretRow};
+pub use swarm_live::{Asked, Seen, SwarmLook};
 pub use update_rows::{
-    AddedReboot, ClusterStage, LockKey, LockRow, MachineUpdate, Overwrites, PermitRow, RebootAsked, RebootWhy,
-    RequestRow, SetAside, Target, UpdateKind, UpdateRow, Wish,
+    AddedReboot, ClusterStage, DrainRow, DrainTarget, LockKey, LockRow, MachineUpdate, Overwrites, PermitRow,
+    RebootAsked, RebootWhy, RequestRow, SetAside, Target, UpdateKind, UpdateRow, Wish,
 };
 
 use crate::store::{Row, Table};

@@ -44,6 +44,8 @@ pub enum Kind {
     Locks,
     /// Maintenance requests.
     Requests,
+    /// States of the child cluster that updates bring about.
+    ClusterStates,
     /// Join tokens.
     Tokens,
     /// Credentials of people and programs.
@@ -64,6 +66,7 @@ impl Kind {
             Self::Rollouts => "rollouts",
             Self::Locks => "locks",
             Self::Requests => "requests",
+            Self::ClusterStates => "clusterstates",
             Self::Tokens => "tokens",
             Self::Credentials => "credentials",
             Self::Secrets => "secrets",
@@ -80,6 +83,7 @@ impl Kind {
             Self::Rollouts => "rollout",
             Self::Locks => "lock",
             Self::Requests => "request",
+            Self::ClusterStates => "clusterstate",
             Self::Tokens => "token",
             Self::Credentials => "credential",
             Self::Secrets => "secret",
@@ -113,6 +117,7 @@ pub fn table<'a>(
         Kind::Rollouts => rollouts::HEADERS,
         Kind::Locks => handshake::LOCKS,
         Kind::Requests => handshake::REQUESTS,
+        Kind::ClusterStates => handshake::CLUSTER_STATES,
         Kind::Tokens => tokens::HEADERS,
         Kind::Credentials => credentials::HEADERS,
         Kind::Secrets => secrets::HEADERS,
@@ -125,6 +130,7 @@ pub fn table<'a>(
             Kind::Rollouts => rollouts::row(&read(json)?, look),
             Kind::Locks => handshake::lock(&read(json)?, look),
             Kind::Requests => handshake::request(&read(json)?, look),
+            Kind::ClusterStates => handshake::cluster_state(&read(json)?, look),
             Kind::Tokens => tokens::row(&read(json)?, look),
             Kind::Credentials => credentials::row(&read(json)?, look),
             Kind::Secrets => secrets::row(&read(json)?, look),

@@ -1,5 +1,6 @@
 //! The domain types (glossary in docs/ARCHITECTURE.md). Plain data: no I/O, no clock.
 
+mod duration;
 mod facts;
 mod ids;
 mod input;
@@ -10,6 +11,7 @@ mod status;
 mod swarm;
 mod swarm_join;
 
+pub use duration::duration_ms;
 pub use facts::{Disk, HostFacts, NetworkInterface};
 pub use ids::{
     ClusterName, Epoch, Generation, InvalidName, ItemName, LABEL_BYTES_MAX, LedgerId, MachineId, MachineName,

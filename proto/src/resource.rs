@@ -2,6 +2,7 @@
 //! them from its facts, the Fleet service carries them as JSON, `view` turns them into tables and lines.
 
 mod audit;
+mod host;
 mod secret;
 mod update;
 
@@ -10,12 +11,13 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+pub use host::{Cpu, Hardware, HostInfo, Memory};
 pub use update::{
-    ChangedMachine, GroupStatus, Lock, LockSpec, LockStatus, RebootStatus, Request, RequestSpec, RequestStatus,
-    UpdatePhase, UpdatePlan, UpdateStatus, Waiting,
+    ChangedMachine, ClusterState, ClusterStateSpec, ClusterStateStatus, GroupStatus, Lock, LockSpec, LockStatus,
+    RebootStatus, Request, RequestSpec, RequestStatus, UpdatePhase, UpdatePlan, UpdateStatus, Waiting,
 };
 
-use crate::model::{Blocked, ClusterSpec, Counts, HostFacts, ItemHash, MachineSpec, MachineType, Phase};
+use crate::model::{Blocked, ClusterSpec, Counts, ItemHash, MachineSpec, MachineType, Phase};
 
 pub use audit::{Audit, AuditSpec, AuditStatus};
 pub use secret::{Secret, SecretSpec, SecretStatus};
@@ -155,7 +157,7 @@ pub struct MachineStatus {
     pub reboot: Option<RebootStatus>,
     /// What the machine says of itself.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub host_info: Option<HostFacts>,
+    pub host_info: Option<HostInfo>,
 }
 
 /// An address of a machine.

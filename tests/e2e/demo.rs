@@ -1,18 +1,32 @@
 //! `musterctl demo`, as somebody runs it who has just built everything: what it says, what it leaves running, and what
 //! its items wrote.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result};
 use muster_tests::fleet::{
+    alone,
     effects::{self, Findings, Promise, examine},
     processes,
     programs::{self, Programs, Ran, complain},
 };
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getsid};
 use tempfile::TempDir;
 
 const DEPLOY_ITEMS: &[&str] = &["configure", "launch"];
+/// Longest demo with its defaults, after the build, where nothing runs beside it.
+const TIME_MAX: Duration = Duration::from_secs(30);
+/// Of 3 + 60: three controls and two turns of workers, each two items of 2 s.
+const IDEAL: Duration = Duration::from_secs(20);
+/// Makespan as a multiple of the ideal one, and milliseconds of hand-over in the middle, at most: as promised.
+const PROMISED: (f64, u64) = (1.15, 20);
+/// The same where other tests run beside it: fifty kills of a fleet, for instance, on the same two cores.
+const IN_COMPANY: (f64, u64) = (1.3, 1000);
 
 /// A directory for one demo; whatever it left there is ended with it.
 struct Place(TempDir);
@@ -28,6 +42,15 @@ impl Place {
 
     fn demo(&self, words: &[&str]) -> Result<Ran> {
         programs::run(Command::new(Programs::find()?.musterctl).args(["demo", "--dir"]).arg(self.dir()).args(words))
+    }
+
+    /// What the items did, without when: `worker-1 launch start 1 deploy`.
+    fn did(&self) -> Result<Vec<String>> {
+        let text = fs::read_to_string(self.dir().join("effects.log"))?;
+        let of_items = text.lines().filter(|line| DEPLOY_ITEMS.iter().any(|item| line.contains(&format!(" {item} "))));
+        let mut did: Vec<String> = of_items.filter_map(|line| Some(line.split_once(' ')?.1.to_owned())).collect();
+        did.sort();
+        Ok(did)
     }
 
     /// What the items prove, for so many machines.
@@ -59,11 +82,32 @@ fn nothing_runs(place: &Place) -> Result<()> {
 #[test]
 fn defaults_and_a_directory_in_use() -> Result<()> {
     let place = Place::new()?;
-    place.demo(&[])?.exits(0)?.says(&["hand-over", "ran twice   nothing (16 items, each once)", "worker-5"])?;
+    let began = Instant::now();
+    let ran = place.demo(&[])?.exits(0)?;
+    assert!(!alone() || began.elapsed() < TIME_MAX, "{:?}\n{}", began.elapsed(), ran.out);
+    ran.says(&["hand-over", "ran twice   nothing (16 items, each once)", "worker-5"])?;
     assert_eq!(place.findings(3, 5)?.violations, Vec::<String>::new());
     nothing_runs(&place)?;
     place.demo(&[])?.exits(2)?.says(&["is not empty", "--stop"])?;
     Ok(())
+}
+
+/// What is printed is a script: pasted, it does what the demo did.
+#[test]
+fn pasting_the_commands_does_the_same() -> Result<()> {
+    let place = Place::new()?;
+    let small = ["--workers", "2", "--seconds-per-item", "0.1", "--artifact-mib", "1"];
+    let ran = place.demo(&[&small[..], &["--update", "--upgrade-width", "2"]].concat())?.exits(0)?;
+    let did = place.did()?;
+    let lines: Vec<&str> = ran.out.lines().filter(|line| !line.starts_with('#')).collect();
+    fs::remove_dir_all(place.dir())?;
+    let script = tempfile::NamedTempFile::new()?;
+    fs::write(script.path(), lines.join("\n"))?;
+    let pasted = programs::run(Command::new("bash").arg("-eux").arg(script.path()))?.exits(0)?;
+    pasted.says(&["all 5 machines are Ready", "Ended 8 processes"])?;
+    assert_eq!(place.did()?, did);
+    assert_eq!(did.len(), 2 * 2 * 2 * 5, "two scripts of two releases on five machines, start and end");
+    nothing_runs(&place)
 }
 
 #[test]
@@ -93,6 +137,7 @@ fn kept_and_stopped() -> Result<()> {
     for pid in running {
         let arguments = fs::read_to_string(format!("/proc/{pid}/cmdline"))?;
         assert!(arguments.contains(dir), "{arguments:?}");
+        assert_eq!(getsid(Some(pid))?, pid, "in a session of its own: {arguments:?}");
         assert_eq!(fs::read_link(format!("/proc/{pid}/fd/0"))?, Path::new("/dev/null"), "{arguments:?}");
         for fd in [1, 2] {
             let output = fs::read_link(format!("/proc/{pid}/fd/{fd}"))?;
@@ -105,24 +150,29 @@ fn kept_and_stopped() -> Result<()> {
     Ok(())
 }
 
-/// The shape of the promise: 3 + 60, so that ten workers have to wait for a slot.
+/// The shape of the promise: 3 + 60, so that ten workers have to wait for a slot. One after the other: two such fleets
+/// beside each other measure each other.
 #[test]
 fn sixty_workers_fifty_slots() -> Result<()> {
+    sixty_workers(&[])?;
+    sixty_workers(&["--crash"])
+}
+
+fn sixty_workers(more: &[&str]) -> Result<()> {
     let place = Place::new()?;
-    let ran = place.demo(&["--workers", "60", "--seconds-per-item", "2", "--artifact-mib", "1"])?.exits(0)?;
+    let shape = ["--workers", "60", "--seconds-per-item", "2", "--artifact-mib", "1"];
+    let ran = place.demo(&[&shape, more].concat())?.exits(0)?;
     let findings = place.findings(3, 60)?;
     assert_eq!(findings.violations, Vec::<String>::new());
     assert!((45..=50).contains(&findings.workers_at_once), "{} at the peak", findings.workers_at_once);
-    // 3 controls and 2 turns of workers, each 2 items of 2 s.
-    let ratio = std::time::Duration::from_millis(findings.makespan_ms).as_secs_f64() / 20.0;
+    let ratio = Duration::from_millis(findings.makespan_ms).as_secs_f64() / IDEAL.as_secs_f64();
+    let handover_ms = findings.handover_median_ms();
+    let (peak, all) = (findings.workers_at_once, &findings.handovers_ms);
     complain(&format!(
-        "3+60: {} at the peak, makespan {ratio:.3} of ideal, hand-over median {} ms of {:?}",
-        findings.workers_at_once,
-        findings.handover_median_ms(),
-        findings.handovers_ms
+        "3+60 {more:?}: {peak} at the peak, makespan {ratio:.3} of ideal, hand-over median {handover_ms} ms of {all:?}"
     ));
-    // Promised: 1.15 and 20 ms with the machine to oneself; here other tests run beside it.
-    assert!(ratio < 1.3, "{ratio}\n{}", ran.out);
-    assert!(findings.handover_median_ms() < 200, "{:?}", findings.handovers_ms);
+    let (ratio_max, handover_max_ms) = if alone() { PROMISED } else { IN_COMPANY };
+    assert!(ratio < ratio_max, "{ratio}\n{}", ran.out);
+    assert!(handover_ms < handover_max_ms, "{all:?}");
     Ok(())
 }

@@ -72,7 +72,8 @@ fn all_is_told(fleet: &Fleet) -> Result<()> {
     let facts = worker.status.host_info.as_ref().context("facts")?;
     let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     assert_eq!(facts.kernel_version, release.trim());
-    assert!(facts.memory_bytes > 0 && facts.cpu_count > 0 && !facts.boot_id.is_empty(), "{facts:?}");
+    let hardware = &facts.hardware;
+    assert!(hardware.memory.size_bytes > 0 && hardware.cpu.count > 0 && !facts.boot_id.is_empty(), "{facts:?}");
     let kinds: Vec<&str> = worker.status.addresses.iter().map(|address| address.kind.as_str()).collect();
     assert!(kinds.contains(&"InternalIP") && kinds.contains(&"Hostname"), "{kinds:?}");
     let standings: Vec<&str> = worker.status.items.iter().map(|item| item.standing.as_str()).collect();

@@ -12,6 +12,7 @@ pub mod proxy;
 
 use std::{
     collections::BTreeMap,
+    env,
     ffi::OsString,
     fs::{self, OpenOptions},
     io::Write as _,
@@ -40,6 +41,12 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// Between two questions to the coordinator: each is a process and a TLS handshake.
 const ASK_EVERY: Duration = Duration::from_millis(60);
+
+/// Has this test the computer to itself? So says `make full`; then figures are held against what is promised.
+#[must_use]
+pub fn alone() -> bool {
+    env::var_os("MUSTER_TEST_ALONE").is_some()
+}
 
 /// Looks again and again until there is an answer, or the time is over.
 ///
@@ -80,6 +87,7 @@ pub struct Fleet {
     door: Proxy,
     coordinator: Option<Child>,
     agents: BTreeMap<String, Agent>,
+    patience: Duration,
     done: bool,
 }
 
@@ -93,7 +101,8 @@ impl Fleet {
         let dir = tempfile::Builder::new().prefix(&format!("muster-e2e-{name}-")).tempdir()?.keep();
         let settings = settings.iter().map(|&word| word.to_owned()).collect();
         let door = Proxy::open()?;
-        let mut fleet = Self { dir, programs, settings, door, coordinator: None, agents: BTreeMap::new(), done: false };
+        let (coordinator, agents) = (None, BTreeMap::new());
+        let mut fleet = Self { dir, programs, settings, door, coordinator, agents, patience: PATIENCE, done: false };
         for name in ["logs", "tokens", "machines"] {
             fs::create_dir(fleet.dir.join(name))?;
         }
@@ -103,6 +112,11 @@ impl Fleet {
         fleet.coordinator_command(&init.concat())?.ok()?;
         fleet.start_coordinator()?;
         Ok(fleet)
+    }
+
+    /// Waits this long for a machine, where [`PATIENCE`] is not enough.
+    pub fn be_patient(&mut self, patience: Duration) {
+        self.patience = patience;
     }
 
     /// All went well: the directory goes.
@@ -288,7 +302,7 @@ impl Fleet {
     /// # Errors
     /// It is not, in time. The coordinator may be away meanwhile.
     pub fn wait_machine(&self, name: &str, what: &str, wanted: impl Fn(&Machine) -> bool) -> Result<Machine> {
-        machines::wait((ASK_EVERY, PATIENCE), (name, what), || self.ctl(machines::GET), wanted)
+        machines::wait((ASK_EVERY, self.patience), (name, what), || self.ctl(machines::GET), wanted)
     }
 
     /// Waits until all these machines are Ready.
@@ -297,7 +311,7 @@ impl Fleet {
     /// They are not, in time.
     pub fn wait_ready(&self, count: usize) -> Result<()> {
         let mut last = Vec::new();
-        let seen = look_every(ASK_EVERY, &format!("{count} machines Ready"), PATIENCE, || {
+        let seen = look_every(ASK_EVERY, &format!("{count} machines Ready"), self.patience, || {
             let Ok(machines) = self.machines() else { return Ok(None) };
             let ready = machines.len() == count && machines.values().all(|machine| machine.status.state == "Ready");
             last =

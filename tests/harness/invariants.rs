@@ -2,6 +2,7 @@
 //! them asks the code it watches whether it did right.
 
 mod groups;
+mod memory;
 mod outcomes;
 mod record;
 mod swarm;
@@ -62,6 +63,8 @@ pub struct Watcher {
     ledgers: BTreeMap<MachineId, (Epoch, Generation, Seq)>,
     slots: BTreeMap<MachineName, (MachineId, Slot)>,
     denied: BTreeSet<MachineId>,
+    /// Whoever was ever denied: an old store may not know it any more, its operators do.
+    shut_out: BTreeSet<MachineId>,
     /// An old store is in place and has not been recovered: what it does not know, it cannot show.
     restored: bool,
     /// Of updates.
@@ -84,6 +87,12 @@ impl Watcher {
         self.restored = true;
         self.assigned.clear();
         self.epoch = Epoch(0);
+    }
+
+    /// Has an operator ever shut this machine out?
+    #[must_use]
+    pub fn was_shut_out(&self, id: MachineId) -> bool {
+        self.shut_out.contains(&id)
     }
 
     /// The store knows everything again.
@@ -210,7 +219,9 @@ impl Watcher {
                 return Err(self.violation("one-at-a-time", format!("two items run on {}", machine.name)));
             }
         }
-        for machine in machines.iter().filter(|machine| !self.denied.contains(&machine.id)) {
+        // Nobody can keep back at once whom an old store lets in again. When it is recovered, its operators see to it.
+        let is_out = |id| self.denied.contains(id) || (self.restored && self.shut_out.contains(id));
+        for machine in machines.iter().filter(|machine| !is_out(&machine.id)) {
             let running = machine.attempts.values().find(|a| a.ends_at.is_some() && a.request.phase > Phase::Prepare);
             let Some(running) = running else { continue };
             let row = core.and_then(|core| core.facts().by_id(machine.id));
@@ -244,6 +255,7 @@ impl Watcher {
         }
         let facts = core.facts();
         self.denied = facts.denied.keys().copied().collect();
+        self.shut_out.extend(&self.denied);
         self.slots_are_right(facts, now)?;
         self.nobody_waits_for_nothing(facts, machines, now)
     }

@@ -6,9 +6,9 @@
 
 mod act;
 pub(crate) mod chaos;
-mod controllers;
+pub(crate) mod controllers;
 mod ending;
-mod fate;
+pub mod fate;
 mod joining;
 pub mod machine;
 pub mod manifest;
@@ -18,6 +18,7 @@ mod secrets;
 pub mod situations;
 pub mod swarm;
 mod talks;
+mod tasks;
 mod updating;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +30,7 @@ use muster_coordinator::{
     plan::Limits,
     store::{Change, Row, Table},
 };
-use muster_proto::model::{Assignment, ClusterSpec, MachineId, MachineType, Now};
+use muster_proto::model::{Assignment, ClusterSpec, MachineId, MachineName, MachineType, Now, SwarmOp};
 
 use crate::{
     invariants::{Violation, Watcher},
@@ -75,6 +76,10 @@ pub(crate) enum Event {
     NoticeGone(MachineId, u64),
     /// This call about the swarm, made for the sake of this machine, is waited for no longer.
     SwarmSilent(MachineId, u64),
+    /// This question of a drain is waited for no longer.
+    QuestionSilent(u64),
+    /// An engine does what nobody waits for any more.
+    LateChange(usize, SwarmOp),
 }
 
 /// Everything there is.
@@ -101,6 +106,8 @@ pub struct World {
     /// When the last message of each session and direction arrives: streams keep their order.
     pub(crate) arrivals: BTreeMap<(u64, bool), u64>,
     pub(crate) chaos: bool,
+    /// A process crashes for certain, so many effects from now.
+    pub(crate) crash_in: Option<u64>,
     pub(crate) watcher: Watcher,
     /// How often each fault fired and each situation was reached.
     pub reached: Reached,
@@ -117,6 +124,8 @@ pub struct World {
     pub(crate) talks: BTreeMap<MachineId, Talk>,
     /// The number of the newest call.
     pub(crate) last_call: u64,
+    /// Questions of drains by call: whose agent was asked, about which machine, and the question's number.
+    pub(crate) questions: BTreeMap<u64, (MachineId, MachineName, u64)>,
     /// Machines that operators did without in the swarm.
     pub(crate) without_swarm: BTreeSet<MachineId>,
     /// What agents say now goes to somebody who should be gone.
@@ -184,6 +193,7 @@ impl World {
             last_session: 0,
             arrivals: BTreeMap::new(),
             chaos: false,
+            crash_in: None,
             watcher: Watcher::default(),
             reached: Reached::default(),
             tokens: BTreeMap::new(),
@@ -193,6 +203,7 @@ impl World {
             last_node: 0,
             talks: BTreeMap::new(),
             last_call: 0,
+            questions: BTreeMap::new(),
             without_swarm: BTreeSet::new(),
             ghostly: false,
             trace: std::env::var_os("MUSTER_SIM_TRACE").is_some(),
@@ -238,6 +249,9 @@ impl World {
 
     pub(crate) fn commit(&mut self, changes: &[Change]) {
         self.commits += 1;
+        if self.trace {
+            changes.iter().for_each(tell);
+        }
         for change in changes {
             match change {
                 Change::Put { table, key, value } => {
@@ -272,6 +286,7 @@ impl World {
             self.inbox.clear();
             self.sessions.clear();
             self.talks.clear();
+            self.questions.clear();
             for index in 0..self.machines.len() {
                 self.drop_session(index);
             }
@@ -298,6 +313,9 @@ impl World {
     }
 
     pub(crate) fn operator(&mut self, request: Request) -> Result<Result<Reply, String>, Violation> {
+        if self.trace {
+            eprintln!("{} {request:?}", self.at);
+        }
         self.ask(Input::Operator { actor: "operator/sim".to_owned(), request })
     }
 
@@ -340,6 +358,7 @@ impl World {
                 self.watcher.acked(id, seq, &self.disk, &self.machines)?;
                 self.carry_ack(id, session, seq);
             }
+            Effect::AskSwarm(question) => self.ask_swarm(question),
             Effect::Close { id, .. } => {
                 if let Some(session) = self.sessions.remove(&id) {
                     self.carry_end(id, session);
@@ -357,6 +376,17 @@ impl World {
             self.reached.look_at(core.facts());
             self.watcher.updates_are_right(core.facts(), &guards, now)?;
         }
+        self.nodes_are_given_back()?;
         Ok(())
+    }
+}
+
+/// One line of the trace: what is recorded.
+fn tell(change: &Change) {
+    match change {
+        Change::Put { table, key, value } => {
+            eprintln!("    {} {key} {}", table.name(), String::from_utf8_lossy(value));
+        }
+        Change::Delete { table, key } => eprintln!("    {} {key} deleted", table.name()),
     }
 }

@@ -1,3 +1,4 @@
 //! Hermetic tests over the whole workspace. Each module is one subject.
 
+mod model;
 mod tidy;

@@ -1,11 +1,15 @@
 //! Planted bugs: each must be found, and by the invariant named for it. A checker that never caught a bug proves
 //! nothing. Built with the feature `plants`, which no shipped binary has.
 
-use muster_proto::plant;
-use muster_tests::{invariants::Violation, sim};
+use muster_proto::{model::Counts, plant};
+use muster_tests::{
+    invariants::Violation,
+    model::{Broken, Fault, Scenario},
+    sim,
+};
 
 /// Seeds a plant may hide in.
-const SEEDS_MAX: u64 = 2_000;
+const SEEDS_MAX: u64 = 6_000;
 
 /// Plants a bug, and looks for it: the first seed that finds it, and by what.
 fn found(name: &'static str) -> Option<(u64, Violation)> {
@@ -52,6 +56,8 @@ plants! {
     no_settle_time: "no-settle-time" by "4";
     agent_ignore_permit_expiry: "agent-ignore-permit-expiry" by "4";
     agent_permit_for_all_attempts: "agent-permit-for-all-attempts" by "4";
+    ignore_swarm_tasks: "ignore-swarm-tasks" by "4";
+    activate_operators_drain: "activate-operators-drain" by "9";
     give_back_after_failure: "give-back-after-failure" by "9";
     float_secrets: "float-secrets" by "secret" | "5";
     free_slot_before_accepted: "free-slot-before-accepted" by "10" | "9";
@@ -75,4 +81,70 @@ plants! {
     agent_reboot_twice: "agent-reboot-twice" by "reboot" | "10";
     agent_trust_unchanged_boot: "agent-trust-unchanged-boot" by "reboot";
     agent_forget_on_ack_of_later: "agent-forget-on-ack-of-later" by "11";
+}
+
+/// Small clusters of which everything is gone through.
+const DEPLOYMENT: Scenario = Scenario {
+    counts: Counts { control: 2, worker: 2 },
+    prepare: false,
+    reconfigure: true,
+    update: false,
+    workers_at_once: 1,
+    faults: &[],
+    spared: &[],
+    faults_max: 0,
+    plant: None,
+};
+const UPDATE: Scenario = Scenario { reconfigure: false, update: true, ..DEPLOYMENT };
+
+/// Plants a bug in such a cluster, with these faults, each once.
+fn found_by_the_model(plant: &'static str, scenario: Scenario, faults: &'static [Fault]) -> Option<Broken> {
+    let (spared, faults_max): (&[usize], u32) = match faults {
+        [] => (&[], 0),
+        // It is two: it is copied, and put back.
+        [Fault::OldStore] => (&[], 2),
+        [_] => (&[], 1),
+        // Every order of two is much: they strike the first machine.
+        _ => (&[1, 2, 3], 2),
+    };
+    Scenario { faults, spared, faults_max, plant: Some(plant), ..scenario }.check().broken
+}
+
+macro_rules! found_by_the_model {
+    ($($test:ident: $name:literal in $scenario:ident with $faults:expr, by $($invariant:literal)|+;)+) => {
+        mod model {
+            use super::*;
+
+            $(#[test]
+            fn $test() {
+                let broken = found_by_the_model($name, $scenario, &$faults).expect("the planted bug is found");
+                println!("{}", broken.story);
+                assert!([$($invariant),+].contains(&broken.invariant), "found by another: {}", broken.story);
+            })+
+        }
+    };
+}
+
+// What the model must find too, and what has to go wrong for it.
+found_by_the_model! {
+    two_controls: "two-controls" in DEPLOYMENT with [], by "1";
+    grant_51: "grant-51" in DEPLOYMENT with [], by "2";
+    workers_first: "workers-first" in DEPLOYMENT with [], by "3";
+    free_slot_when_lost: "free-slot-when-lost" in DEPLOYMENT with [Fault::Silence], by "5";
+    same_epoch: "same-epoch" in DEPLOYMENT with [Fault::CoordinatorCrash], by "6";
+    agent_forget_epoch: "agent-forget-epoch" in DEPLOYMENT with [], by "6";
+    agent_start_before_record: "agent-start-before-record" in DEPLOYMENT with [Fault::AgentCrash], by "7";
+    agent_rerun_done: "agent-rerun-done" in DEPLOYMENT with [], by "7";
+    agent_restart_lost: "agent-restart-lost" in DEPLOYMENT with [Fault::PowerCut], by "7";
+    agent_indeterminate_is_success: "agent-indeterminate-is-success" in DEPLOYMENT with [Fault::PowerCut], by "7";
+    ack_before_commit: "ack-before-commit" in DEPLOYMENT with [], by "11";
+    agent_forget_on_ack_of_later: "agent-forget-on-ack-of-later" in DEPLOYMENT with [Fault::Late, Fault::Cut], by "11";
+    agent_send_before_record: "agent-send-before-record" in DEPLOYMENT with [Fault::AgentCrash], by "11";
+    trust_old_store: "trust-old-store" in DEPLOYMENT with [Fault::OldStore], by "old-store";
+    no_gathering: "no-gathering" in DEPLOYMENT with [Fault::OldStore], by "1";
+    ignore_quorum: "ignore-quorum" in UPDATE with [Fault::Cut], by "1";
+    ignore_locks: "ignore-locks" in UPDATE with [], by "4";
+    ignore_cluster_locks: "ignore-cluster-locks" in UPDATE with [], by "4";
+    agent_ignore_permit_expiry: "agent-ignore-permit-expiry" in UPDATE with [Fault::Failure, Fault::Silence], by "4";
+    agent_permit_for_all_attempts: "agent-permit-for-all-attempts" in UPDATE with [Fault::Failure], by "4";
 }

@@ -1,6 +1,7 @@
 //! The house rules (docs/ARCHITECTURE.md) that no compiler checks: sizes, names, and who may import what. Reads the
 //! sources of the workspace and reports every violation with its place.
 
+mod reasons;
 mod rules;
 mod source;
 

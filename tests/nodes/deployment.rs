@@ -57,6 +57,7 @@ pub(crate) fn three_control_machines_and_three_workers(fleet: &Nodes) -> Result<
     })?;
     let machines: Vec<String> = fleet.all().map(|node| node.name.clone()).collect();
     machines.iter().try_for_each(|name| fleet.wait_ready(name))?;
+    every_item_ran_once(fleet)?;
 
     let promise = Promise {
         machines: &machines,
@@ -89,13 +90,30 @@ pub(crate) fn three_control_machines_and_three_workers(fleet: &Nodes) -> Result<
     })
 }
 
+/// By what the coordinator recorded: of a control machine's items, those of phase reconfigure may not have been due.
+fn every_item_ran_once(fleet: &Nodes) -> Result<()> {
+    for (name, machine) in fleet.machines()? {
+        for (item, status) in &machine.status.state_item_statuses {
+            let once = status.attempt == 1 && status.state == "Succeeded";
+            ensure!(once, "{name}: {item} is {} after attempt {}", status.state, status.attempt);
+        }
+        let (wanted, ran) = (machine.status.items.len(), machine.status.state_item_statuses.len());
+        ensure!(ran == wanted || name.starts_with("control"), "{name}: {ran} of {wanted} items ran");
+    }
+    Ok(())
+}
+
 fn agent_is(node: &Node, state: &str) -> Result<bool> {
     Ok(node.run(&["systemctl", "is-active", "muster-agent"])?.out.trim() == state)
 }
 
-/// Of machines that are Ready and have downloaded something.
+/// Of machines that are Ready, have downloaded something, and have had nothing to write down for 20 s: heartbeats are
+/// written to no disk.
 pub(crate) fn an_idle_agent_is_small(fleet: &Nodes) -> Result<()> {
     fleet.on_every_node(|_, node| {
+        node.wait_until("its agent has been idle for 20 s", || {
+            Ok(node.sh("find /var/lib/muster -newermt '20 seconds ago'")?.is_empty())
+        })?;
         let pid = node.agent_pid()?;
         let resident = node.sh(&format!("awk '/^VmRSS/ {{print $2}}' /proc/{pid}/status"))?.trim().parse::<u64>()?;
         complain(&format!("{}: the idle agent has {resident} KiB resident", node.name));

@@ -44,6 +44,7 @@ const TESTS: &[Test] = &[
     ("units::the_ends_of_items_are_told_apart", units::ends_are_told_apart),
     ("units::the_journal_has_the_records_of_an_item", units::journal_has_fields),
     ("units::units_are_acted_upon", units::acts_on_units),
+    ("units::what_did_not_happen_is_said", units::says_what_did_not_happen),
     ("units::a_machine_reboots_once", units::reboots),
     ("canaries::no_secret_is_found_where_it_should_not_be", canaries::no_secret_is_found),
     ("package::upgrade_removal_and_purge", package::upgrade_removal_and_purge),
@@ -65,6 +66,10 @@ fn main() -> ExitCode {
     let words: Vec<String> = env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let wanted = |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
     let tests: Vec<&Test> = TESTS.iter().filter(|(name, _)| wanted(name)).collect();
+    if tests.is_empty() {
+        complain(&format!("no test has one of these words in its name: {}", words.join(" ")));
+        return ExitCode::FAILURE;
+    }
     let began = Instant::now();
     let nodes = match Nodes::start(FLEET, 3, 3) {
         Ok(nodes) => nodes,

@@ -8,8 +8,6 @@ use muster_tests::{
 
 use crate::site::item;
 
-/// The cluster of the tests that break something.
-const CLUSTER: &str = "swarm";
 /// The beginning of every token.
 const TOKEN: &str = "SWMTKN";
 
@@ -51,18 +49,18 @@ pub(crate) fn three_managers_and_three_workers(fleet: &Nodes) -> Result<()> {
     })
 }
 
-/// The control machines as a cluster of their own, in no swarm.
-fn begin(fleet: &Nodes) -> Result<Vec<(String, &Node)>> {
+/// The control machines as a cluster of this name, in no swarm.
+fn begin<'a>(fleet: &'a Nodes, cluster: &str) -> Result<Vec<(String, &'a Node)>> {
     let nodes = ["control-1", "control-2", "control-3"].map(|name| fleet.node(name));
     let nodes: Vec<&Node> = nodes.into_iter().collect::<Result<_>>()?;
     for node in &nodes {
         fleet.begin_anew(node)?;
         node.sh("docker swarm leave --force || docker info --format '{{.Swarm.LocalNodeState}}' | grep -x inactive")?;
     }
-    fleet.apply(&named_cluster(CLUSTER, (3, 0), &[join(), item("after", "deploy", ":", &[])], &[], &[]))?;
-    let token = fleet.token(CLUSTER, "control", 3)?;
+    fleet.apply(&named_cluster(cluster, (3, 0), &[join(), item("after", "deploy", ":", &[])], &[], &[]))?;
+    let token = fleet.token(cluster, "control", 3)?;
     let named = nodes.into_iter().enumerate().map(|(n, node)| {
-        let name = format!("{CLUSTER}-{}", n + 1);
+        let name = format!("{cluster}-{}", n + 1);
         node.enroll(&name, &token)?.exits(0)?;
         Ok((name, node))
     });
@@ -71,7 +69,7 @@ fn begin(fleet: &Nodes) -> Result<Vec<(String, &Node)>> {
 
 /// The power of a machine is cut while it joins; later it is reinstalled. Each time it is in the swarm again, once.
 pub(crate) fn power_cut_in_join_and_reinstalled(fleet: &Nodes) -> Result<()> {
-    let machines = begin(fleet)?;
+    let machines = begin(fleet, "joining")?;
     let [_, _, (last, node)] = machines.as_slice() else { anyhow::bail!("three machines") };
     fleet.wait_machine(last, "it joins", |machine| {
         machine.status.activity.iter().any(|activity| activity.item == "swarm")
@@ -86,7 +84,7 @@ pub(crate) fn power_cut_in_join_and_reinstalled(fleet: &Nodes) -> Result<()> {
     // A fresh disk under the old name: what it left in the swarm goes before it comes.
     fleet.reinstall("control-3")?;
     fleet.ctl(&["replace", last])?.ok()?;
-    let token = fleet.token(CLUSTER, "control", 1)?;
+    let token = fleet.token("joining", "control", 1)?;
     fleet.node("control-3")?.enroll(last, &token)?.exits(0)?;
     fleet.wait_ready(last)?;
     wait_swarm(fleet.node("control-1")?, &managers, &[])
@@ -94,7 +92,7 @@ pub(crate) fn power_cut_in_join_and_reinstalled(fleet: &Nodes) -> Result<()> {
 
 /// An engine in another swarm is left alone, until a person has taken it out.
 pub(crate) fn foreign_swarm(fleet: &Nodes) -> Result<()> {
-    let machines = begin(fleet)?;
+    let machines = begin(fleet, "foreign")?;
     let [(_, first), .., (last, node)] = machines.as_slice() else { anyhow::bail!("three machines") };
     // It cannot have joined yet: the others go first.
     node.sh("docker swarm init --advertise-addr 127.0.0.1")?;

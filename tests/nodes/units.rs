@@ -16,6 +16,25 @@ const WRITE_UNITS: &str = "cd /etc/systemd/system
 printf '[Service]\\nExecStart=/bin/sleep infinity\\n[Install]\\nWantedBy=multi-user.target\\n' >good.service
 printf '[Service]\\nExecStart=/bin/sh -c \"echo no such disk; exit 7\"\\n' >bad.service
 systemctl daemon-reload";
+/// Units to which nothing happens when they are acted upon, or not what was asked for.
+const WRITE_REFUSING: &str = "cd /etc/systemd/system
+printf '[Unit]\\nRequires=lame.service\\nAfter=lame.service\\n[Service]\\nExecStart=/bin/true\\n' >needs.service
+printf '[Service]\\nType=oneshot\\nExecStart=/bin/false\\n' >lame.service
+printf '[Unit]\\nAssertPathExists=/no\\n[Service]\\nType=oneshot\\nExecStart=/bin/true\\n' >asserts.service
+printf '[Unit]\\nConditionPathExists=/no\\n[Service]\\nType=oneshot\\nExecStart=/bin/true\\n' >conditional.service
+printf '[Service]\\nExecStart=/bin/sleep infinity\\nExecReload=/bin/false\\n' >stiff.service
+printf '[Service]\\nType=oneshot\\nExecStart=/bin/true\\nExecReload=/bin/true\\n' >once.service
+ln -sf /dev/null hidden.service
+systemctl daemon-reload; systemctl start stiff.service";
+/// The item, what is done to which of them, and what it says.
+const REFUSING: &[(&str, &str, &str, &str)] = &[
+    ("needs", "start", "needs.service", "systemd did not start unit needs.service: a unit that it requires"),
+    ("asserts", "start", "asserts.service", "systemd did not start unit asserts.service: an Assert"),
+    ("skipped", "start", "conditional.service", "unit conditional.service was left as it is, inactive (dead): not met"),
+    ("stiff", "reload", "stiff.service", "systemd did not reload unit stiff.service: "),
+    ("idle", "reload", "once.service", "systemd did not reload unit once.service: "),
+    ("hidden", "start", "hidden.service", "unit hidden.service is masked"),
+];
 /// From now on each boot is a line of a file.
 const COUNT_BOOTS: &str = "rm -f /var/tmp/boots; cd /etc/systemd/system
 printf '[Service]\\nType=oneshot\\nExecStart=/bin/sh -c \"echo boot >>/var/tmp/boots\"\\n' >boots.service
@@ -115,6 +134,16 @@ pub(crate) fn acts_on_units(fleet: &Nodes) -> Result<()> {
     }
     let found = alone.node.sh("systemctl is-enabled good; systemctl is-active good")?;
     ensure!(found == "enabled\nactive\n", "good.service is {found}");
+    Ok(())
+}
+
+pub(crate) fn says_what_did_not_happen(fleet: &Nodes) -> Result<()> {
+    for (name, action, unit, expected) in REFUSING {
+        let more = ["retries: 0", "timeout: 30s"];
+        let act = other(name, "service", "deploy", &[("unit", unit), ("action", action)], &more);
+        let alone = Alone::begin(fleet, "control-1", name, &[item("write", "prepare", WRITE_REFUSING, &[]), act])?;
+        ends_so(&alone, name, &format!("Failed: {expected}")).with_context(|| (*name).to_owned())?;
+    }
     Ok(())
 }
 

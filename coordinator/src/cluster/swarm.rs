@@ -1,5 +1,6 @@
 //! A cluster's Docker Swarm, reached through the agents of its managers. Gets a machine what it needs to get in: the
-//! questions and their order are `plan::swarm::joining`'s. Tokens are handed on and kept nowhere.
+//! questions and their order are `plan::swarm::joining`'s. Tokens are handed on and kept nowhere. And asks what the
+//! engine has to know of the nodes that an update drains.
 
 use std::time::Duration;
 
@@ -8,6 +9,8 @@ use muster_proto::model::{
 };
 
 use crate::{
+    core::{Input, SwarmQuestion},
+    engine::EngineHandle,
     plan::swarm::{
         Entry,
         joining::{Joining, Next, Refused, Token},
@@ -40,6 +43,21 @@ pub async fn enter(
             Next::Give { join, token } => return Ok((join, token)),
             Next::Refuse(refused) => return Err(refused),
         }
+    }
+}
+
+/// Asks the engine's questions, and tells it what became of each, until the coordinator goes.
+pub async fn ask(engine: EngineHandle, sessions: Sessions) {
+    let Some(mut questions) = sessions.questions() else { return };
+    let epoch = engine.facts().meta.epoch;
+    while let Some(question) = questions.recv().await {
+        let (engine, sessions) = (engine.clone(), sessions.clone());
+        tokio::spawn(async move {
+            let SwarmQuestion { number, about, agent, op, patience_ms } = question;
+            let result = sessions.call_swarm(agent, epoch, op, Duration::from_millis(patience_ms)).await;
+            // An engine that is gone has no use for it.
+            drop(engine.notify(Input::SwarmAnswered { about, number, result }).await);
+        });
     }
 }
 

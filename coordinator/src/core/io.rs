@@ -6,7 +6,7 @@ use muster_proto::{
     convert::Hello,
     model::{
         Assignment, ClusterName, ClusterSpec, Generation, HostFacts, ItemHash, ItemName, ItemStatus, LockState,
-        MachineId, MachineName, MachineSpec, MachineType, Scope, Seq,
+        MachineId, MachineName, MachineSpec, MachineType, Scope, Seq, SwarmFailure, SwarmOp, SwarmReply,
     },
 };
 
@@ -106,6 +106,15 @@ pub enum Input {
         /// As the agent has accepted it.
         generation: Generation,
     },
+    /// What became of a question that was asked with [`Effect::AskSwarm`].
+    SwarmAnswered {
+        /// Of this machine's node.
+        about: MachineName,
+        /// Number of the question.
+        number: u64,
+        /// The answer.
+        result: Result<SwarmReply, SwarmFailure>,
+    },
     /// A machine wants an identity.
     Enroll(Enroll),
     /// An operator's wish.
@@ -133,7 +142,12 @@ impl Input {
             | Self::PermitWanted { id, .. }
             | Self::AgentBlocked { id, .. }
             | Self::Fetch { id, .. } => Some(*id),
-            Self::Gone { .. } | Self::Maintenance { .. } | Self::Enroll(_) | Self::Operator { .. } | Self::Tick => None,
+            Self::Gone { .. }
+            | Self::Maintenance { .. }
+            | Self::SwarmAnswered { .. }
+            | Self::Enroll(_)
+            | Self::Operator { .. }
+            | Self::Tick => None,
         }
     }
 }
@@ -339,6 +353,21 @@ pub enum Request {
     },
 }
 
+/// A question about a machine's node in the swarm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwarmQuestion {
+    /// Names the answer.
+    pub number: u64,
+    /// The machine whose node it is about.
+    pub about: MachineName,
+    /// Whose agent is asked.
+    pub agent: MachineId,
+    /// What.
+    pub op: SwarmOp,
+    /// Without an answer for so long it counts as failed, in milliseconds.
+    pub patience_ms: u64,
+}
+
 /// What the rim does once the changes are durable, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
@@ -358,6 +387,8 @@ pub enum Effect {
         /// Up to here.
         seq: Seq,
     },
+    /// Ask an agent something of its swarm. Ends in [`Input::SwarmAnswered`], whatever happens.
+    AskSwarm(SwarmQuestion),
     /// Close every stream of an identity.
     Close {
         /// Whose.

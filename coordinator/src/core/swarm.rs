@@ -7,7 +7,7 @@ use muster_proto::{
 
 use super::Refusal;
 use crate::{
-    facts::Draft,
+    facts::{Draft, DrainTarget},
     plan::{
         Limits,
         swarm::{self, Entry},
@@ -47,5 +47,10 @@ pub(super) fn note_member(draft: &mut Draft<'_>, machine: &MachineName, status: 
     let member = serde_json::from_str::<SwarmMember>(result).ok().filter(|_| joined);
     if let (Some(member), Some(row)) = (member, draft.machine_mut(machine)) {
         row.swarm = Some(member);
+        // What was in no swarm when its update came to it is in one now, and may be given tasks.
+        let drain = row.update.as_mut().and_then(|mine| mine.drain.as_mut());
+        if let Some(drain) = drain.filter(|drain| drain.target == DrainTarget::Absent) {
+            drain.target = DrainTarget::Unknown;
+        }
     }
 }

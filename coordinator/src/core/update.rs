@@ -1,5 +1,6 @@
 //! The update's beginning, what operators want of it later, and how its steps are recorded.
 
+pub(super) mod drain;
 mod freeze;
 mod record;
 

@@ -1,11 +1,15 @@
 //! Documents of the maintenance handshake: locks and requests.
 
+mod cluster_states;
+
 use std::collections::BTreeMap;
 
 use muster_proto::{
     model::{ClusterName, MachineName, Now, Scope},
     resource::{Document, Lock, LockSpec, LockStatus, Metadata, Request, RequestSpec, RequestStatus},
 };
+
+pub use cluster_states::cluster_states;
 
 use super::{at, surveys};
 use crate::{

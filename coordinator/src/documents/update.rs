@@ -14,7 +14,7 @@ use crate::{
     plan::{
         Limits, blocked, locks, reboot, safety,
         survey::{Position, Survey},
-        update::{DECIDING, groups, is_cluster_moving, is_waiting_for_locks, targets},
+        update::{DECIDING, drain::uses_swarm, groups, is_cluster_moving, is_waiting_for_others, targets},
     },
 };
 
@@ -41,7 +41,9 @@ pub(super) fn state(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -
 /// Does nothing move by itself any more? Then every machine that has not come to its end waits for a person, or for one
 /// that does.
 fn needs_operator(survey: &Survey<'_>) -> bool {
-    let moves = |position: &Position<'_>| position.in_flight() || is_waiting_for_locks(survey, position);
+    // An agent that waits for inputs asks again by itself, and gets them only when somebody has brought them about.
+    let works = |position: &Position<'_>| position.in_flight() && !position.waits_for_inputs();
+    let moves = |position: &Position<'_>| works(position) || is_waiting_for_others(survey, position);
     // One that is done may just be gone for a moment; it is missed in time.
     let returns = |p: &Position<'_>| p.ready_once() && !p.row.revoked && !p.connected() && !p.lost;
     if is_cluster_moving(survey) || targets(survey).any(moves) || survey.of_type(MachineType::Control).any(returns) {
@@ -218,15 +220,16 @@ fn phases(survey: &Survey<'_>, machines: &[ChangedMachine]) -> Vec<UpdatePhase> 
         };
         phases.push(phase("control machines", what, "the others carry on", "yes, between two"));
     }
+    let leave = if uses_swarm(survey) { "workloads, tasks leave first" } else { "workloads move away first" };
     if workers > 0 && survey.spec.update_groups.is_empty() {
         let what = workers_at_once(workers, safety::worker_slots_max(survey));
-        phases.push(phase("workers", what, "workloads move away first", "yes, those begun end"));
+        phases.push(phase("workers", what, leave, "yes, those begun end"));
     }
     for group in groups_of(survey) {
         let of_group = |m: &&ChangedMachine| m.disruptive && m.group.as_deref() == Some(group.name);
         let what = workers_at_once(machines.iter().filter(of_group).count(), group.at_once);
         let what = format!("{} (index {}): {what}", group.name, group.index);
-        phases.push(phase("workers", what, "workloads move away first", "yes, those begun end"));
+        phases.push(phase("workers", what, leave, "yes, those begun end"));
     }
     if controls + workers > 0 {
         let what = "the maintenance request is removed".to_owned();

@@ -243,6 +243,12 @@ impl<'a> Draft<'a> {
         self.facts.live.machines.entry(name.clone()).or_default()
     }
 
+    /// The number of the next question about a swarm. Not stored: answers do not outlive the process.
+    pub fn next_swarm_question(&mut self) -> u64 {
+        self.facts.live.swarm_questions += 1;
+        self.facts.live.swarm_questions
+    }
+
     /// A machine that was enrolled before the start has said Hello, or will not be waited for.
     pub fn stop_awaiting(&mut self, name: &MachineName) {
         self.facts.live.awaited.remove(name);

@@ -7,7 +7,7 @@ use std::{
 
 use muster_proto::model::{AssignedItem, ClusterSpec, ItemName, MachineName, MachineType, Phase, SecretName};
 
-use super::{AddedReboot, ControlSet, Overwrites};
+use super::{AddedReboot, ControlSet, Overwrites, SwarmLook};
 
 /// The part of the facts that is not stored.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +22,8 @@ pub struct Live {
     pub awaited: BTreeSet<MachineName>,
     /// Evidence that this store is older than the fleet, in one sentence.
     pub older_than_fleet: Option<String>,
+    /// Questions about swarms asked so far.
+    pub swarm_questions: u64,
 }
 
 /// What is known of one machine while the process lives.
@@ -37,6 +39,8 @@ pub struct MachineLive {
     pub progress: Option<(ItemName, u64, u64, u64)>,
     /// Why the agent itself starts nothing: reason, message.
     pub agent_blocked: Option<(String, String)>,
+    /// What the swarm was asked of its node.
+    pub swarm: SwarmLook,
     /// Its items, resolved; derived.
     pub items: Option<Arc<Items>>,
 }

@@ -148,6 +148,8 @@ pub enum Stage {
     NodeRequested,
     /// `Node workload locks inactive`.
     LocksInactive,
+    /// `Swarm drained`.
+    SwarmDrained,
     /// `Deploy phase done`.
     DeployDone,
     /// `Reconfigure phase done`.
@@ -156,6 +158,8 @@ pub enum Stage {
     RebootDone,
     /// `Machine upgraded`.
     Upgraded,
+    /// `Swarm uncordoned`.
+    SwarmUncordoned,
     /// `Node maintenance request removed`.
     RequestRemoved,
 }
@@ -167,10 +171,12 @@ impl Stage {
         Self::PreviousDeployed,
         Self::NodeRequested,
         Self::LocksInactive,
+        Self::SwarmDrained,
         Self::DeployDone,
         Self::ReconfigureDone,
         Self::RebootDone,
         Self::Upgraded,
+        Self::SwarmUncordoned,
         Self::RequestRemoved,
     ];
 
@@ -182,10 +188,12 @@ impl Stage {
             Self::PreviousDeployed => "Previous machines are deployed",
             Self::NodeRequested => "Node maintenance requested",
             Self::LocksInactive => "Node workload locks inactive",
+            Self::SwarmDrained => "Swarm drained",
             Self::DeployDone => "Deploy phase done",
             Self::ReconfigureDone => "Reconfigure phase done",
             Self::RebootDone => "Reboot done",
             Self::Upgraded => "Machine upgraded",
+            Self::SwarmUncordoned => "Swarm uncordoned",
             Self::RequestRemoved => "Node maintenance request removed",
         }
     }

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use muster_proto::model::{ClusterName, ItemName, LockState, MachineName, Phase, Scope, SecretName, UpdateGroupName};
+use muster_proto::model::{
+    ClusterName, ItemName, LockState, MachineName, Phase, Scope, SecretName, SwarmAvailability, SwarmId,
+    UpdateGroupName,
+};
 use serde::{Deserialize, Serialize};
 
 use super::StageRow;
@@ -149,6 +152,37 @@ pub struct MachineUpdate {
     pub returned_at_ms: Option<u64>,
     /// It was refused, and is out of the way of the others.
     pub set_aside: Option<SetAside>,
+    /// Its node in the Swarm is drained, or is to be, or is to be given back.
+    #[serde(default)]
+    pub drain: Option<DrainRow>,
+    /// How often its drain was begun in this update.
+    #[serde(default)]
+    pub drains: u32,
+}
+
+/// The Swarm drain of a machine, from its beginning until its node is as it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainRow {
+    /// Unix milliseconds.
+    pub since_ms: u64,
+    /// What is drained.
+    pub target: DrainTarget,
+}
+
+/// What a machine is in the Swarm. Recorded before anything of it is changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DrainTarget {
+    /// It has not been asked yet.
+    Unknown,
+    /// Its engine is in no swarm: no task of a service can run there.
+    Absent,
+    /// A node.
+    Node {
+        /// Its id, as its own engine and the managers say.
+        id: SwarmId,
+        /// The availability somebody else last gave it: it gets that back.
+        was: SwarmAvailability,
+    },
 }
 
 impl MachineUpdate {

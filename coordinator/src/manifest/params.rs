@@ -17,6 +17,9 @@ use crate::facts::SecretId;
 /// Types of units that can be acted upon.
 const UNIT_SUFFIXES: &[&str] = &["service", "socket", "timer", "target", "path", "mount", "automount", "swap"];
 
+/// Largest `max_bytes` of a download: 1 PiB.
+const FILE_BYTES_MOST: u64 = 1 << 50;
+
 /// What a runner takes.
 pub(super) struct Schema {
     pub(super) params: &'static [Param],
@@ -53,7 +56,7 @@ pub(super) enum Shape {
     /// Permissions in octal, `0644`.
     Mode,
     /// A number from 1 to this.
-    Count(u32),
+    Count(u64),
     /// A systemd unit with its suffix, `docker.service`.
     Unit,
 }
@@ -75,6 +78,7 @@ const DOWNLOADER: Schema = only(&[
     must("sha256", Shape::Sha256),
     must("path", Shape::Path),
     may("mode", Shape::Mode),
+    may("max_bytes", Shape::Count(FILE_BYTES_MOST)),
     may("extract", Shape::Path),
     may("format", Shape::Word(&["tar", "tar.gz", "tar.zst"])),
 ]);
@@ -317,6 +321,6 @@ fn is_mode(text: &str) -> bool {
     digits.len() == 3 && digits.bytes().all(|b| (b'0'..=b'7').contains(&b))
 }
 
-fn is_count(text: &str, most: u32) -> bool {
-    !text.starts_with(['0', '+']) && text.parse::<u32>().is_ok_and(|number| (1..=most).contains(&number))
+fn is_count(text: &str, most: u64) -> bool {
+    !text.starts_with(['0', '+']) && text.parse::<u64>().is_ok_and(|number| (1..=most).contains(&number))
 }

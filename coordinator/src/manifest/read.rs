@@ -6,7 +6,7 @@ use std::{ops::RangeInclusive, str::FromStr};
 
 use muster_proto::{
     convert::LINE_BYTES_MAX,
-    model::{LABEL_BYTES_MAX, Unknown},
+    model::{LABEL_BYTES_MAX, Unknown, duration_ms},
 };
 
 use super::{
@@ -321,49 +321,9 @@ pub(super) fn one_of(words: &[&str]) -> String {
     }
 }
 
-/// A time as hours, minutes and seconds, in this order, each at most once: `24h`, `1h30m`, `90s`.
-fn duration_ms(text: &str) -> Option<u64> {
-    let mut rest = text;
-    let mut total_ms = 0u64;
-    for (unit, unit_ms) in [('h', 3_600_000u64), ('m', 60_000), ('s', 1000)] {
-        let Some((count, after)) = rest.split_once(unit) else { continue };
-        if count.is_empty() || !count.bytes().all(|b| b.is_ascii_digit()) {
-            return None;
-        }
-        total_ms = count.parse::<u64>().ok()?.checked_mul(unit_ms)?.checked_add(total_ms)?;
-        rest = after;
-    }
-    (rest.is_empty() && !text.is_empty()).then_some(total_ms)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_have_units() {
-        for (text, expected) in [
-            ("90s", Some(90_000)),
-            ("30m", Some(1_800_000)),
-            ("24h", Some(86_400_000)),
-            ("1h30m", Some(5_400_000)),
-            ("1h0m1s", Some(3_601_000)),
-            ("0s", Some(0)),
-            ("", None),
-            ("30", None),
-            ("h", None),
-            ("30m1h", None),
-            ("-1h", None),
-            ("+1h", None),
-            ("1.5h", None),
-            ("1d", None),
-            ("1h 30m", None),
-            ("1h30", None),
-            ("18446744073709551615h", None),
-        ] {
-            assert_eq!(duration_ms(text), expected, "{text}");
-        }
-    }
 
     #[test]
     fn numbers_of_the_core_schema() {

@@ -203,6 +203,10 @@ fn limits_hold_at_their_edge() {
     assert!(two(250 * 1024).is_ok());
     assert!(two(256 * 1024).expect_err("a fault")[0].problem.contains("too long together"));
 
+    let max_bytes = |bytes: u64| read(&damaged("path: /x", &format!("path: /x\n          max_bytes: \"{bytes}\"")));
+    assert!(max_bytes(1 << 50).is_ok());
+    assert!(max_bytes((1 << 50) + 1).expect_err("a fault")[0].problem.contains("not a number in its range"));
+
     let secrets: BTreeSet<SecretId> = (0..=12).map(|n| format!("s{n}").parse().expect("an id")).collect();
     let known = Known { secrets, ..Known::default() };
     let referring = |count: usize| {

@@ -8,7 +8,7 @@ use super::{
 };
 
 /// Fields of `updateDeadlines`.
-const DEADLINES: Fields = Fields { known: &["clusterLocks", "nodeLocks", "locksReturned"], later: &[] };
+const DEADLINES: Fields = Fields { known: &["clusterLocks", "nodeLocks", "swarmDrain", "locksReturned"], later: &[] };
 /// Fields of one deadline.
 const DEADLINE: Fields = Fields { known: &["after", "outcome"], later: &[] };
 /// Fields of a deadline that has one outcome only.
@@ -44,8 +44,14 @@ pub(super) fn deadlines(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Upda
     let default = UpdateDeadlines::default();
     let cluster_locks = map.or("clusterLocks", default.cluster_locks_ms, |spot| time_only(&spot, faults));
     let node_locks = map.or("nodeLocks", default.node_locks, |spot| deadline(&spot, default.node_locks, faults));
+    let swarm_drain = map.or("swarmDrain", default.swarm_drain, |spot| deadline(&spot, default.swarm_drain, faults));
     let returned = map.or("locksReturned", default.locks_returned_ms, |spot| time_only(&spot, faults));
-    Some(UpdateDeadlines { cluster_locks_ms: cluster_locks?, node_locks: node_locks?, locks_returned_ms: returned? })
+    Some(UpdateDeadlines {
+        cluster_locks_ms: cluster_locks?,
+        node_locks: node_locks?,
+        swarm_drain: swarm_drain?,
+        locks_returned_ms: returned?,
+    })
 }
 
 fn time_only(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<u64> {

@@ -8,6 +8,7 @@ use super::{
     survey::{Position, Progress, Survey},
     update::waits,
 };
+use crate::facts::MachineRow;
 
 /// Why the deployment has not begun; None if it may, or has.
 #[must_use]
@@ -60,16 +61,23 @@ pub fn of_machine(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocke
     unusable(survey, position).or_else(|| in_trouble(position)).or_else(|| waiting(survey, position))
 }
 
+/// Of a revoked machine nothing is heard any more: if it was disturbed in an update, a person says when it is off.
+fn revoked(row: &MachineRow) -> Blocked {
+    let (name, message) = (&row.name, "an operator revoked this machine's certificate");
+    if row.slot.is_none() {
+        return blocked("Revoked", message, format!("`musterctl replace {name}`, and it enrols again"));
+    }
+    let message = format!("{message}; it may be at work, and keeps its slot");
+    let off = "--machine-is-off";
+    let clears_when = format!("it is off: `musterctl revoke {name} {off}`, or `replace {name} {off}`");
+    blocked("Revoked", message, clears_when)
+}
+
 /// Reasons that lie in what the machine is.
 fn unusable(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let row = position.row;
-    let name = &row.name;
     if row.revoked {
-        return Some(blocked(
-            "Revoked",
-            "an operator revoked this machine's certificate",
-            format!("`musterctl replace {name}`, and it enrols again"),
-        ));
+        return Some(revoked(row));
     }
     if row.id.is_none() {
         let (cluster, machine_type) = (&row.spec.cluster_name, row.spec.machine_type);
@@ -85,7 +93,8 @@ fn unusable(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     if row.host.is_none() {
         return Some(blocked("NotReported", "enrolled, but its agent has not connected yet", "its agent connects"));
     }
-    if row.internal_ip().is_none() {
+    // What one that is lost last said of its addresses is no news: it has to come back first.
+    if row.internal_ip().is_none() && !position.lost {
         return Some(blocked(
             "NoInternalIP",
             "it reported no address that fits `interface` and `cidr` of its Machine document",
@@ -168,6 +177,17 @@ fn waits_for_update(survey: &Survey<'_>, position: &Position<'_>) -> Option<Bloc
     })
 }
 
+/// What its agent says that keeps it, unless it waits in vain.
+fn agent_says(position: &Position<'_>) -> Option<Blocked> {
+    let (reason, message) = position.live?.agent_blocked.as_ref().filter(|_| !position.waits_in_vain())?;
+    let clears_when = if position.waits_for_inputs() {
+        "it gets what it asks for: it asks again by itself"
+    } else {
+        "the cause is gone from the machine"
+    };
+    Some(blocked(reason, message.as_str(), clears_when))
+}
+
 /// Reasons that pass by themselves.
 fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     if position.is_ready() && !has_work(survey, position) {
@@ -181,18 +201,14 @@ fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
             blocked("WaitingForTurn", "it joins the deployment", "the coordinator's next decision")
         }));
     }
-    if let Some((reason, message)) = position.live.and_then(|live| live.agent_blocked.as_ref()) {
-        let clears_when = if position.waits_for_inputs() {
-            "it gets what it asks for: it asks again by itself"
-        } else {
-            "the cause is gone from the machine"
-        };
-        return Some(blocked(reason, message.as_str(), clears_when));
-    }
-    // While a store is recovered no list is sent: what an agent was given before goes on, nothing else does.
+    // While a store is recovered no list is sent: what an agent was given before goes on, nothing else does, whatever
+    // its agent waits for.
     if survey.facts.meta.recovering
         && let Err(blocked) = safety::gathered(survey)
     {
+        return Some(blocked);
+    }
+    if let Some(blocked) = agent_says(position) {
         return Some(blocked);
     }
     if let (false, Some(item)) = (position.connected(), position.rebooting) {

@@ -48,10 +48,11 @@ fn kind(node: Option<&MachineName>) -> &'static str {
 /// Which are not, or which controller was never seen.
 pub fn may_request(survey: &Survey<'_>, node: Option<&MachineName>) -> Result<(), Blocked> {
     if let Some(name) = missing(survey) {
+        let update = survey.rollout.map_or("", |rollout| rollout.name.as_str());
         return Err(blocked(
             "ControllerMissing",
             format!("application controller {name} (spec.workloadControllers) holds no lock in this cluster"),
-            format!("{name} registers its locks, or the manifest names it no more"),
+            format!("{name} registers its locks, or after `musterctl abort {update}` a manifest without it is applied"),
         ));
     }
     came_back(survey, node)

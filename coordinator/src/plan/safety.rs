@@ -11,6 +11,7 @@ use super::{
     survey::{Position, Survey},
     update::{self, groups},
 };
+use crate::facts::Facts;
 
 /// Names shown in one sentence; the rest is counted.
 const NAMES_SHOWN_MAX: usize = 4;
@@ -67,6 +68,29 @@ pub fn one_control_at_a_time(survey: &Survey<'_>) -> Result<(), Blocked> {
             format!("{} is done", busy.row.name),
         )),
     }
+}
+
+/// Rule 1 after a start: what a control machine does that has said nothing since, only it knows, for this store may be
+/// a copy from before that machine had its slot. Workers are waited for while all are [`gathered`]; a control machine
+/// until it speaks, or until an operator says that it never will: no time makes it sure that nobody is at work.
+pub fn controls_heard(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    let silent = |other: &&Position<'_>| {
+        other.row.name != position.row.name && survey.facts.live.awaited.contains(&other.row.name)
+    };
+    let silent: Vec<&str> =
+        survey.of_type(MachineType::Control).filter(silent).map(|other| other.row.name.as_str()).collect();
+    if silent.is_empty() || planted("no-gathering") {
+        return Ok(());
+    }
+    let names = some_names(silent);
+    Err(blocked(
+        "ControlNotHeard",
+        format!(
+            "control machines go one by one, and {names} has said nothing since the coordinator started: if the store \
+             is a restored copy, it may be at work"
+        ),
+        format!("{names} connects, or `musterctl revoke` says that it never will"),
+    ))
 }
 
 /// The control machines that count in the control plane's majority: those of the recorded set, and whoever was Ready.
@@ -126,10 +150,18 @@ pub fn majority_is_kept(survey: &Survey<'_>, position: &Position<'_>) -> Result<
     Err(blocked("Quorum", message, clears_when))
 }
 
-/// Rule 4: no disruptive item without its machine's request, and every expected lock inactive since after it.
+/// Rule 4: no disruptive item without its machine's request, every expected lock inactive since after it, and no task
+/// of a Swarm service on a worker.
 pub fn may_disturb(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     store_is_current(survey)?;
-    locks_granted(survey, position)
+    locks_granted(survey, position)?;
+    swarm_drained(survey, position)
+}
+
+/// Rule 4, its Swarm alone.
+pub fn swarm_drained(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    // Planted: whatever tasks run on a worker, it is disturbed.
+    if planted("ignore-swarm-tasks") { Ok(()) } else { update::drain::reached(survey, position) }
 }
 
 /// Rule 4, its locks alone.
@@ -241,8 +273,11 @@ pub fn within_budget(survey: &Survey<'_>) -> Result<(), Blocked> {
 
 /// After a start: no new slot until every machine that may hold one has said so.
 pub fn gathered(survey: &Survey<'_>) -> Result<(), Blocked> {
-    if planted("no-gathering") || survey.gathering.is_empty() {
+    if planted("no-gathering") {
         return Ok(());
+    }
+    if survey.gathering.is_empty() {
+        return if survey.facts.meta.recovering { one_control_at_work(survey.facts) } else { Ok(()) };
     }
     let names = some_names(survey.gathering.iter().map(|name| name.as_str()));
     let limit = if survey.facts.meta.recovering {
@@ -251,6 +286,23 @@ pub fn gathered(survey: &Survey<'_>) -> Result<(), Blocked> {
         "they report, or the time after which they count as Lost has passed"
     };
     Err(blocked("Gathering", format!("the coordinator has just started and waits for {names}"), limit))
+}
+
+/// Rule 1 after `recover`: not two control machines of one cluster say that they are at work. If they do, one has lost
+/// its slot to an operator who revoked it, and the copy that was put back does not know: nothing new for anybody until
+/// one of them is out again.
+pub fn one_control_at_work(facts: &Facts) -> Result<(), Blocked> {
+    let at_work = |cluster| -> Vec<&str> {
+        let machines = facts.machines_of(cluster).filter(|row| row.spec.machine_type == MachineType::Control);
+        machines.filter(|row| row.slot.is_some() && !row.revoked).map(|row| row.name.as_str()).collect()
+    };
+    let Some(both) = facts.clusters.keys().map(at_work).find(|names| names.len() > 1) else { return Ok(()) };
+    let names = some_names(both);
+    Err(blocked(
+        "ControlsAtWork",
+        format!("control machines {names} are at work at once: one was revoked since this copy of the store was made"),
+        "`musterctl revoke` shuts that one out again",
+    ))
 }
 
 /// A store that is older than the fleet may not decide anything.
@@ -295,6 +347,7 @@ pub fn may_take_slot(survey: &Survey<'_>, position: &Position<'_>) -> Result<(),
     match position.row.spec.machine_type {
         MachineType::Control => {
             one_control_at_a_time(survey)?;
+            controls_heard(survey, position)?;
             control_quorum(survey, position)?;
         }
         MachineType::Worker => {

@@ -216,7 +216,7 @@ impl<'a> Position<'a> {
             && !self.lost
             && self.items.is_ok()
             && self.row.assigned.refused.is_none()
-            && self.live.is_none_or(|live| live.agent_blocked.is_none())
+            && (self.live.is_none_or(|live| live.agent_blocked.is_none()) || self.waits_in_vain())
     }
 
     /// The first item, of the phases its list reaches, that is not done.
@@ -280,14 +280,22 @@ impl<'a> Position<'a> {
         blocked.is_some_and(|(reason, _)| reason == WAITING_FOR_SECRET || reason == WAITING_FOR_SWARM)
     }
 
-    /// Is the machine at work, as far as is known?
+    /// Does its agent wait for the inputs of an item that is not to be started any more? Its list is from an update
+    /// that was aborted since, and another list ends the wait.
+    #[must_use]
+    pub fn waits_in_vain(&self) -> bool {
+        let may_start = self.row.slot.is_some() || self.row.reach == Some(Phase::Prepare);
+        self.waits_for_inputs() && !may_start
+    }
+
+    /// Is the machine at work, as far as is known? Of one that was revoked nothing is ever heard again.
     #[must_use]
     pub fn in_flight(&self) -> bool {
         let reach = self.row.reach;
         let may_run = self.row.slot.is_some() || reach == Some(Phase::Prepare);
         let unanswered = self.row.slot.is_some() && self.row.assigned.accepted != self.row.assigned.generation;
         let at_work = (!self.all_done() && !self.awaits_permit()) || unanswered;
-        may_run && at_work && self.trouble().is_none() && !self.lost
+        may_run && at_work && self.trouble().is_none() && !self.lost && !self.row.revoked
     }
 
     /// Its part in an update.
@@ -368,20 +376,17 @@ impl<'a> Survey<'a> {
     /// How many machines of each type have reported.
     #[must_use]
     pub fn reported(&self) -> Counts {
-        let count = |machine_type| {
-            u32::try_from(self.of_type(machine_type).filter(|position| position.row.reported()).count())
-                .unwrap_or(u32::MAX)
-        };
-        Counts { control: count(MachineType::Control), worker: count(MachineType::Worker) }
+        self.count(|position| position.row.reported())
     }
 
     /// How many machines of each type are declared by documents of their own.
     #[must_use]
     pub fn declared(&self) -> Counts {
-        let count = |machine_type| {
-            u32::try_from(self.of_type(machine_type).filter(|position| position.row.declared).count())
-                .unwrap_or(u32::MAX)
-        };
+        self.count(|position| position.row.declared)
+    }
+
+    fn count(&self, of: impl Fn(&&Position<'a>) -> bool) -> Counts {
+        let count = |machine_type| u32::try_from(self.of_type(machine_type).filter(&of).count()).unwrap_or(u32::MAX);
         Counts { control: count(MachineType::Control), worker: count(MachineType::Worker) }
     }
 }

@@ -8,6 +8,7 @@
 //! deferral, after it the machine goes on to its end.
 
 mod cluster;
+pub mod drain;
 pub mod groups;
 mod machine;
 pub mod waits;
@@ -19,10 +20,10 @@ use super::{
     safety, secrets,
     survey::{Position, Progress, Survey},
 };
-use crate::facts::{ClusterRow, ClusterStage, ControlSet, MachineRow, UpdateRow, Wish};
+use crate::facts::{ClusterRow, ClusterStage, ControlSet, DrainTarget, MachineRow, UpdateRow, Wish};
 
 pub use cluster::{is_cluster_moving, is_open, not_halted};
-pub use machine::{is_waiting_for_locks, wakes_at_ms};
+pub use machine::{is_waiting_for_others, wakes_at_ms};
 
 /// The reason of a machine whose next step follows from what is known: one that keeps it is a bug of ours.
 pub const DECIDING: &str = "Deciding";
@@ -75,7 +76,9 @@ pub enum MachineStep {
         /// Is something disruptive ahead, as things are now?
         disruptive: bool,
     },
-    /// Its locks are inactive: its list reaches this phase, disruptive items aside.
+    /// Of its node in the swarm.
+    Drain(DrainStep),
+    /// It may be disturbed: its list reaches this phase, disruptive items aside.
     Enter(Phase, ControlSet),
     /// It may start this attempt at this item.
     Permit(ItemName, u32),
@@ -86,7 +89,8 @@ pub enum MachineStep {
         /// Does it count as failed?
         failed: bool,
     },
-    /// Its locks' deadline has passed, and the cluster's policy is that an operator decides: the update pauses.
+    /// The deadline of its locks or of its drain has passed, and the cluster's policy is that an operator decides: the
+    /// update pauses.
     PauseAll,
     /// Its NodeMaintenanceRequest is removed.
     GiveBack {
@@ -99,6 +103,22 @@ pub enum MachineStep {
     FreeSlot,
     /// It leaves the update at the version it had.
     Leave,
+}
+
+/// A step of the Swarm drain of one machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DrainStep {
+    /// Its locks are inactive: its node is to be drained.
+    Begin,
+    /// This is what is drained, and what it gets back.
+    Target(DrainTarget),
+    /// Its node gets its availability back.
+    Uncordon {
+        /// Is it at the new version now?
+        upgraded: bool,
+    },
+    /// Its node is as it was.
+    Uncordoned,
 }
 
 /// What is to be recorded or granted next. Outcomes come before grants, so that a grant is decided on what is true.
@@ -258,11 +278,13 @@ fn may_try_again(survey: &Survey<'_>, update: &UpdateRow) -> bool {
     update.wish == Wish::Go && update.finished_in_round > 0 && !moving && targets(survey).any(|p| deferred(&p))
 }
 
-/// Is an item of the list running, or may it be started by the agent alone?
+/// Is an item of the list running, or may it be started by the agent alone? One that is recorded as running and whose
+/// permit is over never began: see [`Position::live_permit`].
 pub(super) fn is_at_work(position: &Position<'_>) -> bool {
     position.next_open().is_some_and(|item| match position.standing(item) {
-        Standing::Running { .. } => true,
-        Standing::Due { .. } => !position.needs_permit(item) || position.live_permit(item).is_some(),
+        Standing::Running { .. } | Standing::Due { .. } => {
+            !position.needs_permit(item) || position.live_permit(item).is_some()
+        }
         Standing::Done | Standing::Failed | Standing::Held => false,
     })
 }

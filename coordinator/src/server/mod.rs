@@ -32,6 +32,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status, transport::Server};
 
 use crate::{
+    cluster,
     engine::EngineHandle,
     pki::{Ca, PkiError, Vault},
 };
@@ -99,6 +100,14 @@ pub async fn serve(
     let connections = accept::Acceptor::spawn(listener, tls, Arc::clone(&judge));
 
     let watches = watches::Watches::default();
+    let (asking, ending) = (cluster::swarm::ask(engine.clone(), sessions.clone()), sessions.ending());
+    tokio::spawn(async move {
+        tokio::select! {
+            () = asking => {}
+            _ = ending => {}
+        }
+    });
+
     let enrollment = enrollment::Enrollment {
         engine: engine.clone(),
         ca: Arc::clone(&ca),

@@ -28,6 +28,7 @@ enum Kind {
     Rollouts,
     Locks,
     Requests,
+    ClusterStates,
     Tokens,
     Credentials,
     Secrets,
@@ -35,12 +36,13 @@ enum Kind {
 }
 
 impl Kind {
-    const ALL: [(&str, Self); 9] = [
+    const ALL: [(&str, Self); 10] = [
         ("clusters", Self::Clusters),
         ("machines", Self::Machines),
         ("rollouts", Self::Rollouts),
         ("locks", Self::Locks),
         ("requests", Self::Requests),
+        ("clusterstates", Self::ClusterStates),
         ("tokens", Self::Tokens),
         ("credentials", Self::Credentials),
         ("secrets", Self::Secrets),
@@ -100,6 +102,7 @@ impl Reader {
             Kind::Rollouts => self.resources(documents::rollouts(facts, wanted, limits, now)),
             Kind::Locks => self.resources(documents::locks(facts, wanted)),
             Kind::Requests => self.resources(documents::requests(facts, wanted, limits, now)),
+            Kind::ClusterStates => self.resources(documents::cluster_states(facts, wanted, limits, now)),
             Kind::Tokens => self.resources(documents::tokens(facts, wanted, now)),
             Kind::Credentials => self.resources(documents::credentials(facts, now)),
             Kind::Secrets => {

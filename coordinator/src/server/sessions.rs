@@ -26,7 +26,10 @@ use super::{
     log_relay::{LogRelay, LogStream},
     swarm_relay::SwarmRelay,
 };
-use crate::{core::Effect, engine::Outbox};
+use crate::{
+    core::{Effect, SwarmQuestion},
+    engine::Outbox,
+};
 
 /// What may wait to be sent to one agent.
 const QUEUE_BYTES_MAX: usize = 1024 * 1024;
@@ -42,6 +45,21 @@ struct Inner {
     logs: LogRelay,
     swarm: SwarmRelay,
     ending: watch::Sender<bool>,
+    questions: Questions,
+}
+
+/// Questions about swarms on their way from the engine to whoever asks them. At most one for each machine that holds a
+/// slot is under way.
+struct Questions {
+    ask: mpsc::UnboundedSender<SwarmQuestion>,
+    asked: Mutex<Option<mpsc::UnboundedReceiver<SwarmQuestion>>>,
+}
+
+impl Default for Questions {
+    fn default() -> Self {
+        let (ask, asked) = mpsc::unbounded_channel();
+        Self { ask, asked: Mutex::new(Some(asked)) }
+    }
 }
 
 impl Inner {
@@ -208,6 +226,11 @@ impl Sessions {
         self.0.swarm.answer(id, call.id, answered, patience).await
     }
 
+    /// The questions of the engine, for the one who asks them. None: somebody does already.
+    pub fn questions(&self) -> Option<mpsc::UnboundedReceiver<SwarmQuestion>> {
+        self.0.questions.asked.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// An answer about a swarm has come.
     pub(super) fn swarm_answered(&self, id: MachineId, answer: SwarmAnswer) {
         self.0.swarm.came(id, answer);
@@ -233,6 +256,8 @@ impl Outbox for Sessions {
             Effect::Ack { id, session, seq } => {
                 self.send(id, Some(session), Body::Ack(wire::Ack { seq: seq.0 }));
             }
+            // Nobody asks any more: the coordinator is going, and forgets what it wanted to know.
+            Effect::AskSwarm(question) => drop(self.0.questions.ask.send(question)),
             Effect::Close { id, reason } => {
                 let session = self.live().remove(&id);
                 if let Some(session) = session {

@@ -5,19 +5,16 @@ mod page;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use muster_proto::{
-    model::HostFacts,
-    resource::{
-        BlockedSince, Cluster, Machine, MachineStatus, Metadata, RebootStatus, Rollout, StageStatus, StateItemStatus,
-        UpdateStatus,
-    },
+use muster_proto::resource::{
+    BlockedSince, Cluster, Hardware, HostInfo, Machine, MachineStatus, Metadata, RebootStatus, Rollout, StageStatus,
+    StateItemStatus, UpdateStatus,
 };
 
 use self::page::Page;
 use super::{
     Table, age, bytes,
     durations::moment,
-    machines::{activity_text, note, outcome},
+    machines::{activity_text, address, note, outcome},
     printable_lines,
 };
 
@@ -291,27 +288,28 @@ fn stages(stages: &[StageStatus]) -> Table {
 }
 
 fn host(page: &mut Page, machine: &Machine) {
-    let Some(facts) = &machine.status.host_info else { return };
+    let Some(host) = &machine.status.host_info else { return };
     page.section("Host");
-    let boot = i64::try_from(facts.boot_time_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    let ip = Some(address(machine, "InternalIP")).filter(|ip| !ip.is_empty());
+    let Hardware { cpu, memory, storage, network } = &host.hardware;
     for (name, value) in [
-        ("Hostname", facts.hostname.clone()),
-        ("InternalIP", facts.internal_ip.clone().unwrap_or_else(|| "none found".to_owned())),
+        ("Hostname", address(machine, "Hostname")),
+        ("InternalIP", ip.unwrap_or_else(|| "none found".to_owned())),
         ("Agent", machine.status.agent_version.clone().unwrap_or_default()),
-        ("OS", facts.os.clone()),
-        ("Kernel", format!("{} {}", facts.kernel_version, facts.architecture)),
-        ("Booted", format!("{} ({})", boot.map(moment).unwrap_or_default(), facts.boot_id)),
-        ("Time zone", facts.timezone.clone()),
-        ("CPU", format!("{} x {}", facts.cpu_count, facts.cpu_model)),
-        ("Memory", bytes(facts.memory_bytes)),
-        ("Wants reboot", reboot(facts)),
+        ("OS", host.os.clone()),
+        ("Kernel", format!("{} {}", host.kernel_version, host.architecture)),
+        ("Booted", format!("{} ({})", moment(host.boot_time), host.boot_id)),
+        ("Time zone", host.timezone.clone()),
+        ("CPU", format!("{} x {}", cpu.count, cpu.model)),
+        ("Memory", bytes(memory.size_bytes)),
+        ("Wants reboot", reboot(host)),
     ] {
         page.field(name, &value);
     }
-    for nic in &facts.interfaces {
+    for nic in network {
         page.field("Interface", &format!("{} {} {}", nic.name, nic.mac, nic.addresses.join(" ")));
     }
-    for disk in &facts.disks {
+    for disk in storage {
         page.field("Disk", &format!("{} {} at {}", disk.name, bytes(disk.size_bytes), disk.mount_point));
     }
 }
@@ -325,8 +323,8 @@ fn reboot_asked(reboot: &RebootStatus) -> String {
     }
 }
 
-fn reboot(facts: &HostFacts) -> String {
-    match (facts.reboot_required, facts.reboot_reason.as_str()) {
+fn reboot(host: &HostInfo) -> String {
+    match (host.reboot_required, host.reboot_reason.as_str()) {
         (false, _) => "no".to_owned(),
         (true, "") => "yes".to_owned(),
         (true, why) => format!("yes: {why}"),

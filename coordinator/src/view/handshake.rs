@@ -1,11 +1,14 @@
-//! Rows of locks and requests.
+//! Rows of locks, requests and cluster states.
 
-use muster_proto::resource::{Lock, Request};
+use muster_proto::resource::{ClusterState, Lock, Request};
 
 use super::{Look, age, machines::NOTE_CHARS_MAX, text::cut};
 
 pub(super) const LOCKS: &[&str] = &["NAME", "CLUSTERNAME", "HOLDER", "NODE", "STATE", "SINCE", "PROGRESS", "MESSAGE"];
 pub(super) const REQUESTS: &[&str] = &["NAME", "CLUSTERNAME", "KIND", "SCOPE", "STATE", "AGE", "MESSAGE"];
+
+pub(super) const CLUSTER_STATES: &[&str] =
+    &["NAME", "CLUSTERNAME", "TYPE", "ARG", "VALUE", "ACTUALVALUE", "ATTEMPT", "MESSAGE"];
 
 pub(super) fn lock(lock: &Lock, look: Look) -> Vec<String> {
     let status = &lock.status;
@@ -31,6 +34,20 @@ pub(super) fn request(request: &Request, look: Look) -> Vec<String> {
         request.spec.scope.to_string(),
         request.status.state.clone(),
         age(request.metadata.creation_timestamp, look.now),
+        if look.wide { message.clone() } else { cut(message, NOTE_CHARS_MAX) },
+    ]
+}
+
+pub(super) fn cluster_state(state: &ClusterState, look: Look) -> Vec<String> {
+    let message = &state.status.message;
+    vec![
+        state.metadata.name.clone(),
+        state.spec.cluster_name.clone(),
+        state.spec.kind.clone(),
+        state.spec.arg.clone(),
+        state.spec.value.clone(),
+        state.status.actual_value.clone(),
+        state.status.attempt.to_string(),
         if look.wide { message.clone() } else { cut(message, NOTE_CHARS_MAX) },
     ]
 }

@@ -31,7 +31,8 @@ pub(super) fn row(machine: &Machine, look: Look) -> Vec<String> {
     row
 }
 
-fn address(machine: &Machine, kind: &str) -> String {
+/// Its address of one kind, `Hostname` or `InternalIP`. Empty: it has none.
+pub(super) fn address(machine: &Machine, kind: &str) -> String {
     let found = machine.status.addresses.iter().find(|address| address.kind == kind);
     found.map(|address| address.address.clone()).unwrap_or_default()
 }

@@ -18,7 +18,14 @@ use super::{
 const ORDINARY_WAITS: [&str; 5] =
     ["WaitingForTurn", "WaitingForControl", "WaitingForGroup", "WaitingForMachines", "NotReported"];
 /// Reasons that never pass by themselves. (Failed and held items are found by their standing.)
-const WANT_A_PERSON: [&str; 4] = ["AssignmentRefused", "VariableWithoutValue", "StoreOlderThanFleet", "NoInternalIP"];
+const WANT_A_PERSON: [&str; 6] = [
+    "AssignmentRefused",
+    "DeployNotStarted",
+    "NoInternalIP",
+    "RebootOverdue",
+    "StoreOlderThanFleet",
+    "VariableWithoutValue",
+];
 
 /// All that is known of one cluster.
 #[derive(Clone, Debug, Default)]
@@ -113,13 +120,12 @@ impl Fleet {
     /// Why nothing (or not everything) moves: the cluster's reason, then how many machines wait for what.
     #[must_use]
     pub fn blocked_lines(&self, now: Timestamp) -> Vec<String> {
-        let cluster = self.cluster.iter().filter_map(|cluster| cluster.status.blocked.as_ref());
+        let cluster = self.cluster_wait().into_iter();
         let rollout = self.rollout().into_iter().filter_map(|rollout| rollout.status.blocked.as_ref());
         let mut lines: Vec<String> = cluster.chain(rollout).map(|wait| wait_text(wait, now)).collect();
         lines.dedup();
         let mut waiting: BTreeMap<&str, Vec<&Machine>> = BTreeMap::new();
-        let of_cluster = self.cluster.as_ref().and_then(|cluster| cluster.status.blocked.as_ref());
-        let told = of_cluster.map(|wait| wait.blocked.reason.as_str());
+        let told = self.cluster_wait().map(|wait| wait.blocked.reason.as_str());
         for machine in self.machines.values().filter(|machine| !in_trouble(machine)) {
             if let Some(wait) = machine.status.blocked.as_ref().filter(|wait| told != Some(&wait.blocked.reason)) {
                 waiting.entry(&wait.blocked.reason).or_default().push(machine);
@@ -140,7 +146,9 @@ impl Fleet {
     /// Has the rollout ended, or does it need a person?
     #[must_use]
     pub fn verdict(&self) -> Verdict {
-        let Some(rollout) = self.rollout() else { return Verdict::Going };
+        let Some(rollout) = self.rollout() else {
+            return if self.cluster_stands() { Verdict::NeedsPerson(self.decisions()) } else { Verdict::Going };
+        };
         match rollout.status.state.as_str() {
             "Ready" => {
                 let end = rollout.status.finished_at.unwrap_or(rollout.metadata.creation_timestamp);
@@ -160,13 +168,16 @@ impl Fleet {
         }
     }
 
-    /// Nothing of it moves until a person acts, whatever its machines were last known to be at.
-    fn cluster_stands(&self) -> bool {
-        let blocked = self.cluster.as_ref().and_then(|cluster| cluster.status.blocked.as_ref());
-        blocked.is_some_and(|wait| WANT_A_PERSON.contains(&wait.blocked.reason.as_str()))
+    fn cluster_wait(&self) -> Option<&BlockedSince> {
+        self.cluster.as_ref()?.status.blocked.as_ref()
     }
 
-    /// What a person has to decide, machine by machine.
+    /// Nothing of it moves until a person acts, whatever its machines were last known to be at.
+    fn cluster_stands(&self) -> bool {
+        self.cluster_wait().is_some_and(|wait| WANT_A_PERSON.contains(&wait.blocked.reason.as_str()))
+    }
+
+    /// What a person has to decide, machine by machine. What the whole cluster waits for is said once.
     fn decisions(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for (name, machine) in &self.machines {
@@ -180,10 +191,12 @@ impl Fleet {
                 )));
             }
         }
-        let cluster = self.cluster.iter().map(|cluster| (&cluster.metadata.name, &cluster.status.blocked));
-        let machines = self.machines.iter().map(|(name, machine)| (name, &machine.status.blocked));
-        for (name, wait) in cluster.chain(machines) {
-            let Some(blocked) = wait.as_ref().map(|wait| &wait.blocked) else { continue };
+        let of_cluster = self.cluster.iter().filter_map(|cluster| Some((&cluster.metadata.name, self.cluster_wait()?)));
+        let of_machines =
+            self.machines.iter().filter_map(|(name, machine)| Some((name, machine.status.blocked.as_ref()?)));
+        let told = self.cluster_wait().map(|wait| &wait.blocked.reason);
+        let of_machines = of_machines.filter(|(_, wait)| told != Some(&wait.blocked.reason));
+        for (name, BlockedSince { blocked, .. }) in of_cluster.chain(of_machines) {
             if WANT_A_PERSON.contains(&blocked.reason.as_str()) {
                 let said = sentence(&format!("{}: {}", blocked.reason, blocked.message));
                 lines.push(printable(&format!("{name}: {said} Clears when {}", blocked.clears_when)));

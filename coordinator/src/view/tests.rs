@@ -3,6 +3,7 @@
 mod documents;
 
 use jiff::Timestamp;
+use muster_proto::{model::Blocked, resource::BlockedSince};
 
 use self::documents::{audit, cluster, machine, rollout, secret, token};
 use super::*;
@@ -170,6 +171,37 @@ fn a_fleet_in_motion() {
     );
     fleet.rollouts.insert("edge-7-deploy-1".into(), rollout("Ready"));
     assert_eq!(fleet.verdict(), Verdict::Ready { machines: 6, took: "4m".to_owned() });
+}
+
+#[test]
+fn watching_ends_where_only_a_person_helps() {
+    let wait = |reason: &str, clears_when: &str| {
+        let blocked = Blocked { reason: reason.into(), message: "it is so".into(), clears_when: clears_when.into() };
+        Some(BlockedSince { blocked, since: now() })
+    };
+    let mut fleet = Fleet { cluster: Some(cluster()), ..Fleet::default() };
+    let set = |fleet: &mut Fleet, reason| {
+        fleet.cluster.as_mut().expect("a cluster").status.blocked = wait(reason, "`musterctl deploy edge-7` starts");
+        let mut machine = machine("worker-2");
+        machine.status.blocked = wait(reason, "`musterctl deploy edge-7` starts");
+        fleet.machines.insert("worker-2".into(), machine);
+    };
+    set(&mut fleet, "WaitingForMachines");
+    assert_eq!(fleet.verdict(), Verdict::Going, "they enrol");
+    set(&mut fleet, "DeployNotStarted");
+    let said = ["edge-7: DeployNotStarted: it is so. Clears when `musterctl deploy edge-7` starts".to_owned()];
+    assert_eq!(fleet.verdict(), Verdict::NeedsPerson(said.to_vec()), "there is no rollout, and nobody else starts one");
+
+    let mut fleet = Fleet { cluster: Some(cluster()), ..Fleet::default() };
+    fleet.rollouts.insert("edge-7-deploy-1".into(), rollout("InProgress"));
+    let mut overdue = machine("worker-2");
+    overdue.status.blocked = wait("RebootOverdue", "it comes back");
+    fleet.machines.insert("worker-1".into(), machine("worker-1"));
+    fleet.machines.insert("worker-2".into(), overdue);
+    assert_eq!(fleet.verdict(), Verdict::Going, "worker-1 is still busy");
+    fleet.machines.remove("worker-1");
+    let said = ["worker-2: RebootOverdue: it is so. Clears when it comes back".to_owned()];
+    assert_eq!(fleet.verdict(), Verdict::NeedsPerson(said.to_vec()));
 }
 
 #[test]

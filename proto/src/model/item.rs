@@ -202,6 +202,7 @@ pub struct StateItem {
     /// When its turn is.
     pub phase: Phase,
     /// Time limit of one attempt, in milliseconds.
+    #[serde(rename = "timeout", alias = "timeoutMs", with = "super::duration")]
     pub timeout_ms: u64,
     /// Attempts after the first.
     pub retries: u32,

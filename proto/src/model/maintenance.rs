@@ -80,8 +80,15 @@ pub struct UpdateDeadlines {
     pub cluster_locks_ms: u64,
     /// Until every NodeWorkloadLock of a machine is inactive. Rockoon tries a deferred request about once a minute.
     pub node_locks: Deadline,
+    /// Until no task of a service runs on a worker's Swarm node any more. Starts anew when one of them has gone.
+    #[serde(default = "swarm_drain")]
+    pub swarm_drain: Deadline,
     /// After the request is gone, until the locks are active again. Then the machine counts as done all the same.
     pub locks_returned_ms: u64,
+}
+
+const fn swarm_drain() -> Deadline {
+    Deadline { after_ms: 30 * 60 * 1000, outcome: DeadlineOutcome::Defer }
 }
 
 impl Default for UpdateDeadlines {
@@ -89,6 +96,7 @@ impl Default for UpdateDeadlines {
         Self {
             cluster_locks_ms: 2 * 3600 * 1000,
             node_locks: Deadline { after_ms: 30 * 60 * 1000, outcome: DeadlineOutcome::Defer },
+            swarm_drain: swarm_drain(),
             locks_returned_ms: 30 * 60 * 1000,
         }
     }

@@ -65,7 +65,7 @@ pub struct ClusterSpec {
     /// Does this release need every machine to reboot?
     pub nodes_reboot_required: bool,
     /// How long a join token lives, in milliseconds.
-    #[serde(rename = "tokenTTLMs")]
+    #[serde(rename = "tokenTTL", alias = "tokenTTLMs", with = "super::duration")]
     pub token_ttl_ms: u64,
     /// Deploying starts when they are all there. None: the declared Machine documents, or an operator's `deploy`.
     #[serde(skip_serializing_if = "Option::is_none", default)]

@@ -1,8 +1,11 @@
-use std::fmt;
+use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use super::Epoch;
+use super::{
+    Epoch,
+    item::{Unknown, words},
+};
 
 /// Longest id of a swarm's node. Docker's have 25 letters and digits.
 pub const SWARM_ID_BYTES_MAX: usize = 64;
@@ -287,16 +290,17 @@ pub enum SwarmNodeState {
     Disconnected,
 }
 
-/// Does a node take tasks?
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SwarmAvailability {
-    /// It does.
-    Active,
-    /// It keeps those it has.
-    Pause,
-    /// It gives away those it has.
-    Drain,
-}
+words!(
+    /// Does a node take tasks?
+    SwarmAvailability {
+        /// It does.
+        Active = "active",
+        /// It keeps those it has.
+        Pause = "pause",
+        /// It gives away those it has.
+        Drain = "drain",
+    }
+);
 
 /// A task of a service on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]

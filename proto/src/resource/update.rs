@@ -11,6 +11,37 @@ pub type Lock = Document<LockSpec, LockStatus>;
 /// A maintenance request as people see it.
 pub type Request = Document<RequestSpec, RequestStatus>;
 
+/// A state of the child cluster that Muster brings about for a machine, as people see it (LCMClusterState).
+pub type ClusterState = Document<ClusterStateSpec, ClusterStateStatus>;
+
+/// What is wanted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterStateSpec {
+    /// Of which cluster.
+    pub cluster_name: String,
+    /// `swarm-drain`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The machine.
+    pub arg: String,
+    /// `true` or `false`.
+    pub value: String,
+}
+
+/// What is the case.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterStateStatus {
+    /// `true` or `false`.
+    pub actual_value: String,
+    /// How often it was begun in this rollout.
+    pub attempt: u32,
+    /// What is waited for, in the product's words.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
 /// Whose lock it is, and of what.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

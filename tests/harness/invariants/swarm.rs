@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use muster_coordinator::{facts::ClusterRow, store::Table};
-use muster_proto::model::{Epoch, MachineId, MachineName, SwarmCall};
+use muster_proto::model::{Epoch, MachineId, MachineName, SwarmAvailability, SwarmCall};
 
 use super::{Checked, Watcher};
 use crate::sim::{machine::Machine, manifest};
@@ -46,5 +46,21 @@ impl Watcher {
             return Ok(());
         }
         Err(self.violation("quorum", format!("{machine} made a swarm, and {rival} is a manager of another")))
+    }
+
+    /// Rule 4: nothing disruptive starts on a worker while a task of a service runs there.
+    pub fn no_task_is_hurt(&self, name: &MachineName, running: usize) -> Checked {
+        match running {
+            0 => Ok(()),
+            running => Err(self.violation("4", format!("{name} is disturbed while {running} tasks run there"))),
+        }
+    }
+
+    /// Rule 9: a node gets back exactly what it had.
+    pub fn is_as_it_was(&self, name: &MachineName, was: SwarmAvailability, is: SwarmAvailability) -> Checked {
+        if was == is {
+            return Ok(());
+        }
+        Err(self.violation("9", format!("{name} is in nobody's hands; its operator said {was}, and it is {is}")))
     }
 }

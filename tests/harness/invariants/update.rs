@@ -1,6 +1,9 @@
 //! What must hold of updates: nothing is disturbed that a controller guards, and what was taken is given back.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    hash::{Hash, Hasher},
+};
 
 use muster_agent::attempt::record::AttemptKey;
 use muster_coordinator::facts::{Facts, LockKey, MachineRow};
@@ -35,6 +38,19 @@ pub(super) struct Seen {
     controls: BTreeSet<MachineName>,
     /// Controls that were Ready once, and under which identity.
     voters: BTreeMap<MachineName, Option<MachineId>>,
+}
+
+impl Hash for Seen {
+    /// Of a step it matters only whether it came after another.
+    fn hash<H: Hasher>(&self, to: &mut H) {
+        for (node, (asked, at)) in &self.requests {
+            (node, at).hash(to);
+            self.inactive.iter().for_each(|(key, since)| (key.text(), since > asked).hash(to));
+        }
+        self.inactive.keys().for_each(|key| key.text().hash(to));
+        (&self.permits, &self.permitted, &self.received, &self.used).hash(to);
+        (&self.controls, &self.voters).hash(to);
+    }
 }
 
 impl Watcher {

@@ -44,9 +44,12 @@ impl World {
                 if self.sessions.get(&id) == Some(&session) {
                     self.sessions.remove(&id);
                 }
+                self.questions_end(id);
                 self.tell(Input::Gone { id, session });
             }
             Event::SwarmSilent(id, call) => self.swarm_silent(id, call)?,
+            Event::QuestionSilent(call) => self.question_silent(call),
+            Event::LateChange(index, op) => drop(self.engine_answers(index, &op)),
         }
         self.watcher.processes(&self.machines, self.coordinator.as_ref())
     }
@@ -300,6 +303,9 @@ impl World {
                     self.watcher.started(machine, &key, phase, claimed)?;
                     let facts = self.coordinator.as_ref().map(Core::facts);
                     self.watcher.disturbed(machine, &key, at, facts)?;
+                    let item = machine.disk.assigned(&key.item);
+                    let permitted = !claimed && item.is_some_and(|item| item.permit.is_some());
+                    self.is_disturbed(index, permitted)?;
                 }
                 Some(Deed::AskedSwarm(call)) => {
                     let Some(machine) = self.machines.get(index) else { return Ok(()) };

@@ -18,9 +18,11 @@ pub(crate) const BEFORE_COMMIT: &str = "coordinator crashed before its commit";
 pub(crate) const BETWEEN_EFFECTS: &str = "coordinator crashed between effects";
 
 impl World {
-    /// Rolls for a crash at this very point.
+    /// Does a process crash at this very point? In chaos that is rolled for.
     pub(crate) fn crash_now(&mut self, what: &'static str) -> bool {
-        let crash = self.chaos && self.rng.permille(self.plan.crash_permille);
+        let due = self.crash_in.take();
+        self.crash_in = due.and_then(|effects| effects.checked_sub(1));
+        let crash = due == Some(0) || (self.chaos && self.rng.permille(self.plan.crash_permille));
         if crash {
             self.count(what);
         }
@@ -165,7 +167,7 @@ impl World {
     }
 
     /// The store is copied; the next time the old copy takes its place, while the whole fleet is up.
-    fn old_store(&mut self) -> Result<(), Violation> {
+    pub(crate) fn old_store(&mut self) -> Result<(), Violation> {
         let Some(old) = self.old_disk.take() else {
             self.count("store copied");
             self.old_disk = Some(self.disk.clone());
@@ -193,7 +195,7 @@ impl World {
         }
         let index = self.any_machine();
         let Some(machine) = self.machines.get(index).map(|machine| machine.name.clone()) else { return Ok(()) };
-        let (what, request) = match self.rng.between(0, if self.plan.update { 31 } else { 21 }) {
+        let (what, request) = match self.rng.between(0, if self.plan.update { 34 } else { 21 }) {
             0..=7 => ("retry", Request::Retry { machine, item: None }),
             8 | 9 => ("skip", Request::Skip { machine, item: None }),
             10 | 11 if self.is_outside(index) => return Ok(()),
@@ -201,11 +203,20 @@ impl World {
             12 | 13 => ("deploy", Request::Deploy { cluster: manifest::cluster_name() }),
             14..=16 => return self.edit_manifest(),
             17 | 18 => return self.replace(index),
+            22..=24 => {
+                self.set_availability();
+                return Ok(());
+            }
             19 => ("machine revoked", Request::RevokeMachine { machine, machine_is_off: false }),
             20 | 21 => return self.operate_secrets(),
             _ => return self.steer(),
         };
-        if self.operator(request)?.is_ok() {
+        let whom = self.trace.then(|| format!("{request:?}"));
+        let answer = self.operator(request)?;
+        if let Some(request) = whom {
+            eprintln!("{} {request}: {}", self.at, if answer.is_ok() { "done" } else { "refused" });
+        }
+        if answer.is_ok() {
             self.count(what);
         }
         self.note_skips();

@@ -108,10 +108,9 @@ impl World {
             let mine = facts.locks.values().filter(|lock| lock.key.controller == controller);
             mine.filter(|lock| lock.state == LockState::Inactive).map(|lock| lock.key.clone()).next()
         });
-        let Some(LockKey { cluster, node: machine, .. }) = inactive else { return Ok(()) };
+        let Some(LockKey { node: machine, .. }) = inactive else { return Ok(()) };
         self.count("lock taken back");
-        let (state, message, description) = (LockState::Active, String::new(), String::new());
-        let word = Word::Set { cluster, machine, state, message, percentage: 0, description };
+        let word = word(machine.as_ref(), LockState::Active);
         self.tell(Input::Maintenance { controller: controller.to_owned(), word });
         Ok(())
     }
@@ -143,6 +142,19 @@ impl World {
         }
     }
 
+    /// A controller that lets everything go that is asked for. It registers, and looks only when told to.
+    pub(crate) fn add_willing_controller(&mut self, name: &str) -> Result<(), Violation> {
+        self.controllers.push(Controller { name: name.to_owned(), manner: Manner::Grants(usize::MAX), dead: false });
+        self.start_controllers()
+    }
+
+    /// What this controller, a good one, would say now.
+    pub(crate) fn wishes(&self, name: &str) -> Vec<Word> {
+        let controller = self.controllers.iter().find(|controller| controller.name == name);
+        let wishes = self.facts().zip(controller).map(|(facts, controller)| wishes(facts, controller));
+        wishes.unwrap_or_default()
+    }
+
     /// Faults stop: whoever misbehaved grants from now on.
     pub(crate) fn controllers_behave(&mut self) {
         for controller in &mut self.controllers {
@@ -160,6 +172,18 @@ impl World {
     }
 }
 
+/// A controller's word about a machine, or (None) the cluster.
+pub(crate) fn word(node: Option<&MachineName>, state: LockState) -> Word {
+    Word::Set {
+        cluster: manifest::cluster_name(),
+        machine: node.cloned(),
+        state,
+        message: String::new(),
+        percentage: 0,
+        description: String::new(),
+    }
+}
+
 /// What a good controller would say now, most urgent first.
 fn wishes(facts: &Facts, controller: &Controller) -> Vec<Word> {
     let cluster = manifest::cluster_name();
@@ -174,17 +198,9 @@ fn wishes(facts: &Facts, controller: &Controller) -> Vec<Word> {
         node: node.cloned(),
     };
     let state = |node: Option<&MachineName>| facts.locks.get(&key(node)).map(|lock| lock.state);
-    let set = |node: Option<&MachineName>, state| Word::Set {
-        cluster: cluster.clone(),
-        machine: node.cloned(),
-        state,
-        message: String::new(),
-        percentage: 0,
-        description: String::new(),
-    };
     let nodes: Vec<Option<&MachineName>> = std::iter::once(None).chain(facts.machines.keys().map(Some)).collect();
     let back = nodes.iter().filter(|n| !requested(**n) && state(**n).is_some_and(|state| state != LockState::Active));
-    let mut wishes: Vec<Word> = back.map(|node| set(*node, LockState::Active)).collect();
+    let mut wishes: Vec<Word> = back.map(|node| word(*node, LockState::Active)).collect();
     let missing =
         nodes.iter().filter_map(|node| *node).filter(|node| requested(Some(node)) && state(Some(node)).is_none());
     wishes.extend(missing.map(|node| Word::Register {
@@ -195,6 +211,6 @@ fn wishes(facts: &Facts, controller: &Controller) -> Vec<Word> {
     let away = nodes.iter().filter(|node| node.is_some() && state(**node) == Some(LockState::Inactive)).count();
     let most = if let Manner::Grants(most) = controller.manner { most } else { usize::MAX };
     let granted = nodes.iter().filter(|n| requested(**n) && state(**n).is_some_and(|s| s != LockState::Inactive));
-    wishes.extend(granted.filter(|node| node.is_none() || away < most).map(|node| set(*node, LockState::Inactive)));
+    wishes.extend(granted.filter(|node| node.is_none() || away < most).map(|node| word(*node, LockState::Inactive)));
     wishes
 }

@@ -10,12 +10,12 @@ use muster_coordinator::plan::{
 };
 use muster_proto::model::{Epoch, Standing};
 
-use super::{Event, World, fate::Fate, manifest, swarm::FOREIGN};
+use super::{Event, World, fate::Fate, machine::Machine, manifest, swarm::FOREIGN};
 use crate::invariants::Violation;
 
-/// Longest calm: backoffs of a minute, lost after half a minute, a few in a row.
+/// Longest calm in which nothing runs: backoffs of a minute, lost after half a minute, a few in a row.
 const CALM_MS: u64 = 900_000;
-/// The same in an update: a reboot of its own that came to nothing is given up after half an hour.
+/// The same in an update: an attempt at a reboot of its own that came to nothing is given up after half an hour.
 const CALM_IN_UPDATE_MS: u64 = 2_400_000;
 /// Nothing moves for so long: longer than the time after which a machine is Lost.
 const STILL_MS: u64 = 65_000;
@@ -28,6 +28,7 @@ impl World {
     /// Faults stop; everything that was down comes back.
     pub(crate) fn calm_down(&mut self) -> Result<(), Violation> {
         self.chaos = false;
+        self.loosen_tasks();
         for index in 0..self.machines.len() {
             if let Some(machine) = self.machines.get_mut(index) {
                 machine.cut_off_until = 0;
@@ -49,14 +50,19 @@ impl World {
         self.everybody_has_a_reason()
     }
 
-    /// Lets everything happen that happens by itself.
+    /// Lets everything happen that happens by itself. All of it may take long, for one attempt after another may need
+    /// the time it has; so what counts is since when nothing runs.
     pub(crate) fn rest(&mut self) -> Result<(), Violation> {
-        let until = self.at + if self.plan.update { CALM_IN_UPDATE_MS } else { CALM_MS };
+        let calm_ms = if self.plan.update { CALM_IN_UPDATE_MS } else { CALM_MS };
+        let mut until = self.at + calm_ms;
         let mut still_since = None;
         let mut quiet = (self.commits, self.at);
         loop {
             // What runs may run for long, a reboot that never comes for longest; its end is news too.
-            let running = self.machines.iter().any(|machine| machine.disk.running().is_some());
+            let running = self.machines.iter().any(Machine::is_at_work);
+            if running {
+                until = self.at + calm_ms;
+            }
             if !self.next_event(until)? {
                 break;
             }
@@ -77,13 +83,22 @@ impl World {
     /// Is nothing under way that changes anything?
     fn at_rest(&self) -> bool {
         let moving = self.queue.values().any(|event| {
-            !matches!(event, Event::Decide | Event::Operate | Event::Controller(_) | Event::NoticeGone(..))
+            let talk = matches!(event, Event::Deliver(parcel) if parcel.is_swarm_talk());
+            let idle = matches!(
+                event,
+                Event::Decide
+                    | Event::Operate
+                    | Event::Controller(_)
+                    | Event::NoticeGone(..)
+                    | Event::QuestionSilent(_)
+            );
+            !idle && !talk
         });
         !moving && self.inbox.is_empty()
     }
 
     /// The operator recovers a store that is older than its fleet.
-    fn recover(&mut self) -> Result<(), Violation> {
+    pub(crate) fn recover(&mut self) -> Result<(), Violation> {
         self.count("store recovered");
         self.crash_coordinator();
         let recovered = muster_coordinator::core::recover(self.rows(), Epoch(0), "coordinator", self.now());
@@ -137,6 +152,8 @@ impl World {
         let now = self.now();
         let Some(core) = &self.coordinator else { return Ok(()) };
         self.watcher.nothing_is_held(core.facts())?;
+        self.nodes_are_given_back()?;
+        let Some(core) = &self.coordinator else { return Ok(()) };
         let limits = Limits::default();
         let Some(survey) = Survey::of(core.facts(), &manifest::cluster_name(), &limits, now) else { return Ok(()) };
         for position in &survey.machines {
@@ -157,9 +174,13 @@ impl World {
         let Some(survey) = Survey::of(core.facts(), &manifest::cluster_name(), &limits, now) else { return Ok(false) };
         let mut wishes = Vec::new();
         let (mut replaced, mut outside, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
+        let mut adrift = Vec::new();
         for position in &survey.machines {
             let Some(blocked) = blocked::of_machine(&survey, position) else { continue };
             let machine = position.row.name.clone();
+            if self.trace {
+                eprintln!("{} the operator reads: {machine}: {blocked:?}", self.at);
+            }
             match blocked.reason.as_str() {
                 "Failed" | "Indeterminate" => {
                     let items = position.items.unwrap_or_default().iter();
@@ -172,12 +193,22 @@ impl World {
                     }
                     wishes.extend(stuck.map(|item| Request::Retry { machine: machine.clone(), item: Some(item) }));
                 }
-                "Deferred" | "Refused" => wishes.push(Request::Retry { machine, item: None }),
+                "Deferred" | "Refused" => {
+                    if blocked.message.contains("swarm") {
+                        adrift.push((machine.clone(), blocked.message.contains("do not know")));
+                    }
+                    wishes.push(Request::Retry { machine, item: None });
+                }
+                "SwarmNoManager" | "SwarmNodeUnknown" => adrift.push((machine, blocked.reason == "SwarmNodeUnknown")),
                 "Paused" => {
                     wishes.extend(survey.rollout.map(|rollout| Request::Resume { rollout: rollout.name.clone() }))
                 }
                 "ControlNotDeployed" => {
                     wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }))
+                }
+                // What was revoked since the copy was made is revoked again.
+                "ControlsAtWork" if position.row.id.is_some_and(|id| self.watcher.was_shut_out(id)) => {
+                    wishes.push(Request::RevokeMachine { machine, machine_is_off: false });
                 }
                 "WaitingForSwarm" => outside.push(machine),
                 "WaitingForMachines" | "DeployNotStarted" => {
@@ -194,7 +225,8 @@ impl World {
             let item = Some(manifest::join_name());
             wishes.extend(outside.into_iter().map(|machine| Request::Skip { machine, item: item.clone() }));
         }
-        let something = !wishes.is_empty() || !replaced.is_empty() || mended;
+        let something =
+            (!adrift.is_empty() && self.bring_home(&adrift)) || !wishes.is_empty() || !replaced.is_empty() || mended;
         for name in foreign {
             self.leave_swarm(&name);
         }
@@ -209,5 +241,35 @@ impl World {
             }
         }
         Ok(something)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use muster_proto::model::Counts;
+
+    use super::*;
+    use crate::{rng::Rng, sim::Plan};
+
+    #[test]
+    fn whoever_is_still_at_work_is_waited_for() {
+        let mut rng = Rng::new(1);
+        let plan = Plan::of(&mut rng);
+        let fate = Fate { fail_permille: 0, hopeless_permille: 0, lost_permille: 0, ..plan.fate };
+        let plan = Plan { counts: Counts { control: 1, worker: 0 }, update: true, swarm: false, fate, ..plan };
+        let spec = manifest::spec(&mut rng, plan);
+        let mut world = World::with_spec(rng, plan, spec).expect("a world");
+        world.rest().expect("deployed");
+        let (cluster, machines) = (manifest::cluster_name(), BTreeSet::new());
+        let reboot = Request::Reboot { cluster, machines, accept_control_plane_downtime: true };
+        world.operator(reboot).expect("no violation").expect("started");
+        // Every attempt comes to nothing, and each is given up after half an hour.
+        world.plan.fate.lost_permille = 1_000;
+        world.rest().expect("no violation");
+        world.everybody_has_a_reason().expect("it has failed");
+        let known = world.facts().and_then(|facts| facts.machines.values().next()?.blocked_since.clone());
+        assert_eq!(known.map(|(reason, _)| reason).as_deref(), Some("Failed"));
     }
 }

@@ -223,6 +223,13 @@ impl Machine {
         self.wants_reboot = false;
     }
 
+    /// Is an attempt under way that comes to its end by itself? One that was recorded and never started may wait for
+    /// its inputs for good.
+    #[must_use]
+    pub fn is_at_work(&self) -> bool {
+        self.disk.running().is_some_and(|slot| self.attempts.contains_key(&slot.key()))
+    }
+
     /// What the directory of an attempt says.
     #[must_use]
     pub fn found(&self, key: &AttemptKey) -> Found {

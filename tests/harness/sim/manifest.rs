@@ -61,18 +61,19 @@ pub fn spec(rng: &mut Rng, plan: Plan) -> ClusterSpec {
             worker: u32::try_from(rng.between(1, 3)).unwrap_or(1),
         },
         workload_controllers: Vec::new(),
-        // Shorter than the time after which a simulated world counts as at rest.
-        update_deadlines: UpdateDeadlines {
-            cluster_locks_ms: 40_000,
-            node_locks: Deadline { after_ms: 20_000, outcome: deadline_outcome(rng) },
-            locks_returned_ms: 20_000,
-        },
+        update_deadlines: deadlines(rng),
         update_groups: Vec::new(),
         machine_types: BTreeMap::from([
             (MachineType::Control, items(rng, MachineType::Control, swarm)),
             (MachineType::Worker, items(rng, MachineType::Worker, swarm)),
         ]),
     }
+}
+
+/// Shorter than the time after which a simulated world counts as at rest.
+fn deadlines(rng: &mut Rng) -> UpdateDeadlines {
+    let refused = Deadline { after_ms: 20_000, outcome: deadline_outcome(rng) };
+    UpdateDeadlines { cluster_locks_ms: 40_000, node_locks: refused, swarm_drain: refused, locks_returned_ms: 20_000 }
 }
 
 fn deadline_outcome(rng: &mut Rng) -> DeadlineOutcome {

@@ -52,6 +52,13 @@ impl Said {
     }
 }
 
+impl Parcel {
+    /// Does it ask something of the swarm, or answer?
+    pub(crate) const fn is_swarm_talk(&self) -> bool {
+        matches!(self.what, Said::SwarmCall(_) | Said::FromAgent(ToCoordinator::Swarm(_)))
+    }
+}
+
 impl World {
     pub(crate) fn index_of(&self, id: MachineId) -> Option<usize> {
         self.machines.iter().position(|machine| machine.id == id)

@@ -2,14 +2,16 @@
 //! to; and what operators do about a swarm with docker itself.
 
 use muster_agent::attempt::record::AttemptKey;
-use muster_coordinator::facts::{LeftOut, MachineRow};
+use muster_coordinator::{
+    facts::{LeftOut, MachineRow},
+    store::Table,
+};
 use muster_proto::model::{
-    ItemState, MachineId, MachineName, SwarmAvailability, SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo,
-    SwarmJoin, SwarmLocalState, SwarmManager, SwarmMember, SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmTokens,
-    SwarmWay,
+    ItemState, MachineId, MachineName, SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo, SwarmJoin, SwarmLocalState,
+    SwarmManager, SwarmMember, SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmTokens, SwarmWay,
 };
 
-use super::{Event, World, manifest::join_name};
+use super::{Event, World, manifest::join_name, tasks::Load};
 use crate::invariants::Violation;
 
 /// So long after it was reinstalled the swarm has not noticed that a machine's former self is gone.
@@ -27,17 +29,19 @@ pub(crate) struct Swarm {
 /// A node as the managers know it.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    id: SwarmId,
+    pub(crate) id: SwarmId,
     /// Of its machine; its name is the hostname.
-    index: usize,
+    pub(crate) index: usize,
     manager: bool,
+    /// What it is for services.
+    pub(crate) load: Load,
 }
 
 /// What a machine's engine has on its disk of the swarm it is in.
 #[derive(Clone, Debug)]
 pub struct Place {
-    swarm: usize,
-    node: SwarmId,
+    pub(crate) swarm: usize,
+    pub(crate) node: SwarmId,
     manager: bool,
 }
 
@@ -66,7 +70,7 @@ const CHANGED: NotEntered = NotEntered { message: "Changed", retryable: true };
 pub(crate) const FOREIGN: NotEntered = NotEntered { message: "ForeignSwarm", retryable: false };
 const NO_MANAGER: NotEntered = NotEntered { message: "NoManagerReachable", retryable: true };
 
-fn swarm_id(text: String) -> SwarmId {
+pub(crate) fn swarm_id(text: String) -> SwarmId {
     match SwarmId::new(text) {
         Ok(id) => id,
         Err(_) => unreachable!("made here, of letters and digits"),
@@ -95,7 +99,7 @@ impl World {
     }
 
     /// Has the swarm a leader?
-    fn works(&self, swarm: usize) -> bool {
+    pub(crate) fn works(&self, swarm: usize) -> bool {
         let (managers, up) = self.count_managers(swarm);
         up > managers / 2
     }
@@ -136,8 +140,7 @@ impl World {
                 manager: token(&swarm.id, true),
                 worker: token(&swarm.id, false),
             })),
-            SwarmOp::Tasks { .. } => Ok(SwarmReply::Tasks(Vec::new())),
-            SwarmOp::SetAvailability { .. } => Ok(SwarmReply::Done),
+            SwarmOp::Tasks { .. } | SwarmOp::SetAvailability { .. } => self.load_answers(at, op),
             SwarmOp::Demote { node } => {
                 let found = swarm.nodes.iter_mut().find(|known| known.id == *node);
                 found.map_or(Err(failure(SwarmFailureCode::NoSuchNode)), |node| {
@@ -173,7 +176,7 @@ impl World {
         };
         let manager =
             node.manager.then(|| SwarmManager { leader: false, reachable: up, address: format!("{hostname}:2377") });
-        SwarmNode { id: node.id.clone(), hostname, state, availability: SwarmAvailability::Active, manager }
+        SwarmNode { id: node.id.clone(), hostname, state, availability: node.load.availability, manager }
     }
 
     /// A swarm-join does its work, as the runner does: it looks at its engine first.
@@ -216,8 +219,9 @@ impl World {
     fn new_node(&mut self, at: usize, index: usize, manager: bool) -> (SwarmId, SwarmId) {
         self.last_node += 1;
         let id = swarm_id(format!("node{}", self.last_node));
+        let load = Load::new(self.at, &mut self.rng);
         let Some(swarm) = self.swarms.get_mut(at) else { return (id.clone(), id) };
-        swarm.nodes.push(Node { id: id.clone(), index, manager });
+        swarm.nodes.push(Node { id: id.clone(), index, manager, load });
         (id, swarm.id.clone())
     }
 
@@ -239,9 +243,10 @@ impl World {
     }
 
     /// Is this machine one that the cluster counts on for its swarm? Not one that an operator shut out, or did without.
+    /// The store says who was shut out, whether a coordinator runs or not.
     fn counts_in_swarm(&self, index: usize) -> bool {
         self.machines.get(index).is_some_and(|machine| {
-            let denied = self.facts().is_some_and(|facts| facts.denied.contains_key(&machine.id));
+            let denied = self.disk.contains_key(&(Table::Denied, machine.id.to_string()));
             !denied && !self.without_swarm.contains(&machine.id)
         })
     }
@@ -351,4 +356,30 @@ impl World {
 
 fn token(swarm: &SwarmId, manager: bool) -> String {
     format!("token of {swarm} for {}", if manager { "managers" } else { "workers" })
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_coordinator::core::Request;
+    use muster_proto::model::{Counts, MachineType};
+
+    use super::*;
+    use crate::{
+        rng::Rng,
+        sim::{Plan, manifest},
+    };
+
+    #[test]
+    fn who_was_shut_out_counts_in_no_swarm_though_the_coordinator_is_down() {
+        let mut rng = Rng::new(1);
+        let plan = Plan { counts: Counts { control: 2, worker: 0 }, swarm: true, ..Plan::of(&mut rng) };
+        let spec = manifest::spec(&mut rng, plan);
+        let mut world = World::with_spec(rng, plan, spec).expect("a world");
+        let machine = manifest::machine_name(MachineType::Control, 1);
+        let revoke = Request::RevokeMachine { machine, machine_is_off: true };
+        world.operator(revoke).expect("no violation").expect("revoked");
+        assert_eq!([0, 1].map(|index| world.counts_in_swarm(index)), [false, true]);
+        world.crash_coordinator();
+        assert_eq!([0, 1].map(|index| world.counts_in_swarm(index)), [false, true]);
+    }
 }

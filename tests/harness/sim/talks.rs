@@ -119,6 +119,9 @@ impl World {
             self.count("an engine did not answer");
             return;
         }
+        if self.is_late(index, &call.op) {
+            return;
+        }
         let (result, counted) = self.engine_answers(index, &call.op);
         let Some(machine) = self.machines.get(index) else { return };
         let (id, Some(session)) = (machine.id, machine.session) else { return };
@@ -132,6 +135,9 @@ impl World {
     /// An answer has come back from an agent.
     pub(crate) fn swarm_answered(&mut self, from: MachineId, answer: SwarmAnswer) -> Result<(), Violation> {
         self.count("swarm answered");
+        if self.question_answered(Some(from), answer.id, answer.result.clone()) {
+            return Ok(());
+        }
         self.answered(Some(from), answer.id, answer.result)
     }
 

@@ -51,7 +51,7 @@ pub(super) const RULES: &[fn(&Source) -> Vec<Violation>] = &[
 ];
 
 /// Is this file the module `module` (a path without `.rs`) or below it?
-fn is_in(path: &str, module: &str) -> bool {
+pub(super) fn is_in(path: &str, module: &str) -> bool {
     path.strip_prefix(module).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
 }
 

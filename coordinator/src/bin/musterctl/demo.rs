@@ -35,6 +35,8 @@ use crate::{
 const CONTROLLER: &str = "toy";
 /// Name of the demo's cluster.
 const CLUSTER: &str = "demo";
+/// How a line begins that is no command.
+const COMMENT: &str = "# ";
 /// Bash items each machine has in `deploy`.
 const DEPLOY_ITEMS: u32 = 2;
 /// Longest a fleet may take beyond what its items take: connecting, downloading, a crash.
@@ -90,6 +92,9 @@ pub(crate) struct Args {
     /// End what a demo with --keep (or an interrupted one) left running in --dir
     #[arg(long, requires = "dir", conflicts_with_all = ["keep", "crash"])]
     stop: bool,
+    /// Only write the demo's manifests and artifact into --dir, for machines that fetch the artifact from below URL
+    #[arg(long, value_name = "URL", requires = "dir", conflicts_with_all = ["keep", "crash", "stop"])]
+    inputs_for: Option<String>,
 }
 
 /// What the fleet is to look like.
@@ -139,27 +144,31 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         update_width: args.update.then_some(args.upgrade_width),
     };
     let layout = Layout::make(args.dir.as_deref())?;
+    if let Some(base_url) = &args.inputs_for {
+        return manifest::write_inputs(&layout, wanted, base_url);
+    }
     let told = tell(&layout, wanted, args.crash).await;
     if told.is_ok() && args.keep {
         return say_it_stays(&layout);
     }
+    // Everything ends, also where nobody reads any more.
+    let said = terminal::print(&layout.stop().line());
     stop::end_all(&layout.dir).await?;
     match &told {
-        Ok(()) => layout.remove_if_ours(),
+        Ok(()) => said.and(layout.remove_if_ours())?,
         Err(_) => terminal::say(&format!("# Everything is ended; {} is kept to look into.", layout.dir.display())),
     }
     told
 }
 
 fn say_it_stays(layout: &Layout) -> Result<(), Failure> {
-    let [dir, config, musterctl] =
-        [&layout.dir, &layout.config(), &layout.musterctl].map(|path| shell::quote_path(path));
+    let [config, musterctl] = [&layout.config(), &layout.musterctl].map(|path| shell::quote_path(path));
     terminal::print("# The fleet stays. Look around:")?;
     terminal::print(&format!("MUSTER_CONFIG={config} musterctl get machines"))?;
     terminal::print("# or, where musterctl is not on the PATH:")?;
     terminal::print(&format!("MUSTER_CONFIG={config} {musterctl} get machines"))?;
     terminal::print("# and end it:")?;
-    terminal::print(&format!("{musterctl} demo --stop --dir {dir}"))
+    terminal::print(&layout.stop().line())
 }
 
 /// The whole story, or the signal that ends it.
@@ -188,9 +197,7 @@ async fn story(layout: &Layout, wanted: Wanted, crash: bool) -> Result<(), Failu
     terminal::print(&layout.watch().line())?;
     let crashed = watch(&mut fleet, config.clone(), wanted, crash).await?;
     terminal::print_all(&crashed)?;
-    let table = layout.get_machines();
-    terminal::print(&table.line())?;
-    terminal::write(&table.output().await?)?;
+    fleet::run(&layout.get_machines()).await?;
     summary::show(layout, wanted, began.elapsed()).await?;
     match wanted.update_width {
         Some(width) => update::story(&mut fleet, config, wanted, width).await,
@@ -202,7 +209,7 @@ async fn story(layout: &Layout, wanted: Wanted, crash: bool) -> Result<(), Failu
 /// shown between the bars of a terminal.
 async fn watch(fleet: &mut DemoFleet<'_>, config: Config, wanted: Wanted, crash: bool) -> Result<Vec<String>, Failure> {
     let slow = too_slow(fleet.layout());
-    let mut screen = Screen::new();
+    let mut screen = Screen::marked(COMMENT);
     let plain = screen.is_plain();
     let mut later = Vec::new();
     let mut crashed = !crash;

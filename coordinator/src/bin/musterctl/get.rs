@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{config::Context, failure::Failure, feed::Subject, terminal};
 
-/// List clusters, machines, rollouts, locks, requests, tokens, secrets, credentials or the audit record
+/// List clusters, machines, rollouts, locks, requests, cluster states, tokens, secrets, credentials or the audit record
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -49,6 +49,9 @@ enum KindArg {
     /// Maintenance requests
     #[value(alias = "request", alias = "nodemaintenancerequests", alias = "clustermaintenancerequests")]
     Requests,
+    /// What updates bring about in the child cluster: Swarm nodes that are drained
+    #[value(name = "clusterstates", alias = "clusterstate", alias = "lcmclusterstates", alias = "lcmclusterstate")]
+    ClusterStates,
     #[value(alias = "token")]
     Tokens,
     /// Of people and programs
@@ -68,6 +71,7 @@ impl From<KindArg> for Kind {
             KindArg::Rollouts => Self::Rollouts,
             KindArg::Locks => Self::Locks,
             KindArg::Requests => Self::Requests,
+            KindArg::ClusterStates => Self::ClusterStates,
             KindArg::Tokens => Self::Tokens,
             KindArg::Credentials => Self::Credentials,
             KindArg::Secrets => Self::Secrets,
@@ -137,6 +141,7 @@ fn nothing(subject: &Subject) -> String {
         Kind::Rollouts => "A deployment begins when the declared machines are there: musterctl plan CLUSTER",
         Kind::Locks => "Application controllers register them: service Maintenance.",
         Kind::Requests => "An update makes them: musterctl update --help",
+        Kind::ClusterStates => "An update makes them while it drains Swarm nodes: musterctl update --help",
         Kind::Tokens => "Make one: musterctl token create --help",
         Kind::Credentials => "Make some, on the coordinator's machine: muster-coordinator credentials --help",
         Kind::Secrets => "Make one: musterctl secret create --help",

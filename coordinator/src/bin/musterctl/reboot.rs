@@ -3,7 +3,7 @@
 use muster_coordinator::view::Kind;
 use muster_proto::wire::RebootRequest;
 
-use crate::{actions::show, config::Context, failure::Failure, update::agreed, watch};
+use crate::{actions::show, config::Context, failure::Failure, update::Start};
 
 /// Reboot machines of a cluster, their workloads moved away first
 ///
@@ -22,28 +22,22 @@ pub(crate) struct Args {
     /// Only this machine; may be given several times
     #[arg(long = "machine", value_name = "MACHINE")]
     machines: Vec<String>,
-    /// Do not ask
-    #[arg(long)]
-    yes: bool,
-    /// Start it, and do not follow
-    #[arg(long)]
-    detach: bool,
-    /// With one or two control machines: the control plane may be down for a while
-    #[arg(long)]
-    accept_control_plane_downtime: bool,
+    #[command(flatten)]
+    start: Start,
 }
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let coordinator = context.coordinator().await?;
-    let Args { cluster, machines, yes, detach, accept_control_plane_downtime } = args;
+    let Args { cluster, machines, start } = args;
     let who = match machines.as_slice() {
         [] => format!("every machine of cluster {cluster}"),
         some => some.join(", "),
     };
-    if !yes && !agreed(&format!("Reboot {who}?"), "the reboot")? {
+    if !start.agreed(&format!("Reboot {who}?"), "the reboot")? {
         return Ok(());
     }
+    let accept_control_plane_downtime = start.accept_control_plane_downtime;
     let request = RebootRequest { cluster: cluster.clone(), machines, accept_control_plane_downtime };
     show(&coordinator.call_on(Kind::Clusters, &cluster, coordinator.fleet().reboot(request)).await?)?;
-    if detach { Ok(()) } else { watch::to_the_end(&cluster, context).await }
+    start.follow(&cluster, context).await
 }

@@ -27,6 +27,13 @@ pub(crate) struct Args {
     /// What may be done to machines: `drain` (services may restart) or `os` (they may reboot as well)
     #[arg(long, default_value = "drain")]
     scope: Scope,
+    #[command(flatten)]
+    start: Start,
+}
+
+/// How something that disturbs workloads is started: the same for an update and for reboots.
+#[derive(clap::Args)]
+pub(crate) struct Start {
     /// Do not ask
     #[arg(long)]
     yes: bool,
@@ -35,7 +42,27 @@ pub(crate) struct Args {
     detach: bool,
     /// With one or two control machines: the control plane may be down for a while
     #[arg(long)]
-    accept_control_plane_downtime: bool,
+    pub(crate) accept_control_plane_downtime: bool,
+}
+
+impl Start {
+    /// Whether to start it: `--yes`, or what the person at the terminal answers.
+    ///
+    /// # Errors
+    ///
+    /// When there is nobody to ask.
+    pub(crate) fn agreed(&self, question: &str, what: &str) -> Result<bool, Failure> {
+        if self.yes { Ok(true) } else { ask(question, what) }
+    }
+
+    /// Follows what was started to its end, unless that was not asked for.
+    ///
+    /// # Errors
+    ///
+    /// As [`watch::to_the_end`].
+    pub(crate) async fn follow(&self, cluster: &str, context: &Context) -> Result<(), Failure> {
+        if self.detach { Ok(()) } else { watch::to_the_end(cluster, context).await }
+    }
 }
 
 /// Let nothing new start in an update
@@ -69,24 +96,24 @@ pub(crate) struct AbortArgs {
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let coordinator = context.coordinator().await?;
-    let (cluster, scope) = (args.cluster, args.scope.to_string());
-    let accept_control_plane_downtime = args.accept_control_plane_downtime;
-    if !args.yes {
+    let Args { cluster, scope, start } = args;
+    let (scope, accept_control_plane_downtime) = (scope.to_string(), start.accept_control_plane_downtime);
+    if !start.yes {
         let request = PlanRequest { cluster: cluster.clone(), scope: scope.clone(), accept_control_plane_downtime };
         let answer = coordinator.call_on(Kind::Clusters, &cluster, coordinator.fleet().plan(request)).await?;
         let plan = serde_json::from_slice(&answer.json).map_err(not_this_version)?;
         terminal::print_all(&view::plan_lines(&plan))?;
-        if !agreed("Start it?", "the update")? {
-            return Ok(());
-        }
+    }
+    if !start.agreed("Start it?", "the update")? {
+        return Ok(());
     }
     let request = UpdateRequest { cluster: cluster.clone(), scope, accept_control_plane_downtime };
     show(&coordinator.call_on(Kind::Clusters, &cluster, coordinator.fleet().update(request)).await?)?;
-    if args.detach { Ok(()) } else { watch::to_the_end(&cluster, context).await }
+    start.follow(&cluster, context).await
 }
 
 /// Asks whoever is at the terminal, and says so if nothing comes of it.
-pub(crate) fn agreed(question: &str, what: &str) -> Result<bool, Failure> {
+fn ask(question: &str, what: &str) -> Result<bool, Failure> {
     if !stdin().is_terminal() {
         let next = "Add --yes to start it unasked.";
         let problem = format!("there is no terminal to ask whether to start {what}");

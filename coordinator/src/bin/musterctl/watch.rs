@@ -186,7 +186,13 @@ impl Watched {
                 fleet.rollouts.insert(new.metadata.name.clone(), new);
                 lines
             }
-            Kind::Locks | Kind::Requests | Kind::Tokens | Kind::Secrets | Kind::Credentials | Kind::Audit => Vec::new(),
+            Kind::Locks
+            | Kind::Requests
+            | Kind::ClusterStates
+            | Kind::Tokens
+            | Kind::Secrets
+            | Kind::Credentials
+            | Kind::Audit => Vec::new(),
         })
     }
 
@@ -195,7 +201,13 @@ impl Watched {
             Kind::Clusters => self.fleet.cluster = None,
             Kind::Machines => drop(self.fleet.machines.remove(name)),
             Kind::Rollouts => drop(self.fleet.rollouts.remove(name)),
-            Kind::Locks | Kind::Requests | Kind::Tokens | Kind::Secrets | Kind::Credentials | Kind::Audit => {}
+            Kind::Locks
+            | Kind::Requests
+            | Kind::ClusterStates
+            | Kind::Tokens
+            | Kind::Secrets
+            | Kind::Credentials
+            | Kind::Audit => {}
         }
     }
 }

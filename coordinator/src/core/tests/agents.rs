@@ -5,7 +5,7 @@ use muster_proto::{
     model::{
         Epoch, Generation,
         ItemState::{Indeterminate, Running, Succeeded},
-        ItemStatus, Phase, Seq,
+        ItemStatus, Phase, Seq, WAITING_FOR_SECRET,
     },
 };
 
@@ -18,7 +18,7 @@ use crate::core::{Effect, Input, Request};
 fn acked(fleet: &Fleet) -> Option<Seq> {
     fleet.effects.iter().find_map(|effect| match effect {
         Effect::Ack { seq, .. } => Some(*seq),
-        Effect::Assign { .. } | Effect::Close { .. } => None,
+        Effect::Assign { .. } | Effect::AskSwarm(_) | Effect::Close { .. } => None,
     })
 }
 
@@ -199,6 +199,32 @@ fn recover_leaves_the_slot_to_who_waits_for_an_operator() {
     fleet.recover_from(old);
     fleet.all_report();
     assert_eq!(fleet.slots(), ["control-1"], "the others may wait for what it began");
+}
+
+/// The copy that is put back does not know that `control-1` was revoked at its work, and that `control-2` went on.
+#[test]
+fn recover_lets_no_two_control_machines_go_on_together() {
+    let mut fleet = Fleet::of(3, 0).reported().prepared();
+    fleet.begin("control-1");
+    let copy = fleet.store.clone();
+    let revoke = Request::RevokeMachine { machine: machine("control-1"), machine_is_off: false };
+    fleet.ask(revoke.clone()).expect("revoked");
+    fleet.begin("control-2");
+    fleet.recover_from(copy);
+    fleet.all_report();
+    let waits_for_inputs = Some((WAITING_FOR_SECRET.to_owned(), "asked for".to_owned()));
+    let id = fleet.agents["control-1"].id;
+    fleet.step(Input::AgentBlocked { id, blocked: waits_for_inputs }).expect("known");
+    fleet.pass(3_600_000, &[]);
+    assert_eq!(fleet.slots(), ["control-1", "control-2"]);
+    assert!(fleet.core.facts().meta.recovering, "and so nobody gets a list");
+    let waits = ["control-1", "control-2", "control-3"].map(|name| fleet.why(name));
+    assert_eq!(waits, [(); 3].map(|()| Some("ControlsAtWork".to_owned())));
+    fleet.ask(revoke).expect("revoked again");
+    assert!(!fleet.core.facts().meta.recovering);
+    assert_eq!(fleet.slots(), ["control-2"]);
+    fleet.finish("control-2");
+    assert_eq!(fleet.slots(), ["control-3"]);
 }
 
 #[test]

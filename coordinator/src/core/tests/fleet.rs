@@ -13,7 +13,7 @@ use muster_proto::{
 use uuid::Uuid;
 
 use crate::{
-    core::{Core, Effect, Enroll, Input, Refusal, Reply, Request, recover},
+    core::{Core, Effect, Enroll, Input, Refusal, Reply, Request, SwarmQuestion, recover},
     facts::{MachineRow, Slot},
     plan::{Limits, blocked, survey::Survey},
     store::{MemoryStore, Store},
@@ -44,6 +44,8 @@ pub(crate) struct Fleet {
     pub agents: BTreeMap<String, Agent>,
     /// What the newest step asked for.
     pub effects: Vec<Effect>,
+    /// What was asked of swarms and has not been answered.
+    pub questions: Vec<SwarmQuestion>,
     at_ms: u64,
     last_session: u64,
 }
@@ -143,7 +145,8 @@ impl Fleet {
         let (core, changes) = Core::start(Vec::new(), Limits::default(), now).expect("an empty store");
         store.commit(&changes).expect("in memory");
         let agents = BTreeMap::new();
-        let mut fleet = Self { core, store, agents, effects: Vec::new(), at_ms: 1_000, last_session: 0 };
+        let (effects, questions) = (Vec::new(), Vec::new());
+        let mut fleet = Self { core, store, agents, effects, questions, at_ms: 1_000, last_session: 0 };
         fleet.ask(apply(spec, &[])).expect("applies");
         for machine_type in [MachineType::Control, MachineType::Worker] {
             fleet.ask(token(machine_type.as_str(), machine_type)).expect("a token");
@@ -164,6 +167,11 @@ impl Fleet {
             let agent = self.agents.values_mut().find(|agent| agent.id == *id && agent.session.is_some());
             agent.expect("only who is connected is sent a list").assignment = Some(assignment.clone());
         }
+        let asked = step.effects.iter().filter_map(|effect| match effect {
+            Effect::AskSwarm(question) => Some(question.clone()),
+            Effect::Assign { .. } | Effect::Ack { .. } | Effect::Close { .. } => None,
+        });
+        self.questions.extend(asked);
         self.effects = step.effects;
         step.answers.into_iter().next().expect("an answer")
     }
@@ -385,6 +393,7 @@ impl Fleet {
         self.store.commit(&changes).expect("in memory");
         self.core = core;
         self.agents.values_mut().for_each(|agent| agent.session = None);
+        self.questions.clear();
     }
 
     /// `muster-coordinator recover` on this store, and a start from it.

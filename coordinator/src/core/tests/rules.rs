@@ -237,11 +237,51 @@ fn gathering_ends_when_everybody_has_said_hello() {
 
 #[test]
 fn gathering_ends_when_the_silent_count_as_lost() {
-    let mut fleet = gathering();
+    let mut limited = spec(1, 3);
+    limited.max_worker_deploy_count = 1;
+    let mut fleet = Fleet::with(limited).reported().prepared();
+    fleet.finish_all(Control);
+    fleet.begin("worker-1");
+    fleet.restart();
+    for name in ["control-1", "worker-1", "worker-2"] {
+        fleet.connect(name);
+    }
+    fleet.event("worker-1", "install", Succeeded);
     fleet.pass(29_999, &[]);
-    assert_eq!(withheld(&fleet, "control-2"), "Gathering");
+    assert_eq!(withheld(&fleet, "worker-2"), "Gathering");
     fleet.pass(1, &[]);
-    assert_eq!((fleet.slots(), fleet.why("control-3").as_deref()), (vec!["control-2"], Some("Lost")));
+    assert_eq!((fleet.slots(), fleet.why("worker-3").as_deref()), (vec!["worker-2"], Some("Lost")));
+}
+
+#[test]
+fn no_time_makes_a_silent_control_machine_idle() {
+    let mut fleet = gathering();
+    fleet.pass(3_600_000, &[]);
+    assert_eq!(withheld(&fleet, "control-2"), "ControlNotHeard");
+    fleet.ask(Request::RevokeMachine { machine: machine("control-3"), machine_is_off: true }).expect("it is gone");
+    assert_eq!(fleet.slots(), ["control-2"]);
+}
+
+/// The copy does not know that `control-2` was granted a slot, and who has spoken since it was put back cannot tell.
+#[test]
+fn rule_1_holds_on_a_restored_copy() {
+    let mut fleet = Fleet::of(3, 0).reported().prepared();
+    for name in ["control-2", "control-3"] {
+        fleet.disconnect(name);
+    }
+    fleet.finish("control-1");
+    let copy = fleet.store.clone();
+    fleet.connect("control-2");
+    fleet.begin("control-2");
+    fleet.disconnect("control-2");
+    fleet.restart_from(copy);
+    for name in ["control-1", "control-3"] {
+        fleet.connect(name);
+    }
+    fleet.pass(3_600_000, &[]);
+    assert_eq!(withheld(&fleet, "control-3"), "ControlNotHeard", "`control-2` is at work");
+    fleet.connect("control-2");
+    assert_eq!(fleet.why("control-3").as_deref(), Some("StoreOlderThanFleet"));
 }
 
 #[test]
@@ -312,4 +352,14 @@ fn a_failure_behind_an_item_that_was_changed_is_no_end() {
     assert_eq!(fleet.slots(), ["worker-1"]);
     fleet.event("worker-1", "install", Succeeded);
     assert_eq!(fleet.slots(), Vec::<&str>::new(), "now it has stopped at what failed");
+}
+
+#[test]
+fn a_revoked_machine_takes_no_place_in_prepare() {
+    let mut spec = spec(1, 2);
+    spec.max_worker_prepare_count = 1;
+    let mut fleet = Fleet::with(spec).reported();
+    assert_eq!((fleet.state("worker-1"), fleet.state("worker-2")), ("Prepare", "Pending"));
+    fleet.ask(Request::RevokeMachine { machine: machine("worker-1"), machine_is_off: false }).expect("revoked");
+    assert_eq!(fleet.state("worker-2"), "Prepare");
 }

@@ -1,8 +1,8 @@
 //! Updates that stand still: each wait has a deadline, or says that it wants a person.
 
-use muster_proto::model::{ItemState, LockState};
+use muster_proto::model::{ItemState, LockState, MachineType, WAITING_FOR_SECRET};
 
-use super::{fleet::*, updates::*};
+use super::{fleet::*, reason, updates::*};
 use crate::{
     core::{Input, Request},
     documents,
@@ -13,7 +13,7 @@ const CLUSTER_LOCKS_MS: u64 = 2 * 3600 * 1000;
 
 impl Fleet {
     /// Would `musterctl update` end now with status 4?
-    fn wants_a_person(&self) -> bool {
+    pub(crate) fn wants_a_person(&self) -> bool {
         let rollouts = documents::rollouts(self.core.facts(), |_| true, self.core.limits(), self.now());
         let updates = rollouts.iter().filter_map(|rollout| rollout.status.update.as_ref());
         updates.filter(|update| update.needs_operator).count() > 0
@@ -24,7 +24,7 @@ impl Fleet {
         (0..ms.div_ceil(20_000)).for_each(|_| self.pass(20_000, &[]));
     }
 
-    fn wish(&self) -> Wish {
+    pub(crate) fn wish(&self) -> Wish {
         let rollout = self.core.facts().open_rollout(&cluster()).expect("an update under way");
         rollout.update.as_ref().expect("an update").wish
     }
@@ -140,4 +140,152 @@ fn a_store_older_than_the_fleet_decides_nothing() {
     let rollout = fleet.rollout();
     fleet.ask(Request::Abort { rollout }).expect("recorded");
     assert_eq!(fleet.requests(), ["control-1"]);
+}
+
+#[test]
+fn an_update_in_which_nobody_is_left_ends() {
+    let worker = || machine("worker-1");
+    for before in ["asked", "not asked", "paused"] {
+        let mut fleet = deployed(3, 1);
+        if before != "asked" {
+            fleet.lock("ceph", None, LockState::Inactive);
+        }
+        let accept_control_plane_downtime = false;
+        let machines = [worker()].into();
+        let reboot = Request::Reboot { cluster: cluster(), machines, accept_control_plane_downtime };
+        fleet.ask(reboot).expect("starts");
+        let rollout = fleet.rollout();
+        if before == "paused" {
+            fleet.ask(Request::Pause { rollout: rollout.clone() }).expect("pauses");
+        }
+        fleet.ask(Request::ReplaceMachine { machine: worker(), machine_is_off: true }).expect("replaced");
+        let ended = &fleet.core.facts().rollouts[&rollout];
+        assert!(ended.finished_at_ms.is_some(), "{before}: {ended:?}");
+        fleet.enroll("worker-1", MachineType::Worker).expect("enrols");
+        fleet.connect("worker-1");
+        fleet.finish("worker-1");
+        assert_eq!((fleet.state("worker-1"), fleet.why("worker-1")), ("Ready", None), "{before}");
+    }
+}
+
+/// A control machine that was given prepare items in an update, waits for their secrets, and is out of it again.
+fn left_waiting() -> Fleet {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["images"], 1);
+    fleet.ask(update()).expect("starts");
+    fleet.accept("control-1");
+    let (id, words) = (fleet.agents["control-1"].id, "item images needs secrets".to_owned());
+    let blocked = Some((WAITING_FOR_SECRET.to_owned(), words));
+    fleet.step(Input::AgentBlocked { id, blocked }).expect("known");
+    assert_eq!(fleet.why("control-1").as_deref(), Some(WAITING_FOR_SECRET));
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Abort { rollout }).expect("aborts");
+    assert_eq!((fleet.state("control-1"), fleet.why("control-1")), ("Ready", None));
+    fleet
+}
+
+#[test]
+fn a_wait_for_secrets_that_an_abort_left_holds_up_no_update() {
+    let mut fleet = left_waiting();
+    let (id, generation) = (fleet.agents["control-1"].id, fleet.row("control-1").assigned.generation);
+    let item = || item_name("images");
+    assert_eq!(reason(fleet.step(Input::Fetch { id, item: item(), generation })), "NotAssigned");
+    fleet.ask(update()).expect("starts again");
+    fleet.step(Input::Fetch { id, item: item(), generation }).expect("the same list is wanted again");
+    let blocked = None;
+    fleet.step(Input::AgentBlocked { id, blocked }).expect("known");
+    fleet.finish("control-1");
+    assert_eq!(fleet.row("control-1").update, None, "it is through");
+}
+
+#[test]
+fn a_wait_for_secrets_that_an_abort_left_is_no_reason_in_a_pause() {
+    let mut fleet = left_waiting();
+    fleet.disconnect("control-1");
+    fleet.ask(update()).expect("starts again");
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Pause { rollout }).expect("pauses");
+    fleet.connect("control-1");
+    let id = fleet.agents["control-1"].id;
+    let blocked = Some((WAITING_FOR_SECRET.to_owned(), "item images needs secrets".to_owned()));
+    fleet.step(Input::AgentBlocked { id, blocked }).expect("known");
+    assert_eq!(fleet.why("control-1").as_deref(), Some("Paused"), "that is what a person can end");
+}
+
+#[test]
+fn a_wait_for_secrets_that_an_abort_left_holds_up_no_reconfigure() {
+    let mut fleet = left_waiting();
+    fleet.enroll("control-4", MachineType::Control).expect("enrols");
+    fleet.connect("control-4");
+    fleet.finish("control-4");
+    assert_eq!(fleet.slots(), ["control-1"], "the set of control machines is another");
+}
+
+#[test]
+fn a_machine_that_is_lost_says_so_whatever_it_said_last() {
+    let mut fleet = Fleet::of(3, 1).reported();
+    let mut facts = fleet.greeting("worker-1").facts;
+    facts.internal_ip = None;
+    let id = fleet.agents["worker-1"].id;
+    fleet.step(Input::HostChanged { id, facts: Box::new(facts) }).expect("known");
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("NoInternalIP"));
+    fleet.disconnect("worker-1");
+    fleet.pass(30_000, &[]);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("Lost"));
+}
+
+#[test]
+fn a_machine_revoked_while_it_may_be_at_work_wants_a_person() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    fleet.begin("control-1");
+    assert!(!fleet.wants_a_person());
+    let revoke = |machine_is_off| Request::RevokeMachine { machine: machine("control-1"), machine_is_off };
+    fleet.ask(revoke(false)).expect("shut out");
+    assert_eq!((fleet.slots(), fleet.wants_a_person()), (vec!["control-1"], true), "it will never say how it ended");
+    fleet.ask(revoke(true)).expect("freed");
+    assert!(fleet.slots().is_empty());
+}
+
+#[test]
+fn what_a_missing_controller_says_can_be_done() {
+    let mut fleet = deployed(3, 1);
+    let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    spec.workload_controllers = vec!["nova".to_owned()];
+    fleet.ask(apply(spec.clone(), &[])).expect("applies");
+    release(&mut fleet, &["install"], 1);
+    fleet.ask(update()).expect("starts");
+    for name in ["control-1", "control-2", "control-3", "worker-1"] {
+        fleet.finish(name);
+    }
+    let rollout = fleet.rollout();
+    let told = documents::rollouts(fleet.core.facts(), |_| true, fleet.core.limits(), fleet.now());
+    let told = told.last().and_then(|rollout| rollout.status.update.as_ref()).expect("an update");
+    let waiting = told.waiting.first().expect("somebody waits");
+    assert!(told.needs_operator && waiting.reason == "ControllerMissing", "{waiting:?}");
+    let way_out = format!("after `musterctl abort {rollout}` a manifest without it is applied");
+    assert!(waiting.clears_when.ends_with(&way_out), "{waiting:?}");
+    fleet.ask(Request::Abort { rollout }).expect("aborts");
+    spec.workload_controllers.clear();
+    fleet.ask(apply(spec, &[])).expect("applies");
+    release(&mut fleet, &["install"], 1);
+    assert_eq!(fleet.started().requests(), ["control-1"]);
+}
+
+#[test]
+fn a_permitted_item_that_waits_for_its_secret_wants_a_person() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    fleet.accept("control-1");
+    assert!(fleet.permit("control-1").is_some() && !fleet.wants_a_person());
+    let id = fleet.agents["control-1"].id;
+    let blocked = Some((WAITING_FOR_SECRET.to_owned(), "SecretMissing: secret db was deleted".to_owned()));
+    fleet.step(Input::AgentBlocked { id, blocked }).expect("known");
+    assert!(fleet.wants_a_person(), "somebody makes it again");
+    fleet.step(Input::AgentBlocked { id, blocked: None }).expect("known");
+    assert!(!fleet.wants_a_person());
 }

@@ -84,6 +84,8 @@ fn part(row: &MachineRow, kind: UpdateKind, newest: u64, secrets: &BTreeMap<Secr
         permit: None,
         returned_at_ms: None,
         set_aside: None,
+        drain: None,
+        drains: 0,
     }
 }
 

@@ -5,12 +5,12 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::at_least_deploy;
+use super::{at_least_deploy, drain};
 use crate::{
     core::decide::{begin_stage, end_stage, secrets_in_use},
     facts::{
-        AddedReboot, ClusterStage, Draft, MachineRow, PermitRow, RebootWhy, RequestRow, RolloutRow, SetAside, Slot,
-        Stage, StageRow, UpdateRow, Wish,
+        AddedReboot, ClusterStage, ControlSet, Draft, MachineRow, PermitRow, RebootWhy, RequestRow, RolloutRow,
+        SetAside, Slot, Stage, StageRow, UpdateRow, Wish,
     },
     plan::{
         reboot,
@@ -94,15 +94,9 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
         MachineStep::TakeSlot { disruptive } => take_slot(draft, machine, disruptive, now),
         MachineStep::Enter(phase, set) => {
             let Some(row) = draft.machine_mut(machine) else { return };
-            row.reach = Some(phase);
-            if phase == Phase::Reconfigure {
-                row.control_sets.entry(phase).or_insert(set);
-            }
-            if row.update.as_ref().is_some_and(|mine| mine.disruptive) {
-                end_stage(row, Stage::LocksInactive, true, now);
-            }
-            begin_stage(row, Stage::DeployDone, now);
+            enter(row, phase, set, now);
         }
+        MachineStep::Drain(step) => drain::record(draft, machine, step, now),
         MachineStep::Permit(item, attempt) => {
             let Some(row) = draft.machine_mut(machine) else { return };
             row.permit_seq += 1;
@@ -116,7 +110,8 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
         }
         MachineStep::SetAside { message, failed } => {
             let Some(row) = draft.machine_mut(machine) else { return };
-            end_stage(row, Stage::LocksInactive, false, now);
+            let draining = row.update.as_ref().is_some_and(|mine| mine.drain.is_some());
+            end_stage(row, if draining { Stage::SwarmDrained } else { Stage::LocksInactive }, false, now);
             if let Some(mine) = &mut row.update {
                 mine.set_aside = Some(SetAside { message, failed });
             }
@@ -154,6 +149,21 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
     }
 }
 
+/// The machine may be disturbed: its list reaches this phase.
+fn enter(row: &mut MachineRow, phase: Phase, set: ControlSet, now: Now) {
+    row.reach = Some(phase);
+    if phase == Phase::Reconfigure {
+        row.control_sets.entry(phase).or_insert(set);
+    }
+    if row.update.as_ref().is_some_and(|mine| mine.disruptive) {
+        end_stage(row, Stage::LocksInactive, true, now);
+    }
+    if row.update.as_ref().is_some_and(|mine| mine.drain.is_some()) {
+        end_stage(row, Stage::SwarmDrained, true, now);
+    }
+    begin_stage(row, Stage::DeployDone, now);
+}
+
 fn take_slot(draft: &mut Draft<'_>, machine: &MachineName, disruptive: bool, now: Now) {
     let revision = draft.next_revision();
     let Some(row) = draft.machine_mut(machine) else { return };
@@ -172,7 +182,7 @@ fn take_slot(draft: &mut Draft<'_>, machine: &MachineName, disruptive: bool, now
     begin_stage(row, Stage::LocksInactive, now);
 }
 
-fn upgraded_stages(row: &mut MachineRow, now: Now) {
+pub(super) fn upgraded_stages(row: &mut MachineRow, now: Now) {
     end_stage(row, Stage::DeployDone, true, now);
     if row.reach == Some(Phase::Reconfigure) {
         end_stage(row, Stage::ReconfigureDone, true, now);

@@ -17,8 +17,7 @@ use crate::{
 
 /// What is to be recorded of the cluster as a whole next.
 pub(super) fn cluster_step(survey: &Survey<'_>, update: &UpdateRow) -> Option<ClusterStep> {
-    let needs_request = update.targets.values().any(|target| target.disruptive)
-        || targets(survey).any(|position| disturbs(survey, position));
+    let needs_request = needs_request(survey);
     let succeeded = |stage| update.stages.get(&stage).is_some_and(|row: &StageRow| row.succeeded);
     let ended = |machine_type| targets(survey).all(|position| position.row.spec.machine_type != machine_type);
     if update.wish == Wish::Abort {
@@ -32,6 +31,7 @@ pub(super) fn cluster_step(survey: &Survey<'_>, update: &UpdateRow) -> Option<Cl
         return is_late(survey, update).filter(|_| locks::came_back(survey, None).is_err());
     }
     if let Some(request) = &update.request
+        && needs_request
         && !succeeded(ClusterStage::LocksInactive)
     {
         if locks::granted(survey, None, request).is_ok() {
@@ -58,6 +58,12 @@ pub(super) fn cluster_step(survey: &Survey<'_>, update: &UpdateRow) -> Option<Cl
         }
     }
     Some(ClusterStep::Close)
+}
+
+/// Is the cluster's maintenance for anybody who is still part of the update? Those who were to be disturbed may all
+/// have been revoked or replaced since: then nothing is asked or waited for, and the update comes to its end.
+fn needs_request(survey: &Survey<'_>) -> bool {
+    targets(survey).any(|position| position.update().is_some_and(|mine| mine.disruptive) || disturbs(survey, position))
 }
 
 /// The cluster's locks have had their time: an operator decides.

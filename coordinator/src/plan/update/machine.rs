@@ -5,9 +5,12 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::{DECISION_MS, MachineStep, cluster, concerns, frozen_set, is_at_work, not_halted, targets, wants_slot};
+use super::{
+    DECISION_MS, DrainStep, MachineStep, cluster, concerns, drain, frozen_set, is_at_work, not_halted, targets,
+    wants_slot,
+};
 use crate::{
-    facts::{ClusterStage, MachineUpdate, UpdateRow, Wish},
+    facts::{ClusterStage, MachineUpdate, Stage, UpdateRow, Wish},
     plan::{
         assign, locks, safety,
         survey::{Position, Progress, Survey},
@@ -23,12 +26,8 @@ pub(super) fn outcome(survey: &Survey<'_>, update: &UpdateRow, position: &Positi
     if let Some(since_ms) = mine.returned_at_ms {
         return after_request(survey, position, mine, since_ms);
     }
-    if is_through(survey, position) {
-        let upgraded = MachineStep::GiveBack { upgraded: true };
-        return Some(if mine.request.is_some() { upgraded } else { MachineStep::Finish });
-    }
-    if planted("give-back-after-failure") && position.failed() && mine.request.is_some() {
-        return Some(MachineStep::GiveBack { upgraded: false });
+    if let Some(upgraded) = gives_back(survey, update, position, mine) {
+        return give_back(survey, position, mine, upgraded);
     }
     if mine.disturbed() {
         return next_permit(survey, position).or_else(|| waits_too_long(survey, update, position, mine));
@@ -43,6 +42,40 @@ pub(super) fn outcome(survey: &Survey<'_>, update: &UpdateRow, position: &Positi
             .then(|| MachineStep::Enter(top(survey, position), frozen_set(survey, position, Phase::Reconfigure)));
     }
     before_first_permit(survey, update, position, mine)
+}
+
+/// Does it give back what it holds, and as an upgraded machine? A harmless item before the first disruptive one may
+/// still run when it is refused: it is left to end.
+pub(super) fn gives_back(
+    survey: &Survey<'_>,
+    update: &UpdateRow,
+    position: &Position<'_>,
+    mine: &MachineUpdate,
+) -> Option<bool> {
+    if is_through(survey, position) {
+        return Some(true);
+    }
+    let failed = planted("give-back-after-failure") && position.failed() && mine.request.is_some();
+    let at_work = position.row.reach > Some(Phase::Prepare) && is_at_work(position);
+    let refused = update.wish == Wish::Abort || mine.set_aside.is_some();
+    (failed || (mine.disruptive && !mine.disturbed() && refused && !at_work)).then_some(false)
+}
+
+/// Its node in the swarm first, its request after.
+fn give_back(
+    survey: &Survey<'_>,
+    position: &Position<'_>,
+    mine: &MachineUpdate,
+    upgraded: bool,
+) -> Option<MachineStep> {
+    if mine.drain.is_some() {
+        if !position.row.stages.contains_key(&Stage::SwarmUncordoned) {
+            return Some(MachineStep::Drain(DrainStep::Uncordon { upgraded }));
+        }
+        return drain::given_back(survey, position).is_ok().then_some(MachineStep::Drain(DrainStep::Uncordoned));
+    }
+    let finished = upgraded && mine.request.is_none();
+    Some(if finished { MachineStep::Finish } else { MachineStep::GiveBack { upgraded } })
 }
 
 /// Nothing is held: it is done if nothing is left to do, and leaves if the update was aborted.
@@ -65,7 +98,8 @@ fn without_slot(
     }
     let late = survey.now.wall_ms >= return_deadline_ms(survey, update, position)?;
     let blocked = safety::may_take_slot(survey, position).err()?;
-    (late && position.available() && blocked.reason == locks::NOT_YET_ACTIVE).then(|| give_up(survey, &blocked))
+    (late && position.available() && blocked.reason == locks::NOT_YET_ACTIVE)
+        .then(|| give_up(survey.spec.update_deadlines.node_locks.outcome, &blocked))
 }
 
 /// When waiting for locks that are still inactive from the last maintenance ends, Unix milliseconds: so long after
@@ -79,16 +113,19 @@ fn return_deadline_ms(survey: &Survey<'_>, update: &UpdateRow, position: &Positi
     Some(since_ms.saturating_add(survey.spec.update_deadlines.node_locks.after_ms))
 }
 
-/// Its locks were taken back between two permits. There is no way back for it: past the deadline a person decides.
+/// Its locks were taken back between two permits, or tasks came back to its node. There is no way back for it: past the
+/// deadline a person decides.
 fn waits_too_long(
     survey: &Survey<'_>,
     update: &UpdateRow,
     position: &Position<'_>,
     mine: &MachineUpdate,
 ) -> Option<MachineStep> {
-    let late = survey.now.wall_ms >= lock_deadline_ms(survey, update, position, mine)?;
-    let waits = position.awaits_permit() && safety::locks_granted(survey, position).is_err();
-    (late && waits).then_some(MachineStep::PauseAll)
+    let late_at_ms = match safety::locks_granted(survey, position) {
+        Err(_) => lock_deadline_ms(survey, update, position, mine)?,
+        Ok(()) => drain::deadline_ms(survey, update, position)?,
+    };
+    (position.awaits_permit() && survey.now.wall_ms >= late_at_ms).then_some(MachineStep::PauseAll)
 }
 
 /// Rule 9, its end: the request is gone; the locks are active again, or have had their time.
@@ -120,7 +157,7 @@ fn is_through(survey: &Survey<'_>, position: &Position<'_>) -> bool {
 }
 
 /// How far its list reaches in the end.
-fn top(survey: &Survey<'_>, position: &Position<'_>) -> Phase {
+pub(super) fn top(survey: &Survey<'_>, position: &Position<'_>) -> Phase {
     let items = position.items.unwrap_or_default();
     let phases = items.iter().map(|item| item.phase).filter(|phase| concerns(survey.cluster, position.row, *phase));
     phases.max().unwrap_or(Phase::Deploy).max(Phase::Deploy)
@@ -131,6 +168,9 @@ fn top(survey: &Survey<'_>, position: &Position<'_>) -> Phase {
 fn next_permit(survey: &Survey<'_>, position: &Position<'_>) -> Option<MachineStep> {
     let item = position.next_open().filter(|_| position.awaits_permit())?;
     let (Standing::Due { attempt } | Standing::Running { attempt }) = position.standing(item) else { return None };
+    if let Some(step) = drain::step(survey, position) {
+        return Some(step);
+    }
     let free = position.available() && safety::may_disturb(survey, position).is_ok();
     free.then(|| MachineStep::Permit(item.name.clone(), attempt))
 }
@@ -143,15 +183,24 @@ fn before_first_permit(
     mine: &MachineUpdate,
 ) -> Option<MachineStep> {
     if update.wish == Wish::Abort || mine.set_aside.is_some() {
-        // A harmless item before the first disruptive one may still run: it is left to end.
-        let at_work = position.row.reach > Some(Phase::Prepare) && is_at_work(position);
-        return (!at_work).then_some(MachineStep::GiveBack { upgraded: false });
+        return None;
     }
+    let deadlines = &survey.spec.update_deadlines;
     if let Err(blocked) = safety::locks_granted(survey, position) {
-        return refused(survey, update, position, mine, &blocked);
+        let late_at_ms = lock_deadline_ms(survey, update, position, mine)?;
+        return refused(survey, late_at_ms, deadlines.node_locks.outcome, &blocked);
     }
     if not_halted(survey, update).is_err() || safety::may_begin(survey, position).is_err() {
         return None;
+    }
+    if let Some(step) = drain::step(survey, position) {
+        return Some(step);
+    }
+    if drain::aim(survey, position) == Some(drain::Aim::Drained)
+        && let Err(blocked) = safety::swarm_drained(survey, position)
+    {
+        let late_at_ms = drain::deadline_ms(survey, update, position)?;
+        return refused(survey, late_at_ms, deadlines.swarm_drain.outcome, &blocked);
     }
     if position.row.reach < Some(top(survey, position)) {
         return Some(MachineStep::Enter(top(survey, position), frozen_set(survey, position, Phase::Reconfigure)));
@@ -159,22 +208,15 @@ fn before_first_permit(
     next_permit(survey, position)
 }
 
-/// The locks are not granted. Past the deadline the machine gets out of the way, as the cluster's policy wants it.
-fn refused(
-    survey: &Survey<'_>,
-    update: &UpdateRow,
-    position: &Position<'_>,
-    mine: &MachineUpdate,
-    blocked: &Blocked,
-) -> Option<MachineStep> {
-    let late = survey.now.wall_ms >= lock_deadline_ms(survey, update, position, mine)?;
-    late.then(|| give_up(survey, blocked))
+/// It may not be disturbed yet. Past the deadline it gets out of the way, as the cluster's policy wants it.
+fn refused(survey: &Survey<'_>, late_at_ms: u64, outcome: DeadlineOutcome, blocked: &Blocked) -> Option<MachineStep> {
+    (survey.now.wall_ms >= late_at_ms).then(|| give_up(outcome, blocked))
 }
 
-/// A machine's locks have had their time: what the cluster's policy wants then.
-fn give_up(survey: &Survey<'_>, blocked: &Blocked) -> MachineStep {
+/// What a machine waits for has had its time: what the cluster's policy wants then.
+fn give_up(outcome: DeadlineOutcome, blocked: &Blocked) -> MachineStep {
     let aside = |failed| MachineStep::SetAside { message: blocked.message.clone(), failed };
-    match survey.spec.update_deadlines.node_locks.outcome {
+    match outcome {
         DeadlineOutcome::Fail => aside(true),
         DeadlineOutcome::Defer => aside(false),
         DeadlineOutcome::Pause => MachineStep::PauseAll,
@@ -195,9 +237,10 @@ fn lock_deadline_ms(
     Some(request.since_ms.max(progress_ms).saturating_add(survey.spec.update_deadlines.node_locks.after_ms))
 }
 
-/// Does it wait for the controllers to say go, or to bring its workloads back, and does a deadline of that run?
+/// Does it wait for the controllers or for the swarm to say go, or to bring its workloads back, and does a deadline of
+/// that run?
 #[must_use]
-pub fn is_waiting_for_locks(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+pub fn is_waiting_for_others(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     let (Some(update), Some(mine)) = (survey.update(), position.update()) else { return false };
     let coming = |at: Option<u64>| at.is_some_and(|at| at.saturating_add(DECISION_MS) > survey.now.wall_ms);
     if let Some(since_ms) = mine.returned_at_ms {
@@ -206,6 +249,9 @@ pub fn is_waiting_for_locks(survey: &Survey<'_>, position: &Position<'_>) -> boo
     }
     if position.row.slot.is_none() {
         return coming(return_deadline_ms(survey, update, position));
+    }
+    if drain::aim(survey, position).is_some() {
+        return coming(drain::deadline_ms(survey, update, position));
     }
     let waits = safety::locks_granted(survey, position).is_err() && !is_at_work(position);
     waits && coming(lock_deadline_ms(survey, update, position, mine))
@@ -223,7 +269,11 @@ pub fn wakes_at_ms(survey: &Survey<'_>) -> Option<u64> {
         let request = mine.request.map(|request| settled(request.since_ms));
         let late = lock_deadline_ms(survey, update, position, mine);
         let late = late.or_else(|| return_deadline_ms(survey, update, position));
-        back.into_iter().chain(request).chain(late).filter(|at| *at > survey.now.wall_ms).min()
+        let drained = drain::deadline_ms(survey, update, position);
+        let swarm = drain::questions::wakes_at(survey, position);
+        let swarm = swarm.map(|mono_ms| survey.now.wall_ms + mono_ms.saturating_sub(survey.now.mono_ms));
+        let own = back.into_iter().chain(request).chain(late).chain(drained).chain(swarm);
+        own.filter(|at| *at > survey.now.wall_ms).min()
     });
     let of_cluster = update.request.map(|request| settled(request.since_ms));
     let late = cluster::deadline_ms(survey, update);

@@ -5,7 +5,7 @@ use muster_proto::model::{Blocked, MachineType, Phase};
 use super::{
     DECIDING,
     cluster::{cluster_lets, is_ahead, is_open, not_halted},
-    earlier_on_its_way, is_untouched, wants_slot,
+    drain, earlier_on_its_way, is_untouched, machine, wants_slot,
 };
 use crate::{
     facts::{MachineUpdate, UpdateRow},
@@ -60,6 +60,9 @@ fn with_slot(
     if mine.returned_at_ms.is_some() {
         return locks::returned(survey, &position.row.name);
     }
+    if machine::gives_back(survey, update, position, mine).is_some() {
+        return drain::given_back(survey, position);
+    }
     if mine.disturbed() {
         return safety::may_disturb(survey, position);
     }
@@ -68,7 +71,8 @@ fn with_slot(
     if mine.disruptive {
         safety::locks_granted(survey, position)?;
     }
-    safety::may_begin(survey, position)
+    safety::may_begin(survey, position)?;
+    if mine.disruptive { safety::swarm_drained(survey, position) } else { Ok(()) }
 }
 
 fn without_slot(
@@ -79,7 +83,7 @@ fn without_slot(
 ) -> Result<(), Blocked> {
     let name = &position.row.name;
     if let Some(aside) = &mine.set_aside {
-        let retry = format!("`musterctl retry {name}` once the controllers are willing");
+        let retry = format!("`musterctl retry {name}` once what it says has passed");
         let (reason, clears) = if aside.failed {
             ("Refused", retry)
         } else {

@@ -9,10 +9,10 @@ use muster_proto::{
         NetworkInterface, Phase, Scope,
     },
     resource::{
-        Activity, Address, Audit, AuditSpec, AuditStatus, BlockedSince, Bytes, Cluster, ClusterStatus, ItemPlan,
-        Machine, MachineStatus, Metadata, PhaseProgress, Plan, PlannedMachine, Rollout, RolloutSpec, RolloutStatus,
-        Secret, SecretSpec, SecretStatus, StageStatus, StateItemStatus, Token, TokenSpec, TokenStatus, UpdateStatus,
-        Waiting, Wave,
+        Activity, Address, Audit, AuditSpec, AuditStatus, BlockedSince, Bytes, Cluster, ClusterStatus, HostInfo,
+        ItemPlan, Machine, MachineStatus, Metadata, PhaseProgress, Plan, PlannedMachine, Rollout, RolloutSpec,
+        RolloutStatus, Secret, SecretSpec, SecretStatus, StageStatus, StateItemStatus, Token, TokenSpec, TokenStatus,
+        UpdateStatus, Waiting, Wave,
     },
 };
 
@@ -104,7 +104,7 @@ fn base(name: &str, machine_type: MachineType, state: &str) -> Machine {
             state_item_statuses: BTreeMap::from([("images".to_owned(), status("Succeeded", Some(0), "64 MiB", 1))]),
             stages: Vec::new(),
             reboot: None,
-            host_info: Some(host),
+            host_info: Some(HostInfo::from(&host)),
         },
     }
 }

@@ -28,16 +28,14 @@ pub(super) async fn crash(
         sleep(LOOK_EVERY).await;
     };
     let machine = &caught.machine;
-    let pids = fleet.pids(machine);
     fleet.kill(machine).await?;
     say(format!("# item {} of {machine} is in the middle: coordinator and agent are killed", caught.item))?;
-    if let Some((coordinator, agent)) = pids {
-        say(format!("kill -KILL {coordinator} {agent}"))?;
-    }
+    say(fleet.layout().kill(machine).line())?;
     for line in fleet.restart_lines(machine) {
         say(line.line())?;
     }
     fleet.restart(machine)?;
+    say(fleet.layout().wait_for_coordinator().line())?;
     fleet.coordinator_answers().await
 }
 

@@ -15,7 +15,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Wanted, layout::Layout, manifest, shell::Line};
+use super::{Wanted, layout::Layout, shell::Line};
 use crate::{failure::Failure, terminal};
 
 /// Longest start of a process, until it answers.
@@ -35,19 +35,16 @@ pub(super) struct DemoFleet<'a> {
     agents: BTreeMap<String, Child>,
     /// Of the update.
     controller: Option<Child>,
-    /// URL and SHA-256 of the artifact.
-    artifact: (String, String),
 }
 
 impl<'a> DemoFleet<'a> {
     /// Starts everything, in the order an operator would.
     pub(super) async fn start(layout: &'a Layout, wanted: Wanted) -> Result<Self, Failure> {
         let [address, files_address] = free_addresses()?;
-        run(&layout.make_dirs()).await?;
-        let artifact = write_inputs(layout, wanted, &files_address)?;
+        run(&layout.write_inputs(wanted, &format!("http://{files_address}/"))).await?;
         run(&layout.init(&address)).await?;
         let coordinator = background(&layout.run_coordinator(&address))?;
-        let mut fleet = Self { layout, address, coordinator, agents: BTreeMap::new(), controller: None, artifact };
+        let mut fleet = Self { layout, address, coordinator, agents: BTreeMap::new(), controller: None };
         terminal::print(&layout.wait_for_coordinator().line())?;
         fleet.coordinator_answers().await?;
         run(&layout.apply()).await?;
@@ -102,11 +99,6 @@ impl<'a> DemoFleet<'a> {
         Ok(())
     }
 
-    /// Process ids of the coordinator and of one machine's agent.
-    pub(super) fn pids(&self, machine: &str) -> Option<(u32, u32)> {
-        Some((self.coordinator.id()?, self.agents.get(machine)?.id()?))
-    }
-
     /// SIGKILL to the coordinator and to one machine's agent, and both are gone.
     pub(super) async fn kill(&mut self, machine: &str) -> Result<(), Failure> {
         let cannot = |source| Failure::failed("cannot kill").because(source);
@@ -139,12 +131,6 @@ impl<'a> DemoFleet<'a> {
     pub(super) fn keep(&mut self, controller: Child) {
         self.controller = Some(controller);
     }
-
-    /// The manifest of the second release: the same artifact, other scripts.
-    pub(super) fn second_manifest(&self, wanted: Wanted, width: u32) -> String {
-        let (url, sha256) = &self.artifact;
-        manifest::second(self.layout, wanted, url, sha256, width)
-    }
 }
 
 /// Two addresses on loopback where nobody listens now. Chosen beforehand, because manifest and credentials name them.
@@ -154,22 +140,6 @@ fn free_addresses() -> Result<[String; 2], Failure> {
     let (one, two) = (bind().map_err(cannot)?, bind().map_err(cannot)?);
     let address = |listener: &TcpListener| listener.local_addr().map(|address| address.to_string()).map_err(cannot);
     Ok([address(&one)?, address(&two)?])
-}
-
-/// Writes the manifest, and the artifact it names: URL of its directory, and SHA-256.
-fn write_inputs(layout: &Layout, wanted: Wanted, files_address: &str) -> Result<(String, String), Failure> {
-    let sha256 = manifest::write_artifact(layout, wanted.artifact_mib)?;
-    let path = layout.manifest();
-    let url = format!("http://{files_address}/");
-    fs::write(&path, manifest::text(layout, wanted, &url, &sha256))
-        .map_err(|source| Failure::failed(format!("cannot write {}", path.display())).because(source))?;
-    terminal::print(&format!(
-        "# Written: {} and {} ({} MiB of noise)",
-        path.display(),
-        layout.artifact().display(),
-        wanted.artifact_mib
-    ))?;
-    Ok((url, sha256))
 }
 
 /// Prints a command, runs it to its end, and shows what it said as comments.

@@ -4,10 +4,15 @@ use std::{
     env, fs, io,
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
-use super::{CLUSTER, CONTROLLER, shell::Line};
-use crate::failure::Failure;
+use super::{CLUSTER, CONTROLLER, Wanted, shell::Line};
+use crate::{failure::Failure, terminal};
+
+/// Longest writing of the manifests, and of every MiB of the artifact.
+const WRITE_MAX: Duration = Duration::from_secs(30);
+const WRITE_MAX_PER_MIB: Duration = Duration::from_millis(100);
 
 /// Name of the artifact's file.
 pub(super) const ARTIFACT: &str = "artifact.bin";
@@ -94,9 +99,22 @@ impl Layout {
     }
 
     /// The directories within; processes make their own.
-    pub(super) fn make_dirs(&self) -> Line {
-        let dirs = [self.artifacts(), self.tokens(), self.dir.join("machines"), self.dir.join("logs")];
-        dirs.iter().fold(Line::new(Path::new("mkdir")).arg("-m").arg("700"), |line, dir| line.arg_path(dir))
+    pub(super) fn make_dirs(&self) -> Result<(), Failure> {
+        [self.artifacts(), self.tokens(), self.dir.join("machines"), self.dir.join("logs")]
+            .iter()
+            .try_for_each(|dir| make_dir(dir))
+    }
+
+    pub(super) fn write_inputs(&self, wanted: Wanted, base_url: &str) -> Line {
+        let line = Line::new(&self.musterctl).arg("demo").pair("--inputs-for", base_url).path("--dir", &self.dir);
+        let line = line.pair("--control", &wanted.control.to_string()).pair("--workers", &wanted.workers.to_string());
+        let line = line.pair("--seconds-per-item", &wanted.seconds_per_item.to_string());
+        let line = line.pair("--artifact-mib", &wanted.artifact_mib.to_string());
+        let line = line.within(WRITE_MAX + WRITE_MAX_PER_MIB * wanted.artifact_mib);
+        match wanted.update_width {
+            Some(width) => line.arg("--update").pair("--upgrade-width", &width.to_string()),
+            None => line,
+        }
     }
 
     pub(super) fn init(&self, address: &str) -> Line {
@@ -176,16 +194,34 @@ impl Layout {
         self.ctl().arg("get").arg("machines").pair("--cluster", CLUSTER)
     }
 
+    /// What kills the coordinator and one machine's agent: both name the directory of their state.
+    pub(super) fn kill(&self, machine: &str) -> Line {
+        let dir = regex(&self.dir.display().to_string());
+        let pattern = format!("--state-dir {dir}/(coordinator --key-file .*|machines/{machine}$)");
+        Line::new(Path::new("pkill")).arg("-KILL").pair("-f", "--").arg(&pattern)
+    }
+
+    pub(super) fn stop(&self) -> Line {
+        Line::new(&self.musterctl).arg("demo").arg("--stop").path("--dir", &self.dir)
+    }
+
     fn ctl(&self) -> Line {
         Line::new(&self.musterctl).path("--config", &self.config())
     }
 
     /// After success: a directory nobody asked for by name goes.
-    pub(super) fn remove_if_ours(&self) {
-        if self.ours {
-            let _ = fs::remove_dir_all(&self.dir); // what stays is in the temporary directory
+    pub(super) fn remove_if_ours(&self) -> Result<(), Failure> {
+        if !self.ours {
+            return Ok(());
         }
+        let _ = fs::remove_dir_all(&self.dir); // what stays is in the temporary directory
+        terminal::print(&Line::new(Path::new("rm")).arg("-r").arg_path(&self.dir).line())
     }
+}
+
+/// A regular expression for this very text.
+fn regex(text: &str) -> String {
+    text.chars().flat_map(|c| r".[]{}()*+?^$|\".contains(c).then_some('\\').into_iter().chain([c])).collect()
 }
 
 fn new_dir() -> Result<PathBuf, Failure> {

@@ -2,7 +2,7 @@
 
 use std::{
     fmt::Write as _,
-    fs::File,
+    fs::{self, File},
     io::{self, Write as _},
     path::Path,
 };
@@ -13,7 +13,7 @@ use super::{
     CLUSTER, CONTROLLER, Wanted,
     layout::{ARTIFACT, Layout},
 };
-use crate::failure::Failure;
+use crate::{failure::Failure, terminal};
 
 /// Written at a time.
 const BLOCK_BYTES: usize = 1024 * 1024;
@@ -33,8 +33,25 @@ sleep "$MUSTER_PARAM_SECONDS"
 effect end
 "#;
 
+/// Writes all that a fleet needs from outside into an empty directory: the artifact, and the manifests that have
+/// machines fetch it from below this URL.
+pub(super) fn write_inputs(layout: &Layout, wanted: Wanted, base_url: &str) -> Result<(), Failure> {
+    layout.make_dirs()?;
+    let sha256 = write_artifact(layout, wanted.artifact_mib)?;
+    let mut manifests = vec![(layout.manifest(), text(layout, wanted, base_url, &sha256))];
+    if let Some(width) = wanted.update_width {
+        manifests.push((layout.second_manifest(), second(layout, wanted, base_url, &sha256, width)));
+    }
+    for (path, text) in manifests {
+        fs::write(&path, text)
+            .map_err(|source| Failure::failed(format!("cannot write {}", path.display())).because(source))?;
+        terminal::print(&format!("Written: {}", path.display()))?;
+    }
+    terminal::print(&format!("Written: {} ({} MiB of noise)", layout.artifact().display(), wanted.artifact_mib))
+}
+
 /// Writes the artifact; its SHA-256, as hex digits.
-pub(super) fn write_artifact(layout: &Layout, mib: u32) -> Result<String, Failure> {
+fn write_artifact(layout: &Layout, mib: u32) -> Result<String, Failure> {
     let path = layout.artifact();
     random_file(&path, mib).map_err(|source| {
         Failure::failed(format!("cannot write {} MiB to {}", mib, path.display()))
@@ -75,13 +92,13 @@ const fn splitmix64(state: u64) -> u64 {
 pub(super) const SECOND: &str = "2";
 
 /// The manifest that an update is to: other versions of both scripts.
-pub(super) fn second(layout: &Layout, wanted: Wanted, base_url: &str, sha256: &str, width: u32) -> String {
+fn second(layout: &Layout, wanted: Wanted, base_url: &str, sha256: &str, width: u32) -> String {
     let settings = format!("  maxWorkerUpgradeCount: {width}\n  workloadControllers: [{CONTROLLER}]\n");
     release(layout, wanted, (base_url, sha256), SECOND, &settings)
 }
 
 /// The manifest's text.
-pub(super) fn text(layout: &Layout, wanted: Wanted, base_url: &str, sha256: &str) -> String {
+fn text(layout: &Layout, wanted: Wanted, base_url: &str, sha256: &str) -> String {
     release(layout, wanted, (base_url, sha256), "1", "")
 }
 

@@ -24,6 +24,8 @@ const FOREGROUND_MAX: Duration = Duration::from_secs(60);
 pub(super) struct Line {
     words: Vec<String>,
     kind: Kind,
+    /// Longest run, if it is waited for.
+    most: Duration,
 }
 
 enum Kind {
@@ -37,7 +39,7 @@ enum Kind {
 
 impl Line {
     pub(super) fn new(program: &Path) -> Self {
-        Self { words: vec![program.display().to_string()], kind: Kind::Foreground }
+        Self { words: vec![program.display().to_string()], kind: Kind::Foreground, most: FOREGROUND_MAX }
     }
 
     pub(super) fn arg(mut self, arg: &str) -> Self {
@@ -55,6 +57,12 @@ impl Line {
 
     pub(super) fn path(self, option: &str, path: &Path) -> Self {
         self.arg(option).arg_path(path)
+    }
+
+    /// It may take longer than most commands do.
+    pub(super) fn within(mut self, most: Duration) -> Self {
+        self.most = most;
+        self
     }
 
     pub(super) fn into_file(mut self, file: &Path) -> Self {
@@ -91,9 +99,9 @@ impl Line {
             Kind::Foreground | Kind::Background(_) => command.stdout(Stdio::piped()),
         };
         let output = command.spawn().map_err(cannot)?.wait_with_output();
-        let output = timeout(FOREGROUND_MAX, output)
+        let output = timeout(self.most, output)
             .await
-            .map_err(|_| Failure::failed(format!("no end within {} s: {}", FOREGROUND_MAX.as_secs(), self.line())))?
+            .map_err(|_| Failure::failed(format!("no end within {} s: {}", self.most.as_secs(), self.line())))?
             .map_err(cannot)?;
         if output.status.success() {
             return Ok(output.stdout);

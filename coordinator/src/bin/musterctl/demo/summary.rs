@@ -13,7 +13,7 @@ use muster_proto::{
 };
 
 use super::{
-    CLUSTER, DEPLOY_ITEMS, Wanted,
+    CLUSTER, COMMENT, DEPLOY_ITEMS, Wanted,
     effects::{self, Findings},
     layout::Layout,
     manifest::SECOND,
@@ -26,8 +26,8 @@ pub(super) async fn show(layout: &Layout, wanted: Wanted, whole: Duration) -> Re
     let (path, text) = read(layout)?;
     let effects = effects::of_release(&effects::parse(&text).map_err(Failure::failed)?, None);
     let findings = effects::examine(&effects, &wanted.names(), DEPLOY_ITEMS);
-    terminal::print("")?;
-    terminal::print_all(&lines(wanted, whole, &findings, retries(layout).await?))?;
+    terminal::print(COMMENT)?;
+    print(&lines(wanted, whole, &findings, retries(layout).await?))?;
     kept(&findings.violations, &path)
 }
 
@@ -36,6 +36,10 @@ fn read(layout: &Layout) -> Result<(PathBuf, String), Failure> {
     let text = fs::read_to_string(&path)
         .map_err(|source| Failure::failed(format!("cannot read {}", path.display())).because(source))?;
     Ok((path, text))
+}
+
+fn print(lines: &[String]) -> Result<(), Failure> {
+    lines.iter().try_for_each(|line| terminal::print(&format!("{COMMENT}{line}")))
 }
 
 fn kept(violations: &[String], evidence: &Path) -> Result<(), Failure> {
@@ -62,7 +66,7 @@ pub(super) async fn show_update(layout: &Layout, wanted: Wanted, width: u32) -> 
         ("order", "workloads away, items, given back; control machines first".to_owned()),
     ];
     if moves.violations.is_empty() {
-        terminal::print_all(&lines.map(|(name, value)| format!("{name:10}  {value}")))?;
+        print(&lines.map(|(name, value)| format!("{name:10}  {value}")))?;
     }
     kept(&moves.violations, &path)
 }

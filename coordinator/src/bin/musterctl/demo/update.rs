@@ -1,11 +1,9 @@
 //! The demo's second act: the fleet that stands is updated.
 
-use std::fs;
-
 use tokio::time::timeout;
 
 use super::{
-    CLUSTER, DEPLOY_ITEMS, PATIENCE, Wanted,
+    CLUSTER, COMMENT, DEPLOY_ITEMS, PATIENCE, Wanted,
     fleet::{DemoFleet, background, run},
     summary,
 };
@@ -30,14 +28,11 @@ pub(super) async fn story(
     terminal::print("# The update: a toy controller guards three workloads on every machine")?;
     run(&layout.controller_credentials()).await?;
     fleet.keep(background(&layout.run_controller(&wanted.names()))?);
-    let path = layout.second_manifest();
-    fs::write(&path, fleet.second_manifest(wanted, width))
-        .map_err(|source| Failure::failed(format!("cannot write {}", path.display())).because(source))?;
     run(&layout.apply_second()).await?;
     run(&layout.plan()).await?;
     run(&layout.update()).await?;
     terminal::print(&layout.watch().line())?;
-    let mut screen = Screen::new();
+    let mut screen = Screen::marked(COMMENT);
     let turns = wanted.control + wanted.workers.div_ceil(width);
     let items_s = wanted.seconds_per_item * f64::from(DEPLOY_ITEMS);
     let patience = PATIENCE + std::time::Duration::from_secs_f64((items_s + TURN_S) * f64::from(turns));

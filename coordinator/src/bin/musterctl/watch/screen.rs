@@ -14,15 +14,15 @@ const BUSY_LINES_MAX: usize = 16;
 const BLOCKED_LINES_MAX: usize = 5;
 
 /// Where the news go.
-pub(crate) enum Screen {
-    /// stdout is not a terminal.
-    Plain,
-    /// Bars at the bottom of a terminal.
-    Live(Live),
+pub(crate) struct Screen {
+    /// What every line of news begins with.
+    mark: &'static str,
+    /// None: stdout is not a terminal.
+    live: Option<Live>,
 }
 
-/// Bars and lines that redraw.
-pub(crate) struct Live {
+/// Bars and lines that redraw, at the bottom of a terminal.
+struct Live {
     all: MultiProgress,
     phases: Vec<ProgressBar>,
     texts: Vec<ProgressBar>,
@@ -30,26 +30,29 @@ pub(crate) struct Live {
 
 impl Screen {
     pub(crate) fn new() -> Self {
+        Self::marked("")
+    }
+
+    /// One whose lines all begin with this.
+    pub(crate) fn marked(mark: &'static str) -> Self {
         // A terminal that cannot move its cursor gets lines.
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-        if !io::stdout().is_terminal() || dumb {
-            return Self::Plain;
-        }
-        let all = MultiProgress::with_draw_target(ProgressDrawTarget::stdout());
-        Self::Live(Live { all, phases: Vec::new(), texts: Vec::new() })
+        let moves = io::stdout().is_terminal() && !dumb;
+        let all = || MultiProgress::with_draw_target(ProgressDrawTarget::stdout());
+        Self { mark, live: moves.then(|| Live { all: all(), phases: Vec::new(), texts: Vec::new() }) }
     }
 
     /// Only lines? Then single machines' changes of state are told, too.
     pub(crate) const fn is_plain(&self) -> bool {
-        matches!(self, Self::Plain)
+        self.live.is_none()
     }
 
     /// One line of news.
     pub(crate) fn line(&self, text: &str) -> Result<(), Failure> {
-        let line = format!("{} {text}", Zoned::now().strftime("%H:%M:%S"));
-        match self {
-            Self::Plain => terminal::print(&line),
-            Self::Live(live) => {
+        let line = format!("{}{} {text}", self.mark, Zoned::now().strftime("%H:%M:%S"));
+        match &self.live {
+            None => terminal::print(&line),
+            Some(live) => {
                 live.all.println(line).map_err(|source| Failure::failed("cannot write to the terminal").because(source))
             }
         }
@@ -57,7 +60,7 @@ impl Screen {
 
     /// How things stand at the beginning.
     pub(crate) fn summary(&self, fleet: &Fleet, now: Timestamp) -> Result<(), Failure> {
-        if let Self::Live(_) = self {
+        if !self.is_plain() {
             return Ok(()); // the bars say it
         }
         if let Some(cluster) = &fleet.cluster {
@@ -74,7 +77,7 @@ impl Screen {
 
     /// Draws the bars.
     pub(crate) fn draw(&mut self, fleet: &Fleet, now: Timestamp) {
-        let Self::Live(live) = self else { return };
+        let Some(live) = &mut self.live else { return };
         live.draw_phases(&fleet.phases());
         let mut lines = shorten(fleet.busy_lines(now), BUSY_LINES_MAX, "machines");
         lines.extend(shorten(fleet.blocked_lines(now), BLOCKED_LINES_MAX, "waits"));
@@ -83,7 +86,7 @@ impl Screen {
 
     /// Takes the bars away; from now on there are only lines.
     pub(crate) fn clear(&mut self) {
-        if let Self::Live(live) = std::mem::replace(self, Self::Plain) {
+        if let Some(live) = self.live.take() {
             for bar in live.phases.iter().chain(&live.texts) {
                 bar.finish_and_clear();
             }

@@ -1,0 +1,405 @@
+//! The Swarm drain: what is asked of whom, what is withheld until no task is left, and what a node gets back.
+
+use muster_proto::model::{
+    LcmType, MachineId, SwarmAvailability, SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo, SwarmLocalState,
+    SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmTask,
+};
+
+use super::*;
+use crate::facts::{DrainRow, DrainTarget};
+
+/// The made-up swarm of a made-up fleet.
+struct Swarm {
+    /// Nodes: the machine, the node's id, its availability, its tasks by service.
+    nodes: Vec<(String, SwarmAvailability, Vec<&'static str>)>,
+    /// Agents that do not answer.
+    silent: Vec<String>,
+    /// What was asked, in words.
+    log: Vec<String>,
+}
+
+fn node_id(name: &str) -> SwarmId {
+    SwarmId::new(format!("id{}", name.replace('-', ""))).expect("letters and digits")
+}
+
+impl Swarm {
+    fn of(fleet: &Fleet) -> Self {
+        let nodes = fleet.agents.keys().map(|name| (name.clone(), SwarmAvailability::Active, vec!["web", "web", "db"]));
+        Self { nodes: nodes.collect(), silent: Vec::new(), log: Vec::new() }
+    }
+
+    fn node(&mut self, name: &str) -> &mut (String, SwarmAvailability, Vec<&'static str>) {
+        self.nodes.iter_mut().find(|(known, ..)| known == name).expect("a node")
+    }
+
+    fn availability(&mut self, name: &str) -> SwarmAvailability {
+        self.node(name).1
+    }
+
+    fn answer(&mut self, agent: &str, op: &SwarmOp) -> Result<SwarmReply, SwarmFailure> {
+        if self.silent.iter().any(|name| name == agent) {
+            self.log.push(format!("{agent} is silent"));
+            return Err(SwarmFailure { code: SwarmFailureCode::Timeout, message: "no answer".to_owned() });
+        }
+        let found = |id: &SwarmId| self.nodes.iter().position(|(name, ..)| node_id(name) == *id).expect("a node");
+        match op {
+            SwarmOp::Info => {
+                self.log.push(format!("{agent}: info"));
+                let node = self.nodes.iter().any(|(name, ..)| name == agent).then(|| node_id(agent));
+                let state = if node.is_some() { SwarmLocalState::Active } else { SwarmLocalState::Inactive };
+                let (hostname, error) = (agent.to_owned(), String::new());
+                Ok(SwarmReply::Info(SwarmInfo { state, node, manager: false, hostname, error }))
+            }
+            SwarmOp::Nodes => {
+                self.log.push(format!("{agent}: nodes"));
+                let shown = self.nodes.iter().map(|(name, availability, _)| SwarmNode {
+                    id: node_id(name),
+                    hostname: name.clone(),
+                    state: SwarmNodeState::Ready,
+                    availability: *availability,
+                    manager: None,
+                });
+                Ok(SwarmReply::Nodes(shown.collect()))
+            }
+            SwarmOp::Tasks { node } => {
+                let (name, _, tasks) = &self.nodes[found(node)];
+                self.log.push(format!("{agent}: tasks of {name}"));
+                let task = |service: &&str| SwarmTask {
+                    id: node_id(service),
+                    service: (*service).to_owned(),
+                    state: "running".to_owned(),
+                };
+                Ok(SwarmReply::Tasks(tasks.iter().map(task).collect()))
+            }
+            SwarmOp::SetAvailability { node, availability } => {
+                let at = found(node);
+                self.nodes[at].1 = *availability;
+                self.log.push(format!("{agent}: {} is {availability}", self.nodes[at].0));
+                Ok(SwarmReply::Done)
+            }
+            SwarmOp::Tokens | SwarmOp::Demote { .. } | SwarmOp::Remove { .. } => panic!("nobody asks for {op:?}"),
+        }
+    }
+}
+
+impl Fleet {
+    fn name_of(&self, id: MachineId) -> String {
+        let (name, _) = self.agents.iter().find(|(_, agent)| agent.id == id).expect("an agent");
+        name.clone()
+    }
+
+    /// One question is answered. False: there is none.
+    fn answer_one(&mut self, swarm: &mut Swarm) -> bool {
+        if self.questions.is_empty() {
+            return false;
+        }
+        let question = self.questions.remove(0);
+        let result = swarm.answer(&self.name_of(question.agent), &question.op);
+        self.step(Input::SwarmAnswered { about: question.about, number: question.number, result }).expect("taken");
+        true
+    }
+
+    /// Questions are answered until there is none.
+    fn talk(&mut self, swarm: &mut Swarm) {
+        for _ in 0..100 {
+            if !self.answer_one(swarm) {
+                return;
+            }
+        }
+        panic!("asks without end: {:?}", swarm.log);
+    }
+
+    /// Time passes in small steps, and questions are answered.
+    fn wait_for(&mut self, swarm: &mut Swarm, ms: u64) {
+        for _ in 0..ms.div_ceil(20_000) {
+            self.pass(20_000, &[]);
+            self.talk(swarm);
+        }
+    }
+
+    fn drain(&self, name: &str) -> Option<&DrainRow> {
+        self.part(name)?.drain.as_ref()
+    }
+
+    fn drain_stages(&self, name: &str) -> Vec<(Stage, bool)> {
+        let stages = [Stage::SwarmDrained, Stage::SwarmUncordoned];
+        let row = self.row(name);
+        stages.iter().filter_map(|stage| Some((*stage, row.stages.get(stage)?.succeeded))).collect()
+    }
+}
+
+/// The control machines of a Swarm cluster are at the new release; `worker-1` has its turn, and `ceph` lets it go.
+fn at_worker_1() -> (Fleet, Swarm) {
+    at_worker_1_with(&[])
+}
+
+/// The same, and the new release has these items besides for workers.
+fn at_worker_1_with(more: &[&str]) -> (Fleet, Swarm) {
+    let mut fleet = deployed(3, 2);
+    let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    spec.lcm_type = LcmType::Swarm;
+    let of_workers = spec.machine_types.get_mut(&Worker).expect("workers have items");
+    of_workers.extend(more.iter().map(|name| item(name, Phase::Deploy)));
+    fleet.ask(apply(spec, &[])).expect("applies");
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    for control in ["control-1", "control-2", "control-3"] {
+        fleet.upgrade(control);
+        assert_eq!((fleet.questions.len(), fleet.drain(control)), (0, None), "control machines are not drained");
+    }
+    assert_eq!(fleet.requests(), ["worker-1"]);
+    let swarm = Swarm::of(&fleet);
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    (fleet, swarm)
+}
+
+/// Its items are done, the node is given back, the workloads too.
+fn complete(fleet: &mut Fleet, swarm: &mut Swarm, name: &str) {
+    fleet.finish(name);
+    let asks = !fleet.questions.is_empty();
+    assert_eq!(fleet.requests().contains(&name), asks, "not before its node is given back: {:?}", swarm.log);
+    fleet.talk(swarm);
+    fleet.lock("ceph", Some(name), LockState::Active);
+    assert_eq!((fleet.part(name), fleet.slot(name)), (None, None), "{:?}", swarm.log);
+}
+
+#[test]
+fn a_worker_is_disturbed_when_no_task_is_left_and_gets_its_availability_back() {
+    let (mut fleet, mut swarm) = at_worker_1();
+    fleet.talk(&mut swarm);
+    assert_eq!(
+        swarm.log,
+        [
+            "worker-1: info",
+            "control-1: nodes",
+            "control-1: worker-1 is drain",
+            "control-1: nodes",
+            "control-1: tasks of worker-1"
+        ]
+    );
+    assert_eq!((fleet.permit("worker-1"), fleet.why("worker-1")), (None, Some("SwarmDraining".to_owned())));
+    for left in [vec!["web", "db"], vec!["db"]] {
+        swarm.node("worker-1").2 = left;
+        fleet.pass(2_000, &[]);
+        fleet.talk(&mut swarm);
+        assert_eq!(fleet.permit("worker-1"), None, "slot free, locks inactive, item ready, and a task is left");
+    }
+    swarm.node("worker-1").2.clear();
+    fleet.pass(1_000, &[]);
+    assert!(fleet.questions.is_empty(), "it is looked at every two seconds");
+    fleet.pass(1_000, &[]);
+    fleet.talk(&mut swarm);
+    assert!(fleet.permit("worker-1").is_some(), "{:?} {:?}", fleet.why("worker-1"), swarm.log);
+    assert_eq!(fleet.drain_stages("worker-1"), [(Stage::SwarmDrained, true)]);
+    complete(&mut fleet, &mut swarm, "worker-1");
+    assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Active);
+    assert_eq!(fleet.drain_stages("worker-1"), [(Stage::SwarmDrained, true), (Stage::SwarmUncordoned, true)]);
+    assert_eq!(fleet.requests(), ["worker-2"], "its slot goes to the next");
+}
+
+#[test]
+fn what_an_operator_set_stays() {
+    for (before, during) in [
+        (SwarmAvailability::Drain, None),
+        (SwarmAvailability::Pause, None),
+        (SwarmAvailability::Active, Some(SwarmAvailability::Pause)),
+        (SwarmAvailability::Drain, Some(SwarmAvailability::Active)),
+    ] {
+        let (mut fleet, mut swarm) = at_worker_1();
+        swarm.node("worker-1").1 = before;
+        fleet.talk(&mut swarm);
+        assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Drain);
+        if let Some(during) = during {
+            swarm.node("worker-1").1 = during;
+            fleet.pass(10_000, &[]);
+            fleet.talk(&mut swarm);
+            assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Drain, "it is drained all the same");
+        }
+        swarm.node("worker-1").2.clear();
+        fleet.pass(2_000, &[]);
+        fleet.talk(&mut swarm);
+        assert!(fleet.permit("worker-1").is_some(), "{:?}", swarm.log);
+        complete(&mut fleet, &mut swarm, "worker-1");
+        assert_eq!(swarm.availability("worker-1"), during.unwrap_or(before), "{before} {during:?} {:?}", swarm.log);
+    }
+}
+
+#[test]
+fn another_manager_is_asked_and_without_any_it_says_so() {
+    let (mut fleet, mut swarm) = at_worker_1();
+    swarm.silent = vec!["control-1".to_owned()];
+    swarm.node("worker-1").2.clear();
+    fleet.talk(&mut swarm);
+    assert!(fleet.permit("worker-1").is_some(), "{:?}", swarm.log);
+    assert!(swarm.log.contains(&"control-2: worker-1 is drain".to_owned()));
+    fleet.finish("worker-1");
+    swarm.silent = ["control-1", "control-2"].map(str::to_owned).to_vec();
+    fleet.disconnect("control-3");
+    fleet.talk(&mut swarm);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("SwarmNoManager"));
+    assert_eq!(fleet.requests(), ["worker-1"], "a slot has no time limit");
+    fleet.connect("control-3");
+    fleet.talk(&mut swarm);
+    assert_eq!(fleet.requests(), Vec::<&str>::new(), "{:?}", swarm.log);
+    assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Active);
+}
+
+#[test]
+fn one_put_aside_says_what_kept_it() {
+    let (mut fleet, mut swarm) = at_worker_1();
+    swarm.silent = ["control-1", "control-2", "control-3"].map(str::to_owned).to_vec();
+    fleet.talk(&mut swarm);
+    fleet.wait_for(&mut swarm, NODE_LOCKS_MS);
+    let aside = fleet.part("worker-1").and_then(|part| part.set_aside.clone()).expect("put aside");
+    let cause = "Error: no manager of the swarm can be asked - control-1: Timeout: no answer; ";
+    assert!(aside.message.starts_with(cause), "{}", aside.message);
+}
+
+#[test]
+fn one_whose_tasks_stay_is_put_aside_and_given_back() {
+    let (mut fleet, mut swarm) = at_worker_1();
+    fleet.talk(&mut swarm);
+    fleet.pass(NODE_LOCKS_MS - 60_000, &[]);
+    fleet.talk(&mut swarm);
+    swarm.node("worker-1").2.pop();
+    fleet.pass(2_000, &[]);
+    fleet.talk(&mut swarm);
+    fleet.pass(NODE_LOCKS_MS - 1_000, &[]);
+    fleet.talk(&mut swarm);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("SwarmDraining"), "a task has gone: its time starts anew");
+    fleet.pass(1_000, &[]);
+    fleet.talk(&mut swarm);
+    assert_eq!(fleet.requests(), Vec::<&str>::new(), "{:?}", swarm.log);
+    assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Active);
+    let aside = fleet.part("worker-1").and_then(|part| part.set_aside.clone()).expect("put aside");
+    assert_eq!(aside.message, "Error: waiting for swarm node worker-1 to be drained first - web: 2 tasks");
+    assert_eq!(fleet.drain_stages("worker-1"), [(Stage::SwarmDrained, false), (Stage::SwarmUncordoned, true)]);
+    fleet.lock("ceph", Some("worker-1"), LockState::Active);
+    assert_eq!(fleet.requests(), ["worker-2"], "the next has its turn");
+}
+
+/// Its agent died between writing the start down and starting: recorded as running, and it asks for another permit.
+#[test]
+fn one_whose_permit_ran_out_before_it_began_is_looked_at_again() {
+    let (mut fleet, mut swarm) = at_worker_1();
+    swarm.node("worker-1").2.clear();
+    fleet.talk(&mut swarm);
+    fleet.begin("worker-1");
+    fleet.pass(60_000, &[]);
+    fleet.step(Input::PermitWanted { id: fleet.agents["worker-1"].id, permit: 1 }).expect("known");
+    fleet.talk(&mut swarm);
+    assert_eq!(fleet.permit("worker-1").map(|permit| permit.number), Some(2), "{:?}", fleet.why("worker-1"));
+}
+
+#[test]
+fn tasks_that_come_back_between_two_permits_pause_the_update() {
+    let (mut fleet, mut swarm) = at_worker_1_with(&["restart"]);
+    swarm.node("worker-1").2.clear();
+    fleet.talk(&mut swarm);
+    fleet.begin("worker-1");
+    swarm.node("worker-1").2.push("web");
+    fleet.pass(2 * NODE_LOCKS_MS, &[]);
+    fleet.event("worker-1", "install", ItemState::Succeeded);
+    fleet.accept("worker-1");
+    fleet.wait_for(&mut swarm, NODE_LOCKS_MS - 20_000);
+    assert_eq!((fleet.why("worker-1").as_deref(), fleet.wish()), (Some("SwarmDraining"), Wish::Go));
+    assert!(!fleet.wants_a_person(), "its time runs from when the first item was done");
+    fleet.wait_for(&mut swarm, 20_000);
+    assert!(matches!(fleet.wish(), Wish::Pause { .. }) && fleet.wants_a_person());
+    assert_eq!(fleet.slots(), ["worker-1"], "what was disturbed is not given back");
+    swarm.node("worker-1").2.clear();
+    fleet.wait_for(&mut swarm, 20_000);
+    assert!(fleet.permit("worker-1").is_some(), "what was begun may end, paused or not");
+}
+
+#[test]
+fn a_node_that_nobody_can_give_back_wants_a_person() {
+    let (mut fleet, mut swarm) = at_worker_1();
+    swarm.node("worker-1").2.clear();
+    fleet.talk(&mut swarm);
+    fleet.finish("worker-1");
+    swarm.silent = ["control-1", "control-2", "control-3"].map(str::to_owned).to_vec();
+    fleet.wait_for(&mut swarm, NODE_LOCKS_MS - 20_000);
+    assert!(!fleet.wants_a_person());
+    fleet.wait_for(&mut swarm, 40_000);
+    assert_eq!((fleet.why("worker-1").as_deref(), fleet.wants_a_person()), (Some("SwarmNoManager"), true));
+    assert_eq!(fleet.requests(), ["worker-1"], "a slot has no time limit");
+    swarm.silent.clear();
+    fleet.wait_for(&mut swarm, 20_000);
+    assert_eq!((fleet.requests(), swarm.availability("worker-1")), (Vec::new(), SwarmAvailability::Active));
+}
+
+#[test]
+fn an_abort_gives_the_node_back() {
+    let (mut fleet, mut swarm) = at_worker_1();
+    fleet.talk(&mut swarm);
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Abort { rollout }).expect("aborts");
+    assert_eq!(fleet.requests(), ["worker-1"], "not before its node is given back");
+    fleet.talk(&mut swarm);
+    assert_eq!((fleet.requests(), swarm.availability("worker-1")), (Vec::new(), SwarmAvailability::Active));
+}
+
+#[test]
+fn a_change_that_nobody_confirmed_is_waited_for_before_the_node_is_given_back() {
+    let (mut fleet, mut swarm) = at_worker_1();
+    while !fleet.questions.iter().any(|question| matches!(question.op, SwarmOp::SetAvailability { .. })) {
+        assert!(fleet.answer_one(&mut swarm));
+    }
+    swarm.silent = vec!["control-1".to_owned()];
+    fleet.talk(&mut swarm);
+    swarm.silent.clear();
+    swarm.node("worker-1").1 = SwarmAvailability::Active;
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Abort { rollout }).expect("aborts");
+    fleet.talk(&mut swarm);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("SwarmUncordoning"));
+    // The manager that did not answer does at last what it was asked to.
+    swarm.node("worker-1").1 = SwarmAvailability::Drain;
+    fleet.pass(35_000, &[]);
+    fleet.talk(&mut swarm);
+    assert_eq!((fleet.requests(), swarm.availability("worker-1")), (Vec::new(), SwarmAvailability::Active));
+}
+
+#[test]
+fn what_is_in_no_swarm_has_nothing_to_drain() {
+    let (mut fleet, mut swarm) = at_worker_1();
+    swarm.nodes.retain(|(name, ..)| name != "worker-1");
+    fleet.talk(&mut swarm);
+    assert_eq!(swarm.log, ["worker-1: info"]);
+    assert_eq!(fleet.drain("worker-1").map(|drain| &drain.target), Some(&DrainTarget::Absent));
+    assert!(fleet.permit("worker-1").is_some());
+    fleet.finish("worker-1");
+    assert_eq!(fleet.requests(), Vec::<&str>::new());
+}
+
+#[test]
+fn a_restart_anywhere_loses_nothing() {
+    for answers in 0..8 {
+        let (mut fleet, mut swarm) = at_worker_1();
+        swarm.node("worker-1").1 = SwarmAvailability::Pause;
+        swarm.node("worker-1").2.clear();
+        let mut answered = 0;
+        let mut restarted = false;
+        for _ in 0..100 {
+            if answered == answers && !restarted {
+                restarted = true;
+                fleet.restart();
+                fleet.all_report();
+            }
+            if fleet.permit("worker-1").is_some() && fleet.due("worker-1").is_some() {
+                assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Drain);
+                fleet.finish("worker-1");
+            }
+            if fleet.answer_one(&mut swarm) {
+                answered += 1;
+            } else {
+                fleet.pass(5_000, &[]);
+            }
+        }
+        assert!(restarted, "answered {answered}");
+        fleet.lock("ceph", Some("worker-1"), LockState::Active);
+        assert_eq!(fleet.part("worker-1"), None, "{answers} answers: {:?} {:?}", fleet.why("worker-1"), swarm.log);
+        assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Pause, "{answers} answers: {:?}", swarm.log);
+    }
+}

@@ -1,0 +1,166 @@
+//! The Swarm drain in the record, the questions that go out for it, and what becomes of their answers.
+
+use std::collections::BTreeMap;
+
+use muster_proto::model::{MachineName, Now, SwarmFailure, SwarmFailureCode, SwarmId, SwarmOp, SwarmReply, SwarmTask};
+
+use super::record::upgraded_stages;
+use crate::{
+    core::{
+        Effect, Reply, SwarmQuestion,
+        decide::{begin_stage, end_stage},
+    },
+    facts::{Asked, Draft, DrainRow, DrainTarget, Seen, Stage, SwarmLook},
+    plan::{
+        Limits, survey,
+        update::{
+            DrainStep,
+            drain::{Aim, SETTLE_MS, aim, questions},
+            targets,
+        },
+    },
+};
+
+pub(super) fn record(draft: &mut Draft<'_>, machine: &MachineName, step: DrainStep, now: Now) {
+    if step == DrainStep::Begin {
+        let look = &mut draft.live_mut(machine).swarm;
+        (look.awaited_since_ms, look.fewest, look.fewer_at_ms) = (None, None, None);
+    }
+    let Some(row) = draft.machine_mut(machine) else { return };
+    let Some(mine) = &mut row.update else { return };
+    match step {
+        DrainStep::Begin => {
+            mine.drain = Some(DrainRow { since_ms: now.wall_ms, target: DrainTarget::Unknown });
+            mine.drains += 1;
+            end_stage(row, Stage::LocksInactive, true, now);
+            begin_stage(row, Stage::SwarmDrained, now);
+        }
+        DrainStep::Target(target) => {
+            if let Some(drain) = &mut mine.drain {
+                drain.target = target;
+            }
+        }
+        DrainStep::Uncordon { upgraded } => {
+            if upgraded {
+                upgraded_stages(row, now);
+            } else {
+                end_stage(row, Stage::SwarmDrained, false, now);
+            }
+            begin_stage(row, Stage::SwarmUncordoned, now);
+        }
+        DrainStep::Uncordoned => {
+            mine.drain = None;
+            end_stage(row, Stage::SwarmUncordoned, true, now);
+        }
+    }
+}
+
+/// Asks what has to be known next: one question for each machine at a time, so at most as many as machines may hold a
+/// slot.
+pub(in crate::core) fn ask(draft: &mut Draft<'_>, limits: &Limits, now: Now, effects: &mut Vec<Effect>) {
+    let draining = |update: &crate::facts::MachineUpdate| update.drain.is_some();
+    if !draft.machines.values().any(|row| row.update.as_ref().is_some_and(draining)) {
+        return;
+    }
+    let (mut awaited, mut questions) = (Vec::new(), Vec::new());
+    for survey in survey::all(draft, limits, now).values() {
+        for position in targets(survey) {
+            let name = || position.row.name.clone();
+            awaited.push((name(), aim(survey, position) == Some(Aim::Drained)));
+            questions.extend(questions::next(survey, position).map(|question| (name(), question)));
+        }
+    }
+    for (name, waits) in awaited {
+        let since_ms = &mut draft.live_mut(&name).swarm.awaited_since_ms;
+        *since_ms = waits.then(|| since_ms.unwrap_or(now.wall_ms));
+    }
+    for (about, question) in questions {
+        let number = draft.next_swarm_question();
+        let questions::Question { agent, op, patience_ms } = question;
+        let look = &mut draft.live_mut(&about).swarm;
+        if let SwarmOp::SetAvailability { availability, .. } = op {
+            look.unsettled.retain(|_, seen| seen.at_mono_ms.saturating_add(SETTLE_MS) > now.mono_ms);
+            look.unsettled.insert(number, Seen { what: availability, at_mono_ms: now.mono_ms });
+        }
+        look.asked = Some(Asked { number, agent, op: op.clone(), at_mono_ms: now.mono_ms });
+        effects.push(Effect::AskSwarm(SwarmQuestion { number, about, agent, op, patience_ms }));
+    }
+}
+
+/// Takes what became of a question. One that nobody waits for any more says nothing.
+pub(in crate::core) fn answered(
+    draft: &mut Draft<'_>,
+    about: &MachineName,
+    number: u64,
+    result: Result<SwarmReply, SwarmFailure>,
+    now: Now,
+) -> Reply {
+    let Some(row) = draft.machines.get(about) else { return Reply::Ok };
+    let target = row.update.as_ref().and_then(|mine| mine.drain.as_ref()).map(|drain| drain.target.clone());
+    let look = &mut draft.live_mut(about).swarm;
+    let Some(asked) = look.asked.take_if(|asked| asked.number == number) else { return Reply::Ok };
+    match result {
+        Ok(reply) => {
+            look.failures.remove(&asked.agent);
+            replied(look, asked, reply, target, now);
+        }
+        Err(failure) => failed(look, asked, &failure, now),
+    }
+    Reply::Ok
+}
+
+fn replied(look: &mut SwarmLook, asked: Asked, reply: SwarmReply, target: Option<DrainTarget>, now: Now) {
+    let at_mono_ms = asked.at_mono_ms;
+    match reply {
+        SwarmReply::Info(info) => look.info = Some(Seen { what: info, at_mono_ms }),
+        SwarmReply::Nodes(nodes) => {
+            let id: Option<SwarmId> = match target {
+                Some(DrainTarget::Node { id, .. }) => Some(id),
+                Some(DrainTarget::Unknown | DrainTarget::Absent) | None => {
+                    look.info.as_ref().and_then(|info| info.what.node.clone())
+                }
+            };
+            if look.manager != Some(asked.agent) {
+                look.forget_node();
+            }
+            let found = nodes.into_iter().find(|node| Some(&node.id) == id.as_ref());
+            look.manager = Some(asked.agent);
+            look.node = Some(Seen { what: found, at_mono_ms });
+        }
+        SwarmReply::Tasks(tasks) if look.manager == Some(asked.agent) => {
+            let left = u32::try_from(tasks.len()).unwrap_or(u32::MAX);
+            if look.fewest.is_some_and(|fewest| left < fewest) {
+                look.fewer_at_ms = Some(now.wall_ms);
+            }
+            look.fewest = Some(look.fewest.map_or(left, |fewest| fewest.min(left)));
+            look.tasks = Some(Seen { what: by_service(&tasks), at_mono_ms });
+        }
+        // What the node is now the managers say when they are asked again.
+        SwarmReply::Done => {
+            look.unsettled.remove(&asked.number);
+            look.node = None;
+        }
+        SwarmReply::Tasks(_) | SwarmReply::Tokens(_) => {}
+    }
+}
+
+fn by_service(tasks: &[SwarmTask]) -> BTreeMap<String, u32> {
+    let mut services = BTreeMap::new();
+    for task in tasks {
+        *services.entry(task.service.clone()).or_default() += 1;
+    }
+    services
+}
+
+fn failed(look: &mut SwarmLook, asked: Asked, failure: &SwarmFailure, now: Now) {
+    // Who was not reached in time, or whose engine broke off, may yet do what was asked.
+    let uncertain =
+        matches!(failure.code, SwarmFailureCode::Timeout | SwarmFailureCode::Engine | SwarmFailureCode::NoQuorum);
+    if !uncertain {
+        look.unsettled.remove(&asked.number);
+    }
+    if look.manager == Some(asked.agent) {
+        look.forget_node();
+    }
+    look.failures.insert(asked.agent, Seen { what: failure.to_string(), at_mono_ms: now.mono_ms });
+}

@@ -1,0 +1,92 @@
+//! Documents of cluster states: what is to be the case in the child cluster for a machine's sake.
+
+use std::collections::BTreeMap;
+
+use muster_proto::{
+    model::{ClusterName, MachineName, Now},
+    resource::{ClusterState, ClusterStateSpec, ClusterStateStatus, Document, Metadata},
+};
+
+use super::super::{at, surveys};
+use crate::{
+    facts::{DrainRow, Facts},
+    plan::{
+        Limits, safety,
+        survey::{Position, Survey},
+        update::drain::{self, Aim},
+    },
+};
+
+/// Longest name: that of a label in Kubernetes.
+const NAME_CHARS_MAX: usize = 63;
+/// Annotation that says why a state is wanted.
+const REASON: &str = "lcm.mirantis.com/reason";
+
+/// Every state of the clusters that `wanted` lets through.
+#[must_use]
+pub fn cluster_states(
+    facts: &Facts,
+    wanted: impl Fn(&ClusterName) -> bool,
+    limits: &Limits,
+    now: Now,
+) -> Vec<ClusterState> {
+    let of_cluster = |survey: &Survey<'_>| -> Vec<ClusterState> {
+        let drains = survey.machines.iter().filter_map(|position| {
+            let row = position.update()?.drain.as_ref()?;
+            Some(swarm_drain(survey, position, row))
+        });
+        drains.collect()
+    };
+    surveys(facts, wanted, limits, now).iter().flat_map(of_cluster).collect()
+}
+
+/// Prefix and machine; what is too long is cut from the front of the machine's name.
+fn name(prefix: &str, machine: &MachineName) -> String {
+    let machine = machine.as_str();
+    let cut = machine.len().saturating_sub(NAME_CHARS_MAX.saturating_sub(prefix.len()));
+    format!("{prefix}{}", machine.get(cut..).unwrap_or(machine))
+}
+
+fn swarm_drain(survey: &Survey<'_>, position: &Position<'_>, row: &DrainRow) -> ClusterState {
+    let given_back = drain::aim(survey, position) == Some(Aim::GivenBack);
+    let waits = if given_back {
+        drain::given_back(survey, position)
+    } else if drain::was_reached(position) {
+        Ok(())
+    } else {
+        safety::swarm_drained(survey, position)
+    };
+    let drained = if given_back { waits.is_err() } else { waits.is_ok() };
+    Document {
+        metadata: Metadata {
+            name: name("sd-", &position.row.name),
+            creation_timestamp: at(row.since_ms),
+            annotations: BTreeMap::from([(REASON.to_owned(), "upgrade".to_owned())]),
+        },
+        spec: ClusterStateSpec {
+            cluster_name: survey.cluster.name.to_string(),
+            kind: "swarm-drain".to_owned(),
+            arg: position.row.name.to_string(),
+            value: (!given_back).to_string(),
+        },
+        status: ClusterStateStatus {
+            actual_value: drained.to_string(),
+            attempt: position.update().map_or(0, |mine| mine.drains),
+            message: waits.err().map(|waits| waits.message).unwrap_or_default(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_too_long_loses_its_front() {
+        let of = |text: &str| name("sd-", &MachineName::new(text).expect("a label"));
+        assert_eq!(of("worker-3"), "sd-worker-3");
+        let long = format!("front-{}", "w".repeat(57));
+        assert_eq!(of(&long), format!("sd-nt-{}", "w".repeat(57)));
+        assert_eq!(of(&long).len(), NAME_CHARS_MAX);
+    }
+}

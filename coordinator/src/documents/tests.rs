@@ -1,0 +1,65 @@
+//! What `musterctl get clusters|machines -o json` prints: scripts rely on every name in it. The documents are
+//! `tests/golden/documents/*.json`; `MUSTER_GOLDEN=update` writes them anew.
+
+use std::{fs, path::PathBuf};
+
+use muster_proto::{
+    convert::Hello,
+    model::{Disk, HostFacts, ItemState, MachineType, NetworkInterface},
+};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::{core::tests::Fleet, documents};
+
+fn check(kind: &str, documents: &[impl Serialize]) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("../tests/golden/documents/{kind}.json"));
+    let mut text = serde_json::to_string_pretty(&json!({ "items": documents })).expect("JSON");
+    text.push('\n');
+    if std::env::var("MUSTER_GOLDEN").is_ok_and(|value| value == "update") {
+        fs::write(&path, &text).expect("the golden file can be written");
+    }
+    let golden = fs::read_to_string(&path).expect("a golden file");
+    assert!(text == golden, "{} differs; it is now:\n{text}", path.display());
+}
+
+fn host(hostname: &str) -> HostFacts {
+    HostFacts {
+        hostname: hostname.to_owned(),
+        internal_ip: Some("10.0.0.7".to_owned()),
+        interfaces: vec![NetworkInterface {
+            name: "eth0".to_owned(),
+            mac: "52:54:00:00:00:01".to_owned(),
+            addresses: vec!["10.0.0.7/24".to_owned()],
+        }],
+        os: "Debian GNU/Linux 12 (bookworm)".to_owned(),
+        kernel_version: "6.1.0".to_owned(),
+        architecture: "x86_64".to_owned(),
+        boot_time_ms: 1_772_000_000_000,
+        boot_id: "1f2e".to_owned(),
+        timezone: "Europe/Zurich".to_owned(),
+        cpu_model: "Xeon".to_owned(),
+        cpu_count: 8,
+        memory_bytes: 64 << 30,
+        disks: vec![Disk { name: "/dev/sda1".to_owned(), size_bytes: 1 << 40, mount_point: "/".to_owned() }],
+        reboot_required: true,
+        reboot_reason: "linux-image".to_owned(),
+    }
+}
+
+/// The control machine is Ready, the worker at work.
+#[test]
+fn field_names_are_lcms() {
+    let mut fleet = Fleet::of(1, 1);
+    for name in ["control-1", "worker-1"] {
+        let hello = Hello { facts: host(name), ..fleet.greeting(name) };
+        fleet.hello(name, hello).expect("greeted");
+    }
+    let mut fleet = fleet.prepared();
+    fleet.finish_all(MachineType::Control);
+    fleet.accept("worker-1");
+    fleet.event("worker-1", "install", ItemState::Running);
+    let (facts, limits, now) = (fleet.core.facts(), fleet.core.limits(), fleet.now());
+    check("clusters", &documents::clusters(facts, |_| true, limits, now));
+    check("machines", &documents::machines(facts, |_| true, limits, now));
+}

@@ -1,0 +1,63 @@
+//! What the swarm was asked about a machine's node, and what it said. Known only while the process lives: whoever needs
+//! it after a restart asks again.
+
+use std::collections::BTreeMap;
+
+use muster_proto::model::{MachineId, SwarmAvailability, SwarmInfo, SwarmNode, SwarmOp};
+
+/// A question, and when it was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Names the answer.
+    pub number: u64,
+    /// Whose agent.
+    pub agent: MachineId,
+    /// What.
+    pub op: SwarmOp,
+    /// Monotonic milliseconds.
+    pub at_mono_ms: u64,
+}
+
+/// What was answered, as of the moment of the question in monotonic milliseconds: it may have changed since.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen<T> {
+    /// The answer.
+    pub what: T,
+    /// Monotonic milliseconds.
+    pub at_mono_ms: u64,
+}
+
+/// What is known of one machine's node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SwarmLook {
+    /// The question under way; one at a time.
+    pub asked: Option<Asked>,
+    /// What its own engine says.
+    pub info: Option<Seen<SwarmInfo>>,
+    /// Who said the following: what one manager says is not mixed with another's words.
+    pub manager: Option<MachineId>,
+    /// The node; None in it: that manager's swarm has none of this id.
+    pub node: Option<Seen<Option<SwarmNode>>>,
+    /// Tasks on the node by service.
+    pub tasks: Option<Seen<BTreeMap<String, u32>>>,
+    /// Agents that could not answer: what they said.
+    pub failures: BTreeMap<MachineId, Seen<String>>,
+    /// Changes of the node that were asked for and not confirmed, by the question's number: what it was to become, and
+    /// when that was asked. Each may yet be carried out.
+    pub unsettled: BTreeMap<u64, Seen<SwarmAvailability>>,
+    /// Unix milliseconds since when something disruptive waits for the drain; None: nothing does.
+    pub awaited_since_ms: Option<u64>,
+    /// The fewest tasks seen on the node since its drain began.
+    pub fewest: Option<u32>,
+    /// Unix milliseconds when that became fewer.
+    pub fewer_at_ms: Option<u64>,
+}
+
+impl SwarmLook {
+    /// Forgets what the managers said.
+    pub fn forget_node(&mut self) {
+        self.manager = None;
+        self.node = None;
+        self.tasks = None;
+    }
+}

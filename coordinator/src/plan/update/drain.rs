@@ -1,0 +1,295 @@
+//! The Swarm drain of a worker: its node is drained between its locks and its items, and given back as it was after
+//! them. Level-triggered: decided from what is recorded, and from what the swarm last answered; what has to be asked
+//! next says [`questions`]. A drain is reached when no task of a service runs on the node, and by nothing else.
+
+pub mod questions;
+
+use std::collections::BTreeMap;
+
+use muster_proto::{
+    model::{Blocked, LcmType, MachineType, Phase, RunnerKind, SwarmAvailability, SwarmId, SwarmLocalState, SwarmNode},
+    plant::planted,
+};
+
+use super::{DrainStep, MachineStep, is_at_work, machine, not_halted};
+use crate::{
+    facts::{DrainRow, DrainTarget, Seen, Stage, SwarmLook, UpdateRow, Wish},
+    plan::{
+        safety::{self, blocked},
+        survey::{Position, Survey},
+    },
+};
+
+/// What the swarm said counts for so long, in milliseconds; then it is asked again.
+pub const FRESH_MS: u64 = 10_000;
+/// A change of a node that was not confirmed may be carried out for so long after it was asked for, in milliseconds:
+/// an agent answers a call within 30 s.
+pub const SETTLE_MS: u64 = 35_000;
+/// Services named in one sentence; the rest is counted.
+const SERVICES_SHOWN_MAX: usize = 4;
+
+/// What is wanted of a machine's node now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aim {
+    /// That it is drained.
+    Drained,
+    /// That it is as it was.
+    GivenBack,
+}
+
+/// Does the cluster use Swarm: is its `lcmType` `swarm` or `mke`, or has a type of machines a `swarm-join`?
+#[must_use]
+pub fn uses_swarm(survey: &Survey<'_>) -> bool {
+    let joins = |items: &Vec<muster_proto::model::StateItem>| items.iter().any(|i| i.runner == RunnerKind::SwarmJoin);
+    matches!(survey.spec.lcm_type, LcmType::Swarm | LcmType::Mke) || survey.spec.machine_types.values().any(joins)
+}
+
+/// Is the machine to be drained before it is disturbed? Workers of clusters that use Swarm are.
+#[must_use]
+pub fn is_wanted(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    let disruptive = position.update().is_some_and(|mine| mine.disruptive);
+    let worker = position.row.spec.machine_type == MachineType::Worker;
+    disruptive && worker && (position.row.swarm.is_some() || uses_swarm(survey))
+}
+
+/// What is wanted of the machine's node now; None: nothing, or its drain has not begun.
+#[must_use]
+pub fn aim(survey: &Survey<'_>, position: &Position<'_>) -> Option<Aim> {
+    let (update, mine) = (survey.update()?, position.update()?);
+    mine.drain.as_ref()?;
+    if position.row.slot.is_none() || mine.returned_at_ms.is_some() {
+        return None;
+    }
+    if machine::gives_back(survey, update, position, mine).is_some() {
+        return Some(Aim::GivenBack);
+    }
+    let begins = || {
+        let refused = mine.set_aside.is_some() || not_halted(survey, update).is_err();
+        !refused && safety::may_begin(survey, position).is_ok()
+    };
+    let next = position.row.reach < Some(machine::top(survey, position)) || position.awaits_permit();
+    let goes_on = next && !is_at_work(position) && safety::locks_granted(survey, position).is_ok();
+    (goes_on && if mine.disturbed() { position.available() } else { begins() }).then_some(Aim::Drained)
+}
+
+/// What is to be recorded of the drain before anything disruptive may start.
+pub(super) fn step(survey: &Survey<'_>, position: &Position<'_>) -> Option<MachineStep> {
+    let mine = position.update().filter(|_| is_wanted(survey, position))?;
+    let Some(row) = &mine.drain else { return Some(MachineStep::Drain(DrainStep::Begin)) };
+    let look = look(position)?;
+    let target = match &row.target {
+        DrainTarget::Unknown => identified(survey, look)?,
+        DrainTarget::Absent => return None,
+        DrainTarget::Node { .. } if has_left(survey, look) => DrainTarget::Absent,
+        // Somebody else has changed it meanwhile: his word is what it gets back.
+        DrainTarget::Node { id, was } => {
+            let found = node(survey, look)?.as_ref().filter(|found| found.id == *id)?.availability;
+            let foreign = found != SwarmAvailability::Drain && found != *was;
+            foreign.then(|| DrainTarget::Node { id: id.clone(), was: found })?
+        }
+    };
+    Some(MachineStep::Drain(DrainStep::Target(target)))
+}
+
+/// What the machine is in the swarm, if its own engine and a manager agree.
+fn identified(survey: &Survey<'_>, look: &SwarmLook) -> Option<DrainTarget> {
+    let info = fresh(survey, look.info.as_ref())?;
+    let Some(id) = &info.node else {
+        return (info.state == SwarmLocalState::Inactive).then_some(DrainTarget::Absent);
+    };
+    let found = node(survey, look)?.as_ref().filter(|found| found.id == *id && found.hostname == info.hostname)?;
+    Some(DrainTarget::Node { id: id.clone(), was: found.availability })
+}
+
+/// Does its own engine say that it is in no swarm any more? Then no task runs there, and there is no node to give back.
+fn has_left(survey: &Survey<'_>, look: &SwarmLook) -> bool {
+    let info = fresh(survey, look.info.as_ref());
+    info.is_some_and(|info| info.state == SwarmLocalState::Inactive && info.node.is_none())
+}
+
+/// What is known of the machine's node.
+fn look<'a>(position: &Position<'a>) -> Option<&'a SwarmLook> {
+    position.live.map(|live| &live.swarm)
+}
+
+fn fresh<'a, T>(survey: &Survey<'_>, seen: Option<&'a Seen<T>>) -> Option<&'a T> {
+    seen.filter(|seen| survey.now.mono_ms.saturating_sub(seen.at_mono_ms) < FRESH_MS).map(|seen| &seen.what)
+}
+
+/// The node as a manager showed it a moment ago; None in it: there is no such node.
+fn node<'a>(survey: &Survey<'_>, look: &'a SwarmLook) -> Option<&'a Option<SwarmNode>> {
+    fresh(survey, look.node.as_ref())
+}
+
+/// Rule 4, its Swarm: is the node drained, as far as was seen a moment ago?
+///
+/// # Errors
+/// Which services still have tasks there, or who does not answer.
+pub fn reached(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    if !is_wanted(survey, position) {
+        return Ok(());
+    }
+    let about = |what: &str| blocked("SwarmDraining", what, "the swarm has answered");
+    let row = position.update().and_then(|mine| mine.drain.as_ref());
+    let (Some(row), Some(look)) = (row, look(position)) else { return Err(about("its Swarm drain is about to begin")) };
+    let id = match &row.target {
+        DrainTarget::Absent => return Ok(()),
+        DrainTarget::Unknown => return Err(unidentified(survey, position, look)),
+        DrainTarget::Node { id, .. } => id,
+    };
+    let Some(found) = node(survey, look) else { return Err(unanswered(survey, look)) };
+    let Some(found) = found else { return Err(unknown_node(position, id)) };
+    if found.availability != SwarmAvailability::Drain {
+        return Err(about("the availability of its Swarm node is about to become drain"));
+    }
+    if unsettled_until(survey, row, look, SwarmAvailability::Drain).is_some() {
+        return Err(about("a change of its Swarm node that nobody has confirmed may still be carried out"));
+    }
+    match fresh(survey, look.tasks.as_ref()) {
+        None => Err(unanswered(survey, look)),
+        Some(tasks) if tasks.is_empty() => Ok(()),
+        Some(tasks) => Err(blocked(
+            "SwarmDraining",
+            format!("Error: waiting for swarm node {} to be drained first - {}", found.hostname, services(tasks)),
+            "its tasks have moved (`docker node ps` on a manager names them; is there room for them elsewhere?)",
+        )),
+    }
+}
+
+/// The first few services, and how many tasks each has.
+fn services(tasks: &BTreeMap<String, u32>) -> String {
+    let named = tasks.iter().take(SERVICES_SHOWN_MAX).map(|(service, count)| match count {
+        1 => format!("{service}: 1 task"),
+        count => format!("{service}: {count} tasks"),
+    });
+    let named: Vec<String> = named.collect();
+    match tasks.len().saturating_sub(SERVICES_SHOWN_MAX) {
+        0 => named.join(", "),
+        more => format!("{} and {more} more services", named.join(", ")),
+    }
+}
+
+fn unknown_node(position: &Position<'_>, id: &SwarmId) -> Blocked {
+    blocked(
+        "SwarmNodeUnknown",
+        format!("Error: {} is node {id} of a swarm that its cluster's managers do not know", position.row.name),
+        "its engine is in the cluster's swarm (`docker info` there, `docker node ls` on a manager)",
+    )
+}
+
+/// Why nobody knows yet which node it is, from what was said last, however long ago: the cause is told, not which
+/// question happens to be under way.
+fn unidentified(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> Blocked {
+    if let Some(failure) = position.row.id.and_then(|id| look.failures.get(&id)) {
+        let message = format!("Error: its Docker Engine cannot be asked for its Swarm node: {}", failure.what);
+        return blocked("SwarmDraining", message, "its Docker Engine has answered");
+    }
+    let Some(info) = look.info.as_ref().map(|seen| &seen.what) else {
+        let message = "its Docker Engine is being asked for its Swarm node";
+        return blocked("SwarmDraining", message, "its Docker Engine has answered");
+    };
+    let Some(id) = &info.node else {
+        let message =
+            format!("Error: its Docker Engine is on its way into a swarm, or cannot enter it: {}", info.error);
+        return blocked("SwarmDraining", message, "its Docker Engine is in the swarm, or in none");
+    };
+    match look.node.as_ref().map(|seen| &seen.what) {
+        None => unanswered(survey, look),
+        Some(None) => unknown_node(position, id),
+        Some(Some(found)) if found.hostname != info.hostname => blocked(
+            "SwarmNodeUnknown",
+            format!("Error: node {id} is {} for the managers, and {} for itself", found.hostname, info.hostname),
+            "both say the same",
+        ),
+        Some(Some(_)) => blocked("SwarmDraining", "its Swarm node is being looked at", "the swarm has answered"),
+    }
+}
+
+/// No manager has said anything a moment ago: one is being asked, or none of them could answer the last time.
+fn unanswered(survey: &Survey<'_>, look: &SwarmLook) -> Blocked {
+    let controls = survey.of_type(MachineType::Control).filter(|control| !control.row.revoked);
+    let said = controls.map(|control| match control.row.id.and_then(|id| look.failures.get(&id)) {
+        _ if !control.connected() => Some(format!("{} is not connected", control.row.name)),
+        Some(failure) => Some(format!("{}: {}", control.row.name, failure.what)),
+        None => None,
+    });
+    let Some(said) = said.collect::<Option<Vec<_>>>() else {
+        return blocked("SwarmDraining", "the tasks on its Swarm node are being looked at", "a manager has answered");
+    };
+    let said = if said.is_empty() { "every control machine is revoked".to_owned() } else { said.join("; ") };
+    let message = format!("Error: no manager of the swarm can be asked - {said}");
+    blocked("SwarmNoManager", message, "one of them answers; it is tried again every few seconds")
+}
+
+/// What a node that was so gets back.
+fn back(was: SwarmAvailability) -> SwarmAvailability {
+    // Planted: a node that an operator had drained is made active.
+    if planted("activate-operators-drain") { SwarmAvailability::Active } else { was }
+}
+
+/// Until when a change of the node to something else, which somebody was asked for, may still be carried out,
+/// monotonic milliseconds. None: all of them are confirmed, or long over.
+fn unsettled_until(survey: &Survey<'_>, row: &DrainRow, look: &SwarmLook, wanted: SwarmAvailability) -> Option<u64> {
+    let live = &survey.facts.live;
+    let others = look.unsettled.values().filter(|seen| seen.what != wanted).map(|seen| seen.at_mono_ms);
+    // Whoever was coordinator before this process may have asked for the drain at the last moment.
+    let inherited = row.since_ms < live.started_wall_ms && wanted != SwarmAvailability::Drain;
+    let asked = others.chain(inherited.then_some(live.started_mono_ms));
+    asked.map(|at_mono_ms| at_mono_ms.saturating_add(SETTLE_MS)).filter(|until| *until > survey.now.mono_ms).max()
+}
+
+/// Rule 9, its Swarm: is the node as it was? What was drained before us stays drained, and whatever else somebody has
+/// made of it meanwhile stays too.
+///
+/// # Errors
+/// What is waited for.
+pub fn given_back(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    let Some(row) = position.update().and_then(|mine| mine.drain.as_ref()) else { return Ok(()) };
+    let DrainTarget::Node { was, .. } = &row.target else { return Ok(()) };
+    let was = back(*was);
+    let waits = |message: String| {
+        let why = unanswered(survey, look(position).unwrap_or(&SwarmLook::default()));
+        match why.reason.as_str() {
+            "SwarmNoManager" => why,
+            _ => blocked("SwarmUncordoning", message, "a manager has confirmed it"),
+        }
+    };
+    if was == SwarmAvailability::Drain || look(position).is_some_and(|look| has_left(survey, look)) {
+        return Ok(());
+    }
+    let unsettled = look(position).and_then(|look| unsettled_until(survey, row, look, was));
+    if unsettled.is_some() {
+        return Err(waits("a change of its Swarm node that nobody has confirmed may still be carried out".to_owned()));
+    }
+    match look(position).and_then(|look| node(survey, look)) {
+        Some(None) => Ok(()),
+        Some(Some(found)) if found.availability != SwarmAvailability::Drain => Ok(()),
+        Some(Some(_)) | None => Err(waits(format!("its Swarm node gets its availability {was} back"))),
+    }
+}
+
+/// When waiting for the node ends, Unix milliseconds. For its drain that starts anew when a task has gone, when another
+/// machine comes to its end, and with the coordinator, which has to look first. None: it is not waited for, or an
+/// operator has halted the update.
+pub(super) fn deadline_ms(survey: &Survey<'_>, update: &UpdateRow, position: &Position<'_>) -> Option<u64> {
+    let begun_ms = match aim(survey, position)? {
+        Aim::GivenBack => {
+            let begun = position.row.stages.get(&Stage::SwarmUncordoned)?.started_at_ms;
+            begun.max(survey.facts.live.started_wall_ms)
+        }
+        Aim::Drained if update.wish != Wish::Go => return None,
+        Aim::Drained => {
+            let look = look(position)?;
+            let begun = look.awaited_since_ms.unwrap_or(survey.now.wall_ms);
+            begun.max(look.fewer_at_ms.unwrap_or(0)).max(update.moved_at_ms)
+        }
+    };
+    Some(begun_ms.saturating_add(survey.spec.update_deadlines.swarm_drain.after_ms))
+}
+
+/// Was the drain reached in this turn? Later it is looked at again before each permit.
+#[must_use]
+pub fn was_reached(position: &Position<'_>) -> bool {
+    position.row.reach > Some(Phase::Prepare)
+        && position.row.stages.get(&Stage::SwarmDrained).is_some_and(|stage| stage.succeeded)
+}

@@ -1,0 +1,138 @@
+//! What has to be asked of the swarm next for a machine's drain, and of whom: one question at a time for each machine.
+
+use muster_proto::model::{MachineId, MachineType, SwarmAvailability, SwarmId, SwarmNode, SwarmOp};
+
+use super::{Aim, FRESH_MS, SETTLE_MS, aim, back, fresh, look, node, unsettled_until};
+use crate::{
+    facts::{DrainTarget, SwarmLook},
+    plan::survey::{Position, Survey},
+};
+
+/// The tasks of a node that is being drained are looked at so often, in milliseconds.
+const LOOK_EVERY_MS: u64 = 2_000;
+/// Who could not answer is asked again after so long, in milliseconds.
+const RETRY_MS: u64 = 5_000;
+/// So long an answer may take, in milliseconds; there may be another manager to ask.
+const ANSWER_MS: u64 = 12_000;
+
+/// Something to be asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// Of whose agent.
+    pub agent: MachineId,
+    /// What.
+    pub op: SwarmOp,
+    /// Without an answer for so long the question counts as failed, in milliseconds.
+    pub patience_ms: u64,
+}
+
+/// The next question; None: an answer is waited for, or nobody can be asked, or nothing has to be.
+#[must_use]
+pub fn next(survey: &Survey<'_>, position: &Position<'_>) -> Option<Question> {
+    let aim = aim(survey, position)?;
+    let look = look(position).filter(|look| look.asked.is_none())?;
+    let row = position.update()?.drain.as_ref()?;
+    match (&row.target, aim) {
+        (DrainTarget::Absent, _) | (DrainTarget::Unknown, Aim::GivenBack) => None,
+        (DrainTarget::Unknown, Aim::Drained) => identify(survey, position, look),
+        (DrainTarget::Node { id, .. }, Aim::Drained) => drain(survey, position, look, id),
+        (DrainTarget::Node { id, was }, Aim::GivenBack) => {
+            let was = back(*was);
+            let settled = unsettled_until(survey, row, look, was).is_none();
+            if settled && was != SwarmAvailability::Drain { give_back(survey, position, look, id, was) } else { None }
+        }
+    }
+}
+
+/// Its own engine says which node it is, a manager how that is.
+fn identify(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> Option<Question> {
+    let Some(info) = fresh(survey, look.info.as_ref()) else { return own_engine(survey, position, look) };
+    info.node.as_ref()?;
+    match known(survey, position, look) {
+        None => Some(question(manager(survey, position)?, SwarmOp::Nodes)),
+        Some(_) => None,
+    }
+}
+
+/// Its own engine, when it has not been asked a moment ago. Without a manager it is the only one to know whether there
+/// still is a swarm.
+fn own_engine(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> Option<Question> {
+    let own = position.row.id.filter(|id| position.connected() && may_ask(survey, look, *id))?;
+    fresh(survey, look.info.as_ref()).is_none().then(|| question(own, SwarmOp::Info))
+}
+
+fn drain(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook, id: &SwarmId) -> Option<Question> {
+    let Some(manager) = manager(survey, position) else { return own_engine(survey, position, look) };
+    let Some(known) = known(survey, position, look) else { return Some(question(manager, SwarmOp::Nodes)) };
+    if known.as_ref()?.availability != SwarmAvailability::Drain {
+        return Some(set(manager, id, SwarmAvailability::Drain));
+    }
+    let old = |at_mono_ms: u64| survey.now.mono_ms.saturating_sub(at_mono_ms) >= LOOK_EVERY_MS;
+    let due = match &look.tasks {
+        Some(seen) if !seen.what.is_empty() => old(seen.at_mono_ms),
+        tasks => fresh(survey, tasks.as_ref()).is_none(),
+    };
+    due.then(|| question(manager, SwarmOp::Tasks { node: id.clone() }))
+}
+
+fn give_back(
+    survey: &Survey<'_>,
+    position: &Position<'_>,
+    look: &SwarmLook,
+    id: &SwarmId,
+    was: SwarmAvailability,
+) -> Option<Question> {
+    let Some(manager) = manager(survey, position) else { return own_engine(survey, position, look) };
+    let Some(known) = known(survey, position, look) else { return Some(question(manager, SwarmOp::Nodes)) };
+    let ours = known.as_ref()?.availability == SwarmAvailability::Drain;
+    ours.then(|| set(manager, id, was))
+}
+
+/// The node as a manager who can be asked again showed it a moment ago.
+fn known<'a>(survey: &Survey<'_>, position: &Position<'_>, look: &'a SwarmLook) -> Option<&'a Option<SwarmNode>> {
+    node(survey, look).filter(|_| look.manager.is_some() && look.manager == manager(survey, position))
+}
+
+const fn question(agent: MachineId, op: SwarmOp) -> Question {
+    Question { agent, op, patience_ms: ANSWER_MS }
+}
+
+/// A change of the node. No other question follows before it can no more be carried out.
+fn set(agent: MachineId, id: &SwarmId, availability: SwarmAvailability) -> Question {
+    let op = SwarmOp::SetAvailability { node: id.clone(), availability };
+    Question { agent, op, patience_ms: SETTLE_MS }
+}
+
+fn may_ask(survey: &Survey<'_>, look: &SwarmLook, id: MachineId) -> bool {
+    look.failures.get(&id).is_none_or(|failure| survey.now.mono_ms.saturating_sub(failure.at_mono_ms) >= RETRY_MS)
+}
+
+/// The control machine that is asked about this machine's node: the one that was, or the first that can be.
+#[must_use]
+pub fn manager(survey: &Survey<'_>, position: &Position<'_>) -> Option<MachineId> {
+    let look = look(position)?;
+    let controls = survey.of_type(MachineType::Control).filter(|control| control.connected() && !control.row.revoked);
+    let usable: Vec<MachineId> =
+        controls.filter_map(|control| control.row.id).filter(|id| may_ask(survey, look, *id)).collect();
+    look.manager.filter(|id| usable.contains(id)).or_else(|| usable.first().copied())
+}
+
+/// When time alone brings the next question, monotonic milliseconds.
+#[must_use]
+pub fn wakes_at(survey: &Survey<'_>, position: &Position<'_>) -> Option<u64> {
+    let aim = aim(survey, position)?;
+    let look = look(position).filter(|look| look.asked.is_none())?;
+    let row = position.update()?.drain.as_ref()?;
+    let wanted = match (&row.target, aim) {
+        (DrainTarget::Node { was, .. }, Aim::GivenBack) => back(*was),
+        (DrainTarget::Node { .. } | DrainTarget::Unknown | DrainTarget::Absent, _) => SwarmAvailability::Drain,
+    };
+    let later = |at_mono_ms: u64, by_ms: u64| at_mono_ms.saturating_add(by_ms);
+    let failures = look.failures.values().map(|failure| later(failure.at_mono_ms, RETRY_MS));
+    let info = look.info.iter().map(|seen| later(seen.at_mono_ms, FRESH_MS));
+    let node = look.node.iter().map(|seen| later(seen.at_mono_ms, FRESH_MS));
+    let tasks = look.tasks.iter().flat_map(|seen| [LOOK_EVERY_MS, FRESH_MS].map(|by_ms| later(seen.at_mono_ms, by_ms)));
+    let unsettled = unsettled_until(survey, row, look, wanted);
+    let moments = failures.chain(info).chain(node).chain(tasks).chain(unsettled);
+    moments.filter(|at| *at > survey.now.mono_ms).min()
+}

@@ -1,0 +1,57 @@
+//! The commands of every day that no other test comes past: a deployment that is started by hand, step by step.
+
+use std::fs;
+
+use anyhow::{Result, ensure};
+use muster_tests::fleet::{
+    Fleet, PATIENCE,
+    manifest::{bash, cluster},
+    wait_for,
+};
+
+const MODE: &str = "openstack.lcm.mirantis.com/instance_migration_mode";
+
+/// One control machine; the manifest does not say how many there will be. Its item ends when `go` is there.
+fn manifest(fleet: &Fleet) -> Result<String> {
+    let body = format!("echo first words\nuntil test -e {}; do sleep 0.05; done\necho last words", fleet.path("go"));
+    let whole = cluster(1, 0, &[bash("work", "deploy", &fleet.effects_log(), &body, &[])], &[], &[]);
+    let silent = whole.replace("  machines: {control: 1, worker: 0}\n", "");
+    ensure!(whole != silent, "how many machines stands elsewhere now:\n{whole}");
+    Ok(silent)
+}
+
+#[test]
+fn a_deployment_by_hand() -> Result<()> {
+    let mut fleet = Fleet::start("everyday", &[])?;
+    fs::write(fleet.path("manifest.yaml"), manifest(&fleet)?)?;
+    fleet.ctl(&["apply", "-f", "manifest.yaml", "--dry-run"])?.exits(0)?.says(&["dry run: nothing was changed"])?;
+    assert_eq!(fleet.ctl(&["get", "lcmclusters", "-o", "name"])?.ok()?, "", "it was a dry run");
+    fleet.ctl(&["apply", "-f", "manifest.yaml"])?.exits(0)?;
+    assert_eq!(fleet.ctl(&["get", "lcmclusters", "-o", "name"])?.ok()?, "cluster/e2e\n");
+
+    fleet.add_machines(1, 0)?;
+    fleet.ctl(&["token", "list"])?.exits(0)?.says(&["e2e", "control", "UsedUp"])?;
+    fleet.wait_machine("control-1", "it has reported", |machine| machine.status.host_info.is_some())?;
+    fleet.ctl(&["watch", "e2e"])?.exits(4)?.says(&["needs a person", "DeployNotStarted", "musterctl deploy e2e"])?;
+    fleet.ctl(&["deploy", "e2e"])?.exits(0)?;
+
+    wait_for("the item", PATIENCE, || Ok((!fleet.effects()?.is_empty()).then_some(())))?;
+    let words = ["--config", "operator.toml", "logs", "control-1", "work", "-f"];
+    let mut following = fleet.start_ctl(&words, "follow")?;
+    wait_for("the first words", PATIENCE, || Ok(fleet.log("follow").contains("first words").then_some(())))?;
+    assert!(following.try_wait()?.is_none(), "the item is not at its end: {}", fleet.log("follow"));
+    fs::write(fleet.path("go"), "")?;
+    let status = wait_for("the end of logs -f", PATIENCE, || Ok(following.try_wait()?))?;
+    assert!(status.success() && fleet.log("follow").ends_with("last words\n"), "{status}: {}", fleet.log("follow"));
+    fleet.wait_ready(1)?;
+
+    fleet.ctl(&["annotate", "machine", "control-1", &format!("{MODE}=manual")])?.exits(0)?;
+    let annotated = || Ok::<_, anyhow::Error>(fleet.machines()?["control-1"].metadata.annotations.get(MODE).cloned());
+    assert_eq!(annotated()?.as_deref(), Some("manual"));
+    fleet.ctl(&["annotate", "machine", "control-1", &format!("{MODE}-")])?.exits(0)?;
+    assert_eq!(annotated()?, None);
+    let taken = fleet.address();
+    let serve = fleet.ctl(&["artifacts", "serve", "--dir", ".", "--listen", &taken])?.exits(1)?;
+    serve.says(&["cannot listen on", "Another port: --listen"])?;
+    fleet.done()
+}

@@ -1,0 +1,113 @@
+//! Models, each gone through as a whole: the number of states is written down, so that an accidental cut is noticed. It
+//! changes with whatever the cores do; that it is still about what it was is for the eye.
+
+use muster_proto::model::Counts;
+use muster_tests::model::{Fault, Outcome, Scenario};
+
+/// The last control machine and the last worker: each has another of its type in the same place.
+const LAST_OF_ITS_TYPE: &[usize] = &[2, 4];
+
+/// Three control machines and two workers, and this may go wrong once.
+fn with(faults: &'static [Fault]) -> Scenario {
+    let counts = Counts { control: 3, worker: 2 };
+    Scenario {
+        counts,
+        prepare: false,
+        reconfigure: true,
+        update: false,
+        workers_at_once: 1,
+        faults,
+        spared: &[],
+        faults_max: 1,
+        plant: None,
+    }
+}
+
+fn check(scenario: Scenario, states: usize) {
+    let outcome = scenario.check();
+    let story = outcome.broken.as_ref().map(|broken| broken.story.as_str());
+    assert!(story.is_none(), "{}", story.unwrap_or_default());
+    assert_eq!(outcome, Outcome { states, broken: None, ready_after_faults: true });
+}
+
+#[test]
+fn nothing_goes_wrong() {
+    check(Scenario { prepare: true, faults_max: 0, ..with(&[]) }, 1_086);
+}
+
+#[test]
+fn the_coordinator_crashes() {
+    check(Scenario { reconfigure: false, ..with(&[Fault::CoordinatorCrash]) }, 8_771);
+}
+
+#[test]
+fn an_agent_crashes() {
+    check(Scenario { spared: LAST_OF_ITS_TYPE, ..with(&[Fault::AgentCrash]) }, 12_425);
+}
+
+#[test]
+fn a_machine_loses_power() {
+    check(with(&[Fault::PowerCut]), 3_751);
+}
+
+#[test]
+fn a_stream_breaks() {
+    check(Scenario { reconfigure: false, spared: LAST_OF_ITS_TYPE, ..with(&[Fault::Cut]) }, 7_978);
+}
+
+#[test]
+fn a_list_comes_late() {
+    check(Scenario { spared: LAST_OF_ITS_TYPE, ..with(&[Fault::Late]) }, 2_077);
+}
+
+#[test]
+fn a_program_fails() {
+    check(with(&[Fault::Failure]), 1_839);
+}
+
+/// Three machines: every order of five of them, twice, is too much. Two of either type can collide.
+#[test]
+fn an_old_store_takes_the_place_of_the_newest() {
+    for (control, worker, states) in [(2, 1, 11_240), (1, 2, 10_066)] {
+        let counts = Counts { control, worker };
+        check(Scenario { counts, reconfigure: false, faults_max: 2, ..with(&[Fault::OldStore]) }, states);
+    }
+}
+
+#[test]
+fn a_machine_is_silent() {
+    check(Scenario { spared: LAST_OF_ITS_TYPE, ..with(&[Fault::Silence]) }, 12_185);
+}
+
+#[test]
+fn something_comes_twice() {
+    check(Scenario { spared: LAST_OF_ITS_TYPE, ..with(&[Fault::Twice]) }, 9_644);
+}
+
+/// What may go wrong in an update.
+const IN_AN_UPDATE: &[Fault] = &[
+    Fault::CoordinatorCrash,
+    Fault::AgentCrash,
+    Fault::PowerCut,
+    Fault::Cut,
+    Fault::Late,
+    Fault::Failure,
+    Fault::Twice,
+    Fault::Silence,
+    Fault::TakenBack,
+];
+
+/// An update is what permits are for; most of it happens in one order only.
+fn update_with(faults: &'static [Fault]) -> Scenario {
+    Scenario { reconfigure: false, update: true, ..with(faults) }
+}
+
+#[test]
+fn an_update() {
+    check(Scenario { workers_at_once: 2, faults_max: 0, ..update_with(&[]) }, 277);
+}
+
+#[test]
+fn an_update_and_anything_goes_wrong() {
+    check(Scenario { spared: LAST_OF_ITS_TYPE, ..update_with(IN_AN_UPDATE) }, 11_687);
+}

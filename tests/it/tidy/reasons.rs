@@ -1,0 +1,85 @@
+//! Every named reason has its row in docs/OPERATIONS.md, and every row a reason: README promises "every NOTE".
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use anyhow::Context as _;
+
+use super::{rules::is_in, workspace};
+
+/// Where reasons are named.
+const NAMED_IN: &[&str] = &["agent/src/core", "coordinator/src/plan", "proto/src/model/input"];
+/// Names in these modules that are something else: states, stages, kinds of documents and secrets.
+const NO_REASONS: &[&str] = &[
+    "ClusterWorkloadLock",
+    "Deploy",
+    "ItemInput",
+    "NodeWorkloadLock",
+    "Pending",
+    "Prepare",
+    "Ready",
+    "Reboot",
+    "Reconfigure",
+    "Token",
+    "Uninitialized",
+];
+/// What the view says by itself, of an item's standing.
+const OF_THE_VIEW: &[&str] = &["Retrying"];
+/// How tables of reasons begin: NOTEs, and what a machine says that is not let into the swarm.
+const TABLES: &[&str] = &["| NOTE |", "| text |"];
+
+/// A word that begins with a capital and has nothing but letters.
+fn is_name(text: &str) -> bool {
+    text.len() > 3
+        && text.starts_with(|c: char| c.is_ascii_uppercase())
+        && text.chars().all(|c| c.is_ascii_alphabetic())
+}
+
+/// Texts in quotes of a line of code.
+fn literals(line: &str) -> impl Iterator<Item = &str> {
+    let code = if line.trim_start().starts_with("//") { "" } else { line };
+    code.split('"').skip(1).step_by(2)
+}
+
+fn named() -> anyhow::Result<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    for source in workspace()?.iter().filter(|source| NAMED_IN.iter().any(|module| is_in(&source.path, module))) {
+        let lines = source.lines.iter().zip(1..).filter(|(_, number)| !source.is_test(*number));
+        names.extend(lines.flat_map(|(line, _)| literals(line)).filter(|text| is_name(text)).map(str::to_owned));
+    }
+    for word in NO_REASONS {
+        assert!(names.remove(*word), "{word} is named nowhere: take it out of NO_REASONS");
+    }
+    Ok(names)
+}
+
+/// The names that begin the rows of one sort of table: `X` and `Y` of "| `X`, `Y: …` | …".
+fn rows(text: &str, table: &str) -> Vec<String> {
+    let mut rows = Vec::new();
+    let mut inside = false;
+    for line in text.lines() {
+        inside = line.starts_with(table) || (inside && line.starts_with('|'));
+        let first = line.split('|').nth(1).filter(|_| inside).unwrap_or_default();
+        let quoted = first.split('`').skip(1).step_by(2);
+        rows.extend(quoted.filter_map(|text| text.split(':').next()).map(str::to_owned));
+    }
+    rows
+}
+
+#[test]
+fn every_reason_has_its_row() -> anyhow::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no folder above the crate")?;
+    let text = fs::read_to_string(root.join("docs/OPERATIONS.md"))?;
+    let reasons = named()?;
+    assert!(reasons.contains("WaitingForTurn") && reasons.contains("DiskFull"), "did they move? {reasons:?}");
+    let all: Vec<String> = TABLES.iter().flat_map(|table| rows(&text, table)).collect();
+    let missing: Vec<&String> = reasons.iter().filter(|reason| !all.contains(reason)).collect();
+    assert!(missing.is_empty(), "no row in docs/OPERATIONS.md (or none of a reason: NO_REASONS): {missing:?}");
+    let notes = rows(&text, TABLES[0]);
+    let known = |row: &&String| reasons.contains(*row) || OF_THE_VIEW.contains(&row.as_str());
+    let stale: Vec<&String> = notes.iter().filter(|row| !known(row)).collect();
+    assert!(stale.is_empty(), "rows of docs/OPERATIONS.md that no code names: {stale:?}");
+    let twice: Vec<&String> =
+        notes.iter().filter(|row| notes.iter().filter(|other| other == row).count() > 1).collect();
+    assert!(twice.is_empty(), "rows that are there twice: {twice:?}");
+    Ok(())
+}

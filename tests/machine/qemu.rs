@@ -1,0 +1,132 @@
+//! The machine: a disk of tests/machine/image, which is not written to, and a second one that says what to do first.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::Write as _,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::{Context as _, Result};
+use muster_tests::fleet::{
+    Fleet,
+    effects::{self, Effect},
+    programs::run,
+};
+
+/// Its second serial line, which is a file of this computer: where items say what they do.
+pub(crate) const EFFECTS: &str = "/dev/ttyS1";
+/// This computer's loopback as the machine sees it (qemu's own network).
+const HOST: &str = "10.0.2.2";
+/// Of the console, when a test failed.
+const LINES_MAX: usize = 60;
+/// Done once, as root, by provision.service. The coordinator's certificate is for 127.0.0.1: so there is a door there.
+const PROVISION: &str = "set -eux
+cd /mnt
+cp door.socket door.service /etc/systemd/system/
+systemctl daemon-reload
+systemctl enable --now door.socket
+apt-get install --yes ./muster-agent.deb
+muster-agent enroll --coordinator @ADDRESS@ --token-file token --name @NAME@
+";
+const DOOR_SOCKET: &str = "[Socket]\nListenStream=@ADDRESS@\n[Install]\nWantedBy=sockets.target\n";
+const DOOR_SERVICE: &str = "[Service]\nExecStart=/lib/systemd/systemd-socket-proxyd @HOST@:@PORT@\n";
+
+/// See the module. Dropped, it is powered off.
+pub(crate) struct Machine {
+    child: Child,
+    dir: PathBuf,
+}
+
+impl Machine {
+    /// Powers it on: it installs the agent's package and enrols.
+    ///
+    /// # Errors
+    /// Something it needs is missing: says what.
+    pub(crate) fn start(fleet: &Fleet, name: &str, token: &str) -> Result<Self> {
+        let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the tests lie in the project")?;
+        let image = run(&mut Command::new(project.join("tests/machine/image/build")))?.ok()?;
+        let image = Path::new(image.trim());
+        let dir = fleet.dir().join("machine");
+        let seed = dir.join("seed");
+        fs::create_dir_all(&seed)?;
+        let address = fleet.address();
+        let port = address.rsplit_once(':').context("HOST:PORT")?.1;
+        let of_this = |text: &str| {
+            let text = text.replace("@ADDRESS@", &address).replace("@NAME@", name);
+            text.replace("@HOST@", HOST).replace("@PORT@", port)
+        };
+        fs::write(seed.join("provision"), of_this(PROVISION))?;
+        fs::write(seed.join("door.socket"), of_this(DOOR_SOCKET))?;
+        fs::write(seed.join("door.service"), of_this(DOOR_SERVICE))?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(seed.join("token"))?;
+        file.write_all(token.as_bytes())?;
+        fs::copy(package(project)?, seed.join("muster-agent.deb"))?;
+        let second = dir.join("seed.img");
+        run(Command::new("mke2fs").args(["-q", "-t", "ext4", "-d"]).args([&seed, &second]).arg("64M"))?.ok()?;
+        let child = boot(image, &second, &dir)?;
+        Ok(Self { child, dir })
+    }
+
+    /// What its items wrote so far.
+    ///
+    /// # Errors
+    /// A line that is none of theirs.
+    pub(crate) fn effects(&self) -> Result<Vec<Effect>> {
+        effects::read(&self.dir.join("effects.log"))
+    }
+
+    /// How often its kernel started, by what the kernel itself says.
+    pub(crate) fn boots(&self) -> usize {
+        self.read("console.log").matches("] Linux version ").count()
+    }
+
+    /// What is worth reading when a test failed: the end of its console, and what qemu says.
+    pub(crate) fn evidence(&self) -> String {
+        let console = self.read("console.log");
+        let lines: Vec<&str> = console.lines().collect();
+        let end = lines[lines.len().saturating_sub(LINES_MAX)..].join("\n");
+        format!("{}--- console\n{end}", self.read("qemu.log"))
+    }
+
+    fn read(&self, name: &str) -> String {
+        String::from_utf8_lossy(&fs::read(self.dir.join(name)).unwrap_or_default()).into_owned()
+    }
+}
+
+/// The agent's package, of `make packages`.
+fn package(project: &Path) -> Result<PathBuf> {
+    let packages = project.join("target/packages");
+    let missing = || format!("there is no package of muster-agent in {}: make packages", packages.display());
+    let mut entries = fs::read_dir(&packages).with_context(missing)?.filter_map(Result::ok).map(|entry| entry.path());
+    let is_it = |path: &PathBuf| {
+        path.file_name()
+            .and_then(|name| name.to_str())
+            .is_some_and(|name| name.starts_with("muster-agent_") && name.ends_with(".deb"))
+    };
+    entries.find(is_it).with_context(missing)
+}
+
+/// Software emulation: build machines have no other. What is written to the disk is gone with the process.
+fn boot(image: &Path, second: &Path, dir: &Path) -> Result<Child> {
+    let disk = |path: &Path, more: &str| format!("file={},if=virtio,format=raw{more}", path.display());
+    let serial = |name: &str| format!("file:{}", dir.join(name).display());
+    let mut qemu = Command::new("qemu-system-x86_64");
+    qemu.args(["-accel", "tcg", "-m", "1024", "-smp", "2", "-display", "none", "-snapshot"]);
+    qemu.arg("-kernel").arg(image.join("vmlinuz")).arg("-initrd").arg(image.join("initrd.img"));
+    qemu.args(["-append", "root=/dev/vda rw console=ttyS0 panic=5"]);
+    qemu.args(["-drive", &disk(&image.join("disk.img"), ""), "-drive", &disk(second, ",readonly=on")]);
+    qemu.args(["-serial", &serial("console.log"), "-serial", &serial("effects.log")]);
+    qemu.args(["-netdev", "user,id=wire", "-device", "virtio-net-pci,netdev=wire"]);
+    let log = fs::File::create(dir.join("qemu.log"))?;
+    let child = qemu.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn();
+    child.context("cannot start qemu-system-x86_64: apt-get install qemu-system-x86")
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // it ended by itself
+        let _ = self.child.wait();
+    }
+}
