@@ -48,7 +48,10 @@ pub async fn enter(
 
 /// Asks the engine's questions, and tells it what became of each, until the coordinator goes.
 pub async fn ask(engine: EngineHandle, sessions: Sessions) {
-    let Some(mut questions) = sessions.questions() else { return };
+    let Some(mut questions) = sessions.questions() else {
+        tracing::error!("somebody else asks the swarms already: no drain goes on");
+        return;
+    };
     let epoch = engine.facts().meta.epoch;
     while let Some(question) = questions.recv().await {
         let (engine, sessions) = (engine.clone(), sessions.clone());

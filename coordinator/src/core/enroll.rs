@@ -3,7 +3,7 @@
 use muster_proto::model::{MachineName, MachineSpec, Now};
 
 use super::{Effect, Enroll, Refusal, Reply};
-use crate::facts::{Draft, MachineRow, TokenRow};
+use crate::facts::{Draft, MachineRow, SwarmLook, TokenRow};
 
 /// Most machines one coordinator manages.
 const MACHINES_MAX: usize = 10_000;
@@ -151,4 +151,5 @@ pub(super) fn void(draft: &mut Draft<'_>, name: &MachineName) {
     let live = draft.live_mut(name);
     live.heard_mono_ms = None;
     live.items = None;
+    live.swarm = SwarmLook::default();
 }

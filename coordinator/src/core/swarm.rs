@@ -7,7 +7,7 @@ use muster_proto::{
 
 use super::Refusal;
 use crate::{
-    facts::{Draft, DrainTarget},
+    facts::{Draft, DrainTarget, SwarmLook},
     plan::{
         Limits,
         swarm::{self, Entry},
@@ -46,11 +46,18 @@ pub(super) fn note_member(draft: &mut Draft<'_>, machine: &MachineName, status: 
     let joined = items.iter().any(|item| item.name == status.name && item.hash == status.hash && item.joins_swarm());
     let member = serde_json::from_str::<SwarmMember>(result).ok().filter(|_| joined);
     if let (Some(member), Some(row)) = (member, draft.machine_mut(machine)) {
+        let node = member.node_id.clone();
         row.swarm = Some(member);
-        // What was in no swarm when its update came to it is in one now, and may be given tasks.
+        // What was in no swarm when its update came to it, or was another node, may be given tasks now.
         let drain = row.update.as_mut().and_then(|mine| mine.drain.as_mut());
-        if let Some(drain) = drain.filter(|drain| drain.target == DrainTarget::Absent) {
+        let is_new = |target: &DrainTarget| match target {
+            DrainTarget::Unknown => false,
+            DrainTarget::Absent => true,
+            DrainTarget::Node { id, .. } => *id != node,
+        };
+        if let Some(drain) = drain.filter(|drain| is_new(&drain.target)) {
             drain.target = DrainTarget::Unknown;
+            draft.live_mut(machine).swarm = SwarmLook { begun_here: true, ..SwarmLook::default() };
         }
     }
 }

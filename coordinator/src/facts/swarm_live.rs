@@ -45,6 +45,8 @@ pub struct SwarmLook {
     /// Changes of the node that were asked for and not confirmed, by the question's number: what it was to become, and
     /// when that was asked. Each may yet be carried out.
     pub unsettled: BTreeMap<u64, Seen<SwarmAvailability>>,
+    /// Did this process begin the drain? Whoever was coordinator before it may have asked for changes.
+    pub begun_here: bool,
     /// Unix milliseconds since when something disruptive waits for the drain; None: nothing does.
     pub awaited_since_ms: Option<u64>,
     /// The fewest tasks seen on the node since its drain began.

@@ -101,6 +101,12 @@ fn has_begun(facts: &Facts, row: &MachineRow) -> bool {
     join_items(facts, row).any(|item| row.statuses.contains_key(&item.name))
 }
 
+/// Is it one of the cluster's swarm, or to become one: a member, or not left out?
+#[must_use]
+pub fn counts(facts: &Facts, row: &MachineRow) -> bool {
+    is_member(facts, row) || !is_left_out(facts, row)
+}
+
 /// How a machine gets in. The first control machine that comes to its swarm-join makes the swarm, and only while no
 /// other has ever completed one or was told to make it: two swarms cannot be joined into one. A machine that an
 /// operator revoked, or whose swarm-join was skipped, is out of the question.
@@ -112,7 +118,7 @@ pub fn entry(facts: &Facts, machine: &MachineRow, limits: &Limits, now: Now) -> 
         .machines_of(&machine.spec.cluster_name)
         .map(|row| &**row)
         .filter(|row| row.spec.machine_type == MachineType::Control && row.name != machine.name)
-        .filter(|row| row.id.is_some() && !row.revoked && (is_member(facts, row) || !is_left_out(facts, row)))
+        .filter(|row| row.id.is_some() && !row.revoked && counts(facts, row))
         .collect();
     others.sort_by_key(|row| (row.spec.upgrade_index, &row.name));
     let manager = machine.spec.machine_type == MachineType::Control;

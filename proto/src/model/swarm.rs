@@ -277,18 +277,19 @@ pub struct SwarmManager {
     pub address: String,
 }
 
-/// How a node is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SwarmNodeState {
-    /// Nobody knows.
-    Unknown,
-    /// At work.
-    Ready,
-    /// Not heard of.
-    Down,
-    /// Its connection broke a moment ago.
-    Disconnected,
-}
+words!(
+    /// How a node is.
+    SwarmNodeState {
+        /// Nobody knows.
+        Unknown = "unknown",
+        /// At work.
+        Ready = "ready",
+        /// Not heard of.
+        Down = "down",
+        /// Its connection broke a moment ago.
+        Disconnected = "disconnected",
+    }
+);
 
 words!(
     /// Does a node take tasks?

@@ -201,13 +201,8 @@ impl Watched {
             Kind::Clusters => self.fleet.cluster = None,
             Kind::Machines => drop(self.fleet.machines.remove(name)),
             Kind::Rollouts => drop(self.fleet.rollouts.remove(name)),
-            Kind::Locks
-            | Kind::Requests
-            | Kind::ClusterStates
-            | Kind::Tokens
-            | Kind::Secrets
-            | Kind::Credentials
-            | Kind::Audit => {}
+            // Of the others nothing is kept.
+            _ => {}
         }
     }
 }

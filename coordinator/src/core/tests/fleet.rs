@@ -428,7 +428,7 @@ impl Fleet {
         self.look(name, |survey, position| blocked::of_machine(survey, position).map(|blocked| blocked.reason))
     }
 
-    fn look<T>(&self, name: &str, at: impl Fn(&Survey<'_>, &crate::plan::survey::Position<'_>) -> T) -> T {
+    pub(crate) fn look<T>(&self, name: &str, at: impl Fn(&Survey<'_>, &crate::plan::survey::Position<'_>) -> T) -> T {
         let survey = Survey::of(self.core.facts(), &cluster(), self.core.limits(), self.now()).expect("the cluster");
         let position = survey.machines.iter().find(|position| position.row.name.as_str() == name).expect("a machine");
         at(&survey, position)

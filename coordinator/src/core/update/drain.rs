@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use muster_proto::model::{MachineName, Now, SwarmFailure, SwarmFailureCode, SwarmId, SwarmOp, SwarmReply, SwarmTask};
+use muster_proto::model::{
+    MachineId, MachineName, Now, SwarmFailure, SwarmFailureCode, SwarmId, SwarmOp, SwarmReply, SwarmTask,
+};
 
 use super::record::upgraded_stages;
 use crate::{
@@ -21,10 +23,18 @@ use crate::{
     },
 };
 
+/// Questions that one agent has at a time: it answers 8 calls at once, and those who join have some too. Every answer
+/// brings the next question.
+const OPEN_MAX: usize = 6;
+
 pub(super) fn record(draft: &mut Draft<'_>, machine: &MachineName, step: DrainStep, now: Now) {
     if step == DrainStep::Begin {
         let look = &mut draft.live_mut(machine).swarm;
         (look.awaited_since_ms, look.fewest, look.fewer_at_ms) = (None, None, None);
+        look.begun_here = true;
+    }
+    if step == DrainStep::Target(DrainTarget::Unknown) {
+        draft.live_mut(machine).swarm.forget_node();
     }
     let Some(row) = draft.machine_mut(machine) else { return };
     let Some(mine) = &mut row.update else { return };
@@ -55,8 +65,7 @@ pub(super) fn record(draft: &mut Draft<'_>, machine: &MachineName, step: DrainSt
     }
 }
 
-/// Asks what has to be known next: one question for each machine at a time, so at most as many as machines may hold a
-/// slot.
+/// Asks what has to be known next: one question for each machine at a time, and no more of one agent than it answers.
 pub(in crate::core) fn ask(draft: &mut Draft<'_>, limits: &Limits, now: Now, effects: &mut Vec<Effect>) {
     let draining = |update: &crate::facts::MachineUpdate| update.drain.is_some();
     if !draft.machines.values().any(|row| row.update.as_ref().is_some_and(draining)) {
@@ -74,7 +83,16 @@ pub(in crate::core) fn ask(draft: &mut Draft<'_>, limits: &Limits, now: Now, eff
         let since_ms = &mut draft.live_mut(&name).swarm.awaited_since_ms;
         *since_ms = waits.then(|| since_ms.unwrap_or(now.wall_ms));
     }
+    let mut open: BTreeMap<MachineId, usize> = BTreeMap::new();
+    for asked in draft.live.machines.values().filter_map(|live| live.swarm.asked.as_ref()) {
+        *open.entry(asked.agent).or_default() += 1;
+    }
     for (about, question) in questions {
+        let open = open.entry(question.agent).or_default();
+        if *open >= OPEN_MAX {
+            continue;
+        }
+        *open += 1;
         let number = draft.next_swarm_question();
         let questions::Question { agent, op, patience_ms } = question;
         let look = &mut draft.live_mut(&about).swarm;

@@ -51,7 +51,7 @@ fn swarm_drain(survey: &Survey<'_>, position: &Position<'_>, row: &DrainRow) -> 
     let given_back = drain::aim(survey, position) == Some(Aim::GivenBack);
     let waits = if given_back {
         drain::given_back(survey, position)
-    } else if drain::was_reached(position) {
+    } else if drain::was_reached(position) && drain::aim(survey, position).is_none() {
         Ok(())
     } else {
         safety::swarm_drained(survey, position)

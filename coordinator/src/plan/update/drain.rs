@@ -7,13 +7,16 @@ pub mod questions;
 use std::collections::BTreeMap;
 
 use muster_proto::{
-    model::{Blocked, LcmType, MachineType, Phase, RunnerKind, SwarmAvailability, SwarmId, SwarmLocalState, SwarmNode},
+    model::{
+        Blocked, LcmType, MachineType, Phase, RunnerKind, SwarmAvailability, SwarmId, SwarmLocalState, SwarmNode,
+        SwarmNodeState,
+    },
     plant::planted,
 };
 
 use super::{DrainStep, MachineStep, is_at_work, machine, not_halted};
 use crate::{
-    facts::{DrainRow, DrainTarget, Seen, Stage, SwarmLook, UpdateRow, Wish},
+    facts::{DrainTarget, Seen, Stage, SwarmLook, UpdateRow, Wish},
     plan::{
         safety::{self, blocked},
         survey::{Position, Survey},
@@ -22,9 +25,9 @@ use crate::{
 
 /// What the swarm said counts for so long, in milliseconds; then it is asked again.
 pub const FRESH_MS: u64 = 10_000;
-/// A change of a node that was not confirmed may be carried out for so long after it was asked for, in milliseconds:
-/// an agent answers a call within 30 s.
-pub const SETTLE_MS: u64 = 35_000;
+/// A change of a node that was not confirmed may be carried out for so long after it was asked for, in milliseconds: a
+/// connection that stalls is given up after 30 s (`muster_proto::tls`), an agent answers a call within 30 s, and 5 s.
+pub const SETTLE_MS: u64 = 65_000;
 /// Services named in one sentence; the rest is counted.
 const SERVICES_SHOWN_MAX: usize = 4;
 
@@ -55,6 +58,10 @@ pub fn is_wanted(survey: &Survey<'_>, position: &Position<'_>) -> bool {
 /// What is wanted of the machine's node now; None: nothing, or its drain has not begun.
 #[must_use]
 pub fn aim(survey: &Survey<'_>, position: &Position<'_>) -> Option<Aim> {
+    // Nodes that the fleet is long done with would be changed.
+    if safety::store_is_current(survey).is_err() || survey.facts.meta.recovering {
+        return None;
+    }
     let (update, mine) = (survey.update()?, position.update()?);
     mine.drain.as_ref()?;
     if position.row.slot.is_none() || mine.returned_at_ms.is_some() {
@@ -81,6 +88,7 @@ pub(super) fn step(survey: &Survey<'_>, position: &Position<'_>) -> Option<Machi
         DrainTarget::Unknown => identified(survey, look)?,
         DrainTarget::Absent => return None,
         DrainTarget::Node { .. } if has_left(survey, look) => DrainTarget::Absent,
+        DrainTarget::Node { id, .. } if is_another(survey, look, id) => DrainTarget::Unknown,
         // Somebody else has changed it meanwhile: his word is what it gets back.
         DrainTarget::Node { id, was } => {
             let found = node(survey, look)?.as_ref().filter(|found| found.id == *id)?.availability;
@@ -105,6 +113,11 @@ fn identified(survey: &Survey<'_>, look: &SwarmLook) -> Option<DrainTarget> {
 fn has_left(survey: &Survey<'_>, look: &SwarmLook) -> bool {
     let info = fresh(survey, look.info.as_ref());
     info.is_some_and(|info| info.state == SwarmLocalState::Inactive && info.node.is_none())
+}
+
+/// Does its own engine say that it is another node than this? Then it has left the swarm and joined it anew.
+fn is_another(survey: &Survey<'_>, look: &SwarmLook, id: &SwarmId) -> bool {
+    fresh(survey, look.info.as_ref()).and_then(|info| info.node.as_ref()).is_some_and(|own| own != id)
 }
 
 /// What is known of the machine's node.
@@ -142,12 +155,22 @@ pub fn reached(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Block
     if found.availability != SwarmAvailability::Drain {
         return Err(about("the availability of its Swarm node is about to become drain"));
     }
-    if unsettled_until(survey, row, look, SwarmAvailability::Drain).is_some() {
+    if unsettled_until(survey, look, SwarmAvailability::Drain).is_some() {
         return Err(about("a change of its Swarm node that nobody has confirmed may still be carried out"));
     }
     match fresh(survey, look.tasks.as_ref()) {
         None => Err(unanswered(survey, look)),
         Some(tasks) if tasks.is_empty() => Ok(()),
+        Some(tasks) if found.state != SwarmNodeState::Ready => Err(blocked(
+            "SwarmDraining",
+            format!(
+                "Error: the managers see swarm node {} {}, and count its tasks until it is back - {}",
+                found.hostname,
+                found.state,
+                services(tasks)
+            ),
+            "its Docker Engine runs and reaches the managers again (`docker node ls` says Ready)",
+        )),
         Some(tasks) => Err(blocked(
             "SwarmDraining",
             format!("Error: waiting for swarm node {} to be drained first - {}", found.hostname, services(tasks)),
@@ -207,8 +230,7 @@ fn unidentified(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) 
 
 /// No manager has said anything a moment ago: one is being asked, or none of them could answer the last time.
 fn unanswered(survey: &Survey<'_>, look: &SwarmLook) -> Blocked {
-    let controls = survey.of_type(MachineType::Control).filter(|control| !control.row.revoked);
-    let said = controls.map(|control| match control.row.id.and_then(|id| look.failures.get(&id)) {
+    let said = questions::controls(survey).map(|control| match control.row.id.and_then(|id| look.failures.get(&id)) {
         _ if !control.connected() => Some(format!("{} is not connected", control.row.name)),
         Some(failure) => Some(format!("{}: {}", control.row.name, failure.what)),
         None => None,
@@ -229,12 +251,11 @@ fn back(was: SwarmAvailability) -> SwarmAvailability {
 
 /// Until when a change of the node to something else, which somebody was asked for, may still be carried out,
 /// monotonic milliseconds. None: all of them are confirmed, or long over.
-fn unsettled_until(survey: &Survey<'_>, row: &DrainRow, look: &SwarmLook, wanted: SwarmAvailability) -> Option<u64> {
-    let live = &survey.facts.live;
+fn unsettled_until(survey: &Survey<'_>, look: &SwarmLook, wanted: SwarmAvailability) -> Option<u64> {
     let others = look.unsettled.values().filter(|seen| seen.what != wanted).map(|seen| seen.at_mono_ms);
     // Whoever was coordinator before this process may have asked for the drain at the last moment.
-    let inherited = row.since_ms < live.started_wall_ms && wanted != SwarmAvailability::Drain;
-    let asked = others.chain(inherited.then_some(live.started_mono_ms));
+    let inherited = !look.begun_here && wanted != SwarmAvailability::Drain;
+    let asked = others.chain(inherited.then_some(survey.facts.live.started_mono_ms));
     asked.map(|at_mono_ms| at_mono_ms.saturating_add(SETTLE_MS)).filter(|until| *until > survey.now.mono_ms).max()
 }
 
@@ -257,7 +278,7 @@ pub fn given_back(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Bl
     if was == SwarmAvailability::Drain || look(position).is_some_and(|look| has_left(survey, look)) {
         return Ok(());
     }
-    let unsettled = look(position).and_then(|look| unsettled_until(survey, row, look, was));
+    let unsettled = look(position).and_then(|look| unsettled_until(survey, look, was));
     if unsettled.is_some() {
         return Err(waits("a change of its Swarm node that nobody has confirmed may still be carried out".to_owned()));
     }

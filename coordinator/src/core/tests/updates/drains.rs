@@ -1,12 +1,20 @@
 //! The Swarm drain: what is asked of whom, what is withheld until no task is left, and what a node gets back.
 
-use muster_proto::model::{
-    LcmType, MachineId, SwarmAvailability, SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo, SwarmLocalState,
-    SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmTask,
+use std::collections::BTreeMap;
+
+use muster_proto::{
+    convert::Hello,
+    model::{
+        Generation, LcmType, MachineId, SwarmAvailability, SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo,
+        SwarmLocalState, SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmTask,
+    },
 };
 
 use super::*;
-use crate::facts::{DrainRow, DrainTarget};
+use crate::{
+    facts::{DrainRow, DrainTarget},
+    plan::blocked,
+};
 
 /// The made-up swarm of a made-up fleet.
 struct Swarm {
@@ -14,6 +22,10 @@ struct Swarm {
     nodes: Vec<(String, SwarmAvailability, Vec<&'static str>)>,
     /// Agents that do not answer.
     silent: Vec<String>,
+    /// Machines that have left the swarm and joined it anew.
+    rejoined: Vec<&'static str>,
+    /// Machines whose managers have lost them.
+    down: Vec<&'static str>,
     /// What was asked, in words.
     log: Vec<String>,
 }
@@ -25,11 +37,15 @@ fn node_id(name: &str) -> SwarmId {
 impl Swarm {
     fn of(fleet: &Fleet) -> Self {
         let nodes = fleet.agents.keys().map(|name| (name.clone(), SwarmAvailability::Active, vec!["web", "web", "db"]));
-        Self { nodes: nodes.collect(), silent: Vec::new(), log: Vec::new() }
+        Self { nodes: nodes.collect(), silent: Vec::new(), rejoined: Vec::new(), down: Vec::new(), log: Vec::new() }
     }
 
     fn node(&mut self, name: &str) -> &mut (String, SwarmAvailability, Vec<&'static str>) {
         self.nodes.iter_mut().find(|(known, ..)| known == name).expect("a node")
+    }
+
+    fn id_of(&self, name: &str) -> SwarmId {
+        if self.rejoined.contains(&name) { node_id(&format!("{name}-again")) } else { node_id(name) }
     }
 
     fn availability(&mut self, name: &str) -> SwarmAvailability {
@@ -41,11 +57,11 @@ impl Swarm {
             self.log.push(format!("{agent} is silent"));
             return Err(SwarmFailure { code: SwarmFailureCode::Timeout, message: "no answer".to_owned() });
         }
-        let found = |id: &SwarmId| self.nodes.iter().position(|(name, ..)| node_id(name) == *id).expect("a node");
+        let found = |id: &SwarmId| self.nodes.iter().position(|(name, ..)| self.id_of(name) == *id).expect("a node");
         match op {
             SwarmOp::Info => {
                 self.log.push(format!("{agent}: info"));
-                let node = self.nodes.iter().any(|(name, ..)| name == agent).then(|| node_id(agent));
+                let node = self.nodes.iter().any(|(name, ..)| name == agent).then(|| self.id_of(agent));
                 let state = if node.is_some() { SwarmLocalState::Active } else { SwarmLocalState::Inactive };
                 let (hostname, error) = (agent.to_owned(), String::new());
                 Ok(SwarmReply::Info(SwarmInfo { state, node, manager: false, hostname, error }))
@@ -53,9 +69,13 @@ impl Swarm {
             SwarmOp::Nodes => {
                 self.log.push(format!("{agent}: nodes"));
                 let shown = self.nodes.iter().map(|(name, availability, _)| SwarmNode {
-                    id: node_id(name),
+                    id: self.id_of(name),
                     hostname: name.clone(),
-                    state: SwarmNodeState::Ready,
+                    state: if self.down.contains(&name.as_str()) {
+                        SwarmNodeState::Down
+                    } else {
+                        SwarmNodeState::Ready
+                    },
                     availability: *availability,
                     manager: None,
                 });
@@ -356,7 +376,7 @@ fn a_change_that_nobody_confirmed_is_waited_for_before_the_node_is_given_back() 
     assert_eq!(fleet.why("worker-1").as_deref(), Some("SwarmUncordoning"));
     // The manager that did not answer does at last what it was asked to.
     swarm.node("worker-1").1 = SwarmAvailability::Drain;
-    fleet.pass(35_000, &[]);
+    fleet.pass(65_000, &[]);
     fleet.talk(&mut swarm);
     assert_eq!((fleet.requests(), swarm.availability("worker-1")), (Vec::new(), SwarmAvailability::Active));
 }
@@ -402,4 +422,98 @@ fn a_restart_anywhere_loses_nothing() {
         assert_eq!(fleet.part("worker-1"), None, "{answers} answers: {:?} {:?}", fleet.why("worker-1"), swarm.log);
         assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Pause, "{answers} answers: {:?}", swarm.log);
     }
+}
+
+/// A copy of the store from the middle of a drain is put in place: the fleet has long been done with that node.
+#[test]
+fn a_store_older_than_the_fleet_changes_no_node() {
+    for aborted in [false, true] {
+        let (mut fleet, mut swarm) = at_worker_1_with(&["restart"]);
+        if aborted {
+            fleet.talk(&mut swarm);
+            let rollout = fleet.rollout();
+            fleet.ask(Request::Abort { rollout }).expect("aborts");
+        } else {
+            swarm.node("worker-1").2.clear();
+            fleet.talk(&mut swarm);
+            fleet.begin("worker-1");
+            fleet.event("worker-1", "install", ItemState::Succeeded);
+        }
+        let store = fleet.store.clone();
+        fleet.restart_from(store);
+        let newer = Hello { generation: Generation(99), ..fleet.greeting("control-1") };
+        fleet.hello("control-1", newer).expect("greeted");
+        for name in ["control-2", "control-3", "worker-1", "worker-2"] {
+            fleet.connect(name);
+        }
+        fleet.accept("worker-1");
+        for _ in 0..10 {
+            fleet.pass(20_000, &[]);
+            assert!(fleet.questions.is_empty(), "{:?}", fleet.questions);
+        }
+        assert_eq!(fleet.why("worker-1").as_deref(), Some("StoreOlderThanFleet"));
+    }
+}
+
+#[test]
+fn one_that_joined_anew_is_drained_anew() {
+    let (mut fleet, mut swarm) = at_worker_1_with(&["restart"]);
+    swarm.node("worker-1").2.clear();
+    fleet.talk(&mut swarm);
+    fleet.begin("worker-1");
+    *swarm.node("worker-1") = ("worker-1".to_owned(), SwarmAvailability::Active, vec!["web"]);
+    swarm.rejoined.push("worker-1");
+    fleet.pass(20_000, &[]);
+    fleet.event("worker-1", "install", ItemState::Succeeded);
+    fleet.accept("worker-1");
+    fleet.wait_for(&mut swarm, 20_000);
+    assert_eq!((fleet.why("worker-1").as_deref(), fleet.permit("worker-1")), (Some("SwarmDraining"), None));
+    assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Drain, "{:?}", swarm.log);
+    swarm.node("worker-1").2.clear();
+    fleet.wait_for(&mut swarm, 20_000);
+    assert!(fleet.permit("worker-1").is_some(), "{:?} {:?}", fleet.why("worker-1"), swarm.log);
+    complete(&mut fleet, &mut swarm, "worker-1");
+    assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Active);
+}
+
+#[test]
+fn tasks_of_a_node_that_is_down_count_and_it_says_so() {
+    let (mut fleet, mut swarm) = at_worker_1();
+    swarm.down.push("worker-1");
+    fleet.talk(&mut swarm);
+    let blocked = fleet.look("worker-1", blocked::of_machine).expect("it waits");
+    let why = "Error: the managers see swarm node worker-1 down, and count its tasks until it is back - ";
+    assert_eq!(blocked.message, format!("{why}db: 1 task, web: 2 tasks"));
+}
+
+/// An agent answers a few calls at a time: more of them would be refused, and their machines would wait for nothing.
+#[test]
+fn no_agent_is_asked_more_than_it_answers() {
+    let mut fleet = deployed(3, 10);
+    let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    spec.lcm_type = LcmType::Swarm;
+    fleet.ask(apply(spec, &[])).expect("applies");
+    release(&mut fleet, &["install"], 10);
+    let mut fleet = fleet.started();
+    for control in ["control-1", "control-2", "control-3"] {
+        fleet.upgrade(control);
+    }
+    let workers: Vec<String> = fleet.requests().iter().map(|name| (*name).to_owned()).collect();
+    assert_eq!(workers.len(), 10);
+    let mut swarm = Swarm::of(&fleet);
+    for worker in &workers {
+        swarm.node(worker).2.clear();
+        fleet.lock("ceph", Some(worker), LockState::Inactive);
+    }
+    let mut most = 0;
+    loop {
+        let mut open: BTreeMap<MachineId, usize> = BTreeMap::new();
+        fleet.questions.iter().for_each(|question| *open.entry(question.agent).or_default() += 1);
+        most = most.max(open.into_values().max().unwrap_or_default());
+        if !fleet.answer_one(&mut swarm) {
+            break;
+        }
+    }
+    assert_eq!(most, 6);
+    assert!(workers.iter().all(|worker| fleet.permit(worker).is_some()), "{:?}", swarm.log);
 }

@@ -5,7 +5,10 @@ use muster_proto::model::{MachineId, MachineType, SwarmAvailability, SwarmId, Sw
 use super::{Aim, FRESH_MS, SETTLE_MS, aim, back, fresh, look, node, unsettled_until};
 use crate::{
     facts::{DrainTarget, SwarmLook},
-    plan::survey::{Position, Survey},
+    plan::{
+        survey::{Position, Survey},
+        swarm,
+    },
 };
 
 /// The tasks of a node that is being drained are looked at so often, in milliseconds.
@@ -38,7 +41,7 @@ pub fn next(survey: &Survey<'_>, position: &Position<'_>) -> Option<Question> {
         (DrainTarget::Node { id, .. }, Aim::Drained) => drain(survey, position, look, id),
         (DrainTarget::Node { id, was }, Aim::GivenBack) => {
             let was = back(*was);
-            let settled = unsettled_until(survey, row, look, was).is_none();
+            let settled = unsettled_until(survey, look, was).is_none();
             if settled && was != SwarmAvailability::Drain { give_back(survey, position, look, id, was) } else { None }
         }
     }
@@ -64,7 +67,9 @@ fn own_engine(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) ->
 fn drain(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook, id: &SwarmId) -> Option<Question> {
     let Some(manager) = manager(survey, position) else { return own_engine(survey, position, look) };
     let Some(known) = known(survey, position, look) else { return Some(question(manager, SwarmOp::Nodes)) };
-    if known.as_ref()?.availability != SwarmAvailability::Drain {
+    // It may have joined anew, as another node.
+    let Some(known) = known else { return own_engine(survey, position, look) };
+    if known.availability != SwarmAvailability::Drain {
         return Some(set(manager, id, SwarmAvailability::Drain));
     }
     let old = |at_mono_ms: u64| survey.now.mono_ms.saturating_sub(at_mono_ms) >= LOOK_EVERY_MS;
@@ -107,11 +112,17 @@ fn may_ask(survey: &Survey<'_>, look: &SwarmLook, id: MachineId) -> bool {
     look.failures.get(&id).is_none_or(|failure| survey.now.mono_ms.saturating_sub(failure.at_mono_ms) >= RETRY_MS)
 }
 
+/// The control machines that may know of the machine's node: not those that an operator left out of the swarm.
+pub(super) fn controls<'a>(survey: &'a Survey<'a>) -> impl Iterator<Item = &'a Position<'a>> {
+    let counts = |control: &&Position<'_>| !control.row.revoked && swarm::counts(survey.facts, control.row);
+    survey.of_type(MachineType::Control).filter(counts)
+}
+
 /// The control machine that is asked about this machine's node: the one that was, or the first that can be.
 #[must_use]
 pub fn manager(survey: &Survey<'_>, position: &Position<'_>) -> Option<MachineId> {
     let look = look(position)?;
-    let controls = survey.of_type(MachineType::Control).filter(|control| control.connected() && !control.row.revoked);
+    let controls = controls(survey).filter(|control| control.connected());
     let usable: Vec<MachineId> =
         controls.filter_map(|control| control.row.id).filter(|id| may_ask(survey, look, *id)).collect();
     look.manager.filter(|id| usable.contains(id)).or_else(|| usable.first().copied())
@@ -132,7 +143,7 @@ pub fn wakes_at(survey: &Survey<'_>, position: &Position<'_>) -> Option<u64> {
     let info = look.info.iter().map(|seen| later(seen.at_mono_ms, FRESH_MS));
     let node = look.node.iter().map(|seen| later(seen.at_mono_ms, FRESH_MS));
     let tasks = look.tasks.iter().flat_map(|seen| [LOOK_EVERY_MS, FRESH_MS].map(|by_ms| later(seen.at_mono_ms, by_ms)));
-    let unsettled = unsettled_until(survey, row, look, wanted);
+    let unsettled = unsettled_until(survey, look, wanted);
     let moments = failures.chain(info).chain(node).chain(tasks).chain(unsettled);
     moments.filter(|at| *at > survey.now.mono_ms).min()
 }
