@@ -26,6 +26,10 @@ const STUCK_AFTER_MS: u64 = 4 * 3600 * 1000;
 /// another machine: once nothing moves, that comes to the same.
 const PASSING: &[&str] = &[DECIDING, "Gathering", "Disconnected", "LocksSettling", "Rebooting"];
 
+/// Inputs that an agent waits for come by themselves within so long, in milliseconds, or not at all: a control machine
+/// that reboots is back by then, and the agent has asked several times.
+const INPUTS_COME_MS: u64 = 5 * 60_000;
+
 /// The word for where an update is.
 pub(super) fn state(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -> &'static str {
     match (row.finished_at_ms, update.wish) {
@@ -41,8 +45,7 @@ pub(super) fn state(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -
 /// Does nothing move by itself any more? Then every machine that has not come to its end waits for a person, or for one
 /// that does.
 fn needs_operator(survey: &Survey<'_>) -> bool {
-    // An agent that waits for inputs asks again by itself, and gets them only when somebody has brought them about.
-    let works = |position: &Position<'_>| position.in_flight() && !position.waits_for_inputs();
+    let works = |position: &Position<'_>| position.in_flight() && !waits_long_for_inputs(survey, position);
     let moves = |position: &Position<'_>| works(position) || is_waiting_for_others(survey, position);
     // One that is done may just be gone for a moment; it is missed in time.
     let returns = |p: &Position<'_>| p.ready_once() && !p.row.revoked && !p.connected() && !p.lost;
@@ -51,6 +54,14 @@ fn needs_operator(survey: &Survey<'_>) -> bool {
     }
     let reasons: Vec<Blocked> = targets(survey).filter_map(|p| blocked::of_machine(survey, p)).collect();
     !reasons.is_empty() && !reasons.iter().any(|blocked| PASSING.contains(&blocked.reason.as_str()))
+}
+
+/// An agent that waits for inputs asks again by itself: a manager that reboots answers soon, but a secret that was
+/// deleted comes back only when somebody has brought it about.
+fn waits_long_for_inputs(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    let since = position.row.blocked_since.as_ref().map(|(_, since_ms)| *since_ms);
+    position.waits_for_inputs()
+        && since.is_some_and(|since_ms| survey.now.wall_ms.saturating_sub(since_ms) >= INPUTS_COME_MS)
 }
 
 pub(super) fn status(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -> UpdateStatus {
