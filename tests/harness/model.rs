@@ -25,7 +25,7 @@ pub use state::State;
 pub struct Scenario {
     /// Machines.
     pub counts: Counts,
-    /// Every machine has a prepare item too, beside its deploy item.
+    /// Workers have a prepare item too, beside their deploy item.
     pub prepare: bool,
     /// Control machines have a reconfigure item too.
     pub reconfigure: bool,
@@ -36,7 +36,7 @@ pub struct Scenario {
     pub workers_at_once: u32,
     /// What may go wrong.
     pub faults: &'static [Fault],
-    /// Machines that nothing happens to: others of their type are in the same place.
+    /// Machines that nothing happens to, for a search that would be too long.
     pub spared: &'static [usize],
     /// How often, in all.
     pub faults_max: u32,
