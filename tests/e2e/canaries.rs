@@ -57,7 +57,7 @@ fn no_secret_is_found_where_it_should_not_be() -> Result<()> {
     fleet.ctl(&["secret", "create", "db", "--from-file", &file])?.exits(0)?.says(&["secret db created, version 1"])?;
 
     let tell = "cat \"$MUSTER_SECRET_DB_FILE\" \"$MUSTER_PARAM_DSN_FILE\"; set -x; cat \"$MUSTER_PARAM_DSN_FILE\" >&2";
-    let waits = format!("{tell}\nuntil test -e {}; do read -t 0.05 < <(:) || :; done", fleet.path("go"));
+    let waits = format!("{tell}\nuntil test -e {}; do read -t 0.05 <> <(:) || :; done", fleet.path("go"));
     let dsn = "dsn: 'postgres://app:${secret.db}@db'";
     let good = with_params(&bash("good", "deploy", &effects, &waits, &[]), dsn);
     let bad = with_params(&bash("bad", "deploy", &effects, &format!("{tell}\nexit 9"), &["retries: 0"]), dsn);

@@ -104,7 +104,7 @@ fn a_name_that_is_taken_and_replaced() -> Result<()> {
 /// The session moves to the renewed certificate; nobody sees the link down.
 #[test]
 fn a_renewal_does_not_cut_the_link() -> Result<()> {
-    let mut fleet = Fleet::start("renewed", &["--agent-cert-ttl", "4s"])?;
+    let mut fleet = Fleet::start("renewed", &["--agent-cert-ttl", "12s"])?;
     let items = [bash("work", "deploy", &fleet.effects_log(), ":", &[])];
     fleet.apply(&cluster(1, 0, &items, &[], &[]))?;
     fleet.add_machines(1, 0)?;

@@ -38,7 +38,10 @@ fn three_controls_and_six_workers() -> Result<()> {
     let item = |name: &str| bash(name, "deploy", &effects, "echo \"$MUSTER_ITEM says hello\"\nsleep 0.2", &[]);
     let members = bash("members", "reconfigure", &effects, "sleep 0.1", &[]);
     let controls = [artifact.clone(), item("configure"), item("launch"), members];
-    let workers = [artifact, item("configure"), item("launch")];
+    // Four wait for each other: the slots are used, however slow the computer is.
+    let four = "began() { grep -c ' worker-[0-9]* configure start ' \"$MUSTER_PARAM_EFFECTS\"; }
+                until [ \"$(began)\" -ge 4 ]; do sleep 0.05; done";
+    let workers = [artifact, bash("configure", "deploy", &effects, four, &[]), item("launch")];
     fleet.apply(&cluster(3, 6, &controls, &workers, &["maxWorkerDeployCount: 4"]))?;
     fleet.ctl(&["plan", "e2e"])?.exits(0)?.says(&["control", "worker", "have reported"])?;
 

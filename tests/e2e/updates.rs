@@ -88,12 +88,13 @@ fn the_demo_updates_its_fleet() -> Result<()> {
     Ok(())
 }
 
-/// The next release of the demo's manifest, with a short deadline for locks.
-fn second_release(place: &Place, width: u32) -> Result<()> {
+/// The next release of the demo's manifest, with this deadline for locks, and items that take so many seconds.
+fn second_release(place: &Place, width: u32, (locks_after, seconds): (&str, &str)) -> Result<()> {
     let text = fs::read_to_string(place.dir().join("manifest.yaml"))?;
+    let text = text.replace("seconds: \"0.1\"", &format!("seconds: \"{seconds}\""));
     let settings = format!(
         "release: \"2.0\"\n  maxWorkerUpgradeCount: {width}\n  workloadControllers: [toy]\n  updateDeadlines:\n    \
-         nodeLocks: {{after: 3s}}\n"
+         nodeLocks: {{after: {locks_after}}}\n"
     );
     let text = text.replace("release: \"1.0\"\n", &settings);
     let text = text.replace(
@@ -125,7 +126,7 @@ fn a_refused_machine_is_listed_and_completed_later() -> Result<()> {
     let place = deployed("4")?;
     let machines = "control-1,control-2,control-3,worker-1,worker-2,worker-3,worker-4";
     let mut refusing = place.controller(machines, &["--refuse", "worker-3"])?;
-    second_release(&place, 2)?;
+    second_release(&place, 2, ("3s", "0.1"))?;
     place.ctl(&["plan", "demo"])?.exits(0)?.says(&["one by one", "at most 2 at once", "move away first"])?;
     let ran = place.ctl(&["update", "demo", "--yes"])?.exits(4)?;
     ran.says(&["needs a person", "worker-3: Deferred", "toy: ToyWorkloadsStay", "musterctl retry worker-3"])?;
@@ -156,7 +157,8 @@ fn a_controller_that_grants_one_at_a_time_never_deadlocks() -> Result<()> {
     let workers = (1..=8).map(|n| format!("worker-{n}"));
     let machines: Vec<String> = (1..=3).map(|n| format!("control-{n}")).chain(workers).collect();
     let mut controller = place.controller(&machines.join(","), &["--at-once", "1"])?;
-    second_release(&place, 50)?;
+    // Eight turns take longer than the deadline, one never does.
+    second_release(&place, 50, ("10s", "0.6"))?;
     place.ctl(&["update", "demo", "--yes"])?.exits(0)?;
     controller.kill()?;
     controller.wait()?;

@@ -173,6 +173,10 @@ impl Fleet {
     fn background(&self, command: &mut Command, log: &str) -> Result<Child> {
         let log = OpenOptions::new().append(true).create(true).open(self.dir.join("logs").join(log))?;
         let name: OsString = command.get_program().to_owned();
+        // Whoever runs these tests may be a service itself.
+        for of_service in ["INVOCATION_ID", "RUNTIME_DIRECTORY", "NOTIFY_SOCKET"] {
+            command.env_remove(of_service);
+        }
         let command = command.current_dir(&self.dir).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         command.spawn().with_context(|| format!("cannot start {}", name.display()))
     }

@@ -104,7 +104,7 @@ impl Nodes {
         let keys = format!("--volume={}-keys:/etc/muster", self.name);
         let place = [&label, &state, &keys, self.coordinator_image.as_str()];
         let init = ["init", "--address", COORDINATOR, "--out", operator::CREDENTIALS];
-        docker(&[&["run", "--rm"], &place[..], &init].concat())?.ok()?;
+        docker(&[&["run", "--rm", "--network=none"], &place[..], &init].concat())?.ok()?;
         let network = ["--network", &self.name, "--network-alias", "coordinator"];
         docker(&[&["run", "--detach", "--name", &name], &network[..], &place].concat())?.ok()?;
         self.wait_healthy()

@@ -30,7 +30,7 @@ pub(super) const STAGE: &str = "exec-program";
 /// Between TERM and KILL.
 const GRACE: Duration = Duration::from_secs(10);
 /// What the main program left behind may still end by itself: the `tee` of a redirection, for one.
-const LINGER: Duration = Duration::from_millis(200);
+const LINGER: Duration = Duration::from_secs(2);
 /// How often the tree is looked at while it is being ended.
 const PRESS_EVERY: Duration = Duration::from_millis(50);
 /// After this long of KILL a process hangs in the kernel; it is named in the message and left.

@@ -191,7 +191,7 @@ mod tests {
         drop(report);
         let mut text = String::new();
         said.read_to_string(&mut text).expect("text");
-        let daemon = text.lines().next().and_then(|pid| pid.parse().ok()).expect("a process id");
+        let daemon = text.lines().find_map(|pid| pid.parse().ok()).expect("a process id");
         // It may have ended already: nobody reads what it writes.
         let _ = kill(Pid::from_raw(daemon), Signal::SIGKILL);
         let Err(ProgramError::Failed { status, complaint, .. }) = ended else { panic!("{ended:?}") };

@@ -53,7 +53,7 @@ async fn a_download_is_an_attempt_like_any_other() {
     assert!(exit.message.starts_with("downloaded 3000000 bytes in "), "{}", exit.message);
     assert!(exit.output_tail.starts_with(&format!("GET {} from byte 0\n", web.url("/file"))), "{}", exit.output_tail);
     let progress = site.attempts.progress(&request.key).expect("progress");
-    assert!(matches!(progress, Progress { done_bytes: 3_000_000, total_bytes: 3_000_000, bytes_per_second: 1.. }));
+    assert!(matches!(progress, Progress { done_bytes: 3_000_000, total_bytes: 3_000_000, .. }));
 }
 
 #[tokio::test]
@@ -82,8 +82,8 @@ async fn a_download_ends_at_its_time_limit_and_on_cancel() {
         request.timeout_ms = if cancel { 60_000 } else { 1000 };
         site.start(&request).await;
         let part = site.path("file.muster-part");
-        until("the first part is here", || (fs::metadata(&part).ok()?.len() == 2_000_000).then_some(())).await;
         if cancel {
+            until("the first part is here", || (fs::metadata(&part).ok()?.len() == 2_000_000).then_some(())).await;
             site.attempts.cancel(&request.key).expect("cancel");
         }
         let Found::Exited(exit) = site.ended(&request).await else { panic!("recorded") };

@@ -107,15 +107,15 @@ async fn the_time_limit_ends_the_whole_tree() {
          echo $$ > $SITE/main; while :; do sleep 1; done",
     );
     request.params.entry("script".to_owned()).and_modify(|script| *script = format!("export SITE; {script}"));
-    request.timeout_ms = 1500;
+    request.timeout_ms = 4500;
     let began = Instant::now();
     site.start(&request).await;
     let (daemon, main) = (site.told_pid("daemon").await, site.told_pid("main").await);
     let Found::Exited(exit) = site.ended(&request).await else { panic!("recorded") };
-    assert_eq!((exit.state, exit.message.as_str()), (failed(-1), "timed out after 1500 ms"));
+    assert_eq!((exit.state, exit.message.as_str()), (failed(-1), "timed out after 4500 ms"));
     assert!(is_gone(daemon) && is_gone(main));
     let took = began.elapsed();
-    assert!(took >= Duration::from_millis(11_500) && took < Duration::from_secs(20), "{took:?}");
+    assert!(took >= Duration::from_millis(14_500), "{took:?}");
 }
 
 #[tokio::test]
@@ -130,7 +130,7 @@ async fn cancel_asks_first() {
     assert_eq!((exit.state, exit.message.as_str()), (failed(-1), "cancelled"));
     // bash also says that its sleep was terminated, or not, depending on which of the two heard first.
     assert!(exit.output_tail.ends_with("cleaned up\n"), "{}", exit.output_tail);
-    assert!(began.elapsed() < Duration::from_secs(5), "no need for KILL");
+    assert!(began.elapsed() < Duration::from_secs(10), "no need for KILL");
     site.attempts.cancel(&request.key).expect("nothing to cancel is fine");
 }
 

@@ -37,7 +37,9 @@ async fn a_ledger_is_reset_and_an_identity_kept() {
     let mut coordinator = Coordinator::start(Traits::default()).await;
     let machine = Machine::enrolled(&coordinator).await;
     let mut agent = machine.run();
-    let first = coordinator.welcomed(1).await.hello.ledger_id;
+    // Kept: an agent whose session ends dials again, and that session would be taken for the next agent's.
+    let session = coordinator.welcomed(1).await;
+    let first = session.hello.ledger_id;
     let busy = machine.command_with(&["ledger", "reset", "--keep-identity"], "").await;
     assert_eq!((busy.code, busy.stderr.contains("stop it first")), (1, true), "{busy:?}");
     agent.kill().await.expect("killed");

@@ -33,7 +33,7 @@ fn secretive(machine: &Machine) -> AssignedItem {
             "cat $MUSTER_SECRET_DB_FILE; echo dsn=$(cat $MUSTER_PARAM_DSN_FILE) >&2
              stat -c '%a %n' $MUSTER_SECRET_DB_FILE $MUSTER_PARAM_DSN_FILE > {seen}.new
              mv {seen}.new {seen}
-             until [ -e {go} ]; do read -t 0.05 < <(:); done
+             until [ -e {go} ]; do read -t 0.05 <> <(:); done
              echo \"{{\\\"dsn\\\": \\\"$(cat $MUSTER_PARAM_DSN_FILE)\\\"}}\" > $MUSTER_RESULT_FILE",
             seen = seen.display(),
             go = go.display()

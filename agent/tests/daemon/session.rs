@@ -33,7 +33,7 @@ pub(crate) async fn until(condition: impl Fn() -> bool) {
 fn waiting(machine: &Machine) -> String {
     let (began, go, ended) = (machine.path("began"), machine.path("go"), machine.path("ended"));
     let (began, go, ended) = (began.display(), go.display(), ended.display());
-    format!("echo $$ >> {began}; echo begun; until [ -e {go} ]; do read -t 0.05 < <(:); done; echo x >> {ended}")
+    format!("echo $$ >> {began}; echo begun; until [ -e {go} ]; do read -t 0.05 <> <(:); done; echo x >> {ended}")
 }
 
 async fn answer(session: &mut Session) -> (u64, bool, String) {

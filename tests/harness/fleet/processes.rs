@@ -1,7 +1,7 @@
 //! Every process that belongs to a fleet, found by the fleet's directory in its arguments or environment: also the
 //! programs that exec-items host, and what those have started. Ends them; never touches another's.
 
-use std::{fs, path::Path, process::Child, time::Duration};
+use std::{fs, path::Path, process::Child};
 
 use anyhow::Result;
 use nix::{
@@ -38,7 +38,7 @@ pub fn of_dir(dir: &Path) -> Result<Vec<Pid>> {
 /// # Errors
 /// Some do not end.
 pub fn end_all(dir: &Path) -> Result<()> {
-    wait_for("the end of all processes of the fleet", Duration::from_secs(10), || {
+    wait_for("the end of all processes of the fleet", super::PATIENCE, || {
         let left = of_dir(dir)?;
         for pid in &left {
             let _ = kill(*pid, Signal::SIGKILL); // it may have ended in the meantime

@@ -210,7 +210,7 @@ async fn a_revoked_machine_is_cut_off_and_the_others_are_not() {
         .await
         .expect("revoked");
     of_bad.end().await;
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     let mut idle = EnrollmentClient::new(idle);
     soon(async {
         // Refused at first, by its identity; then the connection itself is gone.

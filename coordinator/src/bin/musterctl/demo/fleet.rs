@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::{Ipv4Addr, SocketAddr},
     time::Duration,
 };
 
@@ -11,6 +11,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use muster_coordinator::view::printable_lines;
 use muster_proto::{convert::keep_end, model::MachineType};
 use tokio::{
+    net::TcpSocket,
     process::Child,
     time::{Instant, sleep},
 };
@@ -31,6 +32,8 @@ const LOG_TAIL_BYTES: usize = 2048;
 pub(super) struct DemoFleet<'a> {
     layout: &'a Layout,
     address: String,
+    /// Keep others off the two ports, also while nobody listens there.
+    _ports: [TcpSocket; 2],
     coordinator: Child,
     agents: BTreeMap<String, Child>,
     /// Of the update.
@@ -40,11 +43,12 @@ pub(super) struct DemoFleet<'a> {
 impl<'a> DemoFleet<'a> {
     /// Starts everything, in the order an operator would.
     pub(super) async fn start(layout: &'a Layout, wanted: Wanted) -> Result<Self, Failure> {
-        let [address, files_address] = free_addresses()?;
+        let [(address, port), (files_address, files_port)] = free_addresses()?;
         run(&layout.write_inputs(wanted, &format!("http://{files_address}/"))).await?;
         run(&layout.init(&address)).await?;
         let coordinator = background(&layout.run_coordinator(&address))?;
-        let mut fleet = Self { layout, address, coordinator, agents: BTreeMap::new(), controller: None };
+        let (agents, _ports) = (BTreeMap::new(), [port, files_port]);
+        let mut fleet = Self { layout, address, _ports, coordinator, agents, controller: None };
         terminal::print(&layout.wait_for_coordinator().line())?;
         fleet.coordinator_answers().await?;
         run(&layout.apply()).await?;
@@ -134,12 +138,16 @@ impl<'a> DemoFleet<'a> {
 }
 
 /// Two addresses on loopback where nobody listens now. Chosen beforehand, because manifest and credentials name them.
-fn free_addresses() -> Result<[String; 2], Failure> {
+fn free_addresses() -> Result<[(String, TcpSocket); 2], Failure> {
+    // Bound, not listening: whoever is told of the port may listen there, nobody is given it by chance.
+    let reserve = || -> std::io::Result<(String, TcpSocket)> {
+        let socket = TcpSocket::new_v4()?;
+        socket.set_reuseaddr(true)?;
+        socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+        Ok((socket.local_addr()?.to_string(), socket))
+    };
     let cannot = |source| Failure::failed("cannot find a free port on loopback").because(source);
-    let bind = || TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-    let (one, two) = (bind().map_err(cannot)?, bind().map_err(cannot)?);
-    let address = |listener: &TcpListener| listener.local_addr().map(|address| address.to_string()).map_err(cannot);
-    Ok([address(&one)?, address(&two)?])
+    Ok([reserve().map_err(cannot)?, reserve().map_err(cannot)?])
 }
 
 /// Prints a command, runs it to its end, and shows what it said as comments.
