@@ -252,6 +252,10 @@ fn back(was: SwarmAvailability) -> SwarmAvailability {
 /// Until when a change of the node to something else, which somebody was asked for, may still be carried out,
 /// monotonic milliseconds. None: all of them are confirmed, or long over.
 fn unsettled_until(survey: &Survey<'_>, look: &SwarmLook, wanted: SwarmAvailability) -> Option<u64> {
+    // Planted: what nobody confirmed was not carried out.
+    if planted("no-settle-after-change") {
+        return None;
+    }
     let others = look.unsettled.values().filter(|seen| seen.what != wanted).map(|seen| seen.at_mono_ms);
     // Whoever was coordinator before this process may have asked for the drain at the last moment.
     let inherited = !look.begun_here && wanted != SwarmAvailability::Drain;
