@@ -17,6 +17,7 @@ mod secrets;
 mod swarm;
 #[cfg(test)]
 pub(crate) mod tests;
+mod transition;
 pub mod update;
 
 use muster_proto::{

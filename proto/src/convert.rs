@@ -54,6 +54,11 @@ pub fn count(field: &'static str, value: u64) -> Result<u64, WireError> {
     if value <= COUNT_MAX { Ok(value) } else { Err(WireError::new(field, "nobody can have counted so far")) }
 }
 
+/// A number that counts from 1: 0 is none.
+fn counted(field: &'static str, value: u64) -> Result<u64, WireError> {
+    if value == 0 { Err(WireError::new(field, "counts from 1")) } else { count(field, value) }
+}
+
 fn text(field: &'static str, value: String, bytes_max: usize) -> Result<String, WireError> {
     if value.len() > bytes_max {
         return Err(WireError::new(field, "too long"));
@@ -70,6 +75,11 @@ fn line(field: &'static str, value: String) -> Result<String, WireError> {
         return Err(WireError::new(field, "has a control character"));
     }
     Ok(value)
+}
+
+/// A line that has to say something.
+fn word(field: &'static str, value: String) -> Result<String, WireError> {
+    if value.is_empty() { Err(WireError::new(field, "missing")) } else { line(field, value) }
 }
 
 fn hash(field: &'static str, value: &[u8]) -> Result<ItemHash, WireError> {

@@ -10,7 +10,7 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::{Effect, Refusal, Reply, decide::current_assignment, swarm};
+use super::{Effect, Refusal, Reply, decide::current_assignment, swarm, transition::impossible};
 use crate::facts::{Draft, LeftOut, MachineRow, Slot, Verdict};
 
 /// An agent may have seen so many epochs more than this store: each start of a coordinator is one. One that claims more
@@ -39,6 +39,10 @@ pub(super) fn hello(
         let message = format!("epoch {} is not one that a coordinator of ours can have had", hello.epoch);
         return Err(Refusal::Protocol { code: "EpochOutOfRange", message });
     }
+    if let Some(row) = draft.by_id(id).filter(|row| row.name != hello.name) {
+        let message = format!("this certificate is of machine {}, not of {}", row.name, hello.name);
+        return Err(Refusal::Protocol { code: "ForeignMachine", message });
+    }
     let present = draft.by_id(id).and_then(|row| draft.live.machines.get(&row.name)?.session);
     if present.is_some_and(|present| present > session) {
         let message = format!("stream {session} was followed by another before its Hello came");
@@ -64,6 +68,8 @@ pub(super) fn hello(
     let new_ledger = row.ledger.is_some_and(|(ledger, _)| ledger != hello.ledger_id);
     if new_ledger {
         carry_over(draft, &row, &hello.statuses, now);
+        mark_carried(draft, &name, &hello.statuses);
+        draft.live_mut(&name).event_refused = None;
     }
     note_greeting(draft, &row, &hello, new_ledger);
     crate::plan::items::refresh(draft);
@@ -134,6 +140,7 @@ fn adopt(draft: &mut Draft<'_>, id: MachineId, hello: &Hello, now: Now) {
             put_status(draft, &name, status.clone());
         }
     }
+    mark_carried(draft, &name, &hello.statuses);
     let Some(row) = draft.machine_mut(&name) else { return };
     row.ledger = Some((hello.ledger_id, hello.acked_seq));
     // What it gets next is a new list, whatever it was sent before.
@@ -172,6 +179,13 @@ fn carry_over(draft: &mut Draft<'_>, row: &Arc<MachineRow>, known: &[ItemStatus]
     }
 }
 
+/// What is known of these items now was not told by events of the ledger that speaks from now on.
+fn mark_carried(draft: &mut Draft<'_>, machine: &MachineName, told: &[ItemStatus]) {
+    let Some(row) = draft.machine_mut(machine) else { return };
+    let names = row.statuses.keys().chain(told.iter().map(|status| &status.name));
+    row.carried = names.cloned().collect();
+}
+
 pub(super) fn gone(draft: &mut Draft<'_>, id: MachineId, session: u64) -> Result<Reply, Refusal> {
     if let Some(name) = draft.names.get(&id).cloned() {
         let live = draft.live_mut(&name);
@@ -200,6 +214,12 @@ pub(super) fn status(
         return Err(Refusal::Protocol { code: "SequenceGap", message });
     }
     if seq == recorded.next() {
+        if let Some(problem) = contradiction(draft, &name, &status) {
+            let message = format!("event {seq}, item {}: {problem}", status.name);
+            draft.live_mut(&name).event_refused = Some(message.clone());
+            return Err(Refusal::Protocol { code: "ImpossibleTransition", message });
+        }
+        draft.live_mut(&name).event_refused = None;
         record_status(draft, &name, status);
         if let Some(row) = draft.machine_mut(&name) {
             row.ledger = Some((ledger, seq));
@@ -219,14 +239,23 @@ fn put_status(draft: &mut Draft<'_>, machine: &MachineName, status: ItemStatus) 
         let items = draft.live.machines.get(machine).and_then(|live| live.items.as_ref());
         let items = items.and_then(|items| items.resolved.as_deref().ok()).unwrap_or_default();
         let is_listed = |name: &&ItemName| items.iter().any(|item| item.name == **name);
-        let Some(unlisted) = row.statuses.keys().find(|name| !is_listed(name)).cloned() else { return };
+        let mut ended = row.statuses.iter().filter(|(_, status)| status.state != ItemState::Running);
+        let Some(unlisted) = ended.find(|(name, _)| !is_listed(name)).map(|(name, _)| name.clone()) else { return };
         draft.drop_status(machine, &unlisted);
     }
     draft.put_status(machine, status);
 }
 
-/// Takes a status over. One impossible transition is ignored and not fought: a success is never taken back by the same
-/// hash.
+/// Why this event cannot be: it does not follow on what the ledger said before. What was carried over from another
+/// ledger or from a greeting binds nobody, nor what has made room for others.
+fn contradiction(draft: &Draft<'_>, machine: &MachineName, status: &ItemStatus) -> Option<String> {
+    let row = draft.machines.get(machine)?;
+    let known = row.statuses.get(&status.name).map(|known| &**known);
+    let unsure = row.carried.contains(&status.name) || (known.is_none() && row.statuses.len() >= ITEMS_MAX);
+    impossible(known, status).filter(|_| !unsure)
+}
+
+/// Takes a status over, unless it would take back a success that another ledger told of: the same content is done.
 fn record_status(draft: &mut Draft<'_>, machine: &MachineName, status: ItemStatus) {
     if planted("drop-failed-status") && matches!(status.state, ItemState::Failed { .. }) {
         return;
@@ -235,6 +264,9 @@ fn record_status(draft: &mut Draft<'_>, machine: &MachineName, status: ItemStatu
     let done = known.is_some_and(|known| known.hash == status.hash && known.state == ItemState::Succeeded);
     if !done {
         swarm::note_member(draft, machine, &status);
+        if let Some(row) = draft.machine_mut(machine) {
+            row.carried.remove(&status.name);
+        }
         put_status(draft, machine, status);
     }
     let live = draft.live_mut(machine);

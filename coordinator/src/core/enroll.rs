@@ -134,6 +134,7 @@ pub(super) fn void(draft: &mut Draft<'_>, name: &MachineName) {
     draft.drop_statuses(name);
     if let Some(row) = draft.machine_mut(name) {
         row.ledger = None;
+        row.carried.clear();
         row.host = None;
         row.reach = None;
         row.slot = None;
@@ -152,4 +153,5 @@ pub(super) fn void(draft: &mut Draft<'_>, name: &MachineName) {
     live.heard_mono_ms = None;
     live.items = None;
     live.swarm = SwarmLook::default();
+    live.event_refused = None;
 }

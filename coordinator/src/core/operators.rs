@@ -325,7 +325,7 @@ fn revoke(
         if keeps_slot {
             line = format!("{line}; {machine}{STILL_AT_WORK}");
         } else if row.slot.take().is_some() {
-            line.push_str("; its slot is free");
+            line.push_str("; its slot is free, but what it was told to do goes on there until it is off");
         }
     }
     audited(draft, actor, "revoke", &format!("machine/{machine}"), vec![line], now)

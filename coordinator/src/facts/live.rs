@@ -39,6 +39,8 @@ pub struct MachineLive {
     pub progress: Option<(ItemName, u64, u64, u64)>,
     /// Why the agent itself starts nothing: reason, message.
     pub agent_blocked: Option<(String, String)>,
+    /// The event of its agent that cannot be, and why: none is taken before it comes right.
+    pub event_refused: Option<String>,
     /// What the swarm was asked of its node.
     pub swarm: SwarmLook,
     /// Its items, resolved; derived.

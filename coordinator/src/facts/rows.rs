@@ -1,6 +1,9 @@
 //! The rows of the record, as they are stored.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use muster_proto::model::{
     ClusterName, ClusterSpec, Epoch, Generation, HostFacts, ItemHash, ItemName, ItemStatus, LedgerId, MachineId,
@@ -220,6 +223,10 @@ pub struct MachineRow {
     pub replaceable: bool,
     /// Of its ledger, and the newest event of it that is recorded here.
     pub ledger: Option<(LedgerId, Seq)>,
+    /// Items whose status comes from another ledger than this, or from a greeting after `recover`: what its events say
+    /// of them first need not follow on that.
+    #[serde(default)]
+    pub carried: BTreeSet<ItemName>,
     /// Of its agent.
     pub agent_version: String,
     /// What it says of itself. None: it has never reported.
@@ -279,6 +286,7 @@ impl MachineRow {
             revoked: false,
             replaceable: false,
             ledger: None,
+            carried: BTreeSet::new(),
             agent_version: String::new(),
             host: None,
             assigned: Assigned::default(),

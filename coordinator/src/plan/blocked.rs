@@ -133,6 +133,15 @@ fn in_trouble(position: &Position<'_>) -> Option<Blocked> {
             "agent and coordinator are of versions that fit each other",
         ));
     }
+    if let Some(event) = position.live.and_then(|live| live.event_refused.as_ref()) {
+        return Some(blocked(
+            "EventRefused",
+            format!("its agent reports what cannot be, so nothing it reports is taken: {event}"),
+            format!(
+                "its ledger is begun anew (`muster-agent ledger reset --keep-identity` there), or `musterctl replace {name}`"
+            ),
+        ));
+    }
     if let Err(variable) = position.items {
         return Some(blocked("VariableWithoutValue", variable, "the manifest is corrected and applied again"));
     }
@@ -261,7 +270,7 @@ fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
 #[must_use]
 pub fn activity<'a>(position: &Position<'a>) -> Option<(&'a muster_proto::model::AssignedItem, u32, bool)> {
     let reach = position.row.reach?;
-    if !position.in_flight() {
+    if !position.in_flight() || position.live.is_some_and(|live| live.event_refused.is_some()) {
         return None;
     }
     let items = position.items.ok()?;

@@ -216,6 +216,7 @@ impl<'a> Position<'a> {
             && !self.lost
             && self.items.is_ok()
             && self.row.assigned.refused.is_none()
+            && self.live.is_none_or(|live| live.event_refused.is_none())
             && (self.live.is_none_or(|live| live.agent_blocked.is_none()) || self.waits_in_vain())
     }
 

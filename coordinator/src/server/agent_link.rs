@@ -215,8 +215,11 @@ impl Talk {
                 self.engine.submit(Input::HostChanged { id, facts }).await?;
             }
             Body::Answer(answer) => {
+                if answer.accepted != answer.code.is_empty() {
+                    return Err(WireError { field: "answer.code", problem: "does not fit `accepted`" }.into());
+                }
                 let refused = (!answer.accepted).then(|| reason(&answer.code, &answer.message));
-                let generation = Generation(answer.generation);
+                let generation = Generation(count("answer.generation", answer.generation)?);
                 self.engine.submit(Input::Answer { id, generation, refused }).await?;
             }
             Body::Log(chunk) => self.sessions.log_came(id, chunk),
@@ -227,8 +230,14 @@ impl Talk {
                 let (done, total, rate) = (progress.done_bytes, progress.total_bytes, progress.bytes_per_second);
                 self.engine.notify(Input::Progress { id, item, done, total, rate }).await?;
             }
+            Body::PermitWanted(wire::PermitWanted { permit: 0 }) => {
+                return Err(WireError { field: "permit_wanted.permit", problem: "counts from 1" }.into());
+            }
             Body::PermitWanted(wanted) => {
                 self.engine.submit(Input::PermitWanted { id, permit: wanted.permit }).await?;
+            }
+            Body::Blocked(blocked) if blocked.reason.is_empty() && !blocked.message.is_empty() => {
+                return Err(WireError { field: "blocked.reason", problem: "missing" }.into());
             }
             Body::Blocked(blocked) => {
                 let some = !blocked.reason.is_empty();

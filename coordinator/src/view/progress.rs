@@ -17,10 +17,14 @@ use super::{
 /// Reasons of a wait that is the order of things: too many to tell one by one.
 const ORDINARY_WAITS: [&str; 5] =
     ["WaitingForTurn", "WaitingForControl", "WaitingForGroup", "WaitingForMachines", "NotReported"];
-/// Reasons that never pass by themselves. (Failed and held items are found by their standing.)
-const WANT_A_PERSON: [&str; 6] = [
+/// Reasons that never pass by themselves, or only if a machine comes back that has long been missed. (Failed and held
+/// items are found by their standing.)
+const WANT_A_PERSON: [&str; 9] = [
     "AssignmentRefused",
+    "ControlNotHeard",
+    "ControlsAtWork",
     "DeployNotStarted",
+    "EventRefused",
     "NoInternalIP",
     "RebootOverdue",
     "StoreOlderThanFleet",

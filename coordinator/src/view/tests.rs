@@ -200,8 +200,19 @@ fn watching_ends_where_only_a_person_helps() {
     fleet.machines.insert("worker-2".into(), overdue);
     assert_eq!(fleet.verdict(), Verdict::Going, "worker-1 is still busy");
     fleet.machines.remove("worker-1");
-    let said = ["worker-2: RebootOverdue: it is so. Clears when it comes back".to_owned()];
-    assert_eq!(fleet.verdict(), Verdict::NeedsPerson(said.to_vec()));
+    for reason in ["RebootOverdue", "ControlNotHeard", "EventRefused"] {
+        let machine = fleet.machines.get_mut("worker-2").expect("there");
+        machine.status.blocked = wait(reason, "it comes back");
+        let said = [format!("worker-2: {reason}: it is so. Clears when it comes back")];
+        assert_eq!(fleet.verdict(), Verdict::NeedsPerson(said.to_vec()));
+    }
+    // Nothing moves in the whole cluster, whatever its machines are at.
+    fleet.machines.insert("worker-1".into(), machine("worker-1"));
+    fleet.cluster.as_mut().expect("a cluster").status.blocked = wait("Gathering", "they report");
+    assert_eq!(fleet.verdict(), Verdict::Going);
+    fleet.cluster.as_mut().expect("a cluster").status.blocked = wait("ControlsAtWork", "one is revoked");
+    let said = "edge-7: ControlsAtWork: it is so. Clears when one is revoked".to_owned();
+    assert!(matches!(fleet.verdict(), Verdict::NeedsPerson(lines) if lines.first() == Some(&said)));
 }
 
 #[test]

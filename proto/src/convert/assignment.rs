@@ -1,11 +1,14 @@
 use crate::{
-    convert::{ITEMS_MAX, WireError, hash, line, phase, text, wire_phase},
+    convert::{ATTEMPT_MAX, ITEMS_MAX, WireError, counted, hash, line, phase, text, wire_phase, word},
     model::{
         AssignedItem, Assignment, ClusterName, Epoch, Generation, ItemName, OnInterrupt, PARAM_BYTES_MAX, Permit,
-        is_param_name,
+        RETRIES_MAX, TIMEOUT_MAX, is_param_name,
     },
     wire,
 };
+
+/// Most late variables an assignment carries. There are two.
+const VARIABLES_MAX: usize = 64;
 
 impl From<&Assignment> for wire::Assignment {
     fn from(assignment: &Assignment) -> Self {
@@ -46,9 +49,6 @@ impl TryFrom<wire::Assignment> for Assignment {
     type Error = WireError;
 
     fn try_from(wire: wire::Assignment) -> Result<Self, WireError> {
-        if wire.epoch == 0 || wire.generation == 0 {
-            return Err(WireError::new("assignment", "epoch and generation count from 1"));
-        }
         if wire.items.len() > ITEMS_MAX {
             return Err(WireError::new("assignment.items", "too many"));
         }
@@ -61,13 +61,16 @@ impl TryFrom<wire::Assignment> for Assignment {
         if !items.is_sorted_by_key(|item| item.phase) {
             return Err(WireError::new("assignment.items", "phases out of order"));
         }
+        if wire.variables.len() > VARIABLES_MAX {
+            return Err(WireError::new("assignment.variables", "too many"));
+        }
         for (name, value) in &wire.variables {
-            line("assignment.variables", name.clone())?;
+            word("assignment.variables", name.clone())?;
             line("assignment.variables", value.clone())?;
         }
         Ok(Self {
-            epoch: Epoch(wire.epoch),
-            generation: Generation(wire.generation),
+            epoch: Epoch(counted("assignment.epoch", wire.epoch)?),
+            generation: Generation(counted("assignment.generation", wire.generation)?),
             cluster: ClusterName::new(wire.cluster)
                 .map_err(|_| WireError::new("assignment.cluster", "not a DNS-1123 label"))?,
             items,
@@ -89,10 +92,23 @@ impl TryFrom<wire::AssignedItem> for AssignedItem {
         if wire.timeout_ms == 0 {
             return Err(WireError::new("item.timeout_ms", "missing"));
         }
+        if u128::from(wire.timeout_ms) > TIMEOUT_MAX.as_millis() {
+            return Err(WireError::new("item.timeout_ms", "longer than any item may take"));
+        }
+        if wire.retries > RETRIES_MAX {
+            return Err(WireError::new("item.retries", "more than a manifest may ask for"));
+        }
+        if wire.cleared_attempts > ATTEMPT_MAX {
+            return Err(WireError::new("item.cleared_attempts", "nobody can have tried so often"));
+        }
+        // A permit that has run out when it comes would be asked for again for ever.
+        if (wire.permit == 0) != (wire.start_within_ms == 0) {
+            return Err(WireError::new("item.start_within_ms", "does not fit the permit"));
+        }
         Ok(Self {
             name: ItemName::new(wire.name).map_err(|_| WireError::new("item.name", "not a DNS-1123 label"))?,
-            runner: line("item.runner", wire.runner)?,
-            version: line("item.version", wire.version)?,
+            runner: word("item.runner", wire.runner)?,
+            version: word("item.version", wire.version)?,
             params: wire.params,
             phase: phase("item.phase", wire.phase)?.ok_or(WireError::new("item.phase", "missing"))?,
             hash: hash("item.hash", &wire.hash)?,
@@ -110,3 +126,6 @@ impl TryFrom<wire::AssignedItem> for AssignedItem {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

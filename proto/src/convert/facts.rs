@@ -46,8 +46,11 @@ impl TryFrom<wire::HostFacts> for HostFacts {
     type Error = WireError;
 
     fn try_from(wire: wire::HostFacts) -> Result<Self, WireError> {
-        if wire.interfaces.len() > DEVICES_MAX || wire.disks.len() > DEVICES_MAX {
-            return Err(WireError::new("facts", "too many devices"));
+        if wire.interfaces.len() > DEVICES_MAX {
+            return Err(WireError::new("facts.interfaces", "too many"));
+        }
+        if wire.disks.len() > DEVICES_MAX {
+            return Err(WireError::new("facts.disks", "too many"));
         }
         if !wire.internal_ip.is_empty() && wire.internal_ip.parse::<IpAddr>().is_err() {
             return Err(WireError::new("facts.internal_ip", "not an IP address"));
@@ -96,6 +99,10 @@ impl TryFrom<wire::HostFacts> for HostFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::convert::LINE_BYTES_MAX;
+
+    /// A change of facts that were good.
+    type Change = fn(&mut wire::HostFacts);
 
     #[test]
     fn facts_of_a_machine_with_odd_names_pass() {
@@ -108,5 +115,72 @@ mod tests {
         };
         let read = HostFacts::try_from(wire::HostFacts::from(&facts)).expect("taken");
         assert_eq!(read.disks.first().map(|disk| disk.mount_point.as_str()), Some("a [31m b"));
+    }
+
+    fn interface() -> wire::NetworkInterface {
+        wire::NetworkInterface {
+            name: "eth0".to_owned(),
+            mac: String::new(),
+            addresses: vec!["10.0.0.1/24".to_owned()],
+        }
+    }
+
+    fn disk() -> wire::Disk {
+        wire::Disk { name: "/dev/sda1".to_owned(), size_bytes: u64::MAX, mount_point: "/".to_owned() }
+    }
+
+    fn read(change: Change) -> Result<HostFacts, String> {
+        let mut wire = wire::HostFacts { interfaces: vec![interface()], disks: vec![disk()], ..Default::default() };
+        change(&mut wire);
+        wire.try_into().map_err(|error: WireError| error.to_string())
+    }
+
+    #[test]
+    fn facts_at_their_limits() {
+        for change in [
+            (|_| {}) as Change,
+            |wire| *wire = wire::HostFacts::default(),
+            |wire| wire.interfaces = vec![interface(); DEVICES_MAX],
+            |wire| wire.disks = vec![disk(); DEVICES_MAX],
+            |wire| wire.interfaces[0].addresses = vec![String::new(); DEVICES_MAX],
+            |wire| wire.internal_ip = "fd00::7".to_owned(),
+            |wire| wire.hostname = "x".repeat(LINE_BYTES_MAX),
+            |wire| (wire.boot_time_ms, wire.cpu_count, wire.memory_bytes) = (u64::MAX, u32::MAX, u64::MAX),
+        ] {
+            read(change).expect("taken");
+        }
+    }
+
+    #[test]
+    fn facts_that_are_none() {
+        let table: &[(Change, &str)] = &[
+            (|wire| wire.hostname = "x".repeat(LINE_BYTES_MAX + 1), "facts.hostname: too long"),
+            (|wire| wire.internal_ip = "nowhere".to_owned(), "facts.internal_ip: not an IP address"),
+            (|wire| wire.internal_ip = "10.0.0.1/24".to_owned(), "facts.internal_ip: not an IP address"),
+            (|wire| wire.os = "a\nb".to_owned(), "facts.os: has a control character"),
+            (|wire| wire.kernel_version = "a\0".to_owned(), "facts.kernel_version: has a NUL"),
+            (|wire| wire.architecture = "\u{7f}".to_owned(), "facts.architecture: has a control character"),
+            (|wire| wire.boot_id = "\t".to_owned(), "facts.boot_id: has a control character"),
+            (|wire| wire.timezone = "\t".to_owned(), "facts.timezone: has a control character"),
+            (|wire| wire.cpu_model = "\t".to_owned(), "facts.cpu_model: has a control character"),
+            (|wire| wire.reboot_reason = "\t".to_owned(), "facts.reboot_reason: has a control character"),
+            (|wire| wire.interfaces = vec![interface(); DEVICES_MAX + 1], "facts.interfaces: too many"),
+            (|wire| wire.interfaces[0].name = "\t".to_owned(), "facts.interfaces.name: has a control character"),
+            (|wire| wire.interfaces[0].mac = "\t".to_owned(), "facts.interfaces.mac: has a control character"),
+            (
+                |wire| wire.interfaces[0].addresses[0] = "x".repeat(LINE_BYTES_MAX + 1),
+                "facts.interfaces.addresses: too long",
+            ),
+            (
+                |wire| wire.interfaces[0].addresses = vec![String::new(); DEVICES_MAX + 1],
+                "facts.interfaces.addresses: too many",
+            ),
+            (|wire| wire.disks = vec![disk(); DEVICES_MAX + 1], "facts.disks: too many"),
+            (|wire| wire.disks[0].name = "\t".to_owned(), "facts.disks.name: has a control character"),
+            (|wire| wire.disks[0].mount_point = "\t".to_owned(), "facts.disks.mount_point: has a control character"),
+        ];
+        for (change, expected) in table {
+            assert_eq!(read(*change).expect_err(expected), *expected);
+        }
     }
 }

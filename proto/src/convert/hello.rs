@@ -1,6 +1,8 @@
+use std::collections::BTreeSet;
+
 use crate::{
-    convert::{ITEMS_MAX, WireError, count, line, phase, wire_phase},
-    model::{Epoch, Generation, HostFacts, ItemStatus, LedgerId, MachineName, Phase, Seq},
+    convert::{ITEMS_MAX, WireError, count, phase, wire_phase, word},
+    model::{Epoch, Generation, HostFacts, ItemName, ItemStatus, LedgerId, MachineName, Phase, Seq},
     wire,
 };
 
@@ -53,17 +55,29 @@ impl TryFrom<wire::Hello> for Hello {
         if wire.statuses.len() > ITEMS_MAX {
             return Err(WireError::new("hello.statuses", "too many"));
         }
+        let reach = phase("hello.reach", wire.reach)?;
+        if wire.generation == 0 && reach.is_some() {
+            return Err(WireError::new("hello.reach", "without an assignment there is none"));
+        }
+        let statuses: Vec<ItemStatus> = wire.statuses.into_iter().map(TryInto::try_into).collect::<Result<_, _>>()?;
+        let names: BTreeSet<&ItemName> = statuses.iter().map(|status| &status.name).collect();
+        if names.len() < statuses.len() {
+            return Err(WireError::new("hello.statuses", "a name twice"));
+        }
         Ok(Self {
             name: MachineName::new(wire.name).map_err(|_| WireError::new("hello.name", "not a DNS-1123 label"))?,
             ledger_id: wire.ledger_id.parse().map_err(|_| WireError::new("hello.ledger_id", "not a UUID"))?,
-            agent_version: line("hello.agent_version", wire.agent_version)?,
+            agent_version: word("hello.agent_version", wire.agent_version)?,
             epoch: Epoch(count("hello.epoch", wire.epoch)?),
             generation: Generation(count("hello.generation", wire.generation)?),
             acked_seq: Seq(count("hello.acked_seq", wire.acked_seq)?),
-            reach: phase("hello.reach", wire.reach)?,
-            statuses: wire.statuses.into_iter().map(TryInto::try_into).collect::<Result<_, _>>()?,
+            reach,
+            statuses,
             facts: HostFacts::try_from(wire.facts.ok_or(WireError::new("hello.facts", "missing"))?)?,
             busy: wire.busy,
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

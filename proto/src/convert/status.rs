@@ -1,6 +1,6 @@
 use crate::{
     OUTPUT_TAIL_BYTES_MAX,
-    convert::{ATTEMPT_MAX, RESULT_BYTES_MAX, WireError, count, hash, line, text},
+    convert::{ATTEMPT_MAX, RESULT_BYTES_MAX, WireError, counted, hash, line, text},
     model::{Generation, ItemName, ItemState, ItemStatus},
     wire,
 };
@@ -41,11 +41,15 @@ impl TryFrom<wire::ItemStatus> for ItemStatus {
             Ok(wire::ItemState::Indeterminate) => ItemState::Indeterminate,
             Ok(wire::ItemState::Unspecified) | Err(_) => return Err(WireError::new("status.state", "unknown")),
         };
-        if matches!(state, ItemState::Failed { exit_code: 0, .. }) {
-            return Err(WireError::new("status.exit_code", "0 is not a failure"));
+        let failed = matches!(state, ItemState::Failed { .. });
+        if failed != (wire.exit_code != 0) {
+            return Err(WireError::new("status.exit_code", "does not fit the state"));
         }
-        if wire.attempt == 0 || wire.generation == 0 {
-            return Err(WireError::new("status", "attempt and generation count from 1"));
+        if wire.retryable && !failed {
+            return Err(WireError::new("status.retryable", "does not fit the state"));
+        }
+        if wire.attempt == 0 {
+            return Err(WireError::new("status.attempt", "counts from 1"));
         }
         if wire.attempt > ATTEMPT_MAX {
             return Err(WireError::new("status.attempt", "nobody can have tried so often"));
@@ -62,7 +66,7 @@ impl TryFrom<wire::ItemStatus> for ItemStatus {
             hash: hash("status.hash", &wire.hash)?,
             state,
             attempt: wire.attempt,
-            generation: Generation(count("status.generation", wire.generation)?),
+            generation: Generation(counted("status.generation", wire.generation)?),
             message: line("status.message", wire.message)?,
             output_tail: text("status.output_tail", wire.output_tail, OUTPUT_TAIL_BYTES_MAX)?,
             result_json: Some(result_json).filter(|json| !json.is_empty()),
@@ -71,3 +75,6 @@ impl TryFrom<wire::ItemStatus> for ItemStatus {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

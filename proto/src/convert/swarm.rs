@@ -1,7 +1,7 @@
 use std::fmt;
 
 use crate::{
-    convert::{WireError, line},
+    convert::{WireError, counted, line},
     model::{
         Epoch, SWARM_NODES_MAX, SWARM_TASKS_MAX, SwarmAnswer, SwarmAvailability, SwarmCall, SwarmFailure,
         SwarmFailureCode, SwarmId, SwarmInfo, SwarmLocalState, SwarmManager, SwarmNode, SwarmNodeState, SwarmOp,
@@ -96,9 +96,6 @@ impl TryFrom<wire::SwarmCall> for SwarmCall {
     type Error = WireError;
 
     fn try_from(wire: wire::SwarmCall) -> Result<Self, WireError> {
-        if wire.epoch == 0 {
-            return Err(WireError::new("swarm_call.epoch", "counts from 1"));
-        }
         let op = match wire.op.ok_or(WireError::new("swarm_call.op", "missing or unknown"))? {
             Op::Info(wire::SwarmInfoOp {}) => SwarmOp::Info,
             Op::Tokens(wire::SwarmTokensOp {}) => SwarmOp::Tokens,
@@ -114,7 +111,7 @@ impl TryFrom<wire::SwarmCall> for SwarmCall {
                 hostname: name("swarm_call.remove.hostname", op.hostname)?,
             },
         };
-        Ok(Self { id: wire.id, epoch: Epoch(wire.epoch), op })
+        Ok(Self { id: wire.id, epoch: Epoch(counted("swarm_call.epoch", wire.epoch)?), op })
     }
 }
 

@@ -5,9 +5,11 @@ use muster_proto::{
     model::{
         Epoch, Generation,
         ItemState::{Indeterminate, Running, Succeeded},
-        ItemStatus, Phase, Seq, WAITING_FOR_SECRET,
+        ItemStatus, LedgerId, Phase, Seq, WAITING_FOR_SECRET,
     },
 };
+
+use uuid::Uuid;
 
 use super::{
     fleet::{Fleet, item_name, machine},
@@ -36,6 +38,47 @@ fn events_are_taken_in_order_and_once() {
     fleet.event_at("control-1", Seq(1), running).expect("again");
     assert_eq!(acked(&fleet), Some(Seq(2)), "a duplicate is acknowledged, with all that is recorded");
     assert_eq!(fleet.row("control-1").statuses[&item_name("images")].state, Succeeded, "and changes nothing");
+}
+
+/// An agent that says what cannot be is not believed, and operators see it.
+#[test]
+fn an_event_that_cannot_be_is_refused_and_seen() {
+    let mut fleet = Fleet::of(1, 1).reported();
+    fleet.accept("worker-1");
+    fleet.event("worker-1", "images", Running);
+    let running = fleet.agents["worker-1"].statuses[&item_name("images")].clone();
+    let again = ItemStatus { attempt: 2, ..running.clone() };
+    for _ in 0..2 {
+        assert_eq!(reason(fleet.event_at("worker-1", Seq(2), again.clone())), "ImpossibleTransition");
+        assert_eq!(fleet.why("worker-1").as_deref(), Some("EventRefused"));
+        fleet.connect("worker-1");
+        assert_eq!(fleet.why("worker-1").as_deref(), Some("EventRefused"), "a new stream makes it no better");
+    }
+    assert_eq!(*fleet.row("worker-1").statuses[&item_name("images")], running, "nothing was taken");
+
+    let done = ItemStatus { state: Succeeded, finished_at_ms: Some(1), ..running };
+    fleet.event_at("worker-1", Seq(2), done.clone()).expect("what can be");
+    assert_ne!(fleet.why("worker-1").as_deref(), Some("EventRefused"));
+    let rerun = ItemStatus { state: Running, attempt: 2, finished_at_ms: None, ..done };
+    assert_eq!(reason(fleet.event_at("worker-1", Seq(3), rerun)), "ImpossibleTransition");
+}
+
+/// What a new ledger says of items need not follow on what the old one said, but only the first time.
+#[test]
+fn a_new_ledger_begins_anew() {
+    let mut fleet = Fleet::of(1, 1).reported();
+    fleet.accept("worker-1");
+    fleet.event("worker-1", "images", Running);
+    let running = fleet.agents["worker-1"].statuses[&item_name("images")].clone();
+    let lost = ItemStatus { state: Indeterminate, finished_at_ms: Some(1), ..running };
+    // `muster-agent ledger reset` keeps what was there, as an outcome whose start is in no event.
+    let agent = fleet.agents.get_mut("worker-1").expect("an agent");
+    agent.ledger = LedgerId(Uuid::from_u128(77));
+    agent.acked = Seq(0);
+    agent.statuses.insert(lost.name.clone(), lost.clone());
+    fleet.connect("worker-1");
+    fleet.event_at("worker-1", Seq(1), lost.clone()).expect("the outcome of the old ledger's attempt");
+    assert_eq!(reason(fleet.event_at("worker-1", Seq(2), lost)), "ImpossibleTransition");
 }
 
 #[test]
@@ -133,10 +176,12 @@ fn a_machine_fills_no_store_with_statuses() {
     fleet.accept("control-1");
     fleet.event("control-1", "install", Running);
     let agent = &fleet.agents["control-1"];
-    let (known, seq) = (agent.statuses.values().next().expect("a status").clone(), agent.seq.0);
+    let (known, seq) = (agent.statuses[&item_name("images")].clone(), agent.seq.0);
     for n in 1..=ITEMS_MAX as u64 + 50 {
-        let made_up = ItemStatus { name: item_name(&format!("made-up-{n}")), ..known.clone() };
-        fleet.event_at("control-1", Seq(seq + n), made_up).expect("taken");
+        let ended = ItemStatus { name: item_name(&format!("made-up-{n}")), ..known.clone() };
+        let begun = ItemStatus { state: Running, finished_at_ms: None, ..ended.clone() };
+        fleet.event_at("control-1", Seq(seq + 2 * n - 1), begun).expect("taken");
+        fleet.event_at("control-1", Seq(seq + 2 * n), ended).expect("taken");
     }
     let row = fleet.row("control-1");
     assert_eq!(row.statuses.len(), ITEMS_MAX);

@@ -274,15 +274,20 @@ impl Fleet {
         let agent = self.agents.get_mut(name).expect("an agent");
         let assignment = agent.assignment.as_ref().expect("a list");
         let assigned = assignment.items.iter().find(|known| known.name.as_str() == item).expect("an item of the list");
-        let before = agent.statuses.get(&assigned.name).filter(|status| status.hash == assigned.hash);
-        let again = u32::from(state == ItemState::Running);
-        let attempt = before.map_or(1, |status| status.attempt + again);
+        let before = agent.statuses.get(&assigned.name);
+        // What ends is what began, whatever the list has by now.
+        let ends = before.filter(|status| status.state == ItemState::Running && state != ItemState::Running);
+        let (hash, generation, attempt) = match (ends, before.filter(|status| status.hash == assigned.hash)) {
+            (Some(status), _) => (status.hash, status.generation, status.attempt),
+            (None, Some(status)) => (assigned.hash, assignment.generation, status.attempt + 1),
+            (None, None) => (assigned.hash, assignment.generation, 1),
+        };
         let finished_at_ms = (state != ItemState::Running).then_some(1_700_000_000_000 + self.at_ms);
         let status = ItemStatus {
             name: assigned.name.clone(),
-            hash: assigned.hash,
+            hash,
             attempt,
-            generation: assignment.generation,
+            generation,
             message: if matches!(state, ItemState::Failed { .. }) { "exit status 3".to_owned() } else { String::new() },
             state,
             output_tail: String::new(),

@@ -153,7 +153,8 @@ fn a_revoked_machine_frees_its_slot_and_is_shut_out() {
         machine: MachineName::new(name).expect("a label"),
         machine_is_off: false,
     };
-    let line = "machine control-1 revoked: its streams are closed and it cannot renew; its slot is free";
+    let line = "machine control-1 revoked: its streams are closed and it cannot renew; its slot is free, but what it \
+                was told to do goes on there until it is off";
     assert_eq!(done(fleet.ask(revoke("control-1"))), line);
     assert!(fleet.effects.iter().any(|effect| matches!(effect, Effect::Close { id: closed, .. } if *closed == id)));
     assert!(fleet.core.facts().denied.contains_key(&id));

@@ -1,9 +1,18 @@
 //! Every method of every service, called by every sort of peer over a real connection.
 
 use http::{Method, uri::PathAndQuery};
+use muster_proto::wire::{
+    self, agent_message::Body as Said, coordinator_message::Body as Heard, maintenance_client::MaintenanceClient,
+};
+use rcgen::SigningKey;
+use rustls::pki_types::{CertificateDer, pem::PemObject};
+use tonic::Code;
 use tower::{Service, ServiceExt};
 
-use super::*;
+use super::{
+    links::{hello, open},
+    *,
+};
 
 /// gRPC's numbers of the two refusals.
 const DENIED: [&str; 2] = ["7", "16"];
@@ -87,4 +96,91 @@ async fn every_method_for_every_sort_of_peer() {
         }
         assert!(denied(&channel, "/muster.v1.Fleet/Nothing").await, "{peer}: what is not in the table");
     }
+}
+
+/// An agent with a certificate of its own, on every method it may call, with the name, the secrets and the certificate
+/// of another machine.
+#[tokio::test]
+async fn an_agent_is_nobody_but_itself() {
+    let world = World::start().await;
+    let (own, theirs) = (world.enrolled("other", "own").await, world.enrolled("edge", "theirs").await);
+    let mut their_stream = open(&world, &theirs.identity, hello(&theirs.name)).await.expect("open");
+    their_stream.next().await.expect("welcomed");
+    let generation = loop {
+        if let Some(Heard::Assignment(list)) = their_stream.next().await.expect("open") {
+            break list.generation;
+        }
+    };
+    let before = world.engine.facts().machines[&theirs.name].clone();
+
+    // Connect: under the other's name.
+    let refused = open(&world, &own.identity, hello(&theirs.name)).await.err().expect("refused");
+    assert_eq!((refused.code(), refused.message().contains("ForeignMachine")), (Code::Aborted, true), "{refused:?}");
+    // FetchSecrets: the item is asked for by name and generation, and is looked for in the caller's own list only.
+    let request = wire::FetchSecretsRequest { item: "hello".to_owned(), generation };
+    let refused = soon(world.agent(&own.identity).await.fetch_secrets(request)).await.expect_err("refused");
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
+    // Renew: whatever key it brings, the certificate is for the caller.
+    let mut enrollment = EnrollmentClient::new(world.channel(Some(&own.identity)).await);
+    let renewed = enrollment.renew(wire::RenewRequest { csr_der: request_der() }).await.expect("its own").into_inner();
+    assert_eq!(renewed.machine_id, own.id.to_string());
+    // RenewExpired, of somebody without a certificate: the other's certificate, signed with a key that is not its.
+    let mut stranger = world.stranger().await;
+    let certificate_der = CertificateDer::from_pem_slice(theirs.identity.certificate_pem.as_bytes()).expect("PEM");
+    let (certificate_der, csr_der) = (certificate_der.to_vec(), request_der());
+    let request = wire::RenewExpiredRequest { signature: own_signature(&own, &csr_der), csr_der, certificate_der };
+    assert_eq!(stranger.renew_expired(request).await.expect_err("refused").code(), Code::Unauthenticated);
+    // Enroll: with a good token, under the other's name.
+    let token = world.token("other", None, None, 60_000).await.text;
+    let request =
+        wire::EnrollRequest { token, name: theirs.name.to_string(), csr_der: request_der(), ..Default::default() };
+    let refused = stranger.enroll(request).await.expect_err("refused");
+    assert_eq!((refused.code(), refused.message().contains("NameTaken")), (Code::FailedPrecondition, true));
+
+    // Bodies name no machine: what it says on its own stream is of itself, and the other's stream goes on.
+    let mut stream = open(&world, &own.identity, hello(&own.name)).await.expect("open");
+    stream.next().await.expect("welcomed");
+    stream.say(Said::Answer(wire::AssignmentAnswer { generation, accepted: true, ..Default::default() }));
+    stream.say(Said::Facts(wire::HostFacts { internal_ip: "10.9.9.9".to_owned(), ..Default::default() }));
+    let mut facts = world.engine.watch();
+    let told = |facts: &Arc<crate::facts::Facts>| facts.machines[&own.name].internal_ip() == Some("10.9.9.9");
+    soon(facts.wait_for(told)).await.expect("recorded");
+    assert_eq!(world.engine.facts().machines[&theirs.name], before);
+    their_stream.say(Said::Heartbeat(wire::Heartbeat {}));
+    assert!(world.engine.facts().live.machines[&theirs.name].session.is_some());
+}
+
+fn request_der() -> Vec<u8> {
+    request().1
+}
+
+/// What the own key says of a request to renew.
+fn own_signature(own: &Enrolled, csr_der: &[u8]) -> Vec<u8> {
+    let key = KeyPair::from_pem(&own.identity.key_pem).expect("a key");
+    key.sign(&[b"muster-renew-v1", csr_der].concat()).expect("signed")
+}
+
+/// A controller answers for its own locks: those of another are not there for it.
+#[tokio::test]
+async fn a_controller_is_nobody_but_itself() {
+    let world = World::start().await;
+    world.enrolled("edge", "own").await;
+    let controller = async |name: &str| {
+        let identity = world.identity(Role::Controller(name.to_owned()));
+        MaintenanceClient::new(world.channel(Some(&identity)).await)
+    };
+    let (mut theirs, mut own) = (controller("theirs").await, controller("own").await);
+    let (cluster, machine) = ("edge".to_owned(), "own".to_owned());
+    let register = wire::RegisterRequest { cluster, machines: vec![machine], of_cluster: true };
+    theirs.register(register).await.expect("registered");
+    let before = world.engine.facts().locks.clone();
+    for machine in ["own", ""] {
+        let (cluster, machine) = ("edge".to_owned(), machine.to_owned());
+        let release = wire::ReleaseRequest { cluster: cluster.clone(), machine: machine.clone() };
+        assert_eq!(own.release(release).await.expect_err("refused").code(), Code::FailedPrecondition);
+        let mut set = wire::SetLockRequest { cluster, machine, ..Default::default() };
+        set.set_state(wire::LockState::Inactive);
+        assert_eq!(own.set_lock(set).await.expect_err("refused").code(), Code::FailedPrecondition);
+    }
+    assert_eq!((before.len(), &world.engine.facts().locks), (2, &before));
 }

@@ -1,7 +1,12 @@
 //! What operators get, and whose clusters they touch.
 
-use muster_proto::wire::{self, watch_event::Type};
-use tonic::Code;
+use std::collections::BTreeSet;
+
+use muster_proto::{
+    model::ClusterName,
+    wire::{self, watch_event::Type},
+};
+use tonic::{Code, Status};
 
 use super::*;
 
@@ -38,11 +43,66 @@ async fn get_gives_what_is_asked_for() {
     assert!(names(&mut client, get("audit", "", "")).await.expect("lines").len() >= 7);
 }
 
+/// Methods that show nothing of a foreign cluster instead of being refused, or name none.
+const READS: [&str; 3] = ["Version", "Get", "Watch"];
+
+/// What every other method answers to somebody who names the machine `theirs`, its cluster `other`, or what is theirs.
+async fn foreign(client: &mut FleetClient<Channel>, token: &str) -> Vec<(&'static str, Result<(), Status>)> {
+    let machine = || wire::MachineRequest { machine: "theirs".to_owned(), machine_is_off: true };
+    let item = || wire::ItemRequest { machine: "theirs".to_owned(), item: String::new() };
+    let cluster = || "other".to_owned();
+    let rollout = || wire::RolloutRequest { rollout: "other-deploy-1".to_owned() };
+    let files = |text: &str| wire::ApplyRequest {
+        files: vec![wire::ManifestFile { name: "m".to_owned(), text: text.to_owned() }],
+        dry_run: true,
+    };
+    let moved = "{apiVersion: muster/v1alpha1, kind: Machine, metadata: {name: theirs}, \
+                 spec: {clusterName: edge, type: control}}";
+    let annotate =
+        wire::AnnotateRequest { kind: "machine".to_owned(), name: "theirs".to_owned(), ..Default::default() };
+    let of_cluster = wire::AnnotateRequest { kind: "cluster".to_owned(), name: cluster(), ..Default::default() };
+    let new_token =
+        wire::CreateTokenRequest { cluster: cluster(), machine_type: "control".to_owned(), ..Default::default() };
+    let secret = wire::CreateSecretRequest { name: "s".to_owned(), cluster: cluster(), value: vec![1] };
+    let of_all = wire::CreateSecretRequest { name: "s".to_owned(), cluster: String::new(), value: vec![1] };
+    let no_secret = wire::DeleteSecretRequest { name: "s".to_owned(), cluster: cluster(), in_use: true };
+    let reboot = wire::RebootRequest { cluster: cluster(), machines: vec!["theirs".to_owned()], ..Default::default() };
+    let subject = wire::CredentialsRequest { subject: "operator/anna".to_owned() };
+    vec![
+        ("Plan", client.plan(wire::PlanRequest { cluster: cluster(), ..Default::default() }).await.map(drop)),
+        ("Logs", client.logs(wire::LogsRequest { machine: "theirs".to_owned(), ..Default::default() }).await.map(drop)),
+        ("Apply", client.apply(files(MANIFEST)).await.map(drop)),
+        ("Apply a move", client.apply(files(moved)).await.map(drop)),
+        ("Deploy", client.deploy(wire::DeployRequest { cluster: cluster() }).await.map(drop)),
+        ("Update", client.update(wire::UpdateRequest { cluster: cluster(), ..Default::default() }).await.map(drop)),
+        ("Reboot", client.reboot(reboot).await.map(drop)),
+        ("Pause", client.pause(rollout()).await.map(drop)),
+        ("Resume", client.resume(rollout()).await.map(drop)),
+        ("Abort", client.abort(rollout()).await.map(drop)),
+        ("Retry", client.retry(item()).await.map(drop)),
+        ("Skip", client.skip(item()).await.map(drop)),
+        ("Accept", client.accept(item()).await.map(drop)),
+        ("Annotate a machine", client.annotate(annotate).await.map(drop)),
+        ("Annotate a cluster", client.annotate(of_cluster).await.map(drop)),
+        ("CreateToken", client.create_token(new_token).await.map(drop)),
+        ("RevokeToken", client.revoke_token(wire::RevokeTokenRequest { id: token.to_owned() }).await.map(drop)),
+        ("RevokeCredentials", client.revoke_credentials(subject).await.map(drop)),
+        ("RevokeMachine", client.revoke_machine(machine()).await.map(drop)),
+        ("ReplaceMachine", client.replace_machine(machine()).await.map(drop)),
+        ("CreateSecret", client.create_secret(secret).await.map(drop)),
+        ("CreateSecret for all", client.create_secret(of_all).await.map(drop)),
+        ("DeleteSecret", client.delete_secret(no_secret).await.map(drop)),
+    ]
+}
+
 #[tokio::test]
 async fn who_is_limited_to_a_cluster_sees_and_touches_only_that() {
     let world = World::start().await;
     let (mine, theirs) = (world.enrolled("edge", "mine").await, world.enrolled("other", "theirs").await);
     let theirs_token = world.token("other", None, None, 60_000).await;
+    let mut stream = links::open(&world, &theirs.identity, links::hello(&theirs.name)).await.expect("open");
+    stream.next().await.expect("welcomed");
+    world.wish(Wish::Deploy { cluster: ClusterName::new("other").expect("a name") }).await;
     let identity = world.limited(Role::Operator("eve".to_owned()), "edge");
     let mut client = world.fleet(&identity).await;
     assert_eq!(names(&mut client, get("clusters", "", "")).await, Ok(vec!["edge".to_owned()]));
@@ -51,37 +111,18 @@ async fn who_is_limited_to_a_cluster_sees_and_touches_only_that() {
     assert_eq!(names(&mut client, get("machines", "", "other")).await, Ok(vec![]));
     assert_eq!(names(&mut client, get("audit", "", "")).await, Err(Code::PermissionDenied));
 
-    let machine = || wire::MachineRequest { machine: theirs.name.to_string(), machine_is_off: false };
-    let item = || wire::ItemRequest { machine: theirs.name.to_string(), item: String::new() };
-    let cluster = || "other".to_owned();
-    let files = vec![wire::ManifestFile { name: "m".to_owned(), text: MANIFEST.to_owned() }];
-    let moved = "{apiVersion: muster/v1alpha1, kind: Machine, metadata: {name: theirs}, \
-                 spec: {clusterName: edge, type: control}}";
-    let moving = vec![wire::ManifestFile { name: "m".to_owned(), text: moved.to_owned() }];
-    let annotate =
-        wire::AnnotateRequest { kind: "machine".to_owned(), name: "theirs".to_owned(), ..Default::default() };
-    let of_cluster = wire::AnnotateRequest { kind: "cluster".to_owned(), name: cluster(), ..Default::default() };
-    let token =
-        wire::CreateTokenRequest { cluster: cluster(), machine_type: "control".to_owned(), ..Default::default() };
-    let refused = [
-        ("plan", client.plan(wire::PlanRequest { cluster: cluster(), ..Default::default() }).await.err()),
-        ("logs", client.logs(wire::LogsRequest { machine: "theirs".to_owned(), ..Default::default() }).await.err()),
-        ("apply", client.apply(wire::ApplyRequest { files, dry_run: false }).await.err()),
-        ("apply a move", client.apply(wire::ApplyRequest { files: moving, dry_run: true }).await.err()),
-        ("deploy", client.deploy(wire::DeployRequest { cluster: cluster() }).await.err()),
-        ("retry", client.retry(item()).await.err()),
-        ("skip", client.skip(item()).await.err()),
-        ("accept", client.accept(item()).await.err()),
-        ("annotate machine", client.annotate(annotate).await.err()),
-        ("annotate cluster", client.annotate(of_cluster).await.err()),
-        ("create token", client.create_token(token).await.err()),
-        ("revoke token", client.revoke_token(wire::RevokeTokenRequest { id: theirs_token.id.clone() }).await.err()),
-        ("revoke machine", client.revoke_machine(machine()).await.err()),
-        ("replace machine", client.replace_machine(machine()).await.err()),
-    ];
-    for (what, status) in refused {
-        assert_eq!(status.map(|status| status.code()), Some(Code::PermissionDenied), "{what}");
+    let before = world.engine.facts();
+    let mut walked = BTreeSet::from(READS.map(str::to_owned));
+    for (method, status) in foreign(&mut client, &theirs_token.id).await {
+        assert_eq!(status.err().map(|status| status.code()), Some(Code::PermissionDenied), "{method}");
+        walked.insert(method.split(' ').next().expect("a name").to_owned());
     }
+    let of_fleet = authz::methods().filter_map(|method| method.strip_prefix("/muster.v1.Fleet/"));
+    assert_eq!(walked, of_fleet.map(str::to_owned).collect(), "every method of the service");
+    let after = world.engine.facts();
+    assert_eq!((&after.machines, &after.clusters), (&before.machines, &before.clusters), "nothing was changed");
+    assert_eq!((&after.rollouts, &after.secrets), (&before.rollouts, &before.secrets), "nothing was changed");
+    assert_eq!((&after.tokens, &after.specs), (&before.tokens, &before.specs), "nothing was changed");
     let row = world.engine.facts().machines[&theirs.name].clone();
     assert!(!row.revoked && row.spec.cluster_name.as_str() == "other");
     client

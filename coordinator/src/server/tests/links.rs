@@ -68,11 +68,10 @@ fn event(seq: u64) -> Said {
         status: Some(wire::ItemStatus {
             name: "hello".to_owned(),
             hash: vec![1; 32],
-            state: wire::ItemState::Succeeded.into(),
+            state: wire::ItemState::Running.into(),
             attempt: 1,
             generation: 1,
             started_at_ms: 1,
-            finished_at_ms: 2,
             ..Default::default()
         }),
     })
@@ -139,6 +138,91 @@ async fn who_keeps_sending_what_cannot_be_read_is_closed() {
     let stream = open(&world, &machine.identity, hello(&machine.name)).await.expect("open");
     stream.say(Said::Log(wire::LogChunk { data: vec![0; 2 * 1024 * 1024], ..Default::default() }));
     assert_eq!(stream.end().await.code(), Code::OutOfRange, "over 1 MiB");
+}
+
+/// A change of an event that was good.
+type Lie = fn(&mut wire::ItemStatus);
+
+/// Every message of a stream after Hello, not as it should be: said three times, it is why the stream ends, and nothing
+/// of it is recorded.
+#[tokio::test]
+async fn what_cannot_be_read_is_told_by_the_name_of_its_field() {
+    let world = World::start().await;
+    let machine = world.enrolled("edge", "node-1").await;
+    let answer = |accepted, code: &str, generation| {
+        let (code, message) = (code.to_owned(), String::new());
+        Said::Answer(wire::AssignmentAnswer { generation, accepted, code, message })
+    };
+    let status = |lie: Lie| match event(1) {
+        Said::Status(mut event) => {
+            lie(event.status.as_mut().expect("a status"));
+            Said::Status(event)
+        }
+        other => other,
+    };
+    let blocked = wire::AgentBlocked { reason: String::new(), message: "full".to_owned() };
+    let facts = wire::HostFacts { internal_ip: "here".to_owned(), ..Default::default() };
+    for (said, expected) in [
+        (None, "message.body: missing or unknown"),
+        (Some(hello(&machine.name)), "hello: a stream has one Hello, its first message"),
+        (Some(Said::Status(wire::StatusEvent { seq: 1, status: None })), "status.status: missing"),
+        (Some(status(|status| status.name.clear())), "status.name: not a DNS-1123 label"),
+        (Some(status(|status| status.state = 99)), "status.state: unknown"),
+        (Some(status(|status| status.exit_code = 3)), "status.exit_code: does not fit the state"),
+        (Some(Said::Facts(facts)), "facts.internal_ip: not an IP address"),
+        (Some(answer(true, "", u64::MAX)), "answer.generation: nobody can have counted so far"),
+        (Some(answer(true, "StaleEpoch", 1)), "answer.code: does not fit `accepted`"),
+        (Some(answer(false, "", 1)), "answer.code: does not fit `accepted`"),
+        (Some(Said::Progress(wire::Progress::default())), "progress.item: not a DNS-1123 label"),
+        (Some(Said::Blocked(blocked)), "blocked.reason: missing"),
+        (Some(Said::SwarmAnswer(wire::SwarmAnswer::default())), "swarm_answer.result: missing or unknown"),
+        (Some(Said::PermitWanted(wire::PermitWanted::default())), "permit_wanted.permit: counts from 1"),
+    ] {
+        let stream = open(&world, &machine.identity, hello(&machine.name)).await.expect("open");
+        for _ in 0..3 {
+            // The stream may be over; then why it ended says so.
+            drop(stream.say.send(AgentMessage { body: said.clone() }));
+        }
+        let ended = stream.end().await;
+        assert_eq!((ended.code(), ended.message()), (Code::InvalidArgument, expected));
+    }
+    let row = world.engine.facts().machines[&machine.name].clone();
+    assert!(row.statuses.is_empty() && row.assigned.refused.is_none(), "{row:?}");
+    assert_eq!(row.host.as_ref().and_then(|host| host.internal_ip.as_deref()), Some("10.0.0.1"));
+}
+
+/// A success that never began: refused with its reason, again on every stream, and operators see it.
+#[tokio::test]
+async fn an_event_that_cannot_be_is_refused_and_seen() {
+    let world = World::start().await;
+    let machine = world.enrolled("edge", "node-1").await;
+    let said = |seq, state: wire::ItemState| match event(seq) {
+        Said::Status(mut event) => {
+            let status = event.status.as_mut().expect("a status");
+            (status.state, status.finished_at_ms) = (state.into(), u64::from(state != wire::ItemState::Running));
+            Said::Status(event)
+        }
+        other => other,
+    };
+    for _ in 0..2 {
+        let stream = open(&world, &machine.identity, hello(&machine.name)).await.expect("open");
+        stream.say(said(1, wire::ItemState::Succeeded));
+        let ended = stream.end().await;
+        assert_eq!(ended.code(), Code::Aborted);
+        let expected = "ImpossibleTransition: event 1, item hello: it ended, and was never said to have begun";
+        assert_eq!(ended.message(), expected);
+    }
+    let get = wire::GetRequest { kind: "machines".to_owned(), name: "node-1".to_owned(), ..Default::default() };
+    let items = world.operator().await.get(get).await.expect("answered").into_inner().items;
+    let document = String::from_utf8_lossy(&items[0].json).into_owned();
+    assert!(document.contains("\"EventRefused\"") && document.contains("never said to have begun"), "{document}");
+    assert!(world.engine.facts().machines[&machine.name].statuses.is_empty(), "nothing was taken");
+
+    let mut stream = open(&world, &machine.identity, hello(&machine.name)).await.expect("open");
+    stream.say(said(1, wire::ItemState::Running));
+    while !matches!(stream.next().await, Ok(Some(Heard::Ack(_)))) {}
+    let live = world.engine.facts().live.machines[&machine.name].clone();
+    assert_eq!(live.event_refused, None, "it came right");
 }
 
 /// Numbers from which nobody could count on: the coordinator must not even try to add one to them.

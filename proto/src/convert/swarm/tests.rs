@@ -67,11 +67,22 @@ fn call_fault(change: impl FnOnce(&mut wire::SwarmCall)) -> &'static str {
 #[test]
 fn calls_that_are_none() {
     assert_eq!(call_fault(|call| call.epoch = 0), "swarm_call.epoch");
+    assert_eq!(call_fault(|call| call.epoch = u64::MAX), "swarm_call.epoch");
     assert_eq!(call_fault(|call| call.op = None), "swarm_call.op");
     let bad_node = Op::Tasks(wire::SwarmTasksOp { node_id: "../images".to_owned() });
     assert_eq!(call_fault(|call| call.op = Some(bad_node)), "swarm_call.tasks.node_id");
     let no_word = Op::SetAvailability(wire::SwarmAvailabilityOp { node_id: "n1".to_owned(), availability: 0 });
     assert_eq!(call_fault(|call| call.op = Some(no_word)), "swarm.availability");
+    let empty = Op::Demote(wire::SwarmDemoteOp::default());
+    assert_eq!(call_fault(|call| call.op = Some(empty)), "swarm_call.demote.node_id");
+    let unknown = Op::SetAvailability(wire::SwarmAvailabilityOp { node_id: "n1".to_owned(), availability: 99 });
+    assert_eq!(call_fault(|call| call.op = Some(unknown)), "swarm.availability");
+    let no_node = Op::SetAvailability(wire::SwarmAvailabilityOp { node_id: String::new(), availability: 1 });
+    assert_eq!(call_fault(|call| call.op = Some(no_node)), "swarm_call.set_availability.node_id");
+    let nobody = Op::Remove(wire::SwarmRemoveOp { node_id: String::new(), hostname: "h".to_owned() });
+    assert_eq!(call_fault(|call| call.op = Some(nobody)), "swarm_call.remove.node_id");
+    let long_host = Op::Remove(wire::SwarmRemoveOp { node_id: "n1".to_owned(), hostname: "x".repeat(257) });
+    assert_eq!(call_fault(|call| call.op = Some(long_host)), "swarm_call.remove.hostname");
     let no_host = Op::Remove(wire::SwarmRemoveOp { node_id: "n1".to_owned(), hostname: "a\nb".to_owned() });
     assert_eq!(call_fault(|call| call.op = Some(no_host)), "swarm_call.remove.hostname");
 }
@@ -126,4 +137,44 @@ fn the_largest_answer_fits_into_a_message() {
         let answer = wire::SwarmAnswer::from(&SwarmAnswer { id: u64::MAX, result: Ok(reply) });
         assert!(answer.encoded_len() < LINK_MESSAGE_BYTES_MAX, "{}", answer.encoded_len());
     }
+}
+
+#[test]
+fn parts_of_answers_that_are_none() {
+    let info = wire::SwarmInfo { state: 1, hostname: "h".to_owned(), ..Default::default() };
+    SwarmInfo::try_from(info.clone()).expect("in no swarm");
+    for (change, field) in [
+        (wire::SwarmInfo { state: 0, ..info.clone() }, "swarm.info.state"),
+        (wire::SwarmInfo { state: 99, ..info.clone() }, "swarm.info.state"),
+        (wire::SwarmInfo { node_id: "a/b".to_owned(), ..info.clone() }, "swarm_answer.info.node_id"),
+        (wire::SwarmInfo { hostname: "x".repeat(257), ..info.clone() }, "swarm_answer.info.hostname"),
+        (wire::SwarmInfo { error: "a\nb".to_owned(), ..info }, "swarm_answer.info.error"),
+    ] {
+        assert_eq!(answer_fault(Some(WireResult::Info(change))).field, field);
+    }
+    let tokens = wire::SwarmTokens { swarm_id: "s".to_owned(), manager: "m".to_owned(), worker: "w".to_owned() };
+    for (change, field) in [
+        (wire::SwarmTokens { swarm_id: String::new(), ..tokens.clone() }, "swarm_answer.tokens.swarm_id"),
+        (wire::SwarmTokens { manager: String::new(), ..tokens.clone() }, "swarm_answer.tokens.manager"),
+        (wire::SwarmTokens { manager: "x".repeat(257), ..tokens.clone() }, "swarm_answer.tokens.manager"),
+        (wire::SwarmTokens { worker: "a b".to_owned(), ..tokens }, "swarm_answer.tokens.worker"),
+    ] {
+        assert_eq!(answer_fault(Some(WireResult::Tokens(change))).field, field);
+    }
+    let task = wire::SwarmTask { id: "t".to_owned(), ..Default::default() };
+    for (change, field) in [
+        (wire::SwarmTask::default(), "swarm.task.id"),
+        (wire::SwarmTask { service: "x".repeat(257), ..task.clone() }, "swarm.task.service"),
+        (wire::SwarmTask { state: "a\0".to_owned(), ..task }, "swarm.task.state"),
+    ] {
+        let tasks = wire::SwarmTasks { tasks: vec![change] };
+        assert_eq!(answer_fault(Some(WireResult::Tasks(tasks))).field, field);
+    }
+    let failure = wire::SwarmFailure { code: 1, message: "a\nb".to_owned() };
+    assert_eq!(answer_fault(Some(WireResult::Failure(failure))).field, "swarm_answer.failure.message");
+    let node = wire::SwarmNode { availability: 99, ..wire::SwarmNode::from(&node("10.0.0.1:2377")) };
+    assert_eq!(
+        answer_fault(Some(WireResult::Nodes(wire::SwarmNodes { nodes: vec![node] }))).field,
+        "swarm.availability"
+    );
 }
