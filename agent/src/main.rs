@@ -20,6 +20,7 @@ use muster_agent::{
     ledger::{self, FileDisk, Ledger},
     link::{ENGINE_QUEUE_MAX, Link},
     status::AgentStatus,
+    systemd::starts_at_enrolment,
 };
 use muster_proto::{
     daemon::{config_file::ConfigFileError, logging},
@@ -249,17 +250,25 @@ fn enroll(args: &EnrollArgs, settings: Settings) -> anyhow::Result<()> {
         }
         _ => {}
     }
-    let identity = block_on(async { Ok(identity::enroll(&coordinator, &token, name).await?) })?;
+    let by_itself = dir.path() == Path::new(STATE_DIR_DEFAULT);
+    let (identity, by_itself) = block_on(async {
+        let identity = identity::enroll(&coordinator, &token, name).await?;
+        // Asked before the identity is there, which the unit acts upon.
+        Ok((identity, by_itself && starts_at_enrolment().await))
+    })?;
     identity.save(&dir.identity())?;
-    say(&format!(
-        "enrolled as {} ({}) in cluster {}\n\
-         Next: muster-agent run --state-dir {}, or systemctl enable --now muster-agent",
-        identity.name,
-        identity.machine_type,
-        identity.cluster,
-        dir.path().display()
-    ));
+    let Identity { name, machine_type, cluster, .. } = identity;
+    say(&format!("enrolled as {name} ({machine_type}) in cluster {cluster}\n{}", next_step(dir.path(), by_itself)));
     Ok(())
+}
+
+/// What is left to be done on a machine that has enrolled.
+fn next_step(state_dir: &Path, by_itself: bool) -> String {
+    match (by_itself, state_dir == Path::new(STATE_DIR_DEFAULT)) {
+        (true, _) => "The agent starts by itself now: systemctl status muster-agent".to_owned(),
+        (false, true) => "Next: systemctl enable --now muster-agent; without systemd: muster-agent run".to_owned(),
+        (false, false) => format!("Next: muster-agent run --state-dir {}", state_dir.display()),
+    }
 }
 
 fn machine_name(given: Option<&str>) -> anyhow::Result<MachineName> {

@@ -19,6 +19,18 @@ const MODE: &str = "replace";
 const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
 
+/// Watches for the identity of this machine, and starts the agent.
+const PATH_UNIT: &str = "muster-agent.path";
+/// Longest wait for what is asked only to say it to a person.
+const GLANCE_DEADLINE: Duration = Duration::from_secs(3);
+
+/// Does the agent's service start by itself at the machine's enrolment? No, where no systemd says so.
+pub async fn starts_at_enrolment() -> bool {
+    let look = async { Systemd::connect().await?.state(PATH_UNIT).await };
+    std::path::Path::new("/run/systemd/system").exists()
+        && matches!(timeout(GLANCE_DEADLINE, look).await, Ok(Ok(unit)) if unit.active == "active")
+}
+
 /// What a unit can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Job {

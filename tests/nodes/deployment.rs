@@ -52,7 +52,7 @@ pub(crate) fn three_control_machines_and_three_workers(fleet: &Nodes) -> Result<
     fleet.on_every_node(|_, node| {
         ensure!(agent_is(node, "inactive")?, "{}: the agent runs before it has an identity", node.name);
         let token = if node.name.starts_with("control") { &control } else { &worker };
-        node.enroll(&node.name, token)?.exits(0)?;
+        node.enroll(&node.name, token)?.exits(0)?.says(&["The agent starts by itself now"])?;
         Ok(())
     })?;
     let machines: Vec<String> = fleet.all().map(|node| node.name.clone()).collect();

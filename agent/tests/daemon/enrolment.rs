@@ -22,6 +22,8 @@ async fn a_token_makes_an_identity_once() {
         (0, true),
         "{ended:?}"
     );
+    let next = format!("Next: muster-agent run --state-dir {}", machine.state().display());
+    assert!(ended.stdout.contains(&next) && !ended.stdout.contains("by itself"), "{ended:?}");
     let file = machine.state().join("identity.json");
     assert_eq!(file.metadata().expect("a file").permissions().mode() & 0o777, 0o600);
     let text = std::fs::read_to_string(&file).expect("text");
