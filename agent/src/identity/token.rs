@@ -99,6 +99,8 @@ impl JoinToken {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -136,5 +138,42 @@ mod tests {
         assert!(matches!(JoinToken::read(&path), Err(IdentityError::TokenFile { .. })));
         std::fs::write(&path, "x".repeat(5000)).expect("written");
         assert!(matches!(JoinToken::read(&path), Err(IdentityError::Token(TokenFault::TooLong))));
+    }
+
+    /// Texts that come near to a token.
+    fn nearly_a_token() -> impl Strategy<Value = String> {
+        prop_oneof![
+            any::<String>(),
+            "[a-zA-Z0-9_.-]{0,40}",
+            "[ \n]{0,2}[0-9a-f]{1,16}\\.[0-9a-zA-Z_-]{1,64}\\.[0-9a-fA-F]{62,66}[ \n]{0,2}",
+            ("[a-z.]{0,6}", 0..1200_usize).prop_map(|(part, times)| part.repeat(times)),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_text_is_a_token_or_none(text in nearly_a_token()) {
+            let dir = tempfile::tempdir().expect("a directory");
+            std::fs::write(dir.path().join("token"), &text).expect("written");
+            let read = JoinToken::read(&dir.path().join("token"));
+            match JoinToken::parse(&text) {
+                Ok(token) => {
+                    prop_assert_eq!(token.text(), text.trim());
+                    prop_assert!(token.text().bytes().all(|b| b.is_ascii_graphic()), "nothing else is sent");
+                    let parts: Vec<&str> = token.text().split('.').collect();
+                    prop_assert!(parts.len() == 3 && parts.iter().all(|part| !part.is_empty()));
+                    let digest = muster_proto::model::ItemHash(token.ca_spki_sha256()).to_string();
+                    prop_assert_eq!(digest, parts[2].to_ascii_lowercase());
+                    prop_assert!(read.is_ok_and(|read| read.text() == token.text()));
+                }
+                Err(fault) => {
+                    let said = fault.to_string();
+                    prop_assert!(text.trim().len() < 30 || !said.contains(text.trim()), "{}", said);
+                    prop_assert!(matches!(read, Err(IdentityError::Token(_))), "the file's is refused as well");
+                }
+            }
+        }
     }
 }

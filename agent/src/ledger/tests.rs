@@ -1,5 +1,7 @@
 //! The ledger under kills at every step, torn tails, damage, and resets.
 
+mod bytes;
+
 use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
 
 use muster_proto::model::{
