@@ -280,7 +280,14 @@ pub(crate) struct Session {
 
 impl Session {
     pub(crate) async fn welcome(&mut self, epoch: u64) {
-        let welcome = Welcome { epoch, heartbeat_interval_ms: 200, cluster: "edge".to_owned(), ..Welcome::default() };
+        self.welcome_to(epoch, "", "").await;
+    }
+
+    /// A welcome that says how the InternalIP is chosen.
+    pub(crate) async fn welcome_to(&mut self, epoch: u64, interface: &str, cidr: &str) {
+        let (interface, cidr) = (interface.to_owned(), cidr.to_owned());
+        let (heartbeat_interval_ms, cluster) = (200, "edge".to_owned());
+        let welcome = Welcome { epoch, heartbeat_interval_ms, cluster, interface, cidr, ..Welcome::default() };
         self.send(ToAgent::Welcome(welcome)).await;
         self.acks = true;
     }

@@ -84,9 +84,27 @@ impl Machine {
         command.stdin(Stdio::null()).stderr(log).spawn().expect("spawned")
     }
 
+    /// Starts the daemon with a hostname of its own, which [`rename`] changes.
+    pub(crate) fn run_as(&self, hostname: &str) -> Child {
+        let log = std::fs::File::create(self.path("log")).expect("a log");
+        let mut command = Command::new("unshare");
+        let agent = r#"hostname "$0" && exec "$@""#;
+        command.args(["--map-root-user", "--uts", "sh", "-c", agent, hostname, env!("CARGO_BIN_EXE_muster-agent")]);
+        command.args(["run", "--state-dir"]).arg(self.state()).env("RUNTIME_DIRECTORY", self.path("run"));
+        command.kill_on_drop(true).stdin(Stdio::null()).stderr(log).spawn().expect("spawned")
+    }
+
     pub(crate) async fn status(&self) -> serde_json::Value {
         let ended = self.command_with(&["status", "-o", "json"], "").await;
         assert_eq!(ended.code, 0, "{ended:?}");
         serde_json::from_str(&ended.stdout).expect("JSON")
     }
+}
+
+/// Gives the machine of an agent that [`Machine::run_as`] started another hostname.
+pub(crate) async fn rename(agent: &Child, hostname: &str) {
+    let pid = agent.id().expect("it runs").to_string();
+    let mut command = Command::new("nsenter");
+    command.args(["--target", &pid, "--user", "--preserve-credentials", "--uts", "hostname", hostname]);
+    assert!(command.status().await.expect("started").success());
 }

@@ -4,6 +4,7 @@
 mod cli;
 mod coordinator;
 mod enrolment;
+mod facts;
 mod machine;
 mod secrets;
 mod service_manager;

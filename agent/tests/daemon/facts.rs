@@ -1,0 +1,55 @@
+//! What the machine is, as the coordinator hears of it.
+
+use muster_proto::{model::HostFacts, wire::agent_message::Body as FromAgent};
+use tokio::time::timeout;
+
+use crate::{
+    coordinator::{Coordinator, Session, Traits},
+    machine::{Machine, rename},
+};
+
+async fn facts(session: &mut Session) -> HostFacts {
+    let facts = session.next(|body| if let FromAgent::Facts(facts) = body { Some(facts) } else { None }).await;
+    HostFacts::try_from(facts.expect("facts")).expect("sound ones")
+}
+
+/// A machine that was renamed, and whose document says which address it has in the cluster.
+#[tokio::test]
+async fn what_changed_is_told_and_nothing_else_is() {
+    let mut coordinator = Coordinator::start(Traits::default()).await;
+    let machine = Machine::enrolled(&coordinator).await;
+    let agent = machine.run_as("before");
+    let mut session = coordinator.session().await;
+    assert_eq!(session.hello.facts.hostname, "before");
+    rename(&agent, "after").await;
+    session.welcome_to(1, "lo", "127.0.0.0/8").await;
+    let told = facts(&mut session).await;
+    let expected = HostFacts {
+        hostname: "after".to_owned(),
+        internal_ip: Some("127.0.0.1".to_owned()),
+        ..session.hello.facts.clone()
+    };
+    assert_eq!(told, expected);
+
+    // With the next session it says so from the start; an address that fits nothing is none.
+    session.end(tonic::Status::aborted("SessionReplaced: for the test")).await;
+    let mut session = coordinator.session().await;
+    assert_eq!(session.hello.facts, told, "the choice is kept");
+    session.welcome_to(1, "lo", "192.0.2.0/24").await;
+    assert_eq!(facts(&mut session).await, HostFacts { internal_ip: None, ..told.clone() });
+    session.end(tonic::Status::aborted("SessionReplaced: for the test")).await;
+
+    // What did not change is not told: five heartbeats, and no facts.
+    let mut session = coordinator.session().await;
+    session.welcome_to(1, "lo", "192.0.2.0/24").await;
+    let mut beats = 0;
+    let beaten = session.next(|body| match body {
+        FromAgent::Heartbeat(_) => {
+            beats += 1;
+            (beats == 5).then_some(())
+        }
+        FromAgent::Facts(facts) => panic!("nothing changed: {facts:?}"),
+        _ => None,
+    });
+    timeout(crate::coordinator::DEADLINE, beaten).await.expect("in time").expect("the session goes on");
+}
