@@ -25,6 +25,7 @@ use muster_agent::{
 use muster_proto::{
     daemon::{config_file::ConfigFileError, logging},
     model::{LedgerId, MachineName},
+    printable::printable_lines,
     process::abort_on_panic,
 };
 use tokio::{
@@ -182,7 +183,7 @@ struct BadInput(String);
 
 #[expect(clippy::print_stderr, reason = "the one place where errors are shown")]
 fn complain(text: &str) {
-    eprintln!("{text}");
+    eprintln!("{}", printable_lines(text));
 }
 
 #[expect(clippy::print_stdout, reason = "the one place where answers are shown")]
@@ -198,7 +199,7 @@ fn perform(cli: Cli) -> anyhow::Result<()> {
         Command::Status(args) => {
             let status = AgentStatus::read(&args.state.dir(&settings()?))?;
             say(&match args.output {
-                Output::Table => status.text(),
+                Output::Table => printable_lines(&status.text()),
                 Output::Json => serde_json::to_string_pretty(&status)?,
             });
             Ok(())

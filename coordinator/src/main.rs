@@ -19,6 +19,7 @@ use muster_coordinator::{
     setup::{CredentialsFile, Init, issue, recover},
     store::{EmbeddedStore, Store},
 };
+use muster_proto::printable::printable_lines;
 
 const FAILED: u8 = 1;
 const BAD_INPUT: u8 = 2;
@@ -316,5 +317,5 @@ fn say(text: &str) {
 
 #[expect(clippy::print_stderr, reason = "the one place where this program complains")]
 fn complain(error: &anyhow::Error) {
-    eprintln!("muster-coordinator: {error:#}");
+    eprintln!("muster-coordinator: {}", printable_lines(&format!("{error:#}")));
 }

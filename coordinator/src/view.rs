@@ -21,6 +21,7 @@ mod tokens;
 mod update_plan;
 
 use jiff::Timestamp;
+pub use muster_proto::printable::{printable, printable_lines};
 use serde::de::DeserializeOwned;
 
 pub use describe::{describe_cluster, describe_machine, describe_rollout};
@@ -29,7 +30,6 @@ pub use machines::note as machine_note;
 pub use plan::plan_lines;
 pub use progress::{Fleet, PhaseLine, Verdict, cluster_changes, machine_move, machine_troubles, rollout_changes};
 pub use table::Table;
-pub use text::{printable, printable_lines};
 
 /// The sorts of documents, by the words operators use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

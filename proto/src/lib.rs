@@ -6,6 +6,7 @@ pub mod daemon;
 pub mod hash;
 pub mod model;
 pub mod plant;
+pub mod printable;
 pub mod process;
 pub mod resource;
 pub mod tls;

@@ -1,8 +1,7 @@
 //! Columns without borders, as kubectl prints them, so that `awk` and people can both read them.
 
 use comfy_table::{ColumnConstraint, ContentArrangement, Width, presets};
-
-use super::text::printable;
+use muster_proto::printable::printable;
 
 /// Blanks between columns.
 const GAP: u16 = 3;

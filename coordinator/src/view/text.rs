@@ -1,38 +1,4 @@
-//! Text of others, made safe for a terminal.
-
-use std::fmt::Write as _;
-
-/// One line: every control character, line ends among them, becomes visible (`^[`, as `cat -v` shows it).
-#[must_use]
-pub fn printable(text: &str) -> String {
-    escape(text, false)
-}
-
-/// Several lines: as [`printable`], but line ends and tabs stay.
-#[must_use]
-pub fn printable_lines(text: &str) -> String {
-    escape(text, true)
-}
-
-fn escape(text: &str, lines: bool) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\n' | '\t' if lines => safe.push(c),
-            '\x7f' => safe.push_str("^?"),
-            '\0'..='\x1f' => {
-                safe.push('^');
-                safe.push(char::from_u32(u32::from(c) + 0x40).unwrap_or('?'));
-            }
-            // C1 controls (a terminal takes U+009B for an escape) and characters that turn the reading direction.
-            '\u{80}'..='\u{9f}' | '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
-                let _ = write!(safe, "\\u{{{:x}}}", u32::from(c)); // writing to a String cannot fail
-            }
-            c => safe.push(c),
-        }
-    }
-    safe
-}
+//! Text cut to a width.
 
 /// At most `chars_max` characters; what was cut is marked.
 pub(super) fn cut(text: &str, chars_max: usize) -> String {
@@ -47,21 +13,6 @@ pub(super) fn cut(text: &str, chars_max: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn no_control_character_passes() {
-        for (text, one, many) in [
-            ("plain", "plain", "plain"),
-            ("a\x1b[31mb", "a^[[31mb", "a^[[31mb"),
-            ("a\nb\tc", "a^Jb^Ic", "a\nb\tc"),
-            ("a\r\x7f\u{9b}", "a^M^?\\u{9b}", "a^M^?\\u{9b}"),
-            ("x\u{202e}y", "x\\u{202e}y", "x\\u{202e}y"),
-            ("Zürich …", "Zürich …", "Zürich …"),
-        ] {
-            assert_eq!(printable(text), one);
-            assert_eq!(printable_lines(text), many);
-        }
-    }
 
     #[test]
     fn cut_marks_what_is_missing() {

@@ -1,7 +1,8 @@
 //! Where the log goes: to the journal, field by field, when stderr is connected to it; else to stderr, a line each.
-//! The level comes from `MUSTER_LOG` (`info` unless set). Pure code does not log.
+//! The level comes from `MUSTER_LOG` (`info` unless set). Pure code does not log. Whatever is said of others' names and
+//! texts, a record stays one line and holds nothing that a terminal obeys.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, io};
 
 use log::kv::{Key, Source, Value, VisitSource};
 use systemd_journal_logger::{JournalLog, connected_to_journal};
@@ -15,7 +16,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-use crate::model::MachineName;
+use crate::{model::MachineName, printable::printable};
 
 /// Names the level, `debug`, or levels by module, `info,muster_agent::link=debug,muster_coordinator::server=trace`.
 pub const LEVEL_VARIABLE: &str = "MUSTER_LOG";
@@ -35,12 +36,28 @@ pub fn init(machine: Option<&MachineName>) {
     let outcome = match journal {
         Some(journal) => registry.with(journal).try_init(),
         None => {
-            let lines = tracing_subscriber::fmt::layer().compact().with_ansi(false).with_writer(std::io::stderr);
+            let lines = tracing_subscriber::fmt::layer().compact().with_ansi(false).with_writer(|| Lines(io::stderr()));
             registry.with(lines.with_target(false)).try_init()
         }
     };
     // The only way to fail is to have been set up before.
     outcome.ok();
+}
+
+/// Where each record is written at once, as `tracing` does it: whatever is in it, it becomes one printable line.
+struct Lines<W>(W);
+
+impl<W: io::Write> io::Write for Lines<W> {
+    fn write(&mut self, record: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(record);
+        let line = printable(text.strip_suffix('\n').unwrap_or(&text));
+        self.0.write_all(format!("{line}\n").as_bytes())?;
+        Ok(record.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Sends events to the journal with their fields and those of the spans around them. `tracing`'s own bridge to `log`
@@ -68,9 +85,9 @@ struct Fields {
 impl Visit for Fields {
     fn record_str(&mut self, field: &Field, value: &str) {
         if field.name() == "message" {
-            value.clone_into(&mut self.message);
+            self.message = printable(value);
         } else {
-            self.pairs.push((format!("{FIELD_PREFIX}{}", field.name()), value.to_owned()));
+            self.pairs.push((format!("{FIELD_PREFIX}{}", field.name()), printable(value)));
         }
     }
 
@@ -171,6 +188,57 @@ mod tests {
             self.0.lock().expect("a lock").push(line);
         }
         fn flush(&self) {}
+    }
+
+    /// Keeps what is written to it.
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("a lock").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What a peer may try: a record of its own, colours, and text that reads backwards.
+    const FORGED: &str = "w1\n2026-01-01T00:00:00Z  INFO all is well \x1b]0;x\x07\x1b[31m\u{9b}2J\u{202e}";
+
+    fn log_forgeries() {
+        let span = tracing::info_span!("item", item = %FORGED);
+        span.in_scope(|| tracing::warn!(error = %FORGED, status = ?FORGED, text = FORGED, "refused {FORGED}"));
+        tracing::info!("next");
+    }
+
+    fn assert_safe(line: &str) {
+        assert!(!line.contains(|c: char| c.is_control() || c == '\u{202e}'), "{line:?}");
+    }
+
+    #[test]
+    fn nobody_forges_a_line() {
+        let written = Written::default();
+        let to = written.clone();
+        let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(move || Lines(to.clone()));
+        tracing::subscriber::with_default(Registry::default().with(lines), log_forgeries);
+        let text = String::from_utf8(written.0.lock().expect("a lock").clone()).expect("text");
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(text.ends_with("next\n"), "{text}");
+        text.lines().for_each(assert_safe);
+    }
+
+    #[test]
+    fn nobody_forges_a_record_of_the_journal() {
+        let kept = Kept::default();
+        let journal = Journal::new(kept.clone(), None);
+        tracing::subscriber::with_default(Registry::default().with(journal), log_forgeries);
+        let lines = kept.0.lock().expect("a lock").clone();
+        assert_eq!((lines.len(), lines[1].as_str()), (2, "INFO next"));
+        assert!(lines[0].contains("WARN refused w1^J2026"), "{}", lines[0]);
+        lines.iter().for_each(|line| assert_safe(line));
     }
 
     #[test]
