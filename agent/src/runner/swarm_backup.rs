@@ -1,6 +1,6 @@
 //! Copies a manager's part of the Docker Swarm into an archive: *hot*, while the engine writes to it, or *consistent*,
-//! with Docker stopped on this one manager while the others keep the majority. The archive is read back before it
-//! counts.
+//! with Docker stopped on this one manager while the others keep the majority. The leader is not stopped: a hot copy is
+//! taken there, and says why it is hot. The archive is read back before it gets its name, and so before it counts.
 //!
 //! Docker never stays stopped for our sake: systemd starts it again even if this process dies meanwhile.
 
@@ -9,7 +9,7 @@ mod engine;
 
 use std::path::{Path, PathBuf};
 
-use muster_proto::model::{ItemState, MachineName, SwarmId, SwarmLocalState, SwarmNode};
+use muster_proto::model::{ItemState, MachineName, SwarmId, SwarmLocalState, SwarmManager, SwarmNode};
 use serde::Serialize;
 
 use super::{
@@ -52,8 +52,18 @@ impl Mode {
 /// The params, checked.
 struct Wanted {
     mode: Mode,
-    copies: Copies,
+    /// Where copies go, of either mode: they are kept apart, by their names.
+    hot: Copies,
+    consistent: Copies,
     machine: MachineName,
+}
+
+/// The copy that can be had here and now.
+#[derive(Debug, PartialEq, Eq)]
+struct Choice {
+    mode: Mode,
+    /// Why it is hot where a consistent one was wanted.
+    hot_because: Option<String>,
 }
 
 /// What the engine says of the swarm before anything is done.
@@ -76,6 +86,11 @@ struct Seen {
 #[serde(rename_all = "camelCase")]
 struct Label<'a> {
     mode: Mode,
+    /// A consistent one was wanted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hot_because: Option<&'a str>,
+    /// This manager led the swarm.
+    leader: bool,
     machine: &'a str,
     swarm_id: &'a str,
     node_id: &'a str,
@@ -96,10 +111,9 @@ enum BackupError {
     #[error("NotManager: this machine is no manager of a swarm, so it has nothing to copy")]
     NotManager,
     #[error(
-        "SwarmLeader: this manager leads the swarm; a consistent copy is taken on one that does not, or a hot copy here"
+        "QuorumAtRisk: a consistent copy stops Docker on one manager, and {0} cannot be reached; take a hot copy, or \
+         try again later"
     )]
-    Leader,
-    #[error("QuorumAtRisk: a consistent copy stops Docker on one manager: {0}; take a hot copy, or try again later")]
     Quorum(String),
 }
 
@@ -107,7 +121,7 @@ impl BackupError {
     fn is_retryable(&self) -> bool {
         match self {
             Self::Engine(_) | Self::Archive(_) | Self::Copy(_) | Self::Quorum(_) => true,
-            Self::NotManager | Self::Leader => false,
+            Self::NotManager => false,
         }
     }
 }
@@ -133,22 +147,38 @@ impl Wanted {
             _ => return Err(Refused::param("mode", "expected hot or consistent")),
         };
         let machine = request.machine.clone();
-        let prefix = format!("swarm-{machine}-{}-", mode.as_str());
-        let copies = Copies::new(optional("path").unwrap_or(DIR_DEFAULT), optional("keep"), prefix)
-            .map_err(|(name, problem)| Refused::param(name, problem))?;
-        Ok(Self { mode, copies, machine })
+        let copies = |mode: Mode| {
+            let prefix = format!("swarm-{machine}-{}-", mode.as_str());
+            Copies::new(optional("path").unwrap_or(DIR_DEFAULT), optional("keep"), prefix)
+                .map_err(|(name, problem)| Refused::param(name, problem))
+        };
+        Ok(Self { mode, hot: copies(Mode::Hot)?, consistent: copies(Mode::Consistent)?, machine })
+    }
+
+    const fn copies(&self, mode: Mode) -> &Copies {
+        match mode {
+            Mode::Hot => &self.hot,
+            Mode::Consistent => &self.consistent,
+        }
     }
 }
 
 fn bring_about(wanted: &Wanted, report: &Report) -> Result<Outcome, BackupError> {
     engine::start_if_stopped(report)?;
-    let seen = engine::look(Path::new(docker::SOCKET))?;
-    may_copy(wanted.mode, &seen)?;
+    copy(wanted, &engine::look(Path::new(docker::SOCKET))?, report)
+}
+
+/// Makes the copy that can be had where this was seen.
+fn copy(wanted: &Wanted, seen: &Seen, report: &Report) -> Result<Outcome, BackupError> {
+    let choice = choose(wanted.mode, seen)?;
+    let copies = wanted.copies(choice.mode);
     let taken_at_ms = unix_ms();
-    let target = wanted.copies.begin(taken_at_ms)?;
+    let target = copies.begin(taken_at_ms)?;
     let node_id = seen.node.as_ref().map(SwarmId::to_string).unwrap_or_default();
     let label = Label {
-        mode: wanted.mode,
+        mode: choice.mode,
+        hot_because: choice.hot_because.as_deref(),
+        leader: seen.leads(),
         machine: wanted.machine.as_str(),
         swarm_id: &seen.swarm_id,
         node_id: &node_id,
@@ -157,47 +187,58 @@ fn bring_about(wanted: &Wanted, report: &Report) -> Result<Outcome, BackupError>
         taken_at_ms,
     };
     let source = seen.root_dir.join("swarm");
-    let copy = || archive::write(&source, &target, &label);
-    let archive = match wanted.mode {
-        Mode::Hot => copy()?,
-        Mode::Consistent => engine::with_docker_stopped(report, Path::new(docker::SOCKET), copy)??,
+    let write = || archive::write(&source, &target, &label);
+    let archive = match choice.mode {
+        Mode::Hot => write()?,
+        Mode::Consistent => engine::with_docker_stopped(report, Path::new(docker::SOCKET), write)??,
     };
-    archive::verify(&target, &archive)?;
-    let removed = wanted.copies.remove_old()?;
+    let removed = copies.remove_old()?;
     Ok(succeeded(&label, &target, &archive, &removed, report))
 }
 
-/// May a copy be made here and now?
-fn may_copy(mode: Mode, seen: &Seen) -> Result<(), BackupError> {
+impl Seen {
+    fn managers(&self) -> impl Iterator<Item = (&SwarmNode, &SwarmManager)> {
+        self.nodes.iter().filter_map(|node| Some((node, node.manager.as_ref()?)))
+    }
+
+    /// Does this manager lead the swarm?
+    fn leads(&self) -> bool {
+        self.managers().any(|(node, manager)| manager.leader && Some(&node.id) == self.node.as_ref())
+    }
+}
+
+/// What copy can be made here and now. Docker is stopped neither on the leader, for the others would have to elect
+/// another, nor where no manager can be spared; there a hot copy is better than none.
+fn choose(wanted: Mode, seen: &Seen) -> Result<Choice, BackupError> {
     if seen.state != SwarmLocalState::Active || !seen.manager {
         return Err(BackupError::NotManager);
     }
-    if mode == Mode::Hot {
-        return Ok(());
+    let hot = |because: Option<String>| Ok(Choice { mode: Mode::Hot, hot_because: because });
+    if wanted == Mode::Hot {
+        return hot(None);
     }
-    let managers: Vec<_> = seen.nodes.iter().filter_map(|node| Some((node, node.manager.as_ref()?))).collect();
-    if managers.iter().any(|(node, manager)| manager.leader && Some(&node.id) == seen.node.as_ref()) {
-        return Err(BackupError::Leader);
+    if seen.leads() {
+        return hot(Some("this manager leads the swarm".to_owned()));
     }
-    if managers.len() < MANAGERS_MIN {
-        return Err(BackupError::Quorum(format!(
-            "the swarm has {} managers, {MANAGERS_MIN} are needed",
-            managers.len()
-        )));
+    let count = seen.managers().count();
+    if count < MANAGERS_MIN {
+        return hot(Some(format!("the swarm has {count} managers; of fewer than {MANAGERS_MIN} none is stopped")));
     }
     let missing: Vec<&str> =
-        managers.iter().filter(|(_, manager)| !manager.reachable).map(|(node, _)| node.hostname.as_str()).collect();
+        seen.managers().filter(|(_, manager)| !manager.reachable).map(|(node, _)| node.hostname.as_str()).collect();
     if missing.is_empty() {
-        return Ok(());
+        return Ok(Choice { mode: Mode::Consistent, hot_because: None });
     }
-    Err(BackupError::Quorum(format!("not reachable: {}", missing.join(", "))))
+    Err(BackupError::Quorum(missing.join(", ")))
 }
 
 fn succeeded(label: &Label<'_>, target: &Path, archive: &Archive, removed: &[String], report: &Report) -> Outcome {
     for name in removed {
         report.line(&format!("removed the old copy {name}"));
     }
-    let mut message = format!("{} copy, {} bytes, in {}", label.mode.as_str(), archive.bytes, target.display());
+    let because = label.hot_because.map(|why| format!(", not a consistent one: {why}")).unwrap_or_default();
+    let mode = label.mode.as_str();
+    let mut message = format!("{mode} copy{because}; {} bytes, in {}", archive.bytes, target.display());
     if label.autolock {
         message += "; the swarm is autolocked: restoring it needs the unlock key (`docker swarm unlock-key`), which is \
                     not in the copy";

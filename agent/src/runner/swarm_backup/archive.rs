@@ -1,5 +1,5 @@
-//! The archive of a copy: written under a temporary name with its digest taken on the way, made durable, put in place,
-//! and read back.
+//! The archive of a copy: written under a temporary name with its digest taken on the way, made durable, read
+//! back, and put in place.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -8,6 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use serde::Serialize;
 use tar::{Builder, EntryType, Header};
 
@@ -58,8 +59,21 @@ pub(super) fn write(source: &Path, target: &Path, label: &impl Serialize) -> Res
             None => return Err(ArchiveError::Changing(source.to_owned())),
         }
     };
-    put_in_place(&file, &part, target)?;
+    take(&file, target, &archive)?;
     Ok(archive)
+}
+
+/// Reads what was written back, and only then gives it its name: what counts as a copy is whole.
+fn take(file: &File, target: &Path, archive: &Archive) -> Result<(), ArchiveError> {
+    let part = part_of(target);
+    file.sync_all().map_err(CopyError::file("sync", &part))?;
+    // So that it is read from the disk. Where the kernel keeps it all the same, what it keeps is read.
+    let _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+    if let Err(error) = verify(&part, archive) {
+        fs::remove_file(&part).map_err(CopyError::file("remove", &part))?;
+        return Err(error);
+    }
+    Ok(put_in_place(file, &part, target)?)
 }
 
 /// One pass; None if a file changed its size or went away meanwhile.
@@ -158,7 +172,7 @@ fn unless_gone<T>(found: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 /// Reads an archive back from the disk, whole.
-pub(super) fn verify(path: &Path, written: &Archive) -> Result<(), ArchiveError> {
+fn verify(path: &Path, written: &Archive) -> Result<(), ArchiveError> {
     let damaged = |problem| ArchiveError::Damaged { path: path.to_owned(), problem };
     let file = File::open(path).map_err(CopyError::file("read back", path))?;
     let mut reader = Digesting::new(BufReader::new(file));
@@ -215,18 +229,23 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_seen() {
+    fn damage_is_seen_before_it_counts_as_a_copy() {
         let dir = tempfile::tempdir().expect("a directory");
         let target = dir.path().join("copy.tar");
-        let archive = write(&source(dir.path()), &target, &"label").expect("written");
-        let bytes = fs::read(&target).expect("read");
+        let part = part_of(&target);
+        let (_, archive) = write_once(&source(dir.path()), &part, b"label").expect("written").expect("unchanged");
+        let bytes = fs::read(&part).expect("read");
         let mut flipped = bytes.clone();
         flipped[100_000] ^= 1;
         let short = bytes[..bytes.len() - 100_000].to_vec();
         for damaged in [flipped, short, Vec::new()] {
-            fs::write(&target, damaged).expect("written");
-            verify(&target, &archive).expect_err("damaged");
+            fs::write(&part, damaged).expect("written");
+            take(&File::open(&part).expect("there"), &target, &archive).expect_err("damaged");
+            assert!(!target.exists() && !part.exists());
         }
+        fs::write(&part, bytes).expect("written");
+        take(&File::open(&part).expect("there"), &target, &archive).expect("sound");
+        assert!(target.exists() && !part.exists());
     }
 
     #[test]
