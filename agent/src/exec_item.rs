@@ -30,7 +30,7 @@ use crate::{
         inputs::{self, Inputs},
     },
     host::unix_ms,
-    output::{OutputLog, Redactor},
+    output::{Hidden, OutputLog, Redactor},
     runner::{self, Outcome, Work},
 };
 pub(crate) use builtin::Report;
@@ -124,7 +124,7 @@ fn host_attempt(dir: &AttemptDir) -> Result<bool, HostError> {
     dir.reserve()?;
     let inputs = Inputs::read(&dir.inputs()).map_err(HostError::system("read the inputs"))?;
     let hidden = inputs.to_hide();
-    let log = OutputLog::create(dir, &hidden)?;
+    let log = OutputLog::create(dir, hidden.clone())?;
     if !dir.claim()? {
         return Ok(false);
     }
@@ -165,8 +165,8 @@ fn run(dir: &AttemptDir, request: &Request, inputs: &Inputs, events: Events, mut
 }
 
 /// The outcome as it may be recorded: what a program leaves besides its output may repeat a secret too.
-fn redacted(outcome: Outcome, hidden: &[Vec<u8>]) -> Outcome {
-    let text = |text: &str| Redactor::new(hidden).all_of(text);
+fn redacted(outcome: Outcome, hidden: &Hidden) -> Outcome {
+    let text = |text: &str| Redactor::new(hidden.clone()).all_of(text);
     let result = |json: String| {
         // Not JSON, and so nothing that is recorded.
         let mut value: serde_json::Value = serde_json::from_str(&json).ok()?;

@@ -2,6 +2,7 @@
 
 mod log;
 mod redact;
+mod spelling;
 
 use std::{
     fs::File,
@@ -13,7 +14,7 @@ use std::{
 use crate::attempt::{AttemptDir, AttemptError};
 
 pub(crate) use log::OutputLog;
-pub use redact::Redactor;
+pub(crate) use redact::{Hidden, Redactor};
 
 /// Largest chunk a reader yields.
 pub const CHUNK_BYTES_MAX: usize = 32 * 1024;

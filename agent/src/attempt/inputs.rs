@@ -23,9 +23,7 @@ use muster_proto::{
 };
 
 use super::private_dir;
-
-/// Shorter lines of a secret are too common to be hidden for its sake.
-const LINE_BYTES_MIN: usize = 8;
+use crate::output::Hidden;
 
 /// What exec-item found of an attempt's inputs.
 #[derive(Default)]
@@ -97,18 +95,9 @@ impl Inputs {
         Ok(Self { secrets, dir })
     }
 
-    /// What must appear in no output: each secret, without its last newline, and each long line of it, as they are and
-    /// as they stand in JSON, which is what Ansible prints.
-    pub(crate) fn to_hide(&self) -> Vec<Vec<u8>> {
-        let mut hidden = Vec::new();
-        for value in self.secrets.values() {
-            hidden.push(without_newline(value).to_vec());
-            let lines = value.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
-            hidden.extend(lines.filter(|line| line.len() >= LINE_BYTES_MIN).map(<[u8]>::to_vec));
-        }
-        let in_json: Vec<_> = hidden.iter().filter_map(|text| in_json(text).filter(|json| json != text)).collect();
-        hidden.extend(in_json);
-        hidden
+    /// What must appear in no output.
+    pub(crate) fn to_hide(&self) -> Hidden {
+        Hidden::of(self.secrets.values().map(Vec::as_slice))
     }
 
     /// The file of each secret, by its name.
@@ -141,12 +130,6 @@ impl Inputs {
         write_private(&path, value.as_bytes())?;
         Ok(path)
     }
-}
-
-/// A text between the quotes of a JSON string. None: it is no text.
-fn in_json(text: &[u8]) -> Option<Vec<u8>> {
-    let json = serde_json::to_vec(std::str::from_utf8(text).ok()?).ok()?;
-    json.strip_prefix(b"\"")?.strip_suffix(b"\"").map(<[u8]>::to_vec)
 }
 
 /// What an editor or `echo` puts at the end of a file is not meant.
@@ -204,28 +187,5 @@ mod tests {
         assert_eq!(inputs.resolve("u:${secret.db@12}$$").expect("resolved"), "u:p$w$");
         let error = inputs.resolve("${secret.other@1}").expect_err("not there").to_string();
         assert_eq!(error, "variable 'secret.other' has no value here");
-    }
-
-    #[test]
-    fn every_long_line_of_a_secret_is_hidden() {
-        let key = b"-----BEGIN KEY-----\nMIIEvQ==\nab\n".to_vec();
-        let inputs = Inputs { secrets: [("key".to_owned(), key)].into(), ..Inputs::default() };
-        let hidden = inputs.to_hide();
-        let expected = [
-            &b"-----BEGIN KEY-----\nMIIEvQ==\nab"[..],
-            b"-----BEGIN KEY-----",
-            b"MIIEvQ==",
-            b"-----BEGIN KEY-----\\nMIIEvQ==\\nab",
-        ];
-        assert_eq!(hidden, expected);
-    }
-
-    #[test]
-    fn a_secret_is_hidden_as_it_stands_in_json() {
-        let hidden = |value: &[u8]| {
-            Inputs { secrets: [("db".to_owned(), value.to_vec())].into(), ..Inputs::default() }.to_hide()
-        };
-        assert!(hidden(br#"pa"ss\word1"#).contains(&br#"pa\"ss\\word1"#.to_vec()));
-        assert_eq!(hidden(b"p\xffw"), [b"p\xffw"], "no text, so it is in no JSON");
     }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use muster_proto::OUTPUT_TAIL_BYTES_MAX;
 
-use super::Redactor;
+use super::{Hidden, Redactor};
 use crate::attempt::{AttemptDir, AttemptError};
 
 /// Of one of the two files; so at most twice as much of an attempt's output is on disk.
@@ -28,8 +28,8 @@ pub(crate) struct OutputLog {
 }
 
 impl OutputLog {
-    /// An empty log; the given values never appear in it.
-    pub(crate) fn create(dir: &AttemptDir, secrets: &[Vec<u8>]) -> Result<Self, AttemptError> {
+    /// An empty log; what is hidden never appears in it.
+    pub(crate) fn create(dir: &AttemptDir, hidden: Hidden) -> Result<Self, AttemptError> {
         let file = open(dir).map_err(|source| AttemptError::File { what: "create", path: dir.output(), source })?;
         Ok(Self {
             dir: dir.clone(),
@@ -38,7 +38,7 @@ impl OutputLog {
             old_bytes: 0,
             shed_bytes: 0,
             tail: Vec::new(),
-            redactor: Redactor::new(secrets),
+            redactor: Redactor::new(hidden),
         })
     }
 

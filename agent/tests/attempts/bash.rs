@@ -126,3 +126,48 @@ async fn the_tail_is_the_end_of_both_streams() {
     let exit = site.run(&site.script("echo to out; echo to err >&2; printf '\\xff\\n'; exit 1")).await;
     assert_eq!((exit.state, exit.output_tail.as_str()), (failed(1), "to out\nto err\n\u{fffd}\n"));
 }
+
+/// Prints a secret in the ways that programs have, each on a line of its own behind its name.
+const LEAKS: &str = r#"
+file=$MUSTER_SECRET_DB_FILE; secret=$(cat "$file")
+line() { printf '%s: ' "$1"; shift; "$@"; echo; }
+line plain cat "$file"
+line base64 base64 --wrap 0 "$file"
+line wrapped base64 --wrap 20 "$file"
+line basic sh -c 'printf "user:%s" "$0" | base64 --wrap 0' "$secret"
+line shell printf '%q' "$secret"
+PS4='traced: '; set -x; : "$secret"; set +x; echo
+line python python3 - "$file" <<'END'
+import base64, json, shlex, sys, urllib.parse
+secret = open(sys.argv[1]).read()
+inner = json.dumps({"secret": secret})
+for form in [json.dumps(secret), json.dumps(inner), json.dumps(secret, ensure_ascii=False), shlex.quote(secret),
+             repr(secret), ascii(secret), repr(secret.encode()), urllib.parse.quote(secret),
+             urllib.parse.quote_plus(secret), base64.urlsafe_b64encode(secret.encode()).decode()]:
+    print("=", form)
+END
+"#;
+
+#[tokio::test]
+async fn a_secret_is_hidden_as_programs_print_it() {
+    let site = Site::new();
+    let mut request = site.script(LEAKS);
+    request.secret_params.insert("dsn".to_owned(), "${secret.db@1}".to_owned());
+    let name = SecretName::new("db").expect("a label");
+    let value = "it's \"p\\w\" /é&<🔑 1+1 ~canary~".as_bytes().to_vec();
+    site.attempts.create(&request, &[ItemInput { name, value, secret: true }]).expect("create");
+    site.attempts.start(&request.key).await.expect("start");
+    let Found::Exited(exit) = site.ended(&request).await else { panic!("recorded") };
+    assert_eq!(exit.state, ItemState::Succeeded, "{exit:?}");
+    let lines: Vec<&str> = exit.output_tail.lines().filter(|line| line.contains(['=', ':'])).collect();
+    assert_eq!(lines.len(), 17, "{}", exit.output_tail);
+    for line in lines.into_iter().filter(|line| !line.starts_with("traced: set") && *line != "python: ") {
+        let (_, shown) = line.split_once([':', '=']).expect("a name");
+        let around = shown.replacen("[redacted]", "", 1);
+        assert!(
+            shown.contains("[redacted]") && around.len() < 40 && !around.contains("canary"),
+            "{line}\n{}",
+            exit.output_tail
+        );
+    }
+}
