@@ -63,6 +63,13 @@ pub(crate) fn dies_as_a_whole(fleet: &Nodes) -> Result<()> {
     let alone = Alone::begin(fleet, "control-1", "stubborn", &[item("stubborn", "deploy", STUBBORN, &more)])?;
     alone.node.wait_started("stubborn")?;
     let running = units(&alone)?;
+    // exec-item has to tell what became of the rest, and so is ended last for want of memory.
+    let scores = alone.node.sh(&format!(
+        "host=$(systemctl show --property MainPID --value {running})
+        cat /proc/$host/oom_score_adj /proc/$(pgrep --parent $host | head -n 1)/oom_score_adj"
+    ))?;
+    let scores: Vec<i32> = scores.split_whitespace().filter_map(|score| score.parse().ok()).collect();
+    ensure!(matches!(scores.as_slice(), [host, program] if host < program), "their scores are {scores:?}");
     let named = running.starts_with("muster-item-stubborn-") && running.ends_with("-1.service");
     ensure!(named, "its unit is {running}");
     ends_so(&alone, "stubborn", "Failed: timed out after 2 s")?;

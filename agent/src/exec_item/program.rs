@@ -25,7 +25,8 @@ use crate::{
     runner::{Outcome, ProgramSpec},
 };
 
-/// First argument of the stage between exec-item and the program: `muster-agent exec-program PARENT PROGRAM ARG…`.
+/// First argument of the stage between exec-item and the program: `muster-agent exec-program PARENT SCORE PROGRAM
+/// ARG…`.
 pub(super) const STAGE: &str = "exec-program";
 /// Between TERM and KILL.
 const GRACE: Duration = Duration::from_secs(10);
@@ -40,9 +41,15 @@ const DRAIN_DEADLINE: Duration = Duration::from_secs(1);
 
 /// Becomes the program, in a new session, and dies with exec-item. Returns only if that failed, and says why.
 pub(super) fn exec(args: &[OsString]) -> String {
-    let [parent, program, args @ ..] = args else {
-        return "usage: muster-agent exec-program PARENT PROGRAM [ARG...]".to_owned();
+    let [parent, score, program, args @ ..] = args else {
+        return "usage: muster-agent exec-program PARENT SCORE PROGRAM [ARG...]".to_owned();
     };
+    let Some(score) = score.to_str().and_then(|score| score.parse().ok()) else {
+        return "SCORE is no number".to_owned();
+    };
+    if let Err(error) = memory::set_score(score) {
+        return format!("cannot say how soon the kernel may end the program for want of memory: {error}");
+    }
     // Never refused: a freshly forked process leads no group.
     let _ = setsid();
     let bound = prctl::set_pdeathsig(Signal::SIGKILL);
@@ -125,6 +132,7 @@ fn spawn(spec: ProgramSpec, events: &mut Events) -> Result<Pid, HostError> {
     let child = Command::new("/proc/self/exe")
         .arg(STAGE)
         .arg(std::process::id().to_string())
+        .arg(memory::outlive_program().to_string())
         .arg(spec.program)
         .args(spec.args)
         .env_clear()

@@ -3,6 +3,7 @@
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -246,4 +247,56 @@ async fn the_agent_may_go_away_meanwhile() {
     went.expect("go");
     let Found::Exited(exit) = ended.expect("in time").expect("readable") else { panic!("recorded") };
     assert_eq!(exit.output_tail, "got on\n");
+}
+
+/// A cgroup with little memory, which goes with it.
+struct Scarce(PathBuf);
+
+impl Scarce {
+    /// Of either version of cgroups. Root's to make.
+    fn new(bytes: u64) -> Self {
+        let v1 = Path::new("/sys/fs/cgroup/memory");
+        let (root, limit) =
+            if v1.is_dir() { (v1, "memory.limit_in_bytes") } else { (Path::new("/sys/fs/cgroup"), "memory.max") };
+        if !v1.is_dir() {
+            fs::write(root.join("cgroup.subtree_control"), "+memory").expect("the memory controller");
+        }
+        let dir = root.join(format!("muster-test-{}", std::process::id()));
+        fs::create_dir(&dir).expect("a cgroup");
+        fs::write(dir.join(limit), bytes.to_string()).expect("a limit");
+        Self(dir)
+    }
+
+    /// Where its kills are counted.
+    fn events(&self) -> PathBuf {
+        let v1 = self.0.join("memory.oom_control");
+        if v1.exists() { v1 } else { self.0.join("memory.events") }
+    }
+}
+
+impl Drop for Scarce {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[tokio::test]
+async fn an_item_that_eats_the_memory_does_not_take_its_host_with_it() {
+    let site = Site::new();
+    let scarce = Scarce::new(64 * 1024 * 1024);
+    // Each of them is smaller than exec-item: by size alone it would be the first to go.
+    let hog = "x=$(head -c 200000 /dev/zero | tr '\\0' x); sleep 1000";
+    let events = scarce.events();
+    let script = format!("until grep -q '^oom_kill [1-9]' {}; do ({hog}) & sleep 0.01; done; exit 3", events.display());
+    let request = site.script(&script);
+    site.attempts.create(&request, &[]).expect("create");
+    let join = format!("echo $$ > {}/cgroup.procs; exec \"$@\"", scarce.0.display());
+    let mut exec_item = Command::new("sh");
+    exec_item.args(["-c", &join, "-", env!("CARGO_BIN_EXE_muster-agent"), "exec-item"]).arg(site.attempt());
+    let ended = exec_item.stdout(Stdio::null()).spawn().expect("spawned");
+    let ended = tokio::time::timeout(DEADLINE, tokio::task::spawn_blocking(|| ended.wait_with_output()));
+    let ended = ended.await.expect("in time").expect("waited").expect("an end").status;
+    assert!(ended.success(), "exec-item: {ended}");
+    let Found::Exited(exit) = site.ended(&request).await else { panic!("recorded") };
+    assert!(exit.message.contains("out of memory: the kernel killed "), "{exit:?}");
 }
