@@ -1,5 +1,7 @@
 //! Installs, upgrades or backs up MKE by running MKE's own image beside the Docker Engine, as its manual has it. What
-//! runs already is found out first: by the tag of `ucp-proxy`, and by the run itself, which has a name of its own.
+//! runs already is found out first: by the tag of `ucp-proxy`, by MKE's service in the swarm, and by the run itself,
+//! which has a name of its own. That the run ended well is not the end: MKE goes on by itself, so it is waited for
+//! until the proxy has the wanted version and the controller answers.
 //!
 //! MKE rolls back by itself when it gets stuck, and a run that is cut off leaves a cluster half done: so a run is never
 //! ended from here. If this process goes, the run goes on, and the next attempt follows it.
@@ -13,7 +15,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use bollard::Docker;
 use muster_proto::model::ItemState;
+use tokio::time::{Instant, sleep};
 
 use super::{
     BuiltinWork, Outcome, Refused,
@@ -24,6 +28,7 @@ use crate::{
     docker::{self, DockerError},
     exec_item::{Report, with_sources},
 };
+use health::Controller;
 use run::{LeftOver, Run};
 
 /// MKE's image unless the item says `image`.
@@ -92,13 +97,13 @@ enum MkeError {
     Busy { what: String },
     #[error("MkeFailed: `{action}` ended with status {code}; the end of its output says why (`musterctl logs`)")]
     Failed { action: Action, code: i64 },
+    #[error("MkeUnhealthy: {url} did not answer 200 within {} s: {said}", health::DEADLINE.as_secs())]
+    Unhealthy { url: String, said: String },
     #[error(
-        "MkeUnhealthy: https://127.0.0.1:{port}/_ping did not answer 200 within {} s: {said}",
-        health::DEADLINE.as_secs()
+        "MkeNotThere: after {} s {PROXY} has version {running}, not {wanted}; is it stuck, or did it roll back?",
+        health::DEADLINE.as_secs(), PROXY = run::PROXY
     )]
-    Unhealthy { port: u16, said: String },
-    #[error("`{action}` ended well, but MKE {running} runs, not {wanted}")]
-    NotThere { action: Action, running: String, wanted: String },
+    NotThere { running: String, wanted: String },
 }
 
 impl MkeError {
@@ -122,7 +127,7 @@ impl MkeError {
 /// What is to be done, from what is wanted and what runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
-    /// The wanted version runs: only its health is asked for.
+    /// The wanted version runs, or MKE brings itself here: that is waited for.
     Confirm,
     /// MKE's image of this version is run.
     Run { version: String },
@@ -178,9 +183,19 @@ impl Wanted {
     }
 }
 
+/// What of MKE is there already.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct There {
+    /// The version on this machine.
+    running: Option<String>,
+    /// It is installed in this machine's swarm: MKE comes by itself to machines that join it.
+    in_swarm: bool,
+}
+
 /// What is to be done.
-fn next(action: Action, wanted: Option<&str>, running: Option<&str>) -> Result<Step, MkeError> {
-    match (action, running) {
+fn next(action: Action, wanted: Option<&str>, there: &There) -> Result<Step, MkeError> {
+    match (action, there.running.as_deref()) {
+        (Action::Install, None) if there.in_swarm => Ok(Step::Confirm),
         (Action::Install, None) => Ok(Step::Run { version: wanted.unwrap_or_default().to_owned() }),
         (Action::Install | Action::Upgrade, Some(running)) if Some(running) == wanted => Ok(Step::Confirm),
         (Action::Install, Some(running)) => {
@@ -196,16 +211,17 @@ fn next(action: Action, wanted: Option<&str>, running: Option<&str>) -> Result<S
 async fn bring_about(wanted: &Wanted, socket: &Path, report: &Report) -> Result<Outcome, MkeError> {
     let docker = docker::connect(socket, run::REQUEST_DEADLINE)?;
     let left = run::left_over(&docker, wanted).await?;
-    let running = run::running_version(&docker).await?;
+    let there = run::there(&docker).await?;
     let run = match left {
         LeftOver::Ours(run) => {
             report.line("following the run that an earlier attempt began");
             Some(run)
         }
-        LeftOver::Nothing => match next(wanted.action, wanted.version.as_deref(), running.as_deref())? {
+        LeftOver::Nothing => match next(wanted.action, wanted.version.as_deref(), &there)? {
             Step::Run { version } => Some(run::start(&docker, wanted, &version, report).await?),
             Step::Confirm => {
-                report.line("this version of MKE runs already");
+                let here = if there.running.is_some() { "runs here" } else { "is installed in this swarm" };
+                report.line(&format!("MKE {here} already"));
                 None
             }
         },
@@ -213,21 +229,54 @@ async fn bring_about(wanted: &Wanted, socket: &Path, report: &Report) -> Result<
     if let Some(Run { copy }) = run {
         run::to_its_end(&docker, wanted.action, report).await?;
         if let Some(target) = copy {
-            return backup::finish(&wanted.copies, &target, running.as_deref(), report);
+            return backup::finish(&wanted.copies, &target, there.running.as_deref(), report);
         }
     }
-    health::wait(wanted.port, report).await?;
-    let running = run::running_version(&docker).await?.ok_or(MkeError::NotInstalled)?;
-    match &wanted.version {
-        Some(version) if *version != running => {
-            Err(MkeError::NotThere { action: wanted.action, running, wanted: version.clone() })
+    let running = arrived(&docker, wanted, report).await?;
+    Ok(Outcome {
+        state: ItemState::Succeeded,
+        message: format!("MKE {running} runs and is healthy"),
+        result_json: Some(serde_json::json!({ "version": running }).to_string()),
+    })
+}
+
+/// Waits until the wanted version is the one that runs, and is well; says which that is.
+async fn arrived(docker: &Docker, wanted: &Wanted, report: &Report) -> Result<String, MkeError> {
+    let controller = Controller::new(wanted.port)?;
+    report.line(&format!("waiting for the version of {} and for {}", run::PROXY, controller.url()));
+    let until = Instant::now() + health::DEADLINE;
+    loop {
+        let answer = controller.answer().await;
+        // Looked at after the answer: it is the answer of this one, or of one before it.
+        let running = run::running_version(docker).await?;
+        match judge(wanted, running, answer, &controller) {
+            Ok(running) => return Ok(running),
+            Err(error @ MkeError::OtherVersion { .. }) => return Err(error),
+            Err(error) if Instant::now() >= until => return Err(error),
+            Err(_) => sleep(health::ASK_EVERY).await,
         }
-        Some(_) | None => Ok(Outcome {
-            state: ItemState::Succeeded,
-            message: format!("MKE {running} runs and is healthy"),
-            result_json: Some(serde_json::json!({ "version": running }).to_string()),
-        }),
     }
+}
+
+/// Has it arrived? The version that runs, or what is missing.
+fn judge(
+    wanted: &Wanted,
+    running: Option<String>,
+    answer: Result<(), String>,
+    controller: &Controller,
+) -> Result<String, MkeError> {
+    let wanted_version = || wanted.version.clone().unwrap_or_default();
+    let Some(running) = running else {
+        return Err(MkeError::NotThere { running: "none".to_owned(), wanted: wanted_version() });
+    };
+    if wanted.version.as_ref().is_some_and(|version| *version != running) {
+        return Err(match wanted.action {
+            // It does not become another by itself.
+            Action::Install => MkeError::OtherVersion { running, wanted: wanted_version() },
+            Action::Upgrade | Action::Backup => MkeError::NotThere { running, wanted: wanted_version() },
+        });
+    }
+    answer.map(|()| running).map_err(|said| MkeError::Unhealthy { url: controller.url().to_owned(), said })
 }
 
 #[cfg(test)]

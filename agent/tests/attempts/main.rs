@@ -6,6 +6,7 @@ mod ansible;
 mod bash;
 mod downloader;
 mod hosting;
+mod mke;
 mod output;
 mod site;
 mod web;

@@ -3,35 +3,41 @@
 use std::time::Duration;
 
 use reqwest::Client;
-use tokio::time::{Instant, sleep};
 
 use super::MkeError;
-use crate::{exec_item::Report, link::chain};
+use crate::link::chain;
 
 /// From the end of MKE's run until its controller answers. MKE itself gives up after 20 minutes without progress.
 pub(super) const DEADLINE: Duration = Duration::from_secs(20 * 60);
 /// One question.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 /// Between two questions.
-const ASK_EVERY: Duration = Duration::from_secs(2);
+pub(super) const ASK_EVERY: Duration = Duration::from_secs(2);
 
-/// Waits until `/_ping` answers 200. MKE signs its certificate itself, and nothing is told to whoever answers there: so
-/// the certificate is not looked at.
-pub(super) async fn wait(port: u16, report: &Report) -> Result<(), MkeError> {
-    let client = Client::builder().timeout(ANSWER_DEADLINE).danger_accept_invalid_certs(true).build();
-    let client = client.map_err(MkeError::Client)?;
-    let url = format!("https://127.0.0.1:{port}/_ping");
-    let until = Instant::now() + DEADLINE;
-    report.line(&format!("waiting for {url}"));
-    loop {
-        let said = match client.get(&url).send().await {
-            Ok(answer) if answer.status() == 200 => return Ok(()),
-            Ok(answer) => format!("status {}", answer.status()),
-            Err(error) => chain(&error),
-        };
-        if Instant::now() >= until {
-            return Err(MkeError::Unhealthy { port, said });
+/// MKE's controller here.
+pub(super) struct Controller {
+    client: Client,
+    url: String,
+}
+
+impl Controller {
+    /// The one behind this port. MKE signs its certificate itself, and nothing is told to whoever answers there: so the
+    /// certificate is not looked at.
+    pub(super) fn new(port: u16) -> Result<Self, MkeError> {
+        let client = Client::builder().timeout(ANSWER_DEADLINE).danger_accept_invalid_certs(true).build();
+        Ok(Self { client: client.map_err(MkeError::Client)?, url: format!("https://127.0.0.1:{port}/_ping") })
+    }
+
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Asks whether it is well; if not, says what it said.
+    pub(super) async fn answer(&self) -> Result<(), String> {
+        match self.client.get(&self.url).send().await {
+            Ok(answer) if answer.status() == 200 => Ok(()),
+            Ok(answer) => Err(format!("status {}", answer.status())),
+            Err(error) => Err(chain(&error)),
         }
-        sleep(ASK_EVERY).await;
     }
 }

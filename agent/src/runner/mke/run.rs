@@ -7,11 +7,13 @@ use bollard::{
     Docker,
     errors::Error,
     models::{ContainerCreateBody, HostConfig},
-    query_parameters::{CreateContainerOptionsBuilder, CreateImageOptionsBuilder, LogsOptionsBuilder},
+    query_parameters::{
+        CreateContainerOptionsBuilder, CreateImageOptionsBuilder, ListServicesOptionsBuilder, LogsOptionsBuilder,
+    },
 };
 use futures_util::StreamExt;
 
-use super::{Action, MkeError, Wanted, backup};
+use super::{Action, MkeError, There, Wanted, backup};
 use crate::{
     docker::{self, DockerError},
     exec_item::Report,
@@ -21,6 +23,8 @@ use crate::{
 
 /// MKE's container by whose image's tag its version is known.
 pub(super) const PROXY: &str = "ucp-proxy";
+/// MKE's service on every node of its swarm, which brings the rest of MKE there.
+const SERVICE: &str = "ucp-agent";
 /// Our container.
 const NAME: &str = "muster-mke";
 /// Label of our container: what it does.
@@ -66,6 +70,26 @@ pub(super) async fn running_version(docker: &Docker) -> Result<Option<String>, M
         }
         Err(error) if is_gone(&error) => Ok(None),
         Err(error) => Err(DockerError { what: "look at MKE's container", source: error }.into()),
+    }
+}
+
+/// What of MKE is there: here, and in this machine's swarm if it is nowhere else to be seen.
+pub(super) async fn there(docker: &Docker) -> Result<There, MkeError> {
+    let running = running_version(docker).await?;
+    let in_swarm = running.is_none() && is_in_swarm(docker).await?;
+    Ok(There { running, in_swarm })
+}
+
+/// Does the swarm have MKE's service? Only managers know; elsewhere MKE's own installation refuses to be run.
+async fn is_in_swarm(docker: &Docker) -> Result<bool, MkeError> {
+    let named = HashMap::from([("name", vec![SERVICE])]);
+    let options = ListServicesOptionsBuilder::new().filters(&named).build();
+    match docker.list_services(Some(options)).await {
+        Ok(services) => Ok(services
+            .into_iter()
+            .any(|service| service.spec.and_then(|spec| spec.name).is_some_and(|name| name == SERVICE))),
+        Err(Error::DockerResponseServerError { status_code: 503 | 406, .. }) => Ok(false),
+        Err(error) => Err(DockerError { what: "look for MKE in the swarm", source: error }.into()),
     }
 }
 

@@ -43,24 +43,26 @@ fn params_are_checked() {
 fn what_runs_already_decides_what_is_done() {
     use Action::{Backup, Install, Upgrade};
     let run = |version: &str| Ok(Step::Run { version: version.to_owned() });
-    for (action, wanted, running, expected) in [
-        (Install, Some("2"), None, run("2")),
-        (Install, Some("2"), Some("2"), Ok(Step::Confirm)),
-        (Install, Some("2"), Some("1"), Err("MkeOtherVersion")),
-        (Upgrade, Some("2"), Some("1"), run("2")),
-        (Upgrade, Some("2"), Some("2"), Ok(Step::Confirm)),
-        (Upgrade, Some("2"), None, Err("MkeNotInstalled")),
-        (Backup, None, Some("1"), run("1")),
-        (Backup, Some("2"), Some("1"), run("2")),
-        (Backup, None, None, Err("MkeNotInstalled")),
+    for (action, wanted, running, in_swarm, expected) in [
+        (Install, Some("2"), None, false, run("2")),
+        (Install, Some("2"), None, true, Ok(Step::Confirm)),
+        (Install, Some("2"), Some("2"), false, Ok(Step::Confirm)),
+        (Install, Some("2"), Some("1"), false, Err("MkeOtherVersion")),
+        (Upgrade, Some("2"), Some("1"), false, run("2")),
+        (Upgrade, Some("2"), Some("2"), false, Ok(Step::Confirm)),
+        (Upgrade, Some("2"), None, true, Err("MkeNotInstalled")),
+        (Backup, None, Some("1"), false, run("1")),
+        (Backup, Some("2"), Some("1"), false, run("2")),
+        (Backup, None, None, true, Err("MkeNotInstalled")),
     ] {
-        let found = next(action, wanted, running).map_err(|error| error.to_string());
+        let there = There { running: running.map(str::to_owned), in_swarm };
+        let found = next(action, wanted, &there).map_err(|error| error.to_string());
         let same = match (&found, &expected) {
             (Ok(found), Ok(expected)) => found == expected,
             (Err(found), Err(expected)) => found.starts_with(expected),
             _ => false,
         };
-        assert!(same, "{action} {wanted:?} {running:?}: {found:?}");
+        assert!(same, "{action} {wanted:?} {there:?}: {found:?}");
     }
 }
 
