@@ -3,9 +3,14 @@
 //! away a package that the item does not name.
 
 mod apt;
+mod dnf;
+mod locks;
+mod manager;
 mod plan;
+#[cfg(test)]
+mod trial;
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::path::PathBuf;
 
 use muster_proto::model::ItemState;
 
@@ -14,8 +19,8 @@ use crate::{
     attempt::Request,
     exec_item::{Report, with_sources},
 };
-use apt::Apt;
-use plan::{Obstacle, Plan, Seen, Want, Wanted};
+use manager::Manager;
+use plan::{Obstacle, Plan, Want, Wanted};
 
 /// Most packages of one item.
 const PACKAGES_MAX: usize = 256;
@@ -25,8 +30,20 @@ const WORD_BYTES_MAX: usize = 200;
 /// What can go wrong after the params were found good.
 #[derive(Debug, thiserror::Error)]
 enum PackageError {
-    #[error("NoPackageManager: this machine has no apt-get, and no other is known here; install with runner `bash`")]
+    #[error(
+        "NoPackageManager: this machine has neither apt-get nor dnf, and no other is known here; install with runner \
+         `bash`"
+    )]
     NoManager,
+    #[error("NoPackageManager: version 4 of dnf is known here, this machine has {0}; install with runner `bash`")]
+    UnknownDnf(String),
+    #[error(
+        "HoldsNotSupported: dnf has no `versionlock` here; install its plugin before (python3-dnf-plugin-versionlock)"
+    )]
+    NoHolds {
+        #[source]
+        source: ProgramError,
+    },
     #[error(transparent)]
     Program(#[from] ProgramError),
     #[error("PackagesLocked: {holder} has held {} for {seconds} s", path.display())]
@@ -61,7 +78,12 @@ impl PackageError {
     const fn is_retryable(&self) -> bool {
         match self {
             Self::Program(_) | Self::Locked { .. } | Self::Broken { .. } | Self::NotBroughtAbout { .. } => true,
-            Self::NoManager | Self::Obstacle(_) | Self::DownloadBroken { .. } | Self::OtherRemovals { .. } => false,
+            Self::NoManager
+            | Self::UnknownDnf(_)
+            | Self::NoHolds { .. }
+            | Self::Obstacle(_)
+            | Self::DownloadBroken { .. }
+            | Self::OtherRemovals { .. } => false,
         }
     }
 }
@@ -70,7 +92,7 @@ impl PackageError {
 pub(super) fn prepare(request: &Request) -> Result<BuiltinWork, Refused> {
     let wanted = Wanted::of(request)?;
     Ok(Box::new(move |report| {
-        let done = manager().and_then(|apt| bring_about(&apt, &wanted, report));
+        let done = Manager::of_this_machine().and_then(|manager| bring_about(&manager, &wanted, report));
         done.map_or_else(
             |error| Outcome::failed(with_sources(&error), error.is_retryable()),
             |message| Outcome { state: ItemState::Succeeded, message, result_json: None },
@@ -78,52 +100,43 @@ pub(super) fn prepare(request: &Request) -> Result<BuiltinWork, Refused> {
     }))
 }
 
-fn manager() -> Result<Apt, PackageError> {
-    let found = ["/usr/bin/apt-get", "/bin/apt-get"].iter().any(|path| std::path::Path::new(path).exists());
-    if found { Ok(Apt::default()) } else { Err(PackageError::NoManager) }
-}
-
 /// Brings it about, and says how in one line.
-fn bring_about(apt: &Apt, wanted: &Wanted, report: &Report) -> Result<String, PackageError> {
+fn bring_about(manager: &Manager, wanted: &Wanted, report: &Report) -> Result<String, PackageError> {
     if wanted.download_only {
         // Maintainers' scripts, which finishing runs, restart services: not before the machine's turn.
-        let done = bring_about_now(apt, wanted, report);
-        return done.or_else(|error| match apt.unfinished()?.join(", ") {
+        let done = bring_about_now(manager, wanted, report);
+        return done.or_else(|error| match manager.unfinished()?.join(", ") {
             names if names.is_empty() => Err(error),
             names => Err(PackageError::DownloadBroken { names, source: Box::new(error) }),
         });
     }
-    apt.repair(report)?;
-    bring_about_now(apt, wanted, report)
+    manager.repair(report)?;
+    bring_about_now(manager, wanted, report)
 }
 
 /// Brings it about on a machine where nothing is left to be finished first.
-fn bring_about_now(apt: &Apt, wanted: &Wanted, report: &Report) -> Result<String, PackageError> {
+fn bring_about_now(manager: &Manager, wanted: &Wanted, report: &Report) -> Result<String, PackageError> {
     if wanted.update {
-        apt.refresh(report)?;
+        manager.refresh(report)?;
     }
-    let plan = plan::plan(wanted, &look(apt, wanted)?)?;
+    let seen = manager.look(wanted)?;
+    let plan = plan::plan(wanted, &seen)?;
     if !plan.is_nothing() {
-        apt.perform(&plan, wanted, report)?;
+        manager.perform(&plan, &seen, wanted, report)?;
     }
     if !wanted.download_only {
-        verify(apt, &plan)?;
+        verify(manager, &plan)?;
     }
     let summary = plan.summary(wanted.download_only);
     report.line(&summary);
     Ok(summary)
 }
 
-fn look(apt: &Apt, wanted: &Wanted) -> Result<BTreeMap<String, Seen>, PackageError> {
-    let names = wanted.install.iter().map(|want| &want.name).chain(&wanted.remove);
-    names.map(|name| Ok((name.clone(), apt.look(name)?))).collect()
-}
-
 /// What a program says it did is looked at.
-fn verify(apt: &Apt, plan: &Plan) -> Result<(), PackageError> {
+fn verify(manager: &Manager, plan: &Plan) -> Result<(), PackageError> {
     let expected = plan.install.iter().map(|(name, version)| (name, Some(version.as_str())));
     for (name, wanted) in expected.chain(plan.remove.iter().map(|name| (name, None))) {
-        let found = apt.look(name)?.installed;
+        let found = manager.installed(name);
         if found.as_deref() != wanted {
             let text = |version: Option<&str>| version.unwrap_or("not installed").to_owned();
             let (found, wanted) = (text(found.as_deref()), text(wanted));

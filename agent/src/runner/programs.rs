@@ -147,9 +147,9 @@ impl Lines {
     }
 }
 
-/// `E: …` of apt, `dpkg: error …`, `ERROR! …` of Ansible.
+/// `E: …` of apt, `dpkg: error …`, `Error: …` of dnf and `error: …` of rpm, `ERROR! …` of Ansible.
 fn is_complaint(line: &str) -> bool {
-    ["E: ", "dpkg: error", "ERROR! "].iter().any(|start| line.starts_with(start))
+    ["E: ", "dpkg: error", "Error: ", "error: ", "ERROR! "].iter().any(|start| line.starts_with(start))
 }
 
 /// What it prints.

@@ -3,21 +3,14 @@
 
 use std::{
     ffi::OsString,
-    fs::File,
     path::{Path, PathBuf},
     process::Command,
-    sync::mpsc::channel,
-    time::{Duration, Instant},
-};
-
-use nix::{
-    errno::Errno,
-    fcntl::{FcntlArg, fcntl},
-    libc,
+    time::Duration,
 };
 
 use super::{
     PackageError,
+    locks::Locks,
     plan::{Plan, Seen, Wanted},
 };
 use crate::{
@@ -25,8 +18,6 @@ use crate::{
     runner::programs::{output_of, run, run_and_read, succeeds},
 };
 
-/// How long another apt or dpkg is waited for: unattended upgrades take minutes.
-const LOCK_DEADLINE: Duration = Duration::from_secs(15 * 60);
 /// Between our look and apt's own taking of the lock another may come first.
 const LOCK_RACE_SECONDS: u32 = 60;
 /// What apt and dpkg lock, below the root.
@@ -39,19 +30,12 @@ const UPDATES: &str = "var/lib/dpkg/updates";
 pub(super) struct Apt {
     /// `/`, but in tests.
     root: PathBuf,
-    lock_deadline: Duration,
-}
-
-impl Default for Apt {
-    fn default() -> Self {
-        Self { root: PathBuf::from("/"), lock_deadline: LOCK_DEADLINE }
-    }
+    locks: Locks,
 }
 
 impl Apt {
-    #[cfg(test)]
     pub(super) fn in_root(root: &Path, lock_deadline: Duration) -> Self {
-        Self { root: root.to_owned(), lock_deadline }
+        Self { root: root.to_owned(), locks: Locks::below(root, &LOCKS, lock_deadline) }
     }
 
     /// `apt-get`, `apt-cache` or `apt-mark`.
@@ -102,7 +86,7 @@ impl Apt {
         if self.unfinished()?.is_empty() {
             return Ok(());
         }
-        self.wait_for_locks(report)?;
+        self.locks.wait(report)?;
         report.line("an earlier run was interrupted: finishing it");
         let configured =
             run(self.dpkg("dpkg").args(["--force-confdef", "--force-confold", "--configure", "-a"]), report);
@@ -135,16 +119,26 @@ impl Apt {
     }
 
     pub(super) fn refresh(&self, report: &Report) -> Result<(), PackageError> {
-        self.wait_for_locks(report)?;
+        self.locks.wait(report)?;
         Ok(run(self.apt_get().arg("update"), report)?)
+    }
+
+    /// The version that is installed.
+    pub(super) fn installed(&self, name: &str) -> Option<String> {
+        self.status(name).0
+    }
+
+    /// What dpkg's record has of a package: its version, and whether it is held.
+    fn status(&self, name: &str) -> (Option<String>, bool) {
+        // Fails for a name that dpkg has never met; then it prints nothing.
+        let format = "${db:Status-Want} ${db:Status-Status} ${Version}\n";
+        let status = output_of(self.dpkg("dpkg-query").args(["-W", "-f", format, "--", name]));
+        status.ok().as_deref().map(status_of).unwrap_or_default()
     }
 
     /// What is known of a package, from dpkg's record and apt's index.
     pub(super) fn look(&self, name: &str) -> Result<Seen, PackageError> {
-        // Fails for a name that dpkg has never met; then it prints nothing.
-        let format = "${db:Status-Want} ${db:Status-Status} ${Version}\n";
-        let status = output_of(self.dpkg("dpkg-query").args(["-W", "-f", format, "--", name]));
-        let (installed, held) = status.ok().as_deref().map(status_of).unwrap_or_default();
+        let (installed, held) = self.status(name);
         let policy = output_of(self.apt("apt-cache").args(["policy", "--", name]))?;
         let available = versions_of(&output_of(self.apt("apt-cache").args(["madison", "--", name]))?);
         let older = match &installed {
@@ -161,7 +155,7 @@ impl Apt {
 
     /// Does what the plan says: all of it in one transaction, which removes nothing before everything is fetched.
     pub(super) fn perform(&self, plan: &Plan, wanted: &Wanted, report: &Report) -> Result<(), PackageError> {
-        self.wait_for_locks(report)?;
+        self.locks.wait(report)?;
         if !plan.install.is_empty() || !plan.remove.is_empty() {
             self.refuse_other_removals(plan, wanted, report)?;
             let mut change = self.apt_get();
@@ -190,52 +184,6 @@ impl Apt {
         })?;
         if others.is_empty() { Ok(()) } else { Err(PackageError::OtherRemovals { names: others.join(", ") }) }
     }
-
-    /// Waits until no other apt or dpkg works, and says for whom.
-    fn wait_for_locks(&self, report: &Report) -> Result<(), PackageError> {
-        let deadline = Instant::now() + self.lock_deadline;
-        while let Some((lock, holder)) = LOCKS.iter().find_map(|lock| holder(&self.root.join(lock))) {
-            report.line(&format!("waiting for {holder}, which has locked {}", lock.display()));
-            let left = deadline.saturating_duration_since(Instant::now());
-            if !freed(lock.clone(), left) {
-                return Err(PackageError::Locked { path: lock, holder, seconds: self.lock_deadline.as_secs() });
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Who holds a lock: "apt-get (process 12)". None: nobody, or there is no such file.
-fn holder(path: &Path) -> Option<(PathBuf, String)> {
-    let file = File::options().read(true).write(true).open(path).ok()?;
-    let mut lock = write_lock();
-    match fcntl(&file, FcntlArg::F_GETLK(&mut lock)) {
-        Ok(_) | Err(Errno::EACCES | Errno::EAGAIN) => {}
-        Err(_) => return None,
-    }
-    if i32::from(lock.l_type) == libc::F_UNLCK {
-        return None;
-    }
-    let name = std::fs::read_to_string(format!("/proc/{}/comm", lock.l_pid)).unwrap_or_default();
-    Some((path.to_owned(), format!("{} (process {})", name.trim(), lock.l_pid)))
-}
-
-/// Waits until a lock is free, at most so long. A wait that is given up ends with this process, soon after.
-fn freed(path: PathBuf, at_most: Duration) -> bool {
-    let (tell, told) = channel();
-    std::thread::spawn(move || {
-        // Taken and let go at once. What cannot be locked is apt's to complain of.
-        if let Ok(file) = File::options().read(true).write(true).open(path) {
-            let _ = fcntl(&file, FcntlArg::F_SETLKW(&write_lock()));
-        }
-        tell.send(())
-    });
-    told.recv_timeout(at_most).is_ok()
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "the constants are 0 and 1")]
-fn write_lock() -> libc::flock {
-    libc::flock { l_type: libc::F_WRLCK as _, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 0, l_pid: 0 }
 }
 
 /// The arguments of apt-get for what changes. A `-` after a name means that it goes.

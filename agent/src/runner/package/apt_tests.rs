@@ -1,33 +1,27 @@
 //! The machine's own apt and dpkg in a root of their own, with a repository of tiny packages. They run as root, on a
 //! Debian.
 
-use std::{
-    fs,
-    io::{Read, pipe},
-    path::PathBuf,
-};
+use std::{fs, io::Read, ops::Deref, path::PathBuf};
 
 use super::*;
-use crate::{
-    attempt::AttemptDir,
-    runner::package::{
-        bring_about,
-        plan::{Want, Wanted},
-    },
+use crate::runner::package::{
+    manager::Manager,
+    plan::Wanted,
+    trial::{Trial, wants},
 };
 
 /// A root with nothing in it, and a repository.
 struct Machine {
-    dir: tempfile::TempDir,
+    trial: Trial,
     apt: Apt,
 }
 
-fn wants(text: &str) -> Wanted {
-    let want = |word: &str| {
-        let (name, version) = word.split_once('=').map_or((word, None), |(name, version)| (name, Some(version)));
-        Want { name: name.to_owned(), version: version.map(str::to_owned) }
-    };
-    Wanted { install: text.split(' ').map(want).collect(), ..Wanted::default() }
+impl Deref for Machine {
+    type Target = Trial;
+
+    fn deref(&self) -> &Trial {
+        &self.trial
+    }
 }
 
 impl Machine {
@@ -54,8 +48,8 @@ impl Machine {
         let repository = dir.path().join("repository");
         let sources = format!("deb [trusted=yes] file:{} ./\n", repository.display());
         fs::write(root.join("etc/apt/sources.list"), sources).expect("a file");
-        let apt = Apt::in_root(&root, Duration::from_millis(600));
-        let machine = Self { dir, apt };
+        let apt = || Apt::in_root(&root, Duration::from_millis(600));
+        let machine = Self { trial: Trial { dir, manager: Manager::Apt(apt()) }, apt: apt() };
         fs::create_dir_all(&repository).expect("a directory");
         let mut index = String::new();
         for (package, more) in packages {
@@ -88,34 +82,6 @@ impl Machine {
 
     fn root(&self) -> PathBuf {
         self.dir.path().join("root")
-    }
-
-    /// What it comes to, and what it wrote.
-    fn bring_about(&self, wanted: &Wanted) -> (Result<String, String>, String) {
-        let (mut reader, writer) = pipe().expect("a pipe");
-        let text = std::thread::spawn(move || {
-            let mut text = String::new();
-            reader.read_to_string(&mut text).expect("text");
-            text
-        });
-        let report = Report::new(writer, AttemptDir::new(self.dir.path().join("attempt")));
-        let done = bring_about(&self.apt, wanted, &report).map_err(|error| crate::exec_item::with_sources(&error));
-        drop(report);
-        (done, text.join().expect("text"))
-    }
-
-    fn done(&self, wanted: &Wanted) -> String {
-        let (done, text) = self.bring_about(wanted);
-        done.unwrap_or_else(|error| panic!("{error}\n{text}"))
-    }
-
-    fn refused(&self, wanted: &Wanted) -> String {
-        let (done, text) = self.bring_about(wanted);
-        done.map(|done| panic!("{done}\n{text}")).expect_err("refused")
-    }
-
-    fn file(&self, name: &str) -> Option<String> {
-        fs::read_to_string(self.root().join("opt").join(name)).ok()
     }
 }
 

@@ -68,7 +68,10 @@ pub(super) enum Obstacle {
          lets it go back"
     )]
     Downgrade { name: String, installed: String, wanted: String },
-    #[error("Held: {0} is on hold, but not by this item; release it (`apt-mark unhold`), or say `hold: \"true\"`")]
+    #[error(
+        "Held: {0} is on hold, but not by this item; release it (`apt-mark unhold`, `dnf versionlock delete`), or \
+         say `hold: \"true\"`"
+    )]
     Held(String),
 }
 

@@ -1,0 +1,119 @@
+//! The machine's own dnf and rpm in a root of their own, with a repository of tiny packages. They run as root, where
+//! dnf, createrepo_c and rpmbuild are installed.
+
+use std::fs;
+
+use super::*;
+use crate::runner::package::{
+    manager::Manager,
+    trial::{Trial, make_dirs, removes, wants},
+};
+
+/// With a repository that has these packages, `NAME VERSION`, each with what its spec says besides.
+fn machine(packages: &[(&str, &str)]) -> Trial {
+    let dir = tempfile::tempdir().expect("a directory");
+    let root = dir.path().join("root");
+    make_dirs(&root, &["etc/yum.repos.d", "etc/dnf/plugins", "var/log", "var/cache/dnf", "var/lib/dnf"]);
+    let repository = dir.path().join("repository");
+    fs::create_dir_all(&repository).expect("a directory");
+    for (package, more) in packages {
+        build(dir.path(), package, more);
+    }
+    output_of(Command::new("createrepo_c").arg(&repository)).expect("an index");
+    let source = format!("[site]\nname=site\nbaseurl=file://{}\ngpgcheck=0\n", repository.display());
+    fs::write(root.join("etc/yum.repos.d/site.repo"), source).expect("a file");
+    fs::write(root.join("etc/dnf/dnf.conf"), "[main]\n").expect("a file");
+    let plugins = root.join("etc/dnf/plugins");
+    let list = plugins.join("versionlock.list");
+    fs::write(&list, "").expect("a file");
+    let settings = format!("[main]\nenabled = 1\nlocklist = {}\n", list.display());
+    fs::write(plugins.join("versionlock.conf"), settings).expect("a file");
+    Trial { dir, manager: Manager::Dnf(Dnf::in_root(&root, Duration::from_millis(600))) }
+}
+
+fn build(dir: &Path, package: &str, more: &str) {
+    let (name, version) = package.split_once(' ').expect("NAME VERSION");
+    let spec = dir.join(format!("{name}.spec"));
+    let text = format!(
+        "Name: {name}\nVersion: {version}\nRelease: 1\nSummary: tiny\nLicense: none\nBuildArch: noarch\n{more}\
+         %description\ntiny\n%install\nmkdir -p %{{buildroot}}/opt; printf %s {version} >%{{buildroot}}/opt/{name}\n\
+         %files\n/opt/{name}\n"
+    );
+    fs::write(&spec, text).expect("a file");
+    let mut rpmbuild = Command::new("rpmbuild");
+    rpmbuild.args(["-bb", "--quiet", "--define"]).arg(format!("_topdir {}/build", dir.display()));
+    rpmbuild.arg("--define").arg(format!("_rpmdir {}/repository", dir.display()));
+    output_of(rpmbuild.arg(spec)).expect("a package");
+}
+
+#[test]
+fn packages_come_change_hold_and_go() {
+    let machine =
+        machine(&[("tool 1.0", ""), ("tool 1.1", ""), ("lib 2", "Epoch: 1\n"), ("user 1", "Requires: lib\n")]);
+    let refused = machine.refused(&wants("tol"));
+    assert!(refused.starts_with("PackageNotFound: no repository of this machine has tol"), "{refused}");
+    assert_eq!(machine.done(&Wanted { update: true, ..wants("tool=1.0-1") }), "installed tool 1.0-1");
+    assert_eq!(machine.file("tool").as_deref(), Some("1.0"));
+    assert_eq!(machine.done(&wants("tool=1.0-1")), "already as wanted");
+    assert_eq!(machine.done(&wants("tool.noarch")), "already as wanted", "what is there will do");
+    // What it needs comes with it, and is not taken away from under it.
+    assert_eq!(machine.done(&wants("user")), "installed user 1-1");
+    assert_eq!(machine.done(&wants("lib=1:2-1")), "already as wanted");
+    let needed = machine.refused(&removes(&["lib"]));
+    assert!(needed.starts_with("RemovalRefused: user-1-1.noarch would be removed too"), "{needed}");
+    // Fetched now, installed later.
+    let download = Wanted { download_only: true, ..wants("tool=1.1-1") };
+    assert_eq!(machine.done(&download), "downloaded tool 1.1-1");
+    assert_eq!(machine.file("tool").as_deref(), Some("1.0"));
+    let hold = Wanted { hold: Some(true), ..wants("tool=1.1-1") };
+    assert_eq!(machine.done(&hold), "installed tool 1.1-1; held tool");
+    assert_eq!(machine.done(&hold), "already as wanted");
+    // Newer than wanted; then held by an item that this one is not.
+    assert!(machine.refused(&wants("tool=1.0-1")).starts_with("DowngradeRefused: tool 1.1-1 is installed"));
+    let back = Wanted { allow_downgrade: true, ..wants("tool=1.0-1") };
+    assert!(machine.refused(&back).starts_with("Held: tool"));
+    // Its own holder changes it, and it stays held.
+    assert_eq!(machine.done(&Wanted { hold: Some(true), ..back.clone() }), "installed tool 1.0-1");
+    assert!(machine.refused(&wants("tool=1.1-1")).starts_with("Held: tool"));
+    assert_eq!(machine.done(&Wanted { hold: Some(false), ..back }), "released tool");
+    assert_eq!(machine.done(&wants("tool=1.1-1")), "installed tool 1.1-1");
+    let refused = machine.refused(&wants("tool=9-1"));
+    assert_eq!(refused, "VersionNotFound: tool 9-1 cannot be had here; there are: 1.1-1, 1.0-1");
+    assert_eq!(machine.done(&removes(&["user", "never"])), "removed user");
+    let again = machine.done(&removes(&["user", "never"]));
+    assert_eq!((again.as_str(), machine.file("user")), ("already as wanted", None));
+    assert_eq!(machine.file("lib").as_deref(), Some("2"), "nothing goes that the item does not name");
+}
+
+#[test]
+fn nothing_is_taken_away_that_is_not_named() {
+    let machine = machine(&[("old 1", ""), ("new 1", "Conflicts: old\n")]);
+    machine.done(&wants("old"));
+    let error = machine.refused(&wants("new"));
+    assert!(error.contains("dnf ended with exit status: 1"), "{error}");
+    assert_eq!((machine.file("old").as_deref(), machine.file("new")), (Some("1"), None));
+    let instead = Wanted { remove: vec!["old".to_owned()], ..wants("new") };
+    let download = Wanted { download_only: true, ..instead.clone() };
+    assert_eq!(machine.done(&download), "downloaded new 1-1");
+    // It cannot be had: then nothing goes either.
+    let (rpm, away) =
+        (machine.dir.path().join("repository/noarch/new-1-1.noarch.rpm"), machine.dir.path().join("away"));
+    fs::rename(&rpm, &away).expect("moved");
+    machine.refused(&instead);
+    assert_eq!(machine.file("old").as_deref(), Some("1"));
+    fs::rename(&away, &rpm).expect("moved");
+    assert_eq!(machine.done(&instead), "installed new 1-1; removed old");
+}
+
+#[test]
+fn what_dnf_prints_is_read() {
+    let offered = "tool noarch 9-1\n\ntool noarch 10-1\ntool i686 11-1\ntool-more noarch 12-1\n";
+    let all = seen("tool", Some("1:9-1".to_owned()), offered, "");
+    assert_eq!(all.available, ["11-1", "10-1", "9-1"]);
+    assert_eq!(all.older, all.available, "an epoch outweighs what follows");
+    let one = seen("tool.noarch", Some("9-1".to_owned()), offered, "tool-more-0:12-1.*\n!tool-0:1-1.*\n");
+    assert_eq!((one.candidate.as_deref(), one.held, one.older.len()), (Some("10-1"), false, 0));
+    assert!(seen("tool", None, "", "tool-0:9-1.*\n").held);
+    assert_eq!(exact("tool.noarch", "1:9-1"), "tool-1:9-1.noarch");
+    assert_eq!(exact("python3.11", "3.11.2-1"), "python3.11-3.11.2-1");
+}

@@ -1,0 +1,80 @@
+//! The locks of package managers: who holds one, and waiting until it is let go. They are record locks, so that the
+//! kernel tells who holds them.
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    sync::mpsc::channel,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, fcntl},
+    libc,
+};
+
+use super::PackageError;
+use crate::exec_item::Report;
+
+/// How long another package manager is waited for: unattended upgrades take minutes.
+pub(super) const DEADLINE: Duration = Duration::from_secs(15 * 60);
+
+/// What is locked while a package manager works.
+pub(super) struct Locks {
+    files: Vec<PathBuf>,
+    deadline: Duration,
+}
+
+impl Locks {
+    /// These files below a root.
+    pub(super) fn below(root: &Path, files: &[&str], deadline: Duration) -> Self {
+        Self { files: files.iter().map(|file| root.join(file)).collect(), deadline }
+    }
+
+    /// Waits until nobody else works, and says for whom.
+    pub(super) fn wait(&self, report: &Report) -> Result<(), PackageError> {
+        let deadline = Instant::now() + self.deadline;
+        while let Some((lock, holder)) = self.files.iter().find_map(|lock| holder(lock)) {
+            report.line(&format!("waiting for {holder}, which has locked {}", lock.display()));
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !freed(lock.clone(), left) {
+                return Err(PackageError::Locked { path: lock, holder, seconds: self.deadline.as_secs() });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Who holds a lock: "apt-get (process 12)". None: nobody, or there is no such file.
+fn holder(path: &Path) -> Option<(PathBuf, String)> {
+    let file = File::options().read(true).write(true).open(path).ok()?;
+    let mut lock = write_lock();
+    match fcntl(&file, FcntlArg::F_GETLK(&mut lock)) {
+        Ok(_) | Err(Errno::EACCES | Errno::EAGAIN) => {}
+        Err(_) => return None,
+    }
+    if i32::from(lock.l_type) == libc::F_UNLCK {
+        return None;
+    }
+    let name = std::fs::read_to_string(format!("/proc/{}/comm", lock.l_pid)).unwrap_or_default();
+    Some((path.to_owned(), format!("{} (process {})", name.trim(), lock.l_pid)))
+}
+
+/// Waits until a lock is free, at most so long. A wait that is given up ends with this process, soon after.
+fn freed(path: PathBuf, at_most: Duration) -> bool {
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        // Taken and let go at once. What cannot be locked is apt's to complain of.
+        if let Ok(file) = File::options().read(true).write(true).open(path) {
+            let _ = fcntl(&file, FcntlArg::F_SETLKW(&write_lock()));
+        }
+        tell.send(())
+    });
+    told.recv_timeout(at_most).is_ok()
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the constants are 0 and 1")]
+fn write_lock() -> libc::flock {
+    libc::flock { l_type: libc::F_WRLCK as _, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 0, l_pid: 0 }
+}

@@ -1,0 +1,94 @@
+//! The package manager that a machine has: apt, or dnf.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use super::{
+    PackageError,
+    apt::Apt,
+    dnf::Dnf,
+    locks,
+    plan::{Plan, Seen, Wanted},
+};
+use crate::exec_item::Report;
+
+/// See the module.
+pub(super) enum Manager {
+    Apt(Apt),
+    Dnf(Dnf),
+}
+
+impl Manager {
+    /// The one whose packages this machine is made of. Each family has the other's programs too, for those who want
+    /// them; but only a Debian has packages in dpkg's record.
+    pub(super) fn of_this_machine() -> Result<Self, PackageError> {
+        let root = Path::new("/");
+        let has = |program: &str| ["usr/bin", "bin"].iter().any(|dir| root.join(dir).join(program).exists());
+        let is_debian = fs::metadata(root.join("var/lib/dpkg/status")).is_ok_and(|record| record.len() > 0);
+        if is_debian && has("apt-get") {
+            return Ok(Self::Apt(Apt::in_root(root, locks::DEADLINE)));
+        }
+        if !has("dnf") {
+            return Err(PackageError::NoManager);
+        }
+        let dnf = Dnf::in_root(root, locks::DEADLINE);
+        let version = dnf.version()?;
+        if version.starts_with("4.") { Ok(Self::Dnf(dnf)) } else { Err(PackageError::UnknownDnf(version)) }
+    }
+
+    /// Brings what an interrupted run left half-installed to an end.
+    pub(super) fn repair(&self, report: &Report) -> Result<(), PackageError> {
+        match self {
+            Self::Apt(apt) => apt.repair(report),
+            Self::Dnf(_) => Ok(()),
+        }
+    }
+
+    /// What an interrupted run left half-installed. rpm leaves no package so.
+    pub(super) fn unfinished(&self) -> Result<Vec<String>, PackageError> {
+        match self {
+            Self::Apt(apt) => apt.unfinished(),
+            Self::Dnf(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Fetches the indexes of the repositories.
+    pub(super) fn refresh(&self, report: &Report) -> Result<(), PackageError> {
+        match self {
+            Self::Apt(apt) => apt.refresh(report),
+            Self::Dnf(dnf) => dnf.refresh(report),
+        }
+    }
+
+    /// What is known of the packages that an item names.
+    pub(super) fn look(&self, wanted: &Wanted) -> Result<BTreeMap<String, Seen>, PackageError> {
+        match self {
+            Self::Apt(apt) => {
+                let names = wanted.install.iter().map(|want| &want.name).chain(&wanted.remove);
+                names.map(|name| Ok((name.clone(), apt.look(name)?))).collect()
+            }
+            Self::Dnf(dnf) => dnf.look(wanted),
+        }
+    }
+
+    /// The version that is installed.
+    pub(super) fn installed(&self, name: &str) -> Option<String> {
+        match self {
+            Self::Apt(apt) => apt.installed(name),
+            Self::Dnf(dnf) => dnf.installed(name),
+        }
+    }
+
+    /// Does what the plan, made from what was seen, says.
+    pub(super) fn perform(
+        &self,
+        plan: &Plan,
+        seen: &BTreeMap<String, Seen>,
+        wanted: &Wanted,
+        report: &Report,
+    ) -> Result<(), PackageError> {
+        match self {
+            Self::Apt(apt) => apt.perform(plan, wanted, report),
+            Self::Dnf(dnf) => dnf.perform(plan, seen, wanted, report),
+        }
+    }
+}
