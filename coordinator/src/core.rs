@@ -27,7 +27,8 @@ use muster_proto::{
 };
 
 pub use answer::{Refusal, Reply};
-pub use io::{Effect, Enroll, Input, Request, SwarmQuestion, Word};
+pub use io::{Effect, Enroll, Input, Request, SwarmQuestion};
+pub use maintenance::Word;
 
 use crate::{
     facts::{Draft, FORMAT, Facts, RowError},

@@ -114,6 +114,7 @@ fn cluster(survey: &Survey<'_>, now: Now) -> Cluster {
     let wanted = survey.spec.machines.map_or(0, |counts| counts.control.saturating_add(counts.worker));
     let ready = members.iter().filter(|position| position.is_ready()).count();
     let all_ready = !members.is_empty() && ready == members.len();
+    let out = members.iter().filter(|position| position.in_maintenance()).count();
     let releases: Vec<&str> =
         members.iter().filter_map(|p| p.row.ready_at.as_ref().map(|(release, _)| release.as_str())).collect();
     let one_release = releases.windows(2).all(|two| two.first() == two.last());
@@ -126,7 +127,7 @@ fn cluster(survey: &Survey<'_>, now: Now) -> Cluster {
         spec: survey.spec.clone(),
         status: ClusterStatus {
             requested_nodes: wanted.max(count(members.len())),
-            ready_nodes: count(ready),
+            ready_nodes: count(ready.saturating_sub(out)),
             release: releases.first().filter(|_| all_ready && one_release).map(|release| (*release).to_owned()),
             lcm_operation_stuck: update::is_stuck(survey),
             rollout: survey.rollout.map(|rollout| rollout.name.clone()),
@@ -181,7 +182,7 @@ fn machine(survey: &Survey<'_>, position: &Position<'_>, now: Now) -> Machine {
             machine_id: row.id.map(|id| id.to_string()),
             connected: position.connected(),
             // Overdue is the better word for one that was asked to reboot.
-            lost: position.lost && position.rebooting.is_none(),
+            lost: position.lost && position.rebooting.is_none() && !position.in_maintenance(),
             failed: position.failed(),
             indeterminate: matches!(position.trouble(), Some(Progress::Held(_))),
             last_seen: live.and_then(|live| live.heard_wall_ms).map(at),
@@ -198,6 +199,7 @@ fn machine(survey: &Survey<'_>, position: &Position<'_>, now: Now) -> Machine {
                 .collect(),
             stages: stages(row),
             reboot: rollout::reboot(row),
+            maintenance: update::maintenance(row),
             host_info: row.host.as_ref().map(HostInfo::from),
         },
     }

@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 pub use host::{Cpu, Hardware, HostInfo, Memory};
 pub use update::{
     ChangedMachine, ClusterState, ClusterStateSpec, ClusterStateStatus, GroupStatus, Lock, LockSpec, LockStatus,
-    RebootStatus, Request, RequestSpec, RequestStatus, UpdatePhase, UpdatePlan, UpdateStatus, Waiting,
+    MaintenanceStatus, RebootStatus, Request, RequestSpec, RequestStatus, UpdatePhase, UpdatePlan, UpdateStatus,
+    Waiting,
 };
 
 use crate::model::{Blocked, ClusterSpec, Counts, ItemHash, MachineSpec, MachineType, Phase};
@@ -155,6 +156,9 @@ pub struct MachineStatus {
     /// What became of an operator's wish that it reboots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot: Option<RebootStatus>,
+    /// It is out of service, or goes there, or comes back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maintenance: Option<MaintenanceStatus>,
     /// What the machine says of itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_info: Option<HostInfo>,

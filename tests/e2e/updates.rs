@@ -152,6 +152,36 @@ fn a_refused_machine_is_listed_and_completed_later() -> Result<()> {
 }
 
 #[test]
+fn one_machine_goes_out_of_service_and_comes_back() -> Result<()> {
+    let place = deployed("2")?;
+    let machines = "control-1,control-2,control-3,worker-1,worker-2";
+    let mut controller = place.controller(machines, &[])?;
+    let before = fs::read_to_string(place.dir().join("effects.log"))?.lines().count();
+    let ran = place.ctl(&["maintenance", "enter", "worker-1", "--yes"])?.exits(0)?;
+    ran.says(&["worker-1: goes out of service", "worker-1: in maintenance for"])?;
+    place.ctl(&["get", "machines"])?.exits(0)?.says(&["InMaintenance for", "no item is run on it"])?;
+    place.ctl(&["describe", "machine", "worker-1"])?.exits(0)?.says(&["out of service since"])?;
+    place.ctl(&["get", "requests"])?.exits(0)?.says(&["worker-1", "granted"])?;
+    place
+        .ctl(&["maintenance", "enter", "worker-2", "--yes"])?
+        .exits(4)?
+        .says(&["NoRoom", "worker-1 is in maintenance"])?;
+    second_release(&place, 1)?;
+    place.ctl(&["update", "demo", "--yes"])?.exits(4)?.says(&["RolloutOpen", "musterctl maintenance leave"])?;
+    place.ctl(&["maintenance", "leave", "worker-1"])?.exits(0)?;
+    place.ctl(&["get", "requests"])?.exits(0)?.says(&["No requests"])?;
+    place.ctl(&["get", "audit"])?.exits(0)?.says(&["maintenance-enter", "maintenance-leave"])?;
+    controller.kill()?;
+    controller.wait()?;
+    let log = fs::read_to_string(place.dir().join("effects.log"))?;
+    let since: Vec<&str> =
+        log.lines().skip(before).filter_map(|line| line.split_once(' ').map(|(_, rest)| rest)).collect();
+    let story = ["request-seen", "workloads-moved", "lock-inactive", "request-gone", "lock-active"];
+    assert_eq!(since, story.map(|word| format!("worker-1 {word}")), "no item ran, and nobody else was disturbed");
+    Ok(())
+}
+
+#[test]
 fn a_controller_that_grants_one_at_a_time_never_deadlocks() -> Result<()> {
     let place = deployed("8")?;
     let workers = (1..=8).map(|n| format!("worker-{n}"));

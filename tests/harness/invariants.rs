@@ -2,6 +2,7 @@
 //! them asks the code it watches whether it did right.
 
 mod groups;
+mod maintenance;
 mod memory;
 mod outcomes;
 mod record;
@@ -218,6 +219,7 @@ impl Watcher {
             if machine.attempts.values().filter(|attempt| attempt.ends_at.is_some()).count() > 1 {
                 return Err(self.violation("one-at-a-time", format!("two items run on {}", machine.name)));
             }
+            self.nothing_runs_in_maintenance(machine, core.map(Core::facts))?;
         }
         // Nobody can keep back at once whom an old store lets in again. When it is recovered, its operators see to it.
         let is_out = |id| self.denied.contains(id) || (self.restored && self.shut_out.contains(id));

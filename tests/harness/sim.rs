@@ -316,6 +316,7 @@ impl World {
         if self.trace {
             eprintln!("{} {request:?}", self.at);
         }
+        self.watcher.operator_wishes(&request);
         self.ask(Input::Operator { actor: "operator/sim".to_owned(), request })
     }
 
@@ -377,7 +378,7 @@ impl World {
             self.watcher.updates_are_right(core.facts(), &guards, now)?;
         }
         self.nodes_are_given_back()?;
-        Ok(())
+        self.nobody_left_with_tasks()
     }
 }
 

@@ -60,6 +60,9 @@ plants! {
     ignore_swarm_tasks: "ignore-swarm-tasks" by "4";
     activate_operators_drain: "activate-operators-drain" by "9";
     give_back_after_failure: "give-back-after-failure" by "9";
+    leave_by_itself: "leave-by-itself" by "9";
+    give_back_unreachable: "give-back-unreachable" by "9";
+    run_in_maintenance: "run-in-maintenance" by "maintenance";
     float_secrets: "float-secrets" by "secret" | "5";
     free_slot_before_accepted: "free-slot-before-accepted" by "10" | "9";
     serve_foreign_secrets: "serve-foreign-secrets" by "secret";

@@ -143,10 +143,16 @@ fn adopt(draft: &mut Draft<'_>, id: MachineId, hello: &Hello, now: Now) {
     mark_carried(draft, &name, &hello.statuses);
     let Some(row) = draft.machine_mut(&name) else { return };
     row.ledger = Some((hello.ledger_id, hello.acked_seq));
+    // Nothing was asked of it since the copy was made: it is out of service, and holds a slot for that.
+    let maintained = row.update.as_ref().is_some_and(|mine| mine.maintenance.is_some());
+    let stays = maintained && row.assigned.generation == hello.generation;
     // What it gets next is a new list, whatever it was sent before.
     row.assigned.generation = row.assigned.generation.max(hello.generation);
     row.assigned.digest = None;
     row.reach = row.reach.max(hello.reach);
+    if stays {
+        return;
+    }
     let kept = row.slot.take();
     let held = |status: &ItemStatus| status.state == ItemState::Indeterminate && status.generation == hello.generation;
     let holds = hello.busy || hello.statuses.iter().any(held);

@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_proto::{
     convert::Hello,
     model::{
-        Assignment, ClusterName, ClusterSpec, Generation, HostFacts, ItemHash, ItemName, ItemStatus, LockState,
-        MachineId, MachineName, MachineSpec, MachineType, Scope, Seq, SwarmFailure, SwarmOp, SwarmReply,
+        Assignment, ClusterName, ClusterSpec, Generation, HostFacts, ItemHash, ItemName, ItemStatus, MachineId,
+        MachineName, MachineSpec, MachineType, Scope, Seq, SwarmFailure, SwarmOp, SwarmReply,
     },
 };
 
+use super::Word;
 use crate::facts::{CredentialRow, Sealed, SecretId};
 
 /// Something that happened.
@@ -167,42 +168,6 @@ pub struct Enroll {
     pub agent_version: String,
 }
 
-/// What an application controller may say. Whose locks they are comes from its certificate.
-#[derive(Clone, Debug)]
-pub enum Word {
-    /// It guards workloads here: locks that it does not hold yet are made, active.
-    Register {
-        /// Of this cluster.
-        cluster: ClusterName,
-        /// On these machines.
-        machines: Vec<MachineName>,
-        /// Of the cluster itself as well.
-        of_cluster: bool,
-    },
-    /// It guards nothing here any more.
-    Release {
-        /// Of this cluster.
-        cluster: ClusterName,
-        /// On this machine; None: of the cluster itself.
-        machine: Option<MachineName>,
-    },
-    /// The state of one of its locks.
-    Set {
-        /// Of this cluster.
-        cluster: ClusterName,
-        /// On this machine; None: of the cluster itself.
-        machine: Option<MachineName>,
-        /// May it be touched?
-        state: LockState,
-        /// What keeps it, in one line.
-        message: String,
-        /// How far its workloads are out of the way.
-        percentage: u32,
-        /// What it is doing, in one line.
-        description: String,
-    },
-}
-
 /// What an operator may wish. Names are checked here; what a manifest says was checked by its parser.
 #[derive(Clone, Debug)]
 pub enum Request {
@@ -237,6 +202,18 @@ pub enum Request {
         machines: BTreeSet<MachineName>,
         /// With one or two control machines: the control plane may be down for a while.
         accept_control_plane_downtime: bool,
+    },
+    /// Take a machine out of service, until it is wanted back.
+    EnterMaintenance {
+        /// This one.
+        machine: MachineName,
+        /// With one or two control machines: the control plane may be down for a while.
+        accept_control_plane_downtime: bool,
+    },
+    /// Give a machine back that is out of service, or on its way there.
+    LeaveMaintenance {
+        /// This one.
+        machine: MachineName,
     },
     /// Nothing new starts until `Resume`.
     Pause {

@@ -2,11 +2,47 @@
 
 use muster_proto::model::{ClusterName, LockState, MachineName, Now};
 
-use super::{Refusal, Reply, Word, operators::not_found};
+use super::{Refusal, Reply, operators::not_found};
 use crate::facts::{Draft, LockKey, LockRow};
 
 /// Locks of one controller; a cluster of ten thousand machines fits.
 const LOCKS_PER_CONTROLLER_MAX: usize = 20_000;
+
+/// What an application controller may say. Whose locks they are comes from its certificate.
+#[derive(Clone, Debug)]
+pub enum Word {
+    /// It guards workloads here: locks that it does not hold yet are made, active.
+    Register {
+        /// Of this cluster.
+        cluster: ClusterName,
+        /// On these machines.
+        machines: Vec<MachineName>,
+        /// Of the cluster itself as well.
+        of_cluster: bool,
+    },
+    /// It guards nothing here any more.
+    Release {
+        /// Of this cluster.
+        cluster: ClusterName,
+        /// On this machine; None: of the cluster itself.
+        machine: Option<MachineName>,
+    },
+    /// The state of one of its locks.
+    Set {
+        /// Of this cluster.
+        cluster: ClusterName,
+        /// On this machine; None: of the cluster itself.
+        machine: Option<MachineName>,
+        /// May it be touched?
+        state: LockState,
+        /// What keeps it, in one line.
+        message: String,
+        /// How far its workloads are out of the way.
+        percentage: u32,
+        /// What it is doing, in one line.
+        description: String,
+    },
+}
 
 pub(super) fn take(draft: &mut Draft<'_>, controller: String, word: Word, now: Now) -> Result<Reply, Refusal> {
     match word {

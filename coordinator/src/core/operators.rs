@@ -40,6 +40,10 @@ pub(super) fn take(
         Request::Reboot { cluster, machines, accept_control_plane_downtime } => {
             update::reboot(draft, actor, &cluster, (&machines, accept_control_plane_downtime), now)
         }
+        Request::EnterMaintenance { machine, accept_control_plane_downtime } => {
+            update::enter(draft, actor, &machine, accept_control_plane_downtime, now)
+        }
+        Request::LeaveMaintenance { machine } => update::leave(draft, actor, &machine, now),
         Request::Pause { rollout } => update::say(draft, actor, &rollout, update::Say::Pause, now),
         Request::Resume { rollout } => update::say(draft, actor, &rollout, update::Say::Resume, now),
         Request::Abort { rollout } => update::say(draft, actor, &rollout, update::Say::Abort, now),
@@ -107,7 +111,7 @@ pub(super) fn not_found<'a>(kind: &'static str, name: &str, known: impl Iterator
     Refusal::NotFound { kind, name: name.to_owned(), nearest }
 }
 
-fn known_machine(draft: &Draft<'_>, name: &MachineName) -> Result<Arc<MachineRow>, Refusal> {
+pub(super) fn known_machine(draft: &Draft<'_>, name: &MachineName) -> Result<Arc<MachineRow>, Refusal> {
     let names = || draft.machines.keys().map(MachineName::as_str);
     draft.machines.get(name).cloned().ok_or_else(|| not_found("machine", name.as_str(), names()))
 }

@@ -2,6 +2,7 @@
 
 pub(super) mod drain;
 mod freeze;
+mod maintenance;
 mod record;
 
 use std::collections::BTreeSet;
@@ -15,6 +16,7 @@ use crate::{
 };
 use freeze::{Start, freeze};
 
+pub(super) use maintenance::{enter, leave};
 pub(super) use record::record;
 
 /// What an update is started with.
@@ -85,6 +87,9 @@ fn at_rest<'a>(draft: &'a Draft<'_>, cluster: &ClusterName, now: Now) -> Result<
     };
     if let Err(blocked) = safety::store_is_current(&survey) {
         return Err(refusal("StoreOlderThanFleet", blocked.message));
+    }
+    if let Some(out) = maintenance::in_the_way(&survey) {
+        return Err(out);
     }
     if let Some(rollout) = survey.rollout {
         let message = format!(
@@ -226,6 +231,9 @@ pub(super) fn say(draft: &mut Draft<'_>, actor: &str, rollout: &str, say: Say, n
             return Err(refusal("NothingToDo", format!("{rollout} is {state}")));
         }
     };
+    if wish == Wish::Abort {
+        maintenance::everybody_leaves(draft, rollout);
+    }
     if let Some(update) = draft.update_mut(rollout) {
         update.wish = wish;
         // Deadlines start anew: the time of a pause is nobody's fault.

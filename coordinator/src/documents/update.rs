@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 
 use muster_proto::{
     model::{Blocked, DEFAULT_GROUP, DEFAULT_GROUP_INDEX, MachineType, Phase, Scope, UpdateGroupName},
-    resource::{ChangedMachine, GroupStatus, UpdatePhase, UpdatePlan, UpdateStatus, Waiting},
+    resource::{ChangedMachine, GroupStatus, MaintenanceStatus, UpdatePhase, UpdatePlan, UpdateStatus, Waiting},
 };
 
 use super::{at, count, stage_status};
 use crate::{
     core::update::{Options, has_work, planned as started},
-    facts::{ClusterStage, RebootWhy, RolloutRow, Stage, UpdateRow, Wish},
+    facts::{ClusterStage, MachineRow, RebootWhy, RolloutRow, Stage, UpdateRow, Wish},
     plan::{
         Limits, blocked, locks, reboot, safety,
         survey::{Position, Survey},
-        update::{DECIDING, drain::uses_swarm, groups, is_cluster_moving, is_waiting_for_others, targets},
+        update::{DECIDING, drain::uses_swarm, groups, is_cluster_moving, is_waiting_for_others, maintenance, targets},
     },
 };
 
@@ -33,6 +33,7 @@ const INPUTS_COME_MS: u64 = 5 * 60_000;
 /// The word for where an update is.
 pub(super) fn state(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -> &'static str {
     match (row.finished_at_ms, update.wish) {
+        (None, _) if maintenance::rests(survey) => "InMaintenance",
         (Some(_), Wish::Abort) => "Aborted",
         (Some(_), Wish::Go | Wish::Pause { .. }) => "Ready",
         (None, Wish::Abort) => "Aborting",
@@ -49,7 +50,11 @@ fn needs_operator(survey: &Survey<'_>) -> bool {
     let moves = |position: &Position<'_>| works(position) || is_waiting_for_others(survey, position);
     // One that is done may just be gone for a moment; it is missed in time.
     let returns = |p: &Position<'_>| p.ready_once() && !p.row.revoked && !p.connected() && !p.lost;
-    if is_cluster_moving(survey) || targets(survey).any(moves) || survey.of_type(MachineType::Control).any(returns) {
+    if maintenance::rests(survey)
+        || is_cluster_moving(survey)
+        || targets(survey).any(moves)
+        || survey.of_type(MachineType::Control).any(returns)
+    {
         return false;
     }
     let reasons: Vec<Blocked> = targets(survey).filter_map(|p| blocked::of_machine(survey, p)).collect();
@@ -89,6 +94,12 @@ pub(super) fn status(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) 
         paused_since: paused_ms.map(at),
         paused_too_long: paused_ms.is_some_and(|since| survey.now.wall_ms.saturating_sub(since) > PAUSE_MS_MAX),
     }
+}
+
+/// Whether a machine is out of service, or on its way there or back.
+pub(super) fn maintenance(row: &MachineRow) -> Option<MaintenanceStatus> {
+    let known = row.update.as_ref()?.maintenance?;
+    Some(MaintenanceStatus { since: known.since_ms.map(at), leaving: known.leaving })
 }
 
 /// How far each update group is, in the order in which they go.

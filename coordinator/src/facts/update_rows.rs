@@ -47,6 +47,8 @@ pub enum UpdateKind {
     Update,
     /// Machines reboot, and stay at the version they have.
     Reboot,
+    /// Machines are out of service until an operator gives them back, and stay at the version they have.
+    Maintenance,
 }
 
 impl UpdateKind {
@@ -56,6 +58,7 @@ impl UpdateKind {
         match self {
             Self::Update => "update",
             Self::Reboot => "reboot",
+            Self::Maintenance => "maintenance",
         }
     }
 }
@@ -158,6 +161,19 @@ pub struct MachineUpdate {
     /// How often its drain was begun in this update.
     #[serde(default)]
     pub drains: u32,
+    /// It goes out of service, and nothing else is done to it.
+    #[serde(default)]
+    pub maintenance: Option<MaintenanceRow>,
+}
+
+/// A machine that an operator takes out of service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MaintenanceRow {
+    /// Unix milliseconds since when it is out of service: its locks are inactive, its node is drained, nothing runs on
+    /// it. None: it is on its way.
+    pub since_ms: Option<u64>,
+    /// An operator wants it back.
+    pub leaving: bool,
 }
 
 /// The Swarm drain of a machine, from its beginning until its node is as it was.
@@ -190,6 +206,12 @@ impl MachineUpdate {
     #[must_use]
     pub const fn disturbed(&self) -> bool {
         self.permit.is_some()
+    }
+
+    /// Is the machine out of service, and nobody wants it back yet? Whatever it does meanwhile is its operator's affair.
+    #[must_use]
+    pub fn in_maintenance(&self) -> bool {
+        self.maintenance.is_some_and(|row| row.since_ms.is_some() && !row.leaving)
     }
 }
 

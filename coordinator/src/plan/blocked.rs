@@ -6,9 +6,9 @@ use super::{
     deploy::{earlier_on_its_way, wants_slot},
     safety::{self, blocked},
     survey::{Position, Progress, Survey},
-    update::waits,
+    update::{maintenance, waits},
 };
-use crate::facts::MachineRow;
+use crate::facts::{MachineRow, UpdateKind};
 
 /// Why the deployment has not begun; None if it may, or has.
 #[must_use]
@@ -58,7 +58,8 @@ pub fn of_cluster(survey: &Survey<'_>) -> Option<Blocked> {
 /// Why a machine does not move; None if it is Ready or at work.
 #[must_use]
 pub fn of_machine(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
-    unusable(survey, position).or_else(|| in_trouble(position)).or_else(|| waiting(survey, position))
+    let out = maintenance::out_of_service(survey, position);
+    out.or_else(|| unusable(survey, position)).or_else(|| in_trouble(position)).or_else(|| waiting(survey, position))
 }
 
 /// Of a revoked machine nothing is heard any more: if it was disturbed in an update, a person says when it is off.
@@ -176,14 +177,19 @@ fn has_work(survey: &Survey<'_>, position: &Position<'_>) -> bool {
 
 /// A machine that is not part of the update under way waits for its end.
 fn waits_for_update(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
-    let apart = survey.update().is_some() && position.update().is_none();
-    apart.then(|| {
-        blocked(
-            "UpdateInProgress",
-            "the cluster is being updated; machines that come meanwhile wait",
-            "the update has ended",
-        )
-    })
+    let update = survey.update().filter(|_| position.update().is_none())?;
+    let out: Vec<&str> = maintenance::members(survey).map(|other| other.row.name.as_str()).collect();
+    if update.kind == UpdateKind::Maintenance && !out.is_empty() {
+        let names = safety::some_names(out);
+        let message = format!("{names} is in maintenance; machines that come meanwhile wait");
+        let clears_when = format!("`musterctl maintenance leave` has brought {names} back");
+        return Some(blocked("MaintenanceInProgress", message, clears_when));
+    }
+    Some(blocked(
+        "UpdateInProgress",
+        "the cluster is being updated; machines that come meanwhile wait",
+        "the update has ended",
+    ))
 }
 
 /// What its agent says that keeps it, unless it waits in vain.

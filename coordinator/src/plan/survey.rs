@@ -1,52 +1,24 @@
 //! One look at a cluster: where every machine of it stands. Made once per decision, read by everything in `plan`.
 
+mod state;
+
 use std::collections::BTreeMap;
 
-use muster_proto::model::{
-    AssignedItem, ClusterName, ClusterSpec, Counts, ItemState, MachineName, MachineType, Now, Phase, Standing,
-    WAITING_FOR_SECRET, WAITING_FOR_SWARM,
+use muster_proto::{
+    model::{
+        AssignedItem, ClusterName, ClusterSpec, Counts, ItemState, MachineName, MachineType, Now, Phase, Standing,
+        WAITING_FOR_SECRET, WAITING_FOR_SWARM,
+    },
+    plant::planted,
 };
+
+pub use state::State;
 
 use super::{
     Limits,
     reboot::{is_reboot, patience_ms, rebooting},
 };
 use crate::facts::{ClusterRow, Facts, MachineLive, MachineRow, MachineUpdate, RolloutRow, UpdateRow};
-
-/// The states of a machine, exactly as LCM names them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum State {
-    /// No InternalIP, or of type `unassigned`.
-    Uninitialized,
-    /// Nothing assigned yet.
-    Pending,
-    /// Has its prepare items, or waits its turn with them done.
-    Prepare,
-    /// Has its deploy items, not all done.
-    Deploy,
-    /// All done but a reboot.
-    Reboot,
-    /// Has its reconfigure items, not all done.
-    Reconfigure,
-    /// All done.
-    Ready,
-}
-
-impl State {
-    /// The name operators know.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Uninitialized => "Uninitialized",
-            Self::Pending => "Pending",
-            Self::Prepare => "Prepare",
-            Self::Deploy => "Deploy",
-            Self::Reboot => "Reboot",
-            Self::Reconfigure => "Reconfigure",
-            Self::Ready => "Ready",
-        }
-    }
-}
 
 /// How far the items of one phase are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +122,7 @@ impl<'a> Position<'a> {
     #[must_use]
     pub fn counts_as_failure(&self) -> bool {
         let given_up = self.update().and_then(|update| update.set_aside.as_ref()).is_some_and(|aside| aside.failed);
-        self.failed() || (self.lost && self.row.slot.is_some()) || given_up
+        self.failed() || (self.lost && self.row.slot.is_some() && !self.in_maintenance()) || given_up
     }
 
     /// Has it stopped at an item that failed for good? One that failed behind an item that was changed since is not the
@@ -183,11 +155,17 @@ impl<'a> Position<'a> {
         let Some(reach) = self.row.reach else { return State::Pending };
         match reach {
             Phase::Prepare => State::Prepare,
-            Phase::Deploy | Phase::Reconfigure if self.row.slot.is_none() && self.ready_once() => State::Ready,
+            Phase::Deploy | Phase::Reconfigure if self.has_its_version() => State::Ready,
             Phase::Deploy | Phase::Reconfigure if self.only_a_reboot_is_left(reach) => State::Reboot,
             Phase::Deploy => State::Deploy,
             Phase::Reconfigure => State::Reconfigure,
         }
+    }
+
+    /// Is nothing done to its version: does it hold no slot, or for maintenance alone?
+    fn has_its_version(&self) -> bool {
+        let maintained = self.update().is_some_and(|mine| mine.maintenance.is_some());
+        self.ready_once() && (self.row.slot.is_none() || maintained)
     }
 
     fn only_a_reboot_is_left(&self, reach: Phase) -> bool {
@@ -238,10 +216,13 @@ impl<'a> Position<'a> {
         self.ready_once() && item.phase > Phase::Prepare && !harmless
     }
 
-    /// In an update every start of a disruptive item needs leave of its own.
+    /// In an update every start of a disruptive item needs leave of its own; in maintenance every start, and none gets
+    /// it.
     #[must_use]
     pub fn needs_permit(&self, item: &AssignedItem) -> bool {
-        self.row.update.is_some() && self.is_disruptive(item)
+        // Planted: what is open on a machine in maintenance runs there.
+        let none_runs = |mine: &MachineUpdate| mine.maintenance.is_some() && !planted("run-in-maintenance");
+        self.update().is_some_and(|mine| none_runs(mine) || self.is_disruptive(item))
     }
 
     /// The leave it has to start the attempt that is due at this item, or under which the attempt runs. One that the
@@ -296,7 +277,14 @@ impl<'a> Position<'a> {
         let may_run = self.row.slot.is_some() || reach == Some(Phase::Prepare);
         let unanswered = self.row.slot.is_some() && self.row.assigned.accepted != self.row.assigned.generation;
         let at_work = (!self.all_done() && !self.awaits_permit()) || unanswered;
-        may_run && at_work && self.trouble().is_none() && !self.lost && !self.row.revoked
+        let known = self.trouble().is_none() && !self.lost && !self.row.revoked && !self.in_maintenance();
+        may_run && at_work && known
+    }
+
+    /// Is it out of service, and nobody wants it back yet?
+    #[must_use]
+    pub fn in_maintenance(&self) -> bool {
+        self.row.slot.is_some() && self.update().is_some_and(MachineUpdate::in_maintenance)
     }
 
     /// Its part in an update.

@@ -11,6 +11,7 @@ mod cluster;
 pub mod drain;
 pub mod groups;
 mod machine;
+pub mod maintenance;
 pub mod waits;
 
 use muster_proto::model::{ItemName, MachineName, MachineType, Phase, Standing};
@@ -89,6 +90,8 @@ pub enum MachineStep {
         /// Does it count as failed?
         failed: bool,
     },
+    /// It is out of service from now on.
+    OutOfService,
     /// The deadline of its locks or of its drain has passed, and the cluster's policy is that an operator decides: the
     /// update pauses.
     PauseAll,
@@ -177,11 +180,13 @@ pub fn concerns(cluster: &ClusterRow, row: &MachineRow, phase: Phase) -> bool {
 /// that has another name since has other items.
 #[must_use]
 pub fn disturbs(survey: &Survey<'_>, position: &Position<'_>) -> bool {
-    position.items.unwrap_or_default().iter().any(|item| {
-        concerns(survey.cluster, position.row, item.phase)
-            && position.is_disruptive(item)
-            && position.standing(item) != Standing::Done
-    })
+    let maintained = position.update().is_some_and(|mine| mine.maintenance.is_some());
+    maintained
+        || position.items.unwrap_or_default().iter().any(|item| {
+            concerns(survey.cluster, position.row, item.phase)
+                && position.is_disruptive(item)
+                && position.standing(item) != Standing::Done
+        })
 }
 
 /// Is it at the newest manifest, and has it the newest secrets?
@@ -192,9 +197,10 @@ pub fn is_current(survey: &Survey<'_>, position: &Position<'_>) -> bool {
         && !secrets::has_newer(survey.facts, position.row)
 }
 
-/// Is its list still that of the version it had?
+/// Has it yet to prepare for the version it goes to? Who goes into maintenance stays at the one it has.
 fn is_untouched(position: &Position<'_>) -> bool {
-    position.row.slot.is_none() && position.row.reach != Some(Phase::Prepare)
+    let stays = position.update().is_some_and(|mine| mine.maintenance.is_some());
+    !stays && position.row.slot.is_none() && position.row.reach != Some(Phase::Prepare)
 }
 
 fn prepare_grants(survey: &Survey<'_>) -> Vec<Step> {
@@ -227,7 +233,10 @@ fn frozen_set(survey: &Survey<'_>, position: &Position<'_>, phase: Phase) -> Con
 #[must_use]
 pub fn wants_slot(position: &Position<'_>) -> bool {
     let Some(mine) = position.update() else { return false };
-    let prepared = position.row.reach == Some(Phase::Prepare) && position.progress(Phase::Prepare) == Progress::Done;
+    let prepared = match &mine.maintenance {
+        Some(row) => !row.leaving,
+        None => position.row.reach == Some(Phase::Prepare) && position.progress(Phase::Prepare) == Progress::Done,
+    };
     prepared && position.row.slot.is_none() && mine.set_aside.is_none() && position.trouble().is_none()
 }
 

@@ -43,6 +43,8 @@ const TABLE: &[(&str, &[Sort])] = &[
     ("/muster.v1.Fleet/Deploy", &[Operator]),
     ("/muster.v1.Fleet/Update", &[Operator]),
     ("/muster.v1.Fleet/Reboot", &[Operator]),
+    ("/muster.v1.Fleet/EnterMaintenance", &[Operator]),
+    ("/muster.v1.Fleet/LeaveMaintenance", &[Operator]),
     ("/muster.v1.Fleet/Pause", &[Operator]),
     ("/muster.v1.Fleet/Resume", &[Operator]),
     ("/muster.v1.Fleet/Abort", &[Operator]),

@@ -2,16 +2,20 @@
 //! facts as last committed.
 
 mod secrets;
+mod words;
 
 use std::{pin::Pin, sync::Arc};
 
 use futures_util::Stream;
 use muster_proto::{
     VERSION,
-    model::{ClusterName, ItemHash, ItemName, MachineName, MachineType, Scope, TOKEN_TTL_MAX_MS},
+    model::{ItemHash, ItemName, MachineName, MachineType, TOKEN_TTL_MAX_MS},
     wire::{self, ActionResponse, fleet_server::Fleet as Service},
 };
 use tonic::{Request, Response, Status};
+
+use words::{annotation, item_name, may_touch, scope, word};
+pub(super) use words::{cluster_name, machine_name};
 
 use super::{
     caller_of,
@@ -27,11 +31,6 @@ use crate::{
     manifest::{self, Fault, Known, Manifest, Source},
     pki::{Ca, NewToken, Peer, Vault},
 };
-
-/// Longest name of a token, a kind, an annotation.
-const WORD_BYTES_MAX: usize = 253;
-/// Longest value of an annotation.
-const ANNOTATION_BYTES_MAX: usize = 4096;
 
 /// A stream of answers.
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -146,6 +145,25 @@ impl Service for Fleet {
         let machines = request.machines.into_iter().map(machine_name).collect::<Result<_, _>>()?;
         let accept_control_plane_downtime = request.accept_control_plane_downtime;
         self.act(&peer, Wish::Reboot { cluster, machines, accept_control_plane_downtime }).await
+    }
+
+    async fn enter_maintenance(
+        &self,
+        request: Request<wire::EnterMaintenanceRequest>,
+    ) -> Result<Response<ActionResponse>, Status> {
+        let (peer, request) = known(request)?;
+        let machine = self.machine(&peer, request.machine)?;
+        let accept_control_plane_downtime = request.accept_control_plane_downtime;
+        self.act(&peer, Wish::EnterMaintenance { machine, accept_control_plane_downtime }).await
+    }
+
+    async fn leave_maintenance(
+        &self,
+        request: Request<wire::LeaveMaintenanceRequest>,
+    ) -> Result<Response<ActionResponse>, Status> {
+        let (peer, request) = known(request)?;
+        let machine = self.machine(&peer, request.machine)?;
+        self.act(&peer, Wish::LeaveMaintenance { machine }).await
     }
 
     async fn pause(&self, request: Request<wire::RolloutRequest>) -> Result<Response<ActionResponse>, Status> {
@@ -351,47 +369,4 @@ pub(super) fn known<T>(request: Request<T>) -> Result<(Peer, T), Status> {
     let caller = caller_of(&request)?;
     let peer = caller.peer().ok_or_else(|| Status::unauthenticated("this takes credentials"))?;
     Ok((peer.clone(), request.into_inner()))
-}
-
-fn may_touch(peer: &Peer, cluster: &ClusterName) -> Result<(), Status> {
-    if peer.may_touch(cluster) {
-        return Ok(());
-    }
-    Err(Status::permission_denied(format!("these credentials are not for cluster {cluster}")))
-}
-
-pub(super) fn cluster_name(name: String) -> Result<ClusterName, Status> {
-    ClusterName::new(name).map_err(|error| Status::invalid_argument(format!("cluster: {error}")))
-}
-
-pub(super) fn machine_name(name: String) -> Result<MachineName, Status> {
-    MachineName::new(name).map_err(|error| Status::invalid_argument(format!("machine: {error}")))
-}
-
-fn scope(word: &str) -> Result<Scope, Status> {
-    if word.is_empty() {
-        return Ok(Scope::Drain);
-    }
-    word.parse().map_err(|error| Status::invalid_argument(format!("scope: {error}")))
-}
-
-fn item_name(name: String) -> Result<Option<ItemName>, Status> {
-    let named = (!name.is_empty()).then(|| ItemName::new(name)).transpose();
-    named.map_err(|error| Status::invalid_argument(format!("item: {error}")))
-}
-
-fn word(what: &'static str, text: String) -> Result<String, Status> {
-    if text.len() > WORD_BYTES_MAX || text.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
-        return Err(Status::invalid_argument(format!("{what}: expected a word of at most {WORD_BYTES_MAX} bytes")));
-    }
-    Ok(text)
-}
-
-fn annotation(name: &str, value: &str) -> Result<(), Status> {
-    word("annotation", name.to_owned())?;
-    if value.len() > ANNOTATION_BYTES_MAX || value.chars().any(char::is_control) {
-        let message = format!("annotation {name}: a value has at most {ANNOTATION_BYTES_MAX} bytes on one line");
-        return Err(Status::invalid_argument(message));
-    }
-    Ok(())
 }

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use muster_proto::resource::{
-    BlockedSince, Cluster, Hardware, HostInfo, Machine, MachineStatus, Metadata, RebootStatus, Rollout, StageStatus,
-    StateItemStatus, UpdateStatus,
+    BlockedSince, Cluster, Hardware, HostInfo, Machine, MachineStatus, MaintenanceStatus, Metadata, RebootStatus,
+    Rollout, StageStatus, StateItemStatus, UpdateStatus,
 };
 
 use self::page::Page;
@@ -40,6 +40,9 @@ pub fn describe_machine(machine: &Machine, now: Timestamp) -> Vec<String> {
     }
     conditions(&mut page, status, now);
     page.field("Release", status.release.as_deref().unwrap_or("none yet"));
+    if let Some(known) = &status.maintenance {
+        page.field("Maintenance", &maintenance(known, now));
+    }
     if let Some(reboot) = &status.reboot {
         page.field("Reboot", &reboot_asked(reboot));
     }
@@ -311,6 +314,15 @@ fn host(page: &mut Page, machine: &Machine) {
     }
     for disk in storage {
         page.field("Disk", &format!("{} {} at {}", disk.name, bytes(disk.size_bytes), disk.mount_point));
+    }
+}
+
+fn maintenance(known: &MaintenanceStatus, now: Timestamp) -> String {
+    match (known.since, known.leaving) {
+        (Some(since), false) => format!("out of service since {} ({} ago)", moment(since), age(since, now)),
+        (Some(since), true) => format!("out of service since {}, on its way back", moment(since)),
+        (None, false) => "on its way out of service".to_owned(),
+        (None, true) => "on its way back before it was out of service".to_owned(),
     }
 }
 

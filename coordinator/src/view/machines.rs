@@ -60,7 +60,11 @@ pub fn note(machine: &Machine, now: Timestamp) -> String {
     if let Some(activity) = &status.activity {
         return activity_text(activity, now);
     }
+    let out_since = status.maintenance.filter(|known| !known.leaving).and_then(|known| known.since);
     match &status.blocked {
+        Some(wait) if let Some(since) = out_since => {
+            format!("{} for {}: {}", wait.blocked.reason, age(since, now), wait.blocked.message)
+        }
         Some(wait) => format!("{}: {}", wait.blocked.reason, wait.blocked.message),
         None => match items_that(machine, "retrying").as_str() {
             "" => String::new(),

@@ -74,6 +74,8 @@ pub enum Verdict {
         /// Machines in it.
         machines: u32,
     },
+    /// Everybody who was to go out of service is out of service, and stays so: who, and since when, line by line.
+    InMaintenance(Vec<String>),
     /// It does not go on until a person decides: what, line by line.
     NeedsPerson(Vec<String>),
 }
@@ -147,9 +149,9 @@ impl Fleet {
         lines
     }
 
-    /// Has the rollout ended, or does it need a person?
+    /// Has the rollout ended, or does it need a person? `now` is for what is told of the time since.
     #[must_use]
-    pub fn verdict(&self) -> Verdict {
+    pub fn verdict(&self, now: Timestamp) -> Verdict {
         let Some(rollout) = self.rollout() else {
             return if self.cluster_stands() { Verdict::NeedsPerson(self.decisions()) } else { Verdict::Going };
         };
@@ -159,6 +161,7 @@ impl Fleet {
                 let took = age(rollout.metadata.creation_timestamp, end);
                 Verdict::Ready { machines: rollout.status.machines, took }
             }
+            "InMaintenance" => Verdict::InMaintenance(self.out_of_service(now)),
             "Aborted" => Verdict::Aborted { ready: rollout.status.ready, machines: rollout.status.machines },
             _ if let Some(update) = &rollout.status.update => match update.needs_operator {
                 true => Verdict::NeedsPerson(waiting_lines(update)),
@@ -170,6 +173,17 @@ impl Fleet {
             },
             _ => Verdict::Going,
         }
+    }
+
+    /// Machines that are out of service, and the way back.
+    fn out_of_service(&self, now: Timestamp) -> Vec<String> {
+        let since = |machine: &Machine| machine.status.maintenance.filter(|known| !known.leaving)?.since;
+        let machines = self.machines.iter().filter_map(|(name, machine)| Some((name, since(machine)?)));
+        let line = |(name, since): (&String, Timestamp)| {
+            let age = age(since, now);
+            printable(&format!("{name}: in maintenance for {age}; `musterctl maintenance leave {name}` brings it back"))
+        };
+        machines.map(line).collect()
     }
 
     fn cluster_wait(&self) -> Option<&BlockedSince> {

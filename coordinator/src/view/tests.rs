@@ -3,10 +3,13 @@
 mod documents;
 
 use jiff::Timestamp;
-use muster_proto::{model::Blocked, resource::BlockedSince};
+use muster_proto::{
+    model::Blocked,
+    resource::{BlockedSince, MaintenanceStatus},
+};
 
 use self::documents::{audit, cluster, machine, rollout, secret, token};
-use super::*;
+use super::{machines::note, *};
 
 fn now() -> Timestamp {
     "2026-03-01T12:05:00Z".parse().expect("a moment")
@@ -140,7 +143,7 @@ fn a_plan() {
 #[test]
 fn a_fleet_in_motion() {
     let mut fleet = Fleet { cluster: Some(cluster()), ..Fleet::default() };
-    assert_eq!(fleet.verdict(), Verdict::Going, "no rollout yet");
+    assert_eq!(fleet.verdict(now()), Verdict::Going, "no rollout yet");
     for name in ["control-1", "worker-1", "worker-2", "worker-3"] {
         fleet.machines.insert(name.to_owned(), machine(name));
     }
@@ -159,10 +162,10 @@ fn a_fleet_in_motion() {
             "WaitingForTurn (worker-2): control machines go first",
         ]
     );
-    assert_eq!(fleet.verdict(), Verdict::Going, "worker-1 is still busy");
+    assert_eq!(fleet.verdict(now()), Verdict::Going, "worker-1 is still busy");
     fleet.machines.remove("worker-1");
     assert_eq!(
-        fleet.verdict(),
+        fleet.verdict(now()),
         Verdict::NeedsPerson(vec![
             "worker-3: item api failed: exit status 3. Look: musterctl logs worker-3 api; then: musterctl retry|skip \
              worker-3 api"
@@ -170,7 +173,7 @@ fn a_fleet_in_motion() {
         ])
     );
     fleet.rollouts.insert("edge-7-deploy-1".into(), rollout("Ready"));
-    assert_eq!(fleet.verdict(), Verdict::Ready { machines: 6, took: "4m".to_owned() });
+    assert_eq!(fleet.verdict(now()), Verdict::Ready { machines: 6, took: "4m".to_owned() });
 }
 
 #[test]
@@ -187,10 +190,14 @@ fn watching_ends_where_only_a_person_helps() {
         fleet.machines.insert("worker-2".into(), machine);
     };
     set(&mut fleet, "WaitingForMachines");
-    assert_eq!(fleet.verdict(), Verdict::Going, "they enrol");
+    assert_eq!(fleet.verdict(now()), Verdict::Going, "they enrol");
     set(&mut fleet, "DeployNotStarted");
     let said = ["edge-7: DeployNotStarted: it is so. Clears when `musterctl deploy edge-7` starts".to_owned()];
-    assert_eq!(fleet.verdict(), Verdict::NeedsPerson(said.to_vec()), "there is no rollout, and nobody else starts one");
+    assert_eq!(
+        fleet.verdict(now()),
+        Verdict::NeedsPerson(said.to_vec()),
+        "there is no rollout, and nobody else starts one"
+    );
 
     let mut fleet = Fleet { cluster: Some(cluster()), ..Fleet::default() };
     fleet.rollouts.insert("edge-7-deploy-1".into(), rollout("InProgress"));
@@ -198,21 +205,21 @@ fn watching_ends_where_only_a_person_helps() {
     overdue.status.blocked = wait("RebootOverdue", "it comes back");
     fleet.machines.insert("worker-1".into(), machine("worker-1"));
     fleet.machines.insert("worker-2".into(), overdue);
-    assert_eq!(fleet.verdict(), Verdict::Going, "worker-1 is still busy");
+    assert_eq!(fleet.verdict(now()), Verdict::Going, "worker-1 is still busy");
     fleet.machines.remove("worker-1");
     for reason in ["RebootOverdue", "ControlNotHeard", "EventRefused"] {
         let machine = fleet.machines.get_mut("worker-2").expect("there");
         machine.status.blocked = wait(reason, "it comes back");
         let said = [format!("worker-2: {reason}: it is so. Clears when it comes back")];
-        assert_eq!(fleet.verdict(), Verdict::NeedsPerson(said.to_vec()));
+        assert_eq!(fleet.verdict(now()), Verdict::NeedsPerson(said.to_vec()));
     }
     // Nothing moves in the whole cluster, whatever its machines are at.
     fleet.machines.insert("worker-1".into(), machine("worker-1"));
     fleet.cluster.as_mut().expect("a cluster").status.blocked = wait("Gathering", "they report");
-    assert_eq!(fleet.verdict(), Verdict::Going);
+    assert_eq!(fleet.verdict(now()), Verdict::Going);
     fleet.cluster.as_mut().expect("a cluster").status.blocked = wait("ControlsAtWork", "one is revoked");
     let said = "edge-7: ControlsAtWork: it is so. Clears when one is revoked".to_owned();
-    assert!(matches!(fleet.verdict(), Verdict::NeedsPerson(lines) if lines.first() == Some(&said)));
+    assert!(matches!(fleet.verdict(now()), Verdict::NeedsPerson(lines) if lines.first() == Some(&said)));
 }
 
 #[test]
@@ -247,16 +254,38 @@ fn an_update_says_whom_it_waits_for_and_warns_of_a_long_pause() {
     let mut fleet = Fleet { cluster: Some(cluster()), ..Fleet::default() };
     let update = |needs_operator, paused_too_long| documents::update("Blocked", needs_operator, paused_too_long);
     fleet.rollouts.insert("edge-7-update-2".into(), update(false, false));
-    assert_eq!(fleet.verdict(), Verdict::Going);
+    assert_eq!(fleet.verdict(now()), Verdict::Going);
     fleet.rollouts.insert("edge-7-update-2".into(), update(true, false));
     let lines = ["worker-3: Deferred: toy: never. Clears when `musterctl retry worker-3`".to_owned()];
-    assert_eq!(fleet.verdict(), Verdict::NeedsPerson(lines.to_vec()), "worker-4 merely waits for its turn");
+    assert_eq!(fleet.verdict(now()), Verdict::NeedsPerson(lines.to_vec()), "worker-4 merely waits for its turn");
     fleet.rollouts.insert("edge-7-update-2".into(), documents::update("Aborted", false, false));
-    assert_eq!(fleet.verdict(), Verdict::Aborted { ready: 1, machines: 6 });
+    assert_eq!(fleet.verdict(now()), Verdict::Aborted { ready: 1, machines: 6 });
     let warned = rollout_changes(Some(&update(false, false)), &update(false, true));
     assert_eq!(warned, ["rollout edge-7-deploy-1: paused for over a day; a cluster between two releases is a risk"]);
     let page = describe_rollout(&update(true, true), now()).join("\n");
     for said in ["Requested cluster maintenance", "is a risk", "To release", "Deferred: toy: never"] {
         assert!(page.contains(said), "{said}: {page}");
     }
+}
+
+#[test]
+fn a_machine_in_maintenance_says_since_when_and_what_brings_it_back() {
+    let mut fleet = Fleet { cluster: Some(cluster()), ..Fleet::default() };
+    fleet.rollouts.insert("edge-7-maintenance-2".into(), documents::update("InMaintenance", false, false));
+    let mut out = machine("control-1");
+    let since = "2026-03-01T09:05:00Z".parse().expect("a moment");
+    out.status.maintenance = Some(MaintenanceStatus { since: Some(since), leaving: false });
+    let blocked =
+        Blocked { reason: "InMaintenance".into(), message: "out of service".into(), clears_when: "leave".into() };
+    out.status.blocked = Some(BlockedSince { blocked, since });
+    assert_eq!(note(&out, now()), "InMaintenance for 3h: out of service");
+    let page = describe_machine(&out, now()).join("\n");
+    assert!(page.contains("out of service since 2026-03-01") && page.contains("(3h ago)"), "{page}");
+    fleet.machines.insert("control-1".into(), out.clone());
+    let line = "control-1: in maintenance for 3h; `musterctl maintenance leave control-1` brings it back";
+    assert_eq!(fleet.verdict(now()), Verdict::InMaintenance(vec![line.to_owned()]));
+    out.status.maintenance = Some(MaintenanceStatus { since: Some(since), leaving: true });
+    assert_eq!(note(&out, now()), "InMaintenance: out of service");
+    fleet.machines.insert("control-1".into(), out);
+    assert_eq!(fleet.verdict(now()), Verdict::InMaintenance(Vec::new()), "it is on its way back");
 }

@@ -101,6 +101,17 @@ pub struct RequestStatus {
     pub message: String,
 }
 
+/// A machine that an operator has taken out of service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MaintenanceStatus {
+    /// Since when it is out of service. None: it is on its way there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// It is wanted back.
+    pub leaving: bool,
+}
+
 /// How far an update is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

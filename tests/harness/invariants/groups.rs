@@ -21,7 +21,9 @@ impl Watcher {
         let spec = survey.spec;
         let workers = || survey.machines.iter().filter(|p| p.row.spec.machine_type == MachineType::Worker);
         for row in granted.iter().filter(|row| row.spec.machine_type == MachineType::Worker && row.update.is_some()) {
-            let before = workers().find(|other| {
+            // Machines go into maintenance in any order.
+            let ordered = row.update.as_ref().is_some_and(|part| part.maintenance.is_none());
+            let before = workers().filter(|_| ordered).find(|other| {
                 let aside = other.row.update.as_ref().is_none_or(|part| part.set_aside.is_some());
                 let unreachable = other.row.slot.is_none() && (other.lost || other.row.revoked);
                 !aside && !unreachable && index(spec, other.row) < index(spec, row)

@@ -38,6 +38,8 @@ pub(super) struct Seen {
     controls: BTreeSet<MachineName>,
     /// Controls that were Ready once, and under which identity.
     voters: BTreeMap<MachineName, Option<MachineId>>,
+    /// Who is out of service.
+    pub(super) maintenance: super::maintenance::Seen,
 }
 
 impl Hash for Seen {
@@ -49,7 +51,7 @@ impl Hash for Seen {
         }
         self.inactive.keys().for_each(|key| key.text().hash(to));
         (&self.permits, &self.permitted, &self.received, &self.used).hash(to);
-        (&self.controls, &self.voters).hash(to);
+        (&self.controls, &self.voters, &self.maintenance).hash(to);
     }
 }
 
@@ -66,6 +68,7 @@ impl Watcher {
         for key in inactive {
             self.seen.inactive.entry(key.clone()).or_insert(step);
         }
+        self.out_of_service(facts, guards, now)?;
         for row in facts.machines.values() {
             let permit = row.update.as_ref().and_then(|update| update.permit.as_ref()).map(|permit| permit.number);
             let Some(number) = permit.filter(|number| self.seen.permits.get(&row.name) != Some(number)) else {
@@ -132,8 +135,14 @@ impl Watcher {
 
     /// Rule 4: the request is there, every lock of the machine is inactive since after it, and the first permit waits
     /// for the cluster's locks too.
-    fn permit_is_right(&self, facts: &Facts, row: &MachineRow, guards: &BTreeSet<String>, now: Now) -> Checked {
-        let wrong = |what: String| Err(self.violation("4", format!("{} has a permit, {what}", row.name)));
+    pub(super) fn permit_is_right(
+        &self,
+        facts: &Facts,
+        row: &MachineRow,
+        guards: &BTreeSet<String>,
+        now: Now,
+    ) -> Checked {
+        let wrong = |what: String| Err(self.violation("4", format!("{} may be disturbed, {what}", row.name)));
         let Some((asked, asked_at)) = self.seen.requests.get(&Some(row.name.clone())) else {
             return wrong("and no request was made".to_owned());
         };
@@ -199,6 +208,7 @@ impl Watcher {
     pub(super) fn forget_updates(&mut self, facts: &Facts) {
         let present = requests(facts);
         self.seen.requests.retain(|node, _| present.contains(node));
+        self.seen.maintenance.forget(facts);
         let holding = facts.machines.values().filter(|row| row.slot.is_some());
         self.seen.controls = holding.map(|row| row.name.clone()).collect();
     }

@@ -61,7 +61,7 @@ impl World {
         Ok(())
     }
 
-    fn any_machine(&mut self) -> usize {
+    pub(crate) fn any_machine(&mut self) -> usize {
         let last = u64::try_from(self.machines.len().max(1) - 1).unwrap_or(0);
         usize::try_from(self.rng.between(0, last)).unwrap_or(0)
     }

@@ -193,6 +193,7 @@ impl World {
                     }
                     wishes.extend(stuck.map(|item| Request::Retry { machine: machine.clone(), item: Some(item) }));
                 }
+                "InMaintenance" => wishes.push(Request::LeaveMaintenance { machine }),
                 "Deferred" | "Refused" => {
                     if blocked.message.contains("swarm") {
                         adrift.push((machine.clone(), blocked.message.contains("do not know")));

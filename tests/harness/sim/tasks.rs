@@ -193,6 +193,17 @@ impl World {
         }
     }
 
+    /// Rule 4: no worker goes out of service while tasks of services run there.
+    pub(crate) fn nobody_left_with_tasks(&self) -> Result<(), Violation> {
+        let now_ms = self.now().wall_ms;
+        for (index, machine) in self.machines.iter().enumerate() {
+            let row = self.facts().and_then(|facts| facts.by_id(machine.id));
+            let known = row.and_then(|row| row.update.as_ref()?.maintenance?.since_ms);
+            self.is_disturbed(index, known == Some(now_ms))?;
+        }
+        Ok(())
+    }
+
     /// Rule 9: a node whose machine is in nobody's hands is as its operator had it.
     pub(crate) fn nodes_are_given_back(&self) -> Result<(), Violation> {
         for index in 0..self.machines.len() {

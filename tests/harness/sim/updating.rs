@@ -37,6 +37,14 @@ impl World {
         Request::Update { cluster: manifest::cluster_name(), scope, accept_control_plane_downtime }
     }
 
+    /// A machine that is out of service, or on its way there.
+    fn in_maintenance(&mut self) -> Option<MachineName> {
+        let rows = self.facts()?.machines.values();
+        let out = rows.filter(|row| row.update.as_ref().is_some_and(|mine| mine.maintenance.is_some()));
+        let names: Vec<MachineName> = out.map(|row| row.name.clone()).collect();
+        self.rng.pick(&names).cloned()
+    }
+
     /// A reboot of some machines, or of all.
     fn reboot(&mut self) -> Request {
         let accept_control_plane_downtime = self.plan.counts.control < 3;
@@ -94,11 +102,19 @@ impl World {
     pub(crate) fn steer(&mut self) -> Result<(), Violation> {
         let name = manifest::cluster_name();
         let rollout = self.facts().and_then(|facts| facts.open_rollout(&name)).map(|rollout| rollout.name.clone());
+        let out = self.in_maintenance();
+        let index = self.any_machine();
+        let Some(machine) = self.machines.get(index).map(|machine| machine.name.clone()) else { return Ok(()) };
+        let accept_control_plane_downtime = self.plan.counts.control < 3;
+        let enter = Request::EnterMaintenance { machine, accept_control_plane_downtime };
         let (what, request) = match (rollout, self.rng.between(0, 9)) {
-            (None, 0..=5) => ("update started", self.update()),
+            (None, 0..=4) => ("update started", self.update()),
+            (None, 5..=7) => ("maintenance entered", enter),
             (None, _) => ("reboot started", self.reboot()),
+            (Some(_), 0..=3) if let Some(machine) = out => ("maintenance left", Request::LeaveMaintenance { machine }),
+            (Some(_), 4..=5) => ("maintenance entered", enter),
             (Some(rollout), 0..=3) => ("update paused", Request::Pause { rollout }),
-            (Some(rollout), 4..=7) => ("update resumed", Request::Resume { rollout }),
+            (Some(rollout), 6..=7) => ("update resumed", Request::Resume { rollout }),
             (Some(rollout), _) => ("update aborted", Request::Abort { rollout }),
         };
         if self.operator(request)?.is_ok() {

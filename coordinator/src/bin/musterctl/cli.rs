@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    actions, annotate, apply, artifacts, completion, demo, deploy, describe, get, logs, plan, reboot, secret, token,
-    update, version, watch,
+    actions, annotate, apply, artifacts, completion, demo, deploy, describe, get, logs, maintenance, plan, reboot,
+    secret, token, update, version, watch,
 };
 
 /// Brings fleets of bare-metal machines through deployment and updates: the operator's CLI of Muster.
@@ -45,6 +45,7 @@ pub(crate) enum Command {
     Deploy(deploy::Args),
     Update(update::Args),
     Reboot(reboot::Args),
+    Maintenance(maintenance::Args),
     Pause(update::PauseArgs),
     Resume(update::ResumeArgs),
     Abort(update::AbortArgs),

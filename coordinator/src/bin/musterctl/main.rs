@@ -17,6 +17,7 @@ mod failure;
 mod feed;
 mod get;
 mod logs;
+mod maintenance;
 mod plan;
 mod reboot;
 mod secret;
@@ -68,6 +69,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Deploy(args) => deploy::run(args, &context).await,
         Command::Update(args) => update::run(args, &context).await,
         Command::Reboot(args) => reboot::run(args, &context).await,
+        Command::Maintenance(args) => maintenance::run(args, &context).await,
         Command::Pause(args) => update::pause(args, &context).await,
         Command::Resume(args) => update::resume(args, &context).await,
         Command::Abort(args) => update::abort(args, &context).await,

@@ -30,7 +30,7 @@ const SETTLE: Duration = Duration::from_millis(300);
 /// Show a cluster as it moves, until its rollout is Ready or needs a person
 ///
 /// A bar per phase, a line per busy machine, what is blocked and why. Without a terminal: a line per change.
-/// Ends with status 0 when every machine is Ready, 4 when a person must decide (it says what). Ctrl-C only detaches.
+/// Ends with status 0 when every machine is Ready or in maintenance, 4 when a person must decide (it says what). Ctrl-C only detaches.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  musterctl watch edge-7")]
 pub(crate) struct Args {
@@ -75,7 +75,7 @@ pub(crate) async fn follow(config: Config, cluster: &str, screen: &mut Screen) -
             at = draw.tick() => {
                 screen.draw(&watched.fleet, Timestamp::now());
                 if ends_at.is_some_and(|ends_at| at >= ends_at) {
-                    let verdict = watched.fleet.verdict();
+                    let verdict = watched.fleet.verdict(Timestamp::now());
                     if verdict != Verdict::Going {
                         return end(cluster, verdict, screen);
                     }
@@ -83,7 +83,7 @@ pub(crate) async fn follow(config: Config, cluster: &str, screen: &mut Screen) -
                 }
             }
         }
-        if watched.synced && ends_at.is_none() && watched.fleet.verdict() != Verdict::Going {
+        if watched.synced && ends_at.is_none() && watched.fleet.verdict(Timestamp::now()) != Verdict::Going {
             ends_at = Some(Instant::now() + SETTLE);
         }
     }
@@ -108,6 +108,7 @@ fn end(cluster: &str, verdict: Verdict, screen: &mut Screen) -> Result<(), Failu
             ))?;
             Err(Failure::silent(Exit::Refused))
         }
+        Verdict::InMaintenance(lines) => lines.iter().try_for_each(|line| screen.line(line)),
         Verdict::NeedsPerson(lines) => needs_person(cluster, &lines),
     }
 }

@@ -1,6 +1,7 @@
 //! The update, told as stories: what is granted, what is withheld though it were possible, and what is given back.
 
 mod drains;
+mod maintenance;
 
 use muster_proto::model::{
     DeadlineOutcome, ItemState, LockState,

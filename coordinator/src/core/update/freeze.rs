@@ -11,8 +11,8 @@ use muster_proto::{
 use super::Options;
 use crate::{
     facts::{
-        AddedReboot, ClusterRow, Draft, MachineRow, MachineUpdate, RebootWhy, RolloutRow, Target, UpdateKind,
-        UpdateRow, Verdict, Wish,
+        AddedReboot, ClusterRow, Draft, MachineRow, MachineUpdate, MaintenanceRow, RebootWhy, RolloutRow, Target,
+        UpdateKind, UpdateRow, Verdict, Wish,
     },
     plan::{Limits, items, reboot, secrets, survey::Position, update::concerns},
 };
@@ -33,10 +33,11 @@ struct Found {
     afresh: Vec<(ItemName, Verdict)>,
 }
 
-/// Freezes the plan, and says so in a line.
+/// Freezes the plan, and says so in a line. A machine that goes into maintenance joins those that are in it.
 pub(super) fn freeze(draft: &mut Draft<'_>, cluster: &ClusterName, start: &Start<'_>, actor: &str, now: Now) -> String {
     let Some(of_cluster) = draft.clusters.get(cluster).cloned() else { return String::new() };
-    let rollout = format!("{cluster}-{}-{}", start.kind.as_str(), of_cluster.rollout_seq + 1);
+    let joined = draft.open_rollout(cluster).map(|rollout| rollout.name.clone());
+    let rollout = joined.unwrap_or_else(|| format!("{cluster}-{}-{}", start.kind.as_str(), of_cluster.rollout_seq + 1));
     let chosen = |name: &MachineName| start.only.is_none_or(|only| only.contains(name));
     let members = draft.machines_of(cluster).filter(|row| row.ready_at.is_some() && !row.revoked);
     let names: Vec<MachineName> = members.filter(|row| chosen(&row.name)).map(|row| row.name.clone()).collect();
@@ -69,7 +70,7 @@ pub(super) fn freeze(draft: &mut Draft<'_>, cluster: &ClusterName, start: &Start
 fn part(row: &MachineRow, kind: UpdateKind, newest: u64, secrets: &BTreeMap<SecretName, u64>) -> MachineUpdate {
     let (version, overwrites, secrets) = match kind {
         UpdateKind::Update => (newest, row.spec.state_items_overwrites.clone(), secrets.clone()),
-        UpdateKind::Reboot => {
+        UpdateKind::Reboot | UpdateKind::Maintenance => {
             (row.follows().unwrap_or(newest), row.overwrites().clone(), secrets::of_machine(secrets, row))
         }
     };
@@ -86,6 +87,7 @@ fn part(row: &MachineRow, kind: UpdateKind, newest: u64, secrets: &BTreeMap<Secr
         set_aside: None,
         drain: None,
         drains: 0,
+        maintenance: (kind == UpdateKind::Maintenance).then(MaintenanceRow::default),
     }
 }
 
@@ -102,14 +104,15 @@ fn look(
     let limits = Limits::default();
     let position = Position::of(draft, row, &limits, now);
     let items = || position.items.unwrap_or_default().iter().filter(|item| concerns(cluster, row, item.phase));
-    let open = || items().filter(|item| position.standing(item) != Standing::Done);
-    let mut disruptive = open().any(|item| position.is_disruptive(item));
+    let stays = start.kind == UpdateKind::Maintenance;
+    let open = || items().filter(|item| !stays && position.standing(item) != Standing::Done);
+    let mut disruptive = stays || open().any(|item| position.is_disruptive(item));
     let why = match start.kind {
         UpdateKind::Reboot => Some(RebootWhy::Asked),
         UpdateKind::Update if start.options.scope == Scope::Os || planted("reboot-in-drain") => {
             reboot::due(draft.spec_of(row)?, row, disruptive)
         }
-        UpdateKind::Update => None,
+        UpdateKind::Update | UpdateKind::Maintenance => None,
     };
     let why = why.filter(|why| !open().any(|item| reboot::is_owner(item, *why)));
     let phase = items().map(|item| item.phase).max().unwrap_or(Phase::Deploy).max(Phase::Deploy);
@@ -133,6 +136,14 @@ fn open(
     actor: &str,
     now: Now,
 ) -> String {
+    let who = targets.keys().map(MachineName::as_str).collect::<Vec<_>>().join(", ");
+    if draft.rollouts.contains_key(&name)
+        && let Some(update) = draft.update_mut(&name)
+    {
+        update.targets.extend(targets);
+        update.accept_control_plane_downtime |= start.options.accept_control_plane_downtime;
+        return format!("machine {who}: goes out of service ({name})");
+    }
     let Some(row) = draft.cluster_mut(cluster) else { return String::new() };
     row.rollout_seq += 1;
     let version = row.spec_version;
@@ -144,6 +155,7 @@ fn open(
             targets.len()
         ),
         UpdateKind::Reboot => format!("cluster {cluster}: {name} started; {} machines reboot", targets.len()),
+        UpdateKind::Maintenance => format!("machine {who}: goes out of service ({name})"),
     };
     draft.put_rollout(RolloutRow {
         name,

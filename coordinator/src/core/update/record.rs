@@ -116,6 +116,7 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
                 mine.set_aside = Some(SetAside { message, failed });
             }
         }
+        MachineStep::OutOfService => out_of_service(draft, machine, now),
         MachineStep::PauseAll => {
             let Some(rollout) = draft.machines.get(machine).and_then(|row| row.rollout.clone()) else { return };
             of_cluster(draft, &rollout, ClusterStep::Pause, now);
@@ -149,6 +150,17 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
     }
 }
 
+fn out_of_service(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
+    let Some(row) = draft.machine_mut(machine) else { return };
+    end_stage(row, Stage::LocksInactive, true, now);
+    if row.update.as_ref().is_some_and(|mine| mine.drain.is_some()) {
+        end_stage(row, Stage::SwarmDrained, true, now);
+    }
+    if let Some(maintenance) = row.update.as_mut().and_then(|mine| mine.maintenance.as_mut()) {
+        maintenance.since_ms = Some(now.wall_ms);
+    }
+}
+
 /// The machine may be disturbed: its list reaches this phase.
 fn enter(row: &mut MachineRow, phase: Phase, set: ControlSet, now: Now) {
     row.reach = Some(phase);
@@ -176,6 +188,9 @@ fn take_slot(draft: &mut Draft<'_>, machine: &MachineName, disruptive: bool, now
         return;
     }
     mine.request = Some(RequestRow { since_ms: now.wall_ms, revision });
+    if let Some(maintenance) = &mut mine.maintenance {
+        maintenance.since_ms = None;
+    }
     // Another attempt: what the last one came to is of no interest any more.
     row.stages.retain(|stage, _| *stage < Stage::NodeRequested);
     end_stage(row, Stage::NodeRequested, true, now);

@@ -56,12 +56,14 @@ fn swarm_drain(survey: &Survey<'_>, position: &Position<'_>, row: &DrainRow) -> 
     } else {
         safety::swarm_drained(survey, position)
     };
+    let maintained = position.update().is_some_and(|mine| mine.maintenance.is_some());
+    let reason = if maintained { "maintenance" } else { "upgrade" };
     let drained = if given_back { waits.is_err() } else { waits.is_ok() };
     Document {
         metadata: Metadata {
             name: name("sd-", &position.row.name),
             creation_timestamp: at(row.since_ms),
-            annotations: BTreeMap::from([(REASON.to_owned(), "upgrade".to_owned())]),
+            annotations: BTreeMap::from([(REASON.to_owned(), reason.to_owned())]),
         },
         spec: ClusterStateSpec {
             cluster_name: survey.cluster.name.to_string(),

@@ -74,7 +74,10 @@ pub fn aim(survey: &Survey<'_>, position: &Position<'_>) -> Option<Aim> {
         let refused = mine.set_aside.is_some() || not_halted(survey, update).is_err();
         !refused && safety::may_begin(survey, position).is_ok()
     };
-    let next = position.row.reach < Some(machine::top(survey, position)) || position.awaits_permit();
+    let next = match &mine.maintenance {
+        Some(row) => row.since_ms.is_none(),
+        None => position.row.reach < Some(machine::top(survey, position)) || position.awaits_permit(),
+    };
     let goes_on = next && !is_at_work(position) && safety::locks_granted(survey, position).is_ok();
     (goes_on && if mine.disturbed() { position.available() } else { begins() }).then_some(Aim::Drained)
 }

@@ -52,7 +52,9 @@ fn workers<'a, 's>(survey: &'s Survey<'a>) -> impl Iterator<Item = &'s Position<
 /// one that nobody can reach and that holds nothing.
 #[must_use]
 pub fn open_before<'a, 's>(survey: &'s Survey<'a>, position: &Position<'a>) -> Vec<&'s Position<'a>> {
-    if survey.spec.update_groups.is_empty() || position.update().is_none() {
+    // Machines go into maintenance in the order in which their operators want it.
+    let ordered = position.update().is_some_and(|mine| mine.maintenance.is_none());
+    if survey.spec.update_groups.is_empty() || !ordered {
         return Vec::new();
     }
     let index = of(survey, position).index;

@@ -6,8 +6,8 @@ use muster_proto::{
 };
 
 use super::{
-    DECISION_MS, DrainStep, MachineStep, cluster, concerns, drain, frozen_set, is_at_work, not_halted, targets,
-    wants_slot,
+    DECISION_MS, DrainStep, MachineStep, cluster, concerns, drain, frozen_set, is_at_work, maintenance, not_halted,
+    targets, wants_slot,
 };
 use crate::{
     facts::{ClusterStage, MachineUpdate, Stage, UpdateRow, Wish},
@@ -52,6 +52,9 @@ pub(super) fn gives_back(
     position: &Position<'_>,
     mine: &MachineUpdate,
 ) -> Option<bool> {
+    if let Some(row) = &mine.maintenance {
+        return maintenance::gives_back(position, mine, row).then_some(false);
+    }
     if is_through(survey, position) {
         return Some(true);
     }
@@ -85,12 +88,13 @@ fn without_slot(
     position: &Position<'_>,
     mine: &MachineUpdate,
 ) -> Option<MachineStep> {
-    if position.row.revoked {
+    if position.row.revoked || mine.maintenance.is_some_and(|row| row.leaving) {
         return Some(MachineStep::Leave);
     }
     let done = |phase| !concerns(survey.cluster, position.row, phase) || position.progress(phase) == Progress::Done;
     let untouched = position.row.reach != Some(Phase::Prepare) || !position.in_flight();
-    if Phase::ALL.iter().all(|phase| done(*phase)) && untouched && !mine.disturbed() {
+    let nothing_left = Phase::ALL.iter().all(|phase| done(*phase)) && mine.maintenance.is_none();
+    if nothing_left && untouched && !mine.disturbed() {
         return Some(MachineStep::Finish);
     }
     if update.wish == Wish::Abort {
@@ -139,6 +143,9 @@ fn after_request(
     if locks::returned(survey, &position.row.name).is_err() && survey.now.wall_ms < deadline_ms {
         return None;
     }
+    if let Some(row) = &mine.maintenance {
+        return Some(if row.leaving { MachineStep::Finish } else { MachineStep::FreeSlot });
+    }
     let through = is_through(survey, position);
     // Planted: the slot is free though the agent may have an older list.
     if mine.disturbed() && !planted("free-slot-before-accepted") {
@@ -182,7 +189,8 @@ fn before_first_permit(
     position: &Position<'_>,
     mine: &MachineUpdate,
 ) -> Option<MachineStep> {
-    if update.wish == Wish::Abort || mine.set_aside.is_some() {
+    let out = mine.maintenance.is_some_and(|row| row.since_ms.is_some());
+    if update.wish == Wish::Abort || mine.set_aside.is_some() || out {
         return None;
     }
     let deadlines = &survey.spec.update_deadlines;
@@ -201,6 +209,9 @@ fn before_first_permit(
     {
         let late_at_ms = drain::deadline_ms(survey, update, position)?;
         return refused(survey, late_at_ms, deadlines.swarm_drain.outcome, &blocked);
+    }
+    if mine.maintenance.is_some() {
+        return maintenance::may_enter(survey, position).is_ok().then_some(MachineStep::OutOfService);
     }
     if position.row.reach < Some(top(survey, position)) {
         return Some(MachineStep::Enter(top(survey, position), frozen_set(survey, position, Phase::Reconfigure)));
@@ -243,6 +254,9 @@ fn lock_deadline_ms(
 pub fn is_waiting_for_others(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     let (Some(update), Some(mine)) = (survey.update(), position.update()) else { return false };
     let coming = |at: Option<u64>| at.is_some_and(|at| at.saturating_add(DECISION_MS) > survey.now.wall_ms);
+    if mine.in_maintenance() {
+        return false;
+    }
     if let Some(since_ms) = mine.returned_at_ms {
         let deadline_ms = since_ms.saturating_add(survey.spec.update_deadlines.locks_returned_ms);
         return coming(Some(deadline_ms)) && locks::returned(survey, &position.row.name).is_err();

@@ -5,7 +5,7 @@ use muster_proto::model::{Blocked, MachineType, Phase};
 use super::{
     DECIDING,
     cluster::{cluster_lets, is_ahead, is_open, not_halted},
-    drain, earlier_on_its_way, is_untouched, machine, wants_slot,
+    drain, earlier_on_its_way, is_untouched, machine, maintenance, wants_slot,
 };
 use crate::{
     facts::{MachineUpdate, UpdateRow},
@@ -72,6 +72,9 @@ fn with_slot(
         safety::locks_granted(survey, position)?;
     }
     safety::may_begin(survey, position)?;
+    if mine.maintenance.is_some() {
+        return maintenance::may_enter(survey, position);
+    }
     if mine.disruptive { safety::swarm_drained(survey, position) } else { Ok(()) }
 }
 

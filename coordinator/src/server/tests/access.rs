@@ -60,6 +60,8 @@ async fn every_method_for_every_sort_of_peer() {
         "Deploy",
         "Update",
         "Reboot",
+        "EnterMaintenance",
+        "LeaveMaintenance",
         "Pause",
         "Resume",
         "Abort",

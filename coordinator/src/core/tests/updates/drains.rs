@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The made-up swarm of a made-up fleet.
-struct Swarm {
+pub(super) struct Swarm {
     /// Nodes: the machine, the node's id, its availability, its tasks by service.
     nodes: Vec<(String, SwarmAvailability, Vec<&'static str>)>,
     /// Agents that do not answer.
@@ -35,12 +35,12 @@ fn node_id(name: &str) -> SwarmId {
 }
 
 impl Swarm {
-    fn of(fleet: &Fleet) -> Self {
+    pub(super) fn of(fleet: &Fleet) -> Self {
         let nodes = fleet.agents.keys().map(|name| (name.clone(), SwarmAvailability::Active, vec!["web", "web", "db"]));
         Self { nodes: nodes.collect(), silent: Vec::new(), rejoined: Vec::new(), down: Vec::new(), log: Vec::new() }
     }
 
-    fn node(&mut self, name: &str) -> &mut (String, SwarmAvailability, Vec<&'static str>) {
+    pub(super) fn node(&mut self, name: &str) -> &mut (String, SwarmAvailability, Vec<&'static str>) {
         self.nodes.iter_mut().find(|(known, ..)| known == name).expect("a node")
     }
 
@@ -48,7 +48,7 @@ impl Swarm {
         if self.rejoined.contains(&name) { node_id(&format!("{name}-again")) } else { node_id(name) }
     }
 
-    fn availability(&mut self, name: &str) -> SwarmAvailability {
+    pub(super) fn availability(&mut self, name: &str) -> SwarmAvailability {
         self.node(name).1
     }
 
@@ -120,7 +120,7 @@ impl Fleet {
     }
 
     /// Questions are answered until there is none.
-    fn talk(&mut self, swarm: &mut Swarm) {
+    pub(super) fn talk(&mut self, swarm: &mut Swarm) {
         for _ in 0..100 {
             if !self.answer_one(swarm) {
                 return;
@@ -130,7 +130,7 @@ impl Fleet {
     }
 
     /// Time passes in small steps, and questions are answered.
-    fn wait_for(&mut self, swarm: &mut Swarm, ms: u64) {
+    pub(super) fn wait_for(&mut self, swarm: &mut Swarm, ms: u64) {
         for _ in 0..ms.div_ceil(20_000) {
             self.pass(20_000, &[]);
             self.talk(swarm);

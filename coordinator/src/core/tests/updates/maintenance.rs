@@ -1,0 +1,324 @@
+//! One machine out of service: what has to be true before, what it means meanwhile, and what it is given back.
+
+use muster_proto::model::{LcmType, SwarmAvailability};
+
+use super::{super::reason, drains::Swarm, *};
+use crate::documents;
+
+fn enter(name: &str) -> Request {
+    Request::EnterMaintenance { machine: machine(name), accept_control_plane_downtime: false }
+}
+
+fn leave(name: &str) -> Request {
+    Request::LeaveMaintenance { machine: machine(name) }
+}
+
+impl Fleet {
+    /// Everybody lets this machine go, and it is out of service.
+    fn out(&mut self, name: &str) {
+        self.ask(enter(name)).expect("begins");
+        self.lock("ceph", None, LockState::Inactive);
+        self.lock("ceph", Some(name), LockState::Inactive);
+        assert_eq!(self.why(name).as_deref(), Some("InMaintenance"));
+    }
+
+    /// `ceph` brings the machine's workloads back, and the maintenance is over.
+    fn back(&mut self, name: &str) {
+        assert_eq!(self.why(name).as_deref(), Some("LocksReturning"));
+        self.lock("ceph", Some(name), LockState::Active);
+        assert_eq!((self.part(name), self.slot(name), self.why(name)), (None, None, None));
+    }
+
+    fn is_open(&self) -> bool {
+        self.core.facts().open_rollout(&cluster()).is_some()
+    }
+
+    /// The word for where the newest rollout is.
+    fn rollout_state(&self) -> String {
+        let rollouts = documents::rollouts(self.core.facts(), |_| true, self.core.limits(), self.now());
+        rollouts.last().expect("one").status.state.clone()
+    }
+
+    fn since_ms(&self, name: &str) -> Option<u64> {
+        self.part(name)?.maintenance?.since_ms
+    }
+}
+
+/// A cluster of the next release whose manifest lets so many workers be down at once.
+fn deployed_with_width(control: u32, worker: u32, width: u32) -> Fleet {
+    let mut fleet = deployed(control, worker);
+    let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    spec.max_worker_upgrade_count = width;
+    fleet.ask(apply(spec, &[])).expect("applies");
+    fleet
+}
+
+#[test]
+fn a_machine_goes_out_of_service_when_its_locks_say_so_and_comes_back() {
+    let mut fleet = deployed(3, 2);
+    let generation = fleet.row("worker-1").assigned.generation;
+    fleet.ask(enter("worker-1")).expect("begins");
+    assert_eq!((fleet.requests().len(), fleet.why("worker-1").as_deref()), (0, Some("LocksActive")));
+    fleet.lock("ceph", None, LockState::Inactive);
+    assert_eq!((fleet.requests(), fleet.why("worker-1").as_deref()), (vec!["worker-1"], Some("LocksActive")));
+    assert_eq!((fleet.since_ms("worker-1"), fleet.rollout_state().as_str()), (None, "InProgress"));
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    assert_eq!(
+        (fleet.why("worker-1").as_deref(), fleet.rollout_state().as_str()),
+        (Some("InMaintenance"), "InMaintenance")
+    );
+    assert_eq!((fleet.state("worker-1"), fleet.wants_a_person()), ("Ready", false));
+    assert_eq!(fleet.since_ms("worker-1"), Some(fleet.now().wall_ms));
+    fleet.pass(NODE_LOCKS_MS * 9, &[]);
+    assert_eq!(fleet.requests(), ["worker-1"], "nothing but its operator ends it");
+    assert_eq!(fleet.row("worker-1").assigned.generation, generation, "it is told nothing new");
+    fleet.ask(leave("worker-1")).expect("comes back");
+    assert!(fleet.requests().is_empty());
+    fleet.ask(leave("worker-1")).expect("said twice, done once");
+    fleet.back("worker-1");
+    assert!(!fleet.is_open());
+    let said = fleet.core.facts().audit.values().map(|line| line.action.as_str());
+    assert_eq!(said.filter(|action| action.starts_with("maintenance")).count(), 2);
+    assert_eq!(reason(fleet.ask(leave("worker-1"))), "NothingToDo");
+}
+
+#[test]
+fn a_worker_is_drained_and_gets_its_availability_back() {
+    for was in [SwarmAvailability::Active, SwarmAvailability::Pause, SwarmAvailability::Drain] {
+        let mut fleet = deployed(3, 2);
+        let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+        spec.lcm_type = LcmType::Swarm;
+        fleet.ask(apply(spec, &[])).expect("applies");
+        let mut swarm = Swarm::of(&fleet);
+        swarm.node("worker-1").1 = was;
+        fleet.ask(enter("worker-1")).expect("begins");
+        fleet.lock("ceph", None, LockState::Inactive);
+        fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+        fleet.talk(&mut swarm);
+        assert_eq!((fleet.why("worker-1").as_deref(), fleet.since_ms("worker-1")), (Some("SwarmDraining"), None));
+        swarm.node("worker-1").2.clear();
+        fleet.wait_for(&mut swarm, 2_000);
+        assert_eq!(fleet.why("worker-1").as_deref(), Some("InMaintenance"));
+        assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Drain);
+        fleet.wait_for(&mut swarm, 60_000);
+        fleet.ask(leave("worker-1")).expect("comes back");
+        fleet.talk(&mut swarm);
+        assert_eq!(swarm.availability("worker-1"), was);
+        fleet.back("worker-1");
+    }
+}
+
+#[test]
+fn what_a_machine_in_maintenance_does_is_nobodys_worry() {
+    let mut fleet = deployed(3, 2);
+    fleet.out("worker-1");
+    let since_ms = fleet.since_ms("worker-1");
+    fleet.disconnect("worker-1");
+    fleet.pass(40_000, &[]);
+    fleet.pass(40_000, &[]);
+    assert_eq!((fleet.why("worker-1").as_deref(), fleet.wants_a_person()), (Some("InMaintenance"), false));
+    let machines = documents::machines(fleet.core.facts(), |_| true, fleet.core.limits(), fleet.now());
+    let told = machines.iter().find(|told| told.metadata.name == "worker-1").expect("one");
+    assert!(!told.status.lost && told.status.maintenance.is_some_and(|known| known.since.is_some()), "{told:?}");
+    fleet.restart();
+    for name in ["control-1", "control-2", "control-3", "worker-2"] {
+        fleet.connect(name);
+    }
+    fleet.pass(40_000, &[]);
+    assert_eq!((fleet.why("worker-1").as_deref(), fleet.since_ms("worker-1")), (Some("InMaintenance"), since_ms));
+    fleet.connect("worker-1");
+    assert_eq!((fleet.why("worker-1").as_deref(), fleet.due("worker-1")), (Some("InMaintenance"), None));
+}
+
+#[test]
+fn a_machine_that_is_away_is_given_back_when_it_is_there() {
+    let mut fleet = deployed(3, 1);
+    fleet.out("worker-1");
+    fleet.disconnect("worker-1");
+    fleet.ask(leave("worker-1")).expect("wanted back");
+    assert_eq!((fleet.why("worker-1").as_deref(), fleet.wants_a_person()), (Some("Disconnected"), false));
+    fleet.pass(40_000, &[]);
+    assert_eq!((fleet.why("worker-1").as_deref(), fleet.wants_a_person()), (Some("Lost"), true));
+    assert_eq!(fleet.requests(), ["worker-1"], "its workloads must not come back to a machine that is not there");
+    fleet.connect("worker-1");
+    assert!(fleet.requests().is_empty());
+    fleet.back("worker-1");
+}
+
+#[test]
+fn one_that_is_on_its_way_gives_back_what_it_holds() {
+    let mut fleet = deployed(3, 1);
+    fleet.ask(enter("worker-1")).expect("begins");
+    fleet.ask(leave("worker-1")).expect("not wanted any more");
+    assert!(!fleet.is_open(), "nothing was held");
+    fleet.lock("ceph", None, LockState::Active);
+    fleet.ask(enter("worker-1")).expect("begins");
+    fleet.lock("ceph", None, LockState::Inactive);
+    fleet.disconnect("worker-1");
+    fleet.ask(leave("worker-1")).expect("not wanted any more");
+    assert!(fleet.requests().is_empty(), "nothing was done to it");
+    fleet.back_at_rest("worker-1");
+}
+
+impl Fleet {
+    fn back_at_rest(&mut self, name: &str) {
+        self.lock("ceph", Some(name), LockState::Active);
+        assert_eq!((self.part(name), self.is_open()), (None, false));
+    }
+}
+
+#[test]
+fn one_that_is_refused_is_put_aside_and_asked_for_again() {
+    let mut fleet = deployed(3, 1);
+    fleet.ask(enter("worker-1")).expect("begins");
+    fleet.lock("ceph", None, LockState::Inactive);
+    fleet.pass(NODE_LOCKS_MS, &[]);
+    assert_eq!((fleet.why("worker-1").as_deref(), fleet.wants_a_person()), (Some("Deferred"), true));
+    assert!(fleet.requests().is_empty() && fleet.slots().is_empty());
+    fleet.ask(Request::Retry { machine: machine("worker-1"), item: None }).expect("asks again");
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("InMaintenance"));
+    fleet.ask(leave("worker-1")).expect("comes back");
+    fleet.back("worker-1");
+}
+
+#[test]
+fn it_is_refused_where_it_could_not_go_well() {
+    let mut fleet = deployed(3, 3);
+    assert_eq!(reason(fleet.ask(enter("worker-9"))), "NotFound");
+    assert_eq!(reason(fleet.ask(leave("worker-1"))), "NothingToDo");
+    fleet.disconnect("worker-2");
+    assert_eq!(reason(fleet.ask(enter("worker-2"))), "NotReady");
+    fleet.connect("worker-2");
+    fleet.out("worker-1");
+    assert_eq!(reason(fleet.ask(enter("worker-1"))), "InMaintenance");
+    assert_eq!(reason(fleet.ask(enter("worker-2"))), "NoRoom", "one worker at once");
+    release(&mut fleet, &["install"], 1);
+    for other in
+        [update(), Request::Reboot { cluster: cluster(), machines: [].into(), accept_control_plane_downtime: false }]
+    {
+        assert_eq!(reason(fleet.ask(other)), "RolloutOpen");
+    }
+    fleet.ask(leave("worker-1")).expect("comes back");
+    assert_eq!(reason(fleet.ask(enter("worker-1"))), "InMaintenance", "it is on its way back");
+    fleet.back("worker-1");
+    let mut fleet = fleet.started();
+    assert_eq!(reason(fleet.ask(enter("worker-1"))), "RolloutOpen");
+    for control in [1, 2] {
+        let mut fleet = deployed(control, 1);
+        assert_eq!(reason(fleet.ask(enter("control-1"))), "Quorum");
+        let accept_control_plane_downtime = true;
+        let accepted = Request::EnterMaintenance { machine: machine("control-1"), accept_control_plane_downtime };
+        fleet.ask(accepted).expect("somebody has accepted that");
+    }
+}
+
+#[test]
+fn several_are_out_as_far_as_an_update_would_let_them() {
+    let mut fleet = deployed_with_width(3, 3, 2);
+    fleet.out("worker-2");
+    let rollout = fleet.rollout();
+    fleet.ask(enter("worker-1")).expect("two at once");
+    assert_eq!(fleet.rollout_state(), "InProgress");
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    assert_eq!((fleet.rollout_state().as_str(), fleet.rollout()), ("InMaintenance", rollout.clone()));
+    assert_eq!(reason(fleet.ask(enter("worker-3"))), "NoRoom");
+    fleet.ask(enter("control-1")).expect("a control machine has a slot of its own");
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    assert_eq!(fleet.why("control-1").as_deref(), Some("InMaintenance"));
+    assert_eq!(reason(fleet.ask(enter("control-2"))), "NoRoom", "a control machine in maintenance is away");
+    fleet.ask(leave("worker-1")).expect("comes back");
+    fleet.back("worker-1");
+    assert_eq!(reason(fleet.ask(enter("worker-1"))), "NoRoom", "no worker goes while a control machine is away");
+    fleet.ask(Request::Abort { rollout }).expect("all come back");
+    fleet.back("worker-2");
+    fleet.back("control-1");
+    assert!(!fleet.is_open());
+}
+
+#[test]
+fn a_control_machine_goes_only_while_every_other_is_there() {
+    let mut fleet = deployed(3, 1);
+    fleet.disconnect("control-3");
+    fleet.ask(enter("control-1")).expect("begins");
+    fleet.lock("ceph", None, LockState::Inactive);
+    assert_eq!((fleet.requests().len(), fleet.why("control-1").as_deref()), (0, Some("Quorum")));
+    fleet.connect("control-3");
+    assert_eq!(fleet.requests(), ["control-1"]);
+    fleet.disconnect("control-2");
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    assert_eq!((fleet.since_ms("control-1"), fleet.why("control-1").as_deref()), (None, Some("Quorum")));
+    fleet.connect("control-2");
+    assert_eq!(fleet.why("control-1").as_deref(), Some("InMaintenance"));
+}
+
+#[test]
+fn no_item_runs_on_a_machine_in_maintenance() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["images"], 1);
+    fleet.ask(update()).expect("starts");
+    fleet.accept("worker-1");
+    fleet.event("worker-1", "images", ItemState::Running);
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Abort { rollout }).expect("aborts");
+    fleet.ask(enter("worker-1")).expect("begins");
+    fleet.lock("ceph", None, LockState::Inactive);
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    fleet.accept("worker-1");
+    assert_eq!((fleet.why("worker-1").as_deref(), fleet.since_ms("worker-1")), (Some("ItemRunning"), None));
+    let agent = &fleet.agents["worker-1"];
+    let mut status = agent.statuses[&item_name("images")].clone();
+    status.state = ItemState::Succeeded;
+    let seq = agent.seq.next();
+    fleet.agents.get_mut("worker-1").expect("one").seq = seq;
+    fleet.event_at("worker-1", seq, status).expect("recorded");
+    fleet.accept("worker-1");
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("InMaintenance"));
+    let list = fleet.agents["worker-1"].assignment.as_ref().expect("a list");
+    assert!(list.items.is_empty(), "what its old version wants again waits: {list:?}");
+}
+
+#[test]
+fn a_lock_taken_back_is_told_and_ends_nothing() {
+    let mut fleet = deployed(3, 1);
+    fleet.out("worker-1");
+    fleet.lock("ceph", Some("worker-1"), LockState::Active);
+    let machines = documents::machines(fleet.core.facts(), |_| true, fleet.core.limits(), fleet.now());
+    let told =
+        machines.iter().find(|told| told.metadata.name == "worker-1").and_then(|told| told.status.blocked.clone());
+    let told = told.expect("a reason").blocked;
+    assert!(told.reason == "InMaintenance" && told.message.contains("ceph: active"), "{told:?}");
+    fleet.pass(NODE_LOCKS_MS, &[]);
+    assert_eq!(fleet.requests(), ["worker-1"]);
+}
+
+#[test]
+fn a_recovered_store_knows_who_is_out_of_service() {
+    let mut fleet = deployed(3, 2);
+    fleet.out("worker-1");
+    fleet.recover_from(fleet.store.clone());
+    fleet.all_report();
+    assert_eq!((fleet.why("worker-1").as_deref(), fleet.slots()), (Some("InMaintenance"), vec!["worker-1"]));
+    fleet.ask(leave("worker-1")).expect("comes back");
+    fleet.back("worker-1");
+}
+
+#[test]
+fn one_that_is_replaced_meanwhile_holds_nobody_up() {
+    let mut fleet = deployed(3, 2);
+    fleet.out("worker-1");
+    fleet.ask(Request::ReplaceMachine { machine: machine("worker-1"), machine_is_off: false }).expect("replaced");
+    assert!(!fleet.is_open() && fleet.slots().is_empty());
+}
+
+#[test]
+fn machines_that_come_meanwhile_wait_and_say_for_whom() {
+    let mut fleet = deployed(3, 1);
+    fleet.out("worker-1");
+    fleet.enroll("worker-7", Worker).expect("enrols");
+    fleet.connect("worker-7");
+    assert_eq!(fleet.why("worker-7").as_deref(), Some("MaintenanceInProgress"));
+    fleet.ask(leave("worker-1")).expect("comes back");
+    fleet.back("worker-1");
+    assert_ne!(fleet.why("worker-7").as_deref(), Some("MaintenanceInProgress"));
+}

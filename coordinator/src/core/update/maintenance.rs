@@ -1,0 +1,141 @@
+//! How a single machine is taken out of service and brought back: what is checked at the door, and what is recorded.
+
+use muster_proto::model::{Blocked, MachineName, MachineType, Now, Scope};
+
+use super::{Options, at_rest, freeze::Start, freeze::freeze, has_quorum, refusal};
+use crate::{
+    core::{Refusal, Reply, operators::known_machine},
+    facts::{Draft, MachineRow, UpdateKind, Wish},
+    plan::{
+        Limits, safety,
+        survey::{Position, Survey},
+        update::maintenance::members,
+    },
+};
+
+/// Takes a machine out of service: on its own, or beside others that are.
+pub(in crate::core) fn enter(
+    draft: &mut Draft<'_>,
+    actor: &str,
+    machine: &MachineName,
+    accept_control_plane_downtime: bool,
+    now: Now,
+) -> Result<Reply, Refusal> {
+    let row = known_machine(draft, machine)?;
+    let (cluster, only) = (row.spec.cluster_name.clone(), [machine.clone()].into());
+    may_enter(draft, &row, now)?;
+    let options = Options { scope: Scope::Os, accept_control_plane_downtime };
+    let start = Start { kind: UpdateKind::Maintenance, options, only: Some(&only) };
+    let mut trial = (**draft).clone();
+    let mut trial = Draft::new(&mut trial);
+    freeze(&mut trial, &cluster, &start, actor, now);
+    has_quorum(&trial, &cluster, now)?;
+    has_room(&trial, machine, now)?;
+    let line = freeze(draft, &cluster, &start, actor, now);
+    draft.audit(actor, "maintenance-enter", &format!("machine/{machine}"), &line, now.wall_ms);
+    Ok(Reply::Done(vec![line]))
+}
+
+/// Is the cluster at rest but for others in maintenance, and the machine Ready and with us?
+fn may_enter(draft: &Draft<'_>, row: &MachineRow, now: Now) -> Result<(), Refusal> {
+    let (cluster, name) = (&row.spec.cluster_name, &row.name);
+    if let Some(mine) = row.update.as_ref().and_then(|update| update.maintenance) {
+        let message = match (mine.leaving, mine.since_ms) {
+            (true, _) => format!("{name} is on its way back; it can go again when it is (`musterctl watch {cluster}`)"),
+            (false, Some(_)) => {
+                format!("{name} is in maintenance already; `musterctl maintenance leave {name}` ends it")
+            }
+            (false, None) => format!("{name} is on its way into maintenance already; `musterctl watch {cluster}`"),
+        };
+        return Err(refusal("InMaintenance", message));
+    }
+    let limits = Limits::default();
+    let survey = Survey::of(draft, cluster, &limits, now);
+    let joins = survey.as_ref().is_some_and(|survey| {
+        let ends = survey.update().is_some_and(|update| update.wish == Wish::Abort);
+        members(survey).next().is_some() && !ends
+    });
+    if !joins {
+        at_rest(draft, cluster, now)?;
+    }
+    let position = Position::of(draft, row, &limits, now);
+    let problem = if row.revoked {
+        "is revoked; `musterctl replace` lets a new one take its name"
+    } else if row.spec.machine_type == MachineType::Unassigned {
+        "is of type `unassigned`, and carries no workloads"
+    } else if position.lost || !position.connected() {
+        "is not connected: nobody can see to it that nothing runs there"
+    } else if !position.is_ready() {
+        "is not Ready"
+    } else {
+        return Ok(());
+    };
+    Err(refusal("NotReady", format!("{name} {problem}; `musterctl describe machine {name}` says more")))
+}
+
+/// Would it get a slot beside those that are out of service?
+fn has_room(draft: &Draft<'_>, machine: &MachineName, now: Now) -> Result<(), Refusal> {
+    let Some(row) = draft.machines.get(machine) else { return Ok(()) };
+    let limits = Limits::default();
+    let Some(survey) = Survey::of(draft, &row.spec.cluster_name, &limits, now) else { return Ok(()) };
+    let others: Vec<&str> =
+        members(&survey).map(|other| other.row.name.as_str()).filter(|name| *name != machine.as_str()).collect();
+    let Some(position) = survey.machines.iter().find(|position| position.row.name == *machine) else { return Ok(()) };
+    let room = match row.spec.machine_type {
+        MachineType::Control => safety::one_control_at_a_time(&survey),
+        MachineType::Worker => safety::controls_before_workers(&survey)
+            .and_then(|()| safety::workers_within_limit(&survey))
+            .and_then(|()| safety::within_group_limit(&survey, position)),
+        MachineType::Unassigned => Ok(()),
+    };
+    room.map_err(|Blocked { message, .. }| {
+        let names = safety::some_names(others);
+        let message = format!("{names} is in maintenance, and {message}; `musterctl maintenance leave` brings it back");
+        refusal("NoRoom", message)
+    })
+}
+
+/// Gives a machine back. Said again it changes nothing.
+pub(in crate::core) fn leave(
+    draft: &mut Draft<'_>,
+    actor: &str,
+    machine: &MachineName,
+    now: Now,
+) -> Result<Reply, Refusal> {
+    let row = known_machine(draft, machine)?;
+    let Some(known) = row.update.as_ref().and_then(|mine| mine.maintenance) else {
+        return Err(refusal("NothingToDo", format!("{machine} is not in maintenance")));
+    };
+    let line = format!("machine {machine}: comes back into service");
+    if !known.leaving {
+        let maintenance = draft.machine_mut(machine).and_then(|row| row.update.as_mut()?.maintenance.as_mut());
+        if let Some(maintenance) = maintenance {
+            maintenance.leaving = true;
+        }
+        draft.audit(actor, "maintenance-leave", &format!("machine/{machine}"), &line, now.wall_ms);
+    }
+    Ok(Reply::Done(vec![line]))
+}
+
+/// An operator has aborted a rollout: whoever is out of service for it comes back.
+pub(super) fn everybody_leaves(draft: &mut Draft<'_>, rollout: &str) {
+    let of_this = |row: &MachineRow| {
+        row.rollout.as_deref() == Some(rollout) && row.update.as_ref().is_some_and(|mine| mine.maintenance.is_some())
+    };
+    let names: Vec<MachineName> =
+        draft.machines.values().filter(|row| of_this(row)).map(|row| row.name.clone()).collect();
+    for name in names {
+        if let Some(row) = draft.machine_mut(&name).and_then(|row| row.update.as_mut()?.maintenance.as_mut()) {
+            row.leaving = true;
+        }
+    }
+}
+
+/// Machines in maintenance keep anything else from beginning.
+pub(super) fn in_the_way(survey: &Survey<'_>) -> Option<Refusal> {
+    let mut out = members(survey).map(|position| position.row.name.as_str()).peekable();
+    out.peek()?;
+    let names = safety::some_names(out);
+    let message = format!("{names} is in maintenance; `musterctl maintenance leave` brings it back");
+    Some(refusal("RolloutOpen", message))
+}

@@ -1,0 +1,74 @@
+//! One machine out of service until an operator gives it back. It takes a slot, its request and its drain like a machine
+//! of an update; then no item is run on it, and what it does meanwhile (reboots, silence) is its operator's affair.
+
+use muster_proto::{
+    model::{Blocked, ItemState},
+    plant::planted,
+};
+
+use super::{DECIDING, targets};
+use crate::{
+    facts::{MachineUpdate, MaintenanceRow},
+    plan::{
+        assign, locks,
+        safety::{self, blocked},
+        survey::{Position, Survey},
+    },
+};
+
+/// Machines of the update under way that go out of service, or are.
+pub fn members<'a, 's>(survey: &'s Survey<'a>) -> impl Iterator<Item = &'s Position<'a>> {
+    targets(survey).filter(|position| position.update().is_some_and(|mine| mine.maintenance.is_some()))
+}
+
+/// Is everybody who was to be out of service out of service? Then nothing is to be done before an operator wants one
+/// back.
+#[must_use]
+pub fn rests(survey: &Survey<'_>) -> bool {
+    let mut members = targets(survey).peekable();
+    members.peek().is_some() && members.all(Position::in_maintenance)
+}
+
+/// May it go out of service now: rule 4, and nothing runs on it, nor ever will from the list it has?
+///
+/// # Errors
+/// What is waited for.
+pub fn may_enter(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    safety::may_disturb(survey, position)?;
+    let mut running = position.row.statuses.values().filter(|status| status.state == ItemState::Running);
+    if let Some(status) = running.next() {
+        return Err(blocked("ItemRunning", format!("item {} still runs on it", status.name), "it has ended"));
+    }
+    if !assign::is_accepted(survey.facts, position) {
+        return Err(blocked(DECIDING, "its agent is told to start nothing more", "its agent has accepted that"));
+    }
+    Ok(())
+}
+
+/// Rule 9: is it given back now? Before it is out of service at once, after that when it is there again.
+pub(super) fn gives_back(position: &Position<'_>, mine: &MachineUpdate, row: &MaintenanceRow) -> bool {
+    if row.since_ms.is_none() {
+        return row.leaving || mine.set_aside.is_some();
+    }
+    // Planted: workloads come back to a machine that may be in pieces.
+    let there = (position.connected() && !position.lost) || planted("give-back-unreachable");
+    // Planted: nothing is to be done on it, so it is done.
+    there && (row.leaving || planted("leave-by-itself"))
+}
+
+/// Why a machine that is out of service does not move. None: it is in service, or on its way.
+#[must_use]
+pub fn out_of_service(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
+    let mine = position.update().filter(|_| position.in_maintenance() && !position.row.revoked)?;
+    let name = &position.row.name;
+    let mut message = "out of service: its workloads were moved away and no item is run on it".to_owned();
+    if !position.connected() {
+        message.push_str("; it is not connected now");
+    }
+    if let Some(taken_back) =
+        mine.request.and_then(|request| locks::granted(survey, Some(position.row), &request).err())
+    {
+        message = format!("{message}; its workloads may be back: {}", taken_back.message);
+    }
+    Some(blocked("InMaintenance", message, format!("`musterctl maintenance leave {name}` brings it back")))
+}

@@ -1,0 +1,54 @@
+//! Words of requests: checked here, before anything is asked of the engine.
+
+use muster_proto::model::{ClusterName, ItemName, MachineName, Scope};
+use tonic::Status;
+
+use crate::pki::Peer;
+
+/// Longest name of a token, a kind, an annotation.
+const WORD_BYTES_MAX: usize = 253;
+/// Longest value of an annotation.
+const ANNOTATION_BYTES_MAX: usize = 4096;
+
+pub(super) fn may_touch(peer: &Peer, cluster: &ClusterName) -> Result<(), Status> {
+    if peer.may_touch(cluster) {
+        return Ok(());
+    }
+    Err(Status::permission_denied(format!("these credentials are not for cluster {cluster}")))
+}
+
+pub(in crate::server) fn cluster_name(name: String) -> Result<ClusterName, Status> {
+    ClusterName::new(name).map_err(|error| Status::invalid_argument(format!("cluster: {error}")))
+}
+
+pub(in crate::server) fn machine_name(name: String) -> Result<MachineName, Status> {
+    MachineName::new(name).map_err(|error| Status::invalid_argument(format!("machine: {error}")))
+}
+
+pub(super) fn scope(word: &str) -> Result<Scope, Status> {
+    if word.is_empty() {
+        return Ok(Scope::Drain);
+    }
+    word.parse().map_err(|error| Status::invalid_argument(format!("scope: {error}")))
+}
+
+pub(super) fn item_name(name: String) -> Result<Option<ItemName>, Status> {
+    let named = (!name.is_empty()).then(|| ItemName::new(name)).transpose();
+    named.map_err(|error| Status::invalid_argument(format!("item: {error}")))
+}
+
+pub(super) fn word(what: &'static str, text: String) -> Result<String, Status> {
+    if text.len() > WORD_BYTES_MAX || text.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Err(Status::invalid_argument(format!("{what}: expected a word of at most {WORD_BYTES_MAX} bytes")));
+    }
+    Ok(text)
+}
+
+pub(super) fn annotation(name: &str, value: &str) -> Result<(), Status> {
+    word("annotation", name.to_owned())?;
+    if value.len() > ANNOTATION_BYTES_MAX || value.chars().any(char::is_control) {
+        let message = format!("annotation {name}: a value has at most {ANNOTATION_BYTES_MAX} bytes on one line");
+        return Err(Status::invalid_argument(message));
+    }
+    Ok(())
+}

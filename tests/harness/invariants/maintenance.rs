@@ -1,0 +1,89 @@
+//! What must hold of machines out of service: nothing runs there, and they come back when their operators say so and
+//! when they are there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_coordinator::{
+    core::Request,
+    facts::{Facts, MachineRow},
+};
+use muster_proto::model::{MachineId, MachineName, Now};
+
+use super::{Checked, Watcher};
+use crate::sim::machine::Machine;
+
+/// What was seen of them.
+#[derive(Clone, Default, Hash)]
+pub(super) struct Seen {
+    /// Who is out of service, under which identity.
+    out: BTreeMap<MachineName, Option<MachineId>>,
+    /// Whom an operator wanted back since.
+    wanted: BTreeSet<MachineName>,
+}
+
+impl Seen {
+    /// A coordinator starts anew: what was not committed never was.
+    pub(super) fn forget(&mut self, facts: &Facts) {
+        self.out = out(facts).map(|row| (row.name.clone(), row.id)).collect();
+    }
+}
+
+/// Until its workloads are back.
+fn is_out(row: &MachineRow) -> bool {
+    row.update.as_ref().and_then(|part| part.maintenance).is_some_and(|known| known.since_ms.is_some())
+}
+
+/// Whose workloads are away.
+fn out(facts: &Facts) -> impl Iterator<Item = &MachineRow> {
+    let requested = |row: &MachineRow| row.update.as_ref().is_some_and(|part| part.request.is_some());
+    facts.machines.values().map(|row| &**row).filter(move |row| is_out(row) && requested(row))
+}
+
+impl Watcher {
+    /// What an operator is about to ask for.
+    pub fn operator_wishes(&mut self, request: &Request) {
+        let known = &mut self.seen.maintenance;
+        match request {
+            Request::LeaveMaintenance { machine } => drop(known.wanted.insert(machine.clone())),
+            Request::Abort { .. } => known.wanted.extend(known.out.keys().cloned()),
+            _ => {}
+        }
+    }
+
+    /// Rules 4 and 9: a machine goes out of service as it would be disturbed, and its request goes when it is wanted back
+    /// and is there.
+    pub(super) fn out_of_service(&mut self, facts: &Facts, guards: &BTreeSet<String>, now: Now) -> Checked {
+        let still: BTreeMap<_, _> = out(facts).map(|row| (row.name.clone(), row.id)).collect();
+        let known = &self.seen.maintenance;
+        for (name, id) in known.out.iter().filter(|(name, _)| !still.contains_key(*name)) {
+            let same = facts.machines.get(name).filter(|row| row.id == *id && !row.revoked);
+            let Some(row) = same else { continue };
+            if !known.wanted.contains(name) {
+                return Err(self.violation("9", format!("{name} came back into service, and nobody wanted it")));
+            }
+            if facts.live.machines.get(&row.name).is_none_or(|live| live.session.is_none()) {
+                return Err(self.violation("9", format!("{name} came back into service, and is not there")));
+            }
+        }
+        for row in out(facts).filter(|row| !self.seen.maintenance.out.contains_key(&row.name)) {
+            self.permit_is_right(facts, row, guards, now)?;
+        }
+        let known = &mut self.seen.maintenance;
+        let before = std::mem::replace(&mut known.out, still);
+        known.wanted.retain(|name| before.contains_key(name) == known.out.contains_key(name));
+        Ok(())
+    }
+
+    /// No item runs on a machine that is out of service.
+    pub(super) fn nothing_runs_in_maintenance(&self, machine: &Machine, facts: Option<&Facts>) -> Checked {
+        let row = facts.and_then(|facts| facts.by_id(machine.id)).filter(|row| is_out(row) && !row.revoked);
+        let running = machine.attempts.values().find(|attempt| attempt.ends_at.is_some());
+        match running.filter(|_| row.is_some() && !self.restored) {
+            Some(running) => {
+                let detail = format!("{}: {} runs while it is out of service", machine.name, running.request.key);
+                Err(self.violation("maintenance", detail))
+            }
+            None => Ok(()),
+        }
+    }
+}
