@@ -3,7 +3,7 @@
 //! decision. Tokens pass through and are never logged.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -13,7 +13,7 @@ use bollard::{
     Docker,
     errors::Error,
     models::{
-        LocalNodeState, Node, NodeSpec, NodeSpecAvailabilityEnum, NodeSpecRoleEnum, NodeState, Reachability,
+        LocalNodeState, Node, NodeSpec, NodeSpecAvailabilityEnum, NodeSpecRoleEnum, NodeState, Reachability, Service,
         SwarmInfo as LocalSwarm, Task, TaskState,
     },
     query_parameters::{ListTasksOptionsBuilder, UpdateNodeOptionsBuilder},
@@ -21,9 +21,9 @@ use bollard::{
 use muster_proto::{
     convert::as_line,
     model::{
-        SWARM_NODES_MAX, SWARM_TASKS_MAX, SwarmAnswer, SwarmAvailability, SwarmCall, SwarmFailure, SwarmFailureCode,
-        SwarmId, SwarmInfo, SwarmLocalState, SwarmManager, SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmTask,
-        SwarmTokens,
+        SWARM_NODES_MAX, SWARM_SERVICES_MAX, SWARM_TASKS_MAX, SwarmAnswer, SwarmAvailability, SwarmCall, SwarmFailure,
+        SwarmFailureCode, SwarmId, SwarmInfo, SwarmLocalState, SwarmManager, SwarmNode, SwarmNodeState, SwarmOp,
+        SwarmReply, SwarmService, SwarmTask, SwarmTokens,
     },
 };
 use tokio::{sync::Semaphore, time::timeout};
@@ -73,6 +73,7 @@ impl SwarmCalls {
             SwarmOp::Tokens => tokens(&docker).await.map(SwarmReply::Tokens),
             SwarmOp::Nodes => nodes(&docker).await.map(SwarmReply::Nodes),
             SwarmOp::Tasks { node } => tasks(&docker, node).await.map(SwarmReply::Tasks),
+            SwarmOp::Services { node } => services(&docker, node).await.map(SwarmReply::Services),
             SwarmOp::SetAvailability { node, availability } => {
                 let wanted = docker_availability(*availability);
                 let set = |spec: &mut NodeSpec| spec.availability.replace(wanted) != Some(wanted);
@@ -196,18 +197,69 @@ const fn docker_availability(availability: SwarmAvailability) -> NodeSpecAvailab
     }
 }
 
-async fn tasks(docker: &Docker, node: &SwarmId) -> Result<Vec<SwarmTask>, SwarmFailure> {
-    let doing = DockerError::while_doing("list a node's tasks");
-    let of_node = HashMap::from([("node", vec![node.as_str()])]);
-    let options = ListTasksOptionsBuilder::new().filters(&of_node).build();
-    let mut tasks = docker.list_tasks(Some(options)).await.map_err(|error| failed(&doing(error)))?;
+/// The tasks on a node that have not come to their end.
+async fn living(docker: &Docker, node: &SwarmId) -> Result<Vec<Task>, SwarmFailure> {
+    let mut tasks = find_tasks(docker, "node", vec![node.as_str()]).await?;
     tasks.retain(|task| lives(task) && task.node_id.as_deref() == Some(node.as_str()));
+    Ok(tasks)
+}
+
+/// The tasks of these nodes or services.
+async fn find_tasks(docker: &Docker, by: &str, ids: Vec<&str>) -> Result<Vec<Task>, SwarmFailure> {
+    let filters = HashMap::from([(by, ids)]);
+    let options = ListTasksOptionsBuilder::new().filters(&filters).build();
+    let doing = DockerError::while_doing("list the swarm's tasks");
+    docker.list_tasks(Some(options)).await.map_err(|error| failed(&doing(error)))
+}
+
+async fn find_services(docker: &Docker) -> Result<Vec<Service>, SwarmFailure> {
+    let doing = DockerError::while_doing("list the swarm's services");
+    docker.list_services(None).await.map_err(|error| failed(&doing(error)))
+}
+
+/// The services are read last: one that wants more replicas meanwhile has too few running.
+async fn services(docker: &Docker, node: &SwarmId) -> Result<Vec<SwarmService>, SwarmFailure> {
+    let here: BTreeSet<String> = living(docker, node).await?.into_iter().filter_map(|task| task.service_id).collect();
+    if here.is_empty() {
+        return Ok(Vec::new());
+    }
+    let tasks = find_tasks(docker, "service", here.iter().map(String::as_str).collect()).await?;
+    let running = |id: &str| {
+        let of_this = tasks.iter().filter(|task| task.service_id.as_deref() == Some(id));
+        u32::try_from(of_this.filter(|task| stays(task)).count()).unwrap_or(u32::MAX)
+    };
+    let replicated = |service: Service| {
+        let (id, spec) = (service.id.filter(|id| here.contains(id))?, service.spec?);
+        // Without a number Docker wants one.
+        let wanted = spec.mode?.replicated?.replicas.unwrap_or(1);
+        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
+        Some(SwarmService { running: running(&id), name: as_line(&spec.name.unwrap_or(id)), wanted })
+    };
+    let services: Vec<SwarmService> = find_services(docker).await?.into_iter().filter_map(replicated).collect();
+    if services.len() > SWARM_SERVICES_MAX {
+        let message =
+            format!("a node has tasks of {} services; at most {SWARM_SERVICES_MAX} are supported", services.len());
+        return Err(failure(SwarmFailureCode::NotAllowed, &message));
+    }
+    Ok(services)
+}
+
+/// Does a task run, and is it to go on?
+fn stays(task: &Task) -> bool {
+    let running = Some(TaskState::RUNNING);
+    task.desired_state == running && task.status.as_ref().is_some_and(|status| status.state == running)
+}
+
+async fn tasks(docker: &Docker, node: &SwarmId) -> Result<Vec<SwarmTask>, SwarmFailure> {
+    let tasks = living(docker, node).await?;
     if tasks.is_empty() {
         return Ok(Vec::new());
     }
-    let services = docker.list_services(None).await.map_err(|error| failed(&doing(error)))?;
-    let names: HashMap<String, String> =
-        services.into_iter().filter_map(|service| Some((service.id?, service.spec?.name?))).collect();
+    let names: HashMap<String, String> = find_services(docker)
+        .await?
+        .into_iter()
+        .filter_map(|service| Some((service.id?, service.spec?.name?)))
+        .collect();
     let named = |task: Task| {
         let service = task.service_id.unwrap_or_default();
         let state = task.status.and_then(|status| status.state).map(|state| state.to_string());

@@ -30,9 +30,9 @@ pub use spec::{
 };
 pub use status::{ItemState, ItemStatus, Standing};
 pub use swarm::{
-    InvalidSwarmId, SWARM_ID_BYTES_MAX, SWARM_NODES_MAX, SWARM_TASKS_MAX, SwarmAnswer, SwarmAvailability, SwarmCall,
-    SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo, SwarmLocalState, SwarmManager, SwarmNode, SwarmNodeState,
-    SwarmOp, SwarmReply, SwarmTask, SwarmTokens,
+    InvalidSwarmId, SWARM_ID_BYTES_MAX, SWARM_NODES_MAX, SWARM_SERVICES_MAX, SWARM_TASKS_MAX, SwarmAnswer,
+    SwarmAvailability, SwarmCall, SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo, SwarmLocalState, SwarmManager,
+    SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmService, SwarmTask, SwarmTokens,
 };
 pub use swarm_join::{SWARM_JOIN_INPUT, SWARM_LABEL, SWARM_TOKEN_INPUT, SwarmJoin, SwarmMember, SwarmWay};
 

@@ -166,7 +166,7 @@ fn one_machine_goes_out_of_service_and_comes_back() -> Result<()> {
         .ctl(&["maintenance", "enter", "worker-2", "--yes"])?
         .exits(4)?
         .says(&["NoRoom", "worker-1 is in maintenance"])?;
-    second_release(&place, 1)?;
+    second_release(&place, 1, ("30s", "0.1"))?;
     place.ctl(&["update", "demo", "--yes"])?.exits(4)?.says(&["RolloutOpen", "musterctl maintenance leave"])?;
     place.ctl(&["maintenance", "leave", "worker-1"])?.exits(0)?;
     place.ctl(&["get", "requests"])?.exits(0)?.says(&["No requests"])?;

@@ -359,7 +359,7 @@ impl World {
                 self.watcher.acked(id, seq, &self.disk, &self.machines)?;
                 self.carry_ack(id, session, seq);
             }
-            Effect::AskSwarm(question) => self.ask_swarm(question),
+            Effect::AskSwarm(question) => self.ask_swarm(question)?,
             Effect::Close { id, .. } => {
                 if let Some(session) = self.sessions.remove(&id) {
                     self.carry_end(id, session);

@@ -8,6 +8,7 @@
 mod canaries;
 mod demo;
 mod deployment;
+mod drain;
 mod faults;
 mod package;
 mod site;
@@ -47,6 +48,7 @@ const TESTS: &[Test] = &[
     ("units::what_did_not_happen_is_said", units::says_what_did_not_happen),
     ("units::a_machine_reboots_once", units::reboots),
     ("canaries::no_secret_is_found_where_it_should_not_be", canaries::no_secret_is_found),
+    ("drain::a_service_keeps_all_tasks_but_one", drain::a_service_keeps_all_tasks_but_one),
     ("package::upgrade_removal_and_purge", package::upgrade_removal_and_purge),
 ];
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_proto::model::{MachineId, SwarmAvailability, SwarmInfo, SwarmNode, SwarmOp};
+use muster_proto::model::{MachineId, SwarmAvailability, SwarmInfo, SwarmNode, SwarmOp, SwarmService};
 
 /// A question, and when it was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +40,11 @@ pub struct SwarmLook {
     pub node: Option<Seen<Option<SwarmNode>>>,
     /// Tasks on the node by service.
     pub tasks: Option<Seen<BTreeMap<String, u32>>>,
+    /// The replicated services with tasks on the node, by their names: as its managers last said before its drain.
+    pub services: Option<Seen<BTreeMap<String, SwarmService>>>,
+    /// When its drain was last ordered, or was seen to take something away, in monotonic milliseconds: what was said of
+    /// services that have tasks there until then may not count those as missing.
+    pub moved_mono_ms: Option<u64>,
     /// Agents that could not answer: what they said.
     pub failures: BTreeMap<MachineId, Seen<String>>,
     /// Changes of the node that were asked for and not confirmed, by the question's number: what it was to become, and

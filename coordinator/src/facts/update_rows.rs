@@ -208,7 +208,7 @@ impl MachineUpdate {
         self.permit.is_some()
     }
 
-    /// Is the machine out of service, and nobody wants it back yet? Whatever it does meanwhile is its operator's affair.
+    /// Is the machine out of service, and nobody wants it back yet? What it does meanwhile is its operator's affair.
     #[must_use]
     pub fn in_maintenance(&self) -> bool {
         self.maintenance.is_some_and(|row| row.since_ms.is_some() && !row.leaving)

@@ -139,7 +139,8 @@ fn in_trouble(position: &Position<'_>) -> Option<Blocked> {
             "EventRefused",
             format!("its agent reports what cannot be, so nothing it reports is taken: {event}"),
             format!(
-                "its ledger is begun anew (`muster-agent ledger reset --keep-identity` there), or `musterctl replace {name}`"
+                "its ledger is begun anew (`muster-agent ledger reset --keep-identity` there), or \
+                 `musterctl replace {name}`"
             ),
         ));
     }

@@ -3,9 +3,9 @@ use std::fmt;
 use crate::{
     convert::{WireError, counted, line},
     model::{
-        Epoch, SWARM_NODES_MAX, SWARM_TASKS_MAX, SwarmAnswer, SwarmAvailability, SwarmCall, SwarmFailure,
-        SwarmFailureCode, SwarmId, SwarmInfo, SwarmLocalState, SwarmManager, SwarmNode, SwarmNodeState, SwarmOp,
-        SwarmReply, SwarmTask, SwarmTokens,
+        Epoch, SWARM_NODES_MAX, SWARM_SERVICES_MAX, SWARM_TASKS_MAX, SwarmAnswer, SwarmAvailability, SwarmCall,
+        SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo, SwarmLocalState, SwarmManager, SwarmNode, SwarmNodeState,
+        SwarmOp, SwarmReply, SwarmService, SwarmTask, SwarmTokens,
     },
     wire::{self, swarm_answer::Result as WireResult, swarm_call::Op},
 };
@@ -79,6 +79,7 @@ impl From<&SwarmCall> for wire::SwarmCall {
             SwarmOp::Tokens => Op::Tokens(wire::SwarmTokensOp {}),
             SwarmOp::Nodes => Op::Nodes(wire::SwarmNodesOp {}),
             SwarmOp::Tasks { node } => Op::Tasks(wire::SwarmTasksOp { node_id: node.to_string() }),
+            SwarmOp::Services { node } => Op::Services(wire::SwarmServicesOp { node_id: node.to_string() }),
             SwarmOp::SetAvailability { node, availability } => Op::SetAvailability(wire::SwarmAvailabilityOp {
                 node_id: node.to_string(),
                 availability: wire_availability(*availability),
@@ -101,6 +102,7 @@ impl TryFrom<wire::SwarmCall> for SwarmCall {
             Op::Tokens(wire::SwarmTokensOp {}) => SwarmOp::Tokens,
             Op::Nodes(wire::SwarmNodesOp {}) => SwarmOp::Nodes,
             Op::Tasks(op) => SwarmOp::Tasks { node: id("swarm_call.tasks.node_id", op.node_id)? },
+            Op::Services(op) => SwarmOp::Services { node: id("swarm_call.services.node_id", op.node_id)? },
             Op::SetAvailability(op) => SwarmOp::SetAvailability {
                 node: id("swarm_call.set_availability.node_id", op.node_id)?,
                 availability: availability(op.availability)?,
@@ -144,6 +146,14 @@ impl From<&SwarmAnswer> for wire::SwarmAnswer {
                 };
                 WireResult::Tasks(wire::SwarmTasks { tasks: tasks.iter().map(task).collect() })
             }
+            Ok(SwarmReply::Services(services)) => {
+                let service = |service: &SwarmService| wire::SwarmService {
+                    name: service.name.clone(),
+                    wanted: service.wanted,
+                    running: service.running,
+                };
+                WireResult::Services(wire::SwarmServices { services: services.iter().map(service).collect() })
+            }
             Ok(SwarmReply::Done) => WireResult::Done(wire::SwarmDone {}),
         };
         Self { id: answer.id, result: Some(result) }
@@ -176,6 +186,12 @@ impl TryFrom<wire::SwarmAnswer> for SwarmAnswer {
             }
             WireResult::Tasks(wire::SwarmTasks { tasks }) => {
                 Ok(SwarmReply::Tasks(tasks.into_iter().map(TryInto::try_into).collect::<Result<_, _>>()?))
+            }
+            WireResult::Services(wire::SwarmServices { services }) if services.len() > SWARM_SERVICES_MAX => {
+                return Err(WireError::new("swarm_answer.services", "too many"));
+            }
+            WireResult::Services(wire::SwarmServices { services }) => {
+                Ok(SwarmReply::Services(services.into_iter().map(TryInto::try_into).collect::<Result<_, _>>()?))
             }
             WireResult::Done(wire::SwarmDone {}) => Ok(SwarmReply::Done),
         };
@@ -239,6 +255,15 @@ impl TryFrom<wire::SwarmTask> for SwarmTask {
             service: name("swarm.task.service", wire.service)?,
             state: name("swarm.task.state", wire.state)?,
         })
+    }
+}
+
+impl TryFrom<wire::SwarmService> for SwarmService {
+    type Error = WireError;
+
+    fn try_from(wire: wire::SwarmService) -> Result<Self, WireError> {
+        let (wanted, running) = (wire.wanted, wire.running);
+        Ok(Self { name: name("swarm.service.name", wire.name)?, wanted, running })
     }
 }
 

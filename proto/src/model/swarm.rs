@@ -13,6 +13,8 @@ pub const SWARM_ID_BYTES_MAX: usize = 64;
 pub const SWARM_NODES_MAX: usize = 4_000;
 /// Most tasks one answer lists; the count of a full node is a few hundred.
 pub const SWARM_TASKS_MAX: usize = 2_000;
+/// Most services one answer lists: as many as there may be tasks.
+pub const SWARM_SERVICES_MAX: usize = SWARM_TASKS_MAX;
 
 /// Not an id as Docker gives them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -86,6 +88,12 @@ pub enum SwarmOp {
         /// Which node.
         node: SwarmId,
     },
+    /// The replicated services with tasks that run, or are about to run, on a node, and how many of their tasks run
+    /// anywhere.
+    Services {
+        /// Which node.
+        node: SwarmId,
+    },
     /// Make a node take tasks, or give them away.
     SetAvailability {
         /// Which node.
@@ -116,6 +124,7 @@ impl SwarmOp {
             Self::Tokens => matches!(reply, SwarmReply::Tokens(_)),
             Self::Nodes => matches!(reply, SwarmReply::Nodes(_)),
             Self::Tasks { .. } => matches!(reply, SwarmReply::Tasks(_)),
+            Self::Services { .. } => matches!(reply, SwarmReply::Services(_)),
             Self::SetAvailability { .. } | Self::Demote { .. } | Self::Remove { .. } => {
                 matches!(reply, SwarmReply::Done)
             }
@@ -143,6 +152,8 @@ pub enum SwarmReply {
     Nodes(Vec<SwarmNode>),
     /// To [`SwarmOp::Tasks`].
     Tasks(Vec<SwarmTask>),
+    /// To [`SwarmOp::Services`].
+    Services(Vec<SwarmService>),
     /// It is so now, or was so before.
     Done,
 }
@@ -312,6 +323,17 @@ pub struct SwarmTask {
     pub service: String,
     /// Docker's word for its state.
     pub state: String,
+}
+
+/// A replicated service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwarmService {
+    /// Its name.
+    pub name: String,
+    /// Tasks it is to have.
+    pub wanted: u32,
+    /// Tasks of it that run and are to go on running, on whatever node: one that is to stop counts as missing.
+    pub running: u32,
 }
 
 #[cfg(test)]

@@ -50,8 +50,8 @@ impl Watcher {
         }
     }
 
-    /// Rules 4 and 9: a machine goes out of service as it would be disturbed, and its request goes when it is wanted back
-    /// and is there.
+    /// Rules 4 and 9: a machine goes out of service as it would be disturbed, and its request goes when it is wanted
+    /// back and is there.
     pub(super) fn out_of_service(&mut self, facts: &Facts, guards: &BTreeSet<String>, now: Now) -> Checked {
         let still: BTreeMap<_, _> = out(facts).map(|row| (row.name.clone(), row.id)).collect();
         let known = &self.seen.maintenance;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use muster_coordinator::{facts::ClusterRow, store::Table};
-use muster_proto::model::{Epoch, MachineId, MachineName, SwarmAvailability, SwarmCall};
+use muster_proto::model::{Epoch, MachineId, MachineName, SwarmAvailability, SwarmCall, SwarmId};
 
-use super::{Checked, Watcher};
+use super::{Checked, Violation, Watcher};
 use crate::sim::{machine::Machine, manifest};
 
 impl Watcher {
@@ -54,6 +54,11 @@ impl Watcher {
             0 => Ok(()),
             running => Err(self.violation("4", format!("{name} is disturbed while {running} tasks run there"))),
         }
+    }
+
+    /// Rule 4, its services: no drain takes from a service that has been running too few for so long.
+    pub fn drains_degraded_service(&self, node: &SwarmId, service: &str, since_ms: u64) -> Violation {
+        self.violation("service", format!("{node} is drained; {service} has lost a task {since_ms} ms ago"))
     }
 
     /// Rule 9: a node gets back exactly what it had.

@@ -49,7 +49,10 @@ impl World {
             }
             Event::SwarmSilent(id, call) => self.swarm_silent(id, call)?,
             Event::QuestionSilent(call) => self.question_silent(call),
-            Event::LateChange(index, op) => drop(self.engine_answers(index, &op)),
+            Event::LateChange(index, op) => {
+                self.may_drain(&op, false)?;
+                drop(self.engine_answers(index, &op));
+            }
         }
         self.watcher.processes(&self.machines, self.coordinator.as_ref())
     }
@@ -311,7 +314,7 @@ impl World {
                     let Some(machine) = self.machines.get(index) else { return Ok(()) };
                     self.watcher.swarm_asked(machine, &call)?;
                     if !self.ghostly {
-                        self.ask_engine(index, call);
+                        self.ask_engine(index, call)?;
                     }
                 }
                 None => {}

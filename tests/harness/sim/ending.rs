@@ -175,6 +175,7 @@ impl World {
         let mut wishes = Vec::new();
         let (mut replaced, mut outside, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
         let mut adrift = Vec::new();
+        let mut degraded = false;
         for position in &survey.machines {
             let Some(blocked) = blocked::of_machine(&survey, position) else { continue };
             let machine = position.row.name.clone();
@@ -194,16 +195,18 @@ impl World {
                     wishes.extend(stuck.map(|item| Request::Retry { machine: machine.clone(), item: Some(item) }));
                 }
                 "InMaintenance" => wishes.push(Request::LeaveMaintenance { machine }),
-                "Deferred" | "Refused" => {
+                "Deferred" | "Refused" | "Paused" => {
+                    // A deadline may have paused it, and what was waited for is told no more.
+                    degraded |= blocked.reason == "Paused" || blocked.message.contains("services");
                     if blocked.message.contains("swarm") {
                         adrift.push((machine.clone(), blocked.message.contains("do not know")));
                     }
-                    wishes.push(Request::Retry { machine, item: None });
+                    let paused = survey.rollout.filter(|_| blocked.reason == "Paused");
+                    let resume = paused.map(|rollout| Request::Resume { rollout: rollout.name.clone() });
+                    wishes.push(resume.unwrap_or(Request::Retry { machine, item: None }));
                 }
                 "SwarmNoManager" | "SwarmNodeUnknown" => adrift.push((machine, blocked.reason == "SwarmNodeUnknown")),
-                "Paused" => {
-                    wishes.extend(survey.rollout.map(|rollout| Request::Resume { rollout: rollout.name.clone() }))
-                }
+                "ServiceDegraded" => degraded = true,
                 "ControlNotDeployed" => {
                     wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }))
                 }
@@ -226,8 +229,12 @@ impl World {
             let item = Some(manifest::join_name());
             wishes.extend(outside.into_iter().map(|machine| Request::Skip { machine, item: item.clone() }));
         }
-        let something =
-            (!adrift.is_empty() && self.bring_home(&adrift)) || !wishes.is_empty() || !replaced.is_empty() || mended;
+        let scaled = degraded && self.scale_down();
+        let something = scaled
+            || (!adrift.is_empty() && self.bring_home(&adrift))
+            || !wishes.is_empty()
+            || !replaced.is_empty()
+            || mended;
         for name in foreign {
             self.leave_swarm(&name);
         }

@@ -11,7 +11,11 @@ use muster_proto::model::{
     SwarmManager, SwarmMember, SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmTokens, SwarmWay,
 };
 
-use super::{Event, World, manifest::join_name, tasks::Load};
+use super::{
+    Event, World,
+    manifest::join_name,
+    tasks::{Load, Lost},
+};
 use crate::invariants::Violation;
 
 /// So long after it was reinstalled the swarm has not noticed that a machine's former self is gone.
@@ -24,6 +28,8 @@ const CUT_PERMILLE: u64 = 100;
 pub(crate) struct Swarm {
     pub(crate) id: SwarmId,
     pub(crate) nodes: Vec<Node>,
+    /// What its services have lost.
+    pub(crate) lost: Vec<Lost>,
 }
 
 /// A node as the managers know it.
@@ -140,7 +146,9 @@ impl World {
                 manager: token(&swarm.id, true),
                 worker: token(&swarm.id, false),
             })),
-            SwarmOp::Tasks { .. } | SwarmOp::SetAvailability { .. } => self.load_answers(at, op),
+            SwarmOp::Tasks { .. } | SwarmOp::Services { .. } | SwarmOp::SetAvailability { .. } => {
+                self.load_answers(at, op)
+            }
             SwarmOp::Demote { node } => {
                 let found = swarm.nodes.iter_mut().find(|known| known.id == *node);
                 found.map_or(Err(failure(SwarmFailureCode::NoSuchNode)), |node| {
@@ -238,7 +246,7 @@ impl World {
         if let (Some(rival), Some(machine), true) = (rival, self.machines.get(index), self.counts_in_swarm(index)) {
             self.watcher.second_swarm(&machine.name, &rival.name)?;
         }
-        self.swarms.push(Swarm { id, nodes: Vec::new() });
+        self.swarms.push(Swarm { id, nodes: Vec::new(), lost: Vec::new() });
         Ok(self.swarms.len() - 1)
     }
 

@@ -114,22 +114,24 @@ impl World {
     }
 
     /// A call has reached an agent that does not refuse it: its engine answers, as a rule.
-    pub(crate) fn ask_engine(&mut self, index: usize, call: SwarmCall) {
+    pub(crate) fn ask_engine(&mut self, index: usize, call: SwarmCall) -> Result<(), Violation> {
         if self.chaos && self.rng.permille(SILENT_PERMILLE) {
             self.count("an engine did not answer");
-            return;
+            return Ok(());
         }
         if self.is_late(index, &call.op) {
-            return;
+            return Ok(());
         }
+        self.may_drain(&call.op, false)?;
         let (result, counted) = self.engine_answers(index, &call.op);
-        let Some(machine) = self.machines.get(index) else { return };
-        let (id, Some(session)) = (machine.id, machine.session) else { return };
+        let Some(machine) = self.machines.get(index) else { return Ok(()) };
+        let (id, Some(session)) = (machine.id, machine.session) else { return Ok(()) };
         if let Some(talk) = self.talks.values_mut().find(|talk| talk.call == Some((call.id, id))) {
             talk.counted = counted.or(talk.counted);
         }
         let what = Said::FromAgent(muster_agent::core::ToCoordinator::Swarm(SwarmAnswer { id: call.id, result }));
         self.carry(Parcel { index, id, session, what });
+        Ok(())
     }
 
     /// An answer has come back from an agent.

@@ -3,14 +3,14 @@
 
 use muster_coordinator::core::{Input, SwarmQuestion};
 use muster_proto::model::{
-    MachineId, MachineName, MachineType, SwarmAvailability, SwarmCall, SwarmFailure, SwarmFailureCode, SwarmOp,
-    SwarmReply, SwarmTask,
+    MachineId, MachineName, MachineType, SwarmAvailability, SwarmCall, SwarmFailure, SwarmFailureCode, SwarmId,
+    SwarmOp, SwarmReply, SwarmService, SwarmTask,
 };
 
 use super::{
     Event, World,
     network::{Parcel, Said},
-    swarm::swarm_id,
+    swarm::{Node, Swarm, swarm_id},
 };
 use crate::{invariants::Violation, rng::Rng};
 
@@ -18,6 +18,11 @@ use crate::{invariants::Violation, rng::Rng};
 const LATE_PERMILLE: u64 = 60;
 /// So many of a thousand tasks do not leave while there are faults.
 const STUCK_PERMILLE: u64 = 40;
+
+/// Replicated services of a swarm.
+const SERVICES: [&str; 3] = ["web", "db", "queue"];
+/// A count that the coordinator goes by is at most so old when it orders a drain.
+const COUNTED_AGO_MS: u64 = 10_500;
 
 /// What a node is for services.
 #[derive(Clone, Debug)]
@@ -27,76 +32,199 @@ pub(crate) struct Load {
     pub(crate) word: SwarmAvailability,
     /// An operator set something while its machine's maintenance was requested: what it gets back is anybody's guess.
     pub(crate) touched: bool,
-    /// Tasks: when each comes, and when it leaves; None: it stays.
-    tasks: Vec<(u64, Option<u64>)>,
+    tasks: Vec<Task>,
+}
+
+/// A task on a node. A service wants as many as it has, and those it lost.
+#[derive(Clone, Debug)]
+struct Task {
+    service: &'static str,
+    comes: u64,
+    /// None: it stays. Who is to leave counts as missing from then on.
+    leaves: Option<u64>,
+}
+
+/// A task that a service has lost, until it runs on another node.
+#[derive(Clone, Debug)]
+pub(crate) struct Lost {
+    service: &'static str,
+    since: u64,
+    back_at: u64,
+    /// Did the coordinator drain its node?
+    drained_by_us: bool,
 }
 
 impl Load {
     /// Of a node that has just joined.
     pub(crate) fn new(at: u64, rng: &mut Rng) -> Self {
-        let tasks = (0..rng.between(0, 3)).map(|_| (at, None)).collect();
+        let tasks = (0..rng.between(0, 3)).map(|_| Task::new(at, rng)).collect();
         let availability = SwarmAvailability::Active;
         Self { availability, word: availability, touched: false, tasks }
     }
 
     /// Tasks that run there.
     pub(crate) fn running(&self, at: u64) -> usize {
-        self.tasks.iter().filter(|(comes, leaves)| *comes <= at && leaves.is_none_or(|leaves| leaves > at)).count()
+        self.tasks.iter().filter(|task| task.runs(at)).count()
     }
 
-    fn set(&mut self, availability: SwarmAvailability, at: u64, rng: &mut Rng, chaos: bool) {
+    /// What it loses when it is drained is wanted elsewhere, and comes late there.
+    fn set(
+        &mut self,
+        availability: SwarmAvailability,
+        at: u64,
+        (rng, chaos, by_us): (&mut Rng, bool, bool),
+    ) -> Vec<Lost> {
         let before = std::mem::replace(&mut self.availability, availability);
         if before == availability {
-            return;
+            return Vec::new();
         }
         match availability {
             SwarmAvailability::Drain => {
-                self.tasks.retain(|(comes, _)| *comes <= at);
-                for (_, leaves) in self.tasks.iter_mut().filter(|(_, leaves)| leaves.is_none()) {
+                let mut lost = Vec::new();
+                for task in self.tasks.iter_mut().filter(|task| task.leaves.is_none()) {
                     let stuck = chaos && rng.permille(STUCK_PERMILLE);
-                    *leaves = Some(if stuck { u64::MAX } else { at + rng.between(0, 12_000) });
+                    let leaves = match () {
+                        () if task.comes > at => at,
+                        () if stuck => u64::MAX,
+                        () => at + rng.between(0, 12_000),
+                    };
+                    task.leaves = Some(leaves);
+                    let back_at = leaves.saturating_add(rng.between(0, 15_000));
+                    lost.push(Lost { service: task.service, since: at, back_at, drained_by_us: by_us });
                 }
+                self.tasks.retain(|task| task.comes <= at);
+                lost
             }
             SwarmAvailability::Active => {
                 let coming = rng.between(0, 3);
-                self.tasks.extend((0..coming).map(|_| (at + rng.between(0, 4_000), None)));
+                self.tasks.extend((0..coming).map(|_| Task::new(at + rng.between(0, 4_000), rng)));
+                Vec::new()
             }
-            SwarmAvailability::Pause => {}
+            SwarmAvailability::Pause => Vec::new(),
         }
     }
 
     /// What did not leave does now.
     fn loosen(&mut self, at: u64) {
-        for (_, leaves) in &mut self.tasks {
-            *leaves = leaves.map(|leaves| leaves.min(at + 2_000));
+        for task in &mut self.tasks {
+            task.leaves = task.leaves.map(|leaves| leaves.min(at + 2_000));
         }
     }
 }
 
+impl Task {
+    fn new(comes: u64, rng: &mut Rng) -> Self {
+        Self { service: rng.pick(&SERVICES).copied().unwrap_or("web"), comes, leaves: None }
+    }
+
+    fn runs(&self, at: u64) -> bool {
+        self.comes <= at && self.leaves.is_none_or(|leaves| leaves > at)
+    }
+}
+
+impl Swarm {
+    /// Tasks that were lost come back on nodes that take them, if there are any.
+    fn restart_tasks(&mut self, at: u64, rng: &mut Rng) {
+        let mut takers: Vec<&mut Load> = self.nodes.iter_mut().map(|node| &mut node.load).collect();
+        takers.retain(|load| load.availability == SwarmAvailability::Active);
+        self.lost.retain(|lost| {
+            let picked = usize::try_from(rng.between(0, 20)).unwrap_or(0) % takers.len().max(1);
+            let Some(taker) = takers.get_mut(picked).filter(|_| lost.back_at <= at) else { return true };
+            taker.tasks.push(Task { service: lost.service, comes: at, leaves: None });
+            false
+        });
+    }
+
+    /// A node's replicated services, as a manager counts them.
+    fn services(&self, load: &Load, at: u64) -> Vec<SwarmService> {
+        let here = SERVICES.iter().filter(|name| load.tasks.iter().any(|task| task.service == **name && task.runs(at)));
+        let counted = here.map(|name| {
+            let staying = self.nodes.iter().flat_map(|node| &node.load.tasks);
+            let staying = staying.filter(|task| task.service == *name && task.leaves.is_none());
+            let (running, coming): (Vec<&Task>, Vec<&Task>) = staying.partition(|task| task.comes <= at);
+            let lost = self.lost.iter().filter(|lost| lost.service == *name).count();
+            let counted = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+            let wanted = counted(running.len() + coming.len() + lost);
+            SwarmService { name: (*name).to_owned(), wanted, running: counted(running.len()) }
+        });
+        counted.collect()
+    }
+}
+
 impl World {
-    /// The tasks on a node, or the change of one.
+    /// The tasks on a node, its services, or the change of one.
     pub(crate) fn load_answers(&mut self, swarm: usize, op: &SwarmOp) -> Result<SwarmReply, SwarmFailure> {
         let at = self.at;
-        let (SwarmOp::Tasks { node } | SwarmOp::SetAvailability { node, .. }) = op else { return Ok(SwarmReply::Done) };
-        let known = self.swarms.get_mut(swarm).and_then(|swarm| swarm.nodes.iter_mut().find(|known| known.id == *node));
-        let Some(known) = known else {
+        let (SwarmOp::Tasks { node } | SwarmOp::Services { node } | SwarmOp::SetAvailability { node, .. }) = op else {
+            return Ok(SwarmReply::Done);
+        };
+        let by_us = self.is_counted_on(node);
+        let Some(swarm) = self.swarms.get_mut(swarm) else { return Ok(SwarmReply::Done) };
+        swarm.restart_tasks(at, &mut self.rng);
+        let Some(known) = swarm.nodes.iter().position(|known| known.id == *node) else {
             let message = "said the engine".to_owned();
             return Err(SwarmFailure { code: SwarmFailureCode::NoSuchNode, message });
         };
+        let Some(node) = swarm.nodes.get_mut(known) else { return Ok(SwarmReply::Done) };
         match op {
             SwarmOp::SetAvailability { availability, .. } => {
-                known.load.set(*availability, at, &mut self.rng, self.chaos);
+                let lost = node.load.set(*availability, at, (&mut self.rng, self.chaos, by_us));
+                swarm.lost.extend(lost);
                 Ok(SwarmReply::Done)
             }
+            SwarmOp::Services { .. } => {
+                let load = node.load.clone();
+                Ok(SwarmReply::Services(swarm.services(&load, at)))
+            }
             _ => {
-                let task = |n: usize| SwarmTask {
+                let running = node.load.tasks.iter().filter(|task| task.runs(at)).enumerate();
+                let task = |(n, task): (usize, &Task)| SwarmTask {
                     id: swarm_id(format!("task{n}")),
-                    service: "web".to_owned(),
+                    service: task.service.to_owned(),
                     state: "running".to_owned(),
                 };
-                Ok(SwarmReply::Tasks((0..known.load.running(at)).map(task).collect()))
+                Ok(SwarmReply::Tasks(running.map(task).collect()))
             }
         }
+    }
+
+    /// Is the node's machine one that the coordinator knows, and whose drains it waits for?
+    fn is_counted_on(&self, node: &SwarmId) -> bool {
+        let Some((_, node)) = self.find(node) else { return false };
+        let machine = self.machines.get(node.index);
+        machine.and_then(|machine| self.facts()?.by_id(machine.id)).is_some_and(|row| !row.revoked)
+    }
+
+    fn find(&self, node: &SwarmId) -> Option<(&Swarm, &Node)> {
+        self.swarms.iter().find_map(|swarm| Some((swarm, swarm.nodes.iter().find(|known| known.id == *node)?)))
+    }
+
+    /// Rule 4, its services: what is drained takes nothing from a service that another drain has just taken from, and
+    /// nothing is ordered to be drained that a count of a moment ago forbids.
+    pub(crate) fn may_drain(&mut self, op: &SwarmOp, ordered: bool) -> Result<(), Violation> {
+        let SwarmOp::SetAvailability { node, availability: SwarmAvailability::Drain } = op else { return Ok(()) };
+        let at = self.at;
+        self.swarms.iter_mut().for_each(|swarm| swarm.restart_tasks(at, &mut self.rng));
+        let Some((swarm, found)) = self.find(node).filter(|_| self.is_counted_on(node)) else { return Ok(()) };
+        if found.load.availability == SwarmAvailability::Drain {
+            return Ok(());
+        }
+        let here = |lost: &&Lost| found.load.tasks.iter().any(|task| task.service == lost.service && task.runs(at));
+        let unspared = |lost: &&Lost| match ordered {
+            true => lost.since + COUNTED_AGO_MS < at,
+            false => lost.drained_by_us,
+        };
+        match swarm.lost.iter().filter(here).find(unspared) {
+            Some(lost) => Err(self.watcher.drains_degraded_service(node, lost.service, at - lost.since)),
+            None => Ok(()),
+        }
+    }
+
+    /// Operators scale down what finds no room. False: there was nothing of that sort.
+    pub(crate) fn scale_down(&mut self) -> bool {
+        let lost: usize = self.swarms.iter().map(|swarm| swarm.lost.len()).sum();
+        self.swarms.iter_mut().for_each(|swarm| swarm.lost.clear());
+        lost > 0
     }
 
     /// Does an engine do this when nobody waits for its answer any more?
@@ -111,8 +239,9 @@ impl World {
     }
 
     /// The coordinator asks for one of its drains.
-    pub(crate) fn ask_swarm(&mut self, question: SwarmQuestion) {
+    pub(crate) fn ask_swarm(&mut self, question: SwarmQuestion) -> Result<(), Violation> {
         let SwarmQuestion { number, about, agent, op, patience_ms } = question;
+        self.may_drain(&op, true)?;
         self.last_call += 1;
         let call = self.last_call;
         self.questions.insert(call, (agent, about, number));
@@ -123,6 +252,7 @@ impl World {
             self.carry(Parcel { index, id: agent, session, what: Said::SwarmCall(SwarmCall { id: call, epoch, op }) });
         }
         self.later(patience_ms, Event::QuestionSilent(call));
+        Ok(())
     }
 
     /// An answer to such a question, or none in time. False: it is no such question.
@@ -159,10 +289,12 @@ impl World {
             .pick(&[SwarmAvailability::Active, SwarmAvailability::Pause, SwarmAvailability::Drain])
             .unwrap_or(&SwarmAvailability::Active);
         let requested = self.is_requested(index);
-        let node = self.swarms.last_mut().and_then(|swarm| swarm.nodes.get_mut(picked));
-        let Some(node) = node else { return };
-        node.load.set(word, at, &mut self.rng, self.chaos);
+        let Some(swarm) = self.swarms.last_mut() else { return };
+        swarm.restart_tasks(at, &mut self.rng);
+        let Some(node) = swarm.nodes.get_mut(picked) else { return };
+        let lost = node.load.set(word, at, (&mut self.rng, self.chaos, false));
         (node.load.word, node.load.touched) = (word, requested);
+        swarm.lost.extend(lost);
         self.count("an operator set a node's availability");
     }
 
@@ -222,8 +354,9 @@ impl World {
     /// The faults are over: what is stuck comes loose.
     pub(crate) fn loosen_tasks(&mut self) {
         let at = self.at;
-        for node in self.swarms.iter_mut().flat_map(|swarm| &mut swarm.nodes) {
-            node.load.loosen(at);
+        for swarm in &mut self.swarms {
+            swarm.nodes.iter_mut().for_each(|node| node.load.loosen(at));
+            swarm.lost.iter_mut().for_each(|lost| lost.back_at = lost.back_at.min(at + 4_000));
         }
     }
 

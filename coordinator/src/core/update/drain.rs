@@ -32,9 +32,12 @@ pub(super) fn record(draft: &mut Draft<'_>, machine: &MachineName, step: DrainSt
         let look = &mut draft.live_mut(machine).swarm;
         (look.awaited_since_ms, look.fewest, look.fewer_at_ms) = (None, None, None);
         look.begun_here = true;
+        (look.tasks, look.services) = (None, None);
     }
     if step == DrainStep::Target(DrainTarget::Unknown) {
-        draft.live_mut(machine).swarm.forget_node();
+        let look = &mut draft.live_mut(machine).swarm;
+        look.forget_node();
+        look.services = None;
     }
     let Some(row) = draft.machine_mut(machine) else { return };
     let Some(mine) = &mut row.update else { return };
@@ -74,10 +77,9 @@ pub(in crate::core) fn ask(draft: &mut Draft<'_>, limits: &Limits, now: Now, eff
     let (mut awaited, mut questions) = (Vec::new(), Vec::new());
     for survey in survey::all(draft, limits, now).values() {
         for position in targets(survey) {
-            let name = || position.row.name.clone();
-            awaited.push((name(), aim(survey, position) == Some(Aim::Drained)));
-            questions.extend(questions::next(survey, position).map(|question| (name(), question)));
+            awaited.push((position.row.name.clone(), aim(survey, position) == Some(Aim::Drained)));
         }
+        questions.extend(questions::all(survey).into_iter().map(|(name, question)| (name.clone(), question)));
     }
     for (name, waits) in awaited {
         let since_ms = &mut draft.live_mut(&name).swarm.awaited_since_ms;
@@ -99,6 +101,7 @@ pub(in crate::core) fn ask(draft: &mut Draft<'_>, limits: &Limits, now: Now, eff
         if let SwarmOp::SetAvailability { availability, .. } = op {
             look.unsettled.retain(|_, seen| seen.at_mono_ms.saturating_add(SETTLE_MS) > now.mono_ms);
             look.unsettled.insert(number, Seen { what: availability, at_mono_ms: now.mono_ms });
+            look.moved_mono_ms = Some(now.mono_ms);
         }
         look.asked = Some(Asked { number, agent, op: op.clone(), at_mono_ms: now.mono_ms });
         effects.push(Effect::AskSwarm(SwarmQuestion { number, about, agent, op, patience_ms }));
@@ -151,14 +154,23 @@ fn replied(look: &mut SwarmLook, asked: Asked, reply: SwarmReply, target: Option
                 look.fewer_at_ms = Some(now.wall_ms);
             }
             look.fewest = Some(look.fewest.map_or(left, |fewest| fewest.min(left)));
-            look.tasks = Some(Seen { what: by_service(&tasks), at_mono_ms });
+            let tasks = by_service(&tasks);
+            if look.tasks.as_ref().is_none_or(|seen| seen.what != tasks) {
+                look.moved_mono_ms = Some(now.mono_ms);
+            }
+            look.tasks = Some(Seen { what: tasks, at_mono_ms });
+        }
+        SwarmReply::Services(services) if look.manager == Some(asked.agent) => {
+            let named = services.into_iter().map(|service| (service.name.clone(), service)).collect();
+            look.services = Some(Seen { what: named, at_mono_ms });
         }
         // What the node is now the managers say when they are asked again.
         SwarmReply::Done => {
             look.unsettled.remove(&asked.number);
             look.node = None;
+            look.moved_mono_ms = Some(now.mono_ms);
         }
-        SwarmReply::Tasks(_) | SwarmReply::Tokens(_) => {}
+        SwarmReply::Tasks(_) | SwarmReply::Services(_) | SwarmReply::Tokens(_) => {}
     }
 }
 

@@ -172,7 +172,7 @@ impl Joining {
             Ok(SwarmReply::Nodes(nodes)) => self.listed(&nodes, now_mono_ms),
             Ok(SwarmReply::Done) => self.cleaned(now_mono_ms),
             Ok(SwarmReply::Tokens(tokens)) => self.let_in(tokens),
-            Ok(SwarmReply::Tasks(_)) => {
+            Ok(SwarmReply::Tasks(_) | SwarmReply::Services(_)) => {
                 let message = "the answer belongs to another question".to_owned();
                 self.another(&SwarmFailure { code: SwarmFailureCode::Engine, message }, now_mono_ms)
             }

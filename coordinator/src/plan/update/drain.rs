@@ -3,6 +3,7 @@
 //! next says [`questions`]. A drain is reached when no task of a service runs on the node, and by nothing else.
 
 pub mod questions;
+mod services;
 
 use std::collections::BTreeMap;
 
@@ -137,7 +138,8 @@ fn node<'a>(survey: &Survey<'_>, look: &'a SwarmLook) -> Option<&'a Option<Swarm
     fresh(survey, look.node.as_ref())
 }
 
-/// Rule 4, its Swarm: is the node drained, as far as was seen a moment ago?
+/// Rule 4, its Swarm: is the node drained, as far as was seen a moment ago? What keeps it is told from what was said
+/// last, however long ago.
 ///
 /// # Errors
 /// Which services still have tasks there, or who does not answer.
@@ -153,45 +155,55 @@ pub fn reached(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Block
         DrainTarget::Unknown => return Err(unidentified(survey, position, look)),
         DrainTarget::Node { id, .. } => id,
     };
-    let Some(found) = node(survey, look) else { return Err(unanswered(survey, look)) };
-    let Some(found) = found else { return Err(unknown_node(position, id)) };
+    let Some(seen) = &look.node else { return Err(unanswered(survey, look)) };
+    let Some(found) = &seen.what else { return Err(unknown_node(position, id)) };
     if found.availability != SwarmAvailability::Drain {
+        services::spared(survey, position)?;
         return Err(about("the availability of its Swarm node is about to become drain"));
     }
     if unsettled_until(survey, look, SwarmAvailability::Drain).is_some() {
         return Err(about("a change of its Swarm node that nobody has confirmed may still be carried out"));
     }
-    match fresh(survey, look.tasks.as_ref()) {
-        None => Err(unanswered(survey, look)),
-        Some(tasks) if tasks.is_empty() => Ok(()),
-        Some(tasks) if found.state != SwarmNodeState::Ready => Err(blocked(
+    match &look.tasks {
+        Some(seen) if !seen.what.is_empty() && found.state != SwarmNodeState::Ready => Err(blocked(
             "SwarmDraining",
             format!(
                 "Error: the managers see swarm node {} {}, and count its tasks until it is back - {}",
                 found.hostname,
                 found.state,
-                services(tasks)
+                tasks_left(&seen.what)
             ),
             "its Docker Engine runs and reaches the managers again (`docker node ls` says Ready)",
         )),
-        Some(tasks) => Err(blocked(
+        Some(seen) if !seen.what.is_empty() => Err(blocked(
             "SwarmDraining",
-            format!("Error: waiting for swarm node {} to be drained first - {}", found.hostname, services(tasks)),
+            format!(
+                "Error: waiting for swarm node {} to be drained first - {}",
+                found.hostname,
+                tasks_left(&seen.what)
+            ),
             "its tasks have moved (`docker node ps` on a manager names them; is there room for them elsewhere?)",
         )),
+        tasks if fresh(survey, tasks.as_ref()).is_some() && node(survey, look).is_some() => Ok(()),
+        Some(_) | None => Err(unanswered(survey, look)),
     }
 }
 
 /// The first few services, and how many tasks each has.
-fn services(tasks: &BTreeMap<String, u32>) -> String {
-    let named = tasks.iter().take(SERVICES_SHOWN_MAX).map(|(service, count)| match count {
+fn tasks_left(tasks: &BTreeMap<String, u32>) -> String {
+    let named = tasks.iter().map(|(service, count)| match count {
         1 => format!("{service}: 1 task"),
         count => format!("{service}: {count} tasks"),
     });
-    let named: Vec<String> = named.collect();
-    match tasks.len().saturating_sub(SERVICES_SHOWN_MAX) {
-        0 => named.join(", "),
-        more => format!("{} and {more} more services", named.join(", ")),
+    list(&named.collect::<Vec<_>>())
+}
+
+/// The first few services, and how many more there are.
+fn list(services: &[String]) -> String {
+    let shown = services.iter().take(SERVICES_SHOWN_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match services.len().saturating_sub(SERVICES_SHOWN_MAX) {
+        0 => shown,
+        more => format!("{shown} and {more} more services"),
     }
 }
 

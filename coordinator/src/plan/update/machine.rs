@@ -144,7 +144,8 @@ fn after_request(
         return None;
     }
     if let Some(row) = &mine.maintenance {
-        return Some(if row.leaving { MachineStep::Finish } else { MachineStep::FreeSlot });
+        let over = maintenance::is_wanted_back(row);
+        return Some(if over { MachineStep::Finish } else { MachineStep::FreeSlot });
     }
     let through = is_through(survey, position);
     // Planted: the slot is free though the agent may have an older list.

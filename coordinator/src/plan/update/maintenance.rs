@@ -1,5 +1,6 @@
-//! One machine out of service until an operator gives it back. It takes a slot, its request and its drain like a machine
-//! of an update; then no item is run on it, and what it does meanwhile (reboots, silence) is its operator's affair.
+//! One machine out of service until an operator gives it back. It takes a slot, its request and its drain like a
+//! machine of an update; then no item is run on it, and what it does meanwhile (reboots, silence) is its operator's
+//! affair.
 
 use muster_proto::{
     model::{Blocked, ItemState},
@@ -36,7 +37,8 @@ pub fn rests(survey: &Survey<'_>) -> bool {
 pub fn may_enter(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     safety::may_disturb(survey, position)?;
     let mut running = position.row.statuses.values().filter(|status| status.state == ItemState::Running);
-    if let Some(status) = running.next() {
+    // Planted: what runs there may go on.
+    if let Some(status) = running.next().filter(|_| !planted("run-in-maintenance")) {
         return Err(blocked("ItemRunning", format!("item {} still runs on it", status.name), "it has ended"));
     }
     if !assign::is_accepted(survey.facts, position) {
@@ -52,8 +54,13 @@ pub(super) fn gives_back(position: &Position<'_>, mine: &MachineUpdate, row: &Ma
     }
     // Planted: workloads come back to a machine that may be in pieces.
     let there = (position.connected() && !position.lost) || planted("give-back-unreachable");
+    there && is_wanted_back(row)
+}
+
+/// Does an operator want it back?
+pub(super) fn is_wanted_back(row: &MaintenanceRow) -> bool {
     // Planted: nothing is to be done on it, so it is done.
-    there && (row.leaving || planted("leave-by-itself"))
+    row.leaving || (row.since_ms.is_some() && planted("leave-by-itself"))
 }
 
 /// Why a machine that is out of service does not move. None: it is in service, or on its way.

@@ -67,7 +67,8 @@ fn with_slot(
         return safety::may_disturb(survey, position);
     }
     let locks = safety::locks_granted(survey, position).err().filter(|_| mine.disruptive);
-    not_halted(survey, update).map_err(|halt| because(halt, locks))?;
+    let swarm = || mine.drain.as_ref().and_then(|_| safety::swarm_drained(survey, position).err());
+    not_halted(survey, update).map_err(|halt| because(halt, locks.or_else(swarm)))?;
     if mine.disruptive {
         safety::locks_granted(survey, position)?;
     }

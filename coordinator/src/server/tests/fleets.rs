@@ -67,6 +67,8 @@ async fn foreign(client: &mut FleetClient<Channel>, token: &str) -> Vec<(&'stati
     let of_all = wire::CreateSecretRequest { name: "s".to_owned(), cluster: String::new(), value: vec![1] };
     let no_secret = wire::DeleteSecretRequest { name: "s".to_owned(), cluster: cluster(), in_use: true };
     let reboot = wire::RebootRequest { cluster: cluster(), machines: vec!["theirs".to_owned()], ..Default::default() };
+    let enter = wire::EnterMaintenanceRequest { machine: "theirs".to_owned(), ..Default::default() };
+    let leave = wire::LeaveMaintenanceRequest { machine: "theirs".to_owned() };
     let subject = wire::CredentialsRequest { subject: "operator/anna".to_owned() };
     vec![
         ("Plan", client.plan(wire::PlanRequest { cluster: cluster(), ..Default::default() }).await.map(drop)),
@@ -76,6 +78,8 @@ async fn foreign(client: &mut FleetClient<Channel>, token: &str) -> Vec<(&'stati
         ("Deploy", client.deploy(wire::DeployRequest { cluster: cluster() }).await.map(drop)),
         ("Update", client.update(wire::UpdateRequest { cluster: cluster(), ..Default::default() }).await.map(drop)),
         ("Reboot", client.reboot(reboot).await.map(drop)),
+        ("EnterMaintenance", client.enter_maintenance(enter).await.map(drop)),
+        ("LeaveMaintenance", client.leave_maintenance(leave).await.map(drop)),
         ("Pause", client.pause(rollout()).await.map(drop)),
         ("Resume", client.resume(rollout()).await.map(drop)),
         ("Abort", client.abort(rollout()).await.map(drop)),

@@ -23,6 +23,7 @@ fn calls_come_back_as_they_went() {
         SwarmOp::Tokens,
         SwarmOp::Nodes,
         SwarmOp::Tasks { node: node.clone() },
+        SwarmOp::Services { node: node.clone() },
         SwarmOp::SetAvailability { node: node.clone(), availability: SwarmAvailability::Pause },
         SwarmOp::Demote { node: node.clone() },
         SwarmOp::Remove { node, hostname: "edge-7-c1".to_owned() },
@@ -50,6 +51,7 @@ fn answers_come_back_as_they_went() {
         Ok(SwarmReply::Tokens(tokens)),
         Ok(SwarmReply::Nodes(vec![node("10.0.0.1:2377"), worker])),
         Ok(SwarmReply::Tasks(vec![task])),
+        Ok(SwarmReply::Services(vec![SwarmService { name: "web".to_owned(), wanted: 3, running: 2 }])),
         Ok(SwarmReply::Done),
     ] {
         let answer = SwarmAnswer { id: 9, result };
@@ -110,6 +112,8 @@ fn answers_that_are_none() {
     assert_eq!(answer_fault(Some(WireResult::Nodes(nodes))).field, "swarm_answer.nodes");
     let tasks = wire::SwarmTasks { tasks: vec![wire::SwarmTask::default(); SWARM_TASKS_MAX + 1] };
     assert_eq!(answer_fault(Some(WireResult::Tasks(tasks))).field, "swarm_answer.tasks");
+    let services = wire::SwarmServices { services: vec![wire::SwarmService::default(); SWARM_SERVICES_MAX + 1] };
+    assert_eq!(answer_fault(Some(WireResult::Services(services))).field, "swarm_answer.services");
 }
 
 #[test]
@@ -133,7 +137,12 @@ fn the_largest_answer_fits_into_a_message() {
     let id = || SwarmId::new("x".repeat(25)).expect("an id");
     let full = SwarmNode { id: id(), hostname: long(), ..node("[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:2377") };
     let task = SwarmTask { id: id(), service: long(), state: "preparing".to_owned() };
-    for reply in [SwarmReply::Nodes(vec![full; SWARM_NODES_MAX]), SwarmReply::Tasks(vec![task; SWARM_TASKS_MAX])] {
+    let service = SwarmService { name: long(), wanted: u32::MAX, running: u32::MAX };
+    for reply in [
+        SwarmReply::Nodes(vec![full; SWARM_NODES_MAX]),
+        SwarmReply::Tasks(vec![task; SWARM_TASKS_MAX]),
+        SwarmReply::Services(vec![service; SWARM_SERVICES_MAX]),
+    ] {
         let answer = wire::SwarmAnswer::from(&SwarmAnswer { id: u64::MAX, result: Ok(reply) });
         assert!(answer.encoded_len() < LINK_MESSAGE_BYTES_MAX, "{}", answer.encoded_len());
     }

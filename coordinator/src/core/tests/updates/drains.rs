@@ -1,12 +1,12 @@
 //! The Swarm drain: what is asked of whom, what is withheld until no task is left, and what a node gets back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::{
     convert::Hello,
     model::{
         Generation, LcmType, MachineId, SwarmAvailability, SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo,
-        SwarmLocalState, SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmTask,
+        SwarmLocalState, SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmService, SwarmTask,
     },
 };
 
@@ -26,6 +26,8 @@ pub(super) struct Swarm {
     rejoined: Vec<&'static str>,
     /// Machines whose managers have lost them.
     down: Vec<&'static str>,
+    /// Services that run fewer tasks than they want.
+    degraded: Vec<&'static str>,
     /// What was asked, in words.
     log: Vec<String>,
 }
@@ -37,7 +39,14 @@ fn node_id(name: &str) -> SwarmId {
 impl Swarm {
     pub(super) fn of(fleet: &Fleet) -> Self {
         let nodes = fleet.agents.keys().map(|name| (name.clone(), SwarmAvailability::Active, vec!["web", "web", "db"]));
-        Self { nodes: nodes.collect(), silent: Vec::new(), rejoined: Vec::new(), down: Vec::new(), log: Vec::new() }
+        Self {
+            nodes: nodes.collect(),
+            silent: Vec::new(),
+            rejoined: Vec::new(),
+            down: Vec::new(),
+            degraded: Vec::new(),
+            log: Vec::new(),
+        }
     }
 
     pub(super) fn node(&mut self, name: &str) -> &mut (String, SwarmAvailability, Vec<&'static str>) {
@@ -90,6 +99,16 @@ impl Swarm {
                     state: "running".to_owned(),
                 };
                 Ok(SwarmReply::Tasks(tasks.iter().map(task).collect()))
+            }
+            SwarmOp::Services { node } => {
+                let (name, _, tasks) = &self.nodes[found(node)];
+                self.log.push(format!("{agent}: services of {name}"));
+                let names: BTreeSet<&str> = tasks.iter().copied().collect();
+                let service = |name: &str| {
+                    let running = if self.degraded.contains(&name) { 2 } else { 3 };
+                    SwarmService { name: name.to_owned(), wanted: 3, running }
+                };
+                Ok(SwarmReply::Services(names.into_iter().map(service).collect()))
             }
             SwarmOp::SetAvailability { node, availability } => {
                 let at = found(node);
@@ -155,19 +174,27 @@ fn at_worker_1() -> (Fleet, Swarm) {
 
 /// The same, and the new release has these items besides for workers.
 fn at_worker_1_with(more: &[&str]) -> (Fleet, Swarm) {
+    at_first_worker(more, 1)
+}
+
+fn at_worker_1_with_width(width: u32) -> (Fleet, Swarm) {
+    at_first_worker(&[], width)
+}
+
+fn at_first_worker(more: &[&str], width: u32) -> (Fleet, Swarm) {
     let mut fleet = deployed(3, 2);
     let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
     spec.lcm_type = LcmType::Swarm;
     let of_workers = spec.machine_types.get_mut(&Worker).expect("workers have items");
     of_workers.extend(more.iter().map(|name| item(name, Phase::Deploy)));
     fleet.ask(apply(spec, &[])).expect("applies");
-    release(&mut fleet, &["install"], 1);
+    release(&mut fleet, &["install"], width);
     let mut fleet = fleet.started();
     for control in ["control-1", "control-2", "control-3"] {
         fleet.upgrade(control);
         assert_eq!((fleet.questions.len(), fleet.drain(control)), (0, None), "control machines are not drained");
     }
-    assert_eq!(fleet.requests(), ["worker-1"]);
+    assert_eq!(fleet.requests().len(), width as usize);
     let swarm = Swarm::of(&fleet);
     fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
     (fleet, swarm)
@@ -192,6 +219,7 @@ fn a_worker_is_disturbed_when_no_task_is_left_and_gets_its_availability_back() {
         [
             "worker-1: info",
             "control-1: nodes",
+            "control-1: services of worker-1",
             "control-1: worker-1 is drain",
             "control-1: nodes",
             "control-1: tasks of worker-1"
@@ -516,4 +544,113 @@ fn no_agent_is_asked_more_than_it_answers() {
     }
     assert_eq!(most, 6);
     assert!(workers.iter().all(|worker| fleet.permit(worker).is_some()), "{:?}", swarm.log);
+}
+
+/// At `worker-1`, and its node runs a task of a service that lacks one.
+fn at_a_degraded_service() -> (Fleet, Swarm) {
+    let (mut fleet, mut swarm) = at_worker_1();
+    swarm.degraded = vec!["web"];
+    fleet.talk(&mut swarm);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("ServiceDegraded"), "{:?}", swarm.log);
+    (fleet, swarm)
+}
+
+#[test]
+fn a_drain_waits_until_the_services_there_run_all_their_tasks() {
+    let (mut fleet, mut swarm) = at_a_degraded_service();
+    fleet.wait_for(&mut swarm, 60_000);
+    assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Active, "{:?}", swarm.log);
+    // What lacks a task elsewhere is nobody's concern here.
+    swarm.degraded = vec!["elsewhere"];
+    fleet.wait_for(&mut swarm, 20_000);
+    assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Drain, "{:?}", swarm.log);
+}
+
+#[test]
+fn one_whose_services_stay_degraded_is_put_aside_and_nothing_was_drained() {
+    let (mut fleet, mut swarm) = at_a_degraded_service();
+    fleet.wait_for(&mut swarm, NODE_LOCKS_MS);
+    let aside = fleet.part("worker-1").and_then(|part| part.set_aside.clone()).expect("put aside");
+    assert_eq!(aside.message, "Error: waiting for services to run all their tasks first - web: 2 of 3");
+    assert!(!swarm.log.iter().any(|line| line.contains("drain")), "{:?}", swarm.log);
+    fleet.lock("ceph", Some("worker-1"), LockState::Active);
+    assert_eq!(fleet.requests(), ["worker-2"], "the next has its turn");
+}
+
+/// Two workers at once, and both have locks that are inactive.
+fn at_both_workers() -> (Fleet, Swarm) {
+    let (mut fleet, mut swarm) = at_worker_1_with_width(2);
+    swarm
+        .nodes
+        .iter_mut()
+        .for_each(|(name, _, tasks)| *tasks = if name == "worker-1" { vec!["web"] } else { vec!["web", "db"] });
+    fleet.lock("ceph", Some("worker-2"), LockState::Inactive);
+    assert_eq!(fleet.requests(), ["worker-1", "worker-2"]);
+    (fleet, swarm)
+}
+
+#[test]
+fn of_two_that_share_a_service_the_second_is_drained_when_the_first_has_lost_its_tasks() {
+    let (mut fleet, mut swarm) = at_both_workers();
+    fleet.talk(&mut swarm);
+    let drained = |swarm: &mut Swarm| ["worker-1", "worker-2"].map(|name| swarm.availability(name));
+    let (active, drain) = (SwarmAvailability::Active, SwarmAvailability::Drain);
+    assert_eq!(drained(&mut swarm), [drain, active], "both were counted before either was ordered: {:?}", swarm.log);
+    assert_eq!(fleet.why("worker-2").as_deref(), Some("ServiceDegraded"));
+    fleet.wait_for(&mut swarm, 60_000);
+    assert_eq!(drained(&mut swarm), [drain, active], "its tasks have not left: {:?}", swarm.log);
+    // They have left, and do not run elsewhere yet.
+    swarm.node("worker-1").2.clear();
+    swarm.degraded = vec!["web"];
+    fleet.wait_for(&mut swarm, 60_000);
+    assert!(fleet.permit("worker-1").is_some(), "the first goes on");
+    assert_eq!(drained(&mut swarm), [drain, active], "{:?}", swarm.log);
+    swarm.degraded.clear();
+    fleet.wait_for(&mut swarm, 20_000);
+    assert_eq!(drained(&mut swarm), [drain, drain], "{:?}", swarm.log);
+}
+
+#[test]
+fn two_that_share_no_service_are_drained_at_once() {
+    let (mut fleet, mut swarm) = at_both_workers();
+    swarm.node("worker-2").2 = vec!["db"];
+    fleet.talk(&mut swarm);
+    assert_eq!(
+        (swarm.availability("worker-1"), swarm.availability("worker-2")),
+        (SwarmAvailability::Drain, SwarmAvailability::Drain)
+    );
+}
+
+/// An order that nobody confirmed may be carried out later: until then nothing that shares a service is drained. The
+/// next coordinator does not know what its predecessor ordered at the last moment.
+#[test]
+fn what_may_yet_be_drained_counts_as_drained() {
+    for restarts in [false, true] {
+        let (mut fleet, mut swarm) = at_both_workers();
+        while !fleet.questions.iter().any(|question| matches!(question.op, SwarmOp::SetAvailability { .. })) {
+            assert!(fleet.answer_one(&mut swarm));
+        }
+        // The order to drain worker-1 is on its way.
+        fleet.questions.retain(|question| !matches!(question.op, SwarmOp::SetAvailability { .. }));
+        if restarts {
+            fleet.pass(1, &[]);
+            fleet.restart();
+            fleet.all_report();
+        }
+        let drained = |swarm: &mut Swarm| {
+            let names = ["worker-1", "worker-2"].into_iter();
+            names.filter(|name| swarm.availability(name) == SwarmAvailability::Drain).collect::<Vec<_>>()
+        };
+        for _ in 0..12 {
+            fleet.pass(5_000, &[]);
+            fleet.talk(&mut swarm);
+        }
+        assert_eq!(drained(&mut swarm), Vec::<&str>::new(), "restarts: {restarts} {:?}", swarm.log);
+        for _ in 0..4 {
+            fleet.pass(5_000, &[]);
+            fleet.talk(&mut swarm);
+        }
+        let first = if restarts { "worker-1" } else { "worker-2" };
+        assert_eq!(drained(&mut swarm), [first], "{:?}", swarm.log);
+    }
 }

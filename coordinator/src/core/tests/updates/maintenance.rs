@@ -298,6 +298,7 @@ fn a_recovered_store_knows_who_is_out_of_service() {
     fleet.out("worker-1");
     fleet.recover_from(fleet.store.clone());
     fleet.all_report();
+    fleet.accept("worker-1");
     assert_eq!((fleet.why("worker-1").as_deref(), fleet.slots()), (Some("InMaintenance"), vec!["worker-1"]));
     fleet.ask(leave("worker-1")).expect("comes back");
     fleet.back("worker-1");

@@ -1,13 +1,14 @@
 //! What has to be asked of the swarm next for a machine's drain, and of whom: one question at a time for each machine.
 
-use muster_proto::model::{MachineId, MachineType, SwarmAvailability, SwarmId, SwarmNode, SwarmOp};
+use muster_proto::model::{MachineId, MachineName, MachineType, SwarmAvailability, SwarmId, SwarmNode, SwarmOp};
 
-use super::{Aim, FRESH_MS, SETTLE_MS, aim, back, fresh, look, node, unsettled_until};
+use super::{Aim, FRESH_MS, SETTLE_MS, aim, back, fresh, look, node, services, unsettled_until};
 use crate::{
     facts::{DrainTarget, SwarmLook},
     plan::{
         survey::{Position, Survey},
         swarm,
+        update::targets,
     },
 };
 
@@ -29,9 +30,22 @@ pub struct Question {
     pub patience_ms: u64,
 }
 
-/// The next question; None: an answer is waited for, or nobody can be asked, or nothing has to be.
+/// The next questions, by the machine that each is about. Of drains that take from the same service and could be
+/// ordered at once, the first is.
 #[must_use]
-pub fn next(survey: &Survey<'_>, position: &Position<'_>) -> Option<Question> {
+pub fn all<'a>(survey: &Survey<'a>) -> Vec<(&'a MachineName, Question)> {
+    let mut taken = services::Taken::default();
+    let held = |position: &Position<'a>, question: &Question, taken: &mut services::Taken<'a>| {
+        let drains = matches!(question.op, SwarmOp::SetAvailability { availability: SwarmAvailability::Drain, .. });
+        drains && !taken.take(position)
+    };
+    let questions = targets(survey).filter_map(|position| Some((position, next(survey, position)?)));
+    let questions = questions.filter(|(position, question)| !held(position, question, &mut taken));
+    questions.map(|(position, question)| (&position.row.name, question)).collect()
+}
+
+/// The next question; None: an answer is waited for, or nobody can be asked, or nothing has to be.
+fn next(survey: &Survey<'_>, position: &Position<'_>) -> Option<Question> {
     let aim = aim(survey, position)?;
     let look = look(position).filter(|look| look.asked.is_none())?;
     let row = position.update()?.drain.as_ref()?;
@@ -69,10 +83,17 @@ fn drain(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook, id: &Sw
     let Some(known) = known(survey, position, look) else { return Some(question(manager, SwarmOp::Nodes)) };
     // It may have joined anew, as another node.
     let Some(known) = known else { return own_engine(survey, position, look) };
-    if known.availability != SwarmAvailability::Drain {
-        return Some(set(manager, id, SwarmAvailability::Drain));
-    }
     let old = |at_mono_ms: u64| survey.now.mono_ms.saturating_sub(at_mono_ms) >= LOOK_EVERY_MS;
+    if known.availability != SwarmAvailability::Drain {
+        if services::spared(survey, position).is_ok() {
+            return Some(set(manager, id, SwarmAvailability::Drain));
+        }
+        let due = look
+            .services
+            .as_ref()
+            .is_none_or(|seen| old(seen.at_mono_ms) && services::under_way(survey, position, &seen.what).is_none());
+        return due.then(|| question(manager, SwarmOp::Services { node: id.clone() }));
+    }
     let due = match &look.tasks {
         Some(seen) if !seen.what.is_empty() => old(seen.at_mono_ms),
         tasks => fresh(survey, tasks.as_ref()).is_none(),
@@ -143,7 +164,10 @@ pub fn wakes_at(survey: &Survey<'_>, position: &Position<'_>) -> Option<u64> {
     let info = look.info.iter().map(|seen| later(seen.at_mono_ms, FRESH_MS));
     let node = look.node.iter().map(|seen| later(seen.at_mono_ms, FRESH_MS));
     let tasks = look.tasks.iter().flat_map(|seen| [LOOK_EVERY_MS, FRESH_MS].map(|by_ms| later(seen.at_mono_ms, by_ms)));
+    let counted = look.services.iter();
+    let counted = counted.flat_map(|seen| [LOOK_EVERY_MS, FRESH_MS].map(|by_ms| later(seen.at_mono_ms, by_ms)));
     let unsettled = unsettled_until(survey, look, wanted);
-    let moments = failures.chain(info).chain(node).chain(tasks).chain(unsettled);
+    let others = services::clears_at(survey, position);
+    let moments = failures.chain(info).chain(node).chain(tasks).chain(counted).chain(unsettled).chain(others);
     moments.filter(|at| *at > survey.now.mono_ms).min()
 }

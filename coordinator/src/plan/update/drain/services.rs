@@ -1,0 +1,129 @@
+//! What the drain of a worker's node may take from replicated services: of the nodes with tasks of one service, one at
+//! a time loses them. So a service runs one task fewer than it wants, or as many fewer as it has on one node.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_proto::{
+    model::{Blocked, SwarmAvailability, SwarmService},
+    plant::planted,
+};
+
+use super::{Aim, SETTLE_MS, aim, fresh, list, look, node, was_reached};
+use crate::{
+    facts::{DrainTarget, Seen, SwarmLook},
+    plan::{
+        safety::blocked,
+        survey::{Position, Survey},
+    },
+};
+
+/// Services by their names.
+pub(super) type Services = BTreeMap<String, SwarmService>;
+
+/// Rule 4, its services: may the drain of this machine's node be ordered? Every replicated service with tasks there
+/// runs as many as it wants, as a manager counted a moment ago, and whatever other drains take away had been counted as
+/// missing by then.
+///
+/// # Errors
+/// Which services run too few, whose drain takes tasks of theirs away, or that nobody has counted them yet.
+pub(super) fn spared(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    // Planted: a node is drained whatever its services have lost.
+    if planted("drain-degraded-service") {
+        return Ok(());
+    }
+    let uncounted = || {
+        let message = "the tasks of the services on its Swarm node are being counted";
+        blocked("SwarmDraining", message, "a manager has answered")
+    };
+    let counted = look(position).and_then(|look| look.services.as_ref()).ok_or_else(uncounted)?;
+    let missing = counted.what.values().filter(|service| service.running < service.wanted);
+    let missing: Vec<String> =
+        missing.map(|service| format!("{}: {} of {}", service.name, service.running, service.wanted)).collect();
+    if !missing.is_empty() {
+        let message = format!("Error: waiting for services to run all their tasks first - {}", list(&missing));
+        return Err(blocked(
+            "ServiceDegraded",
+            message,
+            "they do (`docker service ps` on a manager says what keeps them)",
+        ));
+    }
+    if let Some(other) = under_way(survey, position, &counted.what) {
+        return Err(blocked(
+            "ServiceDegraded",
+            format!("Error: waiting for swarm node {} to be drained first: they share services", other.row.name),
+            "the tasks that it loses run elsewhere",
+        ));
+    }
+    let overtaken = others(survey, position).any(|other| has_overtaken(counted, other));
+    if overtaken || fresh(survey, Some(counted)).is_none() { Err(uncounted()) } else { Ok(()) }
+}
+
+/// Another machine whose drain is under way and takes tasks of these services away, which a manager may not count as
+/// missing yet.
+pub(super) fn under_way<'s, 'a>(
+    survey: &'s Survey<'a>,
+    position: &Position<'_>,
+    services: &Services,
+) -> Option<&'s Position<'a>> {
+    others(survey, position).find(|other| {
+        let Some(look) = look(other) else { return false };
+        let leaving = || {
+            let here = look.tasks.as_ref().is_some_and(|seen| seen.what.keys().any(|name| services.contains_key(name)));
+            let takes = node(survey, look)
+                .is_none_or(|found| found.as_ref().is_none_or(|found| found.availability == SwarmAvailability::Drain));
+            here && takes && aim(survey, other) == Some(Aim::Drained)
+        };
+        let may_begin = may_begin_until(survey, other, look).is_some_and(|until| until > survey.now.mono_ms);
+        (may_begin && shares(services, look)) || leaving()
+    })
+}
+
+/// Has what this other machine lost changed since these services were counted?
+fn has_overtaken(counted: &Seen<Services>, other: &Position<'_>) -> bool {
+    look(other).is_some_and(|look| {
+        look.moved_mono_ms.is_some_and(|at_mono_ms| at_mono_ms >= counted.at_mono_ms) && shares(&counted.what, look)
+    })
+}
+
+/// Has the other node tasks of one of these services? Of one drained before the coordinator's start nobody knows.
+fn shares(services: &Services, other: &SwarmLook) -> bool {
+    other.services.as_ref().is_none_or(|seen| seen.what.keys().any(|name| services.contains_key(name)))
+}
+
+/// Until when a drain that was ordered and not confirmed may begin, monotonic milliseconds: by this coordinator, or by
+/// the one before it, at the last moment.
+fn may_begin_until(survey: &Survey<'_>, other: &Position<'_>, look: &SwarmLook) -> Option<u64> {
+    other.update()?.drain.as_ref().filter(|row| matches!(row.target, DrainTarget::Node { .. }))?;
+    let ordered = look.unsettled.values().filter(|seen| seen.what == SwarmAvailability::Drain);
+    let inherited = !look.begun_here && look.tasks.is_none() && !was_reached(other);
+    let inherited = inherited.then_some(survey.facts.live.started_mono_ms);
+    let asked = ordered.map(|seen| seen.at_mono_ms).chain(inherited);
+    asked.max().map(|at_mono_ms| at_mono_ms.saturating_add(SETTLE_MS))
+}
+
+/// When what other drains may yet do is over, monotonic milliseconds.
+pub(super) fn clears_at(survey: &Survey<'_>, position: &Position<'_>) -> impl Iterator<Item = u64> {
+    others(survey, position).filter_map(|other| may_begin_until(survey, other, look(other)?))
+}
+
+/// Also those that have come to their end: what they lost may not be counted yet.
+fn others<'s, 'a>(survey: &'s Survey<'a>, position: &Position<'_>) -> impl Iterator<Item = &'s Position<'a>> {
+    survey.machines.iter().filter(|other| other.row.name != position.row.name)
+}
+
+/// Drains that are ordered at once take nothing from the same service.
+#[derive(Default)]
+pub(super) struct Taken<'a>(BTreeSet<&'a str>);
+
+impl<'a> Taken<'a> {
+    /// Takes the services of this machine, if none of them is taken.
+    pub(super) fn take(&mut self, position: &Position<'a>) -> bool {
+        let services = position.live.and_then(|live| live.swarm.services.as_ref());
+        let names: Vec<&str> = services.iter().flat_map(|seen| seen.what.keys()).map(String::as_str).collect();
+        let free = names.iter().all(|name| !self.0.contains(name)) || planted("drain-degraded-service");
+        if free {
+            self.0.extend(names);
+        }
+        free
+    }
+}
