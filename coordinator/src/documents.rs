@@ -198,6 +198,7 @@ fn machine(survey: &Survey<'_>, position: &Position<'_>, now: Now) -> Machine {
                 .map(|(name, status)| (name.to_string(), item_status(status)))
                 .collect(),
             stages: stages(row),
+            lcm_operation_stuck: update::stuck(position),
             reboot: rollout::reboot(row),
             maintenance: update::maintenance(row),
             host_info: row.host.as_ref().map(HostInfo::from),

@@ -27,7 +27,7 @@ pub use secret::{Sealed, SecretId, SecretRow};
 pub use swarm_live::{Asked, Seen, SwarmLook};
 pub use update_rows::{
     AddedReboot, ClusterStage, DrainRow, DrainTarget, LockKey, LockRow, MachineUpdate, MaintenanceRow, Overwrites,
-    PermitRow, RebootAsked, RebootWhy, RequestRow, SetAside, Target, UpdateKind, UpdateRow, Wish,
+    PermitRow, RebootAsked, RebootWhy, RequestRow, SetAside, Stuck, Target, UpdateKind, UpdateRow, Wish,
 };
 
 use crate::store::{Row, Table};

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 pub use host::{Cpu, Hardware, HostInfo, Memory};
 pub use update::{
     ChangedMachine, ClusterState, ClusterStateSpec, ClusterStateStatus, GroupStatus, Lock, LockSpec, LockStatus,
-    MaintenanceStatus, RebootStatus, Request, RequestSpec, RequestStatus, UpdatePhase, UpdatePlan, UpdateStatus,
-    Waiting,
+    MaintenanceStatus, RebootStatus, Request, RequestSpec, RequestStatus, StuckStage, UpdatePhase, UpdatePlan,
+    UpdateStatus, Waiting,
 };
 
 use crate::model::{Blocked, ClusterSpec, Counts, ItemHash, MachineSpec, MachineType, Phase};
@@ -153,6 +153,9 @@ pub struct MachineStatus {
     pub state_item_statuses: BTreeMap<String, StateItemStatus>,
     /// Steps of the rollout on this machine.
     pub stages: Vec<StageStatus>,
+    /// The stage that is past its deadline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lcm_operation_stuck: Option<StuckStage>,
     /// What became of an operator's wish that it reboots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot: Option<RebootStatus>,

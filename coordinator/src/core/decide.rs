@@ -80,12 +80,7 @@ fn record(draft: &mut Draft<'_>, step: Next, now: Now) {
                 }
             }
         }
-        Next::CloseRollout { rollout } => {
-            if let Some(row) = draft.rollouts.get(&rollout) {
-                let row = RolloutRow { finished_at_ms: Some(now.wall_ms), ..(**row).clone() };
-                draft.put_rollout(row);
-            }
-        }
+        Next::CloseRollout { rollout } => end_rollout(draft, &rollout, now),
     }
 }
 
@@ -100,8 +95,23 @@ fn open_rollout(draft: &mut Draft<'_>, cluster: &ClusterName, now: Now) {
         started_at_ms: now.wall_ms,
         finished_at_ms: None,
         update: None,
+        ended: None,
     };
     draft.put_rollout(rollout);
+}
+
+/// A rollout has ended. How many machines it had is noted, for later ones take them over.
+pub(super) fn end_rollout(draft: &mut Draft<'_>, rollout: &str, now: Now) {
+    let Some(row) = draft.rollouts.get(rollout).cloned() else { return };
+    let members = || {
+        let all = draft.machines_of(&row.cluster).filter(|machine| !machine.revoked);
+        all.filter(|machine| machine.rollout.as_deref() == Some(rollout))
+    };
+    let upgraded = |machine: &MachineRow| machine.stages.get(&Stage::Upgraded).is_some_and(|stage| stage.succeeded);
+    let through = members().filter(|machine| row.update.is_none() || upgraded(machine)).count();
+    let counted = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let ended = Some((counted(members().count()), counted(through)));
+    draft.put_rollout(RolloutRow { finished_at_ms: Some(now.wall_ms), ended, ..(*row).clone() });
 }
 
 fn ready(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
@@ -145,10 +155,13 @@ pub(super) fn begin_stage(row: &mut MachineRow, stage: Stage, now: Now) {
 
 pub(super) fn end_stage(row: &mut MachineRow, stage: Stage, succeeded: bool, now: Now) {
     let fresh = StageRow { started_at_ms: now.wall_ms, finished_at_ms: None, succeeded: false };
-    let stage = row.stages.entry(stage).or_insert(fresh);
-    if !stage.succeeded {
-        stage.finished_at_ms = Some(now.wall_ms);
-        stage.succeeded = succeeded;
+    let known = row.stages.entry(stage).or_insert(fresh);
+    if !known.succeeded {
+        known.finished_at_ms = Some(now.wall_ms);
+        known.succeeded = succeeded;
+    }
+    if let Some(update) = row.update.as_mut().filter(|_| succeeded) {
+        update.stuck.take_if(|stuck| stuck.stage == stage);
     }
 }
 

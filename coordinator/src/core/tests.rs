@@ -12,6 +12,7 @@ mod reboots;
 mod rollout;
 mod rules;
 mod secrets;
+mod stages;
 mod standstill;
 mod swarm;
 mod update_reboots;

@@ -238,10 +238,26 @@ pub(super) fn say(draft: &mut Draft<'_>, actor: &str, rollout: &str, say: Say, n
         update.wish = wish;
         // Deadlines start anew: the time of a pause is nobody's fault.
         update.moved_at_ms = now.wall_ms;
+        update.resumed_at_ms = now.wall_ms;
+    }
+    if wish == Wish::Go {
+        forgive(draft, rollout);
     }
     let line = format!("rollout {rollout}: {line}");
     draft.audit(actor, word, &format!("rollout/{rollout}"), &line, now.wall_ms);
     Ok(Reply::Done(vec![line]))
+}
+
+/// Whatever was late has its time anew.
+fn forgive(draft: &mut Draft<'_>, rollout: &str) {
+    let late = draft.machines.values().filter(|row| row.rollout.as_deref() == Some(rollout));
+    let late = late
+        .filter(|row| row.update.as_ref().is_some_and(|mine| mine.stuck.as_ref().is_some_and(|stuck| !stuck.counts)));
+    for name in late.map(|row| row.name.clone()).collect::<Vec<_>>() {
+        if let Some(mine) = draft.machine_mut(&name).and_then(|row| row.update.as_mut()) {
+            mine.stuck = None;
+        }
+    }
 }
 
 /// Was this machine put aside because its locks were not granted?
@@ -254,7 +270,7 @@ pub(super) fn is_set_aside(draft: &Draft<'_>, machine: &MachineName) -> bool {
 pub(super) fn ask_again(draft: &mut Draft<'_>, machine: &MachineName, now: Now) -> String {
     let row = draft.machine_mut(machine);
     let rollout = row.and_then(|row| {
-        row.update.as_mut()?.set_aside = None;
+        record::take_back(row, now);
         row.rollout.clone()
     });
     if let Some(update) = rollout.and_then(|rollout| draft.update_mut(&rollout)) {

@@ -32,6 +32,7 @@ pub(super) fn document(survey: &Survey<'_>, row: &RolloutRow, now: Now) -> Rollo
     let details = row.update.as_ref().map(|details| update::status(survey, row, details));
     let state = row.update.as_ref().map_or(state, |details| update::state(survey, row, details));
     let done = |position: &&&Position<'_>| position.is_ready() && position.row.update.is_none();
+    let (machines, ready) = row.ended.unwrap_or((count(members.len()), count(members.iter().filter(done).count())));
     Document {
         metadata: Metadata {
             name: row.name.clone(),
@@ -46,8 +47,8 @@ pub(super) fn document(survey: &Survey<'_>, row: &RolloutRow, now: Now) -> Rollo
         status: RolloutStatus {
             state: state.to_owned(),
             finished_at: row.finished_at_ms.map(at),
-            machines: count(members.len()),
-            ready: count(members.iter().filter(done).count()),
+            machines,
+            ready,
             update: details,
             failures: if open { survey.failures } else { Counts { control: 0, worker: 0 } },
             blocked,

@@ -4,24 +4,27 @@ use std::collections::BTreeMap;
 
 use muster_proto::{
     model::{Blocked, DEFAULT_GROUP, DEFAULT_GROUP_INDEX, MachineType, Phase, Scope, UpdateGroupName},
-    resource::{ChangedMachine, GroupStatus, MaintenanceStatus, UpdatePhase, UpdatePlan, UpdateStatus, Waiting},
+    resource::{
+        ChangedMachine, GroupStatus, MaintenanceStatus, StuckStage, UpdatePhase, UpdatePlan, UpdateStatus, Waiting,
+    },
 };
 
 use super::{at, count, stage_status};
 use crate::{
     core::update::{Options, has_work, planned as started},
-    facts::{ClusterStage, MachineRow, RebootWhy, RolloutRow, Stage, UpdateRow, Wish},
+    facts::{ClusterStage, MachineRow, RebootWhy, RolloutRow, UpdateRow, Wish},
     plan::{
         Limits, blocked, locks, reboot, safety,
         survey::{Position, Survey},
-        update::{DECIDING, drain::uses_swarm, groups, is_cluster_moving, is_waiting_for_others, maintenance, targets},
+        update::{
+            DECIDING, cluster_locks_are_late, drain::uses_swarm, groups, is_cluster_moving, is_waiting_for_others,
+            maintenance, targets,
+        },
     },
 };
 
 /// A pause longer than this is warned of, in milliseconds: a cluster between two releases is a risk.
 const PAUSE_MS_MAX: u64 = 24 * 3600 * 1000;
-/// An item stage longer than this counts as stuck, in milliseconds.
-const STUCK_AFTER_MS: u64 = 4 * 3600 * 1000;
 /// Reasons that pass by themselves, or come to the end of a deadline. All others want a person, or pass with the end of
 /// another machine: once nothing moves, that comes to the same.
 const PASSING: &[&str] = &[DECIDING, "Gathering", "Disconnected", "LocksSettling", "Rebooting"];
@@ -120,12 +123,16 @@ fn group_statuses(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -> 
     groups.into_values().collect()
 }
 
-/// Is a machine of an update at one stage for so long that somebody should look?
+/// Is some stage of the rollout under way past its deadline?
 pub(super) fn is_stuck(survey: &Survey<'_>) -> bool {
-    targets(survey).filter(|position| position.row.slot.is_some()).any(|position| {
-        let stage = position.row.stages.get(&Stage::DeployDone).filter(|stage| stage.finished_at_ms.is_none());
-        stage.is_some_and(|stage| survey.now.wall_ms.saturating_sub(stage.started_at_ms) > STUCK_AFTER_MS)
-    })
+    let late = |position: &Position<'_>| position.update().is_some_and(|mine| mine.stuck.is_some());
+    targets(survey).any(late) || cluster_locks_are_late(survey)
+}
+
+/// The stage of a machine that is past its deadline.
+pub(super) fn stuck(position: &Position<'_>) -> Option<StuckStage> {
+    let stuck = position.update()?.stuck.as_ref()?;
+    Some(StuckStage { stage: stuck.stage.as_str().to_owned(), since: at(stuck.since_ms) })
 }
 
 /// What an update would do. None: the cluster is not deployed, is at work, or is at its newest manifest.

@@ -354,6 +354,9 @@ pub struct RolloutRow {
     /// None: a deployment.
     #[serde(default)]
     pub update: Option<UpdateRow>,
+    /// Machines in it, and those that were through, when it ended: later rollouts take the machines over.
+    #[serde(default)]
+    pub ended: Option<(u32, u32)>,
 }
 
 /// A join token. Of its secret only a digest is kept.

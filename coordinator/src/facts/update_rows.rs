@@ -8,7 +8,7 @@ use muster_proto::model::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::StageRow;
+use super::{Stage, StageRow};
 
 /// Params of single items that belong to one machine.
 pub type Overwrites = BTreeMap<ItemName, BTreeMap<String, String>>;
@@ -33,6 +33,9 @@ pub struct UpdateRow {
     pub request: Option<RequestRow>,
     /// Unix milliseconds of the last machine's end, or of an operator's last word: deadlines start anew then.
     pub moved_at_ms: u64,
+    /// Unix milliseconds of an operator's last word: the time of a pause is nobody's fault.
+    #[serde(default)]
+    pub resumed_at_ms: u64,
     /// Machines that came to their end since the last time that those put aside were tried again.
     pub finished_in_round: u32,
     /// Steps of the cluster.
@@ -155,6 +158,9 @@ pub struct MachineUpdate {
     pub returned_at_ms: Option<u64>,
     /// It was refused, and is out of the way of the others.
     pub set_aside: Option<SetAside>,
+    /// The stage that takes longer than it may.
+    #[serde(default)]
+    pub stuck: Option<Stuck>,
     /// Its node in the Swarm is drained, or is to be, or is to be given back.
     #[serde(default)]
     pub drain: Option<DrainRow>,
@@ -226,6 +232,19 @@ pub struct PermitRow {
     pub attempt: u32,
     /// The agent says that it will start nothing under it.
     pub expired: bool,
+}
+
+/// A stage that is past its deadline (LCM's `lcmOperationStuck`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stuck {
+    /// Which.
+    pub stage: Stage,
+    /// Unix milliseconds of the stage's beginning.
+    pub since_ms: u64,
+    /// Does the machine count against the failure budget until the stage is done?
+    pub counts: bool,
+    /// What was waited for, in one sentence; empty: its items.
+    pub message: String,
 }
 
 /// Why a machine is out of the way of the others.

@@ -1,6 +1,6 @@
 //! What a cluster says of its updates: who must be asked, and how long an update waits.
 
-use muster_proto::model::{Deadline, UpdateDeadlines, is_label};
+use muster_proto::model::{Deadline, DeadlineOutcome, UpdateDeadlines, is_label};
 
 use super::{
     fault::{Faults, shown},
@@ -8,7 +8,10 @@ use super::{
 };
 
 /// Fields of `updateDeadlines`.
-const DEADLINES: Fields = Fields { known: &["clusterLocks", "nodeLocks", "swarmDrain", "locksReturned"], later: &[] };
+const DEADLINES: Fields = Fields {
+    known: &["prepare", "turn", "clusterLocks", "nodeLocks", "swarmDrain", "items", "reboot", "locksReturned"],
+    later: &[],
+};
 /// Fields of one deadline.
 const DEADLINE: Fields = Fields { known: &["after", "outcome"], later: &[] };
 /// Fields of a deadline that has one outcome only.
@@ -42,14 +45,22 @@ pub(super) fn controllers(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Ve
 pub(super) fn deadlines(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<UpdateDeadlines> {
     let map = spot.map(faults, &DEADLINES)?;
     let default = UpdateDeadlines::default();
+    let prepare = map.or("prepare", default.prepare, |spot| deadline(&spot, default.prepare, faults));
+    let turn = map.or("turn", default.turn_ms, |spot| time_only(&spot, faults));
     let cluster_locks = map.or("clusterLocks", default.cluster_locks_ms, |spot| time_only(&spot, faults));
     let node_locks = map.or("nodeLocks", default.node_locks, |spot| deadline(&spot, default.node_locks, faults));
     let swarm_drain = map.or("swarmDrain", default.swarm_drain, |spot| deadline(&spot, default.swarm_drain, faults));
+    let items = map.or("items", default.items, |spot| no_way_back(&spot, default.items, faults));
+    let reboot = map.or("reboot", default.reboot, |spot| no_way_back(&spot, default.reboot, faults));
     let returned = map.or("locksReturned", default.locks_returned_ms, |spot| time_only(&spot, faults));
     Some(UpdateDeadlines {
+        prepare: prepare?,
+        turn_ms: turn?,
         cluster_locks_ms: cluster_locks?,
         node_locks: node_locks?,
         swarm_drain: swarm_drain?,
+        items: items?,
+        reboot: reboot?,
         locks_returned_ms: returned?,
     })
 }
@@ -64,4 +75,15 @@ fn deadline(spot: &Spot<'_>, default: Deadline, faults: &mut Faults<'_>) -> Opti
     let after_ms = map.or("after", default.after_ms, |spot| spot.duration_ms(faults, DEADLINE_MS_MAX));
     let outcome = map.or("outcome", default.outcome, |spot| spot.word(faults, "outcome"));
     Some(Deadline { after_ms: after_ms?, outcome: outcome? })
+}
+
+/// The deadline of a stage that begins when a machine was disturbed: it can fail, or all can pause.
+fn no_way_back(spot: &Spot<'_>, default: Deadline, faults: &mut Faults<'_>) -> Option<Deadline> {
+    let deadline = deadline(spot, default, faults)?;
+    if deadline.outcome == DeadlineOutcome::Defer {
+        let problem = "a machine that was disturbed cannot be put aside";
+        spot.child("outcome").fault(faults, problem, "fail or pause");
+        return None;
+    }
+    Some(deadline)
 }

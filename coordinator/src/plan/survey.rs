@@ -118,11 +118,13 @@ impl<'a> Position<'a> {
         matches!(self.trouble(), Some(Progress::Failed(_)))
     }
 
-    /// Does it count against the failure budget of its rollout?
+    /// Does it count against the failure budget of its rollout? One that is late, and only waits for leave, does not.
     #[must_use]
     pub fn counts_as_failure(&self) -> bool {
         let given_up = self.update().and_then(|update| update.set_aside.as_ref()).is_some_and(|aside| aside.failed);
-        self.failed() || (self.lost && self.row.slot.is_some() && !self.in_maintenance()) || given_up
+        let late = |mine: &&MachineUpdate| mine.stuck.as_ref().is_some_and(|stuck| stuck.counts);
+        let overdue = self.update().filter(late).is_some_and(|mine| mine.disturbed() || !self.awaits_permit());
+        self.failed() || (self.lost && self.row.slot.is_some() && !self.in_maintenance()) || given_up || overdue
     }
 
     /// Has it stopped at an item that failed for good? One that failed behind an item that was changed since is not the

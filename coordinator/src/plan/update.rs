@@ -12,18 +12,19 @@ pub mod drain;
 pub mod groups;
 mod machine;
 pub mod maintenance;
+pub mod stages;
 pub mod waits;
 
-use muster_proto::model::{ItemName, MachineName, MachineType, Phase, Standing};
+use muster_proto::model::{DeadlineOutcome, ItemName, MachineName, MachineType, Phase, Standing};
 
 use super::{
     items::control_set,
     safety, secrets,
     survey::{Position, Progress, Survey},
 };
-use crate::facts::{ClusterRow, ClusterStage, ControlSet, DrainTarget, MachineRow, UpdateRow, Wish};
+use crate::facts::{ClusterRow, ClusterStage, ControlSet, DrainTarget, MachineRow, Stage, UpdateRow, Wish};
 
-pub use cluster::{is_cluster_moving, is_open, not_halted};
+pub use cluster::{cluster_locks_are_late, is_cluster_moving, is_open, not_halted};
 pub use machine::{is_waiting_for_others, wakes_at_ms};
 
 /// The reason of a machine whose next step follows from what is known: one that keeps it is a bug of ours.
@@ -72,6 +73,17 @@ pub enum ClusterStep {
 pub enum MachineStep {
     /// Its list is the prepare items of the new version.
     Prepare(ControlSet),
+    /// Its prepare items are done: it waits for its turn.
+    Prepared,
+    /// This stage takes longer than it may.
+    Stuck {
+        /// Which.
+        stage: Stage,
+        /// What then.
+        outcome: DeadlineOutcome,
+        /// What it waited for, in one sentence; empty: its items.
+        message: String,
+    },
     /// It holds a slot; a NodeMaintenanceRequest is made if something disruptive is ahead.
     TakeSlot {
         /// Is something disruptive ahead, as things are now?
@@ -94,7 +106,10 @@ pub enum MachineStep {
     OutOfService,
     /// The deadline of its locks or of its drain has passed, and the cluster's policy is that an operator decides: the
     /// update pauses.
-    PauseAll,
+    PauseAll {
+        /// In the words of what was waited for.
+        message: String,
+    },
     /// Its NodeMaintenanceRequest is removed.
     GiveBack {
         /// Is it at the new version now?

@@ -35,6 +35,9 @@ pub fn describe_machine(machine: &Machine, now: Timestamp) -> Vec<String> {
         page.field("Note", &note);
     }
     blocked(&mut page, status.blocked.as_ref(), now);
+    if let Some(stuck) = &status.lcm_operation_stuck {
+        page.field("Stuck", &format!("at \"{}\" since {}", stuck.stage, moment(stuck.since)));
+    }
     if let Some(next) = what_to_do(machine) {
         page.field("What to do", &next);
     }

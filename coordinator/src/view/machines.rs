@@ -1,7 +1,7 @@
 //! Rows of machines: LCM's columns first, then what is wrong or under way.
 
 use jiff::Timestamp;
-use muster_proto::resource::{Activity, Machine, StateItemStatus};
+use muster_proto::resource::{Activity, Machine, StateItemStatus, StuckStage};
 
 use super::{Look, age, bytes, text::cut};
 
@@ -40,6 +40,20 @@ pub(super) fn address(machine: &Machine, kind: &str) -> String {
 /// What is wrong with a machine, else what it waits for, else what it is busy with. Empty: nothing to say.
 #[must_use]
 pub fn note(machine: &Machine, now: Timestamp) -> String {
+    let said = plain_note(machine, now);
+    match &machine.status.lcm_operation_stuck {
+        Some(stuck) if said.is_empty() => stuck_text(stuck, now),
+        Some(stuck) => format!("{}; {said}", stuck_text(stuck, now)),
+        None => said,
+    }
+}
+
+/// `Stuck at "Deploy phase done" for 5h`.
+pub(super) fn stuck_text(stuck: &StuckStage, now: Timestamp) -> String {
+    format!("Stuck at \"{}\" for {}", stuck.stage, age(stuck.since, now))
+}
+
+fn plain_note(machine: &Machine, now: Timestamp) -> String {
     let status = &machine.status;
     let mut parts = Vec::new();
     if status.lost {

@@ -10,7 +10,7 @@ use muster_proto::{
 
 use super::{
     age,
-    machines::{activity_text, note, outcome},
+    machines::{activity_text, note, outcome, stuck_text},
     printable,
 };
 
@@ -295,6 +295,10 @@ pub fn machine_troubles(old: Option<&Machine>, new: &Machine, now: Timestamp) ->
     if old.map_or((false, false, false), trouble) != trouble(new) {
         let what = if in_trouble(new) { note(new, now) } else { "no longer in trouble".to_owned() };
         lines.push(format!("{name}: {what}"));
+    }
+    let was_stuck = old.and_then(|machine| machine.status.lcm_operation_stuck.as_ref());
+    if let Some(stuck) = new.status.lcm_operation_stuck.as_ref().filter(|stuck| was_stuck != Some(stuck)) {
+        lines.push(format!("{name}: {}", stuck_text(stuck, now)));
     }
     let wait = new.status.blocked.as_ref().filter(|wait| !ORDINARY_WAITS.contains(&wait.blocked.reason.as_str()));
     let waited = old.and_then(|machine| machine.status.blocked.as_ref()).map(|wait| &wait.blocked.reason);

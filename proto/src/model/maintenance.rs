@@ -74,30 +74,40 @@ pub struct Deadline {
 
 /// Deadlines of the stages of an update that wait for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct UpdateDeadlines {
+    /// Until a machine's prepare items are done.
+    pub prepare: Deadline,
+    /// Until a prepared machine has its turn, since the last machine came to its end. Its outcome is always `pause`.
+    pub turn_ms: u64,
     /// Until every ClusterWorkloadLock is inactive. Its outcome is always `pause`: there is no machine to put aside.
     pub cluster_locks_ms: u64,
     /// Until every NodeWorkloadLock of a machine is inactive. Rockoon tries a deferred request about once a minute.
     pub node_locks: Deadline,
     /// Until no task of a service runs on a worker's Swarm node any more. Starts anew when one of them has gone.
-    #[serde(default = "swarm_drain")]
     pub swarm_drain: Deadline,
+    /// Until the deploy and reconfigure items are done. Never `defer`: who was disturbed cannot be put aside.
+    pub items: Deadline,
+    /// Until the reboot that the update added is done. Never `defer`, either.
+    pub reboot: Deadline,
     /// After the request is gone, until the locks are active again. Then the machine counts as done all the same.
     pub locks_returned_ms: u64,
 }
 
-const fn swarm_drain() -> Deadline {
-    Deadline { after_ms: 30 * 60 * 1000, outcome: DeadlineOutcome::Defer }
-}
-
 impl Default for UpdateDeadlines {
     fn default() -> Self {
+        const MINUTE_MS: u64 = 60 * 1000;
+        const HOUR_MS: u64 = 60 * MINUTE_MS;
+        let of = |after_ms, outcome| Deadline { after_ms, outcome };
         Self {
-            cluster_locks_ms: 2 * 3600 * 1000,
-            node_locks: Deadline { after_ms: 30 * 60 * 1000, outcome: DeadlineOutcome::Defer },
-            swarm_drain: swarm_drain(),
-            locks_returned_ms: 30 * 60 * 1000,
+            prepare: of(4 * HOUR_MS, DeadlineOutcome::Defer),
+            turn_ms: 24 * HOUR_MS,
+            cluster_locks_ms: 2 * HOUR_MS,
+            node_locks: of(30 * MINUTE_MS, DeadlineOutcome::Defer),
+            swarm_drain: of(30 * MINUTE_MS, DeadlineOutcome::Defer),
+            items: of(4 * HOUR_MS, DeadlineOutcome::Fail),
+            reboot: of(HOUR_MS, DeadlineOutcome::Fail),
+            locks_returned_ms: 30 * MINUTE_MS,
         }
     }
 }

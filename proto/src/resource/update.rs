@@ -164,6 +164,16 @@ pub struct Waiting {
     pub clears_when: String,
 }
 
+/// A stage of a machine that takes longer than it may.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StuckStage {
+    /// Its name.
+    pub stage: String,
+    /// When it began.
+    pub since: Timestamp,
+}
+
 /// What became of an operator's wish that a machine reboots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -6,7 +6,7 @@ use std::{
 };
 
 use muster_agent::attempt::record::AttemptKey;
-use muster_coordinator::facts::{Facts, LockKey, MachineRow};
+use muster_coordinator::facts::{Facts, LockKey, MachineRow, Stage, Wish};
 use muster_proto::model::{AssignedItem, ItemState, LockState, MachineId, MachineName, MachineType, Now, Phase, Scope};
 
 use super::{Checked, Watcher};
@@ -79,6 +79,7 @@ impl Watcher {
             self.seen.permitted.insert(row.name.clone());
         }
         self.secrets_stay(facts)?;
+        self.late_stages_are_told(facts, now)?;
         self.quorum_is_kept(facts)
     }
 
@@ -90,6 +91,33 @@ impl Watcher {
                 items.into_iter().flat_map(|items| items.resolved.iter().flatten()).flat_map(AssignedItem::secrets);
             if let Some(floating) = used.find(|name| !row.ready_secrets.contains_key(name)) {
                 return Err(self.violation("secret", format!("{}: secret {floating} changes by itself", row.name)));
+            }
+        }
+        Ok(())
+    }
+
+    /// A stage that takes longer than the manifest allows is recorded, unless the update is halted.
+    fn late_stages_are_told(&self, facts: &Facts, now: Now) -> Checked {
+        let current = facts.live.older_than_fleet.is_none() && !facts.meta.recovering;
+        for row in facts.machines.values().filter(|_| current) {
+            let rollout = row.rollout.as_ref().and_then(|name| facts.rollouts.get(name));
+            let update = rollout.and_then(|rollout| rollout.update.as_ref()).filter(|update| update.wish == Wish::Go);
+            let (Some(update), Some(mine)) = (update, &row.update) else { continue };
+            let Some(deadlines) = facts.spec_of(row).map(|spec| spec.update_deadlines) else { continue };
+            let stages = [
+                (Stage::PrepareDone, deadlines.prepare.after_ms),
+                (Stage::DeployDone, deadlines.items.after_ms),
+                (Stage::RebootDone, deadlines.reboot.after_ms),
+            ];
+            // The last that is under way counts.
+            let under_way = stages.iter().rev().find_map(|(stage, after_ms)| {
+                let counts = row.slot.is_some() || *stage == Stage::PrepareDone;
+                let known = row.stages.get(stage).filter(|known| counts && known.finished_at_ms.is_none())?;
+                Some((stage, known.started_at_ms.max(update.resumed_at_ms) + after_ms))
+            });
+            let Some((stage, late_at_ms)) = under_way else { continue };
+            if now.wall_ms >= late_at_ms && mine.stuck.is_none() && mine.set_aside.is_none() {
+                return Err(self.violation("stuck", format!("{} is late at {stage:?}, and says nothing", row.name)));
             }
         }
         Ok(())

@@ -195,18 +195,26 @@ impl World {
                     wishes.extend(stuck.map(|item| Request::Retry { machine: machine.clone(), item: Some(item) }));
                 }
                 "InMaintenance" => wishes.push(Request::LeaveMaintenance { machine }),
-                "Deferred" | "Refused" | "Paused" => {
-                    // A deadline may have paused it, and what was waited for is told no more.
-                    degraded |= blocked.reason == "Paused" || blocked.message.contains("services");
+                "Deferred" | "Refused" => {
+                    degraded |= blocked.message.contains("services");
                     if blocked.message.contains("swarm") {
                         adrift.push((machine.clone(), blocked.message.contains("do not know")));
                     }
-                    let paused = survey.rollout.filter(|_| blocked.reason == "Paused");
-                    let resume = paused.map(|rollout| Request::Resume { rollout: rollout.name.clone() });
-                    wishes.push(resume.unwrap_or(Request::Retry { machine, item: None }));
+                    wishes.push(Request::Retry { machine, item: None });
                 }
                 "SwarmNoManager" | "SwarmNodeUnknown" => adrift.push((machine, blocked.reason == "SwarmNodeUnknown")),
                 "ServiceDegraded" => degraded = true,
+                // What was to be known before it paused is told all the same.
+                "Paused" if blocked.message.contains("is not deployed") => {
+                    wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));
+                }
+                "Paused" => {
+                    degraded |= blocked.message.contains("services");
+                    if blocked.message.contains("swarm") {
+                        adrift.push((machine, blocked.message.contains("do not know")));
+                    }
+                    wishes.extend(survey.rollout.map(|rollout| Request::Resume { rollout: rollout.name.clone() }))
+                }
                 "ControlNotDeployed" => {
                     wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }))
                 }

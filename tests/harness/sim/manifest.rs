@@ -73,7 +73,16 @@ pub fn spec(rng: &mut Rng, plan: Plan) -> ClusterSpec {
 /// Shorter than the time after which a simulated world counts as at rest.
 fn deadlines(rng: &mut Rng) -> UpdateDeadlines {
     let refused = Deadline { after_ms: 20_000, outcome: deadline_outcome(rng) };
-    UpdateDeadlines { cluster_locks_ms: 40_000, node_locks: refused, swarm_drain: refused, locks_returned_ms: 20_000 }
+    UpdateDeadlines {
+        prepare: Deadline { after_ms: 30_000, outcome: deadline_outcome(rng) },
+        turn_ms: 60_000,
+        cluster_locks_ms: 40_000,
+        node_locks: refused,
+        swarm_drain: refused,
+        items: Deadline { after_ms: 40_000, outcome: late_outcome(rng) },
+        reboot: Deadline { after_ms: 50_000, outcome: late_outcome(rng) },
+        locks_returned_ms: 20_000,
+    }
 }
 
 fn deadline_outcome(rng: &mut Rng) -> DeadlineOutcome {
@@ -82,6 +91,11 @@ fn deadline_outcome(rng: &mut Rng) -> DeadlineOutcome {
         1 => DeadlineOutcome::Pause,
         _ => DeadlineOutcome::Defer,
     }
+}
+
+/// Of a stage that begins when the machine was disturbed.
+fn late_outcome(rng: &mut Rng) -> DeadlineOutcome {
+    if rng.permille(300) { DeadlineOutcome::Pause } else { DeadlineOutcome::Fail }
 }
 
 fn items(rng: &mut Rng, of: MachineType, swarm: bool) -> Vec<StateItem> {

@@ -97,6 +97,7 @@ pub const REQUIRED: &[&str] = &[
     // What the coordinator held while it decided.
     "a control machine with a slot is lost",
     "a worker with a slot is lost",
+    "a stage past its deadline",
     "two workers hold slots",
     // Reasons not to move.
     "blocked Disconnected",
@@ -238,6 +239,9 @@ impl Reached {
             let reason = machine.blocked_since.as_ref().map(|(reason, _)| reason.as_str());
             if let Some(reason) = reason {
                 self.count_named("blocked", reason);
+            }
+            if machine.update.as_ref().is_some_and(|part| part.stuck.is_some()) {
+                self.count("a stage past its deadline");
             }
             if machine.slot.is_none() {
                 continue;

@@ -85,6 +85,7 @@ fn part(row: &MachineRow, kind: UpdateKind, newest: u64, secrets: &BTreeMap<Secr
         permit: None,
         returned_at_ms: None,
         set_aside: None,
+        stuck: None,
         drain: None,
         drains: 0,
         maintenance: (kind == UpdateKind::Maintenance).then(MaintenanceRow::default),
@@ -163,6 +164,7 @@ fn open(
         started_by: actor.to_owned(),
         started_at_ms: now.wall_ms,
         finished_at_ms: None,
+        ended: None,
         update: Some(UpdateRow {
             kind: start.kind,
             scope: start.options.scope,
@@ -172,6 +174,7 @@ fn open(
             wish: Wish::Go,
             request: None,
             moved_at_ms: 0,
+            resumed_at_ms: 0,
             finished_in_round: 0,
             stages: BTreeMap::new(),
         }),

@@ -1,20 +1,20 @@
 //! How the steps of an update are recorded.
 
 use muster_proto::{
-    model::{ItemState, MachineName, Now, Phase, REBOOT_ITEM},
+    model::{DeadlineOutcome, ItemName, ItemState, MachineName, Now, Phase, REBOOT_ITEM},
     plant::planted,
 };
 
 use super::{at_least_deploy, drain};
 use crate::{
-    core::decide::{begin_stage, end_stage, secrets_in_use},
+    core::decide::{begin_stage, end_rollout, end_stage, secrets_in_use},
     facts::{
-        AddedReboot, ClusterStage, ControlSet, Draft, MachineRow, PermitRow, RebootWhy, RequestRow, RolloutRow,
-        SetAside, Slot, Stage, StageRow, UpdateRow, Wish,
+        AddedReboot, ClusterStage, ControlSet, Draft, MachineRow, PermitRow, RebootWhy, RequestRow, SetAside, Slot,
+        Stage, StageRow, Stuck, UpdateRow, Wish,
     },
     plan::{
         reboot,
-        update::{ClusterStep, MachineStep, Step},
+        update::{ClusterStep, MachineStep, Step, stages},
     },
 };
 
@@ -38,7 +38,7 @@ fn of_cluster(draft: &mut Draft<'_>, rollout: &str, step: ClusterStep, now: Now)
         ClusterStep::Begin(stage) => set_stage(update, stage, false, now),
         ClusterStep::End(stage) => set_stage(update, stage, true, now),
         ClusterStep::Pause => update.wish = Wish::Pause { since_ms: now.wall_ms },
-        ClusterStep::TryAgain => try_again(draft, rollout),
+        ClusterStep::TryAgain => try_again(draft, rollout, now),
         ClusterStep::Close => close(draft, rollout, now),
     }
 }
@@ -52,7 +52,18 @@ fn set_stage(update: &mut UpdateRow, stage: ClusterStage, succeeded: bool, now: 
     }
 }
 
-fn try_again(draft: &mut Draft<'_>, rollout: &str) {
+/// A machine that was put aside is asked for again: what it was late with has its time anew.
+pub(super) fn take_back(row: &mut MachineRow, now: Now) {
+    if let Some(mine) = &mut row.update {
+        mine.set_aside = None;
+        mine.stuck = None;
+    }
+    if row.stages.get(&Stage::PrepareDone).is_some_and(|stage| !stage.succeeded) {
+        begin_stage(row, Stage::PrepareDone, now);
+    }
+}
+
+fn try_again(draft: &mut Draft<'_>, rollout: &str, now: Now) {
     let aside: Vec<MachineName> = draft
         .machines
         .values()
@@ -61,8 +72,8 @@ fn try_again(draft: &mut Draft<'_>, rollout: &str) {
         .map(|row| row.name.clone())
         .collect();
     for name in aside {
-        if let Some(mine) = draft.machine_mut(&name).and_then(|row| row.update.as_mut()) {
-            mine.set_aside = None;
+        if let Some(row) = draft.machine_mut(&name) {
+            take_back(row, now);
         }
     }
     if let Some(update) = draft.update_mut(rollout) {
@@ -77,9 +88,8 @@ fn close(draft: &mut Draft<'_>, rollout: &str, now: Now) {
         set_stage(update, ClusterStage::RequestRemoved, true, now);
     }
     let Some(row) = draft.rollouts.get(rollout) else { return };
-    let row = RolloutRow { finished_at_ms: Some(now.wall_ms), ..(**row).clone() };
     let cluster = row.cluster.clone();
-    draft.put_rollout(row);
+    end_rollout(draft, rollout, now);
     draft.drop_unused_specs(&cluster);
 }
 
@@ -91,35 +101,25 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
             row.control_sets.entry(Phase::Prepare).or_insert(set);
             begin_stage(row, Stage::PrepareDone, now);
         }
+        MachineStep::Prepared => {
+            let Some(row) = draft.machine_mut(machine) else { return };
+            end_stage(row, Stage::PrepareDone, true, now);
+            begin_stage(row, Stage::PreviousDeployed, now);
+        }
+        MachineStep::Stuck { stage, outcome, message } => stuck(draft, machine, (stage, outcome, message), now),
         MachineStep::TakeSlot { disruptive } => take_slot(draft, machine, disruptive, now),
         MachineStep::Enter(phase, set) => {
             let Some(row) = draft.machine_mut(machine) else { return };
             enter(row, phase, set, now);
         }
         MachineStep::Drain(step) => drain::record(draft, machine, step, now),
-        MachineStep::Permit(item, attempt) => {
-            let Some(row) = draft.machine_mut(machine) else { return };
-            row.permit_seq += 1;
-            let number = row.permit_seq;
-            if item.as_str() == REBOOT_ITEM {
-                begin_stage(row, Stage::RebootDone, now);
-            }
-            if let Some(mine) = &mut row.update {
-                mine.permit = Some(PermitRow { number, item, attempt, expired: false });
-            }
-        }
-        MachineStep::SetAside { message, failed } => {
-            let Some(row) = draft.machine_mut(machine) else { return };
-            let draining = row.update.as_ref().is_some_and(|mine| mine.drain.is_some());
-            end_stage(row, if draining { Stage::SwarmDrained } else { Stage::LocksInactive }, false, now);
-            if let Some(mine) = &mut row.update {
-                mine.set_aside = Some(SetAside { message, failed });
-            }
-        }
+        MachineStep::Permit(item, attempt) => permit(draft, machine, (item, attempt), now),
+        MachineStep::SetAside { message, failed } => set_aside(draft, machine, SetAside { message, failed }, now),
         MachineStep::OutOfService => out_of_service(draft, machine, now),
-        MachineStep::PauseAll => {
-            let Some(rollout) = draft.machines.get(machine).and_then(|row| row.rollout.clone()) else { return };
-            of_cluster(draft, &rollout, ClusterStep::Pause, now);
+        MachineStep::PauseAll { message } => {
+            let current = draft.machines.get(machine).and_then(|row| stages::current(row));
+            let stage = current.map_or(Stage::LocksInactive, |(stage, _)| stage);
+            stuck(draft, machine, (stage, DeadlineOutcome::Pause, message), now);
         }
         MachineStep::GiveBack { upgraded } => {
             let Some(row) = draft.machine_mut(machine) else { return };
@@ -176,6 +176,54 @@ fn enter(row: &mut MachineRow, phase: Phase, set: ControlSet, now: Now) {
     begin_stage(row, Stage::DeployDone, now);
 }
 
+fn permit(draft: &mut Draft<'_>, machine: &MachineName, (item, attempt): (ItemName, u32), now: Now) {
+    let Some(row) = draft.machine_mut(machine) else { return };
+    row.permit_seq += 1;
+    let number = row.permit_seq;
+    if item.as_str() == REBOOT_ITEM {
+        begin_stage(row, Stage::RebootDone, now);
+    }
+    if let Some(mine) = &mut row.update {
+        mine.permit = Some(PermitRow { number, item, attempt, expired: false });
+    }
+}
+
+/// What it waits for was not granted in time.
+fn set_aside(draft: &mut Draft<'_>, machine: &MachineName, aside: SetAside, now: Now) {
+    let Some(row) = draft.machine_mut(machine) else { return };
+    let draining = row.update.as_ref().is_some_and(|mine| mine.drain.is_some());
+    let stage = if draining { Stage::SwarmDrained } else { Stage::LocksInactive };
+    let since_ms = row.stages.get(&stage).map_or(now.wall_ms, |row| row.started_at_ms);
+    end_stage(row, stage, false, now);
+    if let Some(mine) = &mut row.update {
+        mine.stuck = Some(Stuck { stage, since_ms, counts: false, message: aside.message.clone() });
+        mine.set_aside = Some(aside);
+    }
+}
+
+/// A stage is past its deadline. Before the machine was disturbed it can be put aside for that.
+fn stuck(
+    draft: &mut Draft<'_>,
+    machine: &MachineName,
+    (stage, outcome, message): (Stage, DeadlineOutcome, String),
+    now: Now,
+) {
+    let Some(row) = draft.machine_mut(machine) else { return };
+    let since_ms = row.stages.get(&stage).map_or(now.wall_ms, |row| row.started_at_ms);
+    let rollout = row.rollout.clone();
+    let undisturbed = stage == Stage::PrepareDone;
+    let Some(mine) = &mut row.update else { return };
+    let counts = outcome == DeadlineOutcome::Fail && !undisturbed;
+    mine.stuck = Some(Stuck { stage, since_ms, counts, message });
+    if undisturbed && outcome != DeadlineOutcome::Pause {
+        let message = "its prepare items took longer than updateDeadlines.prepare allows".to_owned();
+        mine.set_aside = Some(SetAside { message, failed: outcome == DeadlineOutcome::Fail });
+    }
+    if let Some(rollout) = rollout.filter(|_| outcome == DeadlineOutcome::Pause) {
+        of_cluster(draft, &rollout, ClusterStep::Pause, now);
+    }
+}
+
 fn take_slot(draft: &mut Draft<'_>, machine: &MachineName, disruptive: bool, now: Now) {
     let revision = draft.next_revision();
     let Some(row) = draft.machine_mut(machine) else { return };
@@ -183,6 +231,7 @@ fn take_slot(draft: &mut Draft<'_>, machine: &MachineName, disruptive: bool, now
     end_stage(row, Stage::PrepareDone, true, now);
     end_stage(row, Stage::PreviousDeployed, true, now);
     let Some(mine) = &mut row.update else { return };
+    mine.stuck = None;
     mine.disruptive = disruptive;
     if !disruptive {
         return;

@@ -95,6 +95,16 @@ pub(super) fn is_ahead(survey: &Survey<'_>) -> bool {
     targets(survey).any(|position| position.update().is_some_and(|mine| mine.disruptive && !mine.disturbed()))
 }
 
+/// Have the cluster's own locks, which were asked for, had their time?
+#[must_use]
+pub fn cluster_locks_are_late(survey: &Survey<'_>) -> bool {
+    survey.update().is_some_and(|update| {
+        let stage = update.stages.get(&ClusterStage::LocksInactive);
+        let waits = update.request.is_some() && stage.is_some_and(|stage| stage.finished_at_ms.is_none());
+        waits && survey.now.wall_ms >= deadline_ms(survey, update)
+    })
+}
+
 /// When waiting for the cluster's locks ends, Unix milliseconds. Progress of a lock starts it anew.
 pub(super) fn deadline_ms(survey: &Survey<'_>, update: &UpdateRow) -> u64 {
     let begun = survey.rollout.map_or(0, |rollout| rollout.started_at_ms);

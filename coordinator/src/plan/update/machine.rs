@@ -7,7 +7,7 @@ use muster_proto::{
 
 use super::{
     DECISION_MS, DrainStep, MachineStep, cluster, concerns, drain, frozen_set, is_at_work, maintenance, not_halted,
-    targets, wants_slot,
+    stages, targets, wants_slot,
 };
 use crate::{
     facts::{ClusterStage, MachineUpdate, Stage, UpdateRow, Wish},
@@ -20,6 +20,15 @@ use crate::{
 /// What follows from where the machine is, without granting anything new to another.
 pub(super) fn outcome(survey: &Survey<'_>, update: &UpdateRow, position: &Position<'_>) -> Option<MachineStep> {
     let mine = position.update()?;
+    on_its_way(survey, update, position, mine).or_else(|| stages::overdue(survey, update, position, mine))
+}
+
+fn on_its_way(
+    survey: &Survey<'_>,
+    update: &UpdateRow,
+    position: &Position<'_>,
+    mine: &MachineUpdate,
+) -> Option<MachineStep> {
     if position.row.slot.is_none() {
         return without_slot(survey, update, position, mine);
     }
@@ -100,6 +109,10 @@ fn without_slot(
     if update.wish == Wish::Abort {
         return Some(MachineStep::Leave);
     }
+    let prepared = position.row.reach == Some(Phase::Prepare) && position.progress(Phase::Prepare) == Progress::Done;
+    if prepared && !position.row.stages.contains_key(&Stage::PreviousDeployed) {
+        return Some(MachineStep::Prepared);
+    }
     let late = survey.now.wall_ms >= return_deadline_ms(survey, update, position)?;
     let blocked = safety::may_take_slot(survey, position).err()?;
     (late && position.available() && blocked.reason == locks::NOT_YET_ACTIVE)
@@ -129,7 +142,8 @@ fn waits_too_long(
         Err(_) => lock_deadline_ms(survey, update, position, mine)?,
         Ok(()) => drain::deadline_ms(survey, update, position)?,
     };
-    (position.awaits_permit() && survey.now.wall_ms >= late_at_ms).then_some(MachineStep::PauseAll)
+    let Blocked { message, .. } = safety::may_disturb(survey, position).err()?;
+    (position.awaits_permit() && survey.now.wall_ms >= late_at_ms).then_some(MachineStep::PauseAll { message })
 }
 
 /// Rule 9, its end: the request is gone; the locks are active again, or have had their time.
@@ -231,7 +245,7 @@ fn give_up(outcome: DeadlineOutcome, blocked: &Blocked) -> MachineStep {
     match outcome {
         DeadlineOutcome::Fail => aside(true),
         DeadlineOutcome::Defer => aside(false),
-        DeadlineOutcome::Pause => MachineStep::PauseAll,
+        DeadlineOutcome::Pause => MachineStep::PauseAll { message: blocked.message.clone() },
     }
 }
 
@@ -292,5 +306,6 @@ pub fn wakes_at_ms(survey: &Survey<'_>) -> Option<u64> {
     });
     let of_cluster = update.request.map(|request| settled(request.since_ms));
     let late = cluster::deadline_ms(survey, update);
-    of_machines.chain(of_cluster).chain([late]).filter(|at| *at > survey.now.wall_ms).min()
+    let of_stages = stages::wakes_at_ms(survey, update);
+    of_machines.chain(of_cluster).chain([late]).chain(of_stages).filter(|at| *at > survey.now.wall_ms).min()
 }

@@ -22,7 +22,7 @@ pub fn of_cluster(survey: &Survey<'_>, update: &UpdateRow) -> Option<Blocked> {
     let ahead = is_ahead(survey);
     if let Err(halt) = not_halted(survey, update) {
         let cause = if ahead { cluster_lets(survey, update).err() } else { None };
-        return Some(because(halt, cause));
+        return Some(because(halt, cause.as_ref().map(|cause| cause.message.as_str())));
     }
     if let Err(blocked) = safety::may_start_anything(survey) {
         return Some(blocked);
@@ -31,11 +31,16 @@ pub fn of_cluster(survey: &Survey<'_>, update: &UpdateRow) -> Option<Blocked> {
 }
 
 /// A halt, and what was waited for in vain.
-fn because(halt: Blocked, cause: Option<Blocked>) -> Blocked {
+fn because(halt: Blocked, cause: Option<&str>) -> Blocked {
     match cause {
-        Some(cause) => Blocked { message: format!("{}; it waited for this: {}", halt.message, cause.message), ..halt },
+        Some(cause) => Blocked { message: format!("{}; it waited for this: {cause}", halt.message), ..halt },
         None => halt,
     }
+}
+
+/// What it waited for when it was late, as that was recorded: what the swarm said then is forgotten.
+fn late_for(mine: &MachineUpdate) -> Option<&str> {
+    mine.stuck.as_ref().map(|stuck| stuck.message.as_str()).filter(|message| !message.is_empty())
 }
 
 /// Why this machine does not move; None if it is at work.
@@ -67,8 +72,8 @@ fn with_slot(
         return safety::may_disturb(survey, position);
     }
     let locks = safety::locks_granted(survey, position).err().filter(|_| mine.disruptive);
-    let swarm = || mine.drain.as_ref().and_then(|_| safety::swarm_drained(survey, position).err());
-    not_halted(survey, update).map_err(|halt| because(halt, locks.or_else(swarm)))?;
+    let waited = locks.as_ref().map(|locks| locks.message.as_str()).or_else(|| late_for(mine));
+    not_halted(survey, update).map_err(|halt| because(halt, waited))?;
     if mine.disruptive {
         safety::locks_granted(survey, position)?;
     }
@@ -95,7 +100,7 @@ fn without_slot(
         };
         return Err(blocked(reason, aside.message.clone(), clears));
     }
-    not_halted(survey, update)?;
+    not_halted(survey, update).map_err(|halt| because(halt, late_for(mine)))?;
     safety::may_start_anything(survey)?;
     if is_untouched(position) {
         let most = survey.spec.max_worker_prepare_count;

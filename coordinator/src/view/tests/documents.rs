@@ -103,6 +103,7 @@ fn base(name: &str, machine_type: MachineType, state: &str) -> Machine {
             ],
             state_item_statuses: BTreeMap::from([("images".to_owned(), status("Succeeded", Some(0), "64 MiB", 1))]),
             stages: Vec::new(),
+            lcm_operation_stuck: None,
             reboot: None,
             maintenance: None,
             host_info: Some(HostInfo::from(&host)),

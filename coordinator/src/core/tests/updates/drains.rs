@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_proto::{
     convert::Hello,
     model::{
-        Generation, LcmType, MachineId, SwarmAvailability, SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo,
-        SwarmLocalState, SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmService, SwarmTask,
+        DeadlineOutcome, Generation, LcmType, MachineId, SwarmAvailability, SwarmFailure, SwarmFailureCode, SwarmId,
+        SwarmInfo, SwarmLocalState, SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmService, SwarmTask,
     },
 };
 
@@ -121,6 +121,10 @@ impl Swarm {
     }
 }
 
+fn stuck(fleet: &Fleet, name: &str) -> Option<Stage> {
+    Some(fleet.part(name)?.stuck.as_ref()?.stage)
+}
+
 impl Fleet {
     fn name_of(&self, id: MachineId) -> String {
         let (name, _) = self.agents.iter().find(|(_, agent)| agent.id == id).expect("an agent");
@@ -174,17 +178,14 @@ fn at_worker_1() -> (Fleet, Swarm) {
 
 /// The same, and the new release has these items besides for workers.
 fn at_worker_1_with(more: &[&str]) -> (Fleet, Swarm) {
-    at_first_worker(more, 1)
+    at_first_worker(more, 1, DeadlineOutcome::Defer)
 }
 
-fn at_worker_1_with_width(width: u32) -> (Fleet, Swarm) {
-    at_first_worker(&[], width)
-}
-
-fn at_first_worker(more: &[&str], width: u32) -> (Fleet, Swarm) {
+fn at_first_worker(more: &[&str], width: u32, outcome: DeadlineOutcome) -> (Fleet, Swarm) {
     let mut fleet = deployed(3, 2);
     let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
     spec.lcm_type = LcmType::Swarm;
+    spec.update_deadlines.swarm_drain.outcome = outcome;
     let of_workers = spec.machine_types.get_mut(&Worker).expect("workers have items");
     of_workers.extend(more.iter().map(|name| item(name, Phase::Deploy)));
     fleet.ask(apply(spec, &[])).expect("applies");
@@ -371,10 +372,12 @@ fn a_node_that_nobody_can_give_back_wants_a_person() {
     assert!(!fleet.wants_a_person());
     fleet.wait_for(&mut swarm, 40_000);
     assert_eq!((fleet.why("worker-1").as_deref(), fleet.wants_a_person()), (Some("SwarmNoManager"), true));
+    assert_eq!(stuck(&fleet, "worker-1"), Some(Stage::SwarmUncordoned));
     assert_eq!(fleet.requests(), ["worker-1"], "a slot has no time limit");
     swarm.silent.clear();
     fleet.wait_for(&mut swarm, 20_000);
     assert_eq!((fleet.requests(), swarm.availability("worker-1")), (Vec::new(), SwarmAvailability::Active));
+    assert_eq!(stuck(&fleet, "worker-1"), None, "it is done");
 }
 
 #[test]
@@ -574,12 +577,28 @@ fn one_whose_services_stay_degraded_is_put_aside_and_nothing_was_drained() {
     assert_eq!(aside.message, "Error: waiting for services to run all their tasks first - web: 2 of 3");
     assert!(!swarm.log.iter().any(|line| line.contains("drain")), "{:?}", swarm.log);
     fleet.lock("ceph", Some("worker-1"), LockState::Active);
+    assert_eq!(stuck(&fleet, "worker-1"), Some(Stage::SwarmDrained));
     assert_eq!(fleet.requests(), ["worker-2"], "the next has its turn");
+}
+
+#[test]
+fn an_update_that_paused_at_a_drain_says_what_it_waited_for() {
+    let (mut fleet, mut swarm) = at_first_worker(&[], 1, DeadlineOutcome::Pause);
+    swarm.degraded = vec!["web"];
+    fleet.talk(&mut swarm);
+    fleet.wait_for(&mut swarm, NODE_LOCKS_MS);
+    let why = fleet.look("worker-1", blocked::of_machine).expect("it waits");
+    let cause = "it waited for this: Error: waiting for services to run all their tasks first - web: 2 of 3";
+    assert!(why.reason == "Paused" && why.message.contains(cause), "{why:?}");
+    assert_eq!(stuck(&fleet, "worker-1"), Some(Stage::SwarmDrained));
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Resume { rollout }).expect("goes on");
+    assert_eq!(stuck(&fleet, "worker-1"), None, "it has its time anew");
 }
 
 /// Two workers at once, and both have locks that are inactive.
 fn at_both_workers() -> (Fleet, Swarm) {
-    let (mut fleet, mut swarm) = at_worker_1_with_width(2);
+    let (mut fleet, mut swarm) = at_first_worker(&[], 2, DeadlineOutcome::Defer);
     swarm
         .nodes
         .iter_mut()

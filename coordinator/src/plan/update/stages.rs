@@ -1,0 +1,64 @@
+//! How long the stages of a machine may take, and what then.
+
+use muster_proto::{model::DeadlineOutcome, plant::planted};
+
+use super::{MachineStep, targets, waits};
+use crate::{
+    facts::{MachineRow, MachineUpdate, Stage, UpdateRow, Wish},
+    plan::survey::{Position, Survey},
+};
+
+/// The stage a machine is at, and since when, Unix milliseconds.
+#[must_use]
+pub fn current(row: &MachineRow) -> Option<(Stage, u64)> {
+    let under_way = |stage: Stage| row.stages.get(&stage).filter(|row| row.finished_at_ms.is_none());
+    Stage::ALL.iter().rev().find_map(|stage| under_way(*stage).map(|row| (*stage, row.started_at_ms)))
+}
+
+/// When the stage a machine is at has had its time, and what then. None: it waits for nothing that could be late, or
+/// its deadline is judged elsewhere (its locks and its drain, which start it anew).
+fn deadline(survey: &Survey<'_>, update: &UpdateRow, position: &Position<'_>) -> Option<(Stage, u64, DeadlineOutcome)> {
+    // Who has given its slot back may have left something behind that has not come to its end.
+    let held = position.row.slot.is_some();
+    let (stage, since_ms) = current(position.row).filter(|(stage, _)| held || *stage <= Stage::PreviousDeployed)?;
+    let deadlines = survey.spec.update_deadlines;
+    let since_ms = since_ms.max(update.resumed_at_ms);
+    let (since_ms, after_ms, outcome) = match stage {
+        Stage::PrepareDone => (since_ms, deadlines.prepare.after_ms, deadlines.prepare.outcome),
+        // A cluster of a thousand takes days: it is late only when nobody came to an end for so long.
+        Stage::PreviousDeployed => (since_ms.max(update.moved_at_ms), deadlines.turn_ms, DeadlineOutcome::Pause),
+        Stage::DeployDone | Stage::ReconfigureDone => (since_ms, deadlines.items.after_ms, deadlines.items.outcome),
+        Stage::RebootDone => (since_ms, deadlines.reboot.after_ms, deadlines.reboot.outcome),
+        // It is tried on and on, and keeps its slot: there is nothing else to be done with it.
+        Stage::SwarmUncordoned => (since_ms, deadlines.swarm_drain.after_ms, DeadlineOutcome::Defer),
+        Stage::NodeRequested | Stage::LocksInactive | Stage::SwarmDrained | Stage::Upgraded | Stage::RequestRemoved => {
+            return None;
+        }
+    };
+    Some((stage, since_ms.saturating_add(after_ms), outcome))
+}
+
+/// The stage is past its deadline, and that is not recorded yet.
+pub(super) fn overdue(
+    survey: &Survey<'_>,
+    update: &UpdateRow,
+    position: &Position<'_>,
+    mine: &MachineUpdate,
+) -> Option<MachineStep> {
+    let (stage, at_ms, outcome) = deadline(survey, update, position)?;
+    let known = mine.stuck.as_ref().is_some_and(|stuck| stuck.stage == stage);
+    let late = update.wish == Wish::Go && survey.now.wall_ms >= at_ms && mine.set_aside.is_none();
+    // Planted: whatever a stage takes, nobody is told.
+    if !late || known || planted("no-stage-deadline") {
+        return None;
+    }
+    // A pause hides what the machine waited for.
+    let waited = waits::of_machine(survey, position).filter(|_| stage == Stage::PreviousDeployed);
+    let message = waited.map(|blocked| blocked.message).unwrap_or_default();
+    Some(MachineStep::Stuck { stage, outcome, message })
+}
+
+/// The next moments, Unix milliseconds, at which a stage has had its time.
+pub(super) fn wakes_at_ms<'s>(survey: &'s Survey<'_>, update: &'s UpdateRow) -> impl Iterator<Item = u64> + 's {
+    targets(survey).filter_map(move |position| deadline(survey, update, position).map(|(_, at_ms, _)| at_ms))
+}
