@@ -3,6 +3,7 @@
 
 use muster_agent::core::Input as AgentInput;
 use muster_coordinator::core::Request;
+use muster_coordinator::documents;
 use muster_coordinator::plan::{
     Limits, blocked,
     survey::{State, Survey},
@@ -21,6 +22,11 @@ const CALM_IN_UPDATE_MS: u64 = 2_400_000;
 const STILL_MS: u64 = 65_000;
 /// Nothing was recorded for so long: longer than an agent's longest backoff and the longest answer together.
 const QUIET_MS: u64 = 150_000;
+/// Reasons that pass by themselves: nobody has one when everything is at rest.
+const PASSES: &[&str] = &["Disconnected", "Gathering", "LocksSettling", "Rebooting"];
+/// Reasons of those who wait for other machines.
+const WAITS_FOR_OTHERS: &[&str] =
+    &["FailureBudget", "UpdateInProgress", "WaitingForControl", "WaitingForGroup", "WaitingForTurn"];
 /// Rounds of the patient operator.
 const PATIENCE_ROUNDS: usize = 60;
 
@@ -114,6 +120,9 @@ impl World {
         let limits = Limits::default();
         let Some(core) = &self.coordinator else { return Ok(()) };
         let Some(survey) = Survey::of(core.facts(), &manifest::cluster_name(), &limits, now) else { return Ok(()) };
+        // Who is missing after a recovery is for its operators to say.
+        let recovering = core.facts().meta.recovering;
+        let passes = |reason: &str| PASSES.contains(&reason) && !(reason == "Gathering" && recovering);
         let mut reasons = Vec::new();
         for position in &survey.machines {
             let reason = blocked::of_machine(&survey, position).map(|blocked| blocked.reason);
@@ -121,6 +130,10 @@ impl World {
                 (State::Ready, None) => reasons.push("Ready".to_owned()),
                 (_, Some(reason)) if reason == DECIDING => {
                     let detail = format!("{} is about to go on, and does not: {:?}", position.row.name, position.row);
+                    return Err(self.watcher.violation("10", detail));
+                }
+                (_, Some(reason)) if passes(&reason) => {
+                    let detail = format!("{} says {reason} though everything is at rest", position.row.name);
                     return Err(self.watcher.violation("10", detail));
                 }
                 (_, Some(reason)) => reasons.push(reason),
@@ -131,8 +144,28 @@ impl World {
                 }
             }
         }
+        let moved_by_others = |reason: &String| WAITS_FOR_OTHERS.contains(&reason.as_str());
+        if reasons.iter().any(moved_by_others)
+            && reasons.iter().all(|reason| reason == "Ready" || moved_by_others(reason))
+        {
+            let detail = format!("everybody waits for another: {reasons:?}");
+            return Err(self.watcher.violation("10", detail));
+        }
         for reason in reasons {
             self.reached.count_named("ended", &reason);
+        }
+        self.updates_want_a_person()
+    }
+
+    /// Rule 10, as operators are told: an update that is at rest wants a person.
+    fn updates_want_a_person(&self) -> Result<(), Violation> {
+        let Some(core) = &self.coordinator else { return Ok(()) };
+        let rollouts = documents::rollouts(core.facts(), |_| true, core.limits(), self.now());
+        for rollout in rollouts.iter().filter(|rollout| rollout.status.finished_at.is_none()) {
+            if let Some(update) = rollout.status.update.as_ref().filter(|update| !update.needs_operator) {
+                let detail = format!("{} is at rest and wants nobody: {:?}", rollout.metadata.name, update.waiting);
+                return Err(self.watcher.violation("person", detail));
+            }
         }
         Ok(())
     }

@@ -160,7 +160,6 @@ const RARE: &[&str] = &[
     "ended ControlNotHeard",
     "ended ControlsAtWork",
     "ended Deferred",
-    "ended Disconnected",
     "ended Gathering",
     "ended InMaintenance",
     "ended LockNotYetActive",
