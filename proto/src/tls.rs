@@ -85,7 +85,7 @@ pub enum ConnectError {
     /// The right CA, but the certificate is not valid at this machine's time.
     #[error(
         "ClockSkew: this machine's time is {ours}, but the coordinator's certificate is valid from {not_before} to \
-         {not_after}; set the clock (the CA is the right one)"
+         {not_after}; one of the two has a wrong clock: set it (the CA is the right one)"
     )]
     ClockSkew {
         /// This machine's time.

@@ -4,6 +4,7 @@
 
 mod access;
 mod canaries;
+mod clock;
 mod demo;
 mod enrolment;
 mod everyday;

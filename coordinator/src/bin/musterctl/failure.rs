@@ -124,9 +124,11 @@ impl Failure {
             ConnectError::Tcp { .. } | ConnectError::Timeout { .. } | ConnectError::Http { .. } => {
                 (Exit::Unreachable, unreachable_advice(address))
             }
-            ConnectError::ClockSkew { .. } => {
-                (Exit::Failed, "Set this machine's clock (timedatectl), then try again.".to_owned())
-            }
+            ConnectError::ClockSkew { .. } => (
+                Exit::Failed,
+                "Which clock is wrong, this machine's or the coordinator's? Set it (timedatectl), then try again."
+                    .to_owned(),
+            ),
             ConnectError::PinMismatch { .. } | ConnectError::Tls { .. } if alert(&error).is_none() => (
                 Exit::NotAllowed,
                 format!("Is {address} the coordinator that made your config? Its CA stands in the config's `ca`."),
