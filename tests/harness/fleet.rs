@@ -202,6 +202,14 @@ impl Fleet {
         self.dir.join("coordinator/store")
     }
 
+    /// Its process.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn coordinator_pid(&self) -> Result<i32> {
+        Ok(pid_of(self.coordinator.as_ref().context("the coordinator does not run")?)?.as_raw())
+    }
+
     /// Starts it, and waits until it listens.
     ///
     /// # Errors
