@@ -82,9 +82,10 @@ demo-nodes-down: ## Remove the fleet of demo-nodes
 	docker network ls --quiet --filter label=muster-demo | xargs --no-run-if-empty docker network rm
 	docker volume ls --quiet --filter label=muster-demo | xargs --no-run-if-empty docker volume rm
 
-full: test ## And what takes longer: 20,000 seeds, figures, a machine in qemu, throughput against curl
+full: test ## And what takes longer: 20,000 seeds, figures, systemd nodes, a machine in qemu, throughput against curl
 	MUSTER_SIM_SEEDS=20000 $(STATIC) $(RUN_TESTS) $(RELEASE) --test simulator
 	MUSTER_TEST_ALONE=1 $(STATIC) test $(RELEASE) --test e2e -- --nocapture sixty_workers
+	$(MAKE) test-nodes
 	$(MAKE) test-machine
 	$(MAKE) bench
 

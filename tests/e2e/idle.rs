@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use muster_tests::fleet::{
-    Fleet, PATIENCE,
+    Fleet, PATIENCE, alone,
     manifest::{bash, cluster, download},
     programs::complain,
     wait_for,
@@ -21,6 +21,8 @@ const RSS_KIB_MAX: u64 = 12 * 1024;
 const WATCHED: Duration = Duration::from_secs(20);
 /// Promised: 0.1 % of a core.
 const CPU_SHARE_MAX: f64 = 0.001;
+/// Where other tests run beside it, each of its moments costs more.
+const CPU_SHARE_MAX_IN_COMPANY: f64 = 0.005;
 
 #[test]
 fn an_idle_agent_is_small_and_writes_nothing() -> Result<()> {
@@ -47,7 +49,7 @@ fn an_idle_agent_is_small_and_writes_nothing() -> Result<()> {
     let (rss_kib, states, seen) = (rss_kib(pid)?, socket_states(pid)?, last_seen(&fleet)?);
     complain(&format!("idle agent: VmRSS {rss_kib} KiB, {:.3} % of a core, TCP sockets {states:?}", share * 100.0));
     assert!(rss_kib < RSS_KIB_MAX, "{rss_kib} KiB");
-    assert!(share < CPU_SHARE_MAX, "{share}");
+    assert!(share < if alone() { CPU_SHARE_MAX } else { CPU_SHARE_MAX_IN_COMPANY }, "{share}");
     assert_eq!(states, ["01"], "one established connection and no listening socket");
     let heard_of = seen.context("heard")?.as_second() - seen_before.context("heard")?.as_second();
     assert!(heard_of >= 10, "heartbeats came meanwhile, for {heard_of} s");

@@ -17,7 +17,8 @@ fn found(name: &'static str) -> Option<(u64, Violation)> {
         plant::set(Some(name));
         let lived = sim::run(seed);
         plant::set(None);
-        lived.err().map(|violation| (seed, violation))
+        // A world that did not come to rest was not looked at to its end.
+        lived.err().filter(|violation| violation.invariant != "rest").map(|violation| (seed, violation))
     })
 }
 

@@ -8,6 +8,8 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// Says how soon the kernel ends this process for want of memory: from -1000, never, to 1000, first.
 const SCORE: &str = "/proc/self/oom_score_adj";
+/// More the kernel refuses.
+const SCORE_MAX: i32 = 1000;
 /// exec-item's own: it is small, waits, and records the outcome. Not -1000: were it to leak, it must
 /// be possible to end it.
 const SCORE_OF_HOST: i32 = -900;
@@ -24,7 +26,7 @@ pub(super) fn outlive_program() -> i32 {
 }
 
 fn score_of_program(inherited: i32, host: i32) -> i32 {
-    inherited.max(host + DISTANCE)
+    inherited.max(host + DISTANCE).min(SCORE_MAX)
 }
 
 fn score() -> Option<i32> {
@@ -77,6 +79,8 @@ mod tests {
             // It could not be lowered.
             (0, 0, 500),
             (300, 300, 800),
+            (900, 900, SCORE_MAX),
+            (1000, 1000, SCORE_MAX),
         ] {
             assert_eq!(score_of_program(inherited, host), program, "{inherited} {host}");
         }

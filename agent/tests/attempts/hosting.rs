@@ -264,6 +264,10 @@ impl Scarce {
         let dir = root.join(format!("muster-test-{}", std::process::id()));
         fs::create_dir(&dir).expect("a cgroup");
         fs::write(dir.join(limit), bytes.to_string()).expect("a limit");
+        // Where there is swap, it does not count as memory.
+        for (swap, bytes) in [("memory.swap.max", 0), ("memory.memsw.limit_in_bytes", bytes)] {
+            let _ = fs::write(dir.join(swap), bytes.to_string());
+        }
         Self(dir)
     }
 

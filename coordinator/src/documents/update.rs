@@ -31,7 +31,7 @@ const PASSING: &[&str] = &[DECIDING, "Gathering", "Disconnected", "LocksSettling
 
 /// Inputs that an agent waits for come by themselves within so long, in milliseconds, or not at all: a control machine
 /// that reboots is back by then, and the agent has asked several times.
-const INPUTS_COME_MS: u64 = 5 * 60_000;
+const INPUTS_COME_MS: u64 = 2 * 60_000;
 
 /// The word for where an update is.
 pub(super) fn state(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -> &'static str {

@@ -9,7 +9,10 @@ use muster_coordinator::plan::{
     survey::{State, Survey},
     update::DECIDING,
 };
-use muster_proto::model::{Epoch, Standing};
+use muster_proto::{
+    model::{Epoch, Standing},
+    resource::UpdateStatus,
+};
 
 use super::{Event, World, fate::Fate, machine::Machine, manifest, swarm::FOREIGN};
 use crate::invariants::Violation;
@@ -157,12 +160,16 @@ impl World {
         self.updates_want_a_person()
     }
 
-    /// Rule 10, as operators are told: an update that is at rest wants a person.
+    /// Rule 10, as operators are told: an update that is at rest wants a person. A machine that is out of service is
+    /// where its operator wants it.
     fn updates_want_a_person(&self) -> Result<(), Violation> {
         let Some(core) = &self.coordinator else { return Ok(()) };
         let rollouts = documents::rollouts(core.facts(), |_| true, core.limits(), self.now());
         for rollout in rollouts.iter().filter(|rollout| rollout.status.finished_at.is_none()) {
-            if let Some(update) = rollout.status.update.as_ref().filter(|update| !update.needs_operator) {
+            let rests = |update: &&UpdateStatus| update.waiting.iter().all(|waiting| waiting.reason == "InMaintenance");
+            if let Some(update) =
+                rollout.status.update.as_ref().filter(|update| !update.needs_operator && !rests(update))
+            {
                 let detail = format!("{} is at rest and wants nobody: {:?}", rollout.metadata.name, update.waiting);
                 return Err(self.watcher.violation("person", detail));
             }

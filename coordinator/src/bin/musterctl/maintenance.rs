@@ -26,8 +26,8 @@ enum MaintenanceCommand {
 /// Take a machine out of service
 ///
 /// Its application controllers are asked to move its workloads away, its Swarm node is drained, and then no item is run
-/// on it until `leave`: reboot it, power it off, open it. It must be Ready; it counts as one of the machines that may be
-/// down at once (maxWorkerUpgradeCount, one control machine), and meanwhile nothing else begins in its cluster.
+/// on it until `leave`: reboot it, power it off, open it. It must be Ready; it counts as one of the machines that may
+/// be down at once (maxWorkerUpgradeCount, one control machine), and meanwhile nothing else begins in its cluster.
 /// Ends with status 0 when it is out of service, 4 when a person must decide (it says what). Ctrl-C only detaches.
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -285,7 +285,7 @@ fn a_permitted_item_that_waits_for_its_secret_wants_a_person() {
     let id = fleet.agents["control-1"].id;
     let blocked = Some((WAITING_FOR_SECRET.to_owned(), "SecretMissing: secret db was deleted".to_owned()));
     fleet.step(Input::AgentBlocked { id, blocked }).expect("known");
-    fleet.wait(4 * 60_000);
+    fleet.wait(60_000);
     assert!(!fleet.wants_a_person(), "it asks again by itself");
     fleet.wait(60_000);
     assert!(fleet.wants_a_person(), "somebody makes it again");

@@ -105,6 +105,10 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
             let Some(row) = draft.machine_mut(machine) else { return };
             end_stage(row, Stage::PrepareDone, true, now);
             begin_stage(row, Stage::PreviousDeployed, now);
+            // It was late, and is there now.
+            if let Some(mine) = &mut row.update {
+                mine.set_aside.take_if(|aside| !aside.failed);
+            }
         }
         MachineStep::Stuck { stage, outcome, message } => stuck(draft, machine, (stage, outcome, message), now),
         MachineStep::TakeSlot { disruptive } => take_slot(draft, machine, disruptive, now),

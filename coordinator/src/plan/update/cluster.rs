@@ -7,7 +7,7 @@ use muster_proto::{
 
 use super::{ClusterStep, DECIDING, DECISION_MS, disturbs, targets};
 use crate::{
-    facts::{ClusterStage, StageRow, UpdateRow, Wish},
+    facts::{ClusterStage, MachineUpdate, StageRow, UpdateRow, Wish},
     plan::{
         locks,
         safety::{self, blocked},
@@ -92,7 +92,8 @@ pub fn is_cluster_moving(survey: &Survey<'_>) -> bool {
 
 /// Has the update yet to disturb somebody for the first time?
 pub(super) fn is_ahead(survey: &Survey<'_>) -> bool {
-    targets(survey).any(|position| position.update().is_some_and(|mine| mine.disruptive && !mine.disturbed()))
+    let ahead = |mine: &MachineUpdate| mine.disruptive && !mine.disturbed();
+    targets(survey).any(|position| !position.in_maintenance() && position.update().is_some_and(ahead))
 }
 
 /// Have the cluster's own locks, which were asked for, had their time?

@@ -239,6 +239,8 @@ fn unidentified(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) 
             format!("Error: node {id} is {} for the managers, and {} for itself", found.hostname, info.hostname),
             "both say the same",
         ),
+        // Who said so cannot be asked any more.
+        Some(Some(_)) if node(survey, look).is_none() => unanswered(survey, look),
         Some(Some(_)) => blocked("SwarmDraining", "its Swarm node is being looked at", "the swarm has answered"),
     }
 }

@@ -72,8 +72,11 @@ fn with_slot(
         return safety::may_disturb(survey, position);
     }
     let locks = safety::locks_granted(survey, position).err().filter(|_| mine.disruptive);
-    let waited = locks.as_ref().map(|locks| locks.message.as_str()).or_else(|| late_for(mine));
-    not_halted(survey, update).map_err(|halt| because(halt, waited))?;
+    let control = position.row.spec.machine_type == MachineType::Control;
+    let quorum = || safety::control_quorum(survey, position).err().filter(|_| control);
+    let waits = locks.or_else(quorum);
+    let waited = waits.as_ref().map(|waits| waits.message.as_str());
+    not_halted(survey, update).map_err(|halt| because(halt, waited.or_else(|| late_for(mine))))?;
     if mine.disruptive {
         safety::locks_granted(survey, position)?;
     }
