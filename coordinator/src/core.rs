@@ -72,11 +72,17 @@ impl Step {
     }
 }
 
+/// It is decided at least this often, whatever happens, in milliseconds.
+const DECIDE_EVERY_MS: u64 = 10_000;
+
 /// The core: the facts, and what may be set.
 #[derive(Clone, Debug)]
 pub struct Core {
     facts: Facts,
     limits: Limits,
+    /// The first step at or after this moment decides, whatever it takes in. Set anew only by a step that decides: what
+    /// passes in a step that does not is decided in the next. Monotonic milliseconds.
+    decide_by_mono_ms: u64,
 }
 
 impl Core {
@@ -105,7 +111,7 @@ impl Core {
         }
         items::refresh(&mut draft);
         let changes = draft.into_changes();
-        Ok((Self { facts, limits }, changes))
+        Ok((Self { facts, limits, decide_by_mono_ms: now.mono_ms }, changes))
     }
 
     /// What is known.
@@ -122,7 +128,9 @@ impl Core {
 
     /// Takes inputs, decides, and says what follows.
     pub fn step(&mut self, inputs: Vec<Input>, now: Now) -> Step {
-        let quiet = inputs.iter().all(|input| self.is_quiet(input, now));
+        // Planted: deadlines wait for somebody who says more than that he lives.
+        let due = now.mono_ms >= self.decide_by_mono_ms && !planted("quiet-past-deadline");
+        let quiet = !due && inputs.iter().all(|input| self.is_quiet(input, now));
         let mut draft = Draft::new(&mut self.facts);
         let mut effects = Vec::new();
         let answers =
@@ -137,7 +145,12 @@ impl Core {
         if draft.live.older_than_fleet.is_some() && !planted("trust-old-store") {
             effects.retain(|effect| !matches!(effect, Effect::Assign { .. }));
         }
-        Step { answers, changes: draft.into_changes(), effects }
+        let changes = draft.into_changes();
+        if !quiet {
+            let wake_at = self.wake_at(now).unwrap_or(u64::MAX);
+            self.decide_by_mono_ms = wake_at.min(now.mono_ms.saturating_add(DECIDE_EVERY_MS));
+        }
+        Step { answers, changes, effects }
     }
 
     /// A sign of life of a machine that nobody has missed decides nothing. A thousand machines send a hundred of them a
@@ -152,9 +165,14 @@ impl Core {
             .is_some_and(|heard| now.mono_ms.saturating_sub(heard) < self.limits.lost_after_ms)
     }
 
-    /// Monotonic milliseconds of the next moment at which time alone changes a decision. None: there is none.
+    /// When a step is due, though nobody says anything. Monotonic milliseconds.
     #[must_use]
-    pub fn wake_at(&self, now: Now) -> Option<u64> {
+    pub const fn decide_by_mono_ms(&self) -> u64 {
+        self.decide_by_mono_ms
+    }
+
+    /// Monotonic milliseconds of the next moment at which time alone changes a decision. None: there is none.
+    fn wake_at(&self, now: Now) -> Option<u64> {
         // The time for which all are awaited after a start is that of machines that do not reboot.
         let gathered_at = self.facts.live.started_mono_ms.saturating_add(self.limits.lost_after_ms);
         let missed = self.facts.machines.values().map(|row| missed_at(&self.facts, row, &self.limits));

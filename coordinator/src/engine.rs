@@ -21,8 +21,6 @@ use crate::{
 const INPUTS_PER_STEP_MAX: usize = 1024;
 /// Inputs waiting; a sender beyond that waits.
 const INBOX_MAX: usize = 8192;
-/// The loop decides at least this often, whatever happens.
-const TICK_MAX: Duration = Duration::from_secs(10);
 /// Debug builds compare memory and store after so many steps.
 #[cfg(debug_assertions)]
 const STEPS_PER_CHECK: u64 = 64;
@@ -170,8 +168,8 @@ impl<S: Store, O: Outbox> Engine<S, O> {
         loop {
             self.watchdog.feed();
             let now = self.clock.now();
-            let due = self.core.wake_at(now).map(|at| Duration::from_millis(at.saturating_sub(now.mono_ms)));
-            let wait = [due, self.watchdog.patience()].into_iter().flatten().fold(TICK_MAX, Duration::min);
+            let due = Duration::from_millis(self.core.decide_by_mono_ms().saturating_sub(now.mono_ms));
+            let wait = self.watchdog.patience().map_or(due, |patience| patience.min(due));
             match tokio::time::timeout(wait, inputs.recv_many(&mut batch, INPUTS_PER_STEP_MAX)).await {
                 Ok(0) => return Ok(()),
                 Ok(_) => {}

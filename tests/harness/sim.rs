@@ -339,8 +339,7 @@ impl World {
     }
 
     pub(crate) fn schedule_decision(&mut self) {
-        let now = self.now();
-        let wake = self.coordinator.as_ref().and_then(|core| core.wake_at(now));
+        let wake = self.coordinator.as_ref().map(Core::decide_by_mono_ms);
         let sooner = |at: &u64| self.timer.is_none_or(|timer| *at < timer || timer < self.at);
         if let Some(at) = wake.filter(sooner) {
             self.timer = Some(at);

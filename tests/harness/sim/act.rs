@@ -18,6 +18,10 @@ use crate::invariants::Violation;
 
 /// Inputs that one machine may cause itself in one go; more is a loop.
 const CHAIN_MAX: usize = 1_000;
+/// Agents say so often that they live, in milliseconds.
+const HEARTBEAT_MS: u64 = 10_000;
+/// After so many of a thousand steps of the coordinator the next thing it hears is that.
+const HEARTBEATS_PERMILLE: u64 = 100;
 
 impl World {
     pub(crate) fn happen(&mut self, event: Event) -> Result<(), Violation> {
@@ -76,7 +80,10 @@ impl World {
         let alive =
             self.machines.iter().filter(|m| m.session.is_some() && m.session.as_ref() == self.sessions.get(&m.id));
         inputs.extend(alive.map(|machine| Input::Heard { id: machine.id }));
-        inputs.push(Input::Tick);
+        if inputs.is_empty() {
+            inputs.push(Input::Tick);
+        }
+        self.count_heartbeats(&inputs);
         let greetings: Vec<Option<(MachineId, u64)>> = inputs.iter().map(greeting).collect();
         let senders: Vec<Option<MachineId>> = inputs.iter().map(sender).collect();
         let fetches: Vec<_> = inputs.iter().map(secrets::fetch_of).collect();
@@ -117,7 +124,19 @@ impl World {
             }
         }
         self.schedule_decision();
+        if self.rng.permille(HEARTBEATS_PERMILLE) {
+            let delay = self.rng.between(0, HEARTBEAT_MS);
+            self.later(delay, Event::Decide);
+        }
         Ok(())
+    }
+
+    /// Counts the batches that hold nothing but signs of life.
+    fn count_heartbeats(&mut self, inputs: &[Input]) {
+        let due = self.coordinator.as_ref().is_some_and(|core| self.at >= core.decide_by_mono_ms());
+        if inputs.iter().all(|input| matches!(input, Input::Heard { .. })) {
+            self.count(if due { "a deadline passed among heartbeats" } else { "heartbeats came alone" });
+        }
     }
 
     /// The answer to a Hello: a welcome on the newest stream, or its end.

@@ -94,6 +94,9 @@ pub const REQUIRED: &[&str] = &[
     "phase deploy",
     "phase prepare",
     "phase reconfigure",
+    // What came when time alone had changed a decision, or nothing had.
+    "a deadline passed among heartbeats",
+    "heartbeats came alone",
     // What the coordinator held while it decided.
     "a control machine with a slot is lost",
     "a worker with a slot is lost",

@@ -371,6 +371,12 @@ impl Fleet {
 
     /// Time passes. Whoever is connected is heard, except the silent.
     pub(crate) fn pass(&mut self, ms: u64, silent: &[&str]) {
+        self.heartbeats(ms, silent);
+        self.step(Input::Tick).expect("time passes");
+    }
+
+    /// Time passes, and nothing comes but signs of life: of whoever is connected, except the silent.
+    pub(crate) fn heartbeats(&mut self, ms: u64, silent: &[&str]) {
         self.at_ms += ms;
         let silent: BTreeSet<&str> = silent.iter().copied().collect();
         let heard: Vec<MachineId> = self
@@ -382,7 +388,6 @@ impl Fleet {
         for id in heard {
             self.step(Input::Heard { id }).expect("known");
         }
-        self.step(Input::Tick).expect("time passes");
     }
 
     /// The coordinator dies and starts again from its store.

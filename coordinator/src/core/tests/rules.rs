@@ -254,6 +254,26 @@ fn gathering_ends_when_the_silent_count_as_lost() {
 }
 
 #[test]
+fn a_deadline_that_passes_among_heartbeats_is_not_lost() {
+    let mut limited = spec(1, 3);
+    limited.max_worker_deploy_count = 1;
+    let mut fleet = Fleet::with(limited).reported().prepared();
+    fleet.finish_all(Control);
+    fleet.begin("worker-1");
+    fleet.restart();
+    for name in ["control-1", "worker-1", "worker-2"] {
+        fleet.connect(name);
+    }
+    fleet.event("worker-1", "install", Succeeded);
+    for ms in [9_000, 9_000, 9_000, 2_999] {
+        fleet.heartbeats(ms, &[]);
+        assert_eq!(withheld(&fleet, "worker-2"), "Gathering");
+    }
+    fleet.heartbeats(1, &[]);
+    assert_eq!(fleet.slots(), ["worker-2"]);
+}
+
+#[test]
 fn no_time_makes_a_silent_control_machine_idle() {
     let mut fleet = gathering();
     fleet.pass(3_600_000, &[]);
