@@ -191,16 +191,18 @@ impl Link {
         let mut tries = 0;
         let mut refusals = 0;
         while !self.engine.is_closed() {
-            let began = Instant::now();
-            let error = match Session::open(&self.identity, &self.choice, &self.engine).await {
-                Ok(session) => self.keep(session).await,
-                Err(error) => error,
+            let (error, held) = match Session::open(&self.identity, &self.choice, &self.engine).await {
+                Ok(session) => {
+                    let welcomed = Instant::now();
+                    (self.keep(session).await, Some(welcomed.elapsed()))
+                }
+                Err(error) => (error, None),
             };
             if matches!(error, LinkError::Stopping) {
                 return;
             }
             self.complain(&error);
-            tries = if began.elapsed() >= SESSION_GOOD_AFTER { 0 } else { tries + 1 };
+            tries = tries_after(tries, held);
             refusals = if error.is_refusal() { refusals + 1 } else { 0 };
             if self.has_run_out() || refusals >= REFUSALS_BEFORE_RENEWAL {
                 self.renew_expired().await;
@@ -309,6 +311,12 @@ impl Link {
     }
 }
 
+/// Tries in a row that came to nothing, one more included. `held`: for how long there was a session; None: there was
+/// none, however long it took to find that out.
+fn tries_after(tries: u32, held: Option<Duration>) -> u32 {
+    if held >= Some(SESSION_GOOD_AFTER) { 0 } else { tries.saturating_add(1) }
+}
+
 /// Waits double with each try; spread, so that a fleet does not come back in step.
 fn reconnect_after(tries: u32) -> Duration {
     let wait = RECONNECT_MIN.saturating_mul(1 << tries.saturating_sub(1).min(10)).min(RECONNECT_MAX);
@@ -370,6 +378,13 @@ mod tests {
         }
         let hello = core.hello(HostFacts::default());
         assert_eq!(Hello::try_from(wire::Hello::from(&hello)), Ok(hello));
+    }
+
+    #[test]
+    fn only_a_session_that_held_makes_the_wait_short_again() {
+        assert_eq!(tries_after(3, None), 4, "a coordinator that accepts and says nothing");
+        assert_eq!(tries_after(3, Some(SESSION_GOOD_AFTER / 2)), 4);
+        assert_eq!(tries_after(3, Some(SESSION_GOOD_AFTER)), 0);
     }
 
     #[test]
