@@ -209,9 +209,10 @@ impl<D: Disk> Ledger<D> {
                 self.lazy.clear();
                 Ok(())
             }
-            Err(LedgerError::File { what: WRITE, source, .. }) if source.kind() == io::ErrorKind::StorageFull => {
+            Err(LedgerError::File { what: WRITE, source, .. }) if is_full(&source) => {
                 self.snapshot_bytes = self.log_bytes; // not again before the log has grown much longer
-                Ok(())
+                // What was written of the next log takes the space that this one needs.
+                act(&mut self.disk, "truncate", NEXT, |disk| disk.truncate(NEXT, 0))
             }
             Err(error) => Err(error),
         }
@@ -232,6 +233,11 @@ impl<D: Disk> Ledger<D> {
         }
         Ok(reserved)
     }
+}
+
+/// Is there no space left: on the disk, or of what this user may have of it?
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 struct Loaded {

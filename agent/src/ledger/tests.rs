@@ -61,7 +61,7 @@ struct FakeDisk {
     durable_names: BTreeMap<String, usize>,
     operations: usize,
     kill_at: Option<usize>,
-    full: bool,
+    full: Option<io::ErrorKind>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -130,8 +130,10 @@ impl Disk for FakeDisk {
         Ok(())
     }
     fn append(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        if self.full {
-            return Err(io::ErrorKind::StorageFull.into());
+        if let Some(why) = self.full {
+            // What fits is written.
+            self.inode(name).content.extend(&bytes[..bytes.len() / 2]);
+            return Err(why.into());
         }
         let killed = self.operate();
         let written = if killed.is_err() { bytes.len() / 2 } else { bytes.len() };
@@ -156,7 +158,7 @@ impl Disk for FakeDisk {
         Ok(())
     }
     fn reserve(&mut self, _: &str, _: u64) -> io::Result<bool> {
-        Ok(!self.full)
+        Ok(self.full.is_none())
     }
     fn path(&self, name: &str) -> PathBuf {
         PathBuf::from(name)
@@ -311,10 +313,13 @@ fn a_full_disk_puts_compaction_off() {
         ledger.append(batch).expect("appended");
     }
     let long = ledger.disk.content(LOG).len();
-    ledger.disk.full = true;
-    assert_eq!(ledger.reserve().ok(), Some(false));
-    ledger.compact(&states[60]).expect("no error");
-    assert_eq!(ledger.disk.content(LOG).len(), long);
+    for why in [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded] {
+        let mut ledger = Ledger { disk: ledger.disk.clone(), lazy: Vec::new(), ..ledger };
+        ledger.disk.full = Some(why);
+        assert_eq!(ledger.reserve().ok(), Some(false));
+        ledger.compact(&states[60]).expect("no error");
+        assert_eq!((ledger.disk.content(LOG).len(), ledger.disk.content(NEXT).len()), (long, 0), "{why}");
+    }
 }
 
 #[test]
