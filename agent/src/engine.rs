@@ -133,8 +133,10 @@ impl Engine {
         let mut disk = tokio::time::interval_at(Instant::now() + DISK_EVERY, DISK_EVERY);
         disk.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tokio::pin!(stop);
+        let mut flush_at = None;
         service_manager::ready();
         loop {
+            flush_at = flush_at_or(flush_at, self.ledger.has_lazy(), Instant::now());
             self.news.turn(&self.core.summary());
             let patience = self.news.patience();
             let wake_at = self.core.wake_at().map(|mono_ms| self.clock.instant(mono_ms));
@@ -145,7 +147,7 @@ impl Engine {
                 message = link.recv() => self.hear_link(message)?,
                 () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => self.step(Input::Tick)?,
                 _ = disk.tick() => self.look_at_disk()?,
-                () = sleep(FLUSH_AFTER), if self.ledger.has_lazy() => self.ledger.flush()?,
+                () = sleep_until(flush_at.unwrap_or_else(Instant::now)), if flush_at.is_some() => self.ledger.flush()?,
                 () = sleep(patience.unwrap_or_default()), if patience.is_some() => {}
             }
         }
@@ -308,6 +310,11 @@ impl Engine {
     }
 }
 
+/// When what the ledger puts off is to be written: so long after it began to be put off, whatever comes in between.
+fn flush_at_or(known: Option<Instant>, lazy: bool, now: Instant) -> Option<Instant> {
+    lazy.then(|| known.unwrap_or(now + FLUSH_AFTER))
+}
+
 /// Every record is a line of the log; the record itself is the ledger.
 fn log(record: &Record) {
     match record {
@@ -332,4 +339,18 @@ fn log(record: &Record) {
 async fn ask_swarm(swarm: SwarmCalls, call: SwarmCall, engine: mpsc::Sender<FromAttempt>) {
     let answer = swarm.answer(call).await;
     engine.send(FromAttempt::Swarm(answer)).await.ok();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_in_between_does_not_put_a_flush_off() {
+        let now = Instant::now();
+        let due = flush_at_or(None, true, now);
+        assert_eq!(due, Some(now + FLUSH_AFTER));
+        assert_eq!(flush_at_or(due, true, now + FLUSH_AFTER / 2), due);
+        assert_eq!(flush_at_or(due, false, now + FLUSH_AFTER), None);
+    }
 }
