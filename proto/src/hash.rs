@@ -6,7 +6,10 @@ use std::collections::BTreeMap;
 use aws_lc_rs::digest;
 use serde::Serialize;
 
-use crate::model::{AssignedItem, ItemHash, ItemName, Phase};
+use crate::{
+    json::json,
+    model::{AssignedItem, ItemHash, ItemName, Phase},
+};
 
 /// Number of the canonical form. A new form gets a new number, so that no unchanged item looks changed by accident.
 const SCHEMA: u32 = 1;
@@ -55,10 +58,8 @@ pub fn item_hash(
         schema: SCHEMA,
         version,
     };
-    // Strings and maps of strings always serialize; an empty text would only make the hashes differ.
-    let text = serde_json::to_vec(&canonical).unwrap_or_default();
     let mut hash = [0; 32];
-    hash.copy_from_slice(digest::digest(&digest::SHA256, &text).as_ref());
+    hash.copy_from_slice(digest::digest(&digest::SHA256, &json(&canonical)).as_ref());
     ItemHash(hash)
 }
 

@@ -23,6 +23,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use muster_proto::json::json;
 use nix::{
     errno::Errno,
     fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl},
@@ -242,7 +243,7 @@ impl AttemptDir {
 
     /// News: not durable, and a failure to tell it is no failure.
     pub(crate) fn write_progress(&self, progress: Progress) {
-        let bytes = serde_json::to_vec(&progress).unwrap_or_default();
+        let bytes = json(&progress);
         let _ = durable::replace_unsynced(&self.file("progress"), &bytes);
     }
 

@@ -1,5 +1,7 @@
 //! The text of the log: per line 8 hex digits of CRC-32, a blank, a JSON array of records, a newline.
 
+use muster_proto::json::json;
+
 use crate::core::Record;
 
 /// A line that this program did not write so.
@@ -26,8 +28,7 @@ pub(super) struct Parsed {
 
 /// The line of one batch.
 pub(super) fn encode(batch: &[Record]) -> Vec<u8> {
-    // Records are made of strings, numbers and maps keyed by either: they always serialize.
-    let json = serde_json::to_vec(batch).unwrap_or_default();
+    let json = json(batch);
     let mut line = format!("{:08x} ", crc32fast::hash(&json)).into_bytes();
     line.extend(json);
     line.push(b'\n');

@@ -4,8 +4,9 @@
 
 use std::time::Duration;
 
-use muster_proto::model::{
-    Epoch, ItemInput, MachineId, Now, SWARM_JOIN_INPUT, SWARM_TOKEN_INPUT, SecretName, SwarmJoin, SwarmWay,
+use muster_proto::{
+    json::json,
+    model::{Epoch, ItemInput, MachineId, Now, SWARM_JOIN_INPUT, SWARM_TOKEN_INPUT, SecretName, SwarmJoin, SwarmWay},
 };
 
 use crate::{
@@ -67,7 +68,7 @@ pub async fn ask(engine: EngineHandle, sessions: Sessions) {
 /// What the machine's swarm-join is given: the way in, and the token, which is the secret of it.
 #[must_use]
 pub fn inputs(join: &SwarmJoin, token: Option<Token>) -> Vec<ItemInput> {
-    let way = (SWARM_JOIN_INPUT, serde_json::to_vec(join).unwrap_or_default(), false);
+    let way = (SWARM_JOIN_INPUT, json(join), false);
     let token = token.map(|token| (SWARM_TOKEN_INPUT, token.into_bytes(), true));
     let input = |(name, value, secret)| Some(ItemInput { name: SecretName::new(name).ok()?, value, secret });
     [Some(way), token].into_iter().flatten().filter_map(input).collect()

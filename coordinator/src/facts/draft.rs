@@ -6,8 +6,10 @@ use std::{
     sync::Arc,
 };
 
-use muster_proto::model::{ClusterName, ClusterSpec, ItemName, ItemStatus, MachineId, MachineName};
-use serde::Serialize;
+use muster_proto::{
+    json::json,
+    model::{ClusterName, ClusterSpec, ItemName, ItemStatus, MachineId, MachineName},
+};
 
 use super::{
     AuditRow, ClusterRow, CredentialRow, DeniedRow, Facts, LockKey, LockRow, META_KEY, MachineLive, MachineRow, Meta,
@@ -280,11 +282,6 @@ fn spec_key(cluster: &ClusterName, version: u64) -> String {
 /// Zero-padded, so that keys sort as numbers.
 fn audit_key(seq: u64) -> String {
     format!("{seq:020}")
-}
-
-/// A row as JSON. Rows are plain data with text keys, which always serializes.
-fn json<T: Serialize + ?Sized>(row: &T) -> Vec<u8> {
-    serde_json::to_vec(row).unwrap_or_default()
 }
 
 /// The stored form of a row. None: there is no such row any more.

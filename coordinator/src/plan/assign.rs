@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use aws_lc_rs::digest;
 use muster_proto::{
+    json::json,
     model::{AssignedItem, Assignment, Epoch, Generation, ItemHash, Permit, Phase, Standing},
     plant::planted,
 };
@@ -27,8 +28,7 @@ impl Content {
     /// Digest of everything in it: another content gets another generation.
     #[must_use]
     pub fn digest(&self) -> ItemHash {
-        // Plain data with text keys always serializes.
-        let text = serde_json::to_vec(&(&self.items, &self.variables)).unwrap_or_default();
+        let text = json(&(&self.items, &self.variables));
         let mut sum = [0; 32];
         sum.copy_from_slice(digest::digest(&digest::SHA256, &text).as_ref());
         ItemHash(sum)
