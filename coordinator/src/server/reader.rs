@@ -6,7 +6,7 @@ use aws_lc_rs::digest;
 use futures_util::{Stream, stream};
 use muster_proto::{
     model::ClusterName,
-    resource::Document,
+    resource::{Document, LockSpec, RequestSpec},
     wire::{GetRequest, Resource, WatchEvent, watch_event::Type},
 };
 use serde::Serialize;
@@ -100,8 +100,14 @@ impl Reader {
             Kind::Clusters => self.resources(documents::clusters(facts, wanted, limits, now)),
             Kind::Machines => self.resources(documents::machines(facts, wanted, limits, now)),
             Kind::Rollouts => self.resources(documents::rollouts(facts, wanted, limits, now)),
-            Kind::Locks => self.resources(documents::locks(facts, wanted)),
-            Kind::Requests => self.resources(documents::requests(facts, wanted, limits, now)),
+            Kind::Locks => self.keyed(documents::locks(facts, wanted), |lock| {
+                let LockSpec { cluster_name, controller_name, node_name, .. } = &lock.spec;
+                format!("{cluster_name}/{controller_name}/{}", node_name.as_deref().unwrap_or_default())
+            }),
+            Kind::Requests => self.keyed(documents::requests(facts, wanted, limits, now), |request| {
+                let RequestSpec { cluster_name, node_name, .. } = &request.spec;
+                format!("{cluster_name}/{}", node_name.as_deref().unwrap_or_default())
+            }),
             Kind::ClusterStates => self.resources(documents::cluster_states(facts, wanted, limits, now)),
             Kind::Tokens => self.resources(documents::tokens(facts, wanted, now)),
             Kind::Credentials => self.resources(documents::credentials(facts, now)),
@@ -117,12 +123,23 @@ impl Reader {
         &self,
         documents: Vec<Document<Spec, Status_>>,
     ) -> Result<Vec<Resource>, Status> {
+        self.keyed(documents, |document| document.metadata.name.clone())
+    }
+
+    /// Documents whose names two may share: the controller ceph and the node osd-1 make the same as ceph-osd and 1. No
+    /// label has a `/` in it.
+    fn keyed<Spec: Serialize, Status_: Serialize>(
+        &self,
+        documents: Vec<Document<Spec, Status_>>,
+        key: impl Fn(&Document<Spec, Status_>) -> String,
+    ) -> Result<Vec<Resource>, Status> {
         documents
             .into_iter()
             .filter(|document| self.name.as_ref().is_none_or(|name| *name == document.metadata.name))
             .map(|document| {
                 let json = serde_json::to_vec(&document).map_err(|error| super::status::internal(&error))?;
-                Ok(Resource { kind: self.word.to_owned(), name: document.metadata.name, json })
+                let key = key(&document);
+                Ok(Resource { kind: self.word.to_owned(), name: document.metadata.name, json, key })
             })
             .collect()
     }
@@ -156,8 +173,8 @@ struct Watch {
     facts: watch::Receiver<Arc<Facts>>,
     /// Ends when the coordinator does.
     ending: Pin<Box<dyn Future<Output = Status> + Send>>,
-    /// Digests of what the watcher knows, by name; None: nothing yet.
-    sent: Option<BTreeMap<String, Vec<u8>>>,
+    /// Names and digests of what the watcher knows, by key; None: nothing yet.
+    sent: Option<BTreeMap<String, (String, Vec<u8>)>>,
     events: std::vec::IntoIter<WatchEvent>,
 }
 
@@ -187,16 +204,16 @@ impl Watch {
         let mut events = Vec::new();
         let mut sent = BTreeMap::new();
         for resource in resources {
-            let known = before.remove(&resource.name);
+            let known = before.remove(&resource.key);
             let digest = digest::digest(&digest::SHA256, &resource.json).as_ref().to_vec();
-            let changed = known.as_ref() != Some(&digest);
-            sent.insert(resource.name.clone(), digest);
+            let changed = known.is_none_or(|(_, known)| known != digest);
+            sent.insert(resource.key.clone(), (resource.name.clone(), digest));
             if changed {
                 events.push(event(Type::Put, Some(resource)));
             }
         }
-        for name in before.into_keys() {
-            let gone = Resource { kind: self.reader.word.to_owned(), name, json: Vec::new() };
+        for (key, (name, _)) in before {
+            let gone = Resource { kind: self.reader.word.to_owned(), name, json: Vec::new(), key };
             events.push(event(Type::Deleted, Some(gone)));
         }
         if first {

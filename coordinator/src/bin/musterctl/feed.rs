@@ -4,7 +4,7 @@ use std::{pin::pin, time::Duration};
 
 use futures_util::{StreamExt as _, stream};
 use muster_coordinator::view::Kind;
-use muster_proto::wire::{GetRequest, WatchEvent, watch_event};
+use muster_proto::wire::{GetRequest, Resource, WatchEvent, watch_event};
 use tokio::{
     sync::mpsc,
     task::AbortHandle,
@@ -30,9 +30,9 @@ const QUEUE_MAX: usize = 1024;
 #[derive(Debug)]
 pub(crate) enum News {
     /// A document, whole.
-    Put { kind: Kind, name: String, json: Vec<u8> },
+    Put { kind: Kind, key: String, name: String, json: Vec<u8> },
     /// It is gone.
-    Deleted { kind: Kind, name: String },
+    Deleted { kind: Kind, key: String, name: String },
     /// Everything known at the start (again: after [`News::Back`]) has been said.
     Synced,
     /// The connection broke, why; it is being made again.
@@ -180,9 +180,10 @@ fn news(kind: Kind, event: WatchEvent, unsynced: &mut usize) -> Result<Option<Ne
             Ok((*unsynced == 0).then_some(News::Synced))
         }
         (watch_event::Type::Put, Some(resource)) => {
-            Ok(Some(News::Put { kind, name: resource.name, json: resource.json }))
+            let Resource { key, name, json, .. } = resource;
+            Ok(Some(News::Put { kind, key, name, json }))
         }
-        (watch_event::Type::Deleted, Some(resource)) => Ok(Some(News::Deleted { kind, name: resource.name })),
+        (watch_event::Type::Deleted, Some(Resource { key, name, .. })) => Ok(Some(News::Deleted { kind, key, name })),
         (watch_event::Type::Put | watch_event::Type::Deleted, None) | (watch_event::Type::Unspecified, _) => {
             Err(Status::internal("the coordinator sent a watch event that makes no sense; is it a newer version?"))
         }

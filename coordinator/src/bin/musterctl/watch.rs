@@ -134,14 +134,14 @@ struct Watched {
 impl Watched {
     fn take(&mut self, news: News, screen: &mut Screen) -> Result<(), Failure> {
         match news {
-            News::Put { kind, name, json } => {
+            News::Put { kind, name, json, .. } => {
                 let lines = self.put(kind, &json, screen)?;
                 self.seen.insert(name);
                 // Before the first sync everything is new: the summary says it.
                 let lines = if self.synced { lines } else { Vec::new() };
                 lines.iter().try_for_each(|line| screen.line(line))
             }
-            News::Deleted { kind, name } => {
+            News::Deleted { kind, name, .. } => {
                 self.forget(kind, &name);
                 screen.line(&view::printable(&format!("{} {name}: deleted", kind.singular())))
             }

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use muster_proto::{
-    model::ClusterName,
-    wire::{self, watch_event::Type},
+    model::{ClusterName, MachineName},
+    wire::{self, Resource, watch_event::Type},
 };
 use tonic::{Code, Status};
 
 use super::*;
+use crate::core::Word;
 
 fn get(kind: &str, name: &str, cluster: &str) -> wire::GetRequest {
     wire::GetRequest { kind: kind.to_owned(), name: name.to_owned(), cluster: cluster.to_owned() }
@@ -149,6 +150,38 @@ async fn a_watcher_hears_everything_then_what_changes() {
     world.enrolled("other", "not-asked-for").await;
     world.enrolled("edge", "b").await;
     assert_eq!(next().await, (Type::Put, "b".to_owned()));
+}
+
+/// The lock of ceph on osd-1 is named like that of ceph-osd on 1, and requests of a cluster and a machine may be, too.
+#[tokio::test]
+async fn documents_that_share_a_name_are_told_apart() {
+    let world = World::start().await;
+    for (controller, machine) in [("ceph", "osd-1"), ("ceph-osd", "1")] {
+        world.enrolled("edge", machine).await;
+        let word = Word::Register {
+            cluster: ClusterName::new("edge").expect("a name"),
+            machines: vec![MachineName::new(machine).expect("a name")],
+            of_cluster: false,
+        };
+        world.engine.submit(Input::Maintenance { controller: controller.to_owned(), word }).await.expect("registered");
+    }
+    let mut events = world.operator().await.watch(get("locks", "", "edge")).await.expect("open").into_inner();
+    let mut next = async || {
+        let event = soon(events.message()).await.expect("open").expect("more");
+        let sort = event.r#type();
+        let Resource { name, key, .. } = event.resource.unwrap_or_default();
+        (sort, name, key)
+    };
+    let event = |sort, name: &str, key: &str| (sort, name.to_owned(), key.to_owned());
+    assert_eq!(next().await, event(Type::Put, "ceph-osd-1", "edge/ceph/osd-1"));
+    assert_eq!(next().await, event(Type::Put, "ceph-osd-1", "edge/ceph-osd/1"));
+    assert_eq!(next().await, event(Type::Synced, "", ""));
+    let word = Word::Release {
+        cluster: ClusterName::new("edge").expect("a name"),
+        machine: Some(MachineName::new("osd-1").expect("a name")),
+    };
+    world.engine.submit(Input::Maintenance { controller: "ceph".to_owned(), word }).await.expect("released");
+    assert_eq!(next().await, event(Type::Deleted, "ceph-osd-1", "edge/ceph/osd-1"));
 }
 
 #[tokio::test]

@@ -22,22 +22,22 @@ pub(super) async fn run(context: &Context, subject: Subject, format: Option<Form
         Coordinator::connect(&config).await?.get(subject.kind, &subject.name, &subject.cluster).await?;
     }
     let mut printer = Printer { kind: subject.kind, format, shown: BTreeMap::new(), widths: Vec::new() };
-    let mut first: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+    let mut first: BTreeMap<String, (String, Vec<u8>)> = BTreeMap::new();
     let mut feed = Feed::open(config, vec![subject]);
     let mut synced = false;
     loop {
         match feed.next().await? {
-            News::Put { name, json, .. } if synced => printer.change(&name, json)?,
-            News::Put { name, json, .. } => {
-                first.insert(name, json);
+            News::Put { key, name, json, .. } if synced => printer.change(&key, &name, json)?,
+            News::Put { key, name, json, .. } => {
+                first.insert(key, (name, json));
             }
             News::Synced if !synced => {
                 synced = true;
                 printer.all(std::mem::take(&mut first))?;
             }
             News::Synced => terminal::say("up to date again"),
-            News::Deleted { name, .. } => {
-                printer.shown.remove(&name);
+            News::Deleted { key, name, .. } => {
+                printer.shown.remove(&key);
                 terminal::say(&printable(&format!("{} {name} deleted", printer.kind.singular())));
             }
             News::Lost(why) => terminal::say(&format!("connection lost ({why}); connecting again")),
@@ -49,30 +49,30 @@ pub(super) async fn run(context: &Context, subject: Subject, format: Option<Form
 struct Printer {
     kind: Kind,
     format: Option<Format>,
-    /// What was printed, so that a connection made again repeats nothing.
+    /// What was printed, by key, so that a connection made again repeats nothing.
     shown: BTreeMap<String, Vec<u8>>,
     /// Of the first table's columns.
     widths: Vec<u16>,
 }
 
 impl Printer {
-    fn all(&mut self, documents: BTreeMap<String, Vec<u8>>) -> Result<(), Failure> {
+    fn all(&mut self, documents: BTreeMap<String, (String, Vec<u8>)>) -> Result<(), Failure> {
         match self.format {
             None | Some(Format::Wide) => {
-                let table = view::table(self.kind, documents.values().map(Vec::as_slice), self.look())
-                    .map_err(not_this_version)?;
+                let texts = documents.values().map(|(_, json)| json.as_slice());
+                let table = view::table(self.kind, texts, self.look()).map_err(not_this_version)?;
                 self.widths = table.widths();
-                self.shown = documents;
+                self.shown = documents.into_iter().map(|(key, (_, json))| (key, json)).collect();
                 terminal::print_all(&table.lines())
             }
             Some(Format::Json | Format::Yaml | Format::Name) => {
-                documents.into_iter().try_for_each(|(name, json)| self.change(&name, json))
+                documents.into_iter().try_for_each(|(key, (name, json))| self.change(&key, &name, json))
             }
         }
     }
 
-    fn change(&mut self, name: &str, json: Vec<u8>) -> Result<(), Failure> {
-        let shown = self.shown.get(name);
+    fn change(&mut self, key: &str, name: &str, json: Vec<u8>) -> Result<(), Failure> {
+        let shown = self.shown.get(key);
         if shown == Some(&json) {
             return Ok(());
         }
@@ -92,7 +92,7 @@ impl Printer {
             Some(Format::Yaml) => terminal::print(&format!("---\n{}", yaml(&value(&json)?)?.trim_end()))?,
             Some(Format::Name) => terminal::print(&printable(&format!("{}/{name}", self.kind.singular())))?,
         }
-        self.shown.insert(name.to_owned(), json);
+        self.shown.insert(key.to_owned(), json);
         Ok(())
     }
 
