@@ -8,7 +8,7 @@ use std::{
         unix::fs::{OpenOptionsExt, PermissionsExt},
     },
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{UnixListener, UnixStream},
+    task::JoinSet,
 };
 
 use crate::{
@@ -30,8 +31,12 @@ use crate::{
 const SOCKET: &str = "admin.sock";
 /// Longest request or answer line.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
+/// Time to say what is wanted, from the connection on.
+const REQUEST_LINE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for one request, a backup's bytes included.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
+/// Requests under way at once; who comes beyond that waits.
+const REQUESTS_MAX: usize = 16;
 /// Pause after `accept` failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Of a backup: the sealed CA key and digests of tokens are in it.
@@ -138,6 +143,8 @@ pub struct Admin {
     pub address: String,
     /// Who records what is issued.
     pub engine: EngineHandle,
+    /// Held while a copy is made: all are made under one name.
+    pub copying: Mutex<()>,
 }
 
 impl Admin {
@@ -157,22 +164,35 @@ impl Admin {
         })
     }
 
-    /// Answers, one after another, for as long as it is let.
+    /// Answers for as long as it is let.
     pub async fn run(self, listener: UnixListener) {
         let admin = Arc::new(self);
+        let mut requests = JoinSet::new();
         loop {
-            let answered = match listener.accept().await {
-                Ok((stream, _)) => tokio::time::timeout(REQUEST_TIMEOUT, admin.answer(stream)).await,
-                Err(error) => {
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    Ok(Err(error))
-                }
-            };
-            match answered {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::warn!(%error, "a request on the admin socket failed"),
-                Err(_) => tracing::warn!("a request on the admin socket took too long"),
+            while requests.len() >= REQUESTS_MAX {
+                requests.join_next().await;
             }
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => {
+                        let admin = Arc::clone(&admin);
+                        requests.spawn(async move { admin.serve(stream).await });
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "the admin socket takes no request");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+                Some(_) = requests.join_next() => {}
+            }
+        }
+    }
+
+    async fn serve(self: Arc<Self>, stream: UnixStream) {
+        match tokio::time::timeout(REQUEST_TIMEOUT, self.answer(stream)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "a request on the admin socket failed"),
+            Err(_) => tracing::warn!("a request on the admin socket took too long"),
         }
     }
 
@@ -182,7 +202,10 @@ impl Admin {
             return Err(io::Error::other(format!("user {uid} is neither root nor the coordinator's")));
         }
         let (read, mut write) = stream.into_split();
-        let request: Request = read_line(&mut BufReader::new(read)).await?;
+        let mut read = BufReader::new(read);
+        let request = tokio::time::timeout(REQUEST_LINE_TIMEOUT, read_line(&mut read)).await;
+        let silent = || format!("nothing was asked within {} s", REQUEST_LINE_TIMEOUT.as_secs());
+        let request: Request = request.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, silent()))??;
         match request {
             Request::Credentials(wanted) => {
                 let answer = self.credentials(&wanted).await.map_or_else(Answer::Error, Answer::Credentials);
@@ -220,6 +243,7 @@ impl Admin {
         let path = self.state_dir.outgoing();
         let error = |source: io::Error| StoreError::Backup { path: path.clone(), source: source.into() };
         let copied = tokio::task::spawn_blocking(move || {
+            let _one = admin.copying.lock().unwrap_or_else(PoisonError::into_inner);
             let path = admin.state_dir.outgoing();
             let error = |source: io::Error| StoreError::Backup { path: path.clone(), source: source.into() };
             // What an earlier coordinator did not get to remove.

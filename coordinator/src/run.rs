@@ -1,6 +1,12 @@
 //! The daemon: everything put together, until a signal or a failure.
 
-use std::{net::SocketAddr, path::Path, sync::Arc, thread::JoinHandle, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::Path,
+    sync::{Arc, Mutex},
+    thread::JoinHandle,
+    time::Duration,
+};
 
 use anyhow::{Context, anyhow};
 use muster_coordinator::{
@@ -61,6 +67,7 @@ pub(crate) async fn run(
         ca: Arc::clone(&ca),
         address: admin_address,
         engine: engine.clone(),
+        copying: Mutex::default(),
     };
     let admin_socket = admin.listen()?;
     let admin = tokio::spawn(admin.run(admin_socket));

@@ -3,8 +3,8 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
-    os::unix::net::UnixDatagram,
+    io::{BufRead, BufReader, Read},
+    os::unix::net::{UnixDatagram, UnixStream},
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Output, Stdio},
     time::{Duration, Instant},
@@ -224,6 +224,17 @@ async fn credentials_and_backups_whether_it_runs_or_not() {
     let said = succeed(&[&["recover"], &PLACE[..], &["--seen-epoch", "41"]].concat(), dir);
     assert!(said.contains("epoch 42"), "{said}");
     assert_eq!(Running::start(dir, &[]).version("anna.toml").await.expect("answered").epoch, 42);
+}
+
+#[test]
+fn who_says_nothing_on_the_admin_socket_is_in_nobodys_way() {
+    let dir = tempfile::tempdir().expect("a directory");
+    init(dir.path());
+    let _running = Running::start(dir.path(), &[]);
+    let silent = UnixStream::connect(dir.path().join("state/admin.sock")).expect("connected");
+    silent.set_read_timeout(Some(Duration::from_secs(30))).expect("set");
+    succeed(&[&["backup"], &PLACE[..], &["beside"]].concat(), dir.path());
+    assert_eq!((&silent).read(&mut [0; 1]).expect("cut off in time"), 0);
 }
 
 #[test]
