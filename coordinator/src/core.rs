@@ -45,6 +45,8 @@ pub struct Step {
     pub changes: Vec<Change>,
     /// To be performed after.
     pub effects: Vec<Effect>,
+    /// Decisions followed from one another without end, and were cut off: a bug of ours that operators must hear of.
+    pub unsettled: bool,
 }
 
 /// One thing for the rim to do.
@@ -131,12 +133,14 @@ impl Core {
         // Planted: deadlines wait for somebody who says more than that he lives.
         let due = now.mono_ms >= self.decide_by_mono_ms && !planted("quiet-past-deadline");
         let quiet = !due && inputs.iter().all(|input| self.is_quiet(input, now));
+        let mut settled = true;
         let mut draft = Draft::new(&mut self.facts);
         let mut effects = Vec::new();
         let answers =
             inputs.into_iter().map(|input| take(&mut draft, &mut effects, input, &self.limits, now)).collect();
         if !quiet {
-            decide::decide(&mut draft, &self.limits, now);
+            settled = decide::decide(&mut draft, &self.limits, now);
+            debug_assert!(settled, "a decision undoes another");
             decide::assign_all(&mut draft, &self.limits, now, &mut effects);
             update::drain::ask(&mut draft, &self.limits, now, &mut effects);
             decide::note_waits(&mut draft, &self.limits, now);
@@ -150,7 +154,7 @@ impl Core {
             let wake_at = self.wake_at(now).unwrap_or(u64::MAX);
             self.decide_by_mono_ms = wake_at.min(now.mono_ms.saturating_add(DECIDE_EVERY_MS));
         }
-        Step { answers, changes, effects }
+        Step { answers, changes, effects, unsettled: !settled }
     }
 
     /// A sign of life of a machine that nobody has missed decides nothing. A thousand machines send a hundred of them a

@@ -183,6 +183,12 @@ impl<S: Store, O: Outbox> Engine<S, O> {
         let (inputs, answers): (Vec<_>, Vec<_>) =
             batch.into_iter().map(|envelope| (envelope.input, envelope.answer)).unzip();
         let step = self.core.step(inputs, self.clock.now());
+        if step.unsettled {
+            tracing::error!(
+                "decisions undo one another; what is recorded so far holds, and the next step goes on from there. This \
+                 is a bug: please report it with `muster-coordinator backup`"
+            );
+        }
         let (results, acts) = step.into_acts();
         for act in acts {
             match act {

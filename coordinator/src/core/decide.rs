@@ -17,8 +17,9 @@ use crate::{
 /// Decisions that may follow from one another within one step. More would be a decision that undoes itself.
 const ROUNDS_MAX: usize = 64;
 
-/// Records what follows from the facts, until nothing new follows.
-pub(super) fn decide(draft: &mut Draft<'_>, limits: &Limits, now: Now) {
+/// Records what follows from the facts, until nothing new follows. False: it went on for too long, which is a bug of ours.
+#[must_use]
+pub(super) fn decide(draft: &mut Draft<'_>, limits: &Limits, now: Now) -> bool {
     // Every machine has spoken, or an operator said that it never will; and what they say can be true together.
     if draft.meta.recovering && draft.live.awaited.is_empty() && safety::one_control_at_work(draft).is_ok() {
         draft.meta_mut().recovering = false;
@@ -30,7 +31,7 @@ pub(super) fn decide(draft: &mut Draft<'_>, limits: &Limits, now: Now) {
         let updates: Vec<_> = updating.into_iter().flat_map(update::next_steps).collect();
         let deployments: Vec<_> = others.into_iter().flat_map(deploy::next_steps).collect();
         if updates.is_empty() && deployments.is_empty() {
-            return;
+            return true;
         }
         for step in deployments {
             record(draft, step, now);
@@ -39,6 +40,7 @@ pub(super) fn decide(draft: &mut Draft<'_>, limits: &Limits, now: Now) {
             super::update::record(draft, step, now);
         }
     }
+    false
 }
 
 fn record(draft: &mut Draft<'_>, step: Next, now: Now) {
