@@ -279,7 +279,10 @@ pub fn gathered(survey: &Survey<'_>) -> Result<(), Blocked> {
     if survey.gathering.is_empty() {
         return if survey.facts.meta.recovering { one_control_at_work(survey.facts) } else { Ok(()) };
     }
-    let names = some_names(survey.gathering.iter().map(|name| name.as_str()));
+    // Not everybody may read the names of other clusters.
+    let ours = |name: &&str| survey.machines.iter().any(|position| position.row.name.as_str() == *name);
+    let ours: Vec<&str> = survey.gathering.iter().map(|name| name.as_str()).filter(ours).collect();
+    let names = if ours.is_empty() { "machines of other clusters".to_owned() } else { some_names(ours) };
     let limit = if survey.facts.meta.recovering {
         "they report, or `musterctl revoke` says that they never will"
     } else {

@@ -311,7 +311,8 @@ pub struct Survey<'a> {
     pub machines: Vec<Position<'a>>,
     /// Failures that count against the budget.
     pub failures: Counts,
-    /// Machines enrolled before this start that have not said Hello yet, while they are waited for.
+    /// Machines enrolled before this start that have not said Hello yet, while they are waited for: of this cluster;
+    /// while the store is recovered of any.
     pub gathering: Vec<&'a MachineName>,
     /// The moment.
     pub now: Now,
@@ -339,8 +340,13 @@ impl<'a> Survey<'a> {
             }
         }
         let waited_ms = now.mono_ms.saturating_sub(facts.live.started_mono_ms);
+        // What a recovered store lacks only the whole fleet knows.
+        let ours = |name: &&MachineName| {
+            let row = facts.machines.get(*name);
+            facts.meta.recovering || row.is_some_and(|row| row.spec.cluster_name == *cluster)
+        };
         let gathering = if facts.meta.recovering || waited_ms < limits.lost_after_ms {
-            facts.live.awaited.iter().collect()
+            facts.live.awaited.iter().filter(ours).collect()
         } else {
             Vec::new()
         };

@@ -20,7 +20,7 @@ use crate::{
 };
 
 pub(crate) const CLUSTER: &str = "edge-7";
-const SECRET: ItemHash = ItemHash([7; 32]);
+pub(crate) const SECRET: ItemHash = ItemHash([7; 32]);
 
 /// What one made-up agent knows.
 #[derive(Clone, Debug)]

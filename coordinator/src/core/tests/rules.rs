@@ -1,13 +1,16 @@
 //! For each safety rule: the grant that it forbids is withheld *while everything else would allow it*, and made as soon
 //! as the rule allows it. A test of withholding alone would pass for a coordinator that never grants anything.
 
+use std::collections::BTreeMap;
+
 use muster_proto::model::{
+    ClusterName,
     ItemState::{Failed, Indeterminate, Running, Succeeded},
     MachineType::{Control, Worker},
     Phase,
 };
 
-use super::fleet::{Fleet, cluster, item, machine, spec};
+use super::fleet::{Fleet, SECRET, cluster, item, machine, spec};
 use crate::{
     core::{Effect, Input, Request},
     plan::{safety, survey::Survey},
@@ -271,6 +274,41 @@ fn a_deadline_that_passes_among_heartbeats_is_not_lost() {
     }
     fleet.heartbeats(1, &[]);
     assert_eq!(fleet.slots(), ["worker-2"]);
+}
+
+/// Each cluster waits for its own machines; while a copy is recovered for all, and names its own.
+#[test]
+fn gathering_is_of_one_cluster() {
+    let mut fleet = Fleet::of(1, 1).reported().prepared();
+    fleet.finish_all(Control);
+    let other = ClusterName::new("other").expect("a label");
+    let clusters = BTreeMap::from([(other.clone(), (spec(1, 0), BTreeMap::new()))]);
+    fleet.ask(Request::Apply { clusters, machines: BTreeMap::new(), dry_run: false }).expect("applies");
+    let theirs = Request::CreateToken {
+        id: "theirs".to_owned(),
+        secret_sha256: SECRET,
+        cluster: other,
+        machine_type: Control,
+        machine: None,
+        ttl_ms: None,
+        uses: None,
+    };
+    fleet.ask(theirs).expect("a token");
+    fleet.enroll_with("theirs", "silent").expect("enrols");
+    let copy = fleet.store.clone();
+    fleet.restart();
+    for name in ["control-1", "worker-1"] {
+        fleet.connect(name);
+    }
+    assert_eq!(fleet.slots(), ["worker-1"]);
+    fleet.recover_from(copy);
+    fleet.connect("worker-1");
+    let gathering = |fleet: &Fleet| {
+        fleet.look("worker-1", |survey, _| crate::plan::safety::gathered(survey).expect_err("waits").message)
+    };
+    assert!(gathering(&fleet).ends_with("waits for control-1"), "{}", gathering(&fleet));
+    fleet.connect("control-1");
+    assert!(gathering(&fleet).ends_with("waits for machines of other clusters"), "{}", gathering(&fleet));
 }
 
 #[test]
