@@ -3,7 +3,7 @@
 use muster_proto::{
     convert::{Hello, ITEMS_MAX},
     model::{
-        Epoch, Generation,
+        Epoch, Generation, HostFacts,
         ItemState::{Indeterminate, Running, Succeeded},
         ItemStatus, LedgerId, Phase, Seq, WAITING_FOR_SECRET,
     },
@@ -282,4 +282,17 @@ fn a_greeting_that_was_overtaken_does_not_take_the_stream_back() {
     assert_eq!(reason(fleet.step(late)), "Overtaken");
     fleet.accept("worker-1");
     fleet.begin("worker-1");
+}
+
+#[test]
+fn facts_that_are_said_again_cost_no_write() {
+    let mut fleet = Fleet::of(1, 0).reported();
+    let (id, facts) = (fleet.agents["control-1"].id, fleet.greeting("control-1").facts);
+    let now = fleet.now();
+    let mut changes = |facts: &HostFacts| {
+        let said = Input::HostChanged { id, facts: Box::new(facts.clone()) };
+        fleet.core.step(vec![said], now).changes.len()
+    };
+    assert_eq!(changes(&facts), 0);
+    assert_eq!(changes(&HostFacts { hostname: "other".to_owned(), ..facts }), 1);
 }
