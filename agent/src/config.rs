@@ -70,6 +70,12 @@ impl StateDir {
         self.0.join("identity.json")
     }
 
+    /// The key that an enrolment asks with, until there is an identity.
+    #[must_use]
+    pub fn enrolment_key(&self) -> PathBuf {
+        self.0.join("enrolment.key")
+    }
+
     /// Why nothing is started; news, there only while it is so.
     #[must_use]
     pub fn blocked(&self) -> PathBuf {

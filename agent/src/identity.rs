@@ -1,6 +1,7 @@
 //! Who this machine is to its coordinator: enrolment with a join token, the identity file, renewal. It is one file,
 //! so that certificate and key change together or not at all. Nothing here logs, and nothing shows a secret.
 
+mod key;
 mod rpc;
 mod token;
 
@@ -12,6 +13,7 @@ use muster_proto::{
 };
 use serde::{Deserialize, Serialize};
 
+pub use key::EnrolmentKey;
 pub use rpc::{RPC_TIMEOUT, enroll};
 pub use token::{JoinToken, TOKEN_BYTES_MAX, TokenFault};
 

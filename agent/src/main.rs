@@ -16,7 +16,7 @@ use muster_agent::{
     engine::Engine,
     exec_item,
     host::{self, Host},
-    identity::{self, Identity, IdentityError, JoinToken},
+    identity::{self, EnrolmentKey, Identity, IdentityError, JoinToken},
     ledger::{self, FileDisk, Ledger},
     link::{ENGINE_QUEUE_MAX, Link},
     status::AgentStatus,
@@ -252,12 +252,14 @@ fn enroll(args: &EnrollArgs, settings: Settings) -> anyhow::Result<()> {
         _ => {}
     }
     let by_itself = dir.path() == Path::new(STATE_DIR_DEFAULT);
+    let key = EnrolmentKey::kept_at(&dir.enrolment_key())?;
     let (identity, by_itself) = block_on(async {
-        let identity = identity::enroll(&coordinator, &token, name).await?;
+        let identity = identity::enroll(&coordinator, &token, name, &key).await?;
         // Asked before the identity is there, which the unit acts upon.
         Ok((identity, by_itself && starts_at_enrolment().await))
     })?;
     identity.save(&dir.identity())?;
+    key.remove()?;
     let Identity { name, machine_type, cluster, .. } = identity;
     say(&format!("enrolled as {name} ({machine_type}) in cluster {cluster}\n{}", next_step(dir.path(), by_itself)));
     Ok(())

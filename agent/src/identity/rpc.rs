@@ -14,14 +14,14 @@ use muster_proto::{
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use rustls::pki_types::{PrivatePkcs8KeyDer, pem::PemObject};
 
-use crate::identity::{Identity, IdentityError, JoinToken};
+use crate::identity::{EnrolmentKey, Identity, IdentityError, JoinToken};
 
 /// Time for one answer.
 pub const RPC_TIMEOUT: Duration = Duration::from_secs(30);
 /// What the old key signs, before the request itself: so that the signature means nothing anywhere else.
 const RENEW_CONTEXT: &[u8] = b"muster-renew-v1";
 
-/// A new key and the request that carries its public half.
+/// A key and the request that carries its public half.
 struct Fresh {
     key_pem: String,
     csr_der: Vec<u8>,
@@ -29,20 +29,29 @@ struct Fresh {
 
 impl Fresh {
     fn generate() -> Result<Self, IdentityError> {
-        let key = KeyPair::generate().map_err(|_| IdentityError::Crypto { what: "key" })?;
+        Self::with(&KeyPair::generate().map_err(|_| IdentityError::Crypto { what: "key" })?)
+    }
+
+    fn with(key: &KeyPair) -> Result<Self, IdentityError> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new(); // the coordinator names the machine, we do not
-        let csr = params.serialize_request(&key).map_err(|_| IdentityError::Crypto { what: "request" })?;
+        let csr = params.serialize_request(key).map_err(|_| IdentityError::Crypto { what: "request" })?;
         Ok(Self { key_pem: key.serialize_pem(), csr_der: csr.der().to_vec() })
     }
 }
 
-/// Enrols this machine: checks the CA by the token's digest, and only then sends the token.
+/// Enrols this machine: checks the CA by the token's digest, and only then sends the token. With the same key, token
+/// and name again it gets the same identity, until that is in use.
 ///
 /// # Errors
 /// [`IdentityError`], which says what to do.
-pub async fn enroll(coordinator: &str, token: &JoinToken, name: MachineName) -> Result<Identity, IdentityError> {
-    let fresh = Fresh::generate()?;
+pub async fn enroll(
+    coordinator: &str,
+    token: &JoinToken,
+    name: MachineName,
+    key: &EnrolmentKey,
+) -> Result<Identity, IdentityError> {
+    let fresh = Fresh::with(key.pair())?;
     let connection = tls::connect(coordinator, tls::pinned_config(token.ca_spki_sha256())?).await?;
     let request = EnrollRequest {
         token: token.text().to_owned(),

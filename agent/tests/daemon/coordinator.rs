@@ -55,11 +55,18 @@ pub(crate) struct Traits {
     pub(crate) issues_expired: bool,
     /// Its own certificate is valid in the past only.
     pub(crate) out_of_date: bool,
+    /// What it answers to the first enrolment does not arrive.
+    pub(crate) first_answer_lost: bool,
 }
 
 impl Default for Traits {
     fn default() -> Self {
-        Self { certificate_life: Duration::from_secs(3600), issues_expired: false, out_of_date: false }
+        Self {
+            certificate_life: Duration::from_secs(3600),
+            issues_expired: false,
+            out_of_date: false,
+            first_answer_lost: false,
+        }
     }
 }
 
@@ -74,6 +81,8 @@ pub(crate) struct Coordinator {
 #[derive(Default)]
 pub(crate) struct Calls {
     pub(crate) enroll: AtomicU32,
+    /// The public keys that enrolments asked with.
+    pub(crate) keys: Mutex<Vec<Vec<u8>>>,
     pub(crate) renew: AtomicU32,
     pub(crate) renew_expired: AtomicU32,
     /// Of the secret `db`; None: refused.
@@ -208,8 +217,13 @@ impl Coordinator {
 #[tonic::async_trait]
 impl Enrollment for Service {
     async fn enroll(&self, request: Request<EnrollRequest>) -> Result<Response<Credentials>, Status> {
-        self.calls.enroll.fetch_add(1, Ordering::SeqCst);
+        let before = self.calls.enroll.fetch_add(1, Ordering::SeqCst);
         let request = request.into_inner();
+        let asked = CertificateSigningRequestParams::from_der(&request.csr_der.as_slice().into()).expect("a request");
+        self.calls.keys.lock().expect("no panic").push(asked.public_key.der_bytes().to_vec());
+        if self.traits.first_answer_lost && before == 0 {
+            return Err(Status::unavailable("the connection was lost"));
+        }
         if request.token.split('.').nth(1) != Some(SECRET) {
             return Err(Status::unauthenticated("the token is not valid"));
         }

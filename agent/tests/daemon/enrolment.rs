@@ -36,6 +36,21 @@ async fn a_token_makes_an_identity_once() {
 }
 
 #[tokio::test]
+async fn an_enrolment_whose_answer_was_lost_is_asked_for_with_the_same_key() {
+    let coordinator = Coordinator::start(Traits { first_answer_lost: true, ..Traits::default() }).await;
+    let (machine, address) = (Machine::new(), coordinator.address.to_string());
+    let lost = machine.enroll(&address, &coordinator.token(), &[]).await;
+    assert_eq!(lost.code, 5, "{lost:?}");
+    let key = machine.state().join("enrolment.key");
+    assert_eq!(key.metadata().expect("a file").permissions().mode() & 0o777, 0o600);
+    assert_eq!(machine.enroll(&address, &coordinator.token(), &[]).await.code, 0);
+    assert!(!key.exists(), "it is in the identity now");
+    assert_eq!(machine.enroll(&address, &coordinator.token(), &["--force"]).await.code, 0);
+    let keys = coordinator.calls.keys.lock().expect("no panic").clone();
+    assert_eq!((keys[0] == keys[1], keys[1] == keys[2]), (true, false));
+}
+
+#[tokio::test]
 async fn nothing_is_sent_to_another_coordinator() {
     let ours = Coordinator::start(Traits::default()).await;
     let other = Coordinator::start(Traits::default()).await;

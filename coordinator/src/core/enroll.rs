@@ -1,9 +1,9 @@
 //! Who is let in. The peer of a refusal is told one constant text; the detail is for our own log.
 
-use muster_proto::model::{MachineName, MachineSpec, Now};
+use muster_proto::model::{MachineId, MachineName, MachineSpec, Now};
 
 use super::{Effect, Enroll, Refusal, Reply};
-use crate::facts::{Draft, MachineRow, SwarmLook, TokenRow};
+use crate::facts::{Draft, EnrolledWith, MachineRow, SwarmLook, TokenRow};
 
 /// Most machines one coordinator manages.
 const MACHINES_MAX: usize = 10_000;
@@ -17,6 +17,12 @@ pub(super) fn enroll(
     let token = valid_token(draft, enroll, now).map_err(|detail| Refusal::Token { detail })?;
     let (cluster, machine_type) = (token.cluster.clone(), token.machine_type);
     let name = &enroll.name;
+    let actor = format!("token/{}", enroll.token_id);
+    if let Some(id) = enrolled_before(draft, enroll) {
+        let message = format!("as id {id}, once more: it asks with the same key and has not greeted yet");
+        draft.audit(&actor, "enroll", &format!("machine/{name}"), &message, now.wall_ms);
+        return Ok(Reply::Enrolled { id, cluster, machine_type });
+    }
     let old = draft.machines.get(name).cloned();
     if let Some(row) = &old {
         may_take_name(row, &token)?;
@@ -51,19 +57,32 @@ pub(super) fn enroll(
     if let Some(row) = draft.machine_mut(name) {
         row.replaceable = false;
         row.revoked = false;
+        row.enrolled_with = Some(with(enroll));
         row.agent_version.clone_from(&enroll.agent_version);
     }
     if let Some(token) = draft.token_mut(&enroll.token_id) {
         token.used += 1;
     }
     draft.audit(
-        &format!("token/{}", enroll.token_id),
+        &actor,
         "enroll",
         &format!("machine/{name}"),
         &format!("as {machine_type} of {cluster}, id {}", enroll.new_id),
         now.wall_ms,
     );
     Ok(Reply::Enrolled { id: enroll.new_id, cluster, machine_type })
+}
+
+fn with(enroll: &Enroll) -> EnrolledWith {
+    EnrolledWith { token_id: enroll.token_id.clone(), key_sha256: enroll.key_sha256 }
+}
+
+/// The identity it was given when it asked for the first time: the answer, or what the machine made of it, was lost. It
+/// needs the token's secret again and the key of then, and gets nothing that it was not given already. Once the
+/// identity is in use, or was taken back, nobody gets it so.
+fn enrolled_before(draft: &Draft<'_>, enroll: &Enroll) -> Option<MachineId> {
+    let row = draft.machines.get(&enroll.name).filter(|row| !row.revoked && !row.replaceable)?;
+    row.id.filter(|_| row.enrolled_with.as_ref() == Some(&with(enroll)))
 }
 
 /// The token, if it is good for this machine now; else why not, for our log.
@@ -79,7 +98,7 @@ fn valid_token(draft: &Draft<'_>, enroll: &Enroll, now: Now) -> Result<TokenRow,
     if now.wall_ms >= token.expires_at_ms {
         return Err(format!("token {}: expired", token.id));
     }
-    if token.uses.is_some_and(|uses| token.used >= uses) {
+    if token.uses.is_some_and(|uses| token.used >= uses) && enrolled_before(draft, enroll).is_none() {
         return Err(format!("token {}: used up", token.id));
     }
     if token.machine.as_ref().is_some_and(|machine| *machine != enroll.name) {
@@ -119,7 +138,7 @@ pub(super) fn deny(
     draft: &mut Draft<'_>,
     effects: &mut Vec<Effect>,
     name: &MachineName,
-    id: muster_proto::model::MachineId,
+    id: MachineId,
     reason: &str,
     now: Now,
 ) {

@@ -160,6 +160,8 @@ pub struct Enroll {
     pub token_id: String,
     /// SHA-256 of the second part.
     pub secret_sha256: ItemHash,
+    /// SHA-256 of the public key of its request; it has proved that it has the other half.
+    pub key_sha256: ItemHash,
     /// As it wants to be called.
     pub name: MachineName,
     /// Made by the rim: the identity it gets if it is let in.

@@ -217,6 +217,9 @@ pub struct MachineRow {
     pub declared: bool,
     /// Identity in its certificate. None: not enrolled.
     pub id: Option<MachineId>,
+    /// With what it enrolled, until it greets for the first time: who asks with the same again has lost the answer.
+    #[serde(default)]
+    pub enrolled_with: Option<EnrolledWith>,
     /// An operator revoked it.
     pub revoked: bool,
     /// An operator lets a new machine take this name.
@@ -272,6 +275,15 @@ pub struct MachineRow {
     pub statuses: BTreeMap<ItemName, Arc<ItemStatus>>,
 }
 
+/// What a machine enrolled with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnrolledWith {
+    /// Of its token.
+    pub token_id: String,
+    /// SHA-256 of its public key.
+    pub key_sha256: ItemHash,
+}
+
 impl MachineRow {
     /// A machine that has not enrolled yet.
     #[must_use]
@@ -283,6 +295,7 @@ impl MachineRow {
             spec,
             declared,
             id: None,
+            enrolled_with: None,
             revoked: false,
             replaceable: false,
             ledger: None,

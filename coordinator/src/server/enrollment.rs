@@ -3,11 +3,13 @@
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
+use aws_lc_rs::digest;
 use muster_proto::{
     convert::as_line,
     model::{ItemHash, MachineId, MachineName, MachineSpec},
     wire::{Credentials, EnrollRequest, RenewExpiredRequest, RenewRequest, enrollment_server::Enrollment as Service},
 };
+use rcgen::{PublicKeyData, SubjectPublicKeyInfo};
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use tonic::{Request, Response, Status};
 use uuid::Uuid;
@@ -47,10 +49,11 @@ impl Service for Enrollment {
         let name =
             MachineName::new(request.name).map_err(|error| Status::invalid_argument(format!("name: {error}")))?;
         // Before the token is used up: a request that cannot be signed must not cost one.
-        public_key(&request.csr_der)?;
+        let key = public_key(&request.csr_der)?;
         let enroll = Enroll {
             token_id: token.id.clone(),
             secret_sha256: ItemHash(*token.secret_sha256()),
+            key_sha256: digest_of(&key),
             name: name.clone(),
             new_id: MachineId(Uuid::new_v4()),
             agent_version: as_line(&request.agent_version),
@@ -90,6 +93,13 @@ impl Service for Enrollment {
         tracing::info!(machine = %id, %address, "renews an expired certificate");
         self.credentials(id, &request.csr_der)
     }
+}
+
+/// SHA-256 of a public key.
+fn digest_of(key: &SubjectPublicKeyInfo) -> ItemHash {
+    let mut sum = [0; 32];
+    sum.copy_from_slice(digest::digest(&digest::SHA256, key.der_bytes()).as_ref());
+    ItemHash(sum)
 }
 
 impl Enrollment {

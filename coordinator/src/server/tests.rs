@@ -172,6 +172,7 @@ impl World {
         let enroll = Enroll {
             token_id: token.id.clone(),
             secret_sha256: ItemHash(token.secret_sha256),
+            key_sha256: ItemHash([0; 32]),
             name: name.clone(),
             new_id: MachineId(Uuid::new_v4()),
             agent_version: "0".to_owned(),

@@ -69,6 +69,40 @@ fn names_that_are_taken() {
 }
 
 #[test]
+fn an_enrolment_whose_answer_was_lost_is_answered_again() {
+    let mut fleet = fleet_with_token(|_, uses| *uses = Some(1));
+    let first = fleet.enroll_by("special", "worker-1", Some(255)).expect("let in");
+    let enrolled = fleet.agents["worker-1"].clone();
+    assert_eq!(fleet.enroll_by("special", "worker-1", Some(255)).as_ref(), Ok(&first), "the same identity");
+    let facts = fleet.core.facts();
+    assert_eq!((facts.tokens["special"].used, facts.denied.len()), (1, 0));
+    let line = facts.audit.values().last().expect("a line");
+    assert_eq!((line.action.as_str(), line.message.contains("once more")), ("enroll", true));
+
+    assert_eq!(refused(&mut fleet, "special", "worker-1"), "token special: used up", "with another key");
+    assert_eq!(reason(fleet.enroll_by("worker", "worker-1", Some(255))), "NameTaken", "with another token");
+    fleet.agents.insert("worker-1".to_owned(), enrolled);
+    fleet.connect("worker-1");
+    let late = fleet.enroll_by("special", "worker-1", Some(255)).expect_err("the identity is in use");
+    assert_eq!(late, Refusal::Token { detail: "token special: used up".to_owned() });
+}
+
+#[test]
+fn what_was_taken_back_is_not_given_again() {
+    let by = [
+        Request::RevokeMachine { machine: machine("worker-1"), machine_is_off: false },
+        Request::ReplaceMachine { machine: machine("worker-1"), machine_is_off: false },
+        Request::RevokeToken { id: "special".to_owned() },
+    ];
+    for request in by {
+        let mut fleet = fleet_with_token(|_, uses| *uses = Some(1));
+        fleet.enroll_by("special", "worker-1", Some(255)).expect("let in");
+        fleet.ask(request).expect("taken back");
+        fleet.enroll_by("special", "worker-1", Some(255)).expect_err("refused");
+    }
+}
+
+#[test]
 fn an_enrolment_is_audited_and_counted() {
     let mut fleet = Fleet::applied(spec(1, 0));
     let reply = fleet.enroll("control-1", Control).expect("let in");

@@ -48,6 +48,8 @@ pub(crate) struct Fleet {
     pub questions: Vec<SwarmQuestion>,
     at_ms: u64,
     last_session: u64,
+    /// The key that was made last; tests name others, from the end on.
+    last_key: u8,
 }
 
 pub(crate) fn cluster() -> ClusterName {
@@ -146,7 +148,7 @@ impl Fleet {
         store.commit(&changes).expect("in memory");
         let agents = BTreeMap::new();
         let (effects, questions) = (Vec::new(), Vec::new());
-        let mut fleet = Self { core, store, agents, effects, questions, at_ms: 1_000, last_session: 0 };
+        let mut fleet = Self { core, store, agents, effects, questions, at_ms: 1_000, last_session: 0, last_key: 0 };
         fleet.ask(apply(spec, &[])).expect("applies");
         for machine_type in [MachineType::Control, MachineType::Worker] {
             fleet.ask(token(machine_type.as_str(), machine_type)).expect("a token");
@@ -187,6 +189,12 @@ impl Fleet {
 
     /// A machine enrols with this token.
     pub(crate) fn enroll_with(&mut self, token: &str, name: &str) -> Result<Reply, Refusal> {
+        self.enroll_by(token, name, None)
+    }
+
+    /// The same with this key; None: with one of its own.
+    pub(crate) fn enroll_by(&mut self, token: &str, name: &str, key: Option<u8>) -> Result<Reply, Refusal> {
+        self.last_key += 1;
         let n = 1 + self.agents.len() as u128 + 1_000 * u128::from(self.last_session);
         let agent = Agent {
             id: MachineId(Uuid::from_u128(n)),
@@ -202,6 +210,7 @@ impl Fleet {
         let reply = self.step(Input::Enroll(Enroll {
             token_id: token.to_owned(),
             secret_sha256: SECRET,
+            key_sha256: ItemHash([key.unwrap_or(self.last_key); 32]),
             name: machine(name),
             new_id: agent.id,
             agent_version: "test".to_owned(),
