@@ -201,7 +201,7 @@ fn take(
         return Err(Refusal::Protocol { code: "Revoked", message });
     }
     match input {
-        Input::Hello { id, session, hello } => agents::hello(draft, effects, (id, session), *hello, now),
+        Input::Hello { id, session, hello } => agents::hello(draft, effects, (id, session), *hello, limits, now),
         Input::Gone { id, session } => agents::gone(draft, id, session),
         Input::Heard { id } => agents::heard(draft, id, now).map(|_| Reply::Ok),
         Input::Status { id, session, seq, status } => {
@@ -218,7 +218,7 @@ fn take(
             Ok(update::drain::answered(draft, &about, number, result, now))
         }
         Input::Enroll(enroll) => enroll::enroll(draft, effects, &enroll, now),
-        Input::Operator { actor, request } => operators::take(draft, effects, &actor, request, now),
+        Input::Operator { actor, request } => operators::take(draft, effects, &actor, request, limits, now),
         Input::Tick => Ok(Reply::Ok),
     }
 }

@@ -19,7 +19,7 @@ use muster_coordinator::{
     core::{Core, Input},
     facts::{Facts, MachineRow, Slot},
     plan::{
-        Limits, blocked,
+        blocked,
         survey::{State, Survey},
     },
     store::{Change, Table},
@@ -28,7 +28,7 @@ use muster_proto::model::{
     Assignment, Epoch, Generation, ItemHash, ItemName, MachineId, MachineName, MachineType, Now, Phase, Seq,
 };
 
-use crate::sim::{machine::Machine, manifest};
+use crate::sim::{LIMITS, machine::Machine, manifest};
 use record::{failed_for_good, has_outcome};
 
 /// An invariant that did not hold.
@@ -263,7 +263,7 @@ impl Watcher {
     }
 
     fn slots_are_right(&mut self, facts: &Facts, now: Now) -> Checked {
-        let limits = Limits::default();
+        let limits = LIMITS;
         let Some(survey) = Survey::of(facts, &manifest::cluster_name(), &limits, now) else { return Ok(()) };
         let new = slots(facts);
         let held =
@@ -339,7 +339,7 @@ impl Watcher {
 
     /// Not moving always has a reason.
     fn nobody_waits_for_nothing(&self, facts: &Facts, _: &[Machine], now: Now) -> Checked {
-        let limits = Limits::default();
+        let limits = LIMITS;
         let Some(survey) = Survey::of(facts, &manifest::cluster_name(), &limits, now) else { return Ok(()) };
         for position in &survey.machines {
             let still = position.state() != State::Ready && !position.in_flight();

@@ -44,6 +44,8 @@ use situations::Reached;
 use swarm::Swarm;
 use talks::Talk;
 
+/// What the coordinator goes by.
+pub(crate) const LIMITS: Limits = Limits { lost_after_ms: 30_000 };
 /// A world that does so much without coming to rest has a bug, or the simulator has.
 const EVENTS_MAX: u64 = 60_000;
 
@@ -270,7 +272,7 @@ impl World {
     }
 
     pub(crate) fn start_coordinator(&mut self) -> Result<(), Violation> {
-        let started = Core::start(self.rows(), Limits::default(), self.now());
+        let started = Core::start(self.rows(), LIMITS, self.now());
         let (core, changes) = started.map_err(|error| self.watcher.violation("codec", error.to_string()))?;
         self.commit(&changes);
         self.watcher.coordinator_started(core.facts().meta.epoch)?;

@@ -11,7 +11,10 @@ use muster_proto::{
 };
 
 use super::{Effect, Refusal, Reply, decide::current_assignment, swarm, transition::impossible};
-use crate::facts::{Draft, LeftOut, MachineRow, Slot, Verdict};
+use crate::{
+    facts::{Draft, LeftOut, MachineRow, Slot, Verdict},
+    plan::Limits,
+};
 
 /// An agent may have seen so many epochs more than this store: each start of a coordinator is one. One that claims more
 /// does not show that the store is old, but that it lies.
@@ -33,6 +36,7 @@ pub(super) fn hello(
     effects: &mut Vec<Effect>,
     (id, session): (MachineId, u64),
     hello: Hello,
+    limits: &Limits,
     now: Now,
 ) -> Result<Reply, Refusal> {
     if hello.epoch.0 > draft.meta.epoch.0.saturating_add(EPOCHS_AHEAD_MAX) {
@@ -74,7 +78,7 @@ pub(super) fn hello(
     note_greeting(draft, &row, &hello, new_ledger);
     crate::plan::items::refresh(draft);
     if hello.generation <= row.assigned.generation
-        && let Some(assignment) = current_assignment(draft, &name, now)
+        && let Some(assignment) = current_assignment(draft, &name, limits, now)
     {
         effects.push(Effect::Assign { id, assignment });
     }

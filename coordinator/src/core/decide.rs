@@ -17,7 +17,7 @@ use crate::{
 /// Decisions that may follow from one another within one step. More would be a decision that undoes itself.
 const ROUNDS_MAX: usize = 64;
 
-/// Records what follows from the facts, until nothing new follows. False: it went on for too long, which is a bug of ours.
+/// Records what follows from the facts, until nothing new follows. False: it went on for too long, a bug of ours.
 #[must_use]
 pub(super) fn decide(draft: &mut Draft<'_>, limits: &Limits, now: Now) -> bool {
     // Every machine has spoken, or an operator said that it never will; and what they say can be true together.
@@ -194,9 +194,14 @@ pub(super) fn assign_all(draft: &mut Draft<'_>, limits: &Limits, now: Now, effec
 }
 
 /// The assignment that is in force for a machine, to be sent again. None: it has none, or keeps what it has.
-pub(super) fn current_assignment(draft: &Draft<'_>, machine: &MachineName, now: Now) -> Option<Assignment> {
+pub(super) fn current_assignment(
+    draft: &Draft<'_>,
+    machine: &MachineName,
+    limits: &Limits,
+    now: Now,
+) -> Option<Assignment> {
     let row = draft.machines.get(machine)?;
-    let position = survey::Position::of(draft, row, &Limits::default(), now);
+    let position = survey::Position::of(draft, row, limits, now);
     let content = assign::wanted(draft, &position)?;
     let same = row.assigned.digest == Some(content.digest());
     same.then(|| content.into_assignment(&position, draft.meta.epoch, row.assigned.generation))

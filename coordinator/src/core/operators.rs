@@ -26,22 +26,23 @@ pub(super) fn take(
     effects: &mut Vec<Effect>,
     actor: &str,
     request: Request,
+    limits: &Limits,
     now: Now,
 ) -> Result<Reply, Refusal> {
     match request {
         Request::Apply { clusters, machines, dry_run } => {
             apply::apply(draft, actor, (clusters, machines), dry_run, now)
         }
-        Request::Deploy { cluster } => deploy(draft, actor, &cluster, now),
+        Request::Deploy { cluster } => deploy(draft, actor, &cluster, limits, now),
         Request::Update { cluster, scope, accept_control_plane_downtime } => {
             let options = update::Options { scope, accept_control_plane_downtime };
-            update::start(draft, actor, &cluster, options, now)
+            update::start(draft, actor, &cluster, options, limits, now)
         }
         Request::Reboot { cluster, machines, accept_control_plane_downtime } => {
-            update::reboot(draft, actor, &cluster, (&machines, accept_control_plane_downtime), now)
+            update::reboot(draft, actor, &cluster, (&machines, accept_control_plane_downtime), limits, now)
         }
         Request::EnterMaintenance { machine, accept_control_plane_downtime } => {
-            update::enter(draft, actor, &machine, accept_control_plane_downtime, now)
+            update::enter(draft, actor, &machine, accept_control_plane_downtime, limits, now)
         }
         Request::LeaveMaintenance { machine } => update::leave(draft, actor, &machine, now),
         Request::Pause { rollout } => update::say(draft, actor, &rollout, update::Say::Pause, now),
@@ -51,9 +52,15 @@ pub(super) fn take(
             let line = update::ask_again(draft, &machine, now);
             audited(draft, actor, "retry", &format!("machine/{machine}"), vec![line], now)
         }
-        Request::Retry { machine, item } => decide_items(draft, actor, Wish::Retry, &machine, item.as_ref(), now),
-        Request::Skip { machine, item } => decide_items(draft, actor, Wish::Skip, &machine, item.as_ref(), now),
-        Request::Accept { machine, item } => decide_items(draft, actor, Wish::Accept, &machine, item.as_ref(), now),
+        Request::Retry { machine, item } => {
+            decide_items(draft, actor, Wish::Retry, (&machine, item.as_ref()), limits, now)
+        }
+        Request::Skip { machine, item } => {
+            decide_items(draft, actor, Wish::Skip, (&machine, item.as_ref()), limits, now)
+        }
+        Request::Accept { machine, item } => {
+            decide_items(draft, actor, Wish::Accept, (&machine, item.as_ref()), limits, now)
+        }
         Request::AnnotateMachine { machine, set, remove } => {
             known_machine(draft, &machine)?;
             let row = draft.machine_mut(&machine);
@@ -121,7 +128,13 @@ pub(super) fn known_cluster(draft: &Draft<'_>, name: &ClusterName) -> Result<(),
     if draft.clusters.contains_key(name) { Ok(()) } else { Err(not_found("cluster", name.as_str(), names())) }
 }
 
-fn deploy(draft: &mut Draft<'_>, actor: &str, cluster: &ClusterName, now: Now) -> Result<Reply, Refusal> {
+fn deploy(
+    draft: &mut Draft<'_>,
+    actor: &str,
+    cluster: &ClusterName,
+    limits: &Limits,
+    now: Now,
+) -> Result<Reply, Refusal> {
     known_cluster(draft, cluster)?;
     let object = format!("cluster/{cluster}");
     let started = draft.clusters.get(cluster).is_some_and(|row| row.rollout_seq > 0 || row.deploy_requested);
@@ -129,8 +142,7 @@ fn deploy(draft: &mut Draft<'_>, actor: &str, cluster: &ClusterName, now: Now) -
         let line = format!("cluster {cluster}: its deployment has begun already; machines that report join it");
         return Ok(Reply::Done(vec![line]));
     }
-    let limits = Limits::default();
-    let reported = Survey::of(draft, cluster, &limits, now).map(|survey| survey.reported());
+    let reported = Survey::of(draft, cluster, limits, now).map(|survey| survey.reported());
     let Some(reported) = reported.filter(|reported| reported.control > 0) else {
         return Err(Refusal::State {
             reason: "NoControlMachine",
@@ -188,14 +200,13 @@ fn decide_items(
     draft: &mut Draft<'_>,
     actor: &str,
     wish: Wish,
-    machine: &MachineName,
-    item: Option<&ItemName>,
+    (machine, item): (&MachineName, Option<&ItemName>),
+    limits: &Limits,
     now: Now,
 ) -> Result<Reply, Refusal> {
     let row = known_machine(draft, machine)?;
     crate::plan::items::refresh(draft);
-    let limits = Limits::default();
-    let position = Position::of(draft, &row, &limits, now);
+    let position = Position::of(draft, &row, limits, now);
     let items: &[AssignedItem] = position.items.unwrap_or_default();
     if let Some(item) = item
         && !items.iter().any(|known| known.name == *item)

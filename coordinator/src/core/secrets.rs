@@ -92,7 +92,7 @@ pub(super) fn fetch(
 ) -> Result<Reply, Refusal> {
     let machine = agents::heard(draft, id, now)?;
     let refused = |message: String| Refusal::State { reason: "NotAssigned", message };
-    let assignment = current_assignment(draft, &machine, now)
+    let assignment = current_assignment(draft, &machine, limits, now)
         .ok_or_else(|| refused(format!("{machine} is not to start anything now")))?;
     let found = assignment.items.iter().find(|known| known.name == *item && assignment.generation == generation);
     // Planted: an item of any machine's list is good enough.

@@ -32,14 +32,20 @@ pub struct Options {
 ///
 /// # Errors
 /// [`Refusal`]: why it cannot start.
-pub fn planned(facts: &Facts, cluster: &ClusterName, options: Options, now: Now) -> Result<Facts, Refusal> {
+pub fn planned(
+    facts: &Facts,
+    cluster: &ClusterName,
+    options: Options,
+    limits: &Limits,
+    now: Now,
+) -> Result<Facts, Refusal> {
     let mut trial = facts.clone();
     let mut draft = Draft::new(&mut trial);
-    may_start(&draft, cluster, options.scope, now)?;
-    freeze(&mut draft, cluster, &Start { kind: UpdateKind::Update, options, only: None }, "", now);
+    may_start(&draft, cluster, options.scope, limits, now)?;
+    freeze(&mut draft, cluster, &Start { kind: UpdateKind::Update, options, only: None }, "", limits, now);
     resolves(&draft, cluster)?;
     fits_scope(&draft, cluster, options.scope)?;
-    has_quorum(&draft, cluster, now)?;
+    has_quorum(&draft, cluster, limits, now)?;
     Ok(trial)
 }
 
@@ -48,10 +54,11 @@ pub(super) fn start(
     actor: &str,
     cluster: &ClusterName,
     options: Options,
+    limits: &Limits,
     now: Now,
 ) -> Result<Reply, Refusal> {
-    planned(draft, cluster, options, now)?;
-    let line = freeze(draft, cluster, &Start { kind: UpdateKind::Update, options, only: None }, actor, now);
+    planned(draft, cluster, options, limits, now)?;
+    let line = freeze(draft, cluster, &Start { kind: UpdateKind::Update, options, only: None }, actor, limits, now);
     draft.audit(actor, "update", &format!("cluster/{cluster}"), &line, now.wall_ms);
     Ok(Reply::Done(vec![line]))
 }
@@ -62,16 +69,17 @@ pub(super) fn reboot(
     actor: &str,
     cluster: &ClusterName,
     (machines, accept_control_plane_downtime): (&BTreeSet<MachineName>, bool),
+    limits: &Limits,
     now: Now,
 ) -> Result<Reply, Refusal> {
     let options = Options { scope: Scope::Os, accept_control_plane_downtime };
     let start = Start { kind: UpdateKind::Reboot, options, only: Some(machines).filter(|only| !only.is_empty()) };
-    may_reboot(draft, cluster, machines, now)?;
+    may_reboot(draft, cluster, machines, limits, now)?;
     let mut trial = (**draft).clone();
     let mut trial = Draft::new(&mut trial);
-    freeze(&mut trial, cluster, &start, actor, now);
-    has_quorum(&trial, cluster, now)?;
-    let line = freeze(draft, cluster, &start, actor, now);
+    freeze(&mut trial, cluster, &start, actor, limits, now);
+    has_quorum(&trial, cluster, limits, now)?;
+    let line = freeze(draft, cluster, &start, actor, limits, now);
     draft.audit(actor, "reboot", &format!("cluster/{cluster}"), &line, now.wall_ms);
     Ok(Reply::Done(vec![line]))
 }
@@ -81,8 +89,8 @@ fn refusal(reason: &'static str, message: String) -> Refusal {
 }
 
 /// Is the cluster known, does its store decide, and is it at rest?
-fn at_rest<'a>(draft: &'a Draft<'_>, cluster: &ClusterName, now: Now) -> Result<Survey<'a>, Refusal> {
-    let Some(survey) = Survey::of(draft, cluster, &Limits::default(), now) else {
+fn at_rest<'a>(draft: &'a Draft<'_>, cluster: &ClusterName, limits: &Limits, now: Now) -> Result<Survey<'a>, Refusal> {
+    let Some(survey) = Survey::of(draft, cluster, limits, now) else {
         return Err(not_found("cluster", cluster.as_str(), draft.clusters.keys().map(ClusterName::as_str)));
     };
     if let Err(blocked) = safety::store_is_current(&survey) {
@@ -108,8 +116,8 @@ fn at_rest<'a>(draft: &'a Draft<'_>, cluster: &ClusterName, now: Now) -> Result<
 }
 
 /// Is the cluster deployed, at rest, and is there something to be done?
-fn may_start(draft: &Draft<'_>, cluster: &ClusterName, scope: Scope, now: Now) -> Result<(), Refusal> {
-    if has_work(&at_rest(draft, cluster, now)?, scope) {
+fn may_start(draft: &Draft<'_>, cluster: &ClusterName, scope: Scope, limits: &Limits, now: Now) -> Result<(), Refusal> {
+    if has_work(&at_rest(draft, cluster, limits, now)?, scope) {
         return Ok(());
     }
     let message = format!(
@@ -132,9 +140,10 @@ fn may_reboot(
     draft: &Draft<'_>,
     cluster: &ClusterName,
     machines: &BTreeSet<MachineName>,
+    limits: &Limits,
     now: Now,
 ) -> Result<(), Refusal> {
-    let survey = at_rest(draft, cluster, now)?;
+    let survey = at_rest(draft, cluster, limits, now)?;
     let members = || survey.machines.iter().filter(|p| !p.row.revoked);
     if let Some(unknown) = machines.iter().find(|name| members().all(|position| position.row.name != **name)) {
         return Err(not_found("machine", unknown.as_str(), members().map(|position| position.row.name.as_str())));
@@ -184,9 +193,8 @@ fn fits_scope(draft: &Draft<'_>, cluster: &ClusterName, scope: Scope) -> Result<
 }
 
 /// Would a majority of the control plane be left at every moment?
-fn has_quorum(draft: &Draft<'_>, cluster: &ClusterName, now: Now) -> Result<(), Refusal> {
-    let limits = Limits::default();
-    let Some(survey) = Survey::of(draft, cluster, &limits, now) else { return Ok(()) };
+fn has_quorum(draft: &Draft<'_>, cluster: &ClusterName, limits: &Limits, now: Now) -> Result<(), Refusal> {
+    let Some(survey) = Survey::of(draft, cluster, limits, now) else { return Ok(()) };
     let mut controls = survey.of_type(MachineType::Control);
     let disturbed = controls.find(|position| position.update().is_some_and(|mine| mine.disruptive));
     let Some(Err(blocked)) = disturbed.map(|position| safety::majority_is_kept(&survey, position)) else {

@@ -152,7 +152,7 @@ pub(super) fn planned(survey: &Survey<'_>, options: Options, limits: &Limits) ->
         machines: Vec::new(),
         unchanged: 0,
     };
-    let facts = match started(survey.facts, name, options, survey.now) {
+    let facts = match started(survey.facts, name, options, limits, survey.now) {
         Ok(facts) => facts,
         Err(refusal) => return Some(empty(Some(refusal.to_string()))),
     };

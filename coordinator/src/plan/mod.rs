@@ -28,8 +28,6 @@ pub struct Limits {
     pub lost_after_ms: u64,
 }
 
-impl Default for Limits {
-    fn default() -> Self {
-        Self { lost_after_ms: 30_000 }
-    }
-}
+/// What the tests go by.
+#[cfg(test)]
+pub(crate) const LIMITS: Limits = Limits { lost_after_ms: 30_000 };

@@ -7,10 +7,7 @@ use std::{
 
 use muster_coordinator::{
     core::Request,
-    plan::{
-        Limits,
-        survey::{State as MachineState, Survey},
-    },
+    plan::survey::{State as MachineState, Survey},
 };
 use muster_proto::model::{MachineId, Scope};
 
@@ -22,7 +19,7 @@ use super::{
 use crate::{
     invariants::Violation,
     rng::Rng,
-    sim::{Event, Plan, World, fate::Fate, manifest, network::Parcel},
+    sim::{Event, LIMITS, Plan, World, fate::Fate, manifest, network::Parcel},
 };
 
 /// More moves than the deployment of a small cluster takes.
@@ -141,7 +138,7 @@ impl State {
         if facts.machines.values().any(|row| row.ready_at.is_none() || row.slot.is_some()) {
             return false; // the survey takes its time
         }
-        let survey = Survey::of(facts, &manifest::cluster_name(), &Limits::default(), self.world.now());
+        let survey = Survey::of(facts, &manifest::cluster_name(), &LIMITS, self.world.now());
         survey.is_some_and(|survey| survey.machines.iter().all(|machine| machine.state() == MachineState::Ready))
     }
 

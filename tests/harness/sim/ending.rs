@@ -5,7 +5,7 @@ use muster_agent::core::Input as AgentInput;
 use muster_coordinator::core::Request;
 use muster_coordinator::documents;
 use muster_coordinator::plan::{
-    Limits, blocked,
+    blocked,
     survey::{State, Survey},
     update::DECIDING,
 };
@@ -14,7 +14,7 @@ use muster_proto::{
     resource::UpdateStatus,
 };
 
-use super::{Event, World, fate::Fate, machine::Machine, manifest, swarm::FOREIGN};
+use super::{Event, LIMITS, World, fate::Fate, machine::Machine, manifest, swarm::FOREIGN};
 use crate::invariants::Violation;
 
 /// Longest calm in which nothing runs: backoffs of a minute, lost after half a minute, a few in a row.
@@ -120,7 +120,7 @@ impl World {
     /// Rule 10: Ready, or a named reason that needs a person.
     pub(crate) fn everybody_has_a_reason(&mut self) -> Result<(), Violation> {
         let now = self.now();
-        let limits = Limits::default();
+        let limits = LIMITS;
         let Some(core) = &self.coordinator else { return Ok(()) };
         let Some(survey) = Survey::of(core.facts(), &manifest::cluster_name(), &limits, now) else { return Ok(()) };
         // Who is missing after a recovery is for its operators to say.
@@ -194,7 +194,7 @@ impl World {
         self.watcher.nothing_is_held(core.facts())?;
         self.nodes_are_given_back()?;
         let Some(core) = &self.coordinator else { return Ok(()) };
-        let limits = Limits::default();
+        let limits = LIMITS;
         let Some(survey) = Survey::of(core.facts(), &manifest::cluster_name(), &limits, now) else { return Ok(()) };
         for position in &survey.machines {
             if position.state() != State::Ready || position.row.update.is_some() {
@@ -209,7 +209,7 @@ impl World {
     /// One round. False: nothing wants a person any more.
     fn resolve_once(&mut self) -> Result<bool, Violation> {
         let now = self.now();
-        let limits = Limits::default();
+        let limits = LIMITS;
         let Some(core) = &self.coordinator else { return Ok(false) };
         let Some(survey) = Survey::of(core.facts(), &manifest::cluster_name(), &limits, now) else { return Ok(false) };
         let mut wishes = Vec::new();

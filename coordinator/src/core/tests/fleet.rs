@@ -15,7 +15,7 @@ use uuid::Uuid;
 use crate::{
     core::{Core, Effect, Enroll, Input, Refusal, Reply, Request, SwarmQuestion, recover},
     facts::{MachineRow, Slot},
-    plan::{Limits, blocked, survey::Survey},
+    plan::{LIMITS, blocked, survey::Survey},
     store::{MemoryStore, Store},
 };
 
@@ -144,7 +144,7 @@ impl Fleet {
     pub(crate) fn applied(spec: ClusterSpec) -> Self {
         let mut store = MemoryStore::default();
         let now = Now { wall_ms: 1_700_000_000_000, mono_ms: 1_000 };
-        let (core, changes) = Core::start(Vec::new(), Limits::default(), now).expect("an empty store");
+        let (core, changes) = Core::start(Vec::new(), LIMITS, now).expect("an empty store");
         store.commit(&changes).expect("in memory");
         let agents = BTreeMap::new();
         let (effects, questions) = (Vec::new(), Vec::new());
@@ -408,7 +408,7 @@ impl Fleet {
     pub(crate) fn restart_from(&mut self, store: MemoryStore) {
         self.store = store;
         let rows = self.store.load().expect("in memory");
-        let (core, changes) = Core::start(rows, Limits::default(), self.now()).expect("its own rows");
+        let (core, changes) = Core::start(rows, LIMITS, self.now()).expect("its own rows");
         self.store.commit(&changes).expect("in memory");
         self.core = core;
         self.agents.values_mut().for_each(|agent| agent.session = None);

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     core::{Input, Refusal, Reply, Request},
-    plan::{Limits, swarm::Entry},
+    plan::{LIMITS, Limits, swarm::Entry},
     store::Store,
 };
 
@@ -97,7 +97,7 @@ fn who_may_have_made_a_swarm_is_waited_for() {
     let control_2 = fleet.row("control-2").clone();
     let entry =
         |fleet: &Fleet, limits: &Limits| crate::plan::swarm::entry(fleet.core.facts(), &control_2, limits, fleet.now());
-    let limits = Limits::default();
+    let limits = LIMITS;
     let wait = entry(&fleet, &limits).expect_err("two swarms cannot be joined into one").to_string();
     assert!(wait.starts_with("control-1 makes the cluster's swarm and has not completed its swarm-join;"), "{wait}");
     // An operator does without it.
@@ -109,7 +109,7 @@ fn who_may_have_made_a_swarm_is_waited_for() {
 fn after_a_start_nobody_is_told_to_make_a_swarm_before_the_others_have_spoken() {
     let mut fleet = fleet(2, 0);
     let control_2 = fleet.row("control-2").clone();
-    let limits = Limits::default();
+    let limits = LIMITS;
     let entry =
         |fleet: &Fleet, limits: &Limits| crate::plan::swarm::entry(fleet.core.facts(), &control_2, limits, fleet.now());
     assert_eq!(entry(&fleet, &limits), Ok(Entry::Init));

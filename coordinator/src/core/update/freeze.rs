@@ -34,7 +34,14 @@ struct Found {
 }
 
 /// Freezes the plan, and says so in a line. A machine that goes into maintenance joins those that are in it.
-pub(super) fn freeze(draft: &mut Draft<'_>, cluster: &ClusterName, start: &Start<'_>, actor: &str, now: Now) -> String {
+pub(super) fn freeze(
+    draft: &mut Draft<'_>,
+    cluster: &ClusterName,
+    start: &Start<'_>,
+    actor: &str,
+    limits: &Limits,
+    now: Now,
+) -> String {
     let Some(of_cluster) = draft.clusters.get(cluster).cloned() else { return String::new() };
     let joined = draft.open_rollout(cluster).map(|rollout| rollout.name.clone());
     let rollout = joined.unwrap_or_else(|| format!("{cluster}-{}-{}", start.kind.as_str(), of_cluster.rollout_seq + 1));
@@ -49,9 +56,8 @@ pub(super) fn freeze(draft: &mut Draft<'_>, cluster: &ClusterName, start: &Start
     items::refresh(draft);
     let mut targets = BTreeMap::new();
     for name in names {
-        let Some(Found { target, reboot, afresh }) = look(draft, &of_cluster, start, &rollout, &name, now) else {
-            continue;
-        };
+        let found = look(draft, &of_cluster, start, (&rollout, &name), limits, now);
+        let Some(Found { target, reboot, afresh }) = found else { continue };
         let Some(row) = draft.machine_mut(&name) else { continue };
         row.verdicts.extend(afresh);
         row.rollout = Some(rollout.clone());
@@ -97,13 +103,12 @@ fn look(
     draft: &Draft<'_>,
     cluster: &ClusterRow,
     start: &Start<'_>,
-    rollout: &str,
-    name: &MachineName,
+    (rollout, name): (&str, &MachineName),
+    limits: &Limits,
     now: Now,
 ) -> Option<Found> {
     let row = draft.machines.get(name)?;
-    let limits = Limits::default();
-    let position = Position::of(draft, row, &limits, now);
+    let position = Position::of(draft, row, limits, now);
     let items = || position.items.unwrap_or_default().iter().filter(|item| concerns(cluster, row, item.phase));
     let stays = start.kind == UpdateKind::Maintenance;
     let open = || items().filter(|item| !stays && position.standing(item) != Standing::Done);

@@ -19,25 +19,26 @@ pub(in crate::core) fn enter(
     actor: &str,
     machine: &MachineName,
     accept_control_plane_downtime: bool,
+    limits: &Limits,
     now: Now,
 ) -> Result<Reply, Refusal> {
     let row = known_machine(draft, machine)?;
     let (cluster, only) = (row.spec.cluster_name.clone(), [machine.clone()].into());
-    may_enter(draft, &row, now)?;
+    may_enter(draft, &row, limits, now)?;
     let options = Options { scope: Scope::Os, accept_control_plane_downtime };
     let start = Start { kind: UpdateKind::Maintenance, options, only: Some(&only) };
     let mut trial = (**draft).clone();
     let mut trial = Draft::new(&mut trial);
-    freeze(&mut trial, &cluster, &start, actor, now);
-    has_quorum(&trial, &cluster, now)?;
-    has_room(&trial, machine, now)?;
-    let line = freeze(draft, &cluster, &start, actor, now);
+    freeze(&mut trial, &cluster, &start, actor, limits, now);
+    has_quorum(&trial, &cluster, limits, now)?;
+    has_room(&trial, machine, limits, now)?;
+    let line = freeze(draft, &cluster, &start, actor, limits, now);
     draft.audit(actor, "maintenance-enter", &format!("machine/{machine}"), &line, now.wall_ms);
     Ok(Reply::Done(vec![line]))
 }
 
 /// Is the cluster at rest but for others in maintenance, and the machine Ready and with us?
-fn may_enter(draft: &Draft<'_>, row: &MachineRow, now: Now) -> Result<(), Refusal> {
+fn may_enter(draft: &Draft<'_>, row: &MachineRow, limits: &Limits, now: Now) -> Result<(), Refusal> {
     let (cluster, name) = (&row.spec.cluster_name, &row.name);
     if let Some(mine) = row.update.as_ref().and_then(|update| update.maintenance) {
         let message = match (mine.leaving, mine.since_ms) {
@@ -49,16 +50,15 @@ fn may_enter(draft: &Draft<'_>, row: &MachineRow, now: Now) -> Result<(), Refusa
         };
         return Err(refusal("InMaintenance", message));
     }
-    let limits = Limits::default();
-    let survey = Survey::of(draft, cluster, &limits, now);
+    let survey = Survey::of(draft, cluster, limits, now);
     let joins = survey.as_ref().is_some_and(|survey| {
         let ends = survey.update().is_some_and(|update| update.wish == Wish::Abort);
         members(survey).next().is_some() && !ends
     });
     if !joins {
-        at_rest(draft, cluster, now)?;
+        at_rest(draft, cluster, limits, now)?;
     }
-    let position = Position::of(draft, row, &limits, now);
+    let position = Position::of(draft, row, limits, now);
     let problem = if row.revoked {
         "is revoked; `musterctl replace` lets a new one take its name"
     } else if row.spec.machine_type == MachineType::Unassigned {
@@ -74,10 +74,9 @@ fn may_enter(draft: &Draft<'_>, row: &MachineRow, now: Now) -> Result<(), Refusa
 }
 
 /// Would it get a slot beside those that are out of service?
-fn has_room(draft: &Draft<'_>, machine: &MachineName, now: Now) -> Result<(), Refusal> {
+fn has_room(draft: &Draft<'_>, machine: &MachineName, limits: &Limits, now: Now) -> Result<(), Refusal> {
     let Some(row) = draft.machines.get(machine) else { return Ok(()) };
-    let limits = Limits::default();
-    let Some(survey) = Survey::of(draft, &row.spec.cluster_name, &limits, now) else { return Ok(()) };
+    let Some(survey) = Survey::of(draft, &row.spec.cluster_name, limits, now) else { return Ok(()) };
     let others: Vec<&str> =
         members(&survey).map(|other| other.row.name.as_str()).filter(|name| *name != machine.as_str()).collect();
     let Some(position) = survey.machines.iter().find(|position| position.row.name == *machine) else { return Ok(()) };

@@ -54,6 +54,14 @@ fn deployed_with_width(control: u32, worker: u32, width: u32) -> Fleet {
 }
 
 #[test]
+fn who_is_lost_is_what_the_coordinator_was_told() {
+    let mut fleet = deployed(3, 2);
+    fleet.core.limits.lost_after_ms = 300_000;
+    fleet.pass(60_000, &["worker-1"]);
+    fleet.ask(enter("worker-1")).expect("it is silent, and not lost yet");
+}
+
+#[test]
 fn a_machine_goes_out_of_service_when_its_locks_say_so_and_comes_back() {
     let mut fleet = deployed(3, 2);
     let generation = fleet.row("worker-1").assigned.generation;
