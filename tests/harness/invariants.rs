@@ -327,7 +327,9 @@ impl Watcher {
     fn budget_is_kept(&self, facts: &Facts, survey: &Survey<'_>) -> Checked {
         let failed = |of: MachineType| {
             let machines = facts.machines.values().filter(|m| m.spec.machine_type == of && !m.revoked);
-            machines.filter(|m| m.reach.is_some() && m.rollout.is_some() && failed_for_good(facts, m)).count()
+            // What failed in a rollout that has ended, and was given up with it, does not count in the next.
+            let joined = machines.filter(|m| m.rollout.as_ref() == survey.rollout.map(|rollout| &rollout.name));
+            joined.filter(|m| m.reach.is_some() && failed_for_good(facts, m)).count()
         };
         let most = survey.spec.max_failures;
         if failed(MachineType::Control) >= most.control as usize || failed(MachineType::Worker) >= most.worker as usize
