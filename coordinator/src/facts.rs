@@ -4,6 +4,7 @@
 mod audit;
 mod credential;
 mod draft;
+mod enrolled;
 mod live;
 mod rows;
 mod secret;
@@ -18,9 +19,10 @@ use serde::de::DeserializeOwned;
 pub use audit::AuditRow;
 pub use credential::CredentialRow;
 pub use draft::Draft;
+pub use enrolled::EnrolledWith;
 pub use live::{Items, Live, MachineLive};
 pub use rows::{
-    Assigned, ClusterRow, ControlSet, DeniedRow, EnrolledWith, LeftOut, MachineRow, Meta, RolloutRow, Slot, SpecRow,
+    Assigned, ClusterRow, ControlSet, DeniedRow, LeftOut, MachineRow, Meta, RolloutRow, Slot, SpecRow,
     Stage, StageRow, TokenRow, Verdict,
 };
 pub use secret::{Sealed, SecretId, SecretRow};

@@ -11,7 +11,7 @@ use muster_proto::model::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{MachineUpdate, Overwrites, RebootAsked, UpdateRow};
+use super::{EnrolledWith, MachineUpdate, Overwrites, RebootAsked, UpdateRow};
 
 /// What concerns the whole coordinator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -273,15 +273,6 @@ pub struct MachineRow {
     /// Newest attempt at each item; rows of their own in the store.
     #[serde(skip)]
     pub statuses: BTreeMap<ItemName, Arc<ItemStatus>>,
-}
-
-/// What a machine enrolled with.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EnrolledWith {
-    /// Of its token.
-    pub token_id: String,
-    /// SHA-256 of its public key.
-    pub key_sha256: ItemHash,
 }
 
 impl MachineRow {

@@ -1,0 +1,13 @@
+//! What a machine enrolled with: part of its row.
+
+use muster_proto::model::ItemHash;
+use serde::{Deserialize, Serialize};
+
+/// What a machine enrolled with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnrolledWith {
+    /// Of its token.
+    pub token_id: String,
+    /// SHA-256 of its public key.
+    pub key_sha256: ItemHash,
+}
