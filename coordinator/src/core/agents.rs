@@ -13,7 +13,7 @@ use muster_proto::{
 use super::{Effect, Refusal, Reply, decide::current_assignment, swarm, transition::impossible};
 use crate::{
     facts::{Draft, LeftOut, MachineRow, Slot, Verdict},
-    plan::Limits,
+    plan::{Limits, items},
 };
 
 /// An agent may have seen so many epochs more than this store: each start of a coordinator is one. One that claims more
@@ -76,7 +76,7 @@ pub(super) fn hello(
         draft.live_mut(&name).event_refused = None;
     }
     note_greeting(draft, &row, &hello, new_ledger);
-    crate::plan::items::refresh(draft);
+    items::refresh_one(draft, &row);
     if hello.generation <= row.assigned.generation
         && let Some(assignment) = current_assignment(draft, &name, limits, now)
     {

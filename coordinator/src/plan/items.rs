@@ -7,7 +7,7 @@ use std::{
 
 use muster_proto::{
     hash::item_hash,
-    model::{AssignedItem, ClusterSpec, MachineName, MachineType, Phase, SecretName, StateItem},
+    model::{AssignedItem, ClusterName, ClusterSpec, MachineName, MachineType, Phase, SecretName, StateItem},
     variables::{SECRET_PREFIX, VERBATIM_PARAM, replace_early},
 };
 
@@ -16,27 +16,51 @@ use crate::facts::{AddedReboot, ControlSet, Draft, Facts, Items, MachineRow};
 
 /// Resolves the items of every machine whose inputs changed since they were last resolved.
 pub fn refresh(draft: &mut Draft<'_>) {
-    let provisional = provisional_sets(draft);
-    let newest: BTreeMap<String, _> =
-        draft.clusters.keys().map(|name| (name.to_string(), secrets::newest(draft, name))).collect();
-    let stale: Vec<(MachineName, Items)> = draft
-        .machines
-        .values()
-        .filter_map(|machine| {
-            let spec = draft.spec_of(machine)?;
-            let cluster = machine.spec.cluster_name.as_str();
-            let inputs = Inputs {
-                control_sets: sets_of(machine, provisional.get(cluster)),
-                secrets: newest.get(cluster).map(|newest| secrets::of_machine(newest, machine)).unwrap_or_default(),
-            };
-            let known = draft.live.machines.get(&machine.name).and_then(|live| live.items.as_deref());
-            let fresh = known.is_some_and(|known| is_fresh(known, spec, machine, &inputs));
-            (!fresh).then(|| (machine.name.clone(), resolve_all(spec, machine, inputs)))
-        })
-        .collect();
+    let shared: BTreeMap<&ClusterName, Shared> =
+        draft.clusters.keys().map(|name| (name, Shared::of(draft, name))).collect();
+    let stale = |machine: &Arc<MachineRow>| {
+        let items = resolved_anew(draft, machine, shared.get(&machine.spec.cluster_name)?)?;
+        Some((machine.name.clone(), items))
+    };
+    let stale: Vec<(MachineName, Items)> = draft.machines.values().filter_map(stale).collect();
     for (name, items) in stale {
         draft.live_mut(&name).items = Some(Arc::new(items));
     }
+}
+
+/// The same for one machine.
+pub fn refresh_one(draft: &mut Draft<'_>, machine: &MachineRow) {
+    let Some(row) = draft.machines.get(&machine.name) else { return };
+    if let Some(items) = resolved_anew(draft, row, &Shared::of(draft, &row.spec.cluster_name)) {
+        draft.live_mut(&machine.name).items = Some(Arc::new(items));
+    }
+}
+
+/// What the items of all machines of a cluster are resolved with.
+struct Shared {
+    /// The control machines as a phase granted now would see them.
+    provisional: ControlSet,
+    /// Newest versions of secrets.
+    secrets: BTreeMap<SecretName, u64>,
+}
+
+impl Shared {
+    fn of(facts: &Facts, cluster: &ClusterName) -> Self {
+        let provisional = control_set(facts, cluster.as_str(), |_| true);
+        Self { provisional, secrets: secrets::newest(facts, cluster) }
+    }
+}
+
+/// The items of a machine, if they are others than those that are known.
+fn resolved_anew(facts: &Facts, machine: &MachineRow, shared: &Shared) -> Option<Items> {
+    let spec = facts.spec_of(machine)?;
+    let secrets = secrets::of_machine(&shared.secrets, machine);
+    let known = facts.live.machines.get(&machine.name).and_then(|live| live.items.as_deref());
+    if known.is_some_and(|known| is_fresh(known, spec, machine, &shared.provisional, &secrets)) {
+        return None;
+    }
+    let control_sets = sets_of(machine, &shared.provisional).map(|(phase, set)| (phase, set.clone())).collect();
+    Some(resolve_all(spec, machine, Inputs { control_sets, secrets }))
 }
 
 /// What `${cluster.controlPlaneNodes}` would be for a phase granted now: every control machine that has reported, in
@@ -57,16 +81,9 @@ pub fn control_set(facts: &Facts, cluster: &str, only: impl Fn(&MachineRow) -> b
     }
 }
 
-fn provisional_sets(facts: &Facts) -> BTreeMap<String, ControlSet> {
-    facts.clusters.keys().map(|name| (name.to_string(), control_set(facts, name.as_str(), |_| true))).collect()
-}
-
 /// The set each phase sees: the frozen one, or what it would be now.
-fn sets_of(machine: &MachineRow, provisional: Option<&ControlSet>) -> BTreeMap<Phase, ControlSet> {
-    Phase::ALL
-        .iter()
-        .filter_map(|phase| Some((*phase, machine.control_sets.get(phase).or(provisional)?.clone())))
-        .collect()
+fn sets_of<'a>(machine: &'a MachineRow, provisional: &'a ControlSet) -> impl Iterator<Item = (Phase, &'a ControlSet)> {
+    Phase::ALL.iter().map(|phase| (*phase, machine.control_sets.get(phase).unwrap_or(provisional)))
 }
 
 /// What items are resolved with, besides the spec and the machine.
@@ -79,13 +96,19 @@ fn hostname(machine: &MachineRow) -> &str {
     machine.host.as_ref().map_or("", |host| host.hostname.as_str())
 }
 
-fn is_fresh(known: &Items, spec: &Arc<ClusterSpec>, machine: &MachineRow, inputs: &Inputs) -> bool {
+fn is_fresh(
+    known: &Items,
+    spec: &Arc<ClusterSpec>,
+    machine: &MachineRow,
+    provisional: &ControlSet,
+    secrets: &BTreeMap<SecretName, u64>,
+) -> bool {
     Arc::ptr_eq(&known.spec, spec)
         && known.machine_type == machine.spec.machine_type
         && known.overwrites == *machine.overwrites()
         && known.hostname == hostname(machine)
-        && known.control_sets == inputs.control_sets
-        && known.secrets == inputs.secrets
+        && sets_of(machine, provisional).all(|(phase, set)| known.control_sets.get(&phase) == Some(set))
+        && known.secrets == *secrets
         && known.reboot.as_ref() == added_reboot(machine)
 }
 
