@@ -204,7 +204,7 @@ pub fn wants_slot(survey: &Survey<'_>, position: &Position<'_>) -> Option<Phase>
 
 fn slot_grants(survey: &Survey<'_>) -> Vec<Step> {
     let mut steps = Vec::new();
-    let mut workers_free = safety::worker_slots_max(survey).saturating_sub(safety::worker_slots_used(survey));
+    let mut workers_free = safety::worker_slots_max(survey).saturating_sub(survey.worker_slots_used);
     for position in &survey.machines {
         let Some(phase) = wants_slot(survey, position) else { continue };
         if !position.available() || safety::may_take_slot(survey, position).is_err() {

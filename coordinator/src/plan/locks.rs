@@ -1,15 +1,15 @@
 //! What the application controllers say: may a request be made, are its locks inactive, have they come back? A lock
 //! that is failed, or inactive since before the request, counts as active.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::{
-    model::{Blocked, LockState, MachineName},
+    model::{Blocked, ClusterName, LockState, MachineName},
     plant::planted,
 };
 
 use super::{safety::blocked, survey::Survey};
-use crate::facts::{LockRow, MachineRow, RequestRow};
+use crate::facts::{Facts, LockRow, MachineRow, RequestRow};
 
 /// After a request, so long "there is no lock" is no answer: a controller may make its lock only when it sees the
 /// request (domain: 0.1 to 2 s later), in milliseconds.
@@ -19,23 +19,42 @@ pub const CONTROLLERS_PREFIX: &str = "openstack.lcm.mirantis.com/";
 /// How instances leave a node: `live`, `manual` or `skip`.
 const MIGRATION_MODE: &str = "openstack.lcm.mirantis.com/instance_migration_mode";
 
+/// The locks of one cluster, looked up once.
+#[derive(Debug)]
+pub struct Locks<'a> {
+    /// By machine; None: of the cluster itself.
+    by_node: BTreeMap<Option<&'a MachineName>, Vec<&'a LockRow>>,
+    /// Controllers that hold any.
+    controllers: BTreeSet<&'a str>,
+}
+
+impl<'a> Locks<'a> {
+    /// Those of this cluster.
+    #[must_use]
+    pub fn of(facts: &'a Facts, cluster: &ClusterName) -> Self {
+        let mut by_node: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for lock in facts.locks.values().filter(|lock| lock.key.cluster == *cluster) {
+            by_node.entry(lock.key.node.as_ref()).or_default().push(&**lock);
+        }
+        let controllers = by_node.values().flatten().map(|lock| lock.key.controller.as_str()).collect();
+        Self { by_node, controllers }
+    }
+}
+
 /// Locks of one machine, or (None) of the cluster itself.
 pub fn of<'a>(survey: &'a Survey<'_>, node: Option<&'a MachineName>) -> impl Iterator<Item = &'a LockRow> {
-    let of_cluster = survey.facts.locks.values().map(|lock| &**lock);
-    of_cluster.filter(move |lock| lock.key.cluster == survey.cluster.name && lock.key.node.as_ref() == node)
+    survey.locks.by_node.get(&node).into_iter().flatten().copied()
 }
 
 /// Controllers that this cluster is known to have: declared, or seen with any lock in it.
 fn known<'a>(survey: &'a Survey<'_>) -> BTreeSet<&'a str> {
-    let seen = survey.facts.locks.keys().filter(|key| key.cluster == survey.cluster.name);
     let declared = survey.spec.workload_controllers.iter().map(String::as_str);
-    declared.chain(seen.map(|key| key.controller.as_str())).collect()
+    declared.chain(survey.locks.controllers.iter().copied()).collect()
 }
 
 /// A declared controller that holds no lock anywhere in the cluster: it was never here.
 fn missing<'a>(survey: &'a Survey<'_>) -> Option<&'a str> {
-    let seen = |name: &str| survey.facts.locks.keys().any(|k| k.cluster == survey.cluster.name && k.controller == name);
-    survey.spec.workload_controllers.iter().map(String::as_str).find(|name| !seen(name))
+    survey.spec.workload_controllers.iter().map(String::as_str).find(|name| !survey.locks.controllers.contains(name))
 }
 
 fn kind(node: Option<&MachineName>) -> &'static str {

@@ -36,12 +36,6 @@ fn holds_slot(position: &Position<'_>) -> bool {
     position.row.slot.is_some()
 }
 
-/// Slots of workers that are in use.
-#[must_use]
-pub fn worker_slots_used(survey: &Survey<'_>) -> usize {
-    survey.of_type(MachineType::Worker).filter(|position| holds_slot(position)).count()
-}
-
 /// Slots of workers that may be in use at once: what is configured for deployments or updates, and never more than 50.
 #[must_use]
 pub fn worker_slots_max(survey: &Survey<'_>) -> usize {
@@ -184,7 +178,7 @@ pub fn may_begin(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blo
 
 /// Rule 2: at most min(configured, 50) workers hold a slot together.
 pub fn workers_within_limit(survey: &Survey<'_>) -> Result<(), Blocked> {
-    let (used, most) = (worker_slots_used(survey), worker_slots_max(survey));
+    let (used, most) = (survey.worker_slots_used, worker_slots_max(survey));
     if used < most {
         return Ok(());
     }
@@ -208,6 +202,10 @@ pub fn earlier_groups_first(survey: &Survey<'_>, position: &Position<'_>) -> Res
 
 /// At most `concurrentUpdates` machines of an update group hold a slot together.
 pub fn within_group_limit(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    // All of them are one group: its limit is that of workers_within_limit.
+    if survey.spec.update_groups.is_empty() {
+        return Ok(());
+    }
     let group = groups::of(survey, position);
     let used = groups::slots_used(survey, &group);
     if used < group.at_once || planted("ignore-group-limit") {

@@ -16,6 +16,7 @@ pub use state::State;
 
 use super::{
     Limits,
+    locks::Locks,
     reboot::{is_reboot, patience_ms, rebooting},
 };
 use crate::facts::{ClusterRow, Facts, MachineLive, MachineRow, MachineUpdate, RolloutRow, UpdateRow};
@@ -307,8 +308,12 @@ pub struct Survey<'a> {
     pub spec: &'a ClusterSpec,
     /// The rollout that has not ended.
     pub rollout: Option<&'a RolloutRow>,
+    /// The locks of its application controllers.
+    pub locks: Locks<'a>,
     /// Its machines in the order in which they go: control before worker, then `upgradeIndex`, then name.
     pub machines: Vec<Position<'a>>,
+    /// Slots of workers that are in use.
+    pub worker_slots_used: usize,
     /// Failures that count against the budget.
     pub failures: Counts,
     /// Machines enrolled before this start that have not said Hello yet, while they are waited for: of this cluster;
@@ -329,6 +334,8 @@ impl<'a> Survey<'a> {
         let mut machines: Vec<_> =
             facts.machines_of(&row.name).map(|machine| Position::of(facts, machine, limits, now)).collect();
         machines.sort_by_key(|p| (p.row.spec.machine_type, p.row.spec.upgrade_index, &p.row.name));
+        let is_worker = |position: &&Position<'_>| position.row.spec.machine_type == MachineType::Worker;
+        let worker_slots_used = machines.iter().filter(is_worker).filter(|worker| worker.row.slot.is_some()).count();
         let mut failures = Counts { control: 0, worker: 0 };
         for position in machines.iter().filter(|p| rollout.is_some_and(|r| p.row.rollout.as_ref() == Some(&r.name))) {
             if position.counts_as_failure() {
@@ -339,18 +346,13 @@ impl<'a> Survey<'a> {
                 }
             }
         }
-        let waited_ms = now.mono_ms.saturating_sub(facts.live.started_mono_ms);
+        let locks = Locks::of(facts, cluster);
+        let young = now.mono_ms.saturating_sub(facts.live.started_mono_ms) < limits.lost_after_ms;
         // What a recovered store lacks only the whole fleet knows.
-        let ours = |name: &&MachineName| {
-            let row = facts.machines.get(*name);
-            facts.meta.recovering || row.is_some_and(|row| row.spec.cluster_name == *cluster)
-        };
-        let gathering = if facts.meta.recovering || waited_ms < limits.lost_after_ms {
-            facts.live.awaited.iter().filter(ours).collect()
-        } else {
-            Vec::new()
-        };
-        Some(Self { facts, cluster: row, spec, rollout, machines, failures, gathering, now })
+        let ours = |row: &MachineRow| facts.meta.recovering || (young && row.spec.cluster_name == *cluster);
+        let awaited = facts.live.awaited.iter();
+        let gathering = awaited.filter(|name| facts.machines.get(*name).is_some_and(|row| ours(row))).collect();
+        Some(Self { facts, cluster: row, spec, rollout, locks, machines, worker_slots_used, failures, gathering, now })
     }
 
     /// The update under way.
@@ -367,7 +369,8 @@ impl<'a> Survey<'a> {
 
     /// Machines of a type that are in the cluster, in order.
     pub fn of_type(&self, machine_type: MachineType) -> impl Iterator<Item = &Position<'a>> {
-        self.machines.iter().filter(move |position| position.row.spec.machine_type == machine_type)
+        let first = self.machines.partition_point(|position| position.row.spec.machine_type < machine_type);
+        self.machines[first..].iter().take_while(move |position| position.row.spec.machine_type == machine_type)
     }
 
     /// How many machines of each type have reported.

@@ -257,7 +257,7 @@ pub fn wants_slot(position: &Position<'_>) -> bool {
 
 fn slot_grants(survey: &Survey<'_>) -> Vec<Step> {
     let mut steps = Vec::new();
-    let mut workers_free = safety::worker_slots_max(survey).saturating_sub(safety::worker_slots_used(survey));
+    let mut workers_free = safety::worker_slots_max(survey).saturating_sub(survey.worker_slots_used);
     let mut groups_free = groups::Free::of(survey);
     for position in targets(survey).filter(|position| wants_slot(position) && position.available()) {
         if safety::may_take_slot(survey, position).is_err() {
