@@ -45,6 +45,8 @@ pub struct Step {
     pub changes: Vec<Change>,
     /// To be performed after.
     pub effects: Vec<Effect>,
+    /// Was anything decided? A step that took in nothing but signs of life decides nothing and changes little.
+    pub decided: bool,
     /// Decisions followed from one another without end, and were cut off: a bug of ours that operators must hear of.
     pub unsettled: bool,
 }
@@ -154,7 +156,7 @@ impl Core {
             let wake_at = self.wake_at(now).unwrap_or(u64::MAX);
             self.decide_by_mono_ms = wake_at.min(now.mono_ms.saturating_add(DECIDE_EVERY_MS));
         }
-        Step { answers, changes, effects, unsettled: !settled }
+        Step { answers, changes, effects, decided: !quiet, unsettled: !settled }
     }
 
     /// A sign of life of a machine that nobody has missed decides nothing. A thousand machines send a hundred of them a

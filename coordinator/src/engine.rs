@@ -21,6 +21,9 @@ use crate::{
 const INPUTS_PER_STEP_MAX: usize = 1024;
 /// Inputs waiting; a sender beyond that waits.
 const INBOX_MAX: usize = 8192;
+/// What readers see of signs of life is at most so old. A thousand machines give a hundred a second, and each time the
+/// facts would be copied and every reader be woken.
+const PUBLISH_QUIET_AFTER: Duration = Duration::from_secs(1);
 /// Debug builds compare memory and store after so many steps.
 #[cfg(debug_assertions)]
 const STEPS_PER_CHECK: u64 = 64;
@@ -144,7 +147,7 @@ pub fn start(
     let (publish, facts) = watch::channel(Arc::new(core.facts().clone()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(EngineError::Thread)?;
     let watchdog = Watchdog::from_environment();
-    let mut engine = Engine { core, store, outbox, publish, clock, watchdog, steps: 0 };
+    let mut engine = Engine { core, store, outbox, publish, publish_at: None, clock, watchdog, steps: 0 };
     let thread = std::thread::Builder::new()
         .name("engine".to_owned())
         .spawn(move || runtime.block_on(engine.run(inputs)))
@@ -157,6 +160,8 @@ struct Engine<S, O> {
     store: S,
     outbox: O,
     publish: watch::Sender<Arc<Facts>>,
+    /// When readers get what quiet steps have changed. None: they have everything.
+    publish_at: Option<Instant>,
     clock: Clock,
     watchdog: Watchdog,
     steps: u64,
@@ -169,10 +174,15 @@ impl<S: Store, O: Outbox> Engine<S, O> {
             self.watchdog.feed();
             let now = self.clock.now();
             let due = Duration::from_millis(self.core.decide_by_mono_ms().saturating_sub(now.mono_ms));
-            let wait = self.watchdog.patience().map_or(due, |patience| patience.min(due));
+            let publish_in = self.publish_at.map(|at| at.saturating_duration_since(Instant::now()));
+            let wait = [self.watchdog.patience(), publish_in].into_iter().flatten().fold(due, Duration::min);
             match tokio::time::timeout(wait, inputs.recv_many(&mut batch, INPUTS_PER_STEP_MAX)).await {
                 Ok(0) => return Ok(()),
                 Ok(_) => {}
+                Err(_) if publish_in == Some(wait) => {
+                    self.publish();
+                    continue;
+                }
                 Err(_) => batch.push(Envelope { input: Input::Tick, answer: None }),
             }
             self.step(std::mem::take(&mut batch))?;
@@ -189,6 +199,7 @@ impl<S: Store, O: Outbox> Engine<S, O> {
                  is a bug: please report it with `muster-coordinator backup`"
             );
         }
+        let decided = step.decided;
         let (results, acts) = step.into_acts();
         for act in acts {
             match act {
@@ -198,7 +209,10 @@ impl<S: Store, O: Outbox> Engine<S, O> {
         }
         self.steps += 1;
         self.check()?;
-        self.publish.send_replace(Arc::new(self.core.facts().clone()));
+        let publish_at = *self.publish_at.get_or_insert_with(|| Instant::now() + PUBLISH_QUIET_AFTER);
+        if decided || Instant::now() >= publish_at {
+            self.publish();
+        }
         for (answer, result) in answers.into_iter().zip(results) {
             if let Some(answer) = answer {
                 // Nobody waits any more: his connection is gone. What he wished is done all the same.
@@ -206,6 +220,12 @@ impl<S: Store, O: Outbox> Engine<S, O> {
             }
         }
         Ok(())
+    }
+
+    /// Shows readers the facts as they are now.
+    fn publish(&mut self) {
+        self.publish.send_replace(Arc::new(self.core.facts().clone()));
+        self.publish_at = None;
     }
 
     #[cfg(debug_assertions)]
