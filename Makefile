@@ -89,8 +89,8 @@ full: test ## And what takes longer: 20,000 seeds, figures, systemd nodes, a mac
 	$(MAKE) test-machine
 	$(MAKE) bench
 
-bench: build ## The downloader's throughput against curl | tee | sha256sum, in one run
-	$(STATIC) bench --locked --workspace --bench download
+bench: build ## The downloader's throughput against curl | tee | sha256sum; what a thousand machines cost the coordinator
+	$(STATIC) bench --locked --workspace --bench download --bench fleet
 
 lint: ## Formatting, clippy without warnings, licences and bans
 	$(CARGO) fmt --all -- --check
