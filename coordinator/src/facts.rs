@@ -22,8 +22,8 @@ pub use draft::Draft;
 pub use enrolled::EnrolledWith;
 pub use live::{Items, Live, MachineLive};
 pub use rows::{
-    Assigned, ClusterRow, ControlSet, DeniedRow, LeftOut, MachineRow, Meta, RolloutRow, Slot, SpecRow,
-    Stage, StageRow, TokenRow, Verdict,
+    Assigned, ClusterRow, ControlSet, DeniedRow, LeftOut, MachineRow, Meta, RolloutRow, Slot, SpecRow, Stage, StageRow,
+    TokenRow, Verdict,
 };
 pub use secret::{Sealed, SecretId, SecretRow};
 pub use swarm_live::{Asked, Seen, SwarmLook};
