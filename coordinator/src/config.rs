@@ -191,12 +191,16 @@ impl StateDir {
         Self(std::path::absolute(&path).unwrap_or(path))
     }
 
-    /// Makes it, if it is not there; in any case nobody else may look into it.
+    /// Makes it, if it is not there; in any case nobody else may look into it. Directories above that have to be made are
+    /// ordinary ones: root makes the record, and the service's own user has to get to it.
     ///
     /// # Errors
     /// [`ConfigError::StateDir`].
     pub fn create(&self) -> Result<(), ConfigError> {
         let error = |source| ConfigError::StateDir { path: self.0.clone(), source };
+        if let Some(parent) = self.0.parent() {
+            fs::create_dir_all(parent).map_err(error)?;
+        }
         fs::DirBuilder::new().recursive(true).mode(DIR_MODE).create(&self.0).map_err(error)?;
         let mode = fs::metadata(&self.0).map_err(error)?.permissions().mode();
         if mode & OTHERS_MASK != 0 {
@@ -254,6 +258,15 @@ mod tests {
         for bad in ["", "30", "-5s", "0s", "soon", "5 parsecs"] {
             assert!(duration(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_state_directory_is_closed_and_what_is_above_it_is_not() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mode = |path: &str| fs::metadata(dir.path().join(path)).expect("it is there").permissions().mode() & 0o777;
+        fs::create_dir(dir.path().join("ordinary")).expect("made");
+        StateDir::new(dir.path().join("muster/coordinator")).create().expect("made");
+        assert_eq!((mode("muster"), mode("muster/coordinator")), (mode("ordinary"), DIR_MODE));
     }
 
     #[test]
