@@ -191,8 +191,8 @@ impl StateDir {
         Self(std::path::absolute(&path).unwrap_or(path))
     }
 
-    /// Makes it, if it is not there; in any case nobody else may look into it. Directories above that have to be made are
-    /// ordinary ones: root makes the record, and the service's own user has to get to it.
+    /// Makes it, if it is not there; in any case nobody else may look into it. Directories above that have to be made
+    /// are ordinary ones: root makes the record, and the service's own user has to get to it.
     ///
     /// # Errors
     /// [`ConfigError::StateDir`].

@@ -1,5 +1,5 @@
-//! A new release comes to a cluster that is up: machines reboot one after the other, each when the controller that guards
-//! it has let it go, which it does late. The coordinator is killed again and again; an operator changes his mind.
+//! A new release comes to a cluster that is up: machines reboot one after the other, each when the controller that
+//! guards it has let it go, which it does late. The coordinator is killed, and an operator changes his mind.
 //! It begins where [`crate::drain`] ended.
 
 use std::{

@@ -37,8 +37,8 @@ fn controller(place: &Place, workers: usize) -> Result<Controller> {
     Ok(Controller(place.controller(&machines.join(","), &[])?))
 }
 
-/// Who failed after the drain keeps what it took, and says so; with two of them nobody else begins. Each goes on when it
-/// is told to, and the rest with them.
+/// Who failed after the drain keeps what it took, and says so; with two of them nobody else begins. Each goes on when
+/// it is told to, and the rest with them.
 #[test]
 fn failed_machines_keep_their_slots_until_they_are_mended() -> Result<()> {
     let place = deployed("4")?;
@@ -82,7 +82,7 @@ fn failed_machines_keep_their_slots_until_they_are_mended() -> Result<()> {
 /// What a machine's controller and items said last, and whether they may have said it.
 #[derive(Default)]
 struct Order {
-    /// The controller let it go, and has not taken it back at the end of a request.
+    /// The controller let it go, and did not say since that the request is gone.
     let_go: bool,
     /// Items of the release that began.
     began: BTreeMap<String, usize>,
@@ -105,7 +105,6 @@ fn holds(lines: &[String], machines: usize) -> Result<()> {
     }
     ensure!(orders.len() == machines, "{} machines were updated", orders.len());
     for (machine, order) in orders {
-        ensure!(!order.let_go, "{machine} was not given back");
         ensure!(order.began.len() == 2 && order.began.values().all(|n| *n == 1), "{machine}: {:?}", order.began);
     }
     Ok(())
@@ -145,5 +144,11 @@ fn the_coordinator_is_killed_at_twenty_points_of_an_update() -> Result<()> {
     })?;
     ensure!(kills >= KILLS_MIN, "killed only {kills} times, of {} points", points.len());
     place.ctl(&["get", "requests"])?.exits(0)?.says(&["No requests"])?;
+    // A controller that did not hear of the end of a request, for nobody was there to say so, takes its lock back anew.
+    wait_for("the end of all leave", UPDATE_MAX, || {
+        let locks: serde_json::Value = serde_json::from_str(&place.ctl(&["get", "locks", "-o", "json"])?.ok()?)?;
+        let locks = locks["items"].as_array().context("no items")?;
+        Ok(locks.iter().all(|lock| lock["status"]["state"] == "active").then_some(()))
+    })?;
     holds(&place.lines()?[before..], 12)
 }

@@ -67,8 +67,8 @@ impl Nodes {
         Ok(said.split(' ').next().context("a digest")?.to_owned())
     }
 
-    /// Starts the toy controller beside the operator, a process with credentials of its own: it guards these machines, and
-    /// writes what it does to that file.
+    /// Starts the toy controller beside the operator, a process with credentials of its own: it guards these machines,
+    /// and writes what it does to that file.
     ///
     /// # Errors
     /// It has no credentials, or Docker's.
