@@ -10,6 +10,7 @@ pub(crate) mod controllers;
 mod ending;
 pub mod fate;
 mod joining;
+mod loads;
 pub mod machine;
 pub mod manifest;
 pub(crate) mod network;

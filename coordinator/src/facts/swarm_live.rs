@@ -1,7 +1,7 @@
 //! What the swarm was asked about a machine's node, and what it said. Known only while the process lives: whoever needs
 //! it after a restart asks again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::model::{MachineId, SwarmAvailability, SwarmInfo, SwarmNode, SwarmOp, SwarmService};
 
@@ -45,6 +45,11 @@ pub struct SwarmLook {
     /// When its drain was last ordered, or was seen to take something away, in monotonic milliseconds: what was said of
     /// services that have tasks there until then may not count those as missing.
     pub moved_mono_ms: Option<u64>,
+    /// Was its drain ordered since it began? What is left on the node is known from `tasks`, which are forgotten with
+    /// the order.
+    pub ordered: bool,
+    /// Services of which tasks were seen on the node since its drain was ordered.
+    pub losing: BTreeSet<String>,
     /// Agents that could not answer: what they said.
     pub failures: BTreeMap<MachineId, Seen<String>>,
     /// Changes of the node that were asked for and not confirmed, by the question's number: what it was to become, and
@@ -52,7 +57,8 @@ pub struct SwarmLook {
     pub unsettled: BTreeMap<u64, Seen<SwarmAvailability>>,
     /// Did this process begin the drain? Whoever was coordinator before it may have asked for changes.
     pub begun_here: bool,
-    /// Unix milliseconds since when something disruptive waits for the drain; None: nothing does.
+    /// Unix milliseconds since when something disruptive waits for the drain; None: nothing does, or it waits for that
+    /// of another machine.
     pub awaited_since_ms: Option<u64>,
     /// The fewest tasks seen on the node since its drain began.
     pub fewest: Option<u32>,

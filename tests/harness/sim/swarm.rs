@@ -13,8 +13,8 @@ use muster_proto::model::{
 
 use super::{
     Event, World,
+    loads::{Load, Lost},
     manifest::join_name,
-    tasks::{Load, Lost},
 };
 use crate::invariants::Violation;
 

@@ -4,152 +4,22 @@
 use muster_coordinator::core::{Input, SwarmQuestion};
 use muster_proto::model::{
     MachineId, MachineName, MachineType, SwarmAvailability, SwarmCall, SwarmFailure, SwarmFailureCode, SwarmId,
-    SwarmOp, SwarmReply, SwarmService, SwarmTask,
+    SwarmOp, SwarmReply, SwarmTask,
 };
 
 use super::{
     Event, World,
+    loads::{Load, Lost, Task},
     network::{Parcel, Said},
     swarm::{Node, Swarm, swarm_id},
 };
-use crate::{invariants::Violation, rng::Rng};
+use crate::invariants::Violation;
 
 /// So many of a thousand changes of a node are carried out late, when nobody waits for an answer any more.
 const LATE_PERMILLE: u64 = 60;
-/// So many of a thousand tasks do not leave while there are faults.
-const STUCK_PERMILLE: u64 = 40;
 
-/// Replicated services of a swarm.
-const SERVICES: [&str; 3] = ["web", "db", "queue"];
 /// A count that the coordinator goes by is at most so old when it orders a drain.
 const COUNTED_AGO_MS: u64 = 10_500;
-
-/// What a node is for services.
-#[derive(Clone, Debug)]
-pub(crate) struct Load {
-    pub(crate) availability: SwarmAvailability,
-    /// What an operator last set.
-    pub(crate) word: SwarmAvailability,
-    /// An operator set something while its machine's maintenance was requested: what it gets back is anybody's guess.
-    pub(crate) touched: bool,
-    tasks: Vec<Task>,
-}
-
-/// A task on a node. A service wants as many as it has, and those it lost.
-#[derive(Clone, Debug)]
-struct Task {
-    service: &'static str,
-    comes: u64,
-    /// None: it stays. Who is to leave counts as missing from then on.
-    leaves: Option<u64>,
-}
-
-/// A task that a service has lost, until it runs on another node.
-#[derive(Clone, Debug)]
-pub(crate) struct Lost {
-    service: &'static str,
-    since: u64,
-    back_at: u64,
-    /// Did the coordinator drain its node?
-    drained_by_us: bool,
-}
-
-impl Load {
-    /// Of a node that has just joined.
-    pub(crate) fn new(at: u64, rng: &mut Rng) -> Self {
-        let tasks = (0..rng.between(0, 3)).map(|_| Task::new(at, rng)).collect();
-        let availability = SwarmAvailability::Active;
-        Self { availability, word: availability, touched: false, tasks }
-    }
-
-    /// Tasks that run there.
-    pub(crate) fn running(&self, at: u64) -> usize {
-        self.tasks.iter().filter(|task| task.runs(at)).count()
-    }
-
-    /// What it loses when it is drained is wanted elsewhere, and comes late there.
-    fn set(
-        &mut self,
-        availability: SwarmAvailability,
-        at: u64,
-        (rng, chaos, by_us): (&mut Rng, bool, bool),
-    ) -> Vec<Lost> {
-        let before = std::mem::replace(&mut self.availability, availability);
-        if before == availability {
-            return Vec::new();
-        }
-        match availability {
-            SwarmAvailability::Drain => {
-                let mut lost = Vec::new();
-                for task in self.tasks.iter_mut().filter(|task| task.leaves.is_none()) {
-                    let stuck = chaos && rng.permille(STUCK_PERMILLE);
-                    let leaves = match () {
-                        () if task.comes > at => at,
-                        () if stuck => u64::MAX,
-                        () => at + rng.between(0, 12_000),
-                    };
-                    task.leaves = Some(leaves);
-                    let back_at = leaves.saturating_add(rng.between(0, 15_000));
-                    lost.push(Lost { service: task.service, since: at, back_at, drained_by_us: by_us });
-                }
-                self.tasks.retain(|task| task.comes <= at);
-                lost
-            }
-            SwarmAvailability::Active => {
-                let coming = rng.between(0, 3);
-                self.tasks.extend((0..coming).map(|_| Task::new(at + rng.between(0, 4_000), rng)));
-                Vec::new()
-            }
-            SwarmAvailability::Pause => Vec::new(),
-        }
-    }
-
-    /// What did not leave does now.
-    fn loosen(&mut self, at: u64) {
-        for task in &mut self.tasks {
-            task.leaves = task.leaves.map(|leaves| leaves.min(at + 2_000));
-        }
-    }
-}
-
-impl Task {
-    fn new(comes: u64, rng: &mut Rng) -> Self {
-        Self { service: rng.pick(&SERVICES).copied().unwrap_or("web"), comes, leaves: None }
-    }
-
-    fn runs(&self, at: u64) -> bool {
-        self.comes <= at && self.leaves.is_none_or(|leaves| leaves > at)
-    }
-}
-
-impl Swarm {
-    /// Tasks that were lost come back on nodes that take them, if there are any.
-    fn restart_tasks(&mut self, at: u64, rng: &mut Rng) {
-        let mut takers: Vec<&mut Load> = self.nodes.iter_mut().map(|node| &mut node.load).collect();
-        takers.retain(|load| load.availability == SwarmAvailability::Active);
-        self.lost.retain(|lost| {
-            let picked = usize::try_from(rng.between(0, 20)).unwrap_or(0) % takers.len().max(1);
-            let Some(taker) = takers.get_mut(picked).filter(|_| lost.back_at <= at) else { return true };
-            taker.tasks.push(Task { service: lost.service, comes: at, leaves: None });
-            false
-        });
-    }
-
-    /// A node's replicated services, as a manager counts them.
-    fn services(&self, load: &Load, at: u64) -> Vec<SwarmService> {
-        let here = SERVICES.iter().filter(|name| load.tasks.iter().any(|task| task.service == **name && task.runs(at)));
-        let counted = here.map(|name| {
-            let staying = self.nodes.iter().flat_map(|node| &node.load.tasks);
-            let staying = staying.filter(|task| task.service == *name && task.leaves.is_none());
-            let (running, coming): (Vec<&Task>, Vec<&Task>) = staying.partition(|task| task.comes <= at);
-            let lost = self.lost.iter().filter(|lost| lost.service == *name).count();
-            let counted = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-            let wanted = counted(running.len() + coming.len() + lost);
-            SwarmService { name: (*name).to_owned(), wanted, running: counted(running.len()) }
-        });
-        counted.collect()
-    }
-}
 
 impl World {
     /// The tasks on a node, its services, or the change of one.
@@ -168,7 +38,7 @@ impl World {
         let Some(node) = swarm.nodes.get_mut(known) else { return Ok(SwarmReply::Done) };
         match op {
             SwarmOp::SetAvailability { availability, .. } => {
-                let lost = node.load.set(*availability, at, (&mut self.rng, self.chaos, by_us));
+                let lost = node.load.set(*availability, at, (node.index, by_us), (&mut self.rng, self.chaos));
                 swarm.lost.extend(lost);
                 Ok(SwarmReply::Done)
             }
@@ -199,8 +69,8 @@ impl World {
         self.swarms.iter().find_map(|swarm| Some((swarm, swarm.nodes.iter().find(|known| known.id == *node)?)))
     }
 
-    /// Rule 4, its services: what is drained takes nothing from a service that another drain has just taken from, and
-    /// nothing is ordered to be drained that a count of a moment ago forbids.
+    /// Rule 4, its services: what is drained takes nothing from a service that another drain has taken from, and that
+    /// has not run all of its tasks since; and nothing is ordered to be drained that a count of a moment ago forbids.
     pub(crate) fn may_drain(&mut self, op: &SwarmOp, ordered: bool) -> Result<(), Violation> {
         let SwarmOp::SetAvailability { node, availability: SwarmAvailability::Drain } = op else { return Ok(()) };
         let at = self.at;
@@ -209,13 +79,17 @@ impl World {
         if found.load.availability == SwarmAvailability::Drain {
             return Ok(());
         }
-        let here = |lost: &&Lost| found.load.tasks.iter().any(|task| task.service == lost.service && task.runs(at));
-        let unspared = |lost: &&Lost| match ordered {
-            true => lost.since + COUNTED_AGO_MS < at,
-            false => lost.drained_by_us,
+        let counted = |moment: u64| moment + COUNTED_AGO_MS < at;
+        let unspared = |lost: &&Lost| {
+            found.load.tasks.iter().filter(|task| task.service == lost.service && task.runs(at)).any(|task| {
+                match ordered {
+                    true => counted(lost.since) && counted(task.comes),
+                    false => lost.drained_by_us && task.lost_by.unwrap_or(found.index) != lost.by,
+                }
+            })
         };
-        match swarm.lost.iter().filter(here).find(unspared) {
-            Some(lost) => Err(self.watcher.drains_degraded_service(node, lost.service, at - lost.since)),
+        match swarm.lost.iter().find(unspared) {
+            Some(lost) => Err(self.watcher.drains_degraded_service(node, lost.service, at.saturating_sub(lost.since))),
             None => Ok(()),
         }
     }
@@ -292,7 +166,7 @@ impl World {
         let Some(swarm) = self.swarms.last_mut() else { return };
         swarm.restart_tasks(at, &mut self.rng);
         let Some(node) = swarm.nodes.get_mut(picked) else { return };
-        let lost = node.load.set(word, at, (&mut self.rng, self.chaos, false));
+        let lost = node.load.set(word, at, (node.index, false), (&mut self.rng, self.chaos));
         (node.load.word, node.load.touched) = (word, requested);
         swarm.lost.extend(lost);
         self.count("an operator set a node's availability");
@@ -356,7 +230,9 @@ impl World {
         let at = self.at;
         for swarm in &mut self.swarms {
             swarm.nodes.iter_mut().for_each(|node| node.load.loosen(at));
-            swarm.lost.iter_mut().for_each(|lost| lost.back_at = lost.back_at.min(at + 4_000));
+            for lost in &mut swarm.lost {
+                (lost.since, lost.back_at) = (lost.since.min(at), lost.back_at.min(at + 4_000));
+            }
         }
     }
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use muster_proto::model::{
-    MachineId, MachineName, Now, SwarmFailure, SwarmFailureCode, SwarmId, SwarmOp, SwarmReply, SwarmTask,
+    MachineId, MachineName, Now, SwarmAvailability, SwarmFailure, SwarmFailureCode, SwarmId, SwarmOp, SwarmReply,
+    SwarmTask,
 };
 
 use super::record::upgraded_stages;
@@ -17,7 +18,7 @@ use crate::{
         Limits, survey,
         update::{
             DrainStep,
-            drain::{Aim, SETTLE_MS, aim, questions},
+            drain::{SETTLE_MS, is_awaited, questions},
             targets,
         },
     },
@@ -31,7 +32,7 @@ pub(super) fn record(draft: &mut Draft<'_>, machine: &MachineName, step: DrainSt
     if step == DrainStep::Begin {
         let look = &mut draft.live_mut(machine).swarm;
         (look.awaited_since_ms, look.fewest, look.fewer_at_ms) = (None, None, None);
-        look.begun_here = true;
+        (look.begun_here, look.ordered) = (true, false);
         (look.tasks, look.services) = (None, None);
     }
     if step == DrainStep::Target(DrainTarget::Unknown) {
@@ -77,7 +78,7 @@ pub(in crate::core) fn ask(draft: &mut Draft<'_>, limits: &Limits, now: Now, eff
     let (mut awaited, mut questions) = (Vec::new(), Vec::new());
     for survey in survey::all(draft, limits, now).values() {
         for position in targets(survey) {
-            awaited.push((position.row.name.clone(), aim(survey, position) == Some(Aim::Drained)));
+            awaited.push((position.row.name.clone(), is_awaited(survey, position)));
         }
         questions.extend(questions::all(survey).into_iter().map(|(name, question)| (name.clone(), question)));
     }
@@ -102,6 +103,11 @@ pub(in crate::core) fn ask(draft: &mut Draft<'_>, limits: &Limits, now: Now, eff
             look.unsettled.retain(|_, seen| seen.at_mono_ms.saturating_add(SETTLE_MS) > now.mono_ms);
             look.unsettled.insert(number, Seen { what: availability, at_mono_ms: now.mono_ms });
             look.moved_mono_ms = Some(now.mono_ms);
+            if availability == SwarmAvailability::Drain {
+                look.ordered = true;
+                look.tasks = None;
+                look.losing.clear();
+            }
         }
         look.asked = Some(Asked { number, agent, op: op.clone(), at_mono_ms: now.mono_ms });
         effects.push(Effect::AskSwarm(SwarmQuestion { number, about, agent, op, patience_ms }));
@@ -158,6 +164,7 @@ fn replied(look: &mut SwarmLook, asked: Asked, reply: SwarmReply, target: Option
             if look.tasks.as_ref().is_none_or(|seen| seen.what != tasks) {
                 look.moved_mono_ms = Some(now.mono_ms);
             }
+            look.losing.extend(tasks.keys().cloned());
             look.tasks = Some(Seen { what: tasks, at_mono_ms });
         }
         SwarmReply::Services(services) if look.manager == Some(asked.agent) => {

@@ -83,6 +83,13 @@ pub fn aim(survey: &Survey<'_>, position: &Position<'_>) -> Option<Aim> {
     (goes_on && if mine.disturbed() { position.available() } else { begins() }).then_some(Aim::Drained)
 }
 
+/// Does the time run that the drain of its node may take? While it waits for another machine's drain it does not: that
+/// one has its own.
+#[must_use]
+pub fn is_awaited(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    aim(survey, position) == Some(Aim::Drained) && !services::waits_for_another(survey, position)
+}
+
 /// What is to be recorded of the drain before anything disruptive may start.
 pub(super) fn step(survey: &Survey<'_>, position: &Position<'_>) -> Option<MachineStep> {
     let mine = position.update().filter(|_| is_wanted(survey, position))?;
@@ -310,9 +317,9 @@ pub fn given_back(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Bl
     }
 }
 
-/// When waiting for the node ends, Unix milliseconds. For its drain that starts anew when a task has gone, when another
-/// machine comes to its end, and with the coordinator, which has to look first. None: it is not waited for, or an
-/// operator has halted the update.
+/// When waiting for the node ends, Unix milliseconds. For its drain that starts anew when a task has gone, when it has
+/// waited for another machine's drain, when another machine comes to its end, and with the coordinator, which has to
+/// look first. None: it is not waited for, or for another's drain, or an operator has halted the update.
 pub(super) fn deadline_ms(survey: &Survey<'_>, update: &UpdateRow, position: &Position<'_>) -> Option<u64> {
     let begun_ms = match aim(survey, position)? {
         Aim::GivenBack => {
@@ -322,8 +329,7 @@ pub(super) fn deadline_ms(survey: &Survey<'_>, update: &UpdateRow, position: &Po
         Aim::Drained if update.wish != Wish::Go => return None,
         Aim::Drained => {
             let look = look(position)?;
-            let begun = look.awaited_since_ms.unwrap_or(survey.now.wall_ms);
-            begun.max(look.fewer_at_ms.unwrap_or(0)).max(update.moved_at_ms)
+            look.awaited_since_ms?.max(look.fewer_at_ms.unwrap_or(0)).max(update.moved_at_ms)
         }
     };
     Some(begun_ms.saturating_add(survey.spec.update_deadlines.swarm_drain.after_ms))

@@ -1,6 +1,9 @@
 //! What has to be asked of the swarm next for a machine's drain, and of whom: one question at a time for each machine.
 
-use muster_proto::model::{MachineId, MachineName, MachineType, SwarmAvailability, SwarmId, SwarmNode, SwarmOp};
+use muster_proto::{
+    model::{MachineId, MachineName, MachineType, SwarmAvailability, SwarmId, SwarmNode, SwarmOp},
+    plant::planted,
+};
 
 use super::{Aim, FRESH_MS, SETTLE_MS, aim, back, fresh, look, node, services, unsettled_until};
 use crate::{
@@ -30,17 +33,17 @@ pub struct Question {
     pub patience_ms: u64,
 }
 
-/// The next questions, by the machine that each is about. Of drains that take from the same service and could be
-/// ordered at once, the first is.
+/// The next questions, by the machine that each is about. One drain is ordered at a time: what it takes away has to be
+/// seen before the next.
 #[must_use]
 pub fn all<'a>(survey: &Survey<'a>) -> Vec<(&'a MachineName, Question)> {
-    let mut taken = services::Taken::default();
-    let held = |position: &Position<'a>, question: &Question, taken: &mut services::Taken<'a>| {
-        let drains = matches!(question.op, SwarmOp::SetAvailability { availability: SwarmAvailability::Drain, .. });
-        drains && !taken.take(position)
+    let drains = |question: &Question| {
+        let to_drain = matches!(question.op, SwarmOp::SetAvailability { availability: SwarmAvailability::Drain, .. });
+        to_drain && !planted("drain-degraded-service")
     };
+    let mut ordered = false;
     let questions = targets(survey).filter_map(|position| Some((position, next(survey, position)?)));
-    let questions = questions.filter(|(position, question)| !held(position, question, &mut taken));
+    let questions = questions.filter(|(_, question)| !drains(question) || !std::mem::replace(&mut ordered, true));
     questions.map(|(position, question)| (&position.row.name, question)).collect()
 }
 

@@ -1,14 +1,14 @@
 //! What the drain of a worker's node may take from replicated services: of the nodes with tasks of one service, one at
 //! a time loses them. So a service runs one task fewer than it wants, or as many fewer as it has on one node.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use muster_proto::{
     model::{Blocked, SwarmAvailability, SwarmService},
     plant::planted,
 };
 
-use super::{Aim, SETTLE_MS, aim, fresh, list, look, node, was_reached};
+use super::{SETTLE_MS, aim, fresh, list, look, node, was_reached};
 use crate::{
     facts::{DrainTarget, Seen, SwarmLook},
     plan::{
@@ -59,7 +59,7 @@ pub(super) fn spared(survey: &Survey<'_>, position: &Position<'_>) -> Result<(),
 }
 
 /// Another machine whose drain is under way and takes tasks of these services away, which a manager may not count as
-/// missing yet.
+/// missing yet. From its order until its tasks are looked at it may take from any.
 pub(super) fn under_way<'s, 'a>(
     survey: &'s Survey<'a>,
     position: &Position<'_>,
@@ -68,14 +68,43 @@ pub(super) fn under_way<'s, 'a>(
     others(survey, position).find(|other| {
         let Some(look) = look(other) else { return false };
         let leaving = || {
-            let here = look.tasks.as_ref().is_some_and(|seen| seen.what.keys().any(|name| services.contains_key(name)));
+            let here = match &look.tasks {
+                Some(seen) => seen.what.keys().any(|name| services.contains_key(name)),
+                // Ordered, and not looked at since: the swarm may take away whatever is there by now. Planted: what was
+                // not seen to be there does not count.
+                None => look.ordered && !planted("uncounted-drain"),
+            };
             let takes = node(survey, look)
                 .is_none_or(|found| found.as_ref().is_none_or(|found| found.availability == SwarmAvailability::Drain));
-            here && takes && aim(survey, other) == Some(Aim::Drained)
+            // One that is given back before all has left goes on losing tasks until it is.
+            here && takes && aim(survey, other).is_some()
         };
-        let may_begin = may_begin_until(survey, other, look).is_some_and(|until| until > survey.now.mono_ms);
-        (may_begin && shares(services, look)) || leaving()
+        may_begin_until(survey, other, look).is_some_and(|until| until > survey.now.mono_ms) || leaving()
     })
+}
+
+/// Does it wait for what the drain of another machine takes from its services? Not for that of one that is out of
+/// service: nobody knows how long that stays away.
+pub(super) fn waits_for_another(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    let waits = look(position).filter(|look| !is_drained(look)).and_then(|look| look.services.as_ref());
+    let Some(counted) = waits else { return false };
+    let missing = counted.what.iter().filter(|(_, service)| service.running < service.wanted);
+    let missing: Services = missing.map(|(name, service)| (name.clone(), service.clone())).collect();
+    let takes = |other: &Position<'_>| {
+        let row = other.update().and_then(|mine| mine.drain.as_ref()).filter(|_| !other.in_maintenance());
+        let ours = row.is_some_and(|row| match row.target {
+            DrainTarget::Node { was, .. } => was != SwarmAvailability::Drain,
+            DrainTarget::Unknown | DrainTarget::Absent => false,
+        });
+        ours && look(other).is_some_and(|look| is_drained(look) && shares(&missing, look))
+    };
+    under_way(survey, position, &counted.what).is_some() || (!missing.is_empty() && others(survey, position).any(takes))
+}
+
+/// Is its node drained, or was that ordered?
+fn is_drained(look: &SwarmLook) -> bool {
+    let found = look.node.as_ref().and_then(|seen| seen.what.as_ref());
+    look.ordered || found.is_some_and(|found| found.availability == SwarmAvailability::Drain)
 }
 
 /// Has what this other machine lost changed since these services were counted?
@@ -85,9 +114,11 @@ fn has_overtaken(counted: &Seen<Services>, other: &Position<'_>) -> bool {
     })
 }
 
-/// Has the other node tasks of one of these services? Of one drained before the coordinator's start nobody knows.
+/// Has the other node tasks of one of these services, or had when it was drained? Of one drained before the
+/// coordinator's start nobody knows.
 fn shares(services: &Services, other: &SwarmLook) -> bool {
-    other.services.as_ref().is_none_or(|seen| seen.what.keys().any(|name| services.contains_key(name)))
+    let Some(counted) = &other.services else { return true };
+    counted.what.keys().chain(&other.losing).any(|name| services.contains_key(name))
 }
 
 /// Until when a drain that was ordered and not confirmed may begin, monotonic milliseconds: by this coordinator, or by
@@ -109,21 +140,4 @@ pub(super) fn clears_at(survey: &Survey<'_>, position: &Position<'_>) -> impl It
 /// Also those that have come to their end: what they lost may not be counted yet.
 fn others<'s, 'a>(survey: &'s Survey<'a>, position: &Position<'_>) -> impl Iterator<Item = &'s Position<'a>> {
     survey.machines.iter().filter(|other| other.row.name != position.row.name)
-}
-
-/// Drains that are ordered at once take nothing from the same service.
-#[derive(Default)]
-pub(super) struct Taken<'a>(BTreeSet<&'a str>);
-
-impl<'a> Taken<'a> {
-    /// Takes the services of this machine, if none of them is taken.
-    pub(super) fn take(&mut self, position: &Position<'a>) -> bool {
-        let services = position.live.and_then(|live| live.swarm.services.as_ref());
-        let names: Vec<&str> = services.iter().flat_map(|seen| seen.what.keys()).map(String::as_str).collect();
-        let free = names.iter().all(|name| !self.0.contains(name)) || planted("drain-degraded-service");
-        if free {
-            self.0.extend(names);
-        }
-        free
-    }
 }

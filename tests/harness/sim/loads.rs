@@ -1,0 +1,162 @@
+//! Tasks of services on the nodes of a simulated swarm: how they come, how they leave a node that is drained, some
+//! slowly, and how a manager counts them.
+
+use muster_proto::model::{SwarmAvailability, SwarmService};
+
+use super::swarm::Swarm;
+use crate::rng::Rng;
+
+/// So many of a thousand tasks do not leave while there are faults.
+const STUCK_PERMILLE: u64 = 40;
+/// The swarm may notice a drain only after so long.
+const NOTICED_AFTER_MS: u64 = 4_000;
+/// Replicated services of a swarm.
+const SERVICES: [&str; 3] = ["web", "db", "queue"];
+
+/// What a node is for services.
+#[derive(Clone, Debug)]
+pub(crate) struct Load {
+    pub(crate) availability: SwarmAvailability,
+    /// What an operator last set.
+    pub(crate) word: SwarmAvailability,
+    /// An operator set something while its machine's maintenance was requested: what it gets back is anybody's guess.
+    pub(crate) touched: bool,
+    pub(super) tasks: Vec<Task>,
+}
+
+/// A task on a node. A service wants as many as it has, and those it lost.
+#[derive(Clone, Debug)]
+pub(super) struct Task {
+    pub(super) service: &'static str,
+    pub(super) comes: u64,
+    /// None: it stays.
+    leaves: Option<u64>,
+    /// It counts as missing from here on, if it is to leave: the swarm may be slow to notice that it has to.
+    missing_from: u64,
+    /// It stands for one that another machine's node lost, and its service has not run all of its tasks since.
+    pub(super) lost_by: Option<usize>,
+}
+
+/// A task that a service has lost, until it runs on another node.
+#[derive(Clone, Debug)]
+pub(crate) struct Lost {
+    pub(super) service: &'static str,
+    pub(super) since: u64,
+    pub(super) back_at: u64,
+    /// The machine whose node has lost it. What takes its place there may move on, and is not lost by another.
+    pub(super) by: usize,
+    /// Did the coordinator drain its node?
+    pub(super) drained_by_us: bool,
+}
+
+impl Load {
+    /// Of a node that has just joined.
+    pub(crate) fn new(at: u64, rng: &mut Rng) -> Self {
+        let tasks = (0..rng.between(0, 3)).map(|_| Task::new(at, rng)).collect();
+        let availability = SwarmAvailability::Active;
+        Self { availability, word: availability, touched: false, tasks }
+    }
+
+    /// Tasks that run there.
+    pub(crate) fn running(&self, at: u64) -> usize {
+        self.tasks.iter().filter(|task| task.runs(at)).count()
+    }
+
+    /// What it loses when it is drained is wanted elsewhere, and comes late there.
+    pub(super) fn set(
+        &mut self,
+        availability: SwarmAvailability,
+        at: u64,
+        (index, by_us): (usize, bool),
+        (rng, chaos): (&mut Rng, bool),
+    ) -> Vec<Lost> {
+        let before = std::mem::replace(&mut self.availability, availability);
+        if before == availability {
+            return Vec::new();
+        }
+        match availability {
+            SwarmAvailability::Drain => {
+                let mut lost = Vec::new();
+                let noticed = at + if rng.permille(500) { rng.between(0, NOTICED_AFTER_MS) } else { 0 };
+                for task in self.tasks.iter_mut().filter(|task| task.leaves.is_none()) {
+                    let stuck = chaos && rng.permille(STUCK_PERMILLE);
+                    let leaves = match () {
+                        () if task.comes > at => at,
+                        () if stuck => u64::MAX,
+                        () => noticed + rng.between(0, 12_000),
+                    };
+                    task.leaves = Some(leaves);
+                    task.missing_from = noticed.min(leaves);
+                    let back_at = leaves.saturating_add(rng.between(0, 15_000));
+                    let (since, by) = (task.missing_from, task.lost_by.unwrap_or(index));
+                    lost.push(Lost { service: task.service, since, back_at, by, drained_by_us: by_us });
+                }
+                self.tasks.retain(|task| task.comes <= at);
+                lost
+            }
+            SwarmAvailability::Active => {
+                let coming = rng.between(0, 3);
+                self.tasks.extend((0..coming).map(|_| Task::new(at + rng.between(0, 4_000), rng)));
+                Vec::new()
+            }
+            SwarmAvailability::Pause => Vec::new(),
+        }
+    }
+
+    /// What did not leave does now.
+    pub(super) fn loosen(&mut self, at: u64) {
+        for task in &mut self.tasks {
+            task.leaves = task.leaves.map(|leaves| leaves.min(at + 2_000));
+            task.missing_from = task.missing_from.min(at);
+        }
+    }
+}
+
+impl Task {
+    fn new(comes: u64, rng: &mut Rng) -> Self {
+        let service = rng.pick(&SERVICES).copied().unwrap_or("web");
+        Self { service, comes, leaves: None, missing_from: 0, lost_by: None }
+    }
+
+    /// Does it count as one that goes on?
+    fn stays(&self, at: u64) -> bool {
+        self.leaves.is_none() || at < self.missing_from
+    }
+
+    pub(super) fn runs(&self, at: u64) -> bool {
+        self.comes <= at && self.leaves.is_none_or(|leaves| leaves > at)
+    }
+}
+
+impl Swarm {
+    /// Tasks that were lost come back on nodes that take them, if there are any.
+    pub(super) fn restart_tasks(&mut self, at: u64, rng: &mut Rng) {
+        let mut takers: Vec<&mut Load> = self.nodes.iter_mut().map(|node| &mut node.load).collect();
+        takers.retain(|load| load.availability == SwarmAvailability::Active);
+        self.lost.retain(|lost| {
+            let picked = usize::try_from(rng.between(0, 20)).unwrap_or(0) % takers.len().max(1);
+            let Some(taker) = takers.get_mut(picked).filter(|_| lost.back_at <= at) else { return true };
+            let lost_by = Some(lost.by);
+            taker.tasks.push(Task { service: lost.service, comes: at, leaves: None, missing_from: 0, lost_by });
+            false
+        });
+        let is_whole = |service: &str| self.lost.iter().all(|lost| lost.service != service);
+        let tasks = self.nodes.iter_mut().flat_map(|node| &mut node.load.tasks);
+        tasks.filter(|task| is_whole(task.service)).for_each(|task| task.lost_by = None);
+    }
+
+    /// A node's replicated services, as a manager counts them.
+    pub(super) fn services(&self, load: &Load, at: u64) -> Vec<SwarmService> {
+        let here = SERVICES.iter().filter(|name| load.tasks.iter().any(|task| task.service == **name && task.runs(at)));
+        let counted = here.map(|name| {
+            let staying = self.nodes.iter().flat_map(|node| &node.load.tasks);
+            let staying = staying.filter(|task| task.service == *name && task.stays(at));
+            let (running, coming): (Vec<&Task>, Vec<&Task>) = staying.partition(|task| task.comes <= at);
+            let lost = self.lost.iter().filter(|lost| lost.service == *name && lost.since <= at).count();
+            let counted = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+            let wanted = counted(running.len() + coming.len() + lost);
+            SwarmService { name: (*name).to_owned(), wanted, running: counted(running.len()) }
+        });
+        counted.collect()
+    }
+}
