@@ -9,6 +9,7 @@ use muster_proto::{
 use super::{
     locks,
     survey::{Position, Survey},
+    swarm,
     update::{self, groups},
 };
 use crate::facts::Facts;
@@ -68,6 +69,17 @@ pub fn one_control_at_a_time(survey: &Survey<'_>) -> Result<(), Blocked> {
             format!("{} is done", busy.row.name),
         )),
     }
+}
+
+/// A control machine that would have to wait for the swarm with the slot in its hands does not take it: whoever has
+/// begun to make the swarm needs it, should it have lost its own with a store that was recovered.
+pub fn swarm_maker_first(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    let Some(maker) = swarm::waits_for_maker(survey.facts, position.row) else { return Ok(()) };
+    Err(blocked(
+        "WaitingForTurn",
+        format!("{maker} makes the cluster's swarm, has not completed its swarm-join, and goes first"),
+        format!("it has (see what {maker} says), or `musterctl skip {maker}`: then the next makes the swarm"),
+    ))
 }
 
 /// Rule 1 after a start: what a control machine does that has said nothing since, only it knows, for this store may be
@@ -348,6 +360,7 @@ pub fn may_take_slot(survey: &Survey<'_>, position: &Position<'_>) -> Result<(),
         MachineType::Control => {
             one_control_at_a_time(survey)?;
             controls_heard(survey, position)?;
+            swarm_maker_first(survey, position)?;
             control_quorum(survey, position)?;
         }
         MachineType::Worker => {

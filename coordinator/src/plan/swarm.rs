@@ -114,13 +114,7 @@ pub fn counts(facts: &Facts, row: &MachineRow) -> bool {
 /// # Errors
 /// [`NoEntry`]: it has to wait.
 pub fn entry(facts: &Facts, machine: &MachineRow, limits: &Limits, now: Now) -> Result<Entry, NoEntry> {
-    let mut others: Vec<&MachineRow> = facts
-        .machines_of(&machine.spec.cluster_name)
-        .map(|row| &**row)
-        .filter(|row| row.spec.machine_type == MachineType::Control && row.name != machine.name)
-        .filter(|row| row.id.is_some() && !row.revoked && counts(facts, row))
-        .collect();
-    others.sort_by_key(|row| (row.spec.upgrade_index, &row.name));
+    let others = others(facts, machine);
     let manager = machine.spec.machine_type == MachineType::Control;
     // Planted: every control machine makes a swarm of its own.
     if manager && planted("init-twice") {
@@ -129,13 +123,45 @@ pub fn entry(facts: &Facts, machine: &MachineRow, limits: &Limits, now: Now) -> 
     if others.iter().any(|row| is_member(facts, row)) {
         return Ok(Entry::Join { manager, managers: managers(facts, &others)? });
     }
-    let told = facts.clusters.get(&machine.spec.cluster_name).and_then(|cluster| cluster.swarm_init);
-    let maker = others.iter().find(|row| (told.is_some() && row.id == told) || has_begun(facts, row));
-    match maker.or_else(|| others.first().filter(|_| !manager)) {
+    match maker(facts, machine, &others).or_else(|| others.first().filter(|_| !manager)) {
         Some(maker) => Err(NoEntry::NotInitialised { maker: maker.name.clone() }),
         None if manager => nobody_may_have_made_it(facts, &others, limits, now).map(|()| Entry::Init),
         None => Err(NoEntry::NoControl),
     }
+}
+
+/// Other control machines that make the swarm, or are to be of it, in their order.
+fn others<'a>(facts: &'a Facts, machine: &'a MachineRow) -> Vec<&'a MachineRow> {
+    let mut others: Vec<&MachineRow> = facts
+        .machines_of(&machine.spec.cluster_name)
+        .map(|row| &**row)
+        .filter(|row| row.spec.machine_type == MachineType::Control && row.name != machine.name)
+        .filter(|row| row.id.is_some() && !row.revoked && counts(facts, row))
+        .collect();
+    others.sort_by_key(|row| (row.spec.upgrade_index, &row.name));
+    others
+}
+
+/// Who of these was told to make the swarm, or may have been.
+fn maker<'a, 'o>(facts: &Facts, machine: &MachineRow, others: &'o [&'a MachineRow]) -> Option<&'o &'a MachineRow> {
+    let told = facts.clusters.get(&machine.spec.cluster_name).and_then(|cluster| cluster.swarm_init);
+    others.iter().find(|row| (told.is_some() && row.id == told) || has_begun(facts, row))
+}
+
+/// The control machine that has begun to make the swarm, if this one has not begun its own swarm-join and would have to
+/// wait for it. None: it need not.
+#[must_use]
+pub fn waits_for_maker(facts: &Facts, machine: &MachineRow) -> Option<MachineName> {
+    let joins = join_items(facts, machine).next().is_some() && counts(facts, machine);
+    let others = others(facts, machine);
+    if !joins
+        || has_begun(facts, machine)
+        || is_member(facts, machine)
+        || others.iter().any(|row| is_member(facts, row))
+    {
+        return None;
+    }
+    maker(facts, machine, &others).map(|row| row.name.clone())
 }
 
 /// After a start of the coordinator: has every other control machine said what it has done?

@@ -134,3 +134,24 @@ fn only_an_item_of_the_list_gets_in() {
     }
     assert!(before.same_record(fleet.core.facts()), "and nothing is recorded");
 }
+
+/// `control-1` may have made the swarm, and an operator has said that it did; the store that is put back does not know.
+/// What it needs to go on is the slot.
+#[test]
+fn whoever_has_begun_to_make_the_swarm_goes_first_after_recover() {
+    let mut fleet = fleet(2, 0);
+    let old = fleet.store.clone();
+    turn(&mut fleet, "control-1").expect("let in");
+    fleet.event("control-1", "swarm", ItemState::Running);
+    fleet.event("control-1", "swarm", ItemState::Indeterminate);
+    fleet.disconnect("control-2");
+    let machine = || super::fleet::machine("control-1");
+    fleet.ask(Request::Accept { machine: machine(), item: None }).expect("accepted");
+    fleet.accept("control-1");
+    fleet.recover_from(old);
+    fleet.all_report();
+    assert_eq!((fleet.slots(), fleet.why("control-2").as_deref()), (Vec::new(), Some("WaitingForTurn")));
+    assert_eq!(fleet.why("control-1").as_deref(), Some("Indeterminate"));
+    fleet.ask(Request::Retry { machine: machine(), item: None }).expect("tried again");
+    assert_eq!(fleet.slots(), ["control-1"], "{:?}", fleet.why("control-1"));
+}
