@@ -2,6 +2,8 @@
 //! beside whatever item runs. It decides nothing and writes nothing down; whether the caller may ask is the core's
 //! decision. Tokens pass through and are never logged.
 
+mod counted;
+
 use std::{
     collections::{BTreeSet, HashMap},
     path::{Path, PathBuf},
@@ -32,6 +34,7 @@ use crate::{
     docker::{DockerError, connect},
     link::chain,
 };
+use counted::counted_of;
 
 /// From a call to its answer.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(30);
@@ -224,30 +227,15 @@ async fn services(docker: &Docker, node: &SwarmId) -> Result<Vec<SwarmService>, 
         return Ok(Vec::new());
     }
     let tasks = find_tasks(docker, "service", here.iter().map(String::as_str).collect()).await?;
-    let running = |id: &str| {
-        let of_this = tasks.iter().filter(|task| task.service_id.as_deref() == Some(id));
-        u32::try_from(of_this.filter(|task| stays(task)).count()).unwrap_or(u32::MAX)
-    };
-    let replicated = |service: Service| {
-        let (id, spec) = (service.id.filter(|id| here.contains(id))?, service.spec?);
-        // Without a number Docker wants one.
-        let wanted = spec.mode?.replicated?.replicas.unwrap_or(1);
-        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
-        Some(SwarmService { running: running(&id), name: as_line(&spec.name.unwrap_or(id)), wanted })
-    };
-    let services: Vec<SwarmService> = find_services(docker).await?.into_iter().filter_map(replicated).collect();
-    if services.len() > SWARM_SERVICES_MAX {
+    let found = find_services(docker).await?.into_iter();
+    let counted = found.filter(|service| service.id.as_ref().is_some_and(|id| here.contains(id)));
+    let counted: Vec<SwarmService> = counted.filter_map(|service| counted_of(service, &tasks)).collect();
+    if counted.len() > SWARM_SERVICES_MAX {
         let message =
-            format!("a node has tasks of {} services; at most {SWARM_SERVICES_MAX} are supported", services.len());
+            format!("a node has tasks of {} services; at most {SWARM_SERVICES_MAX} are supported", counted.len());
         return Err(failure(SwarmFailureCode::NotAllowed, &message));
     }
-    Ok(services)
-}
-
-/// Does a task run, and is it to go on?
-fn stays(task: &Task) -> bool {
-    let running = Some(TaskState::RUNNING);
-    task.desired_state == running && task.status.as_ref().is_some_and(|status| status.state == running)
+    Ok(counted)
 }
 
 async fn tasks(docker: &Docker, node: &SwarmId) -> Result<Vec<SwarmTask>, SwarmFailure> {
