@@ -61,7 +61,7 @@ enum PackageError {
     DownloadBroken {
         names: String,
         #[source]
-        source: Box<PackageError>,
+        source: ProgramError,
     },
     #[error(
         "RemovalRefused: {names} would be removed too; name it in `remove`, or leave what it needs or conflicts with"
@@ -77,12 +77,15 @@ impl PackageError {
     /// May another attempt help without anybody's doing?
     const fn is_retryable(&self) -> bool {
         match self {
-            Self::Program(_) | Self::Locked { .. } | Self::Broken { .. } | Self::NotBroughtAbout { .. } => true,
+            Self::Program(_)
+            | Self::Locked { .. }
+            | Self::Broken { .. }
+            | Self::DownloadBroken { .. }
+            | Self::NotBroughtAbout { .. } => true,
             Self::NoManager
             | Self::UnknownDnf(_)
             | Self::NoHolds { .. }
             | Self::Obstacle(_)
-            | Self::DownloadBroken { .. }
             | Self::OtherRemovals { .. } => false,
         }
     }
@@ -104,10 +107,13 @@ pub(super) fn prepare(request: &Request) -> Result<BuiltinWork, Refused> {
 fn bring_about(manager: &Manager, wanted: &Wanted, report: &Report) -> Result<String, PackageError> {
     if wanted.download_only {
         // Maintainers' scripts, which finishing runs, restart services: not before the machine's turn.
-        let done = bring_about_now(manager, wanted, report);
-        return done.or_else(|error| match manager.unfinished()?.join(", ") {
-            names if names.is_empty() => Err(error),
-            names => Err(PackageError::DownloadBroken { names, source: Box::new(error) }),
+        return bring_about_now(manager, wanted, report).map_err(|error| match error {
+            // That may be why the program failed; what was found without it has a cause of its own.
+            PackageError::Program(source) => match manager.unfinished().unwrap_or_default().join(", ") {
+                names if names.is_empty() => source.into(),
+                names => PackageError::DownloadBroken { names, source },
+            },
+            error => error,
         });
     }
     manager.repair(report)?;

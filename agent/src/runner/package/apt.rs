@@ -178,9 +178,12 @@ impl Apt {
     /// What another package needs is not taken away silently, nor is a package that needs what goes.
     fn refuse_other_removals(&self, plan: &Plan, wanted: &Wanted, report: &Report) -> Result<(), PackageError> {
         let mut others = Vec::new();
+        let native = output_of(Command::new("dpkg").arg("--print-architecture"))?;
         report.line("what apt would do:");
         run_and_read(self.apt_get().arg("--simulate").args(transaction(plan, wanted)), report, |line| {
-            others.extend(removed_by(line).filter(|name| !is_named(&plan.remove, name)).map(str::to_owned));
+            others.extend(
+                removed_by(line).filter(|name| !is_named(&plan.remove, name, native.trim())).map(str::to_owned),
+            );
         })?;
         if others.is_empty() { Ok(()) } else { Err(PackageError::OtherRemovals { names: others.join(", ") }) }
     }
@@ -201,9 +204,11 @@ fn removed_by(line: &str) -> Option<&str> {
     rest.split(' ').next()
 }
 
-/// Is it among these? apt leaves the machine's own architecture away (`tool`, where `tool:amd64` was asked for).
-fn is_named(names: &[String], name: &str) -> bool {
-    names.iter().any(|named| named == name || named.split_once(':').is_some_and(|(bare, _)| bare == name))
+/// Is it among these? apt leaves the machine's own architecture away (`tool`, where `tool:amd64` was asked for); a
+/// package of a foreign one is another package, though it has the same name.
+fn is_named(names: &[String], name: &str, native: &str) -> bool {
+    let exact = |name| -> (&str, &str) { str::split_once(name, ':').unwrap_or((name, native)) };
+    names.iter().any(|named| exact(named) == exact(name))
 }
 
 /// Of dpkg's states, those that an interrupted run leaves (dpkg(1), "Package states").

@@ -161,9 +161,19 @@ fn a_download_leaves_the_machine_as_it_is() {
     output_of(machine.apt.dpkg("dpkg").arg("--unpack").arg(&deb)).expect("unpacked");
     let download = |name| Wanted { download_only: true, ..wants(name) };
     machine.bring_about(&download("tool=1.0")).0.expect("downloaded");
-    let error = machine.refused(&download("tool=9"));
-    assert!(error.starts_with("HalfInstalled: an earlier run left tool half-installed, which a download"), "{error}");
+    // What has nothing to do with it is told as it is.
+    assert_eq!(machine.refused(&download("tool=9")), "VersionNotFound: tool 9 cannot be had here; there are: 1.0");
     assert_eq!(machine.apt.unfinished().expect("readable"), ["tool"], "it was configured");
+    // While this is there apt does nothing at all.
+    let status = fs::read_to_string(machine.root().join("var/lib/dpkg/status")).expect("a record");
+    fs::write(machine.root().join(UPDATES).join("0001"), status).expect("written");
+    let error = machine.refused(&download("tool=1.0"));
+    assert!(
+        error.starts_with(
+            "HalfInstalled: an earlier run left tool, /var/lib/dpkg/updates half-installed, which a download"
+        ),
+        "{error}"
+    );
 }
 
 #[test]
@@ -241,6 +251,12 @@ fn what_apt_and_dpkg_print_is_read() {
     assert_eq!(status_of("install triggers-awaited 1\n"), (Some("1".to_owned()), false));
     assert_eq!(status_of("install half-configured 1\n"), (None, false));
     assert_eq!(status_of("deinstall config-files 1\n"), (None, false));
+    let names = ["tool", "lib:i386", "own:amd64"].map(str::to_owned);
+    let named = |name| is_named(&names, name, "amd64");
+    assert_eq!(
+        ["tool", "tool:i386", "lib", "lib:i386", "own", "own:i386"].map(named),
+        [true, false, false, true, true, false]
+    );
     assert_eq!(status_of(""), (None, false));
     assert_eq!(candidate_of("tool:\n  Installed: (none)\n  Candidate: 1:2.0\n"), Some("1:2.0".to_owned()));
     assert_eq!(candidate_of("tool:\n  Installed: (none)\n  Candidate: (none)\n"), None);
