@@ -144,6 +144,7 @@ pub(super) fn void(draft: &mut Draft<'_>, name: &MachineName) {
         row.swarm = None;
         row.ready_overwrites = None;
         row.update = None;
+        row.in_doubt = false;
         row.rollout = None;
         row.stages.clear();
         row.assigned.digest = None;

@@ -118,12 +118,13 @@ fn may_start(draft: &Draft<'_>, cluster: &ClusterName, scope: Scope, now: Now) -
     Err(refusal("NothingToDo", message))
 }
 
-/// Is there a machine that is not at the newest manifest, or that an update of this scope is asked to reboot?
+/// Is there a machine that is not at the newest manifest, or lacks something of its own, or that an update of this
+/// scope is asked to reboot?
 #[must_use]
 pub fn has_work(survey: &Survey<'_>, scope: Scope) -> bool {
     survey.machines.iter().filter(|position| position.ready_once() && !position.row.revoked).any(|position| {
         let asked = position.row.reboot.is_some_and(|asked| !asked.completed);
-        !is_current(survey, position) || (scope == Scope::Os && asked)
+        !is_current(survey, position) || !position.all_done() || (scope == Scope::Os && asked)
     })
 }
 
@@ -194,6 +195,27 @@ fn has_quorum(draft: &Draft<'_>, cluster: &ClusterName, now: Now) -> Result<(), 
     };
     let message = format!("{}; add --accept-control-plane-downtime if that is acceptable", blocked.message);
     Err(refusal("Quorum", message))
+}
+
+/// The store is a copy that is being recovered: updates that are open in it have long gone on, or ended. They end here,
+/// and whoever had not come to its end then is for an operator to look at. Who is out of service stays so.
+pub(super) fn distrust(draft: &mut Draft<'_>) {
+    let open = draft.rollouts.values().filter(|row| row.finished_at_ms.is_none());
+    let updates = open.filter(|row| row.update.as_ref().is_some_and(|update| update.kind != UpdateKind::Maintenance));
+    let names: Vec<String> = updates.map(|row| row.name.clone()).collect();
+    let in_one = |row: &MachineRow| row.rollout.as_ref().is_some_and(|rollout| names.contains(rollout));
+    let targets = draft.machines.values().filter(|row| row.update.is_some() && in_one(row));
+    let targets: Vec<MachineName> = targets.map(|row| row.name.clone()).collect();
+    for machine in targets {
+        if let Some(row) = draft.machine_mut(&machine) {
+            row.in_doubt = true;
+        }
+    }
+    for name in names {
+        if let Some(update) = draft.update_mut(&name) {
+            update.wish = Wish::Abort;
+        }
+    }
 }
 
 /// What an operator says of an update under way.

@@ -252,6 +252,9 @@ pub struct MachineRow {
     /// Its part in an update that it is in.
     #[serde(default)]
     pub update: Option<MachineUpdate>,
+    /// After `recover`: it may be in the middle of an update, and an operator has to look.
+    #[serde(default)]
+    pub in_doubt: bool,
     /// Number of the newest permit it was ever given.
     #[serde(default)]
     pub permit_seq: u64,
@@ -299,6 +302,7 @@ impl MachineRow {
             ready_overwrites: None,
             reboot: None,
             update: None,
+            in_doubt: false,
             permit_seq: 0,
             ready_secrets: BTreeMap::new(),
             rollout: None,

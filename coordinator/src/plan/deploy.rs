@@ -260,5 +260,9 @@ fn may_close(survey: &Survey<'_>) -> bool {
             .machines
             .iter()
             .filter(|position| survey.joined(position) && !position.row.revoked)
-            .all(|position| position.is_ready() && !safety::needs_reconfigure(survey, position))
+            // What one that was Ready lacks is not for a deployment to bring about.
+            .all(|position| {
+                let through = position.is_ready() || (position.ready_once() && position.row.slot.is_none());
+                through && !safety::needs_reconfigure(survey, position)
+            })
 }

@@ -11,6 +11,7 @@ pub mod deploy;
 pub mod items;
 pub mod locks;
 pub mod reboot;
+pub mod recovery;
 pub mod safety;
 pub mod secrets;
 pub mod survey;

@@ -10,7 +10,7 @@ use muster_coordinator::plan::{
     update::DECIDING,
 };
 use muster_proto::{
-    model::{Epoch, Standing},
+    model::{Epoch, Scope, Standing},
     resource::UpdateStatus,
 };
 
@@ -215,7 +215,7 @@ impl World {
         let mut wishes = Vec::new();
         let (mut replaced, mut outside, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
         let mut adrift = Vec::new();
-        let mut degraded = false;
+        let (mut degraded, mut behind, mut doubted) = (false, false, Vec::new());
         for position in &survey.machines {
             let Some(blocked) = blocked::of_machine(&survey, position) else { continue };
             let machine = position.row.name.clone();
@@ -234,6 +234,8 @@ impl World {
                     }
                     wishes.extend(stuck.map(|item| Request::Retry { machine: machine.clone(), item: Some(item) }));
                 }
+                "RecoveredInDoubt" if position.row.in_doubt => doubted.push(machine),
+                "NotUpToDate" => behind = true,
                 "InMaintenance" => wishes.push(Request::LeaveMaintenance { machine }),
                 "Deferred" | "Refused" => {
                     degraded |= blocked.message.contains("services");
@@ -269,6 +271,14 @@ impl World {
                 "Lost" | "RebootOverdue" | "Revoked" | "NotReported" | "NotEnrolled" => replaced.push(machine),
                 _ => {}
             }
+        }
+        if behind && survey.rollout.is_none() {
+            let (cluster, scope) = (manifest::cluster_name(), Scope::Os);
+            wishes.push(Request::Update { cluster, scope, accept_control_plane_downtime: true });
+        }
+        for machine in doubted {
+            self.serve_again(&machine);
+            wishes.push(Request::LeaveMaintenance { machine });
         }
         let mended = !outside.is_empty() && self.mend_swarms();
         if wishes.is_empty() && replaced.is_empty() && !mended && !self.has_swarm() {
