@@ -61,7 +61,10 @@ fn needs_operator(survey: &Survey<'_>) -> bool {
         return false;
     }
     let reasons: Vec<Blocked> = targets(survey).filter_map(|p| blocked::of_machine(survey, p)).collect();
-    !reasons.is_empty() && !reasons.iter().any(|blocked| PASSING.contains(&blocked.reason.as_str()))
+    // Who is missing after `recover` is for a person to say.
+    let recovering = survey.facts.meta.recovering;
+    let passes = |reason: &str| PASSING.contains(&reason) && !(recovering && reason == "Gathering");
+    !reasons.is_empty() && !reasons.iter().any(|blocked| passes(&blocked.reason))
 }
 
 /// An agent that waits for inputs asks again by itself: a manager that reboots answers soon, but a secret that was

@@ -29,7 +29,7 @@ pub(super) struct Seen {
     /// Number of the newest permit of a machine.
     permits: BTreeMap<MachineName, u64>,
     /// Machines that had a permit since their request came.
-    permitted: BTreeSet<MachineName>,
+    pub(super) permitted: BTreeSet<MachineName>,
     /// When a machine accepted a permit first.
     received: BTreeMap<(MachineId, u64), u64>,
     /// The attempt that a machine started under a permit.

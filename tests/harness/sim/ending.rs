@@ -181,6 +181,7 @@ impl World {
     pub(crate) fn resolve_everything(&mut self) -> Result<(), Violation> {
         self.controllers_behave();
         self.rest()?;
+        self.look_at_nodes();
         self.plan.fate = Fate { fail_permille: 0, hopeless_permille: 0, lost_permille: 0, ..self.plan.fate };
         for _ in 0..PATIENCE_ROUNDS {
             if !self.resolve_once()? {
@@ -204,6 +205,15 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// After a recovery operators look at the nodes of all machines that nobody has in his hands.
+    fn look_at_nodes(&mut self) {
+        let rows = self.facts().map(|facts| facts.machines.values().cloned().collect::<Vec<_>>()).unwrap_or_default();
+        let updating = self.plan.update;
+        for row in rows.iter().filter(|row| updating && row.update.is_none() && !row.in_doubt) {
+            self.serve_again(&row.name);
+        }
     }
 
     /// One round. False: nothing wants a person any more.

@@ -48,6 +48,7 @@ pub const REQUIRED: &[&str] = &[
     "retry",
     "skip",
     "store recovered",
+    "store from before an update's end recovered",
     "update aborted",
     "update paused",
     "update resumed",

@@ -249,6 +249,11 @@ impl World {
         }
     }
 
+    /// A store was put back that does not know what has become of the nodes since.
+    pub(crate) fn nobody_knows_of_nodes(&mut self) {
+        self.swarms.iter_mut().flat_map(|swarm| &mut swarm.nodes).for_each(|node| node.load.touched = true);
+    }
+
     /// Operators see to it that workers are in a swarm that works, or in none. False: there was nothing to do.
     pub(crate) fn bring_home(&mut self, adrift: &[(MachineName, bool)]) -> bool {
         let mended = self.mend_swarms();
