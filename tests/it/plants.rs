@@ -59,6 +59,9 @@ plants! {
     agent_ignore_permit_expiry: "agent-ignore-permit-expiry" by "4";
     agent_permit_for_all_attempts: "agent-permit-for-all-attempts" by "4";
     ignore_swarm_tasks: "ignore-swarm-tasks" by "4";
+    ignore_hooks_before: "ignore-hooks-before" by "hooks";
+    go_on_after_failed_hook: "go-on-after-failed-hook" by "hooks";
+    skip_hooks_after: "skip-hooks-after" by "hooks";
     no_stage_deadline: "no-stage-deadline" by "stuck";
     drain_degraded_service: "drain-degraded-service" by "service";
     activate_operators_drain: "activate-operators-drain" by "9";

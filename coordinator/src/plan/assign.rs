@@ -62,6 +62,7 @@ pub fn is_accepted(facts: &Facts, position: &Position<'_>) -> bool {
 pub fn may_change(position: &Position<'_>) -> bool {
     match position.row.reach {
         None => false,
+        Some(Phase::Prepare) if position.update().is_some_and(|mine| mine.only_added) => true,
         Some(Phase::Prepare) => {
             let assigned = &position.row.assigned;
             // It would wait for the inputs of an item that may not even be wanted any more.

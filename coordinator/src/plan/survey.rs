@@ -156,6 +156,7 @@ impl<'a> Position<'a> {
         }
         let Some(reach) = self.row.reach else { return State::Pending };
         match reach {
+            Phase::Prepare if self.update().is_some_and(|mine| mine.only_added) => State::Ready,
             Phase::Prepare => State::Prepare,
             Phase::Deploy | Phase::Reconfigure if self.has_its_version() => State::Ready,
             Phase::Deploy | Phase::Reconfigure if self.only_a_reboot_is_left(reach) => State::Reboot,
@@ -218,13 +219,15 @@ impl<'a> Position<'a> {
         self.ready_once() && item.phase > Phase::Prepare && !harmless
     }
 
-    /// In an update every start of a disruptive item needs leave of its own; in maintenance every start, and none gets
-    /// it.
+    /// In an update every start of a disruptive item needs leave of its own; in maintenance, and while only what was
+    /// added may run, every other start, and none gets it.
     #[must_use]
     pub fn needs_permit(&self, item: &AssignedItem) -> bool {
         // Planted: what is open on a machine in maintenance runs there.
         let none_runs = |mine: &MachineUpdate| mine.maintenance.is_some() && !planted("run-in-maintenance");
-        self.update().is_some_and(|mine| none_runs(mine) || self.is_disruptive(item))
+        let is_added = |mine: &MachineUpdate| mine.added.iter().any(|added| added.item_name() == item.name.as_str());
+        let not_yet = |mine: &MachineUpdate| mine.only_added && !is_added(mine);
+        self.update().is_some_and(|mine| none_runs(mine) || not_yet(mine) || self.is_disruptive(item))
     }
 
     /// The leave it has to start the attempt that is due at this item, or under which the attempt runs. One that the

@@ -7,7 +7,7 @@ use muster_proto::{
     model::{
         Assignment, ClusterName, ClusterSpec, Counts, Epoch, Generation, HostFacts, ItemHash, ItemName, ItemState,
         ItemStatus, LcmType, LedgerId, MachineId, MachineName, MachineSpec, MachineType, Now, OnInterrupt, Phase,
-        RunnerKind, Seq, StateItem, UpdateDeadlines,
+        RunnerKind, Seq, StateItem, UpdateDeadlines, UpdateHooks,
     },
 };
 use uuid::Uuid;
@@ -95,6 +95,7 @@ pub(crate) fn spec(control: u32, worker: u32) -> ClusterSpec {
         workload_controllers: Vec::new(),
         update_deadlines: UpdateDeadlines::default(),
         update_groups: Vec::new(),
+        update_hooks: UpdateHooks::default(),
         machine_types: BTreeMap::from([(MachineType::Control, of_control), (MachineType::Worker, of_all())]),
     }
 }
