@@ -1,73 +1,13 @@
 //! Updates, end to end: `musterctl demo --update`, and what becomes of a machine that its controller refuses.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::Path,
-    process::{Child, Command, Stdio},
-};
+mod faults;
+mod place;
 
-use anyhow::{Context as _, Result, bail};
-use muster_tests::fleet::{
-    processes,
-    programs::{self, Programs, Ran},
-};
-use tempfile::TempDir;
+use std::fs;
 
-/// A directory for one fleet; whatever runs there is ended with it.
-struct Place(TempDir);
+use anyhow::{Context as _, Result};
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = processes::end_all(self.dir()); // the test has said already what was wrong
-    }
-}
-
-impl Place {
-    fn new() -> Result<Self> {
-        Ok(Self(tempfile::Builder::new().prefix("muster-e2e-update-").tempdir()?))
-    }
-
-    fn dir(&self) -> &Path {
-        self.0.path()
-    }
-
-    fn demo(&self, words: &[&str]) -> Result<Ran> {
-        programs::run(Command::new(Programs::find()?.musterctl).args(["demo", "--dir"]).arg(self.dir()).args(words))
-    }
-
-    fn ctl(&self, words: &[&str]) -> Result<Ran> {
-        let config = self.dir().join("operator.toml");
-        programs::run(Command::new(Programs::find()?.musterctl).arg("--config").arg(config).args(words))
-    }
-
-    /// A toy controller of these machines.
-    fn controller(&self, machines: &str, words: &[&str]) -> Result<Child> {
-        let config = self.dir().join("controller.toml");
-        let mut command = Command::new(Programs::find()?.musterctl);
-        command.arg("--config").arg(config).args(["toy-controller", "--cluster", "demo", "--machines", machines]);
-        command.arg("--effects").arg(self.dir().join("effects.log")).args(words);
-        Ok(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)
-    }
-
-    /// Words of effects.log by machine, in order: the controller's steps, and `items` where the update's items ran.
-    fn stories(&self) -> Result<BTreeMap<String, Vec<String>>> {
-        let mut stories: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for line in fs::read_to_string(self.dir().join("effects.log"))?.lines() {
-            let words: Vec<&str> = line.split(' ').collect();
-            let (machine, word) = match words[..] {
-                [_, machine, step] => (machine, step),
-                [_, machine, _, _, _, _, "2"] => (machine, "items"),
-                _ => continue,
-            };
-            let story = stories.entry(machine.to_owned()).or_default();
-            if story.last().is_none_or(|last| last != word) {
-                story.push(word.to_owned());
-            }
-        }
-        Ok(stories)
-    }
-}
+use place::{Place, deployed, second_release};
 
 const WHOLE: [&str; 6] = ["request-seen", "workloads-moved", "lock-inactive", "items", "request-gone", "lock-active"];
 
@@ -86,39 +26,6 @@ fn the_demo_updates_its_fleet() -> Result<()> {
     place.ctl(&["get", "locks"])?.exits(0)?.says(&["toy-worker-6", "toy-demo", "active"])?;
     place.ctl(&["update", "demo", "--yes"])?.exits(4)?.says(&["NothingToDo"])?;
     Ok(())
-}
-
-/// The next release of the demo's manifest, with this deadline for locks, and items that take so many seconds.
-fn second_release(place: &Place, width: u32, (locks_after, seconds): (&str, &str)) -> Result<()> {
-    let text = fs::read_to_string(place.dir().join("manifest.yaml"))?;
-    let text = text.replace("seconds: \"0.1\"", &format!("seconds: \"{seconds}\""));
-    let settings = format!(
-        "release: \"2.0\"\n  maxWorkerUpgradeCount: {width}\n  workloadControllers: [toy]\n  updateDeadlines:\n    \
-         nodeLocks: {{after: {locks_after}}}\n"
-    );
-    let text = text.replace("release: \"1.0\"\n", &settings);
-    let text = text.replace(
-        "        version: \"1\"\n        phase: deploy\n        params:\n",
-        "        version: \"2\"\n        phase: deploy\n        params:\n          release: \"2\"\n",
-    );
-    if !text.contains("release: \"2\"") {
-        bail!("the demo's manifest looks otherwise:\n{text}");
-    }
-    let path = place.dir().join("manifest-2.yaml");
-    fs::write(&path, text)?;
-    place.ctl(&["apply", "-f", path.to_str().context("text")?])?.ok().map(drop)
-}
-
-/// A deployed fleet of 3 and so many, and credentials for its controller.
-fn deployed(workers: &str) -> Result<Place> {
-    let place = Place::new()?;
-    place.demo(&["--keep", "--workers", workers, "--seconds-per-item", "0.1", "--artifact-mib", "1"])?.exits(0)?;
-    let mut command = Command::new(Programs::find()?.coordinator);
-    command.args(["credentials", "--role", "controller", "--name", "toy"]);
-    command.arg("--state-dir").arg(place.dir().join("coordinator"));
-    command.arg("--key-file").arg(place.dir().join("coordinator.key"));
-    programs::run(command.arg("--out").arg(place.dir().join("controller.toml")))?.exits(0)?;
-    Ok(place)
 }
 
 #[test]
@@ -183,12 +90,12 @@ fn one_machine_goes_out_of_service_and_comes_back() -> Result<()> {
 
 #[test]
 fn a_controller_that_grants_one_at_a_time_never_deadlocks() -> Result<()> {
-    let place = deployed("8")?;
-    let workers = (1..=8).map(|n| format!("worker-{n}"));
+    let place = deployed("60")?;
+    let workers = (1..=60).map(|n| format!("worker-{n}"));
     let machines: Vec<String> = (1..=3).map(|n| format!("control-{n}")).chain(workers).collect();
     let mut controller = place.controller(&machines.join(","), &["--at-once", "1"])?;
-    // Eight turns take longer than the deadline, one never does.
-    second_release(&place, 50, ("10s", "0.6"))?;
+    // Fifty turns take longer than the deadline, one never does.
+    second_release(&place, 50, ("20s", "0.1"))?;
     place.ctl(&["update", "demo", "--yes"])?.exits(0)?;
     controller.kill()?;
     controller.wait()?;

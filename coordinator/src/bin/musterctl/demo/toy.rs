@@ -32,8 +32,6 @@ use crate::{
 
 /// Toy workloads on every machine.
 const WORKLOADS: u32 = 3;
-/// How long one takes to move.
-const MOVE: Duration = Duration::from_millis(30);
 /// Wait before the coordinator is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
 /// Words that wait for one machine's task: requested, gone, and so on.
@@ -54,6 +52,9 @@ pub(crate) struct Args {
     /// Machines it lets go at the same time
     #[arg(long, value_name = "N", default_value_t = 50)]
     at_once: u32,
+    /// How long one workload takes to move, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 30)]
+    move_ms: u64,
     /// A machine it never lets go
     #[arg(long, value_name = "MACHINE")]
     refuse: Option<String>,
@@ -65,6 +66,8 @@ struct Guard {
     cluster: String,
     machine: String,
     effects: PathBuf,
+    /// How long one workload takes to move.
+    moves_in: Duration,
     refuses: bool,
     turns: Arc<Semaphore>,
 }
@@ -101,6 +104,7 @@ async fn guard(args: &Args, config: &Config) -> Result<(), String> {
             refuses: args.refuse.as_ref() == Some(&machine),
             machine: machine.clone(),
             effects: args.effects.clone(),
+            moves_in: Duration::from_millis(args.move_ms),
             turns: Arc::clone(&turns),
         };
         tokio::spawn(guard.work(heard));
@@ -185,7 +189,7 @@ impl Guard {
             if !self.is_cluster() {
                 let doing = format!("moving workload {workload} of {WORKLOADS}");
                 self.set(LockState::Active, (workload - 1) * 100 / WORKLOADS, "", &doing).await?;
-                sleep(MOVE).await;
+                sleep(self.moves_in).await;
             }
         }
         self.say("workloads-moved");
@@ -195,7 +199,7 @@ impl Guard {
 
     async fn bring_back(&mut self) -> Result<(), Status> {
         if !self.is_cluster() {
-            sleep(MOVE * WORKLOADS).await;
+            sleep(self.moves_in * WORKLOADS).await;
         }
         self.say("lock-active");
         self.set(LockState::Active, 0, "", "").await
