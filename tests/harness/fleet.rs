@@ -39,8 +39,8 @@ pub const CLUSTER: &str = "e2e";
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two looks at a file or process.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// Between two questions to the coordinator: each is a process and a TLS handshake.
-const ASK_EVERY: Duration = Duration::from_millis(60);
+/// Questions to the coordinator within one's patience, at most: each is a process and a TLS handshake.
+const QUESTIONS_MAX: u32 = 1000;
 
 /// Has this test the computer to itself? So says `make full`; then figures are held against what is promised.
 #[must_use]
@@ -314,7 +314,7 @@ impl Fleet {
     /// # Errors
     /// It is not, in time. The coordinator may be away meanwhile.
     pub fn wait_machine(&self, name: &str, what: &str, wanted: impl Fn(&Machine) -> bool) -> Result<Machine> {
-        machines::wait((ASK_EVERY, self.patience), (name, what), || self.ctl(machines::GET), wanted)
+        machines::wait((self.patience / QUESTIONS_MAX, self.patience), (name, what), || self.ctl(machines::GET), wanted)
     }
 
     /// Waits until all these machines are Ready.
@@ -323,7 +323,7 @@ impl Fleet {
     /// They are not, in time.
     pub fn wait_ready(&self, count: usize) -> Result<()> {
         let mut last = Vec::new();
-        let seen = look_every(ASK_EVERY, &format!("{count} machines Ready"), self.patience, || {
+        let seen = look_every(self.patience / QUESTIONS_MAX, &format!("{count} machines Ready"), self.patience, || {
             let Ok(machines) = self.machines() else { return Ok(None) };
             let ready = machines.len() == count && machines.values().all(|machine| machine.status.state == "Ready");
             last =

@@ -9,18 +9,20 @@
 pub mod docker;
 pub mod node;
 mod operator;
+mod rollouts;
 
 use std::{
+    cell::Cell,
     collections::BTreeMap,
     env,
     fs::{self, File, TryLockError},
     path::{Path, PathBuf},
     process::Command,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use muster_proto::resource::Machine;
 
 use self::{
@@ -36,8 +38,11 @@ use crate::fleet::{
 pub const COORDINATOR: &str = "coordinator:7443";
 /// Where the nodes reach the artifacts.
 pub const ARTIFACTS: &str = "http://operator:8080/";
-/// Longest wait for anything of the fleet.
-pub const PATIENCE: Duration = Duration::from_secs(180);
+/// Longest wait for anything of the fleet. It is for a computer that has much else to do; what comes costs no more.
+pub const PATIENCE: Duration = Duration::from_secs(600);
+/// How long a machine that should become Ready may be failed: an operator's word that it be tried again may be on its
+/// way.
+const FAILED_MAX: Duration = Duration::from_secs(10);
 /// Between two questions to the coordinator.
 const ASK_EVERY: Duration = Duration::from_millis(300);
 /// How long another fleet of nodes on this computer is waited for: as long as all its tests may take.
@@ -67,10 +72,12 @@ impl Nodes {
         let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the tests lie in the project")?;
         let packages = project.join("target/packages");
         let image = programs::run(&mut Command::new(project.join("tests/nodes/image/build")))?.ok()?.trim().to_owned();
+        remove_all(name)?;
         let recipe = project.join("packaging/Containerfile").display().to_string();
         let context = packages.join("image").display().to_string();
-        let coordinator_image = docker(&["build", "--quiet", "--file", &recipe, &context])?.ok()?.trim().to_owned();
-        remove_all(name)?;
+        let label = format!("--label={name}");
+        let build = ["build", "--quiet", &label, "--file", &recipe, &context];
+        let coordinator_image = docker(&build)?.ok()?.trim().to_owned();
         let nodes = BTreeMap::new();
         let name = name.to_owned();
         let mut fleet = Self { name, packages, image, coordinator_image, nodes, keep: false, _turn: turn };
@@ -137,10 +144,21 @@ impl Nodes {
     /// # Errors
     /// It failed.
     pub fn look_at_coordinator(&self, script: &str, input: &str) -> Result<String> {
+        let label = format!("--label={}", self.name);
         let state = format!("--volume={}-state:/var/lib/muster/coordinator:ro", self.name);
         let keys = format!("--volume={}-keys:/etc/muster:ro", self.name);
-        let run = ["run", "--rm", "--interactive", "--network=none", &state, &keys, &self.image, "sh", "-c", script];
-        docker::docker_with(&run, input)?.ok()
+        let run = ["run", "--rm", "--interactive", "--network=none", &label, &state, &keys];
+        docker::docker_with(&[&run[..], &[&self.image, "sh", "-c", script]].concat(), input)?.ok()
+    }
+
+    /// Size of the coordinator's image in bytes, and the user it runs as.
+    ///
+    /// # Errors
+    /// Docker's.
+    pub fn coordinator_image(&self) -> Result<(u64, String)> {
+        let said = docker(&["inspect", "--format", "{{.Size}} {{.Config.User}}", &self.coordinator_image])?.ok()?;
+        let (bytes, user) = said.trim().split_once(' ').context("a size and a user")?;
+        Ok((bytes.parse()?, user.to_owned()))
     }
 
     /// All that it has logged.
@@ -225,11 +243,12 @@ impl Nodes {
     }
 
     /// Makes a node a machine that never enrolled and where no item ran; the package stays. What it was is revoked, so
-    /// that no coordinator waits to hear of it.
+    /// that no coordinator waits to hear of it. What a test that failed may have done to it is undone.
     ///
     /// # Errors
     /// musterctl's or the shell's.
     pub fn begin_anew(&self, node: &Node) -> Result<()> {
+        node.mend()?;
         let status = node.run(&["muster-agent", "status", "-o", "json"])?;
         if status.code == Some(0) {
             let status: serde_json::Value = serde_json::from_str(&status.out)?;
@@ -277,9 +296,16 @@ impl Nodes {
     /// Waits until a machine is Ready.
     ///
     /// # Errors
-    /// It is not, in time.
+    /// It is not, in time, or failed.
     pub fn wait_ready(&self, name: &str) -> Result<()> {
-        self.wait_machine(name, "Ready", |machine| machine.status.state == "Ready").map(drop)
+        let failed_since = Cell::new(None::<Instant>);
+        let machine = self.wait_machine(name, "Ready", |machine| {
+            let failed = machine.status.failed || machine.status.indeterminate;
+            failed_since.set(failed.then(|| failed_since.get().unwrap_or_else(Instant::now)));
+            machine.status.state == "Ready" || failed_since.get().is_some_and(|since| since.elapsed() > FAILED_MAX)
+        })?;
+        ensure!(machine.status.state == "Ready", "{name} failed: {:?}", machine.status.blocked);
+        Ok(())
     }
 
     /// What is worth reading when a test failed.

@@ -19,7 +19,7 @@ use crate::qemu::{EFFECTS, Machine};
 /// Its name as a machine.
 const NAME: &str = "control-1";
 /// A boot takes a minute of software emulation; all cores may be busy with something else.
-const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_secs(1500);
 /// What an operator does to limit items: systemd takes it for every unit of that prefix. This one limits one item.
 const LIMIT: &str = "dir=/etc/systemd/system/muster-item-hog-.service.d
 mkdir -p $dir

@@ -115,11 +115,12 @@ fn boot(image: &Path, second: &Path, dir: &Path) -> Result<Child> {
     let mut qemu = Command::new("qemu-system-x86_64");
     qemu.args(["-accel", "tcg", "-m", "1024", "-smp", "2", "-display", "none", "-snapshot"]);
     qemu.arg("-kernel").arg(image.join("vmlinuz")).arg("-initrd").arg(image.join("initrd.img"));
-    qemu.args(["-append", "root=/dev/vda rw console=ttyS0 panic=5"]);
+    qemu.args(["-append", "root=/dev/vda rw console=ttyS0 panic=5 systemd.firstboot=no"]);
     qemu.args(["-drive", &disk(&image.join("disk.img"), ""), "-drive", &disk(second, ",readonly=on")]);
     qemu.args(["-serial", &serial("console.log"), "-serial", &serial("effects.log")]);
     qemu.args(["-netdev", "user,id=wire", "-device", "virtio-net-pci,netdev=wire"]);
     let log = fs::File::create(dir.join("qemu.log"))?;
+    qemu.env("TMPDIR", dir); // what is written to the disk, about 1 GiB
     let child = qemu.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn();
     child.context("cannot start qemu-system-x86_64: apt-get install qemu-system-x86")
 }

@@ -6,7 +6,7 @@ use muster_tests::{
     nodes::Nodes,
 };
 
-use crate::site::item;
+use crate::{site::item, swarm::join};
 
 /// Of everything that Docker has of it; the Makefile knows it too.
 const FLEET: &str = "muster-demo";
@@ -24,6 +24,7 @@ pub(crate) fn run() -> Result<()> {
         item("prepare", "prepare", "sleep 2", &[]),
         item("configure", "deploy", "sleep 3", &[]),
         item("launch", "deploy", "sleep 3", &[]),
+        join(),
     ];
     fleet.apply(&named_cluster(CLUSTER, (3, 3), &items, &items, &[]))?;
     for node in fleet.all() {

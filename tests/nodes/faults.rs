@@ -47,6 +47,24 @@ pub(crate) fn agent_restarted(fleet: &Nodes) -> Result<()> {
     ends(&alone, "long/1 long/1.")
 }
 
+/// An agent that does nothing any more is ended by systemd's watchdog; a new one follows the item. What it is at, it
+/// tells in the unit's status.
+pub(crate) fn agent_wedged(fleet: &Nodes) -> Result<()> {
+    let alone = Alone::begin(fleet, "control-3", "agent-wedged", &[item("long", "deploy", WAITS, &[])])?;
+    alone.node.wait_started("long")?;
+    let status = || alone.node.sh("systemctl show --property StatusText --value muster-agent");
+    alone.node.wait_until("its status names the item", || {
+        Ok(status()?.contains("long") && status()?.contains("connected"))
+    })?;
+    let pid = alone.node.agent_pid()?;
+    alone.node.sh(&format!("kill -STOP {pid}"))?;
+    alone.node.wait_until("there is a new agent", || Ok(alone.node.agent_pid()? != pid))?;
+    let result = alone.node.sh("journalctl --unit muster-agent --output cat --grep 'Watchdog timeout'")?;
+    ensure!(!result.is_empty(), "it was not the watchdog");
+    go(&alone)?;
+    ends(&alone, "long/1 long/1.")
+}
+
 /// What may be run again is run again, once.
 pub(crate) fn power_cut_in_prepare(fleet: &Nodes) -> Result<()> {
     let items = [item("fetch", "prepare", WAITS, &["onInterrupt: rerun"]), item("set", "deploy", ":", &[])];
@@ -174,10 +192,11 @@ pub(crate) fn disk_full(fleet: &Nodes) -> Result<()> {
     fleet.begin_anew(node)?;
     node.sh(&mount)?;
     let items = [item("long", "deploy", WAITS, &[]), item("next", "deploy", ":", &[])];
-    let alone = Alone::begin(fleet, "control-2", "disk-full", &items)?;
+    let alone = Alone::enter(fleet, "control-2", "disk-full", &items)?;
     alone.node.wait_started("long")?;
     // dd ends when nothing more fits.
-    alone.node.sh(&format!("dd if=/dev/zero of={state}/ballast bs=4k 2>&1 || true"))?;
+    let filled = alone.node.sh(&format!("dd if=/dev/zero of={state}/ballast bs=4k count=32k 2>&1 || true"))?;
+    ensure!(filled.contains("No space left"), "the small disk is not small: {filled}");
     go(&alone)?;
     fleet.wait_machine(&alone.name, "DiskFull", |machine| format!("{:?}", machine.status).contains("DiskFull"))?;
     let told = alone.node.story()?;
@@ -188,6 +207,7 @@ pub(crate) fn disk_full(fleet: &Nodes) -> Result<()> {
     let told = alone.node.story()?;
     let once = told.split(' ').count() == 4 && told.starts_with("long/1 long/1. next/") && told.ends_with('.');
     ensure!(once, "not each item once: {told}");
+    fleet.ctl(&["revoke", &alone.name])?.ok()?; // its record goes with the disk
     let unmount = format!("systemctl stop muster-agent && umount {state} && systemctl restart muster-agent.path");
     alone.node.sh(&unmount).map(drop)
 }

@@ -14,7 +14,7 @@ pub(crate) const PACKAGE: &str = "site-tool";
 /// What the playbook writes its variable `greeting` to.
 pub(crate) const GREETING_FILE: &str = "/etc/site-greeting";
 
-const MAKE_REPOSITORY: &str = r#"mkdir repository && cd repository
+const MAKE_REPOSITORY: &str = r#"rm -rf repository.part; mkdir repository.part; cd repository.part
 for version in 1.0 1.1; do
     tree=/var/tmp/site-tool-$version
     mkdir -p "$tree/DEBIAN" "$tree/usr/bin"
@@ -27,7 +27,8 @@ for version in 1.0 1.1; do
     cat "$tree/DEBIAN/control" >>Packages
     sum=$(sha256sum <"$deb" | cut -c 1-64)
     printf 'Filename: ./%s\nSize: %s\nSHA256: %s\n\n' "$deb" "$(stat -c %s "$deb")" "$sum" >>Packages
-done"#;
+done
+cd .. && mv repository.part repository"#;
 
 const PLAYBOOK: &str = r#"- hosts: all
   gather_facts: false

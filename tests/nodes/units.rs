@@ -59,7 +59,7 @@ fn units(alone: &Alone) -> Result<String> {
 }
 
 pub(crate) fn dies_as_a_whole(fleet: &Nodes) -> Result<()> {
-    let more = ["timeout: 2s", "retries: 0"];
+    let more = ["timeout: 20s", "retries: 0"];
     let alone = Alone::begin(fleet, "control-1", "stubborn", &[item("stubborn", "deploy", STUBBORN, &more)])?;
     alone.node.wait_started("stubborn")?;
     let running = units(&alone)?;
@@ -72,7 +72,7 @@ pub(crate) fn dies_as_a_whole(fleet: &Nodes) -> Result<()> {
     ensure!(matches!(scores.as_slice(), [host, program] if host < program), "their scores are {scores:?}");
     let named = running.starts_with("muster-item-stubborn-") && running.ends_with("-1.service");
     ensure!(named, "its unit is {running}");
-    ends_so(&alone, "stubborn", "Failed: timed out after 2 s")?;
+    ends_so(&alone, "stubborn", "Failed: timed out after 20 s")?;
     // The brackets: the shell that looks is not what it looks for.
     let left = alone.node.sh("pgrep --full '[s]leep 0.987' || true")?;
     ensure!(left.trim().is_empty(), "these are left: {left}");
@@ -108,7 +108,8 @@ pub(crate) fn journal_has_fields(fleet: &Nodes) -> Result<()> {
     let items = [item("one", "deploy", ":", &[]), item("two", "deploy", ":", &[])];
     let alone = Alone::begin(fleet, "control-3", "journal", &items)?;
     alone.wait_ready()?;
-    let read = "journalctl --unit muster-agent --output cat MUSTER_MACHINE=journal MUSTER_ITEM=two";
+    let read =
+        "journalctl --sync && journalctl --unit muster-agent --output cat MUSTER_MACHINE=journal MUSTER_ITEM=two";
     let records = alone.node.sh(read)?;
     ensure!(records == "started\nexit status 0\n", "{records}");
     Ok(())
@@ -116,7 +117,7 @@ pub(crate) fn journal_has_fields(fleet: &Nodes) -> Result<()> {
 
 pub(crate) fn acts_on_units(fleet: &Nodes) -> Result<()> {
     let act = |name: &str, action: &str, unit: &str| {
-        other(name, "service", "deploy", &[("unit", unit), ("action", action)], &["retries: 0", "timeout: 30s"])
+        other(name, "service", "deploy", &[("unit", unit), ("action", action)], &["retries: 0", "timeout: 2m"])
     };
     let items = [
         item("write", "prepare", WRITE_UNITS, &[]),
@@ -146,7 +147,7 @@ pub(crate) fn acts_on_units(fleet: &Nodes) -> Result<()> {
 
 pub(crate) fn says_what_did_not_happen(fleet: &Nodes) -> Result<()> {
     for (name, action, unit, expected) in REFUSING {
-        let more = ["retries: 0", "timeout: 30s"];
+        let more = ["retries: 0", "timeout: 2m"];
         let act = other(name, "service", "deploy", &[("unit", unit), ("action", action)], &more);
         let alone = Alone::begin(fleet, "control-1", name, &[item("write", "prepare", WRITE_REFUSING, &[]), act])?;
         ends_so(&alone, name, &format!("Failed: {expected}")).with_context(|| (*name).to_owned())?;
@@ -156,7 +157,7 @@ pub(crate) fn says_what_did_not_happen(fleet: &Nodes) -> Result<()> {
 
 pub(crate) fn reboots(fleet: &Nodes) -> Result<()> {
     let reboot =
-        |name: &str, phase: &str, when: &str| other(name, "reboot", phase, &[("when", when)], &["timeout: 2m"]);
+        |name: &str, phase: &str, when: &str| other(name, "reboot", phase, &[("when", when)], &["timeout: 10m"]);
     let items = [
         item("before", "prepare", COUNT_BOOTS, &[]),
         reboot("not-required", "prepare", "required"),

@@ -1,11 +1,15 @@
 //! The Docker Engine, through its command line: whatever the engine is and wherever it runs, nothing else is needed of
 //! it. Everything of one fleet has a label, by which it is found and removed.
 
-use std::process::Command;
+use std::{process::Command, thread, time::Duration};
 
 use anyhow::{Context as _, Result};
 
 use crate::fleet::programs::{self, Ran};
+
+/// Tries to remove what Docker may still be removing, or using, and the pause between two.
+const REMOVALS_MAX: usize = 5;
+const REMOVE_EVERY: Duration = Duration::from_secs(2);
 
 /// Runs `docker` with these words.
 ///
@@ -24,22 +28,33 @@ pub fn docker_with(words: &[&str], input: &str) -> Result<Ran> {
         .context("the tests of nodes need Docker's command line and an engine that answers")
 }
 
-/// Removes every container, network and volume of that label.
+/// Removes every container, network and volume of that label, and images that no name leads to any more.
 ///
 /// # Errors
 /// Docker's.
 pub fn remove_all(label: &str) -> Result<()> {
     let filter = format!("label={label}");
+    for _ in 1..REMOVALS_MAX {
+        if try_remove_all(&filter).is_ok() {
+            return Ok(());
+        }
+        thread::park_timeout(REMOVE_EVERY); // nobody unparks
+    }
+    try_remove_all(&filter)
+}
+
+fn try_remove_all(filter: &str) -> Result<()> {
     for (list, remove) in [
         (&["ps", "--all", "--quiet"][..], &["rm", "--force", "--volumes"][..]),
         (&["network", "ls", "--quiet"], &["network", "rm"]),
         (&["volume", "ls", "--quiet"], &["volume", "rm"]),
     ] {
-        let found = docker(&[list, &["--filter", &filter]].concat())?.ok()?;
+        let found = docker(&[list, &["--filter", filter]].concat())?.ok()?;
         let found: Vec<&str> = found.split_whitespace().collect();
         if !found.is_empty() {
             docker(&[remove, &found].concat())?.ok()?;
         }
     }
+    docker(&["image", "prune", "--force", "--filter", filter])?.ok()?;
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use super::docker::{docker, docker_with};
 use crate::fleet::{
@@ -15,8 +15,8 @@ use crate::fleet::{
 pub const EFFECTS_LOG: &str = "/var/tmp/effects.log";
 /// Where a node keeps the package it was installed from. Not in /tmp, which is memory: Docker cannot copy to it.
 const PACKAGE: &str = "/var/tmp/muster-agent.deb";
-/// Time for a node to boot. Six of them start their Docker Engines at once on two cores.
-const BOOT_PATIENCE: Duration = Duration::from_secs(120);
+/// Time for a node to boot. Six of them start their Docker Engines at once on two cores, which may have other work.
+const BOOT_PATIENCE: Duration = Duration::from_secs(300);
 /// Between two looks into a node; each is a process or two.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// What a container needs to be a machine (as `--privileged`, but for what build machines do not have to give). `/run`
@@ -35,6 +35,16 @@ const MACHINE: &[&str] = &[
     // So that `systemctl reboot` inside comes back. `docker kill` counts as a stop by hand: it stays off.
     "--restart=always",
 ];
+
+/// See [`Node::mend`].
+const MEND: &str = "while iptables -D INPUT ! -i lo -j DROP; do :; done 2>/dev/null
+while iptables -D OUTPUT ! -o lo -j DROP; do :; done 2>/dev/null
+systemctl stop 'muster-item-*'
+rm -f /var/tmp/go
+if mountpoint --quiet /var/lib/muster/agent; then
+    systemctl stop muster-agent && umount /var/lib/muster/agent && systemctl restart muster-agent.path
+fi
+systemctl reset-failed";
 
 /// A node.
 #[derive(Clone, Debug)]
@@ -65,6 +75,7 @@ impl Node {
         look_every(LOOK_EVERY, &format!("{} has booted", self.name), BOOT_PATIENCE, || {
             let ran = self.run(&["systemctl", "is-system-running"])?;
             ran.out.trim().clone_into(&mut last);
+            ensure!(last != "degraded", "something failed to start");
             Ok((last == "running").then_some(()))
         })
         .with_context(|| {
@@ -124,6 +135,16 @@ impl Node {
         let command =
             ["muster-agent", "enroll", "--coordinator", super::COORDINATOR, "--token-file", "-", "--name", name];
         self.run_with(&command, token)
+    }
+
+    /// Undoes what a test may have left that ended in the middle: power off, no network, a full disk under the agent's
+    /// record, units that failed, items that wait for a word.
+    pub(super) fn mend(&self) -> Result<()> {
+        let running = docker(&["inspect", "--format", "{{.State.Running}}", &self.container])?.ok()?;
+        if running.trim() != "true" {
+            self.restore_power()?;
+        }
+        self.sh(MEND).map(drop)
     }
 
     /// Stops the agent; identity, record and effects are gone.
@@ -208,16 +229,24 @@ impl Node {
     /// It has not, in time.
     pub fn wait_started(&self, item: &str) -> Result<()> {
         look_every(LOOK_EVERY, &format!("{}: {item} runs", self.name), BOOT_PATIENCE, || {
-            Ok(self.effects()?.iter().any(|effect| effect.item == item && effect.is_start).then_some(()))
+            let effects = self.effects().unwrap_or_default(); // it may be on its way up
+            Ok(effects.iter().any(|effect| effect.item == item && effect.is_start).then_some(()))
         })
     }
 
-    /// Waits until something is so on it.
+    /// Waits until something is so on it. A look that fails does not see it.
     ///
     /// # Errors
-    /// It is not, in time; or what the look says.
+    /// It is not, in time; with what the last look said.
     pub fn wait_until(&self, what: &str, is_so: impl Fn() -> Result<bool>) -> Result<()> {
-        look_every(LOOK_EVERY, &format!("{}: {what}", self.name), BOOT_PATIENCE, || Ok(is_so()?.then_some(())))
+        let mut last = None;
+        let seen = look_every(LOOK_EVERY, &format!("{}: {what}", self.name), BOOT_PATIENCE, || {
+            let looked = is_so();
+            let is_so = looked.as_ref().is_ok_and(|is_so| *is_so);
+            last = looked.err();
+            Ok(is_so.then_some(()))
+        });
+        seen.with_context(|| last.map(|error| format!("{error:#}")).unwrap_or_default())
     }
 
     /// What the items did, in order, as `item/attempt` when one started and `item/attempt.` when it ended.

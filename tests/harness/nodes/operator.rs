@@ -10,6 +10,8 @@ use crate::fleet::programs::Ran;
 
 /// Name of the operator's directory of artifacts.
 const ARTIFACTS_DIR: &str = "/srv/artifacts";
+/// Those of the toy controller.
+const CONTROLLER: &str = "/etc/muster/toy.toml";
 /// The operator's credentials, as `muster-coordinator init` wrote them.
 pub(super) const CREDENTIALS: &str = "/etc/muster/operator.toml";
 
@@ -27,6 +29,9 @@ impl Nodes {
         docker(&["exec", &name, "sh", "-c", &install])?.ok()?;
         let serve = ["musterctl", "artifacts", "serve", "--dir", ARTIFACTS_DIR, "--listen", "0.0.0.0:8080"];
         docker(&[&["exec", "--detach", &name], &serve[..]].concat())?.ok()?;
+        // Any answer will do: then it listens.
+        let listens = "curl --silent --output /dev/null --retry 100 --retry-delay 1 --retry-connrefused localhost:8080";
+        docker(&["exec", &name, "sh", "-c", listens])?.ok()?;
         Ok(())
     }
 
@@ -60,6 +65,22 @@ impl Nodes {
     pub fn sha256(&self, name: &str) -> Result<String> {
         let said = self.operate(&format!("sha256sum {name}"), "")?;
         Ok(said.split(' ').next().context("a digest")?.to_owned())
+    }
+
+    /// Starts the toy controller beside the operator, a process with credentials of its own: it guards these machines, and
+    /// writes what it does to that file.
+    ///
+    /// # Errors
+    /// It has no credentials, or Docker's.
+    pub fn start_controller(&self, cluster: &str, machines: &[String], moves: &str, more: &[&str]) -> Result<()> {
+        let coordinator = format!("{}-coordinator", self.name);
+        let credentials = ["credentials", "--role", "controller", "--name", "toy", "--out", CONTROLLER];
+        docker(&[&["exec", &coordinator, "/usr/bin/muster-coordinator"], &credentials[..]].concat())?.ok()?;
+        let operator = self.operator();
+        let run = ["exec", "--detach", &operator, "musterctl", "--config", CONTROLLER, "toy-controller"];
+        let what = ["--cluster", cluster, "--machines", &machines.join(","), "--effects", moves];
+        docker(&[&run[..], &what, more].concat())?.ok()?;
+        Ok(())
     }
 
     /// Makes a secret of that value.

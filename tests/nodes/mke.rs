@@ -1,0 +1,103 @@
+//! MKE comes onto a manager: it fails, is told again, is upgraded and backed up. It is a stand-in; tests/nodes/mke/ucp
+//! says how to hold that against the real one. Its password is nowhere but in the environment of its own container.
+
+use anyhow::{Context as _, Result, ensure};
+use muster_tests::{
+    fleet::manifest::{named_cluster, other},
+    nodes::{Nodes, node::Node},
+};
+
+use crate::{
+    site::Alone,
+    swarm::{join, leave},
+};
+
+const NAME: &str = "mke";
+const NODE: &str = "control-2";
+const SECRET: &str = "mke-admin";
+const ADMIN: [(&str, &str); 2] = [("admin_user", "admin"), ("admin_password", "${secret.mke-admin}")];
+/// Its versions.
+const FIRST: &str = "3.7.1";
+const NEXT: &str = "3.7.2";
+/// Where the stand-in is made.
+const PLACE: &str = "/var/tmp/mke";
+
+/// The node's only items: into a swarm, and this done to MKE there.
+fn items(version: &str, args: &str, more: &[&str]) -> [String; 2] {
+    let action = if version == FIRST { "install" } else { "upgrade" };
+    let params = [("action", action), ("version", version), ("args", args), ADMIN[0], ADMIN[1]];
+    [join(), other("mke", "mke", "deploy", &params, more)]
+}
+
+/// A swarm has no MKE yet, and the engine has its images.
+fn make_images(fleet: &Nodes, node: &Node) -> Result<()> {
+    fleet.begin_anew(node)?;
+    leave(node)?;
+    node.sh(&format!("docker rm --force ucp-proxy muster-mke 2>/dev/null; rm -rf /srv/backup/ucp; mkdir -p {PLACE}"))?;
+    for file in ["image", "ucp"] {
+        node.copy_in(&format!("{}/nodes/mke/{file}", env!("CARGO_MANIFEST_DIR")), &format!("{PLACE}/{file}"))?;
+    }
+    node.sh(&format!("sh {PLACE}/image {FIRST} {NEXT}")).map(drop)
+}
+
+/// The image of the controller that runs there.
+fn runs(node: &Node) -> Result<String> {
+    Ok(node.sh("docker inspect --format '{{.Config.Image}}' ucp-proxy")?.trim().to_owned())
+}
+
+/// The item ends so, and its output says this.
+fn says(fleet: &Nodes, item: &str, message: &str, words: &[&str], canary: &str) -> Result<()> {
+    fleet.wait_machine(NAME, message, |machine| {
+        machine.status.state_item_statuses.get(item).is_some_and(|status| status.message.starts_with(message))
+    })?;
+    let logs = fleet.ctl(&["logs", NAME, item])?.exits(0)?.says(words)?;
+    ensure!(!format!("{}{}", logs.out, logs.err).contains(canary), "the password is in the output of {item}");
+    Ok(())
+}
+
+pub(crate) fn mke_is_installed_upgraded_and_backed_up(fleet: &Nodes) -> Result<()> {
+    let node = fleet.node(NODE)?;
+    let canary = format!("canary-mke-{}", node.boot_id()?);
+    fleet.secret(SECRET, &canary)?.exits(0)?;
+    make_images(fleet, node)?;
+
+    // It fails, for a reason that its output tells.
+    let alone = Alone::enter(fleet, NODE, NAME, &items(FIRST, "--stand-in-fail", &["retries: 0"]))?;
+    says(
+        fleet,
+        "mke",
+        "MkeFailed: `install` ended with status 7",
+        &["arguments: install", "failing as told"],
+        &canary,
+    )?;
+
+    // It lasts; what hosts it dies meanwhile. The next attempt follows the same run.
+    let slow = items(FIRST, "--stand-in-slow", &["onInterrupt: rerun"]);
+    fleet.apply(&named_cluster(NAME, (1, 0), &slow, &[], &[]))?;
+    node.wait_until("MKE is at work", || Ok(node.sh("docker logs muster-mke 2>&1")?.contains("stand-in: working")))?;
+    node.sh("systemctl kill --signal KILL 'muster-item-mke-*'")?;
+    says(fleet, "mke", "MKE 3.7.1 runs and is healthy", &["following the run that an earlier attempt began"], &canary)?;
+    alone.wait_ready()?;
+    ensure!(runs(node)? == "mirantis/ucp-proxy:3.7.1", "{} runs", runs(node)?);
+
+    let copy = other("copy", "mke", "deploy", &[("action", "backup"), ADMIN[0], ADMIN[1]], &[]);
+    let upgrade = [&items(NEXT, "--stand-in-slow", &[])[..], &[copy]].concat();
+    fleet.apply(&named_cluster(NAME, (1, 0), &upgrade, &[], &[]))?;
+    fleet.ctl(&["update", NAME, "--yes", "--detach", "--accept-control-plane-downtime"])?.exits(0)?;
+    says(fleet, "mke", "MKE 3.7.2 runs and is healthy", &["--manual-worker-upgrade"], &canary)?;
+    fleet.wait_update(NAME, "Ready", |update| update.status.state == "Ready")?;
+    ensure!(runs(node)? == "mirantis/ucp-proxy:3.7.2", "{} runs", runs(node)?);
+
+    let machine = fleet.machines()?.remove(NAME).context("the machine")?;
+    let status = machine.status.state_item_statuses.get("copy").context("its copy")?;
+    let result = status.result.as_ref().context("a result")?;
+    let path = node.sh("ls /srv/backup/ucp/ucp-mke-*.tar")?.trim().to_owned();
+    let found = node.sh(&format!("stat -c %a {path}; sha256sum <{path}"))?;
+    let sum = result["sha256"].as_str().context("a digest")?;
+    ensure!(found == format!("600\n{sum}  -\n"), "{found}, not {sum}");
+    let look = "grep -rals --devices=skip --file=- /etc /run /tmp /var/lib/muster /var/log /srv || true";
+    let left = node.run_with(&["sh", "-c", look], &canary)?;
+    ensure!(left.out.is_empty(), "the password is in {}", left.out);
+    node.sh("docker rm --force ucp-proxy")?;
+    leave(node)
+}

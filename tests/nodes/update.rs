@@ -1,0 +1,147 @@
+//! A new release comes to a cluster that is up: machines reboot one after the other, each when the controller that guards
+//! it has let it go, which it does late. The coordinator is killed again and again; an operator changes his mind.
+//! It begins where [`crate::drain`] ended.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use muster_tests::{fleet::manifest::named_cluster, nodes::Nodes};
+
+use crate::{
+    drain::{CLUSTER, Service, availability, machine},
+    site::item,
+    swarm::join,
+};
+
+/// Where the controller says what it does, on the operator's machine.
+const MOVES: &str = "/var/tmp/moves.log";
+/// It takes three times as long to let a machine go, and to take it back.
+const MOVE_MS: &str = "700";
+/// One after the other; a control machine that goes down leaves two managers.
+const MORE: [&str; 3] = ["maxWorkerUpgradeCount: 1", "workloadControllers: [toy]", "nodesRebootRequired: true"];
+
+/// The release; every machine has something to do in it, and reboots.
+fn manifest(release: &str) -> String {
+    let install =
+        item("install", "deploy", "sleep 1", &[]).replace("version: \"1\"", &format!("version: \"{release}\""));
+    let items = [join(), install];
+    named_cluster(CLUSTER, (3, 3), &items, &items, &MORE)
+        .replace("release: \"1.0\"", &format!("release: \"{release}\""))
+}
+
+/// What the controller said so far: machine and word.
+fn moves(fleet: &Nodes) -> Result<Vec<(String, String)>> {
+    let said = fleet.operate(&format!("cat {MOVES} 2>/dev/null || true"), "")?;
+    let words = said.lines().map(|line| {
+        let [_, machine, word] = line.split(' ').collect::<Vec<_>>()[..] else { anyhow::bail!("a move: {line}") };
+        Ok((machine.to_owned(), word.to_owned()))
+    });
+    words.collect()
+}
+
+/// Machines that it ever let go.
+fn let_go(fleet: &Nodes) -> Result<usize> {
+    let moves = moves(fleet)?.into_iter();
+    let machines: BTreeSet<String> = moves.filter(|(_, word)| word == "lock-inactive").map(|(name, _)| name).collect();
+    Ok(machines.len())
+}
+
+/// Nothing is asked for, every lock is active, every node of the swarm is as its operator left it.
+fn all_is_given_back(fleet: &Nodes) -> Result<()> {
+    let manager = fleet.node("control-1")?;
+    let requests = fleet.ctl(&["get", "requests", "-o", "json"])?.ok()?;
+    let requests: serde_json::Value = serde_json::from_str(&requests)?;
+    ensure!(requests["items"].as_array().is_some_and(Vec::is_empty), "requests are left: {requests}");
+    for node in fleet.all() {
+        let expected = if node.name == "worker-3" { "pause" } else { "active" };
+        let found = availability(manager, node)?;
+        ensure!(found == expected, "{} is {found}, and was {expected}", node.name);
+    }
+    manager.wait_until("every lock is active", || locks_are_active(fleet))
+}
+
+/// Those of every machine, and the cluster's own.
+fn locks_are_active(fleet: &Nodes) -> Result<bool> {
+    let locks = fleet.ctl(&["get", "locks", "-o", "json"])?.ok()?;
+    let locks: serde_json::Value = serde_json::from_str(&locks)?;
+    let locks = locks["items"].as_array().context("no items")?;
+    Ok(locks.len() == fleet.all().count() + 1 && locks.iter().all(|lock| lock["status"]["state"] == "active"))
+}
+
+/// Kills the coordinator whenever another machine was let go, and starts it again; how often.
+fn kill_now_and_then(fleet: &Nodes, ended: &AtomicBool) -> Result<usize> {
+    let (mut kills, mut seen) = (0, let_go(fleet)?);
+    while !ended.load(Ordering::Relaxed) {
+        let now = let_go(fleet)?;
+        if now > seen {
+            seen = now;
+            fleet.kill_coordinator()?;
+            fleet.restart_coordinator()?;
+            fleet.wait_healthy()?;
+            kills += 1;
+        }
+    }
+    Ok(kills)
+}
+
+/// Each machine was let go before it went down, and taken back after; `before`: reboots, by node.
+fn went_in_order(fleet: &Nodes, before: &BTreeMap<String, u32>) -> Result<()> {
+    let moves = moves(fleet)?;
+    for node in fleet.all() {
+        let name = machine(node);
+        let words: Vec<&str> =
+            moves.iter().filter(|(whose, _)| *whose == name).map(|(_, word)| word.as_str()).collect();
+        let expected = ["request-seen", "workloads-moved", "lock-inactive", "request-gone", "lock-active"];
+        ensure!(words.ends_with(&expected), "{name}: {words:?}");
+        let reboots = node.reboots()? - before.get(&node.name).context("its reboots")?;
+        ensure!(reboots == 1, "{name}: {reboots} reboots");
+        node.booted()?;
+        let story = node.story()?;
+        ensure!(
+            story.ends_with(" install/1 install/1.") && story.matches("install/1.").count() == 3,
+            "{name}: {story}"
+        );
+    }
+    Ok(())
+}
+
+pub(crate) fn machines_reboot_as_their_locks_allow(fleet: &Nodes) -> Result<()> {
+    let service = Service::create(fleet)?;
+    let machines: Vec<String> = fleet.all().map(machine).collect();
+    fleet.start_controller(CLUSTER, &machines, MOVES, &["--move-ms", MOVE_MS])?;
+    let before: BTreeMap<String, u32> =
+        fleet.all().map(|node| Ok((node.name.clone(), node.reboots()?))).collect::<Result<_>>()?;
+    fleet.apply(&manifest("2.0"))?;
+    let update = || fleet.ctl(&["update", CLUSTER, "--scope", "os", "--yes", "--detach"])?.exits(0);
+
+    // The operator thinks better of it while the first machine is being moved off.
+    fleet.node("control-1")?.wait_until("the controller guards them", || locks_are_active(fleet))?;
+    update()?;
+    fleet.node("control-1")?.wait_until("the first machine is asked for", || Ok(!moves(fleet)?.is_empty()))?;
+    let rollout = fleet.update_of(CLUSTER)?.context("an update")?.metadata.name;
+    fleet.ctl(&["abort", &rollout])?.exits(0)?;
+    fleet.wait_update(CLUSTER, "Aborted", |update| update.status.state == "Aborted")?;
+    all_is_given_back(fleet)?;
+
+    update()?;
+    let ended = AtomicBool::new(false);
+    let (sampled, kills) = thread::scope(|scope| {
+        let sampling = scope.spawn(|| service.sample(&ended));
+        let killing = scope.spawn(|| kill_now_and_then(fleet, &ended));
+        let updated = fleet.wait_update(CLUSTER, "Ready", |update| update.status.state == "Ready");
+        ended.store(true, Ordering::Relaxed);
+        let sampled = sampling.join().ok().context("the samples are lost")?;
+        let kills = killing.join().ok().context("the kills are lost")?;
+        updated?;
+        anyhow::Ok((sampled, kills?))
+    })?;
+    ensure!(kills >= 3, "the coordinator was killed only {kills} times");
+    service.held(&sampled)?;
+    went_in_order(fleet, &before)?;
+    all_is_given_back(fleet)?;
+    service.remove()
+}
