@@ -214,7 +214,7 @@ fn take(
         Input::PermitWanted { id, permit } => agents::permit_wanted(draft, id, permit, now),
         Input::Maintenance { controller, word } => maintenance::take(draft, controller, word, now),
         Input::Progress { id, item, done, total, rate } => agents::progress(draft, id, (item, done, total, rate), now),
-        Input::AgentBlocked { id, blocked } => agents::agent_blocked(draft, id, blocked, now),
+        Input::AgentBlocked { id, session, blocked } => agents::agent_blocked(draft, (id, session), blocked, now),
         Input::Fetch { id, item, generation } => secrets::fetch(draft, id, &item, generation, limits, now),
         Input::SwarmAnswered { about, number, result } => {
             Ok(update::drain::answered(draft, &about, number, result, now))

@@ -61,7 +61,6 @@ plants! {
     ignore_swarm_tasks: "ignore-swarm-tasks" by "4";
     quiet_past_deadline: "quiet-past-deadline" by "idempotent";
     no_stage_deadline: "no-stage-deadline" by "stuck";
-    uncounted_drain: "uncounted-drain" by "service";
     drain_degraded_service: "drain-degraded-service" by "service";
     activate_operators_drain: "activate-operators-drain" by "9";
     give_back_after_failure: "give-back-after-failure" by "9";

@@ -339,11 +339,14 @@ pub(super) fn progress(
 
 pub(super) fn agent_blocked(
     draft: &mut Draft<'_>,
-    id: MachineId,
+    (id, session): (MachineId, u64),
     blocked: Option<(String, String)>,
     now: Now,
 ) -> Result<Reply, Refusal> {
     let name = heard(draft, id, now)?;
-    draft.live_mut(&name).agent_blocked = blocked;
+    let live = draft.live_mut(&name);
+    if live.session == Some(session) {
+        live.agent_blocked = blocked;
+    }
     Ok(Reply::Ok)
 }

@@ -95,6 +95,8 @@ pub enum Input {
     AgentBlocked {
         /// Whose.
         id: MachineId,
+        /// The stream it came on. What comes late on an older one is of a time before the newest Hello, and does not count.
+        session: u64,
         /// Reason and message.
         blocked: Option<(String, String)>,
     },

@@ -242,7 +242,7 @@ impl Talk {
             Body::Blocked(blocked) => {
                 let some = !blocked.reason.is_empty();
                 let blocked = some.then(|| (short(&blocked.reason), short(&blocked.message)));
-                self.engine.submit(Input::AgentBlocked { id, blocked }).await?;
+                self.engine.submit(Input::AgentBlocked { id, session, blocked }).await?;
             }
         }
         Ok(())

@@ -208,7 +208,7 @@ impl World {
             }
             ToCoordinator::Blocked(blocked) => {
                 let blocked = blocked.map(|blocked| (blocked.reason.to_owned(), blocked.message.into_owned()));
-                self.tell(Input::AgentBlocked { id, blocked });
+                self.tell(Input::AgentBlocked { id, session, blocked });
             }
         }
     }

@@ -259,7 +259,7 @@ fn recover_lets_no_two_control_machines_go_on_together() {
     fleet.all_report();
     let waits_for_inputs = Some((WAITING_FOR_SECRET.to_owned(), "asked for".to_owned()));
     let id = fleet.agents["control-1"].id;
-    fleet.step(Input::AgentBlocked { id, blocked: waits_for_inputs }).expect("known");
+    fleet.agent_blocked(id, waits_for_inputs);
     fleet.pass(3_600_000, &[]);
     assert_eq!(fleet.slots(), ["control-1", "control-2"]);
     assert!(fleet.core.facts().meta.recovering, "and so nobody gets a list");

@@ -384,6 +384,13 @@ impl Fleet {
         self.step(Input::Tick).expect("time passes");
     }
 
+    /// An agent says why it starts nothing, or that nothing is in its way.
+    pub(crate) fn agent_blocked(&mut self, id: MachineId, blocked: Option<(String, String)>) {
+        let agent = self.agents.values().find(|agent| agent.id == id).expect("known");
+        let session = agent.session.expect("connected");
+        self.step(Input::AgentBlocked { id, session, blocked }).expect("known");
+    }
+
     /// Time passes, and nothing comes but signs of life: of whoever is connected, except the silent.
     pub(crate) fn heartbeats(&mut self, ms: u64, silent: &[&str]) {
         self.at_ms += ms;

@@ -368,10 +368,10 @@ fn only_who_is_connected_and_able_is_granted() {
     let mut fleet = Fleet::of(2, 0).reported().prepared();
     let id = fleet.agents["control-2"].id;
     let full = Some(("DiskFull".to_owned(), "full".to_owned()));
-    fleet.step(Input::AgentBlocked { id, blocked: full }).expect("known");
+    fleet.agent_blocked(id, full);
     fleet.finish("control-1");
     assert_eq!((fleet.slots(), fleet.why("control-2").as_deref()), (Vec::new(), Some("DiskFull")));
-    fleet.step(Input::AgentBlocked { id, blocked: None }).expect("known");
+    fleet.agent_blocked(id, None);
     assert!(fleet.effects.iter().any(|effect| matches!(effect, Effect::Assign { id: to, .. } if *to == id)));
     assert_eq!(fleet.slots(), ["control-2"]);
 }
@@ -420,4 +420,17 @@ fn a_revoked_machine_takes_no_place_in_prepare() {
     assert_eq!((fleet.state("worker-1"), fleet.state("worker-2")), ("Prepare", "Pending"));
     fleet.ask(Request::RevokeMachine { machine: machine("worker-1"), machine_is_off: false }).expect("revoked");
     assert_eq!(fleet.state("worker-2"), "Prepare");
+}
+
+/// An agent was blocked, reconnected, and is no more; what it said on the stream before comes last.
+#[test]
+fn what_comes_late_on_an_older_stream_blocks_nobody() {
+    let mut fleet = Fleet::of(1, 0).reported();
+    let agent = &fleet.agents["control-1"];
+    let (id, session) = (agent.id, agent.session.expect("connected"));
+    fleet.connect("control-1");
+    let blocked = Some(("DiskFull".to_owned(), "full".to_owned()));
+    fleet.step(Input::AgentBlocked { id, session, blocked }).expect("known");
+    let fleet = fleet.prepared();
+    assert_eq!(fleet.slots(), ["control-1"]);
 }

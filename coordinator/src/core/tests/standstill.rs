@@ -176,7 +176,7 @@ fn left_waiting() -> Fleet {
     fleet.accept("control-1");
     let (id, words) = (fleet.agents["control-1"].id, "item images needs secrets".to_owned());
     let blocked = Some((WAITING_FOR_SECRET.to_owned(), words));
-    fleet.step(Input::AgentBlocked { id, blocked }).expect("known");
+    fleet.agent_blocked(id, blocked);
     assert_eq!(fleet.why("control-1").as_deref(), Some(WAITING_FOR_SECRET));
     let rollout = fleet.rollout();
     fleet.ask(Request::Abort { rollout }).expect("aborts");
@@ -193,7 +193,7 @@ fn a_wait_for_secrets_that_an_abort_left_holds_up_no_update() {
     fleet.ask(update()).expect("starts again");
     fleet.step(Input::Fetch { id, item: item(), generation }).expect("the same list is wanted again");
     let blocked = None;
-    fleet.step(Input::AgentBlocked { id, blocked }).expect("known");
+    fleet.agent_blocked(id, blocked);
     fleet.finish("control-1");
     assert_eq!(fleet.row("control-1").update, None, "it is through");
 }
@@ -208,7 +208,7 @@ fn a_wait_for_secrets_that_an_abort_left_is_no_reason_in_a_pause() {
     fleet.connect("control-1");
     let id = fleet.agents["control-1"].id;
     let blocked = Some((WAITING_FOR_SECRET.to_owned(), "item images needs secrets".to_owned()));
-    fleet.step(Input::AgentBlocked { id, blocked }).expect("known");
+    fleet.agent_blocked(id, blocked);
     assert_eq!(fleet.why("control-1").as_deref(), Some("Paused"), "that is what a person can end");
 }
 
@@ -284,11 +284,11 @@ fn a_permitted_item_that_waits_for_its_secret_wants_a_person() {
     assert!(fleet.permit("control-1").is_some() && !fleet.wants_a_person());
     let id = fleet.agents["control-1"].id;
     let blocked = Some((WAITING_FOR_SECRET.to_owned(), "SecretMissing: secret db was deleted".to_owned()));
-    fleet.step(Input::AgentBlocked { id, blocked }).expect("known");
+    fleet.agent_blocked(id, blocked);
     fleet.wait(60_000);
     assert!(!fleet.wants_a_person(), "it asks again by itself");
     fleet.wait(60_000);
     assert!(fleet.wants_a_person(), "somebody makes it again");
-    fleet.step(Input::AgentBlocked { id, blocked: None }).expect("known");
+    fleet.agent_blocked(id, None);
     assert!(!fleet.wants_a_person());
 }

@@ -70,9 +70,8 @@ pub(super) fn under_way<'s, 'a>(
         let leaving = || {
             let here = match &look.tasks {
                 Some(seen) => seen.what.keys().any(|name| services.contains_key(name)),
-                // Ordered, and not looked at since: the swarm may take away whatever is there by now. Planted: what was
-                // not seen to be there does not count.
-                None => look.ordered && !planted("uncounted-drain"),
+                // Ordered, and not looked at since: the swarm may take away whatever is there by now.
+                None => look.ordered,
             };
             let takes = node(survey, look)
                 .is_none_or(|found| found.as_ref().is_none_or(|found| found.availability == SwarmAvailability::Drain));
