@@ -21,9 +21,26 @@ pub(crate) const EFFECTS: &str = "/dev/ttyS1";
 const HOST: &str = "10.0.2.2";
 /// Of the console, when a test failed.
 const LINES_MAX: usize = 60;
-/// Done once, as root, by provision.service. The coordinator's certificate is for 127.0.0.1: so there is a door there.
+/// Done once, as root, by provision.service. The coordinator's certificate is for 127.0.0.1: so there is a door there. And
+/// the machine has a coordinator of its own, as docs/OPERATIONS.md says: a service with its own user, handed its key by
+/// systemd (which cannot do so in a container). It is killed, removed and installed again, and has its record.
 const PROVISION: &str = "set -eux
 cd /mnt
+apt-get install --yes ./muster-coordinator.deb ./musterctl.deb
+export HOME=/root MUSTER_CONFIG=/root/operator.toml
+muster-coordinator init --address localhost:7443 --out $MUSTER_CONFIG
+systemctl start muster-coordinator
+musterctl token create --cluster own --type control >/dev/null
+ps -o user:32= -p $(systemctl show --property MainPID --value muster-coordinator) | grep -x 'muster-coordinator *'
+before=$(systemctl show --property MainPID --value muster-coordinator)
+systemctl kill --signal KILL muster-coordinator
+until [ $(systemctl show --property MainPID --value muster-coordinator) -gt $before ]; do sleep 1; done
+apt-get remove --yes muster-coordinator
+apt-get install --yes ./muster-coordinator.deb
+systemctl start muster-coordinator
+test $(musterctl get tokens -o json | grep -c '\"name\"') = 1
+apt-get purge --yes muster-coordinator
+test ! -e /var/lib/muster/coordinator
 cp door.socket door.service /etc/systemd/system/
 systemctl daemon-reload
 systemctl enable --now door.socket
@@ -62,7 +79,9 @@ impl Machine {
         fs::write(seed.join("door.service"), of_this(DOOR_SERVICE))?;
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(seed.join("token"))?;
         file.write_all(token.as_bytes())?;
-        fs::copy(package(project)?, seed.join("muster-agent.deb"))?;
+        for program in ["muster-agent", "muster-coordinator", "musterctl"] {
+            fs::copy(package(project, program)?, seed.join(format!("{program}.deb")))?;
+        }
         let second = dir.join("seed.img");
         run(Command::new("mke2fs").args(["-q", "-t", "ext4", "-d"]).args([&seed, &second]).arg("64M"))?.ok()?;
         let child = boot(image, &second, &dir)?;
@@ -95,15 +114,15 @@ impl Machine {
     }
 }
 
-/// The agent's package, of `make packages`.
-fn package(project: &Path) -> Result<PathBuf> {
+/// A program's package, of `make packages`.
+fn package(project: &Path, program: &str) -> Result<PathBuf> {
     let packages = project.join("target/packages");
-    let missing = || format!("there is no package of muster-agent in {}: make packages", packages.display());
+    let missing = || format!("there is no package of {program} in {}: make packages", packages.display());
     let mut entries = fs::read_dir(&packages).with_context(missing)?.filter_map(Result::ok).map(|entry| entry.path());
     let is_it = |path: &PathBuf| {
         path.file_name()
             .and_then(|name| name.to_str())
-            .is_some_and(|name| name.starts_with("muster-agent_") && name.ends_with(".deb"))
+            .is_some_and(|name| name.starts_with(&format!("{program}_")) && name.ends_with(".deb"))
     };
     entries.find(is_it).with_context(missing)
 }

@@ -61,7 +61,6 @@ const TESTS: &[Test] = &[
     ("drain::a_service_keeps_all_tasks_but_one", drain::a_service_keeps_all_tasks_but_one),
     ("update::machines_reboot_as_their_locks_allow", update::machines_reboot_as_their_locks_allow),
     ("package::upgrade_removal_and_purge", package::upgrade_removal_and_purge),
-    ("package::the_coordinator_is_a_service", package::coordinator_as_a_service),
     ("package::the_coordinators_image_is_small_and_not_root", package::image_is_small_and_not_root),
 ];
 

@@ -7,15 +7,6 @@ use crate::site::{Alone, item};
 
 /// Of the coordinator's image.
 const IMAGE_BYTES_MAX: u64 = 30 << 20;
-/// What docs/OPERATIONS.md has an administrator do, on one machine.
-const INSTALL_COORDINATOR: &str = "cd /root && export MUSTER_CONFIG=/root/operator.toml
-apt-get -qq install --yes /var/tmp/muster-coordinator.deb /var/tmp/musterctl.deb
-muster-coordinator init --address worker-2:7443 --out operator.toml
-systemctl start muster-coordinator
-musterctl token create --cluster alone --type control >/dev/null";
-const COORDINATOR_USER: &str = "ps -o user= -p $(systemctl show --property MainPID --value muster-coordinator)";
-/// Its record holds what was made, whichever process asks.
-const TOKENS: &str = "MUSTER_CONFIG=/root/operator.toml musterctl get tokens -o json | grep -c '\"name\"'";
 
 pub(crate) fn upgrade_removal_and_purge(fleet: &Nodes) -> Result<()> {
     let alone = Alone::begin(fleet, "worker-1", "package", &[item("set", "deploy", ":", &[])])?;
@@ -41,28 +32,6 @@ pub(crate) fn upgrade_removal_and_purge(fleet: &Nodes) -> Result<()> {
     node.sh("apt-get -qq purge --yes muster-agent")?;
     node.sh("! test -e /var/lib/muster && ! test -e /etc/muster")?;
     node.install(&fleet.package("muster-agent")?)
-}
-
-/// Outside of a container: a service with a user of its own, whose record outlives it and its package.
-pub(crate) fn coordinator_as_a_service(fleet: &Nodes) -> Result<()> {
-    let node = fleet.node("worker-2")?;
-    for program in ["muster-coordinator", "musterctl"] {
-        node.copy_in(&fleet.package(program)?, &format!("/var/tmp/{program}.deb"))?;
-    }
-    node.sh(INSTALL_COORDINATOR)?;
-    let user = node.sh(COORDINATOR_USER)?;
-    ensure!(user.trim().starts_with("muster-"), "it runs as {user}"); // ps cuts it
-    ensure!(node.sh(TOKENS)? == "1\n", "the token is not there");
-    node.sh("systemctl kill --signal KILL muster-coordinator")?;
-    node.wait_until("it serves again", || Ok(node.sh(TOKENS)? == "1\n"))?;
-
-    node.sh("apt-get -qq remove --yes muster-coordinator")?;
-    let state = node.run(&["systemctl", "is-active", "muster-coordinator"])?.out;
-    ensure!(state.trim() != "active", "it runs on after removal");
-    node.sh("apt-get -qq install --yes /var/tmp/muster-coordinator.deb && systemctl start muster-coordinator")?;
-    node.wait_until("it has its record again", || Ok(node.sh(TOKENS)? == "1\n"))?;
-    node.sh("apt-get -qq purge --yes muster-coordinator musterctl && ! test -e /var/lib/muster/coordinator")?;
-    Ok(())
 }
 
 pub(crate) fn image_is_small_and_not_root(fleet: &Nodes) -> Result<()> {
