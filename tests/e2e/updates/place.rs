@@ -14,7 +14,10 @@ use muster_tests::fleet::{
     wait_for,
 };
 use nix::{
-    sys::signal::{Signal, kill},
+    sys::{
+        signal::{Signal, kill},
+        wait::{WaitPidFlag, WaitStatus, waitpid},
+    },
     unistd::Pid,
 };
 use tempfile::TempDir;
@@ -70,10 +73,12 @@ impl Place {
         let words = fs::read_to_string(format!("/proc/{pid}/cmdline"))?;
         let words: Vec<&str> = words.split_terminator('\0').skip(1).collect();
         kill(pid, Signal::SIGKILL)?;
-        // A zombie has let go of its store; before that the next one would be refused.
-        let gone = || {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            Ok((stat.is_empty() || stat.contains(") Z ")).then_some(()))
+        // Gone with all its threads, or the next one would find its store in use. A child of this test has to be waited
+        // for, another is somebody else's.
+        let gone = || match waitpid(pid, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::StillAlive) => Ok(None),
+            Ok(_) => Ok(Some(())),
+            Err(_) => Ok((!Path::new(&format!("/proc/{pid}")).exists()).then_some(())),
         };
         wait_for("the end of the coordinator", PATIENCE, gone)?;
         let mut command = Command::new(&coordinator);
