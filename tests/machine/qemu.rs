@@ -28,7 +28,7 @@ const PROVISION: &str = "set -eux
 cd /mnt
 apt-get install --yes ./muster-coordinator.deb ./musterctl.deb
 export HOME=/root MUSTER_CONFIG=/root/operator.toml
-muster-coordinator init --address localhost:7443 --out $MUSTER_CONFIG
+muster-coordinator init --address 127.0.0.1:7443 --out $MUSTER_CONFIG
 systemctl start muster-coordinator
 musterctl token create --cluster own --type control >/dev/null
 ps -o user:32= -p $(systemctl show --property MainPID --value muster-coordinator) | grep -x 'muster-coordinator *'
