@@ -18,7 +18,7 @@ use bollard::{
         LocalNodeState, Node, NodeSpec, NodeSpecAvailabilityEnum, NodeSpecRoleEnum, NodeState, Reachability, Service,
         SwarmInfo as LocalSwarm, Task, TaskState,
     },
-    query_parameters::{ListTasksOptionsBuilder, UpdateNodeOptionsBuilder},
+    query_parameters::{DeleteNodeOptionsBuilder, ListTasksOptionsBuilder, UpdateNodeOptionsBuilder},
 };
 use muster_proto::{
     convert::as_line,
@@ -86,7 +86,8 @@ impl SwarmCalls {
                 let worker = NodeSpecRoleEnum::WORKER;
                 update(&docker, node, |spec: &mut NodeSpec| spec.role.replace(worker) != Some(worker)).await
             }
-            SwarmOp::Remove { node, hostname } => remove(&docker, node, hostname).await,
+            SwarmOp::Remove { node, hostname, force } => remove(&docker, node, hostname, *force).await,
+            SwarmOp::Leave { node } => leave(&docker, node).await,
         }
     }
 }
@@ -314,8 +315,9 @@ async fn update(
     }
 }
 
-/// Removes the entry of a machine that is gone: nothing that runs, nothing that votes, nobody else's.
-async fn remove(docker: &Docker, id: &SwarmId, hostname: &str) -> Result<SwarmReply, SwarmFailure> {
+/// Removes the entry of a machine that is gone: nothing that runs (unless the caller knows better), nothing that votes,
+/// nobody else's.
+async fn remove(docker: &Docker, id: &SwarmId, hostname: &str, force: bool) -> Result<SwarmReply, SwarmFailure> {
     let found = match docker.inspect_node(id.as_str()).await {
         Ok(found) => node(found)?,
         Err(Error::DockerResponseServerError { status_code: 404, .. }) => return Ok(SwarmReply::Done),
@@ -323,7 +325,7 @@ async fn remove(docker: &Docker, id: &SwarmId, hostname: &str) -> Result<SwarmRe
     };
     let refusal = if found.hostname != hostname {
         Some(format!("node {id} is {}, not {hostname}", found.hostname))
-    } else if found.state != SwarmNodeState::Down {
+    } else if found.state != SwarmNodeState::Down && !force {
         Some(format!("node {id} ({hostname}) is not down"))
     } else if found.manager.is_some() {
         Some(format!("node {id} ({hostname}) is a manager; it is demoted first"))
@@ -333,8 +335,28 @@ async fn remove(docker: &Docker, id: &SwarmId, hostname: &str) -> Result<SwarmRe
     if let Some(refusal) = refusal {
         return Err(failure(SwarmFailureCode::NotAllowed, &refusal));
     }
-    match docker.delete_node(id.as_str(), None).await {
+    let options = DeleteNodeOptionsBuilder::new().force(force).build();
+    match docker.delete_node(id.as_str(), Some(options)).await {
         Ok(()) | Err(Error::DockerResponseServerError { status_code: 404, .. }) => Ok(SwarmReply::Done),
         Err(error) => Err(failed(&DockerError { what: "remove a node", source: error })),
+    }
+}
+
+/// The machine's own engine leaves the swarm. A manager is demoted first; one that has become another node stays.
+async fn leave(docker: &Docker, id: &SwarmId) -> Result<SwarmReply, SwarmFailure> {
+    let info = local_info(docker).await.map_err(|error| failed(&error))?;
+    let refusal = match &info.node {
+        None if info.state == SwarmLocalState::Inactive => return Ok(SwarmReply::Done),
+        Some(own) if own == id && !info.manager => None,
+        Some(own) if own == id => Some(format!("node {id} is a manager; it is demoted first")),
+        Some(own) => Some(format!("this engine is node {own}, not {id}")),
+        None => Some(format!("this engine is on its way into a swarm: {}", info.error)),
+    };
+    if let Some(refusal) = refusal {
+        return Err(failure(SwarmFailureCode::NotAllowed, &refusal));
+    }
+    match docker.leave_swarm(None).await {
+        Ok(()) => Ok(SwarmReply::Done),
+        Err(error) => Err(failed(&DockerError { what: "leave the swarm", source: error })),
     }
 }

@@ -32,7 +32,7 @@ pub use maintenance::Word;
 
 use crate::{
     facts::{Draft, FORMAT, Facts, RowError},
-    plan::{Limits, items, reboot::missed_at, survey::Survey, update as plan_update},
+    plan::{Limits, items, reboot::missed_at, removal, survey::Survey, update as plan_update},
     store::{Change, Row},
 };
 
@@ -141,7 +141,7 @@ impl Core {
         let answers =
             inputs.into_iter().map(|input| take(&mut draft, &mut effects, input, &self.limits, now)).collect();
         if !quiet {
-            settled = decide::decide(&mut draft, &self.limits, now);
+            settled = decide::decide(&mut draft, &self.limits, now, &mut effects);
             debug_assert!(settled, "a decision undoes another");
             decide::assign_all(&mut draft, &self.limits, now, &mut effects);
             update::drain::ask(&mut draft, &self.limits, now, &mut effects);
@@ -151,6 +151,11 @@ impl Core {
         if draft.live.older_than_fleet.is_some() && !planted("trust-old-store") {
             effects.retain(|effect| !matches!(effect, Effect::Assign { .. }));
         }
+        // Nor is whoever was shut out in the same step told anything more.
+        effects.retain(|effect| match effect {
+            Effect::Assign { id, .. } | Effect::Ack { id, .. } => !draft.denied.contains_key(id),
+            Effect::AskSwarm(_) | Effect::Close { .. } => true,
+        });
         let changes = draft.into_changes();
         if !quiet {
             let wake_at = self.wake_at(now).unwrap_or(u64::MAX);
@@ -184,7 +189,10 @@ impl Core {
         let missed = self.facts.machines.values().map(|row| missed_at(&self.facts, row, &self.limits));
         let updates = self.facts.rollouts.values().filter(|row| row.finished_at_ms.is_none() && row.update.is_some());
         let surveys = updates.filter_map(|row| Survey::of(&self.facts, &row.cluster, &self.limits, now));
-        let deadlines = surveys.filter_map(|survey| plan_update::wakes_at_ms(&survey));
+        let removed = self.facts.machines.values().filter(|row| row.removal.is_some());
+        let removed = removed.filter_map(|row| Survey::of(&self.facts, &row.spec.cluster_name, &self.limits, now));
+        let removals = removed.filter_map(|survey| removal::wakes_at_ms(&survey));
+        let deadlines = surveys.filter_map(|survey| plan_update::wakes_at_ms(&survey)).chain(removals);
         let deadlines = deadlines.map(|wall_ms| now.mono_ms.saturating_add(wall_ms.saturating_sub(now.wall_ms)));
         missed.chain([gathered_at]).chain(deadlines).filter(|at| *at > now.mono_ms).min()
     }

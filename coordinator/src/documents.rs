@@ -201,6 +201,7 @@ fn machine(survey: &Survey<'_>, position: &Position<'_>, now: Now) -> Machine {
             lcm_operation_stuck: update::stuck(position),
             reboot: rollout::reboot(row),
             maintenance: update::maintenance(row),
+            prepare_deletion_phase: update::deletion_phase(survey, position),
             host_info: row.host.as_ref().map(HostInfo::from),
         },
     }

@@ -6,6 +6,7 @@ mod credential;
 mod draft;
 mod enrolled;
 mod live;
+mod removal_rows;
 mod rows;
 mod secret;
 mod swarm_live;
@@ -17,16 +18,17 @@ use muster_proto::model::{ClusterName, ClusterSpec, ItemName, ItemStatus, Machin
 use serde::de::DeserializeOwned;
 
 pub use audit::AuditRow;
-pub use credential::CredentialRow;
+pub use credential::{CredentialRow, DeniedRow};
 pub use draft::Draft;
 pub use enrolled::EnrolledWith;
 pub use live::{Items, Live, MachineLive};
+pub use removal_rows::{DepartingNode, Departure, RemovalRow};
 pub use rows::{
-    Assigned, ClusterRow, ControlSet, DeniedRow, LeftOut, MachineRow, Meta, RolloutRow, Slot, SpecRow, Stage, StageRow,
-    TokenRow, Verdict,
+    Assigned, ClusterRow, ControlSet, LeftOut, MachineRow, Meta, RolloutRow, Slot, SpecRow, Stage, StageRow, TokenRow,
+    Verdict,
 };
 pub use secret::{Sealed, SecretId, SecretRow};
-pub use swarm_live::{Asked, Seen, SwarmLook};
+pub use swarm_live::{Asked, Peers, Seen, SwarmLook};
 pub use update_rows::{
     AddedReboot, ClusterStage, DrainRow, DrainTarget, LockKey, LockRow, MachineUpdate, MaintenanceRow, Overwrites,
     PermitRow, RebootAsked, RebootWhy, RequestRow, SetAside, Stuck, Target, UpdateKind, UpdateRow, Wish,

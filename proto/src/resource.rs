@@ -162,6 +162,9 @@ pub struct MachineStatus {
     /// It is out of service, or goes there, or comes back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maintenance: Option<MaintenanceStatus>,
+    /// How far its removal is: `started`, `aborting` or `failed` (a person is wanted). None: it stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepare_deletion_phase: Option<String>,
     /// What the machine says of itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_info: Option<HostInfo>,

@@ -6,6 +6,7 @@ mod maintenance;
 mod memory;
 mod outcomes;
 mod record;
+mod removal;
 mod swarm;
 mod update;
 
@@ -123,6 +124,7 @@ impl Watcher {
         if facts.is_some_and(|facts| facts.live.older_than_fleet.is_some()) {
             return Err(self.violation("old-store", format!("{id} was assigned something by an old store")));
         }
+        self.refused_get_nothing(id, facts)?;
         let digest = content(assignment);
         let known = self.assigned.insert((id, assignment.generation), digest.clone());
         if known.is_some_and(|known| known != digest) {
@@ -329,7 +331,7 @@ impl Watcher {
             let machines = facts.machines.values().filter(|m| m.spec.machine_type == of && !m.revoked);
             // What failed in a rollout that has ended, and was given up with it, does not count in the next.
             let joined = machines.filter(|m| m.rollout.as_ref() == survey.rollout.map(|rollout| &rollout.name));
-            joined.filter(|m| m.reach.is_some() && failed_for_good(facts, m)).count()
+            joined.filter(|m| m.reach.is_some() && m.removal.is_none() && failed_for_good(facts, m)).count()
         };
         let most = survey.spec.max_failures;
         if failed(MachineType::Control) >= most.control as usize || failed(MachineType::Worker) >= most.worker as usize

@@ -15,6 +15,7 @@ pub mod machine;
 pub mod manifest;
 pub(crate) mod network;
 mod plan;
+mod removing;
 mod secrets;
 pub mod situations;
 pub mod swarm;
@@ -129,6 +130,8 @@ pub struct World {
     pub(crate) last_call: u64,
     /// Questions of drains by call: whose agent was asked, about which machine, and the question's number.
     pub(crate) questions: BTreeMap<u64, (MachineId, MachineName, u64)>,
+    /// Of machines that are removed.
+    pub(crate) removals: removing::Removals,
     /// Machines that operators did without in the swarm.
     pub(crate) without_swarm: BTreeSet<MachineId>,
     /// What agents say now goes to somebody who should be gone.
@@ -207,6 +210,7 @@ impl World {
             talks: BTreeMap::new(),
             last_call: 0,
             questions: BTreeMap::new(),
+            removals: removing::Removals::default(),
             without_swarm: BTreeSet::new(),
             ghostly: false,
             trace: std::env::var_os("MUSTER_SIM_TRACE").is_some(),
@@ -379,6 +383,7 @@ impl World {
             self.reached.look_at(core.facts());
             self.watcher.updates_are_right(core.facts(), &guards, now)?;
         }
+        self.see_removals()?;
         self.nodes_are_given_back()?;
         self.nobody_left_with_tasks()
     }

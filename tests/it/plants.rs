@@ -67,6 +67,10 @@ plants! {
     leave_by_itself: "leave-by-itself" by "9";
     give_back_unreachable: "give-back-unreachable" by "9";
     run_in_maintenance: "run-in-maintenance" by "maintenance";
+    depart_in_service: "depart-in-service" by "removal";
+    two_managers_depart: "two-managers-depart" by "removal";
+    drop_before_forgotten: "drop-before-forgotten" by "removal";
+    demote_without_quorum: "demote-without-quorum" by "quorum";
     float_secrets: "float-secrets" by "secret" | "5";
     free_slot_before_accepted: "free-slot-before-accepted" by "10" | "9";
     serve_foreign_secrets: "serve-foreign-secrets" by "secret";

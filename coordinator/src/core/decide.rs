@@ -10,7 +10,7 @@ use crate::{
     plan::{
         Limits, assign, blocked,
         deploy::{self, Step as Next},
-        items, safety, survey, update,
+        items, removal, safety, survey, update,
     },
 };
 
@@ -19,7 +19,7 @@ const ROUNDS_MAX: usize = 64;
 
 /// Records what follows from the facts, until nothing new follows. False: it went on for too long, a bug of ours.
 #[must_use]
-pub(super) fn decide(draft: &mut Draft<'_>, limits: &Limits, now: Now) -> bool {
+pub(super) fn decide(draft: &mut Draft<'_>, limits: &Limits, now: Now, effects: &mut Vec<Effect>) -> bool {
     // Every machine has spoken, or an operator said that it never will; and what they say can be true together.
     if draft.meta.recovering && draft.live.awaited.is_empty() && safety::one_control_at_work(draft).is_ok() {
         draft.meta_mut().recovering = false;
@@ -27,6 +27,11 @@ pub(super) fn decide(draft: &mut Draft<'_>, limits: &Limits, now: Now) -> bool {
     for _ in 0..ROUNDS_MAX {
         items::refresh(draft);
         let surveys = survey::all(draft, limits, now);
+        let removals: Vec<_> = surveys.values().flat_map(removal::next_steps).collect();
+        if !removals.is_empty() {
+            removals.into_iter().for_each(|step| super::update::removal::record(draft, effects, step, now));
+            continue;
+        }
         let (updating, others): (Vec<_>, Vec<_>) = surveys.values().partition(|survey| survey.update().is_some());
         let updates: Vec<_> = updating.into_iter().flat_map(update::next_steps).collect();
         let deployments: Vec<_> = others.into_iter().flat_map(deploy::next_steps).collect();

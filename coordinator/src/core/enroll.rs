@@ -1,6 +1,6 @@
 //! Who is let in. The peer of a refusal is told one constant text; the detail is for our own log.
 
-use muster_proto::model::{MachineId, MachineName, MachineSpec, Now};
+use muster_proto::model::{Generation, MachineId, MachineName, MachineSpec, Now};
 
 use super::{Effect, Enroll, Refusal, Reply};
 use crate::facts::{Draft, EnrolledWith, MachineRow, SwarmLook, TokenRow};
@@ -44,7 +44,15 @@ pub(super) fn enroll(
                 update_group: None,
                 reboot_required: false,
             };
-            draft.put_machine(MachineRow::new(name.clone(), spec, false, now.wall_ms));
+            let mut row = MachineRow::new(name.clone(), spec, false, now.wall_ms);
+            row.assigned.generation = last_generation(draft, name);
+            draft.put_machine(row);
+        }
+        Some(row) if row.id.is_none() => {
+            let generation = last_generation(draft, name).max(row.assigned.generation);
+            if let Some(row) = draft.machine_mut(name) {
+                row.assigned.generation = generation;
+            }
         }
         Some(row) => {
             if let Some(id) = row.id {
@@ -83,6 +91,12 @@ fn with(enroll: &Enroll) -> EnrolledWith {
 fn enrolled_before(draft: &Draft<'_>, enroll: &Enroll) -> Option<MachineId> {
     let row = draft.machines.get(&enroll.name).filter(|row| !row.revoked && !row.replaceable)?;
     row.id.filter(|_| row.enrolled_with.as_ref() == Some(&with(enroll)))
+}
+
+/// The newest list that a removed machine of this name may have had: its ledger may live on.
+fn last_generation(draft: &Draft<'_>, name: &MachineName) -> Generation {
+    let of_it = draft.denied.values().filter(|row| row.machine == *name).map(|row| row.generation);
+    of_it.max().unwrap_or_default()
 }
 
 /// The token, if it is good for this machine now; else why not, for our log.
@@ -163,6 +177,7 @@ pub(super) fn void(draft: &mut Draft<'_>, name: &MachineName) {
         row.swarm = None;
         row.ready_overwrites = None;
         row.update = None;
+        row.removal = None;
         row.rollout = None;
         row.stages.clear();
         row.assigned.digest = None;

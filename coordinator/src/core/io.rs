@@ -6,7 +6,7 @@ use muster_proto::{
     convert::Hello,
     model::{
         Assignment, ClusterName, ClusterSpec, Generation, HostFacts, ItemHash, ItemName, ItemStatus, MachineId,
-        MachineName, MachineSpec, MachineType, Scope, Seq, SwarmFailure, SwarmOp, SwarmReply,
+        MachineName, MachineSpec, MachineType, RemovalPolicy, Scope, Seq, SwarmFailure, SwarmOp, SwarmReply,
     },
 };
 
@@ -217,6 +217,20 @@ pub enum Request {
     },
     /// Give a machine back that is out of service, or on its way there.
     LeaveMaintenance {
+        /// This one.
+        machine: MachineName,
+    },
+    /// Take a machine out of its cluster for good, or loosen the policy of a removal under way.
+    Remove {
+        /// This one.
+        machine: MachineName,
+        /// What it waits for.
+        policy: RemovalPolicy,
+        /// With one or two control machines: the control plane may be down for a while.
+        accept_control_plane_downtime: bool,
+    },
+    /// Keep a machine that is being removed.
+    AbortRemoval {
         /// This one.
         machine: MachineName,
     },

@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use muster_proto::model::{AssignedItem, ClusterName, ItemName, MachineName, Now, Standing, TOKEN_TTL_DEFAULT_MS};
 
-use super::{Effect, Refusal, Reply, Request, apply, credentials, enroll, secrets, update};
+use super::{
+    Effect, Refusal, Reply, Request, apply, credentials, enroll, secrets,
+    update::{self, removal},
+};
 use crate::{
     facts::{Draft, LeftOut, MachineRow, TokenRow, Verdict},
     plan::{
@@ -43,6 +46,9 @@ pub(super) fn take(
         }
         Request::EnterMaintenance { machine, accept_control_plane_downtime } => {
             update::enter(draft, actor, &machine, accept_control_plane_downtime, limits, now)
+        }
+        request @ (Request::Remove { .. } | Request::AbortRemoval { .. }) => {
+            removal::take(draft, effects, actor, &request, now)
         }
         Request::LeaveMaintenance { machine } => update::leave(draft, actor, &machine, now),
         Request::Pause { rollout } => update::say(draft, actor, &rollout, update::Say::Pause, now),
@@ -356,6 +362,10 @@ fn replace(
     let row = known_machine(draft, machine)?;
     if row.slot.is_some() && update::may_be_at_work(&row) && !machine_is_off {
         return Err(Refusal::State { reason: "PermitOutstanding", message: format!("{machine}{STILL_AT_WORK}") });
+    }
+    if row.removal.is_some() {
+        let message = format!("{machine} is being removed; its name is free when it is gone");
+        return Err(Refusal::State { reason: "RemovalUnderWay", message });
     }
     let Some(id) = row.id else {
         return Err(Refusal::State {

@@ -4,6 +4,7 @@ pub(super) mod drain;
 mod freeze;
 mod maintenance;
 mod record;
+pub(super) mod removal;
 
 use std::collections::BTreeSet;
 
@@ -96,7 +97,7 @@ fn at_rest<'a>(draft: &'a Draft<'_>, cluster: &ClusterName, limits: &Limits, now
     if let Err(blocked) = safety::store_is_current(&survey) {
         return Err(refusal("StoreOlderThanFleet", blocked.message));
     }
-    if let Some(out) = maintenance::in_the_way(&survey) {
+    if let Some(out) = removal::in_the_way(&survey).or_else(|| maintenance::in_the_way(&survey)) {
         return Err(out);
     }
     if let Some(rollout) = survey.rollout {

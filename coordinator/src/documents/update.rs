@@ -14,7 +14,7 @@ use crate::{
     core::update::{Options, has_work, planned as started},
     facts::{ClusterStage, MachineRow, RebootWhy, RolloutRow, UpdateRow, Wish},
     plan::{
-        Limits, blocked, locks, reboot, safety,
+        Limits, blocked, locks, reboot, removal, safety,
         survey::{Position, Survey},
         update::{
             DECIDING, cluster_locks_are_late, drain::uses_swarm, groups, is_cluster_moving, is_waiting_for_others,
@@ -103,6 +103,14 @@ pub(super) fn status(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) 
 pub(super) fn maintenance(row: &MachineRow) -> Option<MaintenanceStatus> {
     let known = row.update.as_ref()?.maintenance?;
     Some(MaintenanceStatus { since: known.since_ms.map(at), leaving: known.leaving })
+}
+
+/// How far the removal of a machine is. One whose rollout does not go on without a person has failed, for now.
+pub(super) fn deletion_phase(survey: &Survey<'_>, position: &Position<'_>) -> Option<String> {
+    let row = position.row.removal.as_ref()?;
+    let halted = row.by_turn && row.departure.is_none() && survey.update().is_some() && needs_operator(survey);
+    let phase = removal::phase(survey, position)?;
+    Some(if halted && phase == "started" { "failed" } else { phase }.to_owned())
 }
 
 /// How far each update group is, in the order in which they go.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_proto::model::ClusterName;
+use muster_proto::model::{ClusterName, Generation, MachineId, MachineName};
 use serde::{Deserialize, Serialize};
 
 /// Credentials of a person or a program. One row a name: what is revoked is every certificate of that name so far.
@@ -27,4 +27,18 @@ impl CredentialRow {
         // A certificate counts in seconds.
         self.revoked_at_ms.is_some_and(|at_ms| self.issued_at_ms / 1000 <= at_ms / 1000)
     }
+}
+
+/// An identity whose certificate is refused though it has not expired.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeniedRow {
+    /// Whose.
+    pub id: MachineId,
+    /// Its name, for people.
+    pub machine: MachineName,
+    /// Unix milliseconds.
+    pub at_ms: u64,
+    /// Of its newest list, if its row was dropped: under its name generations go on from here.
+    #[serde(default)]
+    pub generation: Generation,
 }

@@ -105,6 +105,15 @@ impl<'a> Draft<'a> {
         self.facts.machines.insert(row.name.clone(), Arc::new(row));
     }
 
+    /// Forgets a machine, and all that is known of it.
+    pub fn drop_machine(&mut self, name: &MachineName) {
+        self.drop_statuses(name);
+        self.identify(name, None);
+        self.facts.machines.remove(name);
+        self.facts.live.machines.remove(name);
+        self.facts.live.awaited.remove(name);
+    }
+
     /// Gives a machine another identity, or none.
     pub fn identify(&mut self, name: &MachineName, id: Option<MachineId>) {
         let Some(row) = self.machine_mut(name) else { return };
@@ -203,7 +212,9 @@ impl<'a> Draft<'a> {
     /// Refuses an identity from now on.
     pub fn deny(&mut self, id: MachineId, machine: &MachineName, at_ms: u64) {
         self.touch(Table::Denied, id.to_string());
-        self.facts.denied.insert(id, Arc::new(DeniedRow { id, machine: machine.clone(), at_ms }));
+        let generation = self.machines.get(machine).map(|row| row.assigned.generation).unwrap_or_default();
+        let row = DeniedRow { id, machine: machine.clone(), at_ms, generation };
+        self.facts.denied.insert(id, Arc::new(row));
     }
 
     /// Records credentials, or their change.

@@ -11,7 +11,7 @@ use muster_proto::model::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{EnrolledWith, MachineUpdate, Overwrites, RebootAsked, UpdateRow};
+use super::{EnrolledWith, MachineUpdate, Overwrites, RebootAsked, RemovalRow, UpdateRow};
 
 /// What concerns the whole coordinator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -255,6 +255,9 @@ pub struct MachineRow {
     /// Its part in an update that it is in.
     #[serde(default)]
     pub update: Option<MachineUpdate>,
+    /// An operator wants it to be removed.
+    #[serde(default)]
+    pub removal: Option<RemovalRow>,
     /// Number of the newest permit it was ever given.
     #[serde(default)]
     pub permit_seq: u64,
@@ -303,6 +306,7 @@ impl MachineRow {
             ready_overwrites: None,
             reboot: None,
             update: None,
+            removal: None,
             permit_seq: 0,
             ready_secrets: BTreeMap::new(),
             rollout: None,
@@ -386,15 +390,4 @@ pub struct TokenRow {
     pub expires_at_ms: u64,
     /// An operator took it back.
     pub revoked: bool,
-}
-
-/// An identity whose certificate is refused though it has not expired.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeniedRow {
-    /// Whose.
-    pub id: MachineId,
-    /// Its name, for people.
-    pub machine: MachineName,
-    /// Unix milliseconds.
-    pub at_ms: u64,
 }

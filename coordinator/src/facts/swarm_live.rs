@@ -27,6 +27,15 @@ pub struct Seen<T> {
     pub at_mono_ms: u64,
 }
 
+/// The managers of a swarm but for one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peers {
+    /// All of them.
+    pub managers: usize,
+    /// Those that the others reach.
+    pub reachable: usize,
+}
+
 /// What is known of one machine's node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SwarmLook {
@@ -36,6 +45,8 @@ pub struct SwarmLook {
     pub info: Option<Seen<SwarmInfo>>,
     /// Who said the following: what one manager says is not mixed with another's words.
     pub manager: Option<MachineId>,
+    /// The other managers, as that manager counted them.
+    pub peers: Option<Seen<Peers>>,
     /// The node; None in it: that manager's swarm has none of this id.
     pub node: Option<Seen<Option<SwarmNode>>>,
     /// Tasks on the node by service.
@@ -71,6 +82,7 @@ impl SwarmLook {
     pub fn forget_node(&mut self) {
         self.manager = None;
         self.node = None;
+        self.peers = None;
         self.tasks = None;
     }
 }

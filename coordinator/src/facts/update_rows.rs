@@ -52,6 +52,8 @@ pub enum UpdateKind {
     Reboot,
     /// Machines are out of service until an operator gives them back, and stay at the version they have.
     Maintenance,
+    /// Machines go out of service, and then for good.
+    Removal,
 }
 
 impl UpdateKind {
@@ -62,6 +64,7 @@ impl UpdateKind {
             Self::Update => "update",
             Self::Reboot => "reboot",
             Self::Maintenance => "maintenance",
+            Self::Removal => "removal",
         }
     }
 }

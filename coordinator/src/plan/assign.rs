@@ -62,6 +62,8 @@ pub fn is_accepted(facts: &Facts, position: &Position<'_>) -> bool {
 pub fn may_change(position: &Position<'_>) -> bool {
     match position.row.reach {
         None => false,
+        // It is told to start nothing more.
+        Some(_) if position.is_let_go() => true,
         Some(Phase::Prepare) => {
             let assigned = &position.row.assigned;
             // It would wait for the inputs of an item that may not even be wanted any more.

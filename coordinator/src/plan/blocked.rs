@@ -4,6 +4,7 @@ use muster_proto::model::{Blocked, Counts, MachineType, Phase, Standing};
 
 use super::{
     deploy::{earlier_on_its_way, wants_slot},
+    removal,
     safety::{self, blocked},
     survey::{Position, Progress, Survey},
     update::{maintenance, waits},
@@ -58,7 +59,7 @@ pub fn of_cluster(survey: &Survey<'_>) -> Option<Blocked> {
 /// Why a machine does not move; None if it is Ready or at work.
 #[must_use]
 pub fn of_machine(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
-    let out = maintenance::out_of_service(survey, position);
+    let out = removal::waits(survey, position).or_else(|| maintenance::out_of_service(survey, position));
     out.or_else(|| unusable(survey, position)).or_else(|| in_trouble(position)).or_else(|| waiting(survey, position))
 }
 
@@ -75,7 +76,7 @@ fn revoked(row: &MachineRow) -> Blocked {
 }
 
 /// Reasons that lie in what the machine is.
-fn unusable(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
+pub(super) fn unusable(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let row = position.row;
     if row.revoked {
         return Some(revoked(row));
@@ -127,25 +128,8 @@ fn in_trouble(position: &Position<'_>) -> Option<Blocked> {
             "its agent connects again (is the machine up, and `muster-agent` running?)",
         ));
     }
-    if let Some(refused) = &row.assigned.refused {
-        return Some(blocked(
-            "AssignmentRefused",
-            format!("its agent refused generation {}: {refused}", row.assigned.generation),
-            "agent and coordinator are of versions that fit each other",
-        ));
-    }
-    if let Some(event) = position.live.and_then(|live| live.event_refused.as_ref()) {
-        return Some(blocked(
-            "EventRefused",
-            format!("its agent reports what cannot be, so nothing it reports is taken: {event}"),
-            format!(
-                "its ledger is begun anew (`muster-agent ledger reset --keep-identity` there), or \
-                 `musterctl replace {name}`"
-            ),
-        ));
-    }
-    if let Err(variable) = position.items {
-        return Some(blocked("VariableWithoutValue", variable, "the manifest is corrected and applied again"));
+    if let Some(blocked) = refuses(position) {
+        return Some(blocked);
     }
     match position.trouble()? {
         Progress::Failed(item) => {
@@ -168,6 +152,33 @@ fn in_trouble(position: &Position<'_>) -> Option<Blocked> {
         )),
         Progress::Done | Progress::Open => None,
     }
+}
+
+/// What it is told, or what it tells, is not taken.
+pub(super) fn refuses(position: &Position<'_>) -> Option<Blocked> {
+    let row = position.row;
+    let name = &row.name;
+    if let Some(refused) = &row.assigned.refused {
+        return Some(blocked(
+            "AssignmentRefused",
+            format!("its agent refused generation {}: {refused}", row.assigned.generation),
+            "agent and coordinator are of versions that fit each other",
+        ));
+    }
+    if let Some(event) = position.live.and_then(|live| live.event_refused.as_ref()) {
+        return Some(blocked(
+            "EventRefused",
+            format!("its agent reports what cannot be, so nothing it reports is taken: {event}"),
+            format!(
+                "its ledger is begun anew (`muster-agent ledger reset --keep-identity` there), or \
+                 `musterctl replace {name}`"
+            ),
+        ));
+    }
+    if let Err(variable) = position.items {
+        return Some(blocked("VariableWithoutValue", variable, "the manifest is corrected and applied again"));
+    }
+    None
 }
 
 /// Is there anything to be done here yet?
@@ -194,7 +205,7 @@ fn waits_for_update(survey: &Survey<'_>, position: &Position<'_>) -> Option<Bloc
 }
 
 /// What its agent says that keeps it, unless it waits in vain.
-fn agent_says(position: &Position<'_>) -> Option<Blocked> {
+pub(super) fn agent_says(position: &Position<'_>) -> Option<Blocked> {
     let (reason, message) = position.live?.agent_blocked.as_ref().filter(|_| !position.waits_in_vain())?;
     let clears_when = if position.waits_for_inputs() {
         "it gets what it asks for: it asks again by itself"

@@ -98,12 +98,20 @@ fn outcomes(survey: &Survey<'_>) -> Vec<Step> {
             steps.push(Step::FreeSlot { machine });
         }
     }
-    if let Some(names) = complete_control_set(survey)
+    if let Some(names) = complete_control_set(survey).or_else(|| set_without_removed(survey))
         && names != survey.cluster.control_set
     {
         steps.push(Step::ControlSet { cluster: survey.cluster.name.clone(), names });
     }
     steps
+}
+
+/// The control machines of the set that are still there, if one of it was removed. Not in the middle of an update: its
+/// machines would have more to do than was frozen.
+fn set_without_removed(survey: &Survey<'_>) -> Option<Vec<MachineName>> {
+    let mut names = survey.cluster.control_set.clone();
+    names.retain(|name| survey.facts.machines.contains_key(name));
+    (names.len() < survey.cluster.control_set.len()).then_some(names)
 }
 
 /// The control machines, if every expected one is Ready.
@@ -117,14 +125,17 @@ fn complete_control_set(survey: &Survey<'_>) -> Option<Vec<MachineName>> {
         Some(counts) if !survey.cluster.deploy_requested => counts.control as usize,
         Some(_) | None => 1,
     };
-    let complete = expected.len() >= wanted && expected.iter().all(|position| position.is_ready());
+    // One that is being removed is in it until it is gone.
+    let leaving = survey.of_type(MachineType::Control).any(|position| position.row.removal.is_some());
+    let complete = !leaving && expected.len() >= wanted && expected.iter().all(|position| position.is_ready());
     complete.then(|| expected.into_iter().map(|position| position.row.name.clone()).collect())
 }
 
 /// A rollout begins when the expected machines are there, or when machines come to a cluster that was deployed before.
 fn open(survey: &Survey<'_>) -> Vec<Step> {
-    let newcomers = survey.machines.iter().any(|position| position.row.reported() && position.row.rollout.is_none());
-    let leftover = survey.machines.iter().any(|position| position.row.reported() && has_work(survey, position));
+    let stays = |position: &&Position<'_>| position.row.reported() && position.row.removal.is_none();
+    let newcomers = survey.machines.iter().filter(stays).any(|position| position.row.rollout.is_none());
+    let leftover = survey.machines.iter().filter(stays).any(|position| has_work(survey, position));
     if (newcomers || leftover) && why_not_started(survey).is_none() && safety::store_is_current(survey).is_ok() {
         return vec![Step::OpenRollout { cluster: survey.cluster.name.clone() }];
     }
@@ -143,6 +154,9 @@ fn joins(survey: &Survey<'_>, rollout: &str) -> Vec<Step> {
 
 /// Is there anything a deployment has yet to do on this machine?
 fn has_work(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    if position.row.removal.is_some() {
+        return false;
+    }
     !position.ready_once() || safety::needs_reconfigure(survey, position)
 }
 
@@ -170,7 +184,8 @@ fn prepare_grants(survey: &Survey<'_>) -> Vec<Step> {
     let most = survey.spec.max_worker_prepare_count as usize;
     let mut free = most.saturating_sub(prepares_used(survey));
     let mut steps = Vec::new();
-    let due = |p: &&Position<'_>| survey.joined(p) && p.row.reach.is_none() && p.available();
+    let stays = |p: &&Position<'_>| survey.joined(p) && p.row.removal.is_none();
+    let due = |p: &&Position<'_>| stays(p) && p.row.reach.is_none() && p.available();
     for position in survey.machines.iter().filter(due) {
         if position.row.spec.machine_type == MachineType::Worker && position.progress(Phase::Prepare) == Progress::Open
         {
@@ -187,7 +202,8 @@ fn prepare_grants(survey: &Survey<'_>) -> Vec<Step> {
 /// The phase this machine would be granted a slot for, if it is ready to take one.
 #[must_use]
 pub fn wants_slot(survey: &Survey<'_>, position: &Position<'_>) -> Option<Phase> {
-    if !survey.joined(position) || position.row.slot.is_some() || position.row.revoked {
+    let goes = position.row.revoked || position.row.removal.is_some();
+    if !survey.joined(position) || position.row.slot.is_some() || goes {
         return None;
     }
     if safety::needs_reconfigure(survey, position) {
@@ -230,7 +246,11 @@ fn slot_grants(survey: &Survey<'_>) -> Vec<Step> {
 pub fn earlier_on_its_way(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     survey.of_type(MachineType::Control).take_while(|other| other.row.name != position.row.name).any(|other| {
         let before_its_turn = other.row.slot.is_none() && !other.ready_once();
-        survey.joined(other) && before_its_turn && other.available() && other.trouble().is_none()
+        survey.joined(other)
+            && before_its_turn
+            && other.row.removal.is_none()
+            && other.available()
+            && other.trouble().is_none()
     })
 }
 
@@ -259,6 +279,6 @@ fn may_close(survey: &Survey<'_>) -> bool {
         && survey
             .machines
             .iter()
-            .filter(|position| survey.joined(position) && !position.row.revoked)
+            .filter(|position| survey.joined(position) && !position.row.revoked && position.row.removal.is_none())
             .all(|position| position.is_ready() && !safety::needs_reconfigure(survey, position))
 }

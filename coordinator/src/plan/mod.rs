@@ -3,7 +3,7 @@
 //!
 //! [`survey`](survey::Survey) looks at one cluster once; [`safety`] says what may start; [`deploy`] turns that into
 //! steps; [`blocked`] says why a machine does not move; [`assign`] makes the list a machine gets;
-//! [`secrets`] says which secret an item means.
+//! [`secrets`] says which secret an item means; [`removal`] takes a machine out of its cluster.
 
 pub mod assign;
 pub mod blocked;
@@ -11,6 +11,7 @@ pub mod deploy;
 pub mod items;
 pub mod locks;
 pub mod reboot;
+pub mod removal;
 pub mod safety;
 pub mod secrets;
 pub mod survey;

@@ -37,6 +37,11 @@ fn holds_slot(position: &Position<'_>) -> bool {
     position.row.slot.is_some()
 }
 
+/// Is it being taken out of the swarm?
+fn departs(position: &Position<'_>) -> bool {
+    position.row.removal.as_ref().is_some_and(|row| row.departure.is_some())
+}
+
 /// Slots of workers that may be in use at once: what is configured for deployments or updates, and never more than 50.
 #[must_use]
 pub fn worker_slots_max(survey: &Survey<'_>) -> usize {
@@ -55,7 +60,7 @@ pub fn one_control_at_a_time(survey: &Survey<'_>) -> Result<(), Blocked> {
     if planted("two-controls") {
         return Ok(());
     }
-    match survey.of_type(MachineType::Control).find(|position| holds_slot(position)) {
+    match survey.of_type(MachineType::Control).find(|position| holds_slot(position) || departs(position)) {
         None => Ok(()),
         Some(busy) => Err(blocked(
             "WaitingForTurn",
@@ -74,6 +79,22 @@ pub fn swarm_maker_first(survey: &Survey<'_>, position: &Position<'_>) -> Result
         format!("{maker} makes the cluster's swarm, has not completed its swarm-join, and goes first"),
         format!("it has (see what {maker} says), or `musterctl skip {maker}`: then the next makes the swarm"),
     ))
+}
+
+/// Rule 1, removals: no control machine is taken out of the swarm while another is at its turn; and one that is not
+/// known to be gone goes only while every other is there.
+pub fn one_control_departs(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    let others = || survey.of_type(MachineType::Control).filter(|other| other.row.name != position.row.name);
+    // Whoever is dead is in nobody's way: the managers that stay are counted before it is demoted.
+    let at_work = |other: &Position<'_>| holds_slot(other) && !other.row.revoked && !position.row.revoked;
+    // Planted: several leave at once.
+    let busy = others().find(|other| departs(other) || at_work(other));
+    if let Some(busy) = busy.filter(|_| !planted("two-managers-depart")) {
+        let name = &busy.row.name;
+        let message = format!("control machines go one by one, and {name} is at its turn");
+        return Err(blocked("WaitingForTurn", message, format!("{name} is done, or removed")));
+    }
+    if position.row.revoked { Ok(()) } else { control_quorum(survey, position) }
 }
 
 /// Rule 1 after a start: what a control machine does that has said nothing since, only it knows, for this store may be
@@ -137,10 +158,15 @@ pub fn control_quorum(survey: &Survey<'_>, position: &Position<'_>) -> Result<()
 
 /// Rule 1, the majority alone: is one left without this machine? Nobody is asked about it in a deployment.
 pub fn majority_is_kept(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    let Some(update) = survey.update() else { return Ok(()) };
+    let asked = survey.update().filter(|update| !update.accept_control_plane_downtime);
+    asked.map_or(Ok(()), |_| majority_without(survey, position))
+}
+
+/// Is a majority of the control machines left without this one?
+pub fn majority_without(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     let all = voters(survey).count();
     let left = voters(survey).filter(|other| other.row.name != position.row.name && !other.row.revoked).count();
-    if left * 2 > all || update.accept_control_plane_downtime {
+    if left * 2 > all {
         return Ok(());
     }
     let revoked: Vec<&str> = voters(survey).filter(|p| p.row.revoked).map(|p| p.row.name.as_str()).collect();

@@ -125,7 +125,8 @@ impl<'a> Position<'a> {
         let given_up = self.update().and_then(|update| update.set_aside.as_ref()).is_some_and(|aside| aside.failed);
         let late = |mine: &&MachineUpdate| mine.stuck.as_ref().is_some_and(|stuck| stuck.counts);
         let overdue = self.update().filter(late).is_some_and(|mine| mine.disturbed() || !self.awaits_permit());
-        self.failed() || (self.lost && self.row.slot.is_some() && !self.in_maintenance()) || given_up || overdue
+        let lost = self.lost && self.row.slot.is_some() && !self.in_maintenance();
+        (self.failed() || lost || given_up || overdue) && self.row.removal.is_none()
     }
 
     /// Has it stopped at an item that failed for good? One that failed behind an item that was changed since is not the
@@ -225,7 +226,7 @@ impl<'a> Position<'a> {
     pub fn needs_permit(&self, item: &AssignedItem) -> bool {
         // Planted: what is open on a machine in maintenance runs there.
         let none_runs = |mine: &MachineUpdate| mine.maintenance.is_some() && !planted("run-in-maintenance");
-        self.update().is_some_and(|mine| none_runs(mine) || self.is_disruptive(item))
+        self.row.removal.is_some() || self.update().is_some_and(|mine| none_runs(mine) || self.is_disruptive(item))
     }
 
     /// The leave it has to start the attempt that is due at this item, or under which the attempt runs. One that the
@@ -288,6 +289,12 @@ impl<'a> Position<'a> {
     #[must_use]
     pub fn in_maintenance(&self) -> bool {
         self.row.slot.is_some() && self.update().is_some_and(MachineUpdate::in_maintenance)
+    }
+
+    /// Is it being removed, and does no rule of updates hold it any more?
+    #[must_use]
+    pub fn is_let_go(&self) -> bool {
+        self.row.removal.as_ref().is_some_and(|row| !row.aborting && (!row.by_turn || row.departure.is_some()))
     }
 
     /// Its part in an update.

@@ -88,6 +88,12 @@ pub fn is_member(facts: &Facts, row: &MachineRow) -> bool {
     row.swarm.is_some() || join_items(facts, row).any(done)
 }
 
+/// Could this machine be in the swarm? One with a swarm-join is when that has succeeded; of others nobody knows.
+#[must_use]
+pub fn may_be_in(facts: &Facts, row: &MachineRow) -> bool {
+    is_member(facts, row) || join_items(facts, row).next().is_none()
+}
+
 /// Has an operator said that the cluster does without this machine in the swarm?
 fn is_left_out(facts: &Facts, row: &MachineRow) -> bool {
     join_items(facts, row).any(|item| {

@@ -196,7 +196,8 @@ pub fn concerns(cluster: &ClusterRow, row: &MachineRow, phase: Phase) -> bool {
 #[must_use]
 pub fn disturbs(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     let maintained = position.update().is_some_and(|mine| mine.maintenance.is_some());
-    maintained
+    let let_go = position.is_let_go();
+    (maintained && !let_go)
         || position.items.unwrap_or_default().iter().any(|item| {
             concerns(survey.cluster, position.row, item.phase)
                 && position.is_disruptive(item)
@@ -252,7 +253,11 @@ pub fn wants_slot(position: &Position<'_>) -> bool {
         Some(row) => !row.leaving,
         None => position.row.reach == Some(Phase::Prepare) && position.progress(Phase::Prepare) == Progress::Done,
     };
-    prepared && position.row.slot.is_none() && mine.set_aside.is_none() && position.trouble().is_none()
+    prepared
+        && !position.is_let_go()
+        && position.row.slot.is_none()
+        && mine.set_aside.is_none()
+        && position.trouble().is_none()
 }
 
 fn slot_grants(survey: &Survey<'_>) -> Vec<Step> {

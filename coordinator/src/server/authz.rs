@@ -45,6 +45,8 @@ const TABLE: &[(&str, &[Sort])] = &[
     ("/muster.v1.Fleet/Reboot", &[Operator]),
     ("/muster.v1.Fleet/EnterMaintenance", &[Operator]),
     ("/muster.v1.Fleet/LeaveMaintenance", &[Operator]),
+    ("/muster.v1.Fleet/Remove", &[Operator]),
+    ("/muster.v1.Fleet/AbortRemoval", &[Operator]),
     ("/muster.v1.Fleet/Pause", &[Operator]),
     ("/muster.v1.Fleet/Resume", &[Operator]),
     ("/muster.v1.Fleet/Abort", &[Operator]),

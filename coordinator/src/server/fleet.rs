@@ -14,7 +14,7 @@ use muster_proto::{
 };
 use tonic::{Request, Response, Status};
 
-use words::{annotation, item_name, may_touch, scope, word};
+use words::{annotation, item_name, may_touch, policy, scope, word};
 pub(super) use words::{cluster_name, machine_name};
 
 use super::{
@@ -164,6 +164,22 @@ impl Service for Fleet {
         let (peer, request) = known(request)?;
         let machine = self.machine(&peer, request.machine)?;
         self.act(&peer, Wish::LeaveMaintenance { machine }).await
+    }
+
+    async fn remove(&self, request: Request<wire::RemoveRequest>) -> Result<Response<ActionResponse>, Status> {
+        let (peer, request) = known(request)?;
+        let machine = self.machine(&peer, request.machine)?;
+        let accept_control_plane_downtime = request.accept_control_plane_downtime;
+        self.act(&peer, Wish::Remove { machine, policy: policy(&request.policy)?, accept_control_plane_downtime }).await
+    }
+
+    async fn abort_removal(
+        &self,
+        request: Request<wire::AbortRemovalRequest>,
+    ) -> Result<Response<ActionResponse>, Status> {
+        let (peer, request) = known(request)?;
+        let machine = self.machine(&peer, request.machine)?;
+        self.act(&peer, Wish::AbortRemoval { machine }).await
     }
 
     async fn pause(&self, request: Request<wire::RolloutRequest>) -> Result<Response<ActionResponse>, Status> {

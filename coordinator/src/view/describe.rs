@@ -46,6 +46,9 @@ pub fn describe_machine(machine: &Machine, now: Timestamp) -> Vec<String> {
     if let Some(known) = &status.maintenance {
         page.field("Maintenance", &maintenance(known, now));
     }
+    if let Some(phase) = &status.prepare_deletion_phase {
+        page.field("Removal", phase);
+    }
     if let Some(reboot) = &status.reboot {
         page.field("Reboot", &reboot_asked(reboot));
     }

@@ -55,6 +55,9 @@ pub(super) fn stuck_text(stuck: &StuckStage, now: Timestamp) -> String {
 
 fn plain_note(machine: &Machine, now: Timestamp) -> String {
     let status = &machine.status;
+    if let Some(wait) = status.blocked.as_ref().filter(|_| status.prepare_deletion_phase.is_some()) {
+        return format!("{}: {}", wait.blocked.reason, wait.blocked.message);
+    }
     let mut parts = Vec::new();
     if status.lost {
         parts.push(match status.last_seen {

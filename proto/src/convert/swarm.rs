@@ -85,9 +85,10 @@ impl From<&SwarmCall> for wire::SwarmCall {
                 availability: wire_availability(*availability),
             }),
             SwarmOp::Demote { node } => Op::Demote(wire::SwarmDemoteOp { node_id: node.to_string() }),
-            SwarmOp::Remove { node, hostname } => {
-                Op::Remove(wire::SwarmRemoveOp { node_id: node.to_string(), hostname: hostname.clone() })
+            SwarmOp::Remove { node, hostname, force } => {
+                Op::Remove(wire::SwarmRemoveOp { node_id: node.to_string(), hostname: hostname.clone(), force: *force })
             }
+            SwarmOp::Leave { node } => Op::Leave(wire::SwarmLeaveOp { node_id: node.to_string() }),
         };
         Self { id: call.id, epoch: call.epoch.0, op: Some(op) }
     }
@@ -111,7 +112,9 @@ impl TryFrom<wire::SwarmCall> for SwarmCall {
             Op::Remove(op) => SwarmOp::Remove {
                 node: id("swarm_call.remove.node_id", op.node_id)?,
                 hostname: name("swarm_call.remove.hostname", op.hostname)?,
+                force: op.force,
             },
+            Op::Leave(op) => SwarmOp::Leave { node: id("swarm_call.leave.node_id", op.node_id)? },
         };
         Ok(Self { id: wire.id, epoch: Epoch(counted("swarm_call.epoch", wire.epoch)?), op })
     }

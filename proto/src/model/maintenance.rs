@@ -43,6 +43,18 @@ words!(
     }
 );
 
+words!(
+    /// What the removal of a machine waits for. Under way it is only ever loosened, in this order.
+    RemovalPolicy {
+        /// For its application controllers and for its Swarm drain; then it leaves the swarm.
+        Graceful = "graceful",
+        /// For neither: it leaves the swarm in order, and what runs there is cut off.
+        Unsafe = "unsafe",
+        /// For nothing of its own: it is gone for good, and is not asked.
+        Forced = "forced",
+    }
+);
+
 /// Name of the group of every worker that names none.
 pub const DEFAULT_GROUP: &str = "default";
 /// Its place in the order, unless the manifest says otherwise (LCM's own default).

@@ -106,12 +106,19 @@ pub enum SwarmOp {
         /// Which node.
         node: SwarmId,
     },
-    /// Forget a node: only one that is down, has this hostname and is no manager.
+    /// Forget a node: only one that has this hostname and is no manager, and that is down unless `force`.
     Remove {
         /// Which node.
         node: SwarmId,
         /// As the swarm has it.
         hostname: String,
+        /// Its machine is gone for good, though the managers have not noticed.
+        force: bool,
+    },
+    /// Leave the swarm: the machine's own engine, and only if it is this node and no manager.
+    Leave {
+        /// Which node it is to be.
+        node: SwarmId,
     },
 }
 
@@ -125,7 +132,7 @@ impl SwarmOp {
             Self::Nodes => matches!(reply, SwarmReply::Nodes(_)),
             Self::Tasks { .. } => matches!(reply, SwarmReply::Tasks(_)),
             Self::Services { .. } => matches!(reply, SwarmReply::Services(_)),
-            Self::SetAvailability { .. } | Self::Demote { .. } | Self::Remove { .. } => {
+            Self::SetAvailability { .. } | Self::Demote { .. } | Self::Remove { .. } | Self::Leave { .. } => {
                 matches!(reply, SwarmReply::Done)
             }
         }

@@ -40,6 +40,8 @@ pub(super) struct Seen {
     voters: BTreeMap<MachineName, Option<MachineId>>,
     /// Who is out of service.
     pub(super) maintenance: super::maintenance::Seen,
+    /// Who is being removed.
+    pub(super) removals: super::removal::Seen,
 }
 
 impl Hash for Seen {
@@ -51,7 +53,7 @@ impl Hash for Seen {
         }
         self.inactive.keys().for_each(|key| key.text().hash(to));
         (&self.permits, &self.permitted, &self.received, &self.used).hash(to);
-        (&self.controls, &self.voters, &self.maintenance).hash(to);
+        (&self.controls, &self.voters, &self.maintenance, &self.removals).hash(to);
     }
 }
 
@@ -207,6 +209,8 @@ impl Watcher {
         for row in controls().filter(|row| row.ready_at.is_some()) {
             self.seen.voters.insert(row.name.clone(), row.id);
         }
+        // Who was removed votes no more.
+        self.seen.voters.retain(|name, _| facts.machines.contains_key(name));
         let connected = |name: &MachineName| facts.live.machines.get(name).is_some_and(|live| live.session.is_some());
         let up = |(name, id): &(&MachineName, &Option<MachineId>)| {
             let row = facts.machines.get(*name).filter(|row| !row.revoked && row.id == **id);
@@ -237,6 +241,7 @@ impl Watcher {
         let present = requests(facts);
         self.seen.requests.retain(|node, _| present.contains(node));
         self.seen.maintenance.forget(facts);
+        self.forget_removals(facts);
         let holding = facts.machines.values().filter(|row| row.slot.is_some());
         self.seen.controls = holding.map(|row| row.name.clone()).collect();
     }

@@ -196,7 +196,8 @@ impl World {
         let index = self.any_machine();
         let Some(machine) = self.machines.get(index).map(|machine| machine.name.clone()) else { return Ok(()) };
         let (what, request) = match self.rng.between(0, if self.plan.update { 34 } else { 21 }) {
-            0..=7 => ("retry", Request::Retry { machine, item: None }),
+            7 => return self.operate_removal(index),
+            0..=6 => ("retry", Request::Retry { machine, item: None }),
             8 | 9 => ("skip", Request::Skip { machine, item: None }),
             10 | 11 if self.is_outside(index) => return Ok(()),
             10 | 11 => ("accept", Request::Accept { machine, item: None }),
@@ -239,6 +240,9 @@ impl World {
     pub(crate) fn replace(&mut self, index: usize) -> Result<(), Violation> {
         let id = MachineId(uuid_of(&mut self.rng));
         let Some(name) = self.machines.get(index).map(|machine| machine.name.clone()) else { return Ok(()) };
+        if self.facts().is_none_or(|facts| !facts.machines.contains_key(&name)) {
+            return Ok(());
+        }
         if self.enroll(index, id)? {
             let detail = format!("{name} enrolled twice without `replace`");
             return Err(self.watcher.violation("name-taken", detail));

@@ -10,7 +10,7 @@ use muster_coordinator::plan::{
     update::DECIDING,
 };
 use muster_proto::{
-    model::{Epoch, Standing},
+    model::{Epoch, MachineType, RemovalPolicy, Standing},
     resource::UpdateStatus,
 };
 
@@ -212,9 +212,14 @@ impl World {
         let limits = LIMITS;
         let Some(core) = &self.coordinator else { return Ok(false) };
         let Some(survey) = Survey::of(core.facts(), &manifest::cluster_name(), &limits, now) else { return Ok(false) };
+        if survey.of_type(MachineType::Control).next().is_none() {
+            // All were removed before there was a cluster: without one there never is.
+            let control = self.machines.iter().position(|machine| machine.machine_type == MachineType::Control);
+            return control.map_or(Ok(false), |index| self.come_again(index).map(|()| true));
+        }
         let mut wishes = Vec::new();
         let (mut replaced, mut outside, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
-        let mut adrift = Vec::new();
+        let (mut adrift, mut dead) = (Vec::new(), Vec::new());
         let mut degraded = false;
         for position in &survey.machines {
             let Some(blocked) = blocked::of_machine(&survey, position) else { continue };
@@ -223,6 +228,10 @@ impl World {
                 eprintln!("{} the operator reads: {machine}: {blocked:?}", self.at);
             }
             match blocked.reason.as_str() {
+                "RemovalNeedsAgent" | "LeavingSwarm" | "Revoked" | "Lost" if position.row.removal.is_some() => {
+                    dead.push(machine);
+                }
+                "Quorum" if position.row.removal.is_some() => adrift.push((machine, false)),
                 "Failed" | "Indeterminate" => {
                     let items = position.items.unwrap_or_default().iter();
                     let stuck = items
@@ -245,7 +254,11 @@ impl World {
                 "SwarmNoManager" | "SwarmNodeUnknown" => adrift.push((machine, blocked.reason == "SwarmNodeUnknown")),
                 "ServiceDegraded" => degraded = true,
                 // What was to be known before it paused is told all the same.
-                "Paused" if blocked.message.contains("is not deployed") => {
+                "Paused" | "Quorum"
+                    if ["is not deployed", "the control plane is down"]
+                        .iter()
+                        .any(|why| blocked.message.contains(why)) =>
+                {
                     wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));
                 }
                 "Paused" => {
@@ -282,6 +295,7 @@ impl World {
             || (!adrift.is_empty() && self.bring_home(&adrift))
             || !wishes.is_empty()
             || !replaced.is_empty()
+            || !dead.is_empty()
             || mended;
         for name in foreign {
             self.leave_swarm(&name);
@@ -290,6 +304,11 @@ impl World {
             self.operator(wish)?.ok();
         }
         self.note_skips();
+        for name in dead {
+            if let Some(index) = self.machines.iter().position(|machine| machine.name == name) {
+                self.remove(index, RemovalPolicy::Forced)?;
+            }
+        }
         for name in replaced {
             let index = self.machines.iter().position(|machine| machine.name == name);
             if let Some(index) = index {

@@ -42,7 +42,13 @@ pub const REQUIRED: &[&str] = &[
     // Operators.
     "accept",
     "deploy",
+    "a removed machine came again",
+    "a removed machine is gone",
+    "a removal was taken back",
     "machine replaced",
+    "removed by force",
+    "removed gracefully",
+    "removed unsafely",
     "machine revoked",
     "manifest edited",
     "retry",
@@ -56,6 +62,7 @@ pub const REQUIRED: &[&str] = &[
     "rebooted by an update",
     "update started",
     // Tasks of services in the swarm.
+    "a removed machine left its swarm",
     "a change of a node came late",
     "an operator set a node's availability",
     // Application controllers.
@@ -140,6 +147,11 @@ pub const REQUIRED: &[&str] = &[
 
 /// What a run may or may not reach: only several faults together lead there.
 const RARE: &[&str] = &[
+    "blocked Deciding",
+    "blocked LeavingSwarm",
+    "blocked RemovalNeedsAgent",
+    "ended LeavingSwarm",
+    "ended RemovalNeedsAgent",
     "a foreign swarm was left",
     "assignment refused",
     "blocked Aborting",

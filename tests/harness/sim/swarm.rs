@@ -38,7 +38,7 @@ pub(crate) struct Node {
     pub(crate) id: SwarmId,
     /// Of its machine; its name is the hostname.
     pub(crate) index: usize,
-    manager: bool,
+    pub(crate) manager: bool,
     /// What it is for services.
     pub(crate) load: Load,
 }
@@ -83,19 +83,19 @@ pub(crate) fn swarm_id(text: String) -> SwarmId {
     }
 }
 
-fn failure(code: SwarmFailureCode) -> SwarmFailure {
+pub(crate) fn failure(code: SwarmFailureCode) -> SwarmFailure {
     SwarmFailure { code, message: "said the engine".to_owned() }
 }
 
 impl World {
-    fn is_up(&self, node: &Node) -> bool {
+    pub(crate) fn is_up(&self, node: &Node) -> bool {
         self.machines.get(node.index).is_some_and(|machine| {
             let at_home = machine.engine.as_ref().is_some_and(|place| place.node == node.id);
             at_home && machine.powered && machine.cut_off_until <= self.at
         })
     }
 
-    fn managers(&self, swarm: usize) -> impl Iterator<Item = &Node> {
+    pub(crate) fn managers(&self, swarm: usize) -> impl Iterator<Item = &Node> {
         self.swarms.get(swarm).into_iter().flat_map(|swarm| &swarm.nodes).filter(|node| node.manager)
     }
 
@@ -124,6 +124,9 @@ impl World {
             let (hostname, node) = (machine.name.to_string(), place.map(|place| place.node));
             return (Ok(SwarmReply::Info(SwarmInfo { state, node, manager, hostname, error: String::new() })), None);
         }
+        if let SwarmOp::Leave { node } = op {
+            return (self.leave_for_good(index, place.as_ref(), node), None);
+        }
         let Some(place) = place.filter(|place| place.manager) else {
             return (Err(failure(SwarmFailureCode::NotManager)), None);
         };
@@ -140,7 +143,7 @@ impl World {
             self.swarms.get(at).into_iter().flat_map(|swarm| &swarm.nodes).map(|node| self.shown(node)).collect();
         let Some(swarm) = self.swarms.get_mut(at) else { return Err(failure(SwarmFailureCode::Engine)) };
         match op {
-            SwarmOp::Info | SwarmOp::Nodes => Ok(SwarmReply::Nodes(nodes)),
+            SwarmOp::Info | SwarmOp::Leave { .. } | SwarmOp::Nodes => Ok(SwarmReply::Nodes(nodes)),
             SwarmOp::Tokens => Ok(SwarmReply::Tokens(SwarmTokens {
                 swarm: swarm.id.clone(),
                 manager: token(&swarm.id, true),
@@ -156,9 +159,10 @@ impl World {
                     Ok(SwarmReply::Done)
                 })
             }
-            SwarmOp::Remove { node, hostname } => {
+            SwarmOp::Remove { node, hostname, force } => {
                 let sound = |known: &SwarmNode| {
-                    known.state == SwarmNodeState::Down && known.manager.is_none() && known.hostname == *hostname
+                    let gone = *force || known.state == SwarmNodeState::Down;
+                    gone && known.manager.is_none() && known.hostname == *hostname
                 };
                 if nodes.iter().any(|known| known.id == *node && !sound(known)) {
                     return Err(failure(SwarmFailureCode::NotAllowed));

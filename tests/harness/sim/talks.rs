@@ -9,7 +9,7 @@ use muster_coordinator::{
     },
 };
 use muster_proto::model::{
-    MachineId, SwarmAnswer, SwarmCall, SwarmFailure, SwarmFailureCode, SwarmJoin, SwarmReply, SwarmWay,
+    MachineId, SwarmAnswer, SwarmCall, SwarmFailure, SwarmFailureCode, SwarmJoin, SwarmOp, SwarmReply, SwarmWay,
 };
 
 use super::{
@@ -123,6 +123,10 @@ impl World {
             return Ok(());
         }
         self.may_drain(&call.op, false)?;
+        let swarm = self.machines.get(index).and_then(|machine| machine.engine.as_ref()).map(|place| place.swarm);
+        if let Some(swarm) = swarm.filter(|_| call.op == SwarmOp::Nodes) {
+            self.list_for(call.id, swarm);
+        }
         let (result, counted) = self.engine_answers(index, &call.op);
         let Some(machine) = self.machines.get(index) else { return Ok(()) };
         let (id, Some(session)) = (machine.id, machine.session) else { return Ok(()) };

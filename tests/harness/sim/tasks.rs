@@ -116,6 +116,7 @@ impl World {
     pub(crate) fn ask_swarm(&mut self, question: SwarmQuestion) -> Result<(), Violation> {
         let SwarmQuestion { number, about, agent, op, patience_ms } = question;
         self.may_drain(&op, true)?;
+        self.may_demote(&about, &op)?;
         self.last_call += 1;
         let call = self.last_call;
         self.questions.insert(call, (agent, about, number));

@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use muster_coordinator::core::{Input, Request};
+use muster_coordinator::{
+    core::{Input, Request},
+    facts::MachineRow,
+};
 use muster_proto::model::{ClusterSpec, MachineName, MachineSpec, MachineType, Scope};
 
 use super::{World, controllers::Controller, fate::Fate, manifest};
@@ -30,9 +33,14 @@ impl World {
         Ok(())
     }
 
+    /// Three and more keep their majority; fewer cannot, and somebody has accepted that.
+    pub(crate) fn accepts_downtime(&self) -> bool {
+        let control = |row: &&std::sync::Arc<MachineRow>| row.spec.machine_type == MachineType::Control;
+        self.facts().is_some_and(|facts| facts.machines.values().filter(control).count() < 3)
+    }
+
     fn update(&mut self) -> Request {
-        // Three and more keep their majority; fewer cannot, and somebody has accepted that.
-        let accept_control_plane_downtime = self.plan.counts.control < 3;
+        let accept_control_plane_downtime = self.accepts_downtime();
         let scope = if self.rng.permille(500) { Scope::Os } else { Scope::Drain };
         Request::Update { cluster: manifest::cluster_name(), scope, accept_control_plane_downtime }
     }
@@ -47,7 +55,7 @@ impl World {
 
     /// A reboot of some machines, or of all.
     fn reboot(&mut self) -> Request {
-        let accept_control_plane_downtime = self.plan.counts.control < 3;
+        let accept_control_plane_downtime = self.accepts_downtime();
         let names: Vec<MachineName> = self.machines.iter().map(|machine| machine.name.clone()).collect();
         let machines = names.into_iter().filter(|_| self.rng.permille(400)).collect();
         Request::Reboot { cluster: manifest::cluster_name(), machines, accept_control_plane_downtime }
@@ -105,7 +113,7 @@ impl World {
         let out = self.in_maintenance();
         let index = self.any_machine();
         let Some(machine) = self.machines.get(index).map(|machine| machine.name.clone()) else { return Ok(()) };
-        let accept_control_plane_downtime = self.plan.counts.control < 3;
+        let accept_control_plane_downtime = self.accepts_downtime();
         let enter = Request::EnterMaintenance { machine, accept_control_plane_downtime };
         let (what, request) = match (rollout, self.rng.between(0, 9)) {
             (None, 0..=4) => ("update started", self.update()),

@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     actions, annotate, apply, artifacts, completion, demo, deploy, describe, get, logs, maintenance, plan, reboot,
-    secret, token, update, version, watch,
+    remove, secret, token, update, version, watch,
 };
 
 /// Brings fleets of bare-metal machines through deployment and updates: the operator's CLI of Muster.
@@ -46,6 +46,7 @@ pub(crate) enum Command {
     Update(update::Args),
     Reboot(reboot::Args),
     Maintenance(maintenance::Args),
+    Remove(remove::Args),
     Pause(update::PauseArgs),
     Resume(update::ResumeArgs),
     Abort(update::AbortArgs),

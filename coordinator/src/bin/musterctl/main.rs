@@ -20,6 +20,7 @@ mod logs;
 mod maintenance;
 mod plan;
 mod reboot;
+mod remove;
 mod secret;
 mod terminal;
 mod token;
@@ -70,6 +71,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Update(args) => update::run(args, &context).await,
         Command::Reboot(args) => reboot::run(args, &context).await,
         Command::Maintenance(args) => maintenance::run(args, &context).await,
+        Command::Remove(args) => remove::run(args, &context).await,
         Command::Pause(args) => update::pause(args, &context).await,
         Command::Resume(args) => update::resume(args, &context).await,
         Command::Abort(args) => update::abort(args, &context).await,

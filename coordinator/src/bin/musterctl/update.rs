@@ -39,7 +39,7 @@ pub(crate) struct Start {
     yes: bool,
     /// Start it, and do not follow
     #[arg(long)]
-    detach: bool,
+    pub(crate) detach: bool,
     /// With one or two control machines: the control plane may be down for a while
     #[arg(long)]
     pub(crate) accept_control_plane_downtime: bool,

@@ -13,9 +13,9 @@ use crate::{
         Effect, Reply, SwarmQuestion,
         decide::{begin_stage, end_stage},
     },
-    facts::{Asked, Draft, DrainRow, DrainTarget, Seen, Stage, SwarmLook},
+    facts::{Asked, DepartingNode, Draft, DrainRow, DrainTarget, MachineRow, Peers, Seen, Stage, SwarmLook},
     plan::{
-        Limits, survey,
+        Limits, removal, survey,
         update::{
             DrainStep,
             drain::{SETTLE_MS, is_awaited, questions},
@@ -71,8 +71,9 @@ pub(super) fn record(draft: &mut Draft<'_>, machine: &MachineName, step: DrainSt
 
 /// Asks what has to be known next: one question for each machine at a time, and no more of one agent than it answers.
 pub(in crate::core) fn ask(draft: &mut Draft<'_>, limits: &Limits, now: Now, effects: &mut Vec<Effect>) {
-    let draining = |update: &crate::facts::MachineUpdate| update.drain.is_some();
-    if !draft.machines.values().any(|row| row.update.as_ref().is_some_and(draining)) {
+    let drains = |row: &MachineRow| row.update.as_ref().is_some_and(|update| update.drain.is_some());
+    let departs = |row: &MachineRow| row.removal.as_ref().is_some_and(|removal| removal.departure.is_some());
+    if !draft.machines.values().any(|row| drains(row) || departs(row)) {
         return;
     }
     let (mut awaited, mut questions) = (Vec::new(), Vec::new());
@@ -80,7 +81,10 @@ pub(in crate::core) fn ask(draft: &mut Draft<'_>, limits: &Limits, now: Now, eff
         for position in targets(survey) {
             awaited.push((position.row.name.clone(), is_awaited(survey, position)));
         }
-        questions.extend(questions::all(survey).into_iter().map(|(name, question)| (name.clone(), question)));
+        let leaving = survey.machines.iter();
+        let leaving = leaving.filter_map(|p| Some((&p.row.name, removal::questions::next(survey, p)?)));
+        let all = questions::all(survey).into_iter().chain(leaving);
+        questions.extend(all.map(|(name, question)| (name.clone(), question)));
     }
     for (name, waits) in awaited {
         let since_ms = &mut draft.live_mut(&name).swarm.awaited_since_ms;
@@ -123,33 +127,47 @@ pub(in crate::core) fn answered(
     now: Now,
 ) -> Reply {
     let Some(row) = draft.machines.get(about) else { return Reply::Ok };
-    let target = row.update.as_ref().and_then(|mine| mine.drain.as_ref()).map(|drain| drain.target.clone());
+    let id = node_of(row);
     let look = &mut draft.live_mut(about).swarm;
     let Some(asked) = look.asked.take_if(|asked| asked.number == number) else { return Reply::Ok };
     match result {
         Ok(reply) => {
             look.failures.remove(&asked.agent);
-            replied(look, asked, reply, target, now);
+            replied(look, asked, reply, id, now);
         }
         Err(failure) => failed(look, asked, &failure, now),
     }
     Reply::Ok
 }
 
-fn replied(look: &mut SwarmLook, asked: Asked, reply: SwarmReply, target: Option<DrainTarget>, now: Now) {
+/// The node that a machine's questions are about; None: it is not recorded yet.
+fn node_of(row: &MachineRow) -> Option<SwarmId> {
+    if let Some(departure) = row.removal.as_ref().and_then(|removal| removal.departure.as_ref()) {
+        return match &departure.node {
+            DepartingNode::Node(id) => Some(id.clone()),
+            DepartingNode::Unknown | DepartingNode::Absent => None,
+        };
+    }
+    match &row.update.as_ref()?.drain.as_ref()?.target {
+        DrainTarget::Node { id, .. } => Some(id.clone()),
+        DrainTarget::Unknown | DrainTarget::Absent => None,
+    }
+}
+
+fn replied(look: &mut SwarmLook, asked: Asked, reply: SwarmReply, id: Option<SwarmId>, now: Now) {
     let at_mono_ms = asked.at_mono_ms;
     match reply {
         SwarmReply::Info(info) => look.info = Some(Seen { what: info, at_mono_ms }),
         SwarmReply::Nodes(nodes) => {
-            let id: Option<SwarmId> = match target {
-                Some(DrainTarget::Node { id, .. }) => Some(id),
-                Some(DrainTarget::Unknown | DrainTarget::Absent) | None => {
-                    look.info.as_ref().and_then(|info| info.what.node.clone())
-                }
-            };
+            let id = id.or_else(|| look.info.as_ref().and_then(|info| info.what.node.clone()));
             if look.manager != Some(asked.agent) {
                 look.forget_node();
             }
+            let peers =
+                nodes.iter().filter(|node| Some(&node.id) != id.as_ref()).filter_map(|node| node.manager.as_ref());
+            let reachable = peers.clone().filter(|manager| manager.reachable).count();
+            let peers = Peers { managers: peers.count(), reachable };
+            look.peers = Some(Seen { what: peers, at_mono_ms });
             let found = nodes.into_iter().find(|node| Some(&node.id) == id.as_ref());
             look.manager = Some(asked.agent);
             look.node = Some(Seen { what: found, at_mono_ms });
@@ -175,6 +193,9 @@ fn replied(look: &mut SwarmLook, asked: Asked, reply: SwarmReply, target: Option
         SwarmReply::Done => {
             look.unsettled.remove(&asked.number);
             look.node = None;
+            if matches!(asked.op, SwarmOp::Leave { .. }) {
+                look.info = None;
+            }
             look.moved_mono_ms = Some(now.mono_ms);
         }
         SwarmReply::Tasks(_) | SwarmReply::Services(_) | SwarmReply::Tokens(_) => {}

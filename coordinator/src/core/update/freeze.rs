@@ -46,7 +46,8 @@ pub(super) fn freeze(
     let joined = draft.open_rollout(cluster).map(|rollout| rollout.name.clone());
     let rollout = joined.unwrap_or_else(|| format!("{cluster}-{}-{}", start.kind.as_str(), of_cluster.rollout_seq + 1));
     let chosen = |name: &MachineName| start.only.is_none_or(|only| only.contains(name));
-    let members = draft.machines_of(cluster).filter(|row| row.ready_at.is_some() && !row.revoked);
+    let stays = |row: &MachineRow| row.removal.is_none() || start.kind == UpdateKind::Removal;
+    let members = draft.machines_of(cluster).filter(|row| row.ready_at.is_some() && !row.revoked && stays(row));
     let names: Vec<MachineName> = members.filter(|row| chosen(&row.name)).map(|row| row.name.clone()).collect();
     let newest = secrets::newest(draft, cluster);
     for name in &names {
@@ -76,7 +77,7 @@ pub(super) fn freeze(
 fn part(row: &MachineRow, kind: UpdateKind, newest: u64, secrets: &BTreeMap<SecretName, u64>) -> MachineUpdate {
     let (version, overwrites, secrets) = match kind {
         UpdateKind::Update => (newest, row.spec.state_items_overwrites.clone(), secrets.clone()),
-        UpdateKind::Reboot | UpdateKind::Maintenance => {
+        UpdateKind::Reboot | UpdateKind::Maintenance | UpdateKind::Removal => {
             (row.follows().unwrap_or(newest), row.overwrites().clone(), secrets::of_machine(secrets, row))
         }
     };
@@ -94,7 +95,34 @@ fn part(row: &MachineRow, kind: UpdateKind, newest: u64, secrets: &BTreeMap<Secr
         stuck: None,
         drain: None,
         drains: 0,
-        maintenance: (kind == UpdateKind::Maintenance).then(MaintenanceRow::default),
+        maintenance: takes_out(kind).then(MaintenanceRow::default),
+    }
+}
+
+/// Do machines of such a rollout go out of service, and keep the version they have?
+const fn takes_out(kind: UpdateKind) -> bool {
+    matches!(kind, UpdateKind::Maintenance | UpdateKind::Removal)
+}
+
+/// The part of a machine that is removed in the middle of a rollout: what was not disturbed keeps the version it has,
+/// and what it holds; what was disturbed goes as it is.
+pub(super) fn removal_part(draft: &Draft<'_>, row: &MachineRow, mine: &MachineUpdate) -> MachineUpdate {
+    let (maintenance, mine) = (Some(mine.maintenance.unwrap_or_default()), mine.clone());
+    if mine.disturbed() {
+        return MachineUpdate { maintenance, set_aside: None, stuck: None, ..mine };
+    }
+    let before = MachineRow { update: None, ..row.clone() };
+    let newest = draft.clusters.get(&row.spec.cluster_name).map_or(mine.version, |cluster| cluster.spec_version);
+    let kept = part(&before, UpdateKind::Removal, newest, &secrets::newest(draft, &row.spec.cluster_name));
+    let MachineUpdate { request, returned_at_ms, drain, drains, .. } = mine;
+    MachineUpdate {
+        disruptive: request.is_some() || row.slot.is_none(),
+        request,
+        returned_at_ms,
+        drain,
+        drains,
+        maintenance,
+        ..kept
     }
 }
 
@@ -110,7 +138,7 @@ fn look(
     let row = draft.machines.get(name)?;
     let position = Position::of(draft, row, limits, now);
     let items = || position.items.unwrap_or_default().iter().filter(|item| concerns(cluster, row, item.phase));
-    let stays = start.kind == UpdateKind::Maintenance;
+    let stays = takes_out(start.kind);
     let open = || items().filter(|item| !stays && position.standing(item) != Standing::Done);
     let mut disruptive = stays || open().any(|item| position.is_disruptive(item));
     let why = match start.kind {
@@ -118,7 +146,7 @@ fn look(
         UpdateKind::Update if start.options.scope == Scope::Os || planted("reboot-in-drain") => {
             reboot::due(draft.spec_of(row)?, row, disruptive)
         }
-        UpdateKind::Update | UpdateKind::Maintenance => None,
+        UpdateKind::Update | UpdateKind::Maintenance | UpdateKind::Removal => None,
     };
     let why = why.filter(|why| !open().any(|item| reboot::is_owner(item, *why)));
     let phase = items().map(|item| item.phase).max().unwrap_or(Phase::Deploy).max(Phase::Deploy);
@@ -132,6 +160,13 @@ fn look(
     });
     let target = Target { changed: changed.collect(), group: row.spec.update_group.clone(), disruptive };
     Some(Found { target, afresh: afresh.collect(), reboot })
+}
+
+fn goes_out(kind: UpdateKind, who: &str, rollout: &str) -> String {
+    match kind {
+        UpdateKind::Removal => format!("machine {who}: is removed when its workloads are away ({rollout})"),
+        _ => format!("machine {who}: goes out of service ({rollout})"),
+    }
 }
 
 fn open(
@@ -148,7 +183,7 @@ fn open(
     {
         update.targets.extend(targets);
         update.accept_control_plane_downtime |= start.options.accept_control_plane_downtime;
-        return format!("machine {who}: goes out of service ({name})");
+        return goes_out(start.kind, &who, &name);
     }
     let Some(row) = draft.cluster_mut(cluster) else { return String::new() };
     row.rollout_seq += 1;
@@ -161,7 +196,7 @@ fn open(
             targets.len()
         ),
         UpdateKind::Reboot => format!("cluster {cluster}: {name} started; {} machines reboot", targets.len()),
-        UpdateKind::Maintenance => format!("machine {who}: goes out of service ({name})"),
+        UpdateKind::Maintenance | UpdateKind::Removal => goes_out(start.kind, &who, &name),
     };
     draft.put_rollout(RolloutRow {
         name,

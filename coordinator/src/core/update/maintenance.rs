@@ -37,9 +37,22 @@ pub(in crate::core) fn enter(
     Ok(Reply::Done(vec![line]))
 }
 
+/// Who is removed goes out of service for good.
+fn is_not_removed(row: &MachineRow) -> Result<(), Refusal> {
+    let name = &row.name;
+    match row.removal {
+        Some(_) => Err(refusal(
+            "RemovalUnderWay",
+            format!("{name} is being removed; `musterctl remove {name} --abort` takes that back, as long as it can be"),
+        )),
+        None => Ok(()),
+    }
+}
+
 /// Is the cluster at rest but for others in maintenance, and the machine Ready and with us?
 fn may_enter(draft: &Draft<'_>, row: &MachineRow, limits: &Limits, now: Now) -> Result<(), Refusal> {
     let (cluster, name) = (&row.spec.cluster_name, &row.name);
+    is_not_removed(row)?;
     if let Some(mine) = row.update.as_ref().and_then(|update| update.maintenance) {
         let message = match (mine.leaving, mine.since_ms) {
             (true, _) => format!("{name} is on its way back; it can go again when it is (`musterctl watch {cluster}`)"),
@@ -102,6 +115,7 @@ pub(in crate::core) fn leave(
     now: Now,
 ) -> Result<Reply, Refusal> {
     let row = known_machine(draft, machine)?;
+    is_not_removed(&row)?;
     let Some(known) = row.update.as_ref().and_then(|mine| mine.maintenance) else {
         return Err(refusal("NothingToDo", format!("{machine} is not in maintenance")));
     };
@@ -124,6 +138,13 @@ pub(super) fn everybody_leaves(draft: &mut Draft<'_>, rollout: &str) {
     let names: Vec<MachineName> =
         draft.machines.values().filter(|row| of_this(row)).map(|row| row.name.clone()).collect();
     for name in names {
+        if draft.machines.get(&name).is_some_and(|row| row.removal.is_some()) {
+            let disturbed = draft.machines.get(&name).is_some_and(|row| super::may_be_at_work(row));
+            if !disturbed {
+                super::removal::give_up(draft, &name);
+            }
+            continue;
+        }
         if let Some(row) = draft.machine_mut(&name).and_then(|row| row.update.as_mut()?.maintenance.as_mut()) {
             row.leaving = true;
         }

@@ -9,9 +9,9 @@ use muster_proto::{
 
 use super::super::{at, surveys};
 use crate::{
-    facts::{DrainRow, Facts},
+    facts::{DrainRow, Facts, RemovalRow},
     plan::{
-        Limits, safety,
+        Limits, removal, safety,
         survey::{Position, Survey},
         update::drain::{self, Aim},
     },
@@ -35,7 +35,11 @@ pub fn cluster_states(
             let row = position.update()?.drain.as_ref()?;
             Some(swarm_drain(survey, position, row))
         });
-        drains.collect()
+        let removals = survey.machines.iter().filter_map(|position| {
+            let row = position.row.removal.as_ref().filter(|row| !row.aborting)?;
+            Some(swarm_remove(survey, position, row))
+        });
+        drains.chain(removals).collect()
     };
     surveys(facts, wanted, limits, now).iter().flat_map(of_cluster).collect()
 }
@@ -57,7 +61,11 @@ fn swarm_drain(survey: &Survey<'_>, position: &Position<'_>, row: &DrainRow) -> 
         safety::swarm_drained(survey, position)
     };
     let maintained = position.update().is_some_and(|mine| mine.maintenance.is_some());
-    let reason = if maintained { "maintenance" } else { "upgrade" };
+    let reason = match position.row.removal {
+        Some(_) => "delete",
+        None if maintained => "maintenance",
+        None => "upgrade",
+    };
     let drained = if given_back { waits.is_err() } else { waits.is_ok() };
     Document {
         metadata: Metadata {
@@ -75,6 +83,28 @@ fn swarm_drain(survey: &Survey<'_>, position: &Position<'_>, row: &DrainRow) -> 
             actual_value: drained.to_string(),
             attempt: position.update().map_or(0, |mine| mine.drains),
             message: waits.err().map(|waits| waits.message).unwrap_or_default(),
+        },
+    }
+}
+
+fn swarm_remove(survey: &Survey<'_>, position: &Position<'_>, row: &RemovalRow) -> ClusterState {
+    Document {
+        metadata: Metadata {
+            name: name("sr-", &position.row.name),
+            creation_timestamp: at(row.since_ms),
+            annotations: BTreeMap::from([(REASON.to_owned(), "delete".to_owned())]),
+        },
+        spec: ClusterStateSpec {
+            cluster_name: survey.cluster.name.to_string(),
+            kind: "swarm-remove".to_owned(),
+            arg: position.row.name.to_string(),
+            value: true.to_string(),
+        },
+        status: ClusterStateStatus {
+            // Once it is true, machine and state are gone.
+            actual_value: false.to_string(),
+            attempt: u32::from(row.departure.is_some()),
+            message: removal::waits(survey, position).map(|waits| waits.message).unwrap_or_default(),
         },
     }
 }

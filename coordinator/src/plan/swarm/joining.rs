@@ -283,7 +283,7 @@ fn leftovers(nodes: &[SwarmNode], hostname: &str) -> Result<Vec<SwarmOp>, Refuse
         if found.manager.is_some() {
             ops.push(SwarmOp::Demote { node: node.clone() });
         }
-        ops.push(SwarmOp::Remove { node, hostname });
+        ops.push(SwarmOp::Remove { node, hostname, force: false });
     }
     Ok(ops)
 }

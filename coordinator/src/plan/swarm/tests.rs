@@ -73,7 +73,8 @@ fn run(manager: bool, managers: u128, answers: Vec<Result<SwarmReply, SwarmFailu
         let of = if *machine == JOINER { "me".to_owned() } else { format!("c{}", machine.0.as_u128()) };
         asked.push(match op {
             SwarmOp::Demote { node } => format!("{of} demote {node}"),
-            SwarmOp::Remove { node, hostname } => format!("{of} remove {node} {hostname}"),
+            SwarmOp::Remove { node, hostname, .. } => format!("{of} remove {node} {hostname}"),
+            SwarmOp::Leave { node } => format!("{of} leave {node}"),
             op => format!("{of} {op:?}"),
         });
         next = joining.answered(answer.map_err(failure), 0);

@@ -11,7 +11,7 @@ use crate::{
     plan::{
         locks,
         safety::{self, blocked},
-        survey::Survey,
+        survey::{Position, Survey},
     },
 };
 
@@ -63,7 +63,8 @@ pub(super) fn cluster_step(survey: &Survey<'_>, update: &UpdateRow) -> Option<Cl
 /// Is the cluster's maintenance for anybody who is still part of the update? Those who were to be disturbed may all
 /// have been revoked or replaced since: then nothing is asked or waited for, and the update comes to its end.
 fn needs_request(survey: &Survey<'_>) -> bool {
-    targets(survey).any(|position| position.update().is_some_and(|mine| mine.disruptive) || disturbs(survey, position))
+    let mut staying = targets(survey).filter(|position| !position.is_let_go());
+    staying.any(|position| position.update().is_some_and(|mine| mine.disruptive) || disturbs(survey, position))
 }
 
 /// The cluster's locks have had their time: an operator decides.
@@ -93,7 +94,8 @@ pub fn is_cluster_moving(survey: &Survey<'_>) -> bool {
 /// Has the update yet to disturb somebody for the first time?
 pub(super) fn is_ahead(survey: &Survey<'_>) -> bool {
     let ahead = |mine: &MachineUpdate| mine.disruptive && !mine.disturbed();
-    targets(survey).any(|position| !position.in_maintenance() && position.update().is_some_and(ahead))
+    let waiting = |position: &&Position<'_>| !position.in_maintenance() && !position.is_let_go();
+    targets(survey).filter(waiting).any(|position| position.update().is_some_and(ahead))
 }
 
 /// Have the cluster's own locks, which were asked for, had their time?

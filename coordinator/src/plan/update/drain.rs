@@ -64,7 +64,7 @@ pub fn aim(survey: &Survey<'_>, position: &Position<'_>) -> Option<Aim> {
         return None;
     }
     let (update, mine) = (survey.update()?, position.update()?);
-    mine.drain.as_ref()?;
+    mine.drain.as_ref().filter(|_| !position.is_let_go())?;
     if position.row.slot.is_none() || mine.returned_at_ms.is_some() {
         return None;
     }
@@ -132,11 +132,11 @@ fn is_another(survey: &Survey<'_>, look: &SwarmLook, id: &SwarmId) -> bool {
 }
 
 /// What is known of the machine's node.
-fn look<'a>(position: &Position<'a>) -> Option<&'a SwarmLook> {
+pub(in crate::plan) fn look<'a>(position: &Position<'a>) -> Option<&'a SwarmLook> {
     position.live.map(|live| &live.swarm)
 }
 
-fn fresh<'a, T>(survey: &Survey<'_>, seen: Option<&'a Seen<T>>) -> Option<&'a T> {
+pub(in crate::plan) fn fresh<'a, T>(survey: &Survey<'_>, seen: Option<&'a Seen<T>>) -> Option<&'a T> {
     seen.filter(|seen| survey.now.mono_ms.saturating_sub(seen.at_mono_ms) < FRESH_MS).map(|seen| &seen.what)
 }
 
@@ -253,7 +253,7 @@ fn unidentified(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) 
 }
 
 /// No manager has said anything a moment ago: one is being asked, or none of them could answer the last time.
-fn unanswered(survey: &Survey<'_>, look: &SwarmLook) -> Blocked {
+pub(in crate::plan) fn unanswered(survey: &Survey<'_>, look: &SwarmLook) -> Blocked {
     let said = questions::controls(survey).map(|control| match control.row.id.and_then(|id| look.failures.get(&id)) {
         _ if !control.connected() => Some(format!("{} is not connected", control.row.name)),
         Some(failure) => Some(format!("{}: {}", control.row.name, failure.what)),

@@ -12,14 +12,15 @@ use super::{
 use crate::{
     facts::{ClusterStage, MachineUpdate, Stage, UpdateRow, Wish},
     plan::{
-        assign, locks, safety,
+        assign, locks, removal, safety,
         survey::{Position, Progress, Survey},
     },
 };
 
 /// What follows from where the machine is, without granting anything new to another.
 pub(super) fn outcome(survey: &Survey<'_>, update: &UpdateRow, position: &Position<'_>) -> Option<MachineStep> {
-    let mine = position.update()?;
+    // What becomes of it next is decided by its removal.
+    let mine = position.update().filter(|_| !position.is_let_go())?;
     on_its_way(survey, update, position, mine).or_else(|| stages::overdue(survey, update, position, mine))
 }
 
@@ -38,15 +39,22 @@ fn on_its_way(
     if let Some(upgraded) = gives_back(survey, update, position, mine) {
         return give_back(survey, position, mine, upgraded);
     }
+    if mine.disturbed() && mine.maintenance.is_some_and(|row| row.since_ms.is_none()) {
+        return leaves_disturbed(survey, position).or_else(|| waits_too_long(survey, update, position, mine));
+    }
     if mine.disturbed() {
         return next_permit(survey, position).or_else(|| waits_too_long(survey, update, position, mine));
     }
     if !mine.disruptive {
         // Something disruptive became due since: it needs a request, and takes its turn with one.
-        if position.awaits_permit() && !position.in_flight() {
+        let free = match mine.maintenance {
+            Some(_) => maintenance::will_run_nothing(survey, position).is_ok(),
+            None => position.awaits_permit() && !position.in_flight(),
+        };
+        if free {
             return Some(MachineStep::FreeSlot);
         }
-        let below = position.row.reach < Some(top(survey, position));
+        let below = mine.maintenance.is_none() && position.row.reach < Some(top(survey, position));
         return below
             .then(|| MachineStep::Enter(top(survey, position), frozen_set(survey, position, Phase::Reconfigure)));
     }
@@ -185,6 +193,12 @@ pub(super) fn top(survey: &Survey<'_>, position: &Position<'_>) -> Phase {
     phases.max().unwrap_or(Phase::Deploy).max(Phase::Deploy)
 }
 
+/// A machine that was disturbed in this update is to be removed in the middle of it: its workloads are away already.
+fn leaves_disturbed(survey: &Survey<'_>, position: &Position<'_>) -> Option<MachineStep> {
+    let drained = drain::step(survey, position);
+    drained.or_else(|| maintenance::may_enter(survey, position).is_ok().then_some(MachineStep::OutOfService))
+}
+
 /// The next item that needs leave gets it, if rule 4 holds now. What a machine has begun it may end, whatever an
 /// operator wants of the others.
 fn next_permit(survey: &Survey<'_>, position: &Position<'_>) -> Option<MachineStep> {
@@ -269,6 +283,9 @@ fn lock_deadline_ms(
 pub fn is_waiting_for_others(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     let (Some(update), Some(mine)) = (survey.update(), position.update()) else { return false };
     let coming = |at: Option<u64>| at.is_some_and(|at| at.saturating_add(DECISION_MS) > survey.now.wall_ms);
+    if position.is_let_go() {
+        return removal::is_moving(survey, position);
+    }
     if mine.in_maintenance() {
         return false;
     }

@@ -27,7 +27,7 @@ pub fn members<'a, 's>(survey: &'s Survey<'a>) -> impl Iterator<Item = &'s Posit
 #[must_use]
 pub fn rests(survey: &Survey<'_>) -> bool {
     let mut members = targets(survey).peekable();
-    members.peek().is_some() && members.all(Position::in_maintenance)
+    members.peek().is_some() && members.all(|position| position.in_maintenance() && position.row.removal.is_none())
 }
 
 /// May it go out of service now: rule 4, and nothing runs on it, nor ever will from the list it has?
@@ -36,21 +36,46 @@ pub fn rests(survey: &Survey<'_>) -> bool {
 /// What is waited for.
 pub fn may_enter(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     safety::may_disturb(survey, position)?;
+    will_run_nothing(survey, position)
+}
+
+/// Does nothing run on it, nor ever will from the list it has?
+///
+/// # Errors
+/// What is waited for.
+pub(super) fn will_run_nothing(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    nothing_runs(position)?;
+    if assign::is_accepted(survey.facts, position) {
+        return Ok(());
+    }
+    Err(blocked(DECIDING, "its agent is told to start nothing more", "its agent has accepted that"))
+}
+
+/// Does no item run on it, as far as is known?
+///
+/// # Errors
+/// Which one does.
+pub fn nothing_runs(position: &Position<'_>) -> Result<(), Blocked> {
+    // There is no withdrawal of a permit: it is used, or the agent says that it is over.
+    if let Some(item) = position.next_open().filter(|item| position.live_permit(item).is_some()) {
+        let message = format!("item {} has leave to start on it", item.name);
+        return Err(blocked("ItemRunning", message, "it has ended, or its leave is over"));
+    }
     let mut running = position.row.statuses.values().filter(|status| status.state == ItemState::Running);
     // Planted: what runs there may go on.
-    if let Some(status) = running.next().filter(|_| !planted("run-in-maintenance")) {
-        return Err(blocked("ItemRunning", format!("item {} still runs on it", status.name), "it has ended"));
+    match running.next().filter(|_| !planted("run-in-maintenance")) {
+        Some(status) => Err(blocked("ItemRunning", format!("item {} still runs on it", status.name), "it has ended")),
+        None => Ok(()),
     }
-    if !assign::is_accepted(survey.facts, position) {
-        return Err(blocked(DECIDING, "its agent is told to start nothing more", "its agent has accepted that"));
-    }
-    Ok(())
 }
 
 /// Rule 9: is it given back now? Before it is out of service at once, after that when it is there again.
 pub(super) fn gives_back(position: &Position<'_>, mine: &MachineUpdate, row: &MaintenanceRow) -> bool {
     if row.since_ms.is_none() {
-        return row.leaving || mine.set_aside.is_some();
+        // Who was taken out of an update to be removed may have begun something harmless there.
+        let told = position.row.assigned.accepted == position.row.assigned.generation;
+        let idle = position.row.removal.is_none() || (told && nothing_runs(position).is_ok());
+        return idle && (row.leaving || mine.set_aside.is_some());
     }
     // Planted: workloads come back to a machine that may be in pieces.
     let there = (position.connected() && !position.lost) || planted("give-back-unreachable");

@@ -69,7 +69,8 @@ fn with_slot(
         return drain::given_back(survey, position);
     }
     if mine.disturbed() {
-        return safety::may_disturb(survey, position);
+        let leaves = mine.maintenance.is_some();
+        return if leaves { maintenance::may_enter(survey, position) } else { safety::may_disturb(survey, position) };
     }
     let locks = safety::locks_granted(survey, position).err().filter(|_| mine.disruptive);
     let control = position.row.spec.machine_type == MachineType::Control;

@@ -1,6 +1,6 @@
 //! Words of requests: checked here, before anything is asked of the engine.
 
-use muster_proto::model::{ClusterName, ItemName, MachineName, Scope};
+use muster_proto::model::{ClusterName, ItemName, MachineName, RemovalPolicy, Scope};
 use tonic::Status;
 
 use crate::pki::Peer;
@@ -30,6 +30,10 @@ pub(super) fn scope(word: &str) -> Result<Scope, Status> {
         return Ok(Scope::Drain);
     }
     word.parse().map_err(|error| Status::invalid_argument(format!("scope: {error}")))
+}
+
+pub(super) fn policy(word: &str) -> Result<RemovalPolicy, Status> {
+    word.parse().map_err(|error| Status::invalid_argument(format!("policy: {error}")))
 }
 
 pub(super) fn item_name(name: String) -> Result<Option<ItemName>, Status> {

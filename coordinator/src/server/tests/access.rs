@@ -62,6 +62,8 @@ async fn every_method_for_every_sort_of_peer() {
         "Reboot",
         "EnterMaintenance",
         "LeaveMaintenance",
+        "Remove",
+        "AbortRemoval",
         "Pause",
         "Resume",
         "Abort",

@@ -70,6 +70,9 @@ async fn foreign(client: &mut FleetClient<Channel>, token: &str) -> Vec<(&'stati
     let reboot = wire::RebootRequest { cluster: cluster(), machines: vec!["theirs".to_owned()], ..Default::default() };
     let enter = wire::EnterMaintenanceRequest { machine: "theirs".to_owned(), ..Default::default() };
     let leave = wire::LeaveMaintenanceRequest { machine: "theirs".to_owned() };
+    let keep = wire::AbortRemovalRequest { machine: "theirs".to_owned() };
+    let policy = "graceful".to_owned();
+    let remove = wire::RemoveRequest { machine: "theirs".to_owned(), policy, ..Default::default() };
     let subject = wire::CredentialsRequest { subject: "operator/anna".to_owned() };
     vec![
         ("Plan", client.plan(wire::PlanRequest { cluster: cluster(), ..Default::default() }).await.map(drop)),
@@ -81,6 +84,8 @@ async fn foreign(client: &mut FleetClient<Channel>, token: &str) -> Vec<(&'stati
         ("Reboot", client.reboot(reboot).await.map(drop)),
         ("EnterMaintenance", client.enter_maintenance(enter).await.map(drop)),
         ("LeaveMaintenance", client.leave_maintenance(leave).await.map(drop)),
+        ("Remove", client.remove(remove).await.map(drop)),
+        ("AbortRemoval", client.abort_removal(keep).await.map(drop)),
         ("Pause", client.pause(rollout()).await.map(drop)),
         ("Resume", client.resume(rollout()).await.map(drop)),
         ("Abort", client.abort(rollout()).await.map(drop)),

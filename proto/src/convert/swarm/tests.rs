@@ -26,7 +26,8 @@ fn calls_come_back_as_they_went() {
         SwarmOp::Services { node: node.clone() },
         SwarmOp::SetAvailability { node: node.clone(), availability: SwarmAvailability::Pause },
         SwarmOp::Demote { node: node.clone() },
-        SwarmOp::Remove { node, hostname: "edge-7-c1".to_owned() },
+        SwarmOp::Remove { node: node.clone(), hostname: "edge-7-c1".to_owned(), force: true },
+        SwarmOp::Leave { node },
     ] {
         let call = SwarmCall { id: 7, epoch: Epoch(3), op };
         assert_eq!(SwarmCall::try_from(wire::SwarmCall::from(&call)), Ok(call));
@@ -60,7 +61,7 @@ fn answers_come_back_as_they_went() {
 }
 
 fn call_fault(change: impl FnOnce(&mut wire::SwarmCall)) -> &'static str {
-    let op = SwarmOp::Remove { node: swarm_id("n1"), hostname: "h".to_owned() };
+    let op = SwarmOp::Remove { node: swarm_id("n1"), hostname: "h".to_owned(), force: false };
     let mut call = wire::SwarmCall::from(&SwarmCall { id: 1, epoch: Epoch(1), op });
     change(&mut call);
     SwarmCall::try_from(call).expect_err("a fault").field
@@ -81,11 +82,13 @@ fn calls_that_are_none() {
     assert_eq!(call_fault(|call| call.op = Some(unknown)), "swarm.availability");
     let no_node = Op::SetAvailability(wire::SwarmAvailabilityOp { node_id: String::new(), availability: 1 });
     assert_eq!(call_fault(|call| call.op = Some(no_node)), "swarm_call.set_availability.node_id");
-    let nobody = Op::Remove(wire::SwarmRemoveOp { node_id: String::new(), hostname: "h".to_owned() });
+    let nobody = Op::Remove(wire::SwarmRemoveOp { node_id: String::new(), hostname: "h".to_owned(), force: false });
     assert_eq!(call_fault(|call| call.op = Some(nobody)), "swarm_call.remove.node_id");
-    let long_host = Op::Remove(wire::SwarmRemoveOp { node_id: "n1".to_owned(), hostname: "x".repeat(257) });
+    let long_host =
+        Op::Remove(wire::SwarmRemoveOp { node_id: "n1".to_owned(), hostname: "x".repeat(257), force: false });
     assert_eq!(call_fault(|call| call.op = Some(long_host)), "swarm_call.remove.hostname");
-    let no_host = Op::Remove(wire::SwarmRemoveOp { node_id: "n1".to_owned(), hostname: "a\nb".to_owned() });
+    let no_host =
+        Op::Remove(wire::SwarmRemoveOp { node_id: "n1".to_owned(), hostname: "a\nb".to_owned(), force: false });
     assert_eq!(call_fault(|call| call.op = Some(no_host)), "swarm_call.remove.hostname");
 }
 

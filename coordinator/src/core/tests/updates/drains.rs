@@ -117,7 +117,9 @@ impl Swarm {
                 self.log.push(format!("{agent}: {} is {availability}", self.nodes[at].0));
                 Ok(SwarmReply::Done)
             }
-            SwarmOp::Tokens | SwarmOp::Demote { .. } | SwarmOp::Remove { .. } => panic!("nobody asks for {op:?}"),
+            SwarmOp::Tokens | SwarmOp::Demote { .. } | SwarmOp::Remove { .. } | SwarmOp::Leave { .. } => {
+                panic!("nobody asks for {op:?}")
+            }
         }
     }
 }

@@ -16,9 +16,9 @@ use crate::{
 };
 
 /// The tasks of a node that is being drained are looked at so often, in milliseconds.
-const LOOK_EVERY_MS: u64 = 2_000;
+pub(in crate::plan) const LOOK_EVERY_MS: u64 = 2_000;
 /// Who could not answer is asked again after so long, in milliseconds.
-const RETRY_MS: u64 = 5_000;
+pub(in crate::plan) const RETRY_MS: u64 = 5_000;
 /// So long an answer may take, in milliseconds; there may be another manager to ask.
 const ANSWER_MS: u64 = 12_000;
 
@@ -76,7 +76,7 @@ fn identify(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> O
 
 /// Its own engine, when it has not been asked a moment ago. Without a manager it is the only one to know whether there
 /// still is a swarm.
-fn own_engine(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> Option<Question> {
+pub(in crate::plan) fn own_engine(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> Option<Question> {
     let own = position.row.id.filter(|id| position.connected() && may_ask(survey, look, *id))?;
     fresh(survey, look.info.as_ref()).is_none().then(|| question(own, SwarmOp::Info))
 }
@@ -118,11 +118,15 @@ fn give_back(
 }
 
 /// The node as a manager who can be asked again showed it a moment ago.
-fn known<'a>(survey: &Survey<'_>, position: &Position<'_>, look: &'a SwarmLook) -> Option<&'a Option<SwarmNode>> {
+pub(in crate::plan) fn known<'a>(
+    survey: &Survey<'_>,
+    position: &Position<'_>,
+    look: &'a SwarmLook,
+) -> Option<&'a Option<SwarmNode>> {
     node(survey, look).filter(|_| look.manager.is_some() && look.manager == manager(survey, position))
 }
 
-const fn question(agent: MachineId, op: SwarmOp) -> Question {
+pub(in crate::plan) const fn question(agent: MachineId, op: SwarmOp) -> Question {
     Question { agent, op, patience_ms: ANSWER_MS }
 }
 
@@ -132,7 +136,7 @@ fn set(agent: MachineId, id: &SwarmId, availability: SwarmAvailability) -> Quest
     Question { agent, op, patience_ms: SETTLE_MS }
 }
 
-fn may_ask(survey: &Survey<'_>, look: &SwarmLook, id: MachineId) -> bool {
+pub(in crate::plan) fn may_ask(survey: &Survey<'_>, look: &SwarmLook, id: MachineId) -> bool {
     look.failures.get(&id).is_none_or(|failure| survey.now.mono_ms.saturating_sub(failure.at_mono_ms) >= RETRY_MS)
 }
 
@@ -146,7 +150,9 @@ pub(super) fn controls<'a>(survey: &'a Survey<'a>) -> impl Iterator<Item = &'a P
 #[must_use]
 pub fn manager(survey: &Survey<'_>, position: &Position<'_>) -> Option<MachineId> {
     let look = look(position)?;
-    let controls = controls(survey).filter(|control| control.connected());
+    // Of itself it knows least when it leaves.
+    let others = controls(survey).filter(|control| control.row.name != position.row.name);
+    let controls = others.filter(|control| control.connected());
     let usable: Vec<MachineId> =
         controls.filter_map(|control| control.row.id).filter(|id| may_ask(survey, look, *id)).collect();
     look.manager.filter(|id| usable.contains(id)).or_else(|| usable.first().copied())

@@ -1,0 +1,364 @@
+//! How a machine is removed: what is checked at the door, and what is recorded.
+
+use muster_proto::model::{Blocked, MachineName, MachineType, Now, RemovalPolicy, Scope};
+
+use super::{Options, at_least_deploy, freeze::Start, freeze::freeze, freeze::removal_part, refusal};
+use crate::{
+    core::{Effect, Refusal, Reply, Request, enroll, operators::known_machine},
+    facts::{Departure, Draft, LockKey, MachineRow, MaintenanceRow, RemovalRow, UpdateKind, Wish},
+    plan::{
+        Limits,
+        removal::{RemovalStep, Step},
+        safety,
+        survey::Survey,
+        update::maintenance::members,
+    },
+};
+
+/// What a removal is begun with.
+#[derive(Clone, Copy, Debug)]
+struct Removing<'a> {
+    /// Which machine.
+    machine: &'a MachineName,
+    /// What it waits for.
+    policy: RemovalPolicy,
+    /// With one or two control machines: the control plane may be down for a while.
+    accept_control_plane_downtime: bool,
+}
+
+/// What an operator wishes of a removal.
+pub(in crate::core) fn take(
+    draft: &mut Draft<'_>,
+    effects: &mut Vec<Effect>,
+    actor: &str,
+    request: &Request,
+    now: Now,
+) -> Result<Reply, Refusal> {
+    match request {
+        Request::Remove { machine, policy, accept_control_plane_downtime } => {
+            let accept_control_plane_downtime = *accept_control_plane_downtime;
+            let removing = Removing { machine, policy: *policy, accept_control_plane_downtime };
+            remove(draft, effects, actor, removing, now)
+        }
+        Request::AbortRemoval { machine } => abort(draft, actor, machine, now),
+        _ => Ok(Reply::Ok),
+    }
+}
+
+/// Begins a removal, or loosens one under way.
+fn remove(
+    draft: &mut Draft<'_>,
+    effects: &mut Vec<Effect>,
+    actor: &str,
+    removing: Removing<'_>,
+    now: Now,
+) -> Result<Reply, Refusal> {
+    let Removing { machine, policy, .. } = removing;
+    let row = known_machine(draft, machine)?;
+    if let Some(known) = &row.removal {
+        may_loosen(machine, known, policy)?;
+    } else {
+        others_are_left(draft, &row)?;
+    }
+    let by_turn = policy == RemovalPolicy::Graceful && row.ready_at.is_some();
+    if policy != RemovalPolicy::Forced && row.id.is_some() {
+        can_be_asked(draft, &row, now)?;
+    }
+    if by_turn {
+        may_take_turn(draft, &row)?;
+    }
+    let mut trial = (**draft).clone();
+    begin(&mut Draft::new(&mut trial), actor, removing, by_turn, now);
+    majority_is_left(&trial, &row, removing, now)?;
+    let mut lines = begin(draft, actor, removing, by_turn, now);
+    if policy == RemovalPolicy::Forced
+        && let Some(id) = row.id
+    {
+        if !row.revoked {
+            enroll::deny(draft, effects, machine, id, "an operator removed this machine", now);
+        }
+        if let Some(row) = draft.machine_mut(machine) {
+            row.revoked = true;
+        }
+    }
+    lines.extend(still_counted(draft, &row));
+    draft.audit(actor, "remove", &format!("machine/{machine}"), &lines.join("; "), now.wall_ms);
+    Ok(Reply::Done(lines))
+}
+
+/// Policies are loosened one after another, and never back.
+fn may_loosen(machine: &MachineName, known: &RemovalRow, policy: RemovalPolicy) -> Result<(), Refusal> {
+    if known.aborting {
+        let message = format!("the removal of {machine} is being aborted; it can be removed when that has ended");
+        return Err(refusal("RemovalAborting", message));
+    }
+    if policy > known.policy {
+        return Ok(());
+    }
+    let looser: Vec<&str> =
+        RemovalPolicy::ALL.iter().filter(|other| **other > known.policy).map(|p| p.as_str()).collect();
+    let rest = match looser.as_slice() {
+        [] => "nothing is looser".to_owned(),
+        looser => format!("only {} is looser", looser.join(" or ")),
+    };
+    let message = format!("{machine} is being removed by the policy {} already, and {rest}", known.policy);
+    Err(refusal("RemovalUnderWay", message))
+}
+
+/// The last control machine is the cluster's: there is nobody who could take it out.
+fn others_are_left(draft: &Draft<'_>, row: &MachineRow) -> Result<(), Refusal> {
+    let mut controls = draft
+        .machines_of(&row.spec.cluster_name)
+        .filter(|other| other.spec.machine_type == MachineType::Control && other.name != row.name && other.reported());
+    let last = row.spec.machine_type == MachineType::Control && row.ready_at.is_some() && controls.next().is_none();
+    if !last {
+        return Ok(());
+    }
+    let message = format!(
+        "{0} is the last control machine of {1}; `musterctl replace {0}` lets another take its place",
+        row.name, row.spec.cluster_name
+    );
+    Err(refusal("LastControl", message))
+}
+
+fn can_be_asked(draft: &Draft<'_>, row: &MachineRow, now: Now) -> Result<(), Refusal> {
+    let limits = Limits::default();
+    let position = crate::plan::survey::Position::of(draft, row, &limits, now);
+    let name = &row.name;
+    let problem = match () {
+        () if row.revoked => "is revoked",
+        () if row.host.is_some() && (position.lost || !position.connected()) => "is not connected",
+        () => return Ok(()),
+    };
+    let message = format!(
+        "{name} {problem}, and its agent has to do its part; if the machine is gone for good: \
+         `musterctl remove {name} --policy forced`"
+    );
+    Err(refusal("RemovalNeedsAgent", message))
+}
+
+/// May it go out of service by the rules of updates?
+fn may_take_turn(draft: &Draft<'_>, row: &MachineRow) -> Result<(), Refusal> {
+    let (name, cluster) = (&row.name, &row.spec.cluster_name);
+    if row.spec.machine_type == MachineType::Unassigned {
+        return Ok(());
+    }
+    if row.update.as_ref().and_then(|mine| mine.maintenance).is_some_and(|known| known.leaving) {
+        return Err(refusal("InMaintenance", format!("{name} is on its way back; it can be removed when it is")));
+    }
+    let Some(rollout) = draft.open_rollout(cluster) else { return Ok(()) };
+    let disturbed = row.update.as_ref().is_some_and(crate::facts::MachineUpdate::disturbed);
+    let problem = match &rollout.update {
+        None => "is a deployment that has not ended",
+        Some(update) if update.wish == Wish::Abort && !disturbed => "is being aborted",
+        Some(_) => return Ok(()),
+    };
+    let message = format!(
+        "{} {problem}: wait for its end (`musterctl watch {cluster}`), or `musterctl remove {name} --policy unsafe`",
+        rollout.name
+    );
+    Err(refusal("RolloutOpen", message))
+}
+
+/// Would a majority of the control machines be left?
+fn majority_is_left(
+    trial: &crate::facts::Facts,
+    row: &MachineRow,
+    removing: Removing<'_>,
+    now: Now,
+) -> Result<(), Refusal> {
+    let limits = Limits::default();
+    let counts = row.spec.machine_type == MachineType::Control && row.ready_at.is_some();
+    let forced = removing.policy == RemovalPolicy::Forced || removing.accept_control_plane_downtime;
+    let Some(survey) = Survey::of(trial, &row.spec.cluster_name, &limits, now).filter(|_| counts && !forced) else {
+        return Ok(());
+    };
+    let Some(position) = survey.machines.iter().find(|position| position.row.name == row.name) else { return Ok(()) };
+    safety::majority_without(&survey, position).map_err(|Blocked { message, .. }| {
+        refusal("Quorum", format!("{message}; add --accept-control-plane-downtime if that is acceptable"))
+    })
+}
+
+/// Records that it is removed, and says so.
+fn begin(draft: &mut Draft<'_>, actor: &str, removing: Removing<'_>, by_turn: bool, now: Now) -> Vec<String> {
+    let Removing { machine, policy, accept_control_plane_downtime } = removing;
+    let Some(row) = draft.machines.get(machine).cloned() else { return Vec::new() };
+    let known = row.removal.clone();
+    let out = row.update.as_ref().and_then(|mine| mine.maintenance).is_some_and(|known| known.since_ms.is_some());
+    let removal = RemovalRow {
+        since_ms: known.as_ref().map_or(now.wall_ms, |known| known.since_ms),
+        policy,
+        by_turn,
+        from_maintenance: known.as_ref().map_or(out, |known| known.from_maintenance),
+        aborting: false,
+        departure: known.and_then(|known| known.departure),
+    };
+    if let Some(row) = draft.machine_mut(machine) {
+        row.removal = Some(removal);
+    }
+    let line = if by_turn {
+        take_turn(draft, actor, machine, accept_control_plane_downtime, now)
+    } else {
+        match policy {
+            RemovalPolicy::Graceful => {
+                format!("machine {machine}: is removed; it was never Ready, and has no workloads")
+            }
+            RemovalPolicy::Unsafe => {
+                format!("machine {machine}: is removed without waiting for its workloads: what runs there is cut off")
+            }
+            RemovalPolicy::Forced => format!(
+                "machine {machine}: revoked, and removed without being asked; if it is not off, what runs there goes on"
+            ),
+        }
+    };
+    if !by_turn && let Some(mine) = draft.machine_mut(machine).and_then(|row| row.update.as_mut()) {
+        mine.maintenance.get_or_insert_with(MaintenanceRow::default);
+        mine.set_aside = None;
+    }
+    vec![line]
+}
+
+/// It goes out of service as it would for maintenance, as part of the rollout that is open, or of one of its own.
+fn take_turn(draft: &mut Draft<'_>, actor: &str, machine: &MachineName, accept: bool, now: Now) -> String {
+    let Some(row) = draft.machines.get(machine).cloned() else { return String::new() };
+    let options = Options { scope: Scope::Os, accept_control_plane_downtime: accept };
+    let Some(mine) = &row.update else {
+        let only = [machine.clone()].into();
+        let start = Start { kind: UpdateKind::Removal, options, only: Some(&only) };
+        return freeze(draft, &row.spec.cluster_name, &start, actor, now);
+    };
+    let rollout = row.rollout.clone().unwrap_or_default();
+    let part = removal_part(draft, &row, mine);
+    if let Some(row) = draft.machine_mut(machine) {
+        if !mine.disturbed() {
+            row.reach = at_least_deploy(row.reach);
+        }
+        row.update = Some(part);
+    }
+    if accept && let Some(update) = draft.update_mut(&rollout) {
+        update.accept_control_plane_downtime = true;
+    }
+    format!("machine {machine}: is removed when its workloads are away ({rollout})")
+}
+
+/// What the manifest still says of a machine that is removed.
+fn still_counted(draft: &Draft<'_>, row: &MachineRow) -> Vec<String> {
+    let (name, cluster, machine_type) = (&row.name, &row.spec.cluster_name, row.spec.machine_type);
+    let left =
+        draft.machines_of(cluster).filter(|other| other.spec.machine_type == machine_type).count().saturating_sub(1);
+    let wanted =
+        draft.spec(cluster).and_then(|spec| spec.machines).map_or(0, |counts| counts.of(machine_type) as usize);
+    let counted = (wanted > left).then(|| {
+        format!(
+            "spec.machines of {cluster} says {wanted} {machine_type} machines, and {left} will be left: apply a \
+             manifest that says so, or let another machine enrol"
+        )
+    });
+    let declared = row.declared.then(|| {
+        format!(
+            "its Machine document goes with it: take {name} out of the manifest too, or the next `musterctl apply` \
+             declares it anew"
+        )
+    });
+    counted.into_iter().chain(declared).collect()
+}
+
+/// Takes a removal back, as long as nothing was done that cannot be undone.
+fn abort(draft: &mut Draft<'_>, actor: &str, machine: &MachineName, now: Now) -> Result<Reply, Refusal> {
+    let row = known_machine(draft, machine)?;
+    let Some(known) = row.removal.as_ref() else {
+        return Err(refusal("NothingToDo", format!("{machine} is not being removed")));
+    };
+    if known.policy == RemovalPolicy::Forced {
+        let message = format!("{machine} is revoked already; `musterctl replace {machine}` would let a new one enrol");
+        return Err(refusal("TooLate", message));
+    }
+    if known.departure.is_some() {
+        let message = format!("{machine} is being taken out of the swarm already; that is not taken back");
+        return Err(refusal("TooLate", message));
+    }
+    give_up(draft, machine);
+    let line = match row.update {
+        Some(_) => format!("machine {machine}: stays; what it holds is given back"),
+        None => format!("machine {machine}: stays"),
+    };
+    draft.audit(actor, "remove-abort", &format!("machine/{machine}"), &line, now.wall_ms);
+    Ok(Reply::Done(vec![line]))
+}
+
+/// A removal that has not begun to depart is given up: the machine goes back to where it was.
+pub(super) fn give_up(draft: &mut Draft<'_>, machine: &MachineName) {
+    let Some(row) = draft.machine_mut(machine) else { return };
+    let Some(known) = row.removal.as_mut().filter(|known| known.departure.is_none()) else { return };
+    let Some(mine) = &mut row.update else {
+        row.removal = None;
+        return;
+    };
+    if known.from_maintenance {
+        row.removal = None;
+    } else if mine.disturbed() {
+        mine.maintenance = None;
+        row.removal = None;
+    } else {
+        known.aborting = true;
+        mine.maintenance.get_or_insert_with(MaintenanceRow::default).leaving = true;
+    }
+}
+
+/// Machines that are removed keep anything else from beginning while they are part of a rollout.
+pub(super) fn in_the_way(survey: &Survey<'_>) -> Option<Refusal> {
+    let removed = members(survey).filter(|position| position.row.removal.is_some());
+    let mut names = removed.map(|position| position.row.name.as_str()).peekable();
+    names.peek()?;
+    let names = safety::some_names(names);
+    let message = format!("{names} is being removed; `musterctl describe machine` says what that waits for");
+    Some(refusal("RolloutOpen", message))
+}
+
+/// Records a step.
+pub(in crate::core) fn record(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, step: Step, now: Now) {
+    let Step { machine, what } = step;
+    if what == RemovalStep::Drop {
+        drop_machine(draft, effects, &machine, now);
+        return;
+    }
+    if let RemovalStep::Depart(_) = &what {
+        let look = &mut draft.live_mut(&machine).swarm;
+        look.forget_node();
+        look.info = None;
+    }
+    let Some(row) = draft.machine_mut(&machine) else { return };
+    match what {
+        RemovalStep::Stay => row.removal = None,
+        RemovalStep::Depart(node) => {
+            if let Some(removal) = &mut row.removal {
+                removal.departure = Some(Departure { since_ms: now.wall_ms, node });
+            }
+        }
+        RemovalStep::Node(node) => {
+            if let Some(departure) = row.removal.as_mut().and_then(|removal| removal.departure.as_mut()) {
+                departure.node = node;
+            }
+        }
+        RemovalStep::Drop => {}
+    }
+}
+
+/// Nothing is left of it: its identity is refused from now on, its name is free.
+fn drop_machine(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, machine: &MachineName, now: Now) {
+    let Some(row) = draft.machines.get(machine).cloned() else { return };
+    if let Some(id) = row.id.filter(|_| !row.revoked) {
+        enroll::deny(draft, effects, machine, id, "this machine was removed", now);
+    }
+    let cluster = &row.spec.cluster_name;
+    let of_it = |key: &&LockKey| key.cluster == *cluster && key.node.as_ref() == Some(machine);
+    for key in draft.locks.keys().filter(of_it).cloned().collect::<Vec<_>>() {
+        draft.drop_lock(&key);
+    }
+    if let Some(update) = row.rollout.as_ref().and_then(|rollout| draft.update_mut(rollout)) {
+        update.moved_at_ms = now.wall_ms;
+    }
+    draft.drop_machine(machine);
+    let line = format!("machine {machine}: removed; its name is free");
+    draft.audit("muster", "removed", &format!("machine/{machine}"), &line, now.wall_ms);
+}

@@ -1,0 +1,237 @@
+//! The removal of a machine: when it may be taken out of the swarm, and what is left to be done. By the graceful policy
+//! it first goes out of service like a machine in maintenance (`update::maintenance`); then it departs: a manager is
+//! demoted, its engine leaves, a manager forgets the node, and its row is dropped. Level-triggered; what has to be
+//! asked next says [`questions`].
+
+pub mod questions;
+
+use muster_proto::{
+    model::{Blocked, MachineName, MachineType, RemovalPolicy, SwarmLocalState},
+    plant::planted,
+};
+
+use super::{
+    assign,
+    safety::{self, blocked},
+    survey::{Position, Survey},
+    swarm,
+    update::{DECIDING, drain, maintenance, waits},
+};
+use crate::facts::{DepartingNode, RemovalRow};
+
+/// Something to be recorded of a machine that is removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// This one.
+    pub machine: MachineName,
+    /// What.
+    pub what: RemovalStep,
+}
+
+/// A step of a removal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RemovalStep {
+    /// It is taken out of the swarm from now on.
+    Depart(DepartingNode),
+    /// This is what it is there.
+    Node(DepartingNode),
+    /// Nothing of it is left but its rows.
+    Drop,
+    /// Its removal was aborted, and it holds nothing any more.
+    Stay,
+}
+
+/// What is to be recorded next. One control machine at a time begins to depart.
+#[must_use]
+pub fn next_steps(survey: &Survey<'_>) -> Vec<Step> {
+    if safety::store_is_current(survey).is_err() || survey.facts.meta.recovering {
+        return Vec::new();
+    }
+    let mut steps = Vec::new();
+    let mut control_departs = false;
+    for position in &survey.machines {
+        let Some(what) = position.row.removal.as_ref().and_then(|row| step(survey, position, row)) else { continue };
+        let control = position.row.spec.machine_type == MachineType::Control;
+        if control && matches!(what, RemovalStep::Depart(_)) && std::mem::replace(&mut control_departs, true) {
+            continue;
+        }
+        steps.push(Step { machine: position.row.name.clone(), what });
+    }
+    steps
+}
+
+fn step(survey: &Survey<'_>, position: &Position<'_>, row: &RemovalRow) -> Option<RemovalStep> {
+    if row.aborting {
+        return position.update().is_none().then_some(RemovalStep::Stay);
+    }
+    let Some(departure) = &row.departure else {
+        return may_depart(survey, position, row)
+            .is_ok()
+            .then(|| RemovalStep::Depart(first_node(survey, position, row)));
+    };
+    match &departure.node {
+        DepartingNode::Unknown | DepartingNode::Node(_) if is_alone(survey, position) => Some(RemovalStep::Drop),
+        DepartingNode::Unknown => identified(survey, position, row).map(RemovalStep::Node),
+        DepartingNode::Absent => Some(RemovalStep::Drop),
+        DepartingNode::Node(_) => questions::is_forgotten(survey, position).then_some(RemovalStep::Drop),
+    }
+}
+
+/// May it be taken out of the swarm now?
+///
+/// # Errors
+/// What is waited for.
+pub fn may_depart(survey: &Survey<'_>, position: &Position<'_>, row: &RemovalRow) -> Result<(), Blocked> {
+    safety::store_is_current(survey)?;
+    let about = || blocked(DECIDING, "it goes out of service first", "the coordinator's next decision");
+    if row.policy != RemovalPolicy::Forced && position.row.id.is_some() {
+        can_be_asked(position)?;
+        // Planted: a machine is taken out of the swarm while its workloads are there.
+        let out = position.in_maintenance() || planted("depart-in-service");
+        match row.by_turn {
+            true if !out => return Err(goes_out(survey, position).unwrap_or_else(about)),
+            true => {}
+            false => is_idle(survey, position)?,
+        }
+    }
+    match position.row.spec.machine_type {
+        MachineType::Control => safety::one_control_departs(survey, position),
+        MachineType::Worker | MachineType::Unassigned => Ok(()),
+    }
+}
+
+/// Is its agent there to do its part?
+fn can_be_asked(position: &Position<'_>) -> Result<(), Blocked> {
+    let name = &position.row.name;
+    let why = match () {
+        () if position.row.revoked => "an operator revoked it",
+        () if position.lost => "it has not been heard of for longer than the limit",
+        () if position.row.host.is_some() && !position.connected() => "it has no connection to the coordinator now",
+        () => return Ok(()),
+    };
+    let clears_when = format!("it connects; or, if it is gone for good, `musterctl remove {name} --policy forced`");
+    Err(blocked("RemovalNeedsAgent", format!("it is removed with its agent's help, and {why}"), clears_when))
+}
+
+/// Why it does not go out of service.
+fn goes_out(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
+    let own = super::blocked::unusable(survey, position).or_else(|| super::blocked::refuses(position));
+    own.or_else(|| super::blocked::agent_says(position)).or_else(|| waits::of_machine(survey, position))
+}
+
+/// Does nothing run on it, nor ever will from the list it has?
+fn is_idle(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    maintenance::nothing_runs(position)?;
+    let row = position.row;
+    let told =
+        row.reach.is_some() && row.assigned.refused.is_none() && assign::wanted(survey.facts, position).is_some();
+    if told && !assign::is_accepted(survey.facts, position) {
+        return Err(blocked(DECIDING, "its agent is told to start nothing more", "its agent has accepted that"));
+    }
+    Ok(())
+}
+
+/// Is no other control machine in the swarm? Then there is nobody to take it out, and no swarm to take it out of.
+fn is_alone(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    let mut others = survey.of_type(MachineType::Control).filter(|other| other.row.name != position.row.name);
+    !others.any(|other| swarm::may_be_in(survey.facts, other.row))
+}
+
+/// What is known of its node without asking anybody.
+fn first_node(survey: &Survey<'_>, position: &Position<'_>, row: &RemovalRow) -> DepartingNode {
+    let known = position.row.swarm.as_ref().map(|member| DepartingNode::Node(member.node_id.clone()));
+    let asks = row.policy != RemovalPolicy::Forced && position.row.host.is_some();
+    match known {
+        None if asks && drain::uses_swarm(survey) => DepartingNode::Unknown,
+        Some(_) if asks => DepartingNode::Unknown,
+        known => known.unwrap_or(DepartingNode::Absent),
+    }
+}
+
+/// What its own engine says that it is; once nobody asks it any more, what it said when it joined.
+fn identified(survey: &Survey<'_>, position: &Position<'_>, row: &RemovalRow) -> Option<DepartingNode> {
+    let joined = position.row.swarm.as_ref().map(|member| member.node_id.clone());
+    let joined = joined.map_or(DepartingNode::Absent, DepartingNode::Node);
+    if row.policy == RemovalPolicy::Forced {
+        return Some(joined);
+    }
+    let info = drain::fresh(survey, drain::look(position)?.info.as_ref())?;
+    match &info.node {
+        Some(node) => Some(DepartingNode::Node(node.clone())),
+        None if info.state == SwarmLocalState::Inactive => Some(joined),
+        None => None,
+    }
+}
+
+/// Unix milliseconds at which a departure has had its time. It is tried on, and an operator is told.
+#[must_use]
+pub fn deadline_ms(survey: &Survey<'_>, row: &RemovalRow) -> Option<u64> {
+    let begun_ms = row.departure.as_ref()?.since_ms.max(survey.facts.live.started_wall_ms);
+    Some(begun_ms.saturating_add(survey.spec.update_deadlines.swarm_drain.after_ms))
+}
+
+/// Has its departure had its time?
+#[must_use]
+pub fn is_late(survey: &Survey<'_>, row: &RemovalRow) -> bool {
+    deadline_ms(survey, row).is_some_and(|at_ms| survey.now.wall_ms >= at_ms)
+}
+
+/// Why a machine that is removed is not gone yet. None: it is not removed, or on its way back.
+#[must_use]
+pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
+    let row = position.row.removal.as_ref().filter(|row| !row.aborting)?;
+    let about = || blocked(DECIDING, "its next step is about to be taken", "the coordinator's next decision");
+    if let Err(old) = safety::store_is_current(survey) {
+        return Some(old);
+    }
+    if survey.facts.meta.recovering {
+        return Some(safety::gathered(survey).err().unwrap_or_else(about));
+    }
+    let Some(departure) = &row.departure else {
+        return Some(may_depart(survey, position, row).err().unwrap_or_else(about));
+    };
+    let waits = match &departure.node {
+        DepartingNode::Absent => about(),
+        DepartingNode::Unknown | DepartingNode::Node(_) => questions::waits(survey, position),
+    };
+    if is_late(survey, row) {
+        let Blocked { reason, message, clears_when } = waits;
+        let message = format!("{message} (for longer than updateDeadlines.swarmDrain allows)");
+        let looser = row.policy != RemovalPolicy::Forced;
+        let name = &position.row.name;
+        let or = if looser { format!("; or `musterctl remove {name} --policy forced`") } else { String::new() };
+        return Some(Blocked { reason, message, clears_when: format!("{clears_when}{or}") });
+    }
+    Some(waits)
+}
+
+/// Does a removal go on by itself: is its departure within its time?
+#[must_use]
+pub fn is_moving(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    position.row.removal.as_ref().is_some_and(|row| row.departure.is_some() && !is_late(survey, row))
+}
+
+/// The word for where a removal is (LCM's `prepareDeletionPhase`). None: the machine is not removed.
+#[must_use]
+pub fn phase(survey: &Survey<'_>, position: &Position<'_>) -> Option<&'static str> {
+    let row = position.row.removal.as_ref()?;
+    let refused = position.update().is_some_and(|mine| mine.set_aside.is_some() || mine.stuck.is_some());
+    let alone = row.policy != RemovalPolicy::Forced && (position.lost || position.row.revoked);
+    Some(match () {
+        () if row.aborting => "aborting",
+        () if is_late(survey, row) || (row.departure.is_none() && (refused || alone)) => "failed",
+        () => "started",
+    })
+}
+
+/// The next moment, Unix milliseconds, at which time alone changes a removal. None: there is none.
+#[must_use]
+pub fn wakes_at_ms(survey: &Survey<'_>) -> Option<u64> {
+    let moments = survey.machines.iter().filter_map(|position| {
+        let row = position.row.removal.as_ref()?;
+        let asks = questions::wakes_at(survey, position);
+        let asks = asks.map(|mono_ms| survey.now.wall_ms + mono_ms.saturating_sub(survey.now.mono_ms));
+        deadline_ms(survey, row).into_iter().chain(asks).filter(|at| *at > survey.now.wall_ms).min()
+    });
+    moments.min()
+}

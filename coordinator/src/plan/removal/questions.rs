@@ -1,0 +1,138 @@
+//! What has to be asked of the swarm next for a machine that is taken out of it, and of whom. The order: what its own
+//! engine is, what the managers say of that node; a manager is demoted, the engine leaves, a manager forgets the node.
+
+use muster_proto::{
+    model::{Blocked, RemovalPolicy, SwarmId, SwarmNode, SwarmNodeState, SwarmOp},
+    plant::planted,
+};
+
+use crate::{
+    facts::{DepartingNode, Peers, SwarmLook},
+    plan::{
+        safety::blocked,
+        survey::{Position, Survey},
+        update::drain::{
+            self, FRESH_MS, SETTLE_MS, look,
+            questions::{LOOK_EVERY_MS, Question, RETRY_MS, known, manager, may_ask, own_engine, question},
+        },
+    },
+};
+
+/// The node that leaves.
+#[must_use]
+pub fn leaving<'a>(position: &Position<'a>) -> Option<&'a DepartingNode> {
+    position.row.removal.as_ref()?.departure.as_ref().map(|departure| &departure.node)
+}
+
+fn is_forced(position: &Position<'_>) -> bool {
+    position.row.removal.as_ref().is_some_and(|row| row.policy == RemovalPolicy::Forced)
+}
+
+/// The next question about a machine that departs; None: an answer is waited for, or nobody can be asked.
+#[must_use]
+pub fn next(survey: &Survey<'_>, position: &Position<'_>) -> Option<Question> {
+    let look = look(position).filter(|look| look.asked.is_none())?;
+    let id = match leaving(position)? {
+        DepartingNode::Absent => return None,
+        DepartingNode::Unknown => return own_engine(survey, position, look),
+        DepartingNode::Node(id) => id,
+    };
+    let manager = manager(survey, position)?;
+    let Some(found) = known(survey, position, look) else { return Some(question(manager, SwarmOp::Nodes)) };
+    let found = found.as_ref()?;
+    let change = |agent, op| Some(Question { agent, op, patience_ms: SETTLE_MS });
+    if majority_is_kept(survey, look, found).is_err() {
+        return None;
+    }
+    if found.manager.is_some() {
+        return change(manager, SwarmOp::Demote { node: id.clone() });
+    }
+    let forced = is_forced(position);
+    if forced || found.state == SwarmNodeState::Down {
+        let hostname = found.hostname.clone();
+        return change(manager, SwarmOp::Remove { node: id.clone(), hostname, force: forced });
+    }
+    leave(survey, position, look, id).or_else(|| {
+        let seen = look.node.as_ref().map_or(0, |seen| seen.at_mono_ms);
+        (survey.now.mono_ms.saturating_sub(seen) >= LOOK_EVERY_MS).then(|| question(manager, SwarmOp::Nodes))
+    })
+}
+
+/// Its own engine leaves, if it has not done so.
+fn leave(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook, id: &SwarmId) -> Option<Question> {
+    let Some(info) = drain::fresh(survey, look.info.as_ref()) else { return own_engine(survey, position, look) };
+    let own = position.row.id.filter(|own| position.connected() && may_ask(survey, look, *own))?;
+    let still = info.node.as_ref() == Some(id);
+    still.then(|| Question { agent: own, op: SwarmOp::Leave { node: id.clone() }, patience_ms: SETTLE_MS })
+}
+
+/// Do its managers say that there is no such node any more?
+#[must_use]
+pub fn is_forgotten(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    // Planted: whatever the managers say, its row goes.
+    let gone = |look| known(survey, position, look).is_some_and(Option::is_none) || planted("drop-before-forgotten");
+    look(position).is_some_and(gone)
+}
+
+/// Rule 1, the swarm's own quorum: the managers that stay have a majority among themselves, before a manager is demoted
+/// and after it.
+fn majority_is_kept(survey: &Survey<'_>, look: &SwarmLook, found: &SwarmNode) -> Result<(), Blocked> {
+    let Some(Peers { managers, reachable }) = drain::fresh(survey, look.peers.as_ref()) else {
+        return Err(blocked("LeavingSwarm", "the managers of its swarm are being counted", "one has answered"));
+    };
+    if (*managers > 0 && reachable * 2 > *managers) || planted("demote-without-quorum") {
+        return Ok(());
+    }
+    let what = if found.manager.is_some() { "without it" } else { "that are left" };
+    let message = format!("Error: {reachable} of {managers} managers of the swarm {what} are reachable: no majority");
+    Err(blocked("Quorum", message, "a majority of them is reachable (`docker node ls` on a manager)"))
+}
+
+/// Why its departure is not over.
+#[must_use]
+pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Blocked {
+    let about = |what: String| blocked("LeavingSwarm", what, "the swarm has answered");
+    let nothing = SwarmLook::default();
+    let look = look(position).unwrap_or(&nothing);
+    let failure = position.row.id.and_then(|id| look.failures.get(&id)).map(|failure| failure.what.as_str());
+    if let Some(DepartingNode::Unknown) = leaving(position) {
+        return about(match failure {
+            Some(failure) => format!("Error: its Docker Engine cannot be asked for its Swarm node: {failure}"),
+            None => "its Docker Engine is being asked for its Swarm node".to_owned(),
+        });
+    }
+    let Some(seen) = &look.node else {
+        let why = drain::unanswered(survey, look);
+        return if why.reason == "SwarmNoManager" {
+            why
+        } else {
+            about("its Swarm node is being looked at".to_owned())
+        };
+    };
+    let Some(found) = &seen.what else { return about("its Swarm node is forgotten".to_owned()) };
+    if let Err(quorum) = majority_is_kept(survey, look, found)
+        && quorum.reason == "Quorum"
+    {
+        return quorum;
+    }
+    let name = &found.hostname;
+    about(match failure {
+        _ if found.manager.is_some() => format!("Error: waiting for swarm node {name} to be demoted first"),
+        Some(failure) if !is_forced(position) => format!("Error: swarm node {name} does not leave: {failure}"),
+        _ if found.state == SwarmNodeState::Down || is_forced(position) => {
+            format!("Error: waiting for swarm node {name} to be removed")
+        }
+        _ => format!("Error: waiting for swarm node {name} to leave and to be down (it is {})", found.state),
+    })
+}
+
+/// When time alone brings the next question, monotonic milliseconds.
+#[must_use]
+pub fn wakes_at(survey: &Survey<'_>, position: &Position<'_>) -> Option<u64> {
+    let look = look(position).filter(|look| look.asked.is_none() && leaving(position).is_some())?;
+    let later = |at_mono_ms: u64, by_ms: u64| at_mono_ms.saturating_add(by_ms);
+    let failures = look.failures.values().map(|failure| later(failure.at_mono_ms, RETRY_MS));
+    let info = look.info.iter().map(|seen| later(seen.at_mono_ms, FRESH_MS));
+    let node = look.node.iter().flat_map(|seen| [LOOK_EVERY_MS, FRESH_MS].map(|by_ms| later(seen.at_mono_ms, by_ms)));
+    failures.chain(info).chain(node).filter(|at| *at > survey.now.mono_ms).min()
+}

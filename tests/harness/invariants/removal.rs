@@ -1,0 +1,71 @@
+//! What must hold of machines that are removed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_coordinator::facts::{DepartingNode, Facts, MachineRow};
+use muster_proto::model::{MachineId, MachineName, MachineType, SwarmId};
+
+use super::{Checked, Watcher};
+
+/// What was seen of them.
+#[derive(Clone, Default, Hash)]
+pub(super) struct Seen {
+    /// Who is being taken out of the swarm, and as which node.
+    departing: BTreeMap<MachineName, Option<SwarmId>>,
+}
+
+fn departing(facts: &Facts) -> impl Iterator<Item = (&MachineRow, Option<SwarmId>)> {
+    facts.machines.values().filter_map(|row| match &row.removal.as_ref()?.departure.as_ref()?.node {
+        DepartingNode::Node(id) => Some((&**row, Some(id.clone()))),
+        DepartingNode::Unknown | DepartingNode::Absent => Some((&**row, None)),
+    })
+}
+
+impl Watcher {
+    /// A machine departs when its policy lets it, control machines one by one; its row goes when no swarm knows its
+    /// node any more.
+    pub fn removals_are_right(&mut self, facts: &Facts, nodes: &BTreeSet<SwarmId>) -> Checked {
+        let controls = departing(facts).filter(|(row, _)| row.spec.machine_type == MachineType::Control).count();
+        if controls > 1 {
+            return Err(self.violation("removal", format!("{controls} control machines depart at once")));
+        }
+        let known = &self.seen.removals.departing;
+        for (row, _) in departing(facts).filter(|(row, _)| !known.contains_key(&row.name)) {
+            let by_turn = row.removal.as_ref().is_some_and(|removal| removal.by_turn);
+            let out = row.update.as_ref().and_then(|part| part.maintenance?.since_ms);
+            if by_turn && out.is_none() {
+                return Err(self.violation("removal", format!("{} departs, and is in service", row.name)));
+            }
+        }
+        for (name, node) in known.iter().filter(|(name, _)| !facts.machines.contains_key(*name)) {
+            if let Some(node) = node.as_ref().filter(|node| nodes.contains(*node)) {
+                return Err(self.violation("removal", format!("{name} is gone, and its swarm knows node {node}")));
+            }
+        }
+        self.seen.removals.departing = departing(facts).map(|(row, node)| (row.name.clone(), node)).collect();
+        Ok(())
+    }
+
+    /// After a start, who departs is what the store says.
+    pub(super) fn forget_removals(&mut self, facts: &Facts) {
+        self.seen.removals.departing = departing(facts).map(|(row, node)| (row.name.clone(), node)).collect();
+    }
+
+    /// Nothing is assigned to whom the coordinator refuses.
+    pub(super) fn refused_get_nothing(&self, id: MachineId, facts: Option<&Facts>) -> Checked {
+        match facts.is_some_and(|facts| facts.denied.contains_key(&id)) {
+            true => Err(self.violation("removal", format!("{id} is refused, and was assigned something"))),
+            false => Ok(()),
+        }
+    }
+
+    /// A manager that is removed is demoted only while the others have a majority among themselves. `counted`: the
+    /// others, and those of them that were up, when they were last listed for its sake.
+    pub fn may_be_demoted(&self, name: &MachineName, counted: Option<(usize, usize)>) -> Checked {
+        let holds = counted.is_some_and(|(others, up)| others > 0 && 2 * up > others);
+        if holds {
+            return Ok(());
+        }
+        Err(self.violation("quorum", format!("{name} is to be demoted; other managers, and up: {counted:?}")))
+    }
+}

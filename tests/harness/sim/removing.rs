@@ -1,0 +1,171 @@
+//! Operators who remove machines, loosen that and take it back; and machines that come again under their old names.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_coordinator::{core::Request, facts::DepartingNode};
+use muster_proto::model::{
+    MachineId, MachineName, RemovalPolicy, SwarmFailure, SwarmFailureCode, SwarmId, SwarmOp, SwarmReply,
+};
+
+use super::{
+    Event, World,
+    machine::uuid_of,
+    swarm::{Place, failure},
+};
+use crate::invariants::Violation;
+
+/// What is known of machines that are removed.
+#[derive(Clone, Default)]
+pub(crate) struct Removals {
+    /// The managers that stay, and those of them that are up, as last listed for a machine's sake.
+    counted: BTreeMap<MachineName, (usize, usize)>,
+    /// Machines that are gone.
+    removed: BTreeSet<MachineId>,
+}
+
+impl World {
+    /// An operator removes a machine, loosens its removal, or keeps it.
+    pub(crate) fn operate_removal(&mut self, index: usize) -> Result<(), Violation> {
+        let Some(machine) = self.machines.get(index).map(|machine| machine.name.clone()) else { return Ok(()) };
+        let Some(row) = self.facts().and_then(|facts| facts.machines.get(&machine).cloned()) else {
+            return self.come_again(index);
+        };
+        if row.removal.is_some() && self.rng.permille(300) {
+            if self.operator(Request::AbortRemoval { machine })?.is_ok() {
+                self.count("a removal was taken back");
+            }
+            return Ok(());
+        }
+        let policy = match self.rng.between(0, 9) {
+            0..=5 => RemovalPolicy::Graceful,
+            6 | 7 => RemovalPolicy::Unsafe,
+            _ => RemovalPolicy::Forced,
+        };
+        self.remove(index, policy)
+    }
+
+    /// A machine is removed. One that is removed by force is dead.
+    pub(crate) fn remove(&mut self, index: usize, policy: RemovalPolicy) -> Result<(), Violation> {
+        let Some(machine) = self.machines.get(index).map(|machine| machine.name.clone()) else { return Ok(()) };
+        let accept_control_plane_downtime = self.accepts_downtime();
+        let request = Request::Remove { machine, policy, accept_control_plane_downtime };
+        if self.operator(request)?.is_err() {
+            return Ok(());
+        }
+        self.count(match policy {
+            RemovalPolicy::Graceful => "removed gracefully",
+            RemovalPolicy::Unsafe => "removed unsafely",
+            RemovalPolicy::Forced => "removed by force",
+        });
+        if policy == RemovalPolicy::Forced {
+            self.drop_session(index);
+            if let Some(machine) = self.machines.get_mut(index) {
+                machine.power_off();
+            }
+        }
+        Ok(())
+    }
+
+    /// A machine that was removed is installed anew, and enrols under its old name.
+    pub(crate) fn come_again(&mut self, index: usize) -> Result<(), Violation> {
+        if self.coordinator.is_none() {
+            return Ok(());
+        }
+        let id = MachineId(uuid_of(&mut self.rng));
+        let Some(machine) = self.machines.get_mut(index) else { return Ok(()) };
+        machine.power_off();
+        machine.reinstall(id, self.at, &mut self.rng);
+        let machine_type = machine.machine_type;
+        self.create_token(machine_type)?;
+        if self.enroll(index, id)? {
+            self.count("a removed machine came again");
+        }
+        self.later(100, Event::StartAgent(index));
+        Ok(())
+    }
+
+    /// What became of those who were removed: nobody knows them any more.
+    pub(crate) fn see_removals(&mut self) -> Result<(), Violation> {
+        let nodes = self.nodes_with_managers();
+        let Some(facts) = self.coordinator.as_ref().map(muster_coordinator::core::Core::facts) else { return Ok(()) };
+        self.watcher.removals_are_right(facts, &nodes)?;
+        let gone = |machine: &super::Machine| {
+            facts.denied.contains_key(&machine.id) && !facts.machines.contains_key(&machine.name)
+        };
+        let gone: Vec<MachineId> = self.machines.iter().filter(|m| gone(m)).map(|machine| machine.id).collect();
+        for id in gone {
+            if self.removals.removed.insert(id) {
+                self.count("a removed machine is gone");
+            }
+        }
+        Ok(())
+    }
+
+    /// The nodes of swarms with another manager that the coordinator knows: it can have them forgotten.
+    fn nodes_with_managers(&self) -> BTreeSet<SwarmId> {
+        let known = |index: usize| {
+            let machine = self.machines.get(index)?;
+            let row = self.facts()?.by_id(machine.id)?;
+            Some(row.swarm.as_ref()?.node_id.clone())
+        };
+        let mut nodes = BTreeSet::new();
+        for swarm in &self.swarms {
+            let managers: Vec<SwarmId> = swarm.nodes.iter().filter_map(|node| known(node.index)).collect();
+            let others = |node: &SwarmId| {
+                let of_this = swarm.nodes.iter().filter(|other| other.manager && other.id != *node);
+                of_this.filter(|other| managers.contains(&other.id)).count()
+            };
+            nodes.extend(swarm.nodes.iter().map(|node| node.id.clone()).filter(|node| others(node) > 0));
+        }
+        nodes
+    }
+
+    /// The managers but for this machine's node, as they are listed for its sake.
+    pub(crate) fn list_for(&mut self, call: u64, swarm: usize) {
+        let about = self.questions.get(&call).map(|(_, about, _)| about.clone());
+        let node = about.as_ref().and_then(|about| self.leaving(about));
+        let (Some(about), Some(node)) = (about, node) else { return };
+        let counted = self.count_managers_but(swarm, &node);
+        self.removals.counted.insert(about, counted);
+    }
+
+    fn leaving(&self, machine: &MachineName) -> Option<SwarmId> {
+        match &self.facts()?.machines.get(machine)?.removal.as_ref()?.departure.as_ref()?.node {
+            DepartingNode::Node(id) => Some(id.clone()),
+            DepartingNode::Unknown | DepartingNode::Absent => None,
+        }
+    }
+
+    /// Rule 1: the coordinator is about to have a manager demoted.
+    pub(crate) fn may_demote(&self, about: &MachineName, op: &SwarmOp) -> Result<(), Violation> {
+        match op {
+            SwarmOp::Demote { .. } => self.watcher.may_be_demoted(about, self.removals.counted.get(about).copied()),
+            _ => Ok(()),
+        }
+    }
+
+    /// An engine leaves its swarm, if it is this node and no manager any more.
+    pub(crate) fn leave_for_good(
+        &mut self,
+        index: usize,
+        place: Option<&Place>,
+        id: &SwarmId,
+    ) -> Result<SwarmReply, SwarmFailure> {
+        let Some(place) = place else { return Ok(SwarmReply::Done) };
+        let manager = self.managers(place.swarm).any(|node| node.id == place.node);
+        if place.node != *id || manager {
+            return Err(failure(SwarmFailureCode::NotAllowed));
+        }
+        if let Some(machine) = self.machines.get_mut(index) {
+            machine.engine = None;
+        }
+        self.count("a removed machine left its swarm");
+        Ok(SwarmReply::Done)
+    }
+
+    /// The same without one node.
+    fn count_managers_but(&self, swarm: usize, but: &SwarmId) -> (usize, usize) {
+        let others = || self.managers(swarm).filter(|node| node.id != *but);
+        (others().count(), others().filter(|node| self.is_up(node)).count())
+    }
+}
