@@ -94,7 +94,9 @@ pub fn one_control_departs(survey: &Survey<'_>, position: &Position<'_>) -> Resu
         let message = format!("control machines go one by one, and {name} is at its turn");
         return Err(blocked("WaitingForTurn", message, format!("{name} is done, or removed")));
     }
-    if position.row.revoked { Ok(()) } else { control_quorum(survey, position) }
+    // One that is out of service had its turn when all the others were there.
+    let down = position.row.revoked || position.in_maintenance();
+    if down { Ok(()) } else { control_quorum(survey, position) }
 }
 
 /// Rule 1 after a start: what a control machine does that has said nothing since, only it knows, for this store may be
