@@ -146,8 +146,6 @@ impl Watcher {
         };
         let hash = slot.status.hash;
         self.hashes.insert(at, hash);
-        // Another content in the same slot undid what an earlier one did: A, B, A runs A twice, and must.
-        self.succeeded.retain(|(id, item, known)| *id != machine.id || *item != key.item || *known == hash);
         if self.succeeded.contains(&(machine.id, key.item.clone(), hash)) {
             let detail = format!("{}: item {} runs again after it succeeded ({hash:?})", machine.name, key.item);
             return Err(self.violation("7", detail));
@@ -181,6 +179,7 @@ impl Watcher {
                 return Err(self.violation("6", detail));
             }
         }
+        self.forget_overwritten(machine);
         self.successes_are_true(machine)
     }
 

@@ -1,12 +1,20 @@
 //! What must hold of outcomes that machines record, those of reboots among them.
 
 use muster_agent::{attempt::record::AttemptKey, core::Slot};
-use muster_proto::model::ItemState;
+use muster_proto::model::{ItemName, ItemState};
 
 use super::{Checked, Watcher};
 use crate::sim::machine::{Attempt, Machine};
 
 impl Watcher {
+    /// Another content in the same slot undoes what an earlier one did: A, B, A runs A twice, and must. B counts from
+    /// when it is recorded, begun or not: the slot is all that an agent knows of an item, and of A it says nothing more.
+    pub(super) fn forget_overwritten(&mut self, machine: &Machine) {
+        let slots = &machine.disk.slots;
+        let kept = |item: &ItemName, known| slots.get(item).is_none_or(|slot| slot.status.hash == known);
+        self.succeeded.retain(|(id, item, known)| *id != machine.id || kept(item, *known));
+    }
+
     /// Rule 7: what nobody knows is not success.
     pub(super) fn successes_are_true(&self, machine: &Machine) -> Checked {
         for slot in machine.disk.slots.values().filter(|slot| slot.status.state == ItemState::Succeeded) {
