@@ -67,6 +67,12 @@ impl UpdateKind {
             Self::Removal => "removal",
         }
     }
+
+    /// Do machines of such a rollout go out of service, and keep the version they have?
+    #[must_use]
+    pub const fn takes_out(self) -> bool {
+        matches!(self, Self::Maintenance | Self::Removal)
+    }
 }
 
 /// A reboot that a rollout adds at the end of a machine's list.

@@ -95,13 +95,8 @@ fn part(row: &MachineRow, kind: UpdateKind, newest: u64, secrets: &BTreeMap<Secr
         stuck: None,
         drain: None,
         drains: 0,
-        maintenance: takes_out(kind).then(MaintenanceRow::default),
+        maintenance: kind.takes_out().then(MaintenanceRow::default),
     }
-}
-
-/// Do machines of such a rollout go out of service, and keep the version they have?
-const fn takes_out(kind: UpdateKind) -> bool {
-    matches!(kind, UpdateKind::Maintenance | UpdateKind::Removal)
 }
 
 /// The part of a machine that is removed in the middle of a rollout: what was not disturbed keeps the version it has,
@@ -138,7 +133,7 @@ fn look(
     let row = draft.machines.get(name)?;
     let position = Position::of(draft, row, limits, now);
     let items = || position.items.unwrap_or_default().iter().filter(|item| concerns(cluster, row, item.phase));
-    let stays = takes_out(start.kind);
+    let stays = start.kind.takes_out();
     let open = || items().filter(|item| !stays && position.standing(item) != Standing::Done);
     let mut disruptive = stays || open().any(|item| position.is_disruptive(item));
     let why = match start.kind {

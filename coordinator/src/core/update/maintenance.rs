@@ -65,8 +65,9 @@ fn may_enter(draft: &Draft<'_>, row: &MachineRow, limits: &Limits, now: Now) -> 
     }
     let survey = Survey::of(draft, cluster, limits, now);
     let joins = survey.as_ref().is_some_and(|survey| {
-        let ends = survey.update().is_some_and(|update| update.wish == Wish::Abort);
-        members(survey).next().is_some() && !ends
+        // An update from which a machine is removed is an update all the same.
+        let open = survey.update().is_some_and(|update| update.kind.takes_out() && update.wish != Wish::Abort);
+        members(survey).next().is_some() && open
     });
     if !joins {
         at_rest(draft, cluster, limits, now)?;

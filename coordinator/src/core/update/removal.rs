@@ -5,7 +5,7 @@ use muster_proto::model::{Blocked, MachineName, MachineType, Now, RemovalPolicy,
 use super::{Options, at_least_deploy, freeze::Start, freeze::freeze, freeze::removal_part, refusal};
 use crate::{
     core::{Effect, Refusal, Reply, Request, enroll, operators::known_machine},
-    facts::{Departure, Draft, LockKey, MachineRow, MaintenanceRow, RemovalRow, UpdateKind, Wish},
+    facts::{Departure, Draft, LockKey, MachineRow, MaintenanceRow, RemovalRow, Stage, UpdateKind, Wish},
     plan::{
         Limits,
         removal::{RemovalStep, Step},
@@ -232,6 +232,8 @@ fn take_turn(draft: &mut Draft<'_>, actor: &str, machine: &MachineName, accept: 
     if let Some(row) = draft.machine_mut(machine) {
         if !mine.disturbed() {
             row.reach = at_least_deploy(row.reach);
+            // It prepares no more, and is not late with that.
+            row.stages.retain(|stage, known| *stage > Stage::PreviousDeployed || known.succeeded);
         }
         row.update = Some(part);
     }

@@ -104,7 +104,10 @@ fn without_slot(
         };
         return Err(blocked(reason, aside.message.clone(), clears));
     }
-    not_halted(survey, update).map_err(|halt| because(halt, late_for(mine)))?;
+    let control = position.row.spec.machine_type == MachineType::Control && wants_slot(position);
+    let quorum = safety::control_quorum(survey, position).err().filter(|_| control);
+    let waited = quorum.as_ref().map(|quorum| quorum.message.as_str());
+    not_halted(survey, update).map_err(|halt| because(halt, late_for(mine).or(waited)))?;
     safety::may_start_anything(survey)?;
     if is_untouched(position) {
         let most = survey.spec.max_worker_prepare_count;

@@ -35,6 +35,12 @@ impl Fleet {
         self.lock("ceph", Some(name), LockState::Inactive);
     }
 
+    fn finish_controls(&mut self) {
+        for name in ["control-1", "control-2", "control-3"] {
+            self.upgrade(name);
+        }
+    }
+
     fn phase(&self, name: &str) -> Option<String> {
         let told = documents::machines(self.core.facts(), |_| true, self.core.limits(), self.now());
         told.into_iter().find(|told| told.metadata.name == name)?.status.prepare_deletion_phase
@@ -150,9 +156,7 @@ fn a_machine_that_blocks_an_update_is_removed_from_it() {
     let mut fleet = deployed(3, 2);
     release(&mut fleet, &["install"], 1);
     let mut fleet = fleet.started();
-    for control in ["control-1", "control-2", "control-3"] {
-        fleet.upgrade(control);
-    }
+    fleet.finish_controls();
     fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
     fleet.fail("worker-1");
     assert_eq!(fleet.why("worker-1").as_deref(), Some("Failed"));
@@ -174,6 +178,49 @@ fn what_a_removal_was_aborted_of_is_where_it_was() {
     assert_eq!(fleet.row("worker-1").update.as_ref().map(|part| part.version), Some(1), "it keeps what it has");
     fleet.ask(keep("worker-1")).expect("kept");
     assert_eq!((fleet.part("worker-1"), fleet.row("worker-1").removal.is_none()), (None, true));
+}
+
+#[test]
+fn one_that_prepares_no_more_is_not_late_with_it() {
+    let mut fleet = deployed(3, 2);
+    release(&mut fleet, &["images", "install"], 1);
+    fleet.ask(update()).expect("starts");
+    fleet.lock("ceph", None, LockState::Inactive);
+    fleet.ask(remove("worker-1")).expect("begins");
+    (0..4 * 180).for_each(|_| fleet.pass(20_000, &[]));
+    let aside = |name| fleet.part(name).is_some_and(|part| part.set_aside.is_some());
+    assert_eq!((aside("worker-1"), aside("worker-2")), (false, true));
+}
+
+#[test]
+fn an_update_that_loses_a_machine_takes_nobody_into_maintenance() {
+    let mut fleet = deployed(3, 2);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    fleet.finish_controls();
+    fleet.ask(remove("worker-1")).expect("begins");
+    let enter = Request::EnterMaintenance { machine: machine("control-1"), accept_control_plane_downtime: false };
+    assert_eq!(reason(fleet.ask(enter)), "RolloutOpen");
+}
+
+#[test]
+fn a_pause_hides_not_that_a_control_machine_is_waited_for() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    fleet.finish_controls();
+    fleet.ask(Request::ReplaceMachine { machine: machine("control-1"), machine_is_off: true }).expect("replaced");
+    fleet.enroll("control-1", Control).expect("enrols");
+    fleet.connect("control-1");
+    fleet.ask(remove("control-2")).expect("begins");
+    assert_eq!(fleet.why("control-2").as_deref(), Some("ControlNotDeployed"));
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Pause { rollout: rollout.clone() }).expect("paused");
+    let told = fleet.look("control-2", crate::plan::blocked::of_machine).expect("a reason");
+    let cause = "it waited for this: control machine control-1 was replaced and is not deployed";
+    assert!(told.reason == "Paused" && told.message.contains(cause), "{told:?}");
+    fleet.ask(Request::Abort { rollout }).expect("the way out");
+    assert!(fleet.row("control-2").removal.is_none(), "it stays");
 }
 
 #[test]
