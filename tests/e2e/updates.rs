@@ -89,6 +89,39 @@ fn one_machine_goes_out_of_service_and_comes_back() -> Result<()> {
 }
 
 #[test]
+fn machines_are_removed_for_good() -> Result<()> {
+    let place = deployed("3")?;
+    let machines = "control-1,control-2,control-3,worker-1,worker-2,worker-3";
+    let mut controller = place.controller(machines, &[])?;
+    let ran = place.ctl(&["remove", "worker-1", "--yes"])?.exits(0)?;
+    ran.says(&["is removed when its workloads are away", "spec.machines of demo says 3 worker", "worker-1: removed"])?;
+    place.ctl(&["get", "machine", "worker-1"])?.exits(2)?;
+    if place.ctl(&["get", "locks"])?.ok()?.contains("toy-worker-1") {
+        bail!("its locks are still there");
+    }
+    place.ctl(&["get", "requests"])?.exits(0)?.says(&["No requests"])?;
+    controller.kill()?;
+    controller.wait()?;
+    let story = place.stories()?.remove("worker-1").context("its story")?;
+    if !story.starts_with(&WHOLE.map(str::to_owned)[..3]) {
+        bail!("it went before its workloads: {story:?}");
+    }
+    // Nobody lets the next one go.
+    place.ctl(&["remove", "worker-2", "--yes", "--detach"])?.exits(0)?;
+    place.ctl(&["get", "clusterstates"])?.exits(0)?.says(&["sr-worker-2", "swarm-remove"])?;
+    place
+        .ctl(&["remove", "worker-2", "--yes"])?
+        .exits(4)?
+        .says(&["RemovalUnderWay", "only unsafe or forced is looser"])?;
+    place.ctl(&["remove", "worker-2", "--abort"])?.exits(0)?.says(&["worker-2: stays"])?;
+    place.ctl(&["remove", "worker-3", "--policy", "forced", "--yes"])?.exits(0)?.says(&["worker-3: removed"])?;
+    place.ctl(&["remove", "worker-9", "--yes"])?.exits(2)?;
+    place.ctl(&["remove", "worker-2", "--policy", "soft", "--yes"])?.exits(2)?;
+    place.ctl(&["get", "audit"])?.exits(0)?.says(&["remove-abort", "removed"])?;
+    Ok(())
+}
+
+#[test]
 fn a_controller_that_grants_one_at_a_time_never_deadlocks() -> Result<()> {
     let place = deployed("60")?;
     let workers = (1..=60).map(|n| format!("worker-{n}"));
