@@ -5,7 +5,7 @@ mod place;
 
 use std::fs;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 use place::{Place, deployed, second_release};
 

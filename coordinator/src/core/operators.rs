@@ -48,7 +48,7 @@ pub(super) fn take(
             update::enter(draft, actor, &machine, accept_control_plane_downtime, limits, now)
         }
         request @ (Request::Remove { .. } | Request::AbortRemoval { .. }) => {
-            removal::take(draft, effects, actor, &request, now)
+            removal::take(draft, effects, actor, &request, limits, now)
         }
         Request::LeaveMaintenance { machine } => update::leave(draft, actor, &machine, now),
         Request::Pause { rollout } => update::say(draft, actor, &rollout, update::Say::Pause, now),

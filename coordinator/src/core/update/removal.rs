@@ -24,6 +24,8 @@ struct Removing<'a> {
     policy: RemovalPolicy,
     /// With one or two control machines: the control plane may be down for a while.
     accept_control_plane_downtime: bool,
+    /// By which the machines are judged now.
+    limits: &'a Limits,
 }
 
 /// What an operator wishes of a removal.
@@ -32,12 +34,13 @@ pub(in crate::core) fn take(
     effects: &mut Vec<Effect>,
     actor: &str,
     request: &Request,
+    limits: &Limits,
     now: Now,
 ) -> Result<Reply, Refusal> {
     match request {
         Request::Remove { machine, policy, accept_control_plane_downtime } => {
             let accept_control_plane_downtime = *accept_control_plane_downtime;
-            let removing = Removing { machine, policy: *policy, accept_control_plane_downtime };
+            let removing = Removing { machine, policy: *policy, accept_control_plane_downtime, limits };
             remove(draft, effects, actor, removing, now)
         }
         Request::AbortRemoval { machine } => abort(draft, actor, machine, now),
@@ -53,7 +56,7 @@ fn remove(
     removing: Removing<'_>,
     now: Now,
 ) -> Result<Reply, Refusal> {
-    let Removing { machine, policy, .. } = removing;
+    let Removing { machine, policy, limits, .. } = removing;
     let row = known_machine(draft, machine)?;
     if let Some(known) = &row.removal {
         may_loosen(machine, known, policy)?;
@@ -62,7 +65,7 @@ fn remove(
     }
     let by_turn = policy == RemovalPolicy::Graceful && row.ready_at.is_some();
     if policy != RemovalPolicy::Forced && row.id.is_some() {
-        can_be_asked(draft, &row, now)?;
+        can_be_asked(draft, &row, limits, now)?;
     }
     if by_turn {
         may_take_turn(draft, &row)?;
@@ -121,9 +124,8 @@ fn others_are_left(draft: &Draft<'_>, row: &MachineRow) -> Result<(), Refusal> {
     Err(refusal("LastControl", message))
 }
 
-fn can_be_asked(draft: &Draft<'_>, row: &MachineRow, now: Now) -> Result<(), Refusal> {
-    let limits = Limits::default();
-    let position = crate::plan::survey::Position::of(draft, row, &limits, now);
+fn can_be_asked(draft: &Draft<'_>, row: &MachineRow, limits: &Limits, now: Now) -> Result<(), Refusal> {
+    let position = crate::plan::survey::Position::of(draft, row, limits, now);
     let name = &row.name;
     let problem = match () {
         () if row.revoked => "is revoked",
@@ -167,10 +169,10 @@ fn majority_is_left(
     removing: Removing<'_>,
     now: Now,
 ) -> Result<(), Refusal> {
-    let limits = Limits::default();
     let counts = row.spec.machine_type == MachineType::Control && row.ready_at.is_some();
     let forced = removing.policy == RemovalPolicy::Forced || removing.accept_control_plane_downtime;
-    let Some(survey) = Survey::of(trial, &row.spec.cluster_name, &limits, now).filter(|_| counts && !forced) else {
+    let Some(survey) = Survey::of(trial, &row.spec.cluster_name, removing.limits, now).filter(|_| counts && !forced)
+    else {
         return Ok(());
     };
     let Some(position) = survey.machines.iter().find(|position| position.row.name == row.name) else { return Ok(()) };
@@ -181,7 +183,7 @@ fn majority_is_left(
 
 /// Records that it is removed, and says so.
 fn begin(draft: &mut Draft<'_>, actor: &str, removing: Removing<'_>, by_turn: bool, now: Now) -> Vec<String> {
-    let Removing { machine, policy, accept_control_plane_downtime } = removing;
+    let Removing { machine, policy, .. } = removing;
     let Some(row) = draft.machines.get(machine).cloned() else { return Vec::new() };
     let known = row.removal.clone();
     let out = row.update.as_ref().and_then(|mine| mine.maintenance).is_some_and(|known| known.since_ms.is_some());
@@ -197,7 +199,7 @@ fn begin(draft: &mut Draft<'_>, actor: &str, removing: Removing<'_>, by_turn: bo
         row.removal = Some(removal);
     }
     let line = if by_turn {
-        take_turn(draft, actor, machine, accept_control_plane_downtime, now)
+        take_turn(draft, actor, removing, now)
     } else {
         match policy {
             RemovalPolicy::Graceful => {
@@ -219,13 +221,14 @@ fn begin(draft: &mut Draft<'_>, actor: &str, removing: Removing<'_>, by_turn: bo
 }
 
 /// It goes out of service as it would for maintenance, as part of the rollout that is open, or of one of its own.
-fn take_turn(draft: &mut Draft<'_>, actor: &str, machine: &MachineName, accept: bool, now: Now) -> String {
+fn take_turn(draft: &mut Draft<'_>, actor: &str, removing: Removing<'_>, now: Now) -> String {
+    let Removing { machine, accept_control_plane_downtime: accept, limits, .. } = removing;
     let Some(row) = draft.machines.get(machine).cloned() else { return String::new() };
     let options = Options { scope: Scope::Os, accept_control_plane_downtime: accept };
     let Some(mine) = &row.update else {
         let only = [machine.clone()].into();
         let start = Start { kind: UpdateKind::Removal, options, only: Some(&only) };
-        return freeze(draft, &row.spec.cluster_name, &start, actor, now);
+        return freeze(draft, &row.spec.cluster_name, &start, actor, limits, now);
     };
     let rollout = row.rollout.clone().unwrap_or_default();
     let part = removal_part(draft, &row, mine);
