@@ -262,8 +262,7 @@ pub fn controls_before_workers(survey: &Survey<'_>) -> Result<(), Blocked> {
     }
     let open: Vec<&str> = survey
         .of_type(MachineType::Control)
-        .filter(|position| survey.joined(position) && !position.row.revoked)
-        .filter(|position| is_behind(survey, position))
+        .filter(|position| !position.row.revoked && is_behind(survey, position))
         .map(|position| position.row.name.as_str())
         .collect();
     if open.is_empty() {
@@ -279,6 +278,11 @@ pub fn controls_before_workers(survey: &Survey<'_>) -> Result<(), Blocked> {
 
 /// Has this control machine not come to its end in this rollout?
 fn is_behind(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    if !survey.joined(position) {
+        // A rollout ends without those that are removed. What one of them was told to do may go on until it is gone.
+        let leaves = position.row.removal.is_some() && position.row.rollout.is_some();
+        return leaves && (!position.ready_once() || holds_slot(position) || position.update().is_some());
+    }
     match survey.update() {
         Some(_) => position.update().is_some(),
         None => !position.is_ready() || needs_reconfigure(survey, position),

@@ -181,6 +181,23 @@ fn what_a_removal_was_aborted_of_is_where_it_was() {
 }
 
 #[test]
+fn workers_wait_for_a_control_machine_until_it_is_gone() {
+    let mut fleet = Fleet::of(2, 1).reported().prepared();
+    fleet.finish("control-1");
+    assert_eq!(fleet.slots(), ["control-2"]);
+    fleet.ask(remove("control-2")).expect("begins");
+    fleet.ask(Request::ReplaceMachine { machine: machine("worker-1"), machine_is_off: true }).expect("replaced");
+    assert!(fleet.is_at_rest(), "nobody is left whom the rollout waits for");
+    fleet.enroll("worker-1", Worker).expect("enrols");
+    fleet.connect("worker-1");
+    let mut fleet = fleet.prepared();
+    assert_eq!((fleet.slots(), fleet.why("worker-1").as_deref()), (vec!["control-2"], Some("WaitingForControl")));
+    fleet.accept("control-2");
+    assert!(fleet.is_gone("control-2"));
+    assert_eq!(fleet.slots(), ["worker-1"]);
+}
+
+#[test]
 fn one_that_prepares_no_more_is_not_late_with_it() {
     let mut fleet = deployed(3, 2);
     release(&mut fleet, &["images", "install"], 1);
