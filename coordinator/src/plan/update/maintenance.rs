@@ -35,6 +35,8 @@ pub fn rests(survey: &Survey<'_>) -> bool {
 /// # Errors
 /// What is waited for.
 pub fn may_enter(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    // While an item runs the swarm is not asked, and what it said grows old by time alone.
+    nothing_runs(position)?;
     safety::may_disturb(survey, position)?;
     will_run_nothing(survey, position)
 }

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_proto::{
     convert::Hello,
     model::{
-        DeadlineOutcome, Generation, LcmType, MachineId, SwarmAvailability, SwarmFailure, SwarmFailureCode, SwarmId,
-        SwarmInfo, SwarmLocalState, SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmService, SwarmTask,
+        DeadlineOutcome, Generation, LcmType, MachineId, RemovalPolicy, SwarmAvailability, SwarmFailure,
+        SwarmFailureCode, SwarmId, SwarmInfo, SwarmLocalState, SwarmNode, SwarmNodeState, SwarmOp, SwarmReply,
+        SwarmService, SwarmTask,
     },
 };
 
@@ -14,7 +15,7 @@ use super::*;
 use crate::{
     core::SwarmQuestion,
     facts::{DrainRow, DrainTarget},
-    plan::blocked,
+    plan::{blocked, update::drain},
 };
 
 /// The made-up swarm of a made-up fleet.
@@ -250,6 +251,24 @@ fn a_worker_is_disturbed_when_no_task_is_left_and_gets_its_availability_back() {
     assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Active);
     assert_eq!(fleet.drain_stages("worker-1"), [(Stage::SwarmDrained, true), (Stage::SwarmUncordoned, true)]);
     assert_eq!(fleet.requests(), ["worker-2"], "its slot goes to the next");
+}
+
+#[test]
+fn one_that_is_removed_at_work_waits_for_its_item_and_for_no_look_at_the_swarm() {
+    let (mut fleet, mut swarm) = at_worker_1();
+    swarm.node("worker-1").2.clear();
+    fleet.talk(&mut swarm);
+    fleet.begin("worker-1");
+    let remove = Request::Remove {
+        machine: machine("worker-1"),
+        policy: RemovalPolicy::Graceful,
+        accept_control_plane_downtime: false,
+    };
+    fleet.ask(remove).expect("begins");
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("ItemRunning"));
+    fleet.heartbeats(drain::FRESH_MS, &[]);
+    assert!(fleet.questions.is_empty(), "{:?}", fleet.questions);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("ItemRunning"), "time alone changes nothing");
 }
 
 #[test]
