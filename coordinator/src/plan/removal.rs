@@ -109,8 +109,19 @@ fn can_be_asked(position: &Position<'_>) -> Result<(), Blocked> {
         () if position.row.host.is_some() && !position.connected() => "it has no connection to the coordinator now",
         () => return Ok(()),
     };
+    Err(needs_agent(name, format!("it is removed with its agent's help, and {why}")))
+}
+
+fn needs_agent(name: &MachineName, message: impl Into<String>) -> Blocked {
     let clears_when = format!("it connects; or, if it is gone for good, `musterctl remove {name} --policy forced`");
-    Err(blocked("RemovalNeedsAgent", format!("it is removed with its agent's help, and {why}"), clears_when))
+    blocked("RemovalNeedsAgent", message, clears_when)
+}
+
+/// Is it one of those whom a recovered store waits for? However long that takes: its operator knows what became of it.
+fn is_awaited(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
+    let name = &position.row.name;
+    let message = "the store was recovered, and it has not said yet what it knows better";
+    survey.facts.live.awaited.contains(name).then(|| needs_agent(name, message))
 }
 
 /// Why it does not go out of service.
@@ -185,7 +196,8 @@ pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
         return Some(old);
     }
     if survey.facts.meta.recovering {
-        return Some(safety::gathered(survey).err().unwrap_or_else(about));
+        let others = || safety::gathered(survey).err();
+        return Some(is_awaited(survey, position).or_else(others).unwrap_or_else(about));
     }
     let Some(departure) = &row.departure else {
         return Some(may_depart(survey, position, row).err().unwrap_or_else(about));
