@@ -1,4 +1,9 @@
-//! The names of a machine's states.
+//! The states of a machine, and which of them it is in.
+
+use muster_proto::model::{MachineType, Phase, Standing};
+
+use super::Position;
+use crate::plan::reboot::is_reboot;
 
 /// The states of a machine, exactly as LCM names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,5 +37,35 @@ impl State {
             Self::Reconfigure => "Reconfigure",
             Self::Ready => "Ready",
         }
+    }
+}
+
+impl Position<'_> {
+    /// Its state (domain.md §1, decided in that order).
+    #[must_use]
+    pub fn state(&self) -> State {
+        if self.row.internal_ip().is_none() || self.row.spec.machine_type == MachineType::Unassigned {
+            return State::Uninitialized;
+        }
+        let Some(reach) = self.row.reach else { return State::Pending };
+        match reach {
+            Phase::Prepare => State::Prepare,
+            Phase::Deploy | Phase::Reconfigure if self.has_its_version() => State::Ready,
+            Phase::Deploy | Phase::Reconfigure if self.only_a_reboot_is_left(reach) => State::Reboot,
+            Phase::Deploy => State::Deploy,
+            Phase::Reconfigure => State::Reconfigure,
+        }
+    }
+
+    /// Is nothing done to its version: does it hold no slot, or for maintenance alone?
+    fn has_its_version(&self) -> bool {
+        let maintained = self.update().is_some_and(|mine| mine.maintenance.is_some());
+        self.ready_once() && (self.row.slot.is_none() || maintained)
+    }
+
+    fn only_a_reboot_is_left(&self, reach: Phase) -> bool {
+        let items = self.items.unwrap_or_default().iter().filter(|item| item.phase <= reach);
+        let mut left = items.filter(|item| self.standing(item) != Standing::Done).peekable();
+        left.peek().is_some() && left.all(is_reboot)
     }
 }

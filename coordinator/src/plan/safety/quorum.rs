@@ -1,0 +1,71 @@
+//! Rule 1, the quorum: what the control plane can do without.
+
+use muster_proto::{
+    model::{Blocked, MachineType},
+    plant::planted,
+};
+
+use super::{blocked, some_names};
+use crate::plan::survey::{Position, Survey};
+
+/// The control machines that count in the control plane's majority: those of the recorded set, and whoever was Ready.
+/// One that never was neither helps nor hinders; one that was revoked counts on as one that is down.
+fn voters<'a, 's>(survey: &'s Survey<'a>) -> impl Iterator<Item = &'s Position<'a>> {
+    let controls = survey.of_type(MachineType::Control);
+    controls.filter(|position| position.ready_once() || survey.cluster.control_set.contains(&position.row.name))
+}
+
+/// Rule 1, the quorum: a control machine that has been Ready goes down only while every other is there. In an update
+/// the rest must be a majority besides, unless an operator has accepted that it is none.
+pub fn control_quorum(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    if !position.ready_once() || planted("ignore-quorum") {
+        return Ok(());
+    }
+    let others = || voters(survey).filter(|other| other.row.name != position.row.name && !other.row.revoked);
+    let away: Vec<&str> =
+        others().filter(|p| p.ready_once() && (p.lost || !p.connected())).map(|p| p.row.name.as_str()).collect();
+    if !away.is_empty() {
+        let names = some_names(away);
+        let message = format!("control machine {names} is not reachable: the control plane could lose its majority");
+        return Err(blocked("Quorum", message, format!("{names} is connected again")));
+    }
+    let fresh: Vec<&str> = others().filter(|p| !p.ready_once()).map(|p| p.row.name.as_str()).collect();
+    if fresh.is_empty() || planted("count-undeployed-control") {
+        return majority_is_kept(survey, position);
+    }
+    let names = some_names(fresh);
+    let message = format!("control machine {names} was replaced and is not deployed: the control plane lacks it");
+    let clears_when = match survey.rollout.filter(|rollout| rollout.update.is_some()) {
+        Some(update) => {
+            format!("`musterctl abort {}`: {names} is deployed then; start the update again after that", update.name)
+        }
+        None => format!("{names} is Ready"),
+    };
+    Err(blocked("ControlNotDeployed", message, clears_when))
+}
+
+/// Rule 1, the majority alone: is one left without this machine? Nobody is asked about it in a deployment.
+pub fn majority_is_kept(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    let asked = survey.update().filter(|update| !update.accept_control_plane_downtime);
+    asked.map_or(Ok(()), |_| majority_without(survey, position))
+}
+
+/// Is a majority of the control machines left without this one?
+pub fn majority_without(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    let all = voters(survey).count();
+    let left = voters(survey).filter(|other| other.row.name != position.row.name && !other.row.revoked).count();
+    if left * 2 > all {
+        return Ok(());
+    }
+    let revoked: Vec<&str> = voters(survey).filter(|p| p.row.revoked).map(|p| p.row.name.as_str()).collect();
+    let (message, remedy) = if revoked.is_empty() {
+        (format!("with {all} control machines the control plane is down while one of them is"), String::new())
+    } else {
+        let names = some_names(revoked);
+        let message =
+            format!("{left} of {all} control machines would be left, which is no majority: {names} was revoked");
+        (message, format!("{names} was replaced and deployed, or "))
+    };
+    let clears_when = format!("{remedy}`musterctl update` is started with --accept-control-plane-downtime");
+    Err(blocked("Quorum", message, clears_when))
+}
