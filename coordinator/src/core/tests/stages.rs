@@ -10,25 +10,27 @@ fn hours(fleet: &mut Fleet, hours: u64) {
     (0..hours * 180).for_each(|_| fleet.pass(20_000, &[]));
 }
 
-fn stuck(fleet: &Fleet, name: &str) -> Option<Stage> {
-    Some(fleet.part(name)?.stuck.as_ref()?.stage)
+/// An update has begun, and whoever has an image to load is about to prepare.
+fn preparing(workers: u32) -> Fleet {
+    let mut fleet = deployed(3, workers);
+    release(&mut fleet, &["images", "install"], 1);
+    fleet.ask(update()).expect("starts");
+    fleet.lock("ceph", None, LockState::Inactive);
+    fleet
 }
 
 #[test]
 fn a_machine_that_prepares_for_too_long_is_put_aside() {
-    let mut fleet = deployed(3, 2);
-    release(&mut fleet, &["images", "install"], 1);
-    fleet.ask(update()).expect("starts");
-    fleet.lock("ceph", None, LockState::Inactive);
+    let mut fleet = preparing(2);
     hours(&mut fleet, 3);
-    assert_eq!(stuck(&fleet, "worker-2"), None);
+    assert_eq!(fleet.stuck("worker-2"), None);
     hours(&mut fleet, 1);
-    assert_eq!(stuck(&fleet, "worker-2"), Some(Stage::PrepareDone));
+    assert_eq!(fleet.stuck("worker-2"), Some(Stage::PrepareDone));
     assert!(fleet.part("worker-2").is_some_and(|part| part.set_aside.is_some()));
     fleet.ask(Request::Retry { machine: machine("worker-2"), item: None }).expect("asks again");
-    assert_eq!(stuck(&fleet, "worker-2"), None, "it has its time anew");
+    assert_eq!(fleet.stuck("worker-2"), None, "it has its time anew");
     hours(&mut fleet, 4);
-    assert_eq!(stuck(&fleet, "worker-2"), Some(Stage::PrepareDone));
+    assert_eq!(fleet.stuck("worker-2"), Some(Stage::PrepareDone));
 }
 
 #[test]
@@ -39,7 +41,7 @@ fn items_past_their_deadline_count_until_they_are_done() {
     fleet.lock("ceph", Some("control-1"), LockState::Inactive);
     fleet.begin("control-1");
     hours(&mut fleet, 4);
-    assert_eq!(stuck(&fleet, "control-1"), Some(Stage::DeployDone));
+    assert_eq!(fleet.stuck("control-1"), Some(Stage::DeployDone));
     assert_eq!((fleet.slots(), fleet.requests()), (vec!["control-1"], vec!["control-1"]), "no slot is freed by time");
     assert_eq!(fleet.why("control-2").as_deref(), Some("FailureBudget"));
     fleet.event("control-1", "install", ItemState::Succeeded);
@@ -59,26 +61,23 @@ fn items_past_their_deadline_may_pause_the_update() {
     fleet.lock("ceph", Some("control-1"), LockState::Inactive);
     fleet.begin("control-1");
     hours(&mut fleet, 4);
-    assert_eq!(stuck(&fleet, "control-1"), Some(Stage::DeployDone));
+    assert_eq!(fleet.stuck("control-1"), Some(Stage::DeployDone));
     assert_eq!(fleet.why("control-2").as_deref(), Some("Paused"));
     let rollout = fleet.rollout();
     fleet.ask(Request::Resume { rollout }).expect("goes on");
-    assert_eq!(stuck(&fleet, "control-1"), None, "it has its time anew");
+    assert_eq!(fleet.stuck("control-1"), None, "it has its time anew");
     hours(&mut fleet, 3);
-    assert_eq!(stuck(&fleet, "control-1"), None);
+    assert_eq!(fleet.stuck("control-1"), None);
 }
 
 #[test]
 fn nobody_whose_turn_comes_for_a_day_pauses_the_update() {
-    let mut fleet = deployed(3, 1);
-    release(&mut fleet, &["images", "install"], 1);
-    fleet.ask(update()).expect("starts");
-    fleet.lock("ceph", None, LockState::Inactive);
+    let mut fleet = preparing(1);
     fleet.finish("worker-1");
     assert!(!fleet.row("worker-1").stages[&Stage::PreviousDeployed].succeeded);
     let turn_ms = fleet.core.facts().spec(&cluster()).expect("applied").update_deadlines.turn_ms;
     hours(&mut fleet, turn_ms / 3_600_000);
-    assert_eq!(stuck(&fleet, "worker-1"), Some(Stage::PreviousDeployed));
+    assert_eq!(fleet.stuck("worker-1"), Some(Stage::PreviousDeployed));
     assert_eq!(fleet.why("worker-1").as_deref(), Some("Paused"));
 }
 

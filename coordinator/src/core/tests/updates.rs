@@ -72,6 +72,11 @@ impl Fleet {
         self.row(name).update.as_ref()
     }
 
+    /// The stage that is past its deadline there.
+    pub(crate) fn stuck(&self, name: &str) -> Option<Stage> {
+        Some(self.part(name)?.stuck.as_ref()?.stage)
+    }
+
     /// Whose maintenance is requested.
     pub(crate) fn requests(&self) -> Vec<&str> {
         let machines = self.core.facts().machines.values();

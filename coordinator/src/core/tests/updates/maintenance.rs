@@ -98,13 +98,13 @@ fn a_worker_is_drained_and_gets_its_availability_back() {
         spec.lcm_type = LcmType::Swarm;
         fleet.ask(apply(spec, &[])).expect("applies");
         let mut swarm = Swarm::of(&fleet);
-        swarm.node("worker-1").1 = was;
+        swarm.node("worker-1").availability = was;
         fleet.ask(enter("worker-1")).expect("begins");
         fleet.lock("ceph", None, LockState::Inactive);
         fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
         fleet.talk(&mut swarm);
         assert_eq!((fleet.why("worker-1").as_deref(), fleet.since_ms("worker-1")), (Some("SwarmDraining"), None));
-        swarm.node("worker-1").2.clear();
+        swarm.node("worker-1").tasks.clear();
         fleet.wait_for(&mut swarm, 2_000);
         assert_eq!(fleet.why("worker-1").as_deref(), Some("InMaintenance"));
         assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Drain);

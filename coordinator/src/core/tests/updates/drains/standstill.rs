@@ -1,0 +1,87 @@
+//! Drains that do not come to an end: who is told what, and who goes on.
+
+use super::*;
+
+#[test]
+fn one_put_aside_says_what_kept_it() {
+    let (mut fleet, mut swarm) = at_worker_1();
+    swarm.silent = ["control-1", "control-2", "control-3"].map(str::to_owned).to_vec();
+    fleet.talk(&mut swarm);
+    fleet.wait_for(&mut swarm, NODE_LOCKS_MS);
+    let aside = fleet.part("worker-1").and_then(|part| part.set_aside.clone()).expect("put aside");
+    let cause = "Error: no manager of the swarm can be asked - control-1: Timeout: no answer; ";
+    assert!(aside.message.starts_with(cause), "{}", aside.message);
+}
+
+#[test]
+fn one_whose_tasks_stay_is_put_aside_and_given_back() {
+    let (mut fleet, mut swarm) = at_worker_1();
+    fleet.talk(&mut swarm);
+    fleet.pass(NODE_LOCKS_MS - 60_000, &[]);
+    fleet.talk(&mut swarm);
+    swarm.node("worker-1").tasks.pop();
+    fleet.pass(2_000, &[]);
+    fleet.talk(&mut swarm);
+    fleet.pass(NODE_LOCKS_MS - 1_000, &[]);
+    fleet.talk(&mut swarm);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("SwarmDraining"), "a task has gone: its time starts anew");
+    fleet.pass(1_000, &[]);
+    fleet.talk(&mut swarm);
+    assert_eq!(fleet.requests(), Vec::<&str>::new(), "{:?}", swarm.log);
+    assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Active);
+    let aside = fleet.part("worker-1").and_then(|part| part.set_aside.clone()).expect("put aside");
+    assert_eq!(aside.message, "Error: waiting for swarm node worker-1 to be drained first - web: 2 tasks");
+    assert_eq!(fleet.drain_stages("worker-1"), [(Stage::SwarmDrained, false), (Stage::SwarmUncordoned, true)]);
+    fleet.lock("ceph", Some("worker-1"), LockState::Active);
+    assert_eq!(fleet.requests(), ["worker-2"], "the next has its turn");
+}
+
+#[test]
+fn tasks_that_come_back_between_two_permits_pause_the_update() {
+    let (mut fleet, mut swarm) = at_worker_1_with(&["restart"]);
+    swarm.node("worker-1").tasks.clear();
+    fleet.talk(&mut swarm);
+    fleet.begin("worker-1");
+    swarm.node("worker-1").tasks.push("web");
+    fleet.pass(2 * NODE_LOCKS_MS, &[]);
+    fleet.event("worker-1", "install", ItemState::Succeeded);
+    fleet.accept("worker-1");
+    fleet.wait_for(&mut swarm, NODE_LOCKS_MS - 20_000);
+    assert_eq!((fleet.why("worker-1").as_deref(), fleet.wish()), (Some("SwarmDraining"), Wish::Go));
+    assert!(!fleet.wants_a_person(), "its time runs from when the first item was done");
+    fleet.wait_for(&mut swarm, 20_000);
+    assert!(matches!(fleet.wish(), Wish::Pause { .. }) && fleet.wants_a_person());
+    assert_eq!(fleet.slots(), ["worker-1"], "what was disturbed is not given back");
+    swarm.node("worker-1").tasks.clear();
+    fleet.wait_for(&mut swarm, 20_000);
+    assert!(fleet.permit("worker-1").is_some(), "what was begun may end, paused or not");
+}
+
+#[test]
+fn a_node_that_nobody_can_give_back_wants_a_person() {
+    let (mut fleet, mut swarm) = at_worker_1();
+    swarm.node("worker-1").tasks.clear();
+    fleet.talk(&mut swarm);
+    fleet.finish("worker-1");
+    swarm.silent = ["control-1", "control-2", "control-3"].map(str::to_owned).to_vec();
+    fleet.wait_for(&mut swarm, NODE_LOCKS_MS - 20_000);
+    assert!(!fleet.wants_a_person());
+    fleet.wait_for(&mut swarm, 40_000);
+    assert_eq!((fleet.why("worker-1").as_deref(), fleet.wants_a_person()), (Some("SwarmNoManager"), true));
+    assert_eq!(fleet.stuck("worker-1"), Some(Stage::SwarmUncordoned));
+    assert_eq!(fleet.requests(), ["worker-1"], "a slot has no time limit");
+    swarm.silent.clear();
+    fleet.wait_for(&mut swarm, 20_000);
+    assert_eq!((fleet.requests(), swarm.availability("worker-1")), (Vec::new(), SwarmAvailability::Active));
+    assert_eq!(fleet.stuck("worker-1"), None, "it is done");
+}
+
+#[test]
+fn tasks_of_a_node_that_is_down_count_and_it_says_so() {
+    let (mut fleet, mut swarm) = at_worker_1();
+    swarm.down.push("worker-1");
+    fleet.talk(&mut swarm);
+    let blocked = fleet.look("worker-1", blocked::of_machine).expect("it waits");
+    let why = "Error: the managers see swarm node worker-1 down, and count its tasks until it is back - ";
+    assert_eq!(blocked.message, format!("{why}db: 1 task, web: 2 tasks"));
+}
