@@ -8,7 +8,7 @@ use crate::sim::machine::{Attempt, Machine};
 
 impl Watcher {
     /// Another content in the same slot undoes what an earlier one did: A, B, A runs A twice, and must. B counts from
-    /// when it is recorded, begun or not: the slot is all that an agent knows of an item, and of A it says nothing more.
+    /// when it is recorded, begun or not: the slot is all that an agent knows of an item, and says nothing more of A.
     pub(super) fn forget_overwritten(&mut self, machine: &Machine) {
         let slots = &machine.disk.slots;
         let kept = |item: &ItemName, known| slots.get(item).is_none_or(|slot| slot.status.hash == known);
