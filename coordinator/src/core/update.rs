@@ -13,7 +13,11 @@ use muster_proto::model::{ClusterName, MachineName, MachineType, Now, Phase, Run
 use super::{Refusal, Reply, operators::not_found};
 use crate::{
     facts::{Draft, Facts, MachineRow, MachineUpdate, UpdateKind, Wish},
-    plan::{Limits, safety, survey::Survey, update::is_current},
+    plan::{
+        Limits, safety,
+        survey::{Position, Survey},
+        update::is_current,
+    },
 };
 use freeze::{Start, freeze};
 
@@ -130,7 +134,8 @@ fn may_start(draft: &Draft<'_>, cluster: &ClusterName, scope: Scope, limits: &Li
 /// Is there a machine that is not at the newest manifest, or that an update of this scope is asked to reboot?
 #[must_use]
 pub fn has_work(survey: &Survey<'_>, scope: Scope) -> bool {
-    survey.machines.iter().filter(|position| position.ready_once() && !position.row.revoked).any(|position| {
+    let stays = |position: &&Position<'_>| !position.row.revoked && position.row.removal.is_none();
+    survey.machines.iter().filter(|position| position.ready_once() && stays(position)).any(|position| {
         let asked = position.row.reboot.is_some_and(|asked| !asked.completed);
         !is_current(survey, position) || (scope == Scope::Os && asked)
     })
@@ -149,7 +154,10 @@ fn may_reboot(
     if let Some(unknown) = machines.iter().find(|name| members().all(|position| position.row.name != **name)) {
         return Err(not_found("machine", unknown.as_str(), members().map(|position| position.row.name.as_str())));
     }
-    let typed = members().filter(|p| p.row.spec.machine_type != MachineType::Unassigned);
+    let mut named = members().filter(|position| machines.contains(&position.row.name));
+    named.try_for_each(|position| maintenance::is_not_removed(position.row))?;
+    let stay = members().filter(|position| position.row.removal.is_none());
+    let typed = stay.filter(|p| p.row.spec.machine_type != MachineType::Unassigned);
     let unready: Vec<&str> =
         typed.filter(|p| !p.is_ready() || p.lost).map(|position| position.row.name.as_str()).collect();
     if unready.is_empty() {

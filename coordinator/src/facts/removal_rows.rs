@@ -12,6 +12,9 @@ pub struct RemovalRow {
     pub policy: RemovalPolicy,
     /// It goes out of service first, by the rules of updates.
     pub by_turn: bool,
+    /// The control plane may be down for it.
+    #[serde(default)]
+    pub accept_control_plane_downtime: bool,
     /// It was out of service when its removal began: there an abort leaves it.
     pub from_maintenance: bool,
     /// An operator wants it back: what it holds is given back.

@@ -279,6 +279,8 @@ fn may_close(survey: &Survey<'_>) -> bool {
         && survey
             .machines
             .iter()
-            .filter(|position| survey.joined(position) && !position.row.revoked && position.row.removal.is_none())
+            .filter(|position| survey.joined(position) && !position.row.revoked)
+            // Who is removed is waited for only while it may be at work.
+            .filter(|position| position.row.removal.is_none() || position.row.slot.is_some())
             .all(|position| position.is_ready() && !safety::needs_reconfigure(survey, position))
 }

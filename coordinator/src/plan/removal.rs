@@ -77,6 +77,12 @@ fn step(survey: &Survey<'_>, position: &Position<'_>, row: &RemovalRow) -> Optio
     }
 }
 
+/// Does it go out of service by the rules of updates, to leave for good?
+#[must_use]
+pub fn takes_turn(position: &Position<'_>) -> bool {
+    position.row.removal.as_ref().is_some_and(|row| row.by_turn && !row.aborting && row.departure.is_none())
+}
+
 /// May it be taken out of the swarm now?
 ///
 /// # Errors
@@ -90,6 +96,8 @@ pub fn may_depart(survey: &Survey<'_>, position: &Position<'_>, row: &RemovalRow
         let out = position.in_maintenance() || planted("depart-in-service");
         match row.by_turn {
             true if !out => return Err(goes_out(survey, position).unwrap_or_else(about)),
+            // It may be out of service for days: its workloads may be back.
+            true if !planted("depart-in-service") => safety::may_disturb(survey, position)?,
             true => {}
             false => is_idle(survey, position)?,
         }
@@ -142,10 +150,11 @@ fn is_idle(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> 
     Ok(())
 }
 
-/// Is no other control machine in the swarm? Then there is nobody to take it out, and no swarm to take it out of.
+/// Is no other control machine in the swarm that could be asked? Then there is nobody to take it out. Who was revoked
+/// can never be asked again.
 fn is_alone(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     let mut others = survey.of_type(MachineType::Control).filter(|other| other.row.name != position.row.name);
-    !others.any(|other| swarm::may_be_in(survey.facts, other.row))
+    !others.any(|other| !other.row.revoked && swarm::may_be_in(survey.facts, other.row))
 }
 
 /// What is known of its node without asking anybody.
@@ -153,7 +162,9 @@ fn first_node(survey: &Survey<'_>, position: &Position<'_>, row: &RemovalRow) ->
     let known = position.row.swarm.as_ref().map(|member| DepartingNode::Node(member.node_id.clone()));
     let asks = row.policy != RemovalPolicy::Forced && position.row.host.is_some();
     match known {
-        None if asks && drain::uses_swarm(survey) => DepartingNode::Unknown,
+        None if asks && drain::uses_swarm(survey) && swarm::may_have_begun(survey.facts, position.row) => {
+            DepartingNode::Unknown
+        }
         Some(_) if asks => DepartingNode::Unknown,
         known => known.unwrap_or(DepartingNode::Absent),
     }

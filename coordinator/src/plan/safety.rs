@@ -8,7 +8,7 @@ use muster_proto::{
     plant::planted,
 };
 
-pub use quorum::{control_quorum, majority_is_kept, majority_without};
+pub use quorum::{control_quorum, majority_is_kept, majority_stays};
 
 use super::{
     locks,
@@ -64,14 +64,11 @@ pub fn one_control_at_a_time(survey: &Survey<'_>) -> Result<(), Blocked> {
     if planted("two-controls") {
         return Ok(());
     }
-    match survey.of_type(MachineType::Control).find(|position| holds_slot(position) || departs(position)) {
-        None => Ok(()),
-        Some(busy) => Err(blocked(
-            "WaitingForTurn",
-            format!("control machines go one by one, and {} holds the slot", busy.row.name),
-            format!("{} is done", busy.row.name),
-        )),
-    }
+    let Some(busy) = survey.of_type(MachineType::Control).find(|p| holds_slot(p) || departs(p)) else { return Ok(()) };
+    let name = &busy.row.name;
+    let (what, until) = if departs(busy) { ("is being removed", "gone") } else { ("holds the slot", "done") };
+    let message = format!("control machines go one by one, and {name} {what}");
+    Err(blocked("WaitingForTurn", message, format!("{name} is {until}")))
 }
 
 /// A control machine that would have to wait for the swarm with the slot in its hands does not take it: whoever has
@@ -98,9 +95,15 @@ pub fn one_control_departs(survey: &Survey<'_>, position: &Position<'_>) -> Resu
         let message = format!("control machines go one by one, and {name} is at its turn");
         return Err(blocked("WaitingForTurn", message, format!("{name} is done, or removed")));
     }
+    if position.row.revoked {
+        return Ok(());
+    }
+    controls_heard(survey, position)?;
     // One that is out of service had its turn when all the others were there.
-    let down = position.row.revoked || position.in_maintenance();
-    if down { Ok(()) } else { control_quorum(survey, position) }
+    if !position.in_maintenance() {
+        control_quorum(survey, position)?;
+    }
+    majority_stays(survey, position)
 }
 
 /// Rule 1 after a start: what a control machine does that has said nothing since, only it knows, for this store may be

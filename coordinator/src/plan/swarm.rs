@@ -107,6 +107,13 @@ fn has_begun(facts: &Facts, row: &MachineRow) -> bool {
     join_items(facts, row).any(|item| row.statuses.contains_key(&item.name))
 }
 
+/// Could its engine be in a swarm by what it was told? One that has a swarm-join and never began it is in none; Docker
+/// may not even be there. Of one that has none nobody knows.
+#[must_use]
+pub fn may_have_begun(facts: &Facts, row: &MachineRow) -> bool {
+    may_be_in(facts, row) || has_begun(facts, row)
+}
+
 /// Is it one of the cluster's swarm, or to become one: a member, or not left out?
 #[must_use]
 pub fn counts(facts: &Facts, row: &MachineRow) -> bool {

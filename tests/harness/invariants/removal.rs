@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_coordinator::facts::{DepartingNode, Facts, MachineRow};
-use muster_proto::model::{MachineId, MachineName, MachineType, SwarmId};
+use muster_proto::model::{MachineId, MachineName, MachineType, RemovalPolicy, SwarmId};
 
 use super::{Checked, Watcher};
 
@@ -11,20 +11,42 @@ use super::{Checked, Watcher};
 #[derive(Clone, Default, Hash)]
 pub(super) struct Seen {
     /// Who is being taken out of the swarm, and as which node.
-    departing: BTreeMap<MachineName, Option<SwarmId>>,
+    departing: BTreeMap<MachineName, Departing>,
 }
 
-fn departing(facts: &Facts) -> impl Iterator<Item = (&MachineRow, Option<SwarmId>)> {
-    facts.machines.values().filter_map(|row| match &row.removal.as_ref()?.departure.as_ref()?.node {
-        DepartingNode::Node(id) => Some((&**row, Some(id.clone()))),
-        DepartingNode::Unknown | DepartingNode::Absent => Some((&**row, None)),
+/// As which node one is taken out of the swarm.
+#[derive(Clone, Hash)]
+enum Departing {
+    As(SwarmId),
+    /// Its engine is asked for it.
+    Unknown,
+    /// None that anybody is asked about.
+    Nothing,
+}
+
+fn departing(facts: &Facts) -> impl Iterator<Item = (&MachineRow, Departing)> {
+    facts.machines.values().filter_map(|row| {
+        let removal = row.removal.as_ref()?;
+        let departing = match &removal.departure.as_ref()?.node {
+            DepartingNode::Node(id) => Departing::As(id.clone()),
+            DepartingNode::Unknown if removal.policy != RemovalPolicy::Forced => Departing::Unknown,
+            DepartingNode::Unknown | DepartingNode::Absent => Departing::Nothing,
+        };
+        Some((&**row, departing))
     })
 }
 
 impl Watcher {
     /// A machine departs when its policy lets it, control machines one by one; its row goes when no swarm knows its
     /// node any more.
-    pub fn removals_are_right(&mut self, facts: &Facts, nodes: &BTreeSet<SwarmId>) -> Checked {
+    /// `engines`: which node a machine's own engine is. Who departed as an unknown node has become known and was
+    /// dropped in one step, unless nobody asks its engine any more.
+    pub fn removals_are_right(
+        &mut self,
+        facts: &Facts,
+        nodes: &BTreeSet<SwarmId>,
+        engines: &BTreeMap<MachineName, SwarmId>,
+    ) -> Checked {
         let controls = departing(facts).filter(|(row, _)| row.spec.machine_type == MachineType::Control).count();
         if controls > 1 {
             return Err(self.violation("removal", format!("{controls} control machines depart at once")));
@@ -38,7 +60,12 @@ impl Watcher {
             }
         }
         for (name, node) in known.iter().filter(|(name, _)| !facts.machines.contains_key(*name)) {
-            if let Some(node) = node.as_ref().filter(|node| nodes.contains(*node)) {
+            let node = match node {
+                Departing::As(node) => Some(node),
+                Departing::Unknown => engines.get(name),
+                Departing::Nothing => None,
+            };
+            if let Some(node) = node.filter(|node| nodes.contains(*node)) {
                 return Err(self.violation("removal", format!("{name} is gone, and its swarm knows node {node}")));
             }
         }

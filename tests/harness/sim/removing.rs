@@ -88,7 +88,9 @@ impl World {
     pub(crate) fn see_removals(&mut self) -> Result<(), Violation> {
         let nodes = self.nodes_with_managers();
         let Some(facts) = self.coordinator.as_ref().map(muster_coordinator::core::Core::facts) else { return Ok(()) };
-        self.watcher.removals_are_right(facts, &nodes)?;
+        let engine = |machine: &super::Machine| Some((machine.name.clone(), machine.engine.as_ref()?.node.clone()));
+        let engines = self.machines.iter().filter_map(engine).collect();
+        self.watcher.removals_are_right(facts, &nodes, &engines)?;
         let gone = |machine: &super::Machine| {
             facts.denied.contains_key(&machine.id) && !facts.machines.contains_key(&machine.name)
         };

@@ -3,11 +3,11 @@
 use muster_proto::model::{
     ItemState,
     MachineType::{Control, Worker},
-    Phase, RunnerKind,
+    Phase, RemovalPolicy, RunnerKind,
 };
 
 use super::{
-    fleet::{Fleet, cluster, item, item_name, spec},
+    fleet::{Fleet, cluster, item, item_name, machine, spec},
     reason,
 };
 use crate::{
@@ -154,4 +154,15 @@ fn whoever_has_begun_to_make_the_swarm_goes_first_after_recover() {
     assert_eq!(fleet.why("control-1").as_deref(), Some("Indeterminate"));
     fleet.ask(Request::Retry { machine: machine(), item: None }).expect("tried again");
     assert_eq!(fleet.slots(), ["control-1"], "{:?}", fleet.why("control-1"));
+}
+
+/// Docker comes with the items before it: there may be no engine to ask.
+#[test]
+fn one_that_never_began_its_swarm_join_is_removed_unasked() {
+    let mut fleet = fleet(1, 1);
+    let policy = RemovalPolicy::Graceful;
+    let remove = Request::Remove { machine: machine("worker-1"), policy, accept_control_plane_downtime: false };
+    fleet.ask(remove).expect("begins");
+    assert!(fleet.questions.is_empty(), "{:?}", fleet.questions);
+    assert!(!fleet.core.facts().machines.contains_key("worker-1"), "{:?}", fleet.why("worker-1"));
 }

@@ -170,7 +170,8 @@ fn replied(look: &mut SwarmLook, asked: Asked, reply: SwarmReply, id: Option<Swa
             look.peers = Some(Seen { what: peers, at_mono_ms });
             let found = nodes.into_iter().find(|node| Some(&node.id) == id.as_ref());
             look.manager = Some(asked.agent);
-            look.node = Some(Seen { what: found, at_mono_ms });
+            // Asked before it was known which node it is, it says nothing of that one.
+            look.node = id.map(|_| Seen { what: found, at_mono_ms });
         }
         SwarmReply::Tasks(tasks) if look.manager == Some(asked.agent) => {
             let left = u32::try_from(tasks.len()).unwrap_or(u32::MAX);

@@ -38,7 +38,7 @@ pub(in crate::core) fn enter(
 }
 
 /// Who is removed goes out of service for good.
-fn is_not_removed(row: &MachineRow) -> Result<(), Refusal> {
+pub(super) fn is_not_removed(row: &MachineRow) -> Result<(), Refusal> {
     let name = &row.name;
     match row.removal {
         Some(_) => Err(refusal(
@@ -139,12 +139,13 @@ pub(super) fn everybody_leaves(draft: &mut Draft<'_>, rollout: &str) {
     let names: Vec<MachineName> =
         draft.machines.values().filter(|row| of_this(row)).map(|row| row.name.clone()).collect();
     for name in names {
-        if draft.machines.get(&name).is_some_and(|row| row.removal.is_some()) {
-            let disturbed = draft.machines.get(&name).is_some_and(|row| super::may_be_at_work(row));
-            if !disturbed {
-                super::removal::give_up(draft, &name);
+        let Some(row) = draft.machines.get(&name) else { continue };
+        if let Some(removal) = &row.removal {
+            // Who does not take its turn holds up nobody, and what was disturbed departs from where it is.
+            if !removal.by_turn || super::may_be_at_work(row) {
+                continue;
             }
-            continue;
+            super::removal::give_up(draft, &name);
         }
         if let Some(row) = draft.machine_mut(&name).and_then(|row| row.update.as_mut()?.maintenance.as_mut()) {
             row.leaving = true;

@@ -59,7 +59,7 @@ fn remove(
     let Removing { machine, policy, limits, .. } = removing;
     let row = known_machine(draft, machine)?;
     if let Some(known) = &row.removal {
-        may_loosen(machine, known, policy)?;
+        may_loosen(machine, known, removing)?;
     } else {
         others_are_left(draft, &row)?;
     }
@@ -90,12 +90,14 @@ fn remove(
 }
 
 /// Policies are loosened one after another, and never back.
-fn may_loosen(machine: &MachineName, known: &RemovalRow, policy: RemovalPolicy) -> Result<(), Refusal> {
+fn may_loosen(machine: &MachineName, known: &RemovalRow, removing: Removing<'_>) -> Result<(), Refusal> {
+    let Removing { policy, accept_control_plane_downtime, .. } = removing;
     if known.aborting {
         let message = format!("the removal of {machine} is being aborted; it can be removed when that has ended");
         return Err(refusal("RemovalAborting", message));
     }
-    if policy > known.policy {
+    let accepts_more = accept_control_plane_downtime && !known.accept_control_plane_downtime;
+    if policy > known.policy || (policy == known.policy && accepts_more) {
         return Ok(());
     }
     let looser: Vec<&str> =
@@ -112,13 +114,14 @@ fn may_loosen(machine: &MachineName, known: &RemovalRow, policy: RemovalPolicy) 
 fn others_are_left(draft: &Draft<'_>, row: &MachineRow) -> Result<(), Refusal> {
     let mut controls = draft
         .machines_of(&row.spec.cluster_name)
-        .filter(|other| other.spec.machine_type == MachineType::Control && other.name != row.name && other.reported());
+        .filter(|other| other.spec.machine_type == MachineType::Control && other.name != row.name && other.reported())
+        .filter(|other| other.removal.is_none());
     let last = row.spec.machine_type == MachineType::Control && row.ready_at.is_some() && controls.next().is_none();
     if !last {
         return Ok(());
     }
     let message = format!(
-        "{0} is the last control machine of {1}; `musterctl replace {0}` lets another take its place",
+        "{0} would be the last control machine of {1} to go; `musterctl replace {0}` lets another take its place",
         row.name, row.spec.cluster_name
     );
     Err(refusal("LastControl", message))
@@ -176,7 +179,7 @@ fn majority_is_left(
         return Ok(());
     };
     let Some(position) = survey.machines.iter().find(|position| position.row.name == row.name) else { return Ok(()) };
-    safety::majority_without(&survey, position).map_err(|Blocked { message, .. }| {
+    safety::majority_stays(&survey, position).map_err(|Blocked { message, .. }| {
         refusal("Quorum", format!("{message}; add --accept-control-plane-downtime if that is acceptable"))
     })
 }
@@ -191,12 +194,16 @@ fn begin(draft: &mut Draft<'_>, actor: &str, removing: Removing<'_>, by_turn: bo
         since_ms: known.as_ref().map_or(now.wall_ms, |known| known.since_ms),
         policy,
         by_turn,
+        accept_control_plane_downtime: removing.accept_control_plane_downtime
+            || known.as_ref().is_some_and(|known| known.accept_control_plane_downtime),
         from_maintenance: known.as_ref().map_or(out, |known| known.from_maintenance),
         aborting: false,
         departure: known.and_then(|known| known.departure),
     };
     if let Some(row) = draft.machine_mut(machine) {
         row.removal = Some(removal);
+        // Its name is taken until it is gone.
+        row.replaceable = false;
     }
     let line = if by_turn {
         take_turn(draft, actor, removing, now)
@@ -222,9 +229,10 @@ fn begin(draft: &mut Draft<'_>, actor: &str, removing: Removing<'_>, by_turn: bo
 
 /// It goes out of service as it would for maintenance, as part of the rollout that is open, or of one of its own.
 fn take_turn(draft: &mut Draft<'_>, actor: &str, removing: Removing<'_>, now: Now) -> String {
-    let Removing { machine, accept_control_plane_downtime: accept, limits, .. } = removing;
+    let Removing { machine, limits, .. } = removing;
     let Some(row) = draft.machines.get(machine).cloned() else { return String::new() };
-    let options = Options { scope: Scope::Os, accept_control_plane_downtime: accept };
+    // What is accepted for its sake stands in its row: the others of a rollout get nothing of it.
+    let options = Options { scope: Scope::Os, accept_control_plane_downtime: false };
     let Some(mine) = &row.update else {
         let only = [machine.clone()].into();
         let start = Start { kind: UpdateKind::Removal, options, only: Some(&only) };
@@ -239,9 +247,6 @@ fn take_turn(draft: &mut Draft<'_>, actor: &str, removing: Removing<'_>, now: No
             row.stages.retain(|stage, known| *stage > Stage::PreviousDeployed || known.succeeded);
         }
         row.update = Some(part);
-    }
-    if accept && let Some(update) = draft.update_mut(&rollout) {
-        update.accept_control_plane_downtime = true;
     }
     format!("machine {machine}: is removed when its workloads are away ({rollout})")
 }
@@ -275,7 +280,7 @@ fn abort(draft: &mut Draft<'_>, actor: &str, machine: &MachineName, now: Now) ->
         return Err(refusal("NothingToDo", format!("{machine} is not being removed")));
     };
     if known.policy == RemovalPolicy::Forced {
-        let message = format!("{machine} is revoked already; `musterctl replace {machine}` would let a new one enrol");
+        let message = format!("{machine} is revoked already; when it is gone, its name is free for a new one");
         return Err(refusal("TooLate", message));
     }
     if known.departure.is_some() {
@@ -300,6 +305,7 @@ pub(super) fn give_up(draft: &mut Draft<'_>, machine: &MachineName) {
         return;
     };
     if known.from_maintenance {
+        // Out of service it was before, and so it stays.
         row.removal = None;
     } else if mine.disturbed() {
         mine.maintenance = None;
@@ -327,10 +333,15 @@ pub(in crate::core) fn record(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, 
         drop_machine(draft, effects, &machine, now);
         return;
     }
-    if let RemovalStep::Depart(_) = &what {
-        let look = &mut draft.live_mut(&machine).swarm;
-        look.forget_node();
-        look.info = None;
+    match &what {
+        RemovalStep::Depart(_) => {
+            let look = &mut draft.live_mut(&machine).swarm;
+            look.forget_node();
+            look.info = None;
+        }
+        // What was said before of another node, or of none, is not said of this one.
+        RemovalStep::Node(_) => draft.live_mut(&machine).swarm.forget_node(),
+        RemovalStep::Drop | RemovalStep::Stay => {}
     }
     let Some(row) = draft.machine_mut(&machine) else { return };
     match what {
@@ -362,8 +373,11 @@ fn drop_machine(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, machine: &Mach
     }
     if let Some(update) = row.rollout.as_ref().and_then(|rollout| draft.update_mut(rollout)) {
         update.moved_at_ms = now.wall_ms;
+        // What it kept others from they are tried on again.
+        update.finished_in_round += 1;
     }
     draft.drop_machine(machine);
+    draft.drop_unused_specs(cluster);
     let line = format!("machine {machine}: removed; its name is free");
     draft.audit("muster", "removed", &format!("machine/{machine}"), &line, now.wall_ms);
 }

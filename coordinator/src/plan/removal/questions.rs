@@ -9,7 +9,7 @@ use muster_proto::{
 use crate::{
     facts::{DepartingNode, Peers, SwarmLook},
     plan::{
-        safety::blocked,
+        safety::{self, blocked},
         survey::{Position, Survey},
         update::drain::{
             self, FRESH_MS, SETTLE_MS, look,
@@ -31,6 +31,10 @@ fn is_forced(position: &Position<'_>) -> bool {
 /// The next question about a machine that departs; None: an answer is waited for, or nobody can be asked.
 #[must_use]
 pub fn next(survey: &Survey<'_>, position: &Position<'_>) -> Option<Question> {
+    // Nodes that the fleet is long done with would be changed.
+    if safety::store_is_current(survey).is_err() || survey.facts.meta.recovering {
+        return None;
+    }
     let look = look(position).filter(|look| look.asked.is_none())?;
     let id = match leaving(position)? {
         DepartingNode::Absent => return None,
@@ -48,14 +52,16 @@ pub fn next(survey: &Survey<'_>, position: &Position<'_>) -> Option<Question> {
         return change(manager, SwarmOp::Demote { node: id.clone() });
     }
     let forced = is_forced(position);
+    // However its managers see it: an engine that is there does not go on believing that it is in a swarm.
+    if let Some(leaves) = leave(survey, position, look, id).filter(|_| !forced) {
+        return Some(leaves);
+    }
     if forced || found.state == SwarmNodeState::Down {
         let hostname = found.hostname.clone();
         return change(manager, SwarmOp::Remove { node: id.clone(), hostname, force: forced });
     }
-    leave(survey, position, look, id).or_else(|| {
-        let seen = look.node.as_ref().map_or(0, |seen| seen.at_mono_ms);
-        (survey.now.mono_ms.saturating_sub(seen) >= LOOK_EVERY_MS).then(|| question(manager, SwarmOp::Nodes))
-    })
+    let seen = look.node.as_ref().map_or(0, |seen| seen.at_mono_ms);
+    (survey.now.mono_ms.saturating_sub(seen) >= LOOK_EVERY_MS).then(|| question(manager, SwarmOp::Nodes))
 }
 
 /// Its own engine leaves, if it has not done so.
@@ -96,9 +102,13 @@ pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Blocked {
     let look = look(position).unwrap_or(&nothing);
     let failure = position.row.id.and_then(|id| look.failures.get(&id)).map(|failure| failure.what.as_str());
     if let Some(DepartingNode::Unknown) = leaving(position) {
-        return about(match failure {
-            Some(failure) => format!("Error: its Docker Engine cannot be asked for its Swarm node: {failure}"),
-            None => "its Docker Engine is being asked for its Swarm node".to_owned(),
+        let info = look.info.as_ref().map(|seen| &seen.what).filter(|info| info.node.is_none());
+        return about(match (failure, info) {
+            (Some(failure), _) => format!("Error: its Docker Engine cannot be asked for its Swarm node: {failure}"),
+            (None, Some(info)) => {
+                format!("Error: its Docker Engine is on its way into a swarm, or cannot enter it: {}", info.error)
+            }
+            (None, None) => "its Docker Engine is being asked for its Swarm node".to_owned(),
         });
     }
     let Some(seen) = &look.node else {

@@ -1,7 +1,7 @@
 //! Rule 1, the quorum: what the control plane can do without.
 
 use muster_proto::{
-    model::{Blocked, MachineType},
+    model::{Blocked, MachineType, RemovalPolicy},
     plant::planted,
 };
 
@@ -46,12 +46,41 @@ pub fn control_quorum(survey: &Survey<'_>, position: &Position<'_>) -> Result<()
 
 /// Rule 1, the majority alone: is one left without this machine? Nobody is asked about it in a deployment.
 pub fn majority_is_kept(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    let asked = survey.update().filter(|update| !update.accept_control_plane_downtime);
+    let asked = survey.update().filter(|update| !update.accept_control_plane_downtime && !accepts(position));
     asked.map_or(Ok(()), |_| majority_without(survey, position))
 }
 
+/// Has an operator who removes it accepted that the control plane may be down?
+fn accepts(position: &Position<'_>) -> bool {
+    position.row.removal.as_ref().is_some_and(|row| row.accept_control_plane_downtime)
+}
+
+/// Rule 1, removals: do a majority of the control machines stay when this one is gone, and all that are being removed
+/// with it? Who is removed by force is dead already, and stays in nobody's way.
+pub fn majority_stays(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    let forced = position.row.removal.as_ref().is_some_and(|row| row.policy == RemovalPolicy::Forced);
+    if !position.ready_once() || forced || accepts(position) {
+        return Ok(());
+    }
+    let name = &position.row.name;
+    let going = |other: &&Position<'_>| {
+        other.row.name != *name && (other.row.revoked || other.row.removal.as_ref().is_some_and(|row| !row.aborting))
+    };
+    let all = voters(survey).count();
+    let gone: Vec<&str> = voters(survey).filter(going).map(|other| other.row.name.as_str()).collect();
+    let left = all.saturating_sub(gone.len() + 1);
+    if left * 2 > all {
+        return Ok(());
+    }
+    let besides =
+        if gone.is_empty() { String::new() } else { format!(": {} is revoked or being removed", some_names(gone)) };
+    let message = format!("{left} of {all} control machines would be left, which is no majority{besides}");
+    let accept = format!("`musterctl remove {name} --accept-control-plane-downtime`");
+    Err(blocked("Quorum", message, format!("others are deployed in their place; or {accept}")))
+}
+
 /// Is a majority of the control machines left without this one?
-pub fn majority_without(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+fn majority_without(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     let all = voters(survey).count();
     let left = voters(survey).filter(|other| other.row.name != position.row.name && !other.row.revoked).count();
     if left * 2 > all {
@@ -66,6 +95,9 @@ pub fn majority_without(survey: &Survey<'_>, position: &Position<'_>) -> Result<
             format!("{left} of {all} control machines would be left, which is no majority: {names} was revoked");
         (message, format!("{names} was replaced and deployed, or "))
     };
-    let clears_when = format!("{remedy}`musterctl update` is started with --accept-control-plane-downtime");
+    let clears_when = match &position.row.removal {
+        Some(_) => format!("{remedy}`musterctl remove {} --accept-control-plane-downtime`", position.row.name),
+        None => format!("{remedy}`musterctl update` is started with --accept-control-plane-downtime"),
+    };
     Err(blocked("Quorum", message, clears_when))
 }

@@ -19,6 +19,7 @@ use super::{DrainStep, MachineStep, is_at_work, machine, not_halted};
 use crate::{
     facts::{DrainTarget, Seen, Stage, SwarmLook, UpdateRow, Wish},
     plan::{
+        removal,
         safety::{self, blocked},
         survey::{Position, Survey},
     },
@@ -76,11 +77,13 @@ pub fn aim(survey: &Survey<'_>, position: &Position<'_>) -> Option<Aim> {
         !refused && safety::may_begin(survey, position).is_ok()
     };
     let next = match &mine.maintenance {
-        Some(row) => row.since_ms.is_none(),
+        // Days may have passed: before it leaves for good it is looked at again.
+        Some(row) => row.since_ms.is_none() || removal::takes_turn(position),
         None => position.row.reach < Some(machine::top(survey, position)) || position.awaits_permit(),
     };
     let goes_on = next && !is_at_work(position) && safety::locks_granted(survey, position).is_ok();
-    (goes_on && if mine.disturbed() { position.available() } else { begins() }).then_some(Aim::Drained)
+    let begun = mine.disturbed() || mine.in_maintenance();
+    (goes_on && if begun { position.available() } else { begins() }).then_some(Aim::Drained)
 }
 
 /// Does the time run that the drain of its node may take? While it waits for another machine's drain it does not: that

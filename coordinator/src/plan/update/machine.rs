@@ -218,8 +218,10 @@ fn before_first_permit(
     position: &Position<'_>,
     mine: &MachineUpdate,
 ) -> Option<MachineStep> {
-    let out = mine.maintenance.is_some_and(|row| row.since_ms.is_some());
-    if update.wish == Wish::Abort || mine.set_aside.is_some() || out {
+    if mine.in_maintenance() {
+        return drain::step(survey, position).filter(|_| removal::takes_turn(position));
+    }
+    if update.wish == Wish::Abort || mine.set_aside.is_some() {
         return None;
     }
     let deadlines = &survey.spec.update_deadlines;
@@ -286,7 +288,7 @@ pub fn is_waiting_for_others(survey: &Survey<'_>, position: &Position<'_>) -> bo
     if position.is_let_go() {
         return removal::is_moving(survey, position);
     }
-    if mine.in_maintenance() {
+    if mine.in_maintenance() && !removal::takes_turn(position) {
         return false;
     }
     if let Some(since_ms) = mine.returned_at_ms {

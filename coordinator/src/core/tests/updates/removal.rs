@@ -1,10 +1,10 @@
 //! Machines that are removed: what is waited for by each policy, what is asked of the swarm in which order, and what is
 //! left.
 
-use muster_proto::model::{
-    LcmType, MachineId, RemovalPolicy, SwarmAvailability, SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo,
-    SwarmLocalState, SwarmManager, SwarmMember, SwarmNode, SwarmNodeState, SwarmOp, SwarmReply,
-};
+use muster_proto::model::{LcmType, MachineId, RemovalPolicy, SwarmAvailability, SwarmId};
+
+mod control;
+mod departing;
 
 use super::{super::reason, *};
 use crate::documents;
@@ -145,28 +145,6 @@ fn one_that_a_recovered_store_waits_for_says_what_helps() {
 }
 
 #[test]
-fn a_control_machine_leaves_a_majority_and_the_others_hear_of_it() {
-    let mut fleet = deployed(3, 1);
-    fleet.disconnect("control-3");
-    fleet.ask(remove("control-1")).expect("begins");
-    fleet.lock("ceph", None, LockState::Inactive);
-    assert_eq!((fleet.requests().len(), fleet.why("control-1").as_deref()), (0, Some("Quorum")));
-    fleet.connect("control-3");
-    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
-    assert!(fleet.is_gone("control-1"));
-    fleet.bury("control-1");
-    let left = fleet.core.facts().clusters[&cluster()].control_set.clone();
-    assert_eq!(left, [machine("control-2"), machine("control-3")]);
-    assert!(!fleet.is_at_rest(), "the others are reconfigured");
-    fleet.finish("control-2");
-    fleet.finish("control-3");
-    assert!(fleet.is_at_rest());
-    assert_eq!(reason(fleet.ask(remove("control-2"))), "Quorum");
-    fleet.ask(remove_by("control-2", RemovalPolicy::Forced)).expect("begins");
-    assert_eq!(reason(fleet.ask(remove_by("control-3", RemovalPolicy::Forced))), "LastControl");
-}
-
-#[test]
 fn a_machine_that_blocks_an_update_is_removed_from_it() {
     let mut fleet = deployed(3, 2);
     release(&mut fleet, &["install"], 1);
@@ -196,23 +174,6 @@ fn what_a_removal_was_aborted_of_is_where_it_was() {
 }
 
 #[test]
-fn workers_wait_for_a_control_machine_until_it_is_gone() {
-    let mut fleet = Fleet::of(2, 1).reported().prepared();
-    fleet.finish("control-1");
-    assert_eq!(fleet.slots(), ["control-2"]);
-    fleet.ask(remove("control-2")).expect("begins");
-    fleet.ask(Request::ReplaceMachine { machine: machine("worker-1"), machine_is_off: true }).expect("replaced");
-    assert!(fleet.is_at_rest(), "nobody is left whom the rollout waits for");
-    fleet.enroll("worker-1", Worker).expect("enrols");
-    fleet.connect("worker-1");
-    let mut fleet = fleet.prepared();
-    assert_eq!((fleet.slots(), fleet.why("worker-1").as_deref()), (vec!["control-2"], Some("WaitingForControl")));
-    fleet.accept("control-2");
-    assert!(fleet.is_gone("control-2"));
-    assert_eq!(fleet.slots(), ["worker-1"]);
-}
-
-#[test]
 fn one_that_prepares_no_more_is_not_late_with_it() {
     let mut fleet = deployed(3, 2);
     release(&mut fleet, &["images", "install"], 1);
@@ -236,197 +197,86 @@ fn an_update_that_loses_a_machine_takes_nobody_into_maintenance() {
 }
 
 #[test]
-fn a_pause_hides_not_that_a_control_machine_is_waited_for() {
-    let mut fleet = deployed(3, 1);
-    release(&mut fleet, &["install"], 1);
-    let mut fleet = fleet.started();
-    fleet.finish_controls();
-    fleet.ask(Request::ReplaceMachine { machine: machine("control-1"), machine_is_off: true }).expect("replaced");
-    fleet.enroll("control-1", Control).expect("enrols");
-    fleet.connect("control-1");
-    fleet.ask(remove("control-2")).expect("begins");
-    assert_eq!(fleet.why("control-2").as_deref(), Some("ControlNotDeployed"));
-    let rollout = fleet.rollout();
-    fleet.ask(Request::Pause { rollout: rollout.clone() }).expect("paused");
-    let told = fleet.look("control-2", crate::plan::blocked::of_machine).expect("a reason");
-    let cause = "it waited for this: control machine control-1 was replaced and is not deployed";
-    assert!(told.reason == "Paused" && told.message.contains(cause), "{told:?}");
-    fleet.ask(Request::Abort { rollout }).expect("the way out");
-    assert!(fleet.row("control-2").removal.is_none(), "it stays");
-}
-
-#[test]
 fn what_the_manifest_still_says_is_told() {
     let mut fleet = deployed(3, 2);
     let said = super::super::done(fleet.ask(remove("worker-1")));
     assert!(said.contains("spec.machines of edge-7 says 2 worker machines, and 1 will be left"), "{said}");
 }
 
-/// A made-up swarm: its managers, its nodes, who is up, and what was asked of it.
-struct Swarm {
-    nodes: Vec<(String, bool, SwarmNodeState)>,
-    left: Vec<String>,
-    log: Vec<String>,
-}
-
-fn node_id(name: &str) -> SwarmId {
-    SwarmId::new(format!("id{}", name.replace('-', ""))).expect("letters and digits")
-}
-
-impl Swarm {
-    fn of(fleet: &Fleet) -> Self {
-        let nodes = fleet.agents.keys().map(|name| (name.clone(), name.starts_with('c'), SwarmNodeState::Ready));
-        Self { nodes: nodes.collect(), left: Vec::new(), log: Vec::new() }
-    }
-
-    fn answer(&mut self, agent: &str, op: &SwarmOp) -> Result<SwarmReply, SwarmFailure> {
-        let at = |id: &SwarmId| self.nodes.iter().position(|(name, ..)| node_id(name) == *id).expect("a node");
-        match op {
-            SwarmOp::Info => {
-                let node = (!self.left.iter().any(|name| name == agent)).then(|| node_id(agent));
-                let state = if node.is_some() { SwarmLocalState::Active } else { SwarmLocalState::Inactive };
-                let (hostname, error) = (agent.to_owned(), String::new());
-                return Ok(SwarmReply::Info(SwarmInfo { state, node, manager: false, hostname, error }));
-            }
-            SwarmOp::Nodes => {
-                let shown = self.nodes.iter().map(|(name, manager, state)| SwarmNode {
-                    id: node_id(name),
-                    hostname: name.clone(),
-                    state: *state,
-                    availability: SwarmAvailability::Drain,
-                    manager: manager.then(|| SwarmManager {
-                        leader: false,
-                        reachable: *state == SwarmNodeState::Ready,
-                        address: String::new(),
-                    }),
-                });
-                return Ok(SwarmReply::Nodes(shown.collect()));
-            }
-            SwarmOp::Tasks { .. } => return Ok(SwarmReply::Tasks(Vec::new())),
-            SwarmOp::Services { .. } => return Ok(SwarmReply::Services(Vec::new())),
-            SwarmOp::Demote { node } => {
-                let at = at(node);
-                self.nodes[at].1 = false;
-                self.log.push(format!("demote {}", self.nodes[at].0));
-            }
-            SwarmOp::Leave { node } => {
-                let at = at(node);
-                assert!(!self.nodes[at].1 && self.nodes[at].0 == agent, "{op:?}");
-                self.nodes[at].2 = SwarmNodeState::Down;
-                self.left.push(agent.to_owned());
-                self.log.push(format!("{agent} leaves"));
-            }
-            SwarmOp::Remove { node, force, .. } => {
-                let (name, manager, state) = self.nodes.remove(at(node));
-                assert!(!manager && (*force || state == SwarmNodeState::Down), "{op:?}");
-                self.log.push(format!("remove {name}{}", if *force { " by force" } else { "" }));
-            }
-            SwarmOp::SetAvailability { .. } | SwarmOp::Tokens => {
-                let message = "nobody asks for it".to_owned();
-                return Err(SwarmFailure { code: SwarmFailureCode::Engine, message });
-            }
-        }
-        Ok(SwarmReply::Done)
-    }
-}
-
-impl Fleet {
-    /// Everybody is in the swarm.
-    fn in_swarm(mut self) -> (Self, Swarm) {
-        let mut spec = (**self.core.facts().spec(&cluster()).expect("applied")).clone();
-        spec.lcm_type = LcmType::Swarm;
-        self.ask(apply(spec, &[])).expect("applies");
-        let swarm = Swarm::of(&self);
-        (self, swarm)
-    }
-
-    fn goes_on(&mut self, swarm: &mut Swarm) {
-        for _ in 0..100 {
-            if self.questions.is_empty() {
-                return;
-            }
-            let question = self.questions.remove(0);
-            let (agent, _) = self.agents.iter().find(|(_, agent)| agent.id == question.agent).expect("an agent");
-            let result = swarm.answer(&agent.clone(), &question.op);
-            self.step(Input::SwarmAnswered { about: question.about, number: question.number, result }).expect("taken");
-        }
-        panic!("asks without end: {:?}", swarm.log);
-    }
-}
-
+/// Its controller took its word back while the machine was out of service.
 #[test]
-fn a_manager_is_demoted_leaves_and_is_forgotten() {
-    let (mut fleet, mut swarm) = deployed(3, 1).in_swarm();
-    fleet.ask(remove("control-2")).expect("begins");
-    fleet.lets_go("control-2");
-    assert_eq!(fleet.why("control-2").as_deref(), Some("LeavingSwarm"));
-    assert_eq!(reason(fleet.ask(keep("control-2"))), "TooLate");
-    let states = documents::cluster_states(fleet.core.facts(), |_| true, fleet.core.limits(), fleet.now());
-    assert_eq!((states[0].metadata.name.as_str(), states[0].spec.kind.as_str()), ("sr-control-2", "swarm-remove"));
-    fleet.goes_on(&mut swarm);
-    assert_eq!(swarm.log, ["demote control-2", "control-2 leaves", "remove control-2"]);
-    assert!(fleet.is_gone("control-2"));
-}
-
-#[test]
-fn a_manager_is_not_demoted_without_a_majority_of_the_others() {
-    let (mut fleet, mut swarm) = deployed(3, 1).in_swarm();
-    swarm.nodes.iter_mut().filter(|(name, ..)| name == "control-3").for_each(|node| node.2 = SwarmNodeState::Down);
-    fleet.ask(remove_by("control-2", RemovalPolicy::Unsafe)).expect("begins");
-    fleet.goes_on(&mut swarm);
-    assert!(swarm.log.is_empty(), "{:?}", swarm.log);
-    assert_eq!(fleet.why("control-2").as_deref(), Some("Quorum"));
-    swarm.nodes.iter_mut().for_each(|node| node.2 = SwarmNodeState::Ready);
-    fleet.pass(12_000, &[]);
-    fleet.goes_on(&mut swarm);
-    assert!(fleet.is_gone("control-2"), "{:?}", swarm.log);
-}
-
-#[test]
-fn control_machines_leave_one_after_another() {
-    let (mut fleet, mut swarm) = deployed(5, 0).in_swarm();
-    fleet.ask(remove_by("control-1", RemovalPolicy::Unsafe)).expect("begins");
-    fleet.ask(remove_by("control-2", RemovalPolicy::Unsafe)).expect("begins");
-    assert_eq!(fleet.why("control-2").as_deref(), Some("WaitingForTurn"));
-    fleet.goes_on(&mut swarm);
-    assert!(fleet.is_gone("control-1"));
-}
-
-#[test]
-fn what_a_dead_machine_left_is_removed_by_force() {
-    let (mut fleet, mut swarm) = deployed(3, 1).in_swarm();
-    let member = SwarmMember { swarm_id: node_id("swarm"), node_id: node_id("worker-1"), manager: false };
-    let mut store = fleet.store.clone();
-    let mut row = fleet.row("worker-1").clone();
-    row.swarm = Some(member);
-    let value = serde_json::to_vec(&row).expect("plain data");
-    crate::store::Store::commit(
-        &mut store,
-        &[crate::store::Change::Put { table: crate::store::Table::Machines, key: "worker-1".to_owned(), value }],
-    )
-    .expect("kept in memory");
-    fleet.restart_from(store);
-    for name in ["control-1", "control-2", "control-3"] {
-        fleet.connect(name);
-    }
-    fleet.ask(remove_by("worker-1", RemovalPolicy::Forced)).expect("begins");
-    assert_eq!(reason(fleet.ask(keep("worker-1"))), "TooLate");
-    fleet.goes_on(&mut swarm);
-    assert_eq!(swarm.log, ["remove worker-1 by force"]);
-    assert!(fleet.is_gone("worker-1"));
-}
-
-#[test]
-fn a_departure_that_takes_too_long_wants_a_person() {
-    let (mut fleet, swarm) = deployed(3, 1).in_swarm();
-    fleet.ask(remove("worker-1")).expect("begins");
+fn one_in_maintenance_whose_workloads_are_back_is_waited_for() {
+    let mut fleet = deployed(3, 2);
+    let enter = Request::EnterMaintenance { machine: machine("worker-1"), accept_control_plane_downtime: false };
+    fleet.ask(enter).expect("begins");
     fleet.lets_go("worker-1");
-    let mut swarm = swarm;
-    swarm.nodes.clear();
-    fleet.ask(remove_by("worker-1", RemovalPolicy::Unsafe)).expect("loosened");
-    fleet.questions.clear();
-    let after_ms = fleet.core.facts().spec(&cluster()).expect("applied").update_deadlines.swarm_drain.after_ms;
-    assert_eq!(fleet.phase("worker-1").as_deref(), Some("started"));
-    fleet.pass(after_ms, &[]);
-    assert_eq!(fleet.phase("worker-1").as_deref(), Some("failed"));
+    fleet.accept("worker-1");
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("InMaintenance"));
+    fleet.lock("ceph", Some("worker-1"), LockState::Active);
+    fleet.ask(remove("worker-1")).expect("begins");
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksActive"));
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    assert!(fleet.is_gone("worker-1"), "{:?}", fleet.why("worker-1"));
+}
+
+/// It runs what it had, and its operator may yet change his mind.
+#[test]
+fn a_deployment_is_open_as_long_as_one_that_is_removed_is_at_work() {
+    let mut fleet = Fleet::of(1, 2).reported().prepared();
+    fleet.finish("control-1");
+    fleet.begin("worker-1");
+    fleet.finish("worker-2");
+    fleet.ask(remove_by("worker-1", RemovalPolicy::Unsafe)).expect("begins");
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("ItemRunning"));
+    assert!(!fleet.is_at_rest());
+    fleet.ask(keep("worker-1")).expect("kept");
+    fleet.event("worker-1", "install", ItemState::Succeeded);
+    fleet.accept("worker-1");
+    assert!(fleet.is_at_rest() && fleet.slots().is_empty(), "{:?}", fleet.why("worker-1"));
+}
+
+#[test]
+fn an_abort_of_the_update_takes_back_what_takes_its_turn_alone() {
+    let mut fleet = deployed(3, 2);
+    release(&mut fleet, &["images", "install"], 1);
+    fleet.ask(update()).expect("starts");
+    fleet.begin("worker-1");
+    fleet.ask(remove_by("worker-1", RemovalPolicy::Unsafe)).expect("begins");
+    fleet.ask(remove("worker-2")).expect("begins");
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Abort { rollout }).expect("aborts");
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("ItemRunning"), "its removal goes on");
+    assert!(fleet.row("worker-2").removal.is_none(), "it stays");
+}
+
+#[test]
+fn who_was_put_aside_is_tried_again_when_what_was_in_the_way_is_gone() {
+    let mut fleet = deployed(3, 3);
+    release(&mut fleet, &["install"], 3);
+    let mut fleet = fleet.started();
+    fleet.finish_controls();
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    fleet.fail("worker-1");
+    (0..2 * NODE_LOCKS_MS / 20_000).for_each(|_| fleet.pass(20_000, &[]));
+    assert_eq!(fleet.requests(), ["worker-1"], "its controller grants one at a time");
+    fleet.ask(remove("worker-1")).expect("begins");
+    fleet.accept("worker-1");
+    assert!(fleet.is_gone("worker-1"), "{:?}", fleet.why("worker-1"));
+    fleet.bury("worker-1");
+    assert_eq!(fleet.requests(), ["worker-2", "worker-3"]);
+}
+
+#[test]
+fn nothing_else_is_begun_with_what_is_removed() {
+    let mut fleet = deployed(3, 2);
+    fleet.ask(remove("worker-1")).expect("begins");
+    let enter = Request::EnterMaintenance { machine: machine("worker-1"), accept_control_plane_downtime: false };
+    assert_eq!(reason(fleet.ask(enter)), "RemovalUnderWay");
+    let reboot = Request::Reboot {
+        cluster: cluster(),
+        machines: [machine("worker-1")].into(),
+        accept_control_plane_downtime: false,
+    };
+    assert_eq!(reason(fleet.ask(reboot)), "RolloutOpen");
+    fleet.ask(Request::ReplaceMachine { machine: machine("worker-1"), machine_is_off: true }).expect_err("is removed");
 }

@@ -140,9 +140,13 @@ pub(in crate::plan) fn may_ask(survey: &Survey<'_>, look: &SwarmLook, id: Machin
     look.failures.get(&id).is_none_or(|failure| survey.now.mono_ms.saturating_sub(failure.at_mono_ms) >= RETRY_MS)
 }
 
-/// The control machines that may know of the machine's node: not those that an operator left out of the swarm.
+/// The control machines that may know of the machine's node: not those that an operator left out of the swarm, nor one
+/// that leaves it.
 pub(super) fn controls<'a>(survey: &'a Survey<'a>) -> impl Iterator<Item = &'a Position<'a>> {
-    let counts = |control: &&Position<'_>| !control.row.revoked && swarm::counts(survey.facts, control.row);
+    let counts = |control: &&Position<'_>| {
+        let departs = control.row.removal.as_ref().is_some_and(|removal| removal.departure.is_some());
+        !control.row.revoked && !departs && swarm::counts(survey.facts, control.row)
+    };
     survey.of_type(MachineType::Control).filter(counts)
 }
 

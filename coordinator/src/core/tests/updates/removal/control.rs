@@ -1,0 +1,117 @@
+//! Control machines that are removed: one by one, and a majority stays.
+
+use super::*;
+
+#[test]
+fn a_control_machine_leaves_a_majority_and_the_others_hear_of_it() {
+    let mut fleet = deployed(3, 1);
+    fleet.disconnect("control-3");
+    fleet.ask(remove("control-1")).expect("begins");
+    fleet.lock("ceph", None, LockState::Inactive);
+    assert_eq!((fleet.requests().len(), fleet.why("control-1").as_deref()), (0, Some("Quorum")));
+    fleet.connect("control-3");
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    assert!(fleet.is_gone("control-1"));
+    fleet.bury("control-1");
+    let left = fleet.core.facts().clusters[&cluster()].control_set.clone();
+    assert_eq!(left, [machine("control-2"), machine("control-3")]);
+    assert!(!fleet.is_at_rest(), "the others are reconfigured");
+    fleet.finish("control-2");
+    fleet.finish("control-3");
+    assert!(fleet.is_at_rest());
+    assert_eq!(reason(fleet.ask(remove("control-2"))), "Quorum");
+    fleet.ask(remove_by("control-2", RemovalPolicy::Forced)).expect("begins");
+    assert_eq!(reason(fleet.ask(remove_by("control-3", RemovalPolicy::Forced))), "LastControl");
+}
+
+#[test]
+fn workers_wait_for_a_control_machine_until_it_is_gone() {
+    let mut fleet = Fleet::of(2, 1).reported().prepared();
+    fleet.finish("control-1");
+    assert_eq!(fleet.slots(), ["control-2"]);
+    fleet.ask(remove("control-2")).expect("begins");
+    fleet.ask(Request::ReplaceMachine { machine: machine("worker-1"), machine_is_off: true }).expect("replaced");
+    assert!(!fleet.is_at_rest(), "control-2 may be at work");
+    fleet.enroll("worker-1", Worker).expect("enrols");
+    fleet.connect("worker-1");
+    let mut fleet = fleet.prepared();
+    assert_eq!((fleet.slots(), fleet.why("worker-1").as_deref()), (vec!["control-2"], Some("WaitingForControl")));
+    fleet.accept("control-2");
+    assert!(fleet.is_gone("control-2"));
+    assert_eq!(fleet.slots(), ["worker-1"]);
+}
+
+#[test]
+fn a_pause_hides_not_that_a_control_machine_is_waited_for() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    fleet.finish_controls();
+    fleet.ask(Request::ReplaceMachine { machine: machine("control-1"), machine_is_off: true }).expect("replaced");
+    fleet.enroll("control-1", Control).expect("enrols");
+    fleet.connect("control-1");
+    fleet.ask(remove("control-2")).expect("begins");
+    assert_eq!(fleet.why("control-2").as_deref(), Some("ControlNotDeployed"));
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Pause { rollout: rollout.clone() }).expect("paused");
+    let told = fleet.look("control-2", crate::plan::blocked::of_machine).expect("a reason");
+    let cause = "it waited for this: control machine control-1 was replaced and is not deployed";
+    assert!(told.reason == "Paused" && told.message.contains(cause), "{told:?}");
+    fleet.ask(Request::Abort { rollout }).expect("the way out");
+    assert!(fleet.row("control-2").removal.is_none(), "it stays");
+}
+
+#[test]
+fn control_machines_that_are_being_removed_count_as_gone() {
+    let mut fleet = deployed(3, 1);
+    fleet.ask(remove("control-1")).expect("begins");
+    assert_eq!(reason(fleet.ask(remove("control-2"))), "Quorum");
+    let accept = |name| Request::Remove {
+        machine: machine(name),
+        policy: RemovalPolicy::Graceful,
+        accept_control_plane_downtime: true,
+    };
+    fleet.ask(accept("control-2")).expect("said and done");
+    assert_eq!(reason(fleet.ask(accept("control-3"))), "LastControl");
+    let rollouts = &fleet.core.facts().rollouts;
+    let accepted =
+        |row: &crate::facts::RolloutRow| row.update.as_ref().is_some_and(|update| update.accept_control_plane_downtime);
+    assert!(!rollouts.values().any(|row| accepted(row)), "accepted for one machine is not accepted for others");
+}
+
+/// Between the door and its departure others may go.
+#[test]
+fn a_control_machine_departs_when_a_majority_stays_then() {
+    let mut fleet = deployed(3, 1);
+    fleet.ask(remove("control-1")).expect("begins");
+    fleet.lock("ceph", None, LockState::Inactive);
+    assert_eq!(fleet.requests(), ["control-1"]);
+    let revoke = Request::RevokeMachine { machine: machine("control-2"), machine_is_off: true };
+    fleet.ask(revoke).expect("revoked");
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    assert_eq!(fleet.why("control-1").as_deref(), Some("Quorum"));
+    fleet
+        .ask(Request::Remove {
+            machine: machine("control-1"),
+            policy: RemovalPolicy::Graceful,
+            accept_control_plane_downtime: true,
+        })
+        .expect("accepted later");
+    assert!(fleet.is_gone("control-1"), "{:?}", fleet.why("control-1"));
+}
+
+#[test]
+fn a_control_machine_that_has_not_spoken_is_waited_for() {
+    let mut fleet = deployed(3, 1);
+    fleet.enroll("control-4", Control).expect("enrols");
+    fleet.connect("control-4");
+    fleet.restart();
+    for name in ["control-1", "control-2", "control-3", "worker-1"] {
+        fleet.connect(name);
+    }
+    fleet.pass(40_000, &[]);
+    fleet.ask(remove_by("control-1", RemovalPolicy::Unsafe)).expect("begins");
+    assert_eq!(fleet.why("control-1").as_deref(), Some("ControlNotHeard"), "it may be at work");
+    fleet.connect("control-4");
+    assert!(fleet.is_gone("control-1"), "{:?}", fleet.why("control-1"));
+}

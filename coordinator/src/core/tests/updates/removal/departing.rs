@@ -1,0 +1,265 @@
+//! The way out of the swarm: what is asked of whom, in which order.
+
+use muster_proto::{
+    convert::Hello,
+    model::{
+        Generation, SwarmFailure, SwarmFailureCode, SwarmInfo, SwarmLocalState, SwarmManager, SwarmMember, SwarmNode,
+        SwarmNodeState, SwarmOp, SwarmReply,
+    },
+};
+
+use super::*;
+use crate::{
+    facts::MachineRow,
+    store::{Change, Store, Table},
+};
+
+/// A made-up swarm: its managers, its nodes, who is up, and what was asked of it.
+struct Swarm {
+    nodes: Vec<(String, bool, SwarmNodeState)>,
+    left: Vec<String>,
+    log: Vec<String>,
+}
+
+fn node_id(name: &str) -> SwarmId {
+    SwarmId::new(format!("id{}", name.replace('-', ""))).expect("letters and digits")
+}
+
+impl Swarm {
+    fn of(fleet: &Fleet) -> Self {
+        let nodes = fleet.agents.keys().map(|name| (name.clone(), name.starts_with('c'), SwarmNodeState::Ready));
+        Self { nodes: nodes.collect(), left: Vec::new(), log: Vec::new() }
+    }
+
+    fn answer(&mut self, agent: &str, op: &SwarmOp) -> Result<SwarmReply, SwarmFailure> {
+        let at = |id: &SwarmId| self.nodes.iter().position(|(name, ..)| node_id(name) == *id).expect("a node");
+        match op {
+            SwarmOp::Info => {
+                let node = (!self.left.iter().any(|name| name == agent)).then(|| node_id(agent));
+                let state = if node.is_some() { SwarmLocalState::Active } else { SwarmLocalState::Inactive };
+                let (hostname, error) = (agent.to_owned(), String::new());
+                return Ok(SwarmReply::Info(SwarmInfo { state, node, manager: false, hostname, error }));
+            }
+            SwarmOp::Nodes => {
+                let shown = self.nodes.iter().map(|(name, manager, state)| SwarmNode {
+                    id: node_id(name),
+                    hostname: name.clone(),
+                    state: *state,
+                    availability: SwarmAvailability::Drain,
+                    manager: manager.then(|| SwarmManager {
+                        leader: false,
+                        reachable: *state == SwarmNodeState::Ready,
+                        address: String::new(),
+                    }),
+                });
+                return Ok(SwarmReply::Nodes(shown.collect()));
+            }
+            SwarmOp::Tasks { .. } => return Ok(SwarmReply::Tasks(Vec::new())),
+            SwarmOp::Services { .. } => return Ok(SwarmReply::Services(Vec::new())),
+            SwarmOp::Demote { node } => {
+                let at = at(node);
+                self.nodes[at].1 = false;
+                self.log.push(format!("demote {}", self.nodes[at].0));
+            }
+            SwarmOp::Leave { node } => {
+                let at = at(node);
+                assert!(!self.nodes[at].1 && self.nodes[at].0 == agent, "{op:?}");
+                self.nodes[at].2 = SwarmNodeState::Down;
+                self.left.push(agent.to_owned());
+                self.log.push(format!("{agent} leaves"));
+            }
+            SwarmOp::Remove { node, force, .. } => {
+                let (name, manager, state) = self.nodes.remove(at(node));
+                assert!(!manager && (*force || state == SwarmNodeState::Down), "{op:?}");
+                self.log.push(format!("remove {name}{}", if *force { " by force" } else { "" }));
+            }
+            SwarmOp::SetAvailability { .. } | SwarmOp::Tokens => {
+                let message = "nobody asks for it".to_owned();
+                return Err(SwarmFailure { code: SwarmFailureCode::Engine, message });
+            }
+        }
+        Ok(SwarmReply::Done)
+    }
+}
+
+impl Fleet {
+    /// Everybody is in the swarm.
+    fn in_swarm(mut self) -> (Self, Swarm) {
+        let mut spec = (**self.core.facts().spec(&cluster()).expect("applied")).clone();
+        spec.lcm_type = LcmType::Swarm;
+        self.ask(apply(spec, &[])).expect("applies");
+        let members: Vec<String> = self.agents.keys().cloned().collect();
+        for name in &members {
+            let row = MachineRow {
+                swarm: Some(SwarmMember {
+                    swarm_id: node_id("swarm"),
+                    node_id: node_id(name),
+                    manager: name.starts_with('c'),
+                }),
+                ..self.row(name).clone()
+            };
+            let value = serde_json::to_vec(&row).expect("plain data");
+            let put = Change::Put { table: Table::Machines, key: name.clone(), value };
+            self.store.commit(&[put]).expect("kept in memory");
+        }
+        self.restart();
+        self.all_report();
+        let swarm = Swarm::of(&self);
+        (self, swarm)
+    }
+
+    fn answers_one(&mut self, swarm: &mut Swarm) {
+        let question = self.questions.remove(0);
+        let (agent, _) = self.agents.iter().find(|(_, agent)| agent.id == question.agent).expect("an agent");
+        let result = swarm.answer(&agent.clone(), &question.op);
+        self.step(Input::SwarmAnswered { about: question.about, number: question.number, result }).expect("taken");
+    }
+
+    fn goes_on(&mut self, swarm: &mut Swarm) {
+        for _ in 0..100 {
+            if self.questions.is_empty() {
+                return;
+            }
+            self.answers_one(swarm);
+        }
+        panic!("asks without end: {:?}", swarm.log);
+    }
+}
+
+/// The drain's last question is answered when the machine is on its way out already, and nobody knows as which node.
+#[test]
+fn a_late_answer_says_nothing_of_a_node_that_is_not_known_yet() {
+    let (mut fleet, mut swarm) = deployed(3, 2).in_swarm();
+    fleet.ask(remove("worker-1")).expect("begins");
+    fleet.lets_go("worker-1");
+    while !matches!(fleet.questions[0].op, SwarmOp::Nodes) {
+        fleet.answers_one(&mut swarm);
+    }
+    let late = fleet.questions.remove(0);
+    fleet.ask(remove_by("worker-1", RemovalPolicy::Unsafe)).expect("loosened");
+    let result = swarm.answer("control-1", &late.op);
+    fleet.step(Input::SwarmAnswered { about: late.about, number: late.number, result }).expect("taken");
+    fleet.goes_on(&mut swarm);
+    assert_eq!(swarm.log, ["worker-1 leaves", "remove worker-1"]);
+    assert!(fleet.is_gone("worker-1"));
+}
+
+#[test]
+fn an_engine_that_is_there_leaves_however_its_managers_see_it() {
+    let (mut fleet, mut swarm) = deployed(3, 2).in_swarm();
+    swarm.nodes.iter_mut().filter(|node| node.0 == "worker-1").for_each(|node| node.2 = SwarmNodeState::Down);
+    fleet.ask(remove_by("worker-1", RemovalPolicy::Unsafe)).expect("begins");
+    fleet.goes_on(&mut swarm);
+    assert_eq!(swarm.log, ["worker-1 leaves", "remove worker-1"]);
+    assert!(fleet.is_gone("worker-1"));
+}
+
+#[test]
+fn a_store_older_than_the_fleet_takes_nobody_out() {
+    let (mut fleet, _) = deployed(3, 2).in_swarm();
+    fleet.ask(remove_by("worker-1", RemovalPolicy::Unsafe)).expect("begins");
+    assert!(!fleet.questions.is_empty());
+    fleet.restart_from(fleet.store.clone());
+    let newer = Hello { generation: Generation(99), ..fleet.greeting("control-1") };
+    fleet.hello("control-1", newer).expect("greeted");
+    for name in ["control-2", "control-3", "worker-1", "worker-2"] {
+        fleet.connect(name);
+    }
+    fleet.pass(20_000, &[]);
+    assert!(fleet.questions.is_empty(), "{:?}", fleet.questions);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("StoreOlderThanFleet"));
+}
+
+/// All managers are gone for good: nobody can have them forgotten, and a new one makes a new swarm.
+#[test]
+fn dead_control_machines_are_in_nobodys_way() {
+    let (mut fleet, _) = deployed(3, 1).in_swarm();
+    ["control-1", "control-2", "control-3"].iter().for_each(|name| fleet.disconnect(name));
+    fleet.pass(40_000, &["control-1", "control-2", "control-3"]);
+    fleet.ask(remove_by("control-1", RemovalPolicy::Forced)).expect("begins");
+    fleet.ask(remove_by("control-2", RemovalPolicy::Forced)).expect("begins");
+    assert_eq!(fleet.why("control-1").as_deref(), Some("SwarmNoManager"));
+    assert_eq!(reason(fleet.ask(remove_by("control-3", RemovalPolicy::Forced))), "LastControl");
+    let replace = Request::ReplaceMachine { machine: machine("control-3"), machine_is_off: true };
+    fleet.ask(replace).expect("replaced");
+    assert!(fleet.is_gone("control-1") && fleet.is_gone("control-2"));
+}
+
+#[test]
+fn the_name_is_taken_until_the_machine_is_gone() {
+    let (mut fleet, _) = deployed(3, 2).in_swarm();
+    fleet.ask(Request::ReplaceMachine { machine: machine("worker-1"), machine_is_off: true }).expect("replaced");
+    fleet.ask(remove_by("worker-1", RemovalPolicy::Forced)).expect("begins");
+    assert_eq!(reason(fleet.enroll("worker-1", Worker)), "NameTaken");
+}
+
+#[test]
+fn a_manager_is_demoted_leaves_and_is_forgotten() {
+    let (mut fleet, mut swarm) = deployed(3, 1).in_swarm();
+    fleet.ask(remove("control-2")).expect("begins");
+    fleet.lets_go("control-2");
+    assert_eq!(fleet.why("control-2").as_deref(), Some("LeavingSwarm"));
+    assert_eq!(reason(fleet.ask(keep("control-2"))), "TooLate");
+    let states = documents::cluster_states(fleet.core.facts(), |_| true, fleet.core.limits(), fleet.now());
+    assert_eq!((states[0].metadata.name.as_str(), states[0].spec.kind.as_str()), ("sr-control-2", "swarm-remove"));
+    fleet.goes_on(&mut swarm);
+    assert_eq!(swarm.log, ["demote control-2", "control-2 leaves", "remove control-2"]);
+    assert!(fleet.is_gone("control-2"));
+}
+
+#[test]
+fn a_manager_is_not_demoted_without_a_majority_of_the_others() {
+    let (mut fleet, mut swarm) = deployed(3, 1).in_swarm();
+    swarm.nodes.iter_mut().filter(|(name, ..)| name == "control-3").for_each(|node| node.2 = SwarmNodeState::Down);
+    fleet.ask(remove_by("control-2", RemovalPolicy::Unsafe)).expect("begins");
+    fleet.goes_on(&mut swarm);
+    assert!(swarm.log.is_empty(), "{:?}", swarm.log);
+    assert_eq!(fleet.why("control-2").as_deref(), Some("Quorum"));
+    swarm.nodes.iter_mut().for_each(|node| node.2 = SwarmNodeState::Ready);
+    fleet.pass(12_000, &[]);
+    fleet.goes_on(&mut swarm);
+    assert!(fleet.is_gone("control-2"), "{:?}", swarm.log);
+}
+
+#[test]
+fn control_machines_leave_one_after_another() {
+    let (mut fleet, mut swarm) = deployed(5, 0).in_swarm();
+    fleet.ask(remove_by("control-1", RemovalPolicy::Unsafe)).expect("begins");
+    fleet.ask(remove_by("control-2", RemovalPolicy::Unsafe)).expect("begins");
+    assert_eq!(fleet.why("control-2").as_deref(), Some("WaitingForTurn"));
+    fleet.goes_on(&mut swarm);
+    assert!(fleet.is_gone("control-1"));
+    fleet.bury("control-1");
+    for name in ["control-3", "control-4", "control-5"] {
+        assert_eq!(fleet.slots(), [name], "the others hear of it, one by one");
+        fleet.finish(name);
+    }
+    fleet.accept("control-2");
+    fleet.goes_on(&mut swarm);
+    assert!(fleet.is_gone("control-2"), "{:?} {:?}", fleet.why("control-2"), swarm.log);
+}
+
+#[test]
+fn what_a_dead_machine_left_is_removed_by_force() {
+    let (mut fleet, mut swarm) = deployed(3, 1).in_swarm();
+    fleet.ask(remove_by("worker-1", RemovalPolicy::Forced)).expect("begins");
+    assert_eq!(reason(fleet.ask(keep("worker-1"))), "TooLate");
+    fleet.goes_on(&mut swarm);
+    assert_eq!(swarm.log, ["remove worker-1 by force"]);
+    assert!(fleet.is_gone("worker-1"));
+}
+
+#[test]
+fn a_departure_that_takes_too_long_wants_a_person() {
+    let (mut fleet, swarm) = deployed(3, 1).in_swarm();
+    fleet.ask(remove("worker-1")).expect("begins");
+    fleet.lets_go("worker-1");
+    let mut swarm = swarm;
+    swarm.nodes.clear();
+    fleet.ask(remove_by("worker-1", RemovalPolicy::Unsafe)).expect("loosened");
+    fleet.questions.clear();
+    let after_ms = fleet.core.facts().spec(&cluster()).expect("applied").update_deadlines.swarm_drain.after_ms;
+    assert_eq!(fleet.phase("worker-1").as_deref(), Some("started"));
+    fleet.pass(after_ms, &[]);
+    assert_eq!(fleet.phase("worker-1").as_deref(), Some("failed"));
+}
