@@ -68,6 +68,7 @@ plants! {
     give_back_unreachable: "give-back-unreachable" by "9";
     run_in_maintenance: "run-in-maintenance" by "maintenance";
     depart_in_service: "depart-in-service" by "removal";
+    depart_unasked: "depart-unasked" by "4";
     two_managers_depart: "two-managers-depart" by "removal";
     drop_before_forgotten: "drop-before-forgotten" by "removal";
     demote_without_quorum: "demote-without-quorum" by "quorum";

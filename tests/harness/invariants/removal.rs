@@ -37,6 +37,14 @@ fn departing(facts: &Facts) -> impl Iterator<Item = (&MachineRow, Departing)> {
 }
 
 impl Watcher {
+    /// Who goes out of service first, and departs since this step: rule 4 has to hold then, however long ago it went.
+    pub(super) fn begins_to_depart<'a>(&self, facts: &'a Facts) -> Vec<&'a MachineRow> {
+        let known = &self.seen.removals.departing;
+        let by_turn = |row: &MachineRow| row.removal.as_ref().is_some_and(|removal| removal.by_turn);
+        let begins = departing(facts).map(|(row, _)| row).filter(|row| !known.contains_key(&row.name));
+        begins.filter(|row| by_turn(row)).collect()
+    }
+
     /// A machine departs when its policy lets it, control machines one by one; its row goes when no swarm knows its
     /// node any more.
     /// `engines`: which node a machine's own engine is. Who departed as an unknown node has become known and was

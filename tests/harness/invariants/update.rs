@@ -71,6 +71,9 @@ impl Watcher {
             self.seen.inactive.entry(key.clone()).or_insert(step);
         }
         self.out_of_service(facts, guards, now)?;
+        for row in self.begins_to_depart(facts) {
+            self.permit_is_right(facts, row, guards, now)?;
+        }
         for row in facts.machines.values() {
             let permit = row.update.as_ref().and_then(|update| update.permit.as_ref()).map(|permit| permit.number);
             let Some(number) = permit.filter(|number| self.seen.permits.get(&row.name) != Some(number)) else {

@@ -103,11 +103,11 @@ impl World {
         Ok(())
     }
 
-    /// The nodes of swarms with another manager that the coordinator knows: it can have them forgotten.
+    /// The nodes of swarms with another manager that the coordinator knows and may ask: it can have them forgotten.
     fn nodes_with_managers(&self) -> BTreeSet<SwarmId> {
         let known = |index: usize| {
             let machine = self.machines.get(index)?;
-            let row = self.facts()?.by_id(machine.id)?;
+            let row = self.facts()?.by_id(machine.id).filter(|row| !row.revoked)?;
             Some(row.swarm.as_ref()?.node_id.clone())
         };
         let mut nodes = BTreeSet::new();

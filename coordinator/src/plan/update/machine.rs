@@ -218,7 +218,7 @@ fn before_first_permit(
     position: &Position<'_>,
     mine: &MachineUpdate,
 ) -> Option<MachineStep> {
-    if mine.in_maintenance() {
+    if mine.maintenance.is_some_and(|row| row.since_ms.is_some()) {
         return drain::step(survey, position).filter(|_| removal::takes_turn(position));
     }
     if update.wish == Wish::Abort || mine.set_aside.is_some() {

@@ -142,8 +142,11 @@ fn what_a_machine_in_maintenance_does_is_nobodys_worry() {
 fn a_machine_that_is_away_is_given_back_when_it_is_there() {
     let mut fleet = deployed(3, 1);
     fleet.out("worker-1");
+    let since_ms = fleet.since_ms("worker-1");
     fleet.disconnect("worker-1");
+    fleet.pass(10_000, &[]);
     fleet.ask(leave("worker-1")).expect("wanted back");
+    assert_eq!(fleet.since_ms("worker-1"), since_ms, "it did not go out of service once more");
     assert_eq!((fleet.why("worker-1").as_deref(), fleet.wants_a_person()), (Some("Disconnected"), false));
     fleet.pass(40_000, &[]);
     assert_eq!((fleet.why("worker-1").as_deref(), fleet.wants_a_person()), (Some("Lost"), true));
