@@ -66,8 +66,8 @@ plants! {
     give_back_after_failure: "give-back-after-failure" by "9";
     leave_by_itself: "leave-by-itself" by "9";
     give_back_unreachable: "give-back-unreachable" by "9";
-    run_in_maintenance: "run-in-maintenance" by "maintenance";
-    depart_in_service: "depart-in-service" by "removal";
+    run_in_maintenance: "run-in-maintenance" by "maintenance" | "removal";
+    depart_in_service: "depart-in-service" by "removal" | "4";
     depart_unasked: "depart-unasked" by "4";
     two_managers_depart: "two-managers-depart" by "removal";
     drop_before_forgotten: "drop-before-forgotten" by "removal";

@@ -248,9 +248,7 @@ pub(super) fn say(draft: &mut Draft<'_>, actor: &str, rollout: &str, say: Say, n
             return Err(refusal("NothingToDo", format!("{rollout} is {state}")));
         }
     };
-    if wish == Wish::Abort {
-        maintenance::everybody_leaves(draft, rollout);
-    }
+    let stay = if wish == Wish::Abort { maintenance::everybody_leaves(draft, rollout) } else { Vec::new() };
     if let Some(update) = draft.update_mut(rollout) {
         update.wish = wish;
         // Deadlines start anew: the time of a pause is nobody's fault.
@@ -260,9 +258,10 @@ pub(super) fn say(draft: &mut Draft<'_>, actor: &str, rollout: &str, say: Say, n
     if wish == Wish::Go {
         forgive(draft, rollout);
     }
-    let line = format!("rollout {rollout}: {line}");
-    draft.audit(actor, word, &format!("rollout/{rollout}"), &line, now.wall_ms);
-    Ok(Reply::Done(vec![line]))
+    let mut lines = vec![format!("rollout {rollout}: {line}")];
+    lines.extend(stay);
+    draft.audit(actor, word, &format!("rollout/{rollout}"), &lines.join("; "), now.wall_ms);
+    Ok(Reply::Done(lines))
 }
 
 /// Whatever was late has its time anew.

@@ -316,6 +316,12 @@ impl MachineRow {
         }
     }
 
+    /// Has it begun to leave the swarm, for good?
+    #[must_use]
+    pub fn departs(&self) -> bool {
+        self.removal.as_ref().is_some_and(|removal| removal.departure.is_some())
+    }
+
     /// The version of the spec it follows. None: the newest.
     #[must_use]
     pub fn follows(&self) -> Option<u64> {

@@ -43,7 +43,7 @@ fn holds_slot(position: &Position<'_>) -> bool {
 
 /// Is it being taken out of the swarm?
 fn departs(position: &Position<'_>) -> bool {
-    position.row.removal.as_ref().is_some_and(|row| row.departure.is_some())
+    position.row.departs()
 }
 
 /// Slots of workers that may be in use at once: what is configured for deployments or updates, and never more than 50.

@@ -72,8 +72,7 @@ pub(super) fn record(draft: &mut Draft<'_>, machine: &MachineName, step: DrainSt
 /// Asks what has to be known next: one question for each machine at a time, and no more of one agent than it answers.
 pub(in crate::core) fn ask(draft: &mut Draft<'_>, limits: &Limits, now: Now, effects: &mut Vec<Effect>) {
     let drains = |row: &MachineRow| row.update.as_ref().is_some_and(|update| update.drain.is_some());
-    let departs = |row: &MachineRow| row.removal.as_ref().is_some_and(|removal| removal.departure.is_some());
-    if !draft.machines.values().any(|row| drains(row) || departs(row)) {
+    if !draft.machines.values().any(|row| drains(row) || row.departs()) {
         return;
     }
     let (mut awaited, mut questions) = (Vec::new(), Vec::new());

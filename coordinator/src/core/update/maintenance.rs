@@ -1,6 +1,6 @@
 //! How a single machine is taken out of service and brought back: what is checked at the door, and what is recorded.
 
-use muster_proto::model::{Blocked, MachineName, MachineType, Now, Scope};
+use muster_proto::model::{Blocked, MachineName, MachineType, Now, RemovalPolicy, Scope};
 
 use super::{Options, at_rest, freeze::Start, freeze::freeze, has_quorum, refusal};
 use crate::{
@@ -131,8 +131,10 @@ pub(in crate::core) fn leave(
     Ok(Reply::Done(vec![line]))
 }
 
-/// An operator has aborted a rollout: whoever is out of service for it comes back.
-pub(super) fn everybody_leaves(draft: &mut Draft<'_>, rollout: &str) {
+/// An operator has aborted a rollout: whoever is out of service for it comes back. Says whose removal is taken back
+/// with that: what it waits for may be what the abort is to bring about.
+pub(super) fn everybody_leaves(draft: &mut Draft<'_>, rollout: &str) -> Vec<String> {
+    let mut stay = Vec::new();
     let of_this = |row: &MachineRow| {
         row.rollout.as_deref() == Some(rollout) && row.update.as_ref().is_some_and(|mine| mine.maintenance.is_some())
     };
@@ -141,9 +143,13 @@ pub(super) fn everybody_leaves(draft: &mut Draft<'_>, rollout: &str) {
     for name in names {
         let Some(row) = draft.machines.get(&name) else { continue };
         if let Some(removal) = &row.removal {
-            // Who does not take its turn holds up nobody, and what was disturbed departs from where it is.
-            if !removal.by_turn || super::may_be_at_work(row) {
+            // Who is dead holds up nobody, and what was disturbed departs from where it is.
+            let departs = row.departs() || removal.policy == RemovalPolicy::Forced || super::may_be_at_work(row);
+            if departs {
                 continue;
+            }
+            if !removal.aborting {
+                stay.push(format!("machine {name}: stays; its removal is taken back"));
             }
             super::removal::give_up(draft, &name);
         }
@@ -151,6 +157,7 @@ pub(super) fn everybody_leaves(draft: &mut Draft<'_>, rollout: &str) {
             row.leaving = true;
         }
     }
+    stay
 }
 
 /// Machines in maintenance keep anything else from beginning.

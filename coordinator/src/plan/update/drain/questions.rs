@@ -144,8 +144,7 @@ pub(in crate::plan) fn may_ask(survey: &Survey<'_>, look: &SwarmLook, id: Machin
 /// that leaves it.
 pub(super) fn controls<'a>(survey: &'a Survey<'a>) -> impl Iterator<Item = &'a Position<'a>> {
     let counts = |control: &&Position<'_>| {
-        let departs = control.row.removal.as_ref().is_some_and(|removal| removal.departure.is_some());
-        !control.row.revoked && !departs && swarm::counts(survey.facts, control.row)
+        !control.row.revoked && !control.row.departs() && swarm::counts(survey.facts, control.row)
     };
     survey.of_type(MachineType::Control).filter(counts)
 }
