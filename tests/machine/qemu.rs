@@ -30,7 +30,7 @@ apt-get install --yes ./muster-coordinator.deb ./musterctl.deb
 export HOME=/root MUSTER_CONFIG=/root/operator.toml
 muster-coordinator init --address 127.0.0.1:7443 --out $MUSTER_CONFIG
 systemctl start muster-coordinator
-musterctl token create --cluster own --type control >/dev/null
+musterctl secret create own --from-file token
 ps -o user:32= -p $(systemctl show --property MainPID --value muster-coordinator) | grep -x 'muster-coordinator *'
 before=$(systemctl show --property MainPID --value muster-coordinator)
 systemctl kill --signal KILL muster-coordinator
@@ -38,7 +38,7 @@ until [ $(systemctl show --property MainPID --value muster-coordinator) -gt $bef
 apt-get remove --yes muster-coordinator
 apt-get install --yes ./muster-coordinator.deb
 systemctl start muster-coordinator
-test $(musterctl get tokens -o json | grep -c '\"name\"') = 1
+musterctl get secrets | grep '^own '
 apt-get purge --yes muster-coordinator
 test ! -e /var/lib/muster/coordinator
 cp door.socket door.service /etc/systemd/system/
