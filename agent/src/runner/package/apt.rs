@@ -167,7 +167,10 @@ impl Apt {
         if wanted.download_only {
             return Ok(());
         }
-        for (mark, names) in [("hold", &plan.hold), ("unhold", &plan.release)] {
+        // apt lets a held package go that it was told to change.
+        let again = plan.install.iter().filter(|_| plan.change_held && wanted.hold == Some(true));
+        let held: Vec<&String> = plan.hold.iter().chain(again.map(|(name, _)| name)).collect();
+        for (mark, names) in [("hold", held), ("unhold", plan.release.iter().collect())] {
             if !names.is_empty() {
                 run(self.apt("apt-mark").args([mark, "--"]).args(names), report)?;
             }

@@ -108,6 +108,10 @@ fn packages_come_change_hold_and_go() {
     assert!(machine.refused(&wants("tool=1.0")).starts_with("DowngradeRefused: tool 1.1 is installed"));
     let back = Wanted { allow_downgrade: true, ..wants("tool=1.0") };
     assert!(machine.refused(&back).starts_with("Held: tool"));
+    // Its own holder changes it, and it stays held.
+    assert_eq!(machine.done(&Wanted { hold: Some(true), ..back.clone() }), "installed tool 1.0");
+    assert!(machine.refused(&wants("tool=1.1")).starts_with("Held: tool"));
+    assert_eq!(machine.done(&hold), "installed tool 1.1");
     assert_eq!(machine.done(&Wanted { hold: Some(false), ..back }), "installed tool 1.0; released tool");
     assert_eq!(machine.file("tool").as_deref(), Some("1.0"));
     assert_eq!(machine.refused(&wants("tool=9")), "VersionNotFound: tool 9 cannot be had here; there are: 1.1, 1.0");
