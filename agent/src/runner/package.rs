@@ -10,7 +10,7 @@ mod plan;
 #[cfg(test)]
 mod trial;
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use muster_proto::model::ItemState;
 
@@ -19,6 +19,7 @@ use crate::{
     attempt::Request,
     exec_item::{Report, with_sources},
 };
+use locks::Patience;
 use manager::Manager;
 use plan::{Obstacle, Plan, Want, Wanted};
 
@@ -94,8 +95,10 @@ impl PackageError {
 /// Checks the params and says what is to be done.
 pub(super) fn prepare(request: &Request) -> Result<BuiltinWork, Refused> {
     let wanted = Wanted::of(request)?;
+    let limit = Duration::from_millis(request.timeout_ms);
     Ok(Box::new(move |report| {
-        let done = Manager::of_this_machine().and_then(|manager| bring_about(&manager, &wanted, report));
+        let done =
+            Manager::of_this_machine(Patience::of(limit)).and_then(|manager| bring_about(&manager, &wanted, report));
         done.map_or_else(
             |error| Outcome::failed(with_sources(&error), error.is_retryable()),
             |message| Outcome { state: ItemState::Succeeded, message, result_json: None },

@@ -5,12 +5,11 @@ use std::{
     ffi::OsString,
     path::{Path, PathBuf},
     process::Command,
-    time::Duration,
 };
 
 use super::{
     PackageError,
-    locks::Locks,
+    locks::{Locks, Patience},
     plan::{Plan, Seen, Wanted},
 };
 use crate::{
@@ -34,8 +33,8 @@ pub(super) struct Apt {
 }
 
 impl Apt {
-    pub(super) fn in_root(root: &Path, lock_deadline: Duration) -> Self {
-        Self { root: root.to_owned(), locks: Locks::below(root, &LOCKS, lock_deadline) }
+    pub(super) fn in_root(root: &Path, patience: Patience) -> Self {
+        Self { root: root.to_owned(), locks: Locks::below(root, &LOCKS, patience) }
     }
 
     /// `apt-get`, `apt-cache` or `apt-mark`.

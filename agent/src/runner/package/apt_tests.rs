@@ -7,7 +7,7 @@ use super::*;
 use crate::runner::package::{
     manager::Manager,
     plan::Wanted,
-    trial::{Trial, wants},
+    trial::{Trial, patience, wants},
 };
 
 /// A root with nothing in it, and a repository.
@@ -48,7 +48,7 @@ impl Machine {
         let repository = dir.path().join("repository");
         let sources = format!("deb [trusted=yes] file:{} ./\n", repository.display());
         fs::write(root.join("etc/apt/sources.list"), sources).expect("a file");
-        let apt = || Apt::in_root(&root, Duration::from_millis(600));
+        let apt = || Apt::in_root(&root, patience());
         let machine = Self { trial: Trial { dir, manager: Manager::Apt(apt()) }, apt: apt() };
         fs::create_dir_all(&repository).expect("a directory");
         let mut index = String::new();

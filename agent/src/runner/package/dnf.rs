@@ -5,14 +5,13 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     process::Command,
-    time::Duration,
 };
 
 use rpm_version::rpm_evr_compare;
 
 use super::{
     PackageError,
-    locks::Locks,
+    locks::{Locks, Patience},
     plan::{Plan, Seen, Want, Wanted},
 };
 use crate::{
@@ -40,8 +39,8 @@ pub(super) struct Dnf {
 }
 
 impl Dnf {
-    pub(super) fn in_root(root: &Path, lock_deadline: Duration) -> Self {
-        Self { root: root.to_owned(), locks: Locks::below(root, &LOCKS, lock_deadline) }
+    pub(super) fn in_root(root: &Path, patience: Patience) -> Self {
+        Self { root: root.to_owned(), locks: Locks::below(root, &LOCKS, patience) }
     }
 
     /// `4.14.0`.

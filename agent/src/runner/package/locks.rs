@@ -17,29 +17,53 @@ use nix::{
 use super::PackageError;
 use crate::exec_item::Report;
 
-/// How long another package manager is waited for: unattended upgrades take minutes.
-pub(super) const DEADLINE: Duration = Duration::from_secs(15 * 60);
+/// How long another package manager is waited for, at most: unattended upgrades take minutes.
+const WAIT_MAX: Duration = Duration::from_secs(15 * 60);
+/// Of the item's time limit, one part in so many is kept for saying who did not come to an end.
+const REPORT_PART: u32 = 10;
+
+/// How long others are waited for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// One wait, at most.
+    pub(super) wait_max: Duration,
+    /// The end of every wait.
+    pub(super) until: Instant,
+}
+
+impl Patience {
+    /// That of an item which begins now and has this time limit.
+    pub(super) fn of(limit: Duration) -> Self {
+        Self { wait_max: WAIT_MAX, until: Instant::now() + (limit - limit / REPORT_PART) }
+    }
+
+    /// How long a wait may last that begins now.
+    fn left(self, now: Instant) -> Duration {
+        self.until.saturating_duration_since(now).min(self.wait_max)
+    }
+}
 
 /// What is locked while a package manager works.
 pub(super) struct Locks {
     files: Vec<PathBuf>,
-    deadline: Duration,
+    patience: Patience,
 }
 
 impl Locks {
     /// These files below a root.
-    pub(super) fn below(root: &Path, files: &[&str], deadline: Duration) -> Self {
-        Self { files: files.iter().map(|file| root.join(file)).collect(), deadline }
+    pub(super) fn below(root: &Path, files: &[&str], patience: Patience) -> Self {
+        Self { files: files.iter().map(|file| root.join(file)).collect(), patience }
     }
 
     /// Waits until nobody else works, and says for whom.
     pub(super) fn wait(&self, report: &Report) -> Result<(), PackageError> {
-        let deadline = Instant::now() + self.deadline;
+        let began = Instant::now();
+        let deadline = began + self.patience.left(began);
         while let Some((lock, holder)) = self.files.iter().find_map(|lock| holder(lock)) {
             report.line(&format!("waiting for {holder}, which has locked {}", lock.display()));
             let left = deadline.saturating_duration_since(Instant::now());
             if !freed(lock.clone(), left) {
-                return Err(PackageError::Locked { path: lock, holder, seconds: self.deadline.as_secs() });
+                return Err(PackageError::Locked { path: lock, holder, seconds: began.elapsed().as_secs() });
             }
         }
         Ok(())
@@ -77,4 +101,21 @@ fn freed(path: PathBuf, at_most: Duration) -> bool {
 #[expect(clippy::cast_possible_truncation, reason = "the constants are 0 and 1")]
 fn write_lock() -> libc::flock {
     libc::flock { l_type: libc::F_WRLCK as _, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 0, l_pid: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_before_the_time_of_its_item() {
+        for (limit_s, at_most_s) in [(20, 18), (10 * 60, 9 * 60), (30 * 60, 15 * 60)] {
+            let patience = Patience::of(Duration::from_secs(limit_s));
+            // What has passed since is a moment, but not none.
+            let now = Instant::now();
+            let left = patience.left(now).as_secs_f64();
+            assert!(left <= f64::from(at_most_s) && left > f64::from(at_most_s) - 5.0, "{left} s of {limit_s} s");
+            assert_eq!(patience.left(now + Duration::from_secs(limit_s)), Duration::ZERO, "all of it has passed");
+        }
+    }
 }

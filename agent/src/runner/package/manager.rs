@@ -6,7 +6,7 @@ use super::{
     PackageError,
     apt::Apt,
     dnf::Dnf,
-    locks,
+    locks::Patience,
     plan::{Plan, Seen, Wanted},
 };
 use crate::exec_item::Report;
@@ -20,17 +20,17 @@ pub(super) enum Manager {
 impl Manager {
     /// The one whose packages this machine is made of. Each family has the other's programs too, for those who want
     /// them; but only a Debian has packages in dpkg's record.
-    pub(super) fn of_this_machine() -> Result<Self, PackageError> {
+    pub(super) fn of_this_machine(patience: Patience) -> Result<Self, PackageError> {
         let root = Path::new("/");
         let has = |program: &str| ["usr/bin", "bin"].iter().any(|dir| root.join(dir).join(program).exists());
         let is_debian = fs::metadata(root.join("var/lib/dpkg/status")).is_ok_and(|record| record.len() > 0);
         if is_debian && has("apt-get") {
-            return Ok(Self::Apt(Apt::in_root(root, locks::DEADLINE)));
+            return Ok(Self::Apt(Apt::in_root(root, patience)));
         }
         if !has("dnf") {
             return Err(PackageError::NoManager);
         }
-        let dnf = Dnf::in_root(root, locks::DEADLINE);
+        let dnf = Dnf::in_root(root, patience);
         let version = dnf.version()?;
         if version.starts_with("4.") { Ok(Self::Dnf(dnf)) } else { Err(PackageError::UnknownDnf(version)) }
     }

@@ -4,10 +4,12 @@ use std::{
     fs,
     io::{Read, pipe},
     path::Path,
+    time::{Duration, Instant},
 };
 
 use super::{
     bring_about,
+    locks::Patience,
     manager::Manager,
     plan::{Want, Wanted},
 };
@@ -17,6 +19,11 @@ use crate::{attempt::AttemptDir, exec_item::Report};
 pub(super) struct Trial {
     pub(super) dir: tempfile::TempDir,
     pub(super) manager: Manager,
+}
+
+/// Others are waited for, but not long.
+pub(super) fn patience() -> Patience {
+    Patience { wait_max: Duration::from_millis(600), until: Instant::now() + Duration::from_secs(3600) }
 }
 
 pub(super) fn wants(text: &str) -> Wanted {
