@@ -1,6 +1,7 @@
 //! What goes wrong on real machines, one thing at a time, each on a node that begins anew.
 
 use anyhow::{Context as _, Result, ensure};
+use muster_proto::resource::Machine;
 use muster_tests::{
     fleet::manifest::{named_cluster, other},
     nodes::Nodes,
@@ -13,6 +14,9 @@ use crate::{
 
 /// An item that lasts until the test lets it go on.
 const WAITS: &str = "until [ -e /var/tmp/go ]; do sleep 0.1; done; rm /var/tmp/go";
+
+/// How long a machine may take to come back. Others are missed after 30 s.
+const OVERDUE_AFTER_S: i64 = 40;
 
 /// Lets the waiting item go on.
 fn go(alone: &Alone) -> Result<()> {
@@ -102,6 +106,36 @@ pub(crate) fn power_cut_in_reboot(fleet: &Nodes) -> Result<()> {
     alone.node.restore_power()?;
     ensure!(alone.node.boot_id()? != before, "the boot id is the old one");
     ends(&alone, "set/1 set/1.")
+}
+
+/// A machine that goes down for its item and does not come back is missed when the item's time limit has passed, which
+/// is longer than others are waited for. Once a person has powered it on, it goes on by itself.
+pub(crate) fn reboot_overdue(fleet: &Nodes) -> Result<()> {
+    let limit = format!("timeout: {OVERDUE_AFTER_S}s");
+    let reboot = other("reboot", "reboot", "deploy", &[("when", "always")], &[&limit]);
+    let node = fleet.node("worker-1")?;
+    fleet.begin_anew(node)?;
+    node.stay_down()?;
+    let before = node.boot_id()?;
+    let alone = Alone::enter(fleet, "worker-1", "overdue", &[item("set", "deploy", ":", &[]), reboot])?;
+    let waits = |reason: &'static str| {
+        move |machine: &Machine| machine.status.blocked.iter().any(|wait| wait.blocked.reason == reason)
+    };
+    fleet.wait_machine(&alone.name, "Rebooting", waits("Rebooting"))?;
+    let missed = fleet.wait_machine(&alone.name, "RebootOverdue", waits("RebootOverdue"))?.status;
+    let (heard, since) = missed.last_seen.zip(missed.blocked).context("it was seen")?;
+    let silent = since.since.duration_since(heard).as_secs();
+    ensure!(silent + 1 >= OVERDUE_AFTER_S, "it was missed after {silent} s");
+    fleet.ctl(&["describe", "machine", &alone.name])?.exits(0)?.says(&["RebootOverdue", "look at its console"])?;
+    fleet.ctl(&["watch", &alone.name])?.exits(4)?.says(&["RebootOverdue"])?;
+
+    node.restore_power()?;
+    ensure!(node.boot_id()? != before, "the boot id is the old one");
+    ends(&alone, "set/1 set/1.")?;
+    let machine = fleet.machines()?.remove(&alone.name).context("the machine")?;
+    let status = machine.status.state_item_statuses.get("reboot").context("its reboot")?;
+    ensure!(status.attempt == 1 && status.message == "rebooted", "{status:?}");
+    Ok(())
 }
 
 /// The person reads why in the status, mends it, and lets it be tried again.

@@ -18,6 +18,7 @@ mod supplies;
 mod swarm;
 mod units;
 mod update;
+mod versions;
 
 use std::{
     env,
@@ -43,6 +44,7 @@ const TESTS: &[Test] = &[
     ("faults::power_is_cut_in_the_middle_of_prepare", faults::power_cut_in_prepare),
     ("faults::power_is_cut_and_the_item_must_not_be_run_again", faults::power_cut_holds),
     ("faults::power_is_cut_in_the_middle_of_a_reboot", faults::power_cut_in_reboot),
+    ("faults::a_machine_does_not_come_back_from_its_reboot", faults::reboot_overdue),
     ("faults::a_unit_fails", faults::unit_fails),
     ("faults::a_package_does_not_exist", faults::package_absent),
     ("faults::the_coordinator_is_killed_and_started", faults::coordinator_killed),
@@ -55,6 +57,8 @@ const TESTS: &[Test] = &[
     ("units::units_are_acted_upon", units::acts_on_units),
     ("units::what_did_not_happen_is_said", units::says_what_did_not_happen),
     ("units::a_machine_reboots_once", units::reboots),
+    ("versions::packages_are_held_and_not_taken_back", versions::packages_are_held_and_not_taken_back),
+    ("versions::another_that_has_locked_dpkg_is_waited_for", versions::another_that_has_locked_dpkg_is_waited_for),
     ("canaries::no_secret_is_found_where_it_should_not_be", canaries::no_secret_is_found),
     ("backup::managers_copy_the_swarm", backup::managers_copy_the_swarm),
     ("mke::mke_is_installed_upgraded_and_backed_up", mke::mke_is_installed_upgraded_and_backed_up),

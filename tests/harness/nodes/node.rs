@@ -140,6 +140,7 @@ impl Node {
     /// Undoes what a test may have left that ended in the middle: power off, no network, a full disk under the agent's
     /// record, units that failed, items that wait for a word.
     pub(super) fn mend(&self) -> Result<()> {
+        self.restart(true)?;
         let running = docker(&["inspect", "--format", "{{.State.Running}}", &self.container])?.ok()?;
         if running.trim() != "true" {
             self.restore_power()?;
@@ -166,11 +167,26 @@ impl Node {
         Ok(())
     }
 
+    /// The next time that it goes down by itself, it stays down.
+    ///
+    /// # Errors
+    /// Docker's.
+    pub fn stay_down(&self) -> Result<()> {
+        self.restart(false)
+    }
+
+    fn restart(&self, always: bool) -> Result<()> {
+        let policy = if always { "--restart=always" } else { "--restart=no" };
+        docker(&["update", policy, &self.container])?.ok()?;
+        Ok(())
+    }
+
     /// Its power is back.
     ///
     /// # Errors
     /// Docker's, or it does not boot.
     pub fn restore_power(&self) -> Result<()> {
+        self.restart(true)?;
         docker(&["start", &self.container])?.ok()?;
         self.booted()
     }

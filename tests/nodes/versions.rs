@@ -1,0 +1,114 @@
+//! Packages in two versions, on the machine's own apt: brought to the one that is wanted, held against others, not
+//! taken back unasked; and another program that has locked dpkg.
+
+use anyhow::{Context as _, Result, ensure};
+use muster_tests::{
+    fleet::manifest::other,
+    nodes::{Nodes, node::Node},
+};
+
+use crate::{
+    site::{Alone, item},
+    supplies,
+};
+
+/// Another that manages packages: a unit that has locked dpkg, until it is stopped.
+const LOCK: &str = "systemd-run --quiet --unit other-apt python3 -c 'import fcntl, time
+lock = open(\"/var/lib/dpkg/lock-frontend\", \"w\")
+fcntl.lockf(lock, fcntl.LOCK_EX)
+open(\"/run/locked\", \"w\")
+time.sleep(3600)'
+until [ -e /run/locked ]; do sleep 0.1; done; rm /run/locked";
+const UNLOCK: &str = "systemctl stop other-apt";
+/// Whatever an earlier test did to it.
+const FORGET: &str = "dpkg --force-hold --purge site-tool";
+
+/// An item that wants the package in this version. What fails is not tried again.
+fn tool(name: &str, version: &str, params: &[(&str, &str)], more: &[&str]) -> String {
+    let install = format!("site-tool={version}");
+    let params = [&[("install", install.as_str())], params].concat();
+    other(name, "package", "deploy", &params, &[&["retries: 0"], more].concat())
+}
+
+/// Waits until an item is in that state and says what it is expected to.
+fn ends(alone: &Alone, item: &str, state: &str, expected: &str) -> Result<String> {
+    let machine = alone.fleet.wait_machine(&alone.name, &format!("{item}: {state}"), |machine| {
+        machine.status.state_item_statuses.get(item).is_some_and(|status| status.state == state)
+    })?;
+    let said = &machine.status.state_item_statuses.get(item).context("the item")?.message;
+    ensure!(said.starts_with(expected), "{item}: {said}");
+    Ok(said.clone())
+}
+
+/// The version that is installed, and what dpkg is told to do with it.
+fn found(node: &Node) -> Result<String> {
+    node.sh("dpkg-query --show --showformat '${Version} ${db:Status-Want}' site-tool")
+}
+
+pub(crate) fn packages_are_held_and_not_taken_back(fleet: &Nodes) -> Result<()> {
+    supplies::make_repository(fleet)?;
+    let (hold, release) = (("hold", "true"), ("hold", "false"));
+    let items = [
+        supplies::sources(),
+        tool("first", "1.0", &[("update", "true"), hold], &[]),
+        tool("unaware", "1.1", &[], &[]),
+        tool("newer", "1.1", &[hold], &[]),
+        tool("back", "1.0", &[hold], &[]),
+        tool("older", "1.0", &[release, ("allow_downgrade", "true")], &[]),
+    ];
+    let node = fleet.node("control-1")?;
+    node.sh(FORGET)?;
+    let alone = Alone::begin(fleet, "control-1", "versions", &items)?;
+    let skip = |item: &str| fleet.ctl(&["skip", &alone.name, item])?.exits(0);
+
+    ends(&alone, "first", "Succeeded", "installed site-tool 1.0; held site-tool")?;
+    ends(&alone, "unaware", "Failed", "Held: site-tool is on hold, but not by this item")?;
+    // Nor does whoever upgrades the whole machine change it.
+    node.sh("apt-get -qq upgrade --yes")?;
+    ensure!(found(node)? == "1.0 hold", "it is {}", found(node)?);
+    skip("unaware")?;
+    ends(&alone, "newer", "Succeeded", "installed site-tool 1.1")?;
+    ends(&alone, "back", "Failed", "DowngradeRefused: site-tool 1.1 is installed, which is newer than 1.0")?;
+    ensure!(found(node)? == "1.1 hold", "it is {}", found(node)?);
+    skip("back")?;
+    ends(&alone, "older", "Succeeded", "installed site-tool 1.0; released site-tool")?;
+    alone.wait_ready()?;
+    ensure!(found(node)? == "1.0 install", "it is {}", found(node)?);
+    node.sh(FORGET).map(drop)
+}
+
+pub(crate) fn another_that_has_locked_dpkg_is_waited_for(fleet: &Nodes) -> Result<()> {
+    supplies::make_repository(fleet)?;
+    let node = fleet.node("control-2")?;
+    node.sh(FORGET)?;
+    let waited = waits_for_another(fleet, node);
+    // However it ended: else nothing could be installed there any more.
+    node.sh(&format!("{UNLOCK} 2>/dev/null || true; {FORGET}"))?;
+    waited
+}
+
+fn waits_for_another(fleet: &Nodes, node: &Node) -> Result<()> {
+    let items = [
+        supplies::sources(),
+        item("lock", "deploy", LOCK, &[]),
+        tool("patient", "1.0", &[("update", "true")], &[]),
+        item("lock-again", "deploy", LOCK, &[]),
+        tool("late", "1.1", &[], &["timeout: 12s"]),
+    ];
+    let alone = Alone::begin(fleet, "control-2", "locked", &items)?;
+    node.wait_until("the first waits", || {
+        let logs = fleet.ctl(&["logs", &alone.name, "patient"])?.exits(0)?;
+        Ok(logs.out.contains("waiting for python3 (process "))
+    })?;
+    node.sh(UNLOCK)?;
+    ends(&alone, "patient", "Succeeded", "installed site-tool 1.0")?;
+
+    // The other does not come to its end in this item's time: who it is, is said all the same.
+    let said = ends(&alone, "late", "Failed", "PackagesLocked: python3 (process ")?;
+    ensure!(said.contains("has held /var/lib/dpkg/lock-frontend for "), "{said}");
+    node.sh(UNLOCK)?;
+    fleet.ctl(&["retry", &alone.name])?.exits(0)?;
+    alone.wait_ready()?;
+    ensure!(found(node)? == "1.1 install", "it is {}", found(node)?);
+    Ok(())
+}
