@@ -1,5 +1,5 @@
-//! Known values as join token, as secrets and as a registry's password: they are looked for in every byte that the
-//! fleet produced, after failures too.
+//! Known values as join token, as secrets and as a registry's password, and the tokens of a swarm: they are looked for
+//! in every byte that the fleet produced, after failures too.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,29 +10,29 @@ use muster_tests::{
     nodes::{Nodes, node::Node},
 };
 
-use crate::site::item;
+use crate::{
+    places::{has_none, nowhere, places_on},
+    site::item,
+    swarm::{join, leave, tokens},
+};
 
 /// Of the cluster, and of the machine.
 const NAME: &str = "canaries";
 const NODE: &str = "worker-3";
+/// Of the cluster whose worker does not get into the swarm.
+const OUTSIDE: &str = "outside";
+/// From now on every manager of a swarm that this machine talks to is something else that answers, in words that no
+/// manager has; until the unit is stopped.
+const MISLEAD: &str = "systemd-run --quiet --unit misled --property \
+    'ExecStopPost=/usr/sbin/iptables -t nat -D OUTPUT -p tcp --dport 2377 -j REDIRECT --to-ports 2999' \
+    python3 -m http.server 2999
+iptables -t nat -I OUTPUT -p tcp --dport 2377 -j REDIRECT --to-ports 2999";
+/// The files of what runs that hold one of the values.
+const HOLDS: &str = "grep --recursive --files-with-matches --devices=skip --fixed-strings --file=- /run || true";
 /// In one line, for a script.
 const PLAYBOOK: &str =
     "[{hosts: all, gather_facts: no, tasks: [{name: reach, fail: {msg: \"cannot reach {{ dsn }}\"}}]}]";
 const WAITS: &str = "until [ -e /var/tmp/go ]; do sleep 0.1; done; rm /var/tmp/go";
-/// Reads values, a line each, and names every place on a machine that has one of them: its files (the journal's among
-/// them), what its processes show of themselves, its journal as text, and what systemd knows of its units. The values
-/// are never an argument.
-const LOOK: &str = r#"values=$(cat)
-look() { printf '%s\n' "$values" | grep --binary-files=text --fixed-strings --file=- "$@"; }
-look --recursive --files-with-matches --devices=skip /etc /root /run /tmp /var /opt /srv || true
-for file in /proc/[0-9]*/cmdline /proc/[0-9]*/environ; do
-    look --quiet "$file" 2>/dev/null && echo "$file"
-done
-if command -v journalctl >/dev/null && [ -d /run/systemd/system ]; then
-    journalctl --all --output=export | look --quiet && echo the journal
-    systemctl show --all '*' | look --quiet && echo "properties of units"
-fi
-true"#;
 
 pub(crate) fn no_secret_is_found(fleet: &Nodes) -> Result<()> {
     // Of this run: what an earlier one may have left in a cache is none of its.
@@ -44,35 +44,66 @@ pub(crate) fn no_secret_is_found(fleet: &Nodes) -> Result<()> {
     fleet.begin_anew(node)?;
     fleet.apply(&named_cluster(NAME, (1, 0), &items(), &[], &[]))?;
     let token = fleet.token(NAME, "control", 1)?;
-    let values = [database.as_str(), &password, token.split('.').nth(1).context("a token's secret")?];
+    let values = [database.as_str(), &password, secret_of(&token)?];
     node.enroll(NAME, &token)?.exits(0)?;
 
     // While it runs: in the files that are meant to hold it.
     node.wait_started("good")?;
-    let found = places(node, &values)?;
+    let found = places_on(node, &values)?;
     let meant = |place: &str| place.starts_with("/run/") && place.contains("/inputs/");
     ensure!(!found.is_empty() && found.lines().all(meant), "while the item runs:\n{found}");
     node.sh("touch /var/tmp/go")?;
 
     for (item, failure) in [("login", "exit status 1"), ("play", "cannot reach [redacted]"), ("fetch", "no mirror")] {
-        fails(fleet, item, failure)?;
+        fails(fleet, NAME, item, failure)?;
         let logs = fleet.ctl(&["logs", NAME, item])?.exits(0)?;
         has_none(&format!("logs of {item}"), &(logs.out + &logs.err), &values)?;
         fleet.ctl(&["skip", NAME, item])?.exits(0)?;
     }
     fleet.wait_ready(NAME)?;
-    let found = places(node, &values)?;
-    ensure!(found.is_empty(), "on the node:\n{found}");
-    let found = fleet.look_at_coordinator(LOOK, &values.join("\n"))?;
-    ensure!(found.is_empty(), "of the coordinator:\n{found}");
-    has_none("the coordinator's log", &fleet.coordinator_log()?, &values)?;
-    for kind in ["secrets", "machines", "clusters", "tokens", "audit"] {
-        has_none(kind, &fleet.ctl(&["get", kind, "-o", "json"])?.ok()?, &values)?;
+    nowhere(fleet, NAME, &values)
+}
+
+/// What of a join token is secret.
+fn secret_of(token: &str) -> Result<&str> {
+    token.split('.').nth(1).context("a token's secret")
+}
+
+/// A worker that has its token does not get in: what should be a manager is none.
+pub(crate) fn no_token_is_found_after_a_join_that_fails(fleet: &Nodes) -> Result<()> {
+    let (control, worker) = (fleet.node("control-1")?, fleet.node(NODE)?);
+    for node in [control, worker] {
+        fleet.begin_anew(node)?;
+        leave(node)?;
     }
-    for words in [&["describe", "machine", NAME][..], &["get", "machines", "-o", "wide"]] {
-        has_none(&words.join(" "), &fleet.ctl(words)?.ok()?, &values)?;
-    }
-    Ok(())
+    worker.sh(MISLEAD)?;
+    let looked = join_fails(fleet, control, worker);
+    worker.sh("systemctl stop misled")?;
+    looked
+}
+
+fn join_fails(fleet: &Nodes, control: &Node, worker: &Node) -> Result<()> {
+    let advertise = [("advertise", "${machine.internalIP}")];
+    let misled = other("misled", "swarm-join", "deploy", &advertise, &["retries: 0"]);
+    fleet.apply(&named_cluster(OUTSIDE, (1, 1), &[join()], &[misled], &[]))?;
+    let control_token = fleet.token(OUTSIDE, "control", 1)?;
+    let worker_token = fleet.token(OUTSIDE, "worker", 1)?;
+    control.enroll("outside-1", &control_token)?.exits(0)?;
+    worker.enroll("outside-2", &worker_token)?.exits(0)?;
+    worker.wait_until("it tries to join", || {
+        Ok(!worker.sh("ls /run/systemd/transient | grep muster-item")?.is_empty())
+    })?;
+    let tokens = tokens(control)?;
+    let own = [secret_of(&control_token)?, secret_of(&worker_token)?];
+    let values: Vec<&str> = tokens.iter().map(String::as_str).chain(own).collect();
+    worker.wait_until("it has the token while it tries", || {
+        Ok(worker.run_with(&["sh", "-c", HOLDS], &values.join("\n"))?.out.contains("/inputs/"))
+    })?;
+    fails(fleet, "outside-2", "misled", "NoManagerReachable")?;
+
+    let logs = fleet.ctl(&["logs", "outside-2", "misled"])?.exits(0)?;
+    has_none("logs of the join", &(logs.out + &logs.err), &values)?;
+    nowhere(fleet, "outside-2", &values)
 }
 
 /// One that succeeds and says what it knows, and three that fail with it.
@@ -96,20 +127,10 @@ fn items() -> [String; 5] {
 }
 
 /// The item fails, for that reason.
-fn fails(fleet: &Nodes, item: &str, failure: &str) -> Result<()> {
+fn fails(fleet: &Nodes, machine: &str, item: &str, failure: &str) -> Result<()> {
     let failed = |machine: &Machine| {
         let status = machine.status.state_item_statuses.get(item);
         status.is_some_and(|status| status.state == "Failed" && status.message.contains(failure))
     };
-    fleet.wait_machine(NAME, &format!("{item}: {failure}"), failed).map(drop)
-}
-
-/// The places of a machine, one a line.
-fn places(node: &Node, values: &[&str]) -> Result<String> {
-    node.run_with(&["sh", "-c", LOOK], &values.join("\n"))?.ok()
-}
-
-fn has_none(what: &str, text: &str, values: &[&str]) -> Result<()> {
-    ensure!(!values.iter().any(|value| text.contains(value)), "{what}:\n{text}");
-    Ok(())
+    fleet.wait_machine(machine, &format!("{item}: {failure}"), failed).map(drop)
 }

@@ -13,6 +13,7 @@ mod drain;
 mod faults;
 mod mke;
 mod package;
+mod places;
 mod site;
 mod supplies;
 mod swarm;
@@ -60,6 +61,7 @@ const TESTS: &[Test] = &[
     ("versions::packages_are_held_and_not_taken_back", versions::packages_are_held_and_not_taken_back),
     ("versions::another_that_has_locked_dpkg_is_waited_for", versions::another_that_has_locked_dpkg_is_waited_for),
     ("canaries::no_secret_is_found_where_it_should_not_be", canaries::no_secret_is_found),
+    ("canaries::no_token_is_found_after_a_join_that_fails", canaries::no_token_is_found_after_a_join_that_fails),
     ("backup::managers_copy_the_swarm", backup::managers_copy_the_swarm),
     ("mke::mke_is_installed_upgraded_and_backed_up", mke::mke_is_installed_upgraded_and_backed_up),
     ("drain::a_service_keeps_all_tasks_but_one", drain::a_service_keeps_all_tasks_but_one),
