@@ -4,6 +4,7 @@
 use muster_agent::core::Input as AgentInput;
 use muster_coordinator::core::Request;
 use muster_coordinator::documents;
+use muster_coordinator::facts::MachineRow;
 use muster_coordinator::plan::{
     blocked,
     survey::{State, Survey},
@@ -218,6 +219,8 @@ impl World {
             return control.map_or(Ok(false), |index| self.come_again(index).map(|()| true));
         }
         let mut wishes = Vec::new();
+        let is_new = |row: &MachineRow| row.spec.machine_type == MachineType::Control && row.ready_at.is_none();
+        let a_control_waits = survey.machines.iter().any(|position| is_new(position.row));
         let (mut replaced, mut outside, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
         let (mut adrift, mut dead) = (Vec::new(), Vec::new());
         let mut degraded = false;
@@ -244,6 +247,10 @@ impl World {
                     wishes.extend(stuck.map(|item| Request::Retry { machine: machine.clone(), item: Some(item) }));
                 }
                 "InMaintenance" => wishes.push(Request::LeaveMaintenance { machine }),
+                // What was replaced is deployed, and makes a swarm, when the update is over.
+                "Deferred" | "Refused" if a_control_waits && blocked.message.contains("no manager of the swarm") => {
+                    wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));
+                }
                 "Deferred" | "Refused" => {
                     degraded |= blocked.message.contains("services");
                     if blocked.message.contains("swarm") {

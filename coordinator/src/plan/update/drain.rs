@@ -267,7 +267,15 @@ pub(in crate::plan) fn unanswered(survey: &Survey<'_>, look: &SwarmLook) -> Bloc
     };
     let said = if said.is_empty() { "every control machine is revoked".to_owned() } else { said.join("; ") };
     let message = format!("Error: no manager of the swarm can be asked - {said}");
-    blocked("SwarmNoManager", message, "one of them answers; it is tried again every few seconds")
+    let mut clears_when = "one of them answers; it is tried again every few seconds".to_owned();
+    // One that was replaced may be the only one there is, and it is deployed when the update has ended.
+    let waiting = questions::controls(survey).filter(|control| !control.ready_once());
+    let waiting: Vec<&str> = waiting.map(|control| control.row.name.as_str()).collect();
+    if let Some(update) = survey.rollout.filter(|_| survey.update().is_some() && !waiting.is_empty()) {
+        let names = safety::some_names(waiting);
+        clears_when = format!("{clears_when}; or `musterctl abort {}`: {names} is deployed then", update.name);
+    }
+    blocked("SwarmNoManager", message, clears_when)
 }
 
 /// What a node that was so gets back.

@@ -13,6 +13,20 @@ fn one_put_aside_says_what_kept_it() {
     assert!(aside.message.starts_with(cause), "{}", aside.message);
 }
 
+/// Its managers may all have been replaced, and none of them is deployed before the update has ended.
+#[test]
+fn a_manager_that_waits_for_the_update_is_named() {
+    let (mut fleet, mut swarm) = at_worker_1();
+    fleet.ask(Request::ReplaceMachine { machine: machine("control-1"), machine_is_off: true }).expect("replaced");
+    fleet.enroll("control-1", Control).expect("enrols");
+    fleet.connect("control-1");
+    swarm.silent = ["control-1", "control-2", "control-3"].map(str::to_owned).to_vec();
+    fleet.talk(&mut swarm);
+    let why = fleet.look("worker-1", blocked::of_machine).expect("it waits");
+    let way_out = format!("or `musterctl abort {}`: control-1 is deployed then", fleet.rollout());
+    assert!(why.reason == "SwarmNoManager" && why.clears_when.ends_with(&way_out), "{why:?}");
+}
+
 #[test]
 fn one_whose_tasks_stay_is_put_aside_and_given_back() {
     let (mut fleet, mut swarm) = at_worker_1();
