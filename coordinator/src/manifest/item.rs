@@ -15,7 +15,7 @@ use muster_proto::{
 use super::{
     fault::Faults,
     params::{self, Secrets},
-    read::{Fields, Spot},
+    read::{Fields, Map, Spot},
 };
 
 /// Fields of an item.
@@ -51,14 +51,11 @@ pub(super) fn read_all(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Fault
 
 fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Option<StateItem> {
     let map = spot.map(faults, &ITEM)?;
-    let name = map.required(faults, "name").and_then(|spot| spot.label::<ItemName>(faults));
-    if let (Some(REBOOT_ITEM), Some(spot)) = (name.as_ref().map(ItemName::as_str), map.get("name")) {
-        spot.fault(faults, "a name that is Muster's own", "another name: so is called the reboot that an update adds");
-    }
+    let name = name(&map, faults);
     let runner = map.required(faults, "runner").and_then(|spot| spot.word::<RunnerKind>(faults, "runner"));
     let version = map.required(faults, "version").and_then(|spot| spot.line(faults));
     let phase = map.required(faults, "phase").and_then(|spot| spot.word::<Phase>(faults, "phase"));
-    let params = map.or("params", BTreeMap::new(), |spot| params::read(&spot, runner, secrets, faults));
+    let params = params(spot, &map, runner, secrets, faults);
     let timeout_max_ms = whole_ms(TIMEOUT_MAX);
     let timeout_ms = map.or("timeout", whole_ms(TIMEOUT_DEFAULT), |spot| spot.duration_ms(faults, timeout_max_ms));
     let retries = map.or("retries", RETRIES_DEFAULT, |spot| spot.number(faults, 0..=RETRIES_MAX));
@@ -66,14 +63,6 @@ fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Optio
     let disruptive = map.or("disruptive", None, |spot| spot.boolean(faults).map(Some));
     if let (Some(runner), Some(wanted)) = (runner, disruptive) {
         disruption_makes_sense(spot, runner, phase, wanted, faults);
-    }
-    if let Some(runner) = runner {
-        let given = map.get("params");
-        let (at, path) = given
-            .as_ref()
-            .map_or_else(|| (spot.at(), format!("{}.params", spot.path)), |at| (at.at(), at.path.clone()));
-        let names: Vec<&str> = given.as_ref().map(Spot::keys).unwrap_or_default();
-        params::complete(at, &path, runner, |name| names.contains(&name), faults);
     }
     let runner = runner?;
     Some(StateItem {
@@ -89,7 +78,37 @@ fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Optio
     })
 }
 
-fn whole_ms(time: std::time::Duration) -> u64 {
+/// The name of an item or of a hook.
+pub(super) fn name(map: &Map<'_>, faults: &mut Faults<'_>) -> Option<ItemName> {
+    let spot = map.required(faults, "name")?;
+    let name = spot.label::<ItemName>(faults)?;
+    if name.as_str() == REBOOT_ITEM {
+        spot.fault(faults, "a name that is Muster's own", "another name: so is called the reboot that an update adds");
+    }
+    Some(name)
+}
+
+/// The params of an item or of a hook: each by itself, and whether they are what the runner needs.
+pub(super) fn params(
+    spot: &Spot<'_>,
+    map: &Map<'_>,
+    runner: Option<RunnerKind>,
+    secrets: Secrets<'_>,
+    faults: &mut Faults<'_>,
+) -> Option<BTreeMap<String, String>> {
+    let given = map.get("params");
+    let params = map.or("params", BTreeMap::new(), |spot| params::read(&spot, runner, secrets, faults));
+    if let Some(runner) = runner {
+        let (at, path) = given
+            .as_ref()
+            .map_or_else(|| (spot.at(), format!("{}.params", spot.path)), |at| (at.at(), at.path.clone()));
+        let names: Vec<&str> = given.as_ref().map(Spot::keys).unwrap_or_default();
+        params::complete(at, &path, runner, |name| names.contains(&name), faults);
+    }
+    params
+}
+
+pub(super) fn whole_ms(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
