@@ -152,7 +152,8 @@ fn may_take_turn(draft: &Draft<'_>, row: &MachineRow) -> Result<(), Refusal> {
         return Err(refusal("InMaintenance", format!("{name} is on its way back; it can be removed when it is")));
     }
     let Some(rollout) = draft.open_rollout(cluster) else { return Ok(()) };
-    let disturbed = row.update.as_ref().is_some_and(crate::facts::MachineUpdate::disturbed);
+    // One whose workloads come back is through: it comes to its end first, at the version that it has now.
+    let disturbed = row.update.as_ref().is_some_and(|mine| mine.disturbed() && mine.returned_at_ms.is_none());
     let problem = match &rollout.update {
         None => "is a deployment that has not ended",
         Some(update) if update.wish == Wish::Abort && !disturbed => "is being aborted",

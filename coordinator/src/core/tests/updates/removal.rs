@@ -283,3 +283,26 @@ fn nothing_else_is_begun_with_what_is_removed() {
     assert_eq!(reason(fleet.ask(reboot)), "RolloutOpen");
     fleet.ask(Request::ReplaceMachine { machine: machine("worker-1"), machine_is_off: true }).expect_err("is removed");
 }
+
+#[test]
+fn one_whose_workloads_come_back_is_through_before_it_leaves_an_aborted_update() {
+    let mut fleet = deployed(3, 2);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    fleet.finish("control-1");
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Abort { rollout }).expect("aborts");
+    assert_eq!(fleet.why("control-1").as_deref(), Some("LocksReturning"));
+    assert_eq!(reason(fleet.ask(remove("control-1"))), "RolloutOpen");
+    fleet.lock("ceph", Some("control-1"), LockState::Active);
+    assert_eq!(fleet.row("control-1").ready_at.as_ref().map(|(release, _)| release.as_str()), Some("1.1"));
+    assert!(fleet.is_at_rest());
+    fleet
+        .ask(Request::Remove {
+            machine: machine("control-1"),
+            policy: RemovalPolicy::Graceful,
+            accept_control_plane_downtime: true,
+        })
+        .expect("begins");
+}
