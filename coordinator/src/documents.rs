@@ -1,6 +1,7 @@
 //! Facts -> the documents people read (`proto/src/resource.rs`). PURE. The Fleet service sends them.
 
 mod handshake;
+mod hooks;
 mod rollout;
 mod update;
 

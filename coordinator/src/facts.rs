@@ -30,8 +30,8 @@ pub use rows::{
 pub use secret::{Sealed, SecretId, SecretRow};
 pub use swarm_live::{Asked, Peers, Seen, SwarmLook};
 pub use update_rows::{
-    AddedReboot, ClusterStage, DrainRow, DrainTarget, LockKey, LockRow, MachineUpdate, MaintenanceRow, Overwrites,
-    PermitRow, RebootAsked, RebootWhy, RequestRow, SetAside, Stuck, Target, UpdateKind, UpdateRow, Wish,
+    Added, AddedReboot, ClusterStage, DrainRow, DrainTarget, LockKey, LockRow, MachineUpdate, MaintenanceRow,
+    Overwrites, PermitRow, RebootAsked, RebootWhy, RequestRow, SetAside, Stuck, Target, UpdateKind, UpdateRow, Wish,
 };
 
 use crate::store::{Row, Table};

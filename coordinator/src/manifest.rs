@@ -4,6 +4,7 @@
 mod cluster;
 mod fault;
 mod group;
+mod hook;
 mod item;
 mod machine;
 mod params;

@@ -2,6 +2,7 @@
 
 mod duration;
 mod facts;
+mod hook;
 mod ids;
 mod input;
 mod item;
@@ -13,6 +14,7 @@ mod swarm_join;
 
 pub use duration::duration_ms;
 pub use facts::{Disk, HostFacts, NetworkInterface};
+pub use hook::{Hook, HookMachines, UpdateHooks};
 pub use ids::{
     ClusterName, Epoch, Generation, InvalidName, ItemName, LABEL_BYTES_MAX, LedgerId, MachineId, MachineName,
     REBOOT_ITEM, SecretName, Seq, UpdateGroupName, is_label,

@@ -10,6 +10,7 @@ mod enrolment;
 mod everyday;
 mod failing;
 mod happy;
+mod hooks;
 mod idle;
 mod kills;
 mod old_copy;

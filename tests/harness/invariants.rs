@@ -2,6 +2,7 @@
 //! them asks the code it watches whether it did right.
 
 mod groups;
+mod hooks;
 mod maintenance;
 mod memory;
 mod outcomes;

@@ -60,6 +60,9 @@ plants! {
     agent_permit_for_all_attempts: "agent-permit-for-all-attempts" by "4";
     ignore_swarm_tasks: "ignore-swarm-tasks" by "4";
     quiet_past_deadline: "quiet-past-deadline" by "idempotent";
+    ignore_hooks_before: "ignore-hooks-before" by "hooks";
+    go_on_after_failed_hook: "go-on-after-failed-hook" by "hooks";
+    skip_hooks_after: "skip-hooks-after" by "hooks";
     no_stage_deadline: "no-stage-deadline" by "stuck";
     drain_degraded_service: "drain-degraded-service" by "service";
     activate_operators_drain: "activate-operators-drain" by "9";

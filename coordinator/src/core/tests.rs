@@ -6,6 +6,7 @@ mod enrolling;
 mod fleet;
 mod format;
 mod groups;
+mod hooks;
 mod operators;
 mod quorum;
 mod reboots;

@@ -1,5 +1,6 @@
 //! The update's beginning, what operators want of it later, and how its steps are recorded.
 
+mod around;
 pub(super) mod drain;
 mod freeze;
 mod maintenance;
@@ -8,7 +9,7 @@ pub(super) mod removal;
 
 use std::collections::BTreeSet;
 
-use muster_proto::model::{ClusterName, MachineName, MachineType, Now, Phase, RunnerKind, Scope};
+use muster_proto::model::{ClusterName, HookMachines, MachineName, MachineType, Now, Phase, RunnerKind, Scope};
 
 use super::{Refusal, Reply, operators::not_found};
 use crate::{
@@ -50,6 +51,7 @@ pub fn planned(
     freeze(&mut draft, cluster, &Start { kind: UpdateKind::Update, options, only: None }, "", limits, now);
     resolves(&draft, cluster)?;
     fits_scope(&draft, cluster, options.scope)?;
+    hooks_have_machines(&draft, cluster)?;
     has_quorum(&draft, cluster, limits, now)?;
     Ok(trial)
 }
@@ -198,6 +200,26 @@ fn fits_scope(draft: &Draft<'_>, cluster: &ClusterName, scope: Scope) -> Result<
             format!("item {item} reboots {machine}; `musterctl update {cluster} --scope os` allows that"),
         )),
         Some(_) | None => Ok(()),
+    }
+}
+
+/// A hook that names a machine needs that one in the update.
+fn hooks_have_machines(draft: &Draft<'_>, cluster: &ClusterName) -> Result<(), Refusal> {
+    let (Some(spec), Some(rollout)) = (draft.spec(cluster), draft.open_rollout(cluster)) else { return Ok(()) };
+    let targets = || rollout.update.iter().flat_map(|update| update.targets.keys());
+    let homeless = spec.update_hooks.all().find_map(|hook| match &hook.on {
+        HookMachines::Machine(machine) if !targets().any(|name| name == machine) => Some((&hook.name, machine)),
+        HookMachines::Machine(_) | HookMachines::MachineType(_) => None,
+    });
+    match homeless {
+        None => Ok(()),
+        Some((hook, machine)) => Err(refusal(
+            "HookMachine",
+            format!(
+                "hook {hook} runs on {machine}, which is no deployed machine of {cluster}; deploy that, or `musterctl \
+                 apply` a manifest whose hook names another"
+            ),
+        )),
     }
 }
 

@@ -9,7 +9,7 @@ use muster_proto::{
     },
 };
 
-use super::{at, count, stage_status};
+use super::{at, count, hooks, stage_status};
 use crate::{
     core::update::{Options, has_work, planned as started},
     facts::{ClusterStage, MachineRow, RebootWhy, RolloutRow, UpdateRow, Wish},
@@ -17,8 +17,8 @@ use crate::{
         Limits, blocked, locks, reboot, removal, safety,
         survey::{Position, Survey},
         update::{
-            DECIDING, cluster_locks_are_late, drain::uses_swarm, groups, is_cluster_moving, is_waiting_for_others,
-            maintenance, targets,
+            DECIDING, around, cluster_locks_are_late, drain::uses_swarm, groups, is_cluster_moving,
+            is_waiting_for_others, maintenance, targets,
         },
     },
 };
@@ -88,9 +88,10 @@ pub(super) fn status(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) 
         release: release.unwrap_or_default(),
         stages: ClusterStage::ALL
             .iter()
-            .filter(|stage| open || update.stages.contains_key(stage))
+            .filter(|stage| update.stages.contains_key(stage) || (open && hooks::is_ahead(update, **stage)))
             .map(|stage| stage_status(stage.as_str(), update.stages.get(stage)))
             .collect(),
+        hooks: hooks::statuses(survey, row, update),
         groups: group_statuses(survey, row, update),
         needs_operator: open && needs_operator(survey),
         waiting: waiting.collect(),
@@ -134,7 +135,7 @@ fn group_statuses(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -> 
 /// Is some stage of the rollout under way past its deadline?
 pub(super) fn is_stuck(survey: &Survey<'_>) -> bool {
     let late = |position: &Position<'_>| position.update().is_some_and(|mine| mine.stuck.is_some());
-    targets(survey).any(late) || cluster_locks_are_late(survey)
+    targets(survey).any(late) || cluster_locks_are_late(survey) || around::is_late(survey)
 }
 
 /// The stage of a machine that is past its deadline.
@@ -168,7 +169,7 @@ pub(super) fn planned(survey: &Survey<'_>, options: Options, limits: &Limits) ->
     let update = survey.update()?;
     let machines = changed(&survey, update);
     let unchanged = count(update.targets.len().saturating_sub(machines.len()));
-    let (phases, warnings) = (phases(&survey, &machines), warnings(&survey));
+    let (phases, warnings) = (phases(&survey, update, &machines), warnings(&survey));
     Some(UpdatePlan { phases, warnings, notes: notes(&survey, options.scope), machines, unchanged, ..empty(None) })
 }
 
@@ -229,7 +230,7 @@ fn warnings(survey: &Survey<'_>) -> Vec<String> {
     of_cluster.into_iter().chain(of_machines).collect()
 }
 
-fn phases(survey: &Survey<'_>, machines: &[ChangedMachine]) -> Vec<UpdatePhase> {
+fn phases(survey: &Survey<'_>, update: &UpdateRow, machines: &[ChangedMachine]) -> Vec<UpdatePhase> {
     let phase = |name: &str, what: String, impact: &str, pause: &str| UpdatePhase {
         name: name.to_owned(),
         what,
@@ -240,6 +241,9 @@ fn phases(survey: &Survey<'_>, machines: &[ChangedMachine]) -> Vec<UpdatePhase> 
     let prepares =
         targets(survey).any(|position| position.progress(Phase::Prepare) != crate::plan::survey::Progress::Done);
     let mut phases = Vec::new();
+    if let Some(what) = hooks::planned(update, ClusterStage::HooksBefore) {
+        phases.push(phase("hooks before", what, "none", "no, they end"));
+    }
     if prepares {
         let most = survey.spec.max_worker_prepare_count;
         let what = format!("prepare items, at most {most} workers at once");
@@ -267,6 +271,9 @@ fn phases(survey: &Survey<'_>, machines: &[ChangedMachine]) -> Vec<UpdatePhase> 
         let what = workers_at_once(machines.iter().filter(of_group).count(), group.at_once);
         let what = format!("{} (index {}): {what}", group.name, group.index);
         phases.push(phase("workers", what, leave, "yes, those begun end"));
+    }
+    if let Some(what) = hooks::planned(update, ClusterStage::HooksAfter) {
+        phases.push(phase("hooks after", what, "none", "no, they end"));
     }
     if controls + workers > 0 {
         let what = "the maintenance request is removed".to_owned();

@@ -7,7 +7,7 @@ use std::{
 
 use muster_proto::model::{AssignedItem, ClusterSpec, ItemName, MachineName, MachineType, Phase, SecretName};
 
-use super::{AddedReboot, ControlSet, Overwrites, SwarmLook};
+use super::{Added, AddedReboot, ControlSet, Overwrites, SwarmLook};
 
 /// The part of the facts that is not stored.
 #[derive(Clone, Debug, Default)]
@@ -64,6 +64,8 @@ pub struct Items {
     pub secrets: BTreeMap<SecretName, u64>,
     /// The reboot at the end of the list.
     pub reboot: Option<AddedReboot>,
+    /// What else an update has added, and in which version.
+    pub added: Option<(String, Vec<Added>)>,
     /// In the order they run; or the variable that has no value yet, and where.
     pub resolved: Result<Vec<AssignedItem>, String>,
 }

@@ -1,6 +1,6 @@
 //! The rows of an update and of the maintenance handshake, as they are stored.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::model::{
     ClusterName, ItemName, LockState, MachineName, Phase, Scope, SecretName, SwarmAvailability, SwarmId,
@@ -86,6 +86,37 @@ pub struct AddedReboot {
     pub why: RebootWhy,
 }
 
+/// An item that an update adds to a machine's list, beside those of its type. Its version is the rollout's name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Added {
+    /// A hook of the spec, before anything is requested or disturbed.
+    HookBefore(ItemName),
+    /// A hook of the spec, when every machine is through.
+    HookAfter(ItemName),
+}
+
+impl Added {
+    /// Is it done before anything is requested or disturbed?
+    #[must_use]
+    pub const fn is_before(&self) -> bool {
+        matches!(self, Self::HookBefore(_))
+    }
+
+    /// The name of the item.
+    #[must_use]
+    pub fn item_name(&self) -> &str {
+        match self {
+            Self::HookBefore(name) | Self::HookAfter(name) => name.as_str(),
+        }
+    }
+
+    /// Is it done when every machine is through?
+    #[must_use]
+    pub const fn is_after(&self) -> bool {
+        matches!(self, Self::HookAfter(_))
+    }
+}
+
 /// Who wants a machine to reboot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RebootWhy {
@@ -116,6 +147,12 @@ pub struct Target {
     pub group: Option<UpdateGroupName>,
     /// Does one of them disturb workloads?
     pub disruptive: bool,
+    /// What is added to its list, in the order it runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub added: Vec<Added>,
+    /// What of that was done when the machine left the update, or came to its end.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub done: BTreeSet<Added>,
 }
 
 /// What the operators want of an update.
@@ -159,6 +196,12 @@ pub struct MachineUpdate {
     /// The reboot at the end of its list.
     #[serde(default)]
     pub reboot: Option<AddedReboot>,
+    /// What else is in its list.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub added: Vec<Added>,
+    /// Nothing is started on it but what was added: the hooks before, or after, are under way.
+    #[serde(default)]
+    pub only_added: bool,
     /// Its NodeMaintenanceRequest, while it is there.
     pub request: Option<RequestRow>,
     /// The newest permit. From the first one on there is no way back: it goes on to its end.
@@ -268,6 +311,8 @@ pub struct SetAside {
 /// The stages of a cluster's update, in order, under the names operators know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ClusterStage {
+    /// `Hooks before the update done`.
+    HooksBefore,
     /// `Requested cluster maintenance`.
     Requested,
     /// `Cluster workload locks are inactive`.
@@ -278,6 +323,8 @@ pub enum ClusterStage {
     WorkersUpgraded,
     /// `All machines of the cluster upgraded`.
     AllUpgraded,
+    /// `Hooks after the update done`.
+    HooksAfter,
     /// `Cluster maintenance request removed`.
     RequestRemoved,
 }
@@ -285,11 +332,13 @@ pub enum ClusterStage {
 impl ClusterStage {
     /// All of them, in order.
     pub const ALL: &'static [Self] = &[
+        Self::HooksBefore,
         Self::Requested,
         Self::LocksInactive,
         Self::ControlUpgraded,
         Self::WorkersUpgraded,
         Self::AllUpgraded,
+        Self::HooksAfter,
         Self::RequestRemoved,
     ];
 
@@ -297,11 +346,13 @@ impl ClusterStage {
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::HooksBefore => "Hooks before the update done",
             Self::Requested => "Requested cluster maintenance",
             Self::LocksInactive => "Cluster workload locks are inactive",
             Self::ControlUpgraded => "Control plane nodes upgraded",
             Self::WorkersUpgraded => "Worker nodes upgraded",
             Self::AllUpgraded => "All machines of the cluster upgraded",
+            Self::HooksAfter => "Hooks after the update done",
             Self::RequestRemoved => "Cluster maintenance request removed",
         }
     }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use muster_proto::model::{
     ClusterSpec, Counts, LcmType, MachineType, RunnerKind, StateItem, TOKEN_TTL_DEFAULT_MS, TOKEN_TTL_MAX_MS,
-    UpdateDeadlines, WORKERS_AT_ONCE_MAX,
+    UpdateDeadlines, UpdateHooks, WORKERS_AT_ONCE_MAX,
 };
 
 use super::{
     fault::{Faults, shown},
-    group, item,
+    group, hook, item,
     params::Secrets,
     read::{Fields, Free, Map, Spot, one_of},
     update,
@@ -31,6 +31,7 @@ pub(super) const CLUSTER: Fields = Fields {
         "workloadControllers",
         "updateDeadlines",
         "updateGroups",
+        "updateHooks",
         "machineTypes",
     ],
     later: &["agentConfig", "mkeUpgradeAttempts", "maintenance", "helmController", "kubernetes"],
@@ -63,6 +64,9 @@ pub(super) fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_
     let deadlines = map.or("updateDeadlines", UpdateDeadlines::default(), |spot| update::deadlines(&spot, faults));
     let groups = map.or("updateGroups", Vec::new(), |spot| group::read_all(&spot, upgrade, faults));
     let machine_types = map.required(faults, "machineTypes").and_then(|spot| machine_types(&spot, secrets, faults));
+    let hooks = map.or("updateHooks", UpdateHooks::default(), |spot| {
+        hook::read_all(&spot, machine_types.as_ref(), secrets, faults)
+    });
     if let (Some(Some(machines)), Some(types)) = (machines, &machine_types) {
         declared_types_exist(&map, machines, types, faults);
     }
@@ -83,6 +87,7 @@ pub(super) fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_
         workload_controllers: controllers?,
         update_deadlines: deadlines?,
         update_groups: groups?,
+        update_hooks: hooks?,
         machine_types: machine_types?,
     })
 }

@@ -9,7 +9,7 @@ use super::{
 
 /// Fields of `updateDeadlines`.
 const DEADLINES: Fields = Fields {
-    known: &["prepare", "turn", "clusterLocks", "nodeLocks", "swarmDrain", "items", "reboot", "locksReturned"],
+    known: &["hooks", "prepare", "turn", "clusterLocks", "nodeLocks", "swarmDrain", "items", "reboot", "locksReturned"],
     later: &[],
 };
 /// Fields of one deadline.
@@ -45,6 +45,7 @@ pub(super) fn controllers(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Ve
 pub(super) fn deadlines(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<UpdateDeadlines> {
     let map = spot.map(faults, &DEADLINES)?;
     let default = UpdateDeadlines::default();
+    let hooks = map.or("hooks", default.hooks_ms, |spot| time_only(&spot, faults));
     let prepare = map.or("prepare", default.prepare, |spot| deadline(&spot, default.prepare, faults));
     let turn = map.or("turn", default.turn_ms, |spot| time_only(&spot, faults));
     let cluster_locks = map.or("clusterLocks", default.cluster_locks_ms, |spot| time_only(&spot, faults));
@@ -54,6 +55,7 @@ pub(super) fn deadlines(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Upda
     let reboot = map.or("reboot", default.reboot, |spot| no_way_back(&spot, default.reboot, faults));
     let returned = map.or("locksReturned", default.locks_returned_ms, |spot| time_only(&spot, faults));
     Some(UpdateDeadlines {
+        hooks_ms: hooks?,
         prepare: prepare?,
         turn_ms: turn?,
         cluster_locks_ms: cluster_locks?,

@@ -64,6 +64,7 @@ pub fn may_change(position: &Position<'_>) -> bool {
         None => false,
         // It is told to start nothing more.
         Some(_) if position.is_let_go() => true,
+        Some(Phase::Prepare) if position.update().is_some_and(|mine| mine.only_added) => true,
         Some(Phase::Prepare) => {
             let assigned = &position.row.assigned;
             // It would wait for the inputs of an item that may not even be wanted any more.

@@ -1,4 +1,5 @@
-//! The items of one machine: templates of its type, its own overwrites, early variables replaced, hashed.
+//! The items of one machine: templates of its type and what its update adds, its own overwrites, early variables
+//! replaced, hashed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,8 +12,8 @@ use muster_proto::{
     variables::{SECRET_PREFIX, VERBATIM_PARAM, replace_early},
 };
 
-use super::{reboot, secrets};
-use crate::facts::{AddedReboot, ControlSet, Draft, Facts, Items, MachineRow};
+use super::{added, reboot, secrets};
+use crate::facts::{Added, AddedReboot, ControlSet, Draft, Facts, Items, MachineRow};
 
 /// Resolves the items of every machine whose inputs changed since they were last resolved.
 pub fn refresh(draft: &mut Draft<'_>) {
@@ -110,10 +111,17 @@ fn is_fresh(
         && sets_of(machine, provisional).all(|(phase, set)| known.control_sets.get(&phase) == Some(set))
         && known.secrets == *secrets
         && known.reboot.as_ref() == added_reboot(machine)
+        && known.added == added_items(machine)
 }
 
 fn added_reboot(machine: &MachineRow) -> Option<&AddedReboot> {
     machine.update.as_ref().and_then(|update| update.reboot.as_ref())
+}
+
+/// What else its update adds, and the version of that: the rollout's name.
+fn added_items(machine: &MachineRow) -> Option<(String, Vec<Added>)> {
+    let update = machine.update.as_ref().filter(|update| !update.added.is_empty())?;
+    Some((machine.rollout.clone()?, update.added.clone()))
 }
 
 fn resolve_all(spec: &Arc<ClusterSpec>, machine: &MachineRow, inputs: Inputs) -> Items {
@@ -129,7 +137,9 @@ fn resolve_all(spec: &Arc<ClusterSpec>, machine: &MachineRow, inputs: Inputs) ->
     if machine.host.is_some() {
         values.insert("machine.hostname", hostname(machine).to_owned());
     }
-    let mut templates: Vec<&StateItem> = spec.items(machine.spec.machine_type).iter().collect();
+    let added = added_items(machine);
+    let of_update: Vec<StateItem> = added.iter().flat_map(|(version, all)| added::items(spec, all, version)).collect();
+    let mut templates: Vec<&StateItem> = of_update.iter().chain(spec.items(machine.spec.machine_type)).collect();
     templates.sort_by_key(|item| item.phase);
     let mut resolved: Result<Vec<AssignedItem>, String> = templates
         .into_iter()
@@ -152,6 +162,7 @@ fn resolve_all(spec: &Arc<ClusterSpec>, machine: &MachineRow, inputs: Inputs) ->
         control_sets,
         secrets,
         reboot,
+        added,
         resolved,
     }
 }

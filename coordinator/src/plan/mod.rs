@@ -5,6 +5,7 @@
 //! steps; [`blocked`] says why a machine does not move; [`assign`] makes the list a machine gets;
 //! [`secrets`] says which secret an item means; [`removal`] takes a machine out of its cluster.
 
+pub mod added;
 pub mod assign;
 pub mod blocked;
 pub mod deploy;

@@ -320,11 +320,23 @@ pub fn needs_reconfigure(survey: &Survey<'_>, position: &Position<'_>) -> bool {
         && seen.is_none_or(|seen| seen.names != survey.cluster.control_set)
 }
 
+/// Nothing of an update is requested or disturbed before its hooks before are done, skipped or accepted.
+pub fn before_update_done(survey: &Survey<'_>) -> Result<(), Blocked> {
+    // Planted: the update does not wait for its hooks.
+    if planted("ignore-hooks-before") { Ok(()) } else { update::around::before(survey) }
+}
+
 /// What every start has to pass, whoever and whatever it is.
 pub fn may_start_anything(survey: &Survey<'_>) -> Result<(), Blocked> {
-    store_is_current(survey)?;
-    gathered(survey)?;
+    may_start_hooks(survey)?;
+    before_update_done(survey)?;
     within_budget(survey)
+}
+
+/// What the start of hooks has to pass: before them nothing can have failed, and after an update it is over.
+pub fn may_start_hooks(survey: &Survey<'_>) -> Result<(), Blocked> {
+    store_is_current(survey)?;
+    gathered(survey)
 }
 
 /// May this machine be granted a slot now?

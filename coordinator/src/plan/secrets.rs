@@ -72,9 +72,10 @@ pub fn used_by(facts: &Facts, id: &SecretId) -> Vec<String> {
 }
 
 fn users_in(cluster: &ClusterName, spec: &ClusterSpec, name: &SecretName) -> Vec<String> {
-    let items = spec.machine_types.values().flatten();
-    let using = items.filter(|item| variables::secrets_of(&item.params).contains(name));
-    using.map(|item| format!("{cluster}/{}", item.name)).collect()
+    let items = spec.machine_types.values().flatten().map(|item| (&item.name, &item.params));
+    let hooks = spec.update_hooks.all().map(|hook| (&hook.name, &hook.params));
+    let using = items.chain(hooks).filter(|(_, params)| variables::secrets_of(params).contains(name));
+    using.map(|(item, _)| format!("{cluster}/{item}")).collect()
 }
 
 fn overrides_of(machine: &MachineName, cluster: &ClusterName, own: &Overwrites, name: &SecretName) -> Vec<String> {

@@ -49,6 +49,18 @@ pub struct Position<'a> {
     pub rebooting: Option<&'a AssignedItem>,
 }
 
+/// Where an item of a machine stands, an operator's verdicts included.
+#[must_use]
+pub fn standing(row: &MachineRow, item: &AssignedItem) -> Standing {
+    let verdict = row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
+    if verdict.is_some_and(|verdict| verdict.left_out.is_some()) {
+        return Standing::Done;
+    }
+    let cleared = verdict.map_or(0, |verdict| verdict.cleared_attempts);
+    let status = row.statuses.get(&item.name).map(|status| &**status);
+    Standing::of(item.hash, item.retries, cleared, item.on_interrupt, status)
+}
+
 impl<'a> Position<'a> {
     /// One machine alone.
     #[must_use]
@@ -77,13 +89,7 @@ impl<'a> Position<'a> {
     /// Where an item stands, an operator's verdicts included.
     #[must_use]
     pub fn standing(&self, item: &AssignedItem) -> Standing {
-        let verdict = self.row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
-        if verdict.is_some_and(|verdict| verdict.left_out.is_some()) {
-            return Standing::Done;
-        }
-        let cleared = verdict.map_or(0, |verdict| verdict.cleared_attempts);
-        let status = self.row.statuses.get(&item.name).map(|status| &**status);
-        Standing::of(item.hash, item.retries, cleared, item.on_interrupt, status)
+        standing(self.row, item)
     }
 
     /// How far the items of `phase` are.
@@ -192,13 +198,16 @@ impl<'a> Position<'a> {
         self.ready_once() && item.phase > Phase::Prepare && !harmless
     }
 
-    /// In an update every start of a disruptive item needs leave of its own; in maintenance every start, and none gets
-    /// it.
+    /// In an update every start of a disruptive item needs leave of its own; in maintenance, and while only what was
+    /// added may run, every other start, and none gets it.
     #[must_use]
     pub fn needs_permit(&self, item: &AssignedItem) -> bool {
         // Planted: what is open on a machine in maintenance runs there.
         let none_runs = |mine: &MachineUpdate| mine.maintenance.is_some() && !planted("run-in-maintenance");
-        self.row.removal.is_some() || self.update().is_some_and(|mine| none_runs(mine) || self.is_disruptive(item))
+        let is_added = |mine: &MachineUpdate| mine.added.iter().any(|added| added.item_name() == item.name.as_str());
+        let not_yet = |mine: &MachineUpdate| mine.only_added && !is_added(mine);
+        let waits = |mine: &MachineUpdate| none_runs(mine) || not_yet(mine) || self.is_disruptive(item);
+        self.row.removal.is_some() || self.update().is_some_and(waits)
     }
 
     /// The leave it has to start the attempt that is due at this item, or under which the attempt runs. One that the

@@ -7,6 +7,7 @@
 //! as that helps. The first **permit** is the point of no return: before it everything taken is given back on abort or
 //! deferral, after it the machine goes on to its end.
 
+pub mod around;
 mod cluster;
 pub mod drain;
 pub mod groups;
@@ -196,13 +197,15 @@ pub fn concerns(cluster: &ClusterRow, row: &MachineRow, phase: Phase) -> bool {
 #[must_use]
 pub fn disturbs(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     let maintained = position.update().is_some_and(|mine| mine.maintenance.is_some());
-    let let_go = position.is_let_go();
-    (maintained && !let_go)
-        || position.items.unwrap_or_default().iter().any(|item| {
-            concerns(survey.cluster, position.row, item.phase)
-                && position.is_disruptive(item)
-                && position.standing(item) != Standing::Done
-        })
+    let maintained = maintained && !position.is_let_go();
+    let only_added = position.update().is_some_and(|mine| mine.only_added);
+    maintained
+        || !only_added
+            && position.items.unwrap_or_default().iter().any(|item| {
+                concerns(survey.cluster, position.row, item.phase)
+                    && position.is_disruptive(item)
+                    && position.standing(item) != Standing::Done
+            })
 }
 
 /// Is it at the newest manifest, and has it the newest secrets?
@@ -251,7 +254,11 @@ pub fn wants_slot(position: &Position<'_>) -> bool {
     let Some(mine) = position.update() else { return false };
     let prepared = match &mine.maintenance {
         Some(row) => !row.leaving,
-        None => position.row.reach == Some(Phase::Prepare) && position.progress(Phase::Prepare) == Progress::Done,
+        None => {
+            !mine.only_added
+                && position.row.reach == Some(Phase::Prepare)
+                && position.progress(Phase::Prepare) == Progress::Done
+        }
     };
     prepared
         && !position.is_let_go()

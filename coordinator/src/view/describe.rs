@@ -152,6 +152,14 @@ fn update(page: &mut Page, update: &UpdateStatus, now: Timestamp) {
     }
     page.section("Stages");
     page.table(&stages(&update.stages));
+    if !update.hooks.is_empty() {
+        page.section("Hooks");
+        let mut hooks = Table::new(&["HOOK", "MACHINE", "WHEN", "STATE"]);
+        for hook in &update.hooks {
+            hooks.push([&hook.name, &hook.machine, &hook.when, &hook.state].map(String::clone).into());
+        }
+        page.table(&hooks);
+    }
     if !update.groups.is_empty() {
         page.section("Update groups");
         let mut groups = Table::new(&["GROUP", "INDEX", "DONE", "TOTAL"]);

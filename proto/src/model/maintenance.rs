@@ -88,6 +88,8 @@ pub struct Deadline {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UpdateDeadlines {
+    /// Until the hooks before an update, or those after it, are done. Its outcome is always `pause`.
+    pub hooks_ms: u64,
     /// Until a machine's prepare items are done.
     pub prepare: Deadline,
     /// Until a prepared machine has its turn, since the last machine came to its end. Its outcome is always `pause`.
@@ -112,6 +114,7 @@ impl Default for UpdateDeadlines {
         const HOUR_MS: u64 = 60 * MINUTE_MS;
         let of = |after_ms, outcome| Deadline { after_ms, outcome };
         Self {
+            hooks_ms: 4 * HOUR_MS,
             prepare: of(4 * HOUR_MS, DeadlineOutcome::Defer),
             turn_ms: 24 * HOUR_MS,
             cluster_locks_ms: 2 * HOUR_MS,

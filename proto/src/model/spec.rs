@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     ClusterName, DEFAULT_GROUP, ItemName, MachineType, Phase, StateItem, UpdateDeadlines, UpdateGroup, UpdateGroupName,
+    UpdateHooks,
 };
 
 /// Ceiling of everything that counts workers at once (LCM's own limit).
@@ -81,6 +82,9 @@ pub struct ClusterSpec {
     /// Workers that go before or after others in an update.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub update_groups: Vec<UpdateGroup>,
+    /// What runs before and after every update.
+    #[serde(default, skip_serializing_if = "UpdateHooks::is_empty")]
+    pub update_hooks: UpdateHooks,
     /// The templates, by machine type, in the order they run.
     pub machine_types: BTreeMap<MachineType, Vec<StateItem>>,
 }

@@ -122,6 +122,9 @@ pub struct UpdateStatus {
     pub release: String,
     /// Steps of the cluster.
     pub stages: Vec<StageStatus>,
+    /// What runs before and after it, in the order of machines. Empty: it has no hooks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<HookStatus>,
     /// How far each update group is, in the order in which they go. Empty: the cluster has none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupStatus>,
@@ -134,6 +137,20 @@ pub struct UpdateStatus {
     pub paused_since: Option<Timestamp>,
     /// Paused for over a day: a cluster between two releases is a risk.
     pub paused_too_long: bool,
+}
+
+/// How far a hook of an update is on one machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HookStatus {
+    /// Its name.
+    pub name: String,
+    /// The machine it runs on.
+    pub machine: String,
+    /// `before` or `after`.
+    pub when: String,
+    /// `waiting`, `running`, `done`, `failed`, `indeterminate`, or `not run`.
+    pub state: String,
 }
 
 /// How far an update group is.

@@ -31,6 +31,23 @@ pub fn bash(name: &str, phase: &str, effects: &str, body: &str, more: &[&str]) -
     )
 }
 
+/// A hook of an update that says `start` and `end` in effects.log, on this machine.
+#[must_use]
+pub fn hook(name: &str, machine: &str, effects: &str) -> String {
+    let script = format!("{EFFECT}effect start\neffect end\n").replace('\n', "\n          ");
+    format!(
+        "
+    - name: {name}
+      runner: bash
+      machine: {machine}
+      params:
+        effects: {effects}
+        script: |
+          {}",
+        script.trim_end()
+    )
+}
+
 /// A downloader item of phase prepare.
 #[must_use]
 pub fn download(name: &str, url: &str, sha256: &str, path: &str) -> String {

@@ -1,18 +1,31 @@
 //! What is recorded of a machine's items, read from the statuses themselves.
 
-use muster_coordinator::facts::{Facts, MachineRow};
-use muster_proto::model::ItemState;
+use std::collections::BTreeSet;
+
+use muster_coordinator::facts::{Added, Facts, MachineRow};
+use muster_proto::model::{AssignedItem, ItemState, Phase};
 
 /// Is an outcome of every item this machine was given recorded: all succeeded or left out, or one failed?
 pub(super) fn has_outcome(facts: &Facts, row: &MachineRow) -> bool {
     let Some(items) = facts.live.machines.get(&row.name).and_then(|live| live.items.as_ref()) else { return true };
     let Ok(items) = &items.resolved else { return true };
-    let done = items.iter().filter(|item| Some(item.phase) <= row.reach).all(|item| {
+    let done = own(items, row).all(|item| {
         let left_out = row.verdicts.get(&item.name).is_some_and(|v| v.hash == item.hash && v.left_out.is_some());
         let status = row.statuses.get(&item.name).filter(|status| status.hash == item.hash);
         left_out || status.is_some_and(|status| status.state == ItemState::Succeeded)
     });
     done || failed_for_good(facts, row)
+}
+
+/// The items of its list that its own end depends on. Whoever came back for a hook after the update, maybe in the very
+/// step that ended its own part, had come to its end before.
+pub(super) fn own<'i>(items: &'i [AssignedItem], row: &MachineRow) -> impl Iterator<Item = &'i AssignedItem> {
+    let back = row.update.as_ref().filter(|part| part.only_added);
+    let reconfigured = row.control_sets.contains_key(&Phase::Reconfigure);
+    let end = if reconfigured { Phase::Reconfigure } else { Phase::Deploy };
+    let reach = if back.is_some() { Some(end) } else { row.reach };
+    let hooks: BTreeSet<&str> = back.iter().flat_map(|part| &part.added).map(Added::item_name).collect();
+    items.iter().filter(move |item| Some(item.phase) <= reach && !hooks.contains(item.name.as_str()))
 }
 
 /// Is a failure recorded after which nothing more is tried?

@@ -9,7 +9,7 @@ use muster_agent::attempt::record::AttemptKey;
 use muster_coordinator::facts::{Facts, LockKey, MachineRow, Stage, Wish};
 use muster_proto::model::{AssignedItem, ItemState, LockState, MachineId, MachineName, MachineType, Now, Phase, Scope};
 
-use super::{Checked, Watcher};
+use super::{Checked, Watcher, record::own};
 use crate::sim::{machine::Machine, manifest};
 
 /// A permit counts for so long.
@@ -38,6 +38,8 @@ pub(super) struct Seen {
     controls: BTreeSet<MachineName>,
     /// Controls that were Ready once, and under which identity.
     voters: BTreeMap<MachineName, Option<MachineId>>,
+    /// Hooks.
+    pub(super) hooks: super::hooks::Seen,
     /// Who is out of service.
     pub(super) maintenance: super::maintenance::Seen,
     /// Who is being removed.
@@ -53,7 +55,7 @@ impl Hash for Seen {
         }
         self.inactive.keys().for_each(|key| key.text().hash(to));
         (&self.permits, &self.permitted, &self.received, &self.used).hash(to);
-        (&self.controls, &self.voters, &self.maintenance, &self.removals).hash(to);
+        (&self.controls, &self.voters, &self.maintenance, &self.removals, &self.hooks).hash(to);
     }
 }
 
@@ -65,6 +67,7 @@ impl Watcher {
         let inactive = facts.locks.values().filter(|lock| lock.state == LockState::Inactive);
         let inactive: BTreeSet<&LockKey> = inactive.map(|lock| &lock.key).collect();
         self.seen.inactive.retain(|key, _| inactive.contains(key));
+        self.hooks_come_first_and_last(facts)?;
         self.given_back(facts)?;
         self.requested(facts, now)?;
         for key in inactive {
@@ -327,7 +330,7 @@ fn requests(facts: &Facts) -> BTreeSet<Option<MachineName>> {
 fn all_succeeded(facts: &Facts, row: &MachineRow) -> bool {
     let Some(items) = facts.live.machines.get(&row.name).and_then(|live| live.items.as_ref()) else { return true };
     items.resolved.as_ref().is_ok_and(|items| {
-        items.iter().filter(|item| Some(item.phase) <= row.reach).all(|item| {
+        own(items, row).all(|item| {
             let verdict = row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
             let status = row.statuses.get(&item.name).filter(|status| status.hash == item.hash);
             verdict.is_some_and(|verdict| verdict.left_out.is_some())

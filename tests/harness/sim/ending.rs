@@ -275,6 +275,9 @@ impl World {
                     }
                     wishes.extend(survey.rollout.map(|rollout| Request::Resume { rollout: rollout.name.clone() }))
                 }
+                "BeforeUpdate" if blocked.message.contains("has left") => {
+                    wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }))
+                }
                 "ControlNotDeployed" => {
                     wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }))
                 }

@@ -3,12 +3,18 @@
 use std::collections::BTreeMap;
 
 use muster_proto::model::{
-    ClusterName, ClusterSpec, Counts, Deadline, DeadlineOutcome, ItemName, LcmType, MachineName, MachineType,
-    OnInterrupt, Phase, RunnerKind, SecretName, StateItem, UpdateDeadlines, UpdateGroup, UpdateGroupName,
+    ClusterName, ClusterSpec, Counts, Deadline, DeadlineOutcome, Hook, HookMachines, ItemName, LcmType, MachineName,
+    MachineType, OnInterrupt, Phase, RunnerKind, SecretName, StateItem, UpdateDeadlines, UpdateGroup, UpdateGroupName,
+    UpdateHooks,
 };
 
 use super::Plan;
 use crate::rng::Rng;
+
+/// How the names of hooks before an update begin.
+pub const HOOK_BEFORE: &str = "before-";
+/// How the names of hooks after an update begin.
+pub const HOOK_AFTER: &str = "after-";
 
 /// The one cluster of a simulated world.
 #[must_use]
@@ -63,6 +69,7 @@ pub fn spec(rng: &mut Rng, plan: Plan) -> ClusterSpec {
         workload_controllers: Vec::new(),
         update_deadlines: deadlines(rng),
         update_groups: Vec::new(),
+        update_hooks: UpdateHooks::default(),
         machine_types: BTreeMap::from([
             (MachineType::Control, items(rng, MachineType::Control, swarm)),
             (MachineType::Worker, items(rng, MachineType::Worker, swarm)),
@@ -74,6 +81,7 @@ pub fn spec(rng: &mut Rng, plan: Plan) -> ClusterSpec {
 fn deadlines(rng: &mut Rng) -> UpdateDeadlines {
     let refused = Deadline { after_ms: 20_000, outcome: deadline_outcome(rng) };
     UpdateDeadlines {
+        hooks_ms: 60_000,
         prepare: Deadline { after_ms: 30_000, outcome: deadline_outcome(rng) },
         turn_ms: 60_000,
         cluster_locks_ms: 40_000,
@@ -155,6 +163,30 @@ pub fn update_groups(rng: &mut Rng, spec: &mut ClusterSpec) {
         reboot_if_update_requires: rng.permille(500),
     };
     spec.update_groups = (0..count).map(|n| group(n, rng)).collect();
+}
+
+/// Hooks around the updates of a cluster, or none.
+pub fn update_hooks(rng: &mut Rng, counts: Counts) -> UpdateHooks {
+    let mut some = |prefix: &str, most| -> Vec<Hook> {
+        let count = if rng.permille(400) { rng.between(1, most) } else { 0 };
+        (0..count).map(|n| hook(rng, &format!("{prefix}{n}"), counts)).collect()
+    };
+    UpdateHooks { before: some(HOOK_BEFORE, 3), after: some(HOOK_AFTER, 2) }
+}
+
+fn hook(rng: &mut Rng, name: &str, counts: Counts) -> Hook {
+    let worker = counts.worker > 0 && rng.permille(600);
+    let machine_type = if worker { MachineType::Worker } else { MachineType::Control };
+    let n = u32::try_from(rng.between(1, u64::from(counts.of(machine_type)))).unwrap_or(1);
+    let every = rng.permille(300);
+    let StateItem { name, runner, params, timeout_ms, retries, on_interrupt, .. } =
+        item(rng, name, Phase::Prepare, machine_type);
+    let on = if every {
+        HookMachines::MachineType(machine_type)
+    } else {
+        HookMachines::Machine(machine_name(machine_type, n))
+    };
+    Hook { name, runner, on, params, timeout_ms, retries, on_interrupt }
 }
 
 /// An edit in the middle: another version of one item, one item less, or another limit.

@@ -6,11 +6,17 @@ use std::{
     fmt,
 };
 
-use muster_agent::{attempt::record::Found, core::Input as AgentInput};
+use muster_agent::{
+    attempt::record::{AttemptKey, Found},
+    core::Input as AgentInput,
+};
 use muster_coordinator::facts::Facts;
 use muster_proto::model::{MachineType, Phase};
 
-use super::machine::Deed;
+use super::{
+    machine::Deed,
+    manifest::{HOOK_AFTER, HOOK_BEFORE},
+};
 
 /// From so many seeds on a run must have reached everything in [`REQUIRED`]. Of fewer nothing is required: what is rare
 /// may be missing by chance.
@@ -61,6 +67,8 @@ pub const REQUIRED: &[&str] = &[
     "maintenance left",
     "rebooted by an update",
     "update started",
+    "a hook ran after an update",
+    "a hook ran before an update",
     // Tasks of services in the swarm.
     "a removed machine left its swarm",
     "a change of a node came late",
@@ -115,6 +123,7 @@ pub const REQUIRED: &[&str] = &[
     "blocked Failed",
     "blocked FailureBudget",
     "blocked Gathering",
+    "blocked BeforeUpdate",
     "blocked Deferred",
     "blocked InMaintenance",
     "blocked Indeterminate",
@@ -176,6 +185,7 @@ const RARE: &[&str] = &[
     "ended ControlsAtWork",
     "ended Deferred",
     "ended Gathering",
+    "ended BeforeUpdate",
     "ended InMaintenance",
     "ended LockNotYetActive",
     "ended LocksActive",
@@ -269,6 +279,15 @@ impl Reached {
         }
         if workers > 1 {
             self.count("two workers hold slots");
+        }
+    }
+
+    /// A hook of an update runs.
+    pub(super) fn look_at_hook(&mut self, key: &AttemptKey) {
+        if key.item.as_str().starts_with(HOOK_BEFORE) {
+            self.count("a hook ran before an update");
+        } else if key.item.as_str().starts_with(HOOK_AFTER) {
+            self.count("a hook ran after an update");
         }
     }
 

@@ -10,7 +10,7 @@ use muster_coordinator::{
 use muster_proto::model::{ClusterSpec, MachineName, MachineSpec, MachineType, Scope};
 
 use super::{World, controllers::Controller, fate::Fate, manifest};
-use crate::invariants::Violation;
+use crate::{invariants::Violation, rng::Rng};
 
 impl World {
     /// Deploys without faults, and starts an update; then the faults may come.
@@ -84,6 +84,9 @@ impl World {
         spec.workload_controllers = self.controllers.iter().map(|controller| controller.name.clone()).collect();
         spec.nodes_reboot_required = self.rng.permille(300);
         manifest::update_groups(&mut self.rng, &mut spec);
+        // Dice of their own: what else happens in a seed does not depend on them.
+        let mut dice = Rng::new(self.rng.clone().next());
+        spec.update_hooks = manifest::update_hooks(&mut dice, self.plan.counts);
         let machines = self.grouped(&spec);
         let clusters = [(name, (spec, BTreeMap::new()))].into();
         let applied = self.operator(Request::Apply { clusters, machines, dry_run: false })?;

@@ -7,7 +7,7 @@ use muster_proto::{
     model::{
         Assignment, ClusterName, ClusterSpec, Counts, Epoch, Generation, HostFacts, ItemHash, ItemName, ItemState,
         ItemStatus, LcmType, LedgerId, MachineId, MachineName, MachineSpec, MachineType, Now, OnInterrupt, Phase,
-        RunnerKind, Seq, StateItem, UpdateDeadlines,
+        RunnerKind, Seq, StateItem, UpdateDeadlines, UpdateHooks,
     },
 };
 use uuid::Uuid;
@@ -97,6 +97,7 @@ pub(crate) fn spec(control: u32, worker: u32) -> ClusterSpec {
         workload_controllers: Vec::new(),
         update_deadlines: UpdateDeadlines::default(),
         update_groups: Vec::new(),
+        update_hooks: UpdateHooks::default(),
         machine_types: BTreeMap::from([(MachineType::Control, of_control), (MachineType::Worker, of_all())]),
     }
 }
@@ -308,7 +309,9 @@ impl Fleet {
         agent.seq = agent.seq.next();
         let (id, seq) = (agent.id, agent.seq);
         self.event_at(name, seq, status).expect("the next event");
-        assert!(self.effects.iter().any(|effect| matches!(effect, Effect::Ack { id: of, .. } if *of == id)));
+        // Whoever is removed with this step is told nothing more.
+        let acked = self.effects.iter().any(|effect| matches!(effect, Effect::Ack { id: of, .. } if *of == id));
+        assert!(acked || !self.core.facts().machines.contains_key(&machine(name)));
         self.agents.get_mut(name).expect("an agent").acked = seq;
     }
 

@@ -14,7 +14,7 @@ use crate::{
         AddedReboot, ClusterRow, Draft, MachineRow, MachineUpdate, MaintenanceRow, RebootWhy, RolloutRow, Target,
         UpdateKind, UpdateRow, Verdict, Wish,
     },
-    plan::{Limits, items, reboot, secrets, survey::Position, update::concerns},
+    plan::{Limits, added, items, reboot, secrets, survey::Position, update::concerns},
 };
 
 /// What is to be frozen.
@@ -69,12 +69,31 @@ pub(super) fn freeze(
         }
         targets.insert(name, target);
     }
+    add(draft, cluster, start.kind, &mut targets);
     items::refresh(draft);
     open(draft, cluster, start, (rollout, targets), actor, now)
 }
 
+/// What an update adds to machines' lists is frozen with it. What comes after it is added then.
+fn add(draft: &mut Draft<'_>, cluster: &ClusterName, kind: UpdateKind, targets: &mut BTreeMap<MachineName, Target>) {
+    let Some(spec) = draft.spec(cluster).filter(|_| kind == UpdateKind::Update) else { return };
+    for (name, added) in added::due(draft, spec, targets) {
+        if let Some(mine) = draft.machine_mut(&name).and_then(|row| row.update.as_mut()) {
+            mine.added = added.iter().filter(|added| !added.is_after()).cloned().collect();
+        }
+        if let Some(target) = targets.get_mut(&name) {
+            target.added = added;
+        }
+    }
+}
+
 /// A machine's part before anything is known of it but where it goes.
-fn part(row: &MachineRow, kind: UpdateKind, newest: u64, secrets: &BTreeMap<SecretName, u64>) -> MachineUpdate {
+pub(super) fn part(
+    row: &MachineRow,
+    kind: UpdateKind,
+    newest: u64,
+    secrets: &BTreeMap<SecretName, u64>,
+) -> MachineUpdate {
     let (version, overwrites, secrets) = match kind {
         UpdateKind::Update => (newest, row.spec.state_items_overwrites.clone(), secrets.clone()),
         UpdateKind::Reboot | UpdateKind::Maintenance | UpdateKind::Removal => {
@@ -88,6 +107,8 @@ fn part(row: &MachineRow, kind: UpdateKind, newest: u64, secrets: &BTreeMap<Secr
         secrets,
         disruptive: false,
         reboot: None,
+        added: Vec::new(),
+        only_added: false,
         request: None,
         permit: None,
         returned_at_ms: None,
@@ -153,7 +174,8 @@ fn look(
         let cleared_attempts = row.statuses.get(&item.name)?.attempt;
         Some((item.name.clone(), Verdict { hash: item.hash, cleared_attempts, left_out: None }))
     });
-    let target = Target { changed: changed.collect(), group: row.spec.update_group.clone(), disruptive };
+    let group = row.spec.update_group.clone();
+    let target = Target { changed: changed.collect(), group, disruptive, added: Vec::new(), done: BTreeSet::new() };
     Some(Found { target, afresh: afresh.collect(), reboot })
 }
 

@@ -5,7 +5,7 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::{at_least_deploy, drain};
+use super::{around, at_least_deploy, drain};
 use crate::{
     core::decide::{begin_stage, end_rollout, end_stage, secrets_in_use},
     facts::{
@@ -35,8 +35,14 @@ fn of_cluster(draft: &mut Draft<'_>, rollout: &str, step: ClusterStep, now: Now)
             set_stage(update, ClusterStage::LocksInactive, false, now);
             draft.next_revision();
         }
-        ClusterStep::Begin(stage) => set_stage(update, stage, false, now),
-        ClusterStep::End(stage) => set_stage(update, stage, true, now),
+        ClusterStep::Begin(stage) => {
+            set_stage(update, stage, false, now);
+            around::begin(draft, rollout, stage);
+        }
+        ClusterStep::End(stage) => {
+            set_stage(update, stage, true, now);
+            around::end(draft, rollout, stage, now);
+        }
         ClusterStep::Pause => update.wish = Wish::Pause { since_ms: now.wall_ms },
         ClusterStep::TryAgain => try_again(draft, rollout, now),
         ClusterStep::Close => close(draft, rollout, now),
@@ -146,6 +152,7 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
             }
         }
         MachineStep::Leave => {
+            around::keep_done(draft, machine);
             let Some(row) = draft.machine_mut(machine) else { return };
             row.slot = None;
             row.update = None;
@@ -276,6 +283,7 @@ fn finish(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     let Some(row) = draft.machines.get(machine) else { return };
     let release = draft.spec_of(row).map(|spec| spec.release.clone()).unwrap_or_default();
     let ready_secrets = secrets_in_use(draft, machine);
+    around::keep_done(draft, machine);
     let Some(row) = draft.machine_mut(machine) else { return };
     let Some(mine) = row.update.take() else { return };
     if let Some(added) = mine.reboot.as_ref().filter(|added| added.why == RebootWhy::Asked) {

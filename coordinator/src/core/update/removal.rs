@@ -2,7 +2,7 @@
 
 use muster_proto::model::{Blocked, MachineName, MachineType, Now, RemovalPolicy, Scope};
 
-use super::{Options, at_least_deploy, freeze::Start, freeze::freeze, freeze::removal_part, refusal};
+use super::{Options, around, at_least_deploy, freeze::Start, freeze::freeze, freeze::removal_part, refusal};
 use crate::{
     core::{Effect, Refusal, Reply, Request, enroll, operators::known_machine},
     facts::{Departure, Draft, LockKey, MachineRow, MaintenanceRow, RemovalRow, Stage, UpdateKind, Wish},
@@ -11,7 +11,7 @@ use crate::{
         removal::{RemovalStep, Step},
         safety,
         survey::Survey,
-        update::maintenance::members,
+        update::{around::is_before_open, maintenance::members},
     },
 };
 
@@ -157,10 +157,13 @@ fn may_take_turn(draft: &Draft<'_>, row: &MachineRow) -> Result<(), Refusal> {
     let problem = match &rollout.update {
         None => "is a deployment that has not ended",
         Some(update) if update.wish == Wish::Abort && !disturbed => "is being aborted",
+        // Nothing may be disturbed before them, nor could those of this machine be done any more.
+        Some(update) if is_before_open(update) => "has not done its hooks before the update yet",
         Some(_) => return Ok(()),
     };
     let message = format!(
-        "{} {problem}: wait for its end (`musterctl watch {cluster}`), or `musterctl remove {name} --policy unsafe`",
+        "{} {problem}: wait until that has passed (`musterctl watch {cluster}`), or `musterctl remove {name} --policy \
+         unsafe`",
         rollout.name
     );
     Err(refusal("RolloutOpen", message))
@@ -241,6 +244,7 @@ fn take_turn(draft: &mut Draft<'_>, actor: &str, removing: Removing<'_>, now: No
     };
     let rollout = row.rollout.clone().unwrap_or_default();
     let part = removal_part(draft, &row, mine);
+    around::keep_done(draft, machine);
     if let Some(row) = draft.machine_mut(machine) {
         if !mine.disturbed() {
             row.reach = at_least_deploy(row.reach);
@@ -372,6 +376,7 @@ fn drop_machine(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, machine: &Mach
     for key in draft.locks.keys().filter(of_it).cloned().collect::<Vec<_>>() {
         draft.drop_lock(&key);
     }
+    around::keep_done(draft, machine);
     if let Some(update) = row.rollout.as_ref().and_then(|rollout| draft.update_mut(rollout)) {
         update.moved_at_ms = now.wall_ms;
         // What it kept others from they are tried on again.

@@ -49,6 +49,7 @@ impl Position<'_> {
         }
         let Some(reach) = self.row.reach else { return State::Pending };
         match reach {
+            Phase::Prepare if self.update().is_some_and(|mine| mine.only_added) => State::Ready,
             Phase::Prepare => State::Prepare,
             Phase::Deploy | Phase::Reconfigure if self.has_its_version() => State::Ready,
             Phase::Deploy | Phase::Reconfigure if self.only_a_reboot_is_left(reach) => State::Reboot,

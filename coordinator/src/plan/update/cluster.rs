@@ -5,7 +5,7 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::{ClusterStep, DECIDING, DECISION_MS, disturbs, targets};
+use super::{ClusterStep, DECIDING, DECISION_MS, around, disturbs, targets};
 use crate::{
     facts::{ClusterStage, MachineUpdate, StageRow, UpdateRow, Wish},
     plan::{
@@ -22,6 +22,13 @@ pub(super) fn cluster_step(survey: &Survey<'_>, update: &UpdateRow) -> Option<Cl
     let ended = |machine_type| targets(survey).all(|position| position.row.spec.machine_type != machine_type);
     if update.wish == Wish::Abort {
         return targets(survey).next().is_none().then_some(ClusterStep::Close);
+    }
+    if safety::before_update_done(survey).is_err() {
+        // Nobody is left for whom anything could be done.
+        if targets(survey).next().is_none() {
+            return Some(ClusterStep::Close);
+        }
+        return around::step(survey, update, ClusterStage::HooksBefore);
     }
     if needs_request && update.request.is_none() {
         let free = update.wish == Wish::Go && safety::may_start_anything(survey).is_ok();
@@ -56,6 +63,11 @@ pub(super) fn cluster_step(survey: &Survey<'_>, update: &UpdateRow) -> Option<Cl
         if !succeeded(stage) {
             return (!update.stages.contains_key(&stage)).then_some(ClusterStep::Begin(stage));
         }
+    }
+    // Planted: the update is over when its machines are.
+    let after = around::has(update, ClusterStage::HooksAfter) && !planted("skip-hooks-after");
+    if after && !succeeded(ClusterStage::HooksAfter) {
+        return around::step(survey, update, ClusterStage::HooksAfter);
     }
     Some(ClusterStep::Close)
 }

@@ -6,8 +6,8 @@ use muster_proto::{
 };
 
 use super::{
-    DECISION_MS, DrainStep, MachineStep, cluster, concerns, drain, frozen_set, is_at_work, maintenance, not_halted,
-    stages, targets, wants_slot,
+    DECISION_MS, DrainStep, MachineStep, around, cluster, concerns, drain, frozen_set, is_at_work, maintenance,
+    not_halted, stages, targets, wants_slot,
 };
 use crate::{
     facts::{ClusterStage, MachineUpdate, Stage, UpdateRow, Wish},
@@ -107,6 +107,14 @@ fn without_slot(
 ) -> Option<MachineStep> {
     if position.row.revoked || mine.maintenance.is_some_and(|row| row.leaving) {
         return Some(MachineStep::Leave);
+    }
+    if mine.only_added {
+        let after = update.stages.contains_key(&ClusterStage::HooksAfter) && around::is_through(survey, position);
+        let aborted = (update.wish == Wish::Abort).then_some(MachineStep::Leave);
+        return aborted.or_else(|| after.then_some(MachineStep::Finish));
+    }
+    if update.wish != Wish::Abort && safety::before_update_done(survey).is_err() {
+        return None;
     }
     let done = |phase| !concerns(survey.cluster, position.row, phase) || position.progress(phase) == Progress::Done;
     let untouched = position.row.reach != Some(Phase::Prepare) || !position.in_flight();
@@ -326,5 +334,6 @@ pub fn wakes_at_ms(survey: &Survey<'_>) -> Option<u64> {
     let of_cluster = update.request.map(|request| settled(request.since_ms));
     let late = cluster::deadline_ms(survey, update);
     let of_stages = stages::wakes_at_ms(survey, update);
+    let of_stages = of_stages.chain(around::deadline_ms(survey, update));
     of_machines.chain(of_cluster).chain([late]).chain(of_stages).filter(|at| *at > survey.now.wall_ms).min()
 }

@@ -3,7 +3,7 @@
 use muster_proto::model::{Blocked, MachineType, Phase};
 
 use super::{
-    DECIDING,
+    DECIDING, around,
     cluster::{cluster_lets, is_ahead, is_open, not_halted},
     drain, earlier_on_its_way, is_untouched, machine, maintenance, wants_slot,
 };
@@ -19,9 +19,13 @@ use crate::{
 /// Why the cluster's update as a whole does not go on.
 #[must_use]
 pub fn of_cluster(survey: &Survey<'_>, update: &UpdateRow) -> Option<Blocked> {
+    if let Err(gone) = around::nobody_is_gone(survey) {
+        return Some(gone);
+    }
     let ahead = is_ahead(survey);
     if let Err(halt) = not_halted(survey, update) {
-        let cause = if ahead { cluster_lets(survey, update).err() } else { None };
+        let before = safety::before_update_done(survey).err();
+        let cause = before.or_else(|| if ahead { cluster_lets(survey, update).err() } else { None });
         return Some(because(halt, cause.as_ref().map(|cause| cause.message.as_str())));
     }
     if let Err(blocked) = safety::may_start_anything(survey) {
@@ -104,10 +108,15 @@ fn without_slot(
         };
         return Err(blocked(reason, aside.message.clone(), clears));
     }
+    around::nobody_is_gone(survey)?;
+    let before = safety::before_update_done(survey);
     let control = position.row.spec.machine_type == MachineType::Control && wants_slot(position);
     let quorum = safety::control_quorum(survey, position).err().filter(|_| control);
-    let waited = quorum.as_ref().map(|quorum| quorum.message.as_str());
+    let waited = before.as_ref().err().or(quorum.as_ref()).map(|waited| waited.message.as_str());
     not_halted(survey, update).map_err(|halt| because(halt, late_for(mine).or(waited)))?;
+    if mine.only_added {
+        return before;
+    }
     safety::may_start_anything(survey)?;
     if is_untouched(position) {
         let most = survey.spec.max_worker_prepare_count;

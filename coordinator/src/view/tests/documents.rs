@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use muster_proto::{
     model::{
         Blocked, ClusterName, ClusterSpec, Counts, HostFacts, ItemHash, LcmType, MachineSpec, MachineType,
-        NetworkInterface, Phase, Scope,
+        NetworkInterface, Phase, Scope, UpdateHooks,
     },
     resource::{
         Activity, Address, Audit, AuditSpec, AuditStatus, BlockedSince, Bytes, Cluster, ClusterStatus, HostInfo,
@@ -182,6 +182,7 @@ pub(super) fn cluster() -> Cluster {
             workload_controllers: Vec::new(),
             update_deadlines: muster_proto::model::UpdateDeadlines::default(),
             update_groups: Vec::new(),
+            update_hooks: UpdateHooks::default(),
             machine_types: BTreeMap::new(),
         },
         status: ClusterStatus {
@@ -291,6 +292,7 @@ pub(super) fn update(state: &str, needs_operator: bool, paused_too_long: bool) -
     let mut rollout = rollout(state);
     rollout.status.update = Some(UpdateStatus {
         groups: Vec::new(),
+        hooks: Vec::new(),
         scope: Scope::Drain,
         release: "2.0".into(),
         stages: vec![stage],

@@ -1,0 +1,56 @@
+//! Items that an update adds to machines' lists, beside those of their types: on whom, and as which item. Their version
+//! is the rollout's name, so that each runs once in every rollout.
+
+use std::collections::BTreeMap;
+
+use muster_proto::model::{ClusterSpec, Hook, MachineName, Standing, StateItem};
+
+use super::survey::standing;
+use crate::facts::{Added, Facts, MachineRow, Target};
+
+/// What an update of these machines adds, in the order it runs.
+#[must_use]
+pub fn due(
+    facts: &Facts,
+    spec: &ClusterSpec,
+    targets: &BTreeMap<MachineName, Target>,
+) -> BTreeMap<MachineName, Vec<Added>> {
+    let of_machine = |name: &MachineName| -> Option<Vec<Added>> {
+        let machine_type = facts.machines.get(name)?.spec.machine_type;
+        let here = |hook: &&Hook| hook.runs_on(name, machine_type);
+        let before = spec.update_hooks.before.iter().filter(here).map(|hook| Added::HookBefore(hook.name.clone()));
+        let after = spec.update_hooks.after.iter().filter(here).map(|hook| Added::HookAfter(hook.name.clone()));
+        Some(before.chain(after).collect())
+    };
+    targets.keys().filter_map(|name| Some((name.clone(), of_machine(name)?))).collect()
+}
+
+/// The items themselves, in this version. All of them are resolved and hashed like those of the machine's type.
+pub fn items<'a>(spec: &'a ClusterSpec, added: &'a [Added], version: &'a str) -> impl Iterator<Item = StateItem> + 'a {
+    added.iter().filter_map(move |added| match added {
+        Added::HookBefore(name) | Added::HookAfter(name) => {
+            spec.update_hooks.all().find(|hook| hook.name == *name).map(|hook| hook.item(version))
+        }
+    })
+}
+
+/// What of it is done on this machine, as long as that is part of the update.
+#[must_use]
+pub fn done(facts: &Facts, row: &MachineRow) -> Vec<Added> {
+    let Some(mine) = &row.update else { return Vec::new() };
+    let items = facts.live.machines.get(&row.name).and_then(|live| live.items.as_ref());
+    let items = items.and_then(|items| items.resolved.as_deref().ok()).unwrap_or_default();
+    let is_done = |added: &&Added| {
+        let item = items.iter().find(|item| item.name.as_str() == added.item_name());
+        item.is_some_and(|item| standing(row, item) == Standing::Done)
+    };
+    mine.added.iter().filter(is_done).cloned().collect()
+}
+
+/// What an operator reads of it: `hook silence`.
+#[must_use]
+pub fn said(added: &Added) -> String {
+    match added {
+        Added::HookBefore(name) | Added::HookAfter(name) => format!("hook {name}"),
+    }
+}

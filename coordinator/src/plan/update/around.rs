@@ -1,0 +1,154 @@
+//! What runs around an update: hooks before anything is requested or disturbed, hooks when every machine is through.
+//! They are items that the update adds to machines' lists; while they are under way nothing else is started there.
+
+use muster_proto::{
+    model::{Blocked, ItemState, MachineName, Standing},
+    plant::planted,
+};
+
+use super::{ClusterStep, DECIDING, targets};
+use crate::{
+    facts::{Added, ClusterStage, MachineUpdate, UpdateRow, Wish},
+    plan::{
+        added, assign,
+        safety::{self, blocked, some_names},
+        survey::{Position, Survey},
+    },
+};
+
+/// The reason of those who wait for what comes before an update.
+const BEFORE_UPDATE: &str = "BeforeUpdate";
+
+fn succeeded(update: &UpdateRow, stage: ClusterStage) -> bool {
+    update.stages.get(&stage).is_some_and(|row| row.succeeded)
+}
+
+/// Is something to be done before this update, or after it?
+#[must_use]
+pub fn has(update: &UpdateRow, stage: ClusterStage) -> bool {
+    let at_stage = |added: &Added| match stage {
+        ClusterStage::HooksAfter => added.is_after(),
+        _ => added.is_before(),
+    };
+    update.targets.values().any(|target| target.added.iter().any(at_stage))
+}
+
+/// Has this update hooks before it that are not done?
+#[must_use]
+pub fn is_before_open(update: &UpdateRow) -> bool {
+    has(update, ClusterStage::HooksBefore) && !succeeded(update, ClusterStage::HooksBefore)
+}
+
+/// Is all done that comes before anything is requested or disturbed?
+///
+/// # Errors
+/// What is not, and what lets the update go on.
+pub fn before(survey: &Survey<'_>) -> Result<(), Blocked> {
+    if !survey.update().is_some_and(is_before_open) {
+        return Ok(());
+    }
+    nobody_is_gone(survey)?;
+    let open = open(survey);
+    if open.is_empty() {
+        return Err(blocked(DECIDING, "what comes before the update is done", "the coordinator's next decision"));
+    }
+    let message = format!("not done before the update: {}", some_names(open.iter().map(String::as_str)));
+    Err(blocked(BEFORE_UPDATE, message, "it is done; if it failed, `musterctl retry` or `skip` it on its machine"))
+}
+
+/// Is every machine there on which something is to be done before the update? If not, it never goes on, paused or not.
+///
+/// # Errors
+/// Who has left.
+pub fn nobody_is_gone(survey: &Survey<'_>) -> Result<(), Blocked> {
+    let (Some(update), Some(rollout)) = (survey.update(), survey.rollout) else { return Ok(()) };
+    if succeeded(update, ClusterStage::HooksBefore) || update.wish == Wish::Abort {
+        return Ok(());
+    }
+    let gone = gone(survey, update);
+    if gone.is_empty() {
+        return Ok(());
+    }
+    let names = some_names(gone);
+    let message = format!("{names} has left the update, and what was to run there before it never will");
+    Err(blocked(BEFORE_UPDATE, message, format!("`musterctl abort {}`; then start it anew", rollout.name)))
+}
+
+/// Machines on which something was to be done before the update, and that are no part of it any more, or about to leave
+/// it: nothing new is started on one that is removed.
+fn gone<'a>(survey: &Survey<'_>, update: &'a UpdateRow) -> Vec<&'a str> {
+    let stays = |position: &&Position<'_>| position.row.removal.is_none();
+    let here = |name: &&MachineName| targets(survey).filter(stays).any(|position| position.row.name == **name);
+    let wanted = update.targets.iter().filter(|(_, target)| target.added.iter().any(Added::is_before));
+    wanted.map(|(name, _)| name).filter(|name| !here(name)).map(|name| name.as_str()).collect()
+}
+
+/// What has yet to be done, in words, of all that is done alone now.
+fn open(survey: &Survey<'_>) -> Vec<String> {
+    let alone = targets(survey).filter(|position| position.update().is_some_and(|mine| !alone(mine).is_empty()));
+    alone.filter(|position| !is_through(survey, position)).map(|position| what_is_open(position)).collect()
+}
+
+/// What is added to a machine's list and done before or after everything else.
+fn alone(mine: &MachineUpdate) -> Vec<&Added> {
+    mine.added.iter().filter(|added| added.is_before() || added.is_after()).collect()
+}
+
+fn is_done(position: &Position<'_>, added: &Added) -> bool {
+    let items = position.items.unwrap_or_default();
+    let item = items.iter().find(|item| item.name.as_str() == added.item_name());
+    item.is_some_and(|item| {
+        let standing = position.standing(item);
+        // Planted: what failed has had its chance.
+        standing == Standing::Done || (standing == Standing::Failed && planted("go-on-after-failed-hook"))
+    })
+}
+
+/// Is all that was added to this machine's list done, nothing of it running, and will its agent start no more of it?
+pub(super) fn is_through(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    let Some(mine) = position.update().filter(|mine| mine.only_added) else { return false };
+    let running = position.row.statuses.values().any(|status| status.state == ItemState::Running);
+    alone(mine).iter().all(|added| is_done(position, added)) && !running && assign::is_accepted(survey.facts, position)
+}
+
+fn what_is_open(position: &Position<'_>) -> String {
+    let all = position.update().map(alone).unwrap_or_default();
+    let open: Vec<String> = all.into_iter().filter(|a| !is_done(position, a)).map(added::said).collect();
+    let name = &position.row.name;
+    if open.is_empty() { format!("{name} has not confirmed") } else { format!("{} on {name}", open.join(", ")) }
+}
+
+/// What is to be recorded of one of the two stages next.
+pub(super) fn step(survey: &Survey<'_>, update: &UpdateRow, stage: ClusterStage) -> Option<ClusterStep> {
+    if !update.stages.contains_key(&stage) {
+        // A pause holds machines up: when all are through there is nobody left for it.
+        let held = stage == ClusterStage::HooksBefore && update.wish != Wish::Go;
+        let may = !held && safety::may_start_hooks(survey).is_ok();
+        return may.then_some(ClusterStep::Begin(stage));
+    }
+    let through = match stage {
+        // Whoever is through with its hooks after the update leaves it.
+        ClusterStage::HooksAfter => targets(survey).next().is_none(),
+        _ => gone(survey, update).is_empty() && open(survey).is_empty(),
+    };
+    if through {
+        return Some(ClusterStep::End(stage));
+    }
+    let late = deadline_ms(survey, update).is_some_and(|at_ms| survey.now.wall_ms >= at_ms);
+    (late && update.wish == Wish::Go).then_some(ClusterStep::Pause)
+}
+
+/// When the hooks that are under way have had their time, Unix milliseconds.
+pub(super) fn deadline_ms(survey: &Survey<'_>, update: &UpdateRow) -> Option<u64> {
+    let stages = [ClusterStage::HooksBefore, ClusterStage::HooksAfter];
+    let open = stages.iter().filter_map(|stage| update.stages.get(stage)).find(|row| row.finished_at_ms.is_none())?;
+    let since_ms = open.started_at_ms.max(update.resumed_at_ms);
+    Some(since_ms.saturating_add(survey.spec.update_deadlines.hooks_ms))
+}
+
+/// Have the hooks that are under way had their time?
+#[must_use]
+pub fn is_late(survey: &Survey<'_>) -> bool {
+    let at_ms = survey.update().and_then(|update| deadline_ms(survey, update));
+    at_ms.is_some_and(|at_ms| survey.now.wall_ms >= at_ms)
+}

@@ -1,0 +1,93 @@
+//! What a cluster's manifest wants around its updates.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{ItemName, MachineName, MachineType, OnInterrupt, Phase, RunnerKind, StateItem};
+
+/// Items that run once in every update, on machines of their own choice.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpdateHooks {
+    /// Before anything is requested or disturbed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub before: Vec<Hook>,
+    /// When every machine is through.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<Hook>,
+}
+
+impl UpdateHooks {
+    /// Are there none?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.before.is_empty() && self.after.is_empty()
+    }
+
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = &Hook> {
+        self.before.iter().chain(&self.after)
+    }
+}
+
+/// One item that runs around an update. It never disturbs workloads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Hook {
+    /// Its slot in the status; no item of the cluster has the same.
+    pub name: ItemName,
+    /// Who brings it about: one of [`Hook::RUNNERS`].
+    pub runner: RunnerKind,
+    /// Where it runs.
+    #[serde(flatten)]
+    pub on: HookMachines,
+    /// The runner's inputs.
+    pub params: BTreeMap<String, String>,
+    /// Time limit of one attempt, in milliseconds.
+    #[serde(rename = "timeout", alias = "timeoutMs", with = "super::duration")]
+    pub timeout_ms: u64,
+    /// Attempts after the first.
+    pub retries: u32,
+    /// What to do when its process is lost.
+    pub on_interrupt: OnInterrupt,
+}
+
+/// On which machines a hook runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum HookMachines {
+    /// On this one.
+    Machine(MachineName),
+    /// On every one of this type.
+    MachineType(MachineType),
+}
+
+impl Hook {
+    /// Runners that leave workloads alone.
+    pub const RUNNERS: &'static [RunnerKind] = &[RunnerKind::Bash, RunnerKind::Ansible, RunnerKind::Downloader];
+
+    /// Does it run on this machine?
+    #[must_use]
+    pub fn runs_on(&self, name: &MachineName, machine_type: MachineType) -> bool {
+        match &self.on {
+            HookMachines::Machine(machine) => machine == name,
+            HookMachines::MachineType(of) => *of == machine_type,
+        }
+    }
+
+    /// The item, in this version.
+    #[must_use]
+    pub fn item(&self, version: &str) -> StateItem {
+        StateItem {
+            name: self.name.clone(),
+            runner: self.runner,
+            version: version.to_owned(),
+            params: self.params.clone(),
+            phase: Phase::Prepare,
+            timeout_ms: self.timeout_ms,
+            retries: self.retries,
+            on_interrupt: self.on_interrupt,
+            disruptive: None,
+        }
+    }
+}

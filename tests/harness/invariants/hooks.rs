@@ -1,0 +1,138 @@
+//! What must hold of the hooks around an update: nothing begins before those before it are done, and no update ends
+//! without those after it.
+
+use std::collections::BTreeSet;
+
+use muster_agent::attempt::record::AttemptKey;
+use muster_coordinator::facts::{Added, Facts, MachineRow, RolloutRow, UpdateRow, Wish};
+use muster_proto::model::{ItemName, ItemState, MachineName, Phase};
+
+use super::{Checked, Watcher};
+use crate::sim::machine::Machine;
+
+/// What was seen of hooks.
+#[derive(Clone, Default, Hash)]
+pub(super) struct Seen {
+    /// Updates that have begun with their machines.
+    begun: BTreeSet<String>,
+    /// Updates that have ended.
+    ended: BTreeSet<String>,
+    /// What was started of an update's own: in which version, where.
+    started: BTreeSet<(String, MachineName, ItemName)>,
+    /// What was done of hooks before an update, while their machine was part of it.
+    done: BTreeSet<(String, MachineName, String)>,
+    /// Who was to be removed in the middle of which update, whatever became of that.
+    removed: BTreeSet<(String, MachineName)>,
+}
+
+impl Watcher {
+    /// Notes a process of an item that an update has added: its version is the update's name.
+    pub fn added_started(&mut self, machine: &Machine, key: &AttemptKey) {
+        let version = machine.disk.assigned(&key.item).map(|item| item.version.clone()).unwrap_or_default();
+        if version.contains("-update-") {
+            self.seen.hooks.started.insert((version, machine.name.clone(), key.item.clone()));
+        }
+    }
+
+    pub(super) fn hooks_come_first_and_last(&mut self, facts: &Facts) -> Checked {
+        for row in facts.machines.values().filter(|row| row.removal.is_some()) {
+            let of = row.rollout.iter().map(|rollout| (rollout.clone(), row.name.clone()));
+            self.seen.hooks.removed.extend(of);
+        }
+        for rollout in facts.rollouts.values() {
+            let Some(update) = &rollout.update else { continue };
+            self.note_done(facts, rollout, update);
+            if has_begun(facts, rollout, update) && self.seen.hooks.begun.insert(rollout.name.clone()) {
+                self.before_is_done(facts, rollout, update)?;
+            }
+            let over = rollout.finished_at_ms.is_some() && update.wish != Wish::Abort;
+            if over && self.seen.hooks.ended.insert(rollout.name.clone()) {
+                self.all_was_started(facts, rollout, update)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// An update that was paused may begin long after its hooks were done, when one of their machines was replaced.
+    fn note_done(&mut self, facts: &Facts, rollout: &RolloutRow, update: &UpdateRow) {
+        let member =
+            |row: &&std::sync::Arc<MachineRow>| row.update.is_some() && row.rollout.as_ref() == Some(&rollout.name);
+        for (name, added) in all(update).filter(|(_, added)| added.is_before()) {
+            let row = facts.machines.get(name).filter(member);
+            if row.is_some_and(|row| resolves_and_is_done(facts, row, added)) {
+                let done = (rollout.name.clone(), name.clone(), added.item_name().to_owned());
+                self.seen.hooks.done.insert(done);
+            }
+        }
+    }
+
+    fn before_is_done(&self, facts: &Facts, rollout: &RolloutRow, update: &UpdateRow) -> Checked {
+        for (name, added) in all(update).filter(|(_, added)| added.is_before()) {
+            let known = (rollout.name.clone(), name.clone(), added.item_name().to_owned());
+            let row = facts.machines.get(name);
+            let done = self.seen.hooks.done.contains(&known);
+            if !done && !row.is_some_and(|row| self.is_done(facts, rollout, row, added)) {
+                let detail = format!("{} has begun, and {} of {name} is not done", rollout.name, added.item_name());
+                return Err(self.violation("hooks", detail));
+            }
+        }
+        Ok(())
+    }
+
+    fn all_was_started(&self, facts: &Facts, rollout: &RolloutRow, update: &UpdateRow) -> Checked {
+        for (name, added) in all(update).filter(|(_, added)| added.is_before() || added.is_after()) {
+            let Some(row) = facts.machines.get(name) else { continue };
+            // Who has left the update took its hooks along, and what an operator skips need not run.
+            let removed = self.seen.hooks.removed.contains(&(rollout.name.clone(), name.clone()));
+            let left = row.revoked || removed || row.rollout.as_ref() != Some(&rollout.name);
+            let skipped = row.verdicts.get(added.item_name()).is_some_and(|verdict| verdict.left_out.is_some());
+            if !left && !skipped && !self.has_started(rollout, row, added) {
+                let detail = format!("{} is over, and {} never ran on {name}", rollout.name, added.item_name());
+                return Err(self.violation("hooks", detail));
+            }
+        }
+        Ok(())
+    }
+
+    fn has_started(&self, rollout: &RolloutRow, row: &MachineRow, added: &Added) -> bool {
+        self.seen.hooks.started.iter().any(|(version, machine, item)| {
+            *version == rollout.name && *machine == row.name && item.as_str() == added.item_name()
+        })
+    }
+
+    /// A machine on which nothing changes has left the update with the very step that ends its hooks; then its list has
+    /// them no more.
+    fn is_done(&self, facts: &Facts, rollout: &RolloutRow, row: &MachineRow, added: &Added) -> bool {
+        if row.update.is_some() {
+            return resolves_and_is_done(facts, row, added);
+        }
+        let left_out = row.verdicts.get(added.item_name()).is_some_and(|verdict| verdict.left_out.is_some());
+        let status = row.statuses.get(added.item_name()).map(|status| &status.state);
+        left_out || (status == Some(&ItemState::Succeeded) && self.has_started(rollout, row, added))
+    }
+}
+
+fn all(update: &UpdateRow) -> impl Iterator<Item = (&MachineName, &Added)> {
+    update.targets.iter().flat_map(|(name, target)| target.added.iter().map(move |added| (name, added)))
+}
+
+/// Is anything requested, granted or told but what comes before?
+fn has_begun(facts: &Facts, rollout: &RolloutRow, update: &UpdateRow) -> bool {
+    let begun = |row: &MachineRow| {
+        let part = row.update.as_ref().filter(|part| !part.only_added);
+        row.rollout.as_ref() == Some(&rollout.name)
+            && part.is_some()
+            && (row.slot.is_some() || row.reach == Some(Phase::Prepare))
+    };
+    rollout.finished_at_ms.is_none() && (update.request.is_some() || facts.machines.values().any(|row| begun(row)))
+}
+
+fn resolves_and_is_done(facts: &Facts, row: &MachineRow, added: &Added) -> bool {
+    let items = facts.live.machines.get(&row.name).and_then(|live| live.items.as_ref());
+    let mut items = items.into_iter().flat_map(|items| items.resolved.iter().flatten());
+    let Some(item) = items.find(|item| item.name.as_str() == added.item_name()) else { return false };
+    let verdict = row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
+    let status = row.statuses.get(&item.name).filter(|status| status.hash == item.hash);
+    verdict.is_some_and(|verdict| verdict.left_out.is_some())
+        || status.is_some_and(|status| status.state == ItemState::Succeeded)
+}
