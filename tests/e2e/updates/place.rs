@@ -55,7 +55,17 @@ impl Place {
         let mut command = Command::new(Programs::find()?.musterctl);
         command.arg("--config").arg(config).args(["toy-controller", "--cluster", "demo", "--machines", machines]);
         command.arg("--effects").arg(self.dir().join("effects.log")).args(words);
-        Ok(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        // Whom nothing guards an operator may take away at once.
+        let guarded = wait_for("the controller's locks", PATIENCE, || {
+            let locks = self.ctl(&["get", "locks"])?.ok()?;
+            Ok(machines.split(',').all(|machine| locks.contains(&format!("toy-{machine} "))).then_some(()))
+        });
+        if guarded.is_err() {
+            child.kill()?;
+            child.wait()?;
+        }
+        guarded.map(|()| child)
     }
 
     /// Lines of effects.log, whole ones, without their time.
