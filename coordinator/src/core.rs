@@ -247,6 +247,7 @@ pub fn recover(rows: Vec<Row>, seen: Epoch, actor: &str, now: Now) -> Result<(Ep
     meta.recovering = true;
     meta.recovered = true;
     let next = meta.epoch.next();
+    update::distrust(&mut draft, now);
     let message = format!("the next start has epoch {next} and takes over what the agents know better");
     draft.audit(actor, "recover", "store", &message, now.wall_ms);
     Ok((next, draft.into_changes()))

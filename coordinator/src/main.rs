@@ -296,7 +296,9 @@ fn recover_record(args: &RecoverArgs) -> anyhow::Result<()> {
     let epoch = recover(&mut store, args.seen_epoch, now_ms())?;
     say(&format!(
         "The next start has epoch {epoch} and takes over what the agents' ledgers know better.\n\
-         Start the coordinator; nothing new begins before every enrolled machine has reported."
+         Start the coordinator; nothing new begins before every enrolled machine has reported.\n\
+         Did an update or a maintenance go on since this copy was made? `musterctl get machines` names who may be in \
+         the middle of it (RecoveredInDoubt); `docker node ls` on a manager shows which nodes it had drained."
     ));
     Ok(())
 }

@@ -151,6 +151,11 @@ fn adopt(draft: &mut Draft<'_>, id: MachineId, hello: &Hello, now: Now) {
     // Nothing was asked of it since the copy was made: it is out of service, and holds a slot for that.
     let maintained = row.update.as_ref().is_some_and(|mine| mine.maintenance.is_some());
     let stays = maintained && row.assigned.generation == hello.generation;
+    // Whether it was updated since, is in the middle of that, or is at another version, this copy does not know.
+    let given_more = hello.generation > row.assigned.generation;
+    row.in_doubt |= given_more && (row.ready_at.is_some() || row.update.is_some()) && !row.departs();
+    // Each permit came with a list of its own: a number above the newest list's was never given.
+    row.permit_seq = row.permit_seq.max(hello.generation.0);
     // What it gets next is a new list, whatever it was sent before.
     row.assigned.generation = row.assigned.generation.max(hello.generation);
     row.assigned.digest = None;

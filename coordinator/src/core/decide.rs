@@ -10,7 +10,7 @@ use crate::{
     plan::{
         Limits, assign, blocked,
         deploy::{self, Step as Next},
-        items, removal, safety, survey, update,
+        items, recovery, removal, survey, update,
     },
 };
 
@@ -21,7 +21,7 @@ const ROUNDS_MAX: usize = 64;
 #[must_use]
 pub(super) fn decide(draft: &mut Draft<'_>, limits: &Limits, now: Now, effects: &mut Vec<Effect>) -> bool {
     // Every machine has spoken, or an operator said that it never will; and what they say can be true together.
-    if draft.meta.recovering && draft.live.awaited.is_empty() && safety::one_control_at_work(draft).is_ok() {
+    if draft.meta.recovering && draft.live.awaited.is_empty() && recovery::settled(draft).is_ok() {
         draft.meta_mut().recovering = false;
     }
     for _ in 0..ROUNDS_MAX {

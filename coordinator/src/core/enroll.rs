@@ -178,6 +178,7 @@ pub(super) fn void(draft: &mut Draft<'_>, name: &MachineName) {
         row.ready_overwrites = None;
         row.update = None;
         row.removal = None;
+        row.in_doubt = false;
         row.rollout = None;
         row.stages.clear();
         row.assigned.digest = None;

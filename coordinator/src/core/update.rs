@@ -1,6 +1,7 @@
 //! The update's beginning, what operators want of it later, and how its steps are recorded.
 
 mod around;
+mod distrust;
 pub(super) mod drain;
 mod freeze;
 mod maintenance;
@@ -22,6 +23,7 @@ use crate::{
 };
 use freeze::{Start, freeze};
 
+pub(super) use distrust::distrust;
 pub(super) use maintenance::{enter, leave};
 pub(super) use record::record;
 
@@ -133,13 +135,14 @@ fn may_start(draft: &Draft<'_>, cluster: &ClusterName, scope: Scope, limits: &Li
     Err(refusal("NothingToDo", message))
 }
 
-/// Is there a machine that is not at the newest manifest, or that an update of this scope is asked to reboot?
+/// Is there a machine that is not at the newest manifest, or lacks something of its own, or that an update of this
+/// scope is asked to reboot?
 #[must_use]
 pub fn has_work(survey: &Survey<'_>, scope: Scope) -> bool {
     let stays = |position: &&Position<'_>| !position.row.revoked && position.row.removal.is_none();
     survey.machines.iter().filter(|position| position.ready_once() && stays(position)).any(|position| {
         let asked = position.row.reboot.is_some_and(|asked| !asked.completed);
-        !is_current(survey, position) || (scope == Scope::Os && asked)
+        !is_current(survey, position) || !position.all_done() || (scope == Scope::Os && asked)
     })
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use muster_proto::{
-    model::{Blocked, DEFAULT_GROUP, DEFAULT_GROUP_INDEX, MachineType, Phase, Scope, UpdateGroupName},
+    model::{Blocked, DEFAULT_GROUP, DEFAULT_GROUP_INDEX, ItemState, MachineType, Phase, Scope, UpdateGroupName},
     resource::{
         ChangedMachine, GroupStatus, MaintenanceStatus, StuckStage, UpdatePhase, UpdatePlan, UpdateStatus, Waiting,
     },
@@ -50,6 +50,14 @@ pub(super) fn state(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -
 /// that does.
 fn needs_operator(survey: &Survey<'_>) -> bool {
     let works = |position: &Position<'_>| position.in_flight() && !waits_long_for_inputs(survey, position);
+    // After `recover` only a person knows what became of these, and nothing moves before he has said so.
+    let doubted = |position: &Position<'_>| position.row.in_doubt && !position.row.revoked;
+    let running = |position: &Position<'_>| {
+        position.connected() && position.row.statuses.values().any(|status| status.state == ItemState::Running)
+    };
+    if survey.facts.meta.recovering && survey.machines.iter().any(doubted) && !targets(survey).any(running) {
+        return true;
+    }
     let moves = |position: &Position<'_>| works(position) || is_waiting_for_others(survey, position);
     // One that is done may just be gone for a moment; it is missed in time.
     let returns = |p: &Position<'_>| p.ready_once() && !p.row.revoked && !p.connected() && !p.lost;
@@ -61,7 +69,10 @@ fn needs_operator(survey: &Survey<'_>) -> bool {
         return false;
     }
     let reasons: Vec<Blocked> = targets(survey).filter_map(|p| blocked::of_machine(survey, p)).collect();
-    !reasons.is_empty() && !reasons.iter().any(|blocked| PASSING.contains(&blocked.reason.as_str()))
+    // Who is missing after `recover` is for a person to say.
+    let recovering = survey.facts.meta.recovering;
+    let passes = |reason: &str| PASSING.contains(&reason) && !(recovering && reason == "Gathering");
+    !reasons.is_empty() && !reasons.iter().any(|blocked| passes(&blocked.reason))
 }
 
 /// An agent that waits for inputs asks again by itself: a manager that reboots answers soon, but a secret that was

@@ -3,6 +3,8 @@
 use muster_proto::model::{RemovalPolicy, SwarmId};
 use serde::{Deserialize, Serialize};
 
+use super::MachineRow;
+
 /// An operator wants a machine to be removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemovalRow {
@@ -41,4 +43,12 @@ pub enum DepartingNode {
     Absent,
     /// This node.
     Node(SwarmId),
+}
+
+impl MachineRow {
+    /// Has it begun to leave the swarm, for good?
+    #[must_use]
+    pub fn departs(&self) -> bool {
+        self.removal.as_ref().is_some_and(|removal| removal.departure.is_some())
+    }
 }

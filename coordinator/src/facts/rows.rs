@@ -258,6 +258,9 @@ pub struct MachineRow {
     /// An operator wants it to be removed.
     #[serde(default)]
     pub removal: Option<RemovalRow>,
+    /// After `recover`: it may be in the middle of an update, and an operator has to look.
+    #[serde(default)]
+    pub in_doubt: bool,
     /// Number of the newest permit it was ever given.
     #[serde(default)]
     pub permit_seq: u64,
@@ -307,6 +310,7 @@ impl MachineRow {
             reboot: None,
             update: None,
             removal: None,
+            in_doubt: false,
             permit_seq: 0,
             ready_secrets: BTreeMap::new(),
             rollout: None,
@@ -314,12 +318,6 @@ impl MachineRow {
             blocked_since: None,
             statuses: BTreeMap::new(),
         }
-    }
-
-    /// Has it begun to leave the swarm, for good?
-    #[must_use]
-    pub fn departs(&self) -> bool {
-        self.removal.as_ref().is_some_and(|removal| removal.departure.is_some())
     }
 
     /// The version of the spec it follows. None: the newest.

@@ -13,7 +13,7 @@ use super::{items::control_set, survey::Position};
 use crate::facts::Facts;
 
 /// A permit counts for so long from its receipt, in milliseconds.
-const PERMIT_MS: u64 = 30_000;
+pub const PERMIT_MS: u64 = 30_000;
 
 /// What an assignment says, before it has a generation.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use muster_proto::model::{Blocked, Counts, MachineType, Phase, Standing};
 
 use super::{
     deploy::{earlier_on_its_way, wants_slot},
-    removal,
+    recovery, removal,
     safety::{self, blocked},
     survey::{Position, Progress, Survey},
     update::{maintenance, waits},
@@ -128,6 +128,9 @@ fn in_trouble(position: &Position<'_>) -> Option<Blocked> {
             "its agent connects again (is the machine up, and `muster-agent` running?)",
         ));
     }
+    if row.in_doubt {
+        return Some(recovery::in_doubt(row));
+    }
     if let Some(blocked) = refuses(position) {
         return Some(blocked);
     }
@@ -187,6 +190,17 @@ fn has_work(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     position.update().is_some() || (!updating && safety::needs_reconfigure(survey, position))
 }
 
+/// Has it been Ready, and is something to be done there that no deployment does? So it is after `recover`, and when its
+/// host has another name since.
+fn is_behind(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
+    let settled = position.ready_once() && position.row.slot.is_none() && !survey.facts.meta.recovering;
+    let behind = settled && position.update().is_none() && !has_work(survey, position);
+    let clears_when =
+        format!("`musterctl update {}` brings them about, its workloads moved away first", survey.cluster.name);
+    let message = "it was Ready, and not all of the items that it should have are done";
+    behind.then(|| blocked("NotUpToDate", message, clears_when))
+}
+
 /// A machine that is not part of the update under way waits for its end.
 fn waits_for_update(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let update = survey.update().filter(|_| position.update().is_none())?;
@@ -221,6 +235,9 @@ fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
         return None;
     }
     if let Some(blocked) = waits_for_update(survey, position) {
+        return Some(blocked);
+    }
+    if let Some(blocked) = is_behind(survey, position) {
         return Some(blocked);
     }
     if !survey.joined(position) {

@@ -282,5 +282,9 @@ fn may_close(survey: &Survey<'_>) -> bool {
             .filter(|position| survey.joined(position) && !position.row.revoked)
             // Who is removed is waited for only while it may be at work.
             .filter(|position| position.row.removal.is_none() || position.row.slot.is_some())
-            .all(|position| position.is_ready() && !safety::needs_reconfigure(survey, position))
+            // What one that was Ready lacks is not for a deployment to bring about.
+            .all(|position| {
+                let through = position.is_ready() || (position.ready_once() && position.row.slot.is_none());
+                through && !safety::needs_reconfigure(survey, position)
+            })
 }

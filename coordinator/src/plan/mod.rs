@@ -12,6 +12,7 @@ pub mod deploy;
 pub mod items;
 pub mod locks;
 pub mod reboot;
+pub mod recovery;
 pub mod removal;
 pub mod safety;
 pub mod secrets;

@@ -11,12 +11,11 @@ use muster_proto::{
 pub use quorum::{control_quorum, majority_is_kept, majority_stays};
 
 use super::{
-    locks,
+    locks, recovery,
     survey::{Position, Survey},
     swarm,
     update::{self, groups},
 };
-use crate::facts::Facts;
 
 /// Names shown in one sentence; the rest is counted.
 const NAMES_SHOWN_MAX: usize = 4;
@@ -264,7 +263,7 @@ pub fn gathered(survey: &Survey<'_>) -> Result<(), Blocked> {
         return Ok(());
     }
     if survey.gathering.is_empty() {
-        return if survey.facts.meta.recovering { one_control_at_work(survey.facts) } else { Ok(()) };
+        return if survey.facts.meta.recovering { recovery::settled(survey.facts) } else { Ok(()) };
     }
     // Not everybody may read the names of other clusters.
     let ours = |name: &&str| survey.machines.iter().any(|position| position.row.name.as_str() == *name);
@@ -276,23 +275,6 @@ pub fn gathered(survey: &Survey<'_>) -> Result<(), Blocked> {
         "they report, or the time after which they count as Lost has passed"
     };
     Err(blocked("Gathering", format!("the coordinator has just started and waits for {names}"), limit))
-}
-
-/// Rule 1 after `recover`: not two control machines of one cluster say that they are at work. If they do, one has lost
-/// its slot to an operator who revoked it, and the copy that was put back does not know: nothing new for anybody until
-/// one of them is out again.
-pub fn one_control_at_work(facts: &Facts) -> Result<(), Blocked> {
-    let at_work = |cluster| -> Vec<&str> {
-        let machines = facts.machines_of(cluster).filter(|row| row.spec.machine_type == MachineType::Control);
-        machines.filter(|row| row.slot.is_some() && !row.revoked).map(|row| row.name.as_str()).collect()
-    };
-    let Some(both) = facts.clusters.keys().map(at_work).find(|names| names.len() > 1) else { return Ok(()) };
-    let names = some_names(both);
-    Err(blocked(
-        "ControlsAtWork",
-        format!("control machines {names} are at work at once: one was revoked since this copy of the store was made"),
-        "`musterctl revoke` shuts that one out again",
-    ))
 }
 
 /// A store that is older than the fleet may not decide anything.

@@ -19,14 +19,16 @@ const ORDINARY_WAITS: [&str; 5] =
     ["WaitingForTurn", "WaitingForControl", "WaitingForGroup", "WaitingForMachines", "NotReported"];
 /// Reasons that never pass by themselves, or only if a machine comes back that has long been missed. (Failed and held
 /// items are found by their standing.)
-const WANT_A_PERSON: [&str; 9] = [
+const WANT_A_PERSON: [&str; 11] = [
     "AssignmentRefused",
     "ControlNotHeard",
     "ControlsAtWork",
     "DeployNotStarted",
     "EventRefused",
     "NoInternalIP",
+    "NotUpToDate",
     "RebootOverdue",
+    "RecoveredInDoubt",
     "StoreOlderThanFleet",
     "VariableWithoutValue",
 ];

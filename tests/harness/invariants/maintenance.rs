@@ -44,7 +44,11 @@ impl Watcher {
     pub fn operator_wishes(&mut self, request: &Request) {
         let known = &mut self.seen.maintenance;
         match request {
-            Request::LeaveMaintenance { machine } => drop(known.wanted.insert(machine.clone())),
+            Request::LeaveMaintenance { machine } => {
+                known.wanted.insert(machine.clone());
+                // After a recovery that is the operator's word that nothing is half done.
+                self.seen.permitted.remove(machine);
+            }
             Request::Abort { .. } => known.wanted.extend(known.out.keys().cloned()),
             _ => {}
         }

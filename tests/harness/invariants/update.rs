@@ -29,7 +29,7 @@ pub(super) struct Seen {
     /// Number of the newest permit of a machine.
     permits: BTreeMap<MachineName, u64>,
     /// Machines that had a permit since their request came.
-    permitted: BTreeSet<MachineName>,
+    pub(super) permitted: BTreeSet<MachineName>,
     /// When a machine accepted a permit first.
     received: BTreeMap<(MachineId, u64), u64>,
     /// The attempt that a machine started under a permit.
@@ -77,7 +77,8 @@ impl Watcher {
         for row in self.begins_to_depart(facts) {
             self.permit_is_right(facts, row, guards, now)?;
         }
-        for row in facts.machines.values() {
+        // What a copy that was put back says of permits is long over.
+        for row in facts.machines.values().filter(|row| !row.in_doubt) {
             let permit = row.update.as_ref().and_then(|update| update.permit.as_ref()).map(|permit| permit.number);
             let Some(number) = permit.filter(|number| self.seen.permits.get(&row.name) != Some(number)) else {
                 continue;
@@ -285,7 +286,9 @@ impl Watcher {
             let detail = format!("{}: {key} started under the permit of {used_by}", machine.name);
             return Err(self.violation("4", detail));
         }
-        if row.is_some_and(|row| row.update.as_ref().is_some_and(|update| update.request.is_none())) {
+        // A copy that was put back may not know of the request.
+        let known = row.filter(|row| !row.in_doubt);
+        if known.is_some_and(|row| row.update.as_ref().is_some_and(|update| update.request.is_none())) {
             return Err(
                 self.violation("4", format!("{}: {key} started, and no maintenance is requested", machine.name))
             );

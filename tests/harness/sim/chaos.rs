@@ -184,6 +184,12 @@ impl World {
             self.happen(Event::PowerOn(index))?;
             self.happen(Event::StartAgent(index))?;
         }
+        // Whose workloads an update has moved no agent can show, and so nothing but a recovery is safe.
+        if self.plan.update {
+            self.count("store from before an update's end recovered");
+            self.nobody_knows_of_nodes();
+            self.recover()?;
+        }
         Ok(())
     }
 

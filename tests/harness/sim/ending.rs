@@ -11,7 +11,7 @@ use muster_coordinator::plan::{
     update::DECIDING,
 };
 use muster_proto::{
-    model::{Epoch, MachineType, RemovalPolicy, Standing},
+    model::{Epoch, MachineType, RemovalPolicy, Scope, Standing},
     resource::UpdateStatus,
 };
 
@@ -182,6 +182,7 @@ impl World {
     pub(crate) fn resolve_everything(&mut self) -> Result<(), Violation> {
         self.controllers_behave();
         self.rest()?;
+        self.look_at_nodes();
         self.plan.fate = Fate { fail_permille: 0, hopeless_permille: 0, lost_permille: 0, ..self.plan.fate };
         for _ in 0..PATIENCE_ROUNDS {
             if !self.resolve_once()? {
@@ -207,6 +208,15 @@ impl World {
         Ok(())
     }
 
+    /// After a recovery operators look at the nodes of all machines that nobody has in his hands.
+    fn look_at_nodes(&mut self) {
+        let rows = self.facts().map(|facts| facts.machines.values().cloned().collect::<Vec<_>>()).unwrap_or_default();
+        let updating = self.plan.update;
+        for row in rows.iter().filter(|row| updating && row.update.is_none() && !row.in_doubt) {
+            self.serve_again(&row.name);
+        }
+    }
+
     /// One round. False: nothing wants a person any more.
     fn resolve_once(&mut self) -> Result<bool, Violation> {
         let now = self.now();
@@ -223,7 +233,7 @@ impl World {
         let a_control_waits = survey.machines.iter().any(|position| is_new(position.row));
         let (mut replaced, mut outside, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
         let (mut adrift, mut dead) = (Vec::new(), Vec::new());
-        let mut degraded = false;
+        let (mut degraded, mut behind, mut doubted) = (false, false, Vec::new());
         for position in &survey.machines {
             let Some(blocked) = blocked::of_machine(&survey, position) else { continue };
             let machine = position.row.name.clone();
@@ -246,6 +256,8 @@ impl World {
                     }
                     wishes.extend(stuck.map(|item| Request::Retry { machine: machine.clone(), item: Some(item) }));
                 }
+                "RecoveredInDoubt" if position.row.in_doubt => doubted.push(machine),
+                "NotUpToDate" => behind = true,
                 "InMaintenance" => wishes.push(Request::LeaveMaintenance { machine }),
                 // What was replaced is deployed, and makes a swarm, when the update is over.
                 "Deferred" | "Refused" if a_control_waits && blocked.message.contains("no manager of the swarm") => {
@@ -292,6 +304,14 @@ impl World {
                 "Lost" | "RebootOverdue" | "Revoked" | "NotReported" | "NotEnrolled" => replaced.push(machine),
                 _ => {}
             }
+        }
+        if behind && survey.rollout.is_none() {
+            let (cluster, scope) = (manifest::cluster_name(), Scope::Os);
+            wishes.push(Request::Update { cluster, scope, accept_control_plane_downtime: true });
+        }
+        for machine in doubted {
+            self.serve_again(&machine);
+            wishes.push(Request::LeaveMaintenance { machine });
         }
         let mended = !outside.is_empty() && self.mend_swarms();
         if wishes.is_empty() && replaced.is_empty() && !mended && !self.has_swarm() {

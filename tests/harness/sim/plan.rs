@@ -39,9 +39,9 @@ impl Plan {
             counts: Counts { control: narrow(control), worker: narrow(rng.between(0, 5)) },
             chaos_ms: rng.between(5_000, 60_000),
             fault_permille: if calm { 0 } else { rng.between(2, 40) },
-            // A store from before an update is another story: recovery does not yet know of updates.
             old_store_permille: match rng.permille(250) {
-                _ if update => 0,
+                true if update => rng.between(20, 200),
+                false if update => 0,
                 true => rng.between(50, 500),
                 false => 10,
             },

@@ -237,6 +237,24 @@ impl World {
         }
     }
 
+    /// An operator gives a node back what it had, with docker itself.
+    pub(crate) fn serve_again(&mut self, name: &MachineName) {
+        let at = self.at;
+        let Some(index) = self.machines.iter().position(|machine| machine.name == *name) else { return };
+        let place = self.machines.get(index).and_then(|machine| machine.engine.clone());
+        let swarm = place.as_ref().and_then(|place| self.swarms.get_mut(place.swarm));
+        let node = swarm.and_then(|swarm| swarm.nodes.iter_mut().find(|node| node.index == index));
+        if let Some(node) = node {
+            node.load.set(node.load.word, at, (index, false), (&mut self.rng, false));
+            node.load.touched = false;
+        }
+    }
+
+    /// A store was put back that does not know what has become of the nodes since.
+    pub(crate) fn nobody_knows_of_nodes(&mut self) {
+        self.swarms.iter_mut().flat_map(|swarm| &mut swarm.nodes).for_each(|node| node.load.touched = true);
+    }
+
     /// Operators see to it that workers are in a swarm that works, or in none. False: there was nothing to do.
     pub(crate) fn bring_home(&mut self, adrift: &[(MachineName, bool)]) -> bool {
         let mended = self.mend_swarms();

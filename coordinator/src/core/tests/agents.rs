@@ -5,7 +5,7 @@ use muster_proto::{
     model::{
         Epoch, Generation, HostFacts,
         ItemState::{Indeterminate, Running, Succeeded},
-        ItemStatus, LedgerId, Phase, Seq, WAITING_FOR_SECRET,
+        ItemStatus, LedgerId, LockState, Phase, Seq, WAITING_FOR_SECRET,
     },
 };
 
@@ -244,6 +244,40 @@ fn recover_leaves_the_slot_to_who_waits_for_an_operator() {
     fleet.recover_from(old);
     fleet.all_report();
     assert_eq!(fleet.slots(), ["control-1"], "the others may wait for what it began");
+}
+
+/// A copy from before an update knows nothing of it, and one of its middle not what became of it.
+#[test]
+fn recover_lets_nothing_go_on_before_somebody_has_looked_at_whoever_may_be_in_an_update() {
+    for begun in [false, true] {
+        let mut fleet = super::updates::deployed(3, 2);
+        super::updates::release(&mut fleet, &["install"], 1);
+        let before = fleet.store.clone();
+        let mut fleet = fleet.started();
+        ["control-1", "control-2", "control-3"].iter().for_each(|control| fleet.upgrade(control));
+        assert_eq!(fleet.requests(), ["worker-1"]);
+        let middle = fleet.store.clone();
+        fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+        fleet.begin("worker-1");
+        fleet.recover_from(if begun { middle } else { before });
+        fleet.all_report();
+        fleet.pass(3_600_000, &[]);
+        assert_eq!(fleet.why("worker-1").as_deref(), Some("RecoveredInDoubt"), "begun: {begun}");
+        assert!(fleet.core.facts().meta.recovering, "and so nobody gets a list");
+        let back = |name: &str| Request::LeaveMaintenance { machine: machine(name) };
+        assert_eq!(reason(fleet.ask(back("worker-1"))), "ItemRunning", "it is at work");
+        fleet.event("worker-1", "install", Succeeded);
+        let doubted: Vec<String> =
+            fleet.core.facts().machines.values().filter(|row| row.in_doubt).map(|row| row.name.to_string()).collect();
+        assert!(doubted.contains(&"worker-1".to_owned()));
+        for name in &doubted {
+            assert!(fleet.part(name).is_none_or(|part| part.permit.is_none()), "{name}");
+            fleet.ask(back(name)).expect("an operator has looked");
+        }
+        assert!(!fleet.core.facts().meta.recovering);
+        assert_eq!((fleet.slots(), fleet.requests()), (Vec::<&str>::new(), Vec::<&str>::new()), "begun: {begun}");
+        assert_eq!(fleet.due("worker-1"), None, "nothing runs there on what the copy believes");
+    }
 }
 
 /// The copy that is put back does not know that `control-1` was revoked at its work, and that `control-2` went on.

@@ -2,6 +2,7 @@
 
 mod drains;
 mod maintenance;
+mod recovery;
 mod removal;
 
 use muster_proto::model::{

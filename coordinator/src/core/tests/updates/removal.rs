@@ -130,21 +130,6 @@ fn one_that_goes_away_meanwhile_says_what_helps() {
 }
 
 #[test]
-fn one_that_a_recovered_store_waits_for_says_what_helps() {
-    let mut fleet = deployed(3, 2);
-    fleet.ask(remove("worker-1")).expect("begins");
-    fleet.recover_from(fleet.store.clone());
-    for name in ["control-1", "control-2", "control-3", "worker-2"] {
-        fleet.connect(name);
-    }
-    fleet.pass(3_600_000, &[]);
-    assert!(fleet.core.facts().meta.recovering, "worker-1 has not said what it knows");
-    assert_eq!(fleet.why("worker-1").as_deref(), Some("RemovalNeedsAgent"));
-    fleet.ask(remove_by("worker-1", RemovalPolicy::Forced)).expect("loosened");
-    assert!(fleet.is_gone("worker-1") && !fleet.core.facts().meta.recovering);
-}
-
-#[test]
 fn a_machine_that_blocks_an_update_is_removed_from_it() {
     let mut fleet = deployed(3, 2);
     release(&mut fleet, &["install"], 1);

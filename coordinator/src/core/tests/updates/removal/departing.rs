@@ -263,3 +263,20 @@ fn a_departure_that_takes_too_long_wants_a_person() {
     fleet.pass(after_ms, &[]);
     assert_eq!(fleet.phase("worker-1").as_deref(), Some("failed"));
 }
+
+#[test]
+fn one_that_a_recovered_store_waits_for_says_what_helps() {
+    let (mut fleet, mut swarm) = deployed(3, 2).in_swarm();
+    fleet.ask(remove_by("worker-1", RemovalPolicy::Unsafe)).expect("begins");
+    fleet.questions.clear();
+    fleet.recover_from(fleet.store.clone());
+    for name in ["control-1", "control-2", "control-3", "worker-2"] {
+        fleet.connect(name);
+    }
+    fleet.pass(3_600_000, &[]);
+    assert!(fleet.core.facts().meta.recovering, "worker-1 has not said what it knows");
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("RemovalNeedsAgent"));
+    fleet.ask(remove_by("worker-1", RemovalPolicy::Forced)).expect("loosened");
+    fleet.goes_on(&mut swarm);
+    assert!(fleet.is_gone("worker-1") && !fleet.core.facts().meta.recovering);
+}
