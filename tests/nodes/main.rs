@@ -14,6 +14,7 @@ mod faults;
 mod mke;
 mod package;
 mod places;
+mod removal;
 mod site;
 mod supplies;
 mod swarm;
@@ -66,6 +67,7 @@ const TESTS: &[Test] = &[
     ("mke::mke_is_installed_upgraded_and_backed_up", mke::mke_is_installed_upgraded_and_backed_up),
     ("drain::a_service_keeps_all_tasks_but_one", drain::a_service_keeps_all_tasks_but_one),
     ("update::machines_reboot_as_their_locks_allow", update::machines_reboot_as_their_locks_allow),
+    ("removal::machines_leave_the_swarm_for_good", removal::machines_leave_the_swarm_for_good),
     ("package::upgrade_removal_and_purge", package::upgrade_removal_and_purge),
     ("package::the_coordinators_image_is_small_and_not_root", package::image_is_small_and_not_root),
 ];

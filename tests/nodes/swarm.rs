@@ -28,7 +28,7 @@ fn nodes_of(manager: &Node) -> Result<Vec<String>> {
 }
 
 /// Waits until the swarm has these managers, one of them its leader, and these workers, and nobody else.
-fn wait_swarm(manager: &Node, managers: &[&str], workers: &[&str]) -> Result<()> {
+pub(crate) fn wait_swarm(manager: &Node, managers: &[&str], workers: &[&str]) -> Result<()> {
     manager.wait_until("the swarm is whole", || {
         let nodes = nodes_of(manager)?;
         let leaders = nodes.iter().filter(|node| node.ends_with(" Ready Leader")).count();
@@ -70,7 +70,7 @@ pub(crate) fn leave(node: &Node) -> Result<()> {
 }
 
 /// What a node's engine says of itself.
-fn swarm_state(node: &Node) -> Result<String> {
+pub(crate) fn swarm_state(node: &Node) -> Result<String> {
     Ok(node.sh("docker info --format '{{.Swarm.LocalNodeState}}'")?.trim().to_owned())
 }
 

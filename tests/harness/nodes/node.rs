@@ -149,7 +149,10 @@ impl Node {
     }
 
     /// Stops the agent; identity, record and effects are gone.
-    pub(super) fn forget(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// The shell's.
+    pub fn forget(&self) -> Result<()> {
         self.sh(&format!("systemctl stop muster-agent && rm -rf /var/lib/muster/agent/* {EFFECTS_LOG}"))?;
         Ok(())
     }
