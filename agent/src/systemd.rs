@@ -197,13 +197,14 @@ impl Systemd {
         let services = ServiceProxy::builder(&self.connection).cache_properties(CacheProperties::No).path(path);
         answer(format!("tell the state of {name}"), async {
             let unit = builder.build().await?;
-            // The job first: what is seen after its end is what came of it.
+            // The job first: what is seen after its end is what came of it. The result last: whoever was seen to have
+            // failed has one by then.
             let has_job = unit.job().await?.0 != 0;
+            let (load, active, sub) = (unit.load_state().await?, unit.active_state().await?, unit.sub_state().await?);
             let result = match name.ends_with(".service") {
                 true => services.build().await?.result().await?,
                 false => String::new(),
             };
-            let (load, active, sub) = (unit.load_state().await?, unit.active_state().await?, unit.sub_state().await?);
             let unmet = match unit.condition_result().await? {
                 true => Vec::new(),
                 false => unmet(unit.conditions().await?),
