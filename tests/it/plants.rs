@@ -46,7 +46,7 @@ plants! {
     trust_old_store: "trust-old-store" by "old-store";
     free_slot_when_lost: "free-slot-when-lost" by "5";
     free_slot_when_held: "free-slot-when-held" by "5";
-    assign_without_slot: "assign-without-slot" by "5" | "1";
+    assign_without_slot: "assign-without-slot" by "5" | "1" | "scope";
     same_epoch: "same-epoch" by "6";
     ack_before_commit: "ack-before-commit" by "11";
     drop_failed_status: "drop-failed-status" by "11";
@@ -71,7 +71,6 @@ plants! {
     give_back_unreachable: "give-back-unreachable" by "9";
     run_in_maintenance: "run-in-maintenance" by "maintenance" | "removal";
     depart_in_service: "depart-in-service" by "removal" | "4";
-    depart_unasked: "depart-unasked" by "4";
     two_managers_depart: "two-managers-depart" by "removal";
     drop_before_forgotten: "drop-before-forgotten" by "removal";
     demote_without_quorum: "demote-without-quorum" by "quorum";

@@ -97,8 +97,7 @@ pub fn may_depart(survey: &Survey<'_>, position: &Position<'_>, row: &RemovalRow
         match row.by_turn {
             true if !out => return Err(goes_out(survey, position).unwrap_or_else(about)),
             // It may be out of service for days: its workloads may be back.
-            // Planted: whatever came back meanwhile is cut off.
-            true if planted("depart-in-service") || planted("depart-unasked") => {}
+            true if planted("depart-in-service") => {}
             true => safety::may_disturb(survey, position)?,
             false => is_idle(survey, position)?,
         }
