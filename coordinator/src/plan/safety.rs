@@ -87,9 +87,7 @@ pub fn one_control_departs(survey: &Survey<'_>, position: &Position<'_>) -> Resu
     let others = || survey.of_type(MachineType::Control).filter(|other| other.row.name != position.row.name);
     // Whoever is dead is in nobody's way: the managers that stay are counted before it is demoted.
     let at_work = |other: &Position<'_>| holds_slot(other) && !other.row.revoked && !position.row.revoked;
-    // Planted: several leave at once.
-    let busy = others().find(|other| departs(other) || at_work(other));
-    if let Some(busy) = busy.filter(|_| !planted("two-managers-depart")) {
+    if let Some(busy) = others().find(|other| departs(other) || at_work(other)) {
         let name = &busy.row.name;
         let message = format!("control machines go one by one, and {name} is at its turn");
         return Err(blocked("WaitingForTurn", message, format!("{name} is done, or removed")));
