@@ -116,7 +116,7 @@ fn host_attempt(dir: &AttemptDir) -> Result<bool, HostError> {
     // Refused where a service manager made us leader of a session already; that is as good.
     let _ = setsid();
     prctl::set_child_subreaper(true).map_err(HostError::system("become the reaper of orphans"))?;
-    let Some(_held) = dir.hold()? else { return Ok(false) };
+    let Some(held) = dir.hold()? else { return Ok(false) };
     if dir.claimed() {
         return Ok(false);
     }
@@ -143,6 +143,10 @@ fn host_attempt(dir: &AttemptDir) -> Result<bool, HostError> {
         exit.message += &format!("; what it left in {} could not be removed: {error}", dir.path().display());
         dir.write_exit(&exit)?;
     }
+    // An agent that waits for the outcome puts it into its ledger, durably, before it tells anybody: it need not wait for
+    // the disk twice. One that is away may find it much later.
+    drop(held);
+    dir.sync_exit()?;
     Ok(true)
 }
 

@@ -9,7 +9,7 @@
 //! output.log     newest output; output.log.old the piece before it
 //! progress       of a transfer; news, not record
 //! outcome        what built-in work in a process of its own came to
-//! exit           the outcome, durable
+//! exit           the outcome; durable when exec-item has ended
 //! reserve        disk space for the exit, set aside before the claim
 //! stderr         what exec-item itself complained about
 //! inputs         secrets, while the program runs (attempt/inputs.rs)
@@ -213,10 +213,25 @@ impl AttemptDir {
         Ok(self.read::<Exit>("exit")?.map_or(Found::Lost, Found::Exited))
     }
 
+    /// Records the outcome, for whoever looks. A power cut may take it away yet, and with it all knowledge of the end:
+    /// [`AttemptDir::sync_exit`] must follow.
     pub(crate) fn write_exit(&self, exit: &Exit) -> Result<(), AttemptError> {
         // Whether it could be removed shows in the writing.
         let _ = fs::remove_file(self.file(RESERVE));
-        self.write("exit", exit)
+        let path = self.file("exit");
+        let bytes = encode(&path, exit)?;
+        durable::replace_unsynced(&path, &bytes).map_err(|source| AttemptError::File { what: "write", path, source })
+    }
+
+    /// Makes the outcome durable. Not there any more: it is recorded elsewhere already.
+    pub(crate) fn sync_exit(&self) -> Result<(), AttemptError> {
+        let path = self.file("exit");
+        match File::open(&path).and_then(|exit| exit.sync_all()).and_then(|()| durable::sync_dir(&self.path)) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(AttemptError::File { what: "sync", path, source })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Removes what the program and its runner left besides the record. That can be much, and can be others': the agent
