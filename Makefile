@@ -14,8 +14,9 @@ PROGRAMS := muster-agent muster-coordinator musterctl
 # nextest where it is installed; its closing line counts tests just the same.
 RUN_TESTS := $(if $(shell $(CARGO) nextest --version 2>/dev/null),nextest run --no-fail-fast,test --no-fail-fast)
 
-# The tools that make packages of programs.
+# The tools that make packages of programs. Their compilation is most of what they cost.
 TOOLS := target/tools/bin
+INSTALL := CARGO_PROFILE_RELEASE_OPT_LEVEL=1 $(CARGO) install --locked --root target/tools
 IMAGE := muster-coordinator:$(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 
 # One binary, one fleet: cargo test, because nextest would run each test in a process, and a fleet, of its own.
@@ -48,10 +49,10 @@ image: packages ## The coordinator's image, muster-coordinator:VERSION (needs Do
 	docker build --quiet --file packaging/Containerfile --tag $(IMAGE) target/packages/image
 
 $(TOOLS)/cargo-deb:
-	$(CARGO) install --locked --root target/tools cargo-deb@3.8.0
+	$(INSTALL) cargo-deb@3.8.0
 
 $(TOOLS)/cargo-generate-rpm:
-	$(CARGO) install --locked --root target/tools cargo-generate-rpm@0.21.1
+	$(INSTALL) cargo-generate-rpm@0.21.1
 
 test-tools:
 	@missing=$$(tests/missing-tools); test -z "$$missing" || { \

@@ -143,8 +143,8 @@ fn host_attempt(dir: &AttemptDir) -> Result<bool, HostError> {
         exit.message += &format!("; what it left in {} could not be removed: {error}", dir.path().display());
         dir.write_exit(&exit)?;
     }
-    // An agent that waits for the outcome puts it into its ledger, durably, before it tells anybody: it need not wait for
-    // the disk twice. One that is away may find it much later.
+    // An agent that waits for the outcome puts it into its ledger, durably, before it tells anybody: it need not wait
+    // for the disk twice. One that is away may find it much later.
     drop(held);
     dir.sync_exit()?;
     Ok(true)

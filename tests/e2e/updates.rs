@@ -6,6 +6,7 @@ mod place;
 use std::fs;
 
 use anyhow::{Context as _, Result, bail};
+use muster_tests::fleet::{PATIENCE, wait_for};
 
 use place::{Place, deployed, second_release};
 
@@ -14,16 +15,25 @@ const WHOLE: [&str; 6] = ["request-seen", "workloads-moved", "lock-inactive", "i
 #[test]
 fn the_demo_updates_its_fleet() -> Result<()> {
     let place = Place::new()?;
-    let small = ["--workers", "6", "--seconds-per-item", "0.1", "--artifact-mib", "1"];
-    let ran = place.demo(&[&small[..], &["--update", "--upgrade-width", "2", "--keep"]].concat())?.exits(0)?;
-    ran.says(&["keep what they have until an update is started", "control machines", "2 allowed"])?;
+    let shape = ["--control", "3", "--workers", "12", "--seconds-per-item", "0.1", "--artifact-mib", "1"];
+    let ran = place.demo(&[&shape[..], &["--update", "--upgrade-width", "4", "--keep"]].concat())?.exits(0)?;
+    ran.says(&["keep what they have until an update is started", "control machines", "4 allowed"])?;
     let stories = place.stories()?;
-    assert_eq!(stories.len(), 9);
+    assert_eq!(stories.len(), 15);
     for (machine, story) in stories {
         assert_eq!(story, WHOLE, "{machine}");
     }
+    let away = place.away()?;
+    let controls = away.iter().take_while(|away| away.iter().all(|name| name.starts_with("control-"))).count();
+    assert_eq!(controls, 3, "control machines before all workers: {away:?}");
+    assert!(away[..controls].iter().all(|away| away.len() == 1), "control machines one by one: {away:?}");
+    let most = away[controls..].iter().map(Vec::len).max();
+    assert!(most.is_some_and(|most| (2..=4).contains(&most)), "more than one at once, and never more than 4: {away:?}");
     place.ctl(&["get", "requests"])?.exits(0)?.says(&["No requests"])?;
-    place.ctl(&["get", "locks"])?.exits(0)?.says(&["toy-worker-6", "toy-demo", "active"])?;
+    wait_for("every lock active again", PATIENCE, || {
+        let locks: Vec<String> = place.items("locks", "/status/state")?;
+        Ok((locks.len() == 16 && locks.iter().all(|state| state == "active")).then_some(()))
+    })?;
     place.ctl(&["update", "demo", "--yes"])?.exits(4)?.says(&["NothingToDo"])?;
     Ok(())
 }

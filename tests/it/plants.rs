@@ -51,6 +51,7 @@ plants! {
     ack_before_commit: "ack-before-commit" by "11";
     drop_failed_status: "drop-failed-status" by "11";
     ignore_quorum: "ignore-quorum" by "1";
+    quorum_once: "quorum-once" by "1";
     count_undeployed_control: "count-undeployed-control" by "1";
     ignore_locks: "ignore-locks" by "4";
     ignore_cluster_locks: "ignore-cluster-locks" by "4";

@@ -1,9 +1,9 @@
 //! A new release comes to a cluster that is up: machines reboot one after the other, each when the controller that
-//! guards it has let it go, which it does late. The coordinator is killed, and an operator changes his mind.
+//! guards it has let it go, which it does late. The coordinator is killed, and an operator changes his mind, twice.
 //! It begins where [`crate::drain`] ended.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::atomic::{AtomicBool, Ordering},
     thread,
 };
@@ -19,8 +19,8 @@ use crate::{
 
 /// Where the controller says what it does, on the operator's machine.
 const MOVES: &str = "/var/tmp/moves.log";
-/// Control machines, and a worker.
-const KILLS: usize = 4;
+/// One for each control machine: after one at a worker, what may have been said to the swarm is waited for a minute.
+const KILLS: usize = 3;
 /// It takes three times as long to let a machine go, and to take it back.
 const MOVE_MS: &str = "700";
 /// One after the other; a control machine that goes down leaves two managers.
@@ -45,11 +45,9 @@ fn moves(fleet: &Nodes) -> Result<Vec<(String, String)>> {
     words.collect()
 }
 
-/// Machines that it ever let go.
+/// How often it let a machine go.
 fn let_go(fleet: &Nodes) -> Result<usize> {
-    let moves = moves(fleet)?.into_iter();
-    let machines: BTreeSet<String> = moves.filter(|(_, word)| word == "lock-inactive").map(|(name, _)| name).collect();
-    Ok(machines.len())
+    Ok(moves(fleet)?.iter().filter(|(_, word)| word == "lock-inactive").count())
 }
 
 /// Nothing is asked for, every lock is active, every node of the swarm is as its operator left it.
@@ -74,8 +72,7 @@ fn locks_are_active(fleet: &Nodes) -> Result<bool> {
     Ok(locks.len() == fleet.all().count() + 1 && locks.iter().all(|lock| lock["status"]["state"] == "active"))
 }
 
-/// Kills the coordinator whenever another machine was let go, and starts it again; how often. The first worker's is the
-/// last: what may have been said to the swarm is waited for, a minute each time.
+/// Kills the coordinator whenever another machine was let go, and starts it again; how often.
 fn kill_now_and_then(fleet: &Nodes, ended: &AtomicBool) -> Result<usize> {
     let (mut kills, mut seen) = (0, let_go(fleet)?);
     while kills < KILLS && !ended.load(Ordering::Relaxed) {
@@ -112,6 +109,35 @@ fn went_in_order(fleet: &Nodes, before: &BTreeMap<String, u32>) -> Result<()> {
     Ok(())
 }
 
+/// An update in which the coordinator is killed, until a worker is drained: then its operator has enough, and
+/// everything is given back, by that worker too. The next one brings the others to the release.
+fn abort_at_a_worker(fleet: &Nodes) -> Result<usize> {
+    let ended = AtomicBool::new(false);
+    let manager = fleet.node("control-1")?;
+    let workers = || fleet.all().filter(|node| node.name.starts_with("worker"));
+    let kills = thread::scope(|scope| {
+        let killing = scope.spawn(|| kill_now_and_then(fleet, &ended));
+        let drained = manager.wait_until("a worker is drained", || {
+            let said: Vec<String> = workers().map(|worker| availability(manager, worker)).collect::<Result<_>>()?;
+            Ok(said.iter().any(|said| said == "drain"))
+        });
+        ended.store(true, Ordering::Relaxed);
+        let kills = killing.join().ok().context("the kills are lost")?;
+        drained?;
+        kills
+    })?;
+    abort(fleet)?;
+    Ok(kills)
+}
+
+/// Aborts the update that is open, and sees everything given back.
+fn abort(fleet: &Nodes) -> Result<()> {
+    let rollout = fleet.update_of(CLUSTER)?.context("an update")?.metadata.name;
+    fleet.ctl(&["abort", &rollout])?.exits(0)?;
+    fleet.wait_update(CLUSTER, "Aborted", |update| update.status.state == "Aborted")?;
+    all_is_given_back(fleet)
+}
+
 pub(crate) fn machines_reboot_as_their_locks_allow(fleet: &Nodes) -> Result<()> {
     let service = Service::create(fleet)?;
     let machines: Vec<String> = fleet.all().map(machine).collect();
@@ -125,22 +151,20 @@ pub(crate) fn machines_reboot_as_their_locks_allow(fleet: &Nodes) -> Result<()> 
     fleet.node("control-1")?.wait_until("the controller guards them", || locks_are_active(fleet))?;
     update()?;
     fleet.node("control-1")?.wait_until("the first machine is asked for", || Ok(!moves(fleet)?.is_empty()))?;
-    let rollout = fleet.update_of(CLUSTER)?.context("an update")?.metadata.name;
-    fleet.ctl(&["abort", &rollout])?.exits(0)?;
-    fleet.wait_update(CLUSTER, "Aborted", |update| update.status.state == "Aborted")?;
-    all_is_given_back(fleet)?;
+    abort(fleet)?;
 
     update()?;
     let ended = AtomicBool::new(false);
     let (sampled, kills) = thread::scope(|scope| {
         let sampling = scope.spawn(|| service.sample(&ended));
-        let killing = scope.spawn(|| kill_now_and_then(fleet, &ended));
-        let updated = fleet.wait_update(CLUSTER, "Ready", |update| update.status.state == "Ready");
+        let updated = abort_at_a_worker(fleet).and_then(|kills| {
+            update()?;
+            fleet.wait_update(CLUSTER, "Ready", |update| update.status.state == "Ready")?;
+            Ok(kills)
+        });
         ended.store(true, Ordering::Relaxed);
         let sampled = sampling.join().ok().context("the samples are lost")?;
-        let kills = killing.join().ok().context("the kills are lost")?;
-        updated?;
-        anyhow::Ok((sampled, kills?))
+        anyhow::Ok((sampled, updated?))
     })?;
     ensure!(kills == KILLS, "the coordinator was killed only {kills} times");
     service.held(&sampled)?;

@@ -18,13 +18,11 @@ use crate::{
         survey::{Position, Survey},
         update::{
             DECIDING, around, cluster_locks_are_late, drain::uses_swarm, groups, is_cluster_moving,
-            is_waiting_for_others, maintenance, targets,
+            is_waiting_for_others, maintenance, paused_too_long, targets,
         },
     },
 };
 
-/// A pause longer than this is warned of, in milliseconds: a cluster between two releases is a risk.
-const PAUSE_MS_MAX: u64 = 24 * 3600 * 1000;
 /// Reasons that pass by themselves, or come to the end of a deadline. All others want a person, or pass with the end of
 /// another machine: once nothing moves, that comes to the same.
 const PASSING: &[&str] = &[DECIDING, "Gathering", "Disconnected", "LocksSettling", "Rebooting"];
@@ -107,7 +105,7 @@ pub(super) fn status(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) 
         needs_operator: open && needs_operator(survey),
         waiting: waiting.collect(),
         paused_since: paused_ms.map(at),
-        paused_too_long: paused_ms.is_some_and(|since| survey.now.wall_ms.saturating_sub(since) > PAUSE_MS_MAX),
+        paused_too_long: paused_too_long(survey, update),
     }
 }
 

@@ -8,7 +8,7 @@ use muster_proto::{
     plant::planted,
 };
 
-pub use quorum::{control_quorum, majority_is_kept, majority_stays};
+pub use quorum::{control_quorum, controls_are_there, majority_is_kept, majority_stays};
 
 use super::{
     locks, recovery,
@@ -132,6 +132,15 @@ pub fn may_disturb(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), B
     store_is_current(survey)?;
     locks_granted(survey, position)?;
     swarm_drained(survey, position)
+}
+
+/// May a machine whose turn has begun be disturbed again? Another control machine may have gone away since. Whether all
+/// of them are deployed was asked when its turn began: it cannot go back, and they could not come before it.
+pub fn may_disturb_again(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    may_disturb(survey, position)?;
+    let control = position.row.spec.machine_type == MachineType::Control;
+    // Planted: the quorum is looked at when a turn begins, and never again.
+    if control && !planted("quorum-once") { controls_are_there(survey, position) } else { Ok(()) }
 }
 
 /// Rule 4, its Swarm alone.

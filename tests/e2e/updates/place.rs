@@ -68,6 +68,31 @@ impl Place {
         guarded.map(|()| child)
     }
 
+    /// Of every document of a kind, the text at this place.
+    pub(super) fn items(&self, kind: &str, pointer: &str) -> Result<Vec<String>> {
+        let documents: serde_json::Value = serde_json::from_str(&self.ctl(&["get", kind, "-o", "json"])?.ok()?)?;
+        let items = documents["items"].as_array().context("a list")?;
+        let text = |item: &serde_json::Value| item.pointer(pointer).and_then(|text| text.as_str()).map(str::to_owned);
+        items.iter().map(|item| text(item).with_context(|| format!("{pointer} in {item}"))).collect()
+    }
+
+    /// Who was out of service together, each time that another went, as the controller's own steps tell it: between
+    /// `lock-inactive` and `request-gone`.
+    pub(super) fn away(&self) -> Result<Vec<Vec<String>>> {
+        let (mut now, mut all) = (Vec::new(), Vec::new());
+        for line in self.lines()? {
+            match line.split_once(' ') {
+                Some((machine, "lock-inactive")) => {
+                    now.push(machine.to_owned());
+                    all.push(now.clone());
+                }
+                Some((machine, "request-gone")) => now.retain(|away| away != machine),
+                _ => {}
+            }
+        }
+        Ok(all)
+    }
+
     /// Lines of effects.log, whole ones, without their time.
     pub(super) fn lines(&self) -> Result<Vec<String>> {
         let text = fs::read_to_string(self.dir().join("effects.log"))?;

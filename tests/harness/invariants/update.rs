@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     hash::{Hash, Hasher},
+    sync::Arc,
 };
 
 use muster_agent::attempt::record::AttemptKey;
@@ -28,6 +29,8 @@ pub(super) struct Seen {
     inactive: BTreeMap<LockKey, u64>,
     /// Number of the newest permit of a machine.
     permits: BTreeMap<MachineName, u64>,
+    /// Those of control machines that the running coordinator has not given: who was there then nobody knows any more.
+    found: BTreeSet<(MachineName, u64)>,
     /// Machines that had a permit since their request came.
     pub(super) permitted: BTreeSet<MachineName>,
     /// When a machine accepted a permit first.
@@ -54,7 +57,7 @@ impl Hash for Seen {
             self.inactive.iter().for_each(|(key, since)| (key.text(), since > asked).hash(to));
         }
         self.inactive.keys().for_each(|key| key.text().hash(to));
-        (&self.permits, &self.permitted, &self.received, &self.used).hash(to);
+        (&self.permits, &self.found, &self.permitted, &self.received, &self.used).hash(to);
         (&self.controls, &self.voters, &self.maintenance, &self.removals, &self.hooks).hash(to);
     }
 }
@@ -84,6 +87,9 @@ impl Watcher {
                 continue;
             };
             self.permit_is_right(facts, row, guards, now)?;
+            if !self.seen.found.contains(&(row.name.clone(), number)) {
+                self.controls_are_there(facts, row)?;
+            }
             self.seen.permits.insert(row.name.clone(), number);
             self.seen.permitted.insert(row.name.clone());
         }
@@ -243,12 +249,28 @@ impl Watcher {
         Ok(())
     }
 
+    /// Rule 1, between the items of a turn: no control machine gets a permit while another that is deployed is away.
+    fn controls_are_there(&self, facts: &Facts, row: &MachineRow) -> Checked {
+        let connected = |name: &MachineName| facts.live.machines.get(name).is_some_and(|live| live.session.is_some());
+        let away = |other: &&Arc<MachineRow>| {
+            let votes =
+                other.spec.machine_type == MachineType::Control && other.spec.cluster_name == row.spec.cluster_name;
+            votes && other.name != row.name && other.ready_at.is_some() && !other.revoked && !connected(&other.name)
+        };
+        match facts.machines.values().find(away).filter(|_| row.spec.machine_type == MachineType::Control) {
+            Some(away) => Err(self.violation("1", format!("{} got a permit while {} was away", row.name, away.name))),
+            None => Ok(()),
+        }
+    }
+
     /// A coordinator that starts anew has lost nothing that was committed, and what was not never was.
     pub(super) fn forget_updates(&mut self, facts: &Facts) {
         let present = requests(facts);
         self.seen.requests.retain(|node, _| present.contains(node));
         self.seen.maintenance.forget(facts);
         self.forget_removals(facts);
+        let permit = |row: &Arc<MachineRow>| Some((row.name.clone(), row.update.as_ref()?.permit.as_ref()?.number));
+        self.seen.found = facts.machines.values().filter_map(permit).collect();
         let holding = facts.machines.values().filter(|row| row.slot.is_some());
         self.seen.controls = holding.map(|row| row.name.clone()).collect();
     }

@@ -5,10 +5,17 @@ use std::io::{IsTerminal as _, stdin};
 use muster_coordinator::view::{self, Kind};
 use muster_proto::{
     model::Scope,
+    resource::Plan,
     wire::{PlanRequest, RolloutRequest, UpdateRequest},
 };
 
-use crate::{actions::show, config::Context, failure::Failure, get::not_this_version, terminal, watch};
+use crate::{
+    actions::show,
+    config::Context,
+    failure::{Exit, Failure},
+    get::not_this_version,
+    terminal, watch,
+};
 
 /// Bring a deployed cluster to its newest manifest
 ///
@@ -101,8 +108,11 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     if !start.yes {
         let request = PlanRequest { cluster: cluster.clone(), scope: scope.clone(), accept_control_plane_downtime };
         let answer = coordinator.call_on(Kind::Clusters, &cluster, coordinator.fleet().plan(request)).await?;
-        let plan = serde_json::from_slice(&answer.json).map_err(not_this_version)?;
+        let plan: Plan = serde_json::from_slice(&answer.json).map_err(not_this_version)?;
         terminal::print_all(&view::plan_lines(&plan))?;
+        if plan.update.is_some_and(|update| update.refused.is_some()) {
+            return Err(Failure::silent(Exit::Refused)); // the plan says why it cannot start
+        }
     }
     if !start.agreed("Start it?", "the update")? {
         return Ok(());

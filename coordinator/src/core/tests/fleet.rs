@@ -457,6 +457,12 @@ impl Fleet {
         self.look(name, |survey, position| blocked::of_machine(survey, position).map(|blocked| blocked.reason))
     }
 
+    /// Why a machine does not move, in words.
+    pub(crate) fn says(&self, name: &str) -> String {
+        let message = self.look(name, |survey, position| blocked::of_machine(survey, position));
+        message.map(|blocked| blocked.message).unwrap_or_default()
+    }
+
     pub(crate) fn look<T>(&self, name: &str, at: impl Fn(&Survey<'_>, &crate::plan::survey::Position<'_>) -> T) -> T {
         let survey = Survey::of(self.core.facts(), &cluster(), self.core.limits(), self.now()).expect("the cluster");
         let position = survey.machines.iter().find(|position| position.row.name.as_str() == name).expect("a machine");

@@ -19,6 +19,8 @@ use crate::{
 
 const FAILED: ItemState = ItemState::Failed { exit_code: 3, retryable: false };
 pub(crate) const NODE_LOCKS_MS: u64 = 30 * 60 * 1000;
+/// updateDeadlines.locksReturned, where the manifest says nothing.
+const LOCKS_RETURNED_MS: u64 = 30 * 60 * 1000;
 
 /// A deployed cluster whose machines are guarded by `ceph`, with a manifest applied that changes `install`.
 pub(crate) fn deployed(control: u32, worker: u32) -> Fleet {
@@ -248,6 +250,25 @@ fn a_machine_that_failed_keeps_everything_until_a_retry_completes_it() {
 }
 
 #[test]
+fn an_abort_ends_where_a_harmless_item_has_failed() {
+    let mut spec = spec(1, 1);
+    for item in spec.machine_types.values_mut().flatten() {
+        item.disruptive = Some(false);
+    }
+    let mut fleet = guarded(Fleet::with(spec));
+    release(&mut fleet, &["install"], 1);
+    fleet.ask(update()).expect("starts");
+    fleet.accept("control-1");
+    fleet.fail("control-1");
+    assert_eq!((fleet.slots(), fleet.requests().len()), (vec!["control-1"], 0), "it keeps its slot");
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Abort { rollout: rollout.clone() }).expect("aborts");
+    assert_eq!((fleet.slots().len(), fleet.part("control-1"), fleet.part("worker-1")), (0, None, None));
+    assert!(fleet.core.facts().rollouts[&rollout].finished_at_ms.is_some());
+    assert_eq!(fleet.row("control-1").ready_at.as_ref().map(|(release, _)| release.as_str()), Some("1"));
+}
+
+#[test]
 fn one_refused_machine_does_not_hold_up_the_others() {
     let mut fleet = deployed(3, 3);
     release(&mut fleet, &["install"], 1);
@@ -314,6 +335,9 @@ fn a_pause_holds_what_has_not_begun_and_an_abort_gives_it_back() {
     assert_eq!((fleet.permit("control-1"), fleet.why("control-1")), (None, Some("Paused".to_owned())));
     fleet.pass(NODE_LOCKS_MS * 9, &[]);
     assert_eq!(fleet.requests(), ["control-1"], "no deadline runs in a pause");
+    assert_eq!(fleet.says("control-1"), "the update is paused: nothing new starts");
+    fleet.pass(NODE_LOCKS_MS * 40, &[]);
+    assert!(fleet.says("control-1").contains("paused for over a day"), "{}", fleet.says("control-1"));
     fleet.ask(Request::Abort { rollout: rollout.clone() }).expect("aborts");
     assert!(fleet.requests().is_empty());
     assert_eq!(fleet.why("control-1").as_deref(), Some("LocksReturning"));
@@ -341,6 +365,19 @@ fn a_pause_lets_what_was_disturbed_come_to_its_end() {
 }
 
 #[test]
+fn locks_that_do_not_come_back_show_at_the_last_stage() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    fleet.finish("control-1");
+    fleet.pass(LOCKS_RETURNED_MS, &[]);
+    let removed = &fleet.row("control-1").stages[&Stage::RequestRemoved];
+    assert!(removed.finished_at_ms.is_some() && !removed.succeeded, "{removed:?}");
+    assert_eq!(fleet.requests(), ["control-2"], "the others go on");
+}
+
+#[test]
 fn a_manifest_applied_meanwhile_changes_nothing() {
     let mut fleet = deployed(3, 1);
     release(&mut fleet, &["install"], 1);
@@ -361,6 +398,27 @@ fn the_quorum_is_kept() {
     assert_eq!((fleet.requests().len(), fleet.why("control-1")), (0, Some("Quorum".to_owned())));
     fleet.connect("control-3");
     assert_eq!(fleet.requests(), ["control-1"]);
+}
+
+#[test]
+fn the_quorum_is_kept_between_the_items_of_a_turn() {
+    let mut spec = spec(3, 1);
+    for items in spec.machine_types.values_mut() {
+        items.push(item("settle", Phase::Deploy));
+    }
+    let mut fleet = guarded(Fleet::with(spec));
+    release(&mut fleet, &["install", "settle"], 1);
+    let mut fleet = fleet.started();
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    assert_eq!(fleet.permit("control-1").map(|permit| permit.number), Some(1));
+    fleet.begin("control-1");
+    fleet.disconnect("control-2");
+    fleet.event("control-1", "install", ItemState::Succeeded);
+    fleet.accept("control-1");
+    assert_eq!(fleet.permit("control-1"), None, "1 of 3 would be left");
+    assert_eq!(fleet.why("control-1").as_deref(), Some("Quorum"));
+    fleet.connect("control-2");
+    assert_eq!(fleet.permit("control-1").map(|permit| permit.number), Some(2));
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! How the steps of an update are recorded.
 
+use std::sync::Arc;
+
 use muster_proto::{
-    model::{DeadlineOutcome, ItemName, ItemState, MachineName, Now, Phase, REBOOT_ITEM},
+    model::{DeadlineOutcome, ItemName, ItemState, LockState, MachineName, Now, Phase, REBOOT_ITEM},
     plant::planted,
 };
 
@@ -9,8 +11,8 @@ use super::{around, at_least_deploy, drain};
 use crate::{
     core::decide::{begin_stage, end_rollout, end_stage, secrets_in_use},
     facts::{
-        AddedReboot, ClusterStage, ControlSet, Draft, MachineRow, PermitRow, RebootWhy, RequestRow, SetAside, Slot,
-        Stage, StageRow, Stuck, UpdateRow, Wish,
+        AddedReboot, ClusterStage, ControlSet, Draft, LockKey, MachineRow, PermitRow, RebootWhy, RequestRow, SetAside,
+        Slot, Stage, StageRow, Stuck, UpdateRow, Wish,
     },
     plan::{
         reboot,
@@ -144,9 +146,10 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
         }
         MachineStep::Finish => finish(draft, machine, now),
         MachineStep::FreeSlot => {
+            let back = locks_are_back(draft, machine);
             let Some(row) = draft.machine_mut(machine) else { return };
             row.slot = None;
-            end_stage(row, Stage::RequestRemoved, true, now);
+            end_stage(row, Stage::RequestRemoved, back, now);
             if let Some(mine) = &mut row.update {
                 mine.returned_at_ms = None;
             }
@@ -278,12 +281,21 @@ fn reboot_done(row: &mut MachineRow, added: &AddedReboot) {
     }
 }
 
+/// Are its locks active again after its request? Or have they had their time, which its last stage shows.
+fn locks_are_back(draft: &Draft<'_>, machine: &MachineName) -> bool {
+    let returned = |row: &&Arc<MachineRow>| row.update.as_ref().is_some_and(|mine| mine.returned_at_ms.is_some());
+    let Some(row) = draft.machines.get(machine).filter(returned) else { return true };
+    let of_it = |key: &LockKey| key.cluster == row.spec.cluster_name && key.node.as_ref() == Some(machine);
+    !draft.locks.values().any(|lock| of_it(&lock.key) && lock.state == LockState::Inactive)
+}
+
 /// The machine is at the new version, and holds nothing any more.
 fn finish(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     let Some(row) = draft.machines.get(machine) else { return };
     let release = draft.spec_of(row).map(|spec| spec.release.clone()).unwrap_or_default();
     let ready_secrets = secrets_in_use(draft, machine);
     around::keep_done(draft, machine);
+    let back = locks_are_back(draft, machine);
     let Some(row) = draft.machine_mut(machine) else { return };
     let Some(mine) = row.update.take() else { return };
     if let Some(added) = mine.reboot.as_ref().filter(|added| added.why == RebootWhy::Asked) {
@@ -298,7 +310,7 @@ fn finish(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     }
     row.reach = at_least_deploy(row.reach);
     if mine.returned_at_ms.is_some() {
-        end_stage(row, Stage::RequestRemoved, true, now);
+        end_stage(row, Stage::RequestRemoved, back, now);
     } else if worked {
         upgraded_stages(row, now);
     } else {

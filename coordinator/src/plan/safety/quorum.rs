@@ -15,21 +15,34 @@ fn voters<'a, 's>(survey: &'s Survey<'a>) -> impl Iterator<Item = &'s Position<'
     controls.filter(|position| position.ready_once() || survey.cluster.control_set.contains(&position.row.name))
 }
 
-/// Rule 1, the quorum: a control machine that has been Ready goes down only while every other is there. In an update
-/// the rest must be a majority besides, unless an operator has accepted that it is none.
+/// The others of them, without those that were revoked.
+fn others<'a, 's>(survey: &'s Survey<'a>, position: &'s Position<'a>) -> impl Iterator<Item = &'s Position<'a>> {
+    voters(survey).filter(|other| other.row.name != position.row.name && !other.row.revoked)
+}
+
+/// Rule 1, the quorum: a control machine that has been Ready goes down only while every other is there.
+pub fn controls_are_there(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    if !position.ready_once() || planted("ignore-quorum") {
+        return Ok(());
+    }
+    let away = others(survey, position).filter(|p| p.ready_once() && (p.lost || !p.connected()));
+    let away: Vec<&str> = away.map(|p| p.row.name.as_str()).collect();
+    if away.is_empty() {
+        return Ok(());
+    }
+    let names = some_names(away);
+    let message = format!("control machine {names} is not reachable: the control plane could lose its majority");
+    Err(blocked("Quorum", message, format!("{names} is connected again")))
+}
+
+/// Rule 1, the quorum, at the beginning of a turn: every other is there and deployed, and in an update the rest is a
+/// majority besides, unless an operator has accepted that it is none.
 pub fn control_quorum(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     if !position.ready_once() || planted("ignore-quorum") {
         return Ok(());
     }
-    let others = || voters(survey).filter(|other| other.row.name != position.row.name && !other.row.revoked);
-    let away: Vec<&str> =
-        others().filter(|p| p.ready_once() && (p.lost || !p.connected())).map(|p| p.row.name.as_str()).collect();
-    if !away.is_empty() {
-        let names = some_names(away);
-        let message = format!("control machine {names} is not reachable: the control plane could lose its majority");
-        return Err(blocked("Quorum", message, format!("{names} is connected again")));
-    }
-    let fresh: Vec<&str> = others().filter(|p| !p.ready_once()).map(|p| p.row.name.as_str()).collect();
+    controls_are_there(survey, position)?;
+    let fresh: Vec<&str> = others(survey, position).filter(|p| !p.ready_once()).map(|p| p.row.name.as_str()).collect();
     if fresh.is_empty() || planted("count-undeployed-control") {
         return majority_is_kept(survey, position);
     }

@@ -151,6 +151,15 @@ pub(super) fn cluster_lets(survey: &Survey<'_>, update: &UpdateRow) -> Result<()
     if planted("ignore-cluster-locks") { Ok(()) } else { locks::granted(survey, None, request) }
 }
 
+/// A pause longer than this is warned of, in milliseconds: a cluster between two releases is a risk.
+const PAUSE_MS_MAX: u64 = 24 * 3600 * 1000;
+
+/// Has it been paused for so long that its operator is to be warned?
+#[must_use]
+pub fn paused_too_long(survey: &Survey<'_>, update: &UpdateRow) -> bool {
+    matches!(update.wish, Wish::Pause { since_ms } if survey.now.wall_ms.saturating_sub(since_ms) > PAUSE_MS_MAX)
+}
+
 /// Nobody has paused or aborted it.
 ///
 /// # Errors
@@ -159,11 +168,14 @@ pub fn not_halted(survey: &Survey<'_>, update: &UpdateRow) -> Result<(), Blocked
     let name = survey.rollout.map_or("", |rollout| rollout.name.as_str());
     match update.wish {
         Wish::Go => Ok(()),
-        Wish::Pause { .. } => Err(blocked(
-            "Paused",
-            "the update is paused: nothing new starts",
-            format!("`musterctl resume {name}`, or `musterctl abort {name}`"),
-        )),
+        Wish::Pause { .. } => {
+            let message = if paused_too_long(survey, update) {
+                "the update has been paused for over a day: a cluster between two releases is a risk"
+            } else {
+                "the update is paused: nothing new starts"
+            };
+            Err(blocked("Paused", message, format!("`musterctl resume {name}`, or `musterctl abort {name}`")))
+        }
         Wish::Abort => {
             Err(blocked("Aborting", "the update was aborted: nothing new starts", "what was taken has been given back"))
         }

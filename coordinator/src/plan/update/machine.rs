@@ -46,10 +46,12 @@ fn on_its_way(
         return next_permit(survey, position).or_else(|| waits_too_long(survey, update, position, mine));
     }
     if !mine.disruptive {
-        // Something disruptive became due since: it needs a request, and takes its turn with one.
+        // Something disruptive became due since: it needs a request, and takes its turn with one. Or it stands still,
+        // and nobody wants it to go on.
+        let aborted = update.wish == Wish::Abort && !is_at_work(position);
         let free = match mine.maintenance {
             Some(_) => maintenance::will_run_nothing(survey, position).is_ok(),
-            None => position.awaits_permit() && !position.in_flight(),
+            None => (position.awaits_permit() || aborted) && !position.in_flight(),
         };
         if free {
             return Some(MachineStep::FreeSlot);
@@ -215,7 +217,7 @@ fn next_permit(survey: &Survey<'_>, position: &Position<'_>) -> Option<MachineSt
     if let Some(step) = drain::step(survey, position) {
         return Some(step);
     }
-    let free = position.available() && safety::may_disturb(survey, position).is_ok();
+    let free = position.available() && safety::may_disturb_again(survey, position).is_ok();
     free.then(|| MachineStep::Permit(item.name.clone(), attempt))
 }
 

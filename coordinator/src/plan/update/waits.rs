@@ -74,7 +74,11 @@ fn with_slot(
     }
     if mine.disturbed() {
         let leaves = mine.maintenance.is_some();
-        return if leaves { maintenance::may_enter(survey, position) } else { safety::may_disturb(survey, position) };
+        return if leaves {
+            maintenance::may_enter(survey, position)
+        } else {
+            safety::may_disturb_again(survey, position)
+        };
     }
     let locks = safety::locks_granted(survey, position).err().filter(|_| mine.disruptive);
     let control = position.row.spec.machine_type == MachineType::Control;
