@@ -155,7 +155,11 @@ pub fn may_begin(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blo
     if position.update().is_some_and(|mine| mine.disruptive) {
         update::is_open(survey)?;
     }
-    if position.row.spec.machine_type == MachineType::Control { control_quorum(survey, position) } else { Ok(()) }
+    match position.row.spec.machine_type {
+        MachineType::Control => control_quorum(survey, position),
+        MachineType::Worker => swarm_before_workers(survey, position),
+        MachineType::Unassigned => Ok(()),
+    }
 }
 
 /// Rule 2: at most min(configured, 50) workers hold a slot together.
@@ -215,6 +219,19 @@ pub fn controls_before_workers(survey: &Survey<'_>) -> Result<(), Blocked> {
         "WaitingForControl",
         format!("workers go when every control machine is Ready; not yet: {names}"),
         format!("{names} Ready"),
+    ))
+}
+
+/// No worker of an update begins whose swarm-join could not end in it: the only control machine that could let it in
+/// was replaced, and is deployed when the update is over.
+pub fn swarm_before_workers(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    let runs_items = position.update().is_some_and(|mine| mine.maintenance.is_none());
+    let Some(rollout) = survey.rollout.filter(|_| runs_items) else { return Ok(()) };
+    let Some(control) = swarm::awaits_deployment(survey.facts, position.row) else { return Ok(()) };
+    Err(blocked(
+        "ControlNotDeployed",
+        format!("control machine {control} is not deployed, and nobody else could let this one into the swarm"),
+        format!("`musterctl abort {}`: {control} is deployed then; start the update again after that", rollout.name),
     ))
 }
 
@@ -335,6 +352,7 @@ pub fn may_take_slot(survey: &Survey<'_>, position: &Position<'_>) -> Result<(),
         }
         MachineType::Worker => {
             controls_before_workers(survey)?;
+            swarm_before_workers(survey, position)?;
             earlier_groups_first(survey, position)?;
             workers_within_limit(survey)?;
             within_group_limit(survey, position)?;
