@@ -60,8 +60,9 @@ fn record(draft: &mut Draft<'_>, step: Next, now: Now) {
         Next::Ready { machine } => ready(draft, &machine, now),
         Next::FreeSlot { machine } => {
             if let Some(row) = draft.machine_mut(&machine) {
-                row.slot = None;
-                end_stage(row, Stage::DeployDone, false, now);
+                let reconfigured = row.slot.take().is_some_and(|slot| slot.phase == Phase::Reconfigure);
+                let stage = if reconfigured { Stage::ReconfigureDone } else { Stage::DeployDone };
+                end_stage(row, stage, false, now);
             }
         }
         Next::ControlSet { cluster, names } => {

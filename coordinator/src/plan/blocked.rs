@@ -7,7 +7,7 @@ use super::{
     recovery, removal,
     safety::{self, blocked},
     survey::{Position, Progress, Survey},
-    update::{maintenance, waits},
+    update::{concerns, maintenance, waits},
 };
 use crate::facts::{MachineRow, UpdateKind};
 
@@ -194,7 +194,10 @@ fn has_work(survey: &Survey<'_>, position: &Position<'_>) -> bool {
 /// host has another name since.
 fn is_behind(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let settled = position.ready_once() && position.row.slot.is_none() && !survey.facts.meta.recovering;
-    let behind = settled && position.update().is_none() && !has_work(survey, position);
+    // What no update would run there either is nothing that it lacks.
+    let lacks = |phase: &Phase| concerns(survey.cluster, position.row, *phase) && position.is_behind(*phase);
+    let lacks = || Phase::ALL.iter().any(lacks);
+    let behind = settled && position.update().is_none() && !has_work(survey, position) && lacks();
     let clears_when =
         format!("`musterctl update {}` brings them about, its workloads moved away first", survey.cluster.name);
     let message = "it was Ready, and not all of the items that it should have are done";
@@ -231,13 +234,11 @@ pub(super) fn agent_says(position: &Position<'_>) -> Option<Blocked> {
 
 /// Reasons that pass by themselves.
 fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
-    if position.is_ready() && !has_work(survey, position) {
+    let behind = is_behind(survey, position);
+    if position.is_ready() && !has_work(survey, position) && behind.is_none() {
         return None;
     }
-    if let Some(blocked) = waits_for_update(survey, position) {
-        return Some(blocked);
-    }
-    if let Some(blocked) = is_behind(survey, position) {
+    if let Some(blocked) = waits_for_update(survey, position).or(behind) {
         return Some(blocked);
     }
     if !survey.joined(position) {

@@ -305,7 +305,9 @@ pub fn store_is_current(survey: &Survey<'_>) -> Result<(), Blocked> {
     }
 }
 
-/// Is there work of the phase `reconfigure` for this machine: did the control set change since it last saw it?
+/// Is there work of the phase `reconfigure` for this machine: did the control set change since it last saw it? One that
+/// lacks deploy items waits for an update first: they would run there beside the reconfigure items, its workloads in
+/// place.
 #[must_use]
 pub fn needs_reconfigure(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     let sets = &position.row.control_sets;
@@ -315,6 +317,7 @@ pub fn needs_reconfigure(survey: &Survey<'_>, position: &Position<'_>) -> bool {
         && !survey.cluster.control_set.is_empty()
         && items.iter().any(|item| item.phase == Phase::Reconfigure)
         && seen.is_none_or(|seen| seen.names != survey.cluster.control_set)
+        && !position.is_behind(Phase::Deploy)
 }
 
 /// Nothing of an update is requested or disturbed before its hooks before are done, skipped or accepted.
