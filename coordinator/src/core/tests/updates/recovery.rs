@@ -1,18 +1,39 @@
 //! A copy of the store that was put back by `recover`: nothing of what it says of updates is believed.
 
-use muster_proto::model::RemovalPolicy;
+use muster_proto::model::{LedgerId, RemovalPolicy, Seq};
+use uuid::Uuid;
 
 use super::{super::reason, *};
 
 const SERVES_AGAIN: &str = "worker-1";
 
 fn serves_again() -> Request {
-    Request::LeaveMaintenance { machine: machine(SERVES_AGAIN) }
+    leave(SERVES_AGAIN)
 }
 
 fn lock_of(fleet: &Fleet, name: &str) -> LockState {
     let mut locks = fleet.core.facts().locks.values();
     locks.find(|lock| lock.key.node.as_ref() == Some(&machine(name))).expect("its lock").state
+}
+
+fn leave(name: &str) -> Request {
+    Request::LeaveMaintenance { machine: machine(name) }
+}
+
+/// A copy from before an update is put back in its middle: the control machines are through, and `worker-1` has a
+/// permit. `worker-2` was told nothing yet.
+fn before_the_update() -> Fleet {
+    let mut fleet = deployed(3, 2);
+    release(&mut fleet, &["install"], 1);
+    let copy = fleet.store.clone();
+    let mut fleet = fleet.started();
+    ["control-1", "control-2", "control-3"].iter().for_each(|control| fleet.upgrade(control));
+    fleet.lock("ceph", Some(SERVES_AGAIN), LockState::Inactive);
+    assert!(fleet.permit(SERVES_AGAIN).is_some());
+    fleet.recover_from(copy);
+    fleet.all_report();
+    fleet.pass(90_000, &[]);
+    fleet
 }
 
 /// Its controller has let it go, and may have taken it back since.
@@ -81,4 +102,77 @@ fn removals_are_asked_for_again_unless_they_cannot_be_taken_back() {
     fleet.ask(remove(RemovalPolicy::Unsafe)).expect("said again");
     fleet.accept(SERVES_AGAIN);
     assert!(!fleet.core.facts().machines.contains_key(SERVES_AGAIN));
+}
+
+/// Its list is the update's, and something is due in it: the copy wants none of that.
+#[test]
+fn a_machine_that_was_settled_takes_no_slot_when_it_greets_again() {
+    let mut fleet = before_the_update();
+    fleet.ask(serves_again()).expect("an operator has looked");
+    assert_eq!(fleet.due(SERVES_AGAIN).as_deref(), Some("install"));
+    fleet.connect(SERVES_AGAIN);
+    assert_eq!((fleet.slot(SERVES_AGAIN), fleet.row(SERVES_AGAIN).in_doubt), (None, false));
+    for name in ["control-1", "control-2", "control-3"] {
+        fleet.ask(leave(name)).expect("an operator has looked");
+    }
+    assert!(!fleet.core.facts().meta.recovering && fleet.slots().is_empty(), "{:?}", fleet.slots());
+    assert_eq!(fleet.why("control-1").as_deref(), Some("NotUpToDate"), "it was updated, and the copy is older");
+}
+
+#[test]
+fn a_machine_of_which_nobody_knows_what_runs_there_is_not_in_service() {
+    let mut fleet = before_the_update();
+    fleet.disconnect(SERVES_AGAIN);
+    assert_eq!(reason(fleet.ask(serves_again())), "Disconnected");
+    fleet.connect(SERVES_AGAIN);
+    assert_eq!(reason(fleet.ask(serves_again())), "ItemRunning", "it may be between two tries");
+    let id = fleet.agents[SERVES_AGAIN].id;
+    fleet.agent_blocked(id, Some(("DiskFull".to_owned(), "less than 16 MiB".to_owned())));
+    fleet.pass(90_000, &[]);
+    assert_eq!(reason(fleet.ask(serves_again())), "ItemRunning", "it begins when there is room again");
+    fleet.agent_blocked(id, None);
+    fleet.ask(serves_again()).expect("an operator has looked");
+}
+
+/// Its agent stopped before it began: it waits for another permit, and a store that is recovered gives none.
+#[test]
+fn what_is_recorded_as_running_and_never_began_holds_up_nobody() {
+    let mut fleet = before_the_update();
+    fleet.begin(SERVES_AGAIN);
+    fleet.connect(SERVES_AGAIN);
+    fleet.pass(90_000, &[]);
+    assert_eq!(reason(fleet.ask(serves_again())), "ItemRunning");
+    let id = fleet.agents[SERVES_AGAIN].id;
+    fleet.step(Input::PermitWanted { id, permit: 1 }).expect("known");
+    fleet.ask(serves_again()).expect("an operator has looked");
+}
+
+#[test]
+fn a_machine_that_is_revoked_is_not_declared_in_service() {
+    let mut fleet = before_the_update();
+    fleet.ask(Request::RevokeMachine { machine: machine(SERVES_AGAIN), machine_is_off: false }).expect("revoked");
+    assert_eq!(reason(fleet.ask(serves_again())), "Revoked");
+}
+
+/// What ran is known of the old ledger alone.
+#[test]
+fn a_ledger_that_was_begun_anew_leaves_nothing_running_and_its_machine_in_doubt() {
+    let mut fleet = deployed(3, 2);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    ["control-1", "control-2", "control-3"].iter().for_each(|control| fleet.upgrade(control));
+    fleet.lock("ceph", Some(SERVES_AGAIN), LockState::Inactive);
+    fleet.begin(SERVES_AGAIN);
+    for name in [SERVES_AGAIN, "control-1"] {
+        let agent = fleet.agents.get_mut(name).expect("an agent");
+        agent.ledger = LedgerId(Uuid::from_u128(77));
+        (agent.acked, agent.seq) = (Seq(0), Seq(0));
+        agent.statuses.retain(|_, status| status.state != ItemState::Running);
+    }
+    fleet.recover_from(fleet.store.clone());
+    fleet.all_report();
+    let state = |fleet: &Fleet| fleet.row(SERVES_AGAIN).statuses[&item_name("install")].state.clone();
+    assert_eq!(state(&fleet), ItemState::Indeterminate);
+    let in_doubt = |name: &str| fleet.row(name).in_doubt;
+    assert!(in_doubt("control-1") && !in_doubt("control-2"), "it was Ready in that update");
 }
