@@ -6,7 +6,7 @@ use muster_proto::model::{ItemState, LockState, MachineName, Now, RemovalPolicy}
 use super::{at_least_deploy, refusal};
 use crate::{
     core::{Refusal, Reply},
-    facts::{Draft, LockKey, LockRow, MachineRow, MachineUpdate, UpdateKind, Wish},
+    facts::{Draft, LockKey, LockRow, MachineRow, UpdateKind, Wish},
     plan::{Limits, assign, survey::Position},
 };
 
@@ -44,15 +44,10 @@ fn is_on_its_way(draft: &Draft<'_>, row: &MachineRow) -> bool {
     open && row.update.as_ref().is_some_and(|mine| !mine.in_maintenance())
 }
 
-/// What a controller let go may be at work again, and it says so only when it changes. With whoever stays out of
-/// service nothing is done before its operator wants it back.
+/// What a controller let go may be at work again, and it says so only when it changes: of a machine that is out of
+/// service too, for it may be back, and its cluster's maintenance be over.
 fn forget_locks(draft: &mut Draft<'_>, now: Now) {
-    let out = |name: &MachineName| {
-        let part = draft.machines.get(name).and_then(|row| row.update.as_ref());
-        part.is_some_and(MachineUpdate::in_maintenance)
-    };
-    let stays = |lock: &LockRow| lock.state == LockState::Active || lock.key.node.as_ref().is_some_and(out);
-    let granted = draft.locks.values().filter(|lock| !stays(lock));
+    let granted = draft.locks.values().filter(|lock| lock.state != LockState::Active);
     for key in granted.map(|lock| lock.key.clone()).collect::<Vec<LockKey>>() {
         let Some(lock) = draft.locks.get(&key).map(|lock| (**lock).clone()) else { continue };
         let message = "as far as is known: the store was recovered".to_owned();

@@ -11,9 +11,9 @@ fn serves_again() -> Request {
     leave(SERVES_AGAIN)
 }
 
-fn lock_of(fleet: &Fleet, name: &str) -> LockState {
-    let mut locks = fleet.core.facts().locks.values();
-    locks.find(|lock| lock.key.node.as_ref() == Some(&machine(name))).expect("its lock").state
+fn lock_of(fleet: &Fleet, node: Option<&str>) -> LockState {
+    let (mut locks, node) = (fleet.core.facts().locks.values(), node.map(machine));
+    locks.find(|lock| lock.key.node == node).expect("its lock").state
 }
 
 fn leave(name: &str) -> Request {
@@ -53,7 +53,7 @@ fn what_a_controller_let_go_is_not_let_go_any_more() {
     fleet.lock("ceph", Some("control-1"), LockState::Inactive);
     assert!(fleet.permit("control-1").is_some());
     fleet.recover_from(fleet.store.clone());
-    assert_eq!(lock_of(&fleet, "control-1"), LockState::Active, "it says so again if it is so");
+    assert_eq!(lock_of(&fleet, Some("control-1")), LockState::Active, "it says so again if it is so");
     fleet.all_report();
     assert_eq!(fleet.why("control-1").as_deref(), Some("RecoveredInDoubt"));
 }
@@ -75,6 +75,51 @@ fn who_is_out_of_service_stays_so_and_who_was_on_its_way_is_looked_at() {
     fleet.recover_from(on_its_way);
     fleet.all_report();
     assert_eq!(fleet.why(SERVES_AGAIN).as_deref(), Some("RecoveredInDoubt"));
+}
+
+/// It may be back in service since the copy was made: nobody tells it anything when it comes back.
+#[test]
+fn a_machine_that_is_out_of_service_leaves_for_good_only_when_its_controllers_let_it_go_again() {
+    let mut fleet = on_its_way_into_maintenance();
+    fleet.lock("ceph", Some(SERVES_AGAIN), LockState::Inactive);
+    fleet.accept(SERVES_AGAIN);
+    fleet.recover_from(fleet.store.clone());
+    fleet.all_report();
+    let why = fleet.look(SERVES_AGAIN, crate::plan::blocked::of_machine).expect("it is out of service");
+    assert!(why.reason == "InMaintenance" && why.message.contains("its workloads may be back"), "{why:?}");
+    assert_eq!((lock_of(&fleet, Some(SERVES_AGAIN)), lock_of(&fleet, None)), (LockState::Active, LockState::Active));
+    let policy = RemovalPolicy::Graceful;
+    let remove = Request::Remove { machine: machine(SERVES_AGAIN), policy, accept_control_plane_downtime: false };
+    fleet.ask(remove).expect("begins");
+    assert_eq!(fleet.why(SERVES_AGAIN).as_deref(), Some("LocksActive"));
+    fleet.lock("ceph", Some(SERVES_AGAIN), LockState::Inactive);
+    assert!(!fleet.core.facts().machines.contains_key(SERVES_AGAIN), "{:?}", fleet.why(SERVES_AGAIN));
+}
+
+/// It has come back, and was updated, since the copy was made: its operator says that it is in service, and no lock of
+/// the copy is waited for any more.
+#[test]
+fn one_that_was_out_of_service_and_was_given_more_since_is_in_doubt() {
+    let mut fleet = on_its_way_into_maintenance();
+    fleet.lock("ceph", Some(SERVES_AGAIN), LockState::Inactive);
+    fleet.accept(SERVES_AGAIN);
+    let copy = fleet.store.clone();
+    fleet.ask(serves_again()).expect("comes back");
+    fleet.lock("ceph", Some(SERVES_AGAIN), LockState::Active);
+    fleet.lock("ceph", None, LockState::Active);
+    release(&mut fleet, &["images"], 1);
+    fleet.ask(update()).expect("starts");
+    fleet.recover_from(copy);
+    fleet.all_report();
+    assert_eq!(fleet.why(SERVES_AGAIN).as_deref(), Some("RecoveredInDoubt"));
+    fleet.pass(90_000, &[]);
+    for name in ["control-1", "control-2", "control-3", "worker-1", "worker-2"] {
+        fleet.ask(leave(name)).expect("an operator has looked");
+    }
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    ["control-1", "control-2", "control-3"].iter().for_each(|control| fleet.upgrade(control));
+    assert_eq!(fleet.requests(), [SERVES_AGAIN], "{:?}", fleet.why(SERVES_AGAIN));
 }
 
 #[test]
