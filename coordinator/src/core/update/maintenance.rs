@@ -2,7 +2,7 @@
 
 use muster_proto::model::{Blocked, MachineName, MachineType, Now, RemovalPolicy, Scope};
 
-use super::{Options, at_rest, distrust::settle, freeze::Start, freeze::freeze, has_quorum, refusal};
+use super::{Options, at_rest, decides, distrust::settle, freeze::Start, freeze::freeze, has_quorum, refusal};
 use crate::{
     core::{Refusal, Reply, operators::known_machine},
     facts::{Draft, MachineRow, UpdateKind, Wish},
@@ -64,6 +64,7 @@ fn may_enter(draft: &Draft<'_>, row: &MachineRow, limits: &Limits, now: Now) -> 
         return Err(refusal("InMaintenance", message));
     }
     let survey = Survey::of(draft, cluster, limits, now);
+    survey.as_ref().map_or(Ok(()), decides)?;
     let joins = survey.as_ref().is_some_and(|survey| {
         // An update from which a machine is removed is an update all the same.
         let open = survey.update().is_some_and(|update| update.kind.takes_out() && update.wish != Wish::Abort);

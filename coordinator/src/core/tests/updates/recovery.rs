@@ -192,6 +192,17 @@ fn what_is_recorded_as_running_and_never_began_holds_up_nobody() {
     fleet.ask(serves_again()).expect("an operator has looked");
 }
 
+/// What is frozen at the start of an update is not what the machines are.
+#[test]
+fn nothing_is_started_while_a_store_is_recovered() {
+    let mut fleet = before_the_update();
+    let (machines, accept_control_plane_downtime) = (Default::default(), false);
+    let enter = Request::EnterMaintenance { machine: machine(SERVES_AGAIN), accept_control_plane_downtime };
+    for begins in [update(), Request::Reboot { cluster: cluster(), machines, accept_control_plane_downtime }, enter] {
+        assert_eq!(reason(fleet.ask(begins)), "RecoveryOpen");
+    }
+}
+
 #[test]
 fn a_machine_that_is_revoked_is_not_declared_in_service() {
     let mut fleet = before_the_update();
