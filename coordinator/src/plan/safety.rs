@@ -278,7 +278,7 @@ pub fn gathered(survey: &Survey<'_>) -> Result<(), Blocked> {
         return Ok(());
     }
     if survey.gathering.is_empty() {
-        return if survey.facts.meta.recovering { recovery::settled(survey.facts) } else { Ok(()) };
+        return if survey.facts.meta.recovering { recovery::settled(survey) } else { Ok(()) };
     }
     // Not everybody may read the names of other clusters.
     let ours = |name: &&str| survey.machines.iter().any(|position| position.row.name.as_str() == *name);

@@ -81,7 +81,10 @@ pub(super) fn settle(
         row.removal = None;
         row.reach = at_least_deploy(row.reach);
     }
-    let mut line = format!("machine {name}: is in service; `musterctl update {cluster}` brings about what it lacks");
+    let mut line = format!(
+        "machine {name}: is in service; apply the newest manifest, then `musterctl update {cluster}` brings about what \
+         it lacks"
+    );
     if row.removal.is_some() {
         line.push_str(&format!("; it stays, unless you say `musterctl remove {name}` again"));
     }

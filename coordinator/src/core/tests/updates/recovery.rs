@@ -1,9 +1,10 @@
 //! A copy of the store that was put back by `recover`: nothing of what it says of updates is believed.
 
-use muster_proto::model::{LedgerId, RemovalPolicy, Seq};
+use muster_proto::model::{ClusterName, LedgerId, RemovalPolicy, Seq};
 use uuid::Uuid;
 
 use super::{super::reason, *};
+use crate::plan::{blocked, recovery, survey::Survey};
 
 const SERVES_AGAIN: &str = "worker-1";
 
@@ -85,7 +86,7 @@ fn a_machine_that_is_out_of_service_leaves_for_good_only_when_its_controllers_le
     fleet.accept(SERVES_AGAIN);
     fleet.recover_from(fleet.store.clone());
     fleet.all_report();
-    let why = fleet.look(SERVES_AGAIN, crate::plan::blocked::of_machine).expect("it is out of service");
+    let why = fleet.look(SERVES_AGAIN, blocked::of_machine).expect("it is out of service");
     assert!(why.reason == "InMaintenance" && why.message.contains("its workloads may be back"), "{why:?}");
     assert_eq!((lock_of(&fleet, Some(SERVES_AGAIN)), lock_of(&fleet, None)), (LockState::Active, LockState::Active));
     let policy = RemovalPolicy::Graceful;
@@ -231,4 +232,38 @@ fn a_ledger_that_was_begun_anew_leaves_nothing_running_and_its_machine_in_doubt(
     assert_eq!(state(&fleet), ItemState::Indeterminate);
     let in_doubt = |name: &str| fleet.row(name).in_doubt;
     assert!(in_doubt("control-1") && !in_doubt("control-2"), "it was Ready in that update");
+}
+
+/// A deployment in whose middle `worker-1`, which was Ready, is in doubt.
+fn deploying_and_in_doubt() -> Fleet {
+    let mut fleet = Fleet::of(1, 2).reported().prepared();
+    fleet.finish_all(Control);
+    fleet.finish("worker-1");
+    fleet.agents.get_mut("worker-1").expect("an agent").ledger = LedgerId(Uuid::from_u128(77));
+    fleet.recover_from(fleet.store.clone());
+    fleet.all_report();
+    fleet
+}
+
+/// Not everybody may read the names of other clusters.
+#[test]
+fn who_waits_for_machines_in_doubt_names_those_of_its_own_cluster() {
+    let mut fleet = deploying_and_in_doubt();
+    let why = fleet.look("worker-2", blocked::of_machine).expect("it waits");
+    assert!(why.reason == "RecoveryOpen" && why.message.contains("worker-1"), "{why:?}");
+    let other = ClusterName::new("edge-8").expect("a label");
+    let clusters = [(other.clone(), (spec(1, 0), Default::default()))].into();
+    fleet.ask(Request::Apply { clusters, machines: Default::default(), dry_run: false }).expect("applies");
+    let survey = Survey::of(fleet.core.facts(), &other, fleet.core.limits(), fleet.now()).expect("a cluster");
+    let why = recovery::settled(&survey).expect_err("worker-1 is in doubt");
+    assert!(why.message.contains("machines of other clusters") && !why.message.contains("worker-1"), "{why:?}");
+}
+
+#[test]
+fn a_machine_in_doubt_that_is_lost_says_both() {
+    let mut fleet = deploying_and_in_doubt();
+    fleet.disconnect("worker-1");
+    fleet.pass(60_000, &[]);
+    let why = fleet.look("worker-1", blocked::of_machine).expect("it is lost");
+    assert!(why.reason == "Lost" && why.clears_when.contains("maintenance leave worker-1"), "{why:?}");
 }
