@@ -60,16 +60,20 @@ pub(super) fn hello(
             draft.older_than_fleet(evidence);
         }
     }
+    let known = draft.by_id(id).and_then(|row| row.ledger);
+    let new_ledger = known.is_some_and(|(ledger, _)| ledger != hello.ledger_id);
     if draft.meta.recovering {
         adopt(draft, id, &hello, now);
     }
     let name = heard(draft, id, now)?;
-    draft.live_mut(&name).session = Some(session);
-    draft.live_mut(&name).progress = None;
-    draft.live_mut(&name).agent_blocked = None;
+    let live = draft.live_mut(&name);
+    live.session = Some(session);
+    live.progress = None;
+    live.agent_blocked = None;
+    live.wants_permit = false;
+    live.busy_mono_ms = hello.busy.then_some(now.mono_ms);
     draft.stop_awaiting(&name);
     let Some(row) = draft.machines.get(&name).cloned() else { return Ok(Reply::Ok) };
-    let new_ledger = row.ledger.is_some_and(|(ledger, _)| ledger != hello.ledger_id);
     if new_ledger {
         carry_over(draft, &row, &hello.statuses, now);
         mark_carried(draft, &name, &hello.statuses);
@@ -133,6 +137,7 @@ fn evidence_of_newer(draft: &Draft<'_>, id: MachineId, hello: &Hello) -> Option<
 
 /// After `recover`: what the agent knows better is taken over. Who holds a slot is asked of the machines themselves:
 /// one that is at work on deploy or reconfigure items, or waits for an operator there, must have one, any other none.
+/// Nor has one that was Ready without a slot, and of which nothing is in doubt: by this store nothing is to be done.
 fn adopt(draft: &mut Draft<'_>, id: MachineId, hello: &Hello, now: Now) {
     let Some(name) = draft.names.get(&id).cloned() else { return };
     for status in &hello.statuses {
@@ -147,12 +152,14 @@ fn adopt(draft: &mut Draft<'_>, id: MachineId, hello: &Hello, now: Now) {
     }
     mark_carried(draft, &name, &hello.statuses);
     let Some(row) = draft.machine_mut(&name) else { return };
-    row.ledger = Some((hello.ledger_id, hello.acked_seq));
+    let known = row.ledger.replace((hello.ledger_id, hello.acked_seq));
     // Nothing was asked of it since the copy was made: it is out of service, and holds a slot for that.
     let maintained = row.update.as_ref().is_some_and(|mine| mine.maintenance.is_some());
     let stays = maintained && row.assigned.generation == hello.generation;
-    // Whether it was updated since, is in the middle of that, or is at another version, this copy does not know.
-    let given_more = hello.generation > row.assigned.generation;
+    // Whether it was updated since, is in the middle of that, or is at another version, this copy does not know; nor
+    // what another ledger than the one it knows has forgotten.
+    let another_ledger = known.is_some_and(|(ledger, _)| ledger != hello.ledger_id);
+    let given_more = hello.generation > row.assigned.generation || another_ledger;
     row.in_doubt |= given_more && (row.ready_at.is_some() || row.update.is_some()) && !row.departs();
     // Each permit came with a list of its own: a number above the newest list's was never given.
     row.permit_seq = row.permit_seq.max(hello.generation.0);
@@ -164,6 +171,10 @@ fn adopt(draft: &mut Draft<'_>, id: MachineId, hello: &Hello, now: Now) {
         return;
     }
     let kept = row.slot.take();
+    // An operator has settled what it is: what its list has of an update is for the next one.
+    if kept.is_none() && row.ready_at.is_some() && !row.in_doubt {
+        return;
+    }
     let held = |status: &ItemStatus| status.state == ItemState::Indeterminate && status.generation == hello.generation;
     let holds = hello.busy || hello.statuses.iter().any(held);
     if let Some(phase) = hello.reach.filter(|phase| holds && *phase > Phase::Prepare) {
@@ -236,7 +247,7 @@ pub(super) fn status(
             return Err(Refusal::Protocol { code: "ImpossibleTransition", message });
         }
         draft.live_mut(&name).event_refused = None;
-        record_status(draft, &name, status);
+        record_status(draft, &name, status, now);
         if let Some(row) = draft.machine_mut(&name) {
             row.ledger = Some((ledger, seq));
         }
@@ -272,7 +283,7 @@ fn contradiction(draft: &Draft<'_>, machine: &MachineName, status: &ItemStatus) 
 }
 
 /// Takes a status over, unless it would take back a success that another ledger told of: the same content is done.
-fn record_status(draft: &mut Draft<'_>, machine: &MachineName, status: ItemStatus) {
+fn record_status(draft: &mut Draft<'_>, machine: &MachineName, status: ItemStatus, now: Now) {
     if planted("drop-failed-status") && matches!(status.state, ItemState::Failed { .. }) {
         return;
     }
@@ -287,6 +298,8 @@ fn record_status(draft: &mut Draft<'_>, machine: &MachineName, status: ItemStatu
     }
     let live = draft.live_mut(machine);
     live.progress = None;
+    live.wants_permit = false;
+    live.busy_mono_ms = Some(now.mono_ms);
 }
 
 pub(super) fn host_changed(draft: &mut Draft<'_>, id: MachineId, facts: HostFacts, now: Now) -> Result<Reply, Refusal> {
@@ -320,6 +333,7 @@ pub(super) fn answer(
 /// The agent will start nothing under this permit: the next one is decided on what is true then.
 pub(super) fn permit_wanted(draft: &mut Draft<'_>, id: MachineId, number: u64, now: Now) -> Result<Reply, Refusal> {
     let name = heard(draft, id, now)?;
+    draft.live_mut(&name).wants_permit = true;
     let permit = draft.machines.get(&name).and_then(|row| row.update.as_ref()?.permit.as_ref());
     let news = permit.is_some_and(|permit| permit.number == number && !permit.expired);
     if news

@@ -21,7 +21,7 @@ const ROUNDS_MAX: usize = 64;
 #[must_use]
 pub(super) fn decide(draft: &mut Draft<'_>, limits: &Limits, now: Now, effects: &mut Vec<Effect>) -> bool {
     // Every machine has spoken, or an operator said that it never will; and what they say can be true together.
-    if draft.meta.recovering && draft.live.awaited.is_empty() && recovery::settled(draft).is_ok() {
+    if draft.meta.recovering && draft.live.awaited.is_empty() && recovery::is_settled(draft) {
         draft.meta_mut().recovering = false;
     }
     for _ in 0..ROUNDS_MAX {
@@ -60,8 +60,9 @@ fn record(draft: &mut Draft<'_>, step: Next, now: Now) {
         Next::Ready { machine } => ready(draft, &machine, now),
         Next::FreeSlot { machine } => {
             if let Some(row) = draft.machine_mut(&machine) {
-                row.slot = None;
-                end_stage(row, Stage::DeployDone, false, now);
+                let reconfigured = row.slot.take().is_some_and(|slot| slot.phase == Phase::Reconfigure);
+                let stage = if reconfigured { Stage::ReconfigureDone } else { Stage::DeployDone };
+                end_stage(row, stage, false, now);
             }
         }
         Next::ControlSet { cluster, names } => {

@@ -186,6 +186,8 @@ pub(super) fn void(draft: &mut Draft<'_>, name: &MachineName) {
     }
     let live = draft.live_mut(name);
     live.heard_mono_ms = None;
+    live.wants_permit = false;
+    live.busy_mono_ms = None;
     live.items = None;
     live.swarm = SwarmLook::default();
     live.event_refused = None;

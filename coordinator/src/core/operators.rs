@@ -50,7 +50,7 @@ pub(super) fn take(
         request @ (Request::Remove { .. } | Request::AbortRemoval { .. }) => {
             removal::take(draft, effects, actor, &request, limits, now)
         }
-        Request::LeaveMaintenance { machine } => update::leave(draft, actor, &machine, now),
+        Request::LeaveMaintenance { machine } => update::leave(draft, actor, &machine, limits, now),
         Request::Pause { rollout } => update::say(draft, actor, &rollout, update::Say::Pause, now),
         Request::Resume { rollout } => update::say(draft, actor, &rollout, update::Say::Resume, now),
         Request::Abort { rollout } => update::say(draft, actor, &rollout, update::Say::Abort, now),

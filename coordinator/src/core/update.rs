@@ -10,7 +10,9 @@ pub(super) mod removal;
 
 use std::collections::BTreeSet;
 
-use muster_proto::model::{ClusterName, HookMachines, MachineName, MachineType, Now, Phase, RunnerKind, Scope};
+use muster_proto::model::{
+    Blocked, ClusterName, HookMachines, MachineName, MachineType, Now, Phase, RunnerKind, Scope,
+};
 
 use super::{Refusal, Reply, operators::not_found};
 use crate::{
@@ -97,14 +99,26 @@ fn refusal(reason: &'static str, message: String) -> Refusal {
     Refusal::State { reason, message }
 }
 
+/// Does its store decide anything new? What a copy that is being recovered knows may be long over.
+fn decides(survey: &Survey<'_>) -> Result<(), Refusal> {
+    if let Err(blocked) = safety::store_is_current(survey) {
+        return Err(refusal("StoreOlderThanFleet", blocked.message));
+    }
+    match safety::gathered(survey) {
+        Err(Blocked { message, clears_when, .. }) if survey.facts.meta.recovering => {
+            let message = format!("the store is being recovered: {message}; it passes when {clears_when}");
+            Err(refusal("RecoveryOpen", message))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
 /// Is the cluster known, does its store decide, and is it at rest?
 fn at_rest<'a>(draft: &'a Draft<'_>, cluster: &ClusterName, limits: &Limits, now: Now) -> Result<Survey<'a>, Refusal> {
     let Some(survey) = Survey::of(draft, cluster, limits, now) else {
         return Err(not_found("cluster", cluster.as_str(), draft.clusters.keys().map(ClusterName::as_str)));
     };
-    if let Err(blocked) = safety::store_is_current(&survey) {
-        return Err(refusal("StoreOlderThanFleet", blocked.message));
-    }
+    decides(&survey)?;
     if let Some(out) = removal::in_the_way(&survey).or_else(|| maintenance::in_the_way(&survey)) {
         return Err(out);
     }

@@ -39,6 +39,10 @@ pub struct MachineLive {
     pub progress: Option<(ItemName, u64, u64, u64)>,
     /// Why the agent itself starts nothing: reason, message.
     pub agent_blocked: Option<(String, String)>,
+    /// Its agent asks for leave to start what it is to start next: what is recorded as running there never began.
+    pub wants_permit: bool,
+    /// Monotonic milliseconds of its agent's last word of what it does: an event, or a greeting while something is due.
+    pub busy_mono_ms: Option<u64>,
     /// The event of its agent that cannot be, and why: none is taken before it comes right.
     pub event_refused: Option<String>,
     /// What the swarm was asked of its node.

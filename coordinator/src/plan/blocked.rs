@@ -7,7 +7,7 @@ use super::{
     recovery, removal,
     safety::{self, blocked},
     survey::{Position, Progress, Survey},
-    update::{maintenance, waits},
+    update::{concerns, maintenance, waits},
 };
 use crate::facts::{MachineRow, UpdateKind};
 
@@ -106,12 +106,10 @@ pub(super) fn unusable(survey: &Survey<'_>, position: &Position<'_>) -> Option<B
     safety::store_is_current(survey).err()
 }
 
-/// Reasons that want a person.
-fn in_trouble(position: &Position<'_>) -> Option<Blocked> {
-    let row = position.row;
-    let name = &row.name;
-    if let (true, Some(item)) = (position.lost, position.rebooting) {
-        return Some(blocked(
+/// It has been away for longer than it may.
+fn is_away(position: &Position<'_>) -> Option<Blocked> {
+    match position.rebooting.filter(|_| position.lost) {
+        Some(item) => Some(blocked(
             "RebootOverdue",
             format!(
                 "item {} took it down {} s ago or more, and it has not come back",
@@ -119,17 +117,25 @@ fn in_trouble(position: &Position<'_>) -> Option<Blocked> {
                 item.timeout_ms / 1_000
             ),
             "it comes back (look at its console), or `musterctl replace` after it was installed anew",
-        ));
-    }
-    if position.lost {
-        return Some(blocked(
+        )),
+        None if position.lost => Some(blocked(
             "Lost",
             "not heard of for longer than the limit",
             "its agent connects again (is the machine up, and `muster-agent` running?)",
-        ));
+        )),
+        None => None,
     }
-    if row.in_doubt {
-        return Some(recovery::in_doubt(row));
+}
+
+/// Reasons that want a person.
+fn in_trouble(position: &Position<'_>) -> Option<Blocked> {
+    let row = position.row;
+    let name = &row.name;
+    match is_away(position) {
+        Some(away) if row.in_doubt => return Some(recovery::away_in_doubt(row, away)),
+        None if row.in_doubt => return Some(recovery::in_doubt(row)),
+        Some(away) => return Some(away),
+        None => {}
     }
     if let Some(blocked) = refuses(position) {
         return Some(blocked);
@@ -194,9 +200,15 @@ fn has_work(survey: &Survey<'_>, position: &Position<'_>) -> bool {
 /// host has another name since.
 fn is_behind(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let settled = position.ready_once() && position.row.slot.is_none() && !survey.facts.meta.recovering;
-    let behind = settled && position.update().is_none() && !has_work(survey, position);
-    let clears_when =
-        format!("`musterctl update {}` brings them about, its workloads moved away first", survey.cluster.name);
+    // What no update would run there either is nothing that it lacks.
+    let lacks = |phase: &Phase| concerns(survey.cluster, position.row, *phase) && position.is_behind(*phase);
+    let lacks = || Phase::ALL.iter().any(lacks);
+    let behind = settled && position.update().is_none() && !has_work(survey, position) && lacks();
+    let clears_when = format!(
+        "`musterctl update {}` brings them about, its workloads moved away first (after `recover`: apply the newest \
+         manifest before that)",
+        survey.cluster.name
+    );
     let message = "it was Ready, and not all of the items that it should have are done";
     behind.then(|| blocked("NotUpToDate", message, clears_when))
 }
@@ -231,13 +243,11 @@ pub(super) fn agent_says(position: &Position<'_>) -> Option<Blocked> {
 
 /// Reasons that pass by themselves.
 fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
-    if position.is_ready() && !has_work(survey, position) {
+    let behind = is_behind(survey, position);
+    if position.is_ready() && !has_work(survey, position) && behind.is_none() {
         return None;
     }
-    if let Some(blocked) = waits_for_update(survey, position) {
-        return Some(blocked);
-    }
-    if let Some(blocked) = is_behind(survey, position) {
+    if let Some(blocked) = waits_for_update(survey, position).or(behind) {
         return Some(blocked);
     }
     if !survey.joined(position) {

@@ -12,6 +12,7 @@ use super::{
     items::control_set,
     safety,
     survey::{Position, Progress, Survey},
+    update::maintenance,
 };
 use crate::facts::ControlSet;
 
@@ -35,7 +36,8 @@ pub enum Step {
         /// This one.
         machine: MachineName,
     },
-    /// The machine's first deployment failed: a worker's slot is free again.
+    /// The machine's first deployment failed: a worker's slot is free again. Or only an update can bring about what it
+    /// lacks before its reconfigure items.
     FreeSlot {
         /// This one.
         machine: MachineName,
@@ -92,9 +94,11 @@ fn outcomes(survey: &Survey<'_>) -> Vec<Step> {
         if !assign::is_accepted(survey.facts, position) && !planted_bug {
             continue;
         }
+        let needs_update = position.row.removal.is_none() && position.awaits_permit();
+        let needs_update = needs_update && maintenance::nothing_runs(position).is_ok();
         if position.all_done() {
             steps.push(Step::Ready { machine });
-        } else if (first_deploy_of_worker && position.has_given_up()) || planted_bug {
+        } else if (first_deploy_of_worker && position.has_given_up()) || needs_update || planted_bug {
             steps.push(Step::FreeSlot { machine });
         }
     }

@@ -11,7 +11,7 @@ use muster_proto::{
 };
 
 use super::{
-    assign,
+    assign, recovery,
     safety::{self, blocked},
     survey::{Position, Survey},
     swarm,
@@ -205,6 +205,9 @@ pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let about = || blocked(DECIDING, "its next step is about to be taken", "the coordinator's next decision");
     if let Err(old) = safety::store_is_current(survey) {
         return Some(old);
+    }
+    if survey.facts.meta.recovering && position.row.in_doubt && !position.row.revoked {
+        return Some(recovery::in_doubt(position.row));
     }
     if survey.facts.meta.recovering {
         let others = || safety::gathered(survey).err();

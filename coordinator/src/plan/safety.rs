@@ -164,7 +164,11 @@ pub fn may_begin(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blo
     if position.update().is_some_and(|mine| mine.disruptive) {
         update::is_open(survey)?;
     }
-    if position.row.spec.machine_type == MachineType::Control { control_quorum(survey, position) } else { Ok(()) }
+    match position.row.spec.machine_type {
+        MachineType::Control => control_quorum(survey, position),
+        MachineType::Worker => swarm_before_workers(survey, position),
+        MachineType::Unassigned => Ok(()),
+    }
 }
 
 /// Rule 2: at most min(configured, 50) workers hold a slot together.
@@ -227,6 +231,19 @@ pub fn controls_before_workers(survey: &Survey<'_>) -> Result<(), Blocked> {
     ))
 }
 
+/// No worker of an update begins whose swarm-join could not end in it: the only control machine that could let it in
+/// was replaced, and is deployed when the update is over.
+pub fn swarm_before_workers(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    let runs_items = position.update().is_some_and(|mine| mine.maintenance.is_none());
+    let Some(rollout) = survey.rollout.filter(|_| runs_items) else { return Ok(()) };
+    let Some(control) = swarm::awaits_deployment(survey.facts, position.row) else { return Ok(()) };
+    Err(blocked(
+        "ControlNotDeployed",
+        format!("control machine {control} is not deployed, and nobody else could let this one into the swarm"),
+        format!("`musterctl abort {}`: {control} is deployed then; start the update again after that", rollout.name),
+    ))
+}
+
 /// Has this control machine not come to its end in this rollout?
 fn is_behind(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     if !survey.joined(position) {
@@ -270,7 +287,7 @@ pub fn gathered(survey: &Survey<'_>) -> Result<(), Blocked> {
         return Ok(());
     }
     if survey.gathering.is_empty() {
-        return if survey.facts.meta.recovering { recovery::settled(survey.facts) } else { Ok(()) };
+        return if survey.facts.meta.recovering { recovery::settled(survey) } else { Ok(()) };
     }
     // Not everybody may read the names of other clusters.
     let ours = |name: &&str| survey.machines.iter().any(|position| position.row.name.as_str() == *name);
@@ -297,7 +314,9 @@ pub fn store_is_current(survey: &Survey<'_>) -> Result<(), Blocked> {
     }
 }
 
-/// Is there work of the phase `reconfigure` for this machine: did the control set change since it last saw it?
+/// Is there work of the phase `reconfigure` for this machine: did the control set change since it last saw it? One that
+/// lacks deploy items waits for an update first: they would run there beside the reconfigure items, its workloads in
+/// place.
 #[must_use]
 pub fn needs_reconfigure(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     let sets = &position.row.control_sets;
@@ -307,6 +326,7 @@ pub fn needs_reconfigure(survey: &Survey<'_>, position: &Position<'_>) -> bool {
         && !survey.cluster.control_set.is_empty()
         && items.iter().any(|item| item.phase == Phase::Reconfigure)
         && seen.is_none_or(|seen| seen.names != survey.cluster.control_set)
+        && !position.is_behind(Phase::Deploy)
 }
 
 /// Nothing of an update is requested or disturbed before its hooks before are done, skipped or accepted.
@@ -344,6 +364,7 @@ pub fn may_take_slot(survey: &Survey<'_>, position: &Position<'_>) -> Result<(),
         }
         MachineType::Worker => {
             controls_before_workers(survey)?;
+            swarm_before_workers(survey, position)?;
             earlier_groups_first(survey, position)?;
             workers_within_limit(survey)?;
             within_group_limit(survey, position)?;

@@ -199,7 +199,8 @@ impl<'a> Position<'a> {
     }
 
     /// In an update every start of a disruptive item needs leave of its own; in maintenance, and while only what was
-    /// added may run, every other start, and none gets it.
+    /// added may run, every other start, and none gets it. Nor does what only an update may bring about get it in a
+    /// slot for reconfigure items.
     #[must_use]
     pub fn needs_permit(&self, item: &AssignedItem) -> bool {
         // Planted: what is open on a machine in maintenance runs there.
@@ -207,7 +208,8 @@ impl<'a> Position<'a> {
         let is_added = |mine: &MachineUpdate| mine.added.iter().any(|added| added.item_name() == item.name.as_str());
         let not_yet = |mine: &MachineUpdate| mine.only_added && !is_added(mine);
         let waits = |mine: &MachineUpdate| none_runs(mine) || not_yet(mine) || self.is_disruptive(item);
-        self.row.removal.is_some() || self.update().is_some_and(waits)
+        let behind = || self.row.slot.is_some() && item.phase == Phase::Deploy && self.is_disruptive(item);
+        self.row.removal.is_some() || self.update().map_or_else(behind, waits)
     }
 
     /// The leave it has to start the attempt that is due at this item, or under which the attempt runs. One that the

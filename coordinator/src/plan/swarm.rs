@@ -6,11 +6,11 @@ pub mod joining;
 mod tests;
 
 use muster_proto::{
-    model::{AssignedItem, ItemState, MachineId, MachineName, MachineType, Now},
+    model::{AssignedItem, ItemState, MachineId, MachineName, MachineType, Now, Standing},
     plant::planted,
 };
 
-use super::{Limits, safety::some_names};
+use super::{Limits, safety::some_names, survey::standing};
 use crate::facts::{Facts, LeftOut, MachineRow};
 
 /// How a machine gets into its cluster's swarm.
@@ -175,6 +175,22 @@ pub fn waits_for_maker(facts: &Facts, machine: &MachineRow) -> Option<MachineNam
         return None;
     }
     maker(facts, machine, &others).map(|row| row.name.clone())
+}
+
+/// The control machine that has yet to be deployed, or to enrol anew, before this worker's due swarm-join could end: no
+/// other is in the swarm. None: it need not wait, or no deployment would help.
+#[must_use]
+pub fn awaits_deployment(facts: &Facts, worker: &MachineRow) -> Option<MachineName> {
+    let mut joins = join_items(facts, worker);
+    let due = joins.any(|item| standing(worker, item) != Standing::Done);
+    if !due || others(facts, worker).iter().any(|row| is_member(facts, row)) {
+        return None;
+    }
+    let fresh = |row: &MachineRow| row.id.is_some() && !row.revoked && row.ready_at.is_none() && counts(facts, row);
+    let mut controls = facts
+        .machines_of(&worker.spec.cluster_name)
+        .filter(|row| row.spec.machine_type == MachineType::Control && row.removal.is_none());
+    controls.find(|row| row.replaceable || fresh(row)).map(|row| row.name.clone())
 }
 
 /// After a start of the coordinator: has every other control machine said what it has done?

@@ -19,7 +19,7 @@ const ORDINARY_WAITS: [&str; 5] =
     ["WaitingForTurn", "WaitingForControl", "WaitingForGroup", "WaitingForMachines", "NotReported"];
 /// Reasons that never pass by themselves, or only if a machine comes back that has long been missed. (Failed and held
 /// items are found by their standing.)
-const WANT_A_PERSON: [&str; 11] = [
+const WANT_A_PERSON: [&str; 12] = [
     "AssignmentRefused",
     "ControlNotHeard",
     "ControlsAtWork",
@@ -29,6 +29,7 @@ const WANT_A_PERSON: [&str; 11] = [
     "NotUpToDate",
     "RebootOverdue",
     "RecoveredInDoubt",
+    "RecoveryOpen",
     "StoreOlderThanFleet",
     "VariableWithoutValue",
 ];

@@ -30,7 +30,7 @@ const QUIET_MS: u64 = 150_000;
 const PASSES: &[&str] = &["Disconnected", "Gathering", "LocksSettling", "Rebooting"];
 /// Reasons of those who wait for other machines.
 const WAITS_FOR_OTHERS: &[&str] =
-    &["FailureBudget", "UpdateInProgress", "WaitingForControl", "WaitingForGroup", "WaitingForTurn"];
+    &["FailureBudget", "RecoveryOpen", "UpdateInProgress", "WaitingForControl", "WaitingForGroup", "WaitingForTurn"];
 /// Rounds of the patient operator.
 const PATIENCE_ROUNDS: usize = 60;
 

@@ -267,6 +267,8 @@ fn recover_lets_nothing_go_on_before_somebody_has_looked_at_whoever_may_be_in_an
         let back = |name: &str| Request::LeaveMaintenance { machine: machine(name) };
         assert_eq!(reason(fleet.ask(back("worker-1"))), "ItemRunning", "it is at work");
         fleet.event("worker-1", "install", Succeeded);
+        assert_eq!(reason(fleet.ask(back("worker-1"))), "ItemRunning", "its agent may begin the next");
+        fleet.pass(90_000, &[]);
         let doubted: Vec<String> =
             fleet.core.facts().machines.values().filter(|row| row.in_doubt).map(|row| row.name.to_string()).collect();
         assert!(doubted.contains(&"worker-1".to_owned()));

@@ -1,8 +1,17 @@
-//! What a recovered copy of the store says of updates is long over: nothing of it is believed.
+//! What a recovered copy of the store says of updates is long over: nothing of it is believed, until an operator has
+//! looked.
 
-use muster_proto::model::{LockState, MachineName, Now, RemovalPolicy};
+use muster_proto::model::{ItemState, LockState, MachineName, Now, RemovalPolicy};
 
-use crate::facts::{Draft, LockKey, LockRow, MachineRow, MachineUpdate, UpdateKind, Wish};
+use super::{at_least_deploy, refusal};
+use crate::{
+    core::{Refusal, Reply},
+    facts::{Draft, LockKey, LockRow, MachineRow, UpdateKind, Wish},
+    plan::{Limits, assign, survey::Position},
+};
+
+/// An agent begins what is due so long after its last word at the latest, in milliseconds: its longest backoff is 75 s.
+const NEXT_ITEM_MS: u64 = 90_000;
 
 /// The store is a copy that is being recovered. Updates that are open in it have long gone on, or ended: they end here,
 /// and whoever had not come to its end then, or was on its way into maintenance or back, is for an operator to look at.
@@ -35,19 +44,91 @@ fn is_on_its_way(draft: &Draft<'_>, row: &MachineRow) -> bool {
     open && row.update.as_ref().is_some_and(|mine| !mine.in_maintenance())
 }
 
-/// What a controller let go may be at work again, and it says so only when it changes. With whoever stays out of
-/// service nothing is done before its operator wants it back.
+/// What a controller let go may be at work again, and it says so only when it changes: of a machine that is out of
+/// service too, for it may be back, and its cluster's maintenance be over.
 fn forget_locks(draft: &mut Draft<'_>, now: Now) {
-    let out = |name: &MachineName| {
-        let part = draft.machines.get(name).and_then(|row| row.update.as_ref());
-        part.is_some_and(MachineUpdate::in_maintenance)
-    };
-    let stays = |lock: &LockRow| lock.state == LockState::Active || lock.key.node.as_ref().is_some_and(out);
-    let granted = draft.locks.values().filter(|lock| !stays(lock));
+    let granted = draft.locks.values().filter(|lock| lock.state != LockState::Active);
     for key in granted.map(|lock| lock.key.clone()).collect::<Vec<LockKey>>() {
         let Some(lock) = draft.locks.get(&key).map(|lock| (**lock).clone()) else { continue };
         let message = "as far as is known: the store was recovered".to_owned();
         let (state, since_ms, updated_ms) = (LockState::Active, now.wall_ms, now.wall_ms);
         draft.put_lock(LockRow { state, since_ms, updated_ms, message, percentage: 0, ..lock });
     }
+}
+
+/// After `recover`: an operator has looked at a machine of which this copy does not know enough, and it is in service.
+/// Its part in an update that the copy knows is over, and so is its removal; what it lacks is for the next one.
+pub(super) fn settle(
+    draft: &mut Draft<'_>,
+    actor: &str,
+    row: &MachineRow,
+    limits: &Limits,
+    now: Now,
+) -> Result<Reply, Refusal> {
+    let (name, cluster) = (&row.name, &row.spec.cluster_name);
+    if row.revoked || row.departs() {
+        let message = format!(
+            "{name} is revoked, or leaves the swarm for good, and does not come back into service; \
+             `musterctl describe machine {name}` says what it waits for"
+        );
+        return Err(refusal("Revoked", message));
+    }
+    does_nothing(draft, &Position::of(draft, row, limits, now), now)?;
+    if let Some(row) = draft.machine_mut(name) {
+        row.in_doubt = false;
+        row.slot = None;
+        row.update = None;
+        row.removal = None;
+        row.reach = at_least_deploy(row.reach);
+    }
+    let mut line = format!(
+        "machine {name}: is in service; apply the newest manifest, then `musterctl update {cluster}` brings about what \
+         it lacks"
+    );
+    if row.removal.is_some() {
+        line.push_str(&format!("; it stays, unless you say `musterctl remove {name}` again"));
+    }
+    draft.audit(actor, "maintenance-leave", &format!("machine/{name}"), &line, now.wall_ms);
+    Ok(Reply::Done(vec![line]))
+}
+
+/// Does nothing run there, and is nothing about to begin by itself, by all that its agent has said since the start?
+fn does_nothing(draft: &Draft<'_>, position: &Position<'_>, now: Now) -> Result<(), Refusal> {
+    let name = &position.row.name;
+    if !position.connected() {
+        let message = format!(
+            "{name} is not connected, and nobody knows what runs there; say it again when it is, or `musterctl revoke \
+             {name}` if the machine is gone"
+        );
+        return Err(refusal("Disconnected", message));
+    }
+    let live = position.live;
+    // It gets neither leave nor inputs from a store that is recovered, and what is recorded as running never began.
+    let waits = position.waits_for_inputs() || live.is_some_and(|live| live.wants_permit);
+    let mut running = position.row.statuses.values().filter(|status| status.state == ItemState::Running && !waits);
+    if let Some(running) = running.next() {
+        let message = format!(
+            "item {} still runs on {name}; say it again when it has ended (`musterctl describe machine {name}`), or \
+             `musterctl revoke {name}` if the machine is gone",
+            running.name
+        );
+        return Err(refusal("ItemRunning", message));
+    }
+    if let Some((reason, message)) = live.and_then(|live| live.agent_blocked.as_ref()).filter(|_| !waits) {
+        let message = format!("{name} begins its next item when this has passed: {reason}: {message}");
+        return Err(refusal("ItemRunning", message));
+    }
+    let permits_end_mono_ms = draft.live.started_mono_ms.saturating_add(assign::PERMIT_MS);
+    let busy = live.and_then(|live| live.busy_mono_ms).filter(|_| !waits);
+    let busy_until_mono_ms = busy.map_or(0, |at_mono_ms| at_mono_ms.saturating_add(NEXT_ITEM_MS));
+    let left_ms = permits_end_mono_ms.max(busy_until_mono_ms).saturating_sub(now.mono_ms);
+    if left_ms > 0 {
+        let left_s = left_ms.div_ceil(1_000);
+        let message = format!(
+            "{name} may still have leave to start an item, from before the store was recovered, or try one again; say \
+             it again in {left_s} s"
+        );
+        return Err(refusal("ItemRunning", message));
+    }
+    Ok(())
 }

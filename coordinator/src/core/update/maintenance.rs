@@ -1,13 +1,13 @@
 //! How a single machine is taken out of service and brought back: what is checked at the door, and what is recorded.
 
-use muster_proto::model::{Blocked, ItemState, MachineName, MachineType, Now, RemovalPolicy, Scope};
+use muster_proto::model::{Blocked, MachineName, MachineType, Now, RemovalPolicy, Scope};
 
-use super::{Options, at_least_deploy, at_rest, freeze::Start, freeze::freeze, has_quorum, refusal};
+use super::{Options, at_rest, decides, distrust::settle, freeze::Start, freeze::freeze, has_quorum, refusal};
 use crate::{
     core::{Refusal, Reply, operators::known_machine},
     facts::{Draft, MachineRow, UpdateKind, Wish},
     plan::{
-        Limits, assign, safety,
+        Limits, safety,
         survey::{Position, Survey},
         update::maintenance::members,
     },
@@ -64,6 +64,7 @@ fn may_enter(draft: &Draft<'_>, row: &MachineRow, limits: &Limits, now: Now) -> 
         return Err(refusal("InMaintenance", message));
     }
     let survey = Survey::of(draft, cluster, limits, now);
+    survey.as_ref().map_or(Ok(()), decides)?;
     let joins = survey.as_ref().is_some_and(|survey| {
         // An update from which a machine is removed is an update all the same.
         let open = survey.update().is_some_and(|update| update.kind.takes_out() && update.wish != Wish::Abort);
@@ -113,11 +114,12 @@ pub(in crate::core) fn leave(
     draft: &mut Draft<'_>,
     actor: &str,
     machine: &MachineName,
+    limits: &Limits,
     now: Now,
 ) -> Result<Reply, Refusal> {
     let row = known_machine(draft, machine)?;
     if row.in_doubt {
-        return settle(draft, actor, &row, now);
+        return settle(draft, actor, &row, limits, now);
     }
     is_not_removed(&row)?;
     let Some(known) = row.update.as_ref().and_then(|mine| mine.maintenance) else {
@@ -131,42 +133,6 @@ pub(in crate::core) fn leave(
         }
         draft.audit(actor, "maintenance-leave", &format!("machine/{machine}"), &line, now.wall_ms);
     }
-    Ok(Reply::Done(vec![line]))
-}
-
-/// After `recover`: an operator has looked at a machine of which this copy does not know enough, and it is in service.
-/// Its part in an update that the copy knows is over, and so is its removal; what it lacks is for the next one.
-fn settle(draft: &mut Draft<'_>, actor: &str, row: &MachineRow, now: Now) -> Result<Reply, Refusal> {
-    let (name, cluster) = (&row.name, &row.spec.cluster_name);
-    if let Some(running) = row.statuses.values().find(|status| status.state == ItemState::Running) {
-        let message = format!(
-            "item {} still runs on {name}; say it again when it has ended (`musterctl describe machine {name}`), or \
-             `musterctl revoke {name}` if the machine is gone",
-            running.name
-        );
-        return Err(refusal("ItemRunning", message));
-    }
-    let permits_end_mono_ms = draft.live.started_mono_ms.saturating_add(assign::PERMIT_MS);
-    if now.mono_ms < permits_end_mono_ms {
-        let left_s = (permits_end_mono_ms - now.mono_ms).div_ceil(1_000);
-        let message = format!(
-            "{name} may still have leave to start an item, from before the store was recovered; say it again in \
-             {left_s} s"
-        );
-        return Err(refusal("ItemRunning", message));
-    }
-    if let Some(row) = draft.machine_mut(name) {
-        row.in_doubt = false;
-        row.slot = None;
-        row.update = None;
-        row.removal = None;
-        row.reach = at_least_deploy(row.reach);
-    }
-    let mut line = format!("machine {name}: is in service; `musterctl update {cluster}` brings about what it lacks");
-    if row.removal.is_some() {
-        line.push_str(&format!("; it stays, unless you say `musterctl remove {name}` again"));
-    }
-    draft.audit(actor, "maintenance-leave", &format!("machine/{name}"), &line, now.wall_ms);
     Ok(Reply::Done(vec![line]))
 }
 

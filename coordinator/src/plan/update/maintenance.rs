@@ -93,7 +93,8 @@ pub(super) fn is_wanted_back(row: &MaintenanceRow) -> bool {
 /// Why a machine that is out of service does not move. None: it is in service, or on its way.
 #[must_use]
 pub fn out_of_service(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
-    let mine = position.update().filter(|_| position.in_maintenance() && !position.row.revoked)?;
+    let known = position.in_maintenance() && !position.row.revoked && !position.row.in_doubt;
+    let mine = position.update().filter(|_| known)?;
     let name = &position.row.name;
     let mut message = "out of service: its workloads were moved away and no item is run on it".to_owned();
     if !position.connected() {

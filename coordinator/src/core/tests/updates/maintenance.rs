@@ -311,6 +311,8 @@ fn a_recovered_store_knows_who_is_out_of_service() {
     fleet.all_report();
     fleet.accept("worker-1");
     assert_eq!((fleet.why("worker-1").as_deref(), fleet.slots()), (Some("InMaintenance"), vec!["worker-1"]));
+    // What the copy has of its lock is not believed.
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
     fleet.ask(leave("worker-1")).expect("comes back");
     fleet.back("worker-1");
 }

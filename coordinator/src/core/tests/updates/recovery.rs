@@ -1,18 +1,40 @@
 //! A copy of the store that was put back by `recover`: nothing of what it says of updates is believed.
 
-use muster_proto::model::RemovalPolicy;
+use muster_proto::model::{ClusterName, LedgerId, RemovalPolicy, Seq};
+use uuid::Uuid;
 
 use super::{super::reason, *};
+use crate::plan::{blocked, recovery, survey::Survey};
 
 const SERVES_AGAIN: &str = "worker-1";
 
 fn serves_again() -> Request {
-    Request::LeaveMaintenance { machine: machine(SERVES_AGAIN) }
+    leave(SERVES_AGAIN)
 }
 
-fn lock_of(fleet: &Fleet, name: &str) -> LockState {
-    let mut locks = fleet.core.facts().locks.values();
-    locks.find(|lock| lock.key.node.as_ref() == Some(&machine(name))).expect("its lock").state
+fn lock_of(fleet: &Fleet, node: Option<&str>) -> LockState {
+    let (mut locks, node) = (fleet.core.facts().locks.values(), node.map(machine));
+    locks.find(|lock| lock.key.node == node).expect("its lock").state
+}
+
+fn leave(name: &str) -> Request {
+    Request::LeaveMaintenance { machine: machine(name) }
+}
+
+/// A copy from before an update is put back in its middle: the control machines are through, and `worker-1` has a
+/// permit. `worker-2` was told nothing yet.
+fn before_the_update() -> Fleet {
+    let mut fleet = deployed(3, 2);
+    release(&mut fleet, &["install"], 1);
+    let copy = fleet.store.clone();
+    let mut fleet = fleet.started();
+    ["control-1", "control-2", "control-3"].iter().for_each(|control| fleet.upgrade(control));
+    fleet.lock("ceph", Some(SERVES_AGAIN), LockState::Inactive);
+    assert!(fleet.permit(SERVES_AGAIN).is_some());
+    fleet.recover_from(copy);
+    fleet.all_report();
+    fleet.pass(90_000, &[]);
+    fleet
 }
 
 /// Its controller has let it go, and may have taken it back since.
@@ -32,7 +54,7 @@ fn what_a_controller_let_go_is_not_let_go_any_more() {
     fleet.lock("ceph", Some("control-1"), LockState::Inactive);
     assert!(fleet.permit("control-1").is_some());
     fleet.recover_from(fleet.store.clone());
-    assert_eq!(lock_of(&fleet, "control-1"), LockState::Active, "it says so again if it is so");
+    assert_eq!(lock_of(&fleet, Some("control-1")), LockState::Active, "it says so again if it is so");
     fleet.all_report();
     assert_eq!(fleet.why("control-1").as_deref(), Some("RecoveredInDoubt"));
 }
@@ -54,6 +76,51 @@ fn who_is_out_of_service_stays_so_and_who_was_on_its_way_is_looked_at() {
     fleet.recover_from(on_its_way);
     fleet.all_report();
     assert_eq!(fleet.why(SERVES_AGAIN).as_deref(), Some("RecoveredInDoubt"));
+}
+
+/// It may be back in service since the copy was made: nobody tells it anything when it comes back.
+#[test]
+fn a_machine_that_is_out_of_service_leaves_for_good_only_when_its_controllers_let_it_go_again() {
+    let mut fleet = on_its_way_into_maintenance();
+    fleet.lock("ceph", Some(SERVES_AGAIN), LockState::Inactive);
+    fleet.accept(SERVES_AGAIN);
+    fleet.recover_from(fleet.store.clone());
+    fleet.all_report();
+    let why = fleet.look(SERVES_AGAIN, blocked::of_machine).expect("it is out of service");
+    assert!(why.reason == "InMaintenance" && why.message.contains("its workloads may be back"), "{why:?}");
+    assert_eq!((lock_of(&fleet, Some(SERVES_AGAIN)), lock_of(&fleet, None)), (LockState::Active, LockState::Active));
+    let policy = RemovalPolicy::Graceful;
+    let remove = Request::Remove { machine: machine(SERVES_AGAIN), policy, accept_control_plane_downtime: false };
+    fleet.ask(remove).expect("begins");
+    assert_eq!(fleet.why(SERVES_AGAIN).as_deref(), Some("LocksActive"));
+    fleet.lock("ceph", Some(SERVES_AGAIN), LockState::Inactive);
+    assert!(!fleet.core.facts().machines.contains_key(SERVES_AGAIN), "{:?}", fleet.why(SERVES_AGAIN));
+}
+
+/// It has come back, and was updated, since the copy was made: its operator says that it is in service, and no lock of
+/// the copy is waited for any more.
+#[test]
+fn one_that_was_out_of_service_and_was_given_more_since_is_in_doubt() {
+    let mut fleet = on_its_way_into_maintenance();
+    fleet.lock("ceph", Some(SERVES_AGAIN), LockState::Inactive);
+    fleet.accept(SERVES_AGAIN);
+    let copy = fleet.store.clone();
+    fleet.ask(serves_again()).expect("comes back");
+    fleet.lock("ceph", Some(SERVES_AGAIN), LockState::Active);
+    fleet.lock("ceph", None, LockState::Active);
+    release(&mut fleet, &["images"], 1);
+    fleet.ask(update()).expect("starts");
+    fleet.recover_from(copy);
+    fleet.all_report();
+    assert_eq!(fleet.why(SERVES_AGAIN).as_deref(), Some("RecoveredInDoubt"));
+    fleet.pass(90_000, &[]);
+    for name in ["control-1", "control-2", "control-3", "worker-1", "worker-2"] {
+        fleet.ask(leave(name)).expect("an operator has looked");
+    }
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    ["control-1", "control-2", "control-3"].iter().for_each(|control| fleet.upgrade(control));
+    assert_eq!(fleet.requests(), [SERVES_AGAIN], "{:?}", fleet.why(SERVES_AGAIN));
 }
 
 #[test]
@@ -81,4 +148,122 @@ fn removals_are_asked_for_again_unless_they_cannot_be_taken_back() {
     fleet.ask(remove(RemovalPolicy::Unsafe)).expect("said again");
     fleet.accept(SERVES_AGAIN);
     assert!(!fleet.core.facts().machines.contains_key(SERVES_AGAIN));
+}
+
+/// Its list is the update's, and something is due in it: the copy wants none of that.
+#[test]
+fn a_machine_that_was_settled_takes_no_slot_when_it_greets_again() {
+    let mut fleet = before_the_update();
+    fleet.ask(serves_again()).expect("an operator has looked");
+    assert_eq!(fleet.due(SERVES_AGAIN).as_deref(), Some("install"));
+    fleet.connect(SERVES_AGAIN);
+    assert_eq!((fleet.slot(SERVES_AGAIN), fleet.row(SERVES_AGAIN).in_doubt), (None, false));
+    for name in ["control-1", "control-2", "control-3"] {
+        fleet.ask(leave(name)).expect("an operator has looked");
+    }
+    assert!(!fleet.core.facts().meta.recovering && fleet.slots().is_empty(), "{:?}", fleet.slots());
+    assert_eq!(fleet.why("control-1").as_deref(), Some("NotUpToDate"), "it was updated, and the copy is older");
+}
+
+#[test]
+fn a_machine_of_which_nobody_knows_what_runs_there_is_not_in_service() {
+    let mut fleet = before_the_update();
+    fleet.disconnect(SERVES_AGAIN);
+    assert_eq!(reason(fleet.ask(serves_again())), "Disconnected");
+    fleet.connect(SERVES_AGAIN);
+    assert_eq!(reason(fleet.ask(serves_again())), "ItemRunning", "it may be between two tries");
+    let id = fleet.agents[SERVES_AGAIN].id;
+    fleet.agent_blocked(id, Some(("DiskFull".to_owned(), "less than 16 MiB".to_owned())));
+    fleet.pass(90_000, &[]);
+    assert_eq!(reason(fleet.ask(serves_again())), "ItemRunning", "it begins when there is room again");
+    fleet.agent_blocked(id, None);
+    fleet.ask(serves_again()).expect("an operator has looked");
+}
+
+/// Its agent stopped before it began: it waits for another permit, and a store that is recovered gives none.
+#[test]
+fn what_is_recorded_as_running_and_never_began_holds_up_nobody() {
+    let mut fleet = before_the_update();
+    fleet.begin(SERVES_AGAIN);
+    fleet.connect(SERVES_AGAIN);
+    fleet.pass(90_000, &[]);
+    assert_eq!(reason(fleet.ask(serves_again())), "ItemRunning");
+    let id = fleet.agents[SERVES_AGAIN].id;
+    fleet.step(Input::PermitWanted { id, permit: 1 }).expect("known");
+    fleet.ask(serves_again()).expect("an operator has looked");
+}
+
+/// What is frozen at the start of an update is not what the machines are.
+#[test]
+fn nothing_is_started_while_a_store_is_recovered() {
+    let mut fleet = before_the_update();
+    let (machines, accept_control_plane_downtime) = (Default::default(), false);
+    let enter = Request::EnterMaintenance { machine: machine(SERVES_AGAIN), accept_control_plane_downtime };
+    for begins in [update(), Request::Reboot { cluster: cluster(), machines, accept_control_plane_downtime }, enter] {
+        assert_eq!(reason(fleet.ask(begins)), "RecoveryOpen");
+    }
+}
+
+#[test]
+fn a_machine_that_is_revoked_is_not_declared_in_service() {
+    let mut fleet = before_the_update();
+    fleet.ask(Request::RevokeMachine { machine: machine(SERVES_AGAIN), machine_is_off: false }).expect("revoked");
+    assert_eq!(reason(fleet.ask(serves_again())), "Revoked");
+}
+
+/// What ran is known of the old ledger alone.
+#[test]
+fn a_ledger_that_was_begun_anew_leaves_nothing_running_and_its_machine_in_doubt() {
+    let mut fleet = deployed(3, 2);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    ["control-1", "control-2", "control-3"].iter().for_each(|control| fleet.upgrade(control));
+    fleet.lock("ceph", Some(SERVES_AGAIN), LockState::Inactive);
+    fleet.begin(SERVES_AGAIN);
+    for name in [SERVES_AGAIN, "control-1"] {
+        let agent = fleet.agents.get_mut(name).expect("an agent");
+        agent.ledger = LedgerId(Uuid::from_u128(77));
+        (agent.acked, agent.seq) = (Seq(0), Seq(0));
+        agent.statuses.retain(|_, status| status.state != ItemState::Running);
+    }
+    fleet.recover_from(fleet.store.clone());
+    fleet.all_report();
+    let state = |fleet: &Fleet| fleet.row(SERVES_AGAIN).statuses[&item_name("install")].state.clone();
+    assert_eq!(state(&fleet), ItemState::Indeterminate);
+    let in_doubt = |name: &str| fleet.row(name).in_doubt;
+    assert!(in_doubt("control-1") && !in_doubt("control-2"), "it was Ready in that update");
+}
+
+/// A deployment in whose middle `worker-1`, which was Ready, is in doubt.
+fn deploying_and_in_doubt() -> Fleet {
+    let mut fleet = Fleet::of(1, 2).reported().prepared();
+    fleet.finish_all(Control);
+    fleet.finish("worker-1");
+    fleet.agents.get_mut("worker-1").expect("an agent").ledger = LedgerId(Uuid::from_u128(77));
+    fleet.recover_from(fleet.store.clone());
+    fleet.all_report();
+    fleet
+}
+
+/// Not everybody may read the names of other clusters.
+#[test]
+fn who_waits_for_machines_in_doubt_names_those_of_its_own_cluster() {
+    let mut fleet = deploying_and_in_doubt();
+    let why = fleet.look("worker-2", blocked::of_machine).expect("it waits");
+    assert!(why.reason == "RecoveryOpen" && why.message.contains("worker-1"), "{why:?}");
+    let other = ClusterName::new("edge-8").expect("a label");
+    let clusters = [(other.clone(), (spec(1, 0), Default::default()))].into();
+    fleet.ask(Request::Apply { clusters, machines: Default::default(), dry_run: false }).expect("applies");
+    let survey = Survey::of(fleet.core.facts(), &other, fleet.core.limits(), fleet.now()).expect("a cluster");
+    let why = recovery::settled(&survey).expect_err("worker-1 is in doubt");
+    assert!(why.message.contains("machines of other clusters") && !why.message.contains("worker-1"), "{why:?}");
+}
+
+#[test]
+fn a_machine_in_doubt_that_is_lost_says_both() {
+    let mut fleet = deploying_and_in_doubt();
+    fleet.disconnect("worker-1");
+    fleet.pass(60_000, &[]);
+    let why = fleet.look("worker-1", blocked::of_machine).expect("it is lost");
+    assert!(why.reason == "Lost" && why.clears_when.contains("maintenance leave worker-1"), "{why:?}");
 }

@@ -1,5 +1,7 @@
 //! Drains that do not come to an end: who is told what, and who goes on.
 
+use muster_proto::model::{RunnerKind, StateItem};
+
 use super::*;
 
 #[test]
@@ -98,4 +100,76 @@ fn tasks_of_a_node_that_is_down_count_and_it_says_so() {
     let blocked = fleet.look("worker-1", blocked::of_machine).expect("it waits");
     let why = "Error: the managers see swarm node worker-1 down, and count its tasks until it is back - ";
     assert_eq!(blocked.message, format!("{why}db: 1 task, web: 2 tasks"));
+}
+
+/// A worker behind one control machine, both in its swarm, and an update that brings this item of the worker to another
+/// version. Everybody has prepared; the cluster's own lock is active yet.
+fn behind_one_control(changed: &str) -> Fleet {
+    let mut spec = spec(1, 1);
+    for items in spec.machine_types.values_mut() {
+        items.push(StateItem { runner: RunnerKind::SwarmJoin, ..item("swarm", Phase::Deploy) });
+    }
+    let mut fleet = guarded(Fleet::with(spec.clone()));
+    let of_workers = spec.machine_types.get_mut(&Worker).expect("workers have items");
+    let of_workers = of_workers.iter_mut().filter(|item| item.name.as_str() == changed);
+    of_workers.for_each(|item| item.version.push_str(".1"));
+    fleet.ask(apply(spec, &[])).expect("applies");
+    fleet.ask(update()).expect("starts");
+    fleet.finish("worker-1");
+    fleet
+}
+
+fn replace_control(fleet: &mut Fleet) {
+    fleet.ask(Request::ReplaceMachine { machine: machine("control-1"), machine_is_off: true }).expect("replaced");
+}
+
+fn enroll_control(fleet: &mut Fleet) {
+    fleet.enroll("control-1", Control).expect("enrols");
+    fleet.connect("control-1");
+}
+
+/// The new control machine is deployed when the update is over: nobody else lets the worker in.
+#[test]
+fn a_worker_whose_swarm_only_a_deployment_makes_does_not_begin() {
+    let mut fleet = behind_one_control("swarm");
+    replace_control(&mut fleet);
+    fleet.lock("ceph", None, LockState::Inactive);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("ControlNotDeployed"), "nobody has come in its place yet");
+    enroll_control(&mut fleet);
+    assert_eq!((fleet.why("worker-1").as_deref(), fleet.slots()), (Some("ControlNotDeployed"), Vec::new()));
+    assert!(fleet.wants_a_person());
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Abort { rollout }).expect("aborts");
+    fleet.lock("ceph", None, LockState::Active);
+    fleet.finish("control-1");
+    assert_eq!(fleet.state("control-1"), "Ready");
+    fleet.ask(update()).expect("starts again");
+    fleet.finish("worker-1");
+    fleet.lock("ceph", None, LockState::Inactive);
+    assert_eq!(fleet.requests(), ["worker-1"]);
+}
+
+#[test]
+fn a_worker_that_has_its_slot_is_not_disturbed_for_a_swarm_that_is_not_there() {
+    let mut fleet = behind_one_control("swarm");
+    fleet.lock("ceph", None, LockState::Inactive);
+    assert_eq!(fleet.requests(), ["worker-1"]);
+    replace_control(&mut fleet);
+    enroll_control(&mut fleet);
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    assert_eq!((fleet.why("worker-1").as_deref(), fleet.drain("worker-1")), (Some("ControlNotDeployed"), None));
+    assert!(fleet.permit("worker-1").is_none() && fleet.wants_a_person());
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Abort { rollout }).expect("aborts");
+    fleet.lock("ceph", Some("worker-1"), LockState::Active);
+    assert_eq!((fleet.part("worker-1"), fleet.slot("worker-1")), (None, None), "and it is given back");
+}
+
+#[test]
+fn a_worker_that_is_in_the_swarm_goes_on_without_its_control_machine() {
+    let mut fleet = behind_one_control("install");
+    replace_control(&mut fleet);
+    enroll_control(&mut fleet);
+    fleet.lock("ceph", None, LockState::Inactive);
+    assert_eq!(fleet.requests(), ["worker-1"]);
 }
