@@ -78,7 +78,7 @@ impl UpdateKind {
 /// A reboot that a rollout adds at the end of a machine's list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddedReboot {
-    /// The rollout's name: no two of these items are the same.
+    /// By the rollout's name and its start: no two of these items are the same.
     pub version: String,
     /// The last phase of the machine's list.
     pub phase: Phase,
@@ -86,7 +86,7 @@ pub struct AddedReboot {
     pub why: RebootWhy,
 }
 
-/// An item that an update adds to a machine's list, beside those of its type. Its version is the rollout's name.
+/// An item that an update adds to a machine's list, beside those of its type. Its version is the rollout's own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Added {
     /// A hook of the spec, before anything is requested or disturbed.

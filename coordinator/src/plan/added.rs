@@ -1,12 +1,23 @@
-//! Items that an update adds to machines' lists, beside those of their types: on whom, and as which item. Their version
-//! is the rollout's name, so that each runs once in every rollout.
+//! Items that an update adds to machines' lists, beside those of their types: on whom, in which version, and as which
+//! item. Each runs once in every rollout.
 
 use std::collections::BTreeMap;
 
-use muster_proto::model::{ClusterSpec, Hook, MachineName, Standing, StateItem};
+use muster_proto::{
+    model::{ClusterSpec, Hook, MachineName, Standing, StateItem},
+    plant::planted,
+};
 
 use super::survey::standing;
 use crate::facts::{Added, Facts, MachineRow, Target};
+
+/// The version of what a rollout adds: no other rollout ever has the same. Its name alone comes again when a store is put
+/// back that knows fewer rollouts, and the agents' ledgers say what was done in the one that had it first.
+#[must_use]
+pub fn version(rollout: &str, started_at_ms: u64) -> String {
+    // Planted: what was done in a rollout of this name is done.
+    if planted("version-by-name-alone") { rollout.to_owned() } else { format!("{rollout}@{started_at_ms}") }
+}
 
 /// What an update of these machines adds, in the order it runs.
 #[must_use]

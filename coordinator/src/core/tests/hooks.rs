@@ -79,7 +79,8 @@ fn hooks_before_come_before_everything_and_those_after_before_the_end() {
     fleet.finish("worker-1");
     assert!(!has_begun(&fleet), "slots free, agents connected, items ready, and one hook runs yet");
     assert_eq!(fleet.begin("worker-2"), "check");
-    assert_eq!(fleet.agents["worker-2"].assignment.as_ref().expect("a list").items[0].version, rollout);
+    let version = &fleet.agents["worker-2"].assignment.as_ref().expect("a list").items[0].version;
+    assert!(version.starts_with(&format!("{rollout}@")), "{version}");
     fleet.event("worker-2", "check", ItemState::Succeeded);
     assert!(has_begun(&fleet) && update_row(&fleet).stages[&ClusterStage::HooksBefore].succeeded);
 
@@ -297,4 +298,24 @@ fn a_machine_that_is_removed_has_no_hook_after() {
     assert!(fleet.core.facts().open_rollout(&cluster()).is_some(), "the last hook is open");
     fleet.finish("worker-3");
     assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
+}
+
+/// A copy from before an update gives its name a second time, and the agents know what was done the first time.
+#[test]
+fn an_update_that_the_store_forgot_takes_nothing_from_the_next_of_its_name() {
+    let mut fleet = hooked();
+    let copy = fleet.store.clone();
+    fleet.ask(update()).expect("starts");
+    let forgotten = fleet.rollout();
+    assert_eq!(fleet.begin("worker-2"), "silence");
+    fleet.event("worker-2", "silence", ItemState::Succeeded);
+    fleet.recover_from(copy);
+    fleet.all_report();
+    fleet.pass(30_000, &[]);
+    for name in ["worker-1", "worker-2"] {
+        fleet.ask(Request::LeaveMaintenance { machine: machine(name) }).expect("an operator has looked");
+    }
+    fleet.ask(update()).expect("starts");
+    assert_eq!(fleet.rollout(), forgotten);
+    assert_eq!(fleet.begin("worker-2"), "silence");
 }

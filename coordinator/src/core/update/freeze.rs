@@ -70,8 +70,10 @@ pub(super) fn freeze(
         targets.insert(name, target);
     }
     add(draft, cluster, start.kind, &mut targets);
+    let line = open(draft, cluster, start, (rollout, targets), actor, now);
+    // What was added has the version that the rollout gives it.
     items::refresh(draft);
-    open(draft, cluster, start, (rollout, targets), actor, now)
+    line
 }
 
 /// What an update adds to machines' lists is frozen with it. What comes after it is added then.
@@ -166,7 +168,7 @@ fn look(
     };
     let why = why.filter(|why| !open().any(|item| reboot::is_owner(item, *why)));
     let phase = items().map(|item| item.phase).max().unwrap_or(Phase::Deploy).max(Phase::Deploy);
-    let reboot = why.map(|why| AddedReboot { version: rollout.to_owned(), phase, why });
+    let reboot = why.map(|why| AddedReboot { version: added::version(rollout, now.wall_ms), phase, why });
     disruptive |= reboot.is_some();
     let changed = open().map(|item| item.name.clone()).chain(reboot.as_ref().map(|_| ItemName::of_reboot()));
     let given_up = open().filter(|item| position.standing(item) == Standing::Failed);
