@@ -319,3 +319,24 @@ fn an_update_that_the_store_forgot_takes_nothing_from_the_next_of_its_name() {
     assert_eq!(fleet.rollout(), forgotten);
     assert_eq!(fleet.begin("worker-2"), "silence");
 }
+
+fn keep(name: &str) -> Request {
+    Request::AbortRemoval { machine: machine(name) }
+}
+
+/// Its removal took it out of the update at the version that it had, which knows no such hook.
+#[test]
+fn a_machine_that_was_to_be_removed_and_stays_has_no_hook_after() {
+    let mut fleet = deployed(3, 2);
+    with_hooks(&mut fleet, Vec::new(), vec![hook("unsilence", HookMachines::MachineType(Worker))]);
+    let mut fleet = fleet.started();
+    fleet.ask(remove("worker-1", RemovalPolicy::Graceful)).expect("begins");
+    fleet.ask(keep("worker-1")).expect("kept");
+    assert_eq!((fleet.part("worker-1"), fleet.row("worker-1").follows()), (None, Some(1)));
+    for name in ["control-1", "control-2", "control-3", "worker-2"] {
+        fleet.upgrade(name);
+    }
+    assert_eq!(fleet.part("worker-1"), None);
+    fleet.finish("worker-2");
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none(), "{:?}", fleet.why("worker-1"));
+}

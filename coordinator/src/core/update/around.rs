@@ -36,16 +36,20 @@ pub(super) fn begin(draft: &mut Draft<'_>, rollout: &str, stage: ClusterStage) {
     }
 }
 
-/// A machine that is through with the update has something to do once more. It stays at the version that it has.
+/// A machine that is through with the update has something to do once more. It stays at the version that it has: one whose
+/// removal was taken back in the middle of the update has another, and knows nothing of its hooks.
 fn come_back(draft: &mut Draft<'_>, rollout: &str, name: &MachineName, added: Vec<Added>) {
     let Some(row) = draft.machines.get(name) else { return };
+    let update = draft.rollouts.get(rollout).and_then(|rollout| rollout.update.as_ref());
+    let Some(version) = update.map(|update| update.version).filter(|version| row.follows() == Some(*version)) else {
+        return;
+    };
     let member = row.rollout.as_deref() == Some(rollout) && row.ready_at.is_some() && row.update.is_none();
     // Who is removed takes its hook along.
     if !member || row.revoked || row.removal.is_some() {
         return;
     }
     let newest = secrets::newest(draft, &row.spec.cluster_name);
-    let version = row.follows().unwrap_or_default();
     let part = freeze::part(row, UpdateKind::Reboot, version, &newest);
     let Some(row) = draft.machine_mut(name) else { return };
     row.update = Some(MachineUpdate { added, only_added: true, ..part });
