@@ -252,6 +252,14 @@ fn removed_while_it_runs(fleet: &mut Fleet, name: &str, item: &str, policy: Remo
     fleet.agents.remove(name);
 }
 
+/// The last machine comes to its end, and hooks after begin.
+fn through(fleet: &mut Fleet, name: &str) {
+    fleet.lock("ceph", Some(name), LockState::Inactive);
+    fleet.finish(name);
+    fleet.lock("ceph", Some(name), LockState::Active);
+    assert!(update_row(fleet).stages.contains_key(&ClusterStage::HooksAfter));
+}
+
 /// Where the hooks of the newest update stand, as operators are told.
 fn told(fleet: &Fleet) -> Vec<String> {
     let rollouts = documents::rollouts(fleet.core.facts(), |_| true, fleet.core.limits(), fleet.now());
@@ -333,10 +341,34 @@ fn a_machine_that_was_to_be_removed_and_stays_has_no_hook_after() {
     fleet.ask(remove("worker-1", RemovalPolicy::Graceful)).expect("begins");
     fleet.ask(keep("worker-1")).expect("kept");
     assert_eq!((fleet.part("worker-1"), fleet.row("worker-1").follows()), (None, Some(1)));
-    for name in ["control-1", "control-2", "control-3", "worker-2"] {
+    for name in ["control-1", "control-2", "control-3"] {
         fleet.upgrade(name);
     }
+    through(&mut fleet, "worker-2");
     assert_eq!(fleet.part("worker-1"), None);
     fleet.finish("worker-2");
     assert!(fleet.core.facts().open_rollout(&cluster()).is_none(), "{:?}", fleet.why("worker-1"));
+}
+
+/// What the update has for it is known all the while it is being removed.
+#[test]
+fn a_machine_that_was_through_when_its_removal_began_keeps_its_hook_after() {
+    let mut fleet = deployed(3, 2);
+    with_hooks(&mut fleet, vec![hook("silence", on("worker-1"))], vec![hook("unsilence", on("worker-1"))]);
+    fleet.ask(update()).expect("starts");
+    fleet.finish("worker-1");
+    let names: Vec<String> = fleet.agents.keys().cloned().collect();
+    names.iter().for_each(|name| fleet.finish(name));
+    fleet.lock("ceph", None, LockState::Inactive);
+    for name in ["control-1", "control-2", "control-3", "worker-1"] {
+        fleet.upgrade(name);
+    }
+    fleet.ask(remove("worker-1", RemovalPolicy::Graceful)).expect("begins");
+    assert_eq!(told(&fleet), ["worker-1 silence done", "worker-1 unsilence not run"]);
+    fleet.ask(keep("worker-1")).expect("kept");
+    through(&mut fleet, "worker-2");
+    assert_eq!(fleet.due("worker-1").as_deref(), Some("unsilence"));
+    fleet.finish("worker-1");
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
+    assert_eq!(told(&fleet), ["worker-1 silence done", "worker-1 unsilence done"]);
 }

@@ -200,7 +200,10 @@ fn open(
     if draft.rollouts.contains_key(&name)
         && let Some(update) = draft.update_mut(&name)
     {
-        update.targets.extend(targets);
+        for (machine, target) in targets {
+            // Who has a part already, and is through with it, may have something to do at the end.
+            update.targets.entry(machine).or_insert(target);
+        }
         update.accept_control_plane_downtime |= start.options.accept_control_plane_downtime;
         return goes_out(start.kind, &who, &name);
     }
