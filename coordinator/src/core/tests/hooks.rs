@@ -128,6 +128,7 @@ fn a_failed_hook_before_stops_the_update_before_anything_was_disturbed() {
             "skip" => drop(fleet.ask(skip("worker-2", "silence")).expect("without it")),
             _ => {
                 fleet.ask(Request::Abort { rollout }).expect("ends");
+                ["worker-1", "worker-2"].into_iter().for_each(|name| fleet.accept(name));
                 assert!(fleet.core.facts().open_rollout(&cluster()).is_none(), "nothing was taken");
                 assert_eq!(fleet.row("worker-2").ready_at.as_ref().map(|(release, _)| release.as_str()), Some("1"));
                 continue;
@@ -172,6 +173,7 @@ fn a_machine_that_is_gone_takes_its_hook_with_it() {
     assert_eq!((has_begun(&fleet), fleet.why("worker-1").as_deref()), (false, Some("BeforeUpdate")));
     let rollout = fleet.rollout();
     fleet.ask(Request::Abort { rollout }).expect("ends");
+    fleet.accept("worker-1");
     assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
     assert_eq!(reason(fleet.ask(update())), "HookMachine", "and the next update says so first");
 }
@@ -278,6 +280,7 @@ fn a_machine_that_is_removed_takes_its_hook_before_with_it() {
     assert_eq!((has_begun(&fleet), fleet.why("worker-1").as_deref()), (false, Some("BeforeUpdate")));
     let rollout = fleet.rollout();
     fleet.ask(Request::Abort { rollout }).expect("ends");
+    fleet.accept("worker-1");
     assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
     let known =
         ["worker-1 check done", "worker-2 silence done", "worker-2 check not run", "worker-2 unsilence not run"];
@@ -371,4 +374,21 @@ fn a_machine_that_was_through_when_its_removal_began_keeps_its_hook_after() {
     fleet.finish("worker-1");
     assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
     assert_eq!(told(&fleet), ["worker-1 silence done", "worker-1 unsilence done"]);
+}
+
+#[test]
+fn an_abort_while_hooks_run_lets_no_other_begin() {
+    let mut fleet = hooked();
+    fleet.ask(update()).expect("starts");
+    let rollout = fleet.rollout();
+    assert_eq!(fleet.begin("worker-2"), "silence");
+    let before = fleet.agents["worker-2"].assignment.clone();
+    fleet.ask(Request::Abort { rollout }).expect("ends");
+    assert_eq!((fleet.due("worker-1"), fleet.due("worker-2")), (None, None), "`check` is open on both");
+    fleet.accept("worker-1");
+    fleet.accept("worker-2");
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_some(), "one runs yet");
+    fleet.agents.get_mut("worker-2").expect("an agent").assignment = before;
+    fleet.event("worker-2", "silence", ItemState::Succeeded);
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
 }

@@ -8,7 +8,7 @@ use muster_proto::{
 
 use super::{ClusterStep, DECIDING, targets};
 use crate::{
-    facts::{Added, ClusterStage, MachineUpdate, UpdateRow, Wish},
+    facts::{Added, ClusterStage, Facts, MachineRow, MachineUpdate, UpdateRow, Wish},
     plan::{
         added, assign,
         safety::{self, blocked, some_names},
@@ -116,6 +116,15 @@ fn what_is_open(position: &Position<'_>) -> String {
     let open: Vec<String> = all.into_iter().filter(|a| !is_done(position, a)).map(added::said).collect();
     let name = &position.row.name;
     if open.is_empty() { format!("{name} has not confirmed") } else { format!("{} on {name}", open.join(", ")) }
+}
+
+/// Was the update aborted while this machine's hooks were under way? Then its list is empty, and it leaves when nothing of
+/// them runs or can be started any more.
+#[must_use]
+pub fn is_called_off(facts: &Facts, row: &MachineRow) -> bool {
+    let rollout = row.rollout.as_ref().and_then(|rollout| facts.rollouts.get(rollout));
+    let aborted = rollout.and_then(|row| row.update.as_ref()).is_some_and(|update| update.wish == Wish::Abort);
+    aborted && row.update.as_ref().is_some_and(|mine| mine.only_added)
 }
 
 /// What is to be recorded of one of the two stages next.
