@@ -125,10 +125,16 @@ fn a_failed_hook_before_stops_the_update_before_anything_was_disturbed() {
             "retry" => {
                 drop(fleet.ask(Request::Retry { machine: machine("worker-2"), item: None }).expect("runs again"))
             }
-            "skip" => drop(fleet.ask(skip("worker-2", "silence")).expect("without it")),
+            "skip" => {
+                fleet.ask(skip("worker-2", "silence")).expect("without it");
+                assert!(told(&fleet).contains(&"worker-2 silence skipped".to_owned()), "{:?}", told(&fleet));
+            }
             _ => {
                 fleet.ask(Request::Abort { rollout }).expect("ends");
+                let ends = ["silence failed", "check not run", "unsilence not run"].map(|end| format!("worker-2 {end}"));
+                assert_eq!(told(&fleet)[1..], ends, "it is being aborted");
                 ["worker-1", "worker-2"].into_iter().for_each(|name| fleet.accept(name));
+                assert_eq!(told(&fleet)[1..], ends);
                 assert!(fleet.core.facts().open_rollout(&cluster()).is_none(), "nothing was taken");
                 assert_eq!(fleet.row("worker-2").ready_at.as_ref().map(|(release, _)| release.as_str()), Some("1"));
                 continue;
@@ -391,4 +397,18 @@ fn an_abort_while_hooks_run_lets_no_other_begin() {
     fleet.agents.get_mut("worker-2").expect("an agent").assignment = before;
     fleet.event("worker-2", "silence", ItemState::Succeeded);
     assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
+}
+
+#[test]
+fn what_a_machine_did_before_it_left_is_done() {
+    let mut fleet = hooked();
+    fleet.ask(update()).expect("starts");
+    for item in ["silence", "check"] {
+        assert_eq!(fleet.begin("worker-2"), item);
+        fleet.event("worker-2", item, ItemState::Succeeded);
+    }
+    fleet.ask(Request::RevokeMachine { machine: machine("worker-2"), machine_is_off: true }).expect("revoked");
+    fleet.finish("worker-1");
+    assert!(has_begun(&fleet), "{:?}", fleet.why("worker-1"));
+    assert_eq!(told(&fleet)[1..], ["worker-2 silence done", "worker-2 check done", "worker-2 unsilence not run"]);
 }

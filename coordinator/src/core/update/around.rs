@@ -1,10 +1,10 @@
 //! How the hooks before and after an update are recorded.
 
-use muster_proto::model::{MachineName, Now, Phase};
+use muster_proto::model::{MachineName, Now, Phase, Standing};
 
 use super::{at_least_deploy, freeze};
 use crate::{
-    facts::{Added, ClusterStage, Draft, MachineUpdate, UpdateKind},
+    facts::{Added, AddedEnd, ClusterStage, Draft, MachineUpdate, UpdateKind},
     plan::{added, secrets},
 };
 
@@ -56,16 +56,25 @@ fn come_back(draft: &mut Draft<'_>, rollout: &str, name: &MachineName, added: Ve
     row.reach = Some(Phase::Prepare);
 }
 
-/// A machine is about to be no part of the update any more: what of its hooks is done stays known.
-pub(super) fn keep_done(draft: &mut Draft<'_>, name: &MachineName) {
+/// A machine is about to be no part of the update any more: what became of its hooks stays known.
+pub(super) fn keep_ends(draft: &mut Draft<'_>, name: &MachineName) {
     let Some(row) = draft.machines.get(name) else { return };
-    let (done, rollout) = (added::done(draft, row), row.rollout.clone());
-    if done.is_empty() {
-        return;
-    }
+    let all = row.update.iter().flat_map(|mine| &mine.added);
+    let known: Vec<_> = all.filter_map(|one| Some((one.clone(), added::stands(draft, row, one)?))).collect();
+    let rollout = row.rollout.clone().filter(|_| !known.is_empty());
     let target = rollout.and_then(|rollout| draft.update_mut(&rollout)?.targets.get_mut(name));
-    if let Some(target) = target {
-        target.done.extend(done);
+    let Some(target) = target else { return };
+    for (one, (standing, skipped)) in known {
+        let end = match standing {
+            Standing::Done => skipped.then_some(AddedEnd::Skipped),
+            Standing::Failed => Some(AddedEnd::Failed),
+            Standing::Running { .. } | Standing::Held => Some(AddedEnd::Unknown),
+            Standing::Due { .. } => None,
+        };
+        target.ends.extend(end.map(|end| (one.clone(), end)));
+        if standing == Standing::Done {
+            target.done.insert(one);
+        }
     }
 }
 

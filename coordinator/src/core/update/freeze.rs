@@ -177,7 +177,8 @@ fn look(
         Some((item.name.clone(), Verdict { hash: item.hash, cleared_attempts, left_out: None }))
     });
     let group = row.spec.update_group.clone();
-    let target = Target { changed: changed.collect(), group, disruptive, added: Vec::new(), done: BTreeSet::new() };
+    let (done, ends) = (BTreeSet::new(), BTreeSet::new());
+    let target = Target { changed: changed.collect(), group, disruptive, added: Vec::new(), done, ends };
     Some(Found { target, afresh: afresh.collect(), reboot })
 }
 

@@ -244,7 +244,7 @@ fn take_turn(draft: &mut Draft<'_>, actor: &str, removing: Removing<'_>, now: No
     };
     let rollout = row.rollout.clone().unwrap_or_default();
     let part = removal_part(draft, &row, mine);
-    around::keep_done(draft, machine);
+    around::keep_ends(draft, machine);
     if let Some(row) = draft.machine_mut(machine) {
         if !mine.disturbed() {
             row.reach = at_least_deploy(row.reach);
@@ -376,7 +376,7 @@ fn drop_machine(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, machine: &Mach
     for key in draft.locks.keys().filter(of_it).cloned().collect::<Vec<_>>() {
         draft.drop_lock(&key);
     }
-    around::keep_done(draft, machine);
+    around::keep_ends(draft, machine);
     if let Some(update) = row.rollout.as_ref().and_then(|rollout| draft.update_mut(rollout)) {
         update.moved_at_ms = now.wall_ms;
         // What it kept others from they are tried on again.

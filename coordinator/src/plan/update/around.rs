@@ -8,7 +8,7 @@ use muster_proto::{
 
 use super::{ClusterStep, DECIDING, targets};
 use crate::{
-    facts::{Added, ClusterStage, Facts, MachineRow, MachineUpdate, UpdateRow, Wish},
+    facts::{Added, ClusterStage, Facts, MachineRow, MachineUpdate, Target, UpdateRow, Wish},
     plan::{
         added, assign,
         safety::{self, blocked, some_names},
@@ -74,13 +74,19 @@ pub fn nobody_is_gone(survey: &Survey<'_>) -> Result<(), Blocked> {
     Err(blocked(BEFORE_UPDATE, message, format!("`musterctl abort {}`; then start it anew", rollout.name)))
 }
 
-/// Machines on which something was to be done before the update, and that are no part of it any more, or about to leave
-/// it: nothing new is started on one that is removed.
+/// Machines on which something was to be done before the update and never will: they are no part of it any more, or about
+/// to leave it (nothing new is started on one that is removed), and it was not done by then.
 fn gone<'a>(survey: &Survey<'_>, update: &'a UpdateRow) -> Vec<&'a str> {
-    let stays = |position: &&Position<'_>| position.row.removal.is_none();
-    let here = |name: &&MachineName| targets(survey).filter(stays).any(|position| position.row.name == **name);
-    let wanted = update.targets.iter().filter(|(_, target)| target.added.iter().any(Added::is_before));
-    wanted.map(|(name, _)| name).filter(|name| !here(name)).map(|name| name.as_str()).collect()
+    let never = |(name, target): &(&MachineName, &Target)| {
+        let row = survey.facts.machines.get(*name).filter(|row| row.update.is_some());
+        let is_done = |added: &Added| {
+            let stands = row.and_then(|row| added::stands(survey.facts, row, added));
+            target.done.contains(added) || stands.is_some_and(|(standing, _)| standing == Standing::Done)
+        };
+        let leaves = row.is_none_or(|row| row.removal.is_some());
+        leaves && target.added.iter().any(|added| added.is_before() && !is_done(added))
+    };
+    update.targets.iter().filter(never).map(|(name, _)| name.as_str()).collect()
 }
 
 /// What has yet to be done, in words, of all that is done alone now.
@@ -95,8 +101,7 @@ fn alone(mine: &MachineUpdate) -> Vec<&Added> {
 }
 
 fn is_done(position: &Position<'_>, added: &Added) -> bool {
-    let items = position.items.unwrap_or_default();
-    let item = items.iter().find(|item| item.name.as_str() == added.item_name());
+    let item = added::find(position.items.unwrap_or_default(), added);
     item.is_some_and(|item| {
         let standing = position.standing(item);
         // Planted: what failed has had its chance.
