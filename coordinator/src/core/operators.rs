@@ -337,6 +337,7 @@ fn revoke(
             message: format!("{machine} has no certificate that could be revoked"),
         });
     };
+    let left_out = row.rollout.as_ref().and_then(|rollout| update::left_out(draft, rollout, Some(machine)));
     if !row.revoked {
         enroll::deny(draft, effects, machine, id, "an operator revoked this machine", now);
     }
@@ -349,7 +350,8 @@ fn revoke(
             line.push_str("; its slot is free, but what it was told to do goes on there until it is off");
         }
     }
-    audited(draft, actor, "revoke", &format!("machine/{machine}"), vec![line], now)
+    let lines = std::iter::once(line).chain(left_out).collect();
+    audited(draft, actor, "revoke", &format!("machine/{machine}"), lines, now)
 }
 
 fn replace(
@@ -373,6 +375,7 @@ fn replace(
             message: format!("{machine} is not enrolled; a machine can enrol under this name at once"),
         });
     };
+    let left_out = row.rollout.as_ref().and_then(|rollout| update::left_out(draft, rollout, Some(machine)));
     if !row.revoked {
         enroll::deny(draft, effects, machine, id, "an operator replaces this machine", now);
     }
@@ -384,5 +387,6 @@ fn replace(
     let line = format!(
         "machine {machine}: the old one is revoked; a new one may enrol under this name (statuses start anew then)"
     );
-    audited(draft, actor, "replace", &format!("machine/{machine}"), vec![line], now)
+    let lines = std::iter::once(line).chain(left_out).collect();
+    audited(draft, actor, "replace", &format!("machine/{machine}"), lines, now)
 }

@@ -23,6 +23,7 @@ use crate::{
 };
 use freeze::{Start, freeze};
 
+pub(super) use around::left_out;
 pub(super) use distrust::distrust;
 pub(super) use maintenance::{enter, leave};
 pub(super) use record::record;
@@ -285,6 +286,7 @@ pub(super) fn say(draft: &mut Draft<'_>, actor: &str, rollout: &str, say: Say, n
     }
     let mut lines = vec![format!("rollout {rollout}: {line}")];
     lines.extend(stay);
+    lines.extend(left_out(draft, rollout, None).filter(|_| wish == Wish::Abort));
     draft.audit(actor, word, &format!("rollout/{rollout}"), &lines.join("; "), now.wall_ms);
     Ok(Reply::Done(lines))
 }

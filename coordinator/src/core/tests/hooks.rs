@@ -131,7 +131,8 @@ fn a_failed_hook_before_stops_the_update_before_anything_was_disturbed() {
             }
             _ => {
                 fleet.ask(Request::Abort { rollout }).expect("ends");
-                let ends = ["silence failed", "check not run", "unsilence not run"].map(|end| format!("worker-2 {end}"));
+                let ends =
+                    ["silence failed", "check not run", "unsilence not run"].map(|end| format!("worker-2 {end}"));
                 assert_eq!(told(&fleet)[1..], ends, "it is being aborted");
                 ["worker-1", "worker-2"].into_iter().for_each(|name| fleet.accept(name));
                 assert_eq!(told(&fleet)[1..], ends);
@@ -347,7 +348,8 @@ fn a_machine_that_was_to_be_removed_and_stays_has_no_hook_after() {
     let mut fleet = deployed(3, 2);
     with_hooks(&mut fleet, Vec::new(), vec![hook("unsilence", HookMachines::MachineType(Worker))]);
     let mut fleet = fleet.started();
-    fleet.ask(remove("worker-1", RemovalPolicy::Graceful)).expect("begins");
+    let said = done(fleet.ask(remove("worker-1", RemovalPolicy::Graceful)));
+    assert!(said.contains("leaves out hook unsilence on worker-1"), "{said}");
     fleet.ask(keep("worker-1")).expect("kept");
     assert_eq!((fleet.part("worker-1"), fleet.row("worker-1").follows()), (None, Some(1)));
     for name in ["control-1", "control-2", "control-3"] {
@@ -389,7 +391,8 @@ fn an_abort_while_hooks_run_lets_no_other_begin() {
     let rollout = fleet.rollout();
     assert_eq!(fleet.begin("worker-2"), "silence");
     let before = fleet.agents["worker-2"].assignment.clone();
-    fleet.ask(Request::Abort { rollout }).expect("ends");
+    let said = done(fleet.ask(Request::Abort { rollout }));
+    assert!(said.contains("leaves out hook unsilence on worker-2: do by hand"), "{said}");
     assert_eq!((fleet.due("worker-1"), fleet.due("worker-2")), (None, None), "`check` is open on both");
     fleet.accept("worker-1");
     fleet.accept("worker-2");
@@ -407,7 +410,9 @@ fn what_a_machine_did_before_it_left_is_done() {
         assert_eq!(fleet.begin("worker-2"), item);
         fleet.event("worker-2", item, ItemState::Succeeded);
     }
-    fleet.ask(Request::RevokeMachine { machine: machine("worker-2"), machine_is_off: true }).expect("revoked");
+    let revoke = Request::RevokeMachine { machine: machine("worker-2"), machine_is_off: true };
+    let said = done(fleet.ask(revoke));
+    assert!(said.contains("leaves out hook unsilence on worker-2"), "{said}");
     fleet.finish("worker-1");
     assert!(has_begun(&fleet), "{:?}", fleet.why("worker-1"));
     assert_eq!(told(&fleet)[1..], ["worker-2 silence done", "worker-2 check done", "worker-2 unsilence not run"]);

@@ -1,11 +1,13 @@
 //! How the hooks before and after an update are recorded.
 
+use std::collections::BTreeMap;
+
 use muster_proto::model::{MachineName, Now, Phase, Standing};
 
 use super::{at_least_deploy, freeze};
 use crate::{
     facts::{Added, AddedEnd, ClusterStage, Draft, MachineUpdate, UpdateKind},
-    plan::{added, secrets},
+    plan::{added, safety, secrets},
 };
 
 /// Machines of a rollout to whose lists something of this sort is added, and that.
@@ -76,6 +78,27 @@ pub(super) fn keep_ends(draft: &mut Draft<'_>, name: &MachineName) {
             target.done.insert(one);
         }
     }
+}
+
+/// Hooks after an update that never run because of what an operator has just said: of all its machines, or of this one.
+pub(in crate::core) fn left_out(draft: &Draft<'_>, rollout: &str, only: Option<&MachineName>) -> Option<String> {
+    let row = draft.rollouts.get(rollout).filter(|row| row.finished_at_ms.is_none())?;
+    let mut hooks: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    let targets = row.update.iter().flat_map(|update| &update.targets);
+    for (name, target) in targets.filter(|(name, _)| only.is_none_or(|only| only == *name)) {
+        let runs = |added: &Added| {
+            let stands = draft.machines.get(name).and_then(|row| added::stands(draft, row, added));
+            let stands = stands.is_some_and(|(s, _)| matches!(s, Standing::Done | Standing::Running { .. }));
+            stands || target.done.contains(added)
+        };
+        for added in target.added.iter().filter(|added| added.is_after() && !runs(added)) {
+            hooks.entry(added::said(added)).or_default().push(name.as_str());
+        }
+    }
+    let hooks: Vec<String> =
+        hooks.into_iter().map(|(hook, names)| format!("{hook} on {}", safety::some_names(names))).collect();
+    let what = (!hooks.is_empty()).then(|| hooks.join("; "))?;
+    Some(format!("{rollout} leaves out {what}: do by hand what that is for (alerts that are silenced stay so)"))
 }
 
 /// What comes before the update is done: the machines wait for their turn to prepare.

@@ -85,6 +85,7 @@ fn remove(
         }
     }
     lines.extend(still_counted(draft, &row));
+    lines.extend(row.rollout.as_ref().and_then(|rollout| around::left_out(draft, rollout, Some(machine))));
     draft.audit(actor, "remove", &format!("machine/{machine}"), &lines.join("; "), now.wall_ms);
     Ok(Reply::Done(lines))
 }
