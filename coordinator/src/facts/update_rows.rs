@@ -279,6 +279,12 @@ impl MachineUpdate {
         self.permit.is_some()
     }
 
+    /// Is this item one that the update has added?
+    #[must_use]
+    pub fn adds(&self, item: &ItemName) -> bool {
+        self.added.iter().any(|added| added.item_name() == item.as_str())
+    }
+
     /// Is the machine out of service, and nobody wants it back yet? What it does meanwhile is its operator's affair.
     #[must_use]
     pub fn in_maintenance(&self) -> bool {

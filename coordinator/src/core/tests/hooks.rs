@@ -3,14 +3,14 @@
 use muster_proto::model::{
     Hook, HookMachines, ItemState, LockState,
     MachineType::{self, Worker},
-    OnInterrupt, RemovalPolicy, RunnerKind,
+    OnInterrupt, RemovalPolicy, RunnerKind, Scope, SecretName,
 };
 
 use super::{done, fleet::*, reason, updates::*};
 use crate::{
-    core::Request,
+    core::{Request, update::Options},
     documents,
-    facts::{ClusterStage, Wish},
+    facts::{ClusterStage, Sealed, SecretId, Wish},
 };
 
 const HOOKS_MS: u64 = 4 * 3600 * 1000;
@@ -191,7 +191,7 @@ fn a_failed_hook_after_undoes_nothing_and_waits_for_a_person() {
     with_hooks(&mut fleet, Vec::new(), vec![hook("smoke", HookMachines::MachineType(MachineType::Control))]);
     let start = Request::Update {
         cluster: cluster(),
-        scope: muster_proto::model::Scope::Drain,
+        scope: Scope::Drain,
         accept_control_plane_downtime: true,
     };
     fleet.ask(start).expect("starts");
@@ -416,4 +416,48 @@ fn what_a_machine_did_before_it_left_is_done() {
     fleet.finish("worker-1");
     assert!(has_begun(&fleet), "{:?}", fleet.why("worker-1"));
     assert_eq!(told(&fleet)[1..], ["worker-2 silence done", "worker-2 check done", "worker-2 unsilence not run"]);
+}
+
+#[test]
+fn a_plan_tells_hooks_from_what_machines_prepare() {
+    let mut fleet = deployed(3, 1);
+    with_hooks(&mut fleet, vec![hook("silence", on("worker-1"))], Vec::new());
+    let phases = |fleet: &Fleet| -> Vec<String> {
+        let options = Options { scope: Scope::Drain, accept_control_plane_downtime: false };
+        let (facts, limits) = (fleet.core.facts(), fleet.core.limits());
+        let plan = documents::plan(facts, &cluster(), options, limits, fleet.now()).expect("a cluster");
+        plan.update.expect("an update").phases.into_iter().map(|phase| phase.name).collect()
+    };
+    assert_eq!(phases(&fleet)[..2], ["hooks before", "prepare"]);
+    let mut fleet = deployed(3, 1);
+    let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    spec.update_hooks.before = vec![hook("silence", on("worker-1"))];
+    fleet.ask(apply(spec, &[])).expect("applies");
+    release(&mut fleet, &["install"], 1);
+    assert_eq!(phases(&fleet)[..2], ["hooks before", "cluster locks"]);
+}
+
+#[test]
+fn a_renewed_secret_of_hooks_alone_is_no_reason_for_an_update() {
+    let mut fleet = deployed(3, 1);
+    let renew = |fleet: &mut Fleet| {
+        let id = SecretId { cluster: None, name: SecretName::new("pager").expect("a name") };
+        let version = fleet.core.facts().meta.secret_seq + 1;
+        fleet.ask(Request::CreateSecret { id, version, sealed: Sealed(vec![1]) }).expect("made");
+    };
+    renew(&mut fleet);
+    let mut silence = hook("silence", on("worker-1"));
+    silence.params.insert("password".to_owned(), "${secret.pager}".to_owned());
+    with_hooks(&mut fleet, vec![silence], Vec::new());
+    fleet.ask(update()).expect("starts");
+    fleet.finish("worker-1");
+    let names: Vec<String> = fleet.agents.keys().cloned().collect();
+    names.iter().for_each(|name| fleet.finish(name));
+    fleet.lock("ceph", None, LockState::Inactive);
+    for name in ["control-1", "control-2", "control-3", "worker-1"] {
+        fleet.upgrade(name);
+    }
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
+    renew(&mut fleet);
+    assert_eq!(reason(fleet.ask(update())), "NothingToDo");
 }
