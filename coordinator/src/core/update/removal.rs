@@ -153,10 +153,12 @@ fn may_take_turn(draft: &Draft<'_>, row: &MachineRow) -> Result<(), Refusal> {
         return Err(refusal("InMaintenance", format!("{name} is on its way back; it can be removed when it is")));
     }
     let Some(rollout) = draft.open_rollout(cluster) else { return Ok(()) };
-    // One whose workloads come back is through: it comes to its end first, at the version that it has now.
-    let disturbed = row.update.as_ref().is_some_and(|mine| mine.disturbed() && mine.returned_at_ms.is_none());
+    let returns = row.update.as_ref().is_some_and(|mine| mine.returned_at_ms.is_some());
+    let disturbed = !returns && super::may_be_at_work(row);
     let problem = match &rollout.update {
         None => "is a deployment that has not ended",
+        // One whose workloads come back is through: it comes to its end first, at the version that it has now.
+        Some(_) if returns && row.removal.is_none() => "is giving it its workloads back",
         Some(update) if update.wish == Wish::Abort && !disturbed => "is being aborted",
         // Nothing may be disturbed before them, nor could those of this machine be done any more.
         Some(update) if is_before_open(update) => "has not done its hooks before the update yet",
