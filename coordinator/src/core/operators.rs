@@ -235,6 +235,7 @@ fn decide_items(
             message: format!("{} is for {}; {which}", wish.word(), wish.fits_what()),
         });
     }
+    let unheard = row.update.is_some() && !position.connected();
     let mut lines = Vec::new();
     for item in chosen {
         let attempts = row.statuses.get(&item.name).filter(|status| status.hash == item.hash).map_or(0, |s| s.attempt);
@@ -249,6 +250,12 @@ fn decide_items(
             row.verdicts.insert(item.name, Verdict { hash: item.hash, cleared_attempts: attempts, left_out });
         }
         lines.push(line);
+    }
+    if wish != Wish::Retry && unheard {
+        let gone = format!("`musterctl revoke {machine}` if it is gone for good");
+        lines.push(format!(
+            "machine {machine}: is not connected; its update goes on when it has confirmed that ({gone})"
+        ));
     }
     audited(draft, actor, wish.word(), &format!("machine/{machine}"), lines, now)
 }

@@ -1,7 +1,7 @@
 //! Hooks around an update, told as stories.
 
 use muster_proto::model::{
-    Hook, HookMachines, ItemState, LockState,
+    Counts, Hook, HookMachines, ItemState, LockState,
     MachineType::{self, Worker},
     OnInterrupt, RemovalPolicy, RunnerKind, Scope, SecretName,
 };
@@ -11,6 +11,7 @@ use crate::{
     core::{Request, update::Options},
     documents,
     facts::{ClusterStage, Sealed, SecretId, Wish},
+    plan::update::around,
 };
 
 const HOOKS_MS: u64 = 4 * 3600 * 1000;
@@ -156,6 +157,8 @@ fn hooks_that_never_end_pause_the_update() {
     fleet.disconnect("worker-2");
     fleet.pass(40_000, &["worker-2"]);
     assert_eq!(fleet.why("worker-2").as_deref(), Some("Lost"));
+    let said = done(fleet.ask(skip("worker-2", "check")));
+    assert!(said.contains("worker-2: is not connected") && said.contains("musterctl revoke worker-2"), "{said}");
     fleet.pass(HOOKS_MS - 40_001, &["worker-2"]);
     assert_eq!(update_row(&fleet).wish, Wish::Go);
     fleet.pass(1, &["worker-2"]);
@@ -189,11 +192,7 @@ fn a_machine_that_is_gone_takes_its_hook_with_it() {
 fn a_failed_hook_after_undoes_nothing_and_waits_for_a_person() {
     let mut fleet = deployed(1, 1);
     with_hooks(&mut fleet, Vec::new(), vec![hook("smoke", HookMachines::MachineType(MachineType::Control))]);
-    let start = Request::Update {
-        cluster: cluster(),
-        scope: Scope::Drain,
-        accept_control_plane_downtime: true,
-    };
+    let start = Request::Update { cluster: cluster(), scope: Scope::Drain, accept_control_plane_downtime: true };
     fleet.ask(start).expect("starts");
     for name in ["control-1", "worker-1"] {
         fleet.finish(name);
@@ -460,4 +459,39 @@ fn a_renewed_secret_of_hooks_alone_is_no_reason_for_an_update() {
     assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
     renew(&mut fleet);
     assert_eq!(reason(fleet.ask(update())), "NothingToDo");
+}
+
+#[test]
+fn hooks_are_not_late_for_an_operators_pause() {
+    let is_late = |fleet: &Fleet| fleet.look("worker-2", |survey, _| around::is_late(survey));
+    let mut fleet = hooked();
+    fleet.ask(update()).expect("starts");
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Pause { rollout: rollout.clone() }).expect("paused");
+    fleet.pass(2 * HOOKS_MS, &[]);
+    assert!(!is_late(&fleet));
+    fleet.ask(Request::Resume { rollout }).expect("goes on");
+    fleet.pass(HOOKS_MS, &[]);
+    assert!(is_late(&fleet) && matches!(update_row(&fleet).wish, Wish::Pause { .. }));
+}
+
+#[test]
+fn what_a_hook_after_lacks_is_said_before_the_update_starts() {
+    let mut fleet = deployed(3, 1);
+    let mut smoke = hook("smoke", on("worker-1"));
+    smoke.params.insert("password".to_owned(), "${secret.pager}".to_owned());
+    with_hooks(&mut fleet, Vec::new(), vec![smoke]);
+    assert_eq!(reason(fleet.ask(update())), "VariableWithoutValue");
+}
+
+#[test]
+fn a_hook_for_machines_that_there_are_none_of_is_told_when_it_is_applied() {
+    let mut fleet = deployed(3, 0);
+    let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    spec.update_hooks.after = vec![hook("smoke", HookMachines::MachineType(Worker))];
+    let said = done(fleet.ask(apply(spec.clone(), &[])));
+    assert!(said.contains("hook smoke runs nowhere, for it has no worker machines"), "{said}");
+    spec.machines = Some(Counts { control: 3, worker: 1 });
+    let said = done(fleet.ask(apply(spec, &[])));
+    assert!(!said.contains("smoke"), "one is to come: {said}");
 }

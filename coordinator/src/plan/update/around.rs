@@ -120,7 +120,12 @@ fn what_is_open(position: &Position<'_>) -> String {
     let all = position.update().map(alone).unwrap_or_default();
     let open: Vec<String> = all.into_iter().filter(|a| !is_done(position, a)).map(added::said).collect();
     let name = &position.row.name;
-    if open.is_empty() { format!("{name} has not confirmed") } else { format!("{} on {name}", open.join(", ")) }
+    match open.is_empty() {
+        false => format!("{} on {name}", open.join(", ")),
+        // A list that it has not confirmed may yet make it start what was skipped.
+        true if !position.connected() => format!("{name}, which is not connected, has not confirmed"),
+        true => format!("{name} has not confirmed"),
+    }
 }
 
 /// Was the update aborted while this machine's hooks were under way? Then its list is empty, and it leaves when nothing of
@@ -160,9 +165,15 @@ pub(super) fn deadline_ms(survey: &Survey<'_>, update: &UpdateRow) -> Option<u64
     Some(since_ms.saturating_add(survey.spec.update_deadlines.hooks_ms))
 }
 
-/// Have the hooks that are under way had their time?
+/// Have the hooks that are under way had their time? The time of a pause that began before is nobody's fault, and an
+/// update that is being aborted waits for none.
 #[must_use]
 pub fn is_late(survey: &Survey<'_>) -> bool {
-    let at_ms = survey.update().and_then(|update| deadline_ms(survey, update));
-    at_ms.is_some_and(|at_ms| survey.now.wall_ms >= at_ms)
+    let Some(update) = survey.update() else { return false };
+    let until_ms = match update.wish {
+        Wish::Go => survey.now.wall_ms,
+        Wish::Pause { since_ms } => since_ms,
+        Wish::Abort => return false,
+    };
+    deadline_ms(survey, update).is_some_and(|at_ms| until_ms >= at_ms)
 }
