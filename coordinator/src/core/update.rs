@@ -177,7 +177,7 @@ fn may_reboot(
     Err(refusal("NotReady", message))
 }
 
-/// Every variable has a value: what an item is is not to be found out in the middle, nor what a hook after the update is.
+/// Every variable has a value: what an item is is not to be found out in the middle, nor what a hook is at the end.
 fn resolves(draft: &Draft<'_>, cluster: &ClusterName) -> Result<(), Refusal> {
     let mut trial = (**draft).clone();
     let mut draft = Draft::new(&mut trial);
@@ -235,7 +235,8 @@ fn hooks_have_machines(draft: &Draft<'_>, cluster: &ClusterName) -> Result<(), R
         Some(_) => ("was never Ready".to_owned(), "wait until it is".to_owned()),
     };
     let message = format!(
-        "hook {hook} runs on {machine}, which {problem}: {way}, or `musterctl apply` a manifest whose hook names another"
+        "hook {hook} runs on {machine}, which {problem}: {way}, or `musterctl apply` a manifest whose hook names \
+         another"
     );
     Err(refusal("HookMachine", message))
 }

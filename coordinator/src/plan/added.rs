@@ -11,8 +11,8 @@ use muster_proto::{
 use super::survey::standing;
 use crate::facts::{Added, Facts, LeftOut, MachineRow, Target};
 
-/// The version of what a rollout adds: no other rollout ever has the same. Its name alone comes again when a store is put
-/// back that knows fewer rollouts, and the agents' ledgers say what was done in the one that had it first.
+/// The version of what a rollout adds: no other rollout ever has the same. Its name alone comes again when a store is
+/// put back that knows fewer rollouts, and the agents' ledgers say what was done in the one that had it first.
 #[must_use]
 pub fn version(rollout: &str, started_at_ms: u64) -> String {
     // Planted: what was done in a rollout of this name is done.

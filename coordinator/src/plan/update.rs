@@ -293,8 +293,8 @@ fn slot_grants(survey: &Survey<'_>) -> Vec<Step> {
     steps
 }
 
-/// The control machine that comes before this one, has not had its turn and can take it. Then the order is kept; one that
-/// cannot go on is passed over.
+/// The control machine that comes before this one, has not had its turn and can take it. Then the order is kept; one
+/// that cannot go on is passed over.
 #[must_use]
 pub fn earlier_on_its_way<'a>(survey: &Survey<'a>, position: &Position<'_>) -> Option<&'a MachineName> {
     let mut earlier = targets(survey).take_while(|other| other.row.name != position.row.name);

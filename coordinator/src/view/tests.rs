@@ -282,8 +282,8 @@ fn a_hook_that_is_not_run_any_more_is_told() {
         details.hooks = vec![hook("worker-1", "done"), hook("worker-2", state), hook("worker-3", state)];
         update
     };
-    let line = "rollout edge-7-deploy-1: hook smoke is not run any more (2 machines, worker-2 first); do by hand what it \
-                is for";
+    let line = "rollout edge-7-deploy-1: hook smoke is not run any more (2 machines, worker-2 first); do by hand what \
+                it is for";
     assert_eq!(rollout_changes(Some(&with("waiting")), &with("not run")), [line]);
     assert!(rollout_changes(Some(&with("not run")), &with("not run")).is_empty());
     assert!(rollout_changes(None, &with("not run")).iter().all(|line| !line.contains("smoke")), "told in the page");

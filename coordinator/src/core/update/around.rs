@@ -38,8 +38,8 @@ pub(super) fn begin(draft: &mut Draft<'_>, rollout: &str, stage: ClusterStage) {
     }
 }
 
-/// A machine that is through with the update has something to do once more. It stays at the version that it has: one whose
-/// removal was taken back in the middle of the update has another, and knows nothing of its hooks.
+/// A machine that is through with the update has something to do once more. It stays at the version that it has: one
+/// whose removal was taken back in the middle of the update has another, and knows nothing of its hooks.
 fn come_back(draft: &mut Draft<'_>, rollout: &str, name: &MachineName, added: Vec<Added>) {
     let Some(row) = draft.machines.get(name) else { return };
     let update = draft.rollouts.get(rollout).and_then(|rollout| rollout.update.as_ref());

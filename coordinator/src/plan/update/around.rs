@@ -74,8 +74,8 @@ pub fn nobody_is_gone(survey: &Survey<'_>) -> Result<(), Blocked> {
     Err(blocked(BEFORE_UPDATE, message, format!("`musterctl abort {}`; then start it anew", rollout.name)))
 }
 
-/// Machines on which something was to be done before the update and never will: they are no part of it any more, or about
-/// to leave it (nothing new is started on one that is removed), and it was not done by then.
+/// Machines on which something was to be done before the update and never will: they are no part of it any more, or
+/// about to leave it (nothing new is started on one that is removed), and it was not done by then.
 fn gone<'a>(survey: &Survey<'_>, update: &'a UpdateRow) -> Vec<&'a str> {
     let never = |(name, target): &(&MachineName, &Target)| {
         let row = survey.facts.machines.get(*name).filter(|row| row.update.is_some());
@@ -128,8 +128,8 @@ fn what_is_open(position: &Position<'_>) -> String {
     }
 }
 
-/// Was the update aborted while this machine's hooks were under way? Then its list is empty, and it leaves when nothing of
-/// them runs or can be started any more.
+/// Was the update aborted while this machine's hooks were under way? Then its list is empty, and it leaves when nothing
+/// of them runs or can be started any more.
 #[must_use]
 pub fn is_called_off(facts: &Facts, row: &MachineRow) -> bool {
     let rollout = row.rollout.as_ref().and_then(|rollout| facts.rollouts.get(rollout));
