@@ -3,10 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_proto::{
-    model::{AssignedItem, ClusterSpec, Hook, MachineName, Standing, StateItem},
-    plant::planted,
-};
+use muster_proto::model::{AssignedItem, ClusterSpec, Hook, MachineName, Standing, StateItem};
 
 use super::survey::standing;
 use crate::facts::{Added, Facts, LeftOut, MachineRow, Target};
@@ -15,8 +12,7 @@ use crate::facts::{Added, Facts, LeftOut, MachineRow, Target};
 /// put back that knows fewer rollouts, and the agents' ledgers say what was done in the one that had it first.
 #[must_use]
 pub fn version(rollout: &str, started_at_ms: u64) -> String {
-    // Planted: what was done in a rollout of this name is done.
-    if planted("version-by-name-alone") { rollout.to_owned() } else { format!("{rollout}@{started_at_ms}") }
+    format!("{rollout}@{started_at_ms}")
 }
 
 /// What an update of these machines adds, in the order it runs.
