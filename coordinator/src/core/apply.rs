@@ -1,8 +1,13 @@
 //! Taking over a manifest that has been parsed and checked. What the state of things forbids is refused as a whole.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use muster_proto::model::{ClusterName, ClusterSpec, DEFAULT_GROUP, MachineName, MachineSpec, Now};
+use muster_proto::model::{
+    ClusterName, ClusterSpec, DEFAULT_GROUP, HookMachines, MachineName, MachineSpec, MachineType, Now,
+};
 
 use super::{Refusal, Reply};
 use crate::facts::{ClusterRow, Draft, MachineRow, RebootAsked};
@@ -30,7 +35,11 @@ pub(super) fn apply(
     overrides_fit(draft, &clusters, &machines)?;
     let mut lines = Vec::new();
     for (name, (spec, annotations)) in clusters {
-        lines.push(apply_cluster(draft, &name, spec, annotations, dry_run, now));
+        let idle = idle_hooks(draft, &name, &spec, &machines);
+        let line = apply_cluster(draft, &name, spec, annotations, dry_run, now);
+        let changed = !line.ends_with(UNCHANGED);
+        lines.push(line);
+        lines.extend(idle.into_iter().filter(|_| changed));
     }
     for (name, (spec, annotations)) in machines {
         lines.push(apply_machine(draft, &name, spec, annotations, dry_run, now));
@@ -111,6 +120,20 @@ fn group_exists(name: &MachineName, machine: &MachineSpec, spec: &ClusterSpec) -
         machine.cluster_name
     );
     Err(Refusal::State { reason: "GroupWithoutCluster", message })
+}
+
+/// Hooks for machines of a type that the cluster neither has nor waits for: its updates go on without them.
+fn idle_hooks(draft: &Draft<'_>, cluster: &ClusterName, spec: &ClusterSpec, machines: &Machines) -> Vec<String> {
+    let brought = machines.values().map(|(machine, _)| machine).filter(|machine| machine.cluster_name == *cluster);
+    let recorded = draft.machines_of(cluster).map(|row| &row.spec);
+    let types: BTreeSet<MachineType> = brought.chain(recorded).map(|machine| machine.machine_type).collect();
+    // Who is to come may not be known yet.
+    let awaited = |of| spec.machines.map_or(types.is_empty(), |counts| counts.of(of) > 0);
+    let idle = spec.update_hooks.all().filter_map(|hook| match hook.on {
+        HookMachines::MachineType(of) if !types.contains(&of) && !awaited(of) => Some((&hook.name, of)),
+        HookMachines::MachineType(_) | HookMachines::Machine(_) => None,
+    });
+    idle.map(|(hook, of)| format!("cluster {cluster}: hook {hook} runs nowhere, for it has no {of} machines")).collect()
 }
 
 fn apply_cluster(

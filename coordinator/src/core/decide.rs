@@ -143,11 +143,14 @@ fn ready(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     draft.drop_unused_specs(&cluster);
 }
 
-/// The secrets that a machine's items refer to, in the versions that its hashes are made of.
+/// The secrets that a machine's items refer to, in the versions that its hashes are made of. What its update has added
+/// is gone with that, and has the newest in the next one.
 pub(super) fn secrets_in_use(draft: &Draft<'_>, machine: &MachineName) -> BTreeMap<SecretName, u64> {
     let items = draft.live.machines.get(machine).and_then(|live| live.items.as_deref());
+    let mine = draft.machines.get(machine).and_then(|row| row.update.as_ref());
+    let stays = |item: &&AssignedItem| mine.is_none_or(|mine| !mine.adds(&item.name));
     let of = |items: &Items| -> BTreeMap<SecretName, u64> {
-        let names = items.resolved.iter().flatten().flat_map(AssignedItem::secrets);
+        let names = items.resolved.iter().flatten().filter(stays).flat_map(AssignedItem::secrets);
         names.filter_map(|name| items.secrets.get(&name).map(|version| (name.clone(), *version))).collect()
     };
     items.map(of).unwrap_or_default()

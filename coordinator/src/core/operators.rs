@@ -235,6 +235,7 @@ fn decide_items(
             message: format!("{} is for {}; {which}", wish.word(), wish.fits_what()),
         });
     }
+    let unheard = row.update.is_some() && !position.connected();
     let mut lines = Vec::new();
     for item in chosen {
         let attempts = row.statuses.get(&item.name).filter(|status| status.hash == item.hash).map_or(0, |s| s.attempt);
@@ -249,6 +250,12 @@ fn decide_items(
             row.verdicts.insert(item.name, Verdict { hash: item.hash, cleared_attempts: attempts, left_out });
         }
         lines.push(line);
+    }
+    if wish != Wish::Retry && unheard {
+        let gone = format!("`musterctl revoke {machine}` if it is gone for good");
+        lines.push(format!(
+            "machine {machine}: is not connected; its update goes on when it has confirmed that ({gone})"
+        ));
     }
     audited(draft, actor, wish.word(), &format!("machine/{machine}"), lines, now)
 }
@@ -337,6 +344,7 @@ fn revoke(
             message: format!("{machine} has no certificate that could be revoked"),
         });
     };
+    let left_out = row.rollout.as_ref().and_then(|rollout| update::left_out(draft, rollout, Some(machine)));
     if !row.revoked {
         enroll::deny(draft, effects, machine, id, "an operator revoked this machine", now);
     }
@@ -349,7 +357,8 @@ fn revoke(
             line.push_str("; its slot is free, but what it was told to do goes on there until it is off");
         }
     }
-    audited(draft, actor, "revoke", &format!("machine/{machine}"), vec![line], now)
+    let lines = std::iter::once(line).chain(left_out).collect();
+    audited(draft, actor, "revoke", &format!("machine/{machine}"), lines, now)
 }
 
 fn replace(
@@ -373,6 +382,7 @@ fn replace(
             message: format!("{machine} is not enrolled; a machine can enrol under this name at once"),
         });
     };
+    let left_out = row.rollout.as_ref().and_then(|rollout| update::left_out(draft, rollout, Some(machine)));
     if !row.revoked {
         enroll::deny(draft, effects, machine, id, "an operator replaces this machine", now);
     }
@@ -384,5 +394,6 @@ fn replace(
     let line = format!(
         "machine {machine}: the old one is revoked; a new one may enrol under this name (statuses start anew then)"
     );
-    audited(draft, actor, "replace", &format!("machine/{machine}"), vec![line], now)
+    let lines = std::iter::once(line).chain(left_out).collect();
+    audited(draft, actor, "replace", &format!("machine/{machine}"), lines, now)
 }

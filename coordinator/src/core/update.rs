@@ -18,13 +18,14 @@ use super::{Refusal, Reply, operators::not_found};
 use crate::{
     facts::{Draft, Facts, MachineRow, MachineUpdate, UpdateKind, Wish},
     plan::{
-        Limits, safety,
+        Limits, items, safety,
         survey::{Position, Survey},
         update::is_current,
     },
 };
 use freeze::{Start, freeze};
 
+pub(super) use around::left_out;
 pub(super) use distrust::distrust;
 pub(super) use maintenance::{enter, leave};
 pub(super) use record::record;
@@ -190,8 +191,17 @@ fn may_reboot(
     Err(refusal("NotReady", message))
 }
 
-/// Every variable has a value: what an item is is not to be found out in the middle.
+/// Every variable has a value: what an item is is not to be found out in the middle, nor what a hook is at the end.
 fn resolves(draft: &Draft<'_>, cluster: &ClusterName) -> Result<(), Refusal> {
+    let mut trial = (**draft).clone();
+    let mut draft = Draft::new(&mut trial);
+    let update = draft.open_rollout(cluster).and_then(|rollout| rollout.update.clone());
+    for (name, target) in update.map(|update| update.targets).unwrap_or_default() {
+        if let Some(mine) = draft.machine_mut(&name).and_then(|row| row.update.as_mut()) {
+            mine.added = target.added;
+        }
+    }
+    items::refresh(&mut draft);
     let fault = draft.machines_of(cluster).filter(|row| row.update.is_some()).find_map(|row| {
         let items = draft.live.machines.get(&row.name)?.items.as_ref()?;
         Some((&row.name, items.resolved.as_ref().err()?))
@@ -228,16 +238,21 @@ fn hooks_have_machines(draft: &Draft<'_>, cluster: &ClusterName) -> Result<(), R
         HookMachines::Machine(machine) if !targets().any(|name| name == machine) => Some((&hook.name, machine)),
         HookMachines::Machine(_) | HookMachines::MachineType(_) => None,
     });
-    match homeless {
-        None => Ok(()),
-        Some((hook, machine)) => Err(refusal(
-            "HookMachine",
-            format!(
-                "hook {hook} runs on {machine}, which is no deployed machine of {cluster}; deploy that, or `musterctl \
-                 apply` a manifest whose hook names another"
-            ),
-        )),
-    }
+    let Some((hook, machine)) = homeless else { return Ok(()) };
+    let row = draft.machines.get(machine).filter(|row| row.spec.cluster_name == *cluster);
+    let (problem, way) = match row {
+        None => (format!("is no machine of {cluster}"), "let one of that name enrol there".to_owned()),
+        Some(row) if row.removal.is_some() => {
+            ("is being removed".to_owned(), format!("`musterctl remove {machine} --abort` while that can be"))
+        }
+        Some(row) if row.revoked => ("is revoked".to_owned(), format!("`musterctl replace {machine}`, enrol it anew")),
+        Some(_) => ("was never Ready".to_owned(), "wait until it is".to_owned()),
+    };
+    let message = format!(
+        "hook {hook} runs on {machine}, which {problem}: {way}, or `musterctl apply` a manifest whose hook names \
+         another"
+    );
+    Err(refusal("HookMachine", message))
 }
 
 /// Would a majority of the control plane be left at every moment?
@@ -299,6 +314,7 @@ pub(super) fn say(draft: &mut Draft<'_>, actor: &str, rollout: &str, say: Say, n
     }
     let mut lines = vec![format!("rollout {rollout}: {line}")];
     lines.extend(stay);
+    lines.extend(left_out(draft, rollout, None).filter(|_| wish == Wish::Abort));
     draft.audit(actor, word, &format!("rollout/{rollout}"), &lines.join("; "), now.wall_ms);
     Ok(Reply::Done(lines))
 }

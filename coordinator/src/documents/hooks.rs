@@ -8,12 +8,8 @@ use muster_proto::{
 };
 
 use crate::{
-    facts::{Added, ClusterStage, RolloutRow, Target, UpdateRow},
-    plan::{
-        safety,
-        survey::{Position, Survey},
-        update::around,
-    },
+    facts::{Added, AddedEnd, ClusterStage, MachineRow, RolloutRow, Target, UpdateRow, Wish},
+    plan::{added, safety, survey::Survey, update::around},
 };
 
 /// Will an update that is under way come to this stage? One without hooks has no stage for them.
@@ -30,7 +26,7 @@ pub(super) fn statuses(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow
                 Added::HookBefore(name) => (name, "before"),
                 Added::HookAfter(name) => (name, "after"),
             };
-            let state = state(survey, row, (machine, target), added);
+            let state = state(survey, (row, update), (machine, target), added).to_owned();
             let (name, machine) = (name.to_string(), machine.to_string());
             all.push(HookStatus { name, machine, when: when.to_owned(), state });
         }
@@ -38,25 +34,39 @@ pub(super) fn statuses(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow
     all
 }
 
-fn state(survey: &Survey<'_>, row: &RolloutRow, (machine, target): (&MachineName, &Target), added: &Added) -> String {
-    let position = survey.machines.iter().find(|position| position.row.name == *machine);
-    let position = position.filter(|position| position.row.rollout.as_ref() == Some(&row.name));
-    let item = |position: &Position<'_>| {
-        let items = position.items.unwrap_or_default();
-        let item = items.iter().find(|item| item.name.as_str() == added.item_name())?;
-        Some(position.standing(item))
-    };
-    let gone = position.is_none_or(|position| position.row.revoked || position.row.removal.is_some());
-    let state = match position.filter(|position| position.update().is_some()).and_then(item) {
-        Some(Standing::Done) => "done",
-        Some(Standing::Running { .. }) => "running",
-        Some(Standing::Failed) => "failed",
-        Some(Standing::Held) => "indeterminate",
-        Some(Standing::Due { .. }) | None if target.done.contains(added) => "done",
-        Some(Standing::Due { .. }) | None if gone || row.finished_at_ms.is_some() => "not run",
-        Some(Standing::Due { .. }) | None => "waiting",
-    };
-    state.to_owned()
+fn state(
+    survey: &Survey<'_>,
+    (rollout, update): (&RolloutRow, &UpdateRow),
+    (machine, target): (&MachineName, &Target),
+    added: &Added,
+) -> &'static str {
+    let row = survey.facts.machines.get(machine).filter(|row| row.rollout.as_ref() == Some(&rollout.name));
+    match row.and_then(|row| added::stands(survey.facts, row, added)) {
+        Some((Standing::Done, true)) => return "skipped",
+        Some((Standing::Done, false)) => return "done",
+        Some((Standing::Running { .. }, _)) => return "running",
+        Some((Standing::Failed, _)) => return "failed",
+        Some((Standing::Held, _)) => return "indeterminate",
+        Some((Standing::Due { .. }, _)) | None => {}
+    }
+    match target.ends.iter().find(|(of, _)| of == added).map(|(_, end)| *end) {
+        Some(AddedEnd::Skipped) => return "skipped",
+        Some(AddedEnd::Failed) => return "failed",
+        Some(AddedEnd::Unknown) => return "indeterminate",
+        None if target.done.contains(added) => return "done",
+        None => {}
+    }
+    let over = rollout.finished_at_ms.is_some() || update.wish == Wish::Abort;
+    let never = row.is_none_or(|row| has_left(update, row, added));
+    if over || never { "not run" } else { "waiting" }
+}
+
+/// Is this machine no part of the update any more, as far as this hook is concerned? Who is through comes back for one
+/// after the update when that stage begins, unless it is not at the update's version.
+fn has_left(update: &UpdateRow, row: &MachineRow, added: &Added) -> bool {
+    let too_late = !added.is_after() || update.stages.contains_key(&ClusterStage::HooksAfter);
+    let out = row.update.is_none() && (too_late || row.follows() != Some(update.version));
+    row.revoked || row.removal.is_some() || out
 }
 
 /// What runs in one of the two stages, in words. None: nothing.

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use muster_proto::{
-    model::{Blocked, DEFAULT_GROUP, DEFAULT_GROUP_INDEX, ItemState, MachineType, Phase, Scope, UpdateGroupName},
+    model::{
+        AssignedItem, Blocked, DEFAULT_GROUP, DEFAULT_GROUP_INDEX, ItemState, MachineType, Phase, Scope, Standing,
+        UpdateGroupName,
+    },
     resource::{
         ChangedMachine, GroupStatus, MaintenanceStatus, StuckStage, UpdatePhase, UpdatePlan, UpdateStatus, Waiting,
     },
@@ -239,6 +242,15 @@ fn warnings(survey: &Survey<'_>) -> Vec<String> {
     of_cluster.into_iter().chain(of_machines).collect()
 }
 
+/// Has it prepare items to run, besides what the update adds?
+fn prepares(position: &Position<'_>) -> bool {
+    let open = |item: &AssignedItem| {
+        let added = position.update().is_some_and(|mine| mine.adds(&item.name));
+        item.phase == Phase::Prepare && !added && position.standing(item) != Standing::Done
+    };
+    position.items.map_or(true, |items| items.iter().any(open))
+}
+
 fn phases(survey: &Survey<'_>, update: &UpdateRow, machines: &[ChangedMachine]) -> Vec<UpdatePhase> {
     let phase = |name: &str, what: String, impact: &str, pause: &str| UpdatePhase {
         name: name.to_owned(),
@@ -247,13 +259,11 @@ fn phases(survey: &Survey<'_>, update: &UpdateRow, machines: &[ChangedMachine]) 
         pause: pause.to_owned(),
     };
     let down = |of: MachineType| machines.iter().filter(|m| m.machine_type == of && m.disruptive).count();
-    let prepares =
-        targets(survey).any(|position| position.progress(Phase::Prepare) != crate::plan::survey::Progress::Done);
     let mut phases = Vec::new();
     if let Some(what) = hooks::planned(update, ClusterStage::HooksBefore) {
         phases.push(phase("hooks before", what, "none", "no, they end"));
     }
-    if prepares {
+    if targets(survey).any(prepares) {
         let most = survey.spec.max_worker_prepare_count;
         let what = format!("prepare items, at most {most} workers at once");
         phases.push(phase("prepare", what, "none", "yes"));

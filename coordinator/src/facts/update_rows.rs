@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::model::{
-    ClusterName, ItemName, LockState, MachineName, Phase, Scope, SecretName, SwarmAvailability, SwarmId,
-    UpdateGroupName,
+    ItemName, MachineName, Phase, Scope, SecretName, SwarmAvailability, SwarmId, UpdateGroupName,
 };
 use serde::{Deserialize, Serialize};
 
@@ -78,7 +77,7 @@ impl UpdateKind {
 /// A reboot that a rollout adds at the end of a machine's list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddedReboot {
-    /// The rollout's name: no two of these items are the same.
+    /// By the rollout's name and its start: no two of these items are the same.
     pub version: String,
     /// The last phase of the machine's list.
     pub phase: Phase,
@@ -86,7 +85,7 @@ pub struct AddedReboot {
     pub why: RebootWhy,
 }
 
-/// An item that an update adds to a machine's list, beside those of its type. Its version is the rollout's name.
+/// An item that an update adds to a machine's list, beside those of its type. Its version is the rollout's own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Added {
     /// A hook of the spec, before anything is requested or disturbed.
@@ -153,6 +152,20 @@ pub struct Target {
     /// What of that was done when the machine left the update, or came to its end.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub done: BTreeSet<Added>,
+    /// How else it stood then: what was skipped is done as well.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub ends: BTreeSet<(Added, AddedEnd)>,
+}
+
+/// How something that an update added stood on a machine that left, where it did not simply succeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum AddedEnd {
+    /// An operator did without it.
+    Skipped,
+    /// It failed.
+    Failed,
+    /// It had begun, and nobody knows how it ended.
+    Unknown,
 }
 
 /// What the operators want of an update.
@@ -266,6 +279,12 @@ impl MachineUpdate {
         self.permit.is_some()
     }
 
+    /// Is this item one that the update has added?
+    #[must_use]
+    pub fn adds(&self, item: &ItemName) -> bool {
+        self.added.iter().any(|added| added.item_name() == item.as_str())
+    }
+
     /// Is the machine out of service, and nobody wants it back yet? What it does meanwhile is its operator's affair.
     #[must_use]
     pub fn in_maintenance(&self) -> bool {
@@ -356,45 +375,4 @@ impl ClusterStage {
             Self::RequestRemoved => "Cluster maintenance request removed",
         }
     }
-}
-
-/// Names a lock: whose, of which cluster, and of which machine; without one it is the cluster's own.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct LockKey {
-    /// The cluster.
-    pub cluster: ClusterName,
-    /// The application controller, as in its certificate.
-    pub controller: String,
-    /// None: a ClusterWorkloadLock.
-    pub node: Option<MachineName>,
-}
-
-impl LockKey {
-    /// Its key in the store.
-    #[must_use]
-    pub fn text(&self) -> String {
-        let node = self.node.as_ref().map_or("", MachineName::as_str);
-        format!("{}/{}/{node}", self.cluster, self.controller)
-    }
-}
-
-/// A workload lock: an application controller's word about a machine or the cluster.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LockRow {
-    /// Which.
-    pub key: LockKey,
-    /// What it says.
-    pub state: LockState,
-    /// Unix milliseconds of the state.
-    pub since_ms: u64,
-    /// What keeps the controller, in one line; empty: nothing.
-    pub message: String,
-    /// How far the workloads are out of the way, in percent.
-    pub percentage: u32,
-    /// What it is doing, in one line; empty: nothing.
-    pub description: String,
-    /// Unix milliseconds of the newest progress: another state, or a higher percentage. Words are none.
-    pub updated_ms: u64,
-    /// Rises with every change of a lock and every request.
-    pub revision: u64,
 }

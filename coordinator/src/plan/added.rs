@@ -1,12 +1,19 @@
-//! Items that an update adds to machines' lists, beside those of their types: on whom, and as which item. Their version
-//! is the rollout's name, so that each runs once in every rollout.
+//! Items that an update adds to machines' lists, beside those of their types: on whom, in which version, and as which
+//! item. Each runs once in every rollout.
 
 use std::collections::BTreeMap;
 
-use muster_proto::model::{ClusterSpec, Hook, MachineName, Standing, StateItem};
+use muster_proto::model::{AssignedItem, ClusterSpec, Hook, MachineName, Standing, StateItem};
 
 use super::survey::standing;
-use crate::facts::{Added, Facts, MachineRow, Target};
+use crate::facts::{Added, Facts, LeftOut, MachineRow, Target};
+
+/// The version of what a rollout adds: no other rollout ever has the same. Its name alone comes again when a store is
+/// put back that knows fewer rollouts, and the agents' ledgers say what was done in the one that had it first.
+#[must_use]
+pub fn version(rollout: &str, started_at_ms: u64) -> String {
+    format!("{rollout}@{started_at_ms}")
+}
 
 /// What an update of these machines adds, in the order it runs.
 #[must_use]
@@ -34,17 +41,21 @@ pub fn items<'a>(spec: &'a ClusterSpec, added: &'a [Added], version: &'a str) ->
     })
 }
 
-/// What of it is done on this machine, as long as that is part of the update.
+/// It among the items of a machine.
 #[must_use]
-pub fn done(facts: &Facts, row: &MachineRow) -> Vec<Added> {
-    let Some(mine) = &row.update else { return Vec::new() };
-    let items = facts.live.machines.get(&row.name).and_then(|live| live.items.as_ref());
-    let items = items.and_then(|items| items.resolved.as_deref().ok()).unwrap_or_default();
-    let is_done = |added: &&Added| {
-        let item = items.iter().find(|item| item.name.as_str() == added.item_name());
-        item.is_some_and(|item| standing(row, item) == Standing::Done)
-    };
-    mine.added.iter().filter(is_done).cloned().collect()
+pub fn find<'a>(items: &'a [AssignedItem], added: &Added) -> Option<&'a AssignedItem> {
+    items.iter().find(|item| item.name.as_str() == added.item_name())
+}
+
+/// How far it is on this machine, as long as that is part of the update, and whether an operator does without it.
+#[must_use]
+pub fn stands(facts: &Facts, row: &MachineRow, added: &Added) -> Option<(Standing, bool)> {
+    row.update.as_ref().filter(|mine| mine.added.contains(added))?;
+    let items = facts.live.machines.get(&row.name).and_then(|live| live.items.as_ref())?;
+    let item = find(items.resolved.as_deref().ok()?, added)?;
+    let verdict = row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
+    let skipped = verdict.is_some_and(|verdict| verdict.left_out == Some(LeftOut::Skipped));
+    Some((standing(row, item), skipped))
 }
 
 /// What an operator reads of it: `hook silence`.

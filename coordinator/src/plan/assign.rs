@@ -9,7 +9,7 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::{items::control_set, survey::Position};
+use super::{items::control_set, survey::Position, update::around};
 use crate::facts::Facts;
 
 /// A permit counts for so long from its receipt, in milliseconds.
@@ -101,16 +101,18 @@ pub fn wanted(facts: &Facts, position: &Position<'_>) -> Option<Content> {
         return None;
     }
     let reach = position.row.reach?;
-    let items = reached(position, reach)?
-        .filter_map(|item| {
-            let verdict = position.row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
-            match verdict {
-                None => Some(item),
-                Some(verdict) if verdict.left_out.is_some() => None,
-                Some(verdict) => Some(AssignedItem { cleared_attempts: verdict.cleared_attempts, ..item }),
-            }
-        })
-        .collect();
+    let wanted = |item: AssignedItem| {
+        let verdict = position.row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
+        match verdict {
+            None => Some(item),
+            Some(verdict) if verdict.left_out.is_some() => None,
+            Some(verdict) => Some(AssignedItem { cleared_attempts: verdict.cleared_attempts, ..item }),
+        }
+    };
+    let items = match around::is_called_off(facts, position.row) {
+        true => Vec::new(),
+        false => reached(position, reach)?.filter_map(wanted).collect(),
+    };
     let mut variables = BTreeMap::new();
     if let Some(ip) = position.row.internal_ip() {
         variables.insert("machine.internalIP".to_owned(), ip.to_owned());

@@ -56,12 +56,14 @@ impl Shared {
 fn resolved_anew(facts: &Facts, machine: &MachineRow, shared: &Shared) -> Option<Items> {
     let spec = facts.spec_of(machine)?;
     let secrets = secrets::of_machine(&shared.secrets, machine);
+    let added = added_items(facts, machine);
     let known = facts.live.machines.get(&machine.name).and_then(|live| live.items.as_deref());
-    if known.is_some_and(|known| is_fresh(known, spec, machine, &shared.provisional, &secrets)) {
+    let known = known.filter(|known| known.secrets == secrets && known.added == added);
+    if known.is_some_and(|known| is_fresh(known, spec, machine, &shared.provisional)) {
         return None;
     }
     let control_sets = sets_of(machine, &shared.provisional).map(|(phase, set)| (phase, set.clone())).collect();
-    Some(resolve_all(spec, machine, Inputs { control_sets, secrets }))
+    Some(resolve_all(spec, machine, Inputs { control_sets, secrets, added }))
 }
 
 /// What `${cluster.controlPlaneNodes}` would be for a phase granted now: every control machine that has reported, in
@@ -91,41 +93,35 @@ fn sets_of<'a>(machine: &'a MachineRow, provisional: &'a ControlSet) -> impl Ite
 struct Inputs {
     control_sets: BTreeMap<Phase, ControlSet>,
     secrets: BTreeMap<SecretName, u64>,
+    added: Option<(String, Vec<Added>)>,
 }
 
 fn hostname(machine: &MachineRow) -> &str {
     machine.host.as_ref().map_or("", |host| host.hostname.as_str())
 }
 
-fn is_fresh(
-    known: &Items,
-    spec: &Arc<ClusterSpec>,
-    machine: &MachineRow,
-    provisional: &ControlSet,
-    secrets: &BTreeMap<SecretName, u64>,
-) -> bool {
+fn is_fresh(known: &Items, spec: &Arc<ClusterSpec>, machine: &MachineRow, provisional: &ControlSet) -> bool {
     Arc::ptr_eq(&known.spec, spec)
         && known.machine_type == machine.spec.machine_type
         && known.overwrites == *machine.overwrites()
         && known.hostname == hostname(machine)
         && sets_of(machine, provisional).all(|(phase, set)| known.control_sets.get(&phase) == Some(set))
-        && known.secrets == *secrets
         && known.reboot.as_ref() == added_reboot(machine)
-        && known.added == added_items(machine)
 }
 
 fn added_reboot(machine: &MachineRow) -> Option<&AddedReboot> {
     machine.update.as_ref().and_then(|update| update.reboot.as_ref())
 }
 
-/// What else its update adds, and the version of that: the rollout's name.
-fn added_items(machine: &MachineRow) -> Option<(String, Vec<Added>)> {
+/// What else its update adds, and in which version.
+fn added_items(facts: &Facts, machine: &MachineRow) -> Option<(String, Vec<Added>)> {
     let update = machine.update.as_ref().filter(|update| !update.added.is_empty())?;
-    Some((machine.rollout.clone()?, update.added.clone()))
+    let rollout = facts.rollouts.get(machine.rollout.as_ref()?)?;
+    Some((added::version(&rollout.name, rollout.started_at_ms), update.added.clone()))
 }
 
 fn resolve_all(spec: &Arc<ClusterSpec>, machine: &MachineRow, inputs: Inputs) -> Items {
-    let Inputs { control_sets, secrets } = inputs;
+    let Inputs { control_sets, secrets, added } = inputs;
     let variables: Vec<(String, String)> =
         secrets.iter().map(|(name, version)| (format!("{SECRET_PREFIX}{name}"), version.to_string())).collect();
     let mut values = BTreeMap::from([
@@ -137,7 +133,6 @@ fn resolve_all(spec: &Arc<ClusterSpec>, machine: &MachineRow, inputs: Inputs) ->
     if machine.host.is_some() {
         values.insert("machine.hostname", hostname(machine).to_owned());
     }
-    let added = added_items(machine);
     let of_update: Vec<StateItem> = added.iter().flat_map(|(version, all)| added::items(spec, all, version)).collect();
     let mut templates: Vec<&StateItem> = of_update.iter().chain(spec.items(machine.spec.machine_type)).collect();
     templates.sort_by_key(|item| item.phase);

@@ -205,8 +205,7 @@ impl<'a> Position<'a> {
     pub fn needs_permit(&self, item: &AssignedItem) -> bool {
         // Planted: what is open on a machine in maintenance runs there.
         let none_runs = |mine: &MachineUpdate| mine.maintenance.is_some() && !planted("run-in-maintenance");
-        let is_added = |mine: &MachineUpdate| mine.added.iter().any(|added| added.item_name() == item.name.as_str());
-        let not_yet = |mine: &MachineUpdate| mine.only_added && !is_added(mine);
+        let not_yet = |mine: &MachineUpdate| mine.only_added && !mine.adds(&item.name);
         let waits = |mine: &MachineUpdate| none_runs(mine) || not_yet(mine) || self.is_disruptive(item);
         let behind = || self.row.slot.is_some() && item.phase == Phase::Deploy && self.is_disruptive(item);
         self.row.removal.is_some() || self.update().map_or_else(behind, waits)

@@ -280,7 +280,7 @@ fn slot_grants(survey: &Survey<'_>) -> Vec<Step> {
             step: MachineStep::TakeSlot { disruptive: disturbs(survey, position) },
         };
         match position.row.spec.machine_type {
-            MachineType::Control if earlier_on_its_way(survey, position) => {}
+            MachineType::Control if earlier_on_its_way(survey, position).is_some() => {}
             // One is enough: the survey does not know of it yet, so the next must wait for the next round.
             MachineType::Control => return vec![step],
             MachineType::Worker if workers_free > 0 && groups_free.take(survey, position) => {
@@ -293,14 +293,16 @@ fn slot_grants(survey: &Survey<'_>) -> Vec<Step> {
     steps
 }
 
-/// Is a control machine that comes before this one still preparing? Then the order is kept; one that cannot go on is
-/// passed over.
+/// The control machine that comes before this one, has not had its turn and can take it. Then the order is kept; one
+/// that cannot go on is passed over.
 #[must_use]
-pub fn earlier_on_its_way(survey: &Survey<'_>, position: &Position<'_>) -> bool {
-    targets(survey).take_while(|other| other.row.name != position.row.name).any(|other| {
+pub fn earlier_on_its_way<'a>(survey: &Survey<'a>, position: &Position<'_>) -> Option<&'a MachineName> {
+    let mut earlier = targets(survey).take_while(|other| other.row.name != position.row.name);
+    let earlier = earlier.find(|other| {
         let aside = other.update().is_some_and(|mine| mine.set_aside.is_some());
         other.row.slot.is_none() && !aside && other.available() && other.trouble().is_none()
-    })
+    });
+    earlier.map(|other| &other.row.name)
 }
 
 /// Nothing else can go on, some came to their end since the last time, and others wait aside.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use muster_proto::{
     model::{Blocked, Phase},
-    resource::{BlockedSince, Cluster, Machine, Rollout, UpdateStatus, Waiting},
+    resource::{BlockedSince, Cluster, HookStatus, Machine, Rollout, UpdateStatus, Waiting},
 };
 
 use super::{
@@ -352,6 +352,7 @@ pub fn rollout_changes(old: Option<&Rollout>, new: &Rollout) -> Vec<String> {
             lines.push(format!("rollout {name}: update group {} is through, {} workers", group.name, group.total));
         }
     }
+    lines.extend(left_out(old, new));
     let warned = |rollout: &Rollout| rollout.status.update.as_ref().is_some_and(|update| update.paused_too_long);
     if warned(new) && !old.is_some_and(warned) {
         lines.push(format!("rollout {name}: paused for over a day; a cluster between two releases is a risk"));
@@ -361,6 +362,29 @@ pub fn rollout_changes(old: Option<&Rollout>, new: &Rollout) -> Vec<String> {
         lines.push(format!("rollout {name}: {}", new.status.state));
     }
     lines.iter().map(|line| printable(line)).collect()
+}
+
+/// Hooks that it will not run any more: what they are for is left to a person.
+fn left_out(old: Option<&Rollout>, new: &Rollout) -> Vec<String> {
+    let hooks =
+        |rollout: &Rollout| rollout.status.update.as_ref().map(|update| update.hooks.clone()).unwrap_or_default();
+    let before = old.map(hooks).unwrap_or_default();
+    let open = |hook: &HookStatus| {
+        let was = before.iter().find(|was| (&was.name, &was.machine) == (&hook.name, &hook.machine));
+        was.is_some_and(|was| was.state != hook.state)
+    };
+    let mut machines: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for hook in hooks(new).into_iter().filter(|hook| hook.state == "not run" && open(hook)) {
+        machines.entry(hook.name).or_default().push(hook.machine);
+    }
+    let line = |(hook, names): (String, Vec<String>)| {
+        let who = match names.as_slice() {
+            [name] => name.clone(),
+            names => format!("{} machines, {} first", names.len(), names.first().map_or("", String::as_str)),
+        };
+        format!("rollout {}: hook {hook} is not run any more ({who}); do by hand what it is for", new.metadata.name)
+    };
+    machines.into_iter().map(line).collect()
 }
 
 fn wait_change(cluster: &str, old: Option<&Blocked>, new: Option<&BlockedSince>) -> Option<String> {

@@ -5,7 +5,7 @@ mod documents;
 use jiff::Timestamp;
 use muster_proto::{
     model::Blocked,
-    resource::{BlockedSince, MaintenanceStatus},
+    resource::{BlockedSince, HookStatus, MaintenanceStatus},
 };
 
 use self::documents::{audit, cluster, machine, rollout, secret, token};
@@ -266,6 +266,27 @@ fn an_update_says_whom_it_waits_for_and_warns_of_a_long_pause() {
     for said in ["Requested cluster maintenance", "is a risk", "To release", "Deferred: toy: never"] {
         assert!(page.contains(said), "{said}: {page}");
     }
+}
+
+#[test]
+fn a_hook_that_is_not_run_any_more_is_told() {
+    let with = |state: &str| {
+        let mut update = documents::update("Aborting", false, false);
+        let hook = |machine: &str, state: &str| HookStatus {
+            name: "smoke".into(),
+            machine: machine.into(),
+            when: "after".into(),
+            state: state.into(),
+        };
+        let details = update.status.update.as_mut().expect("an update");
+        details.hooks = vec![hook("worker-1", "done"), hook("worker-2", state), hook("worker-3", state)];
+        update
+    };
+    let line = "rollout edge-7-deploy-1: hook smoke is not run any more (2 machines, worker-2 first); do by hand what \
+                it is for";
+    assert_eq!(rollout_changes(Some(&with("waiting")), &with("not run")), [line]);
+    assert!(rollout_changes(Some(&with("not run")), &with("not run")).is_empty());
+    assert!(rollout_changes(None, &with("not run")).iter().all(|line| !line.contains("smoke")), "told in the page");
 }
 
 #[test]

@@ -149,7 +149,7 @@ pub struct HookStatus {
     pub machine: String,
     /// `before` or `after`.
     pub when: String,
-    /// `waiting`, `running`, `done`, `failed`, `indeterminate`, or `not run`.
+    /// `waiting`, `running`, `done`, `skipped`, `failed`, `indeterminate`, or `not run`.
     pub state: String,
 }
 

@@ -1,66 +1,74 @@
 //! What must hold of the hooks around an update: nothing begins before those before it are done, and no update ends
 //! without those after it.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use muster_agent::attempt::record::AttemptKey;
 use muster_coordinator::facts::{Added, Facts, MachineRow, RolloutRow, UpdateRow, Wish};
-use muster_proto::model::{ItemName, ItemState, MachineName, Phase};
+use muster_proto::model::{ItemName, ItemState, MachineName, Now, Phase};
 
 use super::{Checked, Watcher};
 use crate::sim::machine::Machine;
+
+/// An update: its name and its start, Unix milliseconds. A store that was put back gives names a second time.
+type Run = (String, u64);
 
 /// What was seen of hooks.
 #[derive(Clone, Default, Hash)]
 pub(super) struct Seen {
     /// Updates that have begun with their machines.
-    begun: BTreeSet<String>,
+    begun: BTreeSet<Run>,
     /// Updates that have ended.
-    ended: BTreeSet<String>,
-    /// What was started of an update's own: in which version, where.
-    started: BTreeSet<(String, MachineName, ItemName)>,
+    ended: BTreeSet<Run>,
+    /// What was last started of an update's own, where and when, Unix milliseconds.
+    started: BTreeMap<(MachineName, ItemName), u64>,
     /// What was done of hooks before an update, while their machine was part of it.
-    done: BTreeSet<(String, MachineName, String)>,
+    done: BTreeSet<(Run, MachineName, String)>,
     /// Who was to be removed in the middle of which update, whatever became of that.
-    removed: BTreeSet<(String, MachineName)>,
+    removed: BTreeSet<(Run, MachineName)>,
 }
 
 impl Watcher {
-    /// Notes a process of an item that an update has added: its version is the update's name.
-    pub fn added_started(&mut self, machine: &Machine, key: &AttemptKey) {
-        let version = machine.disk.assigned(&key.item).map(|item| item.version.clone()).unwrap_or_default();
-        if version.contains("-update-") {
-            self.seen.hooks.started.insert((version, machine.name.clone(), key.item.clone()));
+    /// Notes a process of an item that an update has added: the update's name is in its version.
+    pub fn added_started(&mut self, machine: &Machine, key: &AttemptKey, now: Now) {
+        let item = machine.disk.assigned(&key.item);
+        if item.is_some_and(|item| item.version.contains("-update-")) {
+            self.seen.hooks.started.insert((machine.name.clone(), key.item.clone()), now.wall_ms);
         }
     }
 
     pub(super) fn hooks_come_first_and_last(&mut self, facts: &Facts) -> Checked {
-        for row in facts.machines.values().filter(|row| row.removal.is_some()) {
-            let of = row.rollout.iter().map(|rollout| (rollout.clone(), row.name.clone()));
-            self.seen.hooks.removed.extend(of);
-        }
         for rollout in facts.rollouts.values() {
-            let Some(update) = &rollout.update else { continue };
+            let Some(update) = rollout.update.as_ref().filter(|update| all(update).next().is_some()) else { continue };
+            self.note_removed(facts, rollout);
             self.note_done(facts, rollout, update);
-            if has_begun(facts, rollout, update) && self.seen.hooks.begun.insert(rollout.name.clone()) {
+            if has_begun(facts, rollout, update) && self.seen.hooks.begun.insert(run(rollout)) {
                 self.before_is_done(facts, rollout, update)?;
             }
             let over = rollout.finished_at_ms.is_some() && update.wish != Wish::Abort;
-            if over && self.seen.hooks.ended.insert(rollout.name.clone()) {
+            if over && self.seen.hooks.ended.insert(run(rollout)) {
                 self.all_was_started(facts, rollout, update)?;
             }
         }
         Ok(())
     }
 
+    fn note_removed(&mut self, facts: &Facts, rollout: &RolloutRow) {
+        let of_this = |row: &&Arc<MachineRow>| row.removal.is_some() && row.rollout.as_ref() == Some(&rollout.name);
+        let removed = facts.machines.values().filter(of_this).map(|row| (run(rollout), row.name.clone()));
+        self.seen.hooks.removed.extend(removed);
+    }
+
     /// An update that was paused may begin long after its hooks were done, when one of their machines was replaced.
     fn note_done(&mut self, facts: &Facts, rollout: &RolloutRow, update: &UpdateRow) {
-        let member =
-            |row: &&std::sync::Arc<MachineRow>| row.update.is_some() && row.rollout.as_ref() == Some(&rollout.name);
+        let member = |row: &&Arc<MachineRow>| row.update.is_some() && row.rollout.as_ref() == Some(&rollout.name);
         for (name, added) in all(update).filter(|(_, added)| added.is_before()) {
             let row = facts.machines.get(name).filter(member);
             if row.is_some_and(|row| resolves_and_is_done(facts, row, added)) {
-                let done = (rollout.name.clone(), name.clone(), added.item_name().to_owned());
+                let done = (run(rollout), name.clone(), added.item_name().to_owned());
                 self.seen.hooks.done.insert(done);
             }
         }
@@ -68,7 +76,7 @@ impl Watcher {
 
     fn before_is_done(&self, facts: &Facts, rollout: &RolloutRow, update: &UpdateRow) -> Checked {
         for (name, added) in all(update).filter(|(_, added)| added.is_before()) {
-            let known = (rollout.name.clone(), name.clone(), added.item_name().to_owned());
+            let known = (run(rollout), name.clone(), added.item_name().to_owned());
             let row = facts.machines.get(name);
             let done = self.seen.hooks.done.contains(&known);
             if !done && !row.is_some_and(|row| self.is_done(facts, rollout, row, added)) {
@@ -83,7 +91,7 @@ impl Watcher {
         for (name, added) in all(update).filter(|(_, added)| added.is_before() || added.is_after()) {
             let Some(row) = facts.machines.get(name) else { continue };
             // Who has left the update took its hooks along, and what an operator skips need not run.
-            let removed = self.seen.hooks.removed.contains(&(rollout.name.clone(), name.clone()));
+            let removed = self.seen.hooks.removed.contains(&(run(rollout), name.clone()));
             let left = row.revoked || removed || row.rollout.as_ref() != Some(&rollout.name);
             let skipped = row.verdicts.get(added.item_name()).is_some_and(|verdict| verdict.left_out.is_some());
             if !left && !skipped && !self.has_started(rollout, row, added) {
@@ -95,8 +103,8 @@ impl Watcher {
     }
 
     fn has_started(&self, rollout: &RolloutRow, row: &MachineRow, added: &Added) -> bool {
-        self.seen.hooks.started.iter().any(|(version, machine, item)| {
-            *version == rollout.name && *machine == row.name && item.as_str() == added.item_name()
+        self.seen.hooks.started.iter().any(|((machine, item), at_ms)| {
+            *machine == row.name && item.as_str() == added.item_name() && *at_ms >= rollout.started_at_ms
         })
     }
 
@@ -110,6 +118,10 @@ impl Watcher {
         let status = row.statuses.get(added.item_name()).map(|status| &status.state);
         left_out || (status == Some(&ItemState::Succeeded) && self.has_started(rollout, row, added))
     }
+}
+
+fn run(rollout: &RolloutRow) -> Run {
+    (rollout.name.clone(), rollout.started_at_ms)
 }
 
 fn all(update: &UpdateRow) -> impl Iterator<Item = (&MachineName, &Added)> {

@@ -284,7 +284,7 @@ impl World {
 
     /// Performs an agent's effects in order; a crash may cut them off anywhere.
     fn run_effects(&mut self, index: usize, mut effects: Effects) -> Result<(), Violation> {
-        let at = self.at;
+        let (at, now) = (self.at, self.now());
         for _ in 0..CHAIN_MAX {
             let Some(effect) = effects.pop_front() else {
                 let wake = self.machines.get_mut(index).and_then(|machine| machine.wake_unless_queued(at));
@@ -323,7 +323,7 @@ impl World {
                     self.endanger_join(index, &key);
                     let Some(machine) = self.machines.get(index) else { return Ok(()) };
                     self.watcher.started(machine, &key, phase, claimed)?;
-                    self.watcher.added_started(machine, &key);
+                    self.watcher.added_started(machine, &key, now);
                     self.reached.look_at_hook(&key);
                     let facts = self.coordinator.as_ref().map(Core::facts);
                     self.watcher.disturbed(machine, &key, at, facts)?;

@@ -1,16 +1,17 @@
 //! Hooks around an update, told as stories.
 
 use muster_proto::model::{
-    Hook, HookMachines, ItemState, LockState,
+    Counts, Hook, HookMachines, ItemState, LockState,
     MachineType::{self, Worker},
-    OnInterrupt, RemovalPolicy, RunnerKind,
+    OnInterrupt, RemovalPolicy, RunnerKind, Scope, SecretName,
 };
 
 use super::{done, fleet::*, reason, updates::*};
 use crate::{
-    core::Request,
+    core::{Request, update::Options},
     documents,
-    facts::{ClusterStage, Wish},
+    facts::{ClusterStage, Sealed, SecretId, Wish},
+    plan::update::around,
 };
 
 const HOOKS_MS: u64 = 4 * 3600 * 1000;
@@ -79,7 +80,8 @@ fn hooks_before_come_before_everything_and_those_after_before_the_end() {
     fleet.finish("worker-1");
     assert!(!has_begun(&fleet), "slots free, agents connected, items ready, and one hook runs yet");
     assert_eq!(fleet.begin("worker-2"), "check");
-    assert_eq!(fleet.agents["worker-2"].assignment.as_ref().expect("a list").items[0].version, rollout);
+    let version = &fleet.agents["worker-2"].assignment.as_ref().expect("a list").items[0].version;
+    assert!(version.starts_with(&format!("{rollout}@")), "{version}");
     fleet.event("worker-2", "check", ItemState::Succeeded);
     assert!(has_begun(&fleet) && update_row(&fleet).stages[&ClusterStage::HooksBefore].succeeded);
 
@@ -124,9 +126,17 @@ fn a_failed_hook_before_stops_the_update_before_anything_was_disturbed() {
             "retry" => {
                 drop(fleet.ask(Request::Retry { machine: machine("worker-2"), item: None }).expect("runs again"))
             }
-            "skip" => drop(fleet.ask(skip("worker-2", "silence")).expect("without it")),
+            "skip" => {
+                fleet.ask(skip("worker-2", "silence")).expect("without it");
+                assert!(told(&fleet).contains(&"worker-2 silence skipped".to_owned()), "{:?}", told(&fleet));
+            }
             _ => {
                 fleet.ask(Request::Abort { rollout }).expect("ends");
+                let ends =
+                    ["silence failed", "check not run", "unsilence not run"].map(|end| format!("worker-2 {end}"));
+                assert_eq!(told(&fleet)[1..], ends, "it is being aborted");
+                ["worker-1", "worker-2"].into_iter().for_each(|name| fleet.accept(name));
+                assert_eq!(told(&fleet)[1..], ends);
                 assert!(fleet.core.facts().open_rollout(&cluster()).is_none(), "nothing was taken");
                 assert_eq!(fleet.row("worker-2").ready_at.as_ref().map(|(release, _)| release.as_str()), Some("1"));
                 continue;
@@ -147,6 +157,8 @@ fn hooks_that_never_end_pause_the_update() {
     fleet.disconnect("worker-2");
     fleet.pass(40_000, &["worker-2"]);
     assert_eq!(fleet.why("worker-2").as_deref(), Some("Lost"));
+    let said = done(fleet.ask(skip("worker-2", "check")));
+    assert!(said.contains("worker-2: is not connected") && said.contains("musterctl revoke worker-2"), "{said}");
     fleet.pass(HOOKS_MS - 40_001, &["worker-2"]);
     assert_eq!(update_row(&fleet).wish, Wish::Go);
     fleet.pass(1, &["worker-2"]);
@@ -171,6 +183,7 @@ fn a_machine_that_is_gone_takes_its_hook_with_it() {
     assert_eq!((has_begun(&fleet), fleet.why("worker-1").as_deref()), (false, Some("BeforeUpdate")));
     let rollout = fleet.rollout();
     fleet.ask(Request::Abort { rollout }).expect("ends");
+    fleet.accept("worker-1");
     assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
     assert_eq!(reason(fleet.ask(update())), "HookMachine", "and the next update says so first");
 }
@@ -179,11 +192,7 @@ fn a_machine_that_is_gone_takes_its_hook_with_it() {
 fn a_failed_hook_after_undoes_nothing_and_waits_for_a_person() {
     let mut fleet = deployed(1, 1);
     with_hooks(&mut fleet, Vec::new(), vec![hook("smoke", HookMachines::MachineType(MachineType::Control))]);
-    let start = Request::Update {
-        cluster: cluster(),
-        scope: muster_proto::model::Scope::Drain,
-        accept_control_plane_downtime: true,
-    };
+    let start = Request::Update { cluster: cluster(), scope: Scope::Drain, accept_control_plane_downtime: true };
     fleet.ask(start).expect("starts");
     for name in ["control-1", "worker-1"] {
         fleet.finish(name);
@@ -251,6 +260,14 @@ fn removed_while_it_runs(fleet: &mut Fleet, name: &str, item: &str, policy: Remo
     fleet.agents.remove(name);
 }
 
+/// The last machine comes to its end, and hooks after begin.
+fn through(fleet: &mut Fleet, name: &str) {
+    fleet.lock("ceph", Some(name), LockState::Inactive);
+    fleet.finish(name);
+    fleet.lock("ceph", Some(name), LockState::Active);
+    assert!(update_row(fleet).stages.contains_key(&ClusterStage::HooksAfter));
+}
+
 /// Where the hooks of the newest update stand, as operators are told.
 fn told(fleet: &Fleet) -> Vec<String> {
     let rollouts = documents::rollouts(fleet.core.facts(), |_| true, fleet.core.limits(), fleet.now());
@@ -269,6 +286,7 @@ fn a_machine_that_is_removed_takes_its_hook_before_with_it() {
     assert_eq!((has_begun(&fleet), fleet.why("worker-1").as_deref()), (false, Some("BeforeUpdate")));
     let rollout = fleet.rollout();
     fleet.ask(Request::Abort { rollout }).expect("ends");
+    fleet.accept("worker-1");
     assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
     let known =
         ["worker-1 check done", "worker-2 silence done", "worker-2 check not run", "worker-2 unsilence not run"];
@@ -297,4 +315,183 @@ fn a_machine_that_is_removed_has_no_hook_after() {
     assert!(fleet.core.facts().open_rollout(&cluster()).is_some(), "the last hook is open");
     fleet.finish("worker-3");
     assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
+}
+
+/// A copy from before an update gives its name a second time, and the agents know what was done the first time.
+#[test]
+fn an_update_that_the_store_forgot_takes_nothing_from_the_next_of_its_name() {
+    let mut fleet = hooked();
+    let copy = fleet.store.clone();
+    fleet.ask(update()).expect("starts");
+    let forgotten = fleet.rollout();
+    assert_eq!(fleet.begin("worker-2"), "silence");
+    fleet.event("worker-2", "silence", ItemState::Succeeded);
+    fleet.recover_from(copy);
+    fleet.all_report();
+    fleet.pass(30_000, &[]);
+    for name in ["worker-1", "worker-2"] {
+        fleet.ask(Request::LeaveMaintenance { machine: machine(name) }).expect("an operator has looked");
+    }
+    fleet.ask(update()).expect("starts");
+    assert_eq!(fleet.rollout(), forgotten);
+    assert_eq!(fleet.begin("worker-2"), "silence");
+}
+
+fn keep(name: &str) -> Request {
+    Request::AbortRemoval { machine: machine(name) }
+}
+
+/// Its removal took it out of the update at the version that it had, which knows no such hook.
+#[test]
+fn a_machine_that_was_to_be_removed_and_stays_has_no_hook_after() {
+    let mut fleet = deployed(3, 2);
+    with_hooks(&mut fleet, Vec::new(), vec![hook("unsilence", HookMachines::MachineType(Worker))]);
+    let mut fleet = fleet.started();
+    let said = done(fleet.ask(remove("worker-1", RemovalPolicy::Graceful)));
+    assert!(said.contains("leaves out hook unsilence on worker-1"), "{said}");
+    fleet.ask(keep("worker-1")).expect("kept");
+    assert_eq!((fleet.part("worker-1"), fleet.row("worker-1").follows()), (None, Some(1)));
+    for name in ["control-1", "control-2", "control-3"] {
+        fleet.upgrade(name);
+    }
+    through(&mut fleet, "worker-2");
+    assert_eq!(fleet.part("worker-1"), None);
+    fleet.finish("worker-2");
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none(), "{:?}", fleet.why("worker-1"));
+}
+
+/// What the update has for it is known all the while it is being removed.
+#[test]
+fn a_machine_that_was_through_when_its_removal_began_keeps_its_hook_after() {
+    let mut fleet = deployed(3, 2);
+    with_hooks(&mut fleet, vec![hook("silence", on("worker-1"))], vec![hook("unsilence", on("worker-1"))]);
+    fleet.ask(update()).expect("starts");
+    fleet.finish("worker-1");
+    let names: Vec<String> = fleet.agents.keys().cloned().collect();
+    names.iter().for_each(|name| fleet.finish(name));
+    fleet.lock("ceph", None, LockState::Inactive);
+    for name in ["control-1", "control-2", "control-3", "worker-1"] {
+        fleet.upgrade(name);
+    }
+    fleet.ask(remove("worker-1", RemovalPolicy::Graceful)).expect("begins");
+    assert_eq!(told(&fleet), ["worker-1 silence done", "worker-1 unsilence not run"]);
+    fleet.ask(keep("worker-1")).expect("kept");
+    through(&mut fleet, "worker-2");
+    assert_eq!(fleet.due("worker-1").as_deref(), Some("unsilence"));
+    fleet.finish("worker-1");
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
+    assert_eq!(told(&fleet), ["worker-1 silence done", "worker-1 unsilence done"]);
+}
+
+#[test]
+fn an_abort_while_hooks_run_lets_no_other_begin() {
+    let mut fleet = hooked();
+    fleet.ask(update()).expect("starts");
+    let rollout = fleet.rollout();
+    assert_eq!(fleet.begin("worker-2"), "silence");
+    let before = fleet.agents["worker-2"].assignment.clone();
+    let said = done(fleet.ask(Request::Abort { rollout }));
+    assert!(said.contains("leaves out hook unsilence on worker-2: do by hand"), "{said}");
+    assert_eq!((fleet.due("worker-1"), fleet.due("worker-2")), (None, None), "`check` is open on both");
+    fleet.accept("worker-1");
+    fleet.accept("worker-2");
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_some(), "one runs yet");
+    fleet.agents.get_mut("worker-2").expect("an agent").assignment = before;
+    fleet.event("worker-2", "silence", ItemState::Succeeded);
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
+}
+
+#[test]
+fn what_a_machine_did_before_it_left_is_done() {
+    let mut fleet = hooked();
+    fleet.ask(update()).expect("starts");
+    for item in ["silence", "check"] {
+        assert_eq!(fleet.begin("worker-2"), item);
+        fleet.event("worker-2", item, ItemState::Succeeded);
+    }
+    let revoke = Request::RevokeMachine { machine: machine("worker-2"), machine_is_off: true };
+    let said = done(fleet.ask(revoke));
+    assert!(said.contains("leaves out hook unsilence on worker-2"), "{said}");
+    fleet.finish("worker-1");
+    assert!(has_begun(&fleet), "{:?}", fleet.why("worker-1"));
+    assert_eq!(told(&fleet)[1..], ["worker-2 silence done", "worker-2 check done", "worker-2 unsilence not run"]);
+}
+
+#[test]
+fn a_plan_tells_hooks_from_what_machines_prepare() {
+    let mut fleet = deployed(3, 1);
+    with_hooks(&mut fleet, vec![hook("silence", on("worker-1"))], Vec::new());
+    let phases = |fleet: &Fleet| -> Vec<String> {
+        let options = Options { scope: Scope::Drain, accept_control_plane_downtime: false };
+        let (facts, limits) = (fleet.core.facts(), fleet.core.limits());
+        let plan = documents::plan(facts, &cluster(), options, limits, fleet.now()).expect("a cluster");
+        plan.update.expect("an update").phases.into_iter().map(|phase| phase.name).collect()
+    };
+    assert_eq!(phases(&fleet)[..2], ["hooks before", "prepare"]);
+    let mut fleet = deployed(3, 1);
+    let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    spec.update_hooks.before = vec![hook("silence", on("worker-1"))];
+    fleet.ask(apply(spec, &[])).expect("applies");
+    release(&mut fleet, &["install"], 1);
+    assert_eq!(phases(&fleet)[..2], ["hooks before", "cluster locks"]);
+}
+
+#[test]
+fn a_renewed_secret_of_hooks_alone_is_no_reason_for_an_update() {
+    let mut fleet = deployed(3, 1);
+    let renew = |fleet: &mut Fleet| {
+        let id = SecretId { cluster: None, name: SecretName::new("pager").expect("a name") };
+        let version = fleet.core.facts().meta.secret_seq + 1;
+        fleet.ask(Request::CreateSecret { id, version, sealed: Sealed(vec![1]) }).expect("made");
+    };
+    renew(&mut fleet);
+    let mut silence = hook("silence", on("worker-1"));
+    silence.params.insert("password".to_owned(), "${secret.pager}".to_owned());
+    with_hooks(&mut fleet, vec![silence], Vec::new());
+    fleet.ask(update()).expect("starts");
+    fleet.finish("worker-1");
+    let names: Vec<String> = fleet.agents.keys().cloned().collect();
+    names.iter().for_each(|name| fleet.finish(name));
+    fleet.lock("ceph", None, LockState::Inactive);
+    for name in ["control-1", "control-2", "control-3", "worker-1"] {
+        fleet.upgrade(name);
+    }
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
+    renew(&mut fleet);
+    assert_eq!(reason(fleet.ask(update())), "NothingToDo");
+}
+
+#[test]
+fn hooks_are_not_late_for_an_operators_pause() {
+    let is_late = |fleet: &Fleet| fleet.look("worker-2", |survey, _| around::is_late(survey));
+    let mut fleet = hooked();
+    fleet.ask(update()).expect("starts");
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Pause { rollout: rollout.clone() }).expect("paused");
+    fleet.pass(2 * HOOKS_MS, &[]);
+    assert!(!is_late(&fleet));
+    fleet.ask(Request::Resume { rollout }).expect("goes on");
+    fleet.pass(HOOKS_MS, &[]);
+    assert!(is_late(&fleet) && matches!(update_row(&fleet).wish, Wish::Pause { .. }));
+}
+
+#[test]
+fn what_a_hook_after_lacks_is_said_before_the_update_starts() {
+    let mut fleet = deployed(3, 1);
+    let mut smoke = hook("smoke", on("worker-1"));
+    smoke.params.insert("password".to_owned(), "${secret.pager}".to_owned());
+    with_hooks(&mut fleet, Vec::new(), vec![smoke]);
+    assert_eq!(reason(fleet.ask(update())), "VariableWithoutValue");
+}
+
+#[test]
+fn a_hook_for_machines_that_there_are_none_of_is_told_when_it_is_applied() {
+    let mut fleet = deployed(3, 0);
+    let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    spec.update_hooks.after = vec![hook("smoke", HookMachines::MachineType(Worker))];
+    let said = done(fleet.ask(apply(spec.clone(), &[])));
+    assert!(said.contains("hook smoke runs nowhere, for it has no worker machines"), "{said}");
+    spec.machines = Some(Counts { control: 3, worker: 1 });
+    let said = done(fleet.ask(apply(spec, &[])));
+    assert!(!said.contains("smoke"), "one is to come: {said}");
 }

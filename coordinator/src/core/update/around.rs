@@ -1,11 +1,13 @@
 //! How the hooks before and after an update are recorded.
 
-use muster_proto::model::{MachineName, Now, Phase};
+use std::collections::BTreeMap;
+
+use muster_proto::model::{MachineName, Now, Phase, Standing};
 
 use super::{at_least_deploy, freeze};
 use crate::{
-    facts::{Added, ClusterStage, Draft, MachineUpdate, UpdateKind},
-    plan::{added, secrets},
+    facts::{Added, AddedEnd, ClusterStage, Draft, MachineUpdate, UpdateKind},
+    plan::{added, safety, secrets},
 };
 
 /// Machines of a rollout to whose lists something of this sort is added, and that.
@@ -36,33 +38,67 @@ pub(super) fn begin(draft: &mut Draft<'_>, rollout: &str, stage: ClusterStage) {
     }
 }
 
-/// A machine that is through with the update has something to do once more. It stays at the version that it has.
+/// A machine that is through with the update has something to do once more. It stays at the version that it has: one
+/// whose removal was taken back in the middle of the update has another, and knows nothing of its hooks.
 fn come_back(draft: &mut Draft<'_>, rollout: &str, name: &MachineName, added: Vec<Added>) {
     let Some(row) = draft.machines.get(name) else { return };
+    let update = draft.rollouts.get(rollout).and_then(|rollout| rollout.update.as_ref());
+    let Some(version) = update.map(|update| update.version).filter(|version| row.follows() == Some(*version)) else {
+        return;
+    };
     let member = row.rollout.as_deref() == Some(rollout) && row.ready_at.is_some() && row.update.is_none();
     // Who is removed takes its hook along.
     if !member || row.revoked || row.removal.is_some() {
         return;
     }
     let newest = secrets::newest(draft, &row.spec.cluster_name);
-    let version = row.follows().unwrap_or_default();
     let part = freeze::part(row, UpdateKind::Reboot, version, &newest);
     let Some(row) = draft.machine_mut(name) else { return };
     row.update = Some(MachineUpdate { added, only_added: true, ..part });
     row.reach = Some(Phase::Prepare);
 }
 
-/// A machine is about to be no part of the update any more: what of its hooks is done stays known.
-pub(super) fn keep_done(draft: &mut Draft<'_>, name: &MachineName) {
+/// A machine is about to be no part of the update any more: what became of its hooks stays known.
+pub(super) fn keep_ends(draft: &mut Draft<'_>, name: &MachineName) {
     let Some(row) = draft.machines.get(name) else { return };
-    let (done, rollout) = (added::done(draft, row), row.rollout.clone());
-    if done.is_empty() {
-        return;
-    }
+    let all = row.update.iter().flat_map(|mine| &mine.added);
+    let known: Vec<_> = all.filter_map(|one| Some((one.clone(), added::stands(draft, row, one)?))).collect();
+    let rollout = row.rollout.clone().filter(|_| !known.is_empty());
     let target = rollout.and_then(|rollout| draft.update_mut(&rollout)?.targets.get_mut(name));
-    if let Some(target) = target {
-        target.done.extend(done);
+    let Some(target) = target else { return };
+    for (one, (standing, skipped)) in known {
+        let end = match standing {
+            Standing::Done => skipped.then_some(AddedEnd::Skipped),
+            Standing::Failed => Some(AddedEnd::Failed),
+            Standing::Running { .. } | Standing::Held => Some(AddedEnd::Unknown),
+            Standing::Due { .. } => None,
+        };
+        target.ends.extend(end.map(|end| (one.clone(), end)));
+        if standing == Standing::Done {
+            target.done.insert(one);
+        }
     }
+}
+
+/// Hooks after an update that never run because of what an operator has just said: of all its machines, or of this one.
+pub(in crate::core) fn left_out(draft: &Draft<'_>, rollout: &str, only: Option<&MachineName>) -> Option<String> {
+    let row = draft.rollouts.get(rollout).filter(|row| row.finished_at_ms.is_none())?;
+    let mut hooks: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    let targets = row.update.iter().flat_map(|update| &update.targets);
+    for (name, target) in targets.filter(|(name, _)| only.is_none_or(|only| only == *name)) {
+        let runs = |added: &Added| {
+            let stands = draft.machines.get(name).and_then(|row| added::stands(draft, row, added));
+            let stands = stands.is_some_and(|(s, _)| matches!(s, Standing::Done | Standing::Running { .. }));
+            stands || target.done.contains(added)
+        };
+        for added in target.added.iter().filter(|added| added.is_after() && !runs(added)) {
+            hooks.entry(added::said(added)).or_default().push(name.as_str());
+        }
+    }
+    let hooks: Vec<String> =
+        hooks.into_iter().map(|(hook, names)| format!("{hook} on {}", safety::some_names(names))).collect();
+    let what = (!hooks.is_empty()).then(|| hooks.join("; "))?;
+    Some(format!("{rollout} leaves out {what}: do by hand what that is for (alerts that are silenced stay so)"))
 }
 
 /// What comes before the update is done: the machines wait for their turn to prepare.

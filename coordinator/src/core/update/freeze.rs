@@ -70,8 +70,10 @@ pub(super) fn freeze(
         targets.insert(name, target);
     }
     add(draft, cluster, start.kind, &mut targets);
+    let line = open(draft, cluster, start, (rollout, targets), actor, now);
+    // What was added has the version that the rollout gives it.
     items::refresh(draft);
-    open(draft, cluster, start, (rollout, targets), actor, now)
+    line
 }
 
 /// What an update adds to machines' lists is frozen with it. What comes after it is added then.
@@ -166,7 +168,7 @@ fn look(
     };
     let why = why.filter(|why| !open().any(|item| reboot::is_owner(item, *why)));
     let phase = items().map(|item| item.phase).max().unwrap_or(Phase::Deploy).max(Phase::Deploy);
-    let reboot = why.map(|why| AddedReboot { version: rollout.to_owned(), phase, why });
+    let reboot = why.map(|why| AddedReboot { version: added::version(rollout, now.wall_ms), phase, why });
     disruptive |= reboot.is_some();
     let changed = open().map(|item| item.name.clone()).chain(reboot.as_ref().map(|_| ItemName::of_reboot()));
     let given_up = open().filter(|item| position.standing(item) == Standing::Failed);
@@ -175,7 +177,8 @@ fn look(
         Some((item.name.clone(), Verdict { hash: item.hash, cleared_attempts, left_out: None }))
     });
     let group = row.spec.update_group.clone();
-    let target = Target { changed: changed.collect(), group, disruptive, added: Vec::new(), done: BTreeSet::new() };
+    let (done, ends) = (BTreeSet::new(), BTreeSet::new());
+    let target = Target { changed: changed.collect(), group, disruptive, added: Vec::new(), done, ends };
     Some(Found { target, afresh: afresh.collect(), reboot })
 }
 
@@ -198,7 +201,10 @@ fn open(
     if draft.rollouts.contains_key(&name)
         && let Some(update) = draft.update_mut(&name)
     {
-        update.targets.extend(targets);
+        for (machine, target) in targets {
+            // Who has a part already, and is through with it, may have something to do at the end.
+            update.targets.entry(machine).or_insert(target);
+        }
         update.accept_control_plane_downtime |= start.options.accept_control_plane_downtime;
         return goes_out(start.kind, &who, &name);
     }

@@ -155,7 +155,7 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
             }
         }
         MachineStep::Leave => {
-            around::keep_done(draft, machine);
+            around::keep_ends(draft, machine);
             let Some(row) = draft.machine_mut(machine) else { return };
             row.slot = None;
             row.update = None;
@@ -294,7 +294,7 @@ fn finish(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     let Some(row) = draft.machines.get(machine) else { return };
     let release = draft.spec_of(row).map(|spec| spec.release.clone()).unwrap_or_default();
     let ready_secrets = secrets_in_use(draft, machine);
-    around::keep_done(draft, machine);
+    around::keep_ends(draft, machine);
     let back = locks_are_back(draft, machine);
     let Some(row) = draft.machine_mut(machine) else { return };
     let Some(mine) = row.update.take() else { return };

@@ -85,6 +85,7 @@ fn remove(
         }
     }
     lines.extend(still_counted(draft, &row));
+    lines.extend(row.rollout.as_ref().and_then(|rollout| around::left_out(draft, rollout, Some(machine))));
     draft.audit(actor, "remove", &format!("machine/{machine}"), &lines.join("; "), now.wall_ms);
     Ok(Reply::Done(lines))
 }
@@ -152,10 +153,12 @@ fn may_take_turn(draft: &Draft<'_>, row: &MachineRow) -> Result<(), Refusal> {
         return Err(refusal("InMaintenance", format!("{name} is on its way back; it can be removed when it is")));
     }
     let Some(rollout) = draft.open_rollout(cluster) else { return Ok(()) };
-    // One whose workloads come back is through: it comes to its end first, at the version that it has now.
-    let disturbed = row.update.as_ref().is_some_and(|mine| mine.disturbed() && mine.returned_at_ms.is_none());
+    let returns = row.update.as_ref().is_some_and(|mine| mine.returned_at_ms.is_some());
+    let disturbed = !returns && super::may_be_at_work(row);
     let problem = match &rollout.update {
         None => "is a deployment that has not ended",
+        // One whose workloads come back is through: it comes to its end first, at the version that it has now.
+        Some(_) if returns && row.removal.is_none() => "is giving it its workloads back",
         Some(update) if update.wish == Wish::Abort && !disturbed => "is being aborted",
         // Nothing may be disturbed before them, nor could those of this machine be done any more.
         Some(update) if is_before_open(update) => "has not done its hooks before the update yet",
@@ -244,7 +247,7 @@ fn take_turn(draft: &mut Draft<'_>, actor: &str, removing: Removing<'_>, now: No
     };
     let rollout = row.rollout.clone().unwrap_or_default();
     let part = removal_part(draft, &row, mine);
-    around::keep_done(draft, machine);
+    around::keep_ends(draft, machine);
     if let Some(row) = draft.machine_mut(machine) {
         if !mine.disturbed() {
             row.reach = at_least_deploy(row.reach);
@@ -376,7 +379,7 @@ fn drop_machine(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, machine: &Mach
     for key in draft.locks.keys().filter(of_it).cloned().collect::<Vec<_>>() {
         draft.drop_lock(&key);
     }
-    around::keep_done(draft, machine);
+    around::keep_ends(draft, machine);
     if let Some(update) = row.rollout.as_ref().and_then(|rollout| draft.update_mut(rollout)) {
         update.moved_at_ms = now.wall_ms;
         // What it kept others from they are tried on again.

@@ -8,7 +8,7 @@ use muster_proto::{
 
 use super::{ClusterStep, DECIDING, targets};
 use crate::{
-    facts::{Added, ClusterStage, MachineUpdate, UpdateRow, Wish},
+    facts::{Added, ClusterStage, Facts, MachineRow, MachineUpdate, Target, UpdateRow, Wish},
     plan::{
         added, assign,
         safety::{self, blocked, some_names},
@@ -74,13 +74,19 @@ pub fn nobody_is_gone(survey: &Survey<'_>) -> Result<(), Blocked> {
     Err(blocked(BEFORE_UPDATE, message, format!("`musterctl abort {}`; then start it anew", rollout.name)))
 }
 
-/// Machines on which something was to be done before the update, and that are no part of it any more, or about to leave
-/// it: nothing new is started on one that is removed.
+/// Machines on which something was to be done before the update and never will: they are no part of it any more, or
+/// about to leave it (nothing new is started on one that is removed), and it was not done by then.
 fn gone<'a>(survey: &Survey<'_>, update: &'a UpdateRow) -> Vec<&'a str> {
-    let stays = |position: &&Position<'_>| position.row.removal.is_none();
-    let here = |name: &&MachineName| targets(survey).filter(stays).any(|position| position.row.name == **name);
-    let wanted = update.targets.iter().filter(|(_, target)| target.added.iter().any(Added::is_before));
-    wanted.map(|(name, _)| name).filter(|name| !here(name)).map(|name| name.as_str()).collect()
+    let never = |(name, target): &(&MachineName, &Target)| {
+        let row = survey.facts.machines.get(*name).filter(|row| row.update.is_some());
+        let is_done = |added: &Added| {
+            let stands = row.and_then(|row| added::stands(survey.facts, row, added));
+            target.done.contains(added) || stands.is_some_and(|(standing, _)| standing == Standing::Done)
+        };
+        let leaves = row.is_none_or(|row| row.removal.is_some());
+        leaves && target.added.iter().any(|added| added.is_before() && !is_done(added))
+    };
+    update.targets.iter().filter(never).map(|(name, _)| name.as_str()).collect()
 }
 
 /// What has yet to be done, in words, of all that is done alone now.
@@ -95,8 +101,7 @@ fn alone(mine: &MachineUpdate) -> Vec<&Added> {
 }
 
 fn is_done(position: &Position<'_>, added: &Added) -> bool {
-    let items = position.items.unwrap_or_default();
-    let item = items.iter().find(|item| item.name.as_str() == added.item_name());
+    let item = added::find(position.items.unwrap_or_default(), added);
     item.is_some_and(|item| {
         let standing = position.standing(item);
         // Planted: what failed has had its chance.
@@ -115,7 +120,21 @@ fn what_is_open(position: &Position<'_>) -> String {
     let all = position.update().map(alone).unwrap_or_default();
     let open: Vec<String> = all.into_iter().filter(|a| !is_done(position, a)).map(added::said).collect();
     let name = &position.row.name;
-    if open.is_empty() { format!("{name} has not confirmed") } else { format!("{} on {name}", open.join(", ")) }
+    match open.is_empty() {
+        false => format!("{} on {name}", open.join(", ")),
+        // A list that it has not confirmed may yet make it start what was skipped.
+        true if !position.connected() => format!("{name}, which is not connected, has not confirmed"),
+        true => format!("{name} has not confirmed"),
+    }
+}
+
+/// Was the update aborted while this machine's hooks were under way? Then its list is empty, and it leaves when nothing
+/// of them runs or can be started any more.
+#[must_use]
+pub fn is_called_off(facts: &Facts, row: &MachineRow) -> bool {
+    let rollout = row.rollout.as_ref().and_then(|rollout| facts.rollouts.get(rollout));
+    let aborted = rollout.and_then(|row| row.update.as_ref()).is_some_and(|update| update.wish == Wish::Abort);
+    aborted && row.update.as_ref().is_some_and(|mine| mine.only_added)
 }
 
 /// What is to be recorded of one of the two stages next.
@@ -146,9 +165,15 @@ pub(super) fn deadline_ms(survey: &Survey<'_>, update: &UpdateRow) -> Option<u64
     Some(since_ms.saturating_add(survey.spec.update_deadlines.hooks_ms))
 }
 
-/// Have the hooks that are under way had their time?
+/// Have the hooks that are under way had their time? The time of a pause that began before is nobody's fault, and an
+/// update that is being aborted waits for none.
 #[must_use]
 pub fn is_late(survey: &Survey<'_>) -> bool {
-    let at_ms = survey.update().and_then(|update| deadline_ms(survey, update));
-    at_ms.is_some_and(|at_ms| survey.now.wall_ms >= at_ms)
+    let Some(update) = survey.update() else { return false };
+    let until_ms = match update.wish {
+        Wish::Go => survey.now.wall_ms,
+        Wish::Pause { since_ms } => since_ms,
+        Wish::Abort => return false,
+    };
+    deadline_ms(survey, update).is_some_and(|at_ms| until_ms >= at_ms)
 }

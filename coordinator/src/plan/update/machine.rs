@@ -111,9 +111,11 @@ fn without_slot(
         return Some(MachineStep::Leave);
     }
     if mine.only_added {
+        if around::is_called_off(survey.facts, position.row) {
+            return maintenance::will_run_nothing(survey, position).is_ok().then_some(MachineStep::Leave);
+        }
         let after = update.stages.contains_key(&ClusterStage::HooksAfter) && around::is_through(survey, position);
-        let aborted = (update.wish == Wish::Abort).then_some(MachineStep::Leave);
-        return aborted.or_else(|| after.then_some(MachineStep::Finish));
+        return after.then_some(MachineStep::Finish);
     }
     if update.wish != Wish::Abort && safety::before_update_done(survey).is_err() {
         return None;

@@ -128,9 +128,10 @@ fn without_slot(
         return Err(blocked("WaitingForTurn", message, "one of them is through with it"));
     }
     safety::may_take_slot(survey, position)?;
-    if position.row.spec.machine_type == MachineType::Control && earlier_on_its_way(survey, position) {
-        let message = "control machines go in order (upgradeIndex, then name), and one before it is still preparing";
-        return Err(blocked("WaitingForTurn", message, "that one is done"));
+    let control = position.row.spec.machine_type == MachineType::Control;
+    if let Some(earlier) = earlier_on_its_way(survey, position).filter(|_| control) {
+        let message = format!("control machines go in order (upgradeIndex, then name), and {earlier} comes before it");
+        return Err(blocked("WaitingForTurn", message, format!("{earlier} has had its turn")));
     }
     debug_assert!(wants_slot(position) || position.row.reach == Some(Phase::Prepare));
     Ok(())

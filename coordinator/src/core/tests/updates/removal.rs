@@ -270,15 +270,16 @@ fn nothing_else_is_begun_with_what_is_removed() {
 }
 
 #[test]
-fn one_whose_workloads_come_back_is_through_before_it_leaves_an_aborted_update() {
+fn one_whose_workloads_come_back_is_through_before_it_is_removed() {
     let mut fleet = deployed(3, 2);
     release(&mut fleet, &["install"], 1);
     let mut fleet = fleet.started();
     fleet.lock("ceph", Some("control-1"), LockState::Inactive);
     fleet.finish("control-1");
+    assert_eq!(fleet.why("control-1").as_deref(), Some("LocksReturning"));
+    assert_eq!(reason(fleet.ask(remove("control-1"))), "RolloutOpen", "an abort may follow");
     let rollout = fleet.rollout();
     fleet.ask(Request::Abort { rollout }).expect("aborts");
-    assert_eq!(fleet.why("control-1").as_deref(), Some("LocksReturning"));
     assert_eq!(reason(fleet.ask(remove("control-1"))), "RolloutOpen");
     fleet.lock("ceph", Some("control-1"), LockState::Active);
     assert_eq!(fleet.row("control-1").ready_at.as_ref().map(|(release, _)| release.as_str()), Some("1.1"));
