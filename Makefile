@@ -19,6 +19,9 @@ TOOLS := target/tools/bin
 INSTALL := CARGO_PROFILE_RELEASE_OPT_LEVEL=1 $(CARGO) install --locked --root target/tools
 IMAGE := muster-coordinator:$(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 
+# Tests with figures that are held against what is promised where nothing runs beside them.
+FIGURES := sixty_workers defaults_and_a_directory idle_agent
+
 # One binary, one fleet: cargo test, because nextest would run each test in a process, and a fleet, of its own.
 NODES = $(STATIC) test $(RELEASE) --features muster-tests/nodes --test nodes --
 
@@ -100,7 +103,7 @@ test-nodes-down: ## Remove what a test-nodes left that was ended in its middle
 
 full: test ## And what takes longer: 20,000 seeds, figures, a machine in qemu, throughput against curl
 	MUSTER_SIM_SEEDS=20000 $(STATIC) $(RUN_TESTS) $(RELEASE) --test simulator
-	MUSTER_TEST_ALONE=1 $(STATIC) test $(RELEASE) --test e2e -- --nocapture sixty_workers
+	MUSTER_TEST_ALONE=1 $(STATIC) test $(RELEASE) --test e2e -- --nocapture --test-threads=1 $(FIGURES)
 	$(MAKE) test-machine
 	$(MAKE) bench
 

@@ -5,7 +5,7 @@
 //! process must end.
 
 mod disk;
-mod line;
+pub mod line;
 mod reset;
 
 #[cfg(test)]

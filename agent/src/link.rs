@@ -44,6 +44,8 @@ const SESSION_GOOD_AFTER: Duration = Duration::from_secs(5);
 const RENEW_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// The coordinator answers, but will not have us: after so many times our certificate may have run out by its clock.
 const REFUSALS_BEFORE_RENEWAL: u32 = 3;
+/// How often the machine's facts are looked at, in milliseconds.
+pub const FACTS_EVERY_MS: u64 = 60_000;
 /// Messages from the link that the engine has not taken yet.
 pub const ENGINE_QUEUE_MAX: usize = 64;
 
@@ -157,6 +159,8 @@ impl LinkError {
 pub struct Link {
     identity: Identity,
     dir: StateDir,
+    /// How often the machine's facts are looked at.
+    facts_every: Duration,
     engine: mpsc::Sender<FromLink>,
     /// How the last coordinator wants the InternalIP chosen.
     choice: AddressChoice,
@@ -172,12 +176,13 @@ pub struct Link {
 impl Link {
     /// A link as `identity`, to the engine at `engine`.
     #[must_use]
-    pub fn new(identity: Identity, dir: StateDir, engine: mpsc::Sender<FromLink>) -> Self {
+    pub fn new(identity: Identity, dir: StateDir, facts_every: Duration, engine: mpsc::Sender<FromLink>) -> Self {
         let now = Instant::now();
         let renew_at = now + Duration::from_millis(identity.renew_in_ms(unix_ms()));
         Self {
             identity,
             dir,
+            facts_every,
             engine,
             choice: AddressChoice::default(),
             renew_at,
@@ -191,7 +196,7 @@ impl Link {
         let mut tries = 0;
         let mut refusals = 0;
         while !self.engine.is_closed() {
-            let (error, held) = match Session::open(&self.identity, &self.choice, &self.engine).await {
+            let (error, held) = match self.open().await {
                 Ok(session) => {
                     let welcomed = Instant::now();
                     (self.keep(session).await, Some(welcomed.elapsed()))
@@ -209,6 +214,10 @@ impl Link {
             }
             tokio::time::sleep(reconnect_after(tries)).await;
         }
+    }
+
+    fn open(&self) -> impl Future<Output = Result<Session, LinkError>> {
+        Session::open(&self.identity, &self.choice, self.facts_every, &self.engine)
     }
 
     /// Keeps a session, and its successor after each renewal, until it ends.
@@ -238,7 +247,7 @@ impl Link {
                 error = &mut running => return Err(error),
                 () = self.renewed() => {}
             }
-            let mut opening = pin!(Session::open(&self.identity, &self.choice, &self.engine));
+            let mut opening = pin!(self.open());
             // The coordinator ends the old session when it hears of the new one, and that before it welcomes us there.
             let (opened, ended) = tokio::select! {
                 opened = &mut opening => (opened, None),

@@ -5,6 +5,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     process::ExitCode,
+    time::Duration,
 };
 
 use anyhow::Context;
@@ -18,7 +19,7 @@ use muster_agent::{
     host::{self, Host},
     identity::{self, EnrolmentKey, Identity, IdentityError, JoinToken},
     ledger::{self, FileDisk, Ledger},
-    link::{ENGINE_QUEUE_MAX, Link},
+    link::{ENGINE_QUEUE_MAX, FACTS_EVERY_MS, Link},
     status::AgentStatus,
     systemd::starts_at_enrolment,
 };
@@ -57,7 +58,7 @@ enum Command {
     /// Get this machine its identity with a join token
     Enroll(EnrollArgs),
     /// Run the agent; systemd does this
-    Run(StateArgs),
+    Run(RunArgs),
     /// Print what the agent has recorded; needs no network
     Status(StatusArgs),
     /// Repair the record
@@ -96,6 +97,15 @@ impl StateArgs {
         let given = self.state_dir.as_deref().or(settings.state_dir.as_deref());
         StateDir::new(given.unwrap_or(Path::new(STATE_DIR_DEFAULT)))
     }
+}
+
+#[derive(Args)]
+struct RunArgs {
+    #[command(flatten)]
+    state: StateArgs,
+    /// How often it looks at what the machine is; tests do not wait a minute
+    #[arg(long, hide = true, default_value_t = FACTS_EVERY_MS, value_parser = clap::value_parser!(u64).range(1..))]
+    facts_every_ms: u64,
 }
 
 #[derive(Args)]
@@ -195,7 +205,7 @@ fn perform(cli: Cli) -> anyhow::Result<()> {
     let settings = || Settings::read(cli.config.as_deref());
     match cli.command {
         Command::Enroll(args) => enroll(&args, settings()?),
-        Command::Run(args) => run(&args.dir(&settings()?)),
+        Command::Run(args) => run(&args.state.dir(&settings()?), Duration::from_millis(args.facts_every_ms)),
         Command::Status(args) => {
             let status = AgentStatus::read(&args.state.dir(&settings()?))?;
             say(&match args.output {
@@ -286,7 +296,7 @@ fn machine_name(given: Option<&str>) -> anyhow::Result<MachineName> {
     MachineName::new(name.as_str()).map_err(|error| BadInput(format!("--name {name:?}: {error}")).into())
 }
 
-fn run(dir: &StateDir) -> anyhow::Result<()> {
+fn run(dir: &StateDir, facts_every: Duration) -> anyhow::Result<()> {
     let identity = Identity::load(&dir.identity())?;
     logging::init(Some(&identity.name));
     let _lock = ledger::lock(dir.path())?;
@@ -301,7 +311,7 @@ fn run(dir: &StateDir) -> anyhow::Result<()> {
         }
         let (to_engine, from_link) = mpsc::channel(ENGINE_QUEUE_MAX);
         let engine = Engine::new(identity.name.clone(), dir.clone(), (ledger, state), attempts);
-        let link = tokio::spawn(Link::new(identity, dir.clone(), to_engine).run());
+        let link = tokio::spawn(Link::new(identity, dir.clone(), facts_every, to_engine).run());
         let mut terminated = signal(SignalKind::terminate())?;
         let mut interrupted = signal(SignalKind::interrupt())?;
         let stop = async {

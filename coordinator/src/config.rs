@@ -3,12 +3,13 @@
 
 use std::{
     fs, io,
-    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use muster_proto::daemon::config_file::{self, ConfigFileError};
+use nix::{fcntl::OFlag, unistd::geteuid};
 use serde::{Deserialize, Deserializer};
 
 use crate::pki::AGENT_LIFETIME;
@@ -50,6 +51,15 @@ pub enum ConfigError {
     #[error("cannot look into the state directory {}; run this as root, or as the coordinator's user", path.display())]
     StateDirClosed {
         /// Its path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The record cannot be made over to the directory's owner.
+    #[error("cannot make {} over to the owner of the state directory", path.display())]
+    Owner {
+        /// The record.
         path: PathBuf,
         /// Why.
         #[source]
@@ -219,6 +229,29 @@ impl StateDir {
             Ok(false) => Err(ConfigError::NotInitialised { path: self.0.clone() }),
             Err(source) => Err(ConfigError::StateDirClosed { path: self.0.clone(), source }),
         }
+    }
+
+    /// Makes the record over to whom the directory belongs to: what root made or copied here, the service's own user
+    /// could not open. Only root can; for anybody else there is nothing to do.
+    ///
+    /// # Errors
+    /// [`ConfigError::Owner`].
+    pub fn give_record(&self) -> Result<(), ConfigError> {
+        let store = self.store();
+        // Whoever keeps it elsewhere sees to that place.
+        if !geteuid().is_root() || store.is_symlink() {
+            return Ok(());
+        }
+        let error = |source| ConfigError::Owner { path: store.clone(), source };
+        let owner = fs::metadata(&self.0).map_err(error)?;
+        // Never through a link: the directory's owner could put one here that leads to somebody else's file.
+        let mut options = fs::File::options();
+        let record = options.read(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(&store).map_err(error)?;
+        let of_record = record.metadata().map_err(error)?;
+        if (of_record.uid(), of_record.gid()) == (owner.uid(), owner.gid()) {
+            return Ok(());
+        }
+        fchown(&record, Some(owner.uid()), Some(owner.gid())).map_err(error)
     }
 
     /// The directory itself.

@@ -47,6 +47,8 @@ enum Command {
     /// Copy the record to a new file, whether the coordinator runs or not
     Backup(BackupArgs),
     /// After an old copy of the record was put in place: take over what the agents know better
+    ///
+    /// Run as root, it also gives the copy to the owner of the state directory.
     Recover(RecoverArgs),
     /// Knock at a coordinator that runs here; exit status 0: it answers, 1: it does not
     Health(Place),
@@ -292,6 +294,7 @@ async fn backup(args: BackupArgs) -> anyhow::Result<()> {
 fn recover_record(args: &RecoverArgs) -> anyhow::Result<()> {
     let state_dir = StateDir::new(args.place.state_dir.clone());
     state_dir.check()?;
+    state_dir.give_record()?;
     let mut store = EmbeddedStore::open(&state_dir.store())?;
     let epoch = recover(&mut store, args.seen_epoch, now_ms())?;
     say(&format!(

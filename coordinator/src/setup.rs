@@ -222,6 +222,7 @@ impl Init<'_> {
         let address = self.address.as_bytes().to_vec();
         rows.push(Change::Put { table: Table::Meta, key: ADDRESS_KEY.to_owned(), value: address });
         EmbeddedStore::create_with(&store, &rows)?;
+        self.state_dir.give_record()?;
         out.keep();
         Ok(())
     }
@@ -285,7 +286,9 @@ pub fn recover(store: &mut EmbeddedStore, seen: Option<u64>, now_ms: u64) -> Res
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+
+    use nix::unistd::geteuid;
 
     use super::*;
     use crate::pki::Role;
@@ -346,6 +349,32 @@ mod tests {
         let detour = dir.path().join("state/../state/key");
         assert!(matches!(init(dir.path(), &detour, false), Err(SetupError::KeyBesideRecord { .. })));
         init(dir.path(), &inside, true).expect("a demo");
+    }
+
+    #[test]
+    fn the_record_belongs_to_whom_its_directory_does() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let state_dir = StateDir::new(dir.path().join("state"));
+        // Only root can give files away; what anybody else makes is his, as the directory is.
+        let us = geteuid().as_raw();
+        let service = if us == 0 { 64_710 } else { us };
+        let owner = |path: &Path| fs::metadata(path).expect("it is there").uid();
+        state_dir.create().expect("made");
+        chown(state_dir.path(), Some(service), None).expect("given");
+        init(dir.path(), &dir.path().join("key"), false).expect("made");
+        assert_eq!(owner(&state_dir.store()), service, "a new one");
+        let copy = dir.path().join("copy");
+        EmbeddedStore::open(&state_dir.store()).expect("open").backup(&copy).expect("copied");
+        fs::rename(&copy, state_dir.store()).expect("put in its place");
+        assert_eq!(owner(&state_dir.store()), us);
+        state_dir.give_record().expect("given");
+        assert_eq!(owner(&state_dir.store()), service, "a copy that was put in its place");
+        let elsewhere = dir.path().join("elsewhere");
+        fs::write(&elsewhere, "somebody else's").expect("write");
+        fs::remove_file(state_dir.store()).expect("removed");
+        symlink(&elsewhere, state_dir.store()).expect("a link");
+        state_dir.give_record().expect("left alone");
+        assert_eq!(owner(&elsewhere), us, "what a link leads to is not given away");
     }
 
     #[test]

@@ -30,5 +30,8 @@ pub const APPLY_MESSAGE_BYTES_MAX: usize = 5 * 1024 * 1024;
 pub const MACHINE_ITEMS_BYTES_MAX: usize = 512 * 1024;
 /// Output kept with an item's status.
 pub const OUTPUT_TAIL_BYTES_MAX: usize = 8 * 1024;
+/// What stands before the request in the message that the key of an expired certificate signs to renew it: so that the
+/// signature means nothing anywhere else.
+pub const RENEW_PURPOSE: &[u8] = b"muster-renew-v1";
 /// Version of this build, as shown by `version` and reported by agents.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

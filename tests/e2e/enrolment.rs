@@ -3,6 +3,8 @@
 use std::{fs, time::Duration};
 
 use anyhow::{Context as _, Result};
+use muster_agent::{host::unix_ms, identity::Identity};
+use muster_proto::resource::Machine;
 use muster_tests::fleet::{
     CLUSTER, Fleet, PATIENCE,
     manifest::{bash, cluster},
@@ -114,6 +116,32 @@ fn a_renewal_does_not_cut_the_link() -> Result<()> {
         Ok((count(&fleet, "certificate renewed") >= 2 && count(&fleet, "connected") >= 3).then_some(()))
     })?;
     assert_eq!(count(&fleet, "no link to the coordinator"), 0, "{}", fleet.log("control-1"));
+    fleet.done()
+}
+
+/// A machine that was off for longer than its certificate lasts: nobody has to enrol it anew.
+#[test]
+fn a_certificate_that_ran_out_is_renewed() -> Result<()> {
+    let mut fleet = Fleet::start("expired", &["--agent-cert-ttl", "4s"])?;
+    let items = [bash("work", "deploy", &fleet.effects_log(), ":", &[])];
+    fleet.apply(&cluster(1, 0, &items, &[], &[]))?;
+    fleet.add_machines(1, 0)?;
+    fleet.wait_ready(1)?;
+    let before = fleet.machines()?;
+    fleet.kill_agent("control-1")?;
+    fleet.wait_machine("control-1", "disconnected", |machine| !machine.status.connected)?;
+    let identity = |fleet: &Fleet| Identity::load(&fleet.agent_dir("control-1").join("identity.json"));
+    let expired = identity(&fleet)?;
+    wait_for("the certificate's end", PATIENCE, || Ok((unix_ms() > expired.not_after_ms).then_some(())))?;
+    let renewals = |fleet: &Fleet| fleet.log("control-1").matches("certificate renewed").count();
+    let renewed_before = renewals(&fleet);
+    fleet.start_agent("control-1")?;
+    let ready = |machine: &Machine| machine.status.connected && machine.status.state == "Ready";
+    let after = fleet.wait_machine("control-1", "connected and Ready again", ready)?;
+    assert!(renewals(&fleet) > renewed_before, "{}", fleet.log("control-1"));
+    assert_ne!(identity(&fleet)?.certificate_pem, expired.certificate_pem);
+    assert_eq!(after.status.machine_id, before["control-1"].status.machine_id, "the same machine");
+    assert_eq!(fleet.effects()?.iter().filter(|effect| effect.is_start).count(), 1, "and nothing ran again");
     fleet.done()
 }
 

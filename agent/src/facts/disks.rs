@@ -1,19 +1,29 @@
-//! Mounted block devices. Only those: asking a dead network file system for its size would hang the agent.
+//! Block devices: those that are mounted, and whole disks of which nothing is. No other file systems: asking a dead
+//! network file system for its size would hang the agent.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
 
 use muster_proto::model::Disk;
 use nix::sys::statvfs::statvfs;
 
-/// Most disks that are reported, by name.
+/// Most disks that are reported, the mounted ones first.
 const DISKS_MAX: usize = 64;
 /// Volumes of pods come and go, and may be dead network devices.
 const OF_PODS: &str = "/var/lib/kubelet/";
+/// The kernel's list of block devices.
+const BLOCK_DEVICES: &str = "/sys/block";
+/// It counts their sizes in these, whatever the device's own are.
+const SECTOR_BYTES: u64 = 512;
 
-/// Mounted block devices, each once, at the mount nearest to the root.
+/// By name: mounted block devices, each once, at the mount nearest to the root; and whole disks that are not in use.
 pub(super) fn read() -> Vec<Disk> {
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    mounted(&mounts)
+    let of_us = |name: &str| fs::read_to_string(Path::new("/proc/self").join(name)).unwrap_or_default();
+    let mounts = of_us("mounts");
+    let mut disks: Vec<Disk> = mounted(&mounts)
         .into_iter()
         .take(DISKS_MAX)
         .filter_map(|(name, mount_point)| {
@@ -21,7 +31,11 @@ pub(super) fn read() -> Vec<Disk> {
             let size_bytes = file_system.blocks().saturating_mul(file_system.fragment_size());
             Some(Disk { name, size_bytes, mount_point })
         })
-        .collect()
+        .collect();
+    disks.extend(not_in_use(Path::new(BLOCK_DEVICES), &Mounted::of(&mounts, &of_us("mountinfo"))));
+    disks.truncate(DISKS_MAX);
+    disks.sort_by(|a, b| a.name.cmp(&b.name));
+    disks
 }
 
 /// Device to mount point, from the lines of /proc/mounts.
@@ -46,8 +60,73 @@ fn unescaped(field: &str) -> String {
     field.replace("\\040", " ")
 }
 
+/// What is mounted, pods' volumes too. By number and by name: btrfs tells no number, `/dev/root` is no name.
+struct Mounted {
+    /// `/dev/sda1`.
+    names: BTreeSet<String>,
+    /// `8:1`.
+    numbers: BTreeSet<String>,
+}
+
+impl Mounted {
+    fn of(mounts: &str, mount_info: &str) -> Self {
+        Self {
+            names: mounts.lines().filter_map(|line| line.split(' ').next()).map(unescaped).collect(),
+            numbers: mount_info.lines().filter_map(|line| line.split(' ').nth(2)).map(str::to_owned).collect(),
+        }
+    }
+
+    /// Is this device mounted, or a part of it, or what is made of it (LVM, RAID, encryption)?
+    fn has(&self, device: &Path) -> bool {
+        let name = name_of(device);
+        let alias = format!("/dev/mapper/{}", line(device, "dm/name"));
+        let parts = entries(device).into_iter().filter(|entry| entry.join("partition").exists());
+        self.numbers.contains(&line(device, "dev"))
+            || self.names.contains(&name)
+            || self.names.contains(&alias)
+            || parts.chain(entries(&device.join("holders"))).any(|inner| self.has(&inner))
+    }
+}
+
+/// Disks of which nothing is mounted, as the kernel lists them in `block`.
+fn not_in_use(block: &Path, mounted: &Mounted) -> Vec<Disk> {
+    let mut found = Vec::new();
+    for device in entries(block) {
+        let name = name_of(&device);
+        // What no hardware is behind is none: loop, RAM, what is made of disks. Nor is a slot for disks of others.
+        let is_disk = device.join("device").exists() && line(&device, "hidden") != "1";
+        let is_slot = ["/dev/sr", "/dev/fd"].iter().any(|of| name.starts_with(of));
+        let sectors = line(&device, "size").parse::<u64>().unwrap_or_default();
+        if is_disk && !is_slot && sectors > 0 && !mounted.has(&device) {
+            let size_bytes = sectors.saturating_mul(SECTOR_BYTES);
+            found.push(Disk { name, size_bytes, mount_point: String::new() });
+        }
+    }
+    found
+}
+
+/// Sorted, so that what is left out of too many is always the same.
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> =
+        fs::read_dir(dir).map(|entries| entries.flatten().map(|entry| entry.path()).collect()).unwrap_or_default();
+    found.sort();
+    found
+}
+
+/// What an attribute of a device says; nothing, if it has none of that name.
+fn line(device: &Path, attribute: &str) -> String {
+    fs::read_to_string(device.join(attribute)).unwrap_or_default().trim().to_owned()
+}
+
+/// `/dev/cciss/c0d0` is `cciss!c0d0` to the kernel.
+fn name_of(device: &Path) -> String {
+    format!("/dev/{}", device.file_name().unwrap_or_default().to_string_lossy().replace('!', "/"))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     #[test]
@@ -59,5 +138,54 @@ mod tests {
         let found: Vec<_> = mounted(mounts).into_iter().collect();
         let expected = [("/dev/mapper/vg-a b", "/mnt/a b"), ("/dev/sda1", "/")];
         assert_eq!(found, expected.map(|(device, at)| (device.to_owned(), at.to_owned())));
+    }
+
+    #[test]
+    fn whole_disks_of_which_nothing_is_mounted_are_listed() {
+        let sys = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| sys.path().join(name);
+        let device = |name: &str, number: &str, attributes: &[(&str, &str)]| {
+            fs::create_dir_all(path(name).join("holders")).expect("a device");
+            for (attribute, text) in [&[("dev", number), ("size", "2048")], attributes].concat() {
+                fs::create_dir_all(path(name).join(attribute).parent().expect("one")).expect("a directory");
+                fs::write(path(name).join(attribute), format!("{text}\n")).expect("an attribute");
+            }
+        };
+        let disk = |name: &str, number: &str, attributes: &[(&str, &str)]| {
+            device(name, number, attributes);
+            fs::create_dir(path(name).join("device")).expect("hardware");
+        };
+        let holds = |of: &str, name: &str| symlink(path(name), path(of).join("holders").join(name)).expect("a link");
+        disk("sda", "8:0", &[]);
+        device("sda/sda1", "8:1", &[("partition", "1")]); // mounted
+        disk("sdb", "8:16", &[("size", "7814037168")]);
+        device("sdb/sdb1", "8:17", &[("partition", "1")]); // not mounted
+        disk("sdc", "8:32", &[]);
+        device("sdc/sdc1", "8:33", &[("partition", "1")]); // RAID, on it LVM, on it what is mounted
+        device("md0", "9:0", &[]);
+        device("dm-0", "253:0", &[("dm/name", "vg-a")]);
+        holds("sdc/sdc1", "md0");
+        holds("md0", "dm-0");
+        disk("sdd", "8:48", &[]); // mounted as a whole, by btrfs
+        disk("vda", "254:0", &[]); // mounted as /dev/root
+        disk("cciss!c0d0", "104:0", &[]);
+        disk("nvme0c0n1", "259:0", &[("hidden", "1")]);
+        disk("sde", "8:64", &[("size", "0")]); // a reader without a card
+        disk("sr0", "11:0", &[]);
+        for name in ["loop0", "ram0", "zram0", "nbd0"] {
+            device(name, "7:0", &[]);
+        }
+        let mounts = "/dev/sda1 / ext4 rw 0 0\n/dev/sdd /data btrfs rw 0 0\n/dev/root /old ext4 rw 0 0\n";
+        let info = "36 35 8:1 / / rw - ext4 /dev/sda1 rw\n37 36 0:44 / /data rw - btrfs /dev/sdd rw\n\
+                    38 36 254:0 / /old rw - ext4 /dev/root rw\n39 36 253:0 / /srv rw - xfs /dev/mapper/vg-a rw\n";
+        let listed = |mounts: &str, info: &str| -> Vec<(String, u64)> {
+            let disks = not_in_use(sys.path(), &Mounted::of(mounts, info));
+            assert!(disks.iter().all(|disk| disk.mount_point.is_empty()), "{disks:?}");
+            disks.into_iter().map(|disk| (disk.name, disk.size_bytes)).collect()
+        };
+        let (small, large) = (("/dev/cciss/c0d0".to_owned(), 1 << 20), ("/dev/sdb".to_owned(), 7_814_037_168 * 512));
+        assert_eq!(listed(mounts, info), [small.clone(), large]);
+        let by_name = format!("{mounts}/dev/mapper/vg-a /srv btrfs rw 0 0\n/dev/sdb1 /b btrfs rw 0 0\n");
+        assert_eq!(listed(&by_name, &info.replace("253:0", "0:45")), [small]);
     }
 }

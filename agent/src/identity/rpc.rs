@@ -7,6 +7,7 @@ use aws_lc_rs::{
     signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair},
 };
 use muster_proto::{
+    RENEW_PURPOSE,
     model::{ClusterName, MachineName, MachineType},
     tls,
     wire::{Credentials, EnrollRequest, RenewExpiredRequest, RenewRequest, enrollment_client::EnrollmentClient},
@@ -18,8 +19,6 @@ use crate::identity::{EnrolmentKey, Identity, IdentityError, JoinToken};
 
 /// Time for one answer.
 pub const RPC_TIMEOUT: Duration = Duration::from_secs(30);
-/// What the old key signs, before the request itself: so that the signature means nothing anywhere else.
-const RENEW_CONTEXT: &[u8] = b"muster-renew-v1";
 
 /// A key and the request that carries its public half.
 struct Fresh {
@@ -114,7 +113,7 @@ fn sign(key_pem: &str, csr_der: &[u8]) -> Result<Vec<u8>, IdentityError> {
         .map_err(|_| IdentityError::Crypto { what: "signature: the key is no PKCS#8" })?;
     let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, key.secret_pkcs8_der())
         .map_err(|_| IdentityError::Crypto { what: "signature: the key is not of P-256" })?;
-    let signed = [RENEW_CONTEXT, csr_der].concat();
+    let signed = [RENEW_PURPOSE, csr_der].concat();
     Ok(key.sign(&SystemRandom::new(), &signed).map_err(crypto)?.as_ref().to_vec())
 }
 

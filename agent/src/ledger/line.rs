@@ -6,7 +6,7 @@ use crate::core::Record;
 
 /// A line that this program did not write so.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct BadLine {
+pub struct BadLine {
     /// From 1.
     pub line: usize,
     /// What is wrong with it.
@@ -15,7 +15,7 @@ pub(super) struct BadLine {
 
 /// A log that was read.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Parsed {
+pub struct Parsed {
     /// One per line.
     pub batches: Vec<Vec<Record>>,
     /// Length of the whole lines.
@@ -27,7 +27,8 @@ pub(super) struct Parsed {
 }
 
 /// The line of one batch.
-pub(super) fn encode(batch: &[Record]) -> Vec<u8> {
+#[must_use]
+pub fn encode(batch: &[Record]) -> Vec<u8> {
     let json = json(batch);
     let mut line = format!("{:08x} ", crc32fast::hash(&json)).into_bytes();
     line.extend(json);
@@ -45,7 +46,10 @@ enum Fault {
 
 /// Reads a log. A last line that is not whole was being written when the power went: it is left out. A line with
 /// another behind it was whole once, and so was one whose checksum is right.
-pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, BadLine> {
+///
+/// # Errors
+/// Where it is damaged, and how.
+pub fn parse(bytes: &[u8]) -> Result<Parsed, BadLine> {
     let mut parsed = Parsed::default();
     let mut lines = bytes.split_inclusive(|byte| *byte == b'\n').enumerate().peekable();
     while let Some((at, line)) = lines.next() {

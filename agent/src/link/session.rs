@@ -34,8 +34,6 @@ pub(super) const WELCOME_TIMEOUT: Duration = Duration::from_secs(20);
 const QUEUE_MAX: usize = EVENTS_IN_FLIGHT_MAX * 2;
 /// Time for an answer to a request for inputs: a little less than the core waits for it.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(40);
-/// How often the machine's facts are looked at.
-const FACTS_EVERY: Duration = Duration::from_secs(60);
 /// Bounds of what a coordinator may ask for.
 const HEARTBEAT_MS: std::ops::RangeInclusive<u64> = 100..=300_000;
 /// If it asks for nothing.
@@ -122,6 +120,8 @@ pub(super) struct Session {
     heartbeat_ms: u64,
     choice: AddressChoice,
     facts: HostFacts,
+    /// How often the facts are looked at.
+    facts_every: Duration,
     /// When the facts are looked at again: at once if the welcome wants another address than the hello gave.
     first_look: Duration,
     /// The engine's end, until it has it.
@@ -134,6 +134,7 @@ impl Session {
     pub(super) async fn open(
         identity: &Identity,
         choice: &AddressChoice,
+        facts_every: Duration,
         engine: &mpsc::Sender<FromLink>,
     ) -> Result<Self, LinkError> {
         let connection = tls::connect(&identity.coordinator, identity.tls()?).await?;
@@ -157,7 +158,7 @@ impl Session {
         };
         let (inbound, welcome) =
             tokio::time::timeout(WELCOME_TIMEOUT, welcomed).await.map_err(|_| LinkError::Silent)??;
-        Self::welcomed(inbound, &welcome, (out, logs, client), choice, facts)
+        Self::welcomed(inbound, &welcome, (out, logs, client), choice, (facts, facts_every))
     }
 
     fn welcomed(
@@ -165,7 +166,7 @@ impl Session {
         welcome: &Welcome,
         (out, logs, client): (mpsc::Sender<AgentMessage>, mpsc::Sender<AgentMessage>, AgentLinkClient<Channel>),
         choice: AddressChoice,
-        facts: HostFacts,
+        (facts, facts_every): (HostFacts, Duration),
     ) -> Result<Self, LinkError> {
         if welcome.epoch == 0 {
             return Err(LinkError::NoWelcome);
@@ -173,7 +174,7 @@ impl Session {
         let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         let wanted =
             AddressChoice { interface: given(&welcome.interface), cidr: given(&welcome.cidr), ..choice.clone() };
-        let first_look = if wanted == choice { FACTS_EVERY } else { Duration::ZERO };
+        let first_look = if wanted == choice { facts_every } else { Duration::ZERO };
         let heartbeat_ms = match welcome.heartbeat_interval_ms {
             0 => HEARTBEAT_MS_DEFAULT,
             ms => ms.clamp(*HEARTBEAT_MS.start(), *HEARTBEAT_MS.end()),
@@ -187,6 +188,7 @@ impl Session {
             heartbeat_ms,
             choice: wanted,
             facts,
+            facts_every,
             first_look,
             handle,
             closed,
@@ -208,7 +210,7 @@ impl Session {
     pub(super) async fn run(&mut self, engine: &mpsc::Sender<FromLink>) -> LinkError {
         let beat = Duration::from_millis(self.heartbeat_ms);
         let mut heartbeat = every(beat, beat);
-        let mut look = every(self.first_look, FACTS_EVERY);
+        let mut look = every(self.first_look, self.facts_every);
         loop {
             let outcome = tokio::select! {
                 message = self.inbound.message() => match message {

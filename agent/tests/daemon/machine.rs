@@ -84,13 +84,14 @@ impl Machine {
         command.stdin(Stdio::null()).stderr(log).spawn().expect("spawned")
     }
 
-    /// Starts the daemon with a hostname of its own, which [`rename`] changes.
+    /// Starts the daemon with a hostname of its own, which [`rename`] changes; it looks at its facts all the time.
     pub(crate) fn run_as(&self, hostname: &str) -> Child {
         let log = std::fs::File::create(self.path("log")).expect("a log");
         let mut command = Command::new("unshare");
         let agent = r#"hostname "$0" && exec "$@""#;
         command.args(["--map-root-user", "--uts", "sh", "-c", agent, hostname, env!("CARGO_BIN_EXE_muster-agent")]);
-        command.args(["run", "--state-dir"]).arg(self.state()).env("RUNTIME_DIRECTORY", self.path("run"));
+        command.args(["run", "--facts-every-ms", "50", "--state-dir"]).arg(self.state());
+        command.env("RUNTIME_DIRECTORY", self.path("run"));
         command.kill_on_drop(true).stdin(Stdio::null()).stderr(log).spawn().expect("spawned")
     }
 

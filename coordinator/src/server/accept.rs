@@ -30,6 +30,9 @@ use super::{
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Handshakes at once; who comes then waits in the kernel's queue.
 const HANDSHAKES_MAX: usize = 512;
+/// Of those, such as come from one address: whoever says nothing cannot keep the others waiting. Those above it are
+/// hung up on, and an agent comes again.
+const HANDSHAKES_PER_ADDRESS_MAX: usize = 128;
 /// Connections of peers that are not known, together: a whole fleet may enrol at once.
 const STRANGERS_MAX: usize = 1024;
 /// Of those, such as come from one address: whoever opens many cannot keep the others out. Many machines may stand
@@ -140,10 +143,15 @@ impl Acceptor {
                     continue;
                 }
             };
+            let from = format!("handshake from {}", origin(address.ip()));
+            let Some(seat) = self.seats.take(from, HANDSHAKES_PER_ADDRESS_MAX) else {
+                tracing::debug!(%address, "hung up: too many handshakes of this address");
+                continue;
+            };
             let acceptor = Arc::clone(&self);
             tokio::spawn(async move {
                 let made = acceptor.handshake(tcp, address).await;
-                drop(permit);
+                drop((permit, seat));
                 match made {
                     // If nobody takes it any more, the server is ending.
                     Ok(connection) => drop(acceptor.ready.send(Ok(connection)).await),

@@ -5,6 +5,7 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use aws_lc_rs::digest;
 use muster_proto::{
+    RENEW_PURPOSE,
     convert::as_line,
     model::{ItemHash, MachineId, MachineName, MachineSpec},
     wire::{Credentials, EnrollRequest, RenewExpiredRequest, RenewRequest, enrollment_server::Enrollment as Service},
@@ -20,9 +21,6 @@ use crate::{
     engine::{EngineError, EngineHandle},
     pki::{Ca, Certificate, Peer, RequestError, Role, Token, Validity, public_key, signed_by},
 };
-
-/// What stands before the request in the message that an expired key signs.
-const RENEW_PURPOSE: &[u8] = b"muster-renew-v1";
 
 /// The service.
 pub(super) struct Enrollment {

@@ -3,11 +3,12 @@
 
 use std::{
     fs, io,
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use nix::unistd::geteuid;
 use redb::{Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, StorageError, TableDefinition};
 
 use super::{
@@ -22,6 +23,8 @@ const FILE_MODE: u32 = 0o600;
 /// What redb's repair reports as its progress when the newest commit did not verify, and when one did.
 const NEWEST_IS_BAD: f64 = 0.2;
 const NEWEST_IS_GOOD: f64 = 0.5;
+/// Of a file's mode, what is allowed.
+const PERMISSION_MASK: u32 = 0o7777;
 
 type Definition = TableDefinition<'static, &'static str, &'static [u8]>;
 
@@ -167,12 +170,22 @@ fn opening(path: &Path, error: DatabaseError) -> StoreError {
         DatabaseError::Storage(StorageError::Io(ref io)) if io.kind() == io::ErrorKind::UnexpectedEof => {
             damaged(path, error.into())
         }
+        DatabaseError::Storage(StorageError::Io(ref io)) if io.kind() == io::ErrorKind::PermissionDenied => {
+            closed(path).unwrap_or_else(|| StoreError::Open { path: path.to_owned(), source: Box::new(error.into()) })
+        }
         other => StoreError::Open { path: path.to_owned(), source: Box::new(other.into()) },
     }
 }
 
 fn in_use(path: &Path) -> StoreError {
     StoreError::InUse { path: path.to_owned(), holder: holder(path) }
+}
+
+/// None: there is no file at `path`, it is the directory that is closed.
+fn closed(path: &Path) -> Option<StoreError> {
+    let file = fs::metadata(path).ok()?;
+    let (owner, mode, us) = (file.uid(), file.mode() & PERMISSION_MASK, geteuid().as_raw());
+    Some(StoreError::Closed { path: path.to_owned(), owner, mode, us })
 }
 
 fn damaged(path: &Path, error: redb::Error) -> StoreError {

@@ -59,6 +59,22 @@ pub enum StoreError {
         #[source]
         source: Box<redb::Error>,
     },
+    /// The file is another user's.
+    #[error(
+        "user {us} may not open the store {}: it belongs to user {owner} (mode {mode:o}). If it is a copy that root \
+         put there, `muster-coordinator recover` as root makes it over to the owner of the state directory; so does \
+         `chown --reference={} {}`", path.display(), path.parent().unwrap_or(path).display(), path.display()
+    )]
+    Closed {
+        /// The store's file.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// What its owner allows.
+        mode: u32,
+        /// Who we are.
+        us: u32,
+    },
     /// The file cannot be opened or made.
     #[error("cannot open the store {}", path.display())]
     Open {

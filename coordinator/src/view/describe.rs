@@ -327,7 +327,8 @@ fn host(page: &mut Page, machine: &Machine) {
         page.field("Interface", &format!("{} {} {}", nic.name, nic.mac, nic.addresses.join(" ")));
     }
     for disk in storage {
-        page.field("Disk", &format!("{} {} at {}", disk.name, bytes(disk.size_bytes), disk.mount_point));
+        let place = if disk.mount_point.is_empty() { "not mounted" } else { &format!("at {}", disk.mount_point) };
+        page.field("Disk", &format!("{} {} {place}", disk.name, bytes(disk.size_bytes)));
     }
 }
 

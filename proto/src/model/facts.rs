@@ -28,7 +28,7 @@ pub struct HostFacts {
     pub cpu_count: u32,
     /// Of main memory.
     pub memory_bytes: u64,
-    /// Mounted block devices, by name.
+    /// Block devices, by name: those that are mounted, and whole disks of which nothing is.
     pub disks: Vec<Disk>,
     /// Does the machine say that it wants a reboot? Unknown means no.
     pub reboot_required: bool,
@@ -48,7 +48,7 @@ pub struct NetworkInterface {
     pub addresses: Vec<String>,
 }
 
-/// One mounted block device.
+/// One block device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Disk {
@@ -56,6 +56,6 @@ pub struct Disk {
     pub name: String,
     /// Its size.
     pub size_bytes: u64,
-    /// Where it is mounted.
+    /// Where it is mounted. Empty = it is not, nor is any part of it.
     pub mount_point: String,
 }

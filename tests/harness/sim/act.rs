@@ -219,7 +219,7 @@ impl World {
         else {
             return Ok(());
         };
-        let effects = machine.start_agent(at);
+        let effects = machine.start_agent(at).map_err(|error| self.watcher.violation("codec", error))?;
         let delay = self.rng.between(0, 500);
         self.later(delay, Event::Connect(index));
         self.run_effects(index, effects)
@@ -299,7 +299,8 @@ impl World {
             }
             let fate = self.plan.fate;
             let Some(machine) = self.machines.get_mut(index) else { return Ok(()) };
-            let (deed, answer) = machine.perform(effect, at, &mut self.rng, &fate);
+            let performed = machine.perform(effect, at, &mut self.rng, &fate);
+            let (deed, answer) = performed.map_err(|error| self.watcher.violation("codec", error))?;
             let (id, session) = (machine.id, machine.session);
             self.reached.look_at_machine(deed.as_ref(), answer.as_ref());
             match deed {

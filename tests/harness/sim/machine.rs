@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use muster_agent::{
     attempt::record::{AttemptKey, Exit, Found, Request},
     core::{Config, Core, Effect, Input, LedgerState, Record, ToCoordinator},
+    ledger::line,
 };
 use muster_proto::model::{
     Generation, HostFacts, ItemName, ItemState, LedgerId, MachineId, MachineName, MachineType, Now, Phase, RunnerKind,
@@ -175,12 +176,11 @@ impl Machine {
         }
     }
 
-    /// Starts the agent's process on what the disk holds.
-    pub fn start_agent(&mut self, at: u64) -> Effects {
+    /// Starts the agent's process on what the disk holds; an error if that cannot be read.
+    pub fn start_agent(&mut self, at: u64) -> Result<Effects, String> {
         // What was only in memory is gone; what was recorded goes through its stored form.
-        let stored = serde_json::to_vec(&self.disk).unwrap_or_default();
-        if let Ok(state) = serde_json::from_slice(&stored) {
-            self.disk = state;
+        for record in stored(&[Record::Snapshot(Box::new(self.disk.clone()))])? {
+            self.disk.apply(&record);
         }
         for attempt in self.attempts.values_mut() {
             attempt.followed = false;
@@ -190,7 +190,7 @@ impl Machine {
         let effects = core.step(Input::Started { boot_id: self.boot_id() }, self.now(at));
         self.agent = Some(core);
         self.session = None;
-        effects.into()
+        Ok(effects.into())
     }
 
     /// Gives the agent an input.
@@ -241,12 +241,19 @@ impl Machine {
         }
     }
 
-    /// Performs one effect. Returns what the world has to know, and the input that answers it.
-    pub fn perform(&mut self, effect: Effect, at: u64, rng: &mut Rng, fate: &Fate) -> (Option<Deed>, Option<Input>) {
-        match effect {
+    /// Performs one effect. Returns what the world has to know, and the input that answers it; an error if what it
+    /// records cannot be read, or does not follow on what was recorded before.
+    pub fn perform(
+        &mut self,
+        effect: Effect,
+        at: u64,
+        rng: &mut Rng,
+        fate: &Fate,
+    ) -> Result<(Option<Deed>, Option<Input>), String> {
+        Ok(match effect {
             Effect::Record(records) => {
-                for record in &records {
-                    self.disk.apply(&stored(record));
+                for record in stored(&records)? {
+                    self.disk.apply_read(&record).map_err(|misfit| format!("{misfit}: {record:?}"))?;
                 }
                 (None, None)
             }
@@ -269,7 +276,7 @@ impl Machine {
                 (None, None)
             }
             Effect::CallSwarm(call) => (Some(Deed::AskedSwarm(call)), None),
-        }
+        })
     }
 
     fn start(&mut self, request: Request, at: u64, rng: &mut Rng, fate: &Fate) -> (Option<Deed>, Option<Input>) {
@@ -372,11 +379,10 @@ impl Machine {
     }
 }
 
-/// A record as it comes back from the disk: the codec is part of what is tested.
-fn stored(record: &Record) -> Record {
-    serde_json::to_vec(record)
-        .and_then(|json| serde_json::from_slice(&json))
-        .unwrap_or(Record::Acked(muster_proto::model::Seq(0)))
+/// Records as they come back from the disk: the ledger's codec is part of what is tested.
+fn stored(batch: &[Record]) -> Result<Vec<Record>, String> {
+    let log = line::parse(&line::encode(batch)).map_err(|bad| format!("{}: {batch:?}", bad.problem))?;
+    if log.torn { Err(format!("not read as whole: {batch:?}")) } else { Ok(log.batches.concat()) }
 }
 
 /// An identity from the dice.

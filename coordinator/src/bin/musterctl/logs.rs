@@ -16,8 +16,9 @@ use crate::{
 
 /// Show the output of an item on a machine
 ///
-/// Read from the machine's own disk, whole, over the agent's connection. To a terminal, control characters are shown
-/// as `^[`; through a pipe the bytes are as the item wrote them.
+/// Read from the machine's own disk over the agent's connection: the whole output of up to 8 MiB, of a longer one the
+/// newest 8 to 16 MiB. To a terminal, control characters are shown as `^[`; through a pipe the bytes are as the item
+/// wrote them.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -9,7 +9,7 @@ use rustls::{
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
 };
 use tonic::{Code, Status};
 
@@ -69,6 +69,28 @@ async fn what_is_not_tls13_is_answered_by_an_alert_and_nothing_else() {
 async fn who_says_nothing_is_not_waited_for() {
     let world = World::start().await;
     assert_eq!(answer_to(world.address, &[]).await, Vec::<u8>::new());
+}
+
+/// More silent sockets of one address than there are handshakes at once.
+#[tokio::test]
+async fn who_says_nothing_keeps_nobody_else_out() {
+    const MUTE: usize = 600;
+    let world = World::start().await;
+    let mut mute = Vec::new();
+    for _ in 0..MUTE {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.bind("127.0.0.2:0".parse().expect("an address")).expect("bound");
+        mute.push(soon(socket.connect(world.address)).await.expect("connected"));
+    }
+    let anna = world.identity(Role::Operator("anna".to_owned()));
+    assert_eq!(answer(&world, Some(&anna)).await.0, Code::Ok);
+    let waited_for = mute[0].try_read(&mut [0; 1]).expect_err("the first of them is still waited for");
+    assert_eq!(waited_for.kind(), std::io::ErrorKind::WouldBlock, "he had to wait until they were given up");
+    // The last of them is hung up on, in whichever way.
+    let hung_up = soon(mute[MUTE - 1].read(&mut [0; 1])).await;
+    assert!(hung_up.as_ref().map_or(true, |bytes| *bytes == 0), "{hung_up:?}");
+    let waited_for = mute[0].try_read(&mut [0; 1]).expect_err("the first of them is waited for longer");
+    assert_eq!(waited_for.kind(), std::io::ErrorKind::WouldBlock);
 }
 
 async fn version(channel: Channel) -> Result<(), Status> {

@@ -48,6 +48,21 @@ fn rows_are_what_the_batches_made_of_them() {
     check(&[&[delete(Meta, "a"), put(Meta, "a", "1")]], &[row(Meta, "a", "1")]);
 }
 
+/// A copy that root put there. Root itself may open everything, so the refusal is made up.
+#[test]
+fn who_may_not_open_the_store_is_told_whose_it_is() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("store");
+    let refused = || opening(&path, io::Error::from(io::ErrorKind::PermissionDenied).into());
+    assert!(matches!(refused(), StoreError::Open { .. }), "there is nothing there");
+    EmbeddedStore::create(&path).expect("create");
+    let (text, us) = (refused().to_string(), geteuid());
+    let chown = format!("`chown --reference={} {}`", dir.path().display(), path.display());
+    for part in [format!("user {us} may not open"), format!("belongs to user {us} (mode 600)"), chown] {
+        assert!(text.contains(&part), "{part}: {text}");
+    }
+}
+
 #[test]
 fn a_second_process_is_told_who_has_the_store() {
     let dir = tempfile::tempdir().expect("a directory");
