@@ -57,7 +57,8 @@ fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Optio
     let phase = map.required(faults, "phase").and_then(|spot| spot.word::<Phase>(faults, "phase"));
     let params = params(spot, &map, runner, secrets, faults);
     let timeout_max_ms = whole_ms(TIMEOUT_MAX);
-    let timeout_ms = map.or("timeout", whole_ms(TIMEOUT_DEFAULT), |spot| spot.duration_ms(faults, timeout_max_ms));
+    let timeout_default = whole_ms(runner.map_or(TIMEOUT_DEFAULT, RunnerKind::timeout_default));
+    let timeout_ms = map.or("timeout", timeout_default, |spot| spot.duration_ms(faults, timeout_max_ms));
     let retries = map.or("retries", RETRIES_DEFAULT, |spot| spot.number(faults, 0..=RETRIES_MAX));
     let on_interrupt = map.or("onInterrupt", None, |spot| spot.word(faults, "answer to an interrupt").map(Some));
     let disruptive = map.or("disruptive", None, |spot| spot.boolean(faults).map(Some));

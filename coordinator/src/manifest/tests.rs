@@ -286,6 +286,17 @@ fn a_machine_may_come_without_its_cluster() {
 }
 
 #[test]
+fn an_item_of_mke_has_more_time() {
+    let limit = |runner: &str| {
+        let text = damaged("runner: reboot", &format!("runner: {runner}"));
+        let manifest = read(&text).expect("no fault");
+        manifest.clusters[&cluster_name("c1")].0.items(MachineType::Worker)[0].timeout_ms
+    };
+    let mke = "mke\n        params: {action: backup}";
+    assert_eq!((limit("reboot"), limit(mke)), (30 * 60 * 1000, 2 * 60 * 60 * 1000));
+}
+
+#[test]
 fn nearest_names_and_the_line_people_read() {
     for (old, new, nearest) in [
         ("lcmType: swarm", "lcmType: swarn", "swarm"),
