@@ -15,7 +15,6 @@ use std::{
 };
 
 use muster_proto::model::ItemInput;
-use nix::sys::signal::{Signal, kill};
 use tokio::{
     net::unix::pipe,
     time::{Instant, sleep, timeout},
@@ -77,15 +76,6 @@ pub enum AttemptError {
         key: AttemptKey,
         /// What exec-item said.
         complaint: String,
-    },
-    /// The signal that cancels could not be sent.
-    #[error("cannot signal the exec-item of attempt {key}")]
-    Signal {
-        /// Which attempt.
-        key: AttemptKey,
-        /// Why not.
-        #[source]
-        source: nix::Error,
     },
 }
 
@@ -294,18 +284,6 @@ impl Attempts {
                 Found::Running => sleep(LOCK_GRACE).await,
                 found => return Ok(found),
             }
-        }
-    }
-
-    /// Asks exec-item to end the program: TERM, then KILL, to all of its tree. The outcome is recorded as for any
-    /// other end. Not running: nothing happens.
-    ///
-    /// # Errors
-    /// [`AttemptError::Signal`].
-    pub fn cancel(&self, key: &AttemptKey) -> Result<(), AttemptError> {
-        match self.dir(key).holder()? {
-            Some(pid) => kill(pid, Signal::SIGTERM).map_err(|source| AttemptError::Signal { key: key.clone(), source }),
-            None => Ok(()),
         }
     }
 

@@ -40,7 +40,7 @@ apt-get install --yes ./muster-coordinator.deb
 systemctl start muster-coordinator
 musterctl get secrets | grep '^own '
 apt-get purge --yes muster-coordinator
-test ! -e /var/lib/muster/coordinator
+test ! -e /var/lib/muster/coordinator -a ! -e /etc/muster/coordinator.key
 cp door.socket door.service /etc/systemd/system/
 systemctl daemon-reload
 systemctl enable --now door.socket

@@ -58,6 +58,10 @@ pub(crate) fn three_control_machines_and_three_workers(fleet: &Nodes) -> Result<
     let machines: Vec<String> = fleet.all().map(|node| node.name.clone()).collect();
     machines.iter().try_for_each(|name| fleet.wait_ready(name))?;
     every_item_ran_once(fleet)?;
+    for name in &machines {
+        // Of what is to be installed, and it was fetched in phase prepare.
+        fleet.ctl(&["logs", name, "install"])?.exits(0)?.says(&["Need to get 0 B"])?;
+    }
 
     let promise = Promise {
         machines: &machines,

@@ -109,8 +109,15 @@ pub(crate) fn power_cut_in_join_and_reinstalled(fleet: &Nodes) -> Result<()> {
     let [_, _, (last, node)] = machines.as_slice() else { anyhow::bail!("three machines") };
     node.sh(JOINS).context("it joins")?;
     node.cut_power()?;
+    let join = || {
+        let machine = fleet.machines()?.remove(last).context("the machine")?;
+        machine.status.state_item_statuses.get("swarm").cloned().context("its join")
+    };
+    let cut = join()?;
+    ensure!(cut.state == "Running", "its join was not cut off but {} when the power went", cut.state);
     node.restore_power()?;
     machines.iter().try_for_each(|(name, _)| fleet.wait_ready(name))?;
+    ensure!(join()?.attempt > cut.attempt, "its join ended before the power went, and nobody had heard of it");
     managers_are_whole(fleet)?;
     let story = node.story()?;
     ensure!(story.ends_with("after/1.") || story.ends_with("after/2."), "{story}");

@@ -1,4 +1,4 @@
-//! What the machine is at, in one line: what `musterctl get machines` tells, as far as the ledger knows it.
+//! What the machine is at, in one line, by the ledger alone. `musterctl get machines` knows more: the coordinator's part.
 
 use muster_proto::model::{AssignedItem, Assignment, ItemStatus, Phase, RunnerKind, Standing};
 

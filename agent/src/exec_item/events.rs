@@ -22,7 +22,7 @@ use crate::output::OutputLog;
 /// Read at a time: what a pipe holds.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Whoever is this process ends units; a cancel comes from the agent.
+/// Whoever is this process ends units; a cancel comes from a person (`kill`).
 const SERVICE_MANAGER: u32 = 1;
 
 /// See the module.

@@ -4,13 +4,14 @@
 
 mod apt;
 mod dnf;
+mod going;
 mod locks;
 mod manager;
 mod plan;
 #[cfg(test)]
 mod trial;
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use muster_proto::model::ItemState;
 
@@ -47,8 +48,8 @@ enum PackageError {
     },
     #[error(transparent)]
     Program(#[from] ProgramError),
-    #[error("PackagesLocked: {holder} has held {} for {seconds} s", path.display())]
-    Locked { path: PathBuf, holder: String, seconds: u64 },
+    #[error("PackagesLocked: {holder} has held {what} for {seconds} s")]
+    Locked { what: String, holder: String, seconds: u64 },
     #[error("HalfInstalled: an earlier run left {names} half-installed, and finishing it did not help")]
     Broken {
         names: String,
@@ -57,10 +58,12 @@ enum PackageError {
     },
     #[error(
         "HalfInstalled: an earlier run left {names} half-installed, which a download does not touch; finish it with \
-         `dpkg --configure -a`"
+         `{mend}`"
     )]
     DownloadBroken {
         names: String,
+        /// The command that finishes it.
+        mend: &'static str,
         #[source]
         source: ProgramError,
     },
@@ -114,7 +117,7 @@ fn bring_about(manager: &Manager, wanted: &Wanted, report: &Report) -> Result<St
             // That may be why the program failed; what was found without it has a cause of its own.
             PackageError::Program(source) => match manager.unfinished().unwrap_or_default().join(", ") {
                 names if names.is_empty() => source.into(),
-                names => PackageError::DownloadBroken { names, source },
+                names => PackageError::DownloadBroken { names, mend: manager.mend(), source },
             },
             error => error,
         });
@@ -128,7 +131,7 @@ fn bring_about_now(manager: &Manager, wanted: &Wanted, report: &Report) -> Resul
     if wanted.update {
         manager.refresh(report)?;
     }
-    let seen = manager.look(wanted)?;
+    let seen = manager.look(wanted, report)?;
     let plan = plan::plan(wanted, &seen)?;
     if !plan.is_nothing() {
         manager.perform(&plan, &seen, wanted, report)?;

@@ -147,9 +147,11 @@ impl Lines {
     }
 }
 
-/// `E: …` of apt, `dpkg: error …`, `Error: …` of dnf and `error: …` of rpm, `ERROR! …` of Ansible.
+/// `E: …` of apt, `dpkg: error …`, `Error: …` of dnf and `error: …` of rpm, `ERROR! …` of Ansible; and what dnf says of
+/// its locks, `metadata already locked by 12`.
 fn is_complaint(line: &str) -> bool {
-    ["E: ", "dpkg: error", "Error: ", "error: ", "ERROR! "].iter().any(|start| line.starts_with(start))
+    line.contains(" already locked by ")
+        || ["E: ", "dpkg: error", "Error: ", "error: ", "ERROR! "].iter().any(|start| line.starts_with(start))
 }
 
 /// What it prints.

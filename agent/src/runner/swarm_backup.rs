@@ -7,7 +7,10 @@
 mod archive;
 mod engine;
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use muster_proto::model::{ItemState, MachineName, SwarmId, SwarmLocalState, SwarmManager, SwarmNode};
 use serde::Serialize;
@@ -190,7 +193,14 @@ fn copy(wanted: &Wanted, seen: &Seen, report: &Report) -> Result<Outcome, Backup
     let write = || archive::write(&source, &target, &label);
     let archive = match choice.mode {
         Mode::Hot => write()?,
-        Mode::Consistent => engine::with_docker_stopped(report, Path::new(docker::SOCKET), write)??,
+        Mode::Consistent => {
+            let written = engine::with_docker_stopped(report, Path::new(docker::SOCKET), write);
+            if matches!(written, Err(EngineError::StartedMeanwhile)) {
+                // It has its name already, which says that it is consistent.
+                fs::remove_file(&target).map_err(CopyError::file("remove", &target))?;
+            }
+            written??
+        }
     };
     let removed = copies.remove_old()?;
     Ok(succeeded(&label, &target, &archive, &removed, report))

@@ -84,7 +84,7 @@ async fn a_download_ends_at_its_time_limit_and_on_cancel() {
         let part = site.path("file.muster-part");
         if cancel {
             until("the first part is here", || (fs::metadata(&part).ok()?.len() == 2_000_000).then_some(())).await;
-            site.attempts.cancel(&request.key).expect("cancel");
+            kill(exec_item_pid(&site.attempt()), Signal::SIGTERM).expect("cancelled");
         }
         let Found::Exited(exit) = site.ended(&request).await else { panic!("recorded") };
         let message = if cancel { "cancelled" } else { "timed out after 1 s" };

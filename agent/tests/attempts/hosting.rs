@@ -126,13 +126,12 @@ async fn cancel_asks_first() {
     site.start(&request).await;
     site.told_pid("pid").await;
     let began = Instant::now();
-    site.attempts.cancel(&request.key).expect("cancel");
+    kill(exec_item_pid(&site.attempt()), Signal::SIGTERM).expect("cancelled");
     let Found::Exited(exit) = site.ended(&request).await else { panic!("recorded") };
     assert_eq!((exit.state, exit.message.as_str()), (failed(-1), "cancelled"));
     // bash also says that its sleep was terminated, or not, depending on which of the two heard first.
     assert!(exit.output_tail.ends_with("cleaned up\n"), "{}", exit.output_tail);
     assert!(began.elapsed() < Duration::from_secs(10), "no need for KILL");
-    site.attempts.cancel(&request.key).expect("nothing to cancel is fine");
 }
 
 #[tokio::test]

@@ -57,12 +57,16 @@ fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Optio
     let phase = map.required(faults, "phase").and_then(|spot| spot.word::<Phase>(faults, "phase"));
     let params = params(spot, &map, runner, secrets, faults);
     let timeout_max_ms = whole_ms(TIMEOUT_MAX);
-    let timeout_ms = map.or("timeout", whole_ms(TIMEOUT_DEFAULT), |spot| spot.duration_ms(faults, timeout_max_ms));
+    let timeout_default = whole_ms(runner.map_or(TIMEOUT_DEFAULT, RunnerKind::timeout_default));
+    let timeout_ms = map.or("timeout", timeout_default, |spot| spot.duration_ms(faults, timeout_max_ms));
     let retries = map.or("retries", RETRIES_DEFAULT, |spot| spot.number(faults, 0..=RETRIES_MAX));
     let on_interrupt = map.or("onInterrupt", None, |spot| spot.word(faults, "answer to an interrupt").map(Some));
     let disruptive = map.or("disruptive", None, |spot| spot.boolean(faults).map(Some));
     if let (Some(runner), Some(wanted)) = (runner, disruptive) {
         disruption_makes_sense(spot, runner, phase, wanted, faults);
+    }
+    if let (Some(runner), Some(phase), Some(params)) = (runner, phase, &params) {
+        leaves_workloads_alone(&spot.child("phase"), (runner, phase), params, faults);
     }
     let runner = runner?;
     Some(StateItem {
@@ -129,6 +133,40 @@ fn disruption_makes_sense(
         _ => return,
     };
     spot.child("disruptive").fault(faults, problem, expected);
+}
+
+/// An item of phase prepare runs beside the workloads of a machine that is Ready, and nothing moves them away before.
+/// `at`: what its author can change.
+pub(super) fn leaves_workloads_alone(
+    at: &Spot<'_>,
+    (runner, phase): (RunnerKind, Phase),
+    params: &BTreeMap<String, String>,
+    faults: &mut Faults<'_>,
+) {
+    if let (Phase::Prepare, Some(what)) = (phase, disturbance(runner, params)) {
+        let expected = "phase deploy: what runs in prepare runs beside workloads, which nothing moves away before";
+        at.fault(faults, format!("runner {runner}{what} in phase prepare"), expected);
+    }
+}
+
+/// With what this runner disturbs workloads, in words; none if it leaves them alone. What scripts and playbooks do, and
+/// packages when they are installed, is their author's word. Joins have a rule of their own.
+fn disturbance(runner: RunnerKind, params: &BTreeMap<String, String>) -> Option<String> {
+    let is = |name: &str, word: &str| params.get(name).is_some_and(|value| value == word);
+    let one_of = |name: &str, words: &[&str]| {
+        words.iter().find(|word| is(name, word)).map(|word| format!(" with '{name}: {word}'"))
+    };
+    match runner {
+        RunnerKind::Reboot | RunnerKind::VrouterRestart => Some(String::new()),
+        RunnerKind::Service => one_of("action", &["stop", "restart", "reload"]),
+        RunnerKind::Mke => one_of("action", &["install", "upgrade"]),
+        RunnerKind::SwarmBackup => one_of("mode", &["consistent"]),
+        RunnerKind::Package => {
+            let removes = params.contains_key("remove") && !is("action", "download");
+            removes.then(|| " with 'remove'".to_owned())
+        }
+        RunnerKind::Downloader | RunnerKind::Bash | RunnerKind::Ansible | RunnerKind::SwarmJoin => None,
+    }
 }
 
 fn names_differ(items: &[(&Spot<'_>, StateItem)], faults: &mut Faults<'_>) {

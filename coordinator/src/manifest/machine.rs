@@ -117,6 +117,8 @@ fn overwrites(
         if let (Some(template), Some(params)) = (template, &params) {
             let has = |name: &str| params.contains_key(name) || template.params.contains_key(name);
             params::complete(value.at(), &value.path, template.runner, has, faults);
+            let merged = template.params.iter().chain(params).map(|(name, value)| (name.clone(), value.clone()));
+            item::leaves_workloads_alone(&value, (template.runner, template.phase), &merged.collect(), faults);
         }
         if let (Ok(name), Some(params)) = (ItemName::new(key), params) {
             all.insert(name, params);

@@ -285,6 +285,64 @@ fn a_machine_may_come_without_its_cluster() {
     assert!(read(&format!("{machine}---\n{cluster}")).is_ok());
 }
 
+/// What runs in phase prepare runs on machines that serve workloads.
+#[test]
+fn what_disturbs_workloads_is_refused_in_prepare() {
+    let item = "runner: reboot\n        version: \"1\"\n        phase: deploy";
+    let of = |runner: &str, phase: &str, params: &str| {
+        damaged(
+            item,
+            &format!("runner: {runner}\n        version: \"1\"\n        phase: {phase}\n        params: {params}"),
+        )
+    };
+    for (runner, params, what) in [
+        ("reboot", "{when: required}", ""),
+        ("vrouter-restart", "{}", ""),
+        ("service", "{unit: x.service, action: stop}", " with 'action: stop'"),
+        ("service", "{unit: x.service, action: restart}", " with 'action: restart'"),
+        ("service", "{unit: x.service, action: reload}", " with 'action: reload'"),
+        ("package", "{install: x, remove: y}", " with 'remove'"),
+        ("mke", "{action: install, version: '3.7.1'}", " with 'action: install'"),
+        ("mke", "{action: upgrade, version: '3.7.1'}", " with 'action: upgrade'"),
+        ("swarm-backup", "{mode: consistent}", " with 'mode: consistent'"),
+    ] {
+        let found = faults(&of(runner, "prepare", params));
+        let problem = format!("runner {runner}{what} in phase prepare");
+        assert_eq!((found.len(), found[0].problem.as_str()), (1, problem.as_str()), "{found:?}");
+        assert!(found[0].path.ends_with("worker[0].phase"), "{found:?}");
+        assert!(read(&of(runner, "deploy", params)).is_ok(), "{runner} {params}");
+    }
+    for (runner, params) in [
+        ("package", "{install: x}"),
+        ("package", "{install: x, remove: y, action: download}"),
+        ("service", "{unit: x.service, action: start}"),
+        ("mke", "{action: backup}"),
+        ("swarm-backup", "{mode: hot}"),
+    ] {
+        assert!(read(&of(runner, "prepare", params)).is_ok(), "{runner} {params}");
+    }
+    // Nor by a machine's own params.
+    let own = |action: &str| {
+        of("service", "prepare", "{unit: x.service, action: start}")
+            .replace("type: control", "type: worker")
+            .replace("script: {peer: \"x\"}", &format!("restart: {{action: {action}}}"))
+    };
+    assert!(read(&own("enable")).is_ok());
+    let found = faults(&own("stop"));
+    assert_eq!((found.len(), found[0].path.as_str()), (1, "spec.stateItemsOverwrites.restart"), "{found:?}");
+}
+
+#[test]
+fn an_item_of_mke_has_more_time() {
+    let limit = |runner: &str| {
+        let text = damaged("runner: reboot", &format!("runner: {runner}"));
+        let manifest = read(&text).expect("no fault");
+        manifest.clusters[&cluster_name("c1")].0.items(MachineType::Worker)[0].timeout_ms
+    };
+    let mke = "mke\n        params: {action: backup}";
+    assert_eq!((limit("reboot"), limit(mke)), (30 * 60 * 1000, 2 * 60 * 60 * 1000));
+}
+
 #[test]
 fn nearest_names_and_the_line_people_read() {
     for (old, new, nearest) in [

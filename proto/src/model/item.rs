@@ -10,6 +10,8 @@ pub const RETRIES_DEFAULT: u32 = 3;
 pub const RETRIES_MAX: u32 = 100;
 /// An item's time limit unless its manifest says otherwise.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30 * 60);
+/// The same of MKE's: its commands last, and one that is cut off leaves a cluster half done.
+const TIMEOUT_DEFAULT_OF_MKE: Duration = Duration::from_secs(2 * 60 * 60);
 /// Longest `timeout` a manifest may ask for.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Longest name of a param.
@@ -130,6 +132,23 @@ words!(
 pub(crate) use words;
 
 impl RunnerKind {
+    /// Time limit of one attempt unless the manifest says otherwise.
+    #[must_use]
+    pub const fn timeout_default(self) -> Duration {
+        match self {
+            Self::Mke => TIMEOUT_DEFAULT_OF_MKE,
+            Self::Bash
+            | Self::Ansible
+            | Self::Downloader
+            | Self::Package
+            | Self::Service
+            | Self::SwarmJoin
+            | Self::SwarmBackup
+            | Self::Reboot
+            | Self::VrouterRestart => TIMEOUT_DEFAULT,
+        }
+    }
+
     /// What happens to an interrupted item of this runner unless its manifest says otherwise. A script is held,
     /// because nobody knows what half of it did; the others look before they act.
     #[must_use]

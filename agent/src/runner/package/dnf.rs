@@ -1,5 +1,6 @@
 //! dnf (version 4) and rpm: what they say of packages, and how they are told. Versions are `[EPOCH:]VERSION-RELEASE`.
-//! Holds are those of dnf's plugin versionlock. rpm knows no half-installed packages, so nothing is repaired.
+//! Holds are those of dnf's plugin versionlock. rpm knows no half-installed packages; what a transaction leaves that was
+//! cut off is two versions of one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,15 +12,16 @@ use rpm_version::rpm_evr_compare;
 
 use super::{
     PackageError,
+    going::Going,
     locks::{Locks, Patience},
     plan::{Plan, Seen, Want, Wanted},
 };
 use crate::{
     exec_item::Report,
-    runner::programs::{ProgramError, output_of, run, succeeds},
+    runner::programs::{ProgramError, output_of, run, run_and_read},
 };
 
-/// What rpm locks, below the root: of RHEL and of Fedora. dnf's own lock dnf itself waits for, and says so.
+/// What rpm locks, below the root: of RHEL and of Fedora. dnf's own locks dnf finds.
 const LOCKS: [&str; 2] = ["var/lib/rpm/.rpm.lock", "usr/lib/sysimage/rpm/.rpm.lock"];
 /// What may stand behind a name, as in `glibc.x86_64`.
 const ARCHITECTURES: [&str; 6] = ["noarch", "x86_64", "i686", "aarch64", "ppc64le", "s390x"];
@@ -28,6 +30,9 @@ const QUERY_FORMAT: &str = "%{name} %{arch} %{evr}\n";
 
 /// What was fetched stays until it is installed; else the next transaction, whichever, clears it away.
 const KEEP: &str = "--setopt=keepcache=1";
+/// With this status dnf ends when another has one of its locks, and says: `metadata already locked by 12`.
+const LOCKED_STATUS: i32 = 200;
+const LOCKED_BY: &str = " already locked by ";
 /// Of rpm's complaint: `lib is needed by (installed) user-1-1.noarch`.
 const NEEDED_BY: &str = " is needed by (installed) ";
 
@@ -49,6 +54,13 @@ impl Dnf {
     }
 
     fn dnf(&self) -> Command {
+        let mut command = self.dnf_in_root();
+        // Without a word of its own on every command: what matters comes anyway.
+        command.args(["--assumeyes", "--quiet"]);
+        command
+    }
+
+    fn dnf_in_root(&self) -> Command {
         let mut command = Command::new("dnf");
         if self.root != Path::new("/") {
             let root = self.root.display();
@@ -65,9 +77,17 @@ impl Dnf {
                 command.arg(format!("--setopt={setting}={root}/{path}"));
             }
         }
-        // Without a word of its own on every command: what matters comes anyway.
-        command.env("LC_ALL", "C").arg("--assumeyes").arg("--quiet");
+        // It would wait for another without end.
+        command.env("LC_ALL", "C").arg("--setopt=exit_on_lock=True");
         command
+    }
+
+    fn run(&self, command: &mut Command, report: &Report) -> Result<(), PackageError> {
+        self.locks.outwait(report, || run(command, report), lock_of)
+    }
+
+    fn output_of(&self, command: &mut Command, report: &Report) -> Result<String, PackageError> {
+        self.locks.outwait(report, || output_of(command), lock_of)
     }
 
     fn rpm(&self) -> Command {
@@ -80,7 +100,38 @@ impl Dnf {
     }
 
     pub(super) fn refresh(&self, report: &Report) -> Result<(), PackageError> {
-        Ok(run(self.dnf().args(["--refresh", "makecache"]), report)?)
+        self.run(self.dnf().args(["--refresh", "makecache"]), report)
+    }
+
+    /// Brings transactions to an end that were cut off after a new version came and before the old one went.
+    pub(super) fn repair(&self, report: &Report) -> Result<(), PackageError> {
+        if self.unfinished()?.is_empty() {
+            return Ok(());
+        }
+        self.locks.wait(report)?;
+        report.line("an earlier run was interrupted: finishing it");
+        let source = match self.run(self.dnf().args(["remove", "--duplicates", "--noautoremove"]), report) {
+            Ok(()) => None,
+            Err(PackageError::Program(source)) => Some(source),
+            Err(error) => return Err(error),
+        };
+        let left = self.unfinished()?;
+        if left.is_empty() { Ok(()) } else { Err(PackageError::Broken { names: left.join(", "), source }) }
+    }
+
+    /// Packages that are there in several versions, and are not of those that may be, as kernels are.
+    pub(super) fn unfinished(&self) -> Result<Vec<String>, PackageError> {
+        let all = output_of(self.rpm().args(["--query", "--all", "--queryformat", "%{NAME}.%{ARCH}\n"]))?;
+        let mut seen = BTreeSet::new();
+        if all.lines().all(|name| seen.insert(name)) {
+            return Ok(Vec::new());
+        }
+        // Which may be, dnf knows; it needs no repository for that.
+        let mut query = self.dnf();
+        query.args(["--disablerepo=*", "repoquery", "--duplicates", "--queryformat", "%{name}.%{arch}"]);
+        let names: BTreeSet<String> =
+            output_of(&mut query)?.lines().filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        Ok(names.into_iter().collect())
     }
 
     /// The version that is installed; the newest, where several are, as of kernels.
@@ -92,7 +143,7 @@ impl Dnf {
 
     /// What is known of the packages of an item, from rpm's record and the repositories' indexes. Each question to dnf
     /// takes a second or more: what is as wanted needs none.
-    pub(super) fn look(&self, wanted: &Wanted) -> Result<BTreeMap<String, Seen>, PackageError> {
+    pub(super) fn look(&self, wanted: &Wanted, report: &Report) -> Result<BTreeMap<String, Seen>, PackageError> {
         let names = wanted.install.iter().map(|want| &want.name).chain(&wanted.remove);
         let installed: BTreeMap<&str, Option<String>> =
             names.map(|name| (name.as_str(), self.installed(name))).collect();
@@ -108,13 +159,13 @@ impl Dnf {
             let mut query = self.dnf();
             // What is held is there all the same.
             query.args(["--disableplugin=versionlock", "repoquery", "--available", "--showduplicates"]);
-            offered = output_of(query.args(["--queryformat", QUERY_FORMAT]).args(&changes))?;
+            offered = self.output_of(query.args(["--queryformat", QUERY_FORMAT]).args(&changes), report)?;
         }
         let removes = wanted.remove.iter().any(|name| is_there(name));
         let locked = if changes.is_empty() && !removes && wanted.hold.is_none() {
             String::new()
         } else {
-            self.locked(wanted.hold.is_some())?
+            self.locked(wanted.hold.is_some(), report)?
         };
         let seen =
             |(name, installed): (&str, Option<String>)| (name.to_owned(), seen(name, installed, &offered, &locked));
@@ -122,11 +173,11 @@ impl Dnf {
     }
 
     /// The locks on versions, a line each; none where dnf has no such plugin and the item wants nothing of it.
-    fn locked(&self, is_needed: bool) -> Result<String, PackageError> {
-        match output_of(self.dnf().args(["versionlock", "list"])) {
-            Ok(locked) => Ok(locked),
-            Err(source) if is_needed => Err(PackageError::NoHolds { source }),
-            Err(_) => Ok(String::new()),
+    fn locked(&self, is_needed: bool, report: &Report) -> Result<String, PackageError> {
+        match self.output_of(self.dnf().args(["versionlock", "list"]), report) {
+            Err(PackageError::Program(source)) if is_needed => Err(PackageError::NoHolds { source }),
+            Err(PackageError::Program(_)) => Ok(String::new()),
+            told => told,
         }
     }
 
@@ -139,31 +190,52 @@ impl Dnf {
         report: &Report,
     ) -> Result<(), PackageError> {
         self.locks.wait(report)?;
-        if !wanted.download_only {
-            self.refuse_other_removals(plan)?;
-        }
-        if wanted.download_only || !plan.remove.is_empty() {
-            // What it conflicts with goes only if the item names it.
-            self.install(plan, seen, &["--downloadonly", "--allowerasing", KEEP], report)?;
-        }
+        // What it conflicts with goes only if the item names it.
+        let download = ["--downloadonly", "--allowerasing", KEEP];
         if wanted.download_only {
-            return Ok(());
+            return self.install(plan, seen, &download, report);
         }
-        if !plan.remove.is_empty() {
+        let going = self.going(plan, seen, report)?;
+        if let Some(names) = going.unnamed(&plan.remove) {
+            return Err(PackageError::OtherRemovals { names });
+        }
+        // What is replaced goes in the transaction that replaces it, for others may need the one or the other.
+        let first: Vec<&String> = plan.remove.iter().filter(|name| !going.replaces(name)).collect();
+        if !first.is_empty() {
+            self.refuse_other_removals(&first)?;
+            self.install(plan, seen, &download, report)?;
             let mut remove = self.dnf();
             remove.args(plan.change_held.then_some("--disableplugin=versionlock"));
-            run(remove.args(["remove", "--noautoremove", KEEP]).args(&plan.remove), report)?;
+            self.run(remove.args(["remove", "--noautoremove", KEEP]).args(first), report)?;
         }
         self.install(plan, seen, &[], report)?;
         self.hold(plan, wanted, report)
     }
 
-    /// What needs a package is not taken away with it: rpm says what that is.
-    fn refuse_other_removals(&self, plan: &Plan) -> Result<(), PackageError> {
-        if plan.remove.is_empty() {
-            return Ok(());
+    /// What goes when the packages come: dnf tells it beforehand.
+    fn going(&self, plan: &Plan, seen: &BTreeMap<String, Seen>, report: &Report) -> Result<Going, PackageError> {
+        let mut all = Going::default();
+        let options: &[&str] = if plan.remove.is_empty() { &[] } else { &["--allowerasing"] };
+        for (verb, packages) in changes(plan, seen) {
+            let mut preview = self.dnf_in_root();
+            preview.arg("--assumeno").args(plan.change_held.then_some("--disableplugin=versionlock"));
+            preview.arg(verb).args(options).args(packages);
+            report.line("what dnf would do:");
+            let mut going = Going::default();
+            let told =
+                self.locks.outwait(report, || run_and_read(&mut preview, report, |line| going.take(line)), lock_of);
+            if !going.is_told {
+                told?;
+            }
+            all.removed.extend(going.removed);
+            all.replaced.extend(going.replaced);
         }
-        match output_of(self.rpm().args(["--erase", "--test"]).args(&plan.remove)) {
+        Ok(all)
+    }
+
+    /// What needs a package is not taken away with it: rpm says what that is.
+    fn refuse_other_removals(&self, removed: &[&String]) -> Result<(), PackageError> {
+        match output_of(self.rpm().args(["--erase", "--test"]).args(removed)) {
             Ok(_) => Ok(()),
             Err(ProgramError::Failed { complaint, .. }) if complaint.contains(NEEDED_BY) => {
                 let others: BTreeSet<_> =
@@ -174,7 +246,6 @@ impl Dnf {
         }
     }
 
-    /// dnf has a verb of its own for what gets older.
     fn install(
         &self,
         plan: &Plan,
@@ -182,15 +253,10 @@ impl Dnf {
         options: &[&str],
         report: &Report,
     ) -> Result<(), PackageError> {
-        let is_older = |(name, version): &&(String, String)| seen.get(name).is_some_and(|s| s.older.contains(version));
-        let (older, other): (Vec<_>, Vec<_>) = plan.install.iter().partition(is_older);
-        for (verb, packages) in [("downgrade", older), ("install", other)] {
-            if packages.is_empty() {
-                continue;
-            }
+        for (verb, packages) in changes(plan, seen) {
             let mut command = self.dnf();
             command.args(plan.change_held.then_some("--disableplugin=versionlock")).arg(verb).args(options);
-            run(command.args(packages.iter().map(|(name, version)| exact(name, version))), report)?;
+            self.run(command.args(packages), report)?;
         }
         Ok(())
     }
@@ -200,20 +266,42 @@ impl Dnf {
         let installed = || plan.install.iter().map(|(name, _)| name);
         let changed = plan.change_held.then(|| installed().chain(&plan.remove)).into_iter().flatten();
         for name in plan.release.iter().chain(changed) {
-            // It fails where there is none.
-            succeeds(self.dnf().args(["versionlock", "delete", name]));
+            match self.output_of(self.dnf().args(["versionlock", "delete", name]), report) {
+                // It fails where there is none.
+                Ok(_) | Err(PackageError::Program(_)) => {}
+                Err(error) => return Err(error),
+            }
         }
         let again = (plan.change_held && wanted.hold == Some(true)).then(installed).into_iter().flatten();
         let held: Vec<&String> = plan.hold.iter().chain(again).collect();
         if !held.is_empty() {
-            run(self.dnf().args(["versionlock", "add"]).args(held), report)?;
+            self.run(self.dnf().args(["versionlock", "add"]).args(held), report)?;
         }
         Ok(())
     }
 }
 
+/// What is to come, by the verb for it: dnf has one of its own for what gets older.
+fn changes(plan: &Plan, seen: &BTreeMap<String, Seen>) -> impl Iterator<Item = (&'static str, Vec<String>)> {
+    let is_older = |(name, version): &&(String, String)| seen.get(name).is_some_and(|s| s.older.contains(version));
+    let (older, other): (Vec<_>, Vec<_>) = plan.install.iter().partition(is_older);
+    let exact =
+        |packages: Vec<&(String, String)>| packages.iter().map(|(name, version)| exact(name, version)).collect();
+    let all: [(_, Vec<String>); 2] = [("downgrade", exact(older)), ("install", exact(other))];
+    all.into_iter().filter(|(_, packages)| !packages.is_empty())
+}
+
+/// Which of dnf's locks a command of it failed for, and the process that has it.
+fn lock_of(error: &ProgramError) -> Option<(String, u32)> {
+    let ProgramError::Failed { status, complaint, .. } = error else { return None };
+    let (lock, rest) = complaint.split_once(LOCKED_BY).filter(|_| status.code() == Some(LOCKED_STATUS))?;
+    let process: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    let lock = lock.rsplit(['\n', ' ']).next().unwrap_or_default();
+    Some((format!("dnf's lock `{lock}`"), process.parse().ok()?))
+}
+
 /// `glibc.x86_64` is the package `glibc` of one architecture; `python3.11` is a name.
-fn split(name: &str) -> (&str, Option<&str>) {
+pub(super) fn split(name: &str) -> (&str, Option<&str>) {
     match name.rsplit_once('.') {
         Some((bare, architecture)) if ARCHITECTURES.contains(&architecture) => (bare, Some(architecture)),
         Some(_) | None => (name, None),

@@ -106,6 +106,62 @@ fn nothing_is_taken_away_that_is_not_named() {
 }
 
 #[test]
+fn what_a_package_replaces_goes_only_if_it_is_named() {
+    let machine = machine(&[
+        ("data 1", ""),
+        ("common 1", "Obsoletes: data\n"),
+        ("tool 1", "Requires: data\n"),
+        ("tool 2", "Requires: common\n"),
+    ]);
+    machine.done(&wants("data=1-1 tool=1-1"));
+    let next = wants("tool=2-1");
+    assert_eq!(
+        machine.refused(&next),
+        "RemovalRefused: data would be removed too; name it in `remove`, or leave what it needs or conflicts with"
+    );
+    assert_eq!((machine.file("data").as_deref(), machine.file("tool").as_deref()), (Some("1"), Some("1")));
+    // It goes in the same transaction: before it the old tool needs it, after it the new one has another.
+    let named = Wanted { remove: vec!["data".to_owned()], ..next };
+    assert_eq!(machine.done(&named), "installed tool 2-1; removed data");
+    assert_eq!((machine.file("data"), machine.file("common").as_deref()), (None, Some("1")));
+}
+
+#[test]
+fn what_a_cut_off_transaction_left_is_finished() {
+    let machine = machine(&[("tool 1", ""), ("tool 2", "")]);
+    machine.done(&wants("tool=1-1"));
+    let root = machine.dir.path().join("root");
+    let rpm = || {
+        let mut rpm = Command::new("rpm");
+        rpm.arg("--root").arg(&root);
+        rpm
+    };
+    let new = machine.dir.path().join("repository/noarch/tool-2-1.noarch.rpm");
+    output_of(rpm().args(["--install", "--force"]).arg(new)).expect("beside the old one");
+    let versions = || output_of(rpm().args(["--query", "tool"])).expect("installed").lines().count();
+    assert_eq!((versions(), machine.manager.unfinished().expect("an answer")), (2, vec!["tool.noarch".to_owned()]));
+    assert_eq!(machine.done(&wants("tool=2-1")), "already as wanted");
+    assert_eq!((versions(), machine.file("tool").as_deref()), (1, Some("2")));
+}
+
+#[test]
+fn who_has_one_of_its_locks_is_told() {
+    let machine = machine(&[("tool 1", "")]);
+    let mut holder = Command::new("sleep").arg("1000").spawn().expect("a process");
+    let item = Wanted { update: true, ..wants("tool") };
+    for (lock, path) in [("metadata", "var/cache/dnf/metadata_lock.pid"), ("rpmdb", "var/lib/dnf/rpmdb_lock.pid")] {
+        let path = machine.dir.path().join("root").join(path);
+        fs::write(&path, holder.id().to_string()).expect("a file");
+        let refused = machine.refused(&item);
+        let expected = format!("PackagesLocked: sleep (process {}) has held dnf's lock `{lock}` for ", holder.id());
+        assert!(refused.starts_with(&expected), "{refused}");
+        fs::remove_file(&path).expect("gone");
+    }
+    holder.kill().and_then(|()| holder.wait()).expect("ended");
+    assert_eq!(machine.done(&item), "installed tool 1-1");
+}
+
+#[test]
 fn what_dnf_prints_is_read() {
     let offered = "tool noarch 9-1\n\ntool noarch 10-1\ntool i686 11-1\ntool-more noarch 12-1\n";
     let all = seen("tool", Some("1:9-1".to_owned()), offered, "");

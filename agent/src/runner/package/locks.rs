@@ -1,10 +1,12 @@
-//! The locks of package managers: who holds one, and waiting until it is let go. They are record locks, so that the
-//! kernel tells who holds them.
+//! The locks of package managers: who holds one, and waiting until it is let go. Those of files are record locks, so
+//! that the kernel tells who holds them; of others the program tells that failed for want of one.
 
 use std::{
+    fmt::Display,
     fs::File,
     path::{Path, PathBuf},
     sync::mpsc::channel,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -15,12 +17,14 @@ use nix::{
 };
 
 use super::PackageError;
-use crate::exec_item::Report;
+use crate::{exec_item::Report, runner::programs::ProgramError};
 
 /// How long another package manager is waited for, at most: unattended upgrades take minutes.
 const WAIT_MAX: Duration = Duration::from_secs(15 * 60);
 /// Of the item's time limit, one part in so many is kept for saying who did not come to an end.
 const REPORT_PART: u32 = 10;
+/// Between two tries of a program that takes its locks by itself.
+const AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// How long others are waited for.
 #[derive(Clone, Copy, Debug)]
@@ -63,11 +67,43 @@ impl Locks {
             report.line(&format!("waiting for {holder}, which has locked {}", lock.display()));
             let left = deadline.saturating_duration_since(Instant::now());
             if !freed(lock.clone(), left) {
-                return Err(PackageError::Locked { path: lock, holder, seconds: began.elapsed().as_secs() });
+                let seconds = began.elapsed().as_secs();
+                return Err(PackageError::Locked { what: lock.display().to_string(), holder, seconds });
             }
         }
         Ok(())
     }
+
+    /// Does something that another may be in the way of, and again until it is not. A try that failed tells what is
+    /// locked and by which process, if that is why.
+    pub(super) fn outwait<T>(
+        &self,
+        report: &Report,
+        mut once: impl FnMut() -> Result<T, ProgramError>,
+        holder: impl Fn(&ProgramError) -> Option<(String, u32)>,
+    ) -> Result<T, PackageError> {
+        let began = Instant::now();
+        let deadline = began + self.patience.left(began);
+        loop {
+            let error = match once() {
+                Ok(done) => return Ok(done),
+                Err(error) => error,
+            };
+            let Some((what, process)) = holder(&error) else { return Err(error.into()) };
+            let holder = process_name(process);
+            if Instant::now() >= deadline {
+                return Err(PackageError::Locked { what, holder, seconds: began.elapsed().as_secs() });
+            }
+            report.line(&format!("waiting for {holder}, which has locked {what}"));
+            wait_a_moment(AGAIN_AFTER.min(deadline.saturating_duration_since(Instant::now())));
+        }
+    }
+}
+
+/// dnf's locks are files with a number in them: nobody tells when one is let go.
+#[expect(clippy::disallowed_methods, reason = "there is no event to wait for")]
+fn wait_a_moment(moment: Duration) {
+    thread::sleep(moment);
 }
 
 /// Who holds a lock: "apt-get (process 12)". None: nobody, or there is no such file.
@@ -81,14 +117,19 @@ fn holder(path: &Path) -> Option<(PathBuf, String)> {
     if i32::from(lock.l_type) == libc::F_UNLCK {
         return None;
     }
-    let name = std::fs::read_to_string(format!("/proc/{}/comm", lock.l_pid)).unwrap_or_default();
-    Some((path.to_owned(), format!("{} (process {})", name.trim(), lock.l_pid)))
+    Some((path.to_owned(), process_name(lock.l_pid)))
+}
+
+/// "apt-get (process 12)".
+fn process_name(process: impl Display) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+    format!("{} (process {process})", name.trim())
 }
 
 /// Waits until a lock is free, at most so long. A wait that is given up ends with this process, soon after.
 fn freed(path: PathBuf, at_most: Duration) -> bool {
     let (tell, told) = channel();
-    std::thread::spawn(move || {
+    thread::spawn(move || {
         // Taken and let go at once. What cannot be locked is apt's to complain of.
         if let Ok(file) = File::options().read(true).write(true).open(path) {
             let _ = fcntl(&file, FcntlArg::F_SETLKW(&write_lock()));

@@ -39,15 +39,23 @@ impl Manager {
     pub(super) fn repair(&self, report: &Report) -> Result<(), PackageError> {
         match self {
             Self::Apt(apt) => apt.repair(report),
-            Self::Dnf(_) => Ok(()),
+            Self::Dnf(dnf) => dnf.repair(report),
         }
     }
 
-    /// What an interrupted run left half-installed. rpm leaves no package so.
+    /// The command by which a person does that.
+    pub(super) const fn mend(&self) -> &'static str {
+        match self {
+            Self::Apt(_) => "dpkg --configure -a",
+            Self::Dnf(_) => "dnf remove --duplicates",
+        }
+    }
+
+    /// What an interrupted run left half-installed.
     pub(super) fn unfinished(&self) -> Result<Vec<String>, PackageError> {
         match self {
             Self::Apt(apt) => apt.unfinished(),
-            Self::Dnf(_) => Ok(Vec::new()),
+            Self::Dnf(dnf) => dnf.unfinished(),
         }
     }
 
@@ -60,13 +68,13 @@ impl Manager {
     }
 
     /// What is known of the packages that an item names.
-    pub(super) fn look(&self, wanted: &Wanted) -> Result<BTreeMap<String, Seen>, PackageError> {
+    pub(super) fn look(&self, wanted: &Wanted, report: &Report) -> Result<BTreeMap<String, Seen>, PackageError> {
         match self {
             Self::Apt(apt) => {
                 let names = wanted.install.iter().map(|want| &want.name).chain(&wanted.remove);
                 names.map(|name| Ok((name.clone(), apt.look(name)?))).collect()
             }
-            Self::Dnf(dnf) => dnf.look(wanted),
+            Self::Dnf(dnf) => dnf.look(wanted, report),
         }
     }
 

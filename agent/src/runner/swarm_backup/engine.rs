@@ -50,6 +50,11 @@ pub(super) enum EngineError {
     },
     #[error("{what} failed: {said}")]
     Unit { what: String, said: String },
+    #[error(
+        "Docker was started while the copy was made (by `systemctl start`, or by the timer that sees to it after \
+         {STARTED_AGAIN_AFTER}): its files may be of different moments, and it was thrown away"
+    )]
+    StartedMeanwhile,
     #[error("Docker runs again, but this manager was not reachable within {} s", REACHABLE_DEADLINE.as_secs())]
     NotReachable,
 }
@@ -101,7 +106,8 @@ pub(super) fn start_if_stopped(report: &Report) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Does something while Docker is stopped, and starts it again whatever came of it.
+/// Does something while Docker is stopped, and starts it again whatever came of it. Fails where Docker was started
+/// before that was done.
 pub(super) fn with_docker_stopped<T>(
     report: &Report,
     socket: &Path,
@@ -111,12 +117,16 @@ pub(super) fn with_docker_stopped<T>(
     report.line("stopping Docker");
     let stopped = stop();
     let done = stopped.is_ok().then(work);
+    let still_stopped = is_stopped();
     report.line("starting Docker");
     start()?;
     stopped?;
     docker::block_on(reachable(socket)).map_err(EngineError::Runtime)??;
     disarm()?;
     report.line("this manager is reachable again");
+    if !still_stopped {
+        return Err(EngineError::StartedMeanwhile);
+    }
     done.ok_or(EngineError::NotReachable)
 }
 
@@ -165,6 +175,12 @@ fn stop() -> Result<(), EngineError> {
 fn start() -> Result<(), EngineError> {
     // Docker asks for its socket by itself where it has one.
     succeed("systemctl", &["start", SERVICE], "starting Docker")
+}
+
+/// Neither up nor on its way.
+fn is_stopped() -> bool {
+    let state = output("systemctl", &["show", "--property", "ActiveState", "--value", SERVICE]);
+    state.is_ok_and(|state| matches!(String::from_utf8_lossy(&state.stdout).trim(), "inactive" | "failed"))
 }
 
 fn is_active(unit: &str) -> Result<bool, EngineError> {
