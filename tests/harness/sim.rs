@@ -294,6 +294,7 @@ impl World {
             self.sessions.clear();
             self.talks.clear();
             self.questions.clear();
+            self.streams_of_controllers_end();
             for index in 0..self.machines.len() {
                 self.drop_session(index);
             }
