@@ -295,9 +295,7 @@ impl World {
             self.talks.clear();
             self.questions.clear();
             self.streams_of_controllers_end();
-            for index in 0..self.machines.len() {
-                self.drop_session(index);
-            }
+            (0..self.machines.len()).for_each(|index| self.drop_session(index));
             let delay = self.rng.between(10, 5_000);
             self.later(delay, Event::StartCoordinator);
         }
