@@ -28,7 +28,7 @@ use muster_proto::{
 
 pub use answer::{Refusal, Reply};
 pub use io::{Effect, Enroll, Input, Request, SwarmQuestion};
-pub use maintenance::Word;
+pub use maintenance::{LockRelease, Word};
 
 use crate::{
     facts::{Draft, FORMAT, Facts, RowError},

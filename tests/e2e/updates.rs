@@ -110,6 +110,8 @@ fn machines_are_removed_for_good() -> Result<()> {
         bail!("its locks are still there");
     }
     place.ctl(&["get", "requests"])?.exits(0)?.says(&["No requests"])?;
+    let release = ["locks", "release", "toy", "--cluster", "demo", "--yes"];
+    place.ctl(&release)?.exits(4)?.says(&["ControllerConnected", "musterctl revoke controller/toy"])?;
     controller.kill()?;
     controller.wait()?;
     let story = place.stories()?.remove("worker-1").context("its story")?;
@@ -127,7 +129,9 @@ fn machines_are_removed_for_good() -> Result<()> {
     place.ctl(&["remove", "worker-3", "--policy", "forced", "--yes"])?.exits(0)?.says(&["worker-3: removed"])?;
     place.ctl(&["remove", "worker-9", "--yes"])?.exits(2)?;
     place.ctl(&["remove", "worker-2", "--policy", "soft", "--yes"])?.exits(2)?;
-    place.ctl(&["get", "audit"])?.exits(0)?.says(&["remove-abort", "removed"])?;
+    place.ctl(&release)?.exits(0)?.says(&["locks of toy removed"])?;
+    place.ctl(&["get", "locks"])?.exits(0)?.says(&["No locks"])?;
+    place.ctl(&["get", "audit"])?.exits(0)?.says(&["remove-abort", "removed", "release-locks"])?;
     Ok(())
 }
 

@@ -294,9 +294,8 @@ impl World {
             self.sessions.clear();
             self.talks.clear();
             self.questions.clear();
-            for index in 0..self.machines.len() {
-                self.drop_session(index);
-            }
+            self.streams_of_controllers_end();
+            (0..self.machines.len()).for_each(|index| self.drop_session(index));
             let delay = self.rng.between(10, 5_000);
             self.later(delay, Event::StartCoordinator);
         }

@@ -57,6 +57,7 @@ plants! {
     ignore_cluster_locks: "ignore-cluster-locks" by "4";
     request_over_inactive_lock: "request-over-inactive-lock" by "4";
     no_settle_time: "no-settle-time" by "4";
+    ignore_silent_controller: "ignore-silent-controller" by "4";
     agent_ignore_permit_expiry: "agent-ignore-permit-expiry" by "4";
     agent_permit_for_all_attempts: "agent-permit-for-all-attempts" by "4";
     ignore_swarm_tasks: "ignore-swarm-tasks" by "4";

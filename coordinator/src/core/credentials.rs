@@ -70,5 +70,19 @@ pub(super) fn revoke(draft: &mut Draft<'_>, actor: &str, subject: &str, now: Now
     draft.put_credentials(row);
     let line = format!("credentials of {subject} revoked: their connections are cut and they open no new one");
     draft.audit(actor, "revoke", &format!("credentials/{subject}"), &line, now.wall_ms);
-    Ok(Reply::Done(vec![line]))
+    Ok(Reply::Done(std::iter::once(line).chain(locks_that_stay(draft, subject)).collect()))
+}
+
+/// The locks of a controller outlive its credentials: nothing is disturbed over them.
+fn locks_that_stay(draft: &Draft<'_>, subject: &str) -> Vec<String> {
+    let Some(controller) = subject.strip_prefix("controller/") else { return Vec::new() };
+    let clusters: BTreeSet<&ClusterName> =
+        draft.locks.keys().filter(|key| key.controller == controller).map(|key| &key.cluster).collect();
+    let line = |cluster| {
+        format!(
+            "cluster {cluster}: its locks stay, and it is waited for; if it is gone for good: `musterctl locks \
+             release {controller} --cluster {cluster}`"
+        )
+    };
+    clusters.into_iter().map(line).collect()
 }

@@ -10,7 +10,7 @@ use muster_proto::{
     },
 };
 
-use super::Word;
+use super::{LockRelease, Word};
 use crate::facts::{CredentialRow, Sealed, SecretId};
 
 /// Something that happened.
@@ -333,6 +333,8 @@ pub enum Request {
         /// Though items refer to it.
         in_use: bool,
     },
+    /// Forget locks of a controller that is gone for good.
+    ReleaseLocks(LockRelease),
     /// Refuse a machine's identity from now on.
     RevokeMachine {
         /// This one.

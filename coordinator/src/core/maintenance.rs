@@ -1,8 +1,11 @@
-//! What application controllers say of their own locks.
+//! What application controllers say of their own locks, and what an operator does with those of one that is gone.
 
 use muster_proto::model::{ClusterName, LockState, MachineName, Now};
 
-use super::{Refusal, Reply, operators::not_found};
+use super::{
+    Refusal, Reply,
+    operators::{audited, known_cluster, not_found},
+};
 use crate::facts::{Draft, LockKey, LockRow};
 
 /// Locks of one controller; a cluster of ten thousand machines fits.
@@ -42,6 +45,31 @@ pub enum Word {
         /// What it is doing, in one line.
         description: String,
     },
+    /// It sees every request from now on: it has a stream of them. Its rim says so, not itself.
+    Watch {
+        /// Of this cluster.
+        cluster: ClusterName,
+        /// Number of the stream, unique in this process.
+        stream: u64,
+    },
+    /// That stream has ended.
+    Unwatch {
+        /// Of this cluster.
+        cluster: ClusterName,
+        /// Number of the stream.
+        stream: u64,
+    },
+}
+
+/// Locks that an operator takes away, because the controller that made them is gone for good.
+#[derive(Clone, Debug)]
+pub struct LockRelease {
+    /// In this cluster.
+    pub cluster: ClusterName,
+    /// Whose, as in its certificate.
+    pub controller: String,
+    /// Of this machine only; None: all that it holds in the cluster.
+    pub machine: Option<MachineName>,
 }
 
 pub(super) fn take(draft: &mut Draft<'_>, controller: String, word: Word, now: Now) -> Result<Reply, Refusal> {
@@ -69,7 +97,72 @@ pub(super) fn take(draft: &mut Draft<'_>, controller: String, word: Word, now: N
             set(draft, news);
             Ok(Reply::Ok)
         }
+        Word::Watch { cluster, stream } => {
+            known_cluster(draft, &cluster)?;
+            draft.begin_watch(cluster, controller, stream, now.mono_ms);
+            Ok(Reply::Ok)
+        }
+        Word::Unwatch { cluster, stream } => {
+            draft.end_watch(cluster, controller, stream);
+            Ok(Reply::Ok)
+        }
     }
+}
+
+/// Takes away the locks of a controller that is gone for good: without any it is not known any more, and nothing waits
+/// for it. One that is there would make them again.
+pub(super) fn release(draft: &mut Draft<'_>, actor: &str, what: LockRelease, now: Now) -> Result<Reply, Refusal> {
+    let LockRelease { cluster, controller, machine } = what;
+    known_cluster(draft, &cluster)?;
+    let held: Vec<LockKey> =
+        draft.locks.keys().filter(|key| key.cluster == cluster && key.controller == controller).cloned().collect();
+    if held.is_empty() {
+        let known = draft.locks.keys().filter(|key| key.cluster == cluster).map(|key| key.controller.as_str());
+        return Err(not_found("lock of", &controller, known));
+    }
+    if draft.live.watching.contains_key(&(cluster.clone(), controller.clone())) {
+        let message = format!(
+            "{controller} is connected and would make its locks again; stop it first, or shut it out with `musterctl \
+             revoke controller/{controller}`"
+        );
+        return Err(Refusal::State { reason: "ControllerConnected", message });
+    }
+    let (gone, left): (Vec<LockKey>, Vec<LockKey>) =
+        held.into_iter().partition(|key| machine.is_none() || key.node == machine);
+    if let Some(machine) = machine.as_ref().filter(|_| gone.is_empty()) {
+        return Err(not_registered(&controller, &format!("machine {machine}")));
+    }
+    gone.iter().for_each(|key| draft.drop_lock(key));
+    let locks = if gone.len() == 1 { "lock" } else { "locks" };
+    let mut line = format!("cluster {cluster}: {} {locks} of {controller} removed", gone.len());
+    if !left.is_empty() {
+        line.push_str(&format!("; it holds {} more, and is waited for as before", left.len()));
+    } else if let Some(declared) = declared(draft, &cluster, &controller) {
+        line.push_str(&format!("; but {declared}"));
+    } else {
+        line.push_str("; nothing waits for it any more");
+    }
+    audited(draft, actor, "release-locks", &format!("cluster/{cluster}"), vec![line], now)
+}
+
+/// That a manifest still names a controller, and what is to be done about it.
+fn declared(draft: &Draft<'_>, cluster: &ClusterName, controller: &str) -> Option<String> {
+    let rollout = draft.open_rollout(cluster);
+    let frozen = rollout.and_then(|rollout| Some((&rollout.name, rollout.update.as_ref()?.version)));
+    let names = |version: u64| {
+        let spec = draft.specs.get(&(cluster.clone(), version));
+        spec.is_some_and(|spec| spec.workload_controllers.iter().any(|name| name == controller))
+    };
+    let newest = draft.clusters.get(cluster).is_some_and(|row| names(row.spec_version));
+    let way_out = match (newest, frozen.filter(|(_, version)| names(*version))) {
+        (false, None) => return None,
+        (true, None) => "before a manifest without it is applied".to_owned(),
+        (false, Some((rollout, _))) => format!("before the update that has it is over (`musterctl abort {rollout}`)"),
+        (true, Some((rollout, _))) => {
+            format!("before a manifest without it is applied, after `musterctl abort {rollout}`")
+        }
+    };
+    Some(format!("spec.workloadControllers has it: no machine is disturbed {way_out}"))
 }
 
 /// Records what is new. The same word said again is no news, and no progress.
@@ -95,9 +188,7 @@ fn register(
     of_cluster: bool,
     now: Now,
 ) -> Result<Reply, Refusal> {
-    if !draft.clusters.contains_key(cluster) {
-        return Err(not_found("cluster", cluster.as_str(), draft.clusters.keys().map(ClusterName::as_str)));
-    }
+    known_cluster(draft, cluster)?;
     for machine in &machines {
         let known = draft.machines.get(machine).is_some_and(|row| row.spec.cluster_name == *cluster);
         if !known {
@@ -134,5 +225,9 @@ fn known_lock(draft: &Draft<'_>, key: LockKey) -> Result<LockKey, Refusal> {
         return Ok(key);
     }
     let of = key.node.as_ref().map_or_else(|| format!("cluster {}", key.cluster), |node| format!("machine {node}"));
-    Err(Refusal::State { reason: "NotRegistered", message: format!("{} holds no lock of {of}", key.controller) })
+    Err(not_registered(&key.controller, &of))
+}
+
+fn not_registered(controller: &str, of: &str) -> Refusal {
+    Refusal::State { reason: "NotRegistered", message: format!("{controller} holds no lock of {of}") }
 }

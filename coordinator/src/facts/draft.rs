@@ -262,6 +262,23 @@ impl<'a> Draft<'a> {
         self.facts.live.swarm_questions
     }
 
+    /// A controller has a stream of a cluster's requests from now on. Not stored: it opens another after a restart.
+    pub fn begin_watch(&mut self, cluster: ClusterName, controller: String, stream: u64, at_mono_ms: u64) {
+        self.facts.live.watching.entry((cluster, controller)).or_default().insert(stream, at_mono_ms);
+    }
+
+    /// That stream has ended.
+    pub fn end_watch(&mut self, cluster: ClusterName, controller: String, stream: u64) {
+        let whose = (cluster, controller);
+        let left = self.facts.live.watching.get_mut(&whose).map(|streams| {
+            streams.remove(&stream);
+            streams.len()
+        });
+        if left == Some(0) {
+            self.facts.live.watching.remove(&whose);
+        }
+    }
+
     /// A machine that was enrolled before the start has said Hello, or will not be waited for.
     pub fn stop_awaiting(&mut self, name: &MachineName) {
         self.facts.live.awaited.remove(name);

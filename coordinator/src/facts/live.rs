@@ -5,7 +5,9 @@ use std::{
     sync::Arc,
 };
 
-use muster_proto::model::{AssignedItem, ClusterSpec, ItemName, MachineName, MachineType, Phase, SecretName};
+use muster_proto::model::{
+    AssignedItem, ClusterName, ClusterSpec, ItemName, MachineName, MachineType, Phase, SecretName,
+};
 
 use super::{Added, AddedReboot, ControlSet, Overwrites, SwarmLook};
 
@@ -24,6 +26,9 @@ pub struct Live {
     pub older_than_fleet: Option<String>,
     /// Questions about swarms asked so far.
     pub swarm_questions: u64,
+    /// Application controllers that watch the requests of a cluster, by cluster and name: when each of their streams
+    /// began, by its number. Monotonic milliseconds.
+    pub watching: BTreeMap<(ClusterName, String), BTreeMap<u64, u64>>,
 }
 
 /// What is known of one machine while the process lives.

@@ -11,9 +11,9 @@ use muster_proto::{
 use super::{safety::blocked, survey::Survey};
 use crate::facts::{Facts, LockRow, MachineRow, RequestRow};
 
-/// After a request, so long "there is no lock" is no answer: a controller may make its lock only when it sees the
-/// request (domain: 0.1 to 2 s later), in milliseconds.
-pub const SETTLE_MS: u64 = 10_000;
+/// So long after a controller could see a request "there is no lock" is no answer: it may make its lock only when it
+/// sees the request (domain: 0.1 to 2 s later), in milliseconds.
+const SETTLE_MS: u64 = 10_000;
 /// Annotations of a machine that are for the application controllers: they travel with its request.
 pub const CONTROLLERS_PREFIX: &str = "openstack.lcm.mirantis.com/";
 /// How instances leave a node: `live`, `manual` or `skip`.
@@ -26,6 +26,8 @@ pub struct Locks<'a> {
     by_node: BTreeMap<Option<&'a MachineName>, Vec<&'a LockRow>>,
     /// Controllers that hold any.
     controllers: BTreeSet<&'a str>,
+    /// Controllers that are there: since when a stream of theirs sees every request, monotonic milliseconds.
+    watching: BTreeMap<&'a str, u64>,
 }
 
 impl<'a> Locks<'a> {
@@ -37,7 +39,12 @@ impl<'a> Locks<'a> {
             by_node.entry(lock.key.node.as_ref()).or_default().push(&**lock);
         }
         let controllers = by_node.values().flatten().map(|lock| lock.key.controller.as_str()).collect();
-        Self { by_node, controllers }
+        let streams = facts.live.watching.iter().filter(|((of, _), _)| of == cluster);
+        // One stream that lasts: what another saw that has ended, its reader may not know.
+        let since = |((_, name), streams): (&'a (ClusterName, String), &BTreeMap<u64, u64>)| {
+            Some((name.as_str(), streams.values().min().copied()?))
+        };
+        Self { by_node, controllers, watching: streams.filter_map(since).collect() }
     }
 }
 
@@ -109,34 +116,90 @@ fn says(lock: &LockRow) -> String {
     format!("{}: {words}", lock.key.controller)
 }
 
-/// Rule 4, its locks: is every expected lock inactive, and younger than the request?
+/// Rule 4, its locks: is every expected lock inactive, and younger than the request, and had every known controller
+/// its time to make one?
 ///
 /// # Errors
-/// Which are not, in the product's words.
+/// Which are not, in the product's words, or which controller has not answered.
 pub fn granted(survey: &Survey<'_>, row: Option<&MachineRow>, request: &RequestRow) -> Result<(), Blocked> {
     if planted("ignore-locks") {
         return Ok(());
     }
+    inactive(survey, row, request)?;
+    answered(survey, row.map(|row| &row.name), request)
+}
+
+/// Are the locks that there are inactive, and younger than the request?
+///
+/// # Errors
+/// Which are not, in the product's words.
+pub fn inactive(survey: &Survey<'_>, row: Option<&MachineRow>, request: &RequestRow) -> Result<(), Blocked> {
     let node = row.map(|row| &row.name);
     let answers = |lock: &&LockRow| lock.state == LockState::Inactive && lock.revision > request.revision;
     let open: Vec<&LockRow> = of(survey, node).filter(|lock| !answers(lock)).collect();
-    if !open.is_empty() {
-        let words: Vec<String> = open.iter().map(|lock| says(lock)).collect();
-        let message = format!("Error: following {}s are still active - {}", kind(node), words.join(","));
-        let reason = if open.iter().any(|lock| lock.state == LockState::Failed) { "LockFailed" } else { "LocksActive" };
-        return Err(blocked(reason, message, clears_when(row, &open)));
+    if open.is_empty() {
+        return Ok(());
     }
+    let words: Vec<String> = open.iter().map(|lock| says(lock)).collect();
+    let message = format!("Error: following {}s are still active - {}", kind(node), words.join(","));
+    let reason = if open.iter().any(|lock| lock.state == LockState::Failed) { "LockFailed" } else { "LocksActive" };
+    Err(blocked(reason, message, clears_when(row, &open)))
+}
+
+/// Is "there is no lock" the answer of every known controller that has none here? Of one that is not there it is none:
+/// it may make its lock as soon as it sees the request.
+fn answered(survey: &Survey<'_>, node: Option<&MachineName>, request: &RequestRow) -> Result<(), Blocked> {
     let silent: Vec<&str> =
         known(survey).into_iter().filter(|name| of(survey, node).all(|lock| lock.key.controller != *name)).collect();
-    let settled_at = request.since_ms.saturating_add(SETTLE_MS);
+    let watching = &survey.locks.watching;
+    let away: Vec<&str> = silent.iter().copied().filter(|name| !watching.contains_key(name)).collect();
+    // Planted: one that is dead or away guards nothing here.
+    if !away.is_empty() && !planted("ignore-silent-controller") {
+        let is = if away.len() == 1 { "is" } else { "are" };
+        return Err(blocked(
+            "ControllerSilent",
+            format!("{} {is} not connected, and may yet make a {} here", away.join(", "), kind(node)),
+            connects_or_is_gone(survey, &away),
+        ));
+    }
+    let newest = silent.iter().filter_map(|name| watching.get(name)).map(|since| wall_ms(survey, *since)).max();
+    let settled_at = newest.unwrap_or(0).max(request.since_ms).saturating_add(SETTLE_MS);
     if silent.is_empty() || survey.now.wall_ms >= settled_at || planted("no-settle-time") {
         return Ok(());
     }
     Err(blocked(
         "LocksSettling",
         format!("{} may yet make a {} here", silent.join(", "), kind(node)),
-        format!("{} s have passed since the request", SETTLE_MS / 1000),
+        format!("it could see the request for {} s", SETTLE_MS / 1000),
     ))
+}
+
+/// What ends the wait for controllers that are not there.
+fn connects_or_is_gone(survey: &Survey<'_>, away: &[&str]) -> String {
+    let cluster = &survey.cluster.name;
+    let releases: Vec<String> =
+        away.iter().map(|name| format!("`musterctl locks release {name} --cluster {cluster}`")).collect();
+    let declared = away.iter().any(|name| survey.spec.workload_controllers.iter().any(|declared| declared == name));
+    let connects = if away.len() == 1 { "it connects; or, if it is" } else { "they connect; or, for those that are" };
+    let mut text = format!("{connects} gone for good, {}", releases.join(" and "));
+    if declared {
+        let update = survey.rollout.map_or("", |rollout| rollout.name.as_str());
+        text.push_str(&format!(", `musterctl abort {update}`, and a manifest without it in spec.workloadControllers"));
+    }
+    text
+}
+
+/// A moment of this process, monotonic milliseconds, in Unix milliseconds as they are now.
+const fn wall_ms(survey: &Survey<'_>, mono_ms: u64) -> u64 {
+    survey.now.wall_ms.saturating_sub(survey.now.mono_ms.saturating_sub(mono_ms))
+}
+
+/// Unix milliseconds at which a request that was made then, or one that a controller found when it came, counts as seen
+/// for long enough.
+pub fn settles_at_ms(survey: &Survey<'_>, requests: impl Iterator<Item = RequestRow>) -> impl Iterator<Item = u64> {
+    let came = survey.locks.watching.values().map(|since| wall_ms(survey, *since));
+    let moments: BTreeSet<u64> = requests.map(|request| request.since_ms).chain(came).collect();
+    moments.into_iter().map(|at| at.saturating_add(SETTLE_MS))
 }
 
 fn clears_when(row: Option<&MachineRow>, open: &[&LockRow]) -> String {

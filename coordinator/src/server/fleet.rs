@@ -14,7 +14,7 @@ use muster_proto::{
 };
 use tonic::{Request, Response, Status};
 
-use words::{annotation, item_name, may_touch, policy, scope, word};
+use words::{annotation, item_name, lock_release, may_touch, policy, scope, word};
 pub(super) use words::{cluster_name, machine_name};
 
 use super::{
@@ -321,6 +321,14 @@ impl Service for Fleet {
         let (peer, wire::DeleteSecretRequest { name, cluster, in_use }) = known(request)?;
         let id = secrets::secret_id(&peer, cluster, name)?;
         self.act(&peer, Wish::DeleteSecret { id, in_use }).await
+    }
+
+    async fn release_locks(
+        &self,
+        request: Request<wire::ReleaseLocksRequest>,
+    ) -> Result<Response<ActionResponse>, Status> {
+        let (peer, request) = known(request)?;
+        self.act(&peer, Wish::ReleaseLocks(lock_release(&peer, request)?)).await
     }
 }
 

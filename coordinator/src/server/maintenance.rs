@@ -1,6 +1,13 @@
 //! The application controllers' service. Whose locks a call is about comes from the caller's certificate.
 
-use std::{collections::BTreeMap, pin::Pin, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use futures_util::{Stream, stream};
 use muster_proto::{
@@ -8,13 +15,14 @@ use muster_proto::{
     model::{ClusterName, LockState, MachineName},
     wire::{self, MaintenanceDone, MaintenanceRequest, RequestEvent, maintenance_server::Maintenance as Service},
 };
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tonic::{Request, Response, Status};
 
 use super::{
     fleet::{cluster_name, known, machine_name},
     reader::WATCH_PAUSE,
     sessions::Sessions,
+    status::internal,
     watches::{Watches, Watching},
 };
 use crate::{
@@ -36,6 +44,8 @@ pub(super) struct Maintenance {
     pub(super) engine: EngineHandle,
     pub(super) sessions: Sessions,
     pub(super) watches: Watches,
+    /// Number of the newest stream of requests.
+    pub(super) last_stream: AtomicU64,
 }
 
 #[tonic::async_trait]
@@ -89,29 +99,60 @@ impl Service for Maintenance {
         let (peer, request) = known(request)?;
         let watching = self.watches.begin(&peer.to_string())?;
         let cluster = cluster_name(request.cluster)?;
-        if !self.engine.facts().clusters.contains_key(&cluster) {
-            return Err(Status::not_found(format!("there is no cluster {cluster}")));
-        }
+        let presence = self.announce(&peer, &cluster).await?;
         let ending = Box::pin(self.sessions.ending());
         let (facts, events) = (self.engine.watch(), Vec::new().into_iter());
-        let watch = Watch { _watching: watching, cluster, facts, ending, sent: None, events };
+        let watch = Watch { _watching: watching, _presence: presence, cluster, facts, ending, sent: None, events };
         Ok(Response::new(Box::pin(stream::try_unfold(watch, Watch::next))))
     }
 }
 
 impl Maintenance {
     async fn take(&self, peer: &Peer, word: Word) -> Result<Response<MaintenanceDone>, Status> {
-        let Role::Controller(controller) = &peer.role else {
-            return Err(Status::permission_denied("these credentials are no controller's"));
-        };
-        self.engine.submit(Input::Maintenance { controller: controller.clone(), word }).await?;
+        self.engine.submit(said(peer, word)?).await?;
         Ok(Response::new(MaintenanceDone {}))
+    }
+
+    /// Makes known that a controller watches the requests of a cluster, as long as what is returned lives.
+    async fn announce(&self, peer: &Peer, cluster: &ClusterName) -> Result<oneshot::Sender<()>, Status> {
+        let stream = self.last_stream.fetch_add(1, Ordering::Relaxed) + 1;
+        let begins = said(peer, Word::Watch { cluster: cluster.clone(), stream })?;
+        let ends = said(peer, Word::Unwatch { cluster: cluster.clone(), stream })?;
+        let (presence, over) = oneshot::channel();
+        let (tell, told) = oneshot::channel();
+        let engine = self.engine.clone();
+        // Apart from this call, which ends unfinished when the stream is reset: every beginning has its end.
+        tokio::spawn(async move {
+            let began = engine.submit(begins).await;
+            let refused = began.is_err();
+            // Nobody is left to be told, perhaps.
+            drop(tell.send(began.map(drop)));
+            if refused {
+                return;
+            }
+            // Nothing is ever sent: it is over when the other side is dropped.
+            drop(over.await);
+            // A coordinator that is ending has no use for it.
+            drop(engine.notify(ends).await);
+        });
+        told.await.map_err(|error| internal(&error))??;
+        Ok(presence)
+    }
+}
+
+/// A controller's word as an input.
+fn said(peer: &Peer, word: Word) -> Result<Input, Status> {
+    match &peer.role {
+        Role::Controller(controller) => Ok(Input::Maintenance { controller: controller.clone(), word }),
+        _ => Err(Status::permission_denied("these credentials are no controller's")),
     }
 }
 
 /// What one controller knows of the requests.
 struct Watch {
     _watching: Watching,
+    /// With it goes what is known of the controller's presence.
+    _presence: oneshot::Sender<()>,
     cluster: ClusterName,
     facts: watch::Receiver<Arc<Facts>>,
     /// Ends when the coordinator does.

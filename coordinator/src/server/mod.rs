@@ -18,7 +18,10 @@ mod swarm_relay;
 mod tls;
 mod watches;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use muster_proto::{
     APPLY_MESSAGE_BYTES_MAX, LINK_MESSAGE_BYTES_MAX,
@@ -121,8 +124,12 @@ pub async fn serve(
         vault: Arc::clone(&vault),
         heartbeat: settings.heartbeat,
     };
-    let maintenance =
-        maintenance::Maintenance { engine: engine.clone(), sessions: sessions.clone(), watches: watches.clone() };
+    let maintenance = maintenance::Maintenance {
+        engine: engine.clone(),
+        sessions: sessions.clone(),
+        watches: watches.clone(),
+        last_stream: AtomicU64::default(),
+    };
     let fleet = fleet::Fleet { engine, sessions: sessions.clone(), ca, vault, watches };
     Server::builder()
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)

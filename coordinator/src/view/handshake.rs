@@ -4,7 +4,8 @@ use muster_proto::resource::{ClusterState, Lock, Request};
 
 use super::{Look, age, machines::NOTE_CHARS_MAX, text::cut};
 
-pub(super) const LOCKS: &[&str] = &["NAME", "CLUSTERNAME", "HOLDER", "NODE", "STATE", "SINCE", "PROGRESS", "MESSAGE"];
+pub(super) const LOCKS: &[&str] =
+    &["NAME", "CLUSTERNAME", "KIND", "HOLDER", "NODE", "STATE", "SINCE", "PROGRESS", "MESSAGE"];
 pub(super) const REQUESTS: &[&str] = &["NAME", "CLUSTERNAME", "KIND", "SCOPE", "STATE", "AGE", "MESSAGE"];
 
 pub(super) const CLUSTER_STATES: &[&str] =
@@ -16,6 +17,7 @@ pub(super) fn lock(lock: &Lock, look: Look) -> Vec<String> {
     vec![
         lock.metadata.name.clone(),
         lock.spec.cluster_name.clone(),
+        lock.spec.kind.clone(),
         lock.spec.controller_name.clone(),
         lock.spec.node_name.clone().unwrap_or_default(),
         status.state.to_string(),

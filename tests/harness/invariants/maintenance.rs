@@ -10,7 +10,7 @@ use muster_coordinator::{
 use muster_proto::model::{MachineId, MachineName, Now};
 
 use super::{Checked, Watcher};
-use crate::sim::machine::Machine;
+use crate::sim::{controllers::Guards, machine::Machine};
 
 /// What was seen of them.
 #[derive(Clone, Default, Hash)]
@@ -56,7 +56,7 @@ impl Watcher {
 
     /// Rules 4 and 9: a machine goes out of service as it would be disturbed, and its request goes when it is wanted
     /// back and is there.
-    pub(super) fn out_of_service(&mut self, facts: &Facts, guards: &BTreeSet<String>, now: Now) -> Checked {
+    pub(super) fn out_of_service(&mut self, facts: &Facts, guards: &Guards, now: Now) -> Checked {
         let still: BTreeMap<_, _> = out(facts).map(|row| (row.name.clone(), row.id)).collect();
         let known = &self.seen.maintenance;
         for (name, id) in known.out.iter().filter(|(name, _)| !still.contains_key(*name)) {

@@ -11,12 +11,12 @@ use muster_coordinator::facts::{Facts, LockKey, MachineRow, Stage, Wish};
 use muster_proto::model::{AssignedItem, ItemState, LockState, MachineId, MachineName, MachineType, Now, Phase, Scope};
 
 use super::{Checked, Watcher, record::own};
-use crate::sim::{machine::Machine, manifest};
+use crate::sim::{controllers::Guards, machine::Machine, manifest};
 
 /// A permit counts for so long.
 const PERMIT_MS: u64 = 30_000;
-/// A controller that makes its lock only on request makes it within this time.
-const LATE_MS: u64 = 2_000;
+/// A controller that makes its lock only on request has so much time for it, from the moment it can see the request.
+const LATE_MS: u64 = 10_000;
 
 /// What was seen of updates.
 #[derive(Clone, Default)]
@@ -64,7 +64,7 @@ impl Hash for Seen {
 
 impl Watcher {
     /// Rules 1 (quorum), 4 and 9, after a step.
-    pub fn updates_are_right(&mut self, facts: &Facts, guards: &BTreeSet<String>, now: Now) -> Checked {
+    pub fn updates_are_right(&mut self, facts: &Facts, guards: &Guards, now: Now) -> Checked {
         self.seen.step += 1;
         let step = self.seen.step;
         let inactive = facts.locks.values().filter(|lock| lock.state == LockState::Inactive);
@@ -178,13 +178,7 @@ impl Watcher {
 
     /// Rule 4: the request is there, every lock of the machine is inactive since after it, and the first permit waits
     /// for the cluster's locks too.
-    pub(super) fn permit_is_right(
-        &self,
-        facts: &Facts,
-        row: &MachineRow,
-        guards: &BTreeSet<String>,
-        now: Now,
-    ) -> Checked {
+    pub(super) fn permit_is_right(&self, facts: &Facts, row: &MachineRow, guards: &Guards, now: Now) -> Checked {
         let wrong = |what: String| Err(self.violation("4", format!("{} may be disturbed, {what}", row.name)));
         let Some((asked, asked_at)) = self.seen.requests.get(&Some(row.name.clone())) else {
             return wrong("and no request was made".to_owned());
@@ -202,14 +196,13 @@ impl Watcher {
                 return wrong(format!("and {:?} is {:?} since step {since:?}, asked in {asked}", lock.key, lock.state));
             }
         }
-        let held = |guard: &&String| {
+        let held = |guard: &String| {
             let mut locks = facts.locks.keys();
-            locks.any(|key| key.controller == **guard && key.node.as_ref() == Some(&row.name))
+            locks.any(|key| key.controller == *guard && key.node.as_ref() == Some(&row.name))
         };
-        if let Some(silent) = guards.iter().find(|guard| !held(guard))
-            && now.mono_ms < asked_at + LATE_MS
-        {
-            return wrong(format!("and {silent} had no time to make its lock"));
+        let had_time = |since: &Option<u64>| since.is_some_and(|since| now.mono_ms >= asked_at.max(&since) + LATE_MS);
+        if let Some((silent, since)) = guards.iter().find(|(guard, since)| !held(guard) && !had_time(since)) {
+            return wrong(format!("and {silent} had no time to make its lock: it has been there since {since:?}"));
         }
         Ok(())
     }

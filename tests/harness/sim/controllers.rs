@@ -1,7 +1,7 @@
 //! Simulated application controllers: they guard machines, see requests, move workloads away, and bring them back. Good
 //! ones and bad ones.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use muster_coordinator::{
     core::{Input, Word},
@@ -23,7 +23,7 @@ pub(crate) enum Manner {
     Flaps,
     /// Says `failed` now and then.
     Fails,
-    /// Makes the lock of a machine only when it sees the request.
+    /// Makes the lock of a machine only when it sees the request, and is away now and then.
     Late,
     /// Says nothing any more after a while.
     Dies,
@@ -38,7 +38,14 @@ pub(crate) struct Controller {
     pub(crate) manner: Manner,
     /// It says nothing any more.
     pub(crate) dead: bool,
+    /// Until then it is not there.
+    pub(crate) away_until: u64,
+    /// Its streams of requests that are open: their numbers, and when they began.
+    pub(crate) streams: BTreeMap<u64, u64>,
 }
+
+/// The controllers that guard machines: since when each sees the requests. None: it does not.
+pub(crate) type Guards = BTreeMap<String, Option<u64>>;
 
 impl Controller {
     /// Controllers of a world: none, one or two.
@@ -55,14 +62,20 @@ impl Controller {
         let count = rng.between(0, 2);
         let made = (0..count).filter_map(|n| {
             let manner = *rng.pick(&manners)?;
-            Some(Self { name: format!("controller-{n}"), manner, dead: false })
+            Some(Self::named(&format!("controller-{n}"), manner))
         });
         made.collect()
+    }
+
+    fn named(name: &str, manner: Manner) -> Self {
+        Self { name: name.to_owned(), manner, dead: false, away_until: 0, streams: BTreeMap::new() }
     }
 }
 
 /// Longest pause between two looks at the requests. A late lock is made well within the settle time.
 const LOOK_MS_MAX: u64 = 2_000;
+/// One that is away comes back after so long: within the settle time, or long after.
+const AWAY_MS_MAX: u64 = 40_000;
 
 impl World {
     /// Controllers register and begin to look.
@@ -73,6 +86,7 @@ impl World {
             let word = Word::Register { cluster: manifest::cluster_name(), machines, of_cluster: true };
             let taken = self.ask(Input::Maintenance { controller: controller.name, word })?;
             taken.map_err(|error| self.watcher.violation("sim", error))?;
+            self.watch_requests(index)?;
             self.later(500, Event::Controller(index));
         }
         Ok(())
@@ -89,17 +103,68 @@ impl World {
         let Some(controller) = self.controllers.get(index).cloned() else { return Ok(()) };
         if self.chaos && controller.manner == Manner::Dies && self.rng.permille(60) {
             self.count("controller died");
-            self.controllers.iter_mut().skip(index).take(1).for_each(|controller| controller.dead = true);
+            self.controllers[index].dead = true;
         }
-        let dead = self.controllers.get(index).is_some_and(|controller| controller.dead);
-        if self.chaos && !dead && controller.manner == Manner::Flaps && self.rng.permille(150) {
+        if self.chaos && controller.manner == Manner::Late && self.rng.permille(80) {
+            self.count("controller went away");
+            self.controllers[index].away_until = self.at + self.rng.between(1_000, AWAY_MS_MAX);
+        }
+        if self.controllers[index].dead || self.controllers[index].away_until > self.at {
+            return self.end_streams(index, &controller.streams);
+        }
+        self.keep_watching(index, &controller.streams)?;
+        if self.chaos && controller.manner == Manner::Flaps && self.rng.permille(150) {
             return self.take_back(&controller.name);
         }
-        let Some(words) = self.facts().filter(|_| !dead).map(|facts| wishes(facts, &controller)) else { return Ok(()) };
+        let Some(words) = self.facts().map(|facts| wishes(facts, &controller)) else { return Ok(()) };
         let Some(word) = words.first().cloned() else { return Ok(()) };
         let Some(word) = self.bend(controller.manner, word) else { return Ok(()) };
         self.tell(Input::Maintenance { controller: controller.name, word });
         Ok(())
+    }
+
+    /// It has a stream. Now and then another takes its place: after it ended, or before.
+    fn keep_watching(&mut self, index: usize, known: &BTreeMap<u64, u64>) -> Result<(), Violation> {
+        let breaks = self.chaos && self.rng.permille(20);
+        if breaks && self.rng.permille(500) {
+            self.count("a controller's stream followed another");
+            self.end_streams(index, known)?;
+            return self.watch_requests(index);
+        }
+        if known.is_empty() || breaks {
+            self.watch_requests(index)?;
+        }
+        if breaks { self.end_streams(index, known) } else { Ok(()) }
+    }
+
+    /// A controller opens a stream of requests, if there is a coordinator.
+    fn watch_requests(&mut self, index: usize) -> Result<(), Violation> {
+        self.last_session += 1;
+        let (at, stream) = (self.at, self.last_session);
+        let Some(controller) = self.controllers.get_mut(index).filter(|_| self.coordinator.is_some()) else {
+            return Ok(());
+        };
+        controller.streams.insert(stream, at);
+        let controller = controller.name.clone();
+        let word = Word::Watch { cluster: manifest::cluster_name(), stream };
+        self.ask(Input::Maintenance { controller, word }).map(drop)
+    }
+
+    /// These streams of a controller end.
+    fn end_streams(&mut self, index: usize, streams: &BTreeMap<u64, u64>) -> Result<(), Violation> {
+        for stream in streams.keys().copied() {
+            let Some(controller) = self.controllers.get_mut(index) else { return Ok(()) };
+            controller.streams.remove(&stream);
+            let controller = controller.name.clone();
+            let word = Word::Unwatch { cluster: manifest::cluster_name(), stream };
+            drop(self.ask(Input::Maintenance { controller, word })?);
+        }
+        Ok(())
+    }
+
+    /// The coordinator is gone, and every stream with it.
+    pub(crate) fn streams_of_controllers_end(&mut self) {
+        self.controllers.iter_mut().for_each(|controller| controller.streams.clear());
     }
 
     /// A controller changes its mind about a machine that it had let go.
@@ -122,7 +187,7 @@ impl World {
             Word::Set { cluster, machine, message, percentage, description, .. } => {
                 Word::Set { cluster, machine, state, message, percentage, description }
             }
-            word @ (Word::Register { .. } | Word::Release { .. }) => word,
+            word => word,
         };
         match manner {
             _ if !self.chaos || !grants => Some(word),
@@ -144,7 +209,7 @@ impl World {
 
     /// A controller that lets everything go that is asked for. It registers, and looks only when told to.
     pub(crate) fn add_willing_controller(&mut self, name: &str) -> Result<(), Violation> {
-        self.controllers.push(Controller { name: name.to_owned(), manner: Manner::Grants(usize::MAX), dead: false });
+        self.controllers.push(Controller::named(name, Manner::Grants(usize::MAX)));
         self.start_controllers()
     }
 
@@ -158,17 +223,14 @@ impl World {
     /// Faults stop: whoever misbehaved grants from now on.
     pub(crate) fn controllers_behave(&mut self) {
         for controller in &mut self.controllers {
-            controller.dead = false;
+            (controller.dead, controller.away_until) = (false, 0);
         }
     }
 
-    /// Controllers that guard a machine and are there to say so.
-    pub(crate) fn guards(&self) -> BTreeSet<String> {
-        self.controllers
-            .iter()
-            .filter(|controller| !controller.dead)
-            .map(|controller| controller.name.clone())
-            .collect()
+    /// Controllers that guard machines, those that are not there too.
+    pub(crate) fn guards(&self) -> Guards {
+        let since = |controller: &Controller| controller.streams.values().min().copied();
+        self.controllers.iter().map(|controller| (controller.name.clone(), since(controller))).collect()
     }
 }
 

@@ -75,10 +75,12 @@ pub const REQUIRED: &[&str] = &[
     "a change of a node came late",
     "an operator set a node's availability",
     // Application controllers.
+    "a controller's stream followed another",
     "controller died",
     "controller failed",
     "controller flapped",
     "controller stalled",
+    "controller went away",
     "lock taken back",
     "permit ran out",
     // What an agent found of its item when it came back.
@@ -119,6 +121,7 @@ pub const REQUIRED: &[&str] = &[
     "a stage past its deadline",
     "two workers hold slots",
     // Reasons not to move.
+    "blocked ControllerSilent",
     "blocked Disconnected",
     "blocked DiskFull",
     "blocked Failed",

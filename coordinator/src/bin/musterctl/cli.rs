@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    actions, annotate, apply, artifacts, completion, demo, deploy, describe, get, logs, maintenance, plan, reboot,
-    remove, secret, token, update, version, watch,
+    actions, annotate, apply, artifacts, completion, demo, deploy, describe, get, locks, logs, maintenance, plan,
+    reboot, remove, secret, token, update, version, watch,
 };
 
 /// Brings fleets of bare-metal machines through deployment and updates: the operator's CLI of Muster.
@@ -59,6 +59,7 @@ pub(crate) enum Command {
     Replace(actions::ReplaceArgs),
     Token(token::Args),
     Secret(secret::Args),
+    Locks(locks::Args),
     Annotate(annotate::Args),
     Artifacts(artifacts::Args),
     Demo(demo::Args),

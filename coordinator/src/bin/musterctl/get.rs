@@ -49,7 +49,7 @@ enum KindArg {
     /// Maintenance requests
     #[value(alias = "request", alias = "nodemaintenancerequests", alias = "clustermaintenancerequests")]
     Requests,
-    /// What updates bring about in the child cluster: Swarm nodes that are drained
+    /// What updates and removals bring about in the child cluster: Swarm nodes that are drained or removed
     #[value(name = "clusterstates", alias = "clusterstate", alias = "lcmclusterstates", alias = "lcmclusterstate")]
     ClusterStates,
     #[value(alias = "token")]
@@ -141,7 +141,7 @@ fn nothing(subject: &Subject) -> String {
         Kind::Rollouts => "A deployment begins when the declared machines are there: musterctl plan CLUSTER",
         Kind::Locks => "Application controllers register them: service Maintenance.",
         Kind::Requests => "An update makes them: musterctl update --help",
-        Kind::ClusterStates => "An update makes them while it drains Swarm nodes: musterctl update --help",
+        Kind::ClusterStates => "Updates that drain Swarm nodes and removals make them: musterctl update --help",
         Kind::Tokens => "Make one: musterctl token create --help",
         Kind::Credentials => "Make some, on the coordinator's machine: muster-coordinator credentials --help",
         Kind::Secrets => "Make one: musterctl secret create --help",

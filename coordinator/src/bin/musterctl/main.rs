@@ -16,6 +16,7 @@ mod describe;
 mod failure;
 mod feed;
 mod get;
+mod locks;
 mod logs;
 mod maintenance;
 mod plan;
@@ -84,6 +85,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Replace(args) => actions::replace(args, &context).await,
         Command::Token(args) => token::run(args, &context).await,
         Command::Secret(args) => secret::run(args, &context).await,
+        Command::Locks(args) => locks::run(args, &context).await,
         Command::Annotate(args) => annotate::run(args, &context).await,
         Command::Artifacts(args) => artifacts::run(args).await,
         Command::Demo(args) => demo::run(args).await,

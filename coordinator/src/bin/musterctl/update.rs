@@ -123,7 +123,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
 }
 
 /// Asks whoever is at the terminal, and says so if nothing comes of it.
-fn ask(question: &str, what: &str) -> Result<bool, Failure> {
+pub(crate) fn ask(question: &str, what: &str) -> Result<bool, Failure> {
     if !stdin().is_terminal() {
         let next = "Add --yes to start it unasked.";
         let problem = format!("there is no terminal to ask whether to start {what}");

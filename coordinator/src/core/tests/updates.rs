@@ -1,6 +1,7 @@
 //! The update, told as stories: what is granted, what is withheld though it were possible, and what is given back.
 
 mod behind;
+mod controllers;
 mod drains;
 mod maintenance;
 mod recovery;
@@ -35,6 +36,7 @@ pub(crate) fn guarded(fleet: Fleet) -> Fleet {
     fleet.finish_all(Worker);
     let machines = fleet.agents.keys().map(|name| machine(name)).collect();
     fleet.say("ceph", Word::Register { cluster: cluster(), machines, of_cluster: true });
+    fleet.watch("ceph", 1);
     fleet
 }
 
@@ -56,6 +58,11 @@ pub(crate) fn update() -> Request {
 impl Fleet {
     pub(crate) fn say(&mut self, controller: &str, word: Word) {
         self.step(Input::Maintenance { controller: controller.to_owned(), word }).expect("taken");
+    }
+
+    /// A controller opens a stream of requests.
+    pub(crate) fn watch(&mut self, controller: &str, stream: u64) {
+        self.say(controller, Word::Watch { cluster: cluster(), stream });
     }
 
     pub(crate) fn lock(&mut self, controller: &str, node: Option<&str>, state: LockState) {
@@ -145,6 +152,7 @@ fn nothing_is_permitted_before_every_lock_is_inactive() {
     let mut fleet = deployed(3, 1);
     release(&mut fleet, &["install"], 1);
     fleet.say("nova", Word::Register { cluster: cluster(), machines: vec![machine("control-1")], of_cluster: false });
+    fleet.watch("nova", 2);
     let mut fleet = fleet.started();
     // `nova` has said nothing of the cluster itself: after the settle time that is an answer.
     fleet.pass(10_000, &[]);

@@ -322,22 +322,21 @@ pub fn is_waiting_for_others(survey: &Survey<'_>, position: &Position<'_>) -> bo
 pub fn wakes_at_ms(survey: &Survey<'_>) -> Option<u64> {
     let update = survey.update()?;
     let deadlines = survey.spec.update_deadlines;
-    let settled = |since_ms: u64| since_ms.saturating_add(locks::SETTLE_MS);
     let of_machines = targets(survey).filter_map(|position| {
         let mine = position.update()?;
         let back = mine.returned_at_ms.map(|since_ms| since_ms.saturating_add(deadlines.locks_returned_ms));
-        let request = mine.request.map(|request| settled(request.since_ms));
         let late = lock_deadline_ms(survey, update, position, mine);
         let late = late.or_else(|| return_deadline_ms(survey, update, position));
         let drained = drain::deadline_ms(survey, update, position);
         let swarm = drain::questions::wakes_at(survey, position);
         let swarm = swarm.map(|mono_ms| survey.now.wall_ms + mono_ms.saturating_sub(survey.now.mono_ms));
-        let own = back.into_iter().chain(request).chain(late).chain(drained).chain(swarm);
+        let own = back.into_iter().chain(late).chain(drained).chain(swarm);
         own.filter(|at| *at > survey.now.wall_ms).min()
     });
-    let of_cluster = update.request.map(|request| settled(request.since_ms));
+    let requests = targets(survey).filter_map(|position| position.update()?.request).chain(update.request);
+    let of_locks = locks::settles_at_ms(survey, requests);
     let late = cluster::deadline_ms(survey, update);
     let of_stages = stages::wakes_at_ms(survey, update);
     let of_stages = of_stages.chain(around::deadline_ms(survey, update));
-    of_machines.chain(of_cluster).chain([late]).chain(of_stages).filter(|at| *at > survey.now.wall_ms).min()
+    of_machines.chain(of_locks).chain([late]).chain(of_stages).filter(|at| *at > survey.now.wall_ms).min()
 }

@@ -101,7 +101,7 @@ pub fn out_of_service(survey: &Survey<'_>, position: &Position<'_>) -> Option<Bl
         message.push_str("; it is not connected now");
     }
     if let Some(taken_back) =
-        mine.request.and_then(|request| locks::granted(survey, Some(position.row), &request).err())
+        mine.request.and_then(|request| locks::inactive(survey, Some(position.row), &request).err())
     {
         message = format!("{message}; its workloads may be back: {}", taken_back.message);
     }

@@ -1,9 +1,12 @@
 //! Words of requests: checked here, before anything is asked of the engine.
 
-use muster_proto::model::{ClusterName, ItemName, MachineName, RemovalPolicy, Scope};
+use muster_proto::{
+    model::{ClusterName, ItemName, MachineName, RemovalPolicy, Scope},
+    wire::ReleaseLocksRequest,
+};
 use tonic::Status;
 
-use crate::pki::Peer;
+use crate::{core::LockRelease, pki::Peer};
 
 /// Longest name of a token, a kind, an annotation.
 const WORD_BYTES_MAX: usize = 253;
@@ -39,6 +42,14 @@ pub(super) fn policy(word: &str) -> Result<RemovalPolicy, Status> {
 pub(super) fn item_name(name: String) -> Result<Option<ItemName>, Status> {
     let named = (!name.is_empty()).then(|| ItemName::new(name)).transpose();
     named.map_err(|error| Status::invalid_argument(format!("item: {error}")))
+}
+
+/// Whose locks are to be removed, of a cluster that the peer may touch.
+pub(super) fn lock_release(peer: &Peer, request: ReleaseLocksRequest) -> Result<LockRelease, Status> {
+    let cluster = cluster_name(request.cluster)?;
+    may_touch(peer, &cluster)?;
+    let machine = (!request.machine.is_empty()).then(|| machine_name(request.machine)).transpose()?;
+    Ok(LockRelease { cluster, controller: word("controller", request.controller)?, machine })
 }
 
 pub(super) fn word(what: &'static str, text: String) -> Result<String, Status> {

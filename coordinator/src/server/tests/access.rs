@@ -78,6 +78,7 @@ async fn every_method_for_every_sort_of_peer() {
         "ReplaceMachine",
         "CreateSecret",
         "DeleteSecret",
+        "ReleaseLocks",
     ]
     .as_slice();
     let control = ["Version", "Register", "Release", "SetLock", "WatchRequests"].as_slice();
@@ -187,4 +188,32 @@ async fn a_controller_is_nobody_but_itself() {
         assert_eq!(own.set_lock(set).await.expect_err("refused").code(), Code::FailedPrecondition);
     }
     assert_eq!((before.len(), &world.engine.facts().locks), (2, &before));
+}
+
+/// Who has a stream of requests is there, whatever else it does: a controller that is not there has not answered.
+#[tokio::test]
+async fn a_controller_is_there_as_long_as_its_stream() {
+    let world = World::start().await;
+    let identity = world.identity(Role::Controller("nova".to_owned()));
+    let mut client = MaintenanceClient::new(world.channel(Some(&identity)).await);
+    let request = |cluster: &str| wire::WatchRequestsRequest { cluster: cluster.to_owned() };
+    let refused = client.watch_requests(request("nowhere")).await.expect_err("there is no such cluster");
+    assert_eq!(refused.code(), Code::NotFound);
+    let mut facts = world.engine.watch();
+    let mut streams = async |count: usize| {
+        let those = |facts: &Arc<crate::facts::Facts>| {
+            let all = || facts.live.watching.iter();
+            let named = all().all(|((cluster, name), _)| (cluster.as_str(), name.as_str()) == ("edge", "nova"));
+            named && all().map(|(_, streams)| streams.len()).sum::<usize>() == count
+        };
+        soon(facts.wait_for(those)).await.expect("recorded");
+    };
+    let first = client.watch_requests(request("edge")).await.expect("open");
+    streams(1).await;
+    let second = client.watch_requests(request("edge")).await.expect("open");
+    streams(2).await;
+    drop(first);
+    streams(1).await;
+    drop((second, client));
+    streams(0).await;
 }

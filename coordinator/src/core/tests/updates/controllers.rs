@@ -1,0 +1,141 @@
+//! Controllers that are known, hold no lock where one is asked for, and are there or not.
+
+use muster_proto::model::{LockState, MachineName};
+
+use super::{NODE_LOCKS_MS, deployed, release, update};
+use crate::core::{
+    LockRelease, Refusal, Reply, Request, Word,
+    tests::fleet::{Fleet, apply, cluster, machine},
+};
+
+/// Longer than any controller needs to make its lock.
+const SETTLE_MS: u64 = 10_000;
+
+/// An update of which `control-1` waits; `nova` is known by its lock of `worker-1`, and has none there.
+fn started() -> Fleet {
+    let mut fleet = deployed(3, 1);
+    fleet.say("nova", Word::Register { cluster: cluster(), machines: vec![machine("worker-1")], of_cluster: true });
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    fleet.lock("nova", None, LockState::Inactive);
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    fleet
+}
+
+/// Why it has no permit. None: it has one.
+fn why(fleet: &Fleet) -> Option<String> {
+    if fleet.permit("control-1").is_some() { None } else { fleet.why("control-1") }
+}
+
+fn unwatch(fleet: &mut Fleet, stream: u64) {
+    fleet.say("nova", Word::Unwatch { cluster: cluster(), stream });
+}
+
+#[test]
+fn no_lock_is_no_answer_of_a_controller_that_is_not_there() {
+    let mut fleet = started();
+    fleet.pass(SETTLE_MS, &[]);
+    assert_eq!(why(&fleet).as_deref(), Some("ControllerSilent"), "the time of the request alone makes no answer");
+    fleet.watch("nova", 7);
+    fleet.pass(SETTLE_MS - 1, &[]);
+    assert_eq!(why(&fleet).as_deref(), Some("LocksSettling"), "it saw the request a moment ago");
+    assert_eq!(fleet.core.wake_at(fleet.now()), Some(fleet.now().mono_ms + 1));
+    unwatch(&mut fleet, 7);
+    assert_eq!(why(&fleet).as_deref(), Some("ControllerSilent"));
+    fleet.watch("nova", 8);
+    fleet.pass(SETTLE_MS - 1, &[]);
+    fleet.watch("nova", 9);
+    unwatch(&mut fleet, 8);
+    fleet.pass(1, &[]);
+    assert_eq!(why(&fleet).as_deref(), Some("LocksSettling"), "who took over knows nothing of what the first saw");
+    fleet.pass(SETTLE_MS - 1, &[]);
+    assert_eq!(why(&fleet), None);
+}
+
+#[test]
+fn a_restart_forgets_who_is_there() {
+    let mut fleet = started();
+    fleet.watch("nova", 7);
+    fleet.restart();
+    fleet.all_report();
+    fleet.pass(SETTLE_MS, &[]);
+    assert_eq!(why(&fleet).as_deref(), Some("ControllerSilent"));
+    fleet.watch("nova", 1);
+    fleet.pass(SETTLE_MS, &[]);
+    assert_eq!(why(&fleet), None);
+}
+
+#[test]
+fn the_cluster_waits_for_one_that_is_not_there() {
+    let mut fleet = deployed(3, 1);
+    fleet.say("nova", Word::Register { cluster: cluster(), machines: vec![machine("worker-1")], of_cluster: false });
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    fleet.pass(SETTLE_MS, &[]);
+    assert_eq!((fleet.requests().len(), fleet.why("control-1").as_deref()), (0, Some("ControllerSilent")));
+    fleet.watch("nova", 7);
+    fleet.pass(SETTLE_MS, &[]);
+    assert_eq!(fleet.requests(), ["control-1"]);
+}
+
+#[test]
+fn the_wait_has_the_deadline_of_locks() {
+    let mut fleet = started();
+    fleet.pass(NODE_LOCKS_MS - 1, &[]);
+    assert_eq!(why(&fleet).as_deref(), Some("ControllerSilent"));
+    fleet.pass(1, &[]);
+    fleet.lock("ceph", Some("control-1"), LockState::Active);
+    assert_eq!(fleet.why("control-1").as_deref(), Some("Deferred"));
+    assert!(fleet.slot("control-1").is_none());
+}
+
+fn take_away(fleet: &mut Fleet, machine: Option<MachineName>) -> Result<String, &'static str> {
+    let what = LockRelease { cluster: cluster(), controller: "nova".to_owned(), machine };
+    match fleet.ask(Request::ReleaseLocks(what)) {
+        Ok(Reply::Done(lines)) => Ok(lines.concat()),
+        Err(Refusal::State { reason, .. }) => Err(reason),
+        Err(Refusal::NotFound { kind, .. }) => Err(kind),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_controller_without_locks_is_not_known_any_more() {
+    let mut fleet = started();
+    fleet.pass(SETTLE_MS, &[]);
+    fleet.watch("nova", 7);
+    assert_eq!(take_away(&mut fleet, None), Err("ControllerConnected"), "it would make them again");
+    unwatch(&mut fleet, 7);
+    assert_eq!(take_away(&mut fleet, Some(machine("control-1"))), Err("NotRegistered"));
+    let line = take_away(&mut fleet, Some(machine("worker-1"))).expect("taken away");
+    assert!(line.contains("1 lock of nova removed; it holds 1 more"), "{line}");
+    assert_eq!(why(&fleet).as_deref(), Some("ControllerSilent"));
+    let line = take_away(&mut fleet, None).expect("taken away");
+    assert!(line.contains("nothing waits for it any more"), "{line}");
+    assert_eq!(why(&fleet), None);
+    assert_eq!(take_away(&mut fleet, None), Err("lock of"));
+    let audit = fleet.core.facts().audit.values().next_back().expect("a line");
+    assert_eq!((audit.actor.as_str(), audit.action.as_str()), ("operator/anna", "release-locks"));
+}
+
+#[test]
+fn one_that_the_manifest_has_is_waited_for_without_locks() {
+    let mut fleet = started();
+    let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    spec.workload_controllers = vec!["nova".to_owned()];
+    fleet.ask(apply(spec, &[])).expect("applies");
+    let line = take_away(&mut fleet, None).expect("taken away");
+    assert!(line.contains("before a manifest without it is applied"), "{line}");
+    assert!(!line.contains("abort"), "the update under way has none: {line}");
+    let rollout = fleet.rollout();
+    fleet.pass(SETTLE_MS, &[]);
+    assert_eq!(why(&fleet), None);
+    fleet.ask(Request::Abort { rollout }).expect("aborts");
+    fleet.finish("control-1");
+    fleet.lock("ceph", Some("control-1"), LockState::Active);
+    fleet.lock("ceph", None, LockState::Active);
+    fleet.ask(update()).expect("starts");
+    fleet.lock("ceph", None, LockState::Inactive);
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_some_and(|rollout| rollout.update.is_some()));
+    assert!(fleet.requests().is_empty(), "ControllerMissing: {:?}", fleet.why("control-2"));
+}
