@@ -149,7 +149,7 @@ fn who_has_one_of_its_locks_is_told() {
     let machine = machine(&[("tool 1", "")]);
     let mut holder = Command::new("sleep").arg("1000").spawn().expect("a process");
     let item = Wanted { update: true, ..wants("tool") };
-    for (lock, path) in [("metadata", "var/cache/dnf/metadata_lock.pid"), ("rpmdb", "var/lib/dnf/rpmdb_lock.pid")] {
+    for (lock, path) in [("metadata", "var/cache/dnf/metadata_lock.pid"), ("RPMDB", "var/lib/dnf/rpmdb_lock.pid")] {
         let path = machine.dir.path().join("root").join(path);
         fs::write(&path, holder.id().to_string()).expect("a file");
         let refused = machine.refused(&item);
