@@ -1,4 +1,5 @@
-//! What the machine is at, in one line, by the ledger alone. `musterctl get machines` knows more: the coordinator's part.
+//! What the machine is at, in one line, by the ledger alone. `musterctl get machines` knows more: the coordinator's
+//! part.
 
 use muster_proto::model::{AssignedItem, Assignment, ItemStatus, Phase, RunnerKind, Standing};
 

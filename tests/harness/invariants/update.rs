@@ -225,7 +225,9 @@ impl Watcher {
         let holding: BTreeSet<MachineName> =
             controls().filter(|row| row.slot.is_some()).map(|row| row.name.clone()).collect();
         for name in holding.difference(&self.seen.controls) {
-            let Some(row) = facts.machines.get(name).filter(|row| row.ready_at.is_some()) else { continue };
+            // What a recovered store hears of a machine in doubt began long ago.
+            let began = |row: &&Arc<MachineRow>| row.ready_at.is_some() && !row.in_doubt;
+            let Some(row) = facts.machines.get(name).filter(began) else { continue };
             let others = || self.seen.voters.iter().filter(|(other, _)| *other != name);
             let away = others().find(|other| {
                 !up(other) && facts.machines.get(other.0).is_some_and(|row| !row.revoked && row.ready_at.is_some())

@@ -270,6 +270,11 @@ impl World {
                     }
                     wishes.push(Request::Retry { machine, item: None });
                 }
+                // Its managers have left the fleet: the one that replaced them makes a swarm when the update is over.
+                "SwarmNoManager" if a_control_waits => {
+                    adrift.push((machine, true));
+                    wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));
+                }
                 "SwarmNoManager" | "SwarmNodeUnknown" => adrift.push((machine, blocked.reason == "SwarmNodeUnknown")),
                 "ServiceDegraded" => degraded = true,
                 // What was to be known before it paused is told all the same.

@@ -1,6 +1,6 @@
 //! dnf (version 4) and rpm: what they say of packages, and how they are told. Versions are `[EPOCH:]VERSION-RELEASE`.
-//! Holds are those of dnf's plugin versionlock. rpm knows no half-installed packages; what a transaction leaves that was
-//! cut off is two versions of one.
+//! Holds are those of dnf's plugin versionlock. rpm knows no half-installed packages; what a transaction leaves that
+//! was cut off is two versions of one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -328,7 +328,7 @@ fn an_update_that_the_store_forgot_takes_nothing_from_the_next_of_its_name() {
     fleet.event("worker-2", "silence", ItemState::Succeeded);
     fleet.recover_from(copy);
     fleet.all_report();
-    fleet.pass(30_000, &[]);
+    fleet.pass(90_000, &[]);
     for name in ["worker-1", "worker-2"] {
         fleet.ask(Request::LeaveMaintenance { machine: machine(name) }).expect("an operator has looked");
     }

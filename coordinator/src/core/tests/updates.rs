@@ -260,7 +260,7 @@ fn a_machine_that_failed_keeps_everything_until_a_retry_completes_it() {
 
 #[test]
 fn an_abort_ends_where_a_harmless_item_has_failed() {
-    let mut spec = spec(1, 1);
+    let mut spec = spec(3, 1);
     for item in spec.machine_types.values_mut().flatten() {
         item.disruptive = Some(false);
     }
