@@ -459,7 +459,7 @@ impl Fleet {
 
     /// Why a machine does not move, in words.
     pub(crate) fn says(&self, name: &str) -> String {
-        let message = self.look(name, |survey, position| blocked::of_machine(survey, position));
+        let message = self.look(name, blocked::of_machine);
         message.map(|blocked| blocked.message).unwrap_or_default()
     }
 
