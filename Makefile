@@ -25,7 +25,7 @@ FIGURES := sixty_workers defaults_and_a_directory idle_agent
 # One binary, one fleet: cargo test, because nextest would run each test in a process, and a fleet, of its own.
 NODES = $(STATIC) test $(RELEASE) --features muster-tests/nodes --test nodes --
 
-PLANTS = env $(STATIC) $(RUN_TESTS) $(RELEASE) --features muster-tests/plants --test plants
+PLANTS = $(RELEASE) --features muster-tests/plants --test plants
 
 .PHONY: help build static-libc test-tools demo packages image node-image demo-nodes demo-nodes-down test test-plants \
 	test-packages test-nodes test-nodes-down test-machine full lint bench clean
@@ -64,13 +64,13 @@ test-tools:
 test: test-tools build ## What every change is checked with: tests, simulator, planted bugs, packages, systemd nodes
 	$(STATIC) $(RUN_TESTS) $(RELEASE)
 	@$(MAKE) test-packages
-	$(PLANTS) --no-run
+	$(STATIC) test $(PLANTS) --no-run
 	@if docker info >/dev/null 2>&1; then $(MAKE) --jobs=2 test-nodes test-plants; else $(MAKE) test-plants && \
 	echo "No Docker Engine answers here: the tests on systemd nodes (make test-nodes) were not run."; fi
 
 # Nodes wait more than they work, so `test` looks for planted bugs beside them, and lets them go first.
 test-plants: ## Does the simulator find each planted bug?
-	nice $(PLANTS)
+	nice env $(STATIC) $(RUN_TESTS) $(PLANTS)
 
 test-packages: packages ## What the packages hold (needs lintian and rpm)
 	packaging/check
