@@ -84,9 +84,9 @@ plants! {
     agent_start_without_secrets: "agent-start-without-secrets" by "inputs";
     agent_start_before_record: "agent-start-before-record" by "7";
     agent_send_before_record: "agent-send-before-record" by "11";
-    agent_accept_older_generation: "agent-accept-older-generation" by "6";
+    agent_accept_older_generation: "agent-accept-older-generation" by "6" | "codec";
     agent_accept_older_epoch: "agent-accept-older-epoch" by "6";
-    agent_accept_reused_generation: "agent-accept-reused-generation" by "6";
+    agent_accept_reused_generation: "agent-accept-reused-generation" by "6" | "codec";
     agent_forget_epoch: "agent-forget-epoch" by "6";
     agent_answer_older_epoch: "agent-answer-older-epoch" by "6";
     agent_rerun_done: "agent-rerun-done" by "7";
