@@ -2,10 +2,12 @@
 //! and changes it through a [`Draft`], which remembers what has to be made durable.
 
 mod audit;
+mod backup_rows;
 mod credential;
 mod draft;
 mod enrolled;
 mod live;
+mod lock_rows;
 mod removal_rows;
 mod rows;
 mod secret;
@@ -18,10 +20,12 @@ use muster_proto::model::{ClusterName, ClusterSpec, ItemName, ItemStatus, Machin
 use serde::de::DeserializeOwned;
 
 pub use audit::AuditRow;
+pub use backup_rows::BackupRow;
 pub use credential::{CredentialRow, DeniedRow};
 pub use draft::Draft;
 pub use enrolled::EnrolledWith;
 pub use live::{Items, Live, MachineLive};
+pub use lock_rows::{LockKey, LockRow};
 pub use removal_rows::{DepartingNode, Departure, RemovalRow};
 pub use rows::{
     Assigned, ClusterRow, ControlSet, LeftOut, MachineRow, Meta, RolloutRow, Slot, SpecRow, Stage, StageRow, TokenRow,
@@ -30,8 +34,8 @@ pub use rows::{
 pub use secret::{Sealed, SecretId, SecretRow};
 pub use swarm_live::{Asked, Peers, Seen, SwarmLook};
 pub use update_rows::{
-    Added, AddedReboot, ClusterStage, DrainRow, DrainTarget, LockKey, LockRow, MachineUpdate, MaintenanceRow,
-    Overwrites, PermitRow, RebootAsked, RebootWhy, RequestRow, SetAside, Stuck, Target, UpdateKind, UpdateRow, Wish,
+    Added, AddedReboot, ClusterStage, DrainRow, DrainTarget, MachineUpdate, MaintenanceRow, Overwrites, PermitRow,
+    RebootAsked, RebootWhy, RequestRow, SetAside, Stuck, Target, UpdateKind, UpdateRow, Wish,
 };
 
 use crate::store::{Row, Table};

@@ -345,6 +345,13 @@ pub fn rollout_changes(old: Option<&Rollout>, new: &Rollout) -> Vec<String> {
             lines.push(format!("rollout {name}: {}", stage.name));
         }
     }
+    let backups = |rollout: &Rollout| rollout.status.update.as_ref().map(|update| update.backups.clone());
+    let made = old.map(|old| backups(old).unwrap_or_default());
+    for backup in backups(new).unwrap_or_default() {
+        if made.as_ref().is_some_and(|made| !made.contains(&backup)) {
+            lines.push(format!("rollout {name}: {} on {}: {}", backup.item, backup.machine, backup.message));
+        }
+    }
     for group in new.status.update.iter().flat_map(|update| &update.groups).filter(|group| group.done == group.total) {
         let was = old.and_then(|old| old.status.update.as_ref()?.groups.iter().find(|was| was.name == group.name));
         if was.is_some_and(|was| was.done < was.total) {

@@ -1,6 +1,8 @@
 //! What must hold of the hooks around an update: nothing begins before those before it are done, and no update ends
 //! without those after it.
 
+mod backup;
+
 use std::collections::BTreeSet;
 
 use muster_agent::attempt::record::AttemptKey;
@@ -23,6 +25,8 @@ pub(super) struct Seen {
     done: BTreeSet<(String, MachineName, String)>,
     /// Who was to be removed in the middle of which update, whatever became of that.
     removed: BTreeSet<(String, MachineName)>,
+    /// Backups.
+    backup: backup::Seen,
 }
 
 impl Watcher {
@@ -50,7 +54,7 @@ impl Watcher {
                 self.all_was_started(facts, rollout, update)?;
             }
         }
-        Ok(())
+        self.backups_come_first(facts)
     }
 
     /// An update that was paused may begin long after its hooks were done, when one of their machines was replaced.

@@ -183,6 +183,7 @@ fn a_failed_hook_after_undoes_nothing_and_waits_for_a_person() {
         cluster: cluster(),
         scope: muster_proto::model::Scope::Drain,
         accept_control_plane_downtime: true,
+        skip_backup: false,
     };
     fleet.ask(start).expect("starts");
     for name in ["control-1", "worker-1"] {
