@@ -6,6 +6,7 @@ mod credential;
 mod draft;
 mod enrolled;
 mod live;
+mod lock_rows;
 mod removal_rows;
 mod rows;
 mod secret;
@@ -22,6 +23,7 @@ pub use credential::{CredentialRow, DeniedRow};
 pub use draft::Draft;
 pub use enrolled::EnrolledWith;
 pub use live::{Items, Live, MachineLive};
+pub use lock_rows::{LockKey, LockRow};
 pub use removal_rows::{DepartingNode, Departure, RemovalRow};
 pub use rows::{
     Assigned, ClusterRow, ControlSet, LeftOut, MachineRow, Meta, RolloutRow, Slot, SpecRow, Stage, StageRow, TokenRow,
@@ -30,8 +32,8 @@ pub use rows::{
 pub use secret::{Sealed, SecretId, SecretRow};
 pub use swarm_live::{Asked, Peers, Seen, SwarmLook};
 pub use update_rows::{
-    Added, AddedReboot, ClusterStage, DrainRow, DrainTarget, LockKey, LockRow, MachineUpdate, MaintenanceRow,
-    Overwrites, PermitRow, RebootAsked, RebootWhy, RequestRow, SetAside, Stuck, Target, UpdateKind, UpdateRow, Wish,
+    Added, AddedReboot, ClusterStage, DrainRow, DrainTarget, MachineUpdate, MaintenanceRow, Overwrites, PermitRow,
+    RebootAsked, RebootWhy, RequestRow, SetAside, Stuck, Target, UpdateKind, UpdateRow, Wish,
 };
 
 use crate::store::{Row, Table};

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::model::{
-    ClusterName, ItemName, LockState, MachineName, Phase, Scope, SecretName, SwarmAvailability, SwarmId,
-    UpdateGroupName,
+    ItemName, MachineName, Phase, Scope, SecretName, SwarmAvailability, SwarmId, UpdateGroupName,
 };
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +12,7 @@ use super::{Stage, StageRow};
 /// Params of single items that belong to one machine.
 pub type Overwrites = BTreeMap<ItemName, BTreeMap<String, String>>;
 
-/// What makes a rollout an update: the plan as it was frozen when an operator started it, and how far the cluster is.
+/// What makes a rollout an update: the plan as it was frozen at its start, and how far the cluster is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpdateRow {
     /// What it is for.
@@ -48,6 +47,8 @@ pub enum UpdateKind {
     /// Machines go to another version of the spec.
     #[default]
     Update,
+    /// The set of control machines changed: machines run what refers to it, and stay at the version they have.
+    Reconfigure,
     /// Machines reboot, and stay at the version they have.
     Reboot,
     /// Machines are out of service until an operator gives them back, and stay at the version they have.
@@ -62,6 +63,7 @@ impl UpdateKind {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Update => "update",
+            Self::Reconfigure => "reconfigure",
             Self::Reboot => "reboot",
             Self::Maintenance => "maintenance",
             Self::Removal => "removal",
@@ -356,45 +358,4 @@ impl ClusterStage {
             Self::RequestRemoved => "Cluster maintenance request removed",
         }
     }
-}
-
-/// Names a lock: whose, of which cluster, and of which machine; without one it is the cluster's own.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct LockKey {
-    /// The cluster.
-    pub cluster: ClusterName,
-    /// The application controller, as in its certificate.
-    pub controller: String,
-    /// None: a ClusterWorkloadLock.
-    pub node: Option<MachineName>,
-}
-
-impl LockKey {
-    /// Its key in the store.
-    #[must_use]
-    pub fn text(&self) -> String {
-        let node = self.node.as_ref().map_or("", MachineName::as_str);
-        format!("{}/{}/{node}", self.cluster, self.controller)
-    }
-}
-
-/// A workload lock: an application controller's word about a machine or the cluster.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LockRow {
-    /// Which.
-    pub key: LockKey,
-    /// What it says.
-    pub state: LockState,
-    /// Unix milliseconds of the state.
-    pub since_ms: u64,
-    /// What keeps the controller, in one line; empty: nothing.
-    pub message: String,
-    /// How far the workloads are out of the way, in percent.
-    pub percentage: u32,
-    /// What it is doing, in one line; empty: nothing.
-    pub description: String,
-    /// Unix milliseconds of the newest progress: another state, or a higher percentage. Words are none.
-    pub updated_ms: u64,
-    /// Rises with every change of a lock and every request.
-    pub revision: u64,
 }

@@ -9,7 +9,7 @@ use super::{
     survey::{Position, Progress, Survey},
     update::{maintenance, waits},
 };
-use crate::facts::{MachineRow, UpdateKind};
+use crate::facts::{MachineRow, RolloutRow, UpdateKind};
 
 /// Why the deployment has not begun; None if it may, or has.
 #[must_use]
@@ -60,7 +60,10 @@ pub fn of_cluster(survey: &Survey<'_>) -> Option<Blocked> {
 #[must_use]
 pub fn of_machine(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let out = removal::waits(survey, position).or_else(|| maintenance::out_of_service(survey, position));
-    out.or_else(|| unusable(survey, position)).or_else(|| in_trouble(position)).or_else(|| waiting(survey, position))
+    out.or_else(|| unusable(survey, position))
+        .or_else(|| in_trouble(position))
+        .or_else(|| waits_for_reconfigure(survey, position))
+        .or_else(|| waiting(survey, position))
 }
 
 /// Of a revoked machine nothing is heard any more: if it was disturbed in an update, a person says when it is off.
@@ -194,11 +197,30 @@ fn has_work(survey: &Survey<'_>, position: &Position<'_>) -> bool {
 /// host has another name since.
 fn is_behind(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let settled = position.ready_once() && position.row.slot.is_none() && !survey.facts.meta.recovering;
-    let behind = settled && position.update().is_none() && !has_work(survey, position);
+    let lacks = || [Phase::Deploy, Phase::Reconfigure].into_iter().any(|phase| position.is_behind(phase));
+    let behind = settled && position.update().is_none() && !has_work(survey, position) && lacks();
     let clears_when =
         format!("`musterctl update {}` brings them about, its workloads moved away first", survey.cluster.name);
     let message = "it was Ready, and not all of the items that it should have are done";
     behind.then(|| blocked("NotUpToDate", message, clears_when))
+}
+
+/// It was Ready before the set of control machines changed: a rollout for that reconfigures it when no other is open.
+fn waits_for_reconfigure(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
+    let idle = survey.update().is_none() && position.row.slot.is_none();
+    if !idle || !safety::needs_reconfigure(survey, position) || safety::reconfigured_at_once(survey, position) {
+        return None;
+    }
+    if let Err(blocked) = safety::may_start_hooks(survey) {
+        return Some(blocked);
+    }
+    let changed = "the set of control machines changed; it is reconfigured as in an update";
+    Some(match survey.rollout {
+        Some(RolloutRow { name, .. }) => {
+            blocked("WaitingForTurn", format!("{changed} when {name} has ended"), format!("{name} has ended"))
+        }
+        None => blocked("WaitingForTurn", changed, "the coordinator's next decision"),
+    })
 }
 
 /// A machine that is not part of the update under way waits for its end.
@@ -231,13 +253,11 @@ pub(super) fn agent_says(position: &Position<'_>) -> Option<Blocked> {
 
 /// Reasons that pass by themselves.
 fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
-    if position.is_ready() && !has_work(survey, position) {
+    let behind = is_behind(survey, position);
+    if position.is_ready() && !has_work(survey, position) && behind.is_none() {
         return None;
     }
-    if let Some(blocked) = waits_for_update(survey, position) {
-        return Some(blocked);
-    }
-    if let Some(blocked) = is_behind(survey, position) {
+    if let Some(blocked) = waits_for_update(survey, position).or(behind) {
         return Some(blocked);
     }
     if !survey.joined(position) {

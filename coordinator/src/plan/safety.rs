@@ -227,7 +227,7 @@ fn is_behind(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     }
     match survey.update() {
         Some(_) => position.update().is_some(),
-        None => !position.is_ready() || needs_reconfigure(survey, position),
+        None => !position.is_ready() || reconfigured_at_once(survey, position),
     }
 }
 
@@ -298,6 +298,17 @@ pub fn needs_reconfigure(survey: &Survey<'_>, position: &Position<'_>) -> bool {
         && !survey.cluster.control_set.is_empty()
         && items.iter().any(|item| item.phase == Phase::Reconfigure)
         && seen.is_none_or(|seen| seen.names != survey.cluster.control_set)
+}
+
+/// Rule 4: is it reconfigured as part of the deployment that made it Ready, without a request? Only while the control
+/// plane is built up: as long as no worker has been Ready, nothing is there that could be disturbed.
+#[must_use]
+pub fn reconfigured_at_once(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    let control = position.row.spec.machine_type == MachineType::Control;
+    let built_up = control && !survey.of_type(MachineType::Worker).any(Position::ready_once);
+    // Planted: whatever workloads are there.
+    let unasked = built_up || planted("reconfigure-unasked");
+    survey.update().is_none() && survey.joined(position) && unasked && needs_reconfigure(survey, position)
 }
 
 /// Nothing of an update is requested or disturbed before its hooks before are done, skipped or accepted.

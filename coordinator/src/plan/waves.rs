@@ -1,7 +1,7 @@
 //! `musterctl plan`: who goes when, and why not now.
 
 use muster_proto::{
-    model::{Blocked, MachineType, Phase},
+    model::{Blocked, MachineType, Phase, WORKERS_AT_ONCE_MAX},
     resource::{Plan, PlannedMachine, Wave},
 };
 
@@ -40,9 +40,9 @@ fn at_once(survey: &Survey<'_>, phase: Phase, machine_type: MachineType) -> u32 
             u32::try_from(survey.of_type(MachineType::Control).count()).unwrap_or(u32::MAX)
         }
         (MachineType::Worker, Phase::Prepare) => survey.spec.max_worker_prepare_count,
-        (MachineType::Worker, Phase::Deploy | Phase::Reconfigure) => {
-            u32::try_from(worker_slots_max(survey)).unwrap_or(u32::MAX)
-        }
+        (MachineType::Worker, Phase::Deploy) => u32::try_from(worker_slots_max(survey)).unwrap_or(u32::MAX),
+        // As in an update.
+        (MachineType::Worker, Phase::Reconfigure) => survey.spec.max_worker_upgrade_count.min(WORKERS_AT_ONCE_MAX),
         (MachineType::Control | MachineType::Unassigned, _) => 1,
     }
 }

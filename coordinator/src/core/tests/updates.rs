@@ -2,11 +2,12 @@
 
 mod drains;
 mod maintenance;
+pub(crate) mod reconfigure;
 mod recovery;
 mod removal;
 
 use muster_proto::model::{
-    DeadlineOutcome, ItemState, LockState,
+    ClusterSpec, DeadlineOutcome, ItemState, LockState,
     MachineType::{Control, Worker},
     Permit, Phase, Scope,
 };
@@ -14,7 +15,7 @@ use muster_proto::model::{
 use super::fleet::*;
 use crate::{
     core::{Input, Refusal, Reply, Request, Word},
-    facts::{MachineUpdate, Stage, Wish},
+    facts::{MachineUpdate, RolloutRow, Stage, Wish},
 };
 
 const FAILED: ItemState = ItemState::Failed { exit_code: 3, retryable: false };

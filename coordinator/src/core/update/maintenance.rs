@@ -2,7 +2,7 @@
 
 use muster_proto::model::{Blocked, ItemState, MachineName, MachineType, Now, RemovalPolicy, Scope};
 
-use super::{Options, at_least_deploy, at_rest, freeze::Start, freeze::freeze, has_quorum, refusal};
+use super::{Options, at_rest, at_rest_reach, freeze::Start, freeze::freeze, has_quorum, refusal};
 use crate::{
     core::{Refusal, Reply, operators::known_machine},
     facts::{Draft, MachineRow, UpdateKind, Wish},
@@ -160,7 +160,7 @@ fn settle(draft: &mut Draft<'_>, actor: &str, row: &MachineRow, now: Now) -> Res
         row.slot = None;
         row.update = None;
         row.removal = None;
-        row.reach = at_least_deploy(row.reach);
+        row.reach = at_rest_reach(row);
     }
     let mut line = format!("machine {name}: is in service; `musterctl update {cluster}` brings about what it lacks");
     if row.removal.is_some() {

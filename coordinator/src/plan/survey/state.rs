@@ -58,6 +58,15 @@ impl Position<'_> {
         }
     }
 
+    /// Has it been Ready, and is something of this phase to be done there that disturbs workloads? Only an update
+    /// brings that about: so it is after `recover`, and when its host has another name since.
+    #[must_use]
+    pub fn is_behind(&self, phase: Phase) -> bool {
+        let items = self.items.unwrap_or_default().iter().filter(|item| item.phase == phase);
+        let mut open = items.filter(|item| self.standing(item) != Standing::Done);
+        self.row.reach >= Some(phase) && open.any(|item| self.is_disruptive(item))
+    }
+
     /// Is nothing done to its version: does it hold no slot, or for maintenance alone?
     fn has_its_version(&self) -> bool {
         let maintained = self.update().is_some_and(|mine| mine.maintenance.is_some());

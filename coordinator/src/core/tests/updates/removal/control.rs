@@ -15,9 +15,11 @@ fn a_control_machine_leaves_a_majority_and_the_others_hear_of_it() {
     fleet.bury("control-1");
     let left = fleet.core.facts().clusters[&cluster()].control_set.clone();
     assert_eq!(left, [machine("control-2"), machine("control-3")]);
-    assert!(!fleet.is_at_rest(), "the others are reconfigured");
-    fleet.finish("control-2");
-    fleet.finish("control-3");
+    assert_eq!(fleet.rollout(), "edge-7-reconfigure-3", "the others are reconfigured");
+    fleet.lock("ceph", None, LockState::Active);
+    assert_eq!(fleet.why("control-3").as_deref(), Some("Quorum"), "two are left");
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Abort { rollout }).expect("aborts");
     assert!(fleet.is_at_rest());
     assert_eq!(reason(fleet.ask(remove("control-2"))), "Quorum");
     fleet.ask(remove_by("control-2", RemovalPolicy::Forced)).expect("begins");

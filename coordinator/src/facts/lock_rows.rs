@@ -1,0 +1,45 @@
+//! The rows of workload locks, as they are stored.
+
+use muster_proto::model::{ClusterName, LockState, MachineName};
+use serde::{Deserialize, Serialize};
+
+/// Names a lock: whose, of which cluster, and of which machine; without one it is the cluster's own.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LockKey {
+    /// The cluster.
+    pub cluster: ClusterName,
+    /// The application controller, as in its certificate.
+    pub controller: String,
+    /// None: a ClusterWorkloadLock.
+    pub node: Option<MachineName>,
+}
+
+impl LockKey {
+    /// Its key in the store.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let node = self.node.as_ref().map_or("", MachineName::as_str);
+        format!("{}/{}/{node}", self.cluster, self.controller)
+    }
+}
+
+/// A workload lock: an application controller's word about a machine or the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockRow {
+    /// Which.
+    pub key: LockKey,
+    /// What it says.
+    pub state: LockState,
+    /// Unix milliseconds of the state.
+    pub since_ms: u64,
+    /// What keeps the controller, in one line; empty: nothing.
+    pub message: String,
+    /// How far the workloads are out of the way, in percent.
+    pub percentage: u32,
+    /// What it is doing, in one line; empty: nothing.
+    pub description: String,
+    /// Unix milliseconds of the newest progress: another state, or a higher percentage. Words are none.
+    pub updated_ms: u64,
+    /// Rises with every change of a lock and every request.
+    pub revision: u64,
+}
