@@ -54,6 +54,7 @@ plants! {
     count_undeployed_control: "count-undeployed-control" by "1";
     ignore_locks: "ignore-locks" by "4";
     ignore_cluster_locks: "ignore-cluster-locks" by "4";
+    deploy_in_reconfigure: "deploy-in-reconfigure" by "4";
     request_over_inactive_lock: "request-over-inactive-lock" by "4";
     no_settle_time: "no-settle-time" by "4";
     agent_ignore_permit_expiry: "agent-ignore-permit-expiry" by "4";

@@ -208,7 +208,10 @@ impl<'a> Position<'a> {
         let is_added = |mine: &MachineUpdate| mine.added.iter().any(|added| added.item_name() == item.name.as_str());
         let not_yet = |mine: &MachineUpdate| mine.only_added && !is_added(mine);
         let waits = |mine: &MachineUpdate| none_runs(mine) || not_yet(mine) || self.is_disruptive(item);
-        let behind = || self.row.slot.is_some() && item.phase == Phase::Deploy && self.is_disruptive(item);
+        let behind = || {
+            let gated = self.row.slot.is_some() && item.phase == Phase::Deploy && !planted("deploy-in-reconfigure");
+            gated && self.is_disruptive(item)
+        };
         self.row.removal.is_some() || self.update().map_or_else(behind, waits)
     }
 

@@ -263,13 +263,18 @@ impl Watcher {
     }
 
     /// Rule 4 on the machine: a disruptive item of an update starts under a permit of its own, soon after it came, and
-    /// while its maintenance is requested.
+    /// while its maintenance is requested. What a machine that was Ready lacks is for an update, whatever it is at.
     pub fn disturbed(&mut self, machine: &Machine, key: &AttemptKey, at: u64, facts: Option<&Facts>) -> Checked {
         let item = machine.disk.assigned(&key.item);
         let Some(item) = item.filter(|item| item.phase > Phase::Prepare) else { return Ok(()) };
-        let row = facts.and_then(|facts| facts.by_id(machine.id)).filter(|row| row.update.is_some());
+        let row = facts.and_then(|facts| facts.by_id(machine.id)).map(|row| &**row);
+        // A list of a coordinator before a recovery is for nobody any more.
+        let list = machine.disk.assignment.as_ref().map(|assignment| assignment.generation);
+        let ours = |row: &&MachineRow| list == Some(row.assigned.generation) && row.assigned.digest.is_some();
+        let beside = row.filter(|row| ours(row) && item.phase == Phase::Deploy && !self.restored);
+        let row = row.filter(|row| row.update.is_some());
         let Some(permit) = item.permit else {
-            let disruptive = row.zip(facts).is_some_and(|(row, facts)| is_disruptive(facts, row, &key.item));
+            let disruptive = row.or(beside).zip(facts).is_some_and(|(row, facts)| is_disruptive(facts, row, &key.item));
             return match disruptive {
                 true => Err(self.violation("4", format!("{}: {key} started without a permit", machine.name))),
                 false => Ok(()),

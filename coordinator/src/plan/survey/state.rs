@@ -1,6 +1,9 @@
 //! The states of a machine, and which of them it is in.
 
-use muster_proto::model::{MachineType, Phase, Standing};
+use muster_proto::{
+    model::{MachineType, Phase, Standing},
+    plant::planted,
+};
 
 use super::Position;
 use crate::plan::reboot::is_reboot;
@@ -62,7 +65,9 @@ impl Position<'_> {
     /// brings that about: so it is after `recover`, and when its host has another name since.
     #[must_use]
     pub fn is_behind(&self, phase: Phase) -> bool {
-        let items = self.items.unwrap_or_default().iter().filter(|item| item.phase == phase);
+        // Planted: whatever the machine lacks is brought about beside its reconfigure items.
+        let gated = !planted("deploy-in-reconfigure");
+        let items = self.items.unwrap_or_default().iter().filter(|item| gated && item.phase == phase);
         let mut open = items.filter(|item| self.standing(item) != Standing::Done);
         self.row.reach >= Some(phase) && open.any(|item| self.is_disruptive(item))
     }
