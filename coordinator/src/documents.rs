@@ -1,5 +1,6 @@
 //! Facts -> the documents people read (`proto/src/resource.rs`). PURE. The Fleet service sends them.
 
+mod backups;
 mod handshake;
 mod hooks;
 mod rollout;

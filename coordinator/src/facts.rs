@@ -2,6 +2,7 @@
 //! and changes it through a [`Draft`], which remembers what has to be made durable.
 
 mod audit;
+mod backup_rows;
 mod credential;
 mod draft;
 mod enrolled;
@@ -19,6 +20,7 @@ use muster_proto::model::{ClusterName, ClusterSpec, ItemName, ItemStatus, Machin
 use serde::de::DeserializeOwned;
 
 pub use audit::AuditRow;
+pub use backup_rows::BackupRow;
 pub use credential::{CredentialRow, DeniedRow};
 pub use draft::Draft;
 pub use enrolled::EnrolledWith;

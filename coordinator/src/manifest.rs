@@ -1,6 +1,7 @@
 //! YAML text -> specs, with line, column and path for every fault. Called by the Fleet service for `apply` (dry runs
 //! included). Pure: it reads nothing but its arguments and changes nothing; the same text always gives the same answer.
 
+mod backup;
 mod cluster;
 mod fault;
 mod group;

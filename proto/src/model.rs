@@ -1,5 +1,6 @@
 //! The domain types (glossary in docs/ARCHITECTURE.md). Plain data: no I/O, no clock.
 
+mod backup;
 mod duration;
 mod facts;
 mod hook;
@@ -12,12 +13,14 @@ mod status;
 mod swarm;
 mod swarm_join;
 
+pub use backup::Backups;
 pub use duration::duration_ms;
 pub use facts::{Disk, HostFacts, NetworkInterface};
 pub use hook::{Hook, HookMachines, UpdateHooks};
 pub use ids::{
-    ClusterName, Epoch, Generation, InvalidName, ItemName, LABEL_BYTES_MAX, LedgerId, MachineId, MachineName,
-    REBOOT_ITEM, SecretName, Seq, UpdateGroupName, is_label,
+    CONSISTENT_COPY_ITEM, ClusterName, Epoch, Generation, InvalidName, ItemName, LABEL_BYTES_MAX, LedgerId,
+    MKE_BACKUP_ITEM, MachineId, MachineName, OWN_ITEMS, REBOOT_ITEM, SWARM_COPY_ITEM, SecretName, Seq, UpdateGroupName,
+    is_label,
 };
 pub use input::{INPUT_BYTES_MAX, INPUTS_PER_ITEM_MAX, ItemInput, WAITING_FOR_SECRET, WAITING_FOR_SWARM};
 pub use item::{

@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 
 pub use host::{Cpu, Hardware, HostInfo, Memory};
 pub use update::{
-    ChangedMachine, ClusterState, ClusterStateSpec, ClusterStateStatus, GroupStatus, HookStatus, Lock, LockSpec,
-    LockStatus, MaintenanceStatus, RebootStatus, Request, RequestSpec, RequestStatus, StuckStage, UpdatePhase,
-    UpdatePlan, UpdateStatus, Waiting,
+    BackupStatus, ChangedMachine, ClusterState, ClusterStateSpec, ClusterStateStatus, GroupStatus, HookStatus, Lock,
+    LockSpec, LockStatus, MaintenanceStatus, RebootStatus, Request, RequestSpec, RequestStatus, StuckStage,
+    UpdatePhase, UpdatePlan, UpdateStatus, Waiting,
 };
 
 use crate::model::{Blocked, ClusterSpec, Counts, ItemHash, MachineSpec, MachineType, Phase};

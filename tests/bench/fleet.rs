@@ -277,7 +277,12 @@ impl Fleet {
         }
         let workers = u32::try_from(self.agents.len()).expect("few") - 3;
         self.apply(spec(workers, "2"));
-        self.operator(Request::Update { cluster, scope: Scope::Os, accept_control_plane_downtime: false });
+        self.operator(Request::Update {
+            cluster,
+            scope: Scope::Os,
+            accept_control_plane_downtime: false,
+            skip_backup: false,
+        });
         self.work_off();
     }
 

@@ -42,6 +42,6 @@ fn hooks_run_once_before_and_after_everything() -> Result<()> {
     assert!(times("silence").chain(times("check")).all(|at| at <= first), "{ran:?}");
     assert!(times("smoke").all(|at| at >= last), "{ran:?}");
     let page = fleet.ctl(&["describe", "rollout", "e2e-update-2"])?.exits(0)?;
-    page.says(&["Hooks before the update done", "silence   worker-2    before   done"])?;
+    page.says(&["Hooks and backups before the update done", "silence   worker-2    before   done"])?;
     fleet.done()
 }

@@ -1,13 +1,17 @@
 //! Managers copy their part of the swarm while the cluster deploys itself: the first two hot, for nobody can be spared
-//! yet, the third with its Docker stopped.
+//! yet, the third with its Docker stopped. Then an update comes, which does the same by itself.
 
 use anyhow::{Context as _, Result, ensure};
+use muster_proto::resource::UpdateStatus;
 use muster_tests::{
-    fleet::manifest::other,
+    fleet::manifest::{named_cluster, other},
     nodes::{Nodes, node::Node},
 };
 
-use crate::swarm::{begin, fresh, managers_are_whole};
+use crate::{
+    site::item,
+    swarm::{begin, fresh, join, managers_are_whole},
+};
 
 const CLUSTER: &str = "backup";
 const DIR: &str = "/srv/backup/swarm";
@@ -17,14 +21,35 @@ fn docker_since(node: &Node) -> Result<String> {
     node.sh("systemctl show --property ActiveEnterTimestampMonotonic --value docker.service")
 }
 
+fn copy() -> String {
+    other("copy", "swarm-backup", "deploy", &[("mode", "consistent")], &[])
+}
+
+/// The release; every manager has something to do in it.
+fn manifest(release: &str) -> String {
+    let install = item("install", "deploy", ":", &[]).replace("version: \"1\"", &format!("version: \"{release}\""));
+    named_cluster(CLUSTER, (3, 0), &[join(), copy(), install], &[], &[])
+        .replace("release: \"1.0\"", &format!("release: \"{release}\""))
+}
+
+/// Brings the cluster to this release; what the update says of itself at its end.
+fn update(fleet: &Nodes, release: &str, more: &[&str]) -> Result<UpdateStatus> {
+    fleet.apply(&manifest(release))?;
+    fleet.ctl(&[&["update", CLUSTER, "--yes", "--detach"], more].concat())?.exits(0)?;
+    let updated = fleet.wait_update(CLUSTER, release, |update| {
+        let to = update.status.update.as_ref().is_some_and(|update| update.release == release);
+        to && update.status.state == "Ready"
+    })?;
+    updated.status.update.context("an update")
+}
+
 pub(crate) fn managers_copy_the_swarm(fleet: &Nodes) -> Result<()> {
     let nodes = fresh(fleet)?;
     for node in &nodes {
         node.sh(&format!("rm -rf {DIR}"))?;
     }
     let before: Vec<String> = nodes.iter().map(|node| docker_since(node)).collect::<Result<_>>()?;
-    let copy = other("copy", "swarm-backup", "deploy", &[("mode", "consistent")], &[]);
-    let machines = begin(fleet, CLUSTER, nodes, &[copy])?;
+    let machines = begin(fleet, CLUSTER, nodes, &[copy()])?;
     let expected = [
         ("hot", "hot copy, not a consistent one: this manager leads the swarm"),
         ("hot", "hot copy, not a consistent one: the swarm has 2 managers"),
@@ -47,5 +72,40 @@ pub(crate) fn managers_copy_the_swarm(fleet: &Nodes) -> Result<()> {
         let restarted = docker_since(node)? != before;
         ensure!(restarted == (mode == "consistent"), "{name}: Docker restarted: {restarted}");
     }
+    managers_are_whole(fleet)
+}
+
+/// It begins where [`managers_copy_the_swarm`] ended. Every manager is copied hot before anything is done, and each but
+/// the leader with its Docker stopped before its items; then an operator does without.
+pub(crate) fn an_update_backs_up_first(fleet: &Nodes) -> Result<()> {
+    let nodes = ["control-1", "control-2", "control-3"].map(|name| fleet.node(name));
+    let nodes: Vec<&Node> = nodes.into_iter().collect::<Result<_>>()?;
+    let before: Vec<String> = nodes.iter().map(|node| docker_since(node)).collect::<Result<_>>()?;
+    let made = update(fleet, "2.0", &[])?.backups;
+    let (mut leaders, mut stopped) = (0, 0);
+    for (n, (node, before)) in nodes.iter().zip(before).enumerate() {
+        let name = format!("{CLUSTER}-{}", n + 1);
+        let of = |item: &str| made.iter().find(|backup| backup.machine == name && backup.item == item);
+        let hot = of("muster-backup-swarm").with_context(|| format!("{name}: a hot copy in {made:?}"))?;
+        let second = of("muster-backup-swarm-consistent").with_context(|| format!("{name}: a second in {made:?}"))?;
+        ensure!(hot.message.starts_with("hot copy; "), "{name}: {}", hot.message);
+        let leads = second.message.starts_with("hot copy, not a consistent one: this manager leads the swarm");
+        ensure!(leads || second.message.starts_with("consistent copy; "), "{name}: {}", second.message);
+        (leaders, stopped) = (leaders + u32::from(leads), stopped + u32::from(!leads));
+        let restarted = docker_since(node)? != before;
+        ensure!(restarted != leads, "{name}: Docker restarted: {restarted}");
+        for backup in [hot, second] {
+            let found = node.sh(&format!("stat -c %a {0}; stat -c %s {0}; sha256sum <{0}", backup.path))?;
+            ensure!(found == format!("600\n{}\n{}  -\n", backup.bytes, backup.sha256), "{name}: {found}");
+        }
+        let story = node.story()?;
+        ensure!(story.ends_with("install/1 install/1."), "{name}: {story}");
+    }
+    ensure!((made.len(), leaders, stopped) == (6, 1, 2), "{made:?}");
+    managers_are_whole(fleet)?;
+
+    let without = update(fleet, "3.0", &["--skip-backup"])?;
+    ensure!(without.skip_backup && without.backups.is_empty(), "{without:?}");
+    fleet.ctl(&["get", "audit", "-o", "json"])?.exits(0)?.says(&["without backups (--skip-backup)"])?;
     managers_are_whole(fleet)
 }

@@ -64,6 +64,7 @@ const TESTS: &[Test] = &[
     ("canaries::no_secret_is_found_where_it_should_not_be", canaries::no_secret_is_found),
     ("canaries::no_token_is_found_after_a_join_that_fails", canaries::no_token_is_found_after_a_join_that_fails),
     ("backup::managers_copy_the_swarm", backup::managers_copy_the_swarm),
+    ("backup::managers_copy_the_swarm_before_and_in_an_update", backup::an_update_backs_up_first),
     ("mke::mke_is_installed_upgraded_and_backed_up", mke::mke_is_installed_upgraded_and_backed_up),
     ("drain::a_service_keeps_all_tasks_but_one", drain::a_service_keeps_all_tasks_but_one),
     ("update::machines_reboot_as_their_locks_allow", update::machines_reboot_as_their_locks_allow),

@@ -85,13 +85,20 @@ pub(crate) fn mke_is_installed_upgraded_and_backed_up(fleet: &Nodes) -> Result<(
     fleet.apply(&named_cluster(NAME, (1, 0), &upgrade, &[], &[]))?;
     fleet.ctl(&["update", NAME, "--yes", "--detach", "--accept-control-plane-downtime"])?.exits(0)?;
     says(fleet, "mke", "MKE 3.7.2 runs and is healthy", &["--manual-worker-upgrade"], &canary)?;
-    fleet.wait_update(NAME, "Ready", |update| update.status.state == "Ready")?;
+    let updated = fleet.wait_update(NAME, "Ready", |update| update.status.state == "Ready")?;
+    let made = updated.status.update.context("an update")?.backups;
+    let items: Vec<&str> = made.iter().map(|backup| backup.item.as_str()).collect();
+    ensure!(items == ["muster-backup-swarm", "muster-backup-mke"], "{items:?}");
+    let before = &made[1];
+    ensure!(before.message.starts_with(&format!("backup of MKE {FIRST}, ")), "{}", before.message);
+    let found = node.sh(&format!("stat -c %a {0}; sha256sum <{0}", before.path))?;
+    ensure!(found == format!("600\n{}  -\n", before.sha256), "{found}, not {before:?}");
     ensure!(runs(node)? == "mirantis/ucp-proxy:3.7.2", "{} runs", runs(node)?);
 
     let machine = fleet.machines()?.remove(NAME).context("the machine")?;
     let status = machine.status.state_item_statuses.get("copy").context("its copy")?;
     let result = status.result.as_ref().context("a result")?;
-    let path = node.sh("ls /srv/backup/ucp/ucp-mke-*.tar")?.trim().to_owned();
+    let path = result["path"].as_str().context("a path")?;
     let found = node.sh(&format!("stat -c %a {path}; sha256sum <{path}"))?;
     let sum = result["sha256"].as_str().context("a digest")?;
     ensure!(found == format!("600\n{sum}  -\n"), "{found}, not {sum}");

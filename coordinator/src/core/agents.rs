@@ -10,7 +10,7 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::{Effect, Refusal, Reply, decide::current_assignment, swarm, transition::impossible};
+use super::{Effect, Refusal, Reply, decide::current_assignment, swarm, transition::impossible, update};
 use crate::{
     facts::{Draft, LeftOut, MachineRow, Slot, Verdict},
     plan::{Limits, items},
@@ -291,6 +291,7 @@ fn record_status(draft: &mut Draft<'_>, machine: &MachineName, status: ItemStatu
     let done = known.is_some_and(|known| known.hash == status.hash && known.state == ItemState::Succeeded);
     if !done {
         swarm::note_member(draft, machine, &status);
+        update::backups::note(draft, machine, &status);
         if let Some(row) = draft.machine_mut(machine) {
             row.carried.remove(&status.name);
         }

@@ -198,6 +198,8 @@ pub enum Request {
         scope: Scope,
         /// With one or two control machines: the control plane may be down for a while.
         accept_control_plane_downtime: bool,
+        /// Without the backups that come before everything else.
+        skip_backup: bool,
     },
     /// Reboot machines, in the order of an update.
     Reboot {

@@ -37,8 +37,8 @@ pub(super) fn take(
             apply::apply(draft, actor, (clusters, machines), dry_run, now)
         }
         Request::Deploy { cluster } => deploy(draft, actor, &cluster, limits, now),
-        Request::Update { cluster, scope, accept_control_plane_downtime } => {
-            let options = update::Options { scope, accept_control_plane_downtime };
+        Request::Update { cluster, scope, accept_control_plane_downtime, skip_backup } => {
+            let options = update::Options { scope, accept_control_plane_downtime, skip_backup };
             update::start(draft, actor, &cluster, options, limits, now)
         }
         Request::Reboot { cluster, machines, accept_control_plane_downtime } => {

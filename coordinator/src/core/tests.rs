@@ -2,6 +2,7 @@
 
 mod agents;
 mod applying;
+mod backups;
 mod enrolling;
 mod fleet;
 mod format;

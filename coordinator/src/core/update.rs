@@ -1,6 +1,7 @@
 //! The update's beginning, what operators want of it later, and how its steps are recorded.
 
 mod around;
+pub(super) mod backups;
 mod distrust;
 pub(super) mod drain;
 mod freeze;
@@ -37,6 +38,8 @@ pub struct Options {
     pub scope: Scope,
     /// With one or two control machines: the control plane may be down for a while.
     pub accept_control_plane_downtime: bool,
+    /// Without the backups that come before everything else.
+    pub skip_backup: bool,
 }
 
 /// The facts as they would be right after the start: what `plan` shows, and what the start is checked on.
@@ -84,7 +87,7 @@ pub(super) fn reboot(
     limits: &Limits,
     now: Now,
 ) -> Result<Reply, Refusal> {
-    let options = Options { scope: Scope::Os, accept_control_plane_downtime };
+    let options = Options { scope: Scope::Os, accept_control_plane_downtime, skip_backup: false };
     let start = Start { kind: UpdateKind::Reboot, options, only: Some(machines).filter(|only| !only.is_empty()) };
     may_reboot(draft, cluster, machines, limits, now)?;
     let mut trial = (**draft).clone();

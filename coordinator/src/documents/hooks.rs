@@ -22,12 +22,13 @@ pub(super) fn statuses(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow
     let mut all = Vec::new();
     for (machine, target) in &update.targets {
         for added in &target.added {
-            let (name, when) = match added {
-                Added::HookBefore(name) => (name, "before"),
-                Added::HookAfter(name) => (name, "after"),
+            let when = match added {
+                Added::HookBefore(_) | Added::SwarmCopy | Added::MkeBackup => "before",
+                Added::ConsistentCopy => "in its turn",
+                Added::HookAfter(_) => "after",
             };
             let state = state(survey, (row, update), (machine, target), added).to_owned();
-            let (name, machine) = (name.to_string(), machine.to_string());
+            let (name, machine) = (added.item_name().to_owned(), machine.to_string());
             all.push(HookStatus { name, machine, when: when.to_owned(), state });
         }
     }
@@ -77,6 +78,7 @@ pub(super) fn planned(update: &UpdateRow, stage: ClusterStage) -> Option<String>
             let here = match added {
                 Added::HookBefore(_) => stage == ClusterStage::HooksBefore,
                 Added::HookAfter(_) => stage == ClusterStage::HooksAfter,
+                Added::SwarmCopy | Added::MkeBackup | Added::ConsistentCopy => false,
             };
             if here {
                 machines.entry(added.item_name()).or_default().push(machine.as_str());

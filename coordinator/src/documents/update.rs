@@ -12,7 +12,7 @@ use muster_proto::{
     },
 };
 
-use super::{at, count, hooks, stage_status};
+use super::{at, backups, count, hooks, stage_status};
 use crate::{
     core::update::{Options, has_work, planned as started},
     facts::{ClusterStage, MachineRow, RebootWhy, RolloutRow, UpdateRow, Wish},
@@ -104,6 +104,8 @@ pub(super) fn status(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) 
             .map(|stage| stage_status(stage.as_str(), update.stages.get(stage)))
             .collect(),
         hooks: hooks::statuses(survey, row, update),
+        backups: backups::made(update),
+        skip_backup: update.skip_backup,
         groups: group_statuses(survey, row, update),
         needs_operator: open && needs_operator(survey),
         waiting: waiting.collect(),
@@ -182,24 +184,26 @@ pub(super) fn planned(survey: &Survey<'_>, options: Options, limits: &Limits) ->
     let machines = changed(&survey, update);
     let unchanged = count(update.targets.len().saturating_sub(machines.len()));
     let (phases, warnings) = (phases(&survey, update, &machines), warnings(&survey));
-    Some(UpdatePlan { phases, warnings, notes: notes(&survey, options.scope), machines, unchanged, ..empty(None) })
+    Some(UpdatePlan { phases, warnings, notes: notes(&survey, update), machines, unchanged, ..empty(None) })
 }
 
-/// Reboots that are due, and that an update of this scope leaves out.
-fn notes(survey: &Survey<'_>, scope: Scope) -> Vec<String> {
+/// What its backups lack, and reboots that are due, and that an update of this scope leaves out.
+fn notes(survey: &Survey<'_>, update: &UpdateRow) -> Vec<String> {
+    let mut notes = backups::notes(survey, update);
     let due = targets(survey).filter(|position| {
         let disruptive = position.update().is_some_and(|mine| mine.disruptive);
         let why = reboot::due(survey.spec, position.row, disruptive);
         why.is_some_and(|why| why != RebootWhy::Host || position.row.host.as_ref().is_some_and(|h| h.reboot_required))
     });
     let names: Vec<&str> = due.map(|position| position.row.name.as_str()).collect();
-    if scope == Scope::Os || names.is_empty() {
-        return Vec::new();
+    if update.scope == Scope::Os || names.is_empty() {
+        return notes;
     }
     let count = names.len();
     let who = if count == 1 { "1 machine is".to_owned() } else { format!("{count} machines are") };
     let names = safety::some_names(names);
-    vec![format!("{who} due to reboot ({names}); this update does not reboot, one with --scope os does")]
+    notes.push(format!("{who} due to reboot ({names}); this update does not reboot, one with --scope os does"));
+    notes
 }
 
 /// The group of a worker. None: a control machine, or a cluster without groups.
@@ -263,6 +267,7 @@ fn phases(survey: &Survey<'_>, update: &UpdateRow, machines: &[ChangedMachine]) 
     if let Some(what) = hooks::planned(update, ClusterStage::HooksBefore) {
         phases.push(phase("hooks before", what, "none", "no, they end"));
     }
+    phases.extend(backups::first(update));
     if targets(survey).any(prepares) {
         let most = survey.spec.max_worker_prepare_count;
         let what = format!("prepare items, at most {most} workers at once");
@@ -279,6 +284,7 @@ fn phases(survey: &Survey<'_>, update: &UpdateRow, machines: &[ChangedMachine]) 
             _ => format!("{controls} control machines one by one"),
         };
         phases.push(phase("control machines", what, "the others carry on", "yes, between two"));
+        phases.extend(backups::in_turn(update));
     }
     let leave = if uses_swarm(survey) { "workloads, tasks leave first" } else { "workloads move away first" };
     if workers > 0 && survey.spec.update_groups.is_empty() {

@@ -1,13 +1,14 @@
-//! The rows of an update and of the maintenance handshake, as they are stored.
+//! The rows of an update, as they are stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::model::{
-    ItemName, MachineName, Phase, Scope, SecretName, SwarmAvailability, SwarmId, UpdateGroupName,
+    CONSISTENT_COPY_ITEM, ItemName, MKE_BACKUP_ITEM, MachineName, Phase, SWARM_COPY_ITEM, Scope, SecretName,
+    SwarmAvailability, SwarmId, UpdateGroupName,
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Stage, StageRow};
+use super::{BackupRow, Stage, StageRow};
 
 /// Params of single items that belong to one machine.
 pub type Overwrites = BTreeMap<ItemName, BTreeMap<String, String>>;
@@ -39,6 +40,12 @@ pub struct UpdateRow {
     pub finished_in_round: u32,
     /// Steps of the cluster.
     pub stages: BTreeMap<ClusterStage, StageRow>,
+    /// An operator does without backups.
+    #[serde(default)]
+    pub skip_backup: bool,
+    /// Backups that were made for it, in the order in which they were noted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub backups: Vec<BackupRow>,
 }
 
 /// What a rollout is for that takes machines out of service.
@@ -92,13 +99,19 @@ pub enum Added {
     HookBefore(ItemName),
     /// A hook of the spec, when every machine is through.
     HookAfter(ItemName),
+    /// A hot copy of this manager's swarm state, before anything is requested or disturbed.
+    SwarmCopy,
+    /// A backup of MKE, likewise.
+    MkeBackup,
+    /// A copy of the swarm state with Docker stopped, first of what disturbs the machine in its own turn.
+    ConsistentCopy,
 }
 
 impl Added {
     /// Is it done before anything is requested or disturbed?
     #[must_use]
     pub const fn is_before(&self) -> bool {
-        matches!(self, Self::HookBefore(_))
+        matches!(self, Self::HookBefore(_) | Self::SwarmCopy | Self::MkeBackup)
     }
 
     /// The name of the item.
@@ -106,7 +119,16 @@ impl Added {
     pub fn item_name(&self) -> &str {
         match self {
             Self::HookBefore(name) | Self::HookAfter(name) => name.as_str(),
+            Self::SwarmCopy => SWARM_COPY_ITEM,
+            Self::MkeBackup => MKE_BACKUP_ITEM,
+            Self::ConsistentCopy => CONSISTENT_COPY_ITEM,
         }
+    }
+
+    /// Is it a backup?
+    #[must_use]
+    pub const fn is_backup(&self) -> bool {
+        matches!(self, Self::SwarmCopy | Self::MkeBackup | Self::ConsistentCopy)
     }
 
     /// Is it done when every machine is through?
@@ -330,7 +352,7 @@ pub struct SetAside {
 /// The stages of a cluster's update, in order, under the names operators know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ClusterStage {
-    /// `Hooks before the update done`.
+    /// `Hooks and backups before the update done`.
     HooksBefore,
     /// `Requested cluster maintenance`.
     Requested,
@@ -365,7 +387,7 @@ impl ClusterStage {
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::HooksBefore => "Hooks before the update done",
+            Self::HooksBefore => "Hooks and backups before the update done",
             Self::Requested => "Requested cluster maintenance",
             Self::LocksInactive => "Cluster workload locks are inactive",
             Self::ControlUpgraded => "Control plane nodes upgraded",

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use muster_proto::model::{
-    ClusterSpec, Counts, LcmType, MachineType, RunnerKind, StateItem, TOKEN_TTL_DEFAULT_MS, TOKEN_TTL_MAX_MS,
+    Backups, ClusterSpec, Counts, LcmType, MachineType, RunnerKind, StateItem, TOKEN_TTL_DEFAULT_MS, TOKEN_TTL_MAX_MS,
     UpdateDeadlines, UpdateHooks, WORKERS_AT_ONCE_MAX,
 };
 
 use super::{
+    backup,
     fault::{Faults, shown},
     group, hook, item,
     params::Secrets,
@@ -32,6 +33,7 @@ pub(super) const CLUSTER: Fields = Fields {
         "updateDeadlines",
         "updateGroups",
         "updateHooks",
+        "backups",
         "machineTypes",
     ],
     later: &["agentConfig", "mkeUpgradeAttempts", "maintenance", "helmController", "kubernetes"],
@@ -67,6 +69,9 @@ pub(super) fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_
     let hooks = map.or("updateHooks", UpdateHooks::default(), |spot| {
         hook::read_all(&spot, machine_types.as_ref(), secrets, faults)
     });
+    let backups = map.or("backups", Backups::default(), |spot| {
+        backup::read(&spot, machine_types.as_ref().zip(hooks.as_ref()), secrets, faults)
+    });
     if let (Some(Some(machines)), Some(types)) = (machines, &machine_types) {
         declared_types_exist(&map, machines, types, faults);
     }
@@ -88,6 +93,7 @@ pub(super) fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_
         update_deadlines: deadlines?,
         update_groups: groups?,
         update_hooks: hooks?,
+        backups: backups?,
         machine_types: machine_types?,
     })
 }

@@ -6,7 +6,7 @@ use muster_proto::{
     MACHINE_ITEMS_BYTES_MAX,
     convert::ITEMS_MAX,
     model::{
-        INPUTS_PER_ITEM_MAX, ItemName, Phase, REBOOT_ITEM, RETRIES_DEFAULT, RETRIES_MAX, RunnerKind, StateItem,
+        INPUTS_PER_ITEM_MAX, ItemName, OWN_ITEMS, Phase, RETRIES_DEFAULT, RETRIES_MAX, RunnerKind, StateItem,
         TIMEOUT_DEFAULT, TIMEOUT_MAX,
     },
     variables,
@@ -86,8 +86,8 @@ fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Optio
 pub(super) fn name(map: &Map<'_>, faults: &mut Faults<'_>) -> Option<ItemName> {
     let spot = map.required(faults, "name")?;
     let name = spot.label::<ItemName>(faults)?;
-    if name.as_str() == REBOOT_ITEM {
-        spot.fault(faults, "a name that is Muster's own", "another name: so is called the reboot that an update adds");
+    if OWN_ITEMS.contains(&name.as_str()) {
+        spot.fault(faults, "a name that is Muster's own", "another name: so is called what an update adds");
     }
     Some(name)
 }

@@ -8,6 +8,7 @@ use muster_proto::model::{
 use proptest::prelude::*;
 
 use super::{
+    backup::BACKUPS,
     cluster::CLUSTER,
     group::GROUP,
     hook::{HOOK, HOOKS},
@@ -397,7 +398,8 @@ fn faults_repeat_no_secret_and_no_control_character() {
 #[test]
 fn the_page_names_every_field() {
     let runners = RunnerKind::ALL.iter().flat_map(|runner| schema(*runner).params.iter().map(|param| param.name));
-    let fields = [&DOCUMENT, &METADATA, &CLUSTER, &cluster::COUNTS, &ITEM, &MACHINE, &GROUP, &HOOKS, &HOOK, &KINDS];
+    let fields =
+        [&DOCUMENT, &METADATA, &CLUSTER, &cluster::COUNTS, &ITEM, &MACHINE, &GROUP, &HOOKS, &HOOK, &BACKUPS, &KINDS];
     let fields = fields.iter().flat_map(|fields| fields.known.iter().chain(fields.later)).copied();
     let words = [RunnerKind::WORDS, Phase::WORDS, OnInterrupt::WORDS, MachineType::WORDS].concat();
     let variables = muster_proto::variables::EARLY.iter().chain(muster_proto::variables::LATE).copied();

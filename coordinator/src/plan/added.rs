@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use muster_proto::model::{AssignedItem, ClusterSpec, Hook, MachineName, Standing, StateItem};
+use muster_proto::{
+    model::{AssignedItem, ClusterSpec, Hook, MachineName, MachineType, RunnerKind, Standing, StateItem},
+    plant::planted,
+};
 
 use super::survey::standing;
 use crate::facts::{Added, Facts, LeftOut, MachineRow, Target};
@@ -15,21 +18,65 @@ pub fn version(rollout: &str, started_at_ms: u64) -> String {
     format!("{rollout}@{started_at_ms}")
 }
 
+/// Of fewer managers none is stopped for a consistent copy.
+pub const MANAGERS_MIN: usize = 3;
+
+type Targets = BTreeMap<MachineName, Target>;
+
 /// What an update of these machines adds, in the order it runs.
 #[must_use]
 pub fn due(
     facts: &Facts,
     spec: &ClusterSpec,
-    targets: &BTreeMap<MachineName, Target>,
+    targets: &Targets,
+    skip_backup: bool,
 ) -> BTreeMap<MachineName, Vec<Added>> {
-    let of_machine = |name: &MachineName| -> Option<Vec<Added>> {
+    let mut backups = if skip_backup { BTreeMap::new() } else { backups(facts, targets) };
+    let mut of_machine = |name: &MachineName| -> Option<Vec<Added>> {
         let machine_type = facts.machines.get(name)?.spec.machine_type;
         let here = |hook: &&Hook| hook.runs_on(name, machine_type);
         let before = spec.update_hooks.before.iter().filter(here).map(|hook| Added::HookBefore(hook.name.clone()));
         let after = spec.update_hooks.after.iter().filter(here).map(|hook| Added::HookAfter(hook.name.clone()));
-        Some(before.chain(after).collect())
+        Some(before.chain(backups.remove(name).unwrap_or_default()).chain(after).collect())
     };
     targets.keys().filter_map(|name| Some((name.clone(), of_machine(name)?))).collect()
+}
+
+/// What of the Swarm and of MKE is backed up before and in an update that changes something.
+fn backups(facts: &Facts, targets: &Targets) -> BTreeMap<MachineName, Vec<Added>> {
+    let changes = targets.values().any(|target| target.disruptive || !target.changed.is_empty());
+    // Planted: nothing is backed up, and nobody has said so.
+    if !changes || planted("no-backup") {
+        return BTreeMap::new();
+    }
+    let rows = targets.iter().filter_map(|(name, target)| Some((&**facts.machines.get(name)?, target)));
+    let mut controls: Vec<(&MachineRow, &Target)> =
+        rows.filter(|(row, _)| row.spec.machine_type == MachineType::Control).collect();
+    controls.sort_by_key(|(row, _)| (row.spec.upgrade_index, &row.name));
+    let managers = controls.iter().filter(|(row, _)| has(facts, row, RunnerKind::SwarmJoin)).count();
+    // Planted: one of two is stopped, and the swarm is without a majority meanwhile.
+    let spares_one = managers >= MANAGERS_MIN || planted("consistent-copy-of-two");
+    let connected = |row: &MachineRow| facts.live.machines.get(&row.name).is_some_and(|live| live.session.is_some());
+    let with_mke = || controls.iter().map(|(row, _)| *row).filter(|row| has(facts, row, RunnerKind::Mke));
+    let for_mke = with_mke().find(|row| connected(row)).or(with_mke().next()).map(|row| &row.name);
+    let of = |(row, target): &(&MachineRow, &Target)| {
+        let manager = has(facts, row, RunnerKind::SwarmJoin);
+        let all = [
+            (manager, Added::SwarmCopy),
+            (for_mke == Some(&row.name), Added::MkeBackup),
+            (manager && spares_one && target.disruptive, Added::ConsistentCopy),
+        ];
+        (row.name.clone(), all.into_iter().filter(|(wanted, _)| *wanted).map(|(_, added)| added).collect())
+    };
+    controls.iter().map(of).collect()
+}
+
+/// Has this control machine such items at the version that it has? What its update brings is not there yet.
+#[must_use]
+pub fn has(facts: &Facts, row: &MachineRow, runner: RunnerKind) -> bool {
+    let version = row.ready_at.as_ref().map(|(_, version)| *version);
+    let spec = version.and_then(|version| facts.specs.get(&(row.spec.cluster_name.clone(), version)));
+    spec.is_some_and(|spec| spec.items(MachineType::Control).iter().any(|item| item.runner == runner))
 }
 
 /// The items themselves, in this version. All of them are resolved and hashed like those of the machine's type.
@@ -38,6 +85,9 @@ pub fn items<'a>(spec: &'a ClusterSpec, added: &'a [Added], version: &'a str) ->
         Added::HookBefore(name) | Added::HookAfter(name) => {
             spec.update_hooks.all().find(|hook| hook.name == *name).map(|hook| hook.item(version))
         }
+        Added::SwarmCopy => Some(spec.backups.hot_copy(version)),
+        Added::ConsistentCopy => Some(spec.backups.consistent_copy(version)),
+        Added::MkeBackup => Some(spec.backups.of_mke(spec.items(MachineType::Control), version)),
     })
 }
 
@@ -58,10 +108,11 @@ pub fn stands(facts: &Facts, row: &MachineRow, added: &Added) -> Option<(Standin
     Some((standing(row, item), skipped))
 }
 
-/// What an operator reads of it: `hook silence`.
+/// What an operator reads of it: `hook silence`, or the item's name.
 #[must_use]
 pub fn said(added: &Added) -> String {
     match added {
         Added::HookBefore(name) | Added::HookAfter(name) => format!("hook {name}"),
+        Added::SwarmCopy | Added::MkeBackup | Added::ConsistentCopy => added.item_name().to_owned(),
     }
 }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use muster_proto::{
-    model::{ClusterName, ClusterSpec, MachineName, SecretName},
+    model::{ClusterName, ClusterSpec, MKE_BACKUP_ITEM, MachineName, SWARM_COPY_ITEM, SecretName},
     variables,
 };
 
@@ -74,7 +74,9 @@ pub fn used_by(facts: &Facts, id: &SecretId) -> Vec<String> {
 fn users_in(cluster: &ClusterName, spec: &ClusterSpec, name: &SecretName) -> Vec<String> {
     let items = spec.machine_types.values().flatten().map(|item| (&item.name, &item.params));
     let hooks = spec.update_hooks.all().map(|hook| (&hook.name, &hook.params));
-    let using = items.chain(hooks).filter(|(_, params)| variables::secrets_of(params).contains(name));
+    let backups = [(SWARM_COPY_ITEM, &spec.backups.swarm), (MKE_BACKUP_ITEM, &spec.backups.mke)];
+    let named = items.chain(hooks).map(|(item, params)| (item.as_str(), params)).chain(backups);
+    let using = named.filter(|(_, params)| variables::secrets_of(params).contains(name));
     using.map(|(item, _)| format!("{cluster}/{item}")).collect()
 }
 

@@ -4,9 +4,9 @@
 use std::{fs, path::PathBuf};
 
 use muster_proto::model::{
-    MachineSpec,
+    ItemName, MachineSpec,
     MachineType::{Control, Worker},
-    Scope, StateItem, UpdateGroup, UpdateGroupName,
+    Phase, RunnerKind, Scope, StateItem, UpdateGroup, UpdateGroupName,
 };
 
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 };
 
 fn transcript(fleet: &Fleet) -> String {
-    let options = Options { scope: Scope::Drain, accept_control_plane_downtime: false };
+    let options = Options { scope: Scope::Drain, accept_control_plane_downtime: false, skip_backup: false };
     let (facts, limits) = (fleet.core.facts(), fleet.core.limits());
     let plan = documents::plan(facts, &cluster(), options, limits, fleet.now()).expect("a cluster");
     let mut text = view::plan_lines(&plan).join("\n");
@@ -160,4 +160,23 @@ fn an_update_is_planned() {
     let members = [("worker-07", "canary"), ("worker-10", "storage"), ("worker-11", "storage")];
     fleet.ask(apply(newer, &members.map(|(name, group)| (name, member(group))))).expect("applies");
     check("update-groups", &fleet);
+}
+
+#[test]
+fn an_update_with_backups_is_planned() {
+    let mut spec = crate::core::tests::spec(3, 2);
+    let items = spec.machine_types.entry(Control).or_default();
+    for (item, runner) in items.clone().iter().zip([RunnerKind::SwarmJoin, RunnerKind::Mke]) {
+        let name = ItemName::new(runner.as_str()).expect("a label");
+        items.push(StateItem { name, runner, phase: Phase::Deploy, ..item.clone() });
+    }
+    let mut fleet = Fleet::with(spec.clone()).reported().prepared();
+    fleet.finish_all(Control);
+    fleet.finish_all(Worker);
+    spec.release = "2".to_owned();
+    let all = spec.machine_types.values_mut().flatten();
+    let changed = all.filter(|item| ["images", "install"].contains(&item.name.as_str()));
+    changed.for_each(|item| item.version.push_str(".1"));
+    fleet.ask(apply(spec, &[])).expect("applies");
+    check("update-backups", &fleet);
 }

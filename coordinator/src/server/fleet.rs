@@ -81,7 +81,8 @@ impl Service for Fleet {
         may_touch(&peer, &cluster)?;
         let facts = self.engine.facts();
         let accept_control_plane_downtime = request.accept_control_plane_downtime;
-        let options = Options { scope: scope(&request.scope)?, accept_control_plane_downtime };
+        let skip_backup = request.skip_backup;
+        let options = Options { scope: scope(&request.scope)?, accept_control_plane_downtime, skip_backup };
         let plan = documents::plan(&facts, &cluster, options, self.engine.limits(), self.engine.now())
             .ok_or_else(|| Status::not_found(format!("there is no cluster {cluster}")))?;
         let json = serde_json::to_vec(&plan).map_err(|error| super::status::internal(&error))?;
@@ -134,7 +135,8 @@ impl Service for Fleet {
         let cluster = cluster_name(request.cluster)?;
         may_touch(&peer, &cluster)?;
         let accept_control_plane_downtime = request.accept_control_plane_downtime;
-        let wish = Wish::Update { cluster, scope: scope(&request.scope)?, accept_control_plane_downtime };
+        let (scope, skip_backup) = (scope(&request.scope)?, request.skip_backup);
+        let wish = Wish::Update { cluster, scope, accept_control_plane_downtime, skip_backup };
         self.act(&peer, wish).await
     }
 

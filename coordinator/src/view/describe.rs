@@ -150,15 +150,27 @@ fn update(page: &mut Page, update: &UpdateStatus, now: Timestamp) {
         let risk = if update.paused_too_long { "; a cluster between two releases is a risk" } else { "" };
         page.field("Paused", &format!("{} ({} ago){risk}", moment(since), age(since, now)));
     }
+    if update.skip_backup {
+        page.field("Backups", "none (--skip-backup)");
+    }
     page.section("Stages");
     page.table(&stages(&update.stages));
     if !update.hooks.is_empty() {
-        page.section("Hooks");
-        let mut hooks = Table::new(&["HOOK", "MACHINE", "WHEN", "STATE"]);
+        page.section("Hooks and backups");
+        let mut hooks = Table::new(&["ITEM", "MACHINE", "WHEN", "STATE"]);
         for hook in &update.hooks {
             hooks.push([&hook.name, &hook.machine, &hook.when, &hook.state].map(String::clone).into());
         }
         page.table(&hooks);
+    }
+    if !update.backups.is_empty() {
+        page.section("Backups that were made");
+        let mut backups = Table::new(&["MACHINE", "BYTES", "SHA-256", "WHAT"]);
+        for made in &update.backups {
+            let (machine, bytes) = (made.machine.clone(), made.bytes.to_string());
+            backups.push(vec![machine, bytes, made.sha256.clone(), made.message.clone()]);
+        }
+        page.table(&backups);
     }
     if !update.groups.is_empty() {
         page.section("Update groups");

@@ -346,6 +346,13 @@ pub fn rollout_changes(old: Option<&Rollout>, new: &Rollout) -> Vec<String> {
             lines.push(format!("rollout {name}: {}", stage.name));
         }
     }
+    let backups = |rollout: &Rollout| rollout.status.update.as_ref().map(|update| update.backups.clone());
+    let made = old.map(|old| backups(old).unwrap_or_default());
+    for backup in backups(new).unwrap_or_default() {
+        if made.as_ref().is_some_and(|made| !made.contains(&backup)) {
+            lines.push(format!("rollout {name}: {} on {}: {}", backup.item, backup.machine, backup.message));
+        }
+    }
     for group in new.status.update.iter().flat_map(|update| &update.groups).filter(|group| group.done == group.total) {
         let was = old.and_then(|old| old.status.update.as_ref()?.groups.iter().find(|was| was.name == group.name));
         if was.is_some_and(|was| was.done < was.total) {
@@ -364,7 +371,7 @@ pub fn rollout_changes(old: Option<&Rollout>, new: &Rollout) -> Vec<String> {
     lines.iter().map(|line| printable(line)).collect()
 }
 
-/// Hooks that it will not run any more: what they are for is left to a person.
+/// Hooks after it that it will not run any more: what they are for is left to a person.
 fn left_out(old: Option<&Rollout>, new: &Rollout) -> Vec<String> {
     let hooks =
         |rollout: &Rollout| rollout.status.update.as_ref().map(|update| update.hooks.clone()).unwrap_or_default();
@@ -374,7 +381,7 @@ fn left_out(old: Option<&Rollout>, new: &Rollout) -> Vec<String> {
         was.is_some_and(|was| was.state != hook.state)
     };
     let mut machines: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for hook in hooks(new).into_iter().filter(|hook| hook.state == "not run" && open(hook)) {
+    for hook in hooks(new).into_iter().filter(|hook| hook.when == "after" && hook.state == "not run" && open(hook)) {
         machines.entry(hook.name).or_default().push(hook.machine);
     }
     let line = |(hook, names): (String, Vec<String>)| {

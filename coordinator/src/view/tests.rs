@@ -290,6 +290,28 @@ fn a_hook_that_is_not_run_any_more_is_told() {
 }
 
 #[test]
+fn an_update_says_what_it_has_backed_up() {
+    let before = documents::update("InProgress", false, false);
+    let mut after = before.clone();
+    let made = muster_proto::resource::BackupStatus {
+        machine: "control-1".into(),
+        item: "muster-backup-swarm".into(),
+        path: "/srv/backup/swarm/x.tar".into(),
+        bytes: 42,
+        sha256: "abcd".into(),
+        message: "hot copy; 42 bytes, in /srv/backup/swarm/x.tar".into(),
+        taken_at: now(),
+    };
+    after.status.update.as_mut().expect("an update").backups.push(made);
+    let said =
+        "rollout edge-7-deploy-1: muster-backup-swarm on control-1: hot copy; 42 bytes, in /srv/backup/swarm/x.tar";
+    assert_eq!(rollout_changes(Some(&before), &after), [said]);
+    assert!(rollout_changes(Some(&after), &after).is_empty());
+    let page = describe_rollout(&after, now()).join("\n");
+    assert!(page.contains("control-1   42      abcd      hot copy; 42 bytes"), "{page}");
+}
+
+#[test]
 fn a_machine_in_maintenance_says_since_when_and_what_brings_it_back() {
     let mut fleet = Fleet { cluster: Some(cluster()), ..Fleet::default() };
     fleet.rollouts.insert("edge-7-maintenance-2".into(), documents::update("InMaintenance", false, false));

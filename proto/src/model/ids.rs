@@ -6,8 +6,16 @@ use uuid::Uuid;
 /// Longest DNS-1123 label (RFC 1123, 2.1).
 pub const LABEL_BYTES_MAX: usize = 63;
 
-/// Name of the item by which an update reboots a machine. No manifest may use it.
+/// Name of the item by which an update reboots a machine.
 pub const REBOOT_ITEM: &str = "muster-reboot";
+/// Name of the item that copies a manager's swarm state before an update.
+pub const SWARM_COPY_ITEM: &str = "muster-backup-swarm";
+/// Name of the item that copies it with Docker stopped, in the machine's own turn.
+pub const CONSISTENT_COPY_ITEM: &str = "muster-backup-swarm-consistent";
+/// Name of the item that backs up MKE before an update.
+pub const MKE_BACKUP_ITEM: &str = "muster-backup-mke";
+/// Names of the items that Muster adds by itself. No manifest may use one.
+pub const OWN_ITEMS: &[&str] = &[REBOOT_ITEM, SWARM_COPY_ITEM, CONSISTENT_COPY_ITEM, MKE_BACKUP_ITEM];
 
 /// Is `text` a DNS-1123 label: 1 to 63 of `a-z`, `0-9` and `-`, neither first nor last a `-`?
 #[must_use]
@@ -91,6 +99,13 @@ label!(
     MachineName
 );
 impl ItemName {
+    /// One of [`OWN_ITEMS`].
+    #[must_use]
+    pub(super) fn own(name: &'static str) -> Self {
+        debug_assert!(OWN_ITEMS.contains(&name), "{name} is Muster's own");
+        Self(name.to_owned())
+    }
+
     /// [`REBOOT_ITEM`].
     #[must_use]
     pub fn of_reboot() -> Self {

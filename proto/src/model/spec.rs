@@ -3,8 +3,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ClusterName, DEFAULT_GROUP, ItemName, MachineType, Phase, StateItem, UpdateDeadlines, UpdateGroup, UpdateGroupName,
-    UpdateHooks,
+    Backups, ClusterName, DEFAULT_GROUP, ItemName, MachineType, Phase, StateItem, UpdateDeadlines, UpdateGroup,
+    UpdateGroupName, UpdateHooks,
 };
 
 /// Ceiling of everything that counts workers at once (LCM's own limit).
@@ -85,6 +85,9 @@ pub struct ClusterSpec {
     /// What runs before and after every update.
     #[serde(default, skip_serializing_if = "UpdateHooks::is_empty")]
     pub update_hooks: UpdateHooks,
+    /// How every update backs up the Swarm and MKE.
+    #[serde(default, skip_serializing_if = "Backups::is_default")]
+    pub backups: Backups,
     /// The templates, by machine type, in the order they run.
     pub machine_types: BTreeMap<MachineType, Vec<StateItem>>,
 }

@@ -122,9 +122,15 @@ pub struct UpdateStatus {
     pub release: String,
     /// Steps of the cluster.
     pub stages: Vec<StageStatus>,
-    /// What runs before and after it, in the order of machines. Empty: it has no hooks.
+    /// What it adds to machines' lists, hooks and backups, in the order of machines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hooks: Vec<HookStatus>,
+    /// Backups that were made for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub backups: Vec<BackupStatus>,
+    /// An operator does without backups.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub skip_backup: bool,
     /// How far each update group is, in the order in which they go. Empty: the cluster has none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupStatus>,
@@ -139,7 +145,7 @@ pub struct UpdateStatus {
     pub paused_too_long: bool,
 }
 
-/// How far a hook of an update is on one machine.
+/// How far a hook of an update, or a backup, is on one machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HookStatus {
@@ -147,10 +153,30 @@ pub struct HookStatus {
     pub name: String,
     /// The machine it runs on.
     pub machine: String,
-    /// `before` or `after`.
+    /// `before`, `after`, or `in its turn`.
     pub when: String,
     /// `waiting`, `running`, `done`, `skipped`, `failed`, `indeterminate`, or `not run`.
     pub state: String,
+}
+
+/// A backup that was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BackupStatus {
+    /// The machine it lies on.
+    pub machine: String,
+    /// The item that made it.
+    pub item: String,
+    /// Its file there.
+    pub path: String,
+    /// How long it is.
+    pub bytes: u64,
+    /// Its digest, in hex.
+    pub sha256: String,
+    /// What was said of it: a copy may be hot though a consistent one was wanted.
+    pub message: String,
+    /// When, by the machine's clock.
+    pub taken_at: Timestamp,
 }
 
 /// How far an update group is.

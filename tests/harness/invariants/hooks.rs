@@ -1,6 +1,8 @@
 //! What must hold of the hooks around an update: nothing begins before those before it are done, and no update ends
 //! without those after it.
 
+mod backup;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -29,6 +31,8 @@ pub(super) struct Seen {
     done: BTreeSet<(Run, MachineName, String)>,
     /// Who was to be removed in the middle of which update, whatever became of that.
     removed: BTreeSet<(Run, MachineName)>,
+    /// Backups.
+    backup: backup::Seen,
 }
 
 impl Watcher {
@@ -53,7 +57,7 @@ impl Watcher {
                 self.all_was_started(facts, rollout, update)?;
             }
         }
-        Ok(())
+        self.backups_come_first(facts)
     }
 
     fn note_removed(&mut self, facts: &Facts, rollout: &RolloutRow) {

@@ -105,7 +105,8 @@ impl State {
         let spec = self.world.facts().and_then(|facts| facts.spec(&cluster)).map(|spec| cluster::next_release(spec));
         let clusters = spec.map(|spec| (cluster.clone(), (spec, BTreeMap::new()))).into_iter().collect();
         let apply = Request::Apply { clusters, machines: BTreeMap::new(), dry_run: false };
-        let update = Request::Update { cluster, scope: Scope::Drain, accept_control_plane_downtime: true };
+        let update =
+            Request::Update { cluster, scope: Scope::Drain, accept_control_plane_downtime: true, skip_backup: false };
         for request in [apply, update] {
             let answer = scenario.planted(|| self.world.operator(request))?;
             answer.map_err(|error| self.world.watcher.violation("sim", error))?;

@@ -325,6 +325,7 @@ impl World {
                     let Some(machine) = self.machines.get(index) else { return Ok(()) };
                     self.watcher.started(machine, &key, phase, claimed)?;
                     self.watcher.added_started(machine, &key, now);
+                    self.watcher.copy_started(machine, &key)?;
                     self.reached.look_at_hook(&key);
                     let facts = self.coordinator.as_ref().map(Core::facts);
                     self.watcher.disturbed(machine, &key, at, facts)?;

@@ -312,7 +312,7 @@ impl World {
         }
         if behind && survey.rollout.is_none() {
             let (cluster, scope) = (manifest::cluster_name(), Scope::Os);
-            wishes.push(Request::Update { cluster, scope, accept_control_plane_downtime: true });
+            wishes.push(Request::Update { cluster, scope, accept_control_plane_downtime: true, skip_backup: false });
         }
         for machine in doubted {
             self.serve_again(&machine);

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use muster_proto::model::{
-    ClusterName, ClusterSpec, Counts, Deadline, DeadlineOutcome, Hook, HookMachines, ItemName, LcmType, MachineName,
-    MachineType, OnInterrupt, Phase, RunnerKind, SecretName, StateItem, UpdateDeadlines, UpdateGroup, UpdateGroupName,
-    UpdateHooks,
+    Backups, ClusterName, ClusterSpec, Counts, Deadline, DeadlineOutcome, Hook, HookMachines, ItemName, LcmType,
+    MachineName, MachineType, OnInterrupt, Phase, RunnerKind, SecretName, StateItem, UpdateDeadlines, UpdateGroup,
+    UpdateGroupName, UpdateHooks,
 };
 
 use super::Plan;
@@ -70,6 +70,7 @@ pub fn spec(rng: &mut Rng, plan: Plan) -> ClusterSpec {
         update_deadlines: deadlines(rng),
         update_groups: Vec::new(),
         update_hooks: UpdateHooks::default(),
+        backups: Backups::default(),
         machine_types: BTreeMap::from([
             (MachineType::Control, items(rng, MachineType::Control, swarm)),
             (MachineType::Worker, items(rng, MachineType::Worker, swarm)),

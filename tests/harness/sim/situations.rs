@@ -11,7 +11,7 @@ use muster_agent::{
     core::Input as AgentInput,
 };
 use muster_coordinator::facts::Facts;
-use muster_proto::model::{MachineType, Phase};
+use muster_proto::model::{CONSISTENT_COPY_ITEM, MachineType, Phase, SWARM_COPY_ITEM};
 
 use super::{
     machine::Deed,
@@ -70,6 +70,8 @@ pub const REQUIRED: &[&str] = &[
     "update started",
     "a hook ran after an update",
     "a hook ran before an update",
+    "a manager was copied before an update",
+    "a manager was copied with Docker stopped",
     // Tasks of services in the swarm.
     "a removed machine left its swarm",
     "a change of a node came late",
@@ -292,12 +294,16 @@ impl Reached {
         }
     }
 
-    /// A hook of an update runs.
+    /// A hook or a backup of an update runs.
     pub(super) fn look_at_hook(&mut self, key: &AttemptKey) {
         if key.item.as_str().starts_with(HOOK_BEFORE) {
             self.count("a hook ran before an update");
         } else if key.item.as_str().starts_with(HOOK_AFTER) {
             self.count("a hook ran after an update");
+        } else if key.item.as_str() == SWARM_COPY_ITEM {
+            self.count("a manager was copied before an update");
+        } else if key.item.as_str() == CONSISTENT_COPY_ITEM {
+            self.count("a manager was copied with Docker stopped");
         }
     }
 

@@ -42,7 +42,9 @@ impl World {
     fn update(&mut self) -> Request {
         let accept_control_plane_downtime = self.accepts_downtime();
         let scope = if self.rng.permille(500) { Scope::Os } else { Scope::Drain };
-        Request::Update { cluster: manifest::cluster_name(), scope, accept_control_plane_downtime }
+        // Dice of their own, again.
+        let skip_backup = Rng::new(self.rng.clone().next()).permille(200);
+        Request::Update { cluster: manifest::cluster_name(), scope, accept_control_plane_downtime, skip_backup }
     }
 
     /// A machine that is out of service, or on its way there.

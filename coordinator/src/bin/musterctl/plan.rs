@@ -18,6 +18,9 @@ pub(crate) struct Args {
     /// For an update: with one or two control machines the control plane may be down for a while
     #[arg(long)]
     accept_control_plane_downtime: bool,
+    /// For an update: without backups of the Swarm and of MKE
+    #[arg(long)]
+    skip_backup: bool,
     /// Output format
     #[arg(short, long)]
     output: Option<Format>,
@@ -35,6 +38,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         cluster: args.cluster.clone(),
         scope: args.scope.unwrap_or_default(),
         accept_control_plane_downtime: args.accept_control_plane_downtime,
+        skip_backup: args.skip_backup,
     };
     let answer = coordinator.call_on(Kind::Clusters, &args.cluster, coordinator.fleet().plan(request)).await?;
     match args.output {

@@ -19,8 +19,9 @@ use crate::{
 
 /// Bring a deployed cluster to its newest manifest
 ///
-/// Shows the plan, freezes it, starts, and follows to the end. Control machines go one by one, then the workers, each
-/// only when its application controllers have moved its workloads away. Ctrl-C detaches, it never aborts.
+/// Shows the plan, freezes it, starts, and follows to the end. The Swarm and MKE are backed up first. Control machines
+/// go one by one, then the workers, each only when its application controllers have moved its workloads away. Ctrl-C
+/// detaches, it never aborts.
 /// Ends with status 0 when every machine is updated, 4 when a person must decide (it says what).
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -34,6 +35,9 @@ pub(crate) struct Args {
     /// What may be done to machines: `drain` (services may restart) or `os` (they may reboot as well)
     #[arg(long, default_value = "drain")]
     scope: Scope,
+    /// Make no backups of the Swarm and of MKE before it (recorded: musterctl get audit)
+    #[arg(long)]
+    skip_backup: bool,
     #[command(flatten)]
     start: Start,
 }
@@ -103,10 +107,11 @@ pub(crate) struct AbortArgs {
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let coordinator = context.coordinator().await?;
-    let Args { cluster, scope, start } = args;
+    let Args { cluster, scope, skip_backup, start } = args;
     let (scope, accept_control_plane_downtime) = (scope.to_string(), start.accept_control_plane_downtime);
     if !start.yes {
-        let request = PlanRequest { cluster: cluster.clone(), scope: scope.clone(), accept_control_plane_downtime };
+        let (name, scope) = (cluster.clone(), scope.clone());
+        let request = PlanRequest { cluster: name, scope, accept_control_plane_downtime, skip_backup };
         let answer = coordinator.call_on(Kind::Clusters, &cluster, coordinator.fleet().plan(request)).await?;
         let plan: Plan = serde_json::from_slice(&answer.json).map_err(not_this_version)?;
         terminal::print_all(&view::plan_lines(&plan))?;
@@ -117,7 +122,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     if !start.agreed("Start it?", "the update")? {
         return Ok(());
     }
-    let request = UpdateRequest { cluster: cluster.clone(), scope, accept_control_plane_downtime };
+    let request = UpdateRequest { cluster: cluster.clone(), scope, accept_control_plane_downtime, skip_backup };
     show(&coordinator.call_on(Kind::Clusters, &cluster, coordinator.fleet().update(request)).await?)?;
     start.follow(&cluster, context).await
 }

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_proto::{
     convert::Hello,
     model::{
-        Assignment, ClusterName, ClusterSpec, Counts, Epoch, Generation, HostFacts, ItemHash, ItemName, ItemState,
-        ItemStatus, LcmType, LedgerId, MachineId, MachineName, MachineSpec, MachineType, Now, OnInterrupt, Phase,
-        RunnerKind, Seq, StateItem, UpdateDeadlines, UpdateHooks,
+        Assignment, Backups, ClusterName, ClusterSpec, Counts, Epoch, Generation, HostFacts, ItemHash, ItemName,
+        ItemState, ItemStatus, LcmType, LedgerId, MachineId, MachineName, MachineSpec, MachineType, Now, OnInterrupt,
+        Phase, RunnerKind, Seq, StateItem, UpdateDeadlines, UpdateHooks,
     },
 };
 use uuid::Uuid;
@@ -98,6 +98,7 @@ pub(crate) fn spec(control: u32, worker: u32) -> ClusterSpec {
         update_deadlines: UpdateDeadlines::default(),
         update_groups: Vec::new(),
         update_hooks: UpdateHooks::default(),
+        backups: Backups::default(),
         machine_types: BTreeMap::from([(MachineType::Control, of_control), (MachineType::Worker, of_all())]),
     }
 }

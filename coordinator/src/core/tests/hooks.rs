@@ -192,7 +192,12 @@ fn a_machine_that_is_gone_takes_its_hook_with_it() {
 fn a_failed_hook_after_undoes_nothing_and_waits_for_a_person() {
     let mut fleet = deployed(1, 1);
     with_hooks(&mut fleet, Vec::new(), vec![hook("smoke", HookMachines::MachineType(MachineType::Control))]);
-    let start = Request::Update { cluster: cluster(), scope: Scope::Drain, accept_control_plane_downtime: true };
+    let start = Request::Update {
+        cluster: cluster(),
+        scope: Scope::Drain,
+        accept_control_plane_downtime: true,
+        skip_backup: false,
+    };
     fleet.ask(start).expect("starts");
     for name in ["control-1", "worker-1"] {
         fleet.finish(name);

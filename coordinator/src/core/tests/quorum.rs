@@ -44,7 +44,12 @@ fn revoked_machines_count_as_down() {
     }
     fleet.finish_all(Control);
     assert_eq!(reason(fleet.ask(update())), "Quorum", "two of five would be left");
-    let accepted = Request::Update { cluster: cluster(), scope: Scope::Drain, accept_control_plane_downtime: true };
+    let accepted = Request::Update {
+        cluster: cluster(),
+        scope: Scope::Drain,
+        accept_control_plane_downtime: true,
+        skip_backup: false,
+    };
     fleet.ask(accepted).expect("somebody said that it may be");
 }
 

@@ -12,7 +12,7 @@ use crate::{
 };
 
 fn update_os() -> Request {
-    Request::Update { cluster: cluster(), scope: Scope::Os, accept_control_plane_downtime: false }
+    Request::Update { cluster: cluster(), scope: Scope::Os, accept_control_plane_downtime: false, skip_backup: false }
 }
 
 fn reboot(machines: &[&str]) -> Request {

@@ -52,7 +52,12 @@ pub(crate) fn release(fleet: &mut Fleet, items: &[&str], width: u32) {
 }
 
 pub(crate) fn update() -> Request {
-    Request::Update { cluster: cluster(), scope: Scope::Drain, accept_control_plane_downtime: false }
+    Request::Update {
+        cluster: cluster(),
+        scope: Scope::Drain,
+        accept_control_plane_downtime: false,
+        skip_backup: false,
+    }
 }
 
 impl Fleet {
@@ -444,7 +449,12 @@ fn it_is_refused_where_it_could_not_go_well() {
     let mut fleet = deployed(1, 1);
     release(&mut fleet, &["install"], 1);
     assert_eq!(refused(&mut fleet, update()), "Quorum");
-    let accepted = Request::Update { cluster: cluster(), scope: Scope::Drain, accept_control_plane_downtime: true };
+    let accepted = Request::Update {
+        cluster: cluster(),
+        scope: Scope::Drain,
+        accept_control_plane_downtime: true,
+        skip_backup: false,
+    };
     assert!(matches!(fleet.ask(accepted), Ok(Reply::Done(_))));
     assert_eq!(refused(&mut fleet, update()), "RolloutOpen");
 }

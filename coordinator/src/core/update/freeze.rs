@@ -69,7 +69,7 @@ pub(super) fn freeze(
         }
         targets.insert(name, target);
     }
-    add(draft, cluster, start.kind, &mut targets);
+    add(draft, cluster, start, &mut targets);
     let line = open(draft, cluster, start, (rollout, targets), actor, now);
     // What was added has the version that the rollout gives it.
     items::refresh(draft);
@@ -77,9 +77,9 @@ pub(super) fn freeze(
 }
 
 /// What an update adds to machines' lists is frozen with it. What comes after it is added then.
-fn add(draft: &mut Draft<'_>, cluster: &ClusterName, kind: UpdateKind, targets: &mut BTreeMap<MachineName, Target>) {
-    let Some(spec) = draft.spec(cluster).filter(|_| kind == UpdateKind::Update) else { return };
-    for (name, added) in added::due(draft, spec, targets) {
+fn add(draft: &mut Draft<'_>, cluster: &ClusterName, start: &Start<'_>, targets: &mut BTreeMap<MachineName, Target>) {
+    let Some(spec) = draft.spec(cluster).filter(|_| start.kind == UpdateKind::Update) else { return };
+    for (name, added) in added::due(draft, spec, targets, start.options.skip_backup) {
         if let Some(mine) = draft.machine_mut(&name).and_then(|row| row.update.as_mut()) {
             mine.added = added.iter().filter(|added| !added.is_after()).cloned().collect();
         }
@@ -215,7 +215,8 @@ fn open(
     let disturbed = targets.values().filter(|target| target.disruptive).count();
     let line = match start.kind {
         UpdateKind::Update => format!(
-            "cluster {cluster}: {name} started; {changed} of {} machines change, {disturbed} of them are disturbed",
+            "cluster {cluster}: {name} started{}; {changed} of {} machines change, {disturbed} of them are disturbed",
+            if start.options.skip_backup { " without backups (--skip-backup)" } else { "" },
             targets.len()
         ),
         UpdateKind::Reboot => format!("cluster {cluster}: {name} started; {} machines reboot", targets.len()),
@@ -240,6 +241,8 @@ fn open(
             resumed_at_ms: 0,
             finished_in_round: 0,
             stages: BTreeMap::new(),
+            skip_backup: start.options.skip_backup,
+            backups: Vec::new(),
         }),
     });
     line

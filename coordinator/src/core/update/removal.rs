@@ -161,7 +161,7 @@ fn may_take_turn(draft: &Draft<'_>, row: &MachineRow) -> Result<(), Refusal> {
         Some(_) if returns && row.removal.is_none() => "is giving it its workloads back",
         Some(update) if update.wish == Wish::Abort && !disturbed => "is being aborted",
         // Nothing may be disturbed before them, nor could those of this machine be done any more.
-        Some(update) if is_before_open(update) => "has not done its hooks before the update yet",
+        Some(update) if is_before_open(update) => "has not done its hooks and backups before the update yet",
         Some(_) => return Ok(()),
     };
     let message = format!(
@@ -239,7 +239,7 @@ fn take_turn(draft: &mut Draft<'_>, actor: &str, removing: Removing<'_>, now: No
     let Removing { machine, limits, .. } = removing;
     let Some(row) = draft.machines.get(machine).cloned() else { return String::new() };
     // What is accepted for its sake stands in its row: the others of a rollout get nothing of it.
-    let options = Options { scope: Scope::Os, accept_control_plane_downtime: false };
+    let options = Options { scope: Scope::Os, accept_control_plane_downtime: false, skip_backup: false };
     let Some(mine) = &row.update else {
         let only = [machine.clone()].into();
         let start = Start { kind: UpdateKind::Removal, options, only: Some(&only) };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use muster_proto::{
     model::{
-        Blocked, ClusterName, ClusterSpec, Counts, HostFacts, ItemHash, LcmType, MachineSpec, MachineType,
+        Backups, Blocked, ClusterName, ClusterSpec, Counts, HostFacts, ItemHash, LcmType, MachineSpec, MachineType,
         NetworkInterface, Phase, Scope, UpdateHooks,
     },
     resource::{
@@ -183,6 +183,7 @@ pub(super) fn cluster() -> Cluster {
             update_deadlines: muster_proto::model::UpdateDeadlines::default(),
             update_groups: Vec::new(),
             update_hooks: UpdateHooks::default(),
+            backups: Backups::default(),
             machine_types: BTreeMap::new(),
         },
         status: ClusterStatus {
@@ -293,6 +294,8 @@ pub(super) fn update(state: &str, needs_operator: bool, paused_too_long: bool) -
     rollout.status.update = Some(UpdateStatus {
         groups: Vec::new(),
         hooks: Vec::new(),
+        backups: Vec::new(),
+        skip_backup: false,
         scope: Scope::Drain,
         release: "2.0".into(),
         stages: vec![stage],

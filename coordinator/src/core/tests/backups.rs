@@ -1,0 +1,202 @@
+//! Backups of an update, told as stories.
+
+use muster_proto::model::{
+    Backups, CONSISTENT_COPY_ITEM, ItemState, LockState, MKE_BACKUP_ITEM, MachineType::Control, Phase, RemovalPolicy,
+    RunnerKind, SWARM_COPY_ITEM, Scope, StateItem,
+};
+
+use super::{fleet::*, reason, updates::*};
+use crate::{
+    core::{Request, update::Options},
+    documents,
+    facts::{Added, UpdateRow},
+};
+
+const RESULT: &str = r#"{"path":"/srv/backup/swarm/x","bytes":42,"sha256":"ab","files":3}"#;
+const CONTROLS: [&str; 3] = ["control-1", "control-2", "control-3"];
+
+/// So many control machines with these items besides, deployed and guarded, with the next release applied.
+fn controls(count: u32, more: &[RunnerKind]) -> Fleet {
+    let mut spec = spec(count, 0);
+    let items = more.iter().map(|runner| StateItem { runner: *runner, ..item(runner.as_str(), Phase::Deploy) });
+    spec.machine_types.get_mut(&Control).expect("items").extend(items);
+    let mut fleet = guarded(Fleet::with(spec));
+    release(&mut fleet, &["images", "install"], 1);
+    fleet
+}
+
+const SWARM: &[RunnerKind] = &[RunnerKind::SwarmJoin];
+const SWARM_AND_MKE: &[RunnerKind] = &[RunnerKind::SwarmJoin, RunnerKind::Mke];
+
+fn start(skip_backup: bool) -> Request {
+    Request::Update { cluster: cluster(), scope: Scope::Drain, accept_control_plane_downtime: true, skip_backup }
+}
+
+fn update_row(fleet: &Fleet) -> &UpdateRow {
+    let rollout = fleet.core.facts().rollouts.values().filter_map(|rollout| rollout.update.as_ref()).next_back();
+    rollout.expect("an update")
+}
+
+fn added(fleet: &Fleet, name: &str) -> Vec<Added> {
+    update_row(fleet).targets[&machine(name)].added.clone()
+}
+
+/// The item that runs succeeds, and leaves a result.
+fn succeed(fleet: &mut Fleet, name: &str, item: &str) {
+    let now = fleet.now().wall_ms;
+    let agent = fleet.agents.get_mut(name).expect("an agent");
+    let mut status = agent.statuses[&item_name(item)].clone();
+    (status.state, status.finished_at_ms) = (ItemState::Succeeded, Some(now));
+    status.result_json = Some(RESULT.to_owned());
+    agent.statuses.insert(status.name.clone(), status.clone());
+    agent.seq = agent.seq.next();
+    let seq = agent.seq;
+    fleet.event_at(name, seq, status).expect("the next event");
+    fleet.agents.get_mut(name).expect("an agent").acked = seq;
+}
+
+fn begin(fleet: &mut Fleet, name: &str, item: &str) {
+    assert_eq!(fleet.begin(name), item, "{name}");
+}
+
+#[test]
+fn hot_copies_come_first_and_consistent_ones_in_each_managers_turn() {
+    let mut fleet = controls(3, SWARM_AND_MKE);
+    fleet.ask(start(false)).expect("starts");
+    for name in ["control-2", "control-3", "control-1"] {
+        assert!(update_row(&fleet).request.is_none() && fleet.slots().is_empty(), "one copy is not made");
+        begin(&mut fleet, name, SWARM_COPY_ITEM);
+        succeed(&mut fleet, name, SWARM_COPY_ITEM);
+    }
+    assert!(update_row(&fleet).request.is_none(), "MKE's is not made");
+    begin(&mut fleet, "control-1", MKE_BACKUP_ITEM);
+    succeed(&mut fleet, "control-1", MKE_BACKUP_ITEM);
+    assert!(update_row(&fleet).request.is_some());
+    let made = &update_row(&fleet).backups;
+    assert_eq!(made.len(), 4);
+    assert!(made.iter().all(|made| (made.bytes, made.sha256.as_str()) == (42, "ab")), "{made:?}");
+
+    CONTROLS.iter().for_each(|name| fleet.finish(name));
+    fleet.lock("ceph", None, LockState::Inactive);
+    for name in CONTROLS {
+        assert_eq!(fleet.due(name), None, "its turn has come, and its locks are active");
+        fleet.lock("ceph", Some(name), LockState::Inactive);
+        begin(&mut fleet, name, CONSISTENT_COPY_ITEM);
+        assert_eq!(fleet.slots(), [name], "one at a time");
+        succeed(&mut fleet, name, CONSISTENT_COPY_ITEM);
+        fleet.finish(name);
+        fleet.lock("ceph", Some(name), LockState::Active);
+    }
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
+    assert_eq!(update_row(&fleet).backups.len(), 7);
+
+    // Once in every update: the next makes its own.
+    release(&mut fleet, &["images"], 1);
+    fleet.ask(start(false)).expect("starts");
+    begin(&mut fleet, "control-1", SWARM_COPY_ITEM);
+    assert!(!added(&fleet, "control-1").contains(&Added::ConsistentCopy), "nobody is disturbed");
+}
+
+#[test]
+fn a_failed_backup_stops_the_update_until_somebody_does_without() {
+    let mut fleet = controls(3, SWARM);
+    fleet.ask(start(false)).expect("starts");
+    fleet.finish("control-2");
+    fleet.finish("control-3");
+    fleet.fail("control-1");
+    fleet.pass(60_000, &[]);
+    let why = |fleet: &Fleet, name| fleet.why(name).unwrap_or_default();
+    assert_eq!((why(&fleet, "control-1"), why(&fleet, "control-2")), ("Failed".into(), "BeforeUpdate".into()));
+    assert!(update_row(&fleet).request.is_none());
+    let item = Some(item_name(SWARM_COPY_ITEM));
+    fleet.ask(Request::Skip { machine: machine("control-1"), item }).expect("without it");
+    fleet.accept("control-1");
+    assert!(update_row(&fleet).request.is_some());
+    assert_eq!(update_row(&fleet).backups.len(), 2, "what was made is known");
+}
+
+#[test]
+fn nothing_is_touched_before_every_manager_is_copied_whoever_is_lost_or_goes() {
+    let mut fleet = controls(3, SWARM);
+    fleet.ask(start(false)).expect("starts");
+    fleet.finish("control-1");
+    fleet.finish("control-2");
+    fleet.disconnect("control-3");
+    fleet.pass(60_000, &["control-3"]);
+    assert_eq!(
+        (fleet.why("control-3").as_deref(), fleet.why("control-1").as_deref()),
+        (Some("Lost"), Some("BeforeUpdate"))
+    );
+
+    let remove =
+        |policy| Request::Remove { machine: machine("control-3"), policy, accept_control_plane_downtime: true };
+    assert_eq!(reason(fleet.ask(remove(RemovalPolicy::Graceful))), "RemovalNeedsAgent");
+    fleet.connect("control-3");
+    assert_eq!(reason(fleet.ask(remove(RemovalPolicy::Graceful))), "RolloutOpen");
+    fleet.ask(remove(RemovalPolicy::Forced)).expect("begins");
+    fleet.pass(1_000, &["control-3"]);
+    assert!(update_row(&fleet).request.is_none() && fleet.slots().is_empty());
+    assert_eq!(fleet.why("control-1").as_deref(), Some("BeforeUpdate"));
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Abort { rollout }).expect("ends");
+    ["control-1", "control-2"].iter().for_each(|name| fleet.accept(name));
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none(), "nothing was taken");
+    assert_eq!(update_row(&fleet).backups.len(), 2, "what was made is known");
+}
+
+/// What would be added to the first control machine, and what `plan` notes.
+fn planned(fleet: &Fleet, skip_backup: bool) -> Vec<String> {
+    let options = Options { scope: Scope::Drain, accept_control_plane_downtime: true, skip_backup };
+    let plan = documents::plan(fleet.core.facts(), &cluster(), options, fleet.core.limits(), fleet.now());
+    plan.expect("a plan").update.expect("something to do").notes
+}
+
+#[test]
+fn what_is_backed_up_and_where() {
+    let mut fleet = controls(2, SWARM_AND_MKE);
+    let [note] = &planned(&fleet, false)[..] else { panic!("one note") };
+    assert!(note.contains("hot only"), "{note}");
+    fleet.ask(start(false)).expect("starts");
+    assert_eq!(added(&fleet, "control-1"), [Added::SwarmCopy, Added::MkeBackup]);
+    assert_eq!(added(&fleet, "control-2"), [Added::SwarmCopy], "of two none is stopped");
+
+    let mut fleet = controls(3, SWARM);
+    assert!(planned(&fleet, false).is_empty());
+    assert_eq!(planned(&fleet, true), ["nothing is backed up (--skip-backup)"]);
+    fleet.ask(start(true)).expect("starts");
+    assert!(added(&fleet, "control-1").is_empty() && update_row(&fleet).skip_backup);
+    let said = fleet.core.facts().audit.values().next_back().expect("a line").message.clone();
+    assert!(said.contains("without backups"), "{said}");
+
+    // Neither a swarm nor MKE; and none yet, for the next release makes the swarm.
+    let mut fleet = controls(3, &[]);
+    assert!(planned(&fleet, false).is_empty() && planned(&fleet, true).is_empty());
+    let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    let join = StateItem { runner: RunnerKind::SwarmJoin, ..item("swarm", Phase::Deploy) };
+    spec.machine_types.get_mut(&Control).expect("items").push(join);
+    fleet.ask(apply(spec, &[])).expect("applies");
+    fleet.ask(start(false)).expect("starts");
+    assert!(added(&fleet, "control-1").is_empty());
+}
+
+#[test]
+fn a_backup_knows_how_mke_is_reached() {
+    let mut install = StateItem { runner: RunnerKind::Mke, ..item("mke", Phase::Deploy) };
+    let params = [("action", "install"), ("version", "3.7"), ("admin_user", "a"), ("port", "6443")];
+    install.params = params.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let backups = Backups { mke: [("port".to_owned(), "443".to_owned())].into(), ..Backups::default() };
+    let params = backups.of_mke(&[install], "1").params;
+    let params: Vec<(&str, &str)> = params.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    assert_eq!(params, [("action", "backup"), ("admin_user", "a"), ("args", "--no-passphrase"), ("port", "443")]);
+}
+
+#[test]
+fn a_row_from_before_backups_reads() {
+    let mut fleet = controls(3, SWARM);
+    fleet.ask(start(false)).expect("starts");
+    let row = update_row(&fleet);
+    let mut old = serde_json::to_value(row).expect("JSON");
+    let fields = old.as_object_mut().expect("a row");
+    assert!(fields.remove("skip_backup").is_some());
+    assert_eq!(serde_json::from_value::<UpdateRow>(old).expect("reads"), *row);
+}

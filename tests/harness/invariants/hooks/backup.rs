@@ -1,0 +1,97 @@
+//! What must hold of the backups of an update: nothing begins in a swarm whose managers were not copied for it, and of
+//! fewer than three managers none is stopped.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_agent::attempt::record::AttemptKey;
+use muster_coordinator::facts::{Facts, MachineRow, RolloutRow, UpdateKind, UpdateRow};
+use muster_proto::model::{
+    CONSISTENT_COPY_ITEM, ItemHash, MachineId, MachineName, MachineType, RunnerKind, SWARM_COPY_ITEM,
+};
+
+use super::{Run, has_begun, run};
+use crate::{
+    invariants::{Checked, Watcher},
+    sim::machine::Machine,
+};
+
+/// Of fewer none is stopped.
+const MANAGERS_MIN: usize = 3;
+
+/// What was seen of backups, in clusters with a swarm.
+#[derive(Clone, Default, Hash)]
+pub(in crate::invariants) struct Seen {
+    /// Updates that were seen open.
+    open: BTreeSet<Run>,
+    /// Those of them that have begun with their machines.
+    begun: BTreeSet<Run>,
+    /// Copies that were started: in which version, where, and what has to succeed.
+    started: BTreeSet<(String, MachineName, MachineId, ItemHash)>,
+    /// With how many managers the newest update of a machine was started.
+    managers: BTreeMap<MachineName, usize>,
+}
+
+impl Watcher {
+    /// Notes a process that copies the swarm.
+    pub fn copy_started(&mut self, machine: &Machine, key: &AttemptKey) -> Checked {
+        let managers = self.seen.hooks.backup.managers.get(&machine.name);
+        if key.item.as_str() == CONSISTENT_COPY_ITEM && managers.is_some_and(|count| *count < MANAGERS_MIN) {
+            let detail = format!("{}: Docker is stopped on one of {managers:?} managers", machine.name);
+            return Err(self.violation("backup", detail));
+        }
+        let hash = self.hashes.get(&(machine.id, key.clone())).filter(|_| key.item.as_str() == SWARM_COPY_ITEM);
+        if let (Some(hash), Some(item)) = (hash, machine.disk.assigned(&key.item)) {
+            let copy = (item.version.clone(), machine.name.clone(), machine.id, *hash);
+            self.seen.hooks.backup.started.insert(copy);
+        }
+        Ok(())
+    }
+
+    /// No update begins in a swarm whose managers were not copied for it, unless an operator does without.
+    pub(super) fn backups_come_first(&mut self, facts: &Facts) -> Checked {
+        for rollout in facts.rollouts.values().filter(|rollout| rollout.finished_at_ms.is_none()) {
+            let update = rollout.update.as_ref().filter(|update| update.kind == UpdateKind::Update);
+            let Some(update) = update.filter(|update| has_swarm(facts, rollout, update)) else { continue };
+            let controls: Vec<&MachineRow> = controls(facts, update).collect();
+            if self.seen.hooks.backup.open.insert(run(rollout)) {
+                let counted = controls.iter().map(|row| (row.name.clone(), controls.len()));
+                self.seen.hooks.backup.managers.extend(counted);
+            }
+            let changes = update.targets.values().any(|target| target.disruptive || !target.changed.is_empty());
+            let wanted = changes && !update.skip_backup;
+            if !has_begun(facts, rollout, update) || !self.seen.hooks.backup.begun.insert(run(rollout)) {
+                continue;
+            }
+            let missing = controls.iter().find(|row| wanted && !self.is_copied(rollout, row));
+            if let Some(row) = missing {
+                let detail = format!("{} has begun, and the swarm of {} was not copied", rollout.name, row.name);
+                return Err(self.violation("backup", detail));
+            }
+        }
+        Ok(())
+    }
+
+    /// Has a copy succeeded here for this update, or does an operator do without that?
+    fn is_copied(&self, rollout: &RolloutRow, row: &MachineRow) -> bool {
+        let of_it = format!("{}@{}", rollout.name, rollout.started_at_ms);
+        let succeeded = |id: MachineId, hash: ItemHash| {
+            self.succeeded.iter().any(|(of, item, what)| *of == id && item.as_str() == SWARM_COPY_ITEM && *what == hash)
+        };
+        let mut started = self.seen.hooks.backup.started.iter();
+        let left_out = row.verdicts.get(SWARM_COPY_ITEM).is_some_and(|verdict| verdict.left_out.is_some());
+        left_out
+            || started.any(|(version, name, id, hash)| *name == row.name && *version == of_it && succeeded(*id, *hash))
+    }
+}
+
+/// Do its control machines make a swarm?
+fn has_swarm(facts: &Facts, rollout: &RolloutRow, update: &UpdateRow) -> bool {
+    let spec = facts.specs.get(&(rollout.cluster.clone(), update.version));
+    let mut items = spec.into_iter().flat_map(|spec| spec.items(MachineType::Control));
+    items.any(|item| item.runner == RunnerKind::SwarmJoin)
+}
+
+fn controls<'a>(facts: &'a Facts, update: &'a UpdateRow) -> impl Iterator<Item = &'a MachineRow> {
+    let rows = update.targets.keys().filter_map(|name| facts.machines.get(name)).map(|row| &**row);
+    rows.filter(|row| row.spec.machine_type == MachineType::Control)
+}
