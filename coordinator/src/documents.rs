@@ -100,7 +100,7 @@ pub fn audit(facts: &Facts) -> Vec<Audit> {
 
 /// Who goes when in a cluster. None if there is no such cluster.
 #[must_use]
-pub fn plan(facts: &Facts, cluster: &ClusterName, options: Options, limits: &Limits, now: Now) -> Option<Plan> {
+pub fn plan(facts: &Facts, cluster: &ClusterName, options: &Options, limits: &Limits, now: Now) -> Option<Plan> {
     let survey = Survey::of(facts, cluster, limits, now)?;
     let update = update::planned(&survey, options, limits);
     Some(Plan { update, ..waves::plan(&survey) })
@@ -131,7 +131,7 @@ fn cluster(survey: &Survey<'_>, now: Now) -> Cluster {
             requested_nodes: wanted.max(count(members.len())),
             ready_nodes: count(ready.saturating_sub(out)),
             release: releases.first().filter(|_| all_ready && one_release).map(|release| (*release).to_owned()),
-            lcm_operation_stuck: update::is_stuck(survey),
+            lcm_operation_stuck: update::cluster_stuck(survey),
             rollout: survey.rollout.map(|rollout| rollout.name.clone()),
             phases: Phase::ALL.iter().map(|phase| phase_progress(survey, *phase)).collect(),
             blocked: since(blocked::of_cluster(survey), row.blocked_since.as_ref(), now),

@@ -46,7 +46,7 @@ pub fn item_hash(
     params: &BTreeMap<String, String>,
     phase: Phase,
 ) -> ItemHash {
-    let canonical = Canonical {
+    of_json(&Canonical {
         name: name.as_str(),
         params: params
             .iter()
@@ -57,9 +57,14 @@ pub fn item_hash(
         runner,
         schema: SCHEMA,
         version,
-    };
+    })
+}
+
+/// SHA-256 of the value's JSON.
+#[must_use]
+pub fn of_json<T: Serialize>(value: &T) -> ItemHash {
     let mut hash = [0; 32];
-    hash.copy_from_slice(digest::digest(&digest::SHA256, &json(&canonical)).as_ref());
+    hash.copy_from_slice(digest::digest(&digest::SHA256, &json(value)).as_ref());
     ItemHash(hash)
 }
 

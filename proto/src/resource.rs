@@ -3,6 +3,7 @@
 
 mod audit;
 mod host;
+mod plan;
 mod secret;
 mod update;
 
@@ -12,6 +13,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use host::{Cpu, Hardware, HostInfo, Memory};
+pub use plan::{Plan, PlannedMachine, Wave};
 pub use update::{
     BackupStatus, ChangedMachine, ClusterState, ClusterStateSpec, ClusterStateStatus, GroupStatus, HookStatus, Lock,
     LockSpec, LockStatus, MaintenanceStatus, RebootStatus, Request, RequestSpec, RequestStatus, StuckStage,
@@ -69,8 +71,9 @@ pub struct ClusterStatus {
     /// The release every machine was last Ready at, once there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<String>,
-    /// A stage is past its deadline.
-    pub lcm_operation_stuck: bool,
+    /// The stage past its deadline: the cluster's own, else the oldest of a machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lcm_operation_stuck: Option<StuckStage>,
     /// The rollout under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollout: Option<String>,
@@ -350,51 +353,4 @@ pub struct CredentialStatus {
     /// Since when they are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Timestamp>,
-}
-
-/// Who goes when, and why not now: the answer of `plan`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Plan {
-    /// Of which cluster.
-    pub cluster: String,
-    /// Why nothing starts, where that is so.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub blocked: Option<Blocked>,
-    /// In the order in which they go.
-    pub waves: Vec<Wave>,
-    /// What an update would do, on a cluster that is deployed and whose manifest is newer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub update: Option<UpdatePlan>,
-}
-
-/// Machines that share a turn.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Wave {
-    /// From 1.
-    pub number: u32,
-    /// The phase they run.
-    pub phase: Phase,
-    /// Their type.
-    pub machine_type: MachineType,
-    /// How many of them are in it at once.
-    pub at_once: u32,
-    /// In the order in which they start.
-    pub machines: Vec<PlannedMachine>,
-}
-
-/// One machine in a wave.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PlannedMachine {
-    /// Its name.
-    pub name: String,
-    /// Its state now.
-    pub state: String,
-    /// Items it is to run in this wave.
-    pub items: Vec<String>,
-    /// Why not now, where that is so.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub blocked: Option<Blocked>,
 }

@@ -14,7 +14,7 @@ use std::{
 };
 
 use muster_coordinator::{
-    core::{Core, Effect, Enroll, Input, Request, Word},
+    core::{Core, Effect, Enroll, Input, Request, Word, update::Options},
     plan::Limits,
     store::{Change, EmbeddedStore, MemoryStore, Store},
 };
@@ -277,12 +277,7 @@ impl Fleet {
         }
         let workers = u32::try_from(self.agents.len()).expect("few") - 3;
         self.apply(spec(workers, "2"));
-        self.operator(Request::Update {
-            cluster,
-            scope: Scope::Os,
-            accept_control_plane_downtime: false,
-            skip_backup: false,
-        });
+        self.operator(Request::Update { cluster, options: Options::of(Scope::Os) });
         self.work_off();
     }
 

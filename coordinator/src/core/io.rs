@@ -6,11 +6,11 @@ use muster_proto::{
     convert::Hello,
     model::{
         Assignment, ClusterName, ClusterSpec, Generation, HostFacts, ItemHash, ItemName, ItemStatus, MachineId,
-        MachineName, MachineSpec, MachineType, RemovalPolicy, Scope, Seq, SwarmFailure, SwarmOp, SwarmReply,
+        MachineName, MachineSpec, MachineType, RemovalPolicy, Seq, SwarmFailure, SwarmOp, SwarmReply,
     },
 };
 
-use super::{LockRelease, Word};
+use super::{LockRelease, Word, update::Options};
 use crate::facts::{CredentialRow, Sealed, SecretId};
 
 /// Something that happened.
@@ -194,12 +194,8 @@ pub enum Request {
     Update {
         /// This one.
         cluster: ClusterName,
-        /// What may be done to machines.
-        scope: Scope,
-        /// With one or two control machines: the control plane may be down for a while.
-        accept_control_plane_downtime: bool,
-        /// Without the backups that come before everything else.
-        skip_backup: bool,
+        /// In this way.
+        options: Options,
     },
     /// Reboot machines, in the order of an update.
     Reboot {

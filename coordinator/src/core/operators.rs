@@ -37,10 +37,7 @@ pub(super) fn take(
             apply::apply(draft, actor, (clusters, machines), dry_run, now)
         }
         Request::Deploy { cluster } => deploy(draft, actor, &cluster, limits, now),
-        Request::Update { cluster, scope, accept_control_plane_downtime, skip_backup } => {
-            let options = update::Options { scope, accept_control_plane_downtime, skip_backup };
-            update::start(draft, actor, &cluster, options, limits, now)
-        }
+        Request::Update { cluster, options } => update::start(draft, actor, &cluster, &options, limits, now),
         Request::Reboot { cluster, machines, accept_control_plane_downtime } => {
             update::reboot(draft, actor, &cluster, (&machines, accept_control_plane_downtime), limits, now)
         }

@@ -6,6 +6,7 @@ mod distrust;
 pub(super) mod drain;
 mod freeze;
 mod maintenance;
+mod options;
 mod record;
 pub(super) mod removal;
 
@@ -26,21 +27,12 @@ use crate::{
 };
 use freeze::{Start, freeze};
 
+pub use options::{Options, digest};
+
 pub(super) use around::left_out;
 pub(super) use distrust::distrust;
 pub(super) use maintenance::{enter, leave};
 pub(super) use record::record;
-
-/// What an update is started with.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// What it may do to machines.
-    pub scope: Scope,
-    /// With one or two control machines: the control plane may be down for a while.
-    pub accept_control_plane_downtime: bool,
-    /// Without the backups that come before everything else.
-    pub skip_backup: bool,
-}
 
 /// The facts as they would be right after the start: what `plan` shows, and what the start is checked on.
 ///
@@ -49,16 +41,17 @@ pub struct Options {
 pub fn planned(
     facts: &Facts,
     cluster: &ClusterName,
-    options: Options,
+    options: &Options,
     limits: &Limits,
     now: Now,
 ) -> Result<Facts, Refusal> {
+    let scope = options.scope;
     let mut trial = facts.clone();
     let mut draft = Draft::new(&mut trial);
-    may_start(&draft, cluster, options.scope, limits, now)?;
+    may_start(&draft, cluster, scope, limits, now)?;
     freeze(&mut draft, cluster, &Start { kind: UpdateKind::Update, options, only: None }, "", limits, now);
     resolves(&draft, cluster)?;
-    fits_scope(&draft, cluster, options.scope)?;
+    fits_scope(&draft, cluster, scope)?;
     hooks_have_machines(&draft, cluster)?;
     has_quorum(&draft, cluster, limits, now)?;
     Ok(trial)
@@ -68,11 +61,17 @@ pub(super) fn start(
     draft: &mut Draft<'_>,
     actor: &str,
     cluster: &ClusterName,
-    options: Options,
+    options: &Options,
     limits: &Limits,
     now: Now,
 ) -> Result<Reply, Refusal> {
-    planned(draft, cluster, options, limits, now)?;
+    let plan = planned(draft, cluster, options, limits, now)?;
+    if options.agreed.as_ref().is_some_and(|agreed| digest(&plan, cluster).as_ref() != Some(agreed)) {
+        let message = "what the update would do is not what was agreed to: a manifest, a secret or a machine has \
+                       changed since; look at `musterctl plan` again"
+            .to_owned();
+        return Err(refusal("PlanChanged", message));
+    }
     let line = freeze(draft, cluster, &Start { kind: UpdateKind::Update, options, only: None }, actor, limits, now);
     draft.audit(actor, "update", &format!("cluster/{cluster}"), &line, now.wall_ms);
     Ok(Reply::Done(vec![line]))
@@ -87,8 +86,9 @@ pub(super) fn reboot(
     limits: &Limits,
     now: Now,
 ) -> Result<Reply, Refusal> {
-    let options = Options { scope: Scope::Os, accept_control_plane_downtime, skip_backup: false };
-    let start = Start { kind: UpdateKind::Reboot, options, only: Some(machines).filter(|only| !only.is_empty()) };
+    let options = Options { accept_control_plane_downtime, ..Options::of(Scope::Os) };
+    let start =
+        Start { kind: UpdateKind::Reboot, options: &options, only: Some(machines).filter(|only| !only.is_empty()) };
     may_reboot(draft, cluster, machines, limits, now)?;
     let mut trial = (**draft).clone();
     let mut trial = Draft::new(&mut trial);

@@ -14,14 +14,14 @@ use muster_proto::{
 
 use super::{at, backups, count, hooks, stage_status};
 use crate::{
-    core::update::{Options, has_work, planned as started},
+    core::update::{Options, digest, has_work, planned as started},
     facts::{ClusterStage, MachineRow, RebootWhy, RolloutRow, UpdateRow, Wish},
     plan::{
         Limits, blocked, locks, reboot, removal, safety,
         survey::{Position, Survey},
         update::{
-            DECIDING, around, cluster_locks_are_late, drain::uses_swarm, groups, is_cluster_moving,
-            is_waiting_for_others, maintenance, paused_too_long, targets,
+            DECIDING, drain::uses_swarm, groups, is_cluster_moving, is_waiting_for_others, maintenance, overdue_stage,
+            paused_too_long, targets,
         },
     },
 };
@@ -146,20 +146,24 @@ fn group_statuses(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -> 
     groups.into_values().collect()
 }
 
-/// Is some stage of the rollout under way past its deadline?
-pub(super) fn is_stuck(survey: &Survey<'_>) -> bool {
-    let late = |position: &Position<'_>| position.update().is_some_and(|mine| mine.stuck.is_some());
-    targets(survey).any(late) || cluster_locks_are_late(survey) || around::is_late(survey)
+/// The stage of the rollout under way that is past its deadline: the cluster's own, else the oldest of a machine.
+pub(super) fn cluster_stuck(survey: &Survey<'_>) -> Option<StuckStage> {
+    if let Some((stage, since_ms)) = overdue_stage(survey) {
+        return Some(StuckStage { stage: stage.as_str().to_owned(), since: at(since_ms), machine: None });
+    }
+    let oldest =
+        targets(survey).filter_map(|position| Some((stuck(position)?, position.row))).min_by_key(|(s, _)| s.since);
+    oldest.map(|(stuck, row)| StuckStage { machine: Some(row.name.to_string()), ..stuck })
 }
 
 /// The stage of a machine that is past its deadline.
 pub(super) fn stuck(position: &Position<'_>) -> Option<StuckStage> {
     let stuck = position.update()?.stuck.as_ref()?;
-    Some(StuckStage { stage: stuck.stage.as_str().to_owned(), since: at(stuck.since_ms) })
+    Some(StuckStage { stage: stuck.stage.as_str().to_owned(), since: at(stuck.since_ms), machine: None })
 }
 
 /// What an update would do. None: the cluster is not deployed, is at work, or is at its newest manifest.
-pub(super) fn planned(survey: &Survey<'_>, options: Options, limits: &Limits) -> Option<UpdatePlan> {
+pub(super) fn planned(survey: &Survey<'_>, options: &Options, limits: &Limits) -> Option<UpdatePlan> {
     let name = &survey.cluster.name;
     let deployed = survey.rollout.is_none() && survey.machines.iter().any(Position::ready_once);
     if !deployed || !has_work(survey, options.scope) {
@@ -169,6 +173,7 @@ pub(super) fn planned(survey: &Survey<'_>, options: Options, limits: &Limits) ->
         release: survey.spec.release.clone(),
         scope: options.scope,
         refused,
+        digest: None,
         warnings: Vec::new(),
         notes: Vec::new(),
         phases: Vec::new(),
@@ -179,12 +184,13 @@ pub(super) fn planned(survey: &Survey<'_>, options: Options, limits: &Limits) ->
         Ok(facts) => facts,
         Err(refusal) => return Some(empty(Some(refusal.to_string()))),
     };
+    let digest = digest(&facts, name);
     let survey = Survey::of(&facts, name, limits, survey.now)?;
     let update = survey.update()?;
     let machines = changed(&survey, update);
     let unchanged = count(update.targets.len().saturating_sub(machines.len()));
     let (phases, warnings) = (phases(&survey, update, &machines), warnings(&survey));
-    Some(UpdatePlan { phases, warnings, notes: notes(&survey, update), machines, unchanged, ..empty(None) })
+    Some(UpdatePlan { phases, warnings, notes: notes(&survey, update), machines, unchanged, digest, ..empty(None) })
 }
 
 /// What its backups lack, and reboots that are due, and that an update of this scope leaves out.

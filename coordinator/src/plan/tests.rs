@@ -18,9 +18,9 @@ use crate::{
 };
 
 fn transcript(fleet: &Fleet) -> String {
-    let options = Options { scope: Scope::Drain, accept_control_plane_downtime: false, skip_backup: false };
+    let options = Options::of(Scope::Drain);
     let (facts, limits) = (fleet.core.facts(), fleet.core.limits());
-    let plan = documents::plan(facts, &cluster(), options, limits, fleet.now()).expect("a cluster");
+    let plan = documents::plan(facts, &cluster(), &options, limits, fleet.now()).expect("a cluster");
     let mut text = view::plan_lines(&plan).join("\n");
     text.push('\n');
     text

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::facts::{ClusterRow, ClusterStage, ControlSet, DrainTarget, MachineRow, Stage, UpdateRow, Wish};
 
-pub use cluster::{cluster_locks_are_late, is_cluster_moving, is_open, not_halted, paused_too_long};
+pub use cluster::{is_cluster_moving, is_open, not_halted, overdue_stage, paused_too_long};
 pub use machine::{is_waiting_for_others, wakes_at_ms};
 
 /// The reason of a machine whose next step follows from what is known: one that keeps it is a bug of ours.

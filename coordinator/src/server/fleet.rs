@@ -82,8 +82,8 @@ impl Service for Fleet {
         let facts = self.engine.facts();
         let accept_control_plane_downtime = request.accept_control_plane_downtime;
         let skip_backup = request.skip_backup;
-        let options = Options { scope: scope(&request.scope)?, accept_control_plane_downtime, skip_backup };
-        let plan = documents::plan(&facts, &cluster, options, self.engine.limits(), self.engine.now())
+        let options = Options { accept_control_plane_downtime, skip_backup, ..Options::of(scope(&request.scope)?) };
+        let plan = documents::plan(&facts, &cluster, &options, self.engine.limits(), self.engine.now())
             .ok_or_else(|| Status::not_found(format!("there is no cluster {cluster}")))?;
         let json = serde_json::to_vec(&plan).map_err(|error| super::status::internal(&error))?;
         Ok(Response::new(wire::PlanResponse { json }))
@@ -136,8 +136,9 @@ impl Service for Fleet {
         may_touch(&peer, &cluster)?;
         let accept_control_plane_downtime = request.accept_control_plane_downtime;
         let (scope, skip_backup) = (scope(&request.scope)?, request.skip_backup);
-        let wish = Wish::Update { cluster, scope, accept_control_plane_downtime, skip_backup };
-        self.act(&peer, wish).await
+        let agreed = (!request.plan_digest.is_empty()).then_some(request.plan_digest);
+        let options = Options { scope, accept_control_plane_downtime, skip_backup, agreed };
+        self.act(&peer, Wish::Update { cluster, options }).await
     }
 
     async fn reboot(&self, request: Request<wire::RebootRequest>) -> Result<Response<ActionResponse>, Status> {

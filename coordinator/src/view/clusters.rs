@@ -1,14 +1,19 @@
 //! Rows of clusters.
 
+use jiff::Timestamp;
 use muster_proto::resource::Cluster;
 
-use super::{Look, age, machines::NOTE_CHARS_MAX, text::cut};
+use super::{
+    Look, age,
+    machines::{NOTE_CHARS_MAX, stuck_text},
+    text::cut,
+};
 
 pub(super) const HEADERS: &[&str] = &["NAME", "READY", "RELEASE", "ROLLOUT", "NOTE", "AGE"];
 
 pub(super) fn row(cluster: &Cluster, look: Look) -> Vec<String> {
     let status = &cluster.status;
-    let mut note = note(cluster);
+    let mut note = note(cluster, look.now);
     if !look.wide {
         note = cut(&note, NOTE_CHARS_MAX);
     }
@@ -23,9 +28,10 @@ pub(super) fn row(cluster: &Cluster, look: Look) -> Vec<String> {
 }
 
 /// Why nothing starts, else how far the phases that are not through are.
-fn note(cluster: &Cluster) -> String {
+fn note(cluster: &Cluster, now: Timestamp) -> String {
     let status = &cluster.status;
-    let stuck = if status.lcm_operation_stuck { "Stuck: a stage is past its deadline; " } else { "" };
+    let stuck = status.lcm_operation_stuck.as_ref().map(|stuck| format!("{}; ", stuck_text(stuck, now)));
+    let stuck = stuck.unwrap_or_default();
     let said = match &status.blocked {
         Some(wait) => format!("{}: {}", wait.blocked.reason, wait.blocked.message),
         None => {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use muster_proto::resource::{
     BlockedSince, Cluster, Hardware, HostInfo, Machine, MachineStatus, MaintenanceStatus, Metadata, RebootStatus,
-    Rollout, StageStatus, StateItemStatus, UpdateStatus,
+    Rollout, StageStatus, StateItemStatus, StuckStage, UpdateStatus,
 };
 
 use self::page::Page;
@@ -35,9 +35,7 @@ pub fn describe_machine(machine: &Machine, now: Timestamp) -> Vec<String> {
         page.field("Note", &note);
     }
     blocked(&mut page, status.blocked.as_ref(), now);
-    if let Some(stuck) = &status.lcm_operation_stuck {
-        page.field("Stuck", &format!("at \"{}\" since {}", stuck.stage, moment(stuck.since)));
-    }
+    stuck(&mut page, status.lcm_operation_stuck.as_ref());
     if let Some(next) = what_to_do(machine) {
         page.field("What to do", &next);
     }
@@ -82,9 +80,7 @@ pub fn describe_cluster(cluster: &Cluster, machines: &[Machine], now: Timestamp)
     page.field("Name", &cluster.metadata.name);
     page.field("Ready", &format!("{} of {} machines", status.ready_nodes, status.requested_nodes));
     blocked(&mut page, status.blocked.as_ref(), now);
-    if status.lcm_operation_stuck {
-        page.field("Stuck", "a stage is past its deadline");
-    }
+    stuck(&mut page, status.lcm_operation_stuck.as_ref());
     page.field("Release", status.release.as_deref().unwrap_or("none yet"));
     page.field("Wanted release", &spec.release);
     page.field("Rollout", status.rollout.as_deref().unwrap_or("none under way"));
@@ -197,6 +193,12 @@ fn blocked(page: &mut Page, wait: Option<&BlockedSince>, now: Timestamp) {
     page.field("Blocked", &format!("{}: {}", wait.blocked.reason, wait.blocked.message));
     page.field("  since", &format!("{} ({} ago)", moment(wait.since), age(wait.since, now)));
     page.field("  clears when", &wait.blocked.clears_when);
+}
+
+fn stuck(page: &mut Page, stuck: Option<&StuckStage>) {
+    let Some(stuck) = stuck else { return };
+    let of = stuck.machine.as_ref().map(|name| format!("{name} ")).unwrap_or_default();
+    page.field("Stuck", &format!("{of}at \"{}\" since {}", stuck.stage, moment(stuck.since)));
 }
 
 /// For a machine that needs a person: the commands that clear it.

@@ -48,9 +48,10 @@ pub fn note(machine: &Machine, now: Timestamp) -> String {
     }
 }
 
-/// `Stuck at "Deploy phase done" for 5h`.
+/// `Stuck at "Deploy phase done" for 5h`; of a machine among others, `worker-3 is stuck at "Deploy phase done" for 5h`.
 pub(super) fn stuck_text(stuck: &StuckStage, now: Timestamp) -> String {
-    format!("Stuck at \"{}\" for {}", stuck.stage, age(stuck.since, now))
+    let who = stuck.machine.as_ref().map_or_else(|| "Stuck".to_owned(), |name| format!("{name} is stuck"));
+    format!("{who} at \"{}\" for {}", stuck.stage, age(stuck.since, now))
 }
 
 fn plain_note(machine: &Machine, now: Timestamp) -> String {

@@ -2,10 +2,10 @@
 
 mod documents;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use muster_proto::{
     model::Blocked,
-    resource::{BlockedSince, HookStatus, MaintenanceStatus},
+    resource::{BlockedSince, HookStatus, MaintenanceStatus, StuckStage},
 };
 
 use self::documents::{audit, cluster, machine, rollout, secret, token};
@@ -239,14 +239,28 @@ fn changes_are_told_once() {
     assert_eq!(machine_move(Some(&after), &after), None);
     assert!(machine_troubles(Some(&after), &after, now()).is_empty());
     assert!(rollout_changes(Some(&rollout("Ready")), &rollout("Ready")).is_empty());
-    assert!(cluster_changes(Some(&cluster()), &cluster()).is_empty());
+    assert!(cluster_changes(Some(&cluster()), &cluster(), now()).is_empty());
     assert_eq!(rollout_changes(Some(&rollout("Blocked")), &rollout("Ready")), ["rollout edge-7-deploy-1: Ready"]);
     let mut waits = cluster();
     waits.status.blocked = rollout("Blocked").status.blocked;
     let told = ["cluster edge-7: FailureBudgetSpent: 2 workers failed, 2 are allowed"];
-    assert_eq!(cluster_changes(Some(&cluster()), &waits), told);
-    assert!(cluster_changes(Some(&waits), &waits).is_empty());
-    assert_eq!(cluster_changes(Some(&waits), &cluster()), ["cluster edge-7: no longer FailureBudgetSpent"]);
+    assert_eq!(cluster_changes(Some(&cluster()), &waits, now()), told);
+    assert!(cluster_changes(Some(&waits), &waits, now()).is_empty());
+    assert_eq!(cluster_changes(Some(&waits), &cluster(), now()), ["cluster edge-7: no longer FailureBudgetSpent"]);
+    let mut stuck = cluster();
+    let stage = "Cluster workload locks are inactive".to_owned();
+    let late = StuckStage { stage, since: now() - SignedDuration::from_hours(3), machine: None };
+    stuck.status.lcm_operation_stuck = Some(late.clone());
+    let told = ["cluster edge-7: Stuck at \"Cluster workload locks are inactive\" for 3h"];
+    assert_eq!(cluster_changes(Some(&cluster()), &stuck, now()), told);
+    assert!(cluster_changes(Some(&stuck), &stuck, now()).is_empty());
+    let page = describe_cluster(&stuck, &[], now()).join("\n");
+    assert!(page.contains("at \"Cluster workload locks are inactive\" since"), "{page}");
+    stuck.status.lcm_operation_stuck = Some(StuckStage { machine: Some("worker-3".into()), ..late });
+    assert!(cluster_changes(Some(&cluster()), &stuck, now()).is_empty(), "told with the machine");
+    let look = Look { wide: true, now: now() };
+    let table = table(Kind::Clusters, [json(&stuck).as_slice()], look).expect("a table").lines().join("\n");
+    assert!(table.contains("worker-3 is stuck at \"Cluster"), "{table}");
 }
 
 #[test]

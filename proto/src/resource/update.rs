@@ -207,7 +207,7 @@ pub struct Waiting {
     pub clears_when: String,
 }
 
-/// A stage of a machine that takes longer than it may.
+/// A stage that takes longer than it may.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StuckStage {
@@ -215,6 +215,9 @@ pub struct StuckStage {
     pub stage: String,
     /// When it began.
     pub since: Timestamp,
+    /// Whose it is, in the status of a cluster. None: the cluster's own, or the machine's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
 }
 
 /// What became of an operator's wish that a machine reboots.
@@ -241,6 +244,9 @@ pub struct UpdatePlan {
     /// Why it cannot start, where that is so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
+    /// Names what it would do, to start this and nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
     /// Warnings: what would hold it up if it started now.
     pub warnings: Vec<String>,
     /// What it will not do, though an operator may expect it to.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use muster_coordinator::{
-    core::Request,
+    core::{Request, update::Options},
     plan::survey::{State as MachineState, Survey},
 };
 use muster_proto::model::{MachineId, Scope};
@@ -105,8 +105,8 @@ impl State {
         let spec = self.world.facts().and_then(|facts| facts.spec(&cluster)).map(|spec| cluster::next_release(spec));
         let clusters = spec.map(|spec| (cluster.clone(), (spec, BTreeMap::new()))).into_iter().collect();
         let apply = Request::Apply { clusters, machines: BTreeMap::new(), dry_run: false };
-        let update =
-            Request::Update { cluster, scope: Scope::Drain, accept_control_plane_downtime: true, skip_backup: false };
+        let options = Options { accept_control_plane_downtime: true, ..Options::of(Scope::Drain) };
+        let update = Request::Update { cluster, options };
         for request in [apply, update] {
             let answer = scenario.planted(|| self.world.operator(request))?;
             answer.map_err(|error| self.world.watcher.violation("sim", error))?;

@@ -2,7 +2,7 @@
 //! what wants a person, and everything must become Ready.
 
 use muster_agent::core::Input as AgentInput;
-use muster_coordinator::core::Request;
+use muster_coordinator::core::{Request, update::Options};
 use muster_coordinator::documents;
 use muster_coordinator::facts::MachineRow;
 use muster_coordinator::plan::{
@@ -311,8 +311,8 @@ impl World {
             }
         }
         if behind && survey.rollout.is_none() {
-            let (cluster, scope) = (manifest::cluster_name(), Scope::Os);
-            wishes.push(Request::Update { cluster, scope, accept_control_plane_downtime: true, skip_backup: false });
+            let options = Options { accept_control_plane_downtime: true, ..Options::of(Scope::Os) };
+            wishes.push(Request::Update { cluster: manifest::cluster_name(), options });
         }
         for machine in doubted {
             self.serve_again(&machine);

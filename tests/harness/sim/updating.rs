@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use muster_coordinator::{
-    core::{Input, Request},
+    core::{Input, Request, update::Options},
     facts::MachineRow,
 };
 use muster_proto::model::{ClusterSpec, MachineName, MachineSpec, MachineType, Scope};
@@ -44,7 +44,8 @@ impl World {
         let scope = if self.rng.permille(500) { Scope::Os } else { Scope::Drain };
         // Dice of their own, again.
         let skip_backup = Rng::new(self.rng.clone().next()).permille(200);
-        Request::Update { cluster: manifest::cluster_name(), scope, accept_control_plane_downtime, skip_backup }
+        let options = Options { accept_control_plane_downtime, skip_backup, ..Options::of(scope) };
+        Request::Update { cluster: manifest::cluster_name(), options }
     }
 
     /// A machine that is out of service, or on its way there.

@@ -108,21 +108,27 @@ pub(crate) struct AbortArgs {
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let coordinator = context.coordinator().await?;
     let Args { cluster, scope, skip_backup, start } = args;
-    let (scope, accept_control_plane_downtime) = (scope.to_string(), start.accept_control_plane_downtime);
+    let (name, scope, accept_control_plane_downtime) =
+        (cluster.clone(), scope.to_string(), start.accept_control_plane_downtime);
+    let mut request =
+        UpdateRequest { cluster: name, scope, accept_control_plane_downtime, skip_backup, ..Default::default() };
     if !start.yes {
-        let (name, scope) = (cluster.clone(), scope.clone());
-        let request = PlanRequest { cluster: name, scope, accept_control_plane_downtime, skip_backup };
-        let answer = coordinator.call_on(Kind::Clusters, &cluster, coordinator.fleet().plan(request)).await?;
+        let (name, scope) = (cluster.clone(), request.scope.clone());
+        let asked = PlanRequest { cluster: name, scope, accept_control_plane_downtime, skip_backup };
+        let answer = coordinator.call_on(Kind::Clusters, &cluster, coordinator.fleet().plan(asked)).await?;
         let plan: Plan = serde_json::from_slice(&answer.json).map_err(not_this_version)?;
         terminal::print_all(&view::plan_lines(&plan))?;
-        if plan.update.is_some_and(|update| update.refused.is_some()) {
-            return Err(Failure::silent(Exit::Refused)); // the plan says why it cannot start
+        if let Some(update) = plan.update {
+            if update.refused.is_some() {
+                return Err(Failure::silent(Exit::Refused)); // the plan says why it cannot start
+            }
+            // What is started is what was shown, or nothing.
+            request.plan_digest = update.digest.unwrap_or_default();
         }
     }
     if !start.agreed("Start it?", "the update")? {
         return Ok(());
     }
-    let request = UpdateRequest { cluster: cluster.clone(), scope, accept_control_plane_downtime, skip_backup };
     show(&coordinator.call_on(Kind::Clusters, &cluster, coordinator.fleet().update(request)).await?)?;
     start.follow(&cluster, context).await
 }

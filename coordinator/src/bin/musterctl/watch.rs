@@ -168,7 +168,7 @@ impl Watched {
         Ok(match kind {
             Kind::Clusters => {
                 let new = read(json)?;
-                let lines = view::cluster_changes(fleet.cluster.as_ref(), &new);
+                let lines = view::cluster_changes(fleet.cluster.as_ref(), &new, Timestamp::now());
                 fleet.cluster = Some(new);
                 lines
             }

@@ -28,8 +28,12 @@ fn controls(count: u32, more: &[RunnerKind]) -> Fleet {
 const SWARM: &[RunnerKind] = &[RunnerKind::SwarmJoin];
 const SWARM_AND_MKE: &[RunnerKind] = &[RunnerKind::SwarmJoin, RunnerKind::Mke];
 
+fn options(skip_backup: bool) -> Options {
+    Options { accept_control_plane_downtime: true, skip_backup, ..Options::of(Scope::Drain) }
+}
+
 fn start(skip_backup: bool) -> Request {
-    Request::Update { cluster: cluster(), scope: Scope::Drain, accept_control_plane_downtime: true, skip_backup }
+    Request::Update { cluster: cluster(), options: options(skip_backup) }
 }
 
 fn update_row(fleet: &Fleet) -> &UpdateRow {
@@ -138,16 +142,15 @@ fn nothing_is_touched_before_every_manager_is_copied_whoever_is_lost_or_goes() {
     assert!(update_row(&fleet).request.is_none() && fleet.slots().is_empty());
     assert_eq!(fleet.why("control-1").as_deref(), Some("BeforeUpdate"));
     let rollout = fleet.rollout();
-    fleet.ask(Request::Abort { rollout }).expect("ends");
+    fleet.ask(Request::Abort { rollout: rollout.clone() }).expect("ends");
     ["control-1", "control-2"].iter().for_each(|name| fleet.accept(name));
-    assert!(fleet.core.facts().open_rollout(&cluster()).is_none(), "nothing was taken");
+    assert!(fleet.core.facts().rollouts[&rollout].finished_at_ms.is_some(), "nothing was taken");
     assert_eq!(update_row(&fleet).backups.len(), 2, "what was made is known");
 }
 
 /// What would be added to the first control machine, and what `plan` notes.
 fn planned(fleet: &Fleet, skip_backup: bool) -> Vec<String> {
-    let options = Options { scope: Scope::Drain, accept_control_plane_downtime: true, skip_backup };
-    let plan = documents::plan(fleet.core.facts(), &cluster(), options, fleet.core.limits(), fleet.now());
+    let plan = documents::plan(fleet.core.facts(), &cluster(), &options(skip_backup), fleet.core.limits(), fleet.now());
     plan.expect("a plan").update.expect("something to do").notes
 }
 

@@ -192,12 +192,8 @@ fn a_machine_that_is_gone_takes_its_hook_with_it() {
 fn a_failed_hook_after_undoes_nothing_and_waits_for_a_person() {
     let mut fleet = deployed(1, 1);
     with_hooks(&mut fleet, Vec::new(), vec![hook("smoke", HookMachines::MachineType(MachineType::Control))]);
-    let start = Request::Update {
-        cluster: cluster(),
-        scope: Scope::Drain,
-        accept_control_plane_downtime: true,
-        skip_backup: false,
-    };
+    let options = Options { accept_control_plane_downtime: true, ..Options::of(Scope::Drain) };
+    let start = Request::Update { cluster: cluster(), options };
     fleet.ask(start).expect("starts");
     for name in ["control-1", "worker-1"] {
         fleet.finish(name);
@@ -427,9 +423,9 @@ fn a_plan_tells_hooks_from_what_machines_prepare() {
     let mut fleet = deployed(3, 1);
     with_hooks(&mut fleet, vec![hook("silence", on("worker-1"))], Vec::new());
     let phases = |fleet: &Fleet| -> Vec<String> {
-        let options = Options { scope: Scope::Drain, accept_control_plane_downtime: false };
+        let options = Options::of(Scope::Drain);
         let (facts, limits) = (fleet.core.facts(), fleet.core.limits());
-        let plan = documents::plan(facts, &cluster(), options, limits, fleet.now()).expect("a cluster");
+        let plan = documents::plan(facts, &cluster(), &options, limits, fleet.now()).expect("a cluster");
         plan.update.expect("an update").phases.into_iter().map(|phase| phase.name).collect()
     };
     assert_eq!(phases(&fleet)[..2], ["hooks before", "prepare"]);
@@ -468,7 +464,7 @@ fn a_renewed_secret_of_hooks_alone_is_no_reason_for_an_update() {
 
 #[test]
 fn hooks_are_not_late_for_an_operators_pause() {
-    let is_late = |fleet: &Fleet| fleet.look("worker-2", |survey, _| around::is_late(survey));
+    let is_late = |fleet: &Fleet| fleet.look("worker-2", |survey, _| around::overdue(survey).is_some());
     let mut fleet = hooked();
     fleet.ask(update()).expect("starts");
     let rollout = fleet.rollout();

@@ -3,7 +3,7 @@
 use muster_proto::model::{LockState, MachineType::Control, Scope};
 
 use super::{fleet::*, reason, updates::*};
-use crate::core::Request;
+use crate::core::{Request, update::Options};
 
 #[test]
 fn a_machine_that_was_never_ready_does_not_hinder() {
@@ -44,12 +44,8 @@ fn revoked_machines_count_as_down() {
     }
     fleet.finish_all(Control);
     assert_eq!(reason(fleet.ask(update())), "Quorum", "two of five would be left");
-    let accepted = Request::Update {
-        cluster: cluster(),
-        scope: Scope::Drain,
-        accept_control_plane_downtime: true,
-        skip_backup: false,
-    };
+    let options = Options { accept_control_plane_downtime: true, ..Options::of(Scope::Drain) };
+    let accepted = Request::Update { cluster: cluster(), options };
     fleet.ask(accepted).expect("somebody said that it may be");
 }
 

@@ -3,7 +3,11 @@
 use muster_proto::model::{DeadlineOutcome, ItemState, LockState};
 
 use super::{fleet::*, updates::*};
-use crate::{core::Request, facts::Stage};
+use crate::{
+    core::Request,
+    facts::{ClusterStage, Stage},
+    plan::update::overdue_stage,
+};
 
 /// In small steps, for whoever is not heard of for long is Lost.
 fn hours(fleet: &mut Fleet, hours: u64) {
@@ -68,6 +72,40 @@ fn items_past_their_deadline_may_pause_the_update() {
     assert_eq!(fleet.stuck("control-1"), None, "it has its time anew");
     hours(&mut fleet, 3);
     assert_eq!(fleet.stuck("control-1"), None);
+}
+
+/// The stage of the cluster itself that is past its deadline.
+fn overdue(fleet: &Fleet) -> Option<ClusterStage> {
+    fleet.look("worker-1", |survey, _| overdue_stage(survey).map(|(stage, _)| stage))
+}
+
+#[test]
+fn locks_of_the_cluster_that_stay_active_are_told() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install"], 1);
+    fleet.ask(update()).expect("starts");
+    hours(&mut fleet, 1);
+    assert_eq!(overdue(&fleet), None);
+    hours(&mut fleet, 1);
+    assert_eq!(overdue(&fleet), Some(ClusterStage::LocksInactive));
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Abort { rollout }).expect("aborts");
+    assert_eq!(overdue(&fleet), None);
+}
+
+#[test]
+fn locks_of_the_cluster_that_never_came_back_are_told() {
+    let mut fleet = deployed(3, 1);
+    fleet.lock("ceph", None, LockState::Inactive);
+    release(&mut fleet, &["install"], 1);
+    fleet.ask(update()).expect("starts");
+    hours(&mut fleet, 1);
+    assert_eq!(overdue(&fleet), None);
+    hours(&mut fleet, 1);
+    assert_eq!(overdue(&fleet), Some(ClusterStage::Requested));
+    fleet.lock("ceph", None, LockState::Active);
+    fleet.pass(20_000, &[]);
+    assert_eq!(overdue(&fleet), None);
 }
 
 #[test]

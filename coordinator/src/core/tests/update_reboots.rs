@@ -7,12 +7,12 @@ use muster_proto::model::{
 
 use super::{fleet::*, reason, updates::*};
 use crate::{
-    core::{Input, Request},
+    core::{Input, Request, update::Options},
     facts::{RebootWhy, Stage},
 };
 
 fn update_os() -> Request {
-    Request::Update { cluster: cluster(), scope: Scope::Os, accept_control_plane_downtime: false, skip_backup: false }
+    Request::Update { cluster: cluster(), options: Options::of(Scope::Os) }
 }
 
 fn reboot(machines: &[&str]) -> Request {

@@ -13,9 +13,10 @@ use muster_proto::model::{
     Permit, Phase, Scope,
 };
 
-use super::fleet::*;
+use super::{fleet::*, reason};
 use crate::{
-    core::{Input, Refusal, Reply, Request, Word},
+    core::{Input, Refusal, Reply, Request, Word, update::Options},
+    documents,
     facts::{MachineUpdate, Stage, Wish},
 };
 
@@ -52,12 +53,7 @@ pub(crate) fn release(fleet: &mut Fleet, items: &[&str], width: u32) {
 }
 
 pub(crate) fn update() -> Request {
-    Request::Update {
-        cluster: cluster(),
-        scope: Scope::Drain,
-        accept_control_plane_downtime: false,
-        skip_backup: false,
-    }
+    Request::Update { cluster: cluster(), options: Options::of(Scope::Drain) }
 }
 
 impl Fleet {
@@ -402,6 +398,26 @@ fn a_manifest_applied_meanwhile_changes_nothing() {
 }
 
 #[test]
+fn what_starts_is_what_was_agreed_to() {
+    let mut fleet = deployed(3, 2);
+    release(&mut fleet, &["install"], 1);
+    let planned = |fleet: &Fleet| {
+        let (facts, limits) = (fleet.core.facts(), fleet.core.limits());
+        let plan = documents::plan(facts, &cluster(), &Options::of(Scope::Drain), limits, fleet.now()).expect("a plan");
+        plan.update.expect("something to do").digest
+    };
+    let agreed = planned(&fleet);
+    fleet.pass(60_000, &[]);
+    assert_eq!(planned(&fleet), agreed, "time alone changes nothing");
+    release(&mut fleet, &["images"], 1);
+    let start =
+        |agreed| Request::Update { cluster: cluster(), options: Options { agreed, ..Options::of(Scope::Drain) } };
+    assert_eq!(reason(fleet.ask(start(agreed))), "PlanChanged");
+    let agreed = planned(&fleet);
+    fleet.ask(start(agreed)).expect("starts");
+}
+
+#[test]
 fn the_quorum_is_kept() {
     let mut fleet = deployed(3, 1);
     release(&mut fleet, &["install"], 1);
@@ -449,12 +465,8 @@ fn it_is_refused_where_it_could_not_go_well() {
     let mut fleet = deployed(1, 1);
     release(&mut fleet, &["install"], 1);
     assert_eq!(refused(&mut fleet, update()), "Quorum");
-    let accepted = Request::Update {
-        cluster: cluster(),
-        scope: Scope::Drain,
-        accept_control_plane_downtime: true,
-        skip_backup: false,
-    };
+    let options = Options { accept_control_plane_downtime: true, ..Options::of(Scope::Drain) };
+    let accepted = Request::Update { cluster: cluster(), options };
     assert!(matches!(fleet.ask(accepted), Ok(Reply::Done(_))));
     assert_eq!(refused(&mut fleet, update()), "RolloutOpen");
 }

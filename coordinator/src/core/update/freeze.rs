@@ -20,7 +20,7 @@ use crate::{
 /// What is to be frozen.
 pub(super) struct Start<'a> {
     pub(super) kind: UpdateKind,
-    pub(super) options: Options,
+    pub(super) options: &'a Options,
     /// These machines alone. None: every one that was Ready once.
     pub(super) only: Option<&'a BTreeSet<MachineName>>,
 }

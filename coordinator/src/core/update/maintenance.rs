@@ -25,7 +25,7 @@ pub(in crate::core) fn enter(
     let row = known_machine(draft, machine)?;
     let (cluster, only) = (row.spec.cluster_name.clone(), [machine.clone()].into());
     may_enter(draft, &row, limits, now)?;
-    let options = Options { scope: Scope::Os, accept_control_plane_downtime, skip_backup: false };
+    let options = &Options { accept_control_plane_downtime, ..Options::of(Scope::Os) };
     let start = Start { kind: UpdateKind::Maintenance, options, only: Some(&only) };
     let mut trial = (**draft).clone();
     let mut trial = Draft::new(&mut trial);

@@ -239,7 +239,7 @@ fn take_turn(draft: &mut Draft<'_>, actor: &str, removing: Removing<'_>, now: No
     let Removing { machine, limits, .. } = removing;
     let Some(row) = draft.machines.get(machine).cloned() else { return String::new() };
     // What is accepted for its sake stands in its row: the others of a rollout get nothing of it.
-    let options = Options { scope: Scope::Os, accept_control_plane_downtime: false, skip_backup: false };
+    let options = &Options::of(Scope::Os);
     let Some(mine) = &row.update else {
         let only = [machine.clone()].into();
         let start = Start { kind: UpdateKind::Removal, options, only: Some(&only) };

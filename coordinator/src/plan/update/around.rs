@@ -8,7 +8,7 @@ use muster_proto::{
 
 use super::{ClusterStep, DECIDING, targets};
 use crate::{
-    facts::{Added, ClusterStage, Facts, MachineRow, MachineUpdate, Target, UpdateRow, Wish},
+    facts::{Added, ClusterStage, Facts, MachineRow, MachineUpdate, StageRow, Target, UpdateRow, Wish},
     plan::{
         added, assign,
         safety::{self, blocked, some_names},
@@ -159,21 +159,28 @@ pub(super) fn step(survey: &Survey<'_>, update: &UpdateRow, stage: ClusterStage)
 
 /// When the hooks that are under way have had their time, Unix milliseconds.
 pub(super) fn deadline_ms(survey: &Survey<'_>, update: &UpdateRow) -> Option<u64> {
-    let stages = [ClusterStage::HooksBefore, ClusterStage::HooksAfter];
-    let open = stages.iter().filter_map(|stage| update.stages.get(stage)).find(|row| row.finished_at_ms.is_none())?;
-    let since_ms = open.started_at_ms.max(update.resumed_at_ms);
-    Some(since_ms.saturating_add(survey.spec.update_deadlines.hooks_ms))
+    let (_, began_ms) = under_way(update)?;
+    Some(began_ms.max(update.resumed_at_ms).saturating_add(survey.spec.update_deadlines.hooks_ms))
 }
 
-/// Have the hooks that are under way had their time? The time of a pause that began before is nobody's fault, and an
-/// update that is being aborted waits for none.
+/// Which of the two stages is under way, and since when, Unix milliseconds.
+fn under_way(update: &UpdateRow) -> Option<(ClusterStage, u64)> {
+    let stages = [ClusterStage::HooksBefore, ClusterStage::HooksAfter].into_iter();
+    let begun = stages.filter_map(|stage| Some((stage, update.stages.get(&stage)?)));
+    let open =
+        |(stage, row): (ClusterStage, &StageRow)| row.finished_at_ms.is_none().then_some((stage, row.started_at_ms));
+    begun.filter_map(open).next()
+}
+
+/// The one of the two stages that has had its time, and when it began, Unix milliseconds. The time of a pause that
+/// began before is nobody's fault, and an update that is being aborted waits for none.
 #[must_use]
-pub fn is_late(survey: &Survey<'_>) -> bool {
-    let Some(update) = survey.update() else { return false };
+pub fn overdue(survey: &Survey<'_>) -> Option<(ClusterStage, u64)> {
+    let update = survey.update()?;
     let until_ms = match update.wish {
         Wish::Go => survey.now.wall_ms,
         Wish::Pause { since_ms } => since_ms,
-        Wish::Abort => return false,
+        Wish::Abort => return None,
     };
-    deadline_ms(survey, update).is_some_and(|at_ms| until_ms >= at_ms)
+    under_way(update).filter(|_| deadline_ms(survey, update).is_some_and(|at_ms| until_ms >= at_ms))
 }

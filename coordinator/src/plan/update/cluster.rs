@@ -110,14 +110,22 @@ pub(super) fn is_ahead(survey: &Survey<'_>) -> bool {
     targets(survey).filter(waiting).any(|position| position.update().is_some_and(ahead))
 }
 
-/// Have the cluster's own locks, which were asked for, had their time?
+/// The stage of the cluster itself that has had its time, and when it began, Unix milliseconds. An update that is being
+/// aborted waits for none.
 #[must_use]
-pub fn cluster_locks_are_late(survey: &Survey<'_>) -> bool {
-    survey.update().is_some_and(|update| {
-        let stage = update.stages.get(&ClusterStage::LocksInactive);
-        let waits = update.request.is_some() && stage.is_some_and(|stage| stage.finished_at_ms.is_none());
-        waits && survey.now.wall_ms >= deadline_ms(survey, update)
-    })
+pub fn overdue_stage(survey: &Survey<'_>) -> Option<(ClusterStage, u64)> {
+    let (update, rollout) = (survey.update().filter(|update| update.wish != Wish::Abort)?, survey.rollout?);
+    if let Some(hooks) = around::overdue(survey) {
+        return Some(hooks);
+    }
+    let late = safety::before_update_done(survey).is_ok() && survey.now.wall_ms >= deadline_ms(survey, update);
+    let asked = update.stages.get(&ClusterStage::LocksInactive).filter(|stage| stage.finished_at_ms.is_none());
+    match update.request {
+        Some(_) => asked.filter(|_| late).map(|stage| (ClusterStage::LocksInactive, stage.started_at_ms)),
+        // Locks of an earlier update have not come back, and nothing may be requested before.
+        None => (late && is_ahead(survey) && locks::came_back(survey, None).is_err())
+            .then_some((ClusterStage::Requested, rollout.started_at_ms)),
+    }
 }
 
 /// When waiting for the cluster's locks ends, Unix milliseconds. Progress of a lock starts it anew.

@@ -190,7 +190,7 @@ pub(super) fn cluster() -> Cluster {
             requested_nodes: 6,
             ready_nodes: 1,
             release: None,
-            lcm_operation_stuck: false,
+            lcm_operation_stuck: None,
             rollout: Some("edge-7-deploy-1".into()),
             phases: vec![phase(Phase::Prepare, 4, 2, 0), phase(Phase::Deploy, 1, 2, 1)],
             blocked: None,

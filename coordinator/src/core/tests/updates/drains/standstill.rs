@@ -1,8 +1,9 @@
 //! Drains that do not come to an end: who is told what, and who goes on.
 
-use muster_proto::model::{RunnerKind, StateItem};
+use muster_proto::model::{RunnerKind, Scope, StateItem};
 
 use super::*;
+use crate::core::update::Options;
 
 #[test]
 fn one_put_aside_says_what_kept_it() {
@@ -102,6 +103,11 @@ fn tasks_of_a_node_that_is_down_count_and_it_says_so() {
     assert_eq!(blocked.message, format!("{why}db: 1 task, web: 2 tasks"));
 }
 
+/// No machine is there on which the swarm could be copied first.
+fn without_backups() -> Request {
+    Request::Update { cluster: cluster(), options: Options { skip_backup: true, ..Options::of(Scope::Drain) } }
+}
+
 /// A worker behind one control machine, both in its swarm, and an update that brings this item of the worker to another
 /// version. Everybody has prepared; the cluster's own lock is active yet.
 fn behind_one_control(changed: &str) -> Fleet {
@@ -114,7 +120,7 @@ fn behind_one_control(changed: &str) -> Fleet {
     let of_workers = of_workers.iter_mut().filter(|item| item.name.as_str() == changed);
     of_workers.for_each(|item| item.version.push_str(".1"));
     fleet.ask(apply(spec, &[])).expect("applies");
-    fleet.ask(update()).expect("starts");
+    fleet.ask(without_backups()).expect("starts");
     fleet.finish("worker-1");
     fleet
 }
@@ -143,7 +149,7 @@ fn a_worker_whose_swarm_only_a_deployment_makes_does_not_begin() {
     fleet.lock("ceph", None, LockState::Active);
     fleet.finish("control-1");
     assert_eq!(fleet.state("control-1"), "Ready");
-    fleet.ask(update()).expect("starts again");
+    fleet.ask(without_backups()).expect("starts again");
     fleet.finish("worker-1");
     fleet.lock("ceph", None, LockState::Inactive);
     assert_eq!(fleet.requests(), ["worker-1"]);
