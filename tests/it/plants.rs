@@ -77,6 +77,7 @@ plants! {
     depart_in_service: "depart-in-service" by "removal" | "4";
     drop_before_forgotten: "drop-before-forgotten" by "removal";
     demote_without_quorum: "demote-without-quorum" by "quorum";
+    ignore_swarm_quorum: "ignore-swarm-quorum" by "quorum";
     float_secrets: "float-secrets" by "secret" | "5";
     free_slot_before_accepted: "free-slot-before-accepted" by "10" | "9";
     serve_foreign_secrets: "serve-foreign-secrets" by "secret";

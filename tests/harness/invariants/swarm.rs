@@ -2,11 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use muster_coordinator::{facts::ClusterRow, store::Table};
-use muster_proto::model::{Epoch, MachineId, MachineName, SwarmAvailability, SwarmCall, SwarmId};
+use muster_coordinator::{
+    facts::{ClusterRow, Facts, MachineRow},
+    store::Table,
+};
+use muster_proto::model::{Epoch, MachineId, MachineName, MachineType, Now, SwarmAvailability, SwarmCall, SwarmId};
 
 use super::{Checked, Violation, Watcher};
 use crate::sim::{machine::Machine, manifest};
+
+/// A count of managers that the coordinator goes by is at most so old.
+const COUNTED_AGO_MS: u64 = 10_500;
 
 impl Watcher {
     /// Rule 6: nothing is asked of a swarm for a coordinator that this machine knows to be succeeded.
@@ -28,6 +34,31 @@ impl Watcher {
             return Err(self.violation("quorum", detail));
         }
         Ok(())
+    }
+
+    /// The managers but for this machine's node are listed for its sake: how many they are, and how many of them are up.
+    pub fn managers_listed(&mut self, name: &MachineName, (others, up): (usize, usize), at: u64) {
+        if 2 * up > others + 1 {
+            self.seen.majorities.insert(name.clone(), at);
+        }
+    }
+
+    /// Rule 1, the swarm's word: a manager may be disturbed in an update only if a moment ago the others were a majority
+    /// without it, or an operator accepts that there is none.
+    pub(super) fn managers_were_counted(&self, facts: &Facts, row: &MachineRow, now: Now) -> Checked {
+        let rollout = row.rollout.as_ref().and_then(|name| facts.rollouts.get(name));
+        let accepted = rollout.and_then(|row| row.update.as_ref()).is_none_or(|row| row.accept_control_plane_downtime);
+        let manager = row.swarm.as_ref().is_some_and(|member| member.manager);
+        if accepted || !manager || row.removal.is_some() || row.spec.machine_type != MachineType::Control {
+            return Ok(());
+        }
+        let counted = self.seen.majorities.get(&row.name).map(|at| now.mono_ms.saturating_sub(*at));
+        if counted.is_some_and(|ago| ago <= COUNTED_AGO_MS) {
+            return Ok(());
+        }
+        let detail =
+            format!("{} may be disturbed, and the other managers were a majority {counted:?} ms ago", row.name);
+        Err(self.violation("quorum", detail))
     }
 
     /// Who makes the swarm is durable before that machine hears of it.

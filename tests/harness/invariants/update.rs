@@ -41,6 +41,8 @@ pub(super) struct Seen {
     controls: BTreeSet<MachineName>,
     /// Controls that were Ready once, and under which identity.
     voters: BTreeMap<MachineName, Option<MachineId>>,
+    /// When the managers but for a machine's node were last a majority, as they were listed for its sake.
+    pub(super) majorities: BTreeMap<MachineName, u64>,
     /// Hooks.
     pub(super) hooks: super::hooks::Seen,
     /// Who is out of service.
@@ -58,7 +60,7 @@ impl Hash for Seen {
         }
         self.inactive.keys().for_each(|key| key.text().hash(to));
         (&self.permits, &self.found, &self.permitted, &self.received, &self.used).hash(to);
-        (&self.controls, &self.voters, &self.maintenance, &self.removals, &self.hooks).hash(to);
+        (&self.controls, &self.voters, &self.majorities, &self.maintenance, &self.removals, &self.hooks).hash(to);
     }
 }
 
@@ -114,7 +116,11 @@ impl Watcher {
     /// A stage that takes longer than the manifest allows is recorded, unless the update is halted.
     fn late_stages_are_told(&self, facts: &Facts, now: Now) -> Checked {
         let current = facts.live.older_than_fleet.is_none() && !facts.meta.recovering;
-        for row in facts.machines.values().filter(|_| current) {
+        // Who is removed without a turn, or departs, is at no stage of the update any more.
+        let let_go = |row: &MachineRow| {
+            row.removal.as_ref().is_some_and(|row| !row.aborting && (!row.by_turn || row.departure.is_some()))
+        };
+        for row in facts.machines.values().filter(|row| current && !let_go(row)) {
             let rollout = row.rollout.as_ref().and_then(|name| facts.rollouts.get(name));
             let update = rollout.and_then(|rollout| rollout.update.as_ref()).filter(|update| update.wish == Wish::Go);
             let (Some(update), Some(mine)) = (update, &row.update) else { continue };
@@ -204,7 +210,7 @@ impl Watcher {
         if let Some((silent, since)) = guards.iter().find(|(guard, since)| !held(guard) && !had_time(since)) {
             return wrong(format!("and {silent} had no time to make its lock: it has been there since {since:?}"));
         }
-        Ok(())
+        self.managers_were_counted(facts, row, now)
     }
 
     /// Rule 1: no control machine that votes begins its turn while another is away, or, of three or more, while the

@@ -6,11 +6,11 @@ use muster_proto::model::{MachineId, SwarmCall, SwarmOp};
 
 use super::{
     Event, World,
-    machine::uuid_of,
+    machine::{Machine, uuid_of},
     manifest,
     network::{Parcel, Said},
 };
-use crate::invariants::Violation;
+use crate::{invariants::Violation, rng::Rng};
 
 /// Points at which a process may crash.
 pub(crate) const AGENT_CRASH: &str = "agent crashed between effects";
@@ -55,6 +55,7 @@ impl World {
         while self.next_event(until)? {
             if self.rng.permille(self.plan.fault_permille) {
                 self.fault()?;
+                self.engine_fault();
             }
         }
         self.at = until;
@@ -64,6 +65,23 @@ impl World {
     pub(crate) fn any_machine(&mut self) -> usize {
         let last = u64::try_from(self.machines.len().max(1) - 1).unwrap_or(0);
         usize::try_from(self.rng.between(0, last)).unwrap_or(0)
+    }
+
+    /// The Docker Engine of a control machine goes down for a while, and its agent does not, in an update. Dice of their
+    /// own.
+    fn engine_fault(&mut self) {
+        let mut dice = Rng::new(self.rng.clone().next());
+        let rollout = self.facts().and_then(|facts| facts.open_rollout(&manifest::cluster_name()));
+        if rollout.is_none_or(|rollout| rollout.update.is_none()) {
+            return;
+        }
+        let managers = self.machines.iter_mut().filter(|machine| machine.engine.as_ref().is_some_and(|at| at.manager));
+        let mut managers: Vec<&mut Machine> = managers.collect();
+        let last = u64::try_from(managers.len().max(1) - 1).unwrap_or(0);
+        let chosen = usize::try_from(dice.between(0, last)).unwrap_or(0);
+        let Some(machine) = managers.get_mut(chosen).filter(|_| dice.permille(150)) else { return };
+        machine.engine_down_until = self.at + dice.between(5_000, 60_000);
+        self.count("a manager's engine went down");
     }
 
     fn fault(&mut self) -> Result<(), Violation> {

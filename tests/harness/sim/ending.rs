@@ -42,6 +42,7 @@ impl World {
         for index in 0..self.machines.len() {
             if let Some(machine) = self.machines.get_mut(index) {
                 machine.cut_off_until = 0;
+                machine.engine_down_until = 0;
             }
             self.readdress(index, Some(format!("10.0.255.{}", index + 1)));
             self.happen(Event::PowerOn(index))?;

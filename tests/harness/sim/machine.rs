@@ -105,6 +105,8 @@ pub struct Machine {
     pub session: Option<u64>,
     /// Cut off from the network until then.
     pub cut_off_until: u64,
+    /// Its Docker Engine does not run before then, whatever its agent does.
+    pub engine_down_until: u64,
     /// Has it enrolled under this identity? Else it has no certificate, and opens no stream.
     pub enrolled: bool,
     /// Its address; None: it has none just now.
@@ -142,6 +144,7 @@ impl Machine {
             clock_skew_ms: 0,
             session: None,
             cut_off_until: 0,
+            engine_down_until: 0,
             enrolled: false,
             address: Some(format!("10.0.0.{}", rng.between(1, 254))),
             asked: None,

@@ -124,11 +124,22 @@ impl World {
 
     /// The managers but for this machine's node, as they are listed for its sake.
     pub(crate) fn list_for(&mut self, call: u64, swarm: usize) {
-        let about = self.questions.get(&call).map(|(_, about, _)| about.clone());
-        let node = about.as_ref().and_then(|about| self.leaving(about));
-        let (Some(about), Some(node)) = (about, node) else { return };
-        let counted = self.count_managers_but(swarm, &node);
-        self.removals.counted.insert(about, counted);
+        let Some((_, about, _)) = self.questions.get(&call).cloned() else { return };
+        if let Some(node) = self.leaving(&about) {
+            let counted = self.count_managers_but(swarm, &node);
+            self.removals.counted.insert(about, counted);
+            return;
+        }
+        let row = self.facts().and_then(|facts| facts.machines.get(&about));
+        let Some(member) = row.and_then(|row| row.swarm.clone()).filter(|member| member.manager) else { return };
+        let (others, up) = self.count_managers_but(swarm, &member.node_id);
+        let majority = 2 * up > others + 1;
+        self.count(if majority {
+            "managers were counted for an update"
+        } else {
+            "managers were too few for an update"
+        });
+        self.watcher.managers_listed(&about, (others, up), self.at);
     }
 
     fn leaving(&self, machine: &MachineName) -> Option<SwarmId> {

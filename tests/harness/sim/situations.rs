@@ -99,10 +99,13 @@ pub const REQUIRED: &[&str] = &[
     // The swarm.
     "a join that only the managers know of",
     "a manager was let in",
+    "a manager's engine went down",
     "a swarm was mended by hand",
     "a swarm without quorum was asked",
     "a worker was let in",
     "an engine did not answer",
+    "managers were counted for an update",
+    "managers were too few for an update",
     "no way into the swarm",
     "power cut during a swarm-join",
     "swarm answered",

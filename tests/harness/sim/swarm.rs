@@ -48,7 +48,7 @@ pub(crate) struct Node {
 pub struct Place {
     pub(crate) swarm: usize,
     pub(crate) node: SwarmId,
-    manager: bool,
+    pub(crate) manager: bool,
 }
 
 /// What the coordinator gave a swarm-join.
@@ -91,7 +91,7 @@ impl World {
     pub(crate) fn is_up(&self, node: &Node) -> bool {
         self.machines.get(node.index).is_some_and(|machine| {
             let at_home = machine.engine.as_ref().is_some_and(|place| place.node == node.id);
-            at_home && machine.powered && machine.cut_off_until <= self.at
+            at_home && machine.powered && machine.cut_off_until.max(machine.engine_down_until) <= self.at
         })
     }
 
@@ -116,7 +116,9 @@ impl World {
         index: usize,
         op: &SwarmOp,
     ) -> (Result<SwarmReply, SwarmFailure>, Option<(usize, usize)>) {
-        let Some(machine) = self.machines.get(index) else { return (Err(failure(SwarmFailureCode::Engine)), None) };
+        let Some(machine) = self.machines.get(index).filter(|machine| machine.engine_down_until <= self.at) else {
+            return (Err(failure(SwarmFailureCode::Engine)), None);
+        };
         let place = machine.engine.clone();
         if *op == SwarmOp::Info {
             let state = if place.is_some() { SwarmLocalState::Active } else { SwarmLocalState::Inactive };

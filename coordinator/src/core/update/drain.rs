@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use muster_proto::model::{
-    MachineId, MachineName, Now, SwarmAvailability, SwarmFailure, SwarmFailureCode, SwarmId, SwarmOp, SwarmReply,
-    SwarmTask,
+    MachineId, MachineName, MachineType, Now, SwarmAvailability, SwarmFailure, SwarmFailureCode, SwarmId, SwarmOp,
+    SwarmReply, SwarmTask,
 };
 
 use super::record::upgraded_stages;
@@ -72,7 +72,8 @@ pub(super) fn record(draft: &mut Draft<'_>, machine: &MachineName, step: DrainSt
 /// Asks what has to be known next: one question for each machine at a time, and no more of one agent than it answers.
 pub(in crate::core) fn ask(draft: &mut Draft<'_>, limits: &Limits, now: Now, effects: &mut Vec<Effect>) {
     let drains = |row: &MachineRow| row.update.as_ref().is_some_and(|update| update.drain.is_some());
-    if !draft.machines.values().any(|row| drains(row) || row.departs()) {
+    let is_counted = |row: &MachineRow| row.slot.is_some() && row.swarm.as_ref().is_some_and(|member| member.manager);
+    if !draft.machines.values().any(|row| drains(row) || is_counted(row) || row.departs()) {
         return;
     }
     let (mut awaited, mut questions) = (Vec::new(), Vec::new());
@@ -146,6 +147,9 @@ fn node_of(row: &MachineRow) -> Option<SwarmId> {
             DepartingNode::Node(id) => Some(id.clone()),
             DepartingNode::Unknown | DepartingNode::Absent => None,
         };
+    }
+    if row.spec.machine_type == MachineType::Control {
+        return row.swarm.as_ref().map(|member| member.node_id.clone());
     }
     match &row.update.as_ref()?.drain.as_ref()?.target {
         DrainTarget::Node { id, .. } => Some(id.clone()),

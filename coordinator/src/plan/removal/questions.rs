@@ -112,7 +112,7 @@ pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Blocked {
         });
     }
     let Some(seen) = &look.node else {
-        let why = drain::unanswered(survey, look);
+        let why = drain::unanswered(survey, position, look);
         return if why.reason == "SwarmNoManager" {
             why
         } else {

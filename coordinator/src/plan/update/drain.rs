@@ -2,6 +2,7 @@
 //! them. Level-triggered: decided from what is recorded, and from what the swarm last answered; what has to be asked
 //! next says [`questions`]. A drain is reached when no task of a service runs on the node, and by nothing else.
 
+mod managers;
 pub mod questions;
 mod services;
 
@@ -40,6 +41,8 @@ pub enum Aim {
     Drained,
     /// That it is as it was.
     GivenBack,
+    /// Of a manager: that the others are counted.
+    Counted,
 }
 
 /// Does the cluster use Swarm: is its `lcmType` `swarm` or `mke`, or has a type of machines a `swarm-join`?
@@ -65,12 +68,15 @@ pub fn aim(survey: &Survey<'_>, position: &Position<'_>) -> Option<Aim> {
         return None;
     }
     let (update, mine) = (survey.update()?, position.update()?);
-    mine.drain.as_ref().filter(|_| !position.is_let_go())?;
+    let counted = managers::is_asked(survey, position);
+    if !counted && (mine.drain.is_none() || position.is_let_go()) {
+        return None;
+    }
     if position.row.slot.is_none() || mine.returned_at_ms.is_some() {
         return None;
     }
     if machine::gives_back(survey, update, position, mine).is_some() {
-        return Some(Aim::GivenBack);
+        return (!counted).then_some(Aim::GivenBack);
     }
     let begins = || {
         let refused = mine.set_aside.is_some() || not_halted(survey, update).is_err();
@@ -83,14 +89,22 @@ pub fn aim(survey: &Survey<'_>, position: &Position<'_>) -> Option<Aim> {
     };
     let goes_on = next && !is_at_work(position) && safety::locks_granted(survey, position).is_ok();
     let begun = mine.disturbed() || mine.in_maintenance();
-    (goes_on && if begun { position.available() } else { begins() }).then_some(Aim::Drained)
+    (goes_on && if begun { position.available() } else { begins() }).then_some(if counted {
+        Aim::Counted
+    } else {
+        Aim::Drained
+    })
 }
 
-/// Does the time run that the drain of its node may take? While it waits for another machine's drain it does not: that
-/// one has its own.
+/// Does the time run that the drain of its node, or the count of the others, may take? While it waits for another
+/// machine's drain it does not: that one has its own.
 #[must_use]
 pub fn is_awaited(survey: &Survey<'_>, position: &Position<'_>) -> bool {
-    aim(survey, position) == Some(Aim::Drained) && !services::waits_for_another(survey, position)
+    match aim(survey, position) {
+        Some(Aim::Drained) => !services::waits_for_another(survey, position),
+        Some(Aim::Counted) => true,
+        Some(Aim::GivenBack) | None => false,
+    }
 }
 
 /// What is to be recorded of the drain before anything disruptive may start.
@@ -149,11 +163,14 @@ fn node<'a>(survey: &Survey<'_>, look: &'a SwarmLook) -> Option<&'a Option<Swarm
 }
 
 /// Rule 4, its Swarm: is the node drained, as far as was seen a moment ago? What keeps it is told from what was said
-/// last, however long ago.
+/// last, however long ago. Of a manager, which is not drained: are the others a majority?
 ///
 /// # Errors
 /// Which services still have tasks there, or who does not answer.
 pub fn reached(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    if managers::is_asked(survey, position) {
+        return managers::majority(survey, position);
+    }
     if !is_wanted(survey, position) {
         return Ok(());
     }
@@ -165,7 +182,7 @@ pub fn reached(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Block
         DrainTarget::Unknown => return Err(unidentified(survey, position, look)),
         DrainTarget::Node { id, .. } => id,
     };
-    let Some(seen) = &look.node else { return Err(unanswered(survey, look)) };
+    let Some(seen) = &look.node else { return Err(unanswered(survey, position, look)) };
     let Some(found) = &seen.what else { return Err(unknown_node(position, id)) };
     if found.availability != SwarmAvailability::Drain {
         services::spared(survey, position)?;
@@ -195,7 +212,7 @@ pub fn reached(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Block
             "its tasks have moved (`docker node ps` on a manager names them; is there room for them elsewhere?)",
         )),
         tasks if fresh(survey, tasks.as_ref()).is_some() && node(survey, look).is_some() => Ok(()),
-        Some(_) | None => Err(unanswered(survey, look)),
+        Some(_) | None => Err(unanswered(survey, position, look)),
     }
 }
 
@@ -242,7 +259,7 @@ fn unidentified(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) 
         return blocked("SwarmDraining", message, "its Docker Engine is in the swarm, or in none");
     };
     match look.node.as_ref().map(|seen| &seen.what) {
-        None => unanswered(survey, look),
+        None => unanswered(survey, position, look),
         Some(None) => unknown_node(position, id),
         Some(Some(found)) if found.hostname != info.hostname => blocked(
             "SwarmNodeUnknown",
@@ -250,14 +267,15 @@ fn unidentified(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) 
             "both say the same",
         ),
         // Who said so cannot be asked any more.
-        Some(Some(_)) if node(survey, look).is_none() => unanswered(survey, look),
+        Some(Some(_)) if node(survey, look).is_none() => unanswered(survey, position, look),
         Some(Some(_)) => blocked("SwarmDraining", "its Swarm node is being looked at", "the swarm has answered"),
     }
 }
 
 /// No manager has said anything a moment ago: one is being asked, or none of them could answer the last time.
-pub(in crate::plan) fn unanswered(survey: &Survey<'_>, look: &SwarmLook) -> Blocked {
-    let said = questions::controls(survey).map(|control| match control.row.id.and_then(|id| look.failures.get(&id)) {
+pub(in crate::plan) fn unanswered(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> Blocked {
+    let others = questions::controls(survey).filter(|control| control.row.name != position.row.name);
+    let said = others.map(|control| match control.row.id.and_then(|id| look.failures.get(&id)) {
         _ if !control.connected() => Some(format!("{} is not connected", control.row.name)),
         Some(failure) => Some(format!("{}: {}", control.row.name, failure.what)),
         None => None,
@@ -308,7 +326,7 @@ pub fn given_back(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Bl
     let DrainTarget::Node { was, .. } = &row.target else { return Ok(()) };
     let was = back(*was);
     let waits = |message: String| {
-        let why = unanswered(survey, look(position).unwrap_or(&SwarmLook::default()));
+        let why = unanswered(survey, position, look(position).unwrap_or(&SwarmLook::default()));
         match why.reason.as_str() {
             "SwarmNoManager" => why,
             _ => blocked("SwarmUncordoning", message, "a manager has confirmed it"),
@@ -337,8 +355,8 @@ pub(super) fn deadline_ms(survey: &Survey<'_>, update: &UpdateRow, position: &Po
             let begun = position.row.stages.get(&Stage::SwarmUncordoned)?.started_at_ms;
             begun.max(survey.facts.live.started_wall_ms)
         }
-        Aim::Drained if update.wish != Wish::Go => return None,
-        Aim::Drained => {
+        Aim::Drained | Aim::Counted if update.wish != Wish::Go => return None,
+        Aim::Drained | Aim::Counted => {
             let look = look(position)?;
             look.awaited_since_ms?.max(look.fewer_at_ms.unwrap_or(0)).max(update.moved_at_ms)
         }

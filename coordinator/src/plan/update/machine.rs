@@ -247,7 +247,7 @@ fn before_first_permit(
     if let Some(step) = drain::step(survey, position) {
         return Some(step);
     }
-    if drain::aim(survey, position) == Some(drain::Aim::Drained)
+    if matches!(drain::aim(survey, position), Some(drain::Aim::Drained | drain::Aim::Counted))
         && let Err(blocked) = safety::swarm_drained(survey, position)
     {
         let late_at_ms = drain::deadline_ms(survey, update, position)?;

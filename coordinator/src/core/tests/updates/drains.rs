@@ -8,11 +8,12 @@ use muster_proto::{
 };
 
 mod fixture;
+mod managers;
 mod services;
 mod standstill;
 
-pub(super) use fixture::Swarm;
 use fixture::*;
+pub(super) use fixture::{Swarm, node_id};
 
 use super::*;
 use crate::{

@@ -1,7 +1,7 @@
 //! Machines that are removed: what is waited for by each policy, what is asked of the swarm in which order, and what is
 //! left.
 
-use muster_proto::model::{LcmType, MachineId, RemovalPolicy, SwarmAvailability, SwarmId};
+use muster_proto::model::{MachineId, RemovalPolicy, SwarmAvailability, SwarmId};
 
 mod control;
 mod departing;

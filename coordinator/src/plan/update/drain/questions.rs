@@ -5,7 +5,7 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::{Aim, FRESH_MS, SETTLE_MS, aim, back, fresh, look, node, services, unsettled_until};
+use super::{Aim, FRESH_MS, SETTLE_MS, aim, back, fresh, look, managers, node, services, unsettled_until};
 use crate::{
     facts::{DrainTarget, SwarmLook},
     plan::{
@@ -51,9 +51,12 @@ pub fn all<'a>(survey: &Survey<'a>) -> Vec<(&'a MachineName, Question)> {
 fn next(survey: &Survey<'_>, position: &Position<'_>) -> Option<Question> {
     let aim = aim(survey, position)?;
     let look = look(position).filter(|look| look.asked.is_none())?;
+    if aim == Aim::Counted {
+        return managers::next(survey, position, look);
+    }
     let row = position.update()?.drain.as_ref()?;
     match (&row.target, aim) {
-        (DrainTarget::Absent, _) | (DrainTarget::Unknown, Aim::GivenBack) => None,
+        (DrainTarget::Absent, _) | (_, Aim::Counted) | (DrainTarget::Unknown, Aim::GivenBack) => None,
         (DrainTarget::Unknown, Aim::Drained) => identify(survey, position, look),
         (DrainTarget::Node { id, .. }, Aim::Drained) => drain(survey, position, look, id),
         (DrainTarget::Node { id, was }, Aim::GivenBack) => {
@@ -166,13 +169,18 @@ pub fn manager(survey: &Survey<'_>, position: &Position<'_>) -> Option<MachineId
 pub fn wakes_at(survey: &Survey<'_>, position: &Position<'_>) -> Option<u64> {
     let aim = aim(survey, position)?;
     let look = look(position).filter(|look| look.asked.is_none())?;
+    let later = |at_mono_ms: u64, by_ms: u64| at_mono_ms.saturating_add(by_ms);
+    let failures = look.failures.values().map(|failure| later(failure.at_mono_ms, RETRY_MS));
+    if aim == Aim::Counted {
+        let peers = look.peers.iter();
+        let peers = peers.flat_map(|seen| [LOOK_EVERY_MS, FRESH_MS].map(|by_ms| later(seen.at_mono_ms, by_ms)));
+        return failures.chain(peers).filter(|at| *at > survey.now.mono_ms).min();
+    }
     let row = position.update()?.drain.as_ref()?;
     let wanted = match (&row.target, aim) {
         (DrainTarget::Node { was, .. }, Aim::GivenBack) => back(*was),
         (DrainTarget::Node { .. } | DrainTarget::Unknown | DrainTarget::Absent, _) => SwarmAvailability::Drain,
     };
-    let later = |at_mono_ms: u64, by_ms: u64| at_mono_ms.saturating_add(by_ms);
-    let failures = look.failures.values().map(|failure| later(failure.at_mono_ms, RETRY_MS));
     let info = look.info.iter().map(|seen| later(seen.at_mono_ms, FRESH_MS));
     let node = look.node.iter().map(|seen| later(seen.at_mono_ms, FRESH_MS));
     let tasks = look.tasks.iter().flat_map(|seen| [LOOK_EVERY_MS, FRESH_MS].map(|by_ms| later(seen.at_mono_ms, by_ms)));

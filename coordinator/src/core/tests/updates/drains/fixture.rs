@@ -3,11 +3,15 @@
 use std::collections::BTreeSet;
 
 use muster_proto::model::{
-    LcmType, MachineId, SwarmFailure, SwarmFailureCode, SwarmInfo, SwarmLocalState, SwarmNode, SwarmNodeState, SwarmOp,
-    SwarmReply, SwarmService, SwarmTask,
+    LcmType, MachineId, SwarmFailure, SwarmFailureCode, SwarmInfo, SwarmLocalState, SwarmManager, SwarmMember,
+    SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmService, SwarmTask,
 };
 
 use super::*;
+use crate::{
+    facts::MachineRow,
+    store::{Change, Store, Table},
+};
 
 /// A node of the made-up swarm.
 pub(in super::super) struct Node {
@@ -33,7 +37,7 @@ pub(in super::super) struct Swarm {
     pub(super) log: Vec<String>,
 }
 
-pub(super) fn node_id(name: &str) -> SwarmId {
+pub(in super::super) fn node_id(name: &str) -> SwarmId {
     SwarmId::new(format!("id{}", name.replace('-', ""))).expect("letters and digits")
 }
 
@@ -89,7 +93,11 @@ impl Swarm {
                         hostname: name.clone(),
                         state: if down { SwarmNodeState::Down } else { SwarmNodeState::Ready },
                         availability: *availability,
-                        manager: None,
+                        manager: name.starts_with('c').then(|| SwarmManager {
+                            leader: false,
+                            reachable: !down,
+                            address: String::new(),
+                        }),
                     }
                 });
                 Ok(SwarmReply::Nodes(shown.collect()))
@@ -128,6 +136,24 @@ impl Swarm {
 }
 
 impl Fleet {
+    /// Everybody is in a swarm, the control machines as managers, by the word of their swarm-joins.
+    pub(in super::super) fn join_all(&mut self) {
+        let mut spec = (**self.core.facts().spec(&cluster()).expect("applied")).clone();
+        spec.lcm_type = LcmType::Swarm;
+        self.ask(apply(spec, &[])).expect("applies");
+        let members: Vec<String> = self.agents.keys().cloned().collect();
+        for name in &members {
+            let (node_id, manager) = (node_id(name), name.starts_with('c'));
+            let swarm = Some(SwarmMember { swarm_id: SwarmId::new("idswarm").expect("letters"), node_id, manager });
+            let row = MachineRow { swarm, ..self.row(name).clone() };
+            let value = serde_json::to_vec(&row).expect("plain data");
+            let put = Change::Put { table: Table::Machines, key: name.clone(), value };
+            self.store.commit(&[put]).expect("kept in memory");
+        }
+        self.restart();
+        self.all_report();
+    }
+
     fn name_of(&self, id: MachineId) -> String {
         let (name, _) = self.agents.iter().find(|(_, agent)| agent.id == id).expect("an agent");
         name.clone()

@@ -3,26 +3,18 @@
 use muster_proto::{
     convert::Hello,
     model::{
-        Generation, SwarmFailure, SwarmFailureCode, SwarmInfo, SwarmLocalState, SwarmManager, SwarmMember, SwarmNode,
+        Generation, SwarmFailure, SwarmFailureCode, SwarmInfo, SwarmLocalState, SwarmManager, SwarmNode,
         SwarmNodeState, SwarmOp, SwarmReply,
     },
 };
 
-use super::*;
-use crate::{
-    facts::MachineRow,
-    store::{Change, Store, Table},
-};
+use super::{drains::node_id, *};
 
 /// A made-up swarm: its managers, its nodes, who is up, and what was asked of it.
 struct Swarm {
     nodes: Vec<(String, bool, SwarmNodeState)>,
     left: Vec<String>,
     log: Vec<String>,
-}
-
-fn node_id(name: &str) -> SwarmId {
-    SwarmId::new(format!("id{}", name.replace('-', ""))).expect("letters and digits")
 }
 
 impl Swarm {
@@ -85,25 +77,7 @@ impl Swarm {
 impl Fleet {
     /// Everybody is in the swarm.
     fn in_swarm(mut self) -> (Self, Swarm) {
-        let mut spec = (**self.core.facts().spec(&cluster()).expect("applied")).clone();
-        spec.lcm_type = LcmType::Swarm;
-        self.ask(apply(spec, &[])).expect("applies");
-        let members: Vec<String> = self.agents.keys().cloned().collect();
-        for name in &members {
-            let row = MachineRow {
-                swarm: Some(SwarmMember {
-                    swarm_id: node_id("swarm"),
-                    node_id: node_id(name),
-                    manager: name.starts_with('c'),
-                }),
-                ..self.row(name).clone()
-            };
-            let value = serde_json::to_vec(&row).expect("plain data");
-            let put = Change::Put { table: Table::Machines, key: name.clone(), value };
-            self.store.commit(&[put]).expect("kept in memory");
-        }
-        self.restart();
-        self.all_report();
+        self.join_all();
         let swarm = Swarm::of(&self);
         (self, swarm)
     }

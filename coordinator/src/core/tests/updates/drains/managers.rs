@@ -1,0 +1,82 @@
+//! The swarm's own quorum: a manager is disturbed while the others are a majority, as one of them says.
+
+use muster_proto::model::Scope;
+
+use super::*;
+use crate::core::update::Options;
+
+/// Three managers, all of them with two items to do; `control-1` has its turn, and `ceph` lets it go.
+fn at_control_1(options: Options) -> (Fleet, Swarm) {
+    let mut spec = spec(3, 1);
+    for items in spec.machine_types.values_mut() {
+        items.push(item("settle", Phase::Deploy));
+    }
+    let mut fleet = guarded(Fleet::with(spec));
+    fleet.join_all();
+    release(&mut fleet, &["install", "settle"], 1);
+    fleet.ask(Request::Update { cluster: cluster(), options }).expect("starts");
+    fleet.lock("ceph", None, LockState::Inactive);
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    let swarm = Swarm::of(&fleet);
+    (fleet, swarm)
+}
+
+fn why(fleet: &Fleet) -> Option<String> {
+    fleet.why("control-1")
+}
+
+#[test]
+fn a_manager_waits_until_the_others_are_a_majority() {
+    let (mut fleet, mut swarm) = at_control_1(Options::of(Scope::Drain));
+    assert_eq!(fleet.permit("control-1"), None, "nobody has counted them yet");
+    swarm.down.push("control-3");
+    fleet.talk(&mut swarm);
+    assert_eq!(swarm.log, ["control-2: nodes"]);
+    assert_eq!((fleet.permit("control-1"), why(&fleet).as_deref()), (None, Some("Quorum")));
+    let blocked = fleet.look("control-1", blocked::of_machine).expect("it waits");
+    let told = "Error: 1 of the 2 other managers of its swarm are reachable: without control-1 it has no majority";
+    assert_eq!(blocked.message, told);
+    assert!(!fleet.wants_a_person(), "its engine may be about to start");
+    swarm.down.clear();
+    fleet.pass(1_000, &[]);
+    assert!(fleet.questions.is_empty(), "they are counted every two seconds");
+    fleet.pass(1_000, &[]);
+    fleet.talk(&mut swarm);
+    assert!(fleet.permit("control-1").is_some(), "{:?}", why(&fleet));
+}
+
+#[test]
+fn they_are_counted_again_between_the_items_of_a_turn() {
+    let (mut fleet, mut swarm) = at_control_1(Options::of(Scope::Drain));
+    fleet.talk(&mut swarm);
+    fleet.begin("control-1");
+    fleet.pass(drain::FRESH_MS, &[]);
+    assert!(fleet.questions.is_empty(), "nobody is asked while it works");
+    swarm.down.push("control-2");
+    fleet.event("control-1", "install", ItemState::Succeeded);
+    fleet.accept("control-1");
+    fleet.talk(&mut swarm);
+    assert_eq!((fleet.permit("control-1"), why(&fleet).as_deref()), (None, Some("Quorum")));
+    swarm.down.clear();
+    fleet.pass(2_000, &[]);
+    fleet.talk(&mut swarm);
+    assert_eq!(fleet.permit("control-1").map(|permit| permit.number), Some(2), "{:?}", why(&fleet));
+}
+
+#[test]
+fn whoever_does_without_a_majority_is_not_asked() {
+    let options = Options { accept_control_plane_downtime: true, ..Options::of(Scope::Drain) };
+    let (fleet, _) = at_control_1(options);
+    assert!(fleet.questions.is_empty() && fleet.permit("control-1").is_some(), "{:?}", why(&fleet));
+}
+
+#[test]
+fn without_an_answer_it_is_put_aside_when_the_drain_would_be() {
+    let (mut fleet, mut swarm) = at_control_1(Options::of(Scope::Drain));
+    swarm.silent = ["control-2", "control-3"].map(str::to_owned).to_vec();
+    fleet.talk(&mut swarm);
+    assert_eq!(why(&fleet).as_deref(), Some("SwarmNoManager"));
+    fleet.wait_for(&mut swarm, 30 * 60 * 1000);
+    let aside = fleet.part("control-1").and_then(|part| part.set_aside.clone()).expect("put aside");
+    assert!(aside.message.starts_with("Error: no manager of the swarm can be asked"), "{}", aside.message);
+}
