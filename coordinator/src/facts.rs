@@ -1,6 +1,7 @@
 //! The record in memory: what the store holds, and what is known only while the process lives. PURE. The core reads it
 //! and changes it through a [`Draft`], which remembers what has to be made durable.
 
+mod added_rows;
 mod audit;
 mod backup_rows;
 mod credential;
@@ -19,6 +20,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use muster_proto::model::{ClusterName, ClusterSpec, ItemName, ItemStatus, MachineId, MachineName};
 use serde::de::DeserializeOwned;
 
+pub use added_rows::{Added, AddedEnd, AddedReboot, RebootAsked, RebootWhy};
 pub use audit::AuditRow;
 pub use backup_rows::BackupRow;
 pub use credential::{CredentialRow, DeniedRow};
@@ -34,8 +36,8 @@ pub use rows::{
 pub use secret::{Sealed, SecretId, SecretRow};
 pub use swarm_live::{Asked, Peers, Seen, SwarmLook};
 pub use update_rows::{
-    Added, AddedEnd, AddedReboot, ClusterStage, DrainRow, DrainTarget, MachineUpdate, MaintenanceRow, Overwrites,
-    PermitRow, RebootAsked, RebootWhy, RequestRow, SetAside, Stuck, Target, UpdateKind, UpdateRow, Wish,
+    ClusterStage, DrainRow, DrainTarget, MachineUpdate, MaintenanceRow, Overwrites, PermitRow, RequestRow, SetAside,
+    Stuck, Target, UpdateKind, UpdateRow, Wish,
 };
 
 use crate::store::{Row, Table};

@@ -55,6 +55,7 @@ plants! {
     count_undeployed_control: "count-undeployed-control" by "1";
     ignore_locks: "ignore-locks" by "4";
     ignore_cluster_locks: "ignore-cluster-locks" by "4";
+    reconfigure_unasked: "reconfigure-unasked" by "4";
     request_over_inactive_lock: "request-over-inactive-lock" by "4";
     no_settle_time: "no-settle-time" by "4";
     ignore_silent_controller: "ignore-silent-controller" by "4";

@@ -39,7 +39,7 @@ pub(super) fn decide(draft: &mut Draft<'_>, limits: &Limits, now: Now, effects: 
             return true;
         }
         for step in deployments {
-            record(draft, step, now);
+            record(draft, step, limits, now);
         }
         for step in updates {
             super::update::record(draft, step, now);
@@ -48,9 +48,12 @@ pub(super) fn decide(draft: &mut Draft<'_>, limits: &Limits, now: Now, effects: 
     false
 }
 
-fn record(draft: &mut Draft<'_>, step: Next, now: Now) {
+fn record(draft: &mut Draft<'_>, step: Next, limits: &Limits, now: Now) {
     match step {
         Next::OpenRollout { cluster } => open_rollout(draft, &cluster, now),
+        Next::OpenReconfigure { cluster, machines } => {
+            super::update::reconfigure(draft, &cluster, &machines, limits, now);
+        }
         Next::Join { machine, rollout } => {
             if let Some(row) = draft.machine_mut(&machine) {
                 row.rollout = Some(rollout);

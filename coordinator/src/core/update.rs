@@ -99,6 +99,21 @@ pub(super) fn reboot(
     Ok(Reply::Done(vec![line]))
 }
 
+/// The set of control machines changed: machines that were Ready run what refers to it, as in an update, and stay at
+/// the version they have. It begins by itself.
+pub(super) fn reconfigure(
+    draft: &mut Draft<'_>,
+    cluster: &ClusterName,
+    machines: &BTreeSet<MachineName>,
+    limits: &Limits,
+    now: Now,
+) {
+    let options = Options { scope: Scope::Os, accept_control_plane_downtime: false, skip_backup: false };
+    let start = Start { kind: UpdateKind::Reconfigure, options, only: Some(machines) };
+    let line = freeze(draft, cluster, &start, "muster", limits, now);
+    draft.audit("muster", "reconfigure", &format!("cluster/{cluster}"), &line, now.wall_ms);
+}
+
 fn refusal(reason: &'static str, message: String) -> Refusal {
     Refusal::State { reason, message }
 }
@@ -305,6 +320,8 @@ pub(super) fn say(draft: &mut Draft<'_>, actor: &str, rollout: &str, say: Say, n
             return Err(refusal("NothingToDo", format!("{rollout} is {state}")));
         }
     };
+    let by_itself = row.update.as_ref().is_some_and(|update| update.kind == UpdateKind::Reconfigure);
+    let later = format!("`musterctl update {}` brings about what is left", row.cluster);
     let stay = if wish == Wish::Abort { maintenance::everybody_leaves(draft, rollout) } else { Vec::new() };
     if let Some(update) = draft.update_mut(rollout) {
         update.wish = wish;
@@ -318,6 +335,7 @@ pub(super) fn say(draft: &mut Draft<'_>, actor: &str, rollout: &str, say: Say, n
     let mut lines = vec![format!("rollout {rollout}: {line}")];
     lines.extend(stay);
     lines.extend(left_out(draft, rollout, None).filter(|_| wish == Wish::Abort));
+    lines.extend((by_itself && wish == Wish::Abort).then_some(later));
     draft.audit(actor, word, &format!("rollout/{rollout}"), &lines.join("; "), now.wall_ms);
     Ok(Reply::Done(lines))
 }
@@ -359,10 +377,9 @@ pub(super) fn may_be_at_work(row: &MachineRow) -> bool {
     row.update.as_ref().is_some_and(MachineUpdate::disturbed)
 }
 
-/// Is some phase of this machine's list above `prepare`?
-const fn at_least_deploy(reach: Option<Phase>) -> Option<Phase> {
-    match reach {
-        Some(Phase::Reconfigure) => Some(Phase::Reconfigure),
-        Some(Phase::Prepare | Phase::Deploy) | None => Some(Phase::Deploy),
-    }
+/// How far the list of a machine reaches that is at no phase of an update. Reconfigure items that it has yet to run are
+/// in it, if an update has ended before them.
+fn at_rest_reach(row: &MachineRow) -> Option<Phase> {
+    let reconfigured = row.control_sets.contains_key(&Phase::Reconfigure);
+    Some(if reconfigured { Phase::Reconfigure } else { Phase::Deploy }).max(row.reach)
 }

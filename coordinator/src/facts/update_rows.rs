@@ -2,18 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_proto::model::{
-    CONSISTENT_COPY_ITEM, ItemName, MKE_BACKUP_ITEM, MachineName, Phase, SWARM_COPY_ITEM, Scope, SecretName,
-    SwarmAvailability, SwarmId, UpdateGroupName,
-};
+use muster_proto::model::{ItemName, MachineName, Scope, SecretName, SwarmAvailability, SwarmId, UpdateGroupName};
 use serde::{Deserialize, Serialize};
 
-use super::{BackupRow, Stage, StageRow};
+use super::{Added, AddedEnd, AddedReboot, BackupRow, Stage, StageRow};
 
 /// Params of single items that belong to one machine.
 pub type Overwrites = BTreeMap<ItemName, BTreeMap<String, String>>;
 
-/// What makes a rollout an update: the plan as it was frozen when an operator started it, and how far the cluster is.
+/// What makes a rollout an update: the plan as it was frozen at its start, and how far the cluster is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpdateRow {
     /// What it is for.
@@ -54,6 +51,8 @@ pub enum UpdateKind {
     /// Machines go to another version of the spec.
     #[default]
     Update,
+    /// The set of control machines changed: machines run what refers to it, and stay at the version they have.
+    Reconfigure,
     /// Machines reboot, and stay at the version they have.
     Reboot,
     /// Machines are out of service until an operator gives them back, and stay at the version they have.
@@ -68,6 +67,7 @@ impl UpdateKind {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Update => "update",
+            Self::Reconfigure => "reconfigure",
             Self::Reboot => "reboot",
             Self::Maintenance => "maintenance",
             Self::Removal => "removal",
@@ -79,83 +79,6 @@ impl UpdateKind {
     pub const fn takes_out(self) -> bool {
         matches!(self, Self::Maintenance | Self::Removal)
     }
-}
-
-/// A reboot that a rollout adds at the end of a machine's list.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AddedReboot {
-    /// By the rollout's name and its start: no two of these items are the same.
-    pub version: String,
-    /// The last phase of the machine's list.
-    pub phase: Phase,
-    /// Who wants it.
-    pub why: RebootWhy,
-}
-
-/// An item that an update adds to a machine's list, beside those of its type. Its version is the rollout's own.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Added {
-    /// A hook of the spec, before anything is requested or disturbed.
-    HookBefore(ItemName),
-    /// A hook of the spec, when every machine is through.
-    HookAfter(ItemName),
-    /// A hot copy of this manager's swarm state, before anything is requested or disturbed.
-    SwarmCopy,
-    /// A backup of MKE, likewise.
-    MkeBackup,
-    /// A copy of the swarm state with Docker stopped, first of what disturbs the machine in its own turn.
-    ConsistentCopy,
-}
-
-impl Added {
-    /// Is it done before anything is requested or disturbed?
-    #[must_use]
-    pub const fn is_before(&self) -> bool {
-        matches!(self, Self::HookBefore(_) | Self::SwarmCopy | Self::MkeBackup)
-    }
-
-    /// The name of the item.
-    #[must_use]
-    pub fn item_name(&self) -> &str {
-        match self {
-            Self::HookBefore(name) | Self::HookAfter(name) => name.as_str(),
-            Self::SwarmCopy => SWARM_COPY_ITEM,
-            Self::MkeBackup => MKE_BACKUP_ITEM,
-            Self::ConsistentCopy => CONSISTENT_COPY_ITEM,
-        }
-    }
-
-    /// Is it a backup?
-    #[must_use]
-    pub const fn is_backup(&self) -> bool {
-        matches!(self, Self::SwarmCopy | Self::MkeBackup | Self::ConsistentCopy)
-    }
-
-    /// Is it done when every machine is through?
-    #[must_use]
-    pub const fn is_after(&self) -> bool {
-        matches!(self, Self::HookAfter(_))
-    }
-}
-
-/// Who wants a machine to reboot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum RebootWhy {
-    /// An operator.
-    Asked,
-    /// The release it goes to.
-    Release,
-    /// The host, if it says so when all other items are done.
-    Host,
-}
-
-/// An operator's wish that a machine reboots.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RebootAsked {
-    /// Unix milliseconds.
-    pub at_ms: u64,
-    /// It has rebooted since, because of it.
-    pub completed: bool,
 }
 
 /// What an update does to one machine.
@@ -177,17 +100,6 @@ pub struct Target {
     /// How else it stood then: what was skipped is done as well.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub ends: BTreeSet<(Added, AddedEnd)>,
-}
-
-/// How something that an update added stood on a machine that left, where it did not simply succeed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum AddedEnd {
-    /// An operator did without it.
-    Skipped,
-    /// It failed.
-    Failed,
-    /// It had begun, and nobody knows how it ended.
-    Unknown,
 }
 
 /// What the operators want of an update.

@@ -9,7 +9,7 @@ use super::{
     survey::{Position, Progress, Survey},
     update::{concerns, maintenance, waits},
 };
-use crate::facts::{MachineRow, UpdateKind};
+use crate::facts::{MachineRow, RolloutRow, UpdateKind};
 
 /// Why the deployment has not begun; None if it may, or has.
 #[must_use]
@@ -60,7 +60,10 @@ pub fn of_cluster(survey: &Survey<'_>) -> Option<Blocked> {
 #[must_use]
 pub fn of_machine(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let out = removal::waits(survey, position).or_else(|| maintenance::out_of_service(survey, position));
-    out.or_else(|| unusable(survey, position)).or_else(|| in_trouble(position)).or_else(|| waiting(survey, position))
+    out.or_else(|| unusable(survey, position))
+        .or_else(|| in_trouble(position))
+        .or_else(|| waits_for_reconfigure(survey, position))
+        .or_else(|| waiting(survey, position))
 }
 
 /// Of a revoked machine nothing is heard any more: if it was disturbed in an update, a person says when it is off.
@@ -196,8 +199,8 @@ fn has_work(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     position.update().is_some() || (!updating && safety::needs_reconfigure(survey, position))
 }
 
-/// Has it been Ready, and is something to be done there that no deployment does? So it is after `recover`, and when its
-/// host has another name since.
+/// Has it been Ready, and is something to be done there that no deployment does? So it is after `recover`, when its host
+/// has another name since, and when its reconfigure items were aborted.
 fn is_behind(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let settled = position.ready_once() && position.row.slot.is_none() && !survey.facts.meta.recovering;
     // What no update would run there either is nothing that it lacks.
@@ -211,6 +214,24 @@ fn is_behind(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     );
     let message = "it was Ready, and not all of the items that it should have are done";
     behind.then(|| blocked("NotUpToDate", message, clears_when))
+}
+
+/// It was Ready before the set of control machines changed: a rollout for that reconfigures it when no other is open.
+fn waits_for_reconfigure(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
+    let idle = survey.update().is_none() && position.row.slot.is_none();
+    if !idle || !safety::needs_reconfigure(survey, position) || safety::reconfigured_at_once(survey, position) {
+        return None;
+    }
+    if let Err(blocked) = safety::may_start_hooks(survey) {
+        return Some(blocked);
+    }
+    let changed = "the set of control machines changed; it is reconfigured as in an update";
+    Some(match survey.rollout {
+        Some(RolloutRow { name, .. }) => {
+            blocked("WaitingForTurn", format!("{changed} when {name} has ended"), format!("{name} has ended"))
+        }
+        None => blocked("WaitingForTurn", changed, "the coordinator's next decision"),
+    })
 }
 
 /// A machine that is not part of the update under way waits for its end.

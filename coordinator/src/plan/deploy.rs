@@ -1,6 +1,8 @@
 //! The deployment: what has to be recorded and granted next. Level-triggered: what has been recorded is not asked for
 //! again, so the answer to the same facts is empty the second time.
 
+use std::collections::BTreeSet;
+
 use muster_proto::{
     model::{ClusterName, MachineName, MachineType, Phase},
     plant::planted,
@@ -9,7 +11,7 @@ use muster_proto::{
 use super::{
     assign,
     blocked::why_not_started,
-    items::control_set,
+    items::{complete_set, control_set},
     safety,
     survey::{Position, Progress, Survey},
     update::maintenance,
@@ -23,6 +25,13 @@ pub enum Step {
     OpenRollout {
         /// Of this cluster.
         cluster: ClusterName,
+    },
+    /// The control set changed, and no rollout is open: machines that were Ready are reconfigured as in an update.
+    OpenReconfigure {
+        /// Of this cluster.
+        cluster: ClusterName,
+        /// These.
+        machines: BTreeSet<MachineName>,
     },
     /// The machine takes part from now on.
     Join {
@@ -136,32 +145,34 @@ fn complete_control_set(survey: &Survey<'_>) -> Option<Vec<MachineName>> {
 }
 
 /// A rollout begins when the expected machines are there, or when machines come to a cluster that was deployed before.
+/// When it has ended, those have their own that were Ready before the set of control machines changed.
 fn open(survey: &Survey<'_>) -> Vec<Step> {
-    let stays = |position: &&Position<'_>| position.row.reported() && position.row.removal.is_none();
-    let newcomers = survey.machines.iter().filter(stays).any(|position| position.row.rollout.is_none());
-    let leftover = survey.machines.iter().filter(stays).any(|position| has_work(survey, position));
-    if (newcomers || leftover) && why_not_started(survey).is_none() && safety::store_is_current(survey).is_ok() {
-        return vec![Step::OpenRollout { cluster: survey.cluster.name.clone() }];
+    let cluster = survey.cluster.name.clone();
+    if survey.machines.iter().any(has_work) {
+        let may = why_not_started(survey).is_none() && safety::store_is_current(survey).is_ok();
+        return if may { vec![Step::OpenRollout { cluster }] } else { Vec::new() };
     }
-    Vec::new()
+    let stays = |position: &&Position<'_>| !position.row.revoked && position.row.removal.is_none();
+    let changed = survey.machines.iter().filter(stays).filter(|position| safety::needs_reconfigure(survey, position));
+    let machines: BTreeSet<MachineName> = changed.map(|position| position.row.name.clone()).collect();
+    if machines.is_empty() || safety::may_start_hooks(survey).is_err() {
+        return Vec::new();
+    }
+    vec![Step::OpenReconfigure { cluster, machines }]
 }
 
 fn joins(survey: &Survey<'_>, rollout: &str) -> Vec<Step> {
     survey
         .machines
         .iter()
-        .filter(|position| position.row.reported() && !survey.joined(position))
-        .filter(|position| has_work(survey, position))
+        .filter(|position| !survey.joined(position) && has_work(position))
         .map(|position| Step::Join { machine: position.row.name.clone(), rollout: rollout.to_owned() })
         .collect()
 }
 
 /// Is there anything a deployment has yet to do on this machine?
-fn has_work(survey: &Survey<'_>, position: &Position<'_>) -> bool {
-    if position.row.removal.is_some() {
-        return false;
-    }
-    !position.ready_once() || safety::needs_reconfigure(survey, position)
+fn has_work(position: &Position<'_>) -> bool {
+    position.row.reported() && position.row.removal.is_none() && !position.ready_once()
 }
 
 fn grants(survey: &Survey<'_>) -> Vec<Step> {
@@ -210,7 +221,7 @@ pub fn wants_slot(survey: &Survey<'_>, position: &Position<'_>) -> Option<Phase>
     if !survey.joined(position) || position.row.slot.is_some() || goes {
         return None;
     }
-    if safety::needs_reconfigure(survey, position) {
+    if safety::reconfigured_at_once(survey, position) {
         return Some(Phase::Reconfigure);
     }
     let prepared = match position.row.reach {
@@ -268,11 +279,7 @@ fn grant(survey: &Survey<'_>, position: &Position<'_>, phase: Phase) -> Step {
             control_set(survey.facts, cluster, ready)
         }
         Phase::Deploy => control_set(survey.facts, cluster, |row| row.ready_at.is_some()),
-        // These very names, though one of them may have been revoked since: what was seen is compared with the set.
-        Phase::Reconfigure => {
-            let set = control_set(survey.facts, cluster, |row| survey.cluster.control_set.contains(&row.name));
-            ControlSet { names: survey.cluster.control_set.clone(), ..set }
-        }
+        Phase::Reconfigure => complete_set(survey.facts, survey.cluster),
     };
     Step::Grant { machine: own.clone(), phase, set }
 }
@@ -289,6 +296,6 @@ fn may_close(survey: &Survey<'_>) -> bool {
             // What one that was Ready lacks is not for a deployment to bring about.
             .all(|position| {
                 let through = position.is_ready() || (position.ready_once() && position.row.slot.is_none());
-                through && !safety::needs_reconfigure(survey, position)
+                through && !safety::reconfigured_at_once(survey, position)
             })
 }

@@ -13,7 +13,7 @@ use muster_proto::{
 };
 
 use super::{added, reboot, secrets};
-use crate::facts::{Added, AddedReboot, ControlSet, Draft, Facts, Items, MachineRow};
+use crate::facts::{Added, AddedReboot, ClusterRow, ControlSet, Draft, Facts, Items, MachineRow};
 
 /// Resolves the items of every machine whose inputs changed since they were last resolved.
 pub fn refresh(draft: &mut Draft<'_>) {
@@ -82,6 +82,14 @@ pub fn control_set(facts: &Facts, cluster: &str, only: impl Fn(&MachineRow) -> b
         addresses: controls.iter().filter_map(|machine| machine.internal_ip()).collect::<Vec<_>>().join(","),
         names: controls.into_iter().map(|machine| machine.name.clone()).collect(),
     }
+}
+
+/// The control machines as reconfigure items are to see them. These very names, though one of them may have been
+/// revoked since: what was seen is compared with the set.
+#[must_use]
+pub fn complete_set(facts: &Facts, cluster: &ClusterRow) -> ControlSet {
+    let set = control_set(facts, cluster.name.as_str(), |row| cluster.control_set.contains(&row.name));
+    ControlSet { names: cluster.control_set.clone(), ..set }
 }
 
 /// The set each phase sees: the frozen one, or what it would be now.

@@ -253,7 +253,7 @@ fn is_behind(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     }
     match survey.update() {
         Some(_) => position.update().is_some(),
-        None => !position.is_ready() || needs_reconfigure(survey, position),
+        None => !position.is_ready() || reconfigured_at_once(survey, position),
     }
 }
 
@@ -315,8 +315,8 @@ pub fn store_is_current(survey: &Survey<'_>) -> Result<(), Blocked> {
 }
 
 /// Is there work of the phase `reconfigure` for this machine: did the control set change since it last saw it? One that
-/// lacks deploy items waits for an update first: they would run there beside the reconfigure items, its workloads in
-/// place.
+/// lacks deploy items waits for an update first: they would run there too, and after `recover` perhaps in a version
+/// that is no longer wanted.
 #[must_use]
 pub fn needs_reconfigure(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     let sets = &position.row.control_sets;
@@ -327,6 +327,17 @@ pub fn needs_reconfigure(survey: &Survey<'_>, position: &Position<'_>) -> bool {
         && items.iter().any(|item| item.phase == Phase::Reconfigure)
         && seen.is_none_or(|seen| seen.names != survey.cluster.control_set)
         && !position.is_behind(Phase::Deploy)
+}
+
+/// Rule 4: is it reconfigured as part of the deployment that made it Ready, without a request? Only while the control
+/// plane is built up: as long as no worker has been Ready, nothing is there that could be disturbed.
+#[must_use]
+pub fn reconfigured_at_once(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    let control = position.row.spec.machine_type == MachineType::Control;
+    let built_up = control && !survey.of_type(MachineType::Worker).any(Position::ready_once);
+    // Planted: whatever workloads are there.
+    let unasked = built_up || planted("reconfigure-unasked");
+    survey.update().is_none() && survey.joined(position) && unasked && needs_reconfigure(survey, position)
 }
 
 /// Nothing of an update is requested or disturbed before its hooks before are done, skipped or accepted.

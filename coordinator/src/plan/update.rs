@@ -19,7 +19,7 @@ pub mod waits;
 use muster_proto::model::{DeadlineOutcome, ItemName, MachineName, MachineType, Phase, Standing};
 
 use super::{
-    items::control_set,
+    items::complete_set,
     safety, secrets,
     survey::{Position, Progress, Survey},
 };
@@ -243,9 +243,7 @@ fn prepare_grants(survey: &Survey<'_>) -> Vec<Step> {
 /// The control machines as the items of a phase saw them before: an unchanged item must not look changed.
 fn frozen_set(survey: &Survey<'_>, position: &Position<'_>, phase: Phase) -> ControlSet {
     let known = position.row.control_sets.get(&phase).cloned();
-    known.unwrap_or_else(|| {
-        control_set(survey.facts, survey.cluster.name.as_str(), |row| survey.cluster.control_set.contains(&row.name))
-    })
+    known.unwrap_or_else(|| complete_set(survey.facts, survey.cluster))
 }
 
 /// Could it take a slot as far as it itself is concerned?

@@ -1,7 +1,7 @@
 //! `musterctl plan`: who goes when, and why not now.
 
 use muster_proto::{
-    model::{Blocked, MachineType, Phase},
+    model::{Blocked, MachineType, Phase, WORKERS_AT_ONCE_MAX},
     resource::{Plan, PlannedMachine, Wave},
 };
 
@@ -10,6 +10,7 @@ use super::{
     safety::{self, worker_slots_max},
     survey::{Position, Progress, Survey},
 };
+use crate::facts::UpdateKind;
 
 /// Everything that is yet to be done in a cluster, in the order in which it will be.
 #[must_use]
@@ -40,9 +41,9 @@ fn at_once(survey: &Survey<'_>, phase: Phase, machine_type: MachineType) -> u32 
             u32::try_from(survey.of_type(MachineType::Control).count()).unwrap_or(u32::MAX)
         }
         (MachineType::Worker, Phase::Prepare) => survey.spec.max_worker_prepare_count,
-        (MachineType::Worker, Phase::Deploy | Phase::Reconfigure) => {
-            u32::try_from(worker_slots_max(survey)).unwrap_or(u32::MAX)
-        }
+        (MachineType::Worker, Phase::Deploy) => u32::try_from(worker_slots_max(survey)).unwrap_or(u32::MAX),
+        // As in an update.
+        (MachineType::Worker, Phase::Reconfigure) => survey.spec.max_worker_upgrade_count.min(WORKERS_AT_ONCE_MAX),
         (MachineType::Control | MachineType::Unassigned, _) => 1,
     }
 }
@@ -69,7 +70,7 @@ fn planned(survey: &Survey<'_>, position: &Position<'_>, phase: Phase) -> Option
 /// A machine that is at work on an earlier phase, or Ready before the last control machine is, waits for no one's help.
 /// But it does not begin with this phase now.
 fn not_so_far(position: &Position<'_>, phase: Phase) -> Option<Blocked> {
-    let at_work_on = position.row.reach.filter(|reach| *reach < phase)?;
+    let at_work_on = position.row.reach.filter(|reach| *reach < phase && position.update().is_none())?;
     if position.ready_once() {
         let message = "not every control machine is Ready yet: the set of them is not complete";
         return Some(safety::blocked("WaitingForControl", message, "the last control machine is Ready"));
@@ -84,6 +85,10 @@ fn not_so_far(position: &Position<'_>, phase: Phase) -> Option<Blocked> {
 /// Will the control set that a machine saw at its deployment be another one than the complete set? True for every
 /// control machine but the last; workers only go when the set is complete.
 fn reconfigure_ahead(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    // The set that these are to see was frozen with the rollout.
+    if survey.update().is_some_and(|update| update.kind == UpdateKind::Reconfigure) && position.update().is_some() {
+        return true;
+    }
     if !survey.cluster.control_set.is_empty() && position.ready_once() {
         return super::safety::needs_reconfigure(survey, position);
     }

@@ -234,6 +234,7 @@ impl Watcher {
             // What a recovered store hears of a machine in doubt began long ago.
             let began = |row: &&Arc<MachineRow>| row.ready_at.is_some() && !row.in_doubt;
             let Some(row) = facts.machines.get(name).filter(began) else { continue };
+            self.asked_or_alone(facts, row)?;
             let others = || self.seen.voters.iter().filter(|(other, _)| *other != name);
             let away = others().find(|other| {
                 !up(other) && facts.machines.get(other.0).is_some_and(|row| !row.revoked && row.ready_at.is_some())
@@ -264,6 +265,19 @@ impl Watcher {
         }
     }
 
+    /// Rule 4: a control machine that was Ready has its turn without a request only as long as no worker has been
+    /// Ready, so that nothing is there that could be disturbed.
+    fn asked_or_alone(&self, facts: &Facts, row: &MachineRow) -> Checked {
+        let mut workers = facts.machines.values().filter(|row| row.spec.machine_type == MachineType::Worker);
+        match workers.find(|worker| worker.ready_at.is_some() && row.update.is_none()) {
+            Some(worker) => {
+                let detail = format!("{} has its turn unasked, and {} was Ready", row.name, worker.name);
+                Err(self.violation("4", detail))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// A coordinator that starts anew has lost nothing that was committed, and what was not never was.
     pub(super) fn forget_updates(&mut self, facts: &Facts) {
         let present = requests(facts);
@@ -285,15 +299,20 @@ impl Watcher {
         }
     }
 
-    /// Rule 4 on the machine: a disruptive item of an update starts under a permit of its own, soon after it came, and
-    /// while its maintenance is requested.
+    /// Rule 4 on the machine: a disruptive item starts under a permit of its own, soon after it came, and while its
+    /// maintenance is requested; a control machine's without one, if it has its turn unasked.
     pub fn disturbed(&mut self, machine: &Machine, key: &AttemptKey, at: u64, facts: Option<&Facts>) -> Checked {
         let item = machine.disk.assigned(&key.item);
         let Some(item) = item.filter(|item| item.phase > Phase::Prepare) else { return Ok(()) };
-        let row = facts.and_then(|facts| facts.by_id(machine.id)).filter(|row| row.update.is_some());
+        let row = facts.and_then(|facts| facts.by_id(machine.id));
         let Some(permit) = item.permit else {
             let disruptive = row.zip(facts).is_some_and(|(row, facts)| is_disruptive(facts, row, &key.item));
-            return match disruptive {
+            let updated = row.is_some_and(|row| row.update.is_some());
+            let control = machine.machine_type == MachineType::Control;
+            let unasked = control && row.is_some_and(|row| row.slot.is_some());
+            // A store that was put back does not know of the turns since it was copied, and who is shut out of none.
+            let known = !self.restored && !self.denied.contains(&machine.id);
+            return match disruptive && (updated || (known && !unasked)) {
                 true => Err(self.violation("4", format!("{}: {key} started without a permit", machine.name))),
                 false => Ok(()),
             };

@@ -50,18 +50,19 @@ fn reconfigure_goes_one_by_one_too() {
 
 #[test]
 fn a_control_machine_that_comes_later_changes_the_set() {
-    let mut fleet = Fleet::of(1, 1).reported().prepared();
+    let mut fleet = Fleet::of(3, 1).reported().prepared();
     fleet.finish_all(Control);
     fleet.finish_all(Worker);
-    assert_eq!(reach(&fleet, "control-1"), Some(Phase::Deploy), "alone it saw the complete set");
-    fleet.enroll("control-2", Control).expect("let in");
-    fleet.connect("control-2");
+    assert_eq!(reach(&fleet, "control-3"), Some(Phase::Deploy), "it saw the complete set");
+    fleet.enroll("control-4", Control).expect("let in");
+    fleet.connect("control-4");
     let mut fleet = fleet.prepared();
     fleet.finish_all(Control);
-    assert_eq!(reach(&fleet, "control-1"), Some(Phase::Reconfigure));
-    assert_eq!(reach(&fleet, "control-2"), Some(Phase::Deploy));
-    assert_eq!(fleet.core.facts().rollouts.len(), 2, "a second rollout");
-    assert!(["control-1", "control-2", "worker-1"].iter().all(|name| fleet.state(name) == "Ready"));
+    assert_eq!(reach(&fleet, "control-3"), Some(Phase::Reconfigure));
+    assert_eq!(reach(&fleet, "control-4"), Some(Phase::Deploy));
+    let rollouts: Vec<&str> = fleet.core.facts().rollouts.keys().map(String::as_str).collect();
+    assert_eq!(rollouts, ["edge-7-deploy-1", "edge-7-deploy-2", "edge-7-reconfigure-3"]);
+    assert!(["control-3", "control-4", "worker-1"].iter().all(|name| fleet.state(name) == "Ready"));
 }
 
 #[test]

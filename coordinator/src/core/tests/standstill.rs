@@ -170,7 +170,7 @@ fn an_update_in_which_nobody_is_left_ends() {
 
 /// A control machine that was given prepare items in an update, waits for their secrets, and is out of it again.
 fn left_waiting() -> Fleet {
-    let mut fleet = deployed(3, 1);
+    let mut fleet = reconfigure::knows_controls(3, 1);
     release(&mut fleet, &["images"], 1);
     fleet.ask(update()).expect("starts");
     fleet.accept("control-1");
@@ -215,10 +215,14 @@ fn a_wait_for_secrets_that_an_abort_left_is_no_reason_in_a_pause() {
 #[test]
 fn a_wait_for_secrets_that_an_abort_left_holds_up_no_reconfigure() {
     let mut fleet = left_waiting();
-    fleet.enroll("control-4", MachineType::Control).expect("enrols");
-    fleet.connect("control-4");
-    fleet.finish("control-4");
-    assert_eq!(fleet.slots(), ["control-1"], "the set of control machines is another");
+    let before = fleet.agents["control-1"].assignment.clone();
+    fleet.add_control("control-4");
+    let id = fleet.agents["control-1"].id;
+    assert_ne!(fleet.agents["control-1"].assignment, before, "another list ends the wait");
+    fleet.agent_blocked(id, None);
+    fleet.finish("control-1");
+    fleet.lock("ceph", None, LockState::Inactive);
+    assert_eq!(fleet.requests(), ["control-1"], "the set of control machines is another");
 }
 
 #[test]

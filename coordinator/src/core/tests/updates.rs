@@ -4,11 +4,12 @@ mod behind;
 mod controllers;
 mod drains;
 mod maintenance;
+pub(crate) mod reconfigure;
 mod recovery;
 mod removal;
 
 use muster_proto::model::{
-    DeadlineOutcome, ItemState, LockState,
+    ClusterSpec, DeadlineOutcome, ItemState, LockState,
     MachineType::{Control, Worker},
     Permit, Phase, Scope,
 };
@@ -17,7 +18,7 @@ use super::{fleet::*, reason};
 use crate::{
     core::{Input, Refusal, Reply, Request, Word, update::Options},
     documents,
-    facts::{MachineUpdate, Stage, Wish},
+    facts::{MachineUpdate, RolloutRow, Stage, Wish},
 };
 
 const FAILED: ItemState = ItemState::Failed { exit_code: 3, retryable: false };

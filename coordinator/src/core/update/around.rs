@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use muster_proto::model::{MachineName, Now, Phase, Standing};
 
-use super::{at_least_deploy, freeze};
+use super::{at_rest_reach, freeze};
 use crate::{
     facts::{Added, AddedEnd, ClusterStage, Draft, MachineUpdate, UpdateKind},
     plan::{added, safety, secrets},
@@ -110,7 +110,7 @@ pub(super) fn end(draft: &mut Draft<'_>, rollout: &str, stage: ClusterStage, now
         let Some(row) = draft.machine_mut(&name) else { continue };
         if let Some(mine) = row.update.as_mut().filter(|mine| mine.only_added) {
             mine.only_added = false;
-            row.reach = at_least_deploy(Some(Phase::Prepare));
+            row.reach = at_rest_reach(row);
         }
     }
     if let Some(update) = draft.update_mut(rollout) {

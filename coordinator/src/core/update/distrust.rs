@@ -3,7 +3,7 @@
 
 use muster_proto::model::{ItemState, LockState, MachineName, Now, RemovalPolicy};
 
-use super::{at_least_deploy, refusal};
+use super::{at_rest_reach, refusal};
 use crate::{
     core::{Refusal, Reply},
     facts::{Draft, LockKey, LockRow, MachineRow, UpdateKind, Wish},
@@ -79,7 +79,7 @@ pub(super) fn settle(
         row.slot = None;
         row.update = None;
         row.removal = None;
-        row.reach = at_least_deploy(row.reach);
+        row.reach = at_rest_reach(row);
     }
     let mut line = format!(
         "machine {name}: is in service; apply the newest manifest, then `musterctl update {cluster}` brings about what \

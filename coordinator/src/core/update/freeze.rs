@@ -50,8 +50,12 @@ pub(super) fn freeze(
     let members = draft.machines_of(cluster).filter(|row| row.ready_at.is_some() && !row.revoked && stays(row));
     let names: Vec<MachineName> = members.filter(|row| chosen(&row.name)).map(|row| row.name.clone()).collect();
     let newest = secrets::newest(draft, cluster);
+    let set = items::complete_set(draft, &of_cluster);
     for name in &names {
         let Some(row) = draft.machine_mut(name) else { continue };
+        if start.kind == UpdateKind::Reconfigure {
+            row.control_sets.insert(Phase::Reconfigure, set.clone());
+        }
         row.update = Some(part(row, start.kind, of_cluster.spec_version, &newest));
     }
     items::refresh(draft);
@@ -98,7 +102,7 @@ pub(super) fn part(
 ) -> MachineUpdate {
     let (version, overwrites, secrets) = match kind {
         UpdateKind::Update => (newest, row.spec.state_items_overwrites.clone(), secrets.clone()),
-        UpdateKind::Reboot | UpdateKind::Maintenance | UpdateKind::Removal => {
+        UpdateKind::Reconfigure | UpdateKind::Reboot | UpdateKind::Maintenance | UpdateKind::Removal => {
             (row.follows().unwrap_or(newest), row.overwrites().clone(), secrets::of_machine(secrets, row))
         }
     };
@@ -164,7 +168,7 @@ fn look(
         UpdateKind::Update if start.options.scope == Scope::Os || planted("reboot-in-drain") => {
             reboot::due(draft.spec_of(row)?, row, disruptive)
         }
-        UpdateKind::Update | UpdateKind::Maintenance | UpdateKind::Removal => None,
+        UpdateKind::Update | UpdateKind::Reconfigure | UpdateKind::Maintenance | UpdateKind::Removal => None,
     };
     let why = why.filter(|why| !open().any(|item| reboot::is_owner(item, *why)));
     let phase = items().map(|item| item.phase).max().unwrap_or(Phase::Deploy).max(Phase::Deploy);
@@ -214,7 +218,7 @@ fn open(
     let changed = targets.values().filter(|target| !target.changed.is_empty()).count();
     let disturbed = targets.values().filter(|target| target.disruptive).count();
     let line = match start.kind {
-        UpdateKind::Update => format!(
+        UpdateKind::Update | UpdateKind::Reconfigure => format!(
             "cluster {cluster}: {name} started{}; {changed} of {} machines change, {disturbed} of them are disturbed",
             if start.options.skip_backup { " without backups (--skip-backup)" } else { "" },
             targets.len()

@@ -7,7 +7,7 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::{around, at_least_deploy, drain};
+use super::{around, at_rest_reach, drain};
 use crate::{
     core::decide::{begin_stage, end_rollout, end_stage, secrets_in_use},
     facts::{
@@ -159,7 +159,7 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
             let Some(row) = draft.machine_mut(machine) else { return };
             row.slot = None;
             row.update = None;
-            row.reach = at_least_deploy(row.reach);
+            row.reach = at_rest_reach(row);
         }
     }
 }
@@ -308,7 +308,7 @@ fn finish(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     if !planted("float-secrets") {
         row.ready_secrets = ready_secrets;
     }
-    row.reach = at_least_deploy(row.reach);
+    row.reach = at_rest_reach(row);
     if mine.returned_at_ms.is_some() {
         end_stage(row, Stage::RequestRemoved, back, now);
     } else if worked {

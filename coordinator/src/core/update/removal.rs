@@ -2,7 +2,7 @@
 
 use muster_proto::model::{Blocked, MachineName, MachineType, Now, RemovalPolicy, Scope};
 
-use super::{Options, around, at_least_deploy, freeze::Start, freeze::freeze, freeze::removal_part, refusal};
+use super::{Options, around, at_rest_reach, freeze::Start, freeze::freeze, freeze::removal_part, refusal};
 use crate::{
     core::{Effect, Refusal, Reply, Request, enroll, operators::known_machine},
     facts::{Departure, Draft, LockKey, MachineRow, MaintenanceRow, RemovalRow, Stage, UpdateKind, Wish},
@@ -250,7 +250,7 @@ fn take_turn(draft: &mut Draft<'_>, actor: &str, removing: Removing<'_>, now: No
     around::keep_ends(draft, machine);
     if let Some(row) = draft.machine_mut(machine) {
         if !mine.disturbed() {
-            row.reach = at_least_deploy(row.reach);
+            row.reach = at_rest_reach(row);
             // It prepares no more, and is not late with that.
             row.stages.retain(|stage, known| *stage > Stage::PreviousDeployed || known.succeeded);
         }

@@ -6,7 +6,10 @@ use muster_proto::{
 };
 
 use super::{blocked, some_names};
-use crate::plan::survey::{Position, Survey};
+use crate::{
+    facts::{RolloutRow, UpdateKind},
+    plan::survey::{Position, Survey},
+};
 
 /// The control machines that count in the control plane's majority: those of the recorded set, and whoever was Ready.
 /// One that never was neither helps nor hinders; one that was revoked counts on as one that is down.
@@ -108,9 +111,13 @@ fn majority_without(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), 
             format!("{left} of {all} control machines would be left, which is no majority: {names} was revoked");
         (message, format!("{names} was replaced and deployed, or "))
     };
-    let clears_when = match &position.row.removal {
-        Some(_) => format!("{remedy}`musterctl remove {} --accept-control-plane-downtime`", position.row.name),
-        None => format!("{remedy}`musterctl update` is started with --accept-control-plane-downtime"),
+    let by_itself = survey.rollout.filter(|_| survey.update().is_some_and(|u| u.kind == UpdateKind::Reconfigure));
+    let clears_when = match (&position.row.removal, by_itself) {
+        (Some(_), _) => format!("{remedy}`musterctl remove {} --accept-control-plane-downtime`", position.row.name),
+        (None, None) => format!("{remedy}`musterctl update` is started with --accept-control-plane-downtime"),
+        (None, Some(RolloutRow { name, cluster, .. })) => format!(
+            "{remedy}`musterctl abort {name}`, then `musterctl update {cluster} --accept-control-plane-downtime`"
+        ),
     };
     Err(blocked("Quorum", message, clears_when))
 }

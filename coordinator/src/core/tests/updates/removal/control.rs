@@ -15,9 +15,13 @@ fn a_control_machine_leaves_a_majority_and_the_others_hear_of_it() {
     fleet.bury("control-1");
     let left = fleet.core.facts().clusters[&cluster()].control_set.clone();
     assert_eq!(left, [machine("control-2"), machine("control-3")]);
-    assert!(!fleet.is_at_rest(), "the others are reconfigured");
-    fleet.finish("control-2");
-    fleet.finish("control-3");
+    assert_eq!(fleet.rollout(), "edge-7-reconfigure-3", "the others are reconfigured");
+    fleet.lock("ceph", None, LockState::Active);
+    fleet.lock("ceph", None, LockState::Inactive);
+    assert_eq!((fleet.requests().len(), fleet.why("control-3").as_deref()), (0, Some("Quorum")), "two are left");
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Abort { rollout }).expect("aborts");
+    fleet.lock("ceph", None, LockState::Active);
     assert!(fleet.is_at_rest());
     assert_eq!(reason(fleet.ask(remove("control-2"))), "Quorum");
     fleet.ask(remove_by("control-2", RemovalPolicy::Forced)).expect("begins");

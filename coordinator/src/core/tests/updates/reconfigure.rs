@@ -1,0 +1,151 @@
+//! The set of control machines changes: whoever was Ready is reconfigured as in an update.
+
+use super::*;
+
+/// A deployed cluster whose `join` knows the control machines.
+pub(crate) fn knows_controls(control: u32, worker: u32) -> Fleet {
+    guarded(Fleet::with(knows_controls_of(control, worker)))
+}
+
+/// Its spec.
+pub(crate) fn knows_controls_of(control: u32, worker: u32) -> ClusterSpec {
+    let mut spec = spec(control, worker);
+    for join in spec.machine_types.values_mut().flatten().filter(|item| item.name.as_str() == "join") {
+        join.params.insert("controls".to_owned(), "${cluster.controlPlaneNodes}".to_owned());
+    }
+    spec
+}
+
+impl Fleet {
+    /// One control machine more, deployed.
+    pub(crate) fn add_control(&mut self, name: &str) {
+        self.enroll(name, Control).expect("enrols");
+        self.connect(name);
+        self.finish(name);
+        assert_eq!(self.state(name), "Ready");
+    }
+
+    fn newest(&self) -> &RolloutRow {
+        let started = |row: &&std::sync::Arc<RolloutRow>| (row.started_at_ms, row.finished_at_ms.is_none());
+        let rollouts = self.core.facts().rollouts.values();
+        rollouts.max_by_key(|row| (started(row), row.name.rsplit('-').next().map(str::to_owned))).expect("one")
+    }
+}
+
+#[test]
+fn the_others_are_reconfigured_as_in_an_update() {
+    let mut fleet = knows_controls(3, 1);
+    fleet.add_control("control-4");
+    assert_eq!((fleet.slots(), fleet.requests()), (Vec::new(), Vec::new()), "the cluster's own lock is active");
+    let row = fleet.newest();
+    assert_eq!((row.name.as_str(), row.started_by.as_str()), ("edge-7-reconfigure-3", "muster"));
+    let targets = &row.update.as_ref().expect("like an update").targets;
+    assert_eq!(targets.keys().map(|name| name.as_str()).collect::<Vec<_>>(), ["control-1", "control-2", "control-3"]);
+    let audited = fleet.core.facts().audit.values().any(|line| line.actor == "muster" && line.action == "reconfigure");
+    assert!(audited, "it began by itself, and that is recorded");
+    let waves = |fleet: &Fleet| fleet.look("control-1", |survey, _| crate::plan::waves::plan(survey)).waves;
+    let wave = &waves(&fleet)[0];
+    let ahead: Vec<(&str, bool)> = wave.machines.iter().map(|m| (m.name.as_str(), m.blocked.is_some())).collect();
+    assert_eq!((wave.phase, wave.at_once), (Phase::Reconfigure, 1));
+    assert_eq!(ahead, [("control-1", true), ("control-2", true), ("control-3", true)]);
+    fleet.lock("ceph", None, LockState::Inactive);
+    for control in ["control-1", "control-2", "control-3"] {
+        assert_eq!((fleet.requests(), fleet.due(control)), (vec![control], None), "its workloads are there");
+        assert_eq!(waves(&fleet)[0].machines[0].name, control);
+        fleet.upgrade(control);
+        assert_eq!(fleet.agents[control].statuses[&item_name("join")].attempt, 1);
+    }
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none() && waves(&fleet).is_empty());
+    assert_eq!(fleet.row("control-1").ready_at.as_ref().map(|(_, version)| *version), Some(1), "its version stays");
+    assert!(["control-1", "control-4", "worker-1"].iter().all(|name| fleet.why(name).is_none()));
+}
+
+/// A deployed cluster to which `control-4` came, and is Ready; these came with it.
+fn with_newcomers(others: &[&str]) -> Fleet {
+    let mut fleet = knows_controls(3, 1);
+    fleet.enroll("control-4", Control).expect("enrols");
+    fleet.connect("control-4");
+    for name in others {
+        fleet.enroll_with(name.split('-').next().expect("a type"), name).expect("enrols");
+        fleet.connect(name);
+        fleet.finish(name);
+    }
+    fleet.finish("control-4");
+    assert_eq!(fleet.state("control-4"), "Ready");
+    fleet
+}
+
+#[test]
+fn a_deployment_ends_before_anybody_is_reconfigured() {
+    let mut fleet = with_newcomers(&["worker-2"]);
+    assert_eq!((fleet.slots(), fleet.why("control-1").as_deref()), (vec!["worker-2"], Some("WaitingForTurn")));
+    let told = fleet.look("control-1", crate::plan::blocked::of_machine).expect("a reason");
+    assert!(told.message.ends_with("when edge-7-deploy-2 has ended"), "{told:?}");
+    fleet.finish("worker-2");
+    assert_eq!(fleet.rollout(), "edge-7-reconfigure-3");
+}
+
+/// Who joins the deployment in which it becomes Ready has no privilege there once workloads may be about.
+#[test]
+fn workers_that_are_ready_make_control_machines_wait() {
+    let mut fleet = with_newcomers(&["control-5", "worker-2"]);
+    assert_eq!((fleet.slots(), fleet.due("control-4")), (vec!["control-5"], None));
+    fleet.finish("control-5");
+    assert_eq!(fleet.slots(), ["worker-2"], "control-4 was Ready before control-5 was, and has its turn later");
+    fleet.finish("worker-2");
+    let targets = &fleet.newest().update.as_ref().expect("like an update").targets;
+    assert_eq!(targets.len(), 4, "control-5 has seen them all: {targets:?}");
+}
+
+#[test]
+fn what_an_abort_leaves_is_brought_about_by_the_next_update() {
+    let mut fleet = knows_controls(3, 1);
+    fleet.add_control("control-4");
+    fleet.lock("ceph", None, LockState::Inactive);
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Abort { rollout }).expect("aborts");
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none(), "an abort is no invitation to begin again");
+    assert_eq!((fleet.state("control-1"), fleet.why("control-1").as_deref()), ("Ready", Some("NotUpToDate")));
+    assert_eq!(fleet.why("control-4"), None);
+    fleet.lock("ceph", None, LockState::Active);
+    let mut fleet = fleet.started();
+    for control in ["control-1", "control-2", "control-3"] {
+        assert_eq!(fleet.requests(), [control]);
+        fleet.upgrade(control);
+    }
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none() && fleet.why("control-1").is_none());
+}
+
+#[test]
+fn two_control_machines_need_somebody_who_accepts_the_downtime() {
+    let mut fleet = knows_controls(1, 1);
+    fleet.add_control("control-2");
+    fleet.lock("ceph", None, LockState::Inactive);
+    let told = fleet.look("control-1", crate::plan::blocked::of_machine).expect("a reason");
+    let way_out =
+        "`musterctl abort edge-7-reconfigure-3`, then `musterctl update edge-7 --accept-control-plane-downtime`";
+    assert_eq!((told.reason.as_str(), told.clears_when.as_str()), ("Quorum", way_out));
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Abort { rollout }).expect("aborts");
+    fleet.lock("ceph", None, LockState::Active);
+    let (cluster, scope) = (cluster(), Scope::Drain);
+    fleet
+        .ask(Request::Update { cluster, scope, accept_control_plane_downtime: true, skip_backup: false })
+        .expect("starts");
+    fleet.lock("ceph", None, LockState::Inactive);
+    fleet.upgrade("control-1");
+    assert_eq!(fleet.why("control-1"), None);
+}
+
+#[test]
+fn harmless_items_ask_nobody() {
+    let mut spec = knows_controls_of(3, 1);
+    for join in spec.machine_types.values_mut().flatten().filter(|item| item.name.as_str() == "join") {
+        join.disruptive = Some(false);
+    }
+    let mut fleet = guarded(Fleet::with(spec));
+    fleet.add_control("control-4");
+    assert_eq!((fleet.requests(), fleet.slots()), (Vec::new(), vec!["control-1"]));
+    fleet.finish_all(Control);
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none() && fleet.why("control-3").is_none());
+}
