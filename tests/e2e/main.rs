@@ -9,6 +9,7 @@ mod demo;
 mod enrolment;
 mod everyday;
 mod failing;
+mod growing;
 mod happy;
 mod hooks;
 mod idle;

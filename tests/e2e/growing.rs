@@ -1,0 +1,97 @@
+//! The control plane grows: who was Ready before is reconfigured as in an update, with real processes.
+
+use std::{fs, process::Child};
+
+use anyhow::{Context as _, Result, ensure};
+use muster_tests::fleet::{
+    Fleet, PATIENCE,
+    manifest::{bash, cluster},
+    wait_for,
+};
+
+const OLD: [&str; 4] = ["control-1", "control-2", "control-3", "worker-1"];
+
+/// The cluster, whose machines have an item that knows the control machines.
+fn manifest(fleet: &Fleet) -> Result<String> {
+    let effects = fleet.effects_log();
+    let configure = bash("configure", "deploy", &effects, "echo", &[]);
+    let params = format!("effects: {effects}\n");
+    let members = bash("members", "reconfigure", &effects, "echo \"$MUSTER_PARAM_CONTROLS\"", &[]);
+    let knowing =
+        members.replace(&params, &format!("{params}          controls: \"${{cluster.controlPlaneNodes}}\"\n"));
+    ensure!(knowing != members, "the item's params stand elsewhere now:\n{members}");
+    let items = [configure, knowing];
+    Ok(cluster(3, 1, &items, &items, &[]))
+}
+
+/// A toy controller of those that were there before, which never lets this one go.
+fn controller(fleet: &Fleet, refuses: Option<&str>) -> Result<Child> {
+    let (machines, log) = (OLD.join(","), fleet.path("toy.log"));
+    let words = ["--config", "controller.toml", "toy-controller", "--cluster", "e2e", "--machines", &machines];
+    let refuse = refuses.map_or(Vec::new(), |machine| vec!["--refuse", machine]);
+    let child = fleet.start_ctl(&[&words[..], &["--effects", &log], &refuse].concat(), "toy")?;
+    wait_for("the controller's locks", PATIENCE, || {
+        let locks = fleet.ctl(&["get", "locks"])?.ok()?;
+        Ok(OLD.iter().all(|machine| locks.contains(&format!("toy-{machine} "))).then_some(()))
+    })?;
+    Ok(child)
+}
+
+/// When the controller said this of a machine last, Unix milliseconds.
+fn said(fleet: &Fleet, machine: &str, word: &str) -> Result<u64> {
+    let log = fs::read_to_string(fleet.path("toy.log"))?;
+    let of_it = |line: &&str| line.ends_with(&format!(" {machine} {word}"));
+    let line = log.lines().rfind(of_it).with_context(|| format!("nobody said {word} of {machine}:\n{log}"))?;
+    Ok(line.split(' ').next().context("a time")?.parse()?)
+}
+
+#[test]
+fn machines_are_reconfigured_when_their_workloads_are_away() -> Result<()> {
+    let mut fleet = Fleet::start("growing", &[])?;
+    fleet.apply(&manifest(&fleet)?)?;
+    fleet.add_machines(3, 1)?;
+    fleet.wait_ready(4)?;
+    let credentials = ["credentials", "--role", "controller", "--name", "toy", "--out", "controller.toml"];
+    let place = ["--state-dir", "coordinator", "--key-file", "coordinator.key"];
+    fleet.coordinator_command(&[&credentials[..], &place].concat())?.exits(0)?;
+    let mut refusing = controller(&fleet, Some("worker-1"))?;
+    let deployed = fleet.effects()?.len();
+
+    let token = fleet.token("control", &[])?;
+    fleet.enroll("control-4", &token, &[])?.ok()?;
+    fleet.start_agent("control-4")?;
+    let kept = |reason: &str| reason == "LocksActive";
+    fleet.wait_machine("worker-1", "its controller does not let it go", |machine| {
+        machine.status.blocked.as_ref().is_some_and(|since| kept(&since.blocked.reason))
+    })?;
+    let ran = |machine: &str| -> Result<Vec<u64>> {
+        let effects = fleet.effects()?;
+        let of_it =
+            effects.iter().skip(deployed).filter(|effect| effect.machine == machine && effect.item == "members");
+        Ok(of_it.map(|effect| effect.at_ms).collect())
+    };
+    assert_eq!(ran("worker-1")?, [0; 0], "its workloads are there");
+    fleet.ctl(&["plan", "e2e"])?.exits(0)?.says(&["reconfigure of worker, 1 machine", "members", "LocksActive"])?;
+    fleet.ctl(&["get", "rollouts"])?.exits(0)?.says(&["e2e-reconfigure-3", "muster"])?;
+    fleet.ctl(&["get", "audit"])?.exits(0)?.says(&["reconfigure", "e2e-reconfigure-3 started"])?;
+    fleet.ctl(&["update", "e2e", "--yes"])?.exits(4)?.says(&["RolloutOpen", "e2e-reconfigure-3"])?;
+    refusing.kill()?;
+    refusing.wait()?;
+
+    let mut willing = controller(&fleet, None)?;
+    fleet.ctl(&["watch", "e2e"])?.exits(0)?.says(&["Ready"])?;
+    let mut before = 0;
+    for machine in OLD {
+        let at = ran(machine)?;
+        ensure!(at.len() == 2, "{machine}: a start and an end, once: {at:?}");
+        let (let_go, gone) = (said(&fleet, machine, "lock-inactive")?, said(&fleet, machine, "request-gone")?);
+        ensure!(before <= let_go, "{machine}: let go at {let_go}, and the one before had its turn until {before}");
+        ensure!(at.iter().all(|at| (let_go..=gone).contains(at)), "{machine}: {let_go} {at:?} {gone}");
+        before = gone;
+    }
+    assert_eq!(ran("control-4")?, [0; 0], "it has seen them all");
+    willing.kill()?;
+    willing.wait()?;
+    fleet.ctl(&["get", "requests"])?.exits(0)?.says(&["No requests"])?;
+    fleet.done()
+}
