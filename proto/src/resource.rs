@@ -274,11 +274,11 @@ pub struct StageStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutSpec {
-    /// `deploy`, `update` or `reboot`.
+    /// `deploy`, `update`, `reconfigure`, `reboot`, `maintenance` or `removal`.
     pub kind: String,
     /// Of which cluster.
     pub cluster_name: String,
-    /// Who started it: an operator, or `muster` itself when the last declared machine reported.
+    /// Who started it: an operator, or `muster` itself (the last declared machine reported, the control set changed).
     pub started_by: String,
 }
 

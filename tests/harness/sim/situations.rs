@@ -10,7 +10,7 @@ use muster_agent::{
     attempt::record::{AttemptKey, Found},
     core::Input as AgentInput,
 };
-use muster_coordinator::facts::Facts;
+use muster_coordinator::facts::{Facts, MachineRow, MachineUpdate, UpdateKind};
 use muster_proto::model::{CONSISTENT_COPY_ITEM, MachineType, Phase, SWARM_COPY_ITEM};
 
 use super::{
@@ -72,6 +72,9 @@ pub const REQUIRED: &[&str] = &[
     "a hook ran before an update",
     "a manager was copied before an update",
     "a manager was copied with Docker stopped",
+    // The set of control machines changed.
+    "a control machine that was Ready was reconfigured",
+    "a worker that was Ready was reconfigured",
     // Tasks of services in the swarm.
     "a removed machine left its swarm",
     "a change of a node came late",
@@ -282,6 +285,14 @@ impl Reached {
             if machine.update.as_ref().is_some_and(|part| part.stuck.is_some()) {
                 self.count("a stage past its deadline");
             }
+            if is_reconfigured(facts, machine) {
+                self.count(match machine.spec.machine_type {
+                    MachineType::Worker => "a worker that was Ready was reconfigured",
+                    MachineType::Control | MachineType::Unassigned => {
+                        "a control machine that was Ready was reconfigured"
+                    }
+                });
+            }
             if machine.slot.is_none() {
                 continue;
             }
@@ -331,6 +342,13 @@ impl Reached {
             });
         }
     }
+}
+
+/// Has it had a permit in a rollout that began because the set of control machines changed?
+fn is_reconfigured(facts: &Facts, machine: &MachineRow) -> bool {
+    let rollout = machine.rollout.as_ref().filter(|_| machine.update.as_ref().is_some_and(MachineUpdate::disturbed));
+    let update = rollout.and_then(|name| facts.rollouts.get(name)?.update.as_ref());
+    update.is_some_and(|update| update.kind == UpdateKind::Reconfigure)
 }
 
 impl fmt::Display for Reached {

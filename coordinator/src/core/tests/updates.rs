@@ -18,7 +18,7 @@ use super::{fleet::*, reason};
 use crate::{
     core::{Input, Refusal, Reply, Request, Word, update::Options},
     documents,
-    facts::{MachineUpdate, RolloutRow, Stage, Wish},
+    facts::{MachineUpdate, Stage, Wish},
 };
 
 const FAILED: ItemState = ItemState::Failed { exit_code: 3, retryable: false };

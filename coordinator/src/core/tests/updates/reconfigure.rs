@@ -24,12 +24,6 @@ impl Fleet {
         self.finish(name);
         assert_eq!(self.state(name), "Ready");
     }
-
-    fn newest(&self) -> &RolloutRow {
-        let started = |row: &&std::sync::Arc<RolloutRow>| (row.started_at_ms, row.finished_at_ms.is_none());
-        let rollouts = self.core.facts().rollouts.values();
-        rollouts.max_by_key(|row| (started(row), row.name.rsplit('-').next().map(str::to_owned))).expect("one")
-    }
 }
 
 #[test]
@@ -37,7 +31,7 @@ fn the_others_are_reconfigured_as_in_an_update() {
     let mut fleet = knows_controls(3, 1);
     fleet.add_control("control-4");
     assert_eq!((fleet.slots(), fleet.requests()), (Vec::new(), Vec::new()), "the cluster's own lock is active");
-    let row = fleet.newest();
+    let row = fleet.core.facts().open_rollout(&cluster()).expect("it begins by itself");
     assert_eq!((row.name.as_str(), row.started_by.as_str()), ("edge-7-reconfigure-3", "muster"));
     let targets = &row.update.as_ref().expect("like an update").targets;
     assert_eq!(targets.keys().map(|name| name.as_str()).collect::<Vec<_>>(), ["control-1", "control-2", "control-3"]);
@@ -93,7 +87,8 @@ fn workers_that_are_ready_make_control_machines_wait() {
     fleet.finish("control-5");
     assert_eq!(fleet.slots(), ["worker-2"], "control-4 was Ready before control-5 was, and has its turn later");
     fleet.finish("worker-2");
-    let targets = &fleet.newest().update.as_ref().expect("like an update").targets;
+    let row = fleet.core.facts().open_rollout(&cluster()).expect("it begins by itself");
+    let targets = &row.update.as_ref().expect("like an update").targets;
     assert_eq!(targets.len(), 4, "control-5 has seen them all: {targets:?}");
 }
 
@@ -103,7 +98,8 @@ fn what_an_abort_leaves_is_brought_about_by_the_next_update() {
     fleet.add_control("control-4");
     fleet.lock("ceph", None, LockState::Inactive);
     let rollout = fleet.rollout();
-    fleet.ask(Request::Abort { rollout }).expect("aborts");
+    let Ok(Reply::Done(lines)) = fleet.ask(Request::Abort { rollout }) else { panic!("it is aborted") };
+    assert_eq!(lines.last().map(String::as_str), Some("`musterctl update edge-7` brings about what is left"));
     assert!(fleet.core.facts().open_rollout(&cluster()).is_none(), "an abort is no invitation to begin again");
     assert_eq!((fleet.state("control-1"), fleet.why("control-1").as_deref()), ("Ready", Some("NotUpToDate")));
     assert_eq!(fleet.why("control-4"), None);
