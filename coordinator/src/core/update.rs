@@ -108,7 +108,7 @@ pub(super) fn reconfigure(
     limits: &Limits,
     now: Now,
 ) {
-    let options = Options { scope: Scope::Os, accept_control_plane_downtime: false, skip_backup: false };
+    let options = &Options::of(Scope::Os);
     let start = Start { kind: UpdateKind::Reconfigure, options, only: Some(machines) };
     let line = freeze(draft, cluster, &start, "muster", limits, now);
     draft.audit("muster", "reconfigure", &format!("cluster/{cluster}"), &line, now.wall_ms);

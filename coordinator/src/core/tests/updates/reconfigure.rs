@@ -124,10 +124,8 @@ fn two_control_machines_need_somebody_who_accepts_the_downtime() {
     let rollout = fleet.rollout();
     fleet.ask(Request::Abort { rollout }).expect("aborts");
     fleet.lock("ceph", None, LockState::Active);
-    let (cluster, scope) = (cluster(), Scope::Drain);
-    fleet
-        .ask(Request::Update { cluster, scope, accept_control_plane_downtime: true, skip_backup: false })
-        .expect("starts");
+    let options = Options { accept_control_plane_downtime: true, ..Options::of(Scope::Drain) };
+    fleet.ask(Request::Update { cluster: cluster(), options }).expect("starts");
     fleet.lock("ceph", None, LockState::Inactive);
     fleet.upgrade("control-1");
     assert_eq!(fleet.why("control-1"), None);
