@@ -199,8 +199,8 @@ fn has_work(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     position.update().is_some() || (!updating && safety::needs_reconfigure(survey, position))
 }
 
-/// Has it been Ready, and is something to be done there that no deployment does? So it is after `recover`, when its host
-/// has another name since, and when its reconfigure items were aborted.
+/// Has it been Ready, and is something to be done there that no deployment does? So it is after `recover`, when its
+/// host has another name since, and when its reconfigure items were aborted.
 fn is_behind(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let settled = position.ready_once() && position.row.slot.is_none() && !survey.facts.meta.recovering;
     // What no update would run there either is nothing that it lacks.

@@ -36,15 +36,15 @@ impl Watcher {
         Ok(())
     }
 
-    /// The managers but for this machine's node are listed for its sake: how many they are, and how many of them are up.
+    /// The managers but for this machine's node are listed for its sake: how many they are, and how many are up.
     pub fn managers_listed(&mut self, name: &MachineName, (others, up): (usize, usize), at: u64) {
         if 2 * up > others + 1 {
             self.seen.majorities.insert(name.clone(), at);
         }
     }
 
-    /// Rule 1, the swarm's word: a manager may be disturbed in an update only if a moment ago the others were a majority
-    /// without it, or an operator accepts that there is none.
+    /// Rule 1, the swarm's word: a manager may be disturbed in an update only if a moment ago the others were a
+    /// majority without it, or an operator accepts that there is none.
     pub(super) fn managers_were_counted(&self, facts: &Facts, row: &MachineRow, now: Now) -> Checked {
         let rollout = row.rollout.as_ref().and_then(|name| facts.rollouts.get(name));
         let accepted = rollout.and_then(|row| row.update.as_ref()).is_none_or(|row| row.accept_control_plane_downtime);
