@@ -243,7 +243,11 @@ impl Watcher {
                 return Err(self.violation("1", format!("{name} began its turn while {away} was away")));
             }
             let (all, left) = (self.seen.voters.len(), others().filter(up).count());
-            if row.update.is_some() && all > 2 && left * 2 <= all {
+            // An operator may accept that it is none.
+            let rollout = row.rollout.as_ref().filter(|_| row.update.is_some());
+            let update = rollout.and_then(|name| facts.rollouts.get(name)?.update.as_ref());
+            let asked = update.is_some_and(|update| !update.accept_control_plane_downtime);
+            if asked && all > 2 && left * 2 <= all {
                 return Err(self.violation("1", format!("{name} began its turn: {left} of {all} voters are left")));
             }
         }
