@@ -152,8 +152,10 @@ fn open(survey: &Survey<'_>) -> Vec<Step> {
         let may = why_not_started(survey).is_none() && safety::store_is_current(survey).is_ok();
         return if may { vec![Step::OpenRollout { cluster }] } else { Vec::new() };
     }
-    let stays = |position: &&Position<'_>| !position.row.revoked && position.row.removal.is_none();
-    let changed = survey.machines.iter().filter(stays).filter(|position| safety::needs_reconfigure(survey, position));
+    // Whoever is lost would keep it open: it has one of its own when it is back.
+    let is_there = |p: &&Position<'_>| !p.row.revoked && p.row.removal.is_none() && !p.lost;
+    let changed =
+        survey.machines.iter().filter(is_there).filter(|position| safety::needs_reconfigure(survey, position));
     let machines: BTreeSet<MachineName> = changed.map(|position| position.row.name.clone()).collect();
     if machines.is_empty() || safety::may_start_hooks(survey).is_err() {
         return Vec::new();

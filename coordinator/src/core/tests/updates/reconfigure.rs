@@ -54,6 +54,24 @@ fn the_others_are_reconfigured_as_in_an_update() {
     assert!(["control-1", "control-4", "worker-1"].iter().all(|name| fleet.why(name).is_none()));
 }
 
+#[test]
+fn whoever_is_lost_is_reconfigured_when_it_is_back() {
+    let mut fleet = knows_controls(3, 1);
+    fleet.disconnect("control-3");
+    fleet.pass(60_000, &["control-3"]);
+    fleet.add_control("control-4");
+    let targets = |fleet: &Fleet| -> Vec<String> {
+        let row = fleet.core.facts().open_rollout(&cluster()).expect("a rollout");
+        row.update.as_ref().expect("like an update").targets.keys().map(ToString::to_string).collect()
+    };
+    assert_eq!(targets(&fleet), ["control-1", "control-2"]);
+    assert_eq!(fleet.why("control-3").as_deref(), Some("Lost"));
+    fleet.connect("control-3");
+    fleet.lock("ceph", None, LockState::Inactive);
+    ["control-1", "control-2"].iter().for_each(|name| fleet.upgrade(name));
+    assert_eq!(targets(&fleet), ["control-3"], "one of its own");
+}
+
 /// A deployed cluster to which `control-4` came, and is Ready; these came with it.
 fn with_newcomers(others: &[&str]) -> Fleet {
     let mut fleet = knows_controls(3, 1);
