@@ -179,7 +179,7 @@ impl AttemptDir {
             Ok(_) => {
                 // The claim is its name, and a name is durable when its directory is; likewise ours in its parent.
                 let parent = self.path.parent().unwrap_or(Path::new("/"));
-                durable::sync_dir(&self.path).and_then(|()| durable::sync_dir(parent)).map_err(failed)?;
+                durable::sync_dirs(&self.path, parent).map_err(failed)?;
                 Ok(true)
             }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_proto::model::{MachineId, SwarmAvailability, SwarmInfo, SwarmNode, SwarmOp, SwarmService};
+use muster_proto::model::{MachineId, SwarmAvailability, SwarmId, SwarmInfo, SwarmNode, SwarmOp, SwarmService};
 
 /// A question, and when it was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,12 +28,20 @@ pub struct Seen<T> {
 }
 
 /// The managers of a swarm but for one node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peers {
-    /// All of them.
+    /// How many they are.
     pub managers: usize,
-    /// Those that the others reach.
-    pub reachable: usize,
+    /// Those that the others do not reach.
+    pub away: Vec<SwarmId>,
+}
+
+impl Peers {
+    /// How many of them the others reach.
+    #[must_use]
+    pub const fn reachable(&self) -> usize {
+        self.managers.saturating_sub(self.away.len())
+    }
 }
 
 /// What is known of one machine's node.

@@ -36,10 +36,13 @@ impl Watcher {
         Ok(())
     }
 
-    /// The managers but for this machine's node are listed for its sake: how many they are, and how many are up.
-    pub fn managers_listed(&mut self, name: &MachineName, (others, up): (usize, usize), at: u64) {
-        if 2 * up > others + 1 {
-            self.seen.majorities.insert(name.clone(), at);
+    /// The managers but for this machine's node are listed for its sake: are they a majority, and could some of those
+    /// that are down come back?
+    pub fn managers_listed(&mut self, name: &MachineName, (majority, awaited): (bool, bool), at: u64) {
+        if majority {
+            self.seen.majorities.insert((name.clone(), true), at);
+        } else if !awaited {
+            self.seen.majorities.insert((name.clone(), false), at);
         }
     }
 
@@ -52,7 +55,10 @@ impl Watcher {
         if accepted || !manager || row.removal.is_some() || row.spec.machine_type != MachineType::Control {
             return Ok(());
         }
-        let counted = self.seen.majorities.get(&row.name).map(|at| now.mono_ms.saturating_sub(*at));
+        // In the middle of a turn nobody is waited for who cannot come back before its end.
+        let enough = [true, false].into_iter().filter(|majority| *majority || self.seen.permitted.contains(&row.name));
+        let counted = enough.filter_map(|enough| self.seen.majorities.get(&(row.name.clone(), enough))).max();
+        let counted = counted.map(|at| now.mono_ms.saturating_sub(*at));
         if counted.is_some_and(|ago| ago <= COUNTED_AGO_MS) {
             return Ok(());
         }

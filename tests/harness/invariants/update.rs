@@ -41,8 +41,9 @@ pub(super) struct Seen {
     controls: BTreeSet<MachineName>,
     /// Controls that were Ready once, and under which identity.
     voters: BTreeMap<MachineName, Option<MachineId>>,
-    /// When the managers but for a machine's node were last a majority, as they were listed for its sake.
-    pub(super) majorities: BTreeMap<MachineName, u64>,
+    /// When the managers but for a machine's node were last a majority (true), or none of those that were down could
+    /// come back (false), as they were listed for its sake.
+    pub(super) majorities: BTreeMap<(MachineName, bool), u64>,
     /// Hooks.
     pub(super) hooks: super::hooks::Seen,
     /// Who is out of service.

@@ -67,8 +67,8 @@ impl World {
         usize::try_from(self.rng.between(0, last)).unwrap_or(0)
     }
 
-    /// The Docker Engine of a control machine goes down for a while, and its agent does not, in an update. Dice of their
-    /// own.
+    /// The Docker Engine of a control machine goes down for a while, and its agent does not, in an update. Dice of
+    /// their own.
     fn engine_fault(&mut self) {
         let mut dice = Rng::new(self.rng.clone().next());
         let rollout = self.facts().and_then(|facts| facts.open_rollout(&manifest::cluster_name()));

@@ -1,8 +1,14 @@
 //! Operators who remove machines, loosen that and take it back; and machines that come again under their old names.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use muster_coordinator::{core::Request, facts::DepartingNode};
+use muster_coordinator::{
+    core::Request,
+    facts::{DepartingNode, MachineRow},
+};
 use muster_proto::model::{
     MachineId, MachineName, RemovalPolicy, SwarmFailure, SwarmFailureCode, SwarmId, SwarmOp, SwarmReply,
 };
@@ -10,7 +16,7 @@ use muster_proto::model::{
 use super::{
     Event, World,
     machine::uuid_of,
-    swarm::{Place, failure},
+    swarm::{Node, Place, failure},
 };
 use crate::invariants::Violation;
 
@@ -134,12 +140,18 @@ impl World {
         let Some(member) = row.and_then(|row| row.swarm.clone()).filter(|member| member.manager) else { return };
         let (others, up) = self.count_managers_but(swarm, &member.node_id);
         let majority = 2 * up > others + 1;
-        self.count(if majority {
-            "managers were counted for an update"
-        } else {
-            "managers were too few for an update"
-        });
-        self.watcher.managers_listed(&about, (others, up), self.at);
+        let is_down = |node: &&Node| node.id != member.node_id && !self.is_up(node);
+        let awaited = self.managers(swarm).filter(is_down).any(|node| self.comes_back(node));
+        let what = if majority { "managers were counted for an update" } else { "managers were too few for an update" };
+        self.count(what);
+        self.watcher.managers_listed(&about, (majority, awaited), self.at);
+    }
+
+    /// Is this the node of a machine that is deployed?
+    fn comes_back(&self, node: &Node) -> bool {
+        let owner = |row: &&Arc<MachineRow>| row.swarm.as_ref().is_some_and(|member| member.node_id == node.id);
+        let row = self.facts().and_then(|facts| facts.machines.values().find(owner));
+        row.is_some_and(|row| row.ready_at.is_some() && !row.revoked)
     }
 
     fn leaving(&self, machine: &MachineName) -> Option<SwarmId> {

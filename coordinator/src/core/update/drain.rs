@@ -166,11 +166,10 @@ fn replied(look: &mut SwarmLook, asked: Asked, reply: SwarmReply, id: Option<Swa
             if look.manager != Some(asked.agent) {
                 look.forget_node();
             }
-            let peers =
-                nodes.iter().filter(|node| Some(&node.id) != id.as_ref()).filter_map(|node| node.manager.as_ref());
-            let reachable = peers.clone().filter(|manager| manager.reachable).count();
-            let peers = Peers { managers: peers.count(), reachable };
-            look.peers = Some(Seen { what: peers, at_mono_ms });
+            let peers = nodes.iter().filter(|node| Some(&node.id) != id.as_ref());
+            let peers = peers.filter_map(|node| Some((&node.id, node.manager.as_ref()?.reachable)));
+            let away = peers.clone().filter(|(_, reachable)| !reachable).map(|(id, _)| id.clone()).collect();
+            look.peers = Some(Seen { what: Peers { managers: peers.count(), away }, at_mono_ms });
             let found = nodes.into_iter().find(|node| Some(&node.id) == id.as_ref());
             look.manager = Some(asked.agent);
             // Asked before it was known which node it is, it says nothing of that one.

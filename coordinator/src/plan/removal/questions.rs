@@ -7,7 +7,7 @@ use muster_proto::{
 };
 
 use crate::{
-    facts::{DepartingNode, Peers, SwarmLook},
+    facts::{DepartingNode, SwarmLook},
     plan::{
         safety::{self, blocked},
         survey::{Position, Survey},
@@ -83,10 +83,11 @@ pub fn is_forgotten(survey: &Survey<'_>, position: &Position<'_>) -> bool {
 /// Rule 1, the swarm's own quorum: the managers that stay have a majority among themselves, before a manager is demoted
 /// and after it.
 fn majority_is_kept(survey: &Survey<'_>, look: &SwarmLook, found: &SwarmNode) -> Result<(), Blocked> {
-    let Some(Peers { managers, reachable }) = drain::fresh(survey, look.peers.as_ref()) else {
+    let Some(peers) = drain::fresh(survey, look.peers.as_ref()) else {
         return Err(blocked("LeavingSwarm", "the managers of its swarm are being counted", "one has answered"));
     };
-    if (*managers > 0 && reachable * 2 > *managers) || planted("demote-without-quorum") {
+    let (managers, reachable) = (peers.managers, peers.reachable());
+    if (managers > 0 && reachable * 2 > managers) || planted("demote-without-quorum") {
         return Ok(());
     }
     let what = if found.manager.is_some() { "without it" } else { "that are left" };

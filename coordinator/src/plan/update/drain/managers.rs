@@ -2,7 +2,7 @@
 //! says. That the agent of a control machine is connected says nothing of its Docker Engine.
 
 use muster_proto::{
-    model::{Blocked, MachineType, SwarmOp},
+    model::{Blocked, MachineType, SwarmId, SwarmOp},
     plant::planted,
 };
 
@@ -31,9 +31,15 @@ pub(super) fn is_asked(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     control && manager && disruptive && !accepted && !planted("ignore-swarm-quorum")
 }
 
-/// Is there a majority of managers without this one?
-const fn is_majority(peers: Peers) -> bool {
-    peers.reachable * 2 > peers.managers + 1
+/// Is there a majority of managers without this one, or can none come any more before its turn has ended? A machine
+/// that was replaced is deployed when the update is over, and what was begun has to come to its end before.
+fn is_enough(survey: &Survey<'_>, position: &Position<'_>, peers: &Peers) -> bool {
+    let disturbed = position.update().is_some_and(|mine| mine.disturbed());
+    let comes_back = |id: &SwarmId| {
+        let owner = |p: &&Position<'_>| p.row.swarm.as_ref().is_some_and(|member| member.node_id == *id);
+        survey.machines.iter().find(owner).is_some_and(|p| p.ready_once() && !p.row.revoked)
+    };
+    peers.reachable() * 2 > peers.managers + 1 || (disturbed && !peers.away.iter().any(comes_back))
 }
 
 /// The next question. None: an answer is at hand, or nobody can be asked.
@@ -41,7 +47,7 @@ pub(super) fn next(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLoo
     let of = manager(survey, position)?;
     let seen = look.peers.as_ref().filter(|_| look.manager == Some(of) && fresh(survey, look.peers.as_ref()).is_some());
     let old = |at_mono_ms: u64| survey.now.mono_ms.saturating_sub(at_mono_ms) >= LOOK_EVERY_MS;
-    let due = seen.is_none_or(|seen| !is_majority(seen.what) && old(seen.at_mono_ms));
+    let due = seen.is_none_or(|seen| !is_enough(survey, position, &seen.what) && old(seen.at_mono_ms));
     due.then(|| question(of, SwarmOp::Nodes))
 }
 
@@ -57,11 +63,9 @@ pub(super) fn majority(survey: &Survey<'_>, position: &Position<'_>) -> Result<(
         let what = "the other managers of its swarm are being counted";
         if why.reason == "SwarmNoManager" { why } else { blocked("Quorum", what, "one of them has answered") }
     };
-    let Some(Peers { managers, reachable }) = look.peers.as_ref().map(|seen| seen.what) else {
-        return Err(being_counted());
-    };
-    if !is_majority(Peers { managers, reachable }) {
-        let name = &position.row.name;
+    let Some(peers) = look.peers.as_ref().map(|seen| &seen.what) else { return Err(being_counted()) };
+    if !is_enough(survey, position, peers) {
+        let (name, managers, reachable) = (&position.row.name, peers.managers, peers.reachable());
         let others = format!("{reachable} of the {managers} other managers of its swarm");
         let message = format!("Error: {others} are reachable: without {name} it has no majority");
         let clears_when = "enough of them are reachable (`docker node ls` on a manager; is their Docker Engine up?)";

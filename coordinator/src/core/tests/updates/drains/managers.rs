@@ -80,3 +80,20 @@ fn without_an_answer_it_is_put_aside_when_the_drain_would_be() {
     let aside = fleet.part("control-1").and_then(|part| part.set_aside.clone()).expect("put aside");
     assert!(aside.message.starts_with("Error: no manager of the swarm can be asked"), "{}", aside.message);
 }
+
+/// Its node stays in the swarm until its successor is deployed, and that comes after the update.
+#[test]
+fn in_the_middle_of_a_turn_nobody_waits_for_a_manager_that_was_replaced() {
+    let (mut fleet, mut swarm) = at_control_1(Options::of(Scope::Drain));
+    fleet.talk(&mut swarm);
+    fleet.begin("control-1");
+    fleet.ask(Request::ReplaceMachine { machine: machine("control-2"), machine_is_off: true }).expect("replaced");
+    fleet.enroll("control-2", Control).expect("enrols");
+    fleet.connect("control-2");
+    swarm.down.push("control-2");
+    fleet.pass(drain::FRESH_MS, &[]);
+    fleet.event("control-1", "install", ItemState::Succeeded);
+    fleet.accept("control-1");
+    fleet.talk(&mut swarm);
+    assert_eq!(fleet.permit("control-1").map(|permit| permit.number), Some(2), "{:?}", why(&fleet));
+}
