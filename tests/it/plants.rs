@@ -17,8 +17,10 @@ fn found(name: &'static str) -> Option<(u64, Violation)> {
         plant::set(Some(name));
         let lived = sim::run(seed);
         plant::set(None);
-        // A world that did not come to rest was not looked at to its end.
-        lived.err().filter(|violation| violation.invariant != "rest").map(|violation| (seed, violation))
+        // A world that did not come to rest was not looked at to its end; one in which something is wrong without the
+        // bug (of 12,000 seeds more are looked at here than anywhere else) says nothing of it.
+        let violation = lived.err().filter(|violation| violation.invariant != "rest")?;
+        sim::run(seed).is_ok().then_some((seed, violation))
     })
 }
 
@@ -46,7 +48,7 @@ plants! {
     trust_old_store: "trust-old-store" by "old-store";
     free_slot_when_lost: "free-slot-when-lost" by "5";
     free_slot_when_held: "free-slot-when-held" by "5";
-    assign_without_slot: "assign-without-slot" by "5" | "1" | "scope";
+    assign_without_slot: "assign-without-slot" by "5" | "1" | "4" | "scope";
     same_epoch: "same-epoch" by "6";
     ack_before_commit: "ack-before-commit" by "11";
     drop_failed_status: "drop-failed-status" by "11";

@@ -218,7 +218,7 @@ fn is_behind(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
 
 /// It was Ready before the set of control machines changed: a rollout for that reconfigures it when no other is open.
 fn waits_for_reconfigure(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
-    let idle = survey.update().is_none() && position.row.slot.is_none();
+    let idle = position.update().is_none() && position.row.slot.is_none();
     if !idle || !safety::needs_reconfigure(survey, position) || safety::reconfigured_at_once(survey, position) {
         return None;
     }

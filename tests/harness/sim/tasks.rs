@@ -142,6 +142,9 @@ impl World {
             return false;
         }
         let Some((_, about, number)) = self.questions.remove(&call) else { return false };
+        if result.is_err() {
+            self.watcher.managers_listed(&about, (false, false), self.at);
+        }
         self.tell(Input::SwarmAnswered { about, number, result });
         true
     }

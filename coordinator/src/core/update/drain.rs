@@ -74,6 +74,7 @@ pub(in crate::core) fn ask(draft: &mut Draft<'_>, limits: &Limits, now: Now, eff
     let drains = |row: &MachineRow| row.update.as_ref().is_some_and(|update| update.drain.is_some());
     let is_counted = |row: &MachineRow| row.slot.is_some() && row.swarm.as_ref().is_some_and(|member| member.manager);
     if !draft.machines.values().any(|row| drains(row) || is_counted(row) || row.departs()) {
+        stop_waiting(draft, &[]);
         return;
     }
     let (mut awaited, mut questions) = (Vec::new(), Vec::new());
@@ -86,6 +87,7 @@ pub(in crate::core) fn ask(draft: &mut Draft<'_>, limits: &Limits, now: Now, eff
         let all = questions::all(survey).into_iter().chain(leaving);
         questions.extend(all.map(|(name, question)| (name.clone(), question)));
     }
+    stop_waiting(draft, &awaited);
     for (name, waits) in awaited {
         let since_ms = &mut draft.live_mut(&name).swarm.awaited_since_ms;
         *since_ms = waits.then(|| since_ms.unwrap_or(now.wall_ms));
@@ -115,6 +117,16 @@ pub(in crate::core) fn ask(draft: &mut Draft<'_>, limits: &Limits, now: Now, eff
         }
         look.asked = Some(Asked { number, agent, op: op.clone(), at_mono_ms: now.mono_ms });
         effects.push(Effect::AskSwarm(SwarmQuestion { number, about, agent, op, patience_ms }));
+    }
+}
+
+/// Whoever waits for the swarm no more, for it is no part of an update, has all its time the next time.
+fn stop_waiting(draft: &mut Draft<'_>, awaited: &[(MachineName, bool)]) {
+    let waits = |name: &MachineName| awaited.iter().any(|(waiting, _)| waiting == name);
+    let since = draft.live.machines.iter().filter(|(name, live)| live.swarm.awaited_since_ms.is_some() && !waits(name));
+    let since: Vec<MachineName> = since.map(|(name, _)| name.clone()).collect();
+    for name in since {
+        draft.live_mut(&name).swarm.awaited_since_ms = None;
     }
 }
 

@@ -58,6 +58,11 @@ pub(super) fn next(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLoo
 pub(super) fn majority(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     let nothing = SwarmLook::default();
     let look = look(position).unwrap_or(&nothing);
+    // What was begun has to come to its end; and where nobody can say how many they are there is no majority to lose.
+    let disturbed = position.update().is_some_and(|mine| mine.disturbed());
+    if disturbed && unanswered(survey, position, look).reason == "SwarmNoManager" {
+        return Ok(());
+    }
     let being_counted = || {
         let why = unanswered(survey, position, look);
         let what = "the other managers of its swarm are being counted";
