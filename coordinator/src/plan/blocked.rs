@@ -225,6 +225,9 @@ fn waits_for_reconfigure(survey: &Survey<'_>, position: &Position<'_>) -> Option
     if let Err(blocked) = safety::may_start_hooks(survey) {
         return Some(blocked);
     }
+    if let Some(blocked) = safety::successor(survey).err().filter(|_| survey.rollout.is_none()) {
+        return Some(blocked);
+    }
     let changed = "the set of control machines changed; it is reconfigured as in an update";
     Some(match survey.rollout {
         Some(RolloutRow { name, .. }) => {

@@ -157,7 +157,7 @@ fn open(survey: &Survey<'_>) -> Vec<Step> {
     let changed =
         survey.machines.iter().filter(is_there).filter(|position| safety::needs_reconfigure(survey, position));
     let machines: BTreeSet<MachineName> = changed.map(|position| position.row.name.clone()).collect();
-    if machines.is_empty() || safety::may_start_hooks(survey).is_err() {
+    if machines.is_empty() || safety::may_start_hooks(survey).is_err() || safety::successor(survey).is_err() {
         return Vec::new();
     }
     vec![Step::OpenReconfigure { cluster, machines }]

@@ -60,6 +60,23 @@ pub fn control_quorum(survey: &Survey<'_>, position: &Position<'_>) -> Result<()
     Err(blocked("ControlNotDeployed", message, clears_when))
 }
 
+/// Is every control machine that was revoked or replaced deployed anew, or removed? A rollout that begins by itself
+/// would keep it out, and the others would wait for it.
+///
+/// # Errors
+/// Who is missing.
+pub fn successor(survey: &Survey<'_>) -> Result<(), Blocked> {
+    let is_missing = |p: &&Position<'_>| (p.row.revoked || !p.ready_once()) && p.row.removal.is_none();
+    let missing = survey.of_type(MachineType::Control).filter(is_missing);
+    let missing: Vec<&str> = missing.map(|position| position.row.name.as_str()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names = some_names(missing);
+    let message = format!("control machine {names} is missing; the others are reconfigured when the set is whole");
+    Err(blocked("WaitingForControl", message, format!("{names} is Ready (`musterctl replace`), or is removed")))
+}
+
 /// Rule 1, the majority alone: is one left without this machine? Nobody is asked about it in a deployment.
 pub fn majority_is_kept(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     let asked = survey.update().filter(|update| !update.accept_control_plane_downtime && !accepts(position));

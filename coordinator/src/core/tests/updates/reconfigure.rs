@@ -72,6 +72,21 @@ fn whoever_is_lost_is_reconfigured_when_it_is_back() {
     assert_eq!(targets(&fleet), ["control-3"], "one of its own");
 }
 
+/// Its successor would wait for a rollout that begins by itself, and that one for its majority.
+#[test]
+fn nobody_is_reconfigured_while_a_control_machine_is_revoked() {
+    let mut fleet = knows_controls(3, 1);
+    let any_number = ClusterSpec { machines: None, ..knows_controls_of(3, 1) };
+    fleet.ask(apply(any_number, &[])).expect("applies");
+    fleet.ask(Request::RevokeMachine { machine: machine("control-3"), machine_is_off: true }).expect("revoked");
+    fleet.pass(1_000, &["control-3"]);
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
+    fleet.ask(Request::ReplaceMachine { machine: machine("control-3"), machine_is_off: true }).expect("replaced");
+    fleet.add_control("control-3");
+    let open = fleet.core.facts().open_rollout(&cluster()).and_then(|row| row.update.as_ref());
+    assert!(open.is_none(), "the set is what it was");
+}
+
 /// A deployed cluster to which `control-4` came, and is Ready; these came with it.
 fn with_newcomers(others: &[&str]) -> Fleet {
     let mut fleet = knows_controls(3, 1);
