@@ -69,18 +69,38 @@ fn ask(wall: &str) -> Result<(), RebootError> {
         let bus = bus().await?;
         let logind = answer("answer for logind", ManagerProxy::new(&bus)).await?;
         answer("take a message to who is logged in", logind.set_wall_message(wall.to_owned(), true)).await?;
-        Ok(answer("reboot the machine", logind.reboot(false)).await?)
+        match answer("reboot the machine", logind.reboot(false)).await {
+            Err(error) if !may_be_under_way(&error) => Err(error.into()),
+            Ok(()) | Err(_) => Ok(()),
+        }
     })
+}
+
+/// Was the request heard, for all that is known? The bus goes down with the machine, and its answer with it: whoever
+/// takes that for a refusal asks again, and the machine reboots twice.
+fn may_be_under_way(error: &SystemdError) -> bool {
+    match error {
+        SystemdError::Refused { source, .. } => matches!(**source, zbus::Error::InputOutput(_)),
+        SystemdError::Closed { .. } | SystemdError::Silent { .. } => true,
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::{collections::BTreeMap, io};
 
     use muster_proto::model::{ClusterName, Generation, ItemName, MachineName, Phase};
 
     use super::*;
     use crate::attempt::AttemptKey;
+
+    #[test]
+    fn a_bus_that_breaks_off_is_no_refusal() {
+        let error = |source| SystemdError::Refused { what: "reboot".to_owned(), source: Box::new(source) };
+        assert!(may_be_under_way(&error(io::Error::other("failed to read from socket").into())));
+        assert!(may_be_under_way(&SystemdError::Silent { what: "reboot".to_owned() }));
+        assert!(!may_be_under_way(&error(zbus::Error::Unsupported)));
+    }
 
     #[test]
     fn nothing_but_a_service_of_systemd_reboots_its_machine() {
