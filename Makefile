@@ -1,6 +1,8 @@
 # Muster's commands. `make help` lists them; `make test` is what .ci/run calls.
 CARGO ?= cargo
 ARGS ?=
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 
 # One release build serves demo, tests, packages and the image: programs linked statically, so that they run in an
 # empty image and on every distribution. Cargo must be told the target, though it is this machine's own: without one it
@@ -16,7 +18,7 @@ RUN_TESTS := $(if $(shell $(CARGO) nextest --version 2>/dev/null),nextest run --
 
 # The tools that make packages of programs. Their compilation is most of what they cost.
 TOOLS := target/tools/bin
-INSTALL := CARGO_PROFILE_RELEASE_OPT_LEVEL=1 $(CARGO) install --locked --root target/tools
+INSTALL := CARGO_PROFILE_RELEASE_OPT_LEVEL=1 nice $(CARGO) install --quiet --locked --root target/tools
 IMAGE := muster-coordinator:$(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 
 # Tests with figures that are held against what is promised where nothing runs beside them.
@@ -27,8 +29,12 @@ NODES = $(STATIC) test $(RELEASE) --features muster-tests/nodes --test nodes --
 
 PLANTS = $(RELEASE) --features muster-tests/plants --test plants
 
-.PHONY: help build static-libc test-tools demo packages image node-image demo-nodes demo-nodes-down test test-plants \
-	test-packages test-nodes test-nodes-down test-machine full lint bench clean
+# What the parts of `make test` said, each in a file; tests/tally counts it.
+SAID := target/said
+said = 2>&1 | tee $(SAID)/$(1)
+
+.PHONY: help build static-libc test-tools tools demo packages image node-image demo-nodes demo-nodes-down test \
+	test-programs test-plants test-packages test-nodes test-nodes-down test-machine full lint bench clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -44,6 +50,8 @@ build: static-libc ## muster-agent, muster-coordinator and musterctl, in target/
 
 demo: build ## A whole fleet on this computer: make demo ARGS="--workers 12 --crash"
 	target/release/musterctl demo $(ARGS)
+
+tools: $(TOOLS)/cargo-deb $(TOOLS)/cargo-generate-rpm
 
 packages: build $(TOOLS)/cargo-deb $(TOOLS)/cargo-generate-rpm ## .deb and .rpm of all three, in target/packages
 	packaging/build $(TARGET)
@@ -61,26 +69,34 @@ test-tools:
 	@missing=$$(tests/missing-tools); test -z "$$missing" || { \
 	echo "The tests need more than Rust: apt-get install $$missing" >&2; exit 1; }
 
+# The tools compile beside the tests, which wait for much. Nodes wait more than they work, so planted bugs are looked
+# for beside them.
 test: test-tools build ## What every change is checked with: tests, simulator, planted bugs, packages, systemd nodes
-	$(STATIC) $(RUN_TESTS) $(RELEASE)
+	@rm -rf $(SAID)
+	@$(MAKE) --jobs=2 test-programs tools
 	@$(MAKE) test-packages
 	$(STATIC) test $(PLANTS) --no-run
-	@if docker info >/dev/null 2>&1; then $(MAKE) --jobs=2 test-nodes test-plants; else $(MAKE) test-plants && \
-	echo "No Docker Engine answers here: the tests on systemd nodes (make test-nodes) were not run."; fi
+	@if docker info >/dev/null 2>&1; then $(MAKE) --jobs=2 test-nodes test-plants; else $(MAKE) test-plants; fi
+	@tests/tally $(SAID)
 
-# Nodes wait more than they work, so `test` looks for planted bugs beside them, and lets them go first.
-test-plants: ## Does the simulator find each planted bug?
-	nice env $(STATIC) $(RUN_TESTS) $(PLANTS)
+$(SAID):
+	@mkdir -p $@
 
-test-packages: packages ## What the packages hold (needs lintian and rpm)
-	packaging/check
+test-programs: build | $(SAID) ## Unit and end-to-end tests, and the simulator
+	$(STATIC) $(RUN_TESTS) $(RELEASE) $(call said,tests)
+
+test-plants: | $(SAID) ## Does the simulator find each planted bug?
+	nice env $(STATIC) $(RUN_TESTS) $(PLANTS) $(call said,plants)
+
+test-packages: packages | $(SAID) ## What the packages hold (needs lintian and rpm)
+	packaging/check $(call said,packages)
 
 # Made here, where it is seen, and not by the tests themselves, which have little patience with commands.
 node-image:
 	tests/nodes/image/build
 
-test-nodes: packages node-image ## A fleet of systemd nodes in containers, and what can go wrong (needs Docker and mmdebstrap)
-	$(NODES) $(ARGS)
+test-nodes: packages node-image | $(SAID) ## A fleet of systemd nodes in containers, and what can go wrong (needs Docker and mmdebstrap)
+	$(NODES) $(ARGS) $(call said,nodes)
 
 test-machine: packages ## A machine with a kernel of its own (needs qemu-system-x86, mmdebstrap and root)
 	tests/machine/image/build

@@ -79,6 +79,7 @@ const FIRST: &str = "deployment::three_control_machines_and_three_workers";
 const GO_ON_FROM: &[(&str, &str)] = &[
     ("deployment::an_idle_agent_is_small_and_listens_on_nothing", FIRST),
     ("swarm::three_managers_and_three_workers", FIRST),
+    ("backup::managers_copy_the_swarm_before_and_in_an_update", "backup::managers_copy_the_swarm"),
     ("update::machines_reboot_as_their_locks_allow", "drain::a_service_keeps_all_tasks_but_one"),
 ];
 /// Of everything that Docker has of the fleet.
