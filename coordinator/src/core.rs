@@ -9,6 +9,7 @@ mod answer;
 mod apply;
 pub(crate) mod credentials;
 mod decide;
+mod delete;
 mod enroll;
 mod io;
 mod maintenance;

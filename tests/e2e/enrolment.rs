@@ -56,6 +56,23 @@ fn tokens_that_are_good_no_more() -> Result<()> {
 }
 
 #[test]
+fn a_cluster_that_was_mistyped() -> Result<()> {
+    let mut fleet = new_fleet("mistyped")?;
+    let items = [bash("work", "deploy", &fleet.effects_log(), ":", &[])];
+    let mistyped = cluster(1, 1, &items, &items, &[]).replace(&format!("name: {CLUSTER}"), "name: mistyped");
+    fleet.apply(&mistyped)?;
+    fleet.ctl(&["delete", "cluster", "mistyped"])?.exits(2)?.says(&["no terminal", "--yes"])?;
+    fleet.ctl(&["delete", "cluster", "mistypd", "--yes"])?.exits(2)?.says(&["mistyped"])?;
+    fleet.ctl(&["delete", "cluster", "mistyped", "--yes"])?.exits(0)?.says(&["cluster mistyped deleted"])?;
+    let left = fleet.ctl(&["get", "clusters", "-o", "name"])?.ok()?;
+    assert!(!left.contains("mistyped") && left.contains(CLUSTER), "{left}");
+    let token = fleet.token("worker", &[])?;
+    fleet.enroll("worker-1", &token, &[])?.ok()?;
+    fleet.ctl(&["delete", "cluster", CLUSTER, "--yes"])?.exits(4)?.says(&["worker-1", "musterctl remove worker-1"])?;
+    fleet.done()
+}
+
+#[test]
 fn tokens_that_never_were() -> Result<()> {
     let mut fleet = new_fleet("no-tokens")?;
     let good = fleet.token("worker", &[])?;

@@ -333,6 +333,11 @@ pub enum Request {
     },
     /// Forget locks of a controller that is gone for good.
     ReleaseLocks(LockRelease),
+    /// Forget a cluster in which no machine is enrolled.
+    DeleteCluster {
+        /// This one.
+        cluster: ClusterName,
+    },
     /// Refuse a machine's identity from now on.
     RevokeMachine {
         /// This one.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use muster_proto::model::{AssignedItem, ClusterName, ItemName, MachineName, Now, Standing, TOKEN_TTL_DEFAULT_MS};
 
 use super::{
-    Effect, Refusal, Reply, Request, apply, credentials, enroll, maintenance, secrets,
+    Effect, Refusal, Reply, Request, apply, credentials, delete, enroll, maintenance, secrets,
     update::{self, removal},
 };
 use crate::{
@@ -91,6 +91,7 @@ pub(super) fn take(
         Request::CreateSecret { id, version, sealed } => secrets::create(draft, actor, (id, version, sealed), now),
         Request::DeleteSecret { id, in_use } => secrets::delete(draft, actor, &id, in_use, now),
         Request::ReleaseLocks(what) => maintenance::release(draft, actor, what, now),
+        Request::DeleteCluster { cluster } => delete::cluster(draft, actor, &cluster, now),
         Request::RevokeMachine { machine, machine_is_off } => {
             revoke(draft, effects, actor, (&machine, machine_is_off), now)
         }

@@ -3,6 +3,7 @@
 mod agents;
 mod applying;
 mod backups;
+mod deleting;
 mod enrolling;
 mod fleet;
 mod format;

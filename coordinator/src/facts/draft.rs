@@ -69,6 +69,32 @@ impl<'a> Draft<'a> {
         self.facts.clusters.insert(row.name.clone(), Arc::new(row));
     }
 
+    /// Forgets a cluster and all that is its own but its machines: how many join tokens and secrets that were.
+    pub fn drop_cluster(&mut self, name: &ClusterName) -> (usize, usize) {
+        let specs: Vec<u64> = self.specs.keys().filter(|(of, _)| of == name).map(|(_, version)| *version).collect();
+        for version in specs {
+            self.touch(Table::Specs, spec_key(name, version));
+            self.facts.specs.remove(&(name.clone(), version));
+        }
+        let of = |row: &&Arc<RolloutRow>| row.cluster == *name;
+        let rollouts: Vec<String> = self.rollouts.values().filter(of).map(|row| row.name.clone()).collect();
+        for rollout in rollouts {
+            self.touch(Table::Rollouts, rollout.as_str());
+            self.facts.rollouts.remove(&rollout);
+        }
+        let locks: Vec<LockKey> = self.locks.keys().filter(|key| key.cluster == *name).cloned().collect();
+        locks.iter().for_each(|key| self.drop_lock(key));
+        let tokens: Vec<String> =
+            self.tokens.values().filter(|token| token.cluster == *name).map(|token| token.id.clone()).collect();
+        tokens.iter().for_each(|id| self.drop_token(id));
+        let secrets: Vec<SecretId> =
+            self.secrets.keys().filter(|id| id.cluster.as_ref() == Some(name)).cloned().collect();
+        secrets.iter().for_each(|id| self.drop_secret(id));
+        self.touch(Table::Clusters, name.as_str());
+        self.facts.clusters.remove(name);
+        (tokens.len(), secrets.len())
+    }
+
     /// Records a version of a spec, and forgets those that nobody follows any more.
     pub fn put_spec(&mut self, cluster: &ClusterName, version: u64, spec: Arc<ClusterSpec>) {
         self.touch(Table::Specs, spec_key(cluster, version));

@@ -66,6 +66,7 @@ const TABLE: &[(&str, &[Sort])] = &[
     ("/muster.v1.Fleet/CreateSecret", &[Operator]),
     ("/muster.v1.Fleet/DeleteSecret", &[Operator]),
     ("/muster.v1.Fleet/ReleaseLocks", &[Operator]),
+    ("/muster.v1.Fleet/DeleteCluster", &[Operator]),
 ];
 
 /// What a caller is told whose certificate says nothing to us. The reason is in our log only.

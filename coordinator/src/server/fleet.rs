@@ -1,6 +1,7 @@
 //! The operators' service. It checks words and who may touch what, and asks the engine; the documents come from the
 //! facts as last committed.
 
+mod manifests;
 mod secrets;
 mod words;
 
@@ -14,6 +15,7 @@ use muster_proto::{
 };
 use tonic::{Request, Response, Status};
 
+use manifests::{parse, wire_fault};
 use words::{annotation, item_name, lock_release, may_touch, policy, scope, word};
 pub(super) use words::{cluster_name, machine_name};
 
@@ -27,8 +29,6 @@ use crate::{
     core::{Input, Reply, Request as Wish, update::Options},
     documents,
     engine::EngineHandle,
-    facts::Facts,
-    manifest::{self, Fault, Known, Manifest, Source},
     pki::{Ca, NewToken, Peer, Vault},
 };
 
@@ -333,6 +333,16 @@ impl Service for Fleet {
         let (peer, request) = known(request)?;
         self.act(&peer, Wish::ReleaseLocks(lock_release(&peer, request)?)).await
     }
+
+    async fn delete_cluster(
+        &self,
+        request: Request<wire::DeleteClusterRequest>,
+    ) -> Result<Response<ActionResponse>, Status> {
+        let (peer, request) = known(request)?;
+        let cluster = cluster_name(request.cluster)?;
+        may_touch(&peer, &cluster)?;
+        self.act(&peer, Wish::DeleteCluster { cluster }).await
+    }
 }
 
 impl Fleet {
@@ -373,22 +383,6 @@ impl Fleet {
         let machine = self.machine(&peer, request.machine)?;
         Ok((peer, machine, item_name(request.item)?))
     }
-}
-
-/// Parses manifests, beside the calls of others: 4 MiB of YAML take a while.
-async fn parse(files: Vec<wire::ManifestFile>, facts: &Facts) -> Result<Result<Manifest, Vec<Fault>>, Status> {
-    let clusters = facts.clusters.keys().filter_map(|name| Some((name.clone(), (**facts.spec(name)?).clone())));
-    let known = Known { clusters: clusters.collect(), secrets: facts.secrets.keys().cloned().collect() };
-    let parsed = tokio::task::spawn_blocking(move || {
-        let sources: Vec<_> = files.iter().map(|file| Source { name: &file.name, text: &file.text }).collect();
-        manifest::parse(&sources, &known)
-    });
-    parsed.await.map_err(|error| super::status::internal(&error))
-}
-
-fn wire_fault(fault: Fault) -> wire::Fault {
-    let Fault { file, line, column, path, problem, expected, nearest } = fault;
-    wire::Fault { file, line, column, path, problem, expected, nearest }
 }
 
 /// The caller and what it asks. The table in `authz.rs` lets nobody through who is not known.

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    actions, annotate, apply, artifacts, completion, demo, deploy, describe, get, locks, logs, maintenance, plan,
-    reboot, remove, secret, token, update, version, watch,
+    actions, annotate, apply, artifacts, completion, delete, demo, deploy, describe, get, locks, logs, maintenance,
+    plan, reboot, remove, secret, token, update, version, watch,
 };
 
 /// Brings fleets of bare-metal machines through deployment and updates: the operator's CLI of Muster.
@@ -47,6 +47,7 @@ pub(crate) enum Command {
     Reboot(reboot::Args),
     Maintenance(maintenance::Args),
     Remove(remove::Args),
+    Delete(delete::Args),
     Pause(update::PauseArgs),
     Resume(update::ResumeArgs),
     Abort(update::AbortArgs),

@@ -10,6 +10,7 @@ mod cli;
 mod client;
 mod completion;
 mod config;
+mod delete;
 mod demo;
 mod deploy;
 mod describe;
@@ -73,6 +74,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Reboot(args) => reboot::run(args, &context).await,
         Command::Maintenance(args) => maintenance::run(args, &context).await,
         Command::Remove(args) => remove::run(args, &context).await,
+        Command::Delete(args) => delete::run(args, &context).await,
         Command::Pause(args) => update::pause(args, &context).await,
         Command::Resume(args) => update::resume(args, &context).await,
         Command::Abort(args) => update::abort(args, &context).await,

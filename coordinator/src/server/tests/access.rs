@@ -79,6 +79,7 @@ async fn every_method_for_every_sort_of_peer() {
         "CreateSecret",
         "DeleteSecret",
         "ReleaseLocks",
+        "DeleteCluster",
     ]
     .as_slice();
     let control = ["Version", "Register", "Release", "SetLock", "WatchRequests"].as_slice();

@@ -68,6 +68,7 @@ async fn foreign(client: &mut FleetClient<Channel>, token: &str) -> Vec<(&'stati
     let of_all = wire::CreateSecretRequest { name: "s".to_owned(), cluster: String::new(), value: vec![1] };
     let no_secret = wire::DeleteSecretRequest { name: "s".to_owned(), cluster: cluster(), in_use: true };
     let release = wire::ReleaseLocksRequest { cluster: cluster(), controller: "ceph".to_owned(), ..Default::default() };
+    let delete = wire::DeleteClusterRequest { cluster: cluster() };
     let reboot = wire::RebootRequest { cluster: cluster(), machines: vec!["theirs".to_owned()], ..Default::default() };
     let enter = wire::EnterMaintenanceRequest { machine: "theirs".to_owned(), ..Default::default() };
     let leave = wire::LeaveMaintenanceRequest { machine: "theirs".to_owned() };
@@ -104,6 +105,7 @@ async fn foreign(client: &mut FleetClient<Channel>, token: &str) -> Vec<(&'stati
         ("CreateSecret for all", client.create_secret(of_all).await.map(drop)),
         ("DeleteSecret", client.delete_secret(no_secret).await.map(drop)),
         ("ReleaseLocks", client.release_locks(release).await.map(drop)),
+        ("DeleteCluster", client.delete_cluster(delete).await.map(drop)),
     ]
 }
 
