@@ -55,6 +55,7 @@ plants! {
     ignore_quorum: "ignore-quorum" by "1";
     quorum_once: "quorum-once" by "1";
     count_undeployed_control: "count-undeployed-control" by "1";
+    quorum_for_harmless: "quorum-for-harmless" by "reason";
     ignore_locks: "ignore-locks" by "4";
     ignore_cluster_locks: "ignore-cluster-locks" by "4";
     reconfigure_unasked: "reconfigure-unasked" by "4";
