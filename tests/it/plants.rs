@@ -70,6 +70,7 @@ plants! {
     go_on_after_failed_hook: "go-on-after-failed-hook" by "hooks";
     skip_hooks_after: "skip-hooks-after" by "hooks";
     no_backup: "no-backup" by "backup";
+    copy_outside_swarm: "copy-outside-swarm" by "backup";
     consistent_copy_of_two: "consistent-copy-of-two" by "backup";
     no_stage_deadline: "no-stage-deadline" by "stuck";
     drain_degraded_service: "drain-degraded-service" by "service";
