@@ -7,6 +7,7 @@
 mod act;
 pub(crate) mod chaos;
 pub(crate) mod controllers;
+mod copies;
 mod ending;
 pub mod fate;
 mod joining;
@@ -23,7 +24,7 @@ mod talks;
 mod tasks;
 mod updating;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use muster_agent::attempt::record::AttemptKey;
 use muster_coordinator::{
@@ -132,8 +133,8 @@ pub struct World {
     pub(crate) questions: BTreeMap<u64, (MachineId, MachineName, u64)>,
     /// Of machines that are removed.
     pub(crate) removals: removing::Removals,
-    /// Machines that operators did without in the swarm.
-    pub(crate) without_swarm: BTreeSet<MachineId>,
+    /// Machines that are in no swarm.
+    pub(crate) outsiders: copies::Outsiders,
     /// What agents say now goes to somebody who should be gone.
     pub(crate) ghostly: bool,
     /// Tell every event on standard error.
@@ -211,7 +212,7 @@ impl World {
             last_call: 0,
             questions: BTreeMap::new(),
             removals: removing::Removals::default(),
-            without_swarm: BTreeSet::new(),
+            outsiders: copies::Outsiders::default(),
             ghostly: false,
             trace: std::env::var_os("MUSTER_SIM_TRACE").is_some(),
         };

@@ -55,6 +55,7 @@ plants! {
     ignore_quorum: "ignore-quorum" by "1";
     quorum_once: "quorum-once" by "1";
     count_undeployed_control: "count-undeployed-control" by "1";
+    quorum_for_harmless: "quorum-for-harmless" by "reason";
     ignore_locks: "ignore-locks" by "4";
     ignore_cluster_locks: "ignore-cluster-locks" by "4";
     reconfigure_unasked: "reconfigure-unasked" by "4";
@@ -69,6 +70,7 @@ plants! {
     go_on_after_failed_hook: "go-on-after-failed-hook" by "hooks";
     skip_hooks_after: "skip-hooks-after" by "hooks";
     no_backup: "no-backup" by "backup";
+    copy_outside_swarm: "copy-outside-swarm" by "backup";
     consistent_copy_of_two: "consistent-copy-of-two" by "backup";
     no_stage_deadline: "no-stage-deadline" by "stuck";
     drain_degraded_service: "drain-degraded-service" by "service";

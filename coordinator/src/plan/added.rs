@@ -8,7 +8,7 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::survey::standing;
+use super::{survey::standing, swarm};
 use crate::facts::{Added, Facts, LeftOut, MachineRow, Target};
 
 /// The version of what a rollout adds: no other rollout ever has the same. Its name alone comes again when a store is
@@ -53,14 +53,14 @@ fn backups(facts: &Facts, targets: &Targets) -> BTreeMap<MachineName, Vec<Added>
     let mut controls: Vec<(&MachineRow, &Target)> =
         rows.filter(|(row, _)| row.spec.machine_type == MachineType::Control).collect();
     controls.sort_by_key(|(row, _)| (row.spec.upgrade_index, &row.name));
-    let managers = controls.iter().filter(|(row, _)| has(facts, row, RunnerKind::SwarmJoin)).count();
+    let managers = controls.iter().filter(|(row, _)| is_manager(facts, row)).count();
     // Planted: one of two is stopped, and the swarm is without a majority meanwhile.
     let spares_one = managers >= MANAGERS_MIN || planted("consistent-copy-of-two");
     let connected = |row: &MachineRow| facts.live.machines.get(&row.name).is_some_and(|live| live.session.is_some());
     let with_mke = || controls.iter().map(|(row, _)| *row).filter(|row| has(facts, row, RunnerKind::Mke));
     let for_mke = with_mke().find(|row| connected(row)).or(with_mke().next()).map(|row| &row.name);
     let of = |(row, target): &(&MachineRow, &Target)| {
-        let manager = has(facts, row, RunnerKind::SwarmJoin);
+        let manager = is_manager(facts, row);
         let all = [
             (manager, Added::SwarmCopy),
             (for_mke == Some(&row.name), Added::MkeBackup),
@@ -69,6 +69,13 @@ fn backups(facts: &Facts, targets: &Targets) -> BTreeMap<MachineName, Vec<Added>
         (row.name.clone(), all.into_iter().filter(|(wanted, _)| *wanted).map(|(_, added)| added).collect())
     };
     controls.iter().map(of).collect()
+}
+
+/// Is this control machine a manager of the swarm, as far as is known?
+fn is_manager(facts: &Facts, row: &MachineRow) -> bool {
+    // Planted: whoever has a swarm-join is one.
+    let outside = swarm::was_left_out(facts, row) && !planted("copy-outside-swarm");
+    has(facts, row, RunnerKind::SwarmJoin) && !outside
 }
 
 /// Has this control machine such items at the version that it has? What its update brings is not there yet.

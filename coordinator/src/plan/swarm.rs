@@ -102,6 +102,16 @@ fn is_left_out(facts: &Facts, row: &MachineRow) -> bool {
     })
 }
 
+/// Did an operator do without this machine in the swarm, whatever its swarm-join has become since? It is in none before
+/// that has run.
+#[must_use]
+pub fn was_left_out(facts: &Facts, row: &MachineRow) -> bool {
+    let skipped = |item: &AssignedItem| {
+        row.verdicts.get(&item.name).and_then(|verdict| verdict.left_out) == Some(LeftOut::Skipped)
+    };
+    !is_member(facts, row) && join_items(facts, row).any(skipped)
+}
+
 /// Was this machine ever told how to get in? A store that was restored may know it by the item's status alone.
 fn has_begun(facts: &Facts, row: &MachineRow) -> bool {
     join_items(facts, row).any(|item| row.statuses.contains_key(&item.name))

@@ -1,5 +1,7 @@
 //! What must hold of updates: nothing is disturbed that a controller guards, and what was taken is given back.
 
+mod quorum;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     hash::{Hash, Hasher},
@@ -98,7 +100,8 @@ impl Watcher {
         }
         self.secrets_stay(facts)?;
         self.late_stages_are_told(facts, now)?;
-        self.quorum_is_kept(facts)
+        self.quorum_is_kept(facts)?;
+        self.majority_is_for_the_disturbed(facts)
     }
 
     /// The secrets of a machine that was Ready and is in no update have the versions it became Ready with.
@@ -212,62 +215,6 @@ impl Watcher {
             return wrong(format!("and {silent} had no time to make its lock: it has been there since {since:?}"));
         }
         self.managers_were_counted(facts, row, now)
-    }
-
-    /// Rule 1: no control machine that votes begins its turn while another is away, or, of three or more, while the
-    /// rest is no majority. Who votes is known from what was seen: whoever was Ready once, under the identity it had
-    /// then, and whatever became of it since.
-    fn quorum_is_kept(&mut self, facts: &Facts) -> Checked {
-        let controls = || facts.machines.values().filter(|row| row.spec.machine_type == MachineType::Control);
-        for row in controls().filter(|row| row.ready_at.is_some()) {
-            self.seen.voters.insert(row.name.clone(), row.id);
-        }
-        // Who was removed votes no more.
-        self.seen.voters.retain(|name, _| facts.machines.contains_key(name));
-        let connected = |name: &MachineName| facts.live.machines.get(name).is_some_and(|live| live.session.is_some());
-        let up = |(name, id): &(&MachineName, &Option<MachineId>)| {
-            let row = facts.machines.get(*name).filter(|row| !row.revoked && row.id == **id);
-            row.is_some() && connected(name)
-        };
-        let holding: BTreeSet<MachineName> =
-            controls().filter(|row| row.slot.is_some()).map(|row| row.name.clone()).collect();
-        for name in holding.difference(&self.seen.controls) {
-            // What a recovered store hears of a machine in doubt began long ago.
-            let began = |row: &&Arc<MachineRow>| row.ready_at.is_some() && !row.in_doubt;
-            let Some(row) = facts.machines.get(name).filter(began) else { continue };
-            self.asked_or_alone(facts, row)?;
-            let others = || self.seen.voters.iter().filter(|(other, _)| *other != name);
-            let away = others().find(|other| {
-                !up(other) && facts.machines.get(other.0).is_some_and(|row| !row.revoked && row.ready_at.is_some())
-            });
-            if let Some((away, _)) = away {
-                return Err(self.violation("1", format!("{name} began its turn while {away} was away")));
-            }
-            let (all, left) = (self.seen.voters.len(), others().filter(up).count());
-            // An operator may accept that it is none.
-            let rollout = row.rollout.as_ref().filter(|_| row.update.is_some());
-            let update = rollout.and_then(|name| facts.rollouts.get(name)?.update.as_ref());
-            let asked = update.is_some_and(|update| !update.accept_control_plane_downtime);
-            if asked && all > 2 && left * 2 <= all {
-                return Err(self.violation("1", format!("{name} began its turn: {left} of {all} voters are left")));
-            }
-        }
-        self.seen.controls = holding;
-        Ok(())
-    }
-
-    /// Rule 1, between the items of a turn: no control machine gets a permit while another that is deployed is away.
-    fn controls_are_there(&self, facts: &Facts, row: &MachineRow) -> Checked {
-        let connected = |name: &MachineName| facts.live.machines.get(name).is_some_and(|live| live.session.is_some());
-        let away = |other: &&Arc<MachineRow>| {
-            let votes =
-                other.spec.machine_type == MachineType::Control && other.spec.cluster_name == row.spec.cluster_name;
-            votes && other.name != row.name && other.ready_at.is_some() && !other.revoked && !connected(&other.name)
-        };
-        match facts.machines.values().find(away).filter(|_| row.spec.machine_type == MachineType::Control) {
-            Some(away) => Err(self.violation("1", format!("{} got a permit while {} was away", row.name, away.name))),
-            None => Ok(()),
-        }
     }
 
     /// Rule 4: a control machine that was Ready has its turn without a request only as long as no worker has been

@@ -229,6 +229,7 @@ impl World {
         let at = self.at;
         let fate = self.plan.fate;
         self.end_joins(index)?;
+        self.end_copies(index);
         let Some(machine) = self.machines.get_mut(index) else { return Ok(()) };
         machine.waking_at.take_if(|waking_at| *waking_at <= at);
         let (ended, inputs) = machine.end_processes(at, &mut self.rng, &fate);
@@ -325,9 +326,9 @@ impl World {
                     let Some(machine) = self.machines.get(index) else { return Ok(()) };
                     self.watcher.started(machine, &key, phase, claimed)?;
                     self.watcher.added_started(machine, &key, now);
-                    self.watcher.copy_started(machine, &key)?;
                     self.reached.look_at_hook(&key);
                     let facts = self.coordinator.as_ref().map(Core::facts);
+                    self.watcher.copy_started(machine, &key, facts)?;
                     self.watcher.disturbed(machine, &key, at, facts)?;
                     let item = machine.disk.assigned(&key.item);
                     let permitted = !claimed && item.is_some_and(|item| item.permit.is_some());

@@ -11,11 +11,18 @@ use muster_coordinator::plan::{
     update::DECIDING,
 };
 use muster_proto::{
-    model::{Epoch, MachineType, RemovalPolicy, Scope, Standing},
+    model::{Epoch, ItemName, MachineType, RemovalPolicy, Scope, Standing},
     resource::UpdateStatus,
 };
 
-use super::{Event, LIMITS, World, fate::Fate, machine::Machine, manifest, swarm::FOREIGN};
+use super::{
+    Event, LIMITS, World,
+    copies::{NOT_MANAGER, QUORUM_AT_RISK},
+    fate::Fate,
+    machine::Machine,
+    manifest,
+    swarm::{FOREIGN, NotEntered},
+};
 use crate::invariants::Violation;
 
 /// Longest calm in which nothing runs: backoffs of a minute, lost after half a minute, a few in a row.
@@ -251,11 +258,23 @@ impl World {
                     let stuck = items
                         .filter(|item| matches!(position.standing(item), Standing::Failed | Standing::Held))
                         .map(|item| item.name.clone());
-                    let mut said = position.row.statuses.values().map(|status| status.message.as_str());
-                    if said.any(|message| message == FOREIGN.message) {
+                    let said =
+                        |what: &NotEntered| position.row.statuses.values().any(|status| status.message == what.message);
+                    if said(&FOREIGN) {
                         foreign.push(machine.clone());
                     }
-                    wishes.extend(stuck.map(|item| Request::Retry { machine: machine.clone(), item: Some(item) }));
+                    if said(&QUORUM_AT_RISK) {
+                        adrift.push((machine.clone(), false));
+                    }
+                    let nothing_to_copy = |item: &ItemName| {
+                        let status = position.row.statuses.get(item);
+                        status.is_some_and(|status| status.message == NOT_MANAGER.message)
+                    };
+                    wishes.extend(stuck.map(|item| {
+                        let (without, machine) = (nothing_to_copy(&item), machine.clone());
+                        let item = Some(item);
+                        if without { Request::Skip { machine, item } } else { Request::Retry { machine, item } }
+                    }));
                 }
                 "RecoveredInDoubt" if position.row.in_doubt => doubted.push(machine),
                 "NotUpToDate" => behind = true,

@@ -71,6 +71,7 @@ pub const REQUIRED: &[&str] = &[
     "a hook ran after an update",
     "a hook ran before an update",
     "a manager was copied before an update",
+    "a manager was left out of the swarm",
     "a manager was copied with Docker stopped",
     // The set of control machines changed.
     "a control machine that was Ready was reconfigured",

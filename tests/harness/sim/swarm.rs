@@ -261,7 +261,7 @@ impl World {
     fn counts_in_swarm(&self, index: usize) -> bool {
         self.machines.get(index).is_some_and(|machine| {
             let denied = self.disk.contains_key(&(Table::Denied, machine.id.to_string()));
-            !denied && !self.without_swarm.contains(&machine.id)
+            !denied && !self.outsiders.skipped.contains(&machine.id)
         })
     }
 
@@ -275,7 +275,8 @@ impl World {
         let Some((key, way)) = self.machines.get(index).and_then(|machine| due(machine, self.at)) else {
             return Ok(());
         };
-        let entered = self.enter_swarm(index, &way)?;
+        let outside = self.machines.get(index).is_some_and(|machine| Some(machine.id) == self.outsiders.chosen);
+        let entered = if outside { Err(FOREIGN) } else { self.enter_swarm(index, &way)? };
         if let Some(attempt) = self.machines.get_mut(index).and_then(|machine| machine.attempts.get_mut(&key)) {
             attempt.entered = Some(entered);
         }
@@ -364,7 +365,7 @@ impl World {
             row.verdicts.get(&join_name()).is_some_and(|verdict| verdict.left_out == Some(LeftOut::Skipped))
         };
         let ids: Vec<MachineId> = facts.machines.values().filter(|row| skipped(row)).filter_map(|row| row.id).collect();
-        self.without_swarm.extend(ids);
+        self.outsiders.skipped.extend(ids);
     }
 }
 

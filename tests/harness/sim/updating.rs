@@ -18,7 +18,9 @@ impl World {
         let fate = self.plan.fate;
         self.chaos = false;
         self.plan.fate = Fate { fail_permille: 0, hopeless_permille: 0, lost_permille: 0, ..fate };
+        self.choose_outsider();
         self.rest()?;
+        self.leave_out()?;
         self.controllers = Controller::some(&mut self.rng);
         self.start_controllers()?;
         self.want_reboots();

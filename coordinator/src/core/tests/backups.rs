@@ -182,6 +182,30 @@ fn what_is_backed_up_and_where() {
     assert!(added(&fleet, "control-1").is_empty());
 }
 
+/// An operator did without it in the swarm when it was deployed.
+#[test]
+fn whoever_is_in_no_swarm_is_not_copied() {
+    let mut spec = spec(3, 0);
+    let join = StateItem { runner: RunnerKind::SwarmJoin, ..item("swarm", Phase::Deploy) };
+    spec.machine_types.get_mut(&Control).expect("items").push(join);
+    let mut fleet = Fleet::with(spec).reported().prepared();
+    ["control-1", "control-2"].iter().for_each(|name| fleet.finish(name));
+    fleet.begin("control-3");
+    fleet.event("control-3", "install", ItemState::Succeeded);
+    fleet.fail("control-3");
+    fleet.ask(Request::Skip { machine: machine("control-3"), item: None }).expect("without it");
+    let mut fleet = guarded(fleet);
+    // The next release brings it in: until then there is nothing to copy.
+    for changed in ["install", "swarm"] {
+        release(&mut fleet, &[changed], 1);
+        fleet.ask(start(false)).expect("starts");
+        assert_eq!(CONTROLS.map(|name| added(&fleet, name).len()), [1, 1, 0], "of two managers none is stopped");
+        let rollout = fleet.rollout();
+        fleet.ask(Request::Abort { rollout }).expect("ends");
+        CONTROLS.iter().for_each(|name| fleet.accept(name));
+    }
+}
+
 #[test]
 fn a_backup_knows_how_mke_is_reached() {
     let mut install = StateItem { runner: RunnerKind::Mke, ..item("mke", Phase::Deploy) };

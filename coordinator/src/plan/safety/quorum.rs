@@ -8,7 +8,10 @@ use muster_proto::{
 use super::{blocked, some_names};
 use crate::{
     facts::{RolloutRow, UpdateKind},
-    plan::survey::{Position, Survey},
+    plan::{
+        survey::{Position, Survey},
+        update,
+    },
 };
 
 /// The control machines that count in the control plane's majority: those of the recorded set, and whoever was Ready.
@@ -39,7 +42,7 @@ pub fn controls_are_there(survey: &Survey<'_>, position: &Position<'_>) -> Resul
 }
 
 /// Rule 1, the quorum, at the beginning of a turn: every other is there and deployed, and in an update the rest is a
-/// majority besides, unless an operator has accepted that it is none.
+/// majority besides, unless an operator has accepted that it is none, or nothing there is disturbed.
 pub fn control_quorum(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     if !position.ready_once() || planted("ignore-quorum") {
         return Ok(());
@@ -77,10 +80,20 @@ pub fn successor(survey: &Survey<'_>) -> Result<(), Blocked> {
     Err(blocked("WaitingForControl", message, format!("{names} is Ready (`musterctl replace`), or is removed")))
 }
 
-/// Rule 1, the majority alone: is one left without this machine? Nobody is asked about it in a deployment.
+/// Rule 1, the majority alone: is one left without this machine? Nobody is asked about it in a deployment, nor for what
+/// disturbs nothing.
 pub fn majority_is_kept(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     let asked = survey.update().filter(|update| !update.accept_control_plane_downtime && !accepts(position));
-    asked.map_or(Ok(()), |_| majority_without(survey, position))
+    asked.filter(|_| goes_down(survey, position)).map_or(Ok(()), |_| majority_without(survey, position))
+}
+
+/// Is something done to it that the control plane has to do without it for?
+fn goes_down(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    // Planted: whatever is to be done to it.
+    position.is_let_go()
+        || position.update().is_none_or(|mine| mine.request.is_some())
+        || update::disturbs(survey, position)
+        || planted("quorum-for-harmless")
 }
 
 /// Has an operator who removes it accepted that the control plane may be down?

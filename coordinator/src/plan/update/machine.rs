@@ -42,7 +42,8 @@ fn on_its_way(
     if mine.disturbed() && mine.maintenance.is_some_and(|row| row.since_ms.is_none()) {
         return leaves_disturbed(survey, position).or_else(|| waits_too_long(survey, update, position, mine));
     }
-    if mine.disturbed() {
+    // Who is out of service runs nothing more, however long it waits for its departure.
+    if mine.disturbed() && mine.maintenance.is_none() {
         return next_permit(survey, position).or_else(|| waits_too_long(survey, update, position, mine));
     }
     if !mine.disruptive {

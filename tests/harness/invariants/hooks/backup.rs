@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_agent::attempt::record::AttemptKey;
-use muster_coordinator::facts::{Facts, MachineRow, RolloutRow, UpdateKind, UpdateRow};
+use muster_coordinator::facts::{Facts, LeftOut, MachineRow, RolloutRow, UpdateKind, UpdateRow};
 use muster_proto::model::{
     CONSISTENT_COPY_ITEM, ItemHash, MachineId, MachineName, MachineType, RunnerKind, SWARM_COPY_ITEM,
 };
@@ -12,7 +12,7 @@ use muster_proto::model::{
 use super::{Run, has_begun, run};
 use crate::{
     invariants::{Checked, Watcher},
-    sim::machine::Machine,
+    sim::{machine::Machine, manifest::join_name},
 };
 
 /// Of fewer none is stopped.
@@ -33,7 +33,13 @@ pub(in crate::invariants) struct Seen {
 
 impl Watcher {
     /// Notes a process that copies the swarm.
-    pub fn copy_started(&mut self, machine: &Machine, key: &AttemptKey) -> Checked {
+    pub fn copy_started(&mut self, machine: &Machine, key: &AttemptKey, facts: Option<&Facts>) -> Checked {
+        let copies = [SWARM_COPY_ITEM, CONSISTENT_COPY_ITEM].contains(&key.item.as_str());
+        let row = facts.and_then(|facts| facts.by_id(machine.id)).filter(|_| copies);
+        if row.is_some_and(|row| self.is_outside(row)) {
+            let detail = format!("{} is copied, and was left out of the swarm", machine.name);
+            return Err(self.violation("backup", detail));
+        }
         let managers = self.seen.hooks.backup.managers.get(&machine.name);
         if key.item.as_str() == CONSISTENT_COPY_ITEM && managers.is_some_and(|count| *count < MANAGERS_MIN) {
             let detail = format!("{}: Docker is stopped on one of {managers:?} managers", machine.name);
@@ -52,7 +58,7 @@ impl Watcher {
         for rollout in facts.rollouts.values().filter(|rollout| rollout.finished_at_ms.is_none()) {
             let update = rollout.update.as_ref().filter(|update| update.kind == UpdateKind::Update);
             let Some(update) = update.filter(|update| has_swarm(facts, rollout, update)) else { continue };
-            let controls: Vec<&MachineRow> = controls(facts, update).collect();
+            let controls: Vec<&MachineRow> = controls(facts, update).filter(|row| !self.is_outside(row)).collect();
             if self.seen.hooks.backup.open.insert(run(rollout)) {
                 let counted = controls.iter().map(|row| (row.name.clone(), controls.len()));
                 self.seen.hooks.backup.managers.extend(counted);
@@ -69,6 +75,13 @@ impl Watcher {
             }
         }
         Ok(())
+    }
+
+    /// Did an operator do without this machine in the swarm, and has it never got in since?
+    fn is_outside(&self, row: &MachineRow) -> bool {
+        let join = join_name();
+        let skipped = row.verdicts.get(&join).and_then(|verdict| verdict.left_out) == Some(LeftOut::Skipped);
+        skipped && !self.succeeded.iter().any(|(id, item, _)| Some(*id) == row.id && *item == join)
     }
 
     /// Has a copy succeeded here for this update, or does an operator do without that?

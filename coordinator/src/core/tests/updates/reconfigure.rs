@@ -164,15 +164,30 @@ fn two_control_machines_need_somebody_who_accepts_the_downtime() {
     assert_eq!(fleet.why("control-1"), None);
 }
 
-#[test]
-fn harmless_items_ask_nobody() {
-    let mut spec = knows_controls_of(3, 1);
+/// So many control machines and a worker, whose `join` disturbs nothing, and one more control machine.
+fn harmless(control: u32, newcomer: &str) -> Fleet {
+    let mut spec = knows_controls_of(control, 1);
     for join in spec.machine_types.values_mut().flatten().filter(|item| item.name.as_str() == "join") {
         join.disruptive = Some(false);
     }
     let mut fleet = guarded(Fleet::with(spec));
-    fleet.add_control("control-4");
+    fleet.add_control(newcomer);
+    fleet
+}
+
+#[test]
+fn harmless_items_ask_nobody() {
+    let mut fleet = harmless(3, "control-4");
     assert_eq!((fleet.requests(), fleet.slots()), (Vec::new(), vec!["control-1"]));
     fleet.finish_all(Control);
     assert!(fleet.core.facts().open_rollout(&cluster()).is_none() && fleet.why("control-3").is_none());
+}
+
+/// Of two control machines none can be spared, and none is taken away.
+#[test]
+fn harmless_items_need_no_majority() {
+    let mut fleet = harmless(1, "control-2");
+    assert_eq!((fleet.why("control-1"), fleet.slots()), (None, vec!["control-1"]));
+    fleet.finish_all(Control);
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none() && fleet.why("control-1").is_none());
 }

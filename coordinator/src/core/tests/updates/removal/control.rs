@@ -104,6 +104,25 @@ fn a_control_machine_departs_when_a_majority_stays_then() {
     assert!(fleet.is_gone("control-1"), "{:?}", fleet.why("control-1"));
 }
 
+/// Its turn is cut short between two of its items; and it may wait for its departure for long.
+#[test]
+fn nothing_more_is_permitted_on_one_that_is_out_of_service() {
+    let mut spec = spec(3, 1);
+    spec.machine_types.get_mut(&Control).expect("items").push(item("settle", Phase::Deploy));
+    let mut fleet = guarded(Fleet::with(spec));
+    release(&mut fleet, &["install", "settle"], 1);
+    let mut fleet = fleet.started();
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    fleet.begin("control-1");
+    fleet.ask(remove("control-1")).expect("begins");
+    let revoke = Request::RevokeMachine { machine: machine("control-2"), machine_is_off: false };
+    fleet.ask(revoke).expect("revoked");
+    fleet.event("control-1", "install", ItemState::Succeeded);
+    fleet.accept("control-1");
+    assert!(fleet.part("control-1").is_some_and(MachineUpdate::in_maintenance), "{:?}", fleet.why("control-1"));
+    assert_eq!((fleet.permit("control-1"), fleet.why("control-1").as_deref()), (None, Some("Quorum")));
+}
+
 #[test]
 fn a_control_machine_that_has_not_spoken_is_waited_for() {
     let mut fleet = deployed(3, 1);
