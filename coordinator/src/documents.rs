@@ -3,6 +3,7 @@
 mod backups;
 mod handshake;
 mod hooks;
+mod progress;
 mod rollout;
 mod update;
 
@@ -103,7 +104,9 @@ pub fn audit(facts: &Facts) -> Vec<Audit> {
 pub fn plan(facts: &Facts, cluster: &ClusterName, options: &Options, limits: &Limits, now: Now) -> Option<Plan> {
     let survey = Survey::of(facts, cluster, limits, now)?;
     let update = update::planned(&survey, options, limits);
-    Some(Plan { update, ..waves::plan(&survey) })
+    let under_way = survey.rollout.filter(|row| row.update.is_some());
+    let rollout = under_way.map(|row| rollout::document(&survey, row, now));
+    Some(Plan { rollout, update, ..waves::plan(&survey) })
 }
 
 fn surveys<'a>(facts: &'a Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &Limits, now: Now) -> Vec<Survey<'a>> {

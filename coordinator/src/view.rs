@@ -31,6 +31,9 @@ pub use plan::plan_lines;
 pub use progress::{Fleet, PhaseLine, Verdict, cluster_changes, machine_move, machine_troubles, rollout_changes};
 pub use table::Table;
 
+/// Longest line of a page's tables, in characters: it is to fit a terminal of 120.
+const LINE_CHARS_MAX: u16 = 120;
+
 /// The sorts of documents, by the words operators use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {

@@ -16,8 +16,8 @@ pub use host::{Cpu, Hardware, HostInfo, Memory};
 pub use plan::{Plan, PlannedMachine, Wave};
 pub use update::{
     BackupStatus, ChangedMachine, ClusterState, ClusterStateSpec, ClusterStateStatus, GroupStatus, HookStatus, Lock,
-    LockSpec, LockStatus, MaintenanceStatus, RebootStatus, Request, RequestSpec, RequestStatus, StuckStage,
-    UpdatePhase, UpdatePlan, UpdateStatus, Waiting,
+    LockSpec, LockStatus, MachineProgress, MaintenanceStatus, RebootStatus, Request, RequestSpec, RequestStatus,
+    StuckStage, UpdatePhase, UpdatePlan, UpdateStatus, Waiting,
 };
 
 use crate::model::{Blocked, ClusterSpec, Counts, ItemHash, MachineSpec, MachineType, Phase};

@@ -19,7 +19,7 @@ mod stages;
 mod standstill;
 mod swarm;
 mod update_reboots;
-mod updates;
+pub(crate) mod updates;
 
 pub(crate) use fleet::{Fleet, apply, cluster, machine_spec, spec};
 

@@ -2,7 +2,7 @@
 
 use muster_proto::{
     model::{Counts, ItemState, Now, REBOOT_ITEM},
-    resource::{Document, Metadata, RebootStatus, Rollout, RolloutSpec, RolloutStatus},
+    resource::{Document, Metadata, RebootStatus, Rollout, RolloutSpec, RolloutStatus, UpdateStatus},
 };
 
 use super::{at, count, since, update};
@@ -31,8 +31,10 @@ pub(super) fn document(survey: &Survey<'_>, row: &RolloutRow, now: Now) -> Rollo
     };
     let details = row.update.as_ref().map(|details| update::status(survey, row, details));
     let state = row.update.as_ref().map_or(state, |details| update::state(survey, row, details));
-    let done = |position: &&&Position<'_>| position.is_ready() && position.row.update.is_none();
-    let (machines, ready) = row.ended.unwrap_or((count(members.len()), count(members.iter().filter(done).count())));
+    let done = |position: &&&Position<'_>| position.is_ready();
+    let through = |of: &UpdateStatus| of.machines.iter().filter(|machine| machine.progress == "done").count();
+    let ready = details.as_ref().map_or_else(|| members.iter().filter(done).count(), through);
+    let (machines, ready) = row.ended.unwrap_or((count(members.len()), count(ready)));
     Document {
         metadata: Metadata {
             name: row.name.clone(),

@@ -12,7 +12,7 @@ use muster_proto::{
     },
 };
 
-use super::{at, backups, count, hooks, stage_status};
+use super::{at, backups, count, hooks, progress, stage_status};
 use crate::{
     core::update::{Options, digest, has_work, planned as started},
     facts::{ClusterStage, MachineRow, RebootWhy, RolloutRow, UpdateRow, Wish},
@@ -91,6 +91,7 @@ pub(super) fn status(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) 
         let Blocked { reason, message, clears_when } = blocked::of_machine(survey, position)?;
         Some(Waiting { machine: position.row.name.to_string(), reason, message, clears_when })
     });
+    let waiting: Vec<Waiting> = waiting.collect();
     let paused_ms = match update.wish {
         Wish::Pause { since_ms } => Some(since_ms),
         Wish::Go | Wish::Abort => None,
@@ -108,7 +109,8 @@ pub(super) fn status(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) 
         skip_backup: update.skip_backup,
         groups: group_statuses(survey, row, update),
         needs_operator: open && needs_operator(survey),
-        waiting: waiting.collect(),
+        machines: progress::machines(survey, row, update, &waiting),
+        waiting,
         paused_since: paused_ms.map(at),
         paused_too_long: paused_too_long(survey, update),
     }

@@ -131,7 +131,7 @@ fn is_away(position: &Position<'_>) -> Option<Blocked> {
 }
 
 /// Reasons that want a person.
-fn in_trouble(position: &Position<'_>) -> Option<Blocked> {
+pub(super) fn in_trouble(position: &Position<'_>) -> Option<Blocked> {
     let row = position.row;
     let name = &row.name;
     match is_away(position) {

@@ -4,14 +4,15 @@
 use std::{fs, path::PathBuf};
 
 use muster_proto::model::{
-    ItemName, MachineSpec,
+    ItemName, ItemState, LockState, MachineSpec,
     MachineType::{Control, Worker},
     Phase, RunnerKind, Scope, StateItem, UpdateGroup, UpdateGroupName,
 };
 
 use crate::{
     core::{
-        tests::{Fleet, apply, cluster, machine_spec},
+        Request,
+        tests::{Fleet, apply, cluster, machine_spec, updates},
         update::Options,
     },
     documents, view,
@@ -160,6 +161,24 @@ fn an_update_is_planned() {
     let members = [("worker-07", "canary"), ("worker-10", "storage"), ("worker-11", "storage")];
     fleet.ask(apply(newer, &members.map(|(name, group)| (name, member(group))))).expect("applies");
     check("update-groups", &fleet);
+}
+
+#[test]
+fn an_update_under_way_is_shown() {
+    let mut fleet = updates::deployed(3, 12);
+    updates::release(&mut fleet, &["images", "install"], 2);
+    let mut fleet = fleet.started();
+    fleet.upgrade("control-1");
+    fleet.lock("ceph", Some("control-2"), LockState::Inactive);
+    fleet.begin("control-2");
+    check("update-under-way", &fleet);
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Pause { rollout: rollout.clone() }).expect("pauses");
+    check("update-paused", &fleet);
+    let failed = ItemState::Failed { exit_code: 3, retryable: false };
+    fleet.event("control-2", "install", failed);
+    fleet.ask(Request::Abort { rollout }).expect("aborts");
+    check("update-aborting", &fleet);
 }
 
 #[test]

@@ -32,7 +32,13 @@ pub fn plan(survey: &Survey<'_>) -> Plan {
         let number = u32::try_from(waves.len()).unwrap_or(u32::MAX).saturating_add(1);
         waves.push(Wave { number, phase, machine_type, at_once: at_once(survey, phase, machine_type), machines });
     }
-    Plan { cluster: survey.cluster.name.to_string(), blocked: blocked::of_cluster(survey), waves, update: None }
+    Plan {
+        cluster: survey.cluster.name.to_string(),
+        blocked: blocked::of_cluster(survey),
+        waves,
+        rollout: None,
+        update: None,
+    }
 }
 
 fn at_once(survey: &Survey<'_>, phase: Phase, machine_type: MachineType) -> u32 {

@@ -1,16 +1,19 @@
 //! Pages: everything there is to know of one thing, what is wrong first. Laid out as `kubectl describe` does.
 
 mod page;
+mod rollout;
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use muster_proto::resource::{
     BlockedSince, Cluster, Hardware, HostInfo, Machine, MachineStatus, MaintenanceStatus, Metadata, RebootStatus,
-    Rollout, StageStatus, StateItemStatus, StuckStage, UpdateStatus,
+    StageStatus, StateItemStatus, StuckStage,
 };
 
 use self::page::Page;
+pub use self::rollout::describe_rollout;
+pub(super) use self::rollout::under_way_lines;
 use super::{
     Table, age, bytes,
     durations::moment,
@@ -112,80 +115,6 @@ pub fn describe_cluster(cluster: &Cluster, machines: &[Machine], now: Timestamp)
     }
     page.table(&table);
     page.lines
-}
-
-/// A rollout's page.
-#[must_use]
-pub fn describe_rollout(rollout: &Rollout, now: Timestamp) -> Vec<String> {
-    let (spec, status) = (&rollout.spec, &rollout.status);
-    let mut page = Page::default();
-    page.field("Name", &rollout.metadata.name);
-    page.field("Cluster", &spec.cluster_name);
-    page.field("Kind", &spec.kind);
-    page.field("State", &status.state);
-    blocked(&mut page, status.blocked.as_ref(), now);
-    page.field("Ready", &format!("{} of {} machines", status.ready, status.machines));
-    let failures = format!("{} control, {} worker", status.failures.control, status.failures.worker);
-    page.field("Failures", &failures);
-    page.field("Started by", &spec.started_by);
-    if let Some(end) = status.finished_at {
-        let took = age(rollout.metadata.creation_timestamp, end);
-        page.field("Finished", &format!("{}, after {took}", moment(end)));
-    }
-    metadata(&mut page, &rollout.metadata, now);
-    if let Some(details) = &status.update {
-        update(&mut page, details, now);
-    }
-    page.lines
-}
-
-fn update(page: &mut Page, update: &UpdateStatus, now: Timestamp) {
-    page.field("To release", &update.release);
-    page.field("Scope", update.scope.as_str());
-    if let Some(since) = update.paused_since {
-        let risk = if update.paused_too_long { "; a cluster between two releases is a risk" } else { "" };
-        page.field("Paused", &format!("{} ({} ago){risk}", moment(since), age(since, now)));
-    }
-    if update.skip_backup {
-        page.field("Backups", "none (--skip-backup)");
-    }
-    page.section("Stages");
-    page.table(&stages(&update.stages));
-    if !update.hooks.is_empty() {
-        page.section("Hooks and backups");
-        let mut hooks = Table::new(&["ITEM", "MACHINE", "WHEN", "STATE"]);
-        for hook in &update.hooks {
-            hooks.push([&hook.name, &hook.machine, &hook.when, &hook.state].map(String::clone).into());
-        }
-        page.table(&hooks);
-    }
-    if !update.backups.is_empty() {
-        page.section("Backups that were made");
-        let mut backups = Table::new(&["MACHINE", "BYTES", "SHA-256", "WHAT"]);
-        for made in &update.backups {
-            let (machine, bytes) = (made.machine.clone(), made.bytes.to_string());
-            backups.push(vec![machine, bytes, made.sha256.clone(), made.message.clone()]);
-        }
-        page.table(&backups);
-    }
-    if !update.groups.is_empty() {
-        page.section("Update groups");
-        let mut groups = Table::new(&["GROUP", "INDEX", "DONE", "TOTAL"]);
-        for group in &update.groups {
-            let counts = [group.index, group.done, group.total].map(|count| count.to_string());
-            groups.push(std::iter::once(group.name.clone()).chain(counts).collect());
-        }
-        page.table(&groups);
-    }
-    if update.waiting.is_empty() {
-        return;
-    }
-    page.section("Waiting");
-    let mut table = Table::new(&["MACHINE", "WHY", "CLEARS WHEN"]);
-    for wait in &update.waiting {
-        table.push(vec![wait.machine.clone(), format!("{}: {}", wait.reason, wait.message), wait.clears_when.clone()]);
-    }
-    page.table(&table);
 }
 
 fn blocked(page: &mut Page, wait: Option<&BlockedSince>, now: Timestamp) {

@@ -5,19 +5,20 @@ use muster_proto::{
     resource::{Plan, PlannedMachine, Wave},
 };
 
-use super::{Table, printable, update_plan::update_lines};
+use super::{LINE_CHARS_MAX, Table, describe::under_way_lines, printable, text::folded, update_plan::update_lines};
 
-/// So many machines in a row of which the same is to be said become one line.
-const FOLDED_MIN: usize = 4;
-
-/// The plan of a cluster, wave by wave. Neighbours of whom the same is to be said share a line: sixty workers that wait
-/// for the same thing must not push the one that failed off the screen.
+/// The plan of a cluster: the update, reboot or maintenance under way; else what an update would do; else the
+/// deployment, wave by wave.
 #[must_use]
 pub fn plan_lines(plan: &Plan) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(blocked) = &plan.blocked {
         lines.push(printable(&format!("Cluster {} starts nothing now: {}", plan.cluster, said(blocked))));
         lines.push(printable(&format!("Clears when: {}", blocked.clears_when)));
+    }
+    if let Some(rollout) = &plan.rollout {
+        lines.extend(under_way_lines(rollout));
+        return lines;
     }
     if let Some(update) = &plan.update {
         lines.extend(update_lines(&plan.cluster, update));
@@ -32,17 +33,9 @@ pub fn plan_lines(plan: &Plan) -> Vec<String> {
             lines.push(String::new());
         }
         lines.push(title(wave));
-        let mut table = Table::new(&["MACHINE", "STATE", "ITEMS", "WHY NOT NOW"]);
-        for alike in wave.machines.chunk_by(is_alike) {
-            match alike {
-                [first, .., last] if alike.len() >= FOLDED_MIN => {
-                    let names = format!("{} … {} ({})", first.name, last.name, alike.len());
-                    table.push(row(names, first, plan.blocked.as_ref()));
-                }
-                few => few.iter().for_each(|machine| {
-                    table.push(row(machine.name.clone(), machine, plan.blocked.as_ref()));
-                }),
-            }
+        let mut table = Table::new(&["MACHINE", "STATE", "ITEMS", "WHY NOT NOW"]).within(LINE_CHARS_MAX - 2);
+        for (names, machine) in folded(&wave.machines, is_alike, |machine| &machine.name) {
+            table.push(row(names, machine, plan.blocked.as_ref()));
         }
         lines.extend(table.lines().into_iter().map(|line| format!("  {line}")));
     }

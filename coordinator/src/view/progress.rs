@@ -15,6 +15,7 @@ use super::{
     age,
     machines::{activity_text, note, outcome},
     printable,
+    text::sentence,
 };
 
 /// Reasons of a wait that is the order of things: too many to tell one by one.
@@ -265,9 +266,4 @@ fn wait_text(wait: &BlockedSince, now: Timestamp) -> String {
         sentence(&blocked.message),
         blocked.clears_when
     ))
-}
-
-/// The text with a full stop at its end.
-fn sentence(text: &str) -> String {
-    if text.ends_with('.') { text.to_owned() } else { format!("{text}.") }
 }

@@ -5,19 +5,30 @@ use muster_proto::printable::printable;
 
 /// Blanks between columns.
 const GAP: u16 = 3;
+/// A wrapped column is not made narrower than this, in characters.
+const WRAPPED_CHARS_MIN: u16 = 30;
 
 /// Headers and rows of text.
 #[derive(Clone, Debug)]
 pub struct Table {
     headers: &'static [&'static str],
     rows: Vec<Vec<String>>,
+    /// Lines are at most so long, in characters: the last column is wrapped.
+    line_chars_max: Option<u16>,
 }
 
 impl Table {
     /// A table without rows.
     #[must_use]
     pub const fn new(headers: &'static [&'static str]) -> Self {
-        Self { headers, rows: Vec::new() }
+        Self { headers, rows: Vec::new(), line_chars_max: None }
+    }
+
+    /// The same with lines of at most so many characters: the text of its last column goes on below.
+    #[must_use]
+    pub const fn within(mut self, line_chars_max: u16) -> Self {
+        self.line_chars_max = Some(line_chars_max);
+        self
     }
 
     /// Adds a row. Control characters become visible, an empty cell becomes `-`, except in the last column.
@@ -41,6 +52,15 @@ impl Table {
     pub fn lines(&self) -> Vec<String> {
         let mut table = self.body();
         table.set_header(self.headers.iter().copied());
+        if let Some(most) = self.line_chars_max {
+            let widths = table.column_max_content_widths();
+            let (last, before) = (widths.len().saturating_sub(1), widths.iter().rev().skip(1));
+            let taken = before.fold(0_u16, |sum, width| sum.saturating_add(width + GAP));
+            let left = most.saturating_sub(taken).max(WRAPPED_CHARS_MIN).saturating_add(GAP);
+            if let Some(column) = table.column_mut(last) {
+                column.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(left)));
+            }
+        }
         finish(&mut table, &[])
     }
 
@@ -98,6 +118,20 @@ mod tests {
     fn later_rows_stand_below_earlier_ones() {
         let widths = table(&[&["worker-10", "Ready", ""]]).widths();
         assert_eq!(table(&[&["a", "Deploy", "n"]]).lines_below(&widths), ["a           Deploy   n"]);
+    }
+
+    #[test]
+    fn a_line_that_would_be_too_long_goes_on_below() {
+        let mut table =
+            table(&[&["a", "Ready", ""], &["worker-10", "Deploy", "one two three four five six seven eight"]]);
+        table = table.within(52);
+        let lines = [
+            "NAME        STATE    NOTE",
+            "a           Ready",
+            "worker-10   Deploy   one two three four five six",
+            "                     seven eight",
+        ];
+        assert_eq!(table.lines(), lines);
     }
 
     #[test]

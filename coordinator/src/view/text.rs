@@ -1,4 +1,26 @@
-//! Text cut to a width.
+//! Text cut to a width, and rows that share a line.
+
+/// So many neighbours of whom the same is to be said become one line.
+const FOLDED_MIN: usize = 4;
+
+/// Rows with their names. Neighbours of whom the same is to be said share one: sixty machines that wait for the same
+/// thing must not push the one that failed off the screen.
+pub(super) fn folded<'a, T>(
+    rows: &'a [T],
+    is_alike: impl Fn(&T, &T) -> bool,
+    name: impl Fn(&T) -> &str,
+) -> Vec<(String, &'a T)> {
+    let mut lines = Vec::new();
+    for alike in rows.chunk_by(is_alike) {
+        match alike {
+            [first, .., last] if alike.len() >= FOLDED_MIN => {
+                lines.push((format!("{} … {} ({})", name(first), name(last), alike.len()), first));
+            }
+            few => lines.extend(few.iter().map(|row| (name(row).to_owned(), row))),
+        }
+    }
+    lines
+}
 
 /// At most `chars_max` characters; what was cut is marked.
 pub(super) fn cut(text: &str, chars_max: usize) -> String {
@@ -8,6 +30,11 @@ pub(super) fn cut(text: &str, chars_max: usize) -> String {
     let mut short: String = text.chars().take(chars_max.saturating_sub(1)).collect();
     short.push('…');
     short
+}
+
+/// The text with a full stop at its end.
+pub(super) fn sentence(text: &str) -> String {
+    if text.ends_with('.') { text.to_owned() } else { format!("{text}.") }
 }
 
 #[cfg(test)]

@@ -2,10 +2,11 @@
 
 use muster_proto::resource::{ChangedMachine, UpdatePlan};
 
-use super::{Table, printable, text::cut};
+use super::{
+    Table, printable,
+    text::{cut, folded},
+};
 
-/// So many machines in a row of which the same is to be said become one line.
-const FOLDED_MIN: usize = 4;
 /// Longest list of items in the table, in characters: the page is to fit a terminal of 120.
 const ITEMS_CHARS_MAX: usize = 50;
 
@@ -26,13 +27,8 @@ pub(super) fn update_lines(cluster: &str, plan: &UpdatePlan) -> Vec<String> {
     let headers: &[&str] =
         if grouped { &["MACHINE", "GROUP", "CHANGES", "WORKLOADS"] } else { &["MACHINE", "CHANGES", "WORKLOADS"] };
     let mut machines = Table::new(headers);
-    for alike in plan.machines.chunk_by(is_alike) {
-        match alike {
-            [first, .., last] if alike.len() >= FOLDED_MIN => {
-                machines.push(row(format!("{} … {} ({})", first.name, last.name, alike.len()), first, grouped));
-            }
-            few => few.iter().for_each(|machine| machines.push(row(machine.name.clone(), machine, grouped))),
-        }
+    for (names, machine) in folded(&plan.machines, is_alike, |machine| &machine.name) {
+        machines.push(row(names, machine, grouped));
     }
     lines.extend(indented(&machines));
     if plan.unchanged > 0 {

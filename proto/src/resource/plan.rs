@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::UpdatePlan;
+use super::{Rollout, UpdatePlan};
 use crate::model::{Blocked, MachineType, Phase};
 
 /// Who goes when, and why not now: the answer of `plan`.
@@ -16,6 +16,9 @@ pub struct Plan {
     pub blocked: Option<Blocked>,
     /// In the order in which they go.
     pub waves: Vec<Wave>,
+    /// The rollout under way that is no deployment: an update, a reboot, maintenance, a removal, a reconfigure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<Rollout>,
     /// What an update would do, on a cluster that is deployed and whose manifest is newer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update: Option<UpdatePlan>,

@@ -136,6 +136,9 @@ pub struct UpdateStatus {
     pub groups: Vec<GroupStatus>,
     /// Nothing moves by itself any more: an operator decides what is next.
     pub needs_operator: bool,
+    /// Its machines in the order in which they go, and how far each is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub machines: Vec<MachineProgress>,
     /// Machines that have not come to their end and do not move, and why.
     pub waiting: Vec<Waiting>,
     /// Since when it is paused.
@@ -191,6 +194,19 @@ pub struct GroupStatus {
     pub total: u32,
     /// Those that have come to their end.
     pub done: u32,
+}
+
+/// How far an update is on one machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MachineProgress {
+    /// Its name.
+    pub machine: String,
+    /// `done`, `under way`, `waiting` (why is in `waiting`), `in maintenance`, or `left out`: it keeps what it had.
+    pub progress: String,
+    /// The item under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item: Option<String>,
 }
 
 /// A machine that does not move.

@@ -7,6 +7,9 @@ use muster_proto::wire::PlanRequest;
 use crate::{config::Context, failure::Failure, get::not_this_version, terminal};
 
 /// Show who goes when, and why not now; on a deployed cluster, what an update would do
+///
+/// While an update, a reboot, maintenance or a removal is under way: how far it is on each machine, and what it waits
+/// for.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  musterctl plan edge-7\n  musterctl plan edge-7 -o json")]
 pub(crate) struct Args {

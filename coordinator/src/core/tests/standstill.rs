@@ -2,11 +2,12 @@
 
 use muster_proto::model::{ItemState, LockState, MachineType, WAITING_FOR_SECRET};
 
-use super::{fleet::*, reason, updates::*};
+use super::{fleet::*, reason, update_reboots::reboot, updates::*};
 use crate::{
     core::{Input, Request},
     documents,
     facts::Wish,
+    plan,
 };
 
 const CLUSTER_LOCKS_MS: u64 = 2 * 3600 * 1000;
@@ -295,4 +296,22 @@ fn a_permitted_item_that_waits_for_its_secret_wants_a_person() {
     assert!(fleet.wants_a_person(), "somebody makes it again");
     fleet.agent_blocked(id, None);
     assert!(!fleet.wants_a_person());
+}
+
+#[test]
+fn an_abort_that_hangs_says_on_whom() {
+    let mut fleet = deployed(3, 1);
+    fleet.ask(reboot(&[])).expect("starts");
+    let rollout = fleet.rollout();
+    fleet.lock("ceph", None, LockState::Inactive);
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    fleet.accept("control-1");
+    fleet.fail("control-1");
+    let waits = |fleet: &Fleet| fleet.look("control-1", |survey, _| plan::blocked::of_cluster(survey)).expect("waits");
+    fleet.ask(Request::Pause { rollout: rollout.clone() }).expect("pauses");
+    assert!(waits(&fleet).message.contains("the reboot is paused"), "{:?}", waits(&fleet));
+    fleet.ask(Request::Abort { rollout }).expect("aborts");
+    let said = waits(&fleet);
+    assert_eq!(said.message, "the reboot was aborted, and waits for control-1 (Failed)");
+    assert!(said.clears_when.starts_with("control-1: `musterctl retry control-1`"), "{said:?}");
 }

@@ -15,7 +15,7 @@ fn update_os() -> Request {
     Request::Update { cluster: cluster(), options: Options::of(Scope::Os) }
 }
 
-fn reboot(machines: &[&str]) -> Request {
+pub(crate) fn reboot(machines: &[&str]) -> Request {
     let machines = machines.iter().map(|name| machine(name)).collect();
     Request::Reboot { cluster: cluster(), machines, accept_control_plane_downtime: false }
 }

@@ -7,7 +7,7 @@ use muster_proto::{
 
 use super::{ClusterStep, DECIDING, DECISION_MS, around, disturbs, targets};
 use crate::{
-    facts::{ClusterStage, MachineUpdate, StageRow, UpdateRow, Wish},
+    facts::{ClusterStage, MachineUpdate, StageRow, UpdateKind, UpdateRow, Wish},
     plan::{
         locks,
         safety::{self, blocked},
@@ -174,18 +174,22 @@ pub fn paused_too_long(survey: &Survey<'_>, update: &UpdateRow) -> bool {
 /// Who has, and what lets it go on.
 pub fn not_halted(survey: &Survey<'_>, update: &UpdateRow) -> Result<(), Blocked> {
     let name = survey.rollout.map_or("", |rollout| rollout.name.as_str());
+    let kind = update.kind.as_str();
     match update.wish {
         Wish::Go => Ok(()),
         Wish::Pause { .. } => {
-            let message = if paused_too_long(survey, update) {
-                "the update has been paused for over a day: a cluster between two releases is a risk"
-            } else {
-                "the update is paused: nothing new starts"
+            let message = match (paused_too_long(survey, update), update.kind) {
+                (false, _) => format!("the {kind} is paused: nothing new starts"),
+                (true, UpdateKind::Update) => {
+                    "the update has been paused for over a day: a cluster between two releases is a risk".to_owned()
+                }
+                (true, _) => format!("the {kind} has been paused for over a day"),
             };
             Err(blocked("Paused", message, format!("`musterctl resume {name}`, or `musterctl abort {name}`")))
         }
         Wish::Abort => {
-            Err(blocked("Aborting", "the update was aborted: nothing new starts", "what was taken has been given back"))
+            let message = format!("the {kind} was aborted: nothing new starts");
+            Err(blocked("Aborting", message, "what was taken has been given back"))
         }
     }
 }

@@ -5,11 +5,12 @@ use muster_proto::model::{Blocked, MachineType, Phase};
 use super::{
     DECIDING, around,
     cluster::{cluster_lets, is_ahead, is_open, not_halted},
-    drain, earlier_on_its_way, is_untouched, machine, maintenance, wants_slot,
+    drain, earlier_on_its_way, is_untouched, machine, maintenance, targets, wants_slot,
 };
 use crate::{
-    facts::{MachineUpdate, UpdateRow},
+    facts::{MachineUpdate, UpdateRow, Wish},
     plan::{
+        blocked::in_trouble,
         locks,
         safety::{self, blocked},
         survey::{Position, Survey},
@@ -26,7 +27,8 @@ pub fn of_cluster(survey: &Survey<'_>, update: &UpdateRow) -> Option<Blocked> {
     if let Err(halt) = not_halted(survey, update) {
         let before = safety::before_update_done(survey).err();
         let cause = before.or_else(|| if ahead { cluster_lets(survey, update).err() } else { None });
-        return Some(because(halt, cause.as_ref().map(|cause| cause.message.as_str())));
+        let halt = because(halt, cause.as_ref().map(|cause| cause.message.as_str()));
+        return Some(if update.wish == Wish::Abort { hangs_on(survey, update, halt) } else { halt });
     }
     if let Err(blocked) = safety::may_start_anything(survey) {
         return Some(blocked);
@@ -39,6 +41,23 @@ fn because(halt: Blocked, cause: Option<&str>) -> Blocked {
     match cause {
         Some(cause) => Blocked { message: format!("{}; it waited for this: {cause}", halt.message), ..halt },
         None => halt,
+    }
+}
+
+/// An abort that does not end by itself: whose trouble it waits for, and what ends that.
+fn hangs_on(survey: &Survey<'_>, update: &UpdateRow, halt: Blocked) -> Blocked {
+    let troubled = targets(survey).filter_map(|position| Some((position.row.name.as_str(), in_trouble(position)?)));
+    let troubled: Vec<(&str, Blocked)> = troubled.collect();
+    let Some((name, trouble)) = troubled.first() else { return halt };
+    let others = match troubled.len() - 1 {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let kind = update.kind.as_str();
+    Blocked {
+        message: format!("the {kind} was aborted, and waits for {name} ({}){others}", trouble.reason),
+        clears_when: format!("{name}: {}", trouble.clears_when),
+        ..halt
     }
 }
 

@@ -10,9 +10,9 @@ use muster_proto::{
     },
     resource::{
         Activity, Address, Audit, AuditSpec, AuditStatus, BlockedSince, Bytes, Cluster, ClusterStatus, HostInfo,
-        ItemPlan, Machine, MachineStatus, Metadata, PhaseProgress, Plan, PlannedMachine, Rollout, RolloutSpec,
-        RolloutStatus, Secret, SecretSpec, SecretStatus, StageStatus, StateItemStatus, Token, TokenSpec, TokenStatus,
-        UpdateStatus, Waiting, Wave,
+        ItemPlan, Machine, MachineProgress, MachineStatus, Metadata, PhaseProgress, Plan, PlannedMachine, Rollout,
+        RolloutSpec, RolloutStatus, Secret, SecretSpec, SecretStatus, StageStatus, StateItemStatus, Token, TokenSpec,
+        TokenStatus, UpdateStatus, Waiting, Wave,
     },
 };
 
@@ -259,6 +259,7 @@ pub(super) fn plan() -> Plan {
     };
     let waits = |message: &str| blocked("WaitingForMachines", message, "the last declared machine reports");
     Plan {
+        rollout: None,
         update: None,
         cluster: "edge-7".into(),
         blocked: Some(waits("5 of 6 machines have reported")),
@@ -284,6 +285,11 @@ pub(super) fn update(state: &str, needs_operator: bool, paused_too_long: bool) -
         message: message.into(),
         clears_when: format!("`musterctl retry {machine}`"),
     };
+    let progress = |machine: &str, progress: &str, item: Option<&str>| MachineProgress {
+        machine: machine.into(),
+        progress: progress.into(),
+        item: item.map(str::to_owned),
+    };
     let stage = StageStatus {
         name: "Requested cluster maintenance".into(),
         status: "Success".into(),
@@ -300,6 +306,12 @@ pub(super) fn update(state: &str, needs_operator: bool, paused_too_long: bool) -
         release: "2.0".into(),
         stages: vec![stage],
         needs_operator,
+        machines: vec![
+            progress("control-1", "done", None),
+            progress("worker-2", "under way", Some("install")),
+            progress("worker-3", "waiting", None),
+            progress("worker-4", "waiting", None),
+        ],
         waiting: vec![waits("worker-3", "Deferred", "toy: never"), waits("worker-4", "WaitingForTurn", "its turn")],
         paused_since: paused_too_long.then_some(since),
         paused_too_long,
