@@ -73,6 +73,12 @@ fn record(draft: &mut Draft<'_>, step: Next, limits: &Limits, now: Now) {
                 row.control_set = names;
             }
         }
+        Next::Prepared { machine } => {
+            if let Some(row) = draft.machine_mut(&machine) {
+                end_stage(row, Stage::PrepareDone, true, now);
+                begin_stage(row, Stage::PreviousDeployed, now);
+            }
+        }
         Next::Grant { machine, phase, set } => {
             let Some(row) = draft.machine_mut(&machine) else { return };
             row.reach = row.reach.max(Some(phase));

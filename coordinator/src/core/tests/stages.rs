@@ -155,3 +155,16 @@ fn a_finished_maintenance_counts_who_is_back() {
     fleet.lock("ceph", Some("worker-1"), LockState::Active);
     assert_eq!(fleet.core.facts().rollouts[&rollout].ended, Some((1, 1)));
 }
+
+#[test]
+fn the_time_of_preparing_is_not_that_of_waiting() {
+    let mut fleet = Fleet::of(1, 1).reported();
+    fleet.finish("worker-1");
+    let done_ms = fleet.now().wall_ms;
+    fleet.pass(20_000, &[]);
+    fleet.finish("control-1");
+    let stages = &fleet.row("worker-1").stages;
+    let (prepared, waited) = (&stages[&Stage::PrepareDone], &stages[&Stage::PreviousDeployed]);
+    assert_eq!((prepared.succeeded, prepared.finished_at_ms), (true, Some(done_ms)), "{stages:?}");
+    assert_eq!((waited.started_at_ms, waited.finished_at_ms), (done_ms, Some(fleet.now().wall_ms)), "{stages:?}");
+}
