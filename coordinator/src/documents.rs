@@ -1,6 +1,7 @@
 //! Facts -> the documents people read (`proto/src/resource.rs`). PURE. The Fleet service sends them.
 
 mod backups;
+mod cluster;
 mod handshake;
 mod hooks;
 mod progress;
@@ -11,12 +12,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use muster_proto::{
-    model::{Blocked, ClusterName, ItemState, ItemStatus, Now, Phase, Standing},
+    model::{Blocked, ClusterName, ItemState, ItemStatus, Now, Standing},
     resource::{
-        Activity, Address, Audit, AuditSpec, AuditStatus, BlockedSince, Bytes, Cluster, ClusterStatus, Credential,
-        CredentialSpec, CredentialStatus, Document, HostInfo, ItemPlan, Machine, MachineStatus, Metadata,
-        PhaseProgress, Plan, Rollout, Secret, SecretSpec, SecretStatus, StageStatus, StateItemStatus, Token, TokenSpec,
-        TokenStatus,
+        Activity, Address, Audit, AuditSpec, AuditStatus, BlockedSince, Bytes, Cluster, Credential, CredentialSpec,
+        CredentialStatus, Document, HostInfo, ItemPlan, Machine, MachineStatus, Metadata, Plan, Rollout, Secret,
+        SecretSpec, SecretStatus, StageStatus, StateItemStatus, Token, TokenSpec, TokenStatus,
     },
 };
 
@@ -50,7 +50,7 @@ fn since(blocked: Option<Blocked>, noted: Option<&(String, u64)>, now: Now) -> O
 /// Every cluster, or those that `wanted` lets through.
 #[must_use]
 pub fn clusters(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &Limits, now: Now) -> Vec<Cluster> {
-    surveys(facts, wanted, limits, now).iter().map(|survey| cluster(survey, now)).collect()
+    surveys(facts, wanted, limits, now).iter().map(|survey| cluster::document(survey, now)).collect()
 }
 
 /// Every machine of the clusters that `wanted` lets through.
@@ -62,16 +62,18 @@ pub fn machines(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &L
         .collect()
 }
 
-/// Every rollout of the clusters that `wanted` lets through.
+/// Every rollout of the clusters that `wanted` lets through, in the order in which they began.
 #[must_use]
 pub fn rollouts(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &Limits, now: Now) -> Vec<Rollout> {
-    surveys(facts, wanted, limits, now)
+    let mut rollouts: Vec<Rollout> = surveys(facts, wanted, limits, now)
         .iter()
         .flat_map(|survey| {
             let of_cluster = facts.rollouts.values().filter(|row| row.cluster == survey.cluster.name);
             of_cluster.map(|row| rollout::document(survey, row, now)).collect::<Vec<_>>()
         })
-        .collect()
+        .collect();
+    rollouts.sort_by_key(|rollout| rollout.metadata.creation_timestamp);
+    rollouts
 }
 
 /// Every join token of the clusters that `wanted` lets through.
@@ -113,61 +115,6 @@ fn surveys<'a>(facts: &'a Facts, wanted: impl Fn(&ClusterName) -> bool, limits: 
     facts.clusters.keys().filter(|name| wanted(name)).filter_map(|name| Survey::of(facts, name, limits, now)).collect()
 }
 
-fn cluster(survey: &Survey<'_>, now: Now) -> Cluster {
-    let row = survey.cluster;
-    let members: Vec<&Position<'_>> = survey.machines.iter().filter(|p| !p.row.revoked).collect();
-    let wanted = survey.spec.machines.map_or(0, |counts| counts.control.saturating_add(counts.worker));
-    let ready = members.iter().filter(|position| position.is_ready()).count();
-    let all_ready = !members.is_empty() && ready == members.len();
-    let out = members.iter().filter(|position| position.in_maintenance()).count();
-    let releases: Vec<&str> =
-        members.iter().filter_map(|p| p.row.ready_at.as_ref().map(|(release, _)| release.as_str())).collect();
-    let one_release = releases.windows(2).all(|two| two.first() == two.last());
-    Document {
-        metadata: Metadata {
-            name: row.name.to_string(),
-            creation_timestamp: at(row.created_at_ms),
-            annotations: row.annotations.clone(),
-        },
-        spec: survey.spec.clone(),
-        status: ClusterStatus {
-            requested_nodes: wanted.max(count(members.len())),
-            ready_nodes: count(ready.saturating_sub(out)),
-            release: releases.first().filter(|_| all_ready && one_release).map(|release| (*release).to_owned()),
-            lcm_operation_stuck: update::cluster_stuck(survey),
-            rollout: survey.rollout.map(|rollout| rollout.name.clone()),
-            phases: Phase::ALL.iter().map(|phase| phase_progress(survey, *phase)).collect(),
-            blocked: since(blocked::of_cluster(survey), row.blocked_since.as_ref(), now),
-        },
-    }
-}
-
-fn phase_progress(survey: &Survey<'_>, phase: Phase) -> PhaseProgress {
-    let mut progress = PhaseProgress { phase, total: 0, done: 0, running: 0, failed: 0 };
-    for position in survey.machines.iter().filter(|position| !position.row.revoked) {
-        let items = position.items.unwrap_or_default();
-        let declared = survey.spec.has_phase(position.row.spec.machine_type, phase);
-        if !items.iter().any(|item| item.phase == phase) && !declared {
-            continue;
-        }
-        let reached = position.row.reach >= Some(phase);
-        let here = position.row.reach == Some(phase) && position.in_flight();
-        // Reconfigure is for those who saw another control set; the others have nothing to do in it.
-        let has_it = phase != Phase::Reconfigure || reached || crate::plan::safety::needs_reconfigure(survey, position);
-        if !has_it {
-            continue;
-        }
-        progress.total += 1;
-        match position.progress(phase) {
-            Progress::Failed(_) | Progress::Held(_) => progress.failed += 1,
-            Progress::Done if reached => progress.done += 1,
-            Progress::Open if here => progress.running += 1,
-            Progress::Done | Progress::Open => {}
-        }
-    }
-    progress
-}
-
 fn machine(survey: &Survey<'_>, position: &Position<'_>, now: Now) -> Machine {
     let row = position.row;
     let live = position.live;
@@ -186,10 +133,9 @@ fn machine(survey: &Survey<'_>, position: &Position<'_>, now: Now) -> Machine {
             agent_version: Some(row.agent_version.clone()).filter(|version| !version.is_empty()),
             machine_id: row.id.map(|id| id.to_string()),
             connected: position.connected(),
-            // Overdue is the better word for one that was asked to reboot.
-            lost: position.lost && position.rebooting.is_none() && !position.in_maintenance(),
+            lost: is_lost(position),
             failed: position.failed(),
-            indeterminate: matches!(position.trouble(), Some(Progress::Held(_))),
+            indeterminate: is_indeterminate(position),
             last_seen: live.and_then(|live| live.heard_wall_ms).map(at),
             generation: row.assigned.generation.0,
             slot_since: row.slot.map(|slot| at(slot.granted_at_ms)),
@@ -210,6 +156,16 @@ fn machine(survey: &Survey<'_>, position: &Position<'_>, now: Now) -> Machine {
             host_info: row.host.as_ref().map(HostInfo::from),
         },
     }
+}
+
+/// Is it missed? Overdue is the better word for one that was asked to reboot.
+fn is_lost(position: &Position<'_>) -> bool {
+    position.lost && position.rebooting.is_none() && !position.in_maintenance()
+}
+
+/// Does nobody know what became of an item of it?
+fn is_indeterminate(position: &Position<'_>) -> bool {
+    matches!(position.trouble(), Some(Progress::Held(_)))
 }
 
 fn activity(position: &Position<'_>, now: Now) -> Option<Activity> {

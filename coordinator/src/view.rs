@@ -22,8 +22,10 @@ mod update_plan;
 
 use jiff::Timestamp;
 pub use muster_proto::printable::{printable, printable_lines};
+use muster_proto::resource::Rollout;
 use serde::de::DeserializeOwned;
 
+pub use clusters::ready_line;
 pub use describe::{describe_cluster, describe_machine, describe_rollout};
 pub use durations::{age, bytes, span};
 pub use machines::note as machine_note;
@@ -31,7 +33,7 @@ pub use plan::plan_lines;
 pub use progress::{Fleet, PhaseLine, Verdict, cluster_changes, machine_move, machine_troubles, rollout_changes};
 pub use table::Table;
 
-/// Longest line of a page's tables, in characters: it is to fit a terminal of 120.
+/// Longest line of a table, in characters: it is to fit a terminal of 120.
 const LINE_CHARS_MAX: u16 = 120;
 
 /// The sorts of documents, by the words operators use.
@@ -114,9 +116,11 @@ pub fn table<'a>(
     look: Look,
 ) -> Result<Table, serde_json::Error> {
     let mut table = Table::new(match kind {
+        Kind::Clusters if look.wide => clusters::HEADERS_WIDE,
         Kind::Clusters => clusters::HEADERS,
         Kind::Machines if look.wide => machines::HEADERS_WIDE,
         Kind::Machines => machines::HEADERS,
+        Kind::Rollouts if look.wide => rollouts::HEADERS_WIDE,
         Kind::Rollouts => rollouts::HEADERS,
         Kind::Locks => handshake::LOCKS,
         Kind::Requests => handshake::REQUESTS,
@@ -126,6 +130,10 @@ pub fn table<'a>(
         Kind::Secrets => secrets::HEADERS,
         Kind::Audit => audit::HEADERS,
     });
+    let mut documents: Vec<&[u8]> = documents.into_iter().collect();
+    if kind == Kind::Rollouts {
+        sort_by_start(&mut documents)?;
+    }
     for json in documents {
         table.push(match kind {
             Kind::Clusters => clusters::row(&read(json)?, look),
@@ -133,14 +141,29 @@ pub fn table<'a>(
             Kind::Rollouts => rollouts::row(&read(json)?, look),
             Kind::Locks => handshake::lock(&read(json)?, look),
             Kind::Requests => handshake::request(&read(json)?, look),
-            Kind::ClusterStates => handshake::cluster_state(&read(json)?, look),
+            Kind::ClusterStates => handshake::cluster_state(&read(json)?),
             Kind::Tokens => tokens::row(&read(json)?, look),
             Kind::Credentials => credentials::row(&read(json)?, look),
             Kind::Secrets => secrets::row(&read(json)?, look),
             Kind::Audit => audit::row(&read(json)?),
         });
     }
+    if !look.wide && kind != Kind::Audit {
+        table.cut("NOTE", LINE_CHARS_MAX);
+        table.cut("MESSAGE", LINE_CHARS_MAX);
+    }
     Ok(table)
+}
+
+/// Rollouts in the order in which they began: their names tell it only as long as all are of one kind.
+fn sort_by_start(rollouts: &mut Vec<&[u8]>) -> Result<(), serde_json::Error> {
+    let mut begun = Vec::new();
+    for json in rollouts.drain(..) {
+        begun.push((read::<Rollout>(json)?.metadata.creation_timestamp, json));
+    }
+    begun.sort_by_key(|(at, _)| *at);
+    rollouts.extend(begun.into_iter().map(|(_, json)| json));
+    Ok(())
 }
 
 fn read<T: DeserializeOwned>(json: &[u8]) -> Result<T, serde_json::Error> {

@@ -71,6 +71,22 @@ pub struct ClusterStatus {
     /// The release every machine was last Ready at, once there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<String>,
+    /// The releases its machines were last Ready at, in the order in which they were applied: several where an update
+    /// has not come to its end, or was aborted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub releases: Vec<String>,
+    /// An update would have something to do, and no rollout is under way.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub update_due: bool,
+    /// Machines not heard of for longer than the limit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost_nodes: Vec<String>,
+    /// Machines of which an item failed for good.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed_nodes: Vec<String>,
+    /// Machines of which nobody knows how an item ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub indeterminate_nodes: Vec<String>,
     /// The stage past its deadline: the cluster's own, else the oldest of a machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lcm_operation_stuck: Option<StuckStage>,

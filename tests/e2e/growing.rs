@@ -72,7 +72,7 @@ fn machines_are_reconfigured_when_their_workloads_are_away() -> Result<()> {
     };
     assert_eq!(ran("worker-1")?, [0; 0], "its workloads are there");
     fleet.ctl(&["plan", "e2e"])?.exits(0)?.says(&["(reconfigure)", "waiting", "LocksActive"])?;
-    fleet.ctl(&["get", "rollouts"])?.exits(0)?.says(&["e2e-reconfigure-3", "muster"])?;
+    fleet.ctl(&["get", "rollouts", "-o", "wide"])?.exits(0)?.says(&["e2e-reconfigure-3", "muster"])?;
     fleet.ctl(&["get", "audit"])?.exits(0)?.says(&["reconfigure", "e2e-reconfigure-3 started"])?;
     fleet.ctl(&["update", "e2e", "--yes"])?.exits(4)?.says(&["RolloutOpen", "e2e-reconfigure-3"])?;
     refusing.kill()?;

@@ -8,7 +8,7 @@ mod memory;
 mod outcomes;
 mod record;
 mod removal;
-mod swarm;
+pub mod swarm;
 mod update;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -83,6 +83,7 @@ plants! {
     drop_before_forgotten: "drop-before-forgotten" by "removal";
     demote_without_quorum: "demote-without-quorum" by "quorum";
     ignore_swarm_quorum: "ignore-swarm-quorum" by "quorum";
+    majority_for_copy: "majority-for-copy" by "quorum";
     float_secrets: "float-secrets" by "secret" | "5";
     free_slot_before_accepted: "free-slot-before-accepted" by "10" | "9";
     serve_foreign_secrets: "serve-foreign-secrets" by "secret";

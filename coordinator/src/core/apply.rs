@@ -179,8 +179,14 @@ fn apply_cluster(
         draft.drop_unused_specs(name);
     }
     if deployed > 0 && !same_spec {
+        let who = match deployed {
+            1 => "its deployed machine keeps what it has".to_owned(),
+            count => format!("its {count} deployed machines keep what they have"),
+        };
+        let after = draft.open_rollout(name).map(|open| format!(", when {} has ended", open.name)).unwrap_or_default();
         return format!(
-            "cluster {name} configured; its {deployed} deployed machines keep what they have until an update is started"
+            "cluster {name} configured; {who} until an update is started{after}: `musterctl plan {name}` shows it, \
+             `musterctl update {name}` starts it"
         );
     }
     format!("cluster {name} configured")

@@ -73,6 +73,12 @@ fn record(draft: &mut Draft<'_>, step: Next, limits: &Limits, now: Now) {
                 row.control_set = names;
             }
         }
+        Next::Prepared { machine } => {
+            if let Some(row) = draft.machine_mut(&machine) {
+                end_stage(row, Stage::PrepareDone, true, now);
+                begin_stage(row, Stage::PreviousDeployed, now);
+            }
+        }
         Next::Grant { machine, phase, set } => {
             let Some(row) = draft.machine_mut(&machine) else { return };
             row.reach = row.reach.max(Some(phase));
@@ -118,8 +124,8 @@ pub(super) fn end_rollout(draft: &mut Draft<'_>, rollout: &str, now: Now) {
         let all = draft.machines_of(&row.cluster).filter(|machine| !machine.revoked);
         all.filter(|machine| machine.rollout.as_deref() == Some(rollout))
     };
-    let upgraded = |machine: &MachineRow| machine.stages.get(&Stage::Upgraded).is_some_and(|stage| stage.succeeded);
-    let through = members().filter(|machine| row.update.is_none() || upgraded(machine)).count();
+    let is_through = |machine: &MachineRow| row.update.as_ref().is_none_or(|update| update.is_through(machine));
+    let through = members().filter(|machine| is_through(machine)).count();
     let counted = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let ended = Some((counted(members().count()), counted(through)));
     draft.put_rollout(RolloutRow { finished_at_ms: Some(now.wall_ms), ended, ..(*row).clone() });
@@ -176,6 +182,13 @@ pub(super) fn end_stage(row: &mut MachineRow, stage: Stage, succeeded: bool, now
     }
     if let Some(update) = row.update.as_mut().filter(|_| succeeded) {
         update.stuck.take_if(|stuck| stuck.stage == stage);
+    }
+}
+
+/// Stages that are not done will not be, for the machine goes no further in its rollout.
+pub(super) fn end_stages(row: &mut MachineRow, now: Now) {
+    for stage in row.stages.values_mut().filter(|stage| stage.finished_at_ms.is_none()) {
+        stage.finished_at_ms = Some(now.wall_ms);
     }
 }
 

@@ -18,7 +18,7 @@ mod secrets;
 mod stages;
 mod standstill;
 mod swarm;
-mod update_reboots;
+pub(crate) mod update_reboots;
 pub(crate) mod updates;
 
 pub(crate) use fleet::{Fleet, apply, cluster, machine_spec, spec};

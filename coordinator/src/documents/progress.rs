@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use muster_proto::resource::{MachineProgress, Waiting};
 
 use crate::{
-    facts::{RolloutRow, Stage, UpdateRow, Wish},
+    facts::{RolloutRow, UpdateRow},
     plan::{
         blocked,
         survey::{Position, Survey},
@@ -24,7 +24,7 @@ pub(super) fn machines(
     let progress = |position: &Position<'_>| {
         let name = position.row.name.as_str();
         let (word, item) = match position.update() {
-            None if is_through(update, position) => ("done", None),
+            None if update.is_through(position.row) => ("done", None),
             None => ("left out", None),
             Some(_) if position.in_maintenance() => ("in maintenance", None),
             Some(_) if waits.contains(name) => ("waiting", None),
@@ -33,10 +33,4 @@ pub(super) fn machines(
         MachineProgress { machine: name.to_owned(), progress: word.to_owned(), item }
     };
     members.map(progress).collect()
-}
-
-/// Has a machine that is no part of it any more come to its end in it? Out of maintenance it is when it is back.
-fn is_through(update: &UpdateRow, position: &Position<'_>) -> bool {
-    let upgraded = position.row.stages.get(&Stage::Upgraded).is_some_and(|stage| stage.succeeded);
-    upgraded || (update.kind.takes_out() && update.wish != Wish::Abort && !position.row.revoked)
 }

@@ -5,12 +5,19 @@ use std::{fs, path::PathBuf};
 
 use muster_proto::{
     convert::Hello,
-    model::{Disk, HostFacts, ItemState, MachineType, NetworkInterface},
+    model::{Disk, HostFacts, ItemState, LockState, MachineType, NetworkInterface},
+    resource::Cluster,
 };
 use serde::Serialize;
 use serde_json::json;
 
-use crate::{core::tests::Fleet, documents};
+use crate::{
+    core::{
+        Request,
+        tests::{Fleet, update_reboots::reboot, updates},
+    },
+    documents,
+};
 
 fn check(kind: &str, documents: &[impl Serialize]) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("../tests/golden/documents/{kind}.json"));
@@ -62,4 +69,36 @@ fn field_names_are_lcms() {
     let (facts, limits, now) = (fleet.core.facts(), fleet.core.limits(), fleet.now());
     check("clusters", &documents::clusters(facts, |_| true, limits, now));
     check("machines", &documents::machines(facts, |_| true, limits, now));
+}
+
+/// The one cluster of a fleet.
+fn cluster(fleet: &Fleet) -> Cluster {
+    let all = documents::clusters(fleet.core.facts(), |_| true, fleet.core.limits(), fleet.now());
+    all.into_iter().next().expect("a cluster")
+}
+
+#[test]
+fn a_cluster_says_where_it_is_what_is_due_and_who_is_in_trouble() {
+    let mut fleet = updates::deployed(3, 2);
+    let status = cluster(&fleet).status;
+    assert_eq!((status.releases, status.update_due), (vec!["1".to_owned()], false));
+    updates::release(&mut fleet, &["install"], 1);
+    assert!(cluster(&fleet).status.update_due);
+    let mut fleet = fleet.started();
+    assert!(!cluster(&fleet).status.update_due, "it is under way");
+    fleet.upgrade("control-1");
+    fleet.ask(Request::Abort { rollout: fleet.rollout() }).expect("aborts");
+    fleet.lock("ceph", Some("control-2"), LockState::Active);
+    fleet.lock("ceph", None, LockState::Active);
+    let status = cluster(&fleet).status;
+    assert_eq!((status.release, status.releases, status.update_due), (None, vec!["1".into(), "1.1".into()], true));
+    fleet.disconnect("worker-2");
+    fleet.pass(60_000, &["worker-2"]);
+    let status = cluster(&fleet).status;
+    assert_eq!((status.ready_nodes, status.lost_nodes), (5, vec!["worker-2".to_owned()]));
+    fleet.connect("worker-2");
+    fleet.ask(reboot(&["worker-1"])).expect("starts");
+    let all = documents::rollouts(fleet.core.facts(), |_| true, fleet.core.limits(), fleet.now());
+    let names: Vec<&str> = all.iter().map(|rollout| rollout.metadata.name.as_str()).collect();
+    assert_eq!(names, ["edge-7-deploy-1", "edge-7-update-2", "edge-7-reboot-3"], "by start");
 }

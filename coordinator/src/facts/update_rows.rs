@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_proto::model::{ItemName, MachineName, Scope, SecretName, SwarmAvailability, SwarmId, UpdateGroupName};
 use serde::{Deserialize, Serialize};
 
-use super::{Added, AddedEnd, AddedReboot, BackupRow, Stage, StageRow};
+use super::{Added, AddedEnd, AddedReboot, BackupRow, MachineRow, Stage, StageRow};
 
 /// Params of single items that belong to one machine.
 pub type Overwrites = BTreeMap<ItemName, BTreeMap<String, String>>;
@@ -43,6 +43,16 @@ pub struct UpdateRow {
     /// Backups that were made for it, in the order in which they were noted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub backups: Vec<BackupRow>,
+}
+
+impl UpdateRow {
+    /// Has a machine that is no part of it any more come to its end in it? Out of maintenance it is when it is back.
+    #[must_use]
+    pub fn is_through(&self, machine: &MachineRow) -> bool {
+        let upgraded = machine.stages.get(&Stage::Upgraded).is_some_and(|stage| stage.succeeded);
+        let back = self.kind == UpdateKind::Maintenance && self.wish != Wish::Abort && !machine.revoked;
+        upgraded || (back && machine.update.is_none())
+    }
 }
 
 /// What a rollout is for that takes machines out of service.

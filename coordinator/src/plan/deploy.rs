@@ -16,7 +16,7 @@ use super::{
     survey::{Position, Progress, Survey},
     update::maintenance,
 };
-use crate::facts::ControlSet;
+use crate::facts::{ControlSet, Stage};
 
 /// Something to be recorded. The core applies it, and asks again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +39,11 @@ pub enum Step {
         machine: MachineName,
         /// In this rollout.
         rollout: String,
+    },
+    /// The machine's prepare items are done: it waits for its turn.
+    Prepared {
+        /// This one.
+        machine: MachineName,
     },
     /// The machine is Ready: its slot is free.
     Ready {
@@ -94,7 +99,8 @@ pub fn next_steps(survey: &Survey<'_>) -> Vec<Step> {
 }
 
 fn outcomes(survey: &Survey<'_>) -> Vec<Step> {
-    let mut steps = Vec::new();
+    let prepared = survey.machines.iter().filter(|position| is_prepared(position));
+    let mut steps: Vec<Step> = prepared.map(|p| Step::Prepared { machine: p.row.name.clone() }).collect();
     for position in survey.machines.iter().filter(|position| position.row.slot.is_some()) {
         let machine = position.row.name.clone();
         let first_deploy_of_worker = position.row.spec.machine_type == MachineType::Worker && !position.ready_once();
@@ -117,6 +123,12 @@ fn outcomes(survey: &Survey<'_>) -> Vec<Step> {
         steps.push(Step::ControlSet { cluster: survey.cluster.name.clone(), names });
     }
     steps
+}
+
+/// Is it through with its prepare items, and is that not recorded? What it waits for then is no part of that stage.
+fn is_prepared(position: &Position<'_>) -> bool {
+    let open = position.row.stages.get(&Stage::PrepareDone).is_some_and(|stage| stage.finished_at_ms.is_none());
+    open && position.row.reach == Some(Phase::Prepare) && position.progress(Phase::Prepare) == Progress::Done
 }
 
 /// The control machines of the set that are still there, if one of it was removed. Not in the middle of an update: its

@@ -1,45 +1,86 @@
 //! Rows of clusters.
 
 use jiff::Timestamp;
-use muster_proto::resource::Cluster;
+use muster_proto::resource::{Cluster, PhaseProgress};
 
-use super::{
-    Look, age,
-    machines::{NOTE_CHARS_MAX, stuck_text},
-    text::cut,
-};
+use super::{Look, age, machines::stuck_text};
 
 pub(super) const HEADERS: &[&str] = &["NAME", "READY", "RELEASE", "ROLLOUT", "NOTE", "AGE"];
+pub(super) const HEADERS_WIDE: &[&str] =
+    &["NAME", "READY", "RELEASE", "WANTED", "PREPARE", "DEPLOY", "RECONFIGURE", "ROLLOUT", "NOTE", "AGE"];
+
+/// So many machines in trouble are named.
+const NAMED_MAX: usize = 3;
 
 pub(super) fn row(cluster: &Cluster, look: Look) -> Vec<String> {
     let status = &cluster.status;
-    let mut note = note(cluster, look.now);
-    if !look.wide {
-        note = cut(&note, NOTE_CHARS_MAX);
-    }
-    vec![
+    let mut row = vec![
         cluster.metadata.name.clone(),
         format!("{}/{}", status.ready_nodes, status.requested_nodes),
-        status.release.clone().unwrap_or_default(),
+        status.releases.join(", "),
+    ];
+    if look.wide {
+        let progress = |phase: &PhaseProgress| match phase.total {
+            0 => String::new(),
+            total => format!("{}/{total}", phase.done),
+        };
+        row.push(cluster.spec.release.clone());
+        row.extend(status.phases.iter().map(progress));
+    }
+    row.extend([
         status.rollout.clone().unwrap_or_default(),
-        note,
+        note(cluster, look.now),
         age(cluster.metadata.creation_timestamp, look.now),
-    ]
+    ]);
+    row
 }
 
-/// Why nothing starts, else how far the phases that are not through are.
+/// Who is in trouble, what is late, why nothing starts, else how far the phases that are not through are.
 fn note(cluster: &Cluster, now: Timestamp) -> String {
     let status = &cluster.status;
-    let stuck = status.lcm_operation_stuck.as_ref().map(|stuck| format!("{}; ", stuck_text(stuck, now)));
-    let stuck = stuck.unwrap_or_default();
-    let said = match &status.blocked {
-        Some(wait) => format!("{}: {}", wait.blocked.reason, wait.blocked.message),
-        None => {
-            let open = status.phases.iter().filter(|phase| phase.done < phase.total);
-            let said: Vec<String> =
-                open.map(|phase| format!("{} {}/{}", phase.phase, phase.done, phase.total)).collect();
-            said.join(", ")
-        }
+    let stuck = status.lcm_operation_stuck.as_ref().map(|stuck| stuck_text(stuck, now));
+    let open = || {
+        let open = status.phases.iter().filter(|phase| phase.done < phase.total);
+        let said: Vec<String> = open.map(|phase| format!("{} {}/{}", phase.phase, phase.done, phase.total)).collect();
+        (!said.is_empty()).then(|| said.join(", "))
     };
-    format!("{stuck}{said}")
+    let blocked = status.blocked.as_ref().map(|wait| format!("{}: {}", wait.blocked.reason, wait.blocked.message));
+    let parts = [troubles(cluster), stuck, blocked.or_else(open), due(cluster)];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+/// `1 Lost: worker-1; 2 Failed: worker-2, worker-3`. None: nobody is in trouble.
+pub(super) fn troubles(cluster: &Cluster) -> Option<String> {
+    let status = &cluster.status;
+    let all = [
+        ("Lost", &status.lost_nodes),
+        ("Failed", &status.failed_nodes),
+        ("Indeterminate", &status.indeterminate_nodes),
+    ];
+    let said: Vec<String> = all
+        .into_iter()
+        .filter(|(_, names)| !names.is_empty())
+        .map(|(word, names)| {
+            let named = names.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+            let more = if names.len() > NAMED_MAX { ", …" } else { "" };
+            format!("{} {word}: {named}{more}", names.len())
+        })
+        .collect();
+    (!said.is_empty()).then(|| said.join("; "))
+}
+
+/// `update due: 1.2 -> 1.3`. None: nothing is due, or an update is under way.
+pub(super) fn due(cluster: &Cluster) -> Option<String> {
+    let (has, wanted) = (&cluster.status.releases, &cluster.spec.release);
+    let same = has.iter().all(|release| release == wanted);
+    let way = if same { String::new() } else { format!(": {} -> {wanted}", has.join(", ")) };
+    cluster.status.update_due.then(|| format!("update due{way}"))
+}
+
+/// `5 of 6 machines Ready`, and who is in trouble.
+#[must_use]
+pub fn ready_line(cluster: &Cluster) -> String {
+    let status = &cluster.status;
+    let troubles = troubles(cluster).map(|said| format!("; {said}")).unwrap_or_default();
+    format!("{} of {} machines Ready{troubles}", status.ready_nodes, status.requested_nodes)
 }

@@ -16,6 +16,7 @@ pub use self::rollout::describe_rollout;
 pub(super) use self::rollout::under_way_lines;
 use super::{
     Table, age, bytes,
+    clusters::{due, troubles},
     durations::moment,
     machines::{activity_text, address, note, outcome},
     printable_lines,
@@ -82,10 +83,18 @@ pub fn describe_cluster(cluster: &Cluster, machines: &[Machine], now: Timestamp)
     let mut page = Page::default();
     page.field("Name", &cluster.metadata.name);
     page.field("Ready", &format!("{} of {} machines", status.ready_nodes, status.requested_nodes));
+    if let Some(who) = troubles(cluster) {
+        page.field("In trouble", &who);
+    }
     blocked(&mut page, status.blocked.as_ref(), now);
     stuck(&mut page, status.lcm_operation_stuck.as_ref());
-    page.field("Release", status.release.as_deref().unwrap_or("none yet"));
+    let releases = status.releases.join(", ");
+    page.field("Release", if releases.is_empty() { "none yet" } else { &releases });
     page.field("Wanted release", &spec.release);
+    if let Some(due) = due(cluster) {
+        let name = &cluster.metadata.name;
+        page.field("Note", &format!("{due} (`musterctl plan {name}` shows it, `musterctl update {name}` starts it)"));
+    }
     page.field("Rollout", status.rollout.as_deref().unwrap_or("none under way"));
     page.field(
         "Declared machines",

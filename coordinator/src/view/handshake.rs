@@ -2,7 +2,7 @@
 
 use muster_proto::resource::{ClusterState, Lock, Request};
 
-use super::{Look, age, machines::NOTE_CHARS_MAX, text::cut};
+use super::{Look, age};
 
 pub(super) const LOCKS: &[&str] =
     &["NAME", "CLUSTERNAME", "KIND", "HOLDER", "NODE", "STATE", "SINCE", "PROGRESS", "MESSAGE"];
@@ -23,12 +23,11 @@ pub(super) fn lock(lock: &Lock, look: Look) -> Vec<String> {
         status.state.to_string(),
         age(status.since, look.now),
         format!("{}%", status.percentage),
-        if look.wide { message.clone() } else { cut(message, NOTE_CHARS_MAX) },
+        message.clone(),
     ]
 }
 
 pub(super) fn request(request: &Request, look: Look) -> Vec<String> {
-    let message = &request.status.message;
     vec![
         request.metadata.name.clone(),
         request.spec.cluster_name.clone(),
@@ -36,12 +35,11 @@ pub(super) fn request(request: &Request, look: Look) -> Vec<String> {
         request.spec.scope.to_string(),
         request.status.state.clone(),
         age(request.metadata.creation_timestamp, look.now),
-        if look.wide { message.clone() } else { cut(message, NOTE_CHARS_MAX) },
+        request.status.message.clone(),
     ]
 }
 
-pub(super) fn cluster_state(state: &ClusterState, look: Look) -> Vec<String> {
-    let message = &state.status.message;
+pub(super) fn cluster_state(state: &ClusterState) -> Vec<String> {
     vec![
         state.metadata.name.clone(),
         state.spec.cluster_name.clone(),
@@ -50,6 +48,6 @@ pub(super) fn cluster_state(state: &ClusterState, look: Look) -> Vec<String> {
         state.spec.value.clone(),
         state.status.actual_value.clone(),
         state.status.attempt.to_string(),
-        if look.wide { message.clone() } else { cut(message, NOTE_CHARS_MAX) },
+        state.status.message.clone(),
     ]
 }

@@ -3,14 +3,11 @@
 use jiff::Timestamp;
 use muster_proto::resource::{Activity, Machine, StateItemStatus, StuckStage};
 
-use super::{Look, age, bytes, text::cut};
+use super::{Look, age, bytes};
 
 pub(super) const HEADERS: &[&str] = &["NAME", "CLUSTERNAME", "TYPE", "STATE", "NOTE"];
 pub(super) const HEADERS_WIDE: &[&str] =
-    &["NAME", "CLUSTERNAME", "TYPE", "STATE", "INTERNALIP", "HOSTNAME", "AGENTVERSION", "NOTE"];
-
-/// Longest note in a narrow table, in characters.
-pub(super) const NOTE_CHARS_MAX: usize = 100;
+    &["NAME", "CLUSTERNAME", "TYPE", "STATE", "RELEASE", "INTERNALIP", "HOSTNAME", "AGENTVERSION", "NOTE"];
 
 pub(super) fn row(machine: &Machine, look: Look) -> Vec<String> {
     let mut row = vec![
@@ -19,15 +16,13 @@ pub(super) fn row(machine: &Machine, look: Look) -> Vec<String> {
         machine.spec.machine_type.to_string(),
         machine.status.state.clone(),
     ];
-    let note = note(machine, look.now);
     if look.wide {
+        row.push(machine.status.release.clone().unwrap_or_default());
         row.push(address(machine, "InternalIP"));
         row.push(address(machine, "Hostname"));
         row.push(machine.status.agent_version.clone().unwrap_or_default());
-        row.push(note);
-    } else {
-        row.push(cut(&note, NOTE_CHARS_MAX));
     }
+    row.push(note(machine, look.now));
     row
 }
 

@@ -1,6 +1,7 @@
 //! A cluster in motion: what `musterctl watch` shows, line by line, and when it ends.
 
 mod changes;
+mod ends;
 
 use std::collections::BTreeMap;
 
@@ -67,20 +68,10 @@ pub struct PhaseLine {
 pub enum Verdict {
     /// It moves, or will by itself.
     Going,
-    /// Every machine is Ready.
-    Ready {
-        /// Machines in it.
-        machines: u32,
-        /// How long it took.
-        took: String,
-    },
-    /// An operator aborted it, and everything was given back.
-    Aborted {
-        /// Machines at the new version.
-        ready: u32,
-        /// Machines in it.
-        machines: u32,
-    },
+    /// It has come to its end: what that is, in a line.
+    Ended(String),
+    /// An operator aborted it, and everything was given back: how far it came, in a line.
+    Aborted(String),
     /// Everybody who was to go out of service is out of service, and stays so: who, and since when, line by line.
     InMaintenance(Vec<String>),
     /// It does not go on until a person decides: what, line by line.
@@ -163,13 +154,9 @@ impl Fleet {
             return if self.cluster_stands() { Verdict::NeedsPerson(self.decisions()) } else { Verdict::Going };
         };
         match rollout.status.state.as_str() {
-            "Ready" => {
-                let end = rollout.status.finished_at.unwrap_or(rollout.metadata.creation_timestamp);
-                let took = age(rollout.metadata.creation_timestamp, end);
-                Verdict::Ready { machines: rollout.status.machines, took }
-            }
+            "Ready" => Verdict::Ended(ends::ended(rollout)),
             "InMaintenance" => Verdict::InMaintenance(self.out_of_service(now)),
-            "Aborted" => Verdict::Aborted { ready: rollout.status.ready, machines: rollout.status.machines },
+            "Aborted" => Verdict::Aborted(ends::aborted(rollout)),
             _ if let Some(update) = &rollout.status.update => match update.needs_operator {
                 true => Verdict::NeedsPerson(waiting_lines(update)),
                 false => Verdict::Going,

@@ -3,8 +3,12 @@
 use comfy_table::{ColumnConstraint, ContentArrangement, Width, presets};
 use muster_proto::printable::printable;
 
+use super::text;
+
 /// Blanks between columns.
 const GAP: u16 = 3;
+/// A column is not cut to less than this, in characters.
+const CUT_CHARS_MIN: u16 = 40;
 /// A wrapped column is not made narrower than this, in characters.
 const WRAPPED_CHARS_MIN: u16 = 30;
 
@@ -39,6 +43,17 @@ impl Table {
             text => printable(text),
         };
         self.rows.push(row.into_iter().enumerate().map(cell).collect());
+    }
+
+    /// Cuts the text of one column so that a line has at most so many characters, but not below what can be read.
+    pub fn cut(&mut self, header: &str, line_chars_max: u16) {
+        let Some(at) = self.headers.iter().position(|known| *known == header) else { return };
+        let widths = self.widths();
+        let others = widths.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, width)| width + GAP);
+        let most = line_chars_max.saturating_sub(others.sum()).max(CUT_CHARS_MIN);
+        for cell in self.rows.iter_mut().filter_map(|row| row.get_mut(at)) {
+            *cell = text::cut(cell, most.into());
+        }
     }
 
     /// No rows?

@@ -42,7 +42,7 @@ fn machines_say_what_is_wrong() {
             "worker-2    edge-7        worker    Prepare   WaitingForTurn: control machines go first",
             "worker-3    edge-7        worker    Deploy    Failed: item api: exit status 3 (attempt 4)",
             "worker-4    edge-7        worker    Deploy    Lost: not heard of for 4m; Indeterminate: item api: it was \
-             started and nobody knows what became of …",
+             started and no…",
             "worker-5    edge-7        worker    Deploy    Retrying: item api: exit status 1 (attempt 2)",
         ],
     );
@@ -55,10 +55,10 @@ fn wide_machines_have_lcms_columns() {
         true,
         &machines()[..2],
         &[
-            "NAME        CLUSTERNAME   TYPE      STATE     INTERNALIP   HOSTNAME   AGENTVERSION   NOTE",
-            "control-1   edge-7        control   Ready     10.0.0.1     node-1     0.1.0",
-            "worker-1    edge-7        worker    Prepare   10.0.0.1     node-1     0.1.0          item images, attempt \
-             2, 60s, 45 MiB of 64 MiB at 30 MiB/s",
+            "NAME        CLUSTERNAME   TYPE      STATE     RELEASE   INTERNALIP   HOSTNAME   AGENTVERSION   NOTE",
+            "control-1   edge-7        control   Ready     -         10.0.0.1     node-1     0.1.0",
+            "worker-1    edge-7        worker    Prepare   -         10.0.0.1     node-1     0.1.0          item \
+             images, attempt 2, 60s, 45 MiB of 64 MiB at 30 MiB/s",
         ],
     );
 }
@@ -109,6 +109,52 @@ fn clusters_rollouts_tokens_secrets_audit() {
             "2026-03-01 12:00:00Z   operator/anna   retry    machine/worker-3   item api^J^[[31m",
         ],
     );
+}
+
+#[test]
+fn a_cluster_says_who_is_in_trouble_and_what_is_due() {
+    let mut cluster = cluster();
+    cluster.status.rollout = None;
+    cluster.status.phases.clear();
+    cluster.status.releases = vec!["1.2".into(), "17.2".into()];
+    cluster.status.update_due = true;
+    cluster.status.lost_nodes = vec!["worker-4".into()];
+    cluster.status.failed_nodes = ["a", "b", "c", "d"].map(str::to_owned).into();
+    let note = "1 Lost: worker-4; 4 Failed: a, b, c, …; update due: 1.2, 17.2 -> 17.3.0";
+    let lines = [
+        format!("NAME     READY   RELEASE     ROLLOUT   {:71}   AGE", "NOTE"),
+        format!("edge-7   1/6     1.2, 17.2   -         {note}   2d"),
+    ];
+    let lines = lines.each_ref().map(String::as_str);
+    check(Kind::Clusters, false, &[json(&cluster)], &lines);
+    let page = describe_cluster(&cluster, &[], now()).join("\n");
+    for said in ["In trouble:         1 Lost: worker-4", "1.2, 17.2 -> 17.3.0 (`musterctl plan edge-7` shows"] {
+        assert!(page.contains(said), "{page}");
+    }
+    assert_eq!(ready_line(&cluster), "1 of 6 machines Ready; 1 Lost: worker-4; 4 Failed: a, b, c, …");
+}
+
+#[test]
+fn rollouts_stand_in_the_order_in_which_they_began() {
+    let rollout = |name: &str, begun: &str| {
+        let mut rollout = documents::update("Ready", false, false);
+        rollout.metadata.name = name.to_owned();
+        rollout.metadata.creation_timestamp = begun.parse().expect("a moment");
+        rollout.spec.kind = "update".into();
+        json(&rollout)
+    };
+    let all = [rollout("edge-7-reboot-3", "2026-03-01T12:03:00Z"), rollout("edge-7-update-2", "2026-03-01T12:02:00Z")];
+    let lines = [
+        "NAME              CLUSTERNAME   KIND     STATE   READY   NOTE       AGE",
+        "edge-7-update-2   edge-7        update   Ready   1/6     took 2m    3m",
+        "edge-7-reboot-3   edge-7        update   Ready   1/6     took 60s   2m",
+    ];
+    check(Kind::Rollouts, false, &all, &lines);
+    let look = Look { wide: true, now: now() };
+    let table = table(Kind::Rollouts, all.iter().map(Vec::as_slice), look).expect("rollouts").lines();
+    for said in ["RELEASE   SCOPE   FAILURES   STARTEDBY", "2.0       drain   2          muster"] {
+        assert!(table.join("\n").contains(said), "{table:?}");
+    }
 }
 
 #[test]
@@ -173,7 +219,7 @@ fn a_fleet_in_motion() {
         ])
     );
     fleet.rollouts.insert("edge-7-deploy-1".into(), rollout("Ready"));
-    assert_eq!(fleet.verdict(now()), Verdict::Ready { machines: 6, took: "4m".to_owned() });
+    assert_eq!(fleet.verdict(now()), Verdict::Ended("all 6 machines are Ready, after 4m".to_owned()));
 }
 
 #[test]
@@ -273,12 +319,54 @@ fn an_update_says_whom_it_waits_for_and_warns_of_a_long_pause() {
     let lines = ["worker-3: Deferred: toy: never. Clears when `musterctl retry worker-3`".to_owned()];
     assert_eq!(fleet.verdict(now()), Verdict::NeedsPerson(lines.to_vec()), "worker-4 merely waits for its turn");
     fleet.rollouts.insert("edge-7-update-2".into(), documents::update("Aborted", false, false));
-    assert_eq!(fleet.verdict(now()), Verdict::Aborted { ready: 1, machines: 6 });
+    let said = "the update was aborted: 1 of 6 machines is at release 2.0, the rest is as it was".to_owned();
+    assert_eq!(fleet.verdict(now()), Verdict::Aborted(said));
     let warned = rollout_changes(Some(&update(false, false)), &update(false, true));
     assert_eq!(warned, ["rollout edge-7-deploy-1: paused for over a day; a cluster between two releases is a risk"]);
     let page = describe_rollout(&update(true, true), now()).join("\n");
     for said in ["Requested cluster maintenance", "is a risk", "To release", "Deferred: toy: never"] {
         assert!(page.contains(said), "{said}: {page}");
+    }
+}
+
+#[test]
+fn the_end_of_a_rollout_is_told_in_its_own_words() {
+    let said = |kind: &str, state: &str, (ready, machines), named: &[&str]| {
+        let mut rollout = documents::update(state, false, false);
+        rollout.spec.kind = kind.to_owned();
+        rollout.status.finished_at = Some("2026-03-01T12:04:00Z".parse().expect("a moment"));
+        (rollout.status.ready, rollout.status.machines) = (ready, machines);
+        let update = rollout.status.update.as_mut().expect("an update");
+        update.machines.retain(|machine| named.contains(&machine.machine.as_str()));
+        let mut fleet = Fleet { cluster: Some(cluster()), ..Fleet::default() };
+        fleet.rollouts.insert(rollout.metadata.name.clone(), rollout);
+        match fleet.verdict(now()) {
+            Verdict::Ended(said) | Verdict::Aborted(said) => said,
+            other => panic!("{other:?}"),
+        }
+    };
+    for (kind, state, counts, named, expected) in [
+        ("update", "Ready", (6, 6), &[][..], "all 6 machines are Ready at release 2.0, after 4m"),
+        ("reboot", "Ready", (6, 6), &[], "all 6 machines are through the reboot, after 4m"),
+        (
+            "reboot",
+            "Aborted",
+            (2, 6),
+            &[],
+            "the reboot was aborted: 2 of 6 machines are through it, the rest is as it was",
+        ),
+        ("maintenance", "Ready", (1, 1), &["worker-3"], "worker-3 is back in service, after 4m"),
+        ("maintenance", "Aborted", (0, 1), &[], "the maintenance was aborted; what it had taken is given back"),
+        ("removal", "Ready", (0, 0), &[], "the removal has ended, after 4m"),
+        (
+            "update",
+            "Aborted",
+            (0, 6),
+            &[],
+            "the update was aborted: none of 6 machines is at release 2.0, the rest is as it was",
+        ),
+    ] {
+        assert_eq!(said(kind, state, counts, named), expected);
     }
 }
 

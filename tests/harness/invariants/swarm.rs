@@ -3,16 +3,29 @@
 use std::collections::BTreeMap;
 
 use muster_coordinator::{
-    facts::{ClusterRow, Facts, MachineRow},
+    facts::{Added, ClusterRow, Facts, MachineRow},
     store::Table,
 };
-use muster_proto::model::{Epoch, MachineId, MachineName, MachineType, Now, SwarmAvailability, SwarmCall, SwarmId};
+use muster_proto::model::{
+    CONSISTENT_COPY_ITEM, Epoch, MachineId, MachineName, MachineType, Now, SwarmAvailability, SwarmCall, SwarmId,
+};
 
 use super::{Checked, Violation, Watcher};
 use crate::sim::{machine::Machine, manifest};
 
 /// A count of managers that the coordinator goes by is at most so old.
 const COUNTED_AGO_MS: u64 = 10_500;
+
+/// What a list of the managers but for one says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Listed {
+    /// They are a majority.
+    Majority,
+    /// They are, and one can be spared for a consistent copy: all of them are up, or too few for such a copy.
+    Whole,
+    /// None of those that are down can come back.
+    Hopeless,
+}
 
 impl Watcher {
     /// Rule 6: nothing is asked of a swarm for a coordinator that this machine knows to be succeeded.
@@ -36,14 +49,9 @@ impl Watcher {
         Ok(())
     }
 
-    /// The managers but for this machine's node are listed for its sake: are they a majority, and could some of those
-    /// that are down come back?
-    pub fn managers_listed(&mut self, name: &MachineName, (majority, awaited): (bool, bool), at: u64) {
-        if majority {
-            self.seen.majorities.insert((name.clone(), true), at);
-        } else if !awaited {
-            self.seen.majorities.insert((name.clone(), false), at);
-        }
+    /// The managers but for this machine's node are listed for its sake.
+    pub fn managers_listed(&mut self, name: &MachineName, what: &[Listed], at: u64) {
+        self.seen.majorities.extend(what.iter().map(|what| ((name.clone(), *what), at)));
     }
 
     /// Rule 1, the swarm's word: a manager may be disturbed in an update only if a moment ago the others were a
@@ -55,15 +63,24 @@ impl Watcher {
         if accepted || !manager || row.removal.is_some() || row.spec.machine_type != MachineType::Control {
             return Ok(());
         }
-        // In the middle of a turn nobody is waited for who cannot come back before its end.
-        let enough = [true, false].into_iter().filter(|majority| *majority || self.seen.permitted.contains(&row.name));
-        let counted = enough.filter_map(|enough| self.seen.majorities.get(&(row.name.clone(), enough))).max();
+        // Before the first permit of a turn its copy is ahead. In the middle of it nobody is waited for who cannot come
+        // back before its end.
+        let part = row.update.as_ref();
+        let copied = part.is_some_and(|mine| mine.maintenance.is_none() && mine.added.contains(&Added::ConsistentCopy));
+        let copied =
+            copied && !row.verdicts.get(CONSISTENT_COPY_ITEM).is_some_and(|verdict| verdict.left_out.is_some());
+        let enough: &[Listed] = match (self.seen.permitted.contains(&row.name), copied) {
+            (true, _) => &[Listed::Majority, Listed::Hopeless],
+            (false, true) => &[Listed::Whole],
+            (false, false) => &[Listed::Majority],
+        };
+        let listed = enough.iter().filter_map(|enough| self.seen.majorities.get(&(row.name.clone(), *enough)));
+        let counted = listed.max();
         let counted = counted.map(|at| now.mono_ms.saturating_sub(*at));
         if counted.is_some_and(|ago| ago <= COUNTED_AGO_MS) {
             return Ok(());
         }
-        let detail =
-            format!("{} may be disturbed, and the other managers were a majority {counted:?} ms ago", row.name);
+        let detail = format!("{} may be disturbed, and the other managers were enough {counted:?} ms ago", row.name);
         Err(self.violation("quorum", detail))
     }
 

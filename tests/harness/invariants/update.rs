@@ -12,7 +12,7 @@ use muster_agent::attempt::record::AttemptKey;
 use muster_coordinator::facts::{Facts, LockKey, MachineRow, Stage, Wish};
 use muster_proto::model::{AssignedItem, ItemState, LockState, MachineId, MachineName, MachineType, Now, Phase, Scope};
 
-use super::{Checked, Watcher, record::own};
+use super::{Checked, Watcher, record::own, swarm::Listed};
 use crate::sim::{controllers::Guards, machine::Machine, manifest};
 
 /// A permit counts for so long.
@@ -43,9 +43,8 @@ pub(super) struct Seen {
     controls: BTreeSet<MachineName>,
     /// Controls that were Ready once, and under which identity.
     voters: BTreeMap<MachineName, Option<MachineId>>,
-    /// When the managers but for a machine's node were last a majority (true), or none of those that were down could
-    /// come back (false), as they were listed for its sake.
-    pub(super) majorities: BTreeMap<(MachineName, bool), u64>,
+    /// When the managers but for a machine's node were last so, as they were listed for its sake.
+    pub(super) majorities: BTreeMap<(MachineName, Listed), u64>,
     /// Hooks.
     pub(super) hooks: super::hooks::Seen,
     /// Who is out of service.

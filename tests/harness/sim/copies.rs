@@ -11,7 +11,7 @@ use super::{World, machine::Machine, manifest, swarm::NotEntered};
 use crate::{invariants::Violation, rng::Rng};
 
 /// Of fewer managers none is stopped: there a hot copy is made.
-const MANAGERS_MIN: usize = 3;
+pub(super) const MANAGERS_MIN: usize = 3;
 /// In so many of a thousand updates of a swarm a control machine is in none.
 const OUTSIDERS_PERMILLE: u64 = 150;
 

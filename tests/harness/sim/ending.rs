@@ -279,6 +279,10 @@ impl World {
                 "RecoveredInDoubt" if position.row.in_doubt => doubted.push(machine),
                 "NotUpToDate" => behind = true,
                 "InMaintenance" => wishes.push(Request::LeaveMaintenance { machine }),
+                // Nobody could be spared, however long it waited: somebody accepts that.
+                "Deferred" | "Refused" | "Paused" | "Quorum" if blocked.message.contains("its swarm has only") => {
+                    wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));
+                }
                 // What was replaced is deployed, and makes a swarm, when the update is over.
                 "Deferred" | "Refused" if a_control_waits && blocked.message.contains("no manager of the swarm") => {
                     wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));

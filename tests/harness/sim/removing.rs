@@ -14,11 +14,11 @@ use muster_proto::model::{
 };
 
 use super::{
-    Event, World,
+    Event, World, copies,
     machine::uuid_of,
     swarm::{Node, Place, failure},
 };
-use crate::invariants::Violation;
+use crate::invariants::{Violation, swarm::Listed};
 
 /// What is known of machines that are removed.
 #[derive(Clone, Default)]
@@ -144,7 +144,10 @@ impl World {
         let awaited = self.managers(swarm).filter(is_down).any(|node| self.comes_back(node));
         let what = if majority { "managers were counted for an update" } else { "managers were too few for an update" };
         self.count(what);
-        self.watcher.managers_listed(&about, (majority, awaited), self.at);
+        let whole = majority && (up == others || others + 1 < copies::MANAGERS_MIN);
+        let all = [(majority, Listed::Majority), (whole, Listed::Whole), (!majority && !awaited, Listed::Hopeless)];
+        let listed: Vec<Listed> = all.into_iter().filter(|(holds, _)| *holds).map(|(_, listed)| listed).collect();
+        self.watcher.managers_listed(&about, &listed, self.at);
     }
 
     /// Is this the node of a machine that is deployed?

@@ -13,7 +13,7 @@ use super::{
     network::{Parcel, Said},
     swarm::{Node, Swarm, swarm_id},
 };
-use crate::invariants::Violation;
+use crate::invariants::{Violation, swarm::Listed};
 
 /// So many of a thousand changes of a node are carried out late, when nobody waits for an answer any more.
 const LATE_PERMILLE: u64 = 60;
@@ -143,7 +143,7 @@ impl World {
         }
         let Some((_, about, number)) = self.questions.remove(&call) else { return false };
         if result.is_err() {
-            self.watcher.managers_listed(&about, (false, false), self.at);
+            self.watcher.managers_listed(&about, &[Listed::Hopeless], self.at);
         }
         self.tell(Input::SwarmAnswered { about, number, result });
         true

@@ -100,13 +100,9 @@ fn end(cluster: &str, verdict: Verdict, screen: &mut Screen) -> Result<(), Failu
     screen.clear();
     match verdict {
         Verdict::Going => Ok(()),
-        Verdict::Ready { machines, took } => {
-            screen.line(&format!("cluster {cluster}: all {machines} machines are Ready, after {took}"))
-        }
-        Verdict::Aborted { ready, machines } => {
-            screen.line(&format!(
-                "cluster {cluster}: the update was aborted; {ready} of {machines} machines are Ready"
-            ))?;
+        Verdict::Ended(how) => screen.line(&format!("cluster {cluster}: {how}")),
+        Verdict::Aborted(how) => {
+            screen.line(&format!("cluster {cluster}: {how}"))?;
             Err(Failure::silent(Exit::Refused))
         }
         Verdict::InMaintenance(lines) => lines.iter().try_for_each(|line| screen.line(line)),

@@ -37,7 +37,8 @@ fn a_deployed_cluster_keeps_what_it_has() {
         items[0].version.push('2');
     }
     let before: Vec<_> = ["control-1", "worker-1"].map(|name| fleet.row(name).clone()).into();
-    let said = "cluster edge-7 configured; its 2 deployed machines keep what they have until an update is started";
+    let said = "cluster edge-7 configured; its 2 deployed machines keep what they have until an update is started: \
+                `musterctl plan edge-7` shows it, `musterctl update edge-7` starts it";
     assert_eq!(done(fleet.ask(apply(edited, &[]))), said);
     assert_eq!(before, ["control-1", "worker-1"].map(|name| fleet.row(name).clone()));
     assert!(fleet.effects.is_empty(), "nobody is told anything");

@@ -127,3 +127,44 @@ fn a_rollout_that_ended_keeps_its_numbers() {
     let ended: Vec<_> = fleet.core.facts().rollouts.values().map(|rollout| rollout.ended).collect();
     assert_eq!(ended, [Some((4, 4)), Some((4, 4))], "the update has taken over the machines of the deployment");
 }
+
+#[test]
+fn an_aborted_rollout_has_no_stage_in_progress() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Abort { rollout: rollout.clone() }).expect("aborts");
+    fleet.lock("ceph", Some("control-1"), LockState::Active);
+    let row = &fleet.core.facts().rollouts[&rollout];
+    assert!(row.finished_at_ms.is_some());
+    let stages = row.update.iter().flat_map(|update| update.stages.iter());
+    let open: Vec<_> = stages.filter(|(_, stage)| stage.finished_at_ms.is_none()).collect();
+    assert!(open.is_empty(), "{open:?}");
+    let open: Vec<_> = fleet.row("worker-1").stages.iter().filter(|(_, row)| row.finished_at_ms.is_none()).collect();
+    assert!(open.is_empty(), "{open:?}");
+}
+
+#[test]
+fn a_finished_maintenance_counts_who_is_back() {
+    let mut fleet = deployed(3, 2);
+    let enter = Request::EnterMaintenance { machine: machine("worker-1"), accept_control_plane_downtime: false };
+    fleet.ask(enter).expect("goes out of service");
+    let rollout = fleet.rollout();
+    fleet.ask(Request::LeaveMaintenance { machine: machine("worker-1") }).expect("comes back");
+    fleet.lock("ceph", Some("worker-1"), LockState::Active);
+    assert_eq!(fleet.core.facts().rollouts[&rollout].ended, Some((1, 1)));
+}
+
+#[test]
+fn the_time_of_preparing_is_not_that_of_waiting() {
+    let mut fleet = Fleet::of(1, 1).reported();
+    fleet.finish("worker-1");
+    let done_ms = fleet.now().wall_ms;
+    fleet.pass(20_000, &[]);
+    fleet.finish("control-1");
+    let stages = &fleet.row("worker-1").stages;
+    let (prepared, waited) = (&stages[&Stage::PrepareDone], &stages[&Stage::PreviousDeployed]);
+    assert_eq!((prepared.succeeded, prepared.finished_at_ms), (true, Some(done_ms)), "{stages:?}");
+    assert_eq!((waited.started_at_ms, waited.finished_at_ms), (done_ms, Some(fleet.now().wall_ms)), "{stages:?}");
+}

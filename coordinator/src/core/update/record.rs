@@ -9,7 +9,7 @@ use muster_proto::{
 
 use super::{around, at_rest_reach, drain};
 use crate::{
-    core::decide::{begin_stage, end_rollout, end_stage, secrets_in_use},
+    core::decide::{begin_stage, end_rollout, end_stage, end_stages, secrets_in_use},
     facts::{
         AddedReboot, ClusterStage, ControlSet, Draft, LockKey, MachineRow, PermitRow, RebootWhy, RequestRow, SetAside,
         Slot, Stage, StageRow, Stuck, UpdateRow, Wish,
@@ -90,10 +90,14 @@ fn try_again(draft: &mut Draft<'_>, rollout: &str, now: Now) {
 }
 
 fn close(draft: &mut Draft<'_>, rollout: &str, now: Now) {
-    if let Some(update) = draft.update_mut(rollout)
-        && update.request.take().is_some()
-    {
-        set_stage(update, ClusterStage::RequestRemoved, true, now);
+    if let Some(update) = draft.update_mut(rollout) {
+        if update.request.take().is_some() {
+            set_stage(update, ClusterStage::RequestRemoved, true, now);
+        }
+        // What an abort has cut off will not be done any more.
+        for stage in update.stages.values_mut().filter(|stage| stage.finished_at_ms.is_none()) {
+            stage.finished_at_ms = Some(now.wall_ms);
+        }
     }
     let Some(row) = draft.rollouts.get(rollout) else { return };
     let cluster = row.cluster.clone();
@@ -160,6 +164,7 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
             row.slot = None;
             row.update = None;
             row.reach = at_rest_reach(row);
+            end_stages(row, now);
         }
     }
 }

@@ -33,16 +33,17 @@ pub fn describe_rollout(rollout: &Rollout, now: Timestamp) -> Vec<String> {
     }
     metadata(&mut page, &rollout.metadata, now);
     if let Some(details) = &status.update {
-        update(&mut page, details, now);
+        update(&mut page, &spec.kind, details, now);
     }
     page.lines
 }
 
-fn update(page: &mut Page, update: &UpdateStatus, now: Timestamp) {
+fn update(page: &mut Page, kind: &str, update: &UpdateStatus, now: Timestamp) {
     page.field("To release", &update.release);
     page.field("Scope", update.scope.as_str());
     if let Some(since) = update.paused_since {
-        let risk = if update.paused_too_long { "; a cluster between two releases is a risk" } else { "" };
+        let risk =
+            if update.paused_too_long && kind == "update" { "; a cluster between two releases is a risk" } else { "" };
         page.field("Paused", &format!("{} ({} ago){risk}", moment(since), age(since, now)));
     }
     if update.skip_backup {

@@ -113,7 +113,8 @@ pub fn rollout_changes(old: Option<&Rollout>, new: &Rollout) -> Vec<String> {
     lines.extend(left_out(old, new));
     let warned = |rollout: &Rollout| rollout.status.update.as_ref().is_some_and(|update| update.paused_too_long);
     if warned(new) && !old.is_some_and(warned) {
-        lines.push(format!("rollout {name}: paused for over a day; a cluster between two releases is a risk"));
+        let risk = if new.spec.kind == "update" { "; a cluster between two releases is a risk" } else { "" };
+        lines.push(format!("rollout {name}: paused for over a day{risk}"));
     }
     let old_state = old.map(|rollout| rollout.status.state.as_str());
     if old_state.is_some_and(|state| state != new.status.state) {

@@ -190,6 +190,11 @@ pub(super) fn cluster() -> Cluster {
             requested_nodes: 6,
             ready_nodes: 1,
             release: None,
+            releases: Vec::new(),
+            update_due: false,
+            lost_nodes: Vec::new(),
+            failed_nodes: Vec::new(),
+            indeterminate_nodes: Vec::new(),
             lcm_operation_stuck: None,
             rollout: Some("edge-7-deploy-1".into()),
             phases: vec![phase(Phase::Prepare, 4, 2, 0), phase(Phase::Deploy, 1, 2, 1)],
@@ -297,6 +302,7 @@ pub(super) fn update(state: &str, needs_operator: bool, paused_too_long: bool) -
         finished_at: Some(since),
     };
     let mut rollout = rollout(state);
+    rollout.spec.kind = "update".into();
     rollout.status.update = Some(UpdateStatus {
         groups: Vec::new(),
         hooks: Vec::new(),

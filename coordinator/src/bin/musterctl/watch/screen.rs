@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal as _};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use jiff::{Timestamp, Zoned};
-use muster_coordinator::view::{Fleet, PhaseLine};
+use muster_coordinator::view::{Fleet, PhaseLine, printable, ready_line};
 
 use crate::{failure::Failure, terminal};
 
@@ -64,9 +64,7 @@ impl Screen {
             return Ok(()); // the bars say it
         }
         if let Some(cluster) = &fleet.cluster {
-            let status = &cluster.status;
-            let (ready, all) = (status.ready_nodes, status.requested_nodes);
-            self.line(&format!("cluster {}: {ready} of {all} machines Ready", cluster.metadata.name))?;
+            self.line(&printable(&format!("cluster {}: {}", cluster.metadata.name, ready_line(cluster))))?;
         }
         for phase in fleet.phases() {
             self.line(format!("{}: {} of {} done {}", phase.phase, phase.done, phase.total, phase.text).trim_end())?;

@@ -2,7 +2,7 @@
 //! says. That the agent of a control machine is connected says nothing of its Docker Engine.
 
 use muster_proto::{
-    model::{Blocked, MachineType, SwarmId, SwarmOp},
+    model::{Blocked, MachineType, Standing, SwarmId, SwarmOp},
     plant::planted,
 };
 
@@ -12,9 +12,10 @@ use super::{
     unanswered,
 };
 use crate::{
-    facts::{Peers, SwarmLook},
+    facts::{Added, Peers, SwarmLook, UpdateKind},
     plan::{
-        safety::blocked,
+        added,
+        safety::{blocked, some_names},
         survey::{Position, Survey},
     },
 };
@@ -31,15 +32,33 @@ pub(super) fn is_asked(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     control && manager && disruptive && !accepted && !planted("ignore-swarm-quorum")
 }
 
-/// Is there a majority of managers without this one, or can none come any more before its turn has ended? A machine
-/// that was replaced is deployed when the update is over, and what was begun has to come to its end before.
+/// Are there enough managers without this one, or can none come any more before its turn has ended? A machine that was
+/// replaced is deployed when the update is over, and what was begun has to come to its end before.
 fn is_enough(survey: &Survey<'_>, position: &Position<'_>, peers: &Peers) -> bool {
     let disturbed = position.update().is_some_and(|mine| mine.disturbed());
-    let comes_back = |id: &SwarmId| {
-        let owner = |p: &&Position<'_>| p.row.swarm.as_ref().is_some_and(|member| member.node_id == *id);
-        survey.machines.iter().find(owner).is_some_and(|p| p.ready_once() && !p.row.revoked)
-    };
-    peers.reachable() * 2 > peers.managers + 1 || (disturbed && !peers.away.iter().any(comes_back))
+    let comes_back = |id: &SwarmId| owner(survey, id).is_some_and(|p| p.ready_once() && !p.row.revoked);
+    let enough = has_majority(peers) && (peers.away.is_empty() || !copies_consistently(position, peers));
+    enough || (disturbed && !peers.away.iter().any(comes_back))
+}
+
+const fn has_majority(peers: &Peers) -> bool {
+    peers.reachable() * 2 > peers.managers + 1
+}
+
+/// Has it yet to be copied with Docker stopped? Its runner does that only while every other manager is reachable, and
+/// once leave was given for it there is no way back.
+fn copies_consistently(position: &Position<'_>, peers: &Peers) -> bool {
+    let in_turn = position.update().is_some_and(|mine| mine.maintenance.is_none());
+    let items = position.items.unwrap_or_default();
+    let copy = added::find(items, &Added::ConsistentCopy).filter(|_| in_turn);
+    let open = copy.is_some_and(|item| position.standing(item) != Standing::Done);
+    // Planted: a majority is enough for it too.
+    open && peers.managers + 1 >= added::MANAGERS_MIN && !planted("majority-for-copy")
+}
+
+/// The machine that is this node, as far as is known.
+fn owner<'a, 's>(survey: &'s Survey<'a>, id: &SwarmId) -> Option<&'s Position<'a>> {
+    survey.machines.iter().find(|p| p.row.swarm.as_ref().is_some_and(|member| member.node_id == *id))
 }
 
 /// The next question. None: an answer is at hand, or nobody can be asked.
@@ -51,7 +70,8 @@ pub(super) fn next(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLoo
     due.then(|| question(of, SwarmOp::Nodes))
 }
 
-/// Rule 1, the swarm's own quorum: the others are a majority of all its managers, as one of them said a moment ago.
+/// Rule 1, the swarm's own quorum: the others are a majority of all its managers, as one of them said a moment ago; and
+/// all of them are reachable if a consistent copy is yet to be made here.
 ///
 /// # Errors
 /// How many there are, or that nobody answers.
@@ -70,11 +90,43 @@ pub(super) fn majority(survey: &Survey<'_>, position: &Position<'_>) -> Result<(
     };
     let Some(peers) = look.peers.as_ref().map(|seen| &seen.what) else { return Err(being_counted()) };
     if !is_enough(survey, position, peers) {
-        let (name, managers, reachable) = (&position.row.name, peers.managers, peers.reachable());
-        let others = format!("{reachable} of the {managers} other managers of its swarm");
-        let message = format!("Error: {others} are reachable: without {name} it has no majority");
-        let clears_when = "enough of them are reachable (`docker node ls` on a manager; is their Docker Engine up?)";
-        return Err(blocked("Quorum", message, clears_when));
+        return Err(too_few(survey, position, peers));
     }
     fresh(survey, look.peers.as_ref()).map(|_| ()).ok_or_else(being_counted)
+}
+
+/// Why they are not enough, and what helps.
+fn too_few(survey: &Survey<'_>, position: &Position<'_>, peers: &Peers) -> Blocked {
+    let name = &position.row.name;
+    let look_there = "`docker node ls` on a manager; is their Docker Engine up?";
+    if peers.managers < 2 {
+        let count = if peers.managers == 0 { "1 manager" } else { "2 managers" };
+        let message = format!("Error: its swarm has only {count}: without {name} it has no majority");
+        return blocked("Quorum", message, accept(survey));
+    }
+    if has_majority(peers) {
+        let name_of = |id: &SwarmId| owner(survey, id).map_or_else(|| id.to_string(), |p| p.row.name.to_string());
+        let away: Vec<String> = peers.away.iter().map(name_of).collect();
+        let away = some_names(away.iter().map(String::as_str));
+        let message = format!(
+            "Error: {away} of the managers of its swarm cannot be reached, and for its consistent copy all others must be"
+        );
+        let clears_when = format!(
+            "they are reachable ({look_there}), or no managers any more (`docker node demote`, `docker node rm`)"
+        );
+        return blocked("Quorum", message, clears_when);
+    }
+    let others = format!("{} of the {} other managers of its swarm", peers.reachable(), peers.managers);
+    let message = format!("Error: {others} are reachable: without {name} it has no majority");
+    blocked("Quorum", message, format!("enough of them are reachable ({look_there})"))
+}
+
+/// How somebody accepts that the control plane is down for a while.
+fn accept(survey: &Survey<'_>) -> String {
+    let rollout = survey.rollout.map_or("", |rollout| rollout.name.as_str());
+    let again = match survey.update().map(|update| update.kind) {
+        Some(UpdateKind::Reconfigure) => format!("`musterctl update {}`", survey.cluster.name),
+        _ => "start it again".to_owned(),
+    };
+    format!("`musterctl abort {rollout}`, then {again} with --accept-control-plane-downtime")
 }

@@ -1,6 +1,6 @@
 //! The swarm's own quorum: a manager is disturbed while the others are a majority, as one of them says.
 
-use muster_proto::model::Scope;
+use muster_proto::model::{CONSISTENT_COPY_ITEM, RunnerKind, Scope, StateItem};
 
 use super::*;
 use crate::core::update::Options;
@@ -43,6 +43,51 @@ fn a_manager_waits_until_the_others_are_a_majority() {
     fleet.pass(1_000, &[]);
     fleet.talk(&mut swarm);
     assert!(fleet.permit("control-1").is_some(), "{:?}", why(&fleet));
+}
+
+#[test]
+fn a_swarm_of_two_managers_can_spare_none() {
+    let (mut fleet, mut swarm) = at_control_1(Options::of(Scope::Drain));
+    swarm.nodes.retain(|node| node.name != "control-3");
+    fleet.talk(&mut swarm);
+    let blocked = fleet.look("control-1", blocked::of_machine).expect("it waits");
+    assert_eq!(blocked.message, "Error: its swarm has only 2 managers: without control-1 it has no majority");
+    let way_out = "`musterctl abort edge-7-update-2`, then start it again with --accept-control-plane-downtime";
+    assert_eq!((blocked.reason.as_str(), blocked.clears_when.as_str()), ("Quorum", way_out));
+}
+
+/// Its runner would refuse, and what was given leave has no way back.
+#[test]
+fn before_a_consistent_copy_every_other_manager_is_reachable() {
+    let mut spec = spec(5, 1);
+    let join = StateItem { runner: RunnerKind::SwarmJoin, ..item("swarm", Phase::Deploy) };
+    spec.machine_types.get_mut(&Control).expect("items").push(join);
+    let mut fleet = guarded(Fleet::with(spec));
+    fleet.join_all();
+    release(&mut fleet, &["install"], 1);
+    fleet.ask(update()).expect("starts");
+    fleet.finish_all(Control);
+    let mut fleet = fleet.prepared();
+    fleet.lock("ceph", None, LockState::Inactive);
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    let mut swarm = Swarm::of(&fleet);
+    swarm.down.push("control-5");
+    fleet.talk(&mut swarm);
+    assert_eq!((fleet.permit("control-1"), why(&fleet).as_deref()), (None, Some("Quorum")));
+    let told = "Error: control-5 of the managers of its swarm cannot be reached, and for its consistent copy all others \
+                must be";
+    assert_eq!(fleet.says("control-1"), told);
+    swarm.down.clear();
+    fleet.pass(2_000, &[]);
+    fleet.talk(&mut swarm);
+    assert_eq!(fleet.begin("control-1"), CONSISTENT_COPY_ITEM);
+    // One that goes away meanwhile is not missed: the copy is made.
+    swarm.down.push("control-5");
+    fleet.pass(drain::FRESH_MS, &[]);
+    fleet.event("control-1", CONSISTENT_COPY_ITEM, ItemState::Succeeded);
+    fleet.accept("control-1");
+    fleet.talk(&mut swarm);
+    assert_eq!(fleet.permit("control-1").map(|permit| permit.number), Some(2), "{:?}", why(&fleet));
 }
 
 #[test]

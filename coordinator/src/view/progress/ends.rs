@@ -1,0 +1,53 @@
+//! How a rollout ended, in a line.
+
+use muster_proto::resource::Rollout;
+
+use crate::view::{age, printable};
+
+/// `all 9 machines are Ready, after 4m`, in the words of what it was.
+pub(super) fn ended(rollout: &Rollout) -> String {
+    let status = &rollout.status;
+    let end = status.finished_at.unwrap_or(rollout.metadata.creation_timestamp);
+    let took = age(rollout.metadata.creation_timestamp, end);
+    let kind = rollout.spec.kind.as_str();
+    if status.machines == 0 {
+        return printable(&format!("the {kind} has ended, after {took}"));
+    }
+    let reached = match (kind, &status.update) {
+        ("update", Some(update)) => format!("Ready at release {}", update.release),
+        ("reboot", _) => "through the reboot".to_owned(),
+        ("reconfigure", _) => "reconfigured".to_owned(),
+        ("maintenance", _) => "back in service".to_owned(),
+        _ => "Ready".to_owned(),
+    };
+    // Of a deployment that has ended every machine was Ready.
+    let ready = if status.update.is_some() { status.ready } else { status.machines };
+    printable(&format!("{} {reached}, after {took}", who(rollout, ready)))
+}
+
+/// `the update was aborted: 6 of 8 machines are at release 1.3, the others keep what they had`.
+pub(super) fn aborted(rollout: &Rollout) -> String {
+    let status = &rollout.status;
+    let kind = rollout.spec.kind.as_str();
+    let who = who(rollout, status.ready);
+    let rest = if status.ready < status.machines { ", the rest is as it was" } else { "" };
+    printable(&match (kind, &status.update) {
+        ("update", Some(update)) => format!("the update was aborted: {who} at release {}{rest}", update.release),
+        ("reboot" | "reconfigure", _) => format!("the {kind} was aborted: {who} through it{rest}"),
+        _ => format!("the {kind} was aborted; what it had taken is given back"),
+    })
+}
+
+/// `all 9 machines are`, `6 of 9 machines are`, or `worker-1 is`.
+fn who(rollout: &Rollout, ready: u32) -> String {
+    let status = &rollout.status;
+    let known = status.update.as_ref().map(|update| update.machines.as_slice()).unwrap_or_default();
+    match (ready, status.machines, known) {
+        (1, 1, [one]) => format!("{} is", one.machine),
+        (1, 1, _) => "the machine is".to_owned(),
+        (ready, all, _) if ready == all => format!("all {all} machines are"),
+        (0, all, _) => format!("none of {all} machines is"),
+        (1, all, _) => format!("1 of {all} machines is"),
+        (ready, all, _) => format!("{ready} of {all} machines are"),
+    }
+}
