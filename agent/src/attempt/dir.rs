@@ -10,7 +10,7 @@
 //! progress       of a transfer; news, not record
 //! outcome        what built-in work in a process of its own came to
 //! exit           the outcome; durable when exec-item has ended
-//! reserve        disk space for the exit, set aside before the claim
+//! reserve        the exit's file before it has anything to say: its disk space is set aside before the claim
 //! stderr         what exec-item itself complained about
 //! inputs         secrets, while the program runs (attempt/inputs.rs)
 //! work/          the program's working directory; goes with all else that is not named here when the program has ended
@@ -18,7 +18,7 @@
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
-    io,
+    io::{self, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
@@ -163,8 +163,9 @@ impl AttemptDir {
     pub(crate) fn reserve(&self) -> Result<(), AttemptError> {
         let path = self.file(RESERVE);
         let failed = |source| AttemptError::File { what: "set space aside in", path: path.clone(), source };
-        let file = File::create(&path).map_err(failed)?;
-        match fallocate(&file, FallocateFlags::empty(), 0, RESERVE_BYTES) {
+        let mut file = OpenOptions::new();
+        let file = file.write(true).create(true).truncate(true).mode(0o600).open(&path).map_err(failed)?;
+        match fallocate(&file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, RESERVE_BYTES) {
             // A file system that cannot promise: then it is tried without.
             Ok(()) | Err(Errno::EOPNOTSUPP) => Ok(()),
             Err(errno) => Err(failed(errno.into())),
@@ -216,17 +217,26 @@ impl AttemptDir {
     /// Records the outcome, for whoever looks. A power cut may take it away yet, and with it all knowledge of the end:
     /// [`AttemptDir::sync_exit`] must follow.
     pub(crate) fn write_exit(&self, exit: &Exit) -> Result<(), AttemptError> {
-        // Whether it could be removed shows in the writing.
-        let _ = fs::remove_file(self.file(RESERVE));
         let path = self.file("exit");
         let bytes = encode(&path, exit)?;
-        durable::replace_unsynced(&path, &bytes).map_err(|source| AttemptError::File { what: "write", path, source })
+        // Into the space that is there, rather than into what a removal of it leaves: somebody waits for this.
+        let reserve = self.file(RESERVE);
+        let written = match OpenOptions::new().write(true).open(&reserve) {
+            Ok(mut file) => file.write_all(&bytes).and_then(|()| fs::rename(&reserve, &path)),
+            // Written before, and to be written again.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => durable::replace_unsynced(&path, &bytes),
+            Err(error) => Err(error),
+        };
+        written.map_err(|source| AttemptError::File { what: "write", path, source })
     }
 
-    /// Makes the outcome durable. Not there any more: it is recorded elsewhere already.
+    /// Makes the outcome durable, and gives back what it does not take of its space. Not there any more: it is recorded
+    /// elsewhere already.
     pub(crate) fn sync_exit(&self) -> Result<(), AttemptError> {
         let path = self.file("exit");
-        match File::open(&path).and_then(|exit| exit.sync_all()).and_then(|()| durable::sync_dir(&self.path)) {
+        let sync = |exit: File| exit.set_len(exit.metadata()?.len()).and_then(|()| exit.sync_all());
+        let exit = OpenOptions::new().write(true).open(&path);
+        match exit.and_then(sync).and_then(|()| durable::sync_dir(&self.path)) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
                 Err(AttemptError::File { what: "sync", path, source })
             }

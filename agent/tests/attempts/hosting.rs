@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
@@ -159,7 +159,23 @@ async fn the_record_is_for_root_only() {
     for name in ["request.json", "script", "exit", "output.log", "lock", "claim"] {
         assert_eq!(mode(name), 0o600, "{name}");
     }
-    assert!(!site.attempt().join("reserve").exists());
+}
+
+#[tokio::test]
+async fn space_is_set_aside_for_the_outcome_and_given_back() {
+    let site = Site::new();
+    let request = site.script("until [ -e $SITE/go ]; do sleep 0.01; done");
+    site.start(&request).await;
+    let dir = site.attempt();
+    let reserved = fs::metadata(dir.join("reserve")).expect("set aside");
+    assert_eq!(reserved.len(), 0);
+    assert!(reserved.blocks() * 512 >= 160 * 1024, "{} blocks", reserved.blocks());
+    fs::write(site.path("go"), "").expect("goes on");
+    assert!(matches!(site.attempts.ended(&request.key).await, Ok(Found::Exited(_))));
+    // exec-item gives it back when nobody waits any more.
+    let taken = || fs::metadata(dir.join("exit")).expect("the outcome").blocks() * 512;
+    until("the rest is given back", || (taken() <= 4096).then_some(())).await;
+    assert!(!dir.join("reserve").exists());
 }
 
 #[tokio::test]
