@@ -86,8 +86,34 @@ fn defaults_and_a_directory_in_use() -> Result<()> {
     ran.says(&["hand-over", "ran twice   nothing (16 items, each once)", "worker-5"])?;
     assert_eq!(place.findings(3, 5)?.violations, Vec::<String>::new());
     nothing_runs(&place)?;
-    place.demo(&[])?.exits(2)?.says(&["is not empty", "--stop"])?;
+    place.demo(&[])?.exits(2)?.says(&["is not empty", "--stop", "rm -r"])?;
     Ok(())
+}
+
+/// Whoever ends the demo of a directory above others, or one that has none, ends nothing else.
+#[test]
+fn only_a_demo_is_stopped() -> Result<()> {
+    let place = Place::new()?;
+    place.demo(&["--stop"])?.exits(2)?.says(&["no demo was started in", "demo.mark"])?;
+    let small = ["--control", "1", "--workers", "0", "--seconds-per-item", "0.1", "--artifact-mib", "1"];
+    place.demo(&[&["--keep"], &small[..]].concat())?.exits(0)?;
+    // One of the operator's own, below the demo's directory.
+    let own = place.dir().join("own");
+    let mut own = Command::new(Programs::find()?.musterctl)
+        .args(["artifacts", "serve", "--listen", "127.0.0.1:0", "--dir"])
+        .arg(place.dir().join("artifacts"))
+        .arg("--url-file")
+        .arg(&own)
+        .env_remove("MUSTER_DEMO")
+        .spawn()?;
+    let above = place.dir().parent().context("a directory above")?;
+    let stop = Command::new(Programs::find()?.musterctl).args(["demo", "--stop", "--dir"]).arg(above).output()?;
+    assert_eq!(stop.status.code(), Some(2), "{stop:?}");
+    place.demo(&["--stop"])?.exits(0)?.says(&["Ended 3 processes"])?;
+    assert_eq!(own.try_wait()?, None, "it was not the demo's");
+    own.kill()?;
+    own.wait()?;
+    nothing_runs(&place)
 }
 
 /// What is printed is a script: pasted, it does what the demo did.

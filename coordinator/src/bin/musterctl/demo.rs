@@ -9,6 +9,7 @@ mod effects;
 mod fleet;
 mod layout;
 mod manifest;
+mod mark;
 mod moves;
 mod shell;
 mod stop;
@@ -145,6 +146,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     };
     let layout = Layout::make(args.dir.as_deref())?;
     if let Some(base_url) = &args.inputs_for {
+        layout.mark.write(&layout.dir)?;
         return manifest::write_inputs(&layout, wanted, base_url);
     }
     let told = tell(&layout, wanted, args.crash).await;
@@ -153,7 +155,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     }
     // Everything ends, also where nobody reads any more.
     let said = terminal::print(&layout.stop().line());
-    stop::end_all(&layout.dir).await?;
+    stop::end_all(&layout.dir, &layout.mark).await?;
     match &told {
         Ok(()) => said.and(layout.remove_if_ours())?,
         Err(_) => terminal::say(&format!("# Everything is ended; {} is kept to look into.", layout.dir.display())),
@@ -192,6 +194,8 @@ async fn story(layout: &Layout, wanted: Wanted, crash: bool) -> Result<(), Failu
         wanted.workers,
         layout.dir.display()
     ))?;
+    terminal::print("# its processes are known by this, when they are to be ended:")?;
+    terminal::print(&format!("export {}", layout.mark.assignment()))?;
     let mut fleet = DemoFleet::start(layout, wanted).await?;
     let config = Config::read(&layout.config())?;
     terminal::print(&layout.watch().line())?;

@@ -7,7 +7,11 @@ use std::{
     time::Duration,
 };
 
-use super::{CLUSTER, CONTROLLER, Wanted, shell::Line};
+use super::{
+    CLUSTER, CONTROLLER, Wanted,
+    mark::Mark,
+    shell::{Line, quote_path},
+};
 use crate::{failure::Failure, terminal};
 
 /// Longest writing of the manifests, and of every MiB of the artifact.
@@ -23,6 +27,8 @@ pub(super) struct Layout {
     pub(super) dir: PathBuf,
     /// Made by us, under a name of our own: ours to remove.
     ours: bool,
+    /// Its processes have it in their environment.
+    pub(super) mark: Mark,
     pub(super) musterctl: PathBuf,
     coordinator: PathBuf,
     agent: PathBuf,
@@ -45,7 +51,7 @@ impl Layout {
             Some(dir) => (empty_dir(dir)?, false),
             None => (new_dir()?, true),
         };
-        Ok(Self { dir, ours, musterctl, coordinator, agent })
+        Ok(Self { dir, ours, mark: Mark::given_or_new(), musterctl, coordinator, agent })
     }
 
     pub(super) fn config(&self) -> PathBuf {
@@ -106,7 +112,7 @@ impl Layout {
     }
 
     pub(super) fn write_inputs(&self, wanted: Wanted, base_url: &str) -> Line {
-        let line = Line::new(&self.musterctl).arg("demo").pair("--inputs-for", base_url).path("--dir", &self.dir);
+        let line = self.line(&self.musterctl).arg("demo").pair("--inputs-for", base_url).path("--dir", &self.dir);
         let line = line.pair("--control", &wanted.control.to_string()).pair("--workers", &wanted.workers.to_string());
         let line = line.pair("--seconds-per-item", &wanted.seconds_per_item.to_string());
         let line = line.pair("--artifact-mib", &wanted.artifact_mib.to_string());
@@ -118,13 +124,13 @@ impl Layout {
     }
 
     pub(super) fn init(&self, address: &str) -> Line {
-        let line = Line::new(&self.coordinator).arg("init").path("--state-dir", &self.dir.join("coordinator"));
+        let line = self.line(&self.coordinator).arg("init").path("--state-dir", &self.dir.join("coordinator"));
         let line = line.path("--key-file", &self.dir.join("coordinator.key")).pair("--address", address);
         line.path("--out", &self.config()).arg("--demo")
     }
 
     pub(super) fn run_coordinator(&self, address: &str) -> Line {
-        let line = Line::new(&self.coordinator).arg("run").path("--state-dir", &self.dir.join("coordinator"));
+        let line = self.line(&self.coordinator).arg("run").path("--state-dir", &self.dir.join("coordinator"));
         line.path("--key-file", &self.dir.join("coordinator.key"))
             .pair("--listen", address)
             .into_background(&self.log("coordinator"))
@@ -135,7 +141,7 @@ impl Layout {
     }
 
     pub(super) fn serve_artifacts(&self, address: &str) -> Line {
-        let line = Line::new(&self.musterctl).arg("artifacts").arg("serve").path("--dir", &self.artifacts());
+        let line = self.line(&self.musterctl).arg("artifacts").arg("serve").path("--dir", &self.artifacts());
         let line = line.pair("--listen", address).path("--url-file", &self.url_file());
         line.into_background(&self.log("artifacts"))
     }
@@ -149,13 +155,13 @@ impl Layout {
     }
 
     pub(super) fn controller_credentials(&self) -> Line {
-        let line = Line::new(&self.coordinator).arg("credentials").path("--state-dir", &self.dir.join("coordinator"));
+        let line = self.line(&self.coordinator).arg("credentials").path("--state-dir", &self.dir.join("coordinator"));
         let line = line.path("--key-file", &self.dir.join("coordinator.key")).pair("--role", "controller");
         line.pair("--name", CONTROLLER).path("--out", &self.controller_config())
     }
 
     pub(super) fn run_controller(&self, machines: &[String]) -> Line {
-        let line = Line::new(&self.musterctl).path("--config", &self.controller_config()).arg("toy-controller");
+        let line = self.line(&self.musterctl).path("--config", &self.controller_config()).arg("toy-controller");
         let line = line.pair("--cluster", CLUSTER).pair("--machines", &machines.join(","));
         line.path("--effects", &self.effects()).into_background(&self.log("controller"))
     }
@@ -175,14 +181,14 @@ impl Layout {
 
     pub(super) fn enroll(&self, machine: &str, address: &str) -> Line {
         let machine_type = if machine.starts_with("control-") { "control" } else { "worker" };
-        let line = Line::new(&self.agent).arg("enroll").pair("--coordinator", address);
+        let line = self.line(&self.agent).arg("enroll").pair("--coordinator", address);
         line.path("--token-file", &self.token(machine_type))
             .pair("--name", machine)
             .path("--state-dir", &self.state(machine))
     }
 
     pub(super) fn run_agent(&self, machine: &str) -> Line {
-        let line = Line::new(&self.agent).arg("run").path("--state-dir", &self.state(machine));
+        let line = self.line(&self.agent).arg("run").path("--state-dir", &self.state(machine));
         line.into_background(&self.log(machine))
     }
 
@@ -202,11 +208,15 @@ impl Layout {
     }
 
     pub(super) fn stop(&self) -> Line {
-        Line::new(&self.musterctl).arg("demo").arg("--stop").path("--dir", &self.dir)
+        self.line(&self.musterctl).arg("demo").arg("--stop").path("--dir", &self.dir)
+    }
+
+    fn line(&self, program: &Path) -> Line {
+        Line::new(program).marked(&self.mark)
     }
 
     fn ctl(&self) -> Line {
-        Line::new(&self.musterctl).path("--config", &self.config())
+        self.line(&self.musterctl).path("--config", &self.config())
     }
 
     /// After success: a directory nobody asked for by name goes.
@@ -240,16 +250,23 @@ fn empty_dir(dir: &Path) -> Result<PathBuf, Failure> {
     match fs::read_dir(dir).map(|entries| entries.count()) {
         Ok(0) => {}
         Ok(_) => {
-            return Err(Failure::bad_input(format!("{shown} is not empty")).next(format!(
-                "The demo wants a new or empty directory. An earlier demo there? End it: musterctl demo --stop --dir \
-                 {shown}"
-            )));
+            return Err(Failure::bad_input(format!("{shown} is not empty")).next(next_to_not_empty(dir)));
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => make_dir(dir)?,
         Err(source) => return Err(Failure::bad_input(format!("cannot use {shown}")).because(source)),
     }
     let absolute = fs::canonicalize(dir);
     checked(absolute.map_err(|source| Failure::bad_input(format!("cannot use {shown}")).because(source))?)
+}
+
+fn next_to_not_empty(dir: &Path) -> String {
+    let quoted = quote_path(dir);
+    match Mark::read(dir) {
+        Ok(Some(_)) => format!(
+            "An earlier demo left it. End it, if it runs: musterctl demo --stop --dir {quoted}. Then: rm -r {quoted}"
+        ),
+        Ok(None) | Err(_) => "The demo wants a new or empty directory.".to_owned(),
+    }
 }
 
 /// Paths go into a manifest and onto command lines: text without control characters.
@@ -277,6 +294,7 @@ impl Layout {
         Self {
             dir: dir.into(),
             ours: false,
+            mark: Mark::given_or_new(),
             musterctl: program("musterctl"),
             coordinator: program("muster-coordinator"),
             agent: program("muster-agent"),

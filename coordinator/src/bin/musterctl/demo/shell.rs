@@ -15,6 +15,7 @@ use tokio::{
     time::timeout,
 };
 
+use super::mark::{Mark, VARIABLE};
 use crate::failure::Failure;
 
 /// Longest run of a command that is waited for.
@@ -26,6 +27,8 @@ pub(super) struct Line {
     kind: Kind,
     /// Longest run, if it is waited for.
     most: Duration,
+    /// Of the demo it is part of; whoever pastes has it in the environment.
+    mark: Option<Mark>,
 }
 
 enum Kind {
@@ -39,7 +42,12 @@ enum Kind {
 
 impl Line {
     pub(super) fn new(program: &Path) -> Self {
-        Self { words: vec![program.display().to_string()], kind: Kind::Foreground, most: FOREGROUND_MAX }
+        Self { words: vec![program.display().to_string()], kind: Kind::Foreground, most: FOREGROUND_MAX, mark: None }
+    }
+
+    pub(super) fn marked(mut self, mark: &Mark) -> Self {
+        self.mark = Some(mark.clone());
+        self
     }
 
     pub(super) fn arg(mut self, arg: &str) -> Self {
@@ -135,7 +143,7 @@ impl Line {
     fn command(&self, wrapper: Option<&str>) -> Command {
         let mut words = wrapper.into_iter().chain(self.words.iter().map(String::as_str));
         let mut command = Command::new(words.next().unwrap_or_default());
-        command.args(words);
+        command.args(words).envs(self.mark.iter().map(|mark| (VARIABLE, mark.word())));
         command
     }
 }

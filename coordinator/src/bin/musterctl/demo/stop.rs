@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fs,
     os::unix::ffi::OsStrExt as _,
     path::Path,
@@ -17,6 +17,7 @@ use nix::{
 use sysinfo::{Process, ProcessRefreshKind, ProcessStatus, ProcessesToUpdate, System, UpdateKind};
 use tokio::time::{Instant, sleep};
 
+use super::mark::Mark;
 use crate::{failure::Failure, terminal};
 
 /// Time to end by itself after SIGTERM, and to be gone after SIGKILL.
@@ -31,7 +32,11 @@ const PROGRAMS: [&str; 3] = ["muster-coordinator", "muster-agent", "musterctl"];
 pub(super) async fn run(dir: &Path) -> Result<(), Failure> {
     let absolute = fs::canonicalize(dir)
         .map_err(|source| Failure::bad_input(format!("no demo in {}", dir.display())).because(source))?;
-    let ended = end_all(&absolute).await?;
+    let mark = Mark::read(&absolute)?.ok_or_else(|| {
+        Failure::bad_input(format!("no demo was started in {}", absolute.display()))
+            .next("--dir is the directory of a demo, as it said when it began; it has a file demo.mark.")
+    })?;
+    let ended = end_all(&absolute, &mark).await?;
     match ended {
         0 => terminal::print(&format!("No process of a demo in {} was running.", absolute.display())),
         1 => terminal::print("Ended 1 process."),
@@ -39,15 +44,16 @@ pub(super) async fn run(dir: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Ends every process of the demo in this (absolute) directory; how many there were.
-pub(super) async fn end_all(dir: &Path) -> Result<usize, Failure> {
+/// Ends every process of the demo with this mark in this (absolute) directory; how many there were.
+pub(super) async fn end_all(dir: &Path, mark: &Mark) -> Result<usize, Failure> {
+    let assignment = OsString::from(mark.assignment());
     let mut told: BTreeSet<Id> = BTreeSet::new();
     for (signal, patience) in [(Signal::SIGTERM, TERM_PATIENCE), (Signal::SIGKILL, KILL_PATIENCE)] {
         let deadline = Instant::now() + patience;
         let mut signalled: BTreeSet<Id> = BTreeSet::new();
         loop {
             // Looked up anew each time: a dying agent may just have started an item.
-            let mut left = processes_of(dir)?;
+            let mut left = processes_of(dir, &assignment)?;
             left.extend(alive(&told)?);
             if left.is_empty() {
                 return Ok(told.len());
@@ -86,8 +92,11 @@ impl Id {
 
 fn look() -> Result<System, Failure> {
     let mut system = System::new().map_err(|source| Failure::failed("cannot look at the processes").because(source))?;
-    let wanted =
-        ProcessRefreshKind::nothing().with_cmd(UpdateKind::Always).with_exe(UpdateKind::Always).without_tasks();
+    let wanted = ProcessRefreshKind::nothing()
+        .with_cmd(UpdateKind::Always)
+        .with_environ(UpdateKind::Always)
+        .with_exe(UpdateKind::Always)
+        .without_tasks();
     system.refresh_processes_specifics(ProcessesToUpdate::All, true, wanted);
     Ok(system)
 }
@@ -99,8 +108,9 @@ fn alive(known: &BTreeSet<Id>) -> Result<BTreeSet<Id>, Failure> {
     Ok(look()?.processes().values().filter_map(Id::of).filter(|id| known.contains(id)).collect())
 }
 
-/// Our programs that name the directory, and all their descendants; never ourselves nor those who started us.
-fn processes_of(dir: &Path) -> Result<BTreeSet<Id>, Failure> {
+/// Our programs that name the directory and bear the mark, and all their descendants; never ourselves nor those who
+/// started us.
+fn processes_of(dir: &Path, assignment: &OsStr) -> Result<BTreeSet<Id>, Failure> {
     let system = look()?;
     let mut children: BTreeMap<sysinfo::Pid, Vec<&Process>> = BTreeMap::new();
     for process in system.processes().values() {
@@ -110,7 +120,8 @@ fn processes_of(dir: &Path) -> Result<BTreeSet<Id>, Failure> {
     }
     let ours = ourselves(&system);
     let mut found = BTreeSet::new();
-    let mut open: Vec<&Process> = system.processes().values().filter(|process| is_of(process, dir)).collect();
+    let mut open: Vec<&Process> =
+        system.processes().values().filter(|process| is_of(process, dir, assignment)).collect();
     while let Some(process) = open.pop() {
         if ours.contains(&process.pid()) {
             continue;
@@ -133,12 +144,14 @@ fn ourselves(system: &System) -> BTreeSet<sysinfo::Pid> {
     line
 }
 
-fn is_of(process: &Process, dir: &Path) -> bool {
+fn is_of(process: &Process, dir: &Path, assignment: &OsStr) -> bool {
     let program = process.exe().and_then(Path::file_name).map_or(&b""[..], OsStr::as_bytes);
     let called = process.cmd().first().and_then(|word| Path::new(word).file_name()).map_or(&b""[..], OsStr::as_bytes);
     let is_ours = |name: &[u8]| {
         // A program that was built anew while it ran is "muster-agent (deleted)".
         PROGRAMS.iter().any(|program| name.strip_suffix(b" (deleted)").unwrap_or(name) == program.as_bytes())
     };
-    (is_ours(program) || is_ours(called)) && process.cmd().iter().any(|word| Path::new(word).starts_with(dir))
+    (is_ours(program) || is_ours(called))
+        && process.environ().iter().any(|variable| variable == assignment)
+        && process.cmd().iter().any(|word| Path::new(word).starts_with(dir))
 }
