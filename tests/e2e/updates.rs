@@ -76,7 +76,9 @@ fn one_machine_goes_out_of_service_and_comes_back() -> Result<()> {
     let before = fs::read_to_string(place.dir().join("effects.log"))?.lines().count();
     let ran = place.ctl(&["maintenance", "enter", "worker-1", "--yes"])?.exits(0)?;
     ran.says(&["worker-1: goes out of service", "worker-1: in maintenance for"])?;
-    place.ctl(&["get", "machines"])?.exits(0)?.says(&["InMaintenance for", "no item is run on it"])?;
+    let out = ["InMaintenance for", "no item is run on it"];
+    place.ctl(&["get", "machines", "-o", "wide"])?.exits(0)?.says(&out)?;
+    place.ctl(&["plan", "demo"])?.exits(0)?.says(&["(maintenance) is InMaintenance", "worker-1   in maintenance"])?;
     place.ctl(&["describe", "machine", "worker-1"])?.exits(0)?.says(&["out of service since"])?;
     place.ctl(&["get", "requests"])?.exits(0)?.says(&["worker-1", "granted"])?;
     place
@@ -85,7 +87,9 @@ fn one_machine_goes_out_of_service_and_comes_back() -> Result<()> {
         .says(&["NoRoom", "worker-1 is in maintenance"])?;
     second_release(&place, 1, ("30s", "0.1"))?;
     place.ctl(&["update", "demo", "--yes"])?.exits(4)?.says(&["RolloutOpen", "musterctl maintenance leave"])?;
-    place.ctl(&["maintenance", "leave", "worker-1"])?.exits(0)?;
+    place.ctl(&["maintenance", "leave", "worker-1"])?.exits(0)?.says(&["worker-1 is back in service"])?;
+    place.ctl(&["get", "rollouts"])?.exits(0)?.says(&["maintenance   Ready   1/1"])?;
+    place.ctl(&["get", "clusters"])?.exits(0)?.says(&["update due: "])?;
     place.ctl(&["get", "requests"])?.exits(0)?.says(&["No requests"])?;
     place.ctl(&["get", "audit"])?.exits(0)?.says(&["maintenance-enter", "maintenance-leave"])?;
     controller.kill()?;

@@ -203,14 +203,14 @@ pub enum Request {
         cluster: ClusterName,
         /// These; none named: all.
         machines: BTreeSet<MachineName>,
-        /// With one or two control machines: the control plane may be down for a while.
+        /// The control plane may be down for a while: no majority is asked for.
         accept_control_plane_downtime: bool,
     },
     /// Take a machine out of service, until it is wanted back.
     EnterMaintenance {
         /// This one.
         machine: MachineName,
-        /// With one or two control machines: the control plane may be down for a while.
+        /// The control plane may be down for a while: no majority is asked for.
         accept_control_plane_downtime: bool,
     },
     /// Give a machine back that is out of service, or on its way there.
@@ -224,7 +224,7 @@ pub enum Request {
         machine: MachineName,
         /// What it waits for.
         policy: RemovalPolicy,
-        /// With one or two control machines: the control plane may be down for a while.
+        /// The control plane may be down for a while: no majority is asked for.
         accept_control_plane_downtime: bool,
     },
     /// Keep a machine that is being removed.

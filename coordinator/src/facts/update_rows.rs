@@ -20,7 +20,7 @@ pub struct UpdateRow {
     pub scope: Scope,
     /// Version of the spec that every machine goes to.
     pub version: u64,
-    /// An operator accepts that with one or two control machines the control plane is down for a while.
+    /// An operator accepts that the control plane is down for a while: no majority is asked for.
     pub accept_control_plane_downtime: bool,
     /// Who takes part, and what is to be done there.
     pub targets: BTreeMap<MachineName, Target>,

@@ -23,15 +23,16 @@ pub const MANAGERS_MIN: usize = 3;
 
 type Targets = BTreeMap<MachineName, Target>;
 
-/// What an update of these machines adds, in the order it runs.
+/// What an update of these machines adds, in the order it runs. Those that are lost are spared what any other can do.
 #[must_use]
 pub fn due(
     facts: &Facts,
     spec: &ClusterSpec,
     targets: &Targets,
     skip_backup: bool,
+    is_lost: impl Fn(&MachineRow) -> bool,
 ) -> BTreeMap<MachineName, Vec<Added>> {
-    let mut backups = if skip_backup { BTreeMap::new() } else { backups(facts, targets) };
+    let mut backups = if skip_backup { BTreeMap::new() } else { backups(facts, targets, is_lost) };
     let mut of_machine = |name: &MachineName| -> Option<Vec<Added>> {
         let machine_type = facts.machines.get(name)?.spec.machine_type;
         let here = |hook: &&Hook| hook.runs_on(name, machine_type);
@@ -43,7 +44,11 @@ pub fn due(
 }
 
 /// What of the Swarm and of MKE is backed up before and in an update that changes something.
-fn backups(facts: &Facts, targets: &Targets) -> BTreeMap<MachineName, Vec<Added>> {
+fn backups(
+    facts: &Facts,
+    targets: &Targets,
+    is_lost: impl Fn(&MachineRow) -> bool,
+) -> BTreeMap<MachineName, Vec<Added>> {
     let changes = targets.values().any(|target| target.disruptive || !target.changed.is_empty());
     // Planted: nothing is backed up, and nobody has said so.
     if !changes || planted("no-backup") {
@@ -56,9 +61,8 @@ fn backups(facts: &Facts, targets: &Targets) -> BTreeMap<MachineName, Vec<Added>
     let managers = controls.iter().filter(|(row, _)| is_manager(facts, row)).count();
     // Planted: one of two is stopped, and the swarm is without a majority meanwhile.
     let spares_one = managers >= MANAGERS_MIN || planted("consistent-copy-of-two");
-    let connected = |row: &MachineRow| facts.live.machines.get(&row.name).is_some_and(|live| live.session.is_some());
     let with_mke = || controls.iter().map(|(row, _)| *row).filter(|row| has(facts, row, RunnerKind::Mke));
-    let for_mke = with_mke().find(|row| connected(row)).or(with_mke().next()).map(|row| &row.name);
+    let for_mke = with_mke().find(|row| !is_lost(row)).or(with_mke().next()).map(|row| &row.name);
     let of = |(row, target): &(&MachineRow, &Target)| {
         let manager = is_manager(facts, row);
         let all = [

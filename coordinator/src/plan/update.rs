@@ -98,6 +98,8 @@ pub enum MachineStep {
     Permit(ItemName, u32),
     /// It was refused: out of the way of the others.
     SetAside {
+        /// The stage in which it waited.
+        stage: Stage,
         /// In the controllers' words.
         message: String,
         /// Does it count as failed?
@@ -108,6 +110,8 @@ pub enum MachineStep {
     /// The deadline of its locks or of its drain has passed, and the cluster's policy is that an operator decides: the
     /// update pauses.
     PauseAll {
+        /// The stage in which it waited.
+        stage: Stage,
         /// In the words of what was waited for.
         message: String,
     },

@@ -18,7 +18,8 @@ pub(crate) struct Args {
     /// For an update: what may be done to machines, `drain` or `os` (they may reboot) [default: drain]
     #[arg(long)]
     scope: Option<String>,
-    /// For an update: with one or two control machines the control plane may be down for a while
+    /// For an update: the control plane may be down for a while; however many control machines there are, neither they
+    /// nor the Swarm's managers are counted
     #[arg(long)]
     accept_control_plane_downtime: bool,
     /// For an update: without backups of the Swarm and of MKE

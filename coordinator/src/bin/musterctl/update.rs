@@ -51,7 +51,8 @@ pub(crate) struct Start {
     /// Start it, and do not follow
     #[arg(long)]
     pub(crate) detach: bool,
-    /// With one or two control machines: the control plane may be down for a while
+    /// The control plane may be down for a while: needed with one or two control machines; with more it skips the count
+    /// of them and of the Swarm's managers
     #[arg(long)]
     pub(crate) accept_control_plane_downtime: bool,
 }

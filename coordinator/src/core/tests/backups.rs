@@ -154,6 +154,28 @@ fn planned(fleet: &Fleet, skip_backup: bool) -> Vec<String> {
     plan.expect("a plan").update.expect("something to do").notes
 }
 
+/// Whose stream breaks off for a moment has no other plan.
+#[test]
+fn what_was_agreed_to_depends_on_no_connection() {
+    let mut fleet = controls(3, SWARM_AND_MKE);
+    let planned = |fleet: &Fleet| {
+        let facts = fleet.core.facts();
+        let plan = documents::plan(facts, &cluster(), &options(false), fleet.core.limits(), fleet.now());
+        plan.expect("a plan").update.expect("something to do").digest
+    };
+    let agreed = planned(&fleet);
+    fleet.disconnect("control-1");
+    let options = Options { agreed, ..options(false) };
+    fleet.ask(Request::Update { cluster: cluster(), options }).expect("it is the same");
+    assert!(added(&fleet, "control-1").contains(&Added::MkeBackup), "it is about to be back");
+
+    let mut fleet = controls(3, SWARM_AND_MKE);
+    fleet.disconnect("control-1");
+    fleet.pass(60_000, &["control-1"]);
+    fleet.ask(start(false)).expect("starts");
+    assert!(added(&fleet, "control-2").contains(&Added::MkeBackup), "who is lost is spared it");
+}
+
 #[test]
 fn what_is_backed_up_and_where() {
     let mut fleet = controls(2, SWARM_AND_MKE);

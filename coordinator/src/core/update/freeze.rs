@@ -73,7 +73,7 @@ pub(super) fn freeze(
         }
         targets.insert(name, target);
     }
-    add(draft, cluster, start, &mut targets);
+    add(draft, cluster, start, (limits, now), &mut targets);
     let line = open(draft, cluster, start, (rollout, targets), actor, now);
     // What was added has the version that the rollout gives it.
     items::refresh(draft);
@@ -81,9 +81,16 @@ pub(super) fn freeze(
 }
 
 /// What an update adds to machines' lists is frozen with it. What comes after it is added then.
-fn add(draft: &mut Draft<'_>, cluster: &ClusterName, start: &Start<'_>, targets: &mut BTreeMap<MachineName, Target>) {
+fn add(
+    draft: &mut Draft<'_>,
+    cluster: &ClusterName,
+    start: &Start<'_>,
+    (limits, now): (&Limits, Now),
+    targets: &mut BTreeMap<MachineName, Target>,
+) {
     let Some(spec) = draft.spec(cluster).filter(|_| start.kind == UpdateKind::Update) else { return };
-    for (name, added) in added::due(draft, spec, targets, start.options.skip_backup) {
+    let is_lost = |row: &MachineRow| Position::of(draft, row, limits, now).lost;
+    for (name, added) in added::due(draft, spec, targets, start.options.skip_backup, is_lost) {
         if let Some(mine) = draft.machine_mut(&name).and_then(|row| row.update.as_mut()) {
             mine.added = added.iter().filter(|added| !added.is_after()).cloned().collect();
         }

@@ -12,7 +12,7 @@ use crate::facts::{Facts, Target};
 pub struct Options {
     /// What it may do to machines.
     pub scope: Scope,
-    /// With one or two control machines: the control plane may be down for a while.
+    /// The control plane may be down for a while: no majority is asked for.
     pub accept_control_plane_downtime: bool,
     /// Without the backups that come before everything else.
     pub skip_backup: bool,

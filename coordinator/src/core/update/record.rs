@@ -16,7 +16,7 @@ use crate::{
     },
     plan::{
         reboot,
-        update::{ClusterStep, MachineStep, Step, stages},
+        update::{ClusterStep, MachineStep, Step},
     },
 };
 
@@ -130,11 +130,12 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
         }
         MachineStep::Drain(step) => drain::record(draft, machine, step, now),
         MachineStep::Permit(item, attempt) => permit(draft, machine, (item, attempt), now),
-        MachineStep::SetAside { message, failed } => set_aside(draft, machine, SetAside { message, failed }, now),
+        MachineStep::SetAside { stage, message, failed } => {
+            set_aside(draft, machine, (stage, SetAside { message, failed }), now);
+        }
         MachineStep::OutOfService => out_of_service(draft, machine, now),
-        MachineStep::PauseAll { message } => {
-            let current = draft.machines.get(machine).and_then(|row| stages::current(row));
-            let stage = current.map_or(Stage::LocksInactive, |(stage, _)| stage);
+        MachineStep::PauseAll { stage, message } => {
+            locks_were_inactive(draft, machine, stage, now);
             stuck(draft, machine, (stage, DeadlineOutcome::Pause, message), now);
         }
         MachineStep::GiveBack { upgraded } => {
@@ -172,9 +173,7 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
 fn out_of_service(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     let Some(row) = draft.machine_mut(machine) else { return };
     end_stage(row, Stage::LocksInactive, true, now);
-    if row.update.as_ref().is_some_and(|mine| mine.drain.is_some()) {
-        end_stage(row, Stage::SwarmDrained, true, now);
-    }
+    swarm_let_go(row, now);
     if let Some(maintenance) = row.update.as_mut().and_then(|mine| mine.maintenance.as_mut()) {
         maintenance.since_ms = Some(now.wall_ms);
     }
@@ -189,9 +188,7 @@ fn enter(row: &mut MachineRow, phase: Phase, set: ControlSet, now: Now) {
     if row.update.as_ref().is_some_and(|mine| mine.disruptive) {
         end_stage(row, Stage::LocksInactive, true, now);
     }
-    if row.update.as_ref().is_some_and(|mine| mine.drain.is_some()) {
-        end_stage(row, Stage::SwarmDrained, true, now);
-    }
+    swarm_let_go(row, now);
     begin_stage(row, Stage::DeployDone, now);
 }
 
@@ -207,11 +204,28 @@ fn permit(draft: &mut Draft<'_>, machine: &MachineName, (item, attempt): (ItemNa
     }
 }
 
+/// A manager is not drained, so nothing was recorded yet when the others were counted in vain: its locks were inactive,
+/// and it waited for the swarm since.
+fn locks_were_inactive(draft: &mut Draft<'_>, machine: &MachineName, stage: Stage, now: Now) {
+    let since_ms = draft.live.machines.get(machine).and_then(|live| live.swarm.awaited_since_ms);
+    let Some(row) = draft.machine_mut(machine).filter(|_| stage == Stage::SwarmDrained) else { return };
+    if !row.stages.contains_key(&stage) {
+        end_stage(row, Stage::LocksInactive, true, now);
+        begin_stage(row, stage, Now { wall_ms: since_ms.unwrap_or(now.wall_ms), ..now });
+    }
+}
+
+/// Its node is drained, or the other managers are enough.
+fn swarm_let_go(row: &mut MachineRow, now: Now) {
+    if row.stages.contains_key(&Stage::SwarmDrained) {
+        end_stage(row, Stage::SwarmDrained, true, now);
+    }
+}
+
 /// What it waits for was not granted in time.
-fn set_aside(draft: &mut Draft<'_>, machine: &MachineName, aside: SetAside, now: Now) {
+fn set_aside(draft: &mut Draft<'_>, machine: &MachineName, (stage, aside): (Stage, SetAside), now: Now) {
+    locks_were_inactive(draft, machine, stage, now);
     let Some(row) = draft.machine_mut(machine) else { return };
-    let draining = row.update.as_ref().is_some_and(|mine| mine.drain.is_some());
-    let stage = if draining { Stage::SwarmDrained } else { Stage::LocksInactive };
     let since_ms = row.stages.get(&stage).map_or(now.wall_ms, |row| row.started_at_ms);
     end_stage(row, stage, false, now);
     if let Some(mine) = &mut row.update {

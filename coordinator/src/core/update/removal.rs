@@ -22,7 +22,7 @@ struct Removing<'a> {
     machine: &'a MachineName,
     /// What it waits for.
     policy: RemovalPolicy,
-    /// With one or two control machines: the control plane may be down for a while.
+    /// The control plane may be down for a while: no majority is asked for.
     accept_control_plane_downtime: bool,
     /// By which the machines are judged now.
     limits: &'a Limits,

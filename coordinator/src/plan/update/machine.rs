@@ -137,7 +137,7 @@ fn without_slot(
     let late = survey.now.wall_ms >= return_deadline_ms(survey, update, position)?;
     let blocked = safety::may_take_slot(survey, position).err()?;
     (late && position.available() && blocked.reason == locks::NOT_YET_ACTIVE)
-        .then(|| give_up(survey.spec.update_deadlines.node_locks.outcome, &blocked))
+        .then(|| give_up(Stage::LocksInactive, survey.spec.update_deadlines.node_locks.outcome, &blocked))
 }
 
 /// When waiting for locks that are still inactive from the last maintenance ends, Unix milliseconds: so long after
@@ -164,7 +164,8 @@ fn waits_too_long(
         Ok(()) => drain::deadline_ms(survey, update, position)?,
     };
     let Blocked { message, .. } = safety::may_disturb(survey, position).err()?;
-    (position.awaits_permit() && survey.now.wall_ms >= late_at_ms).then_some(MachineStep::PauseAll { message })
+    let stage = stages::current(position.row).map_or(Stage::DeployDone, |(stage, _)| stage);
+    (position.awaits_permit() && survey.now.wall_ms >= late_at_ms).then_some(MachineStep::PauseAll { stage, message })
 }
 
 /// Rule 9, its end: the request is gone; the locks are active again, or have had their time.
@@ -240,7 +241,7 @@ fn before_first_permit(
     let deadlines = &survey.spec.update_deadlines;
     if let Err(blocked) = safety::locks_granted(survey, position) {
         let late_at_ms = lock_deadline_ms(survey, update, position, mine)?;
-        return refused(survey, late_at_ms, deadlines.node_locks.outcome, &blocked);
+        return refused(survey, late_at_ms, (Stage::LocksInactive, deadlines.node_locks.outcome), &blocked);
     }
     if not_halted(survey, update).is_err() || safety::may_begin(survey, position).is_err() {
         return None;
@@ -252,7 +253,7 @@ fn before_first_permit(
         && let Err(blocked) = safety::swarm_drained(survey, position)
     {
         let late_at_ms = drain::deadline_ms(survey, update, position)?;
-        return refused(survey, late_at_ms, deadlines.swarm_drain.outcome, &blocked);
+        return refused(survey, late_at_ms, (Stage::SwarmDrained, deadlines.swarm_drain.outcome), &blocked);
     }
     if mine.maintenance.is_some() {
         return maintenance::may_enter(survey, position).is_ok().then_some(MachineStep::OutOfService);
@@ -264,17 +265,23 @@ fn before_first_permit(
 }
 
 /// It may not be disturbed yet. Past the deadline it gets out of the way, as the cluster's policy wants it.
-fn refused(survey: &Survey<'_>, late_at_ms: u64, outcome: DeadlineOutcome, blocked: &Blocked) -> Option<MachineStep> {
-    (survey.now.wall_ms >= late_at_ms).then(|| give_up(outcome, blocked))
+fn refused(
+    survey: &Survey<'_>,
+    late_at_ms: u64,
+    (stage, outcome): (Stage, DeadlineOutcome),
+    blocked: &Blocked,
+) -> Option<MachineStep> {
+    (survey.now.wall_ms >= late_at_ms).then(|| give_up(stage, outcome, blocked))
 }
 
-/// What a machine waits for has had its time: what the cluster's policy wants then.
-fn give_up(outcome: DeadlineOutcome, blocked: &Blocked) -> MachineStep {
-    let aside = |failed| MachineStep::SetAside { message: blocked.message.clone(), failed };
+/// What a machine waits for in this stage has had its time: what the cluster's policy wants then.
+fn give_up(stage: Stage, outcome: DeadlineOutcome, blocked: &Blocked) -> MachineStep {
+    let message = blocked.message.clone();
     match outcome {
-        DeadlineOutcome::Fail => aside(true),
-        DeadlineOutcome::Defer => aside(false),
-        DeadlineOutcome::Pause => MachineStep::PauseAll { message: blocked.message.clone() },
+        DeadlineOutcome::Fail | DeadlineOutcome::Defer => {
+            MachineStep::SetAside { stage, message, failed: outcome == DeadlineOutcome::Fail }
+        }
+        DeadlineOutcome::Pause => MachineStep::PauseAll { stage, message },
     }
 }
 

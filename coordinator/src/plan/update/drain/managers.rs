@@ -108,9 +108,8 @@ fn too_few(survey: &Survey<'_>, position: &Position<'_>, peers: &Peers) -> Block
         let name_of = |id: &SwarmId| owner(survey, id).map_or_else(|| id.to_string(), |p| p.row.name.to_string());
         let away: Vec<String> = peers.away.iter().map(name_of).collect();
         let away = some_names(away.iter().map(String::as_str));
-        let message = format!(
-            "Error: {away} of the managers of its swarm cannot be reached, and for its consistent copy all others must be"
-        );
+        let message =
+            format!("Error: manager {away} of its swarm cannot be reached, and its consistent copy needs all of them");
         let clears_when = format!(
             "they are reachable ({look_there}), or no managers any more (`docker node demote`, `docker node rm`)"
         );

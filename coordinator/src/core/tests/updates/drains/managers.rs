@@ -1,13 +1,19 @@
 //! The swarm's own quorum: a manager is disturbed while the others are a majority, as one of them says.
 
-use muster_proto::model::{CONSISTENT_COPY_ITEM, RunnerKind, Scope, StateItem};
+use muster_proto::model::{CONSISTENT_COPY_ITEM, DeadlineOutcome, RunnerKind, Scope, StateItem};
 
 use super::*;
 use crate::core::update::Options;
 
 /// Three managers, all of them with two items to do; `control-1` has its turn, and `ceph` lets it go.
 fn at_control_1(options: Options) -> (Fleet, Swarm) {
+    at_control_1_or(options, DeadlineOutcome::Defer)
+}
+
+/// The same, and what becomes of it when the swarm does not let it go in time.
+fn at_control_1_or(options: Options, outcome: DeadlineOutcome) -> (Fleet, Swarm) {
     let mut spec = spec(3, 1);
+    spec.update_deadlines.swarm_drain.outcome = outcome;
     for items in spec.machine_types.values_mut() {
         items.push(item("settle", Phase::Deploy));
     }
@@ -74,8 +80,7 @@ fn before_a_consistent_copy_every_other_manager_is_reachable() {
     swarm.down.push("control-5");
     fleet.talk(&mut swarm);
     assert_eq!((fleet.permit("control-1"), why(&fleet).as_deref()), (None, Some("Quorum")));
-    let told = "Error: control-5 of the managers of its swarm cannot be reached, and for its consistent copy all others \
-                must be";
+    let told = "Error: manager control-5 of its swarm cannot be reached, and its consistent copy needs all of them";
     assert_eq!(fleet.says("control-1"), told);
     swarm.down.clear();
     fleet.pass(2_000, &[]);
@@ -124,6 +129,30 @@ fn without_an_answer_it_is_put_aside_when_the_drain_would_be() {
     fleet.wait_for(&mut swarm, 30 * 60 * 1000);
     let aside = fleet.part("control-1").and_then(|part| part.set_aside.clone()).expect("put aside");
     assert!(aside.message.starts_with("Error: no manager of the swarm can be asked"), "{}", aside.message);
+    assert_eq!(fleet.stuck("control-1"), Some(Stage::SwarmDrained));
+    assert_eq!(waits(&fleet), [(Stage::LocksInactive, true), (Stage::SwarmDrained, false)], "its locks were granted");
+}
+
+/// What it waited for before it was disturbed, and whether that came.
+fn waits(fleet: &Fleet) -> Vec<(Stage, bool)> {
+    let stages = [Stage::LocksInactive, Stage::SwarmDrained];
+    let row = fleet.row("control-1");
+    stages.iter().filter_map(|stage| Some((*stage, row.stages.get(stage)?.succeeded))).collect()
+}
+
+#[test]
+fn what_paused_for_the_managers_goes_on_when_they_are_there() {
+    let (mut fleet, mut swarm) = at_control_1_or(Options::of(Scope::Drain), DeadlineOutcome::Pause);
+    swarm.down.push("control-3");
+    fleet.talk(&mut swarm);
+    fleet.wait_for(&mut swarm, 30 * 60 * 1000);
+    assert_eq!((why(&fleet).as_deref(), fleet.stuck("control-1")), (Some("Paused"), Some(Stage::SwarmDrained)));
+    swarm.down.clear();
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Resume { rollout }).expect("goes on");
+    fleet.wait_for(&mut swarm, 20_000);
+    assert_eq!((fleet.begin("control-1").as_str(), fleet.stuck("control-1")), ("install", None));
+    assert_eq!(waits(&fleet), [(Stage::LocksInactive, true), (Stage::SwarmDrained, true)]);
 }
 
 /// Its node stays in the swarm until its successor is deployed, and that comes after the update.
