@@ -50,8 +50,32 @@ fn a_deployment_by_hand() -> Result<()> {
     assert_eq!(annotated()?.as_deref(), Some("manual"));
     fleet.ctl(&["annotate", "machine", "control-1", &format!("{MODE}-")])?.exits(0)?;
     assert_eq!(annotated()?, None);
+    what_nobody_has(&mut fleet)?;
     let taken = fleet.address();
     let serve = fleet.ctl(&["artifacts", "serve", "--dir", ".", "--listen", &taken])?.exits(1)?;
     serve.says(&["cannot listen on", "Another port: --listen"])?;
     fleet.done()
+}
+
+/// Clusters and items that are none: what there is instead, and status 2.
+fn what_nobody_has(fleet: &mut Fleet) -> Result<()> {
+    fs::write(fleet.path("other.yaml"), manifest(fleet)?.replace("name: e2e", "name: other"))?;
+    fleet.ctl(&["apply", "-f", "other.yaml"])?.exits(0)?;
+    for (words, says) in [
+        (&["get", "machines", "--cluster", "e2ee"][..], &["no cluster named \"e2ee\"", "Did you mean \"e2e\"?"][..]),
+        (&["get", "tokens", "-w", "--cluster", "e2ee"], &["no cluster named \"e2ee\""]),
+        (&["get", "machine", "control-1", "--cluster", "nope"], &["no cluster named \"nope\"", "get clusters"]),
+        (&["get", "machine", "control-1", "--cluster", "other"], &["in cluster \"other\"", "get machine control-1"]),
+        (&["get", "audit", "--cluster", "e2e"], &["--cluster says nothing of audit", "musterctl get audit"]),
+        (&["get", "machines", "--cluster", ""], &["--cluster"]),
+        (&["retry", "control-1", "wrok"], &["control-1 has no item named \"wrok\"", "Did you mean \"work\"?"]),
+        (&["skip", "control-1", "nope"], &["Its items: work"]),
+        (&["accept", "control-2", "work"], &["no machine named \"control-2\""]),
+        (&["logs", "control-1", "nope"], &["Its items: work"]),
+    ] {
+        fleet.ctl(words)?.exits(2)?.says(says)?;
+    }
+    let none = fleet.ctl(&["get", "machines", "--cluster", "other"])?.exits(0)?;
+    none.says(&["No machines found in cluster other"])?;
+    Ok(())
 }

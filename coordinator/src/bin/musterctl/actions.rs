@@ -85,20 +85,21 @@ pub(crate) struct ReplaceArgs {
 
 pub(crate) async fn retry(args: RetryArgs, context: &Context) -> Result<(), Failure> {
     let coordinator = context.coordinator().await?;
-    let request = ItemRequest { machine: args.machine.clone(), item: args.item.unwrap_or_default() };
-    show(&coordinator.call_on(Kind::Machines, &args.machine, coordinator.fleet().retry(request)).await?)
+    let item = args.item.unwrap_or_default();
+    let request = ItemRequest { machine: args.machine.clone(), item: item.clone() };
+    show(&coordinator.call_on_item((&args.machine, &item), coordinator.fleet().retry(request)).await?)
 }
 
 pub(crate) async fn skip(args: SkipArgs, context: &Context) -> Result<(), Failure> {
     let coordinator = context.coordinator().await?;
-    let request = ItemRequest { machine: args.machine.clone(), item: args.item };
-    show(&coordinator.call_on(Kind::Machines, &args.machine, coordinator.fleet().skip(request)).await?)
+    let request = ItemRequest { machine: args.machine.clone(), item: args.item.clone() };
+    show(&coordinator.call_on_item((&args.machine, &args.item), coordinator.fleet().skip(request)).await?)
 }
 
 pub(crate) async fn accept(args: AcceptArgs, context: &Context) -> Result<(), Failure> {
     let coordinator = context.coordinator().await?;
-    let request = ItemRequest { machine: args.machine.clone(), item: args.item };
-    show(&coordinator.call_on(Kind::Machines, &args.machine, coordinator.fleet().accept(request)).await?)
+    let request = ItemRequest { machine: args.machine.clone(), item: args.item.clone() };
+    show(&coordinator.call_on_item((&args.machine, &args.item), coordinator.fleet().accept(request)).await?)
 }
 
 pub(crate) async fn revoke(args: RevokeArgs, context: &Context) -> Result<(), Failure> {

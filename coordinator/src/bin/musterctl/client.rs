@@ -4,6 +4,7 @@ use std::{future::Future, time::Duration};
 
 use muster_coordinator::view::Kind;
 use muster_proto::{
+    resource::Machine,
     tls,
     wire::{GetRequest, Resource, fleet_client::FleetClient},
 };
@@ -12,6 +13,7 @@ use tonic::{Response, Status, transport::Channel};
 use crate::{
     config::Config,
     failure::{Exit, Failure},
+    get::not_this_version,
 };
 
 /// Longest wait for an answer.
@@ -58,13 +60,71 @@ impl Coordinator {
         answer.map(Response::into_inner).map_err(|status| Failure::status(&self.address, &status))
     }
 
-    /// Documents of one kind. A name that nobody has is a failure that suggests the nearest one.
+    /// Documents of one kind. A name or a cluster that nobody has is a failure that suggests the nearest one.
     pub(crate) async fn get(&self, kind: Kind, name: &str, cluster: &str) -> Result<Vec<Resource>, Failure> {
-        let answer = self.call_on(kind, name, self.fleet().get(request(kind, name, cluster))).await?;
-        if answer.items.is_empty() && !name.is_empty() {
-            return Err(unknown_name(kind, name, &self.names(kind).await));
+        if !cluster.is_empty() {
+            self.has_cluster(kind, cluster).await?;
         }
-        Ok(answer.items)
+        match self.call(self.fleet().get(request(kind, name, cluster))).await {
+            Err(failure) if failure.exit == Exit::BadInput && !name.is_empty() => {
+                Err(self.unknown(kind, name, cluster).await.unwrap_or(failure))
+            }
+            answer => Ok(answer?.items),
+        }
+    }
+
+    /// Is there such a cluster, and have documents of this kind one?
+    pub(crate) async fn has_cluster(&self, kind: Kind, cluster: &str) -> Result<(), Failure> {
+        if matches!(kind, Kind::Credentials | Kind::Audit) {
+            let what = format!("--cluster says nothing of {}: that is of the whole fleet", kind.word());
+            return Err(Failure::bad_input(what).next(format!("musterctl get {}", kind.word())));
+        }
+        self.call_on(Kind::Clusters, cluster, self.fleet().get(request(Kind::Clusters, cluster, ""))).await.map(drop)
+    }
+
+    /// Nobody has this name, or nobody in this cluster; None: somebody has.
+    async fn unknown(&self, kind: Kind, name: &str, cluster: &str) -> Option<Failure> {
+        let known = self.names(kind).await;
+        if !known.iter().any(|known| known == name) {
+            return Some(unknown_name(kind, name, &known));
+        }
+        let what = format!("there is no {} named \"{name}\" in cluster \"{cluster}\"", kind.singular());
+        let next = format!("It is in another: musterctl get {} {name}", kind.singular());
+        (!cluster.is_empty()).then(|| Failure::bad_input(what).next(next))
+    }
+
+    /// The call's answer; if it failed because nobody has this machine, or the machine not this item, the failure says
+    /// which there are.
+    pub(crate) async fn call_on_item<T>(
+        &self,
+        (machine, item): (&str, &str),
+        rpc: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, Failure> {
+        let answer = self.call_on(Kind::Machines, machine, rpc).await;
+        let Err(failure) = answer else { return answer };
+        if failure.exit != Exit::BadInput || item.is_empty() {
+            return Err(failure);
+        }
+        self.has_item(machine, item).await?;
+        Err(failure)
+    }
+
+    /// Has the machine an item of this name, now or from before?
+    pub(crate) async fn has_item(&self, machine: &str, item: &str) -> Result<(), Failure> {
+        let found = self.get_one(Kind::Machines, machine).await?;
+        let found: Machine = serde_json::from_slice(&found.json).map_err(not_this_version)?;
+        let mut items: Vec<String> = found.status.items.into_iter().map(|item| item.name).collect();
+        items.extend(found.status.state_item_statuses.into_keys());
+        if items.iter().any(|known| known == item) {
+            return Ok(());
+        }
+        items.dedup();
+        let failure = Failure::bad_input(format!("{machine} has no item named \"{item}\""));
+        Err(match nearest(item, &items) {
+            Some(near) => failure.next(format!("Did you mean \"{near}\"?")),
+            None if items.is_empty() => failure.next("It has been told to do nothing yet."),
+            None => failure.next(format!("Its items: {}", items.join(", "))),
+        })
     }
 
     /// The one document of this name.

@@ -2,7 +2,7 @@
 
 mod follow;
 
-use clap::ValueEnum;
+use clap::{ValueEnum, builder::NonEmptyStringValueParser};
 use jiff::Timestamp;
 use muster_coordinator::view::{self, Kind, Look, printable};
 use muster_proto::wire::Resource;
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(short, long)]
     watch: bool,
     /// Of this cluster only
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     cluster: Option<String>,
 }
 

@@ -36,8 +36,11 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let coordinator = context.coordinator().await?;
-    let request =
-        LogsRequest { machine: args.machine.clone(), item: args.item.unwrap_or_default(), follow: args.follow };
+    let item = args.item.unwrap_or_default();
+    if !item.is_empty() {
+        coordinator.has_item(&args.machine, &item).await?;
+    }
+    let request = LogsRequest { machine: args.machine.clone(), item, follow: args.follow };
     let mut chunks = coordinator.call_on(Kind::Machines, &args.machine, coordinator.fleet().logs(request)).await?;
     let visible = io::stdout().is_terminal();
     let mut silent = true;

@@ -17,7 +17,7 @@ use crate::{
 
 pub(super) async fn run(context: &Context, subject: Subject, format: Option<Format>) -> Result<(), Failure> {
     let config = context.config()?;
-    if !subject.name.is_empty() {
+    if !subject.name.is_empty() || !subject.cluster.is_empty() {
         // A name that nobody has is an error now, not a wait for ever.
         Coordinator::connect(&config).await?.get(subject.kind, &subject.name, &subject.cluster).await?;
     }
