@@ -134,13 +134,18 @@ pub fn describe_rollout(rollout: &Rollout, now: Timestamp) -> Vec<String> {
     }
     metadata(&mut page, &rollout.metadata, now);
     if let Some(details) = &status.update {
+        if !AT_THEIR_RELEASE.contains(&spec.kind.as_str()) {
+            page.field("To release", &details.release);
+        }
         update(&mut page, details, now);
     }
     page.lines
 }
 
+/// Kinds of rollouts that bring machines to no other release.
+const AT_THEIR_RELEASE: [&str; 4] = ["reconfigure", "reboot", "maintenance", "removal"];
+
 fn update(page: &mut Page, update: &UpdateStatus, now: Timestamp) {
-    page.field("To release", &update.release);
     page.field("Scope", update.scope.as_str());
     if let Some(since) = update.paused_since {
         let risk = if update.paused_too_long { "; a cluster between two releases is a risk" } else { "" };
