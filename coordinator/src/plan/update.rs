@@ -126,6 +126,8 @@ pub enum MachineStep {
     FreeSlot,
     /// It leaves the update at the version it had.
     Leave,
+    /// It is lost, and holds nothing: a rollout that began by itself goes on without it.
+    LeaveOut,
 }
 
 /// A step of the Swarm drain of one machine.

@@ -327,6 +327,10 @@ fn an_update_says_whom_it_waits_for_and_warns_of_a_long_pause() {
     for said in ["Requested cluster maintenance", "is a risk", "To release", "Deferred: toy: never"] {
         assert!(page.contains(said), "{said}: {page}");
     }
+    let mut reconfigured = update(true, true);
+    reconfigured.spec.kind = "reconfigure".into();
+    let page = describe_rollout(&reconfigured, now()).join("\n");
+    assert!(!page.contains("To release") && page.contains("Scope"), "machines stay at the release they have: {page}");
 }
 
 #[test]

@@ -38,6 +38,10 @@ const PASSES: &[&str] = &["Disconnected", "Gathering", "LocksSettling", "Rebooti
 /// Reasons of those who wait for other machines.
 const WAITS_FOR_OTHERS: &[&str] =
     &["FailureBudget", "RecoveryOpen", "UpdateInProgress", "WaitingForControl", "WaitingForGroup", "WaitingForTurn"];
+/// The longest deadline of locks and drains, and a little.
+const DEADLINE_MS: u64 = 25_000;
+/// So many of them may pass one after another.
+const DEADLINES_MAX: usize = 20;
 /// Rounds of the patient operator.
 const PATIENCE_ROUNDS: usize = 60;
 
@@ -169,9 +173,22 @@ impl World {
         self.updates_want_a_person()
     }
 
-    /// Rule 10, as operators are told: an update that is at rest wants a person. A machine that is out of service is
-    /// where its operator wants it.
-    fn updates_want_a_person(&self) -> Result<(), Violation> {
+    /// Rule 10, as operators are told: an update that is at rest wants a person. A deadline that still runs is waited
+    /// for, and the next one's: machines are put aside one after another.
+    fn updates_want_a_person(&mut self) -> Result<(), Violation> {
+        for _ in 0..DEADLINES_MAX {
+            if self.everything_wants_a_person().is_ok() {
+                break;
+            }
+            let until = self.at + DEADLINE_MS;
+            while self.next_event(until)? {}
+            self.at = until;
+        }
+        self.everything_wants_a_person()
+    }
+
+    /// A machine that is out of service is where its operator wants it.
+    fn everything_wants_a_person(&self) -> Result<(), Violation> {
         let Some(core) = &self.coordinator else { return Ok(()) };
         let rollouts = documents::rollouts(core.facts(), |_| true, core.limits(), self.now());
         for rollout in rollouts.iter().filter(|rollout| rollout.status.finished_at.is_none()) {

@@ -167,7 +167,22 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
             row.reach = at_rest_reach(row);
             end_stages(row, now);
         }
+        MachineStep::LeaveOut => leave_out(draft, machine, now),
     }
+}
+
+/// Its rollout goes on without it, and another begins when it is back: it has not seen the set of control machines that
+/// it was to see.
+fn leave_out(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
+    let Some(row) = draft.machine_mut(machine) else { return };
+    row.update = None;
+    row.reach = at_rest_reach(row);
+    if let Some(set) = row.control_sets.get_mut(&Phase::Reconfigure) {
+        set.names.clear();
+    }
+    let rollout = row.rollout.clone().unwrap_or_default();
+    let line = format!("machine {machine}: lost, and left out of {rollout}; it is reconfigured when it is back");
+    draft.audit("muster", "reconfigure", &format!("machine/{machine}"), &line, now.wall_ms);
 }
 
 fn out_of_service(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {

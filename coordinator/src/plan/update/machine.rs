@@ -10,7 +10,7 @@ use super::{
     not_halted, stages, targets, wants_slot,
 };
 use crate::{
-    facts::{ClusterStage, MachineUpdate, Stage, UpdateRow, Wish},
+    facts::{ClusterStage, MachineUpdate, Stage, UpdateKind, UpdateRow, Wish},
     plan::{
         assign, locks, removal, safety,
         survey::{Position, Progress, Survey},
@@ -130,6 +130,9 @@ fn without_slot(
     if update.wish == Wish::Abort {
         return Some(MachineStep::Leave);
     }
+    if is_left_out(update, position) {
+        return Some(MachineStep::LeaveOut);
+    }
     let prepared = position.row.reach == Some(Phase::Prepare) && position.progress(Phase::Prepare) == Progress::Done;
     if prepared && !position.row.stages.contains_key(&Stage::PreviousDeployed) {
         return Some(MachineStep::Prepared);
@@ -138,6 +141,13 @@ fn without_slot(
     let blocked = safety::may_take_slot(survey, position).err()?;
     (late && position.available() && blocked.reason == locks::NOT_YET_ACTIVE)
         .then(|| give_up(Stage::LocksInactive, survey.spec.update_deadlines.node_locks.outcome, &blocked))
+}
+
+/// Does its rollout go on without it? One that began by itself is kept open by nobody who is lost: who is back has one
+/// of its own.
+fn is_left_out(update: &UpdateRow, position: &Position<'_>) -> bool {
+    let mine = position.update().is_some_and(|mine| mine.maintenance.is_none() && !mine.disturbed());
+    update.kind == UpdateKind::Reconfigure && position.lost && mine && position.row.removal.is_none()
 }
 
 /// When waiting for locks that are still inactive from the last maintenance ends, Unix milliseconds: so long after
@@ -237,6 +247,11 @@ fn before_first_permit(
     }
     if update.wish == Wish::Abort || mine.set_aside.is_some() {
         return None;
+    }
+    if is_left_out(update, position) {
+        let stage = stages::current(position.row).map_or(Stage::LocksInactive, |(stage, _)| stage);
+        let message = "it is lost, and was not disturbed yet".to_owned();
+        return Some(MachineStep::SetAside { stage, message, failed: false });
     }
     let deadlines = &survey.spec.update_deadlines;
     if let Err(blocked) = safety::locks_granted(survey, position) {

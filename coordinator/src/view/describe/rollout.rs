@@ -38,8 +38,13 @@ pub fn describe_rollout(rollout: &Rollout, now: Timestamp) -> Vec<String> {
     page.lines
 }
 
+/// Kinds of rollouts that bring machines to no other release.
+const AT_THEIR_RELEASE: [&str; 4] = ["reconfigure", "reboot", "maintenance", "removal"];
+
 fn update(page: &mut Page, kind: &str, update: &UpdateStatus, now: Timestamp) {
-    page.field("To release", &update.release);
+    if !AT_THEIR_RELEASE.contains(&kind) {
+        page.field("To release", &update.release);
+    }
     page.field("Scope", update.scope.as_str());
     if let Some(since) = update.paused_since {
         let risk =

@@ -72,6 +72,56 @@ fn whoever_is_lost_is_reconfigured_when_it_is_back() {
     assert_eq!(targets(&fleet), ["control-3"], "one of its own");
 }
 
+/// A rollout that a fourth control machine brought about: it has come to its two workers.
+fn at_workers() -> Fleet {
+    let mut spec = knows_controls_of(3, 2);
+    let join = spec.items(Control).iter().find(|item| item.name.as_str() == "join").cloned().expect("an item");
+    spec.machine_types.get_mut(&Worker).expect("items").push(join);
+    let mut fleet = guarded(Fleet::with(spec));
+    fleet.add_control("control-4");
+    fleet.lock("ceph", None, LockState::Inactive);
+    ["control-1", "control-2", "control-3"].iter().for_each(|name| fleet.upgrade(name));
+    assert_eq!(fleet.requests(), ["worker-1"]);
+    fleet
+}
+
+/// Nothing is heard of it for a minute.
+fn lose(fleet: &mut Fleet, name: &str) {
+    fleet.disconnect(name);
+    (0..6).for_each(|_| fleet.pass(10_000, &[name]));
+    assert_eq!(fleet.why(name).as_deref(), Some("Lost"));
+}
+
+#[test]
+fn whoever_is_lost_in_the_middle_is_left_out() {
+    for (lost, other) in [("worker-1", "worker-2"), ("worker-2", "worker-1")] {
+        let mut fleet = at_workers();
+        let first = fleet.rollout();
+        lose(&mut fleet, lost);
+        assert_eq!((fleet.part(lost), fleet.slots()), (None, vec![other]), "whatever was requested is given back");
+        let said = fleet.core.facts().audit.values().next_back().expect("a line").message.clone();
+        assert_eq!(said, format!("machine {lost}: lost, and left out of {first}; it is reconfigured when it is back"));
+        fleet.upgrade(other);
+        assert!(fleet.core.facts().open_rollout(&cluster()).is_none(), "nobody is waited for");
+        fleet.lock("ceph", None, LockState::Active);
+        fleet.connect(lost);
+        assert_eq!(fleet.rollout(), "edge-7-reconfigure-4", "it has one of its own");
+        fleet.lock("ceph", None, LockState::Inactive);
+        fleet.upgrade(lost);
+        assert!(fleet.core.facts().open_rollout(&cluster()).is_none() && fleet.why(lost).is_none());
+    }
+}
+
+/// Only a person can say what became of it.
+#[test]
+fn whoever_is_lost_disturbed_keeps_the_rollout_open() {
+    let mut fleet = at_workers();
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    fleet.begin("worker-1");
+    lose(&mut fleet, "worker-1");
+    assert_eq!(fleet.slots(), ["worker-1"]);
+}
+
 /// Its successor would wait for a rollout that begins by itself, and that one for its majority.
 #[test]
 fn nobody_is_reconfigured_while_a_control_machine_is_revoked() {
