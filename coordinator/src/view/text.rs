@@ -5,11 +5,7 @@ const FOLDED_MIN: usize = 4;
 
 /// Rows with their names. Neighbours of whom the same is to be said share one: sixty machines that wait for the same
 /// thing must not push the one that failed off the screen.
-pub(super) fn folded<'a, T>(
-    rows: &'a [T],
-    is_alike: impl Fn(&T, &T) -> bool,
-    name: impl Fn(&T) -> &str,
-) -> Vec<(String, &'a T)> {
+pub(super) fn folded<T>(rows: &[T], is_alike: impl Fn(&T, &T) -> bool, name: impl Fn(&T) -> &str) -> Vec<(String, &T)> {
     let mut lines = Vec::new();
     for alike in rows.chunk_by(is_alike) {
         match alike {

@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal as _, stdin};
 
-use muster_coordinator::view::{self, Kind};
+use muster_coordinator::view::{self, Kind, printable};
 use muster_proto::{
     model::Scope,
     resource::Plan,
@@ -119,6 +119,11 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         let answer = coordinator.call_on(Kind::Clusters, &cluster, coordinator.fleet().plan(asked)).await?;
         let plan: Plan = serde_json::from_slice(&answer.json).map_err(not_this_version)?;
         terminal::print_all(&view::plan_lines(&plan))?;
+        if let Some(open) = plan.rollout {
+            let name = printable(&open.metadata.name);
+            terminal::say(&format!("error: {name} has not ended; follow it: musterctl watch {cluster}"));
+            return Err(Failure::silent(Exit::Refused));
+        }
         if let Some(update) = plan.update {
             if update.refused.is_some() {
                 return Err(Failure::silent(Exit::Refused)); // the plan says why it cannot start

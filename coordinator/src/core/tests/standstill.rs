@@ -312,6 +312,6 @@ fn an_abort_that_hangs_says_on_whom() {
     assert!(waits(&fleet).message.contains("the reboot is paused"), "{:?}", waits(&fleet));
     fleet.ask(Request::Abort { rollout }).expect("aborts");
     let said = waits(&fleet);
-    assert_eq!(said.message, "the reboot was aborted, and waits for control-1 (Failed)");
+    assert_eq!(said.message, "the reboot waits for control-1 (Failed)");
     assert!(said.clears_when.starts_with("control-1: `musterctl retry control-1`"), "{said:?}");
 }

@@ -55,7 +55,7 @@ fn hangs_on(survey: &Survey<'_>, update: &UpdateRow, halt: Blocked) -> Blocked {
     };
     let kind = update.kind.as_str();
     Blocked {
-        message: format!("the {kind} was aborted, and waits for {name} ({}){others}", trouble.reason),
+        message: format!("the {kind} waits for {name} ({}){others}", trouble.reason),
         clears_when: format!("{name}: {}", trouble.clears_when),
         ..halt
     }

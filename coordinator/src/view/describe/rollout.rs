@@ -97,7 +97,7 @@ pub(in crate::view) fn under_way_lines(rollout: &Rollout) -> Vec<String> {
         kind => kind.to_owned(),
     };
     let (state, ready, count) = (&status.state, status.ready, status.machines);
-    let mut lines = vec![format!("Rollout {name} ({kind}) is {state}: {ready} of {count} machines are through.")];
+    let mut lines = vec![format!("Rollout {name} ({kind}) is {state}, {ready} of {count} machines through.")];
     lines.extend(machines(update).within(LINE_CHARS_MAX - 2).lines().into_iter().map(|line| format!("  {line}")));
     lines.push(format!("Its stages, hooks and groups: musterctl describe rollout {name}"));
     lines.iter().map(|line| printable(line)).collect()
