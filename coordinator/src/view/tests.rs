@@ -170,6 +170,18 @@ fn a_clusters_page() {
 }
 
 #[test]
+fn the_tables_of_a_page_fit_a_terminal() {
+    let mut failed = machine("worker-3");
+    let api = failed.status.state_item_statuses.get_mut("api").expect("an item");
+    api.message = "a word of it ".repeat(20);
+    for page in [describe_machine(&failed, now()), describe_cluster(&cluster(), &[failed.clone()], now())] {
+        let tables = page.iter().filter(|line| line.starts_with("  "));
+        let longest = tables.max_by_key(|line| line.chars().count()).expect("a table");
+        assert!(longest.chars().count() <= 120 && page.join("\n").contains("a word of it"), "{longest}");
+    }
+}
+
+#[test]
 fn a_plan() {
     let lines = plan_lines(&documents::plan());
     assert_eq!(

@@ -1,6 +1,6 @@
 //! The layout of a page: `Field:   value`, sections, indented tables.
 
-use crate::view::{Table, printable};
+use crate::view::{LINE_CHARS_MAX, Table, printable};
 
 /// Column at which values begin.
 const VALUE_COLUMN: usize = 20;
@@ -40,7 +40,7 @@ impl Page {
             self.line("(none)");
             return;
         }
-        for line in table.lines() {
+        for line in table.clone().within(LINE_CHARS_MAX - 2).lines() {
             self.push(&format!("{INDENT}{line}"));
         }
     }

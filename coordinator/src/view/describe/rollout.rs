@@ -84,7 +84,7 @@ fn update(page: &mut Page, kind: &str, update: &UpdateStatus, now: Timestamp) {
     }
     if !update.machines.is_empty() {
         page.section("Machines");
-        page.table(&machines(update).within(LINE_CHARS_MAX - 2));
+        page.table(&machines(update));
     }
 }
 
