@@ -1,6 +1,6 @@
 //! Tokens and names: what an operator reads when a machine may not join.
 
-use std::{fs, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result};
 use muster_agent::{host::unix_ms, identity::Identity};
@@ -52,6 +52,23 @@ fn tokens_that_are_good_no_more() -> Result<()> {
     let id = fs::read_to_string(&revoked)?.split('.').next().context("an id")?.to_owned();
     fleet.ctl(&["token", "revoke", &id])?.ok()?;
     refused(fleet.enroll("worker-5", &revoked, &[])?, &revoked, &["revoked"])?;
+    fleet.done()
+}
+
+#[test]
+fn a_token_goes_into_a_new_file_of_one_s_own() -> Result<()> {
+    let mut fleet = new_fleet("token-file")?;
+    let create = ["token", "create", "--cluster", CLUSTER, "--type", "worker", "--out", "new.token"];
+    let made = fleet.ctl(&create)?.exits(0)?.says(&["--token-file new.token"])?;
+    let token = fs::read_to_string(fleet.path("new.token"))?;
+    assert!(made.out.is_empty() && !made.err.contains(token.trim()), "{made:?}");
+    assert_eq!(fs::metadata(fleet.path("new.token"))?.permissions().mode() & 0o777, 0o600);
+    fleet.ctl(&create)?.exits(2)?.says(&["cannot make new.token", "not overwritten"])?;
+    assert_eq!(fs::read_to_string(fleet.path("new.token"))?, token);
+    let nowhere = ["token", "create", "--cluster", "nope", "--type", "worker", "--out", "no.token"];
+    fleet.ctl(&nowhere)?.exits(2)?.says(&["no cluster named"])?;
+    assert!(!Path::new(&fleet.path("no.token")).exists(), "an empty file is left behind");
+    fleet.enroll("worker-1", &fleet.path("new.token"), &[])?.ok()?;
     fleet.done()
 }
 

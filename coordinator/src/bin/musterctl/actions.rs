@@ -73,7 +73,7 @@ pub(crate) struct RevokeArgs {
 #[command(after_help = "\
 Example:
   musterctl replace worker-3
-  musterctl token create --cluster edge-7 --type worker --machine worker-3 > worker-3.token
+  musterctl token create --cluster edge-7 --type worker --machine worker-3 --out worker-3.token
   # on the machine: muster-agent enroll --coordinator HOST:PORT --token-file worker-3.token --name worker-3")]
 pub(crate) struct ReplaceArgs {
     /// Name of the machine

@@ -22,7 +22,7 @@ Try it, without root and without network:
 
 A first fleet:
   musterctl apply -f fleet.yaml
-  musterctl token create --cluster edge-7 --type worker > worker.token
+  musterctl token create --cluster edge-7 --type worker --out worker.token
   musterctl watch edge-7
 
 Exit status: 0 done, 1 failed, 2 bad input, 3 not allowed, 4 refused by the state of things, 5 coordinator unreachable.

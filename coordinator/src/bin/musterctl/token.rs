@@ -1,6 +1,12 @@
 //! `musterctl token`: join tokens.
 
-use std::time::Duration;
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::{Subcommand, ValueEnum};
 use jiff::Timestamp;
@@ -27,12 +33,13 @@ enum TokenCommand {
 
 /// Make a token with which machines join a cluster
 ///
-/// The token, and nothing else, goes to stdout; it is shown this once. Bring it to the machine as a file.
+/// The token is shown this once: with --out it goes to a new file that only you may read, else, and nothing else, to
+/// stdout. Bring it to the machine as a file.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  musterctl token create --cluster edge-7 --type worker > worker.token
-  musterctl token create --cluster edge-7 --type control --uses 3 --ttl 1h > control.token
+  musterctl token create --cluster edge-7 --type worker --out worker.token
+  musterctl token create --cluster edge-7 --type control --uses 3 --ttl 1h --out control.token
 On the machine:
   muster-agent enroll --coordinator HOST:PORT --token-file worker.token")]
 struct CreateArgs {
@@ -51,6 +58,9 @@ struct CreateArgs {
     /// How many machines may join with it [default: any number until it expires]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     uses: Option<u32>,
+    /// A new file for the token, for your eyes only [default: stdout]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -89,6 +99,8 @@ async fn create(args: CreateArgs, context: &Context) -> Result<(), Failure> {
         JoinType::Control => "control",
         JoinType::Worker => "worker",
     };
+    // Before there is a token that nobody could ever read.
+    let file = args.out.as_deref().map(NewFile::make).transpose()?;
     let coordinator = context.coordinator().await?;
     let request = CreateTokenRequest {
         cluster: args.cluster.clone(),
@@ -98,7 +110,16 @@ async fn create(args: CreateArgs, context: &Context) -> Result<(), Failure> {
         uses: args.uses.unwrap_or(0),
     };
     let answer = coordinator.call_on(Kind::Clusters, &args.cluster, coordinator.fleet().create_token(request)).await?;
-    terminal::print(&answer.token)?;
+    let place = match file {
+        Some(file) => {
+            file.keep(&answer.token)?;
+            args.out.as_deref().unwrap_or(Path::new("FILE")).display().to_string()
+        }
+        None => {
+            terminal::print(&answer.token)?;
+            "FILE".to_owned()
+        }
+    };
     let uses = match (args.machine, args.uses) {
         (Some(machine), _) => format!("machine {machine}"),
         (None, Some(1)) => format!("one {machine_type} machine"),
@@ -109,12 +130,53 @@ async fn create(args: CreateArgs, context: &Context) -> Result<(), Failure> {
     let left = end.map_or_else(|| "a long time".to_owned(), |end| age(Timestamp::now(), end));
     terminal::say(&format!(
         "Token {} lets {uses} join cluster {}, for {left}. It is shown this once. On the machine:\n  \
-         muster-agent enroll --coordinator {} --token-file FILE",
+         muster-agent enroll --coordinator {} --token-file {place}",
         answer.id,
         args.cluster,
         coordinator.address()
     ));
     Ok(())
+}
+
+/// A file that was not there before and only we may read. Removed again unless it is kept.
+struct NewFile<'a> {
+    path: &'a Path,
+    file: File,
+    kept: bool,
+}
+
+impl<'a> NewFile<'a> {
+    fn make(path: &'a Path) -> Result<Self, Failure> {
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(|source| {
+            let failure = Failure::bad_input(format!("cannot make {}", path.display()));
+            match source.kind() {
+                io::ErrorKind::AlreadyExists => {
+                    failure.because(source).next("It is not overwritten: name another, or remove it.")
+                }
+                _ => failure.because(source),
+            }
+        })?;
+        Ok(Self { path, file, kept: false })
+    }
+
+    fn keep(mut self, line: &str) -> Result<(), Failure> {
+        let written = writeln!(self.file, "{line}").and_then(|()| self.file.sync_all());
+        written.map_err(|source| {
+            Failure::failed(format!("cannot write {}", self.path.display()))
+                .because(source)
+                .next("The token is lost: musterctl token revoke it, and make another.")
+        })?;
+        self.kept = true;
+        Ok(())
+    }
+}
+
+impl Drop for NewFile<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            let _ = fs::remove_file(self.path); // an empty file is no secret
+        }
+    }
 }
 
 /// `90s`, `15m`, `24h`, `7d`.

@@ -176,7 +176,7 @@ impl Layout {
 
     pub(super) fn create_token(&self, machine_type: &str, uses: u32) -> Line {
         let line = self.ctl().arg("token").arg("create").pair("--cluster", CLUSTER).pair("--type", machine_type);
-        line.pair("--uses", &uses.to_string()).into_file(&self.token(machine_type))
+        line.pair("--uses", &uses.to_string()).path("--out", &self.token(machine_type))
     }
 
     pub(super) fn enroll(&self, machine: &str, address: &str) -> Line {

@@ -4,7 +4,6 @@ use std::{
     borrow::Cow,
     fs::{File, OpenOptions},
     io,
-    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -34,8 +33,6 @@ pub(super) struct Line {
 enum Kind {
     /// Waited for.
     Foreground,
-    /// Waited for; stdout goes to this new file, which only we may read.
-    IntoFile(PathBuf),
     /// In a session of its own; output is appended to this file.
     Background(PathBuf),
 }
@@ -73,11 +70,6 @@ impl Line {
         self
     }
 
-    pub(super) fn into_file(mut self, file: &Path) -> Self {
-        self.kind = Kind::IntoFile(file.to_owned());
-        self
-    }
-
     pub(super) fn into_background(mut self, log: &Path) -> Self {
         self.kind = Kind::Background(log.to_owned());
         self
@@ -89,7 +81,6 @@ impl Line {
         let words = words.join(" ");
         match &self.kind {
             Kind::Foreground => words,
-            Kind::IntoFile(file) => format!("(umask 077; {words} >{})", quote_path(file)),
             Kind::Background(log) => format!("setsid {words} </dev/null >>{} 2>&1 &", quote_path(log)),
         }
     }
@@ -98,14 +89,7 @@ impl Line {
     pub(super) async fn output(&self) -> Result<Vec<u8>, Failure> {
         let cannot = |source| Failure::failed(format!("cannot run: {}", self.line())).because(source);
         let mut command = self.command(None);
-        command.kill_on_drop(true).stdin(Stdio::null()).stderr(Stdio::piped());
-        match &self.kind {
-            Kind::IntoFile(file) => {
-                let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file).map_err(cannot)?;
-                command.stdout(file)
-            }
-            Kind::Foreground | Kind::Background(_) => command.stdout(Stdio::piped()),
-        };
+        command.kill_on_drop(true).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let output = command.spawn().map_err(cannot)?.wait_with_output();
         let output = timeout(self.most, output)
             .await
@@ -132,7 +116,7 @@ impl Line {
         };
         let log = match &self.kind {
             Kind::Background(log) => OpenOptions::new().append(true).create(true).open(log),
-            Kind::Foreground | Kind::IntoFile(_) => File::open("/dev/null"),
+            Kind::Foreground => File::open("/dev/null"),
         };
         let log = log.map_err(cannot)?;
         let again = log.try_clone().map_err(cannot)?;
@@ -180,6 +164,5 @@ mod tests {
         assert_eq!(line.line(), "/b/x run --dir '/a b'");
         let line = line.into_background(Path::new("/l"));
         assert_eq!(line.line(), "setsid /b/x run --dir '/a b' </dev/null >>/l 2>&1 &");
-        assert_eq!(line.into_file(Path::new("/t")).line(), "(umask 077; /b/x run --dir '/a b' >/t)");
     }
 }
