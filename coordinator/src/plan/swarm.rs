@@ -146,7 +146,9 @@ pub fn entry(facts: &Facts, machine: &MachineRow, limits: &Limits, now: Now) -> 
     if others.iter().any(|row| is_member(facts, row)) {
         return Ok(Entry::Join { manager, managers: managers(facts, &others)? });
     }
-    match maker(facts, machine, &others).or_else(|| others.first().filter(|_| !manager)) {
+    // One that is in waits for nobody to make it: whoever else was told to has come to nothing.
+    let maker = maker(facts, machine, &others).filter(|_| !is_member(facts, machine));
+    match maker.or_else(|| others.first().filter(|_| !manager)) {
         Some(maker) => Err(NoEntry::NotInitialised { maker: maker.name.clone() }),
         None if manager => nobody_may_have_made_it(facts, &others, limits, now).map(|()| Entry::Init),
         None => Err(NoEntry::NoControl),

@@ -3,15 +3,15 @@
 use muster_proto::model::{
     ItemState,
     MachineType::{Control, Worker},
-    Phase, RemovalPolicy, RunnerKind,
+    Phase, RemovalPolicy, RunnerKind, Scope,
 };
 
 use super::{
-    fleet::{Fleet, cluster, item, item_name, machine, spec},
+    fleet::{Fleet, apply, cluster, item, item_name, machine, spec},
     reason,
 };
 use crate::{
-    core::{Input, Refusal, Reply, Request},
+    core::{Input, Refusal, Reply, Request, update::Options},
     plan::{LIMITS, Limits, swarm::Entry},
     store::Store,
 };
@@ -165,4 +165,26 @@ fn one_that_never_began_its_swarm_join_is_removed_unasked() {
     fleet.ask(remove).expect("begins");
     assert!(fleet.questions.is_empty(), "{:?}", fleet.questions);
     assert!(!fleet.core.facts().machines.contains_key("worker-1"), "{:?}", fleet.why("worker-1"));
+}
+
+/// Its swarm-join runs again in an update, and the other's too, which an operator once did without.
+#[test]
+fn the_only_member_waits_for_nobody() {
+    let mut fleet = fleet(2, 0);
+    turn(&mut fleet, "control-1").expect("makes it");
+    fleet.event("control-1", "swarm", ItemState::Running);
+    fleet.event("control-1", "swarm", ItemState::Succeeded);
+    fleet.finish("control-1");
+    turn(&mut fleet, "control-2").expect("let in");
+    fleet.fail("control-2");
+    fleet.ask(Request::Skip { machine: machine("control-2"), item: None }).expect("without it");
+    fleet.accept("control-2");
+    fleet.finish_all(Control);
+    let mut newest = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    let joins = newest.machine_types.values_mut().flatten().filter(|item| item.name.as_str() == "swarm");
+    joins.for_each(|item| item.version.push_str(".1"));
+    fleet.ask(apply(newest, &[])).expect("applies");
+    let accepted = Options { accept_control_plane_downtime: true, skip_backup: true, ..Options::of(Scope::Drain) };
+    fleet.ask(Request::Update { cluster: cluster(), options: accepted }).expect("starts");
+    assert_eq!(turn(&mut fleet, "control-1"), Ok(Entry::Init));
 }
