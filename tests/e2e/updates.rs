@@ -35,6 +35,7 @@ fn the_demo_updates_its_fleet() -> Result<()> {
         Ok((locks.len() == 16 && locks.iter().all(|state| state == "active")).then_some(()))
     })?;
     place.ctl(&["update", "demo", "--yes"])?.exits(4)?.says(&["NothingToDo"])?;
+    place.ctl(&["update", "demo"])?.exits(4)?.says(&["NothingToDo"])?;
     Ok(())
 }
 

@@ -291,7 +291,10 @@ fn phases(survey: &Survey<'_>, update: &UpdateRow, machines: &[ChangedMachine]) 
             1 => "1 control machine".to_owned(),
             _ => format!("{controls} control machines one by one"),
         };
-        phases.push(phase("control machines", what, "the others carry on", "yes, between two"));
+        // Of one or two none is a majority without the one that is away.
+        let carry_on = survey.of_type(MachineType::Control).count() > 2;
+        let impact = if carry_on { "the others carry on" } else { "the control plane is down meanwhile" };
+        phases.push(phase("control machines", what, impact, if controls > 1 { "yes, between two" } else { "no" }));
         phases.extend(backups::in_turn(update));
     }
     let leave = if uses_swarm(survey) { "workloads, tasks leave first" } else { "workloads move away first" };

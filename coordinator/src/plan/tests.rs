@@ -163,6 +163,19 @@ fn an_update_is_planned() {
     check("update-groups", &fleet);
 }
 
+/// Nobody carries on without the only control machine.
+#[test]
+fn an_update_of_one_control_machine_is_planned() {
+    let mut fleet = updates::deployed(1, 1);
+    updates::release(&mut fleet, &["install"], 1);
+    let options = Options { accept_control_plane_downtime: true, ..Options::of(Scope::Drain) };
+    let (facts, limits) = (fleet.core.facts(), fleet.core.limits());
+    let plan = documents::plan(facts, &cluster(), &options, limits, fleet.now()).expect("a cluster");
+    let update = plan.update.expect("an update");
+    let control = update.phases.iter().find(|phase| phase.name == "control machines").expect("a phase");
+    assert_eq!((control.impact.as_str(), control.pause.as_str()), ("the control plane is down meanwhile", "no"));
+}
+
 #[test]
 fn an_update_under_way_is_shown() {
     let mut fleet = updates::deployed(3, 12);

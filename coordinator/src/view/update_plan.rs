@@ -36,7 +36,6 @@ pub(super) fn update_lines(cluster: &str, plan: &UpdatePlan) -> Vec<String> {
     }
     lines.extend(plan.notes.iter().map(|note| printable(&format!("Note: {note}"))));
     lines.extend(plan.warnings.iter().map(|warning| printable(&format!("It would wait: {warning}"))));
-    lines.push(printable(&format!("Start it: musterctl update {cluster} --scope {}", plan.scope)));
     lines
 }
 

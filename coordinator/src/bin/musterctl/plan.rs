@@ -1,8 +1,8 @@
 //! `musterctl plan`: who goes when, and why not now.
 
 use clap::ValueEnum;
-use muster_coordinator::view::{self, Kind};
-use muster_proto::wire::PlanRequest;
+use muster_coordinator::view::{self, Kind, printable};
+use muster_proto::{resource::Plan, wire::PlanRequest};
 
 use crate::{config::Context, failure::Failure, get::not_this_version, terminal};
 
@@ -44,13 +44,48 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         accept_control_plane_downtime: args.accept_control_plane_downtime,
         skip_backup: args.skip_backup,
     };
+    let start = start_line(&request);
     let answer = coordinator.call_on(Kind::Clusters, &args.cluster, coordinator.fleet().plan(request)).await?;
     match args.output {
         Some(Format::Json) => terminal::print(&crate::get::pretty_json(&crate::get::value(&answer.json)?)?),
         Some(Format::Yaml) => terminal::print(crate::get::yaml(&crate::get::value(&answer.json)?)?.trim_end()),
         None => {
-            let plan = serde_json::from_slice(&answer.json).map_err(not_this_version)?;
-            terminal::print_all(&view::plan_lines(&plan))
+            let plan: Plan = serde_json::from_slice(&answer.json).map_err(not_this_version)?;
+            terminal::print_all(&view::plan_lines(&plan))?;
+            let can_start = plan.rollout.is_none() && plan.update.is_some_and(|update| update.refused.is_none());
+            if can_start { terminal::print(&format!("Start it: {start}")) } else { Ok(()) }
         }
+    }
+}
+
+/// The command that starts the update that is shown.
+fn start_line(asked: &PlanRequest) -> String {
+    let mut line = format!("musterctl update {}", asked.cluster);
+    if !asked.scope.is_empty() {
+        line.push_str(&format!(" --scope {}", asked.scope));
+    }
+    for (given, option) in [
+        (asked.accept_control_plane_downtime, " --accept-control-plane-downtime"),
+        (asked.skip_backup, " --skip-backup"),
+    ] {
+        line.push_str(if given { option } else { "" });
+    }
+    printable(&line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_pasted_starts_what_was_shown() {
+        let mut asked = PlanRequest { cluster: "edge-7".to_owned(), ..Default::default() };
+        assert_eq!(start_line(&asked), "musterctl update edge-7");
+        asked.scope = "os".to_owned();
+        asked.skip_backup = true;
+        assert_eq!(start_line(&asked), "musterctl update edge-7 --scope os --skip-backup");
+        asked.accept_control_plane_downtime = true;
+        let all = "musterctl update edge-7 --scope os --accept-control-plane-downtime --skip-backup";
+        assert_eq!(start_line(&asked), all);
     }
 }

@@ -113,7 +113,8 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         (cluster.clone(), scope.to_string(), start.accept_control_plane_downtime);
     let mut request =
         UpdateRequest { cluster: name, scope, accept_control_plane_downtime, skip_backup, ..Default::default() };
-    if !start.yes {
+    let mut asks = !start.yes;
+    if asks {
         let (name, scope) = (cluster.clone(), request.scope.clone());
         let asked = PlanRequest { cluster: name, scope, accept_control_plane_downtime, skip_backup };
         let answer = coordinator.call_on(Kind::Clusters, &cluster, coordinator.fleet().plan(asked)).await?;
@@ -124,6 +125,8 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             terminal::say(&format!("error: {name} has not ended; follow it: musterctl watch {cluster}"));
             return Err(Failure::silent(Exit::Refused));
         }
+        // Without an update to start there is nothing to ask: the coordinator says why it starts none.
+        asks = plan.update.is_some();
         if let Some(update) = plan.update {
             if update.refused.is_some() {
                 return Err(Failure::silent(Exit::Refused)); // the plan says why it cannot start
@@ -132,7 +135,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             request.plan_digest = update.digest.unwrap_or_default();
         }
     }
-    if !start.agreed("Start it?", "the update")? {
+    if asks && !ask("Start it?", "the update")? {
         return Ok(());
     }
     show(&coordinator.call_on(Kind::Clusters, &cluster, coordinator.fleet().update(request)).await?)?;
