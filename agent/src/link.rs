@@ -102,8 +102,9 @@ pub enum LinkError {
     /// The certificate is worth nothing there. A coordinator tells nobody why; these are the reasons there are.
     #[error(
         "the coordinator does not accept this machine's certificate: it was revoked (`musterctl get machines` says \
-         so), or it ran out and could not be renewed; to come back: `musterctl replace MACHINE`, then here \
-         `muster-agent enroll --force` with a new token"
+         so), the machine was removed (`musterctl get audit` says so), or it ran out and could not be renewed; to come \
+         back: `musterctl replace MACHINE`, unless it was removed, then here `muster-agent enroll --force` with a new \
+         token"
     )]
     NotAccepted,
     /// The coordinator closed the stream, saying why.

@@ -149,7 +149,7 @@ impl AgentStatus {
         let width = ledger.items.iter().map(|item| item.name.len()).max().unwrap_or_default().max(4);
         writeln!(text, "\n{:width$}  {:11}  {:13}  ATTEMPT  {:20}  MESSAGE", "NAME", "PHASE", "STATE", "SINCE").ok();
         for item in &ledger.items {
-            let message: String = item.message.chars().take(MESSAGE_CHARS_MAX).collect();
+            let message = cut(&item.message);
             let line = format!(
                 "{:width$}  {:11}  {:13}  {:7}  {:20}  {message}",
                 item.name,
@@ -163,6 +163,15 @@ impl AgentStatus {
         }
         text
     }
+}
+
+/// As much of a message as the table has room for; where it is cut, that shows.
+fn cut(message: &str) -> String {
+    if message.chars().count() <= MESSAGE_CHARS_MAX {
+        return message.to_owned();
+    }
+    let kept: String = message.chars().take(MESSAGE_CHARS_MAX - 1).collect();
+    format!("{kept}…")
 }
 
 impl LedgerStatus {
@@ -220,4 +229,17 @@ pub(crate) fn timestamp(unix_ms: u64) -> Option<Timestamp> {
 
 pub(crate) fn shown(at: Option<Timestamp>) -> String {
     at.map_or_else(|| "-".to_owned(), |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_shows() {
+        let whole = "é".repeat(MESSAGE_CHARS_MAX);
+        assert_eq!(cut(&whole), whole);
+        let long = cut(&format!("{whole}!"));
+        assert_eq!((long.chars().count(), long.ends_with("é…")), (MESSAGE_CHARS_MAX, true));
+    }
 }

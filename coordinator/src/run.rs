@@ -54,7 +54,8 @@ pub(crate) async fn run(
     let admin_address = address(&rows);
     drop(rows);
     let listener = TcpListener::bind(&config.listen).await.with_context(|| {
-        format!("cannot listen on {}; if another program does, stop it or choose another --listen", config.listen)
+        let listen = &config.listen;
+        format!("cannot listen on {listen}; --listen takes ADDRESS:PORT, and no other program may listen there")
     })?;
     let bound = listener.local_addr()?;
 

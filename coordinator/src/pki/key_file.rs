@@ -22,7 +22,7 @@ const OTHERS_MASK: u32 = 0o077;
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
     /// It cannot be read.
-    #[error("cannot read the key file {}", path.display())]
+    #[error("cannot read the key file {} (another: --key-file)", path.display())]
     Read {
         /// Its path.
         path: PathBuf,

@@ -85,7 +85,11 @@ fn fault_line(fault: &Fault) -> String {
 }
 
 fn read(name: &str, left: &mut u64) -> Result<ManifestFile, Failure> {
-    let cannot = |source| Failure::bad_input(format!("cannot read {name}")).because(source);
+    let cannot = |source| {
+        Failure::bad_input(format!("cannot read {name}")).because(source).next(
+            "-f names a manifest, or is - for standard input; what one looks like: docs/MANIFEST.md, musterctl demo",
+        )
+    };
     let mut bytes = Vec::new();
     let most = left.saturating_add(1);
     if name == "-" {

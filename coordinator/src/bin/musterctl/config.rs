@@ -43,11 +43,12 @@ impl Config {
             let failure = Failure::bad_input(format!("cannot read the config {shown}")).because(source);
             if missing { failure.next(ORIGIN) } else { failure }
         })?;
-        warn_if_open(path)?;
-        toml::from_str(&text).map_err(|error| {
+        let config = toml::from_str(&text).map_err(|error| {
             // The parser's Display quotes the line, which may be the key.
             Failure::bad_input(format!("the config {shown} is not right: {}", error.message())).next(ORIGIN)
-        })
+        })?;
+        warn_if_open(path)?;
+        Ok(config)
     }
 }
 
@@ -130,6 +131,7 @@ mod tests {
         assert_eq!(read(GOOD, 0o600).map(|config| config.coordinator).ok().as_deref(), Some("a:1"));
         for (text, mode, expected) in [
             (GOOD, 0o604, "everybody on this machine may read it"),
+            ("hello", 0o644, "is not right"),
             ("coordinator = 'a:1'", 0o600, "missing field `ca`"),
             ("coordinator = 'a:1'\nca = 'c'\ncertificate = 'd'\nkey = 'SECRET", 0o600, "is not right"),
         ] {

@@ -64,10 +64,22 @@ Every line it prints that does not begin with # is a command as it was run: past
 In DIR: manifest.yaml, operator.toml (musterctl's config), effects.log, the logs and states of all processes.")]
 pub(crate) struct Args {
     /// Control machines
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=MACHINES_MAX))]
+    #[arg(
+        long,
+        allow_negative_numbers = true,
+        value_name = "N",
+        default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..=MACHINES_MAX)
+    )]
     control: u32,
     /// Worker machines
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=MACHINES_MAX))]
+    #[arg(
+        long,
+        allow_negative_numbers = true,
+        value_name = "N",
+        default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(0..=MACHINES_MAX)
+    )]
     workers: u32,
     /// Where everything is put; may exist if it is empty [default: a new directory, removed after success]
     #[arg(long)]
@@ -82,13 +94,26 @@ pub(crate) struct Args {
     #[arg(long)]
     update: bool,
     /// Workers that may be without their workloads at once, in the update
-    #[arg(long, value_name = "N", default_value_t = 4, requires = "update", value_parser = width())]
+    #[arg(
+        long,
+        allow_negative_numbers = true,
+        value_name = "N",
+        default_value_t = 4,
+        requires = "update",
+        value_parser = width()
+    )]
     upgrade_width: u32,
     /// How long each of a machine's two deploy items takes
     #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = seconds)]
     seconds_per_item: f64,
     /// Size of the artifact every machine downloads
-    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=65_536))]
+    #[arg(
+        long,
+        allow_negative_numbers = true,
+        value_name = "MIB",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(0..=65_536)
+    )]
     artifact_mib: u32,
     /// End what a demo with --keep (or an interrupted one) left running in --dir
     #[arg(long, requires = "dir", conflicts_with_all = ["keep", "crash"])]
