@@ -36,6 +36,29 @@ pub use table::Table;
 /// Longest line of a table, in characters: it is to fit a terminal of 120.
 const LINE_CHARS_MAX: u16 = 120;
 
+/// Which of the two sorts of locks, or of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Of {
+    /// Both.
+    All,
+    /// Of machines.
+    Nodes,
+    /// Of whole clusters.
+    Clusters,
+}
+
+impl Of {
+    /// Is one with this machine, or none, among them?
+    #[must_use]
+    pub const fn has(self, node: Option<&str>) -> bool {
+        match self {
+            Self::All => true,
+            Self::Nodes => node.is_some(),
+            Self::Clusters => node.is_none(),
+        }
+    }
+}
+
 /// The sorts of documents, by the words operators use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -46,9 +69,9 @@ pub enum Kind {
     /// Rollouts.
     Rollouts,
     /// Workload locks of application controllers.
-    Locks,
+    Locks(Of),
     /// Maintenance requests.
-    Requests,
+    Requests(Of),
     /// States of the child cluster that updates bring about.
     ClusterStates,
     /// Join tokens.
@@ -69,8 +92,12 @@ impl Kind {
             Self::Clusters => "clusters",
             Self::Machines => "machines",
             Self::Rollouts => "rollouts",
-            Self::Locks => "locks",
-            Self::Requests => "requests",
+            Self::Locks(Of::All) => "locks",
+            Self::Locks(Of::Nodes) => "nodeworkloadlocks",
+            Self::Locks(Of::Clusters) => "clusterworkloadlocks",
+            Self::Requests(Of::All) => "requests",
+            Self::Requests(Of::Nodes) => "nodemaintenancerequests",
+            Self::Requests(Of::Clusters) => "clustermaintenancerequests",
             Self::ClusterStates => "clusterstates",
             Self::Tokens => "tokens",
             Self::Credentials => "credentials",
@@ -86,8 +113,8 @@ impl Kind {
             Self::Clusters => "cluster",
             Self::Machines => "machine",
             Self::Rollouts => "rollout",
-            Self::Locks => "lock",
-            Self::Requests => "request",
+            Self::Locks(_) => "lock",
+            Self::Requests(_) => "request",
             Self::ClusterStates => "clusterstate",
             Self::Tokens => "token",
             Self::Credentials => "credential",
@@ -122,8 +149,8 @@ pub fn table<'a>(
         Kind::Machines => machines::HEADERS,
         Kind::Rollouts if look.wide => rollouts::HEADERS_WIDE,
         Kind::Rollouts => rollouts::HEADERS,
-        Kind::Locks => handshake::LOCKS,
-        Kind::Requests => handshake::REQUESTS,
+        Kind::Locks(_) => handshake::LOCKS,
+        Kind::Requests(_) => handshake::REQUESTS,
         Kind::ClusterStates => handshake::CLUSTER_STATES,
         Kind::Tokens => tokens::HEADERS,
         Kind::Credentials => credentials::HEADERS,
@@ -139,8 +166,8 @@ pub fn table<'a>(
             Kind::Clusters => clusters::row(&read(json)?, look),
             Kind::Machines => machines::row(&read(json)?, look),
             Kind::Rollouts => rollouts::row(&read(json)?, look),
-            Kind::Locks => handshake::lock(&read(json)?, look),
-            Kind::Requests => handshake::request(&read(json)?, look),
+            Kind::Locks(_) => handshake::lock(&read(json)?, look),
+            Kind::Requests(_) => handshake::request(&read(json)?, look),
             Kind::ClusterStates => handshake::cluster_state(&read(json)?),
             Kind::Tokens => tokens::row(&read(json)?, look),
             Kind::Credentials => credentials::row(&read(json)?, look),

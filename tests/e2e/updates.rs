@@ -34,6 +34,10 @@ fn the_demo_updates_its_fleet() -> Result<()> {
         let locks: Vec<String> = place.items("locks", "/status/state")?;
         Ok((locks.len() == 16 && locks.iter().all(|state| state == "active")).then_some(()))
     })?;
+    for (kind, count) in [("nodeworkloadlocks", 15), ("clusterworkloadlocks", 1)] {
+        let of_this: Vec<String> = place.items(kind, "/metadata/name")?;
+        assert_eq!(of_this.len(), count, "{kind}: {of_this:?}");
+    }
     place.ctl(&["update", "demo", "--yes"])?.exits(4)?.says(&["NothingToDo"])?;
     place.ctl(&["update", "demo"])?.exits(4)?.says(&["NothingToDo"])?;
     Ok(())

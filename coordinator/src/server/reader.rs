@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use super::watches::Watching;
-use crate::{documents, engine::EngineHandle, facts::Facts, pki::Peer, plan::Limits};
+use crate::{documents, engine::EngineHandle, facts::Facts, pki::Peer, plan::Limits, view::Of};
 
 /// A watcher hears of changes at most this often: what lies between is merged.
 pub(super) const WATCH_PAUSE: Duration = Duration::from_millis(100);
@@ -26,8 +26,8 @@ enum Kind {
     Clusters,
     Machines,
     Rollouts,
-    Locks,
-    Requests,
+    Locks(Of),
+    Requests(Of),
     ClusterStates,
     Tokens,
     Credentials,
@@ -36,12 +36,16 @@ enum Kind {
 }
 
 impl Kind {
-    const ALL: [(&str, Self); 10] = [
+    const ALL: [(&str, Self); 14] = [
         ("clusters", Self::Clusters),
         ("machines", Self::Machines),
         ("rollouts", Self::Rollouts),
-        ("locks", Self::Locks),
-        ("requests", Self::Requests),
+        ("locks", Self::Locks(Of::All)),
+        ("nodeworkloadlocks", Self::Locks(Of::Nodes)),
+        ("clusterworkloadlocks", Self::Locks(Of::Clusters)),
+        ("requests", Self::Requests(Of::All)),
+        ("nodemaintenancerequests", Self::Requests(Of::Nodes)),
+        ("clustermaintenancerequests", Self::Requests(Of::Clusters)),
         ("clusterstates", Self::ClusterStates),
         ("tokens", Self::Tokens),
         ("credentials", Self::Credentials),
@@ -100,14 +104,22 @@ impl Reader {
             Kind::Clusters => self.resources(documents::clusters(facts, wanted, limits, now)),
             Kind::Machines => self.resources(documents::machines(facts, wanted, limits, now)),
             Kind::Rollouts => self.resources(documents::rollouts(facts, wanted, limits, now)),
-            Kind::Locks => self.keyed(documents::locks(facts, wanted), |lock| {
-                let LockSpec { cluster_name, controller_name, node_name, .. } = &lock.spec;
-                format!("{cluster_name}/{controller_name}/{}", node_name.as_deref().unwrap_or_default())
-            }),
-            Kind::Requests => self.keyed(documents::requests(facts, wanted, limits, now), |request| {
-                let RequestSpec { cluster_name, node_name, .. } = &request.spec;
-                format!("{cluster_name}/{}", node_name.as_deref().unwrap_or_default())
-            }),
+            Kind::Locks(of) => {
+                let mut locks = documents::locks(facts, wanted);
+                locks.retain(|lock| of.has(lock.spec.node_name.as_deref()));
+                self.keyed(locks, |lock| {
+                    let LockSpec { cluster_name, controller_name, node_name, .. } = &lock.spec;
+                    format!("{cluster_name}/{controller_name}/{}", node_name.as_deref().unwrap_or_default())
+                })
+            }
+            Kind::Requests(of) => {
+                let mut requests = documents::requests(facts, wanted, limits, now);
+                requests.retain(|request| of.has(request.spec.node_name.as_deref()));
+                self.keyed(requests, |request| {
+                    let RequestSpec { cluster_name, node_name, .. } = &request.spec;
+                    format!("{cluster_name}/{}", node_name.as_deref().unwrap_or_default())
+                })
+            }
             Kind::ClusterStates => self.resources(documents::cluster_states(facts, wanted, limits, now)),
             Kind::Tokens => self.resources(documents::tokens(facts, wanted, now)),
             Kind::Credentials => self.resources(documents::credentials(facts, now)),

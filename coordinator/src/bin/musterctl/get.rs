@@ -4,7 +4,7 @@ mod follow;
 
 use clap::{ValueEnum, builder::NonEmptyStringValueParser};
 use jiff::Timestamp;
-use muster_coordinator::view::{self, Kind, Look, printable};
+use muster_coordinator::view::{self, Kind, Look, Of, printable};
 use muster_proto::wire::Resource;
 use serde_json::{Value, json};
 
@@ -44,11 +44,23 @@ enum KindArg {
     #[value(alias = "rollout")]
     Rollouts,
     /// Workload locks of application controllers
-    #[value(alias = "lock", alias = "nodeworkloadlocks", alias = "clusterworkloadlocks")]
+    #[value(alias = "lock")]
     Locks,
+    /// Those of machines
+    #[value(name = "nodeworkloadlocks", alias = "nodeworkloadlock")]
+    NodeLocks,
+    /// Those of whole clusters
+    #[value(name = "clusterworkloadlocks", alias = "clusterworkloadlock")]
+    ClusterLocks,
     /// Maintenance requests
-    #[value(alias = "request", alias = "nodemaintenancerequests", alias = "clustermaintenancerequests")]
+    #[value(alias = "request")]
     Requests,
+    /// Those of machines
+    #[value(name = "nodemaintenancerequests", alias = "nodemaintenancerequest")]
+    NodeRequests,
+    /// Those of whole clusters
+    #[value(name = "clustermaintenancerequests", alias = "clustermaintenancerequest")]
+    ClusterRequests,
     /// What updates and removals bring about in the child cluster: Swarm nodes that are drained or removed
     #[value(name = "clusterstates", alias = "clusterstate", alias = "lcmclusterstates", alias = "lcmclusterstate")]
     ClusterStates,
@@ -69,8 +81,12 @@ impl From<KindArg> for Kind {
             KindArg::Clusters => Self::Clusters,
             KindArg::Machines => Self::Machines,
             KindArg::Rollouts => Self::Rollouts,
-            KindArg::Locks => Self::Locks,
-            KindArg::Requests => Self::Requests,
+            KindArg::Locks => Self::Locks(Of::All),
+            KindArg::NodeLocks => Self::Locks(Of::Nodes),
+            KindArg::ClusterLocks => Self::Locks(Of::Clusters),
+            KindArg::Requests => Self::Requests(Of::All),
+            KindArg::NodeRequests => Self::Requests(Of::Nodes),
+            KindArg::ClusterRequests => Self::Requests(Of::Clusters),
             KindArg::ClusterStates => Self::ClusterStates,
             KindArg::Tokens => Self::Tokens,
             KindArg::Credentials => Self::Credentials,
@@ -139,8 +155,8 @@ fn nothing(subject: &Subject) -> String {
         Kind::Clusters => "Make one: musterctl apply -f FILE",
         Kind::Machines => "Machines join with a token: musterctl token create --help",
         Kind::Rollouts => "A deployment begins when the declared machines are there: musterctl plan CLUSTER",
-        Kind::Locks => "Application controllers register them: service Maintenance.",
-        Kind::Requests => "An update makes them: musterctl update --help",
+        Kind::Locks(_) => "Application controllers register them: service Maintenance.",
+        Kind::Requests(_) => "An update makes them: musterctl update --help",
         Kind::ClusterStates => "Updates that drain Swarm nodes and removals make them: musterctl update --help",
         Kind::Tokens => "Make one: musterctl token create --help",
         Kind::Credentials => "Make some, on the coordinator's machine: muster-coordinator credentials --help",

@@ -184,8 +184,8 @@ impl Watched {
                 fleet.rollouts.insert(new.metadata.name.clone(), new);
                 lines
             }
-            Kind::Locks
-            | Kind::Requests
+            Kind::Locks(_)
+            | Kind::Requests(_)
             | Kind::ClusterStates
             | Kind::Tokens
             | Kind::Secrets

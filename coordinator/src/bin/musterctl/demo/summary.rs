@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use muster_coordinator::view::Kind;
+use muster_coordinator::view::{Kind, Of};
 use muster_proto::{
     model::LockState,
     resource::{Lock, Machine},
@@ -74,10 +74,10 @@ pub(super) async fn show_update(layout: &Layout, wanted: Wanted, width: u32) -> 
 /// Requests that are still there, and locks that are not active again.
 async fn left_over(layout: &Layout) -> Result<Vec<String>, Failure> {
     let coordinator = Coordinator::connect(&Config::read(&layout.config())?).await?;
-    let requests = coordinator.get(Kind::Requests, "", CLUSTER).await?;
+    let requests = coordinator.get(Kind::Requests(Of::All), "", CLUSTER).await?;
     let mut left: Vec<String> =
         requests.iter().map(|request| format!("maintenance of {} is still requested", request.name)).collect();
-    for found in coordinator.get(Kind::Locks, "", CLUSTER).await? {
+    for found in coordinator.get(Kind::Locks(Of::All), "", CLUSTER).await? {
         let lock: Lock = serde_json::from_slice(&found.json).map_err(not_this_version)?;
         if lock.status.state != LockState::Active && lock.spec.node_name.is_some() {
             left.push(format!("lock {} is {}", found.name, lock.status.state));
