@@ -1,8 +1,8 @@
 //! Faults, and operators in the middle of them.
 
 use muster_agent::core::Input as AgentInput;
-use muster_coordinator::core::Request;
-use muster_proto::model::{MachineId, SwarmCall, SwarmOp};
+use muster_coordinator::{core::Request, facts::MachineRow};
+use muster_proto::model::{MachineId, MachineType, SwarmCall, SwarmOp};
 
 use super::{
     Event, World,
@@ -11,6 +11,9 @@ use super::{
     network::{Parcel, Said},
 };
 use crate::{invariants::Violation, rng::Rng};
+
+/// So many of a thousand events at which a machine gives back cut it off.
+const LATE_LISTS_PERMILLE: u64 = 20;
 
 /// Points at which a process may crash.
 pub(crate) const AGENT_CRASH: &str = "agent crashed between effects";
@@ -53,6 +56,7 @@ impl World {
         let pause = self.rng.between(500, 20_000);
         self.later(pause, Event::Operate);
         while self.next_event(until)? {
+            self.late_list();
             if self.rng.permille(self.plan.fault_permille) {
                 self.fault()?;
                 self.engine_fault();
@@ -82,6 +86,31 @@ impl World {
         let Some(machine) = managers.get_mut(chosen).filter(|_| dice.permille(150)) else { return };
         machine.engine_down_until = self.at + dice.between(5_000, 60_000);
         self.count("a manager's engine went down");
+    }
+
+    /// A machine that was disturbed, and gives its request back, is cut off; then its list changes with the address of
+    /// the first control machine. Dice of their own.
+    fn late_list(&mut self) {
+        let mut dice = Rng::new(self.rng.clone().next());
+        let gives_back = |row: &MachineRow| {
+            row.slot.is_some()
+                && row.update.as_ref().is_some_and(|mine| mine.returned_at_ms.is_some() && mine.disturbed())
+        };
+        let facts = self.facts();
+        let rows = facts.into_iter().flat_map(|facts| facts.machines.values());
+        let Some(row) = rows.into_iter().find(|row| gives_back(row)) else { return };
+        let Some(index) = row.id.and_then(|id| self.index_of(id)).filter(|_| dice.permille(LATE_LISTS_PERMILLE)) else {
+            return;
+        };
+        let control = manifest::machine_name(MachineType::Control, 1);
+        let control = self.machines.iter().position(|machine| machine.name == control && machine.session.is_some());
+        let Some(control) = control.filter(|control| *control != index) else { return };
+        if let Some(machine) = self.machines.get_mut(index) {
+            machine.cut_off_until = self.at + dice.between(20_000, 60_000);
+        }
+        self.drop_session(index);
+        self.readdress(control, Some(format!("10.1.{}.1", dice.between(1, 254))));
+        self.count("a list changed behind a machine that gives back");
     }
 
     fn fault(&mut self) -> Result<(), Violation> {

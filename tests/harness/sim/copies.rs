@@ -70,6 +70,8 @@ impl World {
             self.count("a manager was left out of the swarm");
         }
         self.note_skips();
+        // Another swarm-join may get it in.
+        self.outsiders.chosen = None;
         self.rest()
     }
 }

@@ -81,6 +81,7 @@ pub const REQUIRED: &[&str] = &[
     "a change of a node came late",
     "an operator set a node's availability",
     // Application controllers.
+    "a list changed behind a machine that gives back",
     "a controller's stream followed another",
     "controller died",
     "controller failed",
