@@ -67,8 +67,7 @@ impl Watcher {
         // back before its end.
         let part = row.update.as_ref();
         let copied = part.is_some_and(|mine| mine.maintenance.is_none() && mine.added.contains(&Added::ConsistentCopy));
-        let copied =
-            copied && !row.verdicts.get(CONSISTENT_COPY_ITEM).is_some_and(|verdict| verdict.left_out.is_some());
+        let copied = copied && row.verdicts.get(CONSISTENT_COPY_ITEM).is_none_or(|verdict| verdict.left_out.is_none());
         let enough: &[Listed] = match (self.seen.permitted.contains(&row.name), copied) {
             (true, _) => &[Listed::Majority, Listed::Hopeless],
             (false, true) => &[Listed::Whole],
