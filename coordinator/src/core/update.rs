@@ -320,6 +320,18 @@ pub(super) fn say(draft: &mut Draft<'_>, actor: &str, rollout: &str, say: Say, n
             return Err(refusal("NothingToDo", format!("{rollout} is {state}")));
         }
     };
+    Ok(Reply::Done(wants(draft, actor, rollout, (wish, word, line), now)))
+}
+
+/// Records a wish and what it does at once, with its word for the audit; the lines that say so.
+fn wants(
+    draft: &mut Draft<'_>,
+    actor: &str,
+    rollout: &str,
+    (wish, word, line): (Wish, &str, &str),
+    now: Now,
+) -> Vec<String> {
+    let Some(row) = draft.rollouts.get(rollout) else { return Vec::new() };
     let by_itself = row.update.as_ref().is_some_and(|update| update.kind == UpdateKind::Reconfigure);
     let later = format!("`musterctl update {}` brings about what is left", row.cluster);
     let stay = if wish == Wish::Abort { maintenance::everybody_leaves(draft, rollout) } else { Vec::new() };
@@ -337,7 +349,7 @@ pub(super) fn say(draft: &mut Draft<'_>, actor: &str, rollout: &str, say: Say, n
     lines.extend(left_out(draft, rollout, None).filter(|_| wish == Wish::Abort));
     lines.extend((by_itself && wish == Wish::Abort).then_some(later));
     draft.audit(actor, word, &format!("rollout/{rollout}"), &lines.join("; "), now.wall_ms);
-    Ok(Reply::Done(lines))
+    lines
 }
 
 /// Whatever was late has its time anew.

@@ -45,25 +45,27 @@ pub(super) fn controllers(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Ve
 pub(super) fn deadlines(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<UpdateDeadlines> {
     let map = spot.map(faults, &DEADLINES)?;
     let default = UpdateDeadlines::default();
-    let hooks = map.or("hooks", default.hooks_ms, |spot| time_only(&spot, faults));
+    let hooks = map.or("hooks", default.hooks, |spot| of_cluster(&spot, default.hooks, faults));
     let prepare = map.or("prepare", default.prepare, |spot| deadline(&spot, default.prepare, faults));
     let turn = map.or("turn", default.turn_ms, |spot| time_only(&spot, faults));
-    let cluster_locks = map.or("clusterLocks", default.cluster_locks_ms, |spot| time_only(&spot, faults));
+    let cluster_locks =
+        map.or("clusterLocks", default.cluster_locks, |spot| of_cluster(&spot, default.cluster_locks, faults));
     let node_locks = map.or("nodeLocks", default.node_locks, |spot| deadline(&spot, default.node_locks, faults));
     let swarm_drain = map.or("swarmDrain", default.swarm_drain, |spot| deadline(&spot, default.swarm_drain, faults));
     let items = map.or("items", default.items, |spot| no_way_back(&spot, default.items, faults));
     let reboot = map.or("reboot", default.reboot, |spot| no_way_back(&spot, default.reboot, faults));
-    let returned = map.or("locksReturned", default.locks_returned_ms, |spot| time_only(&spot, faults));
+    let returned =
+        map.or("locksReturned", default.locks_returned, |spot| is_done(&spot, default.locks_returned, faults));
     Some(UpdateDeadlines {
-        hooks_ms: hooks?,
+        hooks: hooks?,
         prepare: prepare?,
         turn_ms: turn?,
-        cluster_locks_ms: cluster_locks?,
+        cluster_locks: cluster_locks?,
         node_locks: node_locks?,
         swarm_drain: swarm_drain?,
         items: items?,
         reboot: reboot?,
-        locks_returned_ms: returned?,
+        locks_returned: returned?,
     })
 }
 
@@ -81,10 +83,32 @@ fn deadline(spot: &Spot<'_>, default: Deadline, faults: &mut Faults<'_>) -> Opti
 
 /// The deadline of a stage that begins when a machine was disturbed: it can fail, or all can pause.
 fn no_way_back(spot: &Spot<'_>, default: Deadline, faults: &mut Faults<'_>) -> Option<Deadline> {
+    let problem = "a machine that was disturbed cannot be put aside";
+    but(spot, default, (DeadlineOutcome::Defer, problem, "fail or pause"), faults)
+}
+
+/// The deadline of a stage of the whole cluster: the update is aborted, or pauses.
+fn of_cluster(spot: &Spot<'_>, default: Deadline, faults: &mut Faults<'_>) -> Option<Deadline> {
+    let problem = "the whole cluster waits there, and no machine can be put aside for it";
+    but(spot, default, (DeadlineOutcome::Defer, problem, "fail or pause"), faults)
+}
+
+/// The deadline of a stage at whose beginning a machine is through: it cannot fail any more.
+fn is_done(spot: &Spot<'_>, default: Deadline, faults: &mut Faults<'_>) -> Option<Deadline> {
+    let problem = "a machine that is at its new version does not fail for it";
+    but(spot, default, (DeadlineOutcome::Fail, problem, "defer or pause"), faults)
+}
+
+/// A deadline that has any outcome but this, for that reason.
+fn but(
+    spot: &Spot<'_>,
+    default: Deadline,
+    (refused, problem, expected): (DeadlineOutcome, &str, &str),
+    faults: &mut Faults<'_>,
+) -> Option<Deadline> {
     let deadline = deadline(spot, default, faults)?;
-    if deadline.outcome == DeadlineOutcome::Defer {
-        let problem = "a machine that was disturbed cannot be put aside";
-        spot.child("outcome").fault(faults, problem, "fail or pause");
+    if deadline.outcome == refused {
+        spot.child("outcome").fault(faults, problem, expected);
         return None;
     }
     Some(deadline)

@@ -63,6 +63,8 @@ pub enum ClusterStep {
     End(ClusterStage),
     /// A deadline has passed whose outcome is that the update pauses.
     Pause,
+    /// A deadline has passed whose outcome is that the update is aborted.
+    Abort(ClusterStage),
     /// Machines that were put aside are tried once more.
     TryAgain,
     /// The ClusterMaintenanceRequest is removed, and the rollout has ended.

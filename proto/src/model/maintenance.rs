@@ -88,14 +88,15 @@ pub struct Deadline {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UpdateDeadlines {
-    /// Until the hooks before an update, or those after it, are done. Its outcome is always `pause`.
-    pub hooks_ms: u64,
+    /// Until the hooks before an update, or those after it, are done. Never `defer`: there is no machine to put aside.
+    /// `fail` aborts the update.
+    pub hooks: Deadline,
     /// Until a machine's prepare items are done.
     pub prepare: Deadline,
     /// Until a prepared machine has its turn, since the last machine came to its end. Its outcome is always `pause`.
     pub turn_ms: u64,
-    /// Until every ClusterWorkloadLock is inactive. Its outcome is always `pause`: there is no machine to put aside.
-    pub cluster_locks_ms: u64,
+    /// Until every ClusterWorkloadLock is inactive. Never `defer`, and `fail` aborts the update, as for the hooks.
+    pub cluster_locks: Deadline,
     /// Until every NodeWorkloadLock of a machine is inactive. Rockoon tries a deferred request about once a minute.
     pub node_locks: Deadline,
     /// Until no task of a service runs on a worker's Swarm node any more. Starts anew when one of them has gone.
@@ -104,8 +105,9 @@ pub struct UpdateDeadlines {
     pub items: Deadline,
     /// Until the reboot that the update added is done. Never `defer`, either.
     pub reboot: Deadline,
-    /// After the request is gone, until the locks are active again. Then the machine counts as done all the same.
-    pub locks_returned_ms: u64,
+    /// After the request is gone, until the locks are active again. Then the machine counts as done all the same: never
+    /// `fail`.
+    pub locks_returned: Deadline,
 }
 
 impl Default for UpdateDeadlines {
@@ -114,15 +116,15 @@ impl Default for UpdateDeadlines {
         const HOUR_MS: u64 = 60 * MINUTE_MS;
         let of = |after_ms, outcome| Deadline { after_ms, outcome };
         Self {
-            hooks_ms: 4 * HOUR_MS,
+            hooks: of(4 * HOUR_MS, DeadlineOutcome::Pause),
             prepare: of(4 * HOUR_MS, DeadlineOutcome::Defer),
             turn_ms: 24 * HOUR_MS,
-            cluster_locks_ms: 2 * HOUR_MS,
+            cluster_locks: of(2 * HOUR_MS, DeadlineOutcome::Pause),
             node_locks: of(30 * MINUTE_MS, DeadlineOutcome::Defer),
             swarm_drain: of(30 * MINUTE_MS, DeadlineOutcome::Defer),
             items: of(4 * HOUR_MS, DeadlineOutcome::Fail),
             reboot: of(HOUR_MS, DeadlineOutcome::Fail),
-            locks_returned_ms: 30 * MINUTE_MS,
+            locks_returned: of(30 * MINUTE_MS, DeadlineOutcome::Defer),
         }
     }
 }

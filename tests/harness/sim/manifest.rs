@@ -80,17 +80,25 @@ pub fn spec(rng: &mut Rng, plan: Plan) -> ClusterSpec {
 
 /// Shorter than the time after which a simulated world counts as at rest.
 fn deadlines(rng: &mut Rng) -> UpdateDeadlines {
+    // Dice of their own.
+    let mut dice = Rng::new(rng.clone().next());
+    let mut halts = || match dice.permille(300) {
+        true => DeadlineOutcome::Fail,
+        false => DeadlineOutcome::Pause,
+    };
+    let (hooks, cluster_locks) = (halts(), halts());
+    let returned = if halts() == DeadlineOutcome::Fail { DeadlineOutcome::Pause } else { DeadlineOutcome::Defer };
     let refused = Deadline { after_ms: 20_000, outcome: deadline_outcome(rng) };
     UpdateDeadlines {
-        hooks_ms: 60_000,
+        hooks: Deadline { after_ms: 60_000, outcome: hooks },
         prepare: Deadline { after_ms: 30_000, outcome: deadline_outcome(rng) },
         turn_ms: 60_000,
-        cluster_locks_ms: 40_000,
+        cluster_locks: Deadline { after_ms: 40_000, outcome: cluster_locks },
         node_locks: refused,
         swarm_drain: refused,
         items: Deadline { after_ms: 40_000, outcome: late_outcome(rng) },
         reboot: Deadline { after_ms: 50_000, outcome: late_outcome(rng) },
-        locks_returned_ms: 20_000,
+        locks_returned: Deadline { after_ms: 20_000, outcome: returned },
     }
 }
 

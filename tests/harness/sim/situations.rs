@@ -10,7 +10,7 @@ use muster_agent::{
     attempt::record::{AttemptKey, Found},
     core::Input as AgentInput,
 };
-use muster_coordinator::facts::{Facts, MachineRow, MachineUpdate, UpdateKind};
+use muster_coordinator::facts::{Facts, MachineRow, MachineUpdate, Stage, UpdateKind};
 use muster_proto::model::{CONSISTENT_COPY_ITEM, MachineType, Phase, SWARM_COPY_ITEM};
 
 use super::{
@@ -128,6 +128,8 @@ pub const REQUIRED: &[&str] = &[
     // What the coordinator held while it decided.
     "a control machine with a slot is lost",
     "a worker with a slot is lost",
+    "a deadline aborted an update",
+    "a lock that did not come back paused an update",
     "a stage past its deadline",
     "two workers hold slots",
     // Reasons not to move.
@@ -278,14 +280,21 @@ impl Reached {
 
     /// What the coordinator holds when it has decided.
     pub(super) fn look_at(&mut self, facts: &Facts) {
+        let last = facts.audit.values().next_back();
+        if last.is_some_and(|line| line.actor == "muster" && line.action == "abort") {
+            self.count("a deadline aborted an update");
+        }
         let mut workers = 0;
         for machine in facts.machines.values() {
             let reason = machine.blocked_since.as_ref().map(|(reason, _)| reason.as_str());
             if let Some(reason) = reason {
                 self.count_named("blocked", reason);
             }
-            if machine.update.as_ref().is_some_and(|part| part.stuck.is_some()) {
-                self.count("a stage past its deadline");
+            if let Some(stuck) = machine.update.as_ref().and_then(|part| part.stuck.as_ref()) {
+                self.count(match stuck.stage {
+                    Stage::RequestRemoved => "a lock that did not come back paused an update",
+                    _ => "a stage past its deadline",
+                });
             }
             if is_reconfigured(facts, machine) {
                 self.count(match machine.spec.machine_type {

@@ -1,7 +1,7 @@
 //! Hooks around an update, told as stories.
 
 use muster_proto::model::{
-    Counts, Hook, HookMachines, ItemState, LockState,
+    Counts, DeadlineOutcome, Hook, HookMachines, ItemState, LockState,
     MachineType::{self, Worker},
     OnInterrupt, RemovalPolicy, RunnerKind, Scope, SecretName,
 };
@@ -460,6 +460,22 @@ fn a_renewed_secret_of_hooks_alone_is_no_reason_for_an_update() {
     assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
     renew(&mut fleet);
     assert_eq!(reason(fleet.ask(update())), "NothingToDo");
+}
+
+#[test]
+fn hooks_that_never_end_may_abort_the_update() {
+    let mut fleet = hooked();
+    let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    spec.update_deadlines.hooks.outcome = DeadlineOutcome::Fail;
+    fleet.ask(apply(spec, &[])).expect("applies");
+    fleet.ask(update()).expect("starts");
+    fleet.finish("worker-1");
+    fleet.begin("worker-2");
+    fleet.pass(HOOKS_MS, &[]);
+    assert_eq!(update_row(&fleet).wish, Wish::Abort, "what runs comes to its end");
+    let (_, line) = fleet.core.facts().audit.last_key_value().expect("a line");
+    let what = "\"Hooks and backups before the update done\" took longer than updateDeadlines allows";
+    assert!(line.actor == "muster" && line.message.contains(what), "{line:?}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Deadlines of the stages of an update.
 
-use muster_proto::model::{DeadlineOutcome, ItemState, LockState};
+use muster_proto::model::{DeadlineOutcome, ItemState, LockState, UpdateDeadlines};
 
 use super::{fleet::*, updates::*};
 use crate::{
@@ -167,4 +167,50 @@ fn the_time_of_preparing_is_not_that_of_waiting() {
     let (prepared, waited) = (&stages[&Stage::PrepareDone], &stages[&Stage::PreviousDeployed]);
     assert_eq!((prepared.succeeded, prepared.finished_at_ms), (true, Some(done_ms)), "{stages:?}");
     assert_eq!((waited.started_at_ms, waited.finished_at_ms), (done_ms, Some(fleet.now().wall_ms)), "{stages:?}");
+}
+
+/// A cluster with a release to go to, under these deadlines.
+fn under(deadlines: impl Fn(&mut UpdateDeadlines)) -> Fleet {
+    let mut fleet = deployed(3, 1);
+    let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    deadlines(&mut spec.update_deadlines);
+    fleet.ask(apply(spec, &[])).expect("applies");
+    release(&mut fleet, &["install"], 1);
+    fleet
+}
+
+/// What is recorded of it last, by whom.
+fn last_word(fleet: &Fleet) -> (String, String) {
+    let (_, line) = fleet.core.facts().audit.last_key_value().expect("a line");
+    (line.actor.clone(), line.message.clone())
+}
+
+#[test]
+fn the_cluster_s_own_locks_may_abort_the_update() {
+    let fail = |deadlines: &mut UpdateDeadlines| deadlines.cluster_locks.outcome = DeadlineOutcome::Fail;
+    let mut fleet = under(fail);
+    fleet.ask(update()).expect("starts");
+    hours(&mut fleet, 1);
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_some(), "they have their time");
+    hours(&mut fleet, 1);
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none(), "nothing was disturbed, so it is over");
+    let (actor, said) = last_word(&fleet);
+    assert!(actor == "muster" && said.contains("\"Cluster workload locks are inactive\" took longer"), "{said}");
+    let release = |name: &str| fleet.row(name).ready_at.as_ref().map(|(release, _)| release.clone());
+    assert_eq!((release("control-1"), fleet.requests()), (Some("1".to_owned()), Vec::<&str>::new()));
+}
+
+#[test]
+fn locks_that_do_not_come_back_may_pause_the_update() {
+    let pause = |deadlines: &mut UpdateDeadlines| deadlines.locks_returned.outcome = DeadlineOutcome::Pause;
+    let mut fleet = under(pause).started();
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    fleet.finish("control-1");
+    hours(&mut fleet, 1);
+    assert_eq!((fleet.part("control-1"), fleet.slots()), (None, Vec::new()), "it is through");
+    assert!(!fleet.row("control-1").stages[&Stage::RequestRemoved].succeeded);
+    assert_eq!((fleet.why("control-2").as_deref(), fleet.requests()), (Some("Paused"), Vec::<&str>::new()));
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Resume { rollout }).expect("goes on");
+    assert_eq!(fleet.requests(), ["control-2"]);
 }

@@ -7,7 +7,7 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::{around, at_rest_reach, drain};
+use super::{around, at_rest_reach, drain, wants};
 use crate::{
     core::decide::{begin_stage, end_rollout, end_stage, end_stages, secrets_in_use},
     facts::{
@@ -25,6 +25,16 @@ pub(in crate::core) fn record(draft: &mut Draft<'_>, step: Step, now: Now) {
         Step::Cluster { rollout, step } => of_cluster(draft, &rollout, step, now),
         Step::Machine { machine, step } => of_machine(draft, &machine, step, now),
     }
+}
+
+/// The end of a stage's time, for which an abort was decided beforehand.
+fn abort(draft: &mut Draft<'_>, rollout: &str, stage: ClusterStage, now: Now) {
+    let line = format!(
+        "aborted, for \"{}\" took longer than updateDeadlines allows: nothing new starts; machines not disturbed yet \
+         are given back as they were",
+        stage.as_str()
+    );
+    wants(draft, "muster", rollout, (Wish::Abort, "abort", &line), now);
 }
 
 fn of_cluster(draft: &mut Draft<'_>, rollout: &str, step: ClusterStep, now: Now) {
@@ -46,6 +56,7 @@ fn of_cluster(draft: &mut Draft<'_>, rollout: &str, step: ClusterStep, now: Now)
             around::end(draft, rollout, stage, now);
         }
         ClusterStep::Pause => update.wish = Wish::Pause { since_ms: now.wall_ms },
+        ClusterStep::Abort(stage) => abort(draft, rollout, stage, now),
         ClusterStep::TryAgain => try_again(draft, rollout, now),
         ClusterStep::Close => close(draft, rollout, now),
     }

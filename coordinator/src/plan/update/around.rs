@@ -6,7 +6,7 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::{ClusterStep, DECIDING, targets};
+use super::{ClusterStep, DECIDING, cluster::halt, targets};
 use crate::{
     facts::{Added, ClusterStage, Facts, MachineRow, MachineUpdate, StageRow, Target, UpdateRow, Wish},
     plan::{
@@ -154,13 +154,13 @@ pub(super) fn step(survey: &Survey<'_>, update: &UpdateRow, stage: ClusterStage)
         return Some(ClusterStep::End(stage));
     }
     let late = deadline_ms(survey, update).is_some_and(|at_ms| survey.now.wall_ms >= at_ms);
-    (late && update.wish == Wish::Go).then_some(ClusterStep::Pause)
+    (late && update.wish == Wish::Go).then(|| halt(survey.spec.update_deadlines.hooks.outcome, stage))
 }
 
 /// When the hooks that are under way have had their time, Unix milliseconds.
 pub(super) fn deadline_ms(survey: &Survey<'_>, update: &UpdateRow) -> Option<u64> {
     let (_, began_ms) = under_way(update)?;
-    Some(began_ms.max(update.resumed_at_ms).saturating_add(survey.spec.update_deadlines.hooks_ms))
+    Some(began_ms.max(update.resumed_at_ms).saturating_add(survey.spec.update_deadlines.hooks.after_ms))
 }
 
 /// Which of the two stages is under way, and since when, Unix milliseconds.

@@ -1,7 +1,7 @@
 //! The update of a cluster as a whole: its request, its locks, its stages, and who has halted it.
 
 use muster_proto::{
-    model::{Blocked, MachineType},
+    model::{Blocked, DeadlineOutcome, MachineType},
     plant::planted,
 };
 
@@ -35,7 +35,7 @@ pub(super) fn cluster_step(survey: &Survey<'_>, update: &UpdateRow) -> Option<Cl
         if locks::may_request(survey, None).is_ok() {
             return free.then_some(ClusterStep::Request);
         }
-        return is_late(survey, update).filter(|_| locks::came_back(survey, None).is_err());
+        return is_late(survey, update, ClusterStage::Requested).filter(|_| locks::came_back(survey, None).is_err());
     }
     if let Some(request) = &update.request
         && needs_request
@@ -44,12 +44,12 @@ pub(super) fn cluster_step(survey: &Survey<'_>, update: &UpdateRow) -> Option<Cl
         if locks::granted(survey, None, request).is_ok() {
             return Some(ClusterStep::End(ClusterStage::LocksInactive));
         }
-        return is_late(survey, update);
+        return is_late(survey, update, ClusterStage::LocksInactive);
     }
     if waits_for_cluster(survey, update)
-        && let Some(pause) = is_late(survey, update)
+        && let Some(halt) = is_late(survey, update, ClusterStage::LocksInactive)
     {
-        return Some(pause);
+        return Some(halt);
     }
     let order = [
         (ClusterStage::ControlUpgraded, ended(MachineType::Control)),
@@ -79,10 +79,18 @@ fn needs_request(survey: &Survey<'_>) -> bool {
     staying.any(|position| position.update().is_some_and(|mine| mine.disruptive) || disturbs(survey, position))
 }
 
-/// The cluster's locks have had their time: an operator decides.
-fn is_late(survey: &Survey<'_>, update: &UpdateRow) -> Option<ClusterStep> {
+/// The cluster's locks, waited for at this stage, have had their time.
+fn is_late(survey: &Survey<'_>, update: &UpdateRow, stage: ClusterStage) -> Option<ClusterStep> {
     let late = survey.now.wall_ms >= deadline_ms(survey, update);
-    (late && update.wish == Wish::Go).then_some(ClusterStep::Pause)
+    (late && update.wish == Wish::Go).then(|| halt(survey.spec.update_deadlines.cluster_locks.outcome, stage))
+}
+
+/// What becomes of an update at the end of this stage's time: an operator decides, or it was decided beforehand.
+pub(super) const fn halt(outcome: DeadlineOutcome, stage: ClusterStage) -> ClusterStep {
+    match outcome {
+        DeadlineOutcome::Fail => ClusterStep::Abort(stage),
+        DeadlineOutcome::Pause | DeadlineOutcome::Defer => ClusterStep::Pause,
+    }
 }
 
 /// Is some machine not to be disturbed before the cluster's own locks, which are not, are inactive?
@@ -133,7 +141,7 @@ pub(super) fn deadline_ms(survey: &Survey<'_>, update: &UpdateRow) -> u64 {
     let begun = survey.rollout.map_or(0, |rollout| rollout.started_at_ms);
     let begun = update.stages.get(&ClusterStage::LocksInactive).map_or(begun, |row| row.started_at_ms);
     let begun = begun.max(update.moved_at_ms);
-    begun.max(locks::last_progress_ms(survey, None)).saturating_add(survey.spec.update_deadlines.cluster_locks_ms)
+    begun.max(locks::last_progress_ms(survey, None)).saturating_add(survey.spec.update_deadlines.cluster_locks.after_ms)
 }
 
 /// May machines of this update be disturbed at all: are the cluster's own locks inactive, and does nobody want a halt?

@@ -34,7 +34,7 @@ fn on_its_way(
         return without_slot(survey, update, position, mine);
     }
     if let Some(since_ms) = mine.returned_at_ms {
-        return after_request(survey, position, mine, since_ms);
+        return after_request(survey, update, position, mine, since_ms);
     }
     if let Some(upgraded) = gives_back(survey, update, position, mine) {
         return give_back(survey, position, mine, upgraded);
@@ -181,13 +181,23 @@ fn waits_too_long(
 /// Rule 9, its end: the request is gone; the locks are active again, or have had their time.
 fn after_request(
     survey: &Survey<'_>,
+    update: &UpdateRow,
     position: &Position<'_>,
     mine: &MachineUpdate,
     since_ms: u64,
 ) -> Option<MachineStep> {
-    let deadline_ms = since_ms.saturating_add(survey.spec.update_deadlines.locks_returned_ms);
-    if locks::returned(survey, &position.row.name).is_err() && survey.now.wall_ms < deadline_ms {
-        return None;
+    let deadline_ms = returned_deadline_ms(survey, update, since_ms);
+    if let Err(Blocked { message, .. }) = locks::returned(survey, &position.row.name) {
+        let outcome = survey.spec.update_deadlines.locks_returned.outcome;
+        let known = mine.stuck.as_ref().is_some_and(|stuck| stuck.stage == Stage::RequestRemoved);
+        match (survey.now.wall_ms < deadline_ms, outcome) {
+            (true, _) => return None,
+            // Once; then the machine goes its way, and nothing new begins before an operator has looked.
+            (false, DeadlineOutcome::Pause) if !known && update.wish == Wish::Go => {
+                return Some(MachineStep::Stuck { stage: Stage::RequestRemoved, outcome, message });
+            }
+            (false, _) => {}
+        }
     }
     if let Some(row) = &mine.maintenance {
         let over = maintenance::is_wanted_back(row);
@@ -300,6 +310,11 @@ fn give_up(stage: Stage, outcome: DeadlineOutcome, blocked: &Blocked) -> Machine
     }
 }
 
+/// When waiting for locks that are to be active again ends, Unix milliseconds, if the request is gone since then.
+fn returned_deadline_ms(survey: &Survey<'_>, update: &UpdateRow, since_ms: u64) -> u64 {
+    since_ms.max(update.resumed_at_ms).saturating_add(survey.spec.update_deadlines.locks_returned.after_ms)
+}
+
 /// When waiting for a machine's locks ends, Unix milliseconds. It starts anew when a lock of it moves, and when another
 /// machine comes to its end: a controller that grants one at a time is at work all the while. None: never, because the
 /// update is halted.
@@ -327,7 +342,7 @@ pub fn is_waiting_for_others(survey: &Survey<'_>, position: &Position<'_>) -> bo
         return false;
     }
     if let Some(since_ms) = mine.returned_at_ms {
-        let deadline_ms = since_ms.saturating_add(survey.spec.update_deadlines.locks_returned_ms);
+        let deadline_ms = returned_deadline_ms(survey, update, since_ms);
         return coming(Some(deadline_ms)) && locks::returned(survey, &position.row.name).is_err();
     }
     if position.row.slot.is_none() {
@@ -344,10 +359,9 @@ pub fn is_waiting_for_others(survey: &Survey<'_>, position: &Position<'_>) -> bo
 #[must_use]
 pub fn wakes_at_ms(survey: &Survey<'_>) -> Option<u64> {
     let update = survey.update()?;
-    let deadlines = survey.spec.update_deadlines;
     let of_machines = targets(survey).filter_map(|position| {
         let mine = position.update()?;
-        let back = mine.returned_at_ms.map(|since_ms| since_ms.saturating_add(deadlines.locks_returned_ms));
+        let back = mine.returned_at_ms.map(|since_ms| returned_deadline_ms(survey, update, since_ms));
         let late = lock_deadline_ms(survey, update, position, mine);
         let late = late.or_else(|| return_deadline_ms(survey, update, position));
         let drained = drain::deadline_ms(survey, update, position);
