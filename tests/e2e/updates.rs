@@ -7,6 +7,10 @@ use std::fs;
 
 use anyhow::{Context as _, Result, bail};
 use muster_tests::fleet::{PATIENCE, wait_for};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 
 use place::{Place, deployed, second_release};
 
@@ -40,6 +44,31 @@ fn the_demo_updates_its_fleet() -> Result<()> {
     }
     place.ctl(&["update", "demo", "--yes"])?.exits(4)?.says(&["NothingToDo"])?;
     place.ctl(&["update", "demo"])?.exits(4)?.says(&["NothingToDo"])?;
+    Ok(())
+}
+
+/// Whoever presses Ctrl-C stops looking, and nothing else.
+#[test]
+fn ctrl_c_detaches_and_aborts_nothing() -> Result<()> {
+    let place = deployed("2")?;
+    let mut controller = place.controller("control-1,control-2,control-3,worker-1,worker-2", &[])?;
+    second_release(&place, 1, ("30s", "0.1"))?;
+    let said = place.dir().join("update.out");
+    let mut update = place.start_ctl(&["update", "demo", "--yes"], &said)?;
+    wait_for("the first request", PATIENCE, || {
+        Ok(place.lines()?.iter().any(|line| line == "control-1 request-seen").then_some(()))
+    })?;
+    kill(Pid::from_raw(i32::try_from(update.id())?), Signal::SIGINT)?;
+    let status = wait_for("its end", PATIENCE, || Ok(update.try_wait()?))?;
+    let said = fs::read_to_string(&said)?;
+    assert!(status.success() && said.contains("detached") && said.contains("musterctl watch demo"), "{status} {said}");
+    place.ctl(&["watch", "demo"])?.exits(0)?;
+    controller.kill()?;
+    controller.wait()?;
+    for (machine, story) in place.stories()? {
+        assert_eq!(story, WHOLE, "{machine}");
+    }
+    assert!(!place.ctl(&["get", "audit"])?.ok()?.contains("abort"));
     Ok(())
 }
 

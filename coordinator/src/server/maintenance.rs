@@ -233,3 +233,35 @@ fn short(text: &str) -> String {
     line.truncate(line.floor_char_boundary(MESSAGE_BYTES_MAX));
     line
 }
+
+#[cfg(test)]
+mod tests {
+    use muster_proto::model::LockState;
+
+    use super::*;
+    use crate::core::{
+        Request,
+        tests::{cluster, machine, updates},
+    };
+
+    #[test]
+    fn what_operators_noted_for_controllers_reaches_them() {
+        let mut fleet = updates::deployed(3, 1);
+        let mode = format!("{CONTROLLERS_PREFIX}instance_migration_mode");
+        let set = [(mode.as_str(), "manual"), ("rack", "7")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let noted = Request::AnnotateMachine { machine: machine("control-1"), set: set.into(), remove: Vec::new() };
+        fleet.ask(noted).expect("annotated");
+        updates::release(&mut fleet, &["install"], 1);
+        let mut fleet = fleet.started();
+        let told = requests(fleet.core.facts(), &cluster());
+        assert_eq!(told.keys().collect::<Vec<_>>(), ["", "control-1"]);
+        assert_eq!(told["control-1"].annotations, [(mode.clone(), "manual".to_owned())].into(), "and nothing else");
+        assert!(told[""].annotations.is_empty());
+        // Changed while it waits: the controller hears of it.
+        let set = [(mode.clone(), "skip".to_owned())].into();
+        let noted = Request::AnnotateMachine { machine: machine("control-1"), set, remove: Vec::new() };
+        fleet.ask(noted).expect("annotated");
+        fleet.lock("ceph", Some("control-1"), LockState::Active);
+        assert_eq!(requests(fleet.core.facts(), &cluster())["control-1"].annotations[&mode], "skip");
+    }
+}

@@ -49,6 +49,15 @@ impl Place {
         programs::run(Command::new(Programs::find()?.musterctl).arg("--config").arg(config).args(words))
     }
 
+    /// The same in the background; what it says goes into this file.
+    pub(super) fn start_ctl(&self, words: &[&str], said: &Path) -> Result<Child> {
+        let config = self.dir().join("operator.toml");
+        let said = fs::File::create(said)?;
+        let mut command = Command::new(Programs::find()?.musterctl);
+        command.arg("--config").arg(config).args(words).stdin(Stdio::null());
+        Ok(command.stdout(said.try_clone()?).stderr(said).spawn()?)
+    }
+
     /// A toy controller of these machines.
     pub(super) fn controller(&self, machines: &str, words: &[&str]) -> Result<Child> {
         let config = self.dir().join("controller.toml");

@@ -19,6 +19,7 @@ use crate::{
     core::{Input, Refusal, Reply, Request, Word, update::Options},
     documents,
     facts::{MachineUpdate, Stage, Wish},
+    plan::blocked,
 };
 
 const FAILED: ItemState = ItemState::Failed { exit_code: 3, retryable: false };
@@ -333,6 +334,34 @@ fn the_policy_says_what_becomes_of_a_refused_machine() {
         fleet.pass(NODE_LOCKS_MS, &[]);
         assert_eq!(fleet.why("control-1").as_deref(), Some(why));
     }
+}
+
+#[test]
+fn instances_that_are_moved_by_hand_say_how_it_goes_on() {
+    const MODE: &str = "openstack.lcm.mirantis.com/instance_migration_mode";
+    let mut fleet = deployed(3, 1);
+    let clears_when = |fleet: &Fleet| fleet.look("control-1", blocked::of_machine).expect("it waits").clears_when;
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    assert_eq!(clears_when(&fleet), "ceph sets its lock inactive");
+    let set = [(MODE.to_owned(), "manual".to_owned())].into();
+    let noted = Request::AnnotateMachine { machine: machine("control-1"), set, remove: Vec::new() };
+    fleet.ask(noted).expect("annotated");
+    fleet.say(
+        "ceph",
+        Word::Set {
+            cluster: cluster(),
+            machine: Some(machine("control-1")),
+            state: LockState::Active,
+            message: "2 instances are left: vm-1, vm-2".to_owned(),
+            percentage: 50,
+            description: String::new(),
+        },
+    );
+    let says = fleet.says("control-1");
+    assert!(says.contains("2 instances are left: vm-1, vm-2"), "{says}");
+    let by_hand = format!("its instances are moved by hand, then `musterctl annotate machine control-1 {MODE}=skip`");
+    assert_eq!(clears_when(&fleet), by_hand);
 }
 
 #[test]
