@@ -242,16 +242,18 @@ fn changed(survey: &Survey<'_>, update: &UpdateRow) -> Vec<ChangedMachine> {
 /// What would hold it up if it started now.
 fn warnings(survey: &Survey<'_>) -> Vec<String> {
     let of_cluster = locks::may_request(survey, None).err().map(|blocked| blocked.message);
+    let failed = locks::failed(survey, None).map(|failed| format!("{}: {failed}", survey.cluster.name));
     let of_machines = targets(survey).filter_map(|position| {
         let name = &position.row.name;
         if position.lost || !position.connected() {
             return Some(format!("{name} is not connected"));
         }
         let disruptive = position.update().is_some_and(|mine| mine.disruptive);
-        let lock = locks::may_request(survey, Some(name)).err().filter(|_| disruptive)?;
-        Some(format!("{name}: {}", lock.message))
+        let stale = locks::may_request(survey, Some(name)).err().map(|blocked| blocked.message);
+        let why = stale.or_else(|| locks::failed(survey, Some(name))).filter(|_| disruptive)?;
+        Some(format!("{name}: {why}"))
     });
-    of_cluster.into_iter().chain(of_machines).collect()
+    of_cluster.into_iter().chain(failed).chain(of_machines).collect()
 }
 
 /// Has it prepare items to run, besides what the update adds?
@@ -307,6 +309,11 @@ fn phases(survey: &Survey<'_>, update: &UpdateRow, machines: &[ChangedMachine]) 
         let what = workers_at_once(machines.iter().filter(of_group).count(), group.at_once);
         let what = format!("{} (index {}): {what}", group.name, group.index);
         phases.push(phase("workers", what, leave, "yes, those begun end"));
+    }
+    let quiet = machines.iter().filter(|machine| !machine.disruptive).count();
+    if controls + workers == 0 && quiet > 0 {
+        let what = format!("{quiet} {}", if quiet == 1 { "machine" } else { "machines, in their order" });
+        phases.push(phase("items", what, "none, they disturb nothing", "yes"));
     }
     if let Some(what) = hooks::planned(update, ClusterStage::HooksAfter) {
         phases.push(phase("hooks after", what, "none", "no, they end"));

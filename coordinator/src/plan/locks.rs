@@ -116,6 +116,14 @@ fn says(lock: &LockRow) -> String {
     format!("{}: {words}", lock.key.controller)
 }
 
+/// The locks that are failed, whose controllers will not let go: for whoever is about to ask them.
+#[must_use]
+pub fn failed(survey: &Survey<'_>, node: Option<&MachineName>) -> Option<String> {
+    let failed: Vec<String> =
+        of(survey, node).filter(|lock| lock.state == LockState::Failed).map(|lock| says(lock)).collect();
+    (!failed.is_empty()).then(|| format!("its {} is failed - {}", kind(node), failed.join(", ")))
+}
+
 /// Rule 4, its locks: is every expected lock inactive, and younger than the request, and had every known controller
 /// its time to make one?
 ///

@@ -163,6 +163,38 @@ fn an_update_is_planned() {
     check("update-groups", &fleet);
 }
 
+/// What the plan of the next release says would happen, and be in the way.
+fn planned(fleet: &Fleet) -> (Vec<(String, String)>, Vec<String>) {
+    let (facts, limits) = (fleet.core.facts(), fleet.core.limits());
+    let plan = documents::plan(facts, &cluster(), &Options::of(Scope::Drain), limits, fleet.now()).expect("a cluster");
+    let update = plan.update.expect("an update");
+    (update.phases.into_iter().map(|phase| (phase.name, phase.what)).collect(), update.warnings)
+}
+
+#[test]
+fn locks_that_are_failed_are_warned_of() {
+    let mut fleet = updates::deployed(3, 2);
+    updates::release(&mut fleet, &["install"], 1);
+    assert_eq!(planned(&fleet).1, Vec::<String>::new());
+    fleet.lock("ceph", Some("worker-2"), LockState::Failed);
+    fleet.lock("ceph", None, LockState::Failed);
+    let of_cluster = "edge-7: its ClusterWorkloadLock is failed - ceph: failed";
+    assert_eq!(planned(&fleet).1, [of_cluster, "worker-2: its NodeWorkloadLock is failed - ceph: failed"]);
+}
+
+#[test]
+fn an_update_that_disturbs_nothing_says_so() {
+    let mut fleet = updates::deployed(3, 2);
+    let mut newer = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    for item in newer.machine_types.values_mut().flatten().filter(|item| item.name.as_str() == "install") {
+        item.version.push_str(".1");
+        item.disruptive = Some(false);
+    }
+    fleet.ask(apply(newer, &[])).expect("applies");
+    let what = "5 machines, in their order".to_owned();
+    assert_eq!(planned(&fleet).0, [("items".to_owned(), what)]);
+}
+
 /// Nobody carries on without the only control machine.
 #[test]
 fn an_update_of_one_control_machine_is_planned() {
