@@ -119,8 +119,7 @@ fn says(lock: &LockRow) -> String {
 /// The locks that are failed, whose controllers will not let go: for whoever is about to ask them.
 #[must_use]
 pub fn failed(survey: &Survey<'_>, node: Option<&MachineName>) -> Option<String> {
-    let failed: Vec<String> =
-        of(survey, node).filter(|lock| lock.state == LockState::Failed).map(|lock| says(lock)).collect();
+    let failed: Vec<String> = of(survey, node).filter(|lock| lock.state == LockState::Failed).map(says).collect();
     (!failed.is_empty()).then(|| format!("its {} is failed - {}", kind(node), failed.join(", ")))
 }
 
