@@ -69,14 +69,13 @@ test-tools:
 	@missing=$$(tests/missing-tools); test -z "$$missing" || { \
 	echo "The tests need more than Rust: apt-get install $$missing" >&2; exit 1; }
 
-# The tools compile beside the tests, which wait for much. Nodes wait more than they work, so planted bugs are looked
-# for beside them.
+# The tools compile beside the tests, which wait for much, and the nodes' image is made there. Nodes wait more than they
+# work, so packages are looked through and planted bugs are looked for beside them. Without a Docker Engine: no nodes.
 test: test-tools build ## What every change is checked with: tests, simulator, planted bugs, packages, systemd nodes
 	@rm -rf $(SAID)
-	@$(MAKE) --jobs=2 test-programs tools
-	@$(MAKE) test-packages
-	$(STATIC) test $(PLANTS) --no-run
-	@if docker info >/dev/null 2>&1; then $(MAKE) --jobs=2 test-nodes test-plants; else $(MAKE) test-plants; fi
+	@docker=$$(docker info >/dev/null 2>&1 && echo yes); set -e; \
+	$(MAKE) --jobs=3 test-programs tools $${docker:+node-image}; \
+	$(MAKE) --jobs=3 test-packages test-plants $${docker:+test-nodes}
 	@tests/tally $(SAID)
 
 $(SAID):

@@ -10,6 +10,7 @@ mod apply;
 pub(crate) mod credentials;
 mod decide;
 mod delete;
+mod deploy;
 mod enroll;
 mod io;
 mod maintenance;

@@ -44,6 +44,7 @@ plants! {
     reboot_in_drain: "reboot-in-drain" by "scope";
     ignore_budget: "ignore-budget" by "budget";
     no_gathering: "no-gathering" by "1" | "6" | "10" | "reason";
+    failed_lock_is_back: "failed-lock-is-back" by "9";
     no_settle_after_change: "no-settle-after-change" by "9";
     trust_old_store: "trust-old-store" by "old-store";
     free_slot_when_lost: "free-slot-when-lost" by "5";

@@ -51,7 +51,9 @@ fn beside(known: Option<&CredentialRow>, row: CredentialRow, now: Now) -> Result
 /// Refuses every certificate of this name that there is.
 pub(super) fn revoke(draft: &mut Draft<'_>, actor: &str, subject: &str, now: Now) -> Result<Reply, Refusal> {
     let Some(row) = draft.credentials.get(subject) else {
-        return Err(not_found("credential", subject, draft.credentials.keys().map(String::as_str)));
+        // One's own are no way out: those cannot be revoked.
+        let others = draft.credentials.keys().map(String::as_str).filter(|known| *known != actor);
+        return Err(not_found("credential", subject, others));
     };
     if row.revoked() {
         let message = format!("the credentials of {subject} are revoked already");

@@ -4,10 +4,10 @@
 use muster_proto::model::{ClusterName, MachineName, Now};
 
 use super::{Refusal, Reply, operators};
-use crate::facts::{Draft, MachineRow};
-
-/// Machines that a message names.
-const MACHINES_SHOWN_MAX: usize = 5;
+use crate::{
+    facts::{Draft, MachineRow},
+    plan::safety::some_names,
+};
 
 pub(super) fn cluster(draft: &mut Draft<'_>, actor: &str, name: &ClusterName, now: Now) -> Result<Reply, Refusal> {
     operators::known_cluster(draft, name)?;
@@ -17,7 +17,7 @@ pub(super) fn cluster(draft: &mut Draft<'_>, actor: &str, name: &ClusterName, no
         let message = format!(
             "cluster {name} has machines: {}; `musterctl remove {first}` and so on (`--policy forced` for one that is \
              dead), then delete it again",
-            shown(&live)
+            some_names(live.iter().map(|name| name.as_str()))
         );
         return Err(Refusal::State { reason: "MachinesLeft", message });
     }
@@ -38,12 +38,4 @@ pub(super) fn cluster(draft: &mut Draft<'_>, actor: &str, name: &ClusterName, no
 /// it has its slot.
 fn may_live(machine: &MachineRow) -> bool {
     machine.id.is_some() && (!machine.revoked || machine.slot.is_some())
-}
-
-fn shown(machines: &[&MachineName]) -> String {
-    let named: Vec<&str> = machines.iter().take(MACHINES_SHOWN_MAX).map(|name| name.as_str()).collect();
-    match machines.len().saturating_sub(MACHINES_SHOWN_MAX) {
-        0 => named.join(", "),
-        more => format!("{} and {more} more", named.join(", ")),
-    }
 }

@@ -99,11 +99,11 @@ pub(super) fn take(draft: &mut Draft<'_>, controller: String, word: Word, now: N
         }
         Word::Watch { cluster, stream } => {
             known_cluster(draft, &cluster)?;
-            draft.begin_watch(cluster, controller, stream, now.mono_ms);
+            draft.begin_watch(cluster, controller, stream, now);
             Ok(Reply::Ok)
         }
         Word::Unwatch { cluster, stream } => {
-            draft.end_watch(cluster, controller, stream);
+            draft.end_watch(cluster, controller, stream, now);
             Ok(Reply::Ok)
         }
     }

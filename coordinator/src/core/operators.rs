@@ -5,15 +5,12 @@ use std::{collections::BTreeMap, sync::Arc};
 use muster_proto::model::{AssignedItem, ClusterName, ItemName, MachineName, Now, Standing, TOKEN_TTL_DEFAULT_MS};
 
 use super::{
-    Effect, Refusal, Reply, Request, apply, credentials, delete, enroll, maintenance, secrets,
+    Effect, Refusal, Reply, Request, apply, credentials, delete, deploy, enroll, maintenance, secrets,
     update::{self, removal},
 };
 use crate::{
     facts::{Draft, LeftOut, MachineRow, TokenRow, Verdict},
-    plan::{
-        Limits,
-        survey::{Position, Survey},
-    },
+    plan::{Limits, survey::Position},
 };
 
 /// Join tokens recorded at once; expired ones make room.
@@ -36,7 +33,7 @@ pub(super) fn take(
         Request::Apply { clusters, machines, dry_run } => {
             apply::apply(draft, actor, (clusters, machines), dry_run, now)
         }
-        Request::Deploy { cluster } => deploy(draft, actor, &cluster, limits, now),
+        Request::Deploy { cluster } => deploy::cluster(draft, actor, &cluster, limits, now),
         Request::Update { cluster, options } => update::start(draft, actor, &cluster, &options, limits, now),
         Request::Reboot { cluster, machines, accept_control_plane_downtime } => {
             update::reboot(draft, actor, &cluster, (&machines, accept_control_plane_downtime), limits, now)
@@ -131,40 +128,6 @@ pub(super) fn known_machine(draft: &Draft<'_>, name: &MachineName) -> Result<Arc
 pub(super) fn known_cluster(draft: &Draft<'_>, name: &ClusterName) -> Result<(), Refusal> {
     let names = || draft.clusters.keys().map(ClusterName::as_str);
     if draft.clusters.contains_key(name) { Ok(()) } else { Err(not_found("cluster", name.as_str(), names())) }
-}
-
-fn deploy(
-    draft: &mut Draft<'_>,
-    actor: &str,
-    cluster: &ClusterName,
-    limits: &Limits,
-    now: Now,
-) -> Result<Reply, Refusal> {
-    known_cluster(draft, cluster)?;
-    let object = format!("cluster/{cluster}");
-    let started = draft.clusters.get(cluster).is_some_and(|row| row.rollout_seq > 0 || row.deploy_requested);
-    if started {
-        let line = format!("cluster {cluster}: its deployment has begun already; machines that report join it");
-        return Ok(Reply::Done(vec![line]));
-    }
-    let reported = Survey::of(draft, cluster, limits, now).map(|survey| survey.reported());
-    let Some(reported) = reported.filter(|reported| reported.control > 0) else {
-        return Err(Refusal::State {
-            reason: "NoControlMachine",
-            message: format!(
-                "no control machine of {cluster} has reported yet; enrol one with a token of \
-                 `musterctl token create --cluster {cluster} --type control`"
-            ),
-        });
-    };
-    if let Some(row) = draft.cluster_mut(cluster) {
-        row.deploy_requested = true;
-    }
-    let line = format!(
-        "cluster {cluster}: deployment started with {} control and {} worker machines; others join when they report",
-        reported.control, reported.worker
-    );
-    audited(draft, actor, "deploy", &object, vec![line], now)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use muster_proto::model::{
 
 use super::{Refusal, Reply, operators::not_found};
 use crate::{
-    facts::{Draft, Facts, MachineRow, MachineUpdate, UpdateKind, Wish},
+    facts::{Draft, Facts, MachineRow, MachineUpdate, Stage, Stuck, UpdateKind, Wish},
     plan::{
         Limits, items, safety,
         survey::{Position, Survey},
@@ -352,11 +352,11 @@ fn wants(
     lines
 }
 
-/// Whatever was late has its time anew.
+/// Whatever was late has its time anew. Whoever waits for workloads that do not come back goes on without them.
 fn forgive(draft: &mut Draft<'_>, rollout: &str) {
     let late = draft.machines.values().filter(|row| row.rollout.as_deref() == Some(rollout));
-    let late = late
-        .filter(|row| row.update.as_ref().is_some_and(|mine| mine.stuck.as_ref().is_some_and(|stuck| !stuck.counts)));
+    let has_time = |stuck: &Stuck| !stuck.counts && stuck.stage != Stage::RequestRemoved;
+    let late = late.filter(|row| row.update.as_ref().is_some_and(|mine| mine.stuck.as_ref().is_some_and(has_time)));
     for name in late.map(|row| row.name.clone()).collect::<Vec<_>>() {
         if let Some(mine) = draft.machine_mut(&name).and_then(|row| row.update.as_mut()) {
             mine.stuck = None;

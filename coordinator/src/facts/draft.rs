@@ -8,7 +8,7 @@ use std::{
 
 use muster_proto::{
     json::json,
-    model::{ClusterName, ClusterSpec, ItemName, ItemStatus, MachineId, MachineName},
+    model::{ClusterName, ClusterSpec, ItemName, ItemStatus, MachineId, MachineName, Now},
 };
 
 use super::{
@@ -289,19 +289,24 @@ impl<'a> Draft<'a> {
     }
 
     /// A controller has a stream of a cluster's requests from now on. Not stored: it opens another after a restart.
-    pub fn begin_watch(&mut self, cluster: ClusterName, controller: String, stream: u64, at_mono_ms: u64) {
-        self.facts.live.watching.entry((cluster, controller)).or_default().insert(stream, at_mono_ms);
+    pub fn begin_watch(&mut self, cluster: ClusterName, controller: String, stream: u64, now: Now) {
+        let live = &mut self.facts.live;
+        let streams = live.watching.entry((cluster.clone(), controller)).or_default();
+        if streams.is_empty() {
+            live.controllers_moved_ms.insert(cluster, now.wall_ms);
+        }
+        streams.insert(stream, now.mono_ms);
     }
 
     /// That stream has ended.
-    pub fn end_watch(&mut self, cluster: ClusterName, controller: String, stream: u64) {
+    pub fn end_watch(&mut self, cluster: ClusterName, controller: String, stream: u64, now: Now) {
+        let live = &mut self.facts.live;
         let whose = (cluster, controller);
-        let left = self.facts.live.watching.get_mut(&whose).map(|streams| {
-            streams.remove(&stream);
-            streams.len()
-        });
-        if left == Some(0) {
-            self.facts.live.watching.remove(&whose);
+        let Some(streams) = live.watching.get_mut(&whose) else { return };
+        streams.remove(&stream);
+        if streams.is_empty() {
+            live.watching.remove(&whose);
+            live.controllers_moved_ms.insert(whose.0, now.wall_ms);
         }
     }
 

@@ -30,6 +30,9 @@ pub struct UpdateRow {
     pub request: Option<RequestRow>,
     /// Unix milliseconds of the last machine's end, or of an operator's last word: deadlines start anew then.
     pub moved_at_ms: u64,
+    /// How many machines have come to their end.
+    #[serde(default)]
+    pub ends: u32,
     /// Unix milliseconds of an operator's last word: the time of a pause is nobody's fault.
     #[serde(default)]
     pub resumed_at_ms: u64,
@@ -161,6 +164,9 @@ pub struct MachineUpdate {
     pub only_added: bool,
     /// Its NodeMaintenanceRequest, while it is there.
     pub request: Option<RequestRow>,
+    /// How many others had come to their end when the request was made.
+    #[serde(default)]
+    pub ends_before: u32,
     /// The newest permit. From the first one on there is no way back: it goes on to its end.
     pub permit: Option<PermitRow>,
     /// Unix milliseconds of the request's removal: its locks are to be active again.

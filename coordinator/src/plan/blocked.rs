@@ -4,7 +4,7 @@ use muster_proto::model::{Blocked, Counts, MachineType, Phase, Standing};
 
 use super::{
     deploy::{earlier_on_its_way, wants_slot},
-    recovery, removal,
+    locks, recovery, removal,
     safety::{self, blocked},
     survey::{Position, Progress, Survey},
     update::{concerns, maintenance, waits},
@@ -64,6 +64,7 @@ pub fn of_machine(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocke
         .or_else(|| in_trouble(position))
         .or_else(|| waits_for_reconfigure(survey, position))
         .or_else(|| waiting(survey, position))
+        .or_else(|| locks::left_away(survey, position.row))
 }
 
 /// Of a revoked machine nothing is heard any more: if it was disturbed in an update, a person says when it is off.

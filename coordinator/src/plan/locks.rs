@@ -9,7 +9,7 @@ use muster_proto::{
 };
 
 use super::{safety::blocked, survey::Survey};
-use crate::facts::{Facts, LockRow, MachineRow, RequestRow};
+use crate::facts::{Facts, LockRow, MachineRow, RequestRow, Stage};
 
 /// So long after a controller could see a request "there is no lock" is no answer: it may make its lock only when it
 /// sees the request (domain: 0.1 to 2 s later), in milliseconds.
@@ -123,6 +123,12 @@ pub fn failed(survey: &Survey<'_>, node: Option<&MachineName>) -> Option<String>
     (!failed.is_empty()).then(|| format!("its {} is failed - {}", kind(node), failed.join(", ")))
 }
 
+/// Does a controller say that it cannot let the machine go?
+#[must_use]
+pub fn is_refused(survey: &Survey<'_>, node: &MachineName) -> bool {
+    of(survey, Some(node)).any(|lock| lock.state == LockState::Failed)
+}
+
 /// Rule 4, its locks: is every expected lock inactive, and younger than the request, and had every known controller
 /// its time to make one?
 ///
@@ -221,28 +227,61 @@ fn clears_when(row: Option<&MachineRow>, open: &[&LockRow]) -> String {
     }
 }
 
+/// When a controller last began or stopped to watch the cluster's requests, Unix milliseconds; 0 if none did.
+#[must_use]
+pub fn controllers_moved_ms(survey: &Survey<'_>) -> u64 {
+    survey.facts.live.controllers_moved_ms.get(&survey.cluster.name).copied().unwrap_or(0)
+}
+
 /// When the node's locks last moved, Unix milliseconds; 0 without locks.
 #[must_use]
 pub fn last_progress_ms(survey: &Survey<'_>, node: Option<&MachineName>) -> u64 {
     of(survey, node).map(|lock| lock.updated_ms).max().unwrap_or(0)
 }
 
+/// Has this lock of a machine not come back since the machine's request is gone? One that is failed has not, unless it
+/// never let the machine go.
+#[must_use]
+pub fn is_away(row: &MachineRow, lock: &LockRow) -> bool {
+    match lock.state {
+        LockState::Active => false,
+        LockState::Inactive => true,
+        // Planted: a controller that fails to bring its workloads back is none that is waited for.
+        LockState::Failed if planted("failed-lock-is-back") => false,
+        LockState::Failed => {
+            let let_go = row.stages.get(&Stage::LocksInactive).is_some_and(|stage| stage.succeeded);
+            let gone = row.stages.get(&Stage::RequestRemoved).map(|stage| stage.started_at_ms);
+            let_go || gone.is_some_and(|since_ms| lock.updated_ms >= since_ms)
+        }
+    }
+}
+
 /// After the request is gone: are the locks active again?
 ///
 /// # Errors
 /// Which are not.
-pub fn returned(survey: &Survey<'_>, node: &MachineName) -> Result<(), Blocked> {
-    let away: Vec<&str> = of(survey, Some(node))
-        .filter(|lock| lock.state == LockState::Inactive)
-        .map(|lock| lock.key.controller.as_str())
-        .collect();
-    if away.is_empty() {
+pub fn returned(survey: &Survey<'_>, row: &MachineRow) -> Result<(), Blocked> {
+    let away: Vec<&LockRow> = of(survey, Some(&row.name)).filter(|lock| is_away(row, lock)).collect();
+    let (failed, coming): (Vec<&LockRow>, Vec<&LockRow>) =
+        away.iter().copied().partition(|lock| lock.state == LockState::Failed);
+    let names =
+        |locks: &[&LockRow]| locks.iter().map(|lock| lock.key.controller.as_str()).collect::<Vec<_>>().join(", ");
+    if !failed.is_empty() {
+        let words: Vec<String> = failed.iter().map(|lock| says(lock)).collect();
+        let message = format!("Error: the request is gone, and workloads are not back - {}", words.join(","));
+        return Err(blocked("LockFailed", message, format!("{} sets its lock active", names(&failed))));
+    }
+    if coming.is_empty() {
         return Ok(());
     }
-    let names = away.join(", ");
-    Err(blocked(
-        "LocksReturning",
-        format!("the request is gone; {names} brings its workloads back"),
-        "its lock is active",
-    ))
+    let message = format!("the request is gone; {} brings its workloads back", names(&coming));
+    Err(blocked("LocksReturning", message, "its lock is active"))
+}
+
+/// It was given back, and its locks had their time and are not back: nobody waits for them any more.
+#[must_use]
+pub fn left_away(survey: &Survey<'_>, row: &MachineRow) -> Option<Blocked> {
+    let stage = row.stages.get(&Stage::RequestRemoved)?;
+    let late = row.update.is_none() && stage.finished_at_ms.is_some() && !stage.succeeded;
+    returned(survey, row).err().filter(|_| late)
 }

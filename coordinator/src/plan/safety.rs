@@ -16,6 +16,7 @@ use super::{
     swarm,
     update::{self, groups},
 };
+use crate::facts::UpdateKind;
 
 /// Names shown in one sentence; the rest is counted.
 const NAMES_SHOWN_MAX: usize = 4;
@@ -252,7 +253,8 @@ fn is_behind(survey: &Survey<'_>, position: &Position<'_>) -> bool {
         return leaves && (!position.ready_once() || holds_slot(position) || position.update().is_some());
     }
     match survey.update() {
-        Some(_) => position.update().is_some(),
+        // One that was lost when the set of control machines changed is no part of it, and has yet to see the set.
+        Some(update) => position.update().is_some() || (update.kind == UpdateKind::Reconfigure && position.lost),
         None => !position.is_ready() || reconfigured_at_once(survey, position),
     }
 }

@@ -130,6 +130,8 @@ pub enum MachineStep {
     Leave,
     /// It is lost, and holds nothing: a rollout that began by itself goes on without it.
     LeaveOut,
+    /// It was put aside because it was lost, and is back before its rollout went on without it.
+    IsBack,
 }
 
 /// A step of the Swarm drain of one machine.

@@ -29,6 +29,8 @@ pub(super) struct Seen {
     requests: BTreeMap<Option<MachineName>, (u64, u64)>,
     /// Since which step a lock is inactive.
     inactive: BTreeMap<LockKey, u64>,
+    /// Locks that let their machine go and were not active since. What it adds to `inactive`, the failed, no model has.
+    let_go: BTreeSet<LockKey>,
     /// Number of the newest permit of a machine.
     permits: BTreeMap<MachineName, u64>,
     /// Those of control machines that the running coordinator has not given: who was there then nobody knows any more.
@@ -74,6 +76,10 @@ impl Watcher {
         let inactive = facts.locks.values().filter(|lock| lock.state == LockState::Inactive);
         let inactive: BTreeSet<&LockKey> = inactive.map(|lock| &lock.key).collect();
         self.seen.inactive.retain(|key, _| inactive.contains(key));
+        let failed = |key: &LockKey| facts.locks.get(key).is_some_and(|lock| lock.state == LockState::Failed);
+        self.seen.let_go.retain(failed);
+        self.seen.let_go.extend(inactive.iter().map(|key| (*key).clone()));
+        self.workloads_are_back(facts, now)?;
         self.hooks_come_first_and_last(facts)?;
         self.given_back(facts)?;
         self.requested(facts, now)?;
@@ -101,6 +107,20 @@ impl Watcher {
         self.late_stages_are_told(facts, now)?;
         self.quorum_is_kept(facts)?;
         self.majority_is_for_the_disturbed(facts)
+    }
+
+    /// Rule 9, its end: whose request is gone, and over with success, has its workloads back.
+    fn workloads_are_back(&self, facts: &Facts, now: Now) -> Checked {
+        let over = |row: &&Arc<MachineRow>| {
+            let stage = row.stages.get(&Stage::RequestRemoved);
+            stage.is_some_and(|stage| stage.succeeded && stage.finished_at_ms == Some(now.wall_ms))
+        };
+        for row in facts.machines.values().filter(over) {
+            if let Some(key) = self.seen.let_go.iter().find(|key| key.node.as_ref() == Some(&row.name)) {
+                return Err(self.violation("9", format!("{} counts as back, and {key:?} is not active", row.name)));
+            }
+        }
+        Ok(())
     }
 
     /// The secrets of a machine that was Ready and is in no update have the versions it became Ready with.

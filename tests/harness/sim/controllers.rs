@@ -183,6 +183,7 @@ impl World {
     /// What a controller of this manner says in the place of the right word. None: nothing.
     fn bend(&mut self, manner: Manner, word: Word) -> Option<Word> {
         let grants = matches!(word, Word::Set { state: LockState::Inactive, .. });
+        let brings_back = matches!(word, Word::Set { state: LockState::Active, machine: Some(_), .. });
         let other = |state| match word.clone() {
             Word::Set { cluster, machine, message, percentage, description, .. } => {
                 Word::Set { cluster, machine, state, message, percentage, description }
@@ -190,6 +191,10 @@ impl World {
             word => word,
         };
         match manner {
+            Manner::Fails if self.chaos && brings_back && self.rng.permille(400) => {
+                self.count("controller failed to bring workloads back");
+                Some(other(LockState::Failed))
+            }
             _ if !self.chaos || !grants => Some(word),
             Manner::Stalls => {
                 self.count("controller stalled");

@@ -85,6 +85,7 @@ pub const REQUIRED: &[&str] = &[
     "a controller's stream followed another",
     "controller died",
     "controller failed",
+    "controller failed to bring workloads back",
     "controller flapped",
     "controller stalled",
     "controller went away",

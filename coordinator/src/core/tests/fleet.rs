@@ -415,6 +415,12 @@ impl Fleet {
         self.restart_from(self.store.clone());
     }
 
+    /// The coordinator dies, and starts again after so long.
+    pub(crate) fn restart_after(&mut self, ms: u64) {
+        self.at_ms += ms;
+        self.restart();
+    }
+
     /// The coordinator dies and starts again from this store.
     pub(crate) fn restart_from(&mut self, store: MemoryStore) {
         self.store = store;

@@ -512,3 +512,19 @@ fn a_hook_for_machines_that_there_are_none_of_is_told_when_it_is_applied() {
     let said = done(fleet.ask(apply(spec, &[])));
     assert!(!said.contains("smoke"), "one is to come: {said}");
 }
+
+/// What was done while there was no coordinator is reported to the next one first.
+#[test]
+fn hooks_that_were_done_without_a_coordinator_abort_nothing() {
+    let mut fleet = hooked();
+    let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    spec.update_deadlines.hooks.outcome = DeadlineOutcome::Fail;
+    fleet.ask(apply(spec, &[])).expect("applies");
+    fleet.ask(update()).expect("starts");
+    fleet.restart_after(HOOKS_MS + 1);
+    fleet.pass(1, &[]);
+    assert_eq!(update_row(&fleet).wish, Wish::Go);
+    fleet.all_report();
+    fleet.pass(HOOKS_MS, &[]);
+    assert_eq!(update_row(&fleet).wish, Wish::Abort, "it is late for this coordinator too");
+}

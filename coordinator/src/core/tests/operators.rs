@@ -13,7 +13,7 @@ use super::{
     reason,
 };
 use crate::{
-    core::{Effect, Request},
+    core::{Effect, Refusal, Request},
     facts::CredentialRow,
 };
 
@@ -130,7 +130,14 @@ fn a_skip_does_not_outlive_its_item() {
 fn deploy_needs_a_control_machine() {
     let mut fleet = Fleet::of(3, 2);
     let deploy = || Request::Deploy { cluster: cluster() };
-    assert_eq!(reason(fleet.ask(deploy())), "NoControlMachine");
+    let refused = |fleet: &mut Fleet| match fleet.ask(deploy()) {
+        Err(Refusal::State { reason: "NoControlMachine", message }) => message,
+        other => panic!("{other:?}"),
+    };
+    let silent = "control-1, control-2, control-3 enrolled; does `muster-agent` run there?";
+    assert!(refused(&mut fleet).contains(silent), "{}", refused(&mut fleet));
+    let mut nobody = Fleet::of(0, 2);
+    assert!(refused(&mut nobody).contains("`musterctl token create --cluster edge-7 --type control`"));
     fleet.connect("worker-1");
     assert_eq!(reason(fleet.ask(deploy())), "NoControlMachine");
     fleet.connect("control-2");
@@ -192,4 +199,27 @@ fn a_revocation_outlives_new_credentials_that_were_under_way() {
     assert!(of(&fleet).revoked());
     fleet.ask(issued(now_ms + 1_000, &["edge-9"])).expect("made after");
     assert!(!of(&fleet).revoked() && of(&fleet).revoked_at_ms.is_some() && of(&fleet).clusters.len() == 1);
+}
+
+/// Whoever mistypes a name is not led to shutting itself out.
+#[test]
+fn a_mistyped_name_suggests_the_credentials_of_others() {
+    let mut fleet = Fleet::of(1, 1);
+    let now_ms = fleet.now().wall_ms;
+    let mut issue = |subject: &str| {
+        let row = CredentialRow {
+            subject: subject.to_owned(),
+            clusters: std::collections::BTreeSet::new(),
+            issued_at_ms: now_ms,
+            expires_at_ms: now_ms + 3_600_000,
+            revoked_at_ms: None,
+        };
+        fleet.ask(Request::RecordCredentials(row)).expect("recorded");
+        match fleet.ask(Request::RevokeCredentials { subject: "operator/ana".to_owned() }) {
+            Err(Refusal::NotFound { nearest, .. }) => nearest,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(issue("operator/anna"), None, "who asks");
+    assert_eq!(issue("operator/hanna").as_deref(), Some("operator/hanna"));
 }

@@ -6,7 +6,7 @@ use super::{fleet::*, updates::*};
 use crate::{
     core::Request,
     facts::{ClusterStage, Stage},
-    plan::update::overdue_stage,
+    plan::{blocked, update::overdue_stage},
 };
 
 /// In small steps, for whoever is not heard of for long is Lost.
@@ -207,10 +207,27 @@ fn locks_that_do_not_come_back_may_pause_the_update() {
     fleet.lock("ceph", Some("control-1"), LockState::Inactive);
     fleet.finish("control-1");
     hours(&mut fleet, 1);
-    assert_eq!((fleet.part("control-1"), fleet.slots()), (None, Vec::new()), "it is through");
-    assert!(!fleet.row("control-1").stages[&Stage::RequestRemoved].succeeded);
+    assert_eq!((fleet.stuck("control-1"), fleet.slots()), (Some(Stage::RequestRemoved), vec!["control-1"]));
     assert_eq!((fleet.why("control-2").as_deref(), fleet.requests()), (Some("Paused"), Vec::<&str>::new()));
+    let said = fleet.look("control-1", |survey, _| blocked::of_cluster(survey)).expect("it waits").message;
+    assert!(said.contains("it waited for this: control-1: the request is gone; ceph brings"), "{said}");
+    assert!(fleet.wants_a_person());
     let rollout = fleet.rollout();
     fleet.ask(Request::Resume { rollout }).expect("goes on");
-    assert_eq!(fleet.requests(), ["control-2"]);
+    assert_eq!((fleet.part("control-1"), fleet.requests()), (None, vec!["control-2"]), "without them");
+    assert!(!fleet.row("control-1").stages[&Stage::RequestRemoved].succeeded);
+    assert_eq!(fleet.why("control-1").as_deref(), Some("LocksReturning"), "and it stays to be seen");
+}
+
+#[test]
+fn locks_that_come_back_in_a_pause_end_the_wait() {
+    let pause = |deadlines: &mut UpdateDeadlines| deadlines.locks_returned.outcome = DeadlineOutcome::Pause;
+    let mut fleet = under(pause).started();
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    fleet.finish("control-1");
+    hours(&mut fleet, 1);
+    fleet.lock("ceph", Some("control-1"), LockState::Active);
+    assert_eq!((fleet.part("control-1"), fleet.why("control-1")), (None, None));
+    assert!(fleet.row("control-1").stages[&Stage::RequestRemoved].succeeded);
+    assert_eq!(fleet.why("control-2").as_deref(), Some("Paused"), "an operator has not looked yet");
 }

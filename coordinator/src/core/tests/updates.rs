@@ -3,6 +3,7 @@
 mod behind;
 mod controllers;
 mod drains;
+mod locks;
 mod maintenance;
 pub(crate) mod reconfigure;
 mod recovery;

@@ -123,6 +123,7 @@ pub(super) fn part(
         added: Vec::new(),
         only_added: false,
         request: None,
+        ends_before: 0,
         permit: None,
         returned_at_ms: None,
         set_aside: None,
@@ -143,10 +144,11 @@ pub(super) fn removal_part(draft: &Draft<'_>, row: &MachineRow, mine: &MachineUp
     let before = MachineRow { update: None, ..row.clone() };
     let newest = draft.clusters.get(&row.spec.cluster_name).map_or(mine.version, |cluster| cluster.spec_version);
     let kept = part(&before, UpdateKind::Removal, newest, &secrets::newest(draft, &row.spec.cluster_name));
-    let MachineUpdate { request, returned_at_ms, drain, drains, .. } = mine;
+    let MachineUpdate { request, ends_before, returned_at_ms, drain, drains, .. } = mine;
     MachineUpdate {
         disruptive: request.is_some() || row.slot.is_none(),
         request,
+        ends_before,
         returned_at_ms,
         drain,
         drains,
@@ -230,7 +232,7 @@ fn open(
             if start.options.skip_backup { " without backups (--skip-backup)" } else { "" },
             targets.len()
         ),
-        UpdateKind::Reboot => format!("cluster {cluster}: {name} started; {} machines reboot", targets.len()),
+        UpdateKind::Reboot => format!("cluster {cluster}: {name} started; machines that reboot: {}", targets.len()),
         UpdateKind::Maintenance | UpdateKind::Removal => goes_out(start.kind, &who, &name),
     };
     draft.put_rollout(RolloutRow {
@@ -249,6 +251,7 @@ fn open(
             wish: Wish::Go,
             request: None,
             moved_at_ms: 0,
+            ends: 0,
             resumed_at_ms: 0,
             finished_in_round: 0,
             stages: BTreeMap::new(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use muster_proto::{
-    model::{DeadlineOutcome, ItemName, ItemState, LockState, MachineName, Now, Phase, REBOOT_ITEM},
+    model::{DeadlineOutcome, ItemName, ItemState, MachineName, Now, Phase, REBOOT_ITEM},
     plant::planted,
 };
 
@@ -15,7 +15,7 @@ use crate::{
         Slot, Stage, StageRow, Stuck, UpdateRow, Wish,
     },
     plan::{
-        reboot,
+        locks, reboot,
         update::{ClusterStep, MachineStep, Step},
     },
 };
@@ -179,6 +179,11 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
             end_stages(row, now);
         }
         MachineStep::LeaveOut => leave_out(draft, machine, now),
+        MachineStep::IsBack => {
+            if let Some(mine) = draft.machine_mut(machine).and_then(|row| row.update.as_mut()) {
+                (mine.set_aside, mine.stuck) = (None, None);
+            }
+        }
     }
 }
 
@@ -188,6 +193,7 @@ fn leave_out(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     let Some(row) = draft.machine_mut(machine) else { return };
     row.update = None;
     row.reach = at_rest_reach(row);
+    end_stages(row, now);
     if let Some(set) = row.control_sets.get_mut(&Phase::Reconfigure) {
         set.names.clear();
     }
@@ -285,6 +291,8 @@ fn stuck(
 
 fn take_slot(draft: &mut Draft<'_>, machine: &MachineName, disruptive: bool, now: Now) {
     let revision = draft.next_revision();
+    let rollout = draft.machines.get(machine).and_then(|row| row.rollout.as_ref());
+    let ends = rollout.and_then(|name| draft.rollouts.get(name)?.update.as_ref()).map_or(0, |update| update.ends);
     let Some(row) = draft.machine_mut(machine) else { return };
     row.slot = Some(Slot { phase: Phase::Deploy, granted_at_ms: now.wall_ms });
     end_stage(row, Stage::PrepareDone, true, now);
@@ -296,6 +304,7 @@ fn take_slot(draft: &mut Draft<'_>, machine: &MachineName, disruptive: bool, now
         return;
     }
     mine.request = Some(RequestRow { since_ms: now.wall_ms, revision });
+    mine.ends_before = ends;
     if let Some(maintenance) = &mut mine.maintenance {
         maintenance.since_ms = None;
     }
@@ -331,7 +340,7 @@ fn locks_are_back(draft: &Draft<'_>, machine: &MachineName) -> bool {
     let returned = |row: &&Arc<MachineRow>| row.update.as_ref().is_some_and(|mine| mine.returned_at_ms.is_some());
     let Some(row) = draft.machines.get(machine).filter(returned) else { return true };
     let of_it = |key: &LockKey| key.cluster == row.spec.cluster_name && key.node.as_ref() == Some(machine);
-    !draft.locks.values().any(|lock| of_it(&lock.key) && lock.state == LockState::Inactive)
+    !draft.locks.values().any(|lock| of_it(&lock.key) && locks::is_away(row, lock))
 }
 
 /// The machine is at the new version, and holds nothing any more.
@@ -363,9 +372,11 @@ fn finish(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
             end_stage(row, Stage::PrepareDone, true, now);
         }
         end_stage(row, Stage::Upgraded, true, now);
+        end_stages(row, now);
     }
     if let Some(update) = row.rollout.clone().and_then(|rollout| draft.update_mut(&rollout)).filter(|_| worked) {
         update.moved_at_ms = now.wall_ms;
+        update.ends += 1;
         update.finished_in_round += 1;
     }
 }

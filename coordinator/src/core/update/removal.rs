@@ -382,6 +382,7 @@ fn drop_machine(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, machine: &Mach
     around::keep_ends(draft, machine);
     if let Some(update) = row.rollout.as_ref().and_then(|rollout| draft.update_mut(rollout)) {
         update.moved_at_ms = now.wall_ms;
+        update.ends += 1;
         // What it kept others from they are tried on again.
         update.finished_in_round += 1;
     }

@@ -154,13 +154,15 @@ pub(super) fn step(survey: &Survey<'_>, update: &UpdateRow, stage: ClusterStage)
         return Some(ClusterStep::End(stage));
     }
     let late = deadline_ms(survey, update).is_some_and(|at_ms| survey.now.wall_ms >= at_ms);
-    (late && update.wish == Wish::Go).then(|| halt(survey.spec.update_deadlines.hooks.outcome, stage))
+    (late && update.wish == Wish::Go).then(|| halt(update.kind, survey.spec.update_deadlines.hooks.outcome, stage))
 }
 
-/// When the hooks that are under way have had their time, Unix milliseconds.
+/// When the hooks that are under way have had their time, Unix milliseconds. It starts anew with this coordinator: what
+/// was done while none was there is yet to be reported.
 pub(super) fn deadline_ms(survey: &Survey<'_>, update: &UpdateRow) -> Option<u64> {
     let (_, began_ms) = under_way(update)?;
-    Some(began_ms.max(update.resumed_at_ms).saturating_add(survey.spec.update_deadlines.hooks.after_ms))
+    let began_ms = began_ms.max(update.resumed_at_ms).max(survey.facts.live.started_wall_ms);
+    Some(began_ms.saturating_add(survey.spec.update_deadlines.hooks.after_ms))
 }
 
 /// Which of the two stages is under way, and since when, Unix milliseconds.

@@ -82,14 +82,16 @@ fn needs_request(survey: &Survey<'_>) -> bool {
 /// The cluster's locks, waited for at this stage, have had their time.
 fn is_late(survey: &Survey<'_>, update: &UpdateRow, stage: ClusterStage) -> Option<ClusterStep> {
     let late = survey.now.wall_ms >= deadline_ms(survey, update);
-    (late && update.wish == Wish::Go).then(|| halt(survey.spec.update_deadlines.cluster_locks.outcome, stage))
+    let outcome = survey.spec.update_deadlines.cluster_locks.outcome;
+    (late && update.wish == Wish::Go).then(|| halt(update.kind, outcome, stage))
 }
 
-/// What becomes of an update at the end of this stage's time: an operator decides, or it was decided beforehand.
-pub(super) const fn halt(outcome: DeadlineOutcome, stage: ClusterStage) -> ClusterStep {
+/// What becomes of an update at the end of this stage's time: an operator decides, or it was decided beforehand. Never
+/// of maintenance: its end gives machines back that are out of service, and only their operator knows when they may be.
+pub(super) const fn halt(kind: UpdateKind, outcome: DeadlineOutcome, stage: ClusterStage) -> ClusterStep {
     match outcome {
-        DeadlineOutcome::Fail => ClusterStep::Abort(stage),
-        DeadlineOutcome::Pause | DeadlineOutcome::Defer => ClusterStep::Pause,
+        DeadlineOutcome::Fail if !kind.takes_out() => ClusterStep::Abort(stage),
+        DeadlineOutcome::Fail | DeadlineOutcome::Pause | DeadlineOutcome::Defer => ClusterStep::Pause,
     }
 }
 
@@ -136,11 +138,15 @@ pub fn overdue_stage(survey: &Survey<'_>) -> Option<(ClusterStage, u64)> {
     }
 }
 
-/// When waiting for the cluster's locks ends, Unix milliseconds. Progress of a lock starts it anew.
+/// When waiting for the cluster's locks ends, Unix milliseconds. Progress of a lock starts it anew, and so does this
+/// coordinator, to which controllers have to come first; where only the word of one that is not there is missing, its
+/// going or coming.
 pub(super) fn deadline_ms(survey: &Survey<'_>, update: &UpdateRow) -> u64 {
     let begun = survey.rollout.map_or(0, |rollout| rollout.started_at_ms);
     let begun = update.stages.get(&ClusterStage::LocksInactive).map_or(begun, |row| row.started_at_ms);
-    let begun = begun.max(update.moved_at_ms);
+    let begun = begun.max(update.moved_at_ms).max(survey.facts.live.started_wall_ms);
+    let silent = update.request.is_some_and(|request| locks::inactive(survey, None, &request).is_ok());
+    let begun = if silent { begun.max(locks::controllers_moved_ms(survey)) } else { begun };
     begun.max(locks::last_progress_ms(survey, None)).saturating_add(survey.spec.update_deadlines.cluster_locks.after_ms)
 }
 

@@ -16,7 +16,7 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::{DrainStep, MachineStep, is_at_work, machine, not_halted};
+use super::{DrainStep, MachineStep, is_at_work, machine, not_halted, stages};
 use crate::{
     facts::{DrainTarget, Seen, Stage, SwarmLook, UpdateRow, Wish},
     plan::{
@@ -358,7 +358,9 @@ pub(super) fn deadline_ms(survey: &Survey<'_>, update: &UpdateRow, position: &Po
         Aim::Drained | Aim::Counted if update.wish != Wish::Go => return None,
         Aim::Drained | Aim::Counted => {
             let look = look(position)?;
-            look.awaited_since_ms?.max(look.fewer_at_ms.unwrap_or(0)).max(update.moved_at_ms)
+            look.awaited_since_ms?
+                .max(look.fewer_at_ms.unwrap_or(0))
+                .max(stages::others_moved_ms(survey, update, position))
         }
     };
     Some(begun_ms.saturating_add(survey.spec.update_deadlines.swarm_drain.after_ms))

@@ -1,7 +1,7 @@
 //! One machine's way through an update, as a function of the facts.
 
 use muster_proto::{
-    model::{Blocked, DeadlineOutcome, Phase, Standing},
+    model::{Blocked, DeadlineOutcome, MachineType, Phase, Standing},
     plant::planted,
 };
 
@@ -133,6 +133,9 @@ fn without_slot(
     if is_left_out(update, position) {
         return Some(MachineStep::LeaveOut);
     }
+    if mine.set_aside.as_ref().is_some_and(|aside| aside.message == LOST) {
+        return Some(MachineStep::IsBack);
+    }
     let prepared = position.row.reach == Some(Phase::Prepare) && position.progress(Phase::Prepare) == Progress::Done;
     if prepared && !position.row.stages.contains_key(&Stage::PreviousDeployed) {
         return Some(MachineStep::Prepared);
@@ -143,12 +146,16 @@ fn without_slot(
         .then(|| give_up(Stage::LocksInactive, survey.spec.update_deadlines.node_locks.outcome, &blocked))
 }
 
-/// Does its rollout go on without it? One that began by itself is kept open by nobody who is lost: who is back has one
-/// of its own.
+/// Does its rollout go on without it? One that began by itself is kept open by no worker that is lost: who is back has
+/// one of its own. A control machine is waited for: no worker is disturbed while one is missing.
 fn is_left_out(update: &UpdateRow, position: &Position<'_>) -> bool {
     let mine = position.update().is_some_and(|mine| mine.maintenance.is_none() && !mine.disturbed());
-    update.kind == UpdateKind::Reconfigure && position.lost && mine && position.row.removal.is_none()
+    let worker = position.row.spec.machine_type == MachineType::Worker;
+    update.kind == UpdateKind::Reconfigure && worker && position.lost && mine && position.row.removal.is_none()
 }
+
+/// Why a machine that is left out was put aside before.
+const LOST: &str = "it is lost, and was not disturbed yet";
 
 /// When waiting for locks that are still inactive from the last maintenance ends, Unix milliseconds: so long after
 /// machines may be disturbed at all, after the last sign of these locks, and after another machine's end. None: there
@@ -187,16 +194,18 @@ fn after_request(
     since_ms: u64,
 ) -> Option<MachineStep> {
     let deadline_ms = returned_deadline_ms(survey, update, since_ms);
-    if let Err(Blocked { message, .. }) = locks::returned(survey, &position.row.name) {
+    if let Err(Blocked { message, .. }) = locks::returned(survey, position.row) {
         let outcome = survey.spec.update_deadlines.locks_returned.outcome;
         let known = mine.stuck.as_ref().is_some_and(|stuck| stuck.stage == Stage::RequestRemoved);
-        match (survey.now.wall_ms < deadline_ms, outcome) {
-            (true, _) => return None,
-            // Once; then the machine goes its way, and nothing new begins before an operator has looked.
-            (false, DeadlineOutcome::Pause) if !known && update.wish == Wish::Go => {
+        match (known, survey.now.wall_ms < deadline_ms) {
+            // An operator is to look at it, and a pause is nobody's fault. When the update goes on, it goes its way.
+            _ if outcome == DeadlineOutcome::Pause && matches!(update.wish, Wish::Pause { .. }) => return None,
+            (true, _) => {}
+            (false, true) => return None,
+            (false, false) if outcome == DeadlineOutcome::Pause && update.wish == Wish::Go => {
                 return Some(MachineStep::Stuck { stage: Stage::RequestRemoved, outcome, message });
             }
-            (false, _) => {}
+            (false, false) => {}
         }
     }
     if let Some(row) = &mine.maintenance {
@@ -260,8 +269,7 @@ fn before_first_permit(
     }
     if is_left_out(update, position) {
         let stage = stages::current(position.row).map_or(Stage::LocksInactive, |(stage, _)| stage);
-        let message = "it is lost, and was not disturbed yet".to_owned();
-        return Some(MachineStep::SetAside { stage, message, failed: false });
+        return Some(MachineStep::SetAside { stage, message: LOST.to_owned(), failed: false });
     }
     let deadlines = &survey.spec.update_deadlines;
     if let Err(blocked) = safety::locks_granted(survey, position) {
@@ -316,8 +324,7 @@ fn returned_deadline_ms(survey: &Survey<'_>, update: &UpdateRow, since_ms: u64) 
 }
 
 /// When waiting for a machine's locks ends, Unix milliseconds. It starts anew when a lock of it moves, and when another
-/// machine comes to its end: a controller that grants one at a time is at work all the while. None: never, because the
-/// update is halted.
+/// machine comes to its end ([`stages::others_moved_ms`]). None: never, because the update is halted.
 fn lock_deadline_ms(
     survey: &Survey<'_>,
     update: &UpdateRow,
@@ -325,7 +332,8 @@ fn lock_deadline_ms(
     mine: &MachineUpdate,
 ) -> Option<u64> {
     let request = mine.request.as_ref().filter(|_| update.wish == Wish::Go)?;
-    let progress_ms = locks::last_progress_ms(survey, Some(&position.row.name)).max(update.moved_at_ms);
+    let others_ms = stages::others_moved_ms(survey, update, position);
+    let progress_ms = locks::last_progress_ms(survey, Some(&position.row.name)).max(others_ms);
     Some(request.since_ms.max(progress_ms).saturating_add(survey.spec.update_deadlines.node_locks.after_ms))
 }
 
@@ -343,7 +351,7 @@ pub fn is_waiting_for_others(survey: &Survey<'_>, position: &Position<'_>) -> bo
     }
     if let Some(since_ms) = mine.returned_at_ms {
         let deadline_ms = returned_deadline_ms(survey, update, since_ms);
-        return coming(Some(deadline_ms)) && locks::returned(survey, &position.row.name).is_err();
+        return coming(Some(deadline_ms)) && locks::returned(survey, position.row).is_err();
     }
     if position.row.slot.is_none() {
         return coming(return_deadline_ms(survey, update, position));

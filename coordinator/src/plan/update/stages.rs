@@ -5,8 +5,15 @@ use muster_proto::{model::DeadlineOutcome, plant::planted};
 use super::{MachineStep, targets, waits};
 use crate::{
     facts::{MachineRow, MachineUpdate, Stage, UpdateRow, Wish},
-    plan::survey::{Position, Survey},
+    plan::{
+        locks, safety,
+        survey::{Position, Survey},
+    },
 };
+
+/// A machine that waits is overtaken when so many times the workers that may be away at once have come to their end
+/// since its request. A controller that grants in the order of requests never lets that come to one.
+const OVERTAKEN_WIDTHS: usize = 2;
 
 /// The stage a machine is at, and since when, Unix milliseconds.
 #[must_use]
@@ -36,6 +43,17 @@ fn deadline(survey: &Survey<'_>, update: &UpdateRow, position: &Position<'_>) ->
         }
     };
     Some((stage, since_ms.saturating_add(after_ms), outcome))
+}
+
+/// When something last happened elsewhere in the update that gives this machine its time anew, Unix milliseconds: one
+/// came to its end, for a controller that grants one at a time is at work all the while. What others do is no reason to
+/// wait for one that is refused (its lock is failed), or that all of them overtake: it would keep its slot, and the
+/// update that much narrower, to the end.
+pub(super) fn others_moved_ms(survey: &Survey<'_>, update: &UpdateRow, position: &Position<'_>) -> u64 {
+    let overtook = position.update().map_or(0, |mine| update.ends.saturating_sub(mine.ends_before));
+    let overtaken = overtook as usize >= safety::worker_slots_max(survey).saturating_mul(OVERTAKEN_WIDTHS);
+    let refused = locks::is_refused(survey, &position.row.name);
+    if overtaken || refused { update.resumed_at_ms } else { update.moved_at_ms }
 }
 
 /// The stage is past its deadline, and that is not recorded yet.

@@ -27,7 +27,8 @@ pub fn of_cluster(survey: &Survey<'_>, update: &UpdateRow) -> Option<Blocked> {
     if let Err(halt) = not_halted(survey, update) {
         let before = safety::before_update_done(survey).err();
         let cause = before.or_else(|| if ahead { cluster_lets(survey, update).err() } else { None });
-        let halt = because(halt, cause.as_ref().map(|cause| cause.message.as_str()));
+        let cause = cause.map(|cause| cause.message).or_else(|| machine_that_was_late(survey));
+        let halt = because(halt, cause.as_deref());
         return Some(if update.wish == Wish::Abort { hangs_on(survey, update, halt) } else { halt });
     }
     if let Err(blocked) = safety::may_start_anything(survey) {
@@ -66,6 +67,14 @@ fn late_for(mine: &MachineUpdate) -> Option<&str> {
     mine.stuck.as_ref().map(|stuck| stuck.message.as_str()).filter(|message| !message.is_empty())
 }
 
+/// The machine at whose deadline the update was paused, and what it waited for.
+fn machine_that_was_late(survey: &Survey<'_>) -> Option<String> {
+    targets(survey).find_map(|position| {
+        let mine = position.update().filter(|mine| mine.set_aside.is_none())?;
+        Some(format!("{}: {}", position.row.name, late_for(mine)?))
+    })
+}
+
 /// Why this machine does not move; None if it is at work.
 #[must_use]
 pub fn of_machine(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
@@ -86,7 +95,7 @@ fn with_slot(
     mine: &MachineUpdate,
 ) -> Result<(), Blocked> {
     if mine.returned_at_ms.is_some() {
-        return locks::returned(survey, &position.row.name);
+        return locks::returned(survey, position.row);
     }
     if machine::gives_back(survey, update, position, mine).is_some() {
         return drain::given_back(survey, position);

@@ -57,7 +57,7 @@ async fn a_wrong_wish_to_revoke_says_what_to_do() {
     world.issued(Role::Viewer("bo".to_owned())).await;
     let mut anna = world.operator().await;
     for (name, code, told) in [
-        ("operator/bo", Code::NotFound, "did you mean"),
+        ("viewer/boo", Code::NotFound, "did you mean viewer/bo"),
         ("viewer/nobody-at-all", Code::NotFound, "there is no credential viewer/nobody-at-all"),
         ("operator/anna", Code::FailedPrecondition, "make others first"),
         ("", Code::InvalidArgument, "subject"),

@@ -65,7 +65,7 @@ pub fn cluster_changes(old: Option<&Cluster>, new: &Cluster, now: Timestamp) -> 
         let before = old.and_then(|cluster| cluster.status.phases.iter().find(|was| was.phase == phase.phase));
         let was_open = before.is_none_or(|was| was.done < was.total || was.total < phase.total);
         if was_open && phase.total > 0 && phase.done == phase.total {
-            lines.push(format!("cluster {name}: {} done on all {} machines", phase.phase, phase.total));
+            lines.push(format!("cluster {name}: {} done on all machines ({})", phase.phase, phase.total));
         }
     }
     let was_stuck = old.and_then(|cluster| cluster.status.lcm_operation_stuck.as_ref());
@@ -107,7 +107,7 @@ pub fn rollout_changes(old: Option<&Rollout>, new: &Rollout) -> Vec<String> {
     for group in new.status.update.iter().flat_map(|update| &update.groups).filter(|group| group.done == group.total) {
         let was = old.and_then(|old| old.status.update.as_ref()?.groups.iter().find(|was| was.name == group.name));
         if was.is_some_and(|was| was.done < was.total) {
-            lines.push(format!("rollout {name}: update group {} is through, {} workers", group.name, group.total));
+            lines.push(format!("rollout {name}: update group {} is through (workers: {})", group.name, group.total));
         }
     }
     lines.extend(left_out(old, new));

@@ -60,9 +60,11 @@ pub(crate) struct Args {
     refuse: Option<String>,
 }
 
-/// What one machine's task needs.
+/// Is its maintenance requested? And the connection on which that was said.
+type Word = (bool, MaintenanceClient<Channel>);
+
+/// What one machine's task needs. It outlives connections, or it would not know whose workloads are away.
 struct Guard {
-    client: MaintenanceClient<Channel>,
     cluster: String,
     machine: String,
     effects: PathBuf,
@@ -74,32 +76,12 @@ struct Guard {
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let config = context.config()?;
-    loop {
-        // Whatever ended it: the coordinator may be starting again.
-        if let Err(error) = guard(&args, &config).await {
-            terminal::say(&format!("{error}; again"));
-        }
-        sleep(AGAIN).await;
-    }
-}
-
-/// Guards its machines until the connection breaks.
-async fn guard(args: &Args, config: &Config) -> Result<(), String> {
-    let tls = tls::client_config(&config.ca, Some(&config.identity())).map_err(|error| error.to_string())?;
-    let connection = tls::connect(&config.coordinator, tls).await.map_err(|error| error.to_string())?;
-    let mut client = MaintenanceClient::new(connection.channel);
-    let said = |status: Status| status.to_string();
-    let (cluster, machines) = (args.cluster.clone(), args.machines.clone());
-    client.register(RegisterRequest { cluster, machines, of_cluster: true }).await.map_err(said)?;
-    let watched = client.watch_requests(WatchRequestsRequest { cluster: args.cluster.clone() }).await;
-    let mut events = watched.map_err(said)?.into_inner();
     let turns = Arc::new(Semaphore::new(args.at_once as usize));
-    let mut tasks: BTreeMap<String, mpsc::Sender<bool>> = BTreeMap::new();
+    let mut tasks: BTreeMap<String, mpsc::Sender<Word>> = BTreeMap::new();
     // The empty name is the cluster itself.
     for machine in args.machines.iter().cloned().chain([String::new()]) {
         let (words, heard) = mpsc::channel(WORDS_MAX);
         let guard = Guard {
-            client: client.clone(),
             cluster: args.cluster.clone(),
             refuses: args.refuse.as_ref() == Some(&machine),
             machine: machine.clone(),
@@ -110,11 +92,30 @@ async fn guard(args: &Args, config: &Config) -> Result<(), String> {
         tokio::spawn(guard.work(heard));
         tasks.insert(machine, words);
     }
+    loop {
+        // Whatever ended it: the coordinator may be starting again.
+        if let Err(error) = guard(&args, &config, &tasks).await {
+            terminal::say(&format!("{error}; again"));
+        }
+        sleep(AGAIN).await;
+    }
+}
+
+/// Guards its machines until the connection breaks.
+async fn guard(args: &Args, config: &Config, tasks: &BTreeMap<String, mpsc::Sender<Word>>) -> Result<(), String> {
+    let tls = tls::client_config(&config.ca, Some(&config.identity())).map_err(|error| error.to_string())?;
+    let connection = tls::connect(&config.coordinator, tls).await.map_err(|error| error.to_string())?;
+    let mut client = MaintenanceClient::new(connection.channel);
+    let said = |status: Status| status.to_string();
+    let (cluster, machines) = (args.cluster.clone(), args.machines.clone());
+    client.register(RegisterRequest { cluster, machines, of_cluster: true }).await.map_err(said)?;
+    let watched = client.watch_requests(WatchRequestsRequest { cluster: args.cluster.clone() }).await;
+    let mut events = watched.map_err(said)?.into_inner();
     let mut requested: Vec<String> = Vec::new();
     while let Some(event) = events.message().await.map_err(said)? {
         for (machine, word) in news(&event, &mut requested, tasks.keys()) {
             if let Some(task) = tasks.get(&machine) {
-                task.send(word).await.map_err(|_| "a task has ended".to_owned())?;
+                task.send((word, client.clone())).await.map_err(|_| "a task has ended".to_owned())?;
             }
         }
     }
@@ -142,37 +143,39 @@ fn news<'a>(
 
 impl Guard {
     /// Follows the requests of one machine.
-    async fn work(mut self, mut heard: mpsc::Receiver<bool>) {
+    async fn work(self, mut heard: mpsc::Receiver<Word>) {
         let mut away = false;
         let turns = Arc::clone(&self.turns);
         let mut turn = None;
-        while let Some(requested) = heard.recv().await {
+        while let Some((requested, client)) = heard.recv().await {
             let done = match (requested, away) {
                 (true, false) => {
                     self.say("request-seen");
                     if self.refuses {
                         let message = "ToyWorkloadsStay: this controller was told to refuse";
-                        self.set(LockState::Active, 0, message, "").await
+                        self.set(client, LockState::Active, 0, message, "").await
                     } else {
                         turn = match self.is_cluster() {
                             true => None,
                             false => turns.acquire().await.ok(),
                         };
-                        self.move_away().await
+                        let moved = self.move_away(&client).await;
+                        away = moved.is_ok();
+                        if away { self.let_go(client).await } else { moved }
                     }
                 }
                 (false, true) => {
                     self.say("request-gone");
-                    self.bring_back().await
+                    away = false;
+                    self.bring_back(client).await
                 }
-                // A process before this one may have moved them.
-                (false, false) => self.set(LockState::Active, 0, "", "").await,
-                (true, true) => Ok(()),
+                // A process before this one may have moved them; or the last word was lost with its connection.
+                (false, false) => self.set(client, LockState::Active, 0, "", "").await,
+                (true, true) => self.let_go(client).await,
             };
             if let Err(status) = done {
                 terminal::say(&format!("{}: {status}", self.machine));
             }
-            away = requested && !self.refuses;
             if !away {
                 turn = None;
             }
@@ -184,28 +187,39 @@ impl Guard {
         self.machine.is_empty()
     }
 
-    async fn move_away(&mut self) -> Result<(), Status> {
+    async fn move_away(&self, client: &MaintenanceClient<Channel>) -> Result<(), Status> {
         for workload in 1..=WORKLOADS {
             if !self.is_cluster() {
                 let doing = format!("moving workload {workload} of {WORKLOADS}");
-                self.set(LockState::Active, (workload - 1) * 100 / WORKLOADS, "", &doing).await?;
+                self.set(client.clone(), LockState::Active, (workload - 1) * 100 / WORKLOADS, "", &doing).await?;
                 sleep(self.moves_in).await;
             }
         }
         self.say("workloads-moved");
         self.say("lock-inactive");
-        self.set(LockState::Inactive, 100, "", "").await
+        Ok(())
     }
 
-    async fn bring_back(&mut self) -> Result<(), Status> {
+    async fn let_go(&self, client: MaintenanceClient<Channel>) -> Result<(), Status> {
+        self.set(client, LockState::Inactive, 100, "", "").await
+    }
+
+    async fn bring_back(&self, client: MaintenanceClient<Channel>) -> Result<(), Status> {
         if !self.is_cluster() {
             sleep(self.moves_in * WORKLOADS).await;
         }
         self.say("lock-active");
-        self.set(LockState::Active, 0, "", "").await
+        self.set(client, LockState::Active, 0, "", "").await
     }
 
-    async fn set(&mut self, state: LockState, percentage: u32, message: &str, description: &str) -> Result<(), Status> {
+    async fn set(
+        &self,
+        mut client: MaintenanceClient<Channel>,
+        state: LockState,
+        percentage: u32,
+        message: &str,
+        description: &str,
+    ) -> Result<(), Status> {
         let request = SetLockRequest {
             cluster: self.cluster.clone(),
             machine: self.machine.clone(),
@@ -214,7 +228,7 @@ impl Guard {
             percentage,
             description: description.to_owned(),
         };
-        self.client.set_lock(request).await.map(|_| ())
+        client.set_lock(request).await.map(|_| ())
     }
 
     fn say(&self, what: &str) {

@@ -139,3 +139,39 @@ fn one_that_the_manifest_has_is_waited_for_without_locks() {
     assert!(fleet.core.facts().open_rollout(&cluster()).is_some_and(|rollout| rollout.update.is_some()));
     assert!(fleet.requests().is_empty(), "ControllerMissing: {:?}", fleet.why("control-2"));
 }
+
+/// The cluster's locks have had their time long ago, and are inactive: one that goes for a moment has all of it.
+#[test]
+fn a_controller_that_goes_for_a_moment_pauses_nothing() {
+    let mut fleet = deployed(3, 1);
+    fleet.say("nova", Word::Register { cluster: cluster(), machines: vec![machine("worker-1")], of_cluster: false });
+    fleet.watch("nova", 7);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    // The cluster's request, and then the machine's.
+    (0..2).for_each(|_| fleet.pass(SETTLE_MS, &[]));
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    fleet.pass(SETTLE_MS, &[]);
+    fleet.begin("control-1");
+    (0..540).for_each(|_| fleet.pass(20_000, &[]));
+    unwatch(&mut fleet, 7);
+    fleet.pass(1_000, &[]);
+    assert_ne!(fleet.why("control-2").as_deref(), Some("Paused"), "three hours after the locks were inactive");
+    (0..360).for_each(|_| fleet.pass(20_000, &[]));
+    assert_eq!(fleet.why("control-2").as_deref(), Some("Paused"), "two hours after it went");
+}
+
+/// Nor does a coordinator that starts again: controllers have to come to it first.
+#[test]
+fn a_restart_gives_controllers_their_time_anew() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    fleet.begin("control-1");
+    fleet.lock("ceph", None, LockState::Active);
+    fleet.restart_after(3 * 3_600_000);
+    fleet.all_report();
+    fleet.pass(1_000, &[]);
+    assert_ne!(fleet.why("control-2").as_deref(), Some("Paused"));
+}

@@ -336,3 +336,23 @@ fn machines_that_come_meanwhile_wait_and_say_for_whom() {
     fleet.back("worker-1");
     assert_ne!(fleet.why("worker-7").as_deref(), Some("MaintenanceInProgress"));
 }
+
+/// A deadline ends an update, and nobody's maintenance: only its operator knows when a machine may be given back.
+#[test]
+fn locks_of_the_cluster_that_fail_an_update_only_pause_maintenance() {
+    let mut fleet = deployed_with_width(3, 2, 2);
+    let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    spec.update_deadlines.cluster_locks.outcome = DeadlineOutcome::Fail;
+    fleet.ask(apply(spec, &[])).expect("applies");
+    fleet.ask(enter("worker-1")).expect("begins");
+    fleet.lock("ceph", None, LockState::Inactive);
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    assert!(fleet.since_ms("worker-1").is_some());
+    fleet.lock("ceph", None, LockState::Active);
+    (0..720).for_each(|_| fleet.pass(20_000, &[]));
+    fleet.ask(enter("worker-2")).expect("begins");
+    (0..720).for_each(|_| fleet.pass(20_000, &[]));
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("InMaintenance"));
+    assert!(fleet.part("worker-1").is_some_and(|part| part.maintenance.is_some_and(|row| !row.leaving)));
+    assert_eq!(fleet.why("worker-2").as_deref(), Some("Paused"));
+}

@@ -241,3 +241,31 @@ fn harmless_items_need_no_majority() {
     fleet.finish_all(Control);
     assert!(fleet.core.facts().open_rollout(&cluster()).is_none() && fleet.why("control-1").is_none());
 }
+
+/// No worker is disturbed while a control machine is missing, whether it was lost before the rollout or in its middle.
+#[test]
+fn a_lost_control_machine_holds_workers_back() {
+    let mut fleet = at_workers();
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    fleet.finish("worker-1");
+    lose(&mut fleet, "control-3");
+    fleet.lock("ceph", Some("worker-1"), LockState::Active);
+    assert_eq!((fleet.requests(), fleet.why("worker-2").as_deref()), (Vec::new(), Some("WaitingForControl")));
+    fleet.connect("control-3");
+    assert_eq!(fleet.requests(), ["worker-2"]);
+}
+
+/// It was put aside to be left out, and is back before its rollout could go on without it.
+#[test]
+fn whoever_is_back_before_it_is_left_out_goes_on() {
+    let mut fleet = at_workers();
+    fleet.say("nova", Word::Register { cluster: cluster(), machines: vec![machine("worker-1")], of_cluster: false });
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    lose(&mut fleet, "worker-1");
+    assert!(fleet.part("worker-1").is_some_and(|part| part.set_aside.is_some()), "its workloads are on their way back");
+    fleet.connect("worker-1");
+    fleet.lock("ceph", Some("worker-1"), LockState::Active);
+    assert!(fleet.part("worker-1").is_some_and(|part| part.set_aside.is_none()), "{:?}", fleet.part("worker-1"));
+    fleet.lock("nova", Some("worker-1"), LockState::Active);
+    assert_ne!(fleet.why("worker-1").as_deref(), Some("Deferred"));
+}

@@ -1,0 +1,54 @@
+//! Starting a deployment by hand, with the machines that are there: others join it when they report.
+
+use std::sync::Arc;
+
+use muster_proto::model::{ClusterName, MachineName, MachineType, Now};
+
+use super::{Refusal, Reply, operators};
+use crate::{
+    facts::{Draft, MachineRow},
+    plan::{Limits, safety::some_names, survey::Survey},
+};
+
+pub(super) fn cluster(
+    draft: &mut Draft<'_>,
+    actor: &str,
+    cluster: &ClusterName,
+    limits: &Limits,
+    now: Now,
+) -> Result<Reply, Refusal> {
+    operators::known_cluster(draft, cluster)?;
+    let started = draft.clusters.get(cluster).is_some_and(|row| row.rollout_seq > 0 || row.deploy_requested);
+    if started {
+        let line = format!("cluster {cluster}: its deployment has begun already; machines that report join it");
+        return Ok(Reply::Done(vec![line]));
+    }
+    let reported = Survey::of(draft, cluster, limits, now).map(|survey| survey.reported());
+    let Some(reported) = reported.filter(|reported| reported.control > 0) else {
+        let message = format!("no control machine of {cluster} has reported yet; {}", way_out(draft, cluster));
+        return Err(Refusal::State { reason: "NoControlMachine", message });
+    };
+    if let Some(row) = draft.cluster_mut(cluster) {
+        row.deploy_requested = true;
+    }
+    let line = format!(
+        "cluster {cluster}: deployment started with {} control and {} worker machines; others join when they report",
+        reported.control, reported.worker
+    );
+    operators::audited(draft, actor, "deploy", &format!("cluster/{cluster}"), vec![line], now)
+}
+
+/// How a control machine comes to report: those that enrolled have to say an address that fits, or to be one.
+fn way_out(draft: &Draft<'_>, cluster: &ClusterName) -> String {
+    let enrolled = |machine: &&Arc<MachineRow>| {
+        machine.id.is_some() && !machine.revoked && machine.spec.machine_type == MachineType::Control
+    };
+    let silent: Vec<&MachineName> = draft.machines_of(cluster).filter(enrolled).map(|machine| &machine.name).collect();
+    match silent.first() {
+        Some(first) => format!(
+            "{} enrolled; does `muster-agent` run there? `musterctl describe machine {first}` says what is missing",
+            some_names(silent.iter().map(|name| name.as_str()))
+        ),
+        None => format!("enrol one with a token of `musterctl token create --cluster {cluster} --type control`"),
+    }
+}
