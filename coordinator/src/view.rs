@@ -150,6 +150,7 @@ pub fn table<'a>(
         Kind::Rollouts if look.wide => rollouts::HEADERS_WIDE,
         Kind::Rollouts => rollouts::HEADERS,
         Kind::Locks(_) => handshake::LOCKS,
+        Kind::Requests(_) if look.wide => handshake::REQUESTS_WIDE,
         Kind::Requests(_) => handshake::REQUESTS,
         Kind::ClusterStates => handshake::CLUSTER_STATES,
         Kind::Tokens => tokens::HEADERS,

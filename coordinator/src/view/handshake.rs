@@ -7,7 +7,8 @@ use super::{Look, age};
 pub(super) const LOCKS: &[&str] =
     &["NAME", "CLUSTERNAME", "KIND", "HOLDER", "NODE", "STATE", "SINCE", "PROGRESS", "MESSAGE"];
 pub(super) const REQUESTS: &[&str] = &["NAME", "CLUSTERNAME", "KIND", "SCOPE", "STATE", "AGE", "MESSAGE"];
-
+pub(super) const REQUESTS_WIDE: &[&str] =
+    &["NAME", "CLUSTERNAME", "KIND", "SCOPE", "REMOVAL", "STATE", "AGE", "MESSAGE"];
 pub(super) const CLUSTER_STATES: &[&str] =
     &["NAME", "CLUSTERNAME", "TYPE", "ARG", "VALUE", "ACTUALVALUE", "ATTEMPT", "MESSAGE"];
 
@@ -28,15 +29,18 @@ pub(super) fn lock(lock: &Lock, look: Look) -> Vec<String> {
 }
 
 pub(super) fn request(request: &Request, look: Look) -> Vec<String> {
-    vec![
-        request.metadata.name.clone(),
-        request.spec.cluster_name.clone(),
-        request.spec.kind.clone(),
-        request.spec.scope.to_string(),
+    let spec = &request.spec;
+    let mut row =
+        vec![request.metadata.name.clone(), spec.cluster_name.clone(), spec.kind.clone(), spec.scope.to_string()];
+    if look.wide {
+        row.push(if spec.removal { "yes" } else { "" }.to_owned());
+    }
+    row.extend([
         request.status.state.clone(),
         age(request.metadata.creation_timestamp, look.now),
         request.status.message.clone(),
-    ]
+    ]);
+    row
 }
 
 pub(super) fn cluster_state(state: &ClusterState) -> Vec<String> {

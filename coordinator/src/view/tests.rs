@@ -8,7 +8,7 @@ use muster_proto::{
     resource::{BlockedSince, HookStatus, MaintenanceStatus, StuckStage},
 };
 
-use self::documents::{audit, cluster, machine, rollout, secret, token};
+use self::documents::{audit, cluster, machine, request, rollout, secret, token};
 use super::{machines::note, *};
 
 fn now() -> Timestamp {
@@ -59,6 +59,31 @@ fn wide_machines_have_lcms_columns() {
             "control-1   edge-7        control   Ready     -         10.0.0.1     node-1     0.1.0",
             "worker-1    edge-7        worker    Prepare   -         10.0.0.1     node-1     0.1.0          item \
              images, attempt 2, 60s, 45 MiB of 64 MiB at 30 MiB/s",
+        ],
+    );
+}
+
+#[test]
+fn requests_say_who_does_not_come_back() {
+    let requests = [request(None, false), request(Some("worker-1"), true)].map(|request| json(&request));
+    check(
+        Kind::Requests(Of::All),
+        false,
+        &requests,
+        &[
+            "NAME       CLUSTERNAME   KIND                        SCOPE   STATE     AGE   MESSAGE",
+            "edge-7     edge-7        ClusterMaintenanceRequest   os      granted   5m",
+            "worker-1   edge-7        NodeMaintenanceRequest      os      granted   5m",
+        ],
+    );
+    check(
+        Kind::Requests(Of::All),
+        true,
+        &requests,
+        &[
+            "NAME       CLUSTERNAME   KIND                        SCOPE   REMOVAL   STATE     AGE   MESSAGE",
+            "edge-7     edge-7        ClusterMaintenanceRequest   os      -         granted   5m",
+            "worker-1   edge-7        NodeMaintenanceRequest      os      yes       granted   5m",
         ],
     );
 }

@@ -88,6 +88,9 @@ pub struct RequestSpec {
     pub node_name: Option<String>,
     /// What may be done.
     pub scope: Scope,
+    /// The machine is removed for good: it does not come back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub removal: bool,
 }
 
 /// What it waits for.

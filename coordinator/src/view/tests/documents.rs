@@ -10,9 +10,9 @@ use muster_proto::{
     },
     resource::{
         Activity, Address, Audit, AuditSpec, AuditStatus, BlockedSince, Bytes, Cluster, ClusterStatus, HostInfo,
-        ItemPlan, Machine, MachineProgress, MachineStatus, Metadata, PhaseProgress, Plan, PlannedMachine, Rollout,
-        RolloutSpec, RolloutStatus, Secret, SecretSpec, SecretStatus, StageStatus, StateItemStatus, Token, TokenSpec,
-        TokenStatus, UpdateStatus, Waiting, Wave,
+        ItemPlan, Machine, MachineProgress, MachineStatus, Metadata, PhaseProgress, Plan, PlannedMachine, Request,
+        RequestSpec, RequestStatus, Rollout, RolloutSpec, RolloutStatus, Secret, SecretSpec, SecretStatus, StageStatus,
+        StateItemStatus, Token, TokenSpec, TokenStatus, UpdateStatus, Waiting, Wave,
     },
 };
 
@@ -323,4 +323,20 @@ pub(super) fn update(state: &str, needs_operator: bool, paused_too_long: bool) -
         paused_too_long,
     });
     rollout
+}
+
+/// A request of a machine, or (None) of the cluster.
+pub(super) fn request(machine: Option<&str>, removal: bool) -> Request {
+    let name = machine.unwrap_or("edge-7");
+    Request {
+        metadata: metadata(name, "2026-03-01T12:00:00Z"),
+        spec: RequestSpec {
+            cluster_name: "edge-7".into(),
+            kind: if machine.is_some() { "NodeMaintenanceRequest" } else { "ClusterMaintenanceRequest" }.into(),
+            node_name: machine.map(Into::into),
+            scope: Scope::Os,
+            removal,
+        },
+        status: RequestStatus { state: "granted".into(), message: String::new() },
+    }
 }
