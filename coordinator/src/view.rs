@@ -149,6 +149,7 @@ pub fn table<'a>(
         Kind::Machines => machines::HEADERS,
         Kind::Rollouts if look.wide => rollouts::HEADERS_WIDE,
         Kind::Rollouts => rollouts::HEADERS,
+        Kind::Locks(_) if look.wide => handshake::LOCKS_WIDE,
         Kind::Locks(_) => handshake::LOCKS,
         Kind::Requests(_) if look.wide => handshake::REQUESTS_WIDE,
         Kind::Requests(_) => handshake::REQUESTS,

@@ -45,6 +45,7 @@ fn lock(row: &LockRow) -> Lock {
             error_message: row.message.clone(),
             percentage: row.percentage,
             description: row.description.clone(),
+            release: row.release.clone(),
         },
     }
 }
@@ -60,6 +61,8 @@ pub struct Requested<'a> {
     pub scope: Scope,
     /// The machine is removed for good.
     pub removal: bool,
+    /// The release that is coming. Empty: none is.
+    pub release: &'a str,
 }
 
 impl Requested<'_> {
@@ -74,11 +77,16 @@ impl Requested<'_> {
 pub fn requested<'a>(facts: &'a Facts, cluster: &'a ClusterName) -> impl Iterator<Item = Requested<'a>> {
     let update = facts.open_rollout(cluster).and_then(|rollout| rollout.update.as_ref());
     let scope = update.map_or(Scope::Drain, |update: &UpdateRow| update.scope);
+    let coming = update.filter(|update| update.kind.brings_release());
+    let coming = coming.and_then(|update| facts.specs.get(&(cluster.clone(), update.version)));
+    let coming = coming.map_or("", |spec| spec.release.as_str());
     let own = update.and_then(|update| update.request);
-    let own = own.map(|row| Requested { machine: None, row, scope, removal: false });
+    let own = own.map(|row| Requested { machine: None, row, scope, removal: false, release: coming });
     let of_machines = facts.machines_of(cluster).filter_map(move |machine| {
-        let row = machine.update.as_ref()?.request?;
-        Some(Requested { machine: Some(machine), row, scope, removal: machine.is_removed() })
+        let mine = machine.update.as_ref()?;
+        // One that is removed in the middle of it stays at what it has.
+        let release = if mine.maintenance.is_some() { "" } else { coming };
+        Some(Requested { machine: Some(machine), row: mine.request?, scope, removal: machine.is_removed(), release })
     });
     own.into_iter().chain(of_machines)
 }
@@ -95,7 +103,7 @@ pub fn requests(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &L
 }
 
 fn request(survey: &Survey<'_>, requested: Requested<'_>) -> Request {
-    let Requested { machine, row, scope, removal } = requested;
+    let Requested { machine, row, scope, removal, release } = requested;
     let node = machine.map(|machine| &machine.name);
     let waits = answers::granted(survey, machine, &row).err();
     let kind = if node.is_some() { "NodeMaintenanceRequest" } else { "ClusterMaintenanceRequest" };
@@ -111,6 +119,7 @@ fn request(survey: &Survey<'_>, requested: Requested<'_>) -> Request {
             node_name: node.map(ToString::to_string),
             scope,
             removal,
+            release: release.to_owned(),
         },
         status: RequestStatus {
             state: if waits.is_some() { "waiting" } else { "granted" }.to_owned(),

@@ -39,7 +39,7 @@ use crate::{
 
 /// Machines one call may name.
 const MACHINES_MAX: usize = 10_000;
-/// Longest message of a lock; the rest is cut.
+/// Longest text of a lock; the rest is cut.
 const MESSAGE_BYTES_MAX: usize = 512;
 
 /// The service.
@@ -91,6 +91,7 @@ impl Service for Maintenance {
             message: short(&request.message),
             percentage: request.percentage,
             description: short(&request.description),
+            release: short(&request.release),
         };
         self.take(&peer, word).await
     }
@@ -219,7 +220,7 @@ fn news(facts: &Facts, before: Option<&Requests>, now: &Requests) -> Vec<Request
 
 fn requests(facts: &Facts, cluster: &ClusterName) -> Requests {
     let requests = documents::requested(facts, cluster).map(|requested| {
-        let Requested { machine, row, scope, removal } = requested;
+        let Requested { machine, row, scope, removal, release } = requested;
         let annotations = machine.map(|machine| &machine.annotations).into_iter().flatten();
         let annotations = annotations.filter(|(name, _)| name.starts_with(CONTROLLERS_PREFIX));
         let request = MaintenanceRequest {
@@ -229,6 +230,7 @@ fn requests(facts: &Facts, cluster: &ClusterName) -> Requests {
             since_ms: row.since_ms,
             annotations: annotations.map(|(name, value)| (name.clone(), value.clone())).collect(),
             removal,
+            release: release.to_owned(),
         };
         (request.machine.clone(), request)
     });
@@ -253,7 +255,7 @@ mod tests {
     use super::*;
     use crate::core::{
         Request,
-        tests::{Fleet, cluster, machine, updates},
+        tests::{Fleet, cluster, machine, update_reboots, updates},
     };
 
     #[test]
@@ -355,5 +357,41 @@ mod tests {
         let removed = requests_of(&fleet);
         fleet.ask(keep("worker-1")).expect("kept");
         assert_eq!(told(&fleet, &removed), of_worker(Type::Put, false));
+    }
+
+    /// Whose requests are there, and which release is coming there.
+    fn coming(fleet: &Fleet) -> Vec<(String, String)> {
+        requests_of(fleet).into_values().map(|request| (request.machine, request.release)).collect()
+    }
+
+    fn pairs(of: &[(&str, &str)]) -> Vec<(String, String)> {
+        of.iter().map(|(name, release)| ((*name).to_owned(), (*release).to_owned())).collect()
+    }
+
+    #[test]
+    fn requests_of_an_update_name_the_release_that_is_coming() {
+        let mut fleet = updates::deployed(3, 2);
+        updates::release(&mut fleet, &["install"], 1);
+        let mut fleet = fleet.started();
+        assert_eq!(coming(&fleet), pairs(&[("", "1.1"), ("control-1", "1.1")]));
+        // What is applied meanwhile comes with another update.
+        updates::release(&mut fleet, &["install"], 1);
+        for name in ["control-1", "control-2", "control-3"] {
+            fleet.upgrade(name);
+        }
+        assert_eq!(coming(&fleet), pairs(&[("", "1.1"), ("worker-1", "1.1")]));
+        fleet.ask(remove("worker-1")).expect("begins");
+        assert_eq!(coming(&fleet), pairs(&[("", "1.1"), ("worker-1", "")]), "it stays at what it has");
+    }
+
+    #[test]
+    fn no_release_comes_with_maintenance_a_reboot_or_a_removal() {
+        let enter = Request::EnterMaintenance { machine: machine("worker-1"), accept_control_plane_downtime: false };
+        for request in [enter, update_reboots::reboot(&["worker-1"]), remove("worker-1")] {
+            let mut fleet = updates::deployed(3, 2);
+            fleet.ask(request).expect("begins");
+            fleet.lock("ceph", None, LockState::Inactive);
+            assert_eq!(coming(&fleet), pairs(&[("", ""), ("worker-1", "")]));
+        }
     }
 }

@@ -184,8 +184,8 @@ impl World {
     fn bend(&mut self, manner: Manner, word: Word) -> Option<Word> {
         let grants = matches!(word, Word::Set { state: LockState::Inactive, .. });
         let other = |state| match word.clone() {
-            Word::Set { cluster, machine, message, percentage, description, .. } => {
-                Word::Set { cluster, machine, state, message, percentage, description }
+            Word::Set { cluster, machine, message, percentage, description, release, .. } => {
+                Word::Set { cluster, machine, state, message, percentage, description, release }
             }
             word => word,
         };
@@ -243,6 +243,7 @@ pub(crate) fn word(node: Option<&MachineName>, state: LockState) -> Word {
         message: String::new(),
         percentage: 0,
         description: String::new(),
+        release: String::new(),
     }
 }
 
