@@ -20,7 +20,7 @@ use muster_proto::{
     },
 };
 
-pub use handshake::{cluster_states, locks, node_requests, requests};
+pub use handshake::{Requested, cluster_states, locks, requested, requests};
 
 use crate::{
     core::update::Options,

@@ -289,6 +289,7 @@ impl Fleet {
             message: String::new(),
             percentage,
             description: "moving".to_owned(),
+            release: "2".to_owned(),
         };
         Input::Maintenance { controller: CONTROLLERS[0].to_owned(), word }
     }

@@ -38,6 +38,8 @@ fn the_demo_updates_its_fleet() -> Result<()> {
         let locks: Vec<String> = place.items("locks", "/status/state")?;
         Ok((locks.len() == 16 && locks.iter().all(|state| state == "active")).then_some(()))
     })?;
+    let releases: Vec<String> = place.items("locks", "/status/release")?;
+    assert!(releases.len() == 16 && releases.iter().all(|release| release == "2.0"), "{releases:?}");
     for (kind, count) in [("nodeworkloadlocks", 15), ("clusterworkloadlocks", 1)] {
         let of_this: Vec<String> = place.items(kind, "/metadata/name")?;
         assert_eq!(of_this.len(), count, "{kind}: {of_this:?}");

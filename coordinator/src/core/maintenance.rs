@@ -44,6 +44,8 @@ pub enum Word {
         percentage: u32,
         /// What it is doing, in one line.
         description: String,
+        /// The release it last worked for; empty: it says none.
+        release: String,
     },
     /// It sees every request from now on: it has a stream of them. Its rim says so, not itself.
     Watch {
@@ -82,7 +84,7 @@ pub(super) fn take(draft: &mut Draft<'_>, controller: String, word: Word, now: N
             draft.drop_lock(&key);
             Ok(Reply::Ok)
         }
-        Word::Set { cluster, machine, state, message, percentage, description } => {
+        Word::Set { cluster, machine, state, message, percentage, description, release } => {
             let key = known_lock(draft, LockKey { cluster, controller, node: machine })?;
             let news = LockRow {
                 key,
@@ -91,6 +93,7 @@ pub(super) fn take(draft: &mut Draft<'_>, controller: String, word: Word, now: N
                 message,
                 percentage: percentage.min(100),
                 description,
+                release,
                 updated_ms: now.wall_ms,
                 revision: 0,
             };
@@ -212,6 +215,7 @@ fn register(
             message: String::new(),
             percentage: 0,
             description: String::new(),
+            release: String::new(),
             updated_ms: now.wall_ms,
             revision,
         });

@@ -13,7 +13,7 @@ pub use cluster_states::cluster_states;
 
 use super::{at, surveys};
 use crate::{
-    facts::{Facts, LockRow, RequestRow, UpdateRow},
+    facts::{Facts, LockRow, MachineRow, RequestRow, UpdateRow},
     plan::{Limits, locks as answers, survey::Survey},
 };
 
@@ -45,21 +45,48 @@ fn lock(row: &LockRow) -> Lock {
             error_message: row.message.clone(),
             percentage: row.percentage,
             description: row.description.clone(),
+            release: row.release.clone(),
         },
     }
 }
 
-/// Requests that are there: of a cluster (no machine), then of its machines.
-pub fn node_requests<'a>(
-    facts: &'a Facts,
-    cluster: &'a ClusterName,
-) -> impl Iterator<Item = (Option<&'a MachineName>, RequestRow, Scope)> {
+/// A maintenance request that is there, and what it tells the controllers.
+#[derive(Clone, Copy, Debug)]
+pub struct Requested<'a> {
+    /// Of this machine. None: of the cluster itself.
+    pub machine: Option<&'a MachineRow>,
+    /// Since when.
+    pub row: RequestRow,
+    /// What may be done.
+    pub scope: Scope,
+    /// The machine is removed for good.
+    pub removal: bool,
+    /// The release that is coming. Empty: none is.
+    pub release: &'a str,
+}
+
+impl Requested<'_> {
+    /// The machine's name; that of the cluster's own request is empty.
+    #[must_use]
+    pub fn machine_name(&self) -> &str {
+        self.machine.map_or("", |row| row.name.as_str())
+    }
+}
+
+/// Requests that are there: of a cluster, then of its machines.
+pub fn requested<'a>(facts: &'a Facts, cluster: &'a ClusterName) -> impl Iterator<Item = Requested<'a>> {
     let update = facts.open_rollout(cluster).and_then(|rollout| rollout.update.as_ref());
     let scope = update.map_or(Scope::Drain, |update: &UpdateRow| update.scope);
-    let own = update.and_then(|update| update.request).map(|request| (None, request, scope));
-    let of_machines = facts.machines_of(cluster).filter_map(move |row| {
-        let request = row.update.as_ref()?.request?;
-        Some((Some(&row.name), request, scope))
+    let coming = update.filter(|update| update.kind.brings_release());
+    let coming = coming.and_then(|update| facts.specs.get(&(cluster.clone(), update.version)));
+    let coming = coming.map_or("", |spec| spec.release.as_str());
+    let own = update.and_then(|update| update.request);
+    let own = own.map(|row| Requested { machine: None, row, scope, removal: false, release: coming });
+    let of_machines = facts.machines_of(cluster).filter_map(move |machine| {
+        let mine = machine.update.as_ref()?;
+        // One that is removed in the middle of it stays at what it has.
+        let release = if mine.maintenance.is_some() { "" } else { coming };
+        Some(Requested { machine: Some(machine), row: mine.request?, scope, removal: machine.is_removed(), release })
     });
     own.into_iter().chain(of_machines)
 }
@@ -70,20 +97,20 @@ pub fn requests(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &L
     surveys(facts, wanted, limits, now)
         .iter()
         .flat_map(|survey| {
-            let of_cluster = node_requests(facts, &survey.cluster.name);
-            of_cluster.map(|(node, row, scope)| request(survey, node, row, scope)).collect::<Vec<_>>()
+            requested(facts, &survey.cluster.name).map(|requested| request(survey, requested)).collect::<Vec<_>>()
         })
         .collect()
 }
 
-fn request(survey: &Survey<'_>, node: Option<&MachineName>, request: RequestRow, scope: Scope) -> Request {
-    let row = node.and_then(|node| survey.facts.machines.get(node)).map(|row| &**row);
-    let waits = answers::granted(survey, row, &request).err();
+fn request(survey: &Survey<'_>, requested: Requested<'_>) -> Request {
+    let Requested { machine, row, scope, removal, release } = requested;
+    let node = machine.map(|machine| &machine.name);
+    let waits = answers::granted(survey, machine, &row).err();
     let kind = if node.is_some() { "NodeMaintenanceRequest" } else { "ClusterMaintenanceRequest" };
     Document {
         metadata: Metadata {
             name: node.map_or(survey.cluster.name.as_str(), MachineName::as_str).to_owned(),
-            creation_timestamp: at(request.since_ms),
+            creation_timestamp: at(row.since_ms),
             annotations: BTreeMap::new(),
         },
         spec: RequestSpec {
@@ -91,6 +118,8 @@ fn request(survey: &Survey<'_>, node: Option<&MachineName>, request: RequestRow,
             kind: kind.to_owned(),
             node_name: node.map(ToString::to_string),
             scope,
+            removal,
+            release: release.to_owned(),
         },
         status: RequestStatus {
             state: if waits.is_some() { "waiting" } else { "granted" }.to_owned(),

@@ -38,8 +38,25 @@ pub struct LockRow {
     pub percentage: u32,
     /// What it is doing, in one line; empty: nothing.
     pub description: String,
+    /// The release it last worked for, as it says; empty: it says none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub release: String,
     /// Unix milliseconds of the newest progress: another state, or a higher percentage. Words are none.
     pub updated_ms: u64,
     /// Rises with every change of a lock and every request.
     pub revision: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_of_an_older_store_says_no_release() {
+        let stored = r#"{"key":{"cluster":"edge-7","controller":"ceph","node":"worker-1"},"state":"active","since_ms":1,
+            "message":"","percentage":0,"description":"","updated_ms":1,"revision":7}"#;
+        let row: LockRow = serde_json::from_str(stored).expect("it opens");
+        assert_eq!((row.release.as_str(), row.revision), ("", 7));
+        assert!(!serde_json::to_string(&row).expect("JSON").contains("release"), "nor is anything added to it");
+    }
 }

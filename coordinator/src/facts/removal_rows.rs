@@ -46,6 +46,12 @@ pub enum DepartingNode {
 }
 
 impl MachineRow {
+    /// Is it being removed for good, and nobody wants it back?
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.removal.as_ref().is_some_and(|removal| !removal.aborting)
+    }
+
     /// Has it begun to leave the swarm, for good?
     #[must_use]
     pub fn departs(&self) -> bool {

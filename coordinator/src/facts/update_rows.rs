@@ -87,6 +87,12 @@ impl UpdateKind {
         }
     }
 
+    /// Is a release coming with such a rollout, which application controllers may have to get ready for?
+    #[must_use]
+    pub const fn brings_release(self) -> bool {
+        matches!(self, Self::Update | Self::Reconfigure)
+    }
+
     /// Do machines of such a rollout go out of service, and keep the version they have?
     #[must_use]
     pub const fn takes_out(self) -> bool {

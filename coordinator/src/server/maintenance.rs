@@ -13,7 +13,10 @@ use futures_util::{Stream, stream};
 use muster_proto::{
     convert::as_line,
     model::{ClusterName, LockState, MachineName},
-    wire::{self, MaintenanceDone, MaintenanceRequest, RequestEvent, maintenance_server::Maintenance as Service},
+    wire::{
+        self, MaintenanceDone, MaintenanceRequest, RequestEvent, maintenance_server::Maintenance as Service,
+        request_event::Type,
+    },
 };
 use tokio::sync::{oneshot, watch};
 use tonic::{Request, Response, Status};
@@ -27,7 +30,7 @@ use super::{
 };
 use crate::{
     core::{Input, Word},
-    documents,
+    documents::{self, Requested},
     engine::EngineHandle,
     facts::Facts,
     pki::{Peer, Role},
@@ -36,7 +39,7 @@ use crate::{
 
 /// Machines one call may name.
 const MACHINES_MAX: usize = 10_000;
-/// Longest message of a lock; the rest is cut.
+/// Longest text of a lock; the rest is cut.
 const MESSAGE_BYTES_MAX: usize = 512;
 
 /// The service.
@@ -88,6 +91,7 @@ impl Service for Maintenance {
             message: short(&request.message),
             percentage: request.percentage,
             description: short(&request.description),
+            release: short(&request.release),
         };
         self.take(&peer, word).await
     }
@@ -157,8 +161,8 @@ struct Watch {
     facts: watch::Receiver<Arc<Facts>>,
     /// Ends when the coordinator does.
     ending: Pin<Box<dyn Future<Output = Status> + Send>>,
-    /// By machine; the cluster's own under the empty name. None: nothing was sent yet.
-    sent: Option<BTreeMap<String, MaintenanceRequest>>,
+    /// None: nothing was sent yet.
+    sent: Option<Requests>,
     events: std::vec::IntoIter<RequestEvent>,
 }
 
@@ -186,39 +190,49 @@ impl Watch {
 
     /// What is new since the last look.
     fn look(&mut self) {
-        let now = requests(&self.facts.borrow_and_update(), &self.cluster);
-        let first = self.sent.is_none();
-        let before = self.sent.take().unwrap_or_default();
-        let event = |kind: wire::request_event::Type, request: Option<&MaintenanceRequest>| RequestEvent {
-            r#type: kind.into(),
-            request: request.cloned(),
-        };
-        let put = now.iter().filter(|(node, request)| before.get(*node) != Some(*request));
-        let mut events: Vec<_> = put.map(|(_, r)| event(wire::request_event::Type::Put, Some(r))).collect();
-        let gone = before.iter().filter(|(node, _)| !now.contains_key(*node));
-        events.extend(gone.map(|(_, request)| event(wire::request_event::Type::Deleted, Some(request))));
-        if first {
-            events.push(event(wire::request_event::Type::Synced, None));
-        }
+        let facts = self.facts.borrow_and_update();
+        let now = requests(&facts, &self.cluster);
+        self.events = news(&facts, self.sent.as_ref(), &now).into_iter();
         self.sent = Some(now);
-        self.events = events.into_iter();
     }
 }
 
-fn requests(facts: &Facts, cluster: &ClusterName) -> BTreeMap<String, MaintenanceRequest> {
-    let requests = documents::node_requests(facts, cluster).map(|(node, request, scope)| {
-        let machine = node.map(ToString::to_string).unwrap_or_default();
-        let row = node.and_then(|node| facts.machines.get(node));
-        let annotations = row.map(|row| &row.annotations).into_iter().flatten();
+/// Requests by machine; the cluster's own under the empty name.
+type Requests = BTreeMap<String, MaintenanceRequest>;
+
+/// What somebody is told who knows those before. None: nothing was told yet.
+fn news(facts: &Facts, before: Option<&Requests>, now: &Requests) -> Vec<RequestEvent> {
+    let event = |kind: Type, request: Option<MaintenanceRequest>| RequestEvent { r#type: kind.into(), request };
+    let known = |name: &String| before.and_then(|before| before.get(name));
+    let put = now.iter().filter(|(name, request)| known(name) != Some(*request));
+    let mut events: Vec<_> = put.map(|(_, request)| event(Type::Put, Some(request.clone()))).collect();
+    let gone = before.into_iter().flatten().filter(|(name, _)| !now.contains_key(*name));
+    events.extend(gone.map(|(name, request)| {
+        // Whoever is to bring workloads back must not take one that stays for one that is gone.
+        let removal = !name.is_empty() && facts.machines.get(name.as_str()).is_none_or(|row| row.is_removed());
+        event(Type::Deleted, Some(MaintenanceRequest { removal, ..request.clone() }))
+    }));
+    if before.is_none() {
+        events.push(event(Type::Synced, None));
+    }
+    events
+}
+
+fn requests(facts: &Facts, cluster: &ClusterName) -> Requests {
+    let requests = documents::requested(facts, cluster).map(|requested| {
+        let Requested { machine, row, scope, removal, release } = requested;
+        let annotations = machine.map(|machine| &machine.annotations).into_iter().flatten();
         let annotations = annotations.filter(|(name, _)| name.starts_with(CONTROLLERS_PREFIX));
         let request = MaintenanceRequest {
             cluster: cluster.to_string(),
-            machine: machine.clone(),
+            machine: requested.machine_name().to_owned(),
             scope: scope.to_string(),
-            since_ms: request.since_ms,
+            since_ms: row.since_ms,
             annotations: annotations.map(|(name, value)| (name.clone(), value.clone())).collect(),
+            removal,
+            release: release.to_owned(),
         };
-        (machine, request)
+        (request.machine.clone(), request)
     });
     requests.collect()
 }
@@ -236,12 +250,12 @@ fn short(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::model::LockState;
+    use muster_proto::model::{LockState, RemovalPolicy};
 
     use super::*;
     use crate::core::{
         Request,
-        tests::{cluster, machine, updates},
+        tests::{Fleet, cluster, machine, update_reboots, updates},
     };
 
     #[test]
@@ -263,5 +277,121 @@ mod tests {
         fleet.ask(noted).expect("annotated");
         fleet.lock("ceph", Some("control-1"), LockState::Active);
         assert_eq!(requests(fleet.core.facts(), &cluster())["control-1"].annotations[&mode], "skip");
+    }
+
+    fn requests_of(fleet: &Fleet) -> Requests {
+        requests(fleet.core.facts(), &cluster())
+    }
+
+    /// What is told now to somebody who knows those before: of whom, the sort of event, and is the machine removed?
+    fn told(fleet: &Fleet, before: &Requests) -> Vec<(String, Type, bool)> {
+        let events = news(fleet.core.facts(), Some(before), &requests_of(fleet)).into_iter();
+        events
+            .filter_map(|event| Some((event.r#type(), event.request?)))
+            .map(|(t, r)| (r.machine, t, r.removal))
+            .collect()
+    }
+
+    fn of_worker(kind: Type, removal: bool) -> Vec<(String, Type, bool)> {
+        vec![("worker-1".to_owned(), kind, removal)]
+    }
+
+    fn remove(name: &str) -> Request {
+        let policy = RemovalPolicy::Graceful;
+        Request::Remove { machine: machine(name), policy, accept_control_plane_downtime: false }
+    }
+
+    fn keep(name: &str) -> Request {
+        Request::AbortRemoval { machine: machine(name) }
+    }
+
+    #[test]
+    fn a_removal_is_no_maintenance() {
+        let mut fleet = updates::deployed(3, 2);
+        fleet.ask(remove("worker-1")).expect("begins");
+        fleet.lock("ceph", None, LockState::Inactive);
+        let asked = requests_of(&fleet);
+        let said: Vec<(&str, bool)> = asked.iter().map(|(name, request)| (name.as_str(), request.removal)).collect();
+        assert_eq!(said, [("", false), ("worker-1", true)]);
+        fleet.ask(keep("worker-1")).expect("kept");
+        let of_cluster = (String::new(), Type::Deleted, false);
+        let back = [vec![of_cluster.clone()], of_worker(Type::Deleted, false)].concat();
+        assert_eq!(told(&fleet, &asked), back, "it is given back");
+        fleet.lock("ceph", Some("worker-1"), LockState::Active);
+        fleet.lock("ceph", None, LockState::Active);
+        fleet.ask(remove("worker-1")).expect("begins");
+        fleet.lock("ceph", None, LockState::Inactive);
+        let asked = requests_of(&fleet);
+        fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+        let gone = [vec![of_cluster], of_worker(Type::Deleted, true)].concat();
+        assert_eq!(told(&fleet, &asked), gone, "it does not come back");
+    }
+
+    #[test]
+    fn one_that_is_removed_in_an_update_is_told_of_again() {
+        let mut fleet = updates::deployed(3, 2);
+        updates::release(&mut fleet, &["install"], 1);
+        let mut fleet = fleet.started();
+        for name in ["control-1", "control-2", "control-3"] {
+            fleet.upgrade(name);
+        }
+        let before = requests_of(&fleet);
+        assert!(before.contains_key("worker-1") && told(&fleet, &before).is_empty());
+        fleet.ask(remove("worker-1")).expect("begins");
+        assert_eq!(told(&fleet, &before), of_worker(Type::Put, true));
+    }
+
+    /// It is not back in service: it only does not leave for good.
+    #[test]
+    fn one_that_is_removed_from_maintenance_is_told_of_again_and_so_is_that_it_stays() {
+        let mut fleet = updates::deployed(3, 2);
+        let enter = Request::EnterMaintenance { machine: machine("worker-1"), accept_control_plane_downtime: false };
+        fleet.ask(enter).expect("begins");
+        fleet.lock("ceph", None, LockState::Inactive);
+        fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+        fleet.accept("worker-1");
+        fleet.lock("ceph", Some("worker-1"), LockState::Active);
+        let before = requests_of(&fleet);
+        fleet.ask(remove("worker-1")).expect("begins");
+        assert_eq!(told(&fleet, &before), of_worker(Type::Put, true));
+        let removed = requests_of(&fleet);
+        fleet.ask(keep("worker-1")).expect("kept");
+        assert_eq!(told(&fleet, &removed), of_worker(Type::Put, false));
+    }
+
+    /// Whose requests are there, and which release is coming there.
+    fn coming(fleet: &Fleet) -> Vec<(String, String)> {
+        requests_of(fleet).into_values().map(|request| (request.machine, request.release)).collect()
+    }
+
+    fn pairs(of: &[(&str, &str)]) -> Vec<(String, String)> {
+        of.iter().map(|(name, release)| ((*name).to_owned(), (*release).to_owned())).collect()
+    }
+
+    #[test]
+    fn requests_of_an_update_name_the_release_that_is_coming() {
+        let mut fleet = updates::deployed(3, 2);
+        updates::release(&mut fleet, &["install"], 1);
+        let mut fleet = fleet.started();
+        assert_eq!(coming(&fleet), pairs(&[("", "1.1"), ("control-1", "1.1")]));
+        // What is applied meanwhile comes with another update.
+        updates::release(&mut fleet, &["install"], 1);
+        for name in ["control-1", "control-2", "control-3"] {
+            fleet.upgrade(name);
+        }
+        assert_eq!(coming(&fleet), pairs(&[("", "1.1"), ("worker-1", "1.1")]));
+        fleet.ask(remove("worker-1")).expect("begins");
+        assert_eq!(coming(&fleet), pairs(&[("", "1.1"), ("worker-1", "")]), "it stays at what it has");
+    }
+
+    #[test]
+    fn no_release_comes_with_maintenance_a_reboot_or_a_removal() {
+        let enter = Request::EnterMaintenance { machine: machine("worker-1"), accept_control_plane_downtime: false };
+        for request in [enter, update_reboots::reboot(&["worker-1"]), remove("worker-1")] {
+            let mut fleet = updates::deployed(3, 2);
+            fleet.ask(request).expect("begins");
+            fleet.lock("ceph", None, LockState::Inactive);
+            assert_eq!(coming(&fleet), pairs(&[("", ""), ("worker-1", "")]));
+        }
     }
 }

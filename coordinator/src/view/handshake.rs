@@ -6,15 +6,18 @@ use super::{Look, age};
 
 pub(super) const LOCKS: &[&str] =
     &["NAME", "CLUSTERNAME", "KIND", "HOLDER", "NODE", "STATE", "SINCE", "PROGRESS", "MESSAGE"];
+pub(super) const LOCKS_WIDE: &[&str] =
+    &["NAME", "CLUSTERNAME", "KIND", "HOLDER", "NODE", "STATE", "SINCE", "PROGRESS", "RELEASE", "MESSAGE"];
 pub(super) const REQUESTS: &[&str] = &["NAME", "CLUSTERNAME", "KIND", "SCOPE", "STATE", "AGE", "MESSAGE"];
-
+pub(super) const REQUESTS_WIDE: &[&str] =
+    &["NAME", "CLUSTERNAME", "KIND", "SCOPE", "RELEASE", "REMOVAL", "STATE", "AGE", "MESSAGE"];
 pub(super) const CLUSTER_STATES: &[&str] =
     &["NAME", "CLUSTERNAME", "TYPE", "ARG", "VALUE", "ACTUALVALUE", "ATTEMPT", "MESSAGE"];
 
 pub(super) fn lock(lock: &Lock, look: Look) -> Vec<String> {
     let status = &lock.status;
     let message = if status.error_message.is_empty() { &status.description } else { &status.error_message };
-    vec![
+    let mut row = vec![
         lock.metadata.name.clone(),
         lock.spec.cluster_name.clone(),
         lock.spec.kind.clone(),
@@ -23,20 +26,28 @@ pub(super) fn lock(lock: &Lock, look: Look) -> Vec<String> {
         status.state.to_string(),
         age(status.since, look.now),
         format!("{}%", status.percentage),
-        message.clone(),
-    ]
+    ];
+    if look.wide {
+        row.push(status.release.clone());
+    }
+    row.push(message.clone());
+    row
 }
 
 pub(super) fn request(request: &Request, look: Look) -> Vec<String> {
-    vec![
-        request.metadata.name.clone(),
-        request.spec.cluster_name.clone(),
-        request.spec.kind.clone(),
-        request.spec.scope.to_string(),
+    let spec = &request.spec;
+    let mut row =
+        vec![request.metadata.name.clone(), spec.cluster_name.clone(), spec.kind.clone(), spec.scope.to_string()];
+    if look.wide {
+        row.push(spec.release.clone());
+        row.push(if spec.removal { "yes" } else { "" }.to_owned());
+    }
+    row.extend([
         request.status.state.clone(),
         age(request.metadata.creation_timestamp, look.now),
         request.status.message.clone(),
-    ]
+    ]);
+    row
 }
 
 pub(super) fn cluster_state(state: &ClusterState) -> Vec<String> {

@@ -8,7 +8,7 @@ use muster_proto::{
     resource::{BlockedSince, HookStatus, MaintenanceStatus, StuckStage},
 };
 
-use self::documents::{audit, cluster, machine, rollout, secret, token};
+use self::documents::{audit, cluster, lock, machine, request, rollout, secret, token};
 use super::{machines::note, *};
 
 fn now() -> Timestamp {
@@ -59,6 +59,58 @@ fn wide_machines_have_lcms_columns() {
             "control-1   edge-7        control   Ready     -         10.0.0.1     node-1     0.1.0",
             "worker-1    edge-7        worker    Prepare   -         10.0.0.1     node-1     0.1.0          item \
              images, attempt 2, 60s, 45 MiB of 64 MiB at 30 MiB/s",
+        ],
+    );
+}
+
+#[test]
+fn locks_and_requests() {
+    let requests = [request(None, false, "17.3.0"), request(Some("worker-1"), true, "")].map(|request| json(&request));
+    let locks = [lock(None, ""), lock(Some("worker-1"), "17.3.0")].map(|lock| json(&lock));
+    check(
+        Kind::Requests(Of::All),
+        false,
+        &requests,
+        &[
+            "NAME       CLUSTERNAME   KIND                        SCOPE   STATE     AGE   MESSAGE",
+            "edge-7     edge-7        ClusterMaintenanceRequest   os      granted   5m",
+            "worker-1   edge-7        NodeMaintenanceRequest      os      granted   5m",
+        ],
+    );
+    check(
+        Kind::Requests(Of::All),
+        true,
+        &requests,
+        &[
+            "NAME       CLUSTERNAME   KIND                        SCOPE   RELEASE   REMOVAL   STATE     AGE   MESSAGE",
+            "edge-7     edge-7        ClusterMaintenanceRequest   os      17.3.0    -         granted   5m",
+            "worker-1   edge-7        NodeMaintenanceRequest      os      -         yes       granted   5m",
+        ],
+    );
+    check(
+        Kind::Locks(Of::All),
+        false,
+        &locks,
+        &[
+            "NAME            CLUSTERNAME   KIND                  HOLDER   NODE       STATE    SINCE   \
+             PROGRESS   MESSAGE",
+            "ceph-edge-7     edge-7        ClusterWorkloadLock   ceph     -          active   5m      \
+             40%        moving",
+            "ceph-worker-1   edge-7        NodeWorkloadLock      ceph     worker-1   active   5m      \
+             40%        moving",
+        ],
+    );
+    check(
+        Kind::Locks(Of::All),
+        true,
+        &locks,
+        &[
+            "NAME            CLUSTERNAME   KIND                  HOLDER   NODE       STATE    SINCE   PROGRESS   \
+             RELEASE   MESSAGE",
+            "ceph-edge-7     edge-7        ClusterWorkloadLock   ceph     -          active   5m      40%        \
+             -         moving",
+            "ceph-worker-1   edge-7        NodeWorkloadLock      ceph     worker-1   active   5m      40%        \
+             17.3.0    moving",
         ],
     );
 }

@@ -73,6 +73,9 @@ pub struct LockStatus {
     /// What the controller is doing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
+    /// The release it last worked for. Empty: it says none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub release: String,
 }
 
 /// What is requested.
@@ -88,6 +91,12 @@ pub struct RequestSpec {
     pub node_name: Option<String>,
     /// What may be done.
     pub scope: Scope,
+    /// The machine is removed for good: it does not come back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub removal: bool,
+    /// The release that is coming. Empty: none is, as in maintenance.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub release: String,
 }
 
 /// What it waits for.

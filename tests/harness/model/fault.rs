@@ -116,7 +116,7 @@ impl State {
                 self.wake(index)?;
                 self.world.plan.fate.fail_permille = 0;
             }
-            (Fault::TakenBack, way) => self.say(controllers::word(self.guarded(index, way), LockState::Active))?,
+            (Fault::TakenBack, way) => self.say(controllers::word(self.guarded(index, way), LockState::Active, ""))?,
             (Fault::Cut | Fault::Late | Fault::Twice | Fault::Silence, way) => {
                 self.disturb_stream(fault, index, way)?
             }

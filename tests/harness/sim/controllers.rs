@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use muster_coordinator::{
     core::{Input, Word},
+    documents,
     facts::{Facts, LockKey},
 };
 use muster_proto::model::{LockState, MachineName};
@@ -27,6 +28,9 @@ pub(crate) enum Manner {
     Late,
     /// Says nothing any more after a while.
     Dies,
+    /// Notes releases in its locks. One that it let go for an older release than the one that is coming it takes back,
+    /// and works for the new one then.
+    ResetsOld,
 }
 
 /// A controller.
@@ -61,7 +65,11 @@ impl Controller {
         ];
         let count = rng.between(0, 2);
         let made = (0..count).filter_map(|n| {
-            let manner = *rng.pick(&manners)?;
+            let manner = match *rng.pick(&manners)? {
+                // Dice of their own: what else happens in a seed does not depend on them. Nobody has thirty machines.
+                Manner::Grants(30) if Rng::new(rng.clone().next()).permille(500) => Manner::ResetsOld,
+                manner => manner,
+            };
             Some(Self::named(&format!("controller-{n}"), manner))
         });
         made.collect()
@@ -115,6 +123,11 @@ impl World {
         self.keep_watching(index, &controller.streams)?;
         if self.chaos && controller.manner == Manner::Flaps && self.rng.permille(150) {
             return self.take_back(&controller.name);
+        }
+        if let Some(word) = self.facts().and_then(|facts| old_release(facts, &controller)) {
+            self.count("a lock of an older release was reset");
+            self.tell(Input::Maintenance { controller: controller.name, word });
+            return Ok(());
         }
         let Some(words) = self.facts().map(|facts| wishes(facts, &controller)) else { return Ok(()) };
         let Some(word) = words.first().cloned() else { return Ok(()) };
@@ -175,7 +188,7 @@ impl World {
         });
         let Some(LockKey { node: machine, .. }) = inactive else { return Ok(()) };
         self.count("lock taken back");
-        let word = word(machine.as_ref(), LockState::Active);
+        let word = word(machine.as_ref(), LockState::Active, "");
         self.tell(Input::Maintenance { controller: controller.to_owned(), word });
         Ok(())
     }
@@ -184,16 +197,12 @@ impl World {
     fn bend(&mut self, manner: Manner, word: Word) -> Option<Word> {
         let grants = matches!(word, Word::Set { state: LockState::Inactive, .. });
         let brings_back = matches!(word, Word::Set { state: LockState::Active, machine: Some(_), .. });
-        let other = |state| match word.clone() {
-            Word::Set { cluster, machine, message, percentage, description, .. } => {
-                Word::Set { cluster, machine, state, message, percentage, description }
-            }
-            word => word,
-        };
+        let node = if let Word::Set { machine, .. } = &word { machine.clone() } else { None };
+        let other = |state| Some(self::word(node.as_ref(), state, ""));
         match manner {
             Manner::Fails if self.chaos && brings_back && self.rng.permille(400) => {
                 self.count("controller failed to bring workloads back");
-                Some(other(LockState::Failed))
+                other(LockState::Failed)
             }
             _ if !self.chaos || !grants => Some(word),
             Manner::Stalls => {
@@ -202,13 +211,19 @@ impl World {
             }
             Manner::Fails if self.rng.permille(400) => {
                 self.count("controller failed");
-                Some(other(LockState::Failed))
+                other(LockState::Failed)
             }
             Manner::Flaps if self.rng.permille(300) => {
                 self.count("controller flapped");
-                Some(other(LockState::Active))
+                other(LockState::Active)
             }
-            Manner::Grants(_) | Manner::Fails | Manner::Flaps | Manner::Late | Manner::Dies => Some(word),
+            // It has not looked yet which release is coming.
+            Manner::ResetsOld if self.rng.permille(500) => {
+                Some(self::word(node.as_ref(), LockState::Inactive, manifest::FIRST_RELEASE))
+            }
+            Manner::Grants(_) | Manner::Fails | Manner::Flaps | Manner::Late | Manner::Dies | Manner::ResetsOld => {
+                Some(word)
+            }
         }
     }
 
@@ -239,8 +254,8 @@ impl World {
     }
 }
 
-/// A controller's word about a machine, or (None) the cluster.
-pub(crate) fn word(node: Option<&MachineName>, state: LockState) -> Word {
+/// A controller's word about a machine, or (None) the cluster, and the release it worked for; empty: it says none.
+pub(crate) fn word(node: Option<&MachineName>, state: LockState, release: &str) -> Word {
     Word::Set {
         cluster: manifest::cluster_name(),
         machine: node.cloned(),
@@ -248,7 +263,27 @@ pub(crate) fn word(node: Option<&MachineName>, state: LockState) -> Word {
         message: String::new(),
         percentage: 0,
         description: String::new(),
+        release: release.to_owned(),
     }
+}
+
+/// Releases that are coming, by machine; the cluster's own under the empty name.
+fn coming(facts: &Facts) -> BTreeMap<String, String> {
+    let cluster = manifest::cluster_name();
+    let requested = documents::requested(facts, &cluster);
+    requested.map(|requested| (requested.machine_name().to_owned(), requested.release.to_owned())).collect()
+}
+
+/// Before anything else such a controller takes back what it let go for another release than the one that is coming.
+fn old_release(facts: &Facts, controller: &Controller) -> Option<Word> {
+    let coming = coming(facts);
+    let mine = facts.locks.values().filter(|lock| lock.key.controller == controller.name);
+    let mut inactive = mine.filter(|lock| lock.state == LockState::Inactive && controller.manner == Manner::ResetsOld);
+    inactive.find_map(|lock| {
+        let node = lock.key.node.as_ref();
+        let release = coming.get(node.map_or("", MachineName::as_str))?;
+        (!release.is_empty() && *release != lock.release).then(|| word(node, LockState::Active, release))
+    })
 }
 
 /// What a good controller would say now, most urgent first.
@@ -265,6 +300,12 @@ fn wishes(facts: &Facts, controller: &Controller) -> Vec<Word> {
         node: node.cloned(),
     };
     let state = |node: Option<&MachineName>| facts.locks.get(&key(node)).map(|lock| lock.state);
+    let releases = if controller.manner == Manner::ResetsOld { coming(facts) } else { BTreeMap::new() };
+    let word = |node: Option<&MachineName>, state| {
+        let new = releases.get(node.map_or("", MachineName::as_str)).filter(|release| !release.is_empty());
+        let known = || facts.locks.get(&key(node)).map_or("", |lock| lock.release.as_str());
+        word(node, state, new.map_or_else(known, String::as_str))
+    };
     let nodes: Vec<Option<&MachineName>> = std::iter::once(None).chain(facts.machines.keys().map(Some)).collect();
     let back = nodes.iter().filter(|n| !requested(**n) && state(**n).is_some_and(|state| state != LockState::Active));
     let mut wishes: Vec<Word> = back.map(|node| word(*node, LockState::Active)).collect();

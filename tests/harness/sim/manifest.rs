@@ -48,13 +48,16 @@ fn label<T, E>(name: Result<T, E>) -> T {
     }
 }
 
+/// What a cluster is deployed with.
+pub(crate) const FIRST_RELEASE: &str = "1";
+
 /// A random cluster.
 pub fn spec(rng: &mut Rng, plan: Plan) -> ClusterSpec {
     let Plan { counts, swarm, .. } = plan;
     let worker_limit = u32::try_from(rng.between(1, 4)).unwrap_or(1);
     ClusterSpec {
         lcm_type: LcmType::Generic,
-        release: "1".to_owned(),
+        release: FIRST_RELEASE.to_owned(),
         dedicated_control_plane: true,
         max_worker_prepare_count: u32::try_from(rng.between(1, 4)).unwrap_or(1),
         max_worker_deploy_count: worker_limit,

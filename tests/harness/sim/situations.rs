@@ -82,6 +82,7 @@ pub const REQUIRED: &[&str] = &[
     "an operator set a node's availability",
     // Application controllers.
     "a list changed behind a machine that gives back",
+    "a lock of an older release was reset",
     "a controller's stream followed another",
     "controller died",
     "controller failed",

@@ -69,7 +69,16 @@ impl Fleet {
         self.say(controller, Word::Watch { cluster: cluster(), stream });
     }
 
+    /// The release of a machine's request, or of the cluster's own (the empty name).
+    fn coming(&self, name: &str) -> String {
+        let cluster = cluster();
+        let mut requested = documents::requested(self.core.facts(), &cluster);
+        requested.find(|it| it.machine_name() == name).map(|it| it.release.to_owned()).unwrap_or_default()
+    }
+
+    /// A controller's word, and the release that is coming as it heard it.
     pub(crate) fn lock(&mut self, controller: &str, node: Option<&str>, state: LockState) {
+        let release = self.coming(node.unwrap_or_default());
         self.say(
             controller,
             Word::Set {
@@ -79,6 +88,7 @@ impl Fleet {
                 message: String::new(),
                 percentage: 0,
                 description: String::new(),
+                release,
             },
         );
     }
@@ -357,6 +367,7 @@ fn instances_that_are_moved_by_hand_say_how_it_goes_on() {
             message: "2 instances are left: vm-1, vm-2".to_owned(),
             percentage: 50,
             description: String::new(),
+            release: String::new(),
         },
     );
     let says = fleet.says("control-1");

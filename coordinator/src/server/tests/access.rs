@@ -191,6 +191,32 @@ async fn a_controller_is_nobody_but_itself() {
     assert_eq!((before.len(), &world.engine.facts().locks), (2, &before));
 }
 
+/// What a peer says of a release is one line, and not a long one.
+#[tokio::test]
+async fn a_lock_says_which_release_its_controller_last_worked_for() {
+    let world = World::start().await;
+    world.enrolled("edge", "own").await;
+    let identity = world.identity(Role::Controller("ceph".to_owned()));
+    let mut client = MaintenanceClient::new(world.channel(Some(&identity)).await);
+    let (cluster, machine) = ("edge".to_owned(), "own".to_owned());
+    let register =
+        wire::RegisterRequest { cluster: cluster.clone(), machines: vec![machine.clone()], of_cluster: false };
+    client.register(register).await.expect("registered");
+    let long = "x".repeat(600);
+    for (said, kept) in
+        [("17.3.0", "17.3.0"), ("17.3.0\n\u{1b}[31m", "17.3.0  [31m"), (long.as_str(), &long[..512]), ("", "")]
+    {
+        let (cluster, machine, release) = (cluster.clone(), machine.clone(), said.to_owned());
+        let mut set = wire::SetLockRequest { cluster, machine, release, ..Default::default() };
+        set.set_state(wire::LockState::Active);
+        client.set_lock(set).await.expect("taken");
+        let get = wire::GetRequest { kind: "locks".to_owned(), ..Default::default() };
+        let shown = world.operator().await.get(get).await.expect("shown").into_inner().items.remove(0);
+        let lock: muster_proto::resource::Lock = serde_json::from_slice(&shown.json).expect("a lock");
+        assert_eq!(lock.status.release, kept);
+    }
+}
+
 /// Who has a stream of requests is there, whatever else it does: a controller that is not there has not answered.
 #[tokio::test]
 async fn a_controller_is_there_as_long_as_its_stream() {

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use muster_proto::{
     model::{
-        Backups, Blocked, ClusterName, ClusterSpec, Counts, HostFacts, ItemHash, LcmType, MachineSpec, MachineType,
-        NetworkInterface, Phase, Scope, UpdateHooks,
+        Backups, Blocked, ClusterName, ClusterSpec, Counts, HostFacts, ItemHash, LcmType, LockState, MachineSpec,
+        MachineType, NetworkInterface, Phase, Scope, UpdateHooks,
     },
     resource::{
         Activity, Address, Audit, AuditSpec, AuditStatus, BlockedSince, Bytes, Cluster, ClusterStatus, HostInfo,
-        ItemPlan, Machine, MachineProgress, MachineStatus, Metadata, PhaseProgress, Plan, PlannedMachine, Rollout,
-        RolloutSpec, RolloutStatus, Secret, SecretSpec, SecretStatus, StageStatus, StateItemStatus, Token, TokenSpec,
-        TokenStatus, UpdateStatus, Waiting, Wave,
+        ItemPlan, Lock, LockSpec, LockStatus, Machine, MachineProgress, MachineStatus, Metadata, PhaseProgress, Plan,
+        PlannedMachine, Request, RequestSpec, RequestStatus, Rollout, RolloutSpec, RolloutStatus, Secret, SecretSpec,
+        SecretStatus, StageStatus, StateItemStatus, Token, TokenSpec, TokenStatus, UpdateStatus, Waiting, Wave,
     },
 };
 
@@ -323,4 +323,43 @@ pub(super) fn update(state: &str, needs_operator: bool, paused_too_long: bool) -
         paused_too_long,
     });
     rollout
+}
+
+/// A request of a machine, or (None) of the cluster.
+pub(super) fn request(machine: Option<&str>, removal: bool, release: &str) -> Request {
+    let name = machine.unwrap_or("edge-7");
+    Request {
+        metadata: metadata(name, "2026-03-01T12:00:00Z"),
+        spec: RequestSpec {
+            cluster_name: "edge-7".into(),
+            kind: if machine.is_some() { "NodeMaintenanceRequest" } else { "ClusterMaintenanceRequest" }.into(),
+            node_name: machine.map(Into::into),
+            scope: Scope::Os,
+            removal,
+            release: release.into(),
+        },
+        status: RequestStatus { state: "granted".into(), message: String::new() },
+    }
+}
+
+/// The lock of `ceph` on a machine, or (None) on the cluster.
+pub(super) fn lock(machine: Option<&str>, release: &str) -> Lock {
+    let name = machine.unwrap_or("edge-7");
+    Lock {
+        metadata: metadata(&format!("ceph-{name}"), "2026-03-01T12:00:00Z"),
+        spec: LockSpec {
+            cluster_name: "edge-7".into(),
+            kind: if machine.is_some() { "NodeWorkloadLock" } else { "ClusterWorkloadLock" }.into(),
+            controller_name: "ceph".into(),
+            node_name: machine.map(Into::into),
+        },
+        status: LockStatus {
+            state: LockState::Active,
+            since: at("2026-03-01T12:00:00Z"),
+            error_message: String::new(),
+            percentage: 40,
+            description: "moving".into(),
+            release: release.into(),
+        },
+    }
 }

@@ -14,7 +14,7 @@ use std::{
 use muster_proto::{
     tls,
     wire::{
-        LockState, MaintenanceRequest, RegisterRequest, RequestEvent, SetLockRequest, WatchRequestsRequest,
+        LockState, RegisterRequest, RequestEvent, SetLockRequest, WatchRequestsRequest,
         maintenance_client::MaintenanceClient, request_event::Type,
     },
 };
@@ -60,8 +60,11 @@ pub(crate) struct Args {
     refuse: Option<String>,
 }
 
-/// Is its maintenance requested? And the connection on which that was said.
-type Word = (bool, MaintenanceClient<Channel>);
+/// What a machine's task hears: its maintenance is requested, for this release (empty: none comes). None: it is not.
+type Heard = Option<String>;
+
+/// And the connection on which that was said.
+type Word = (Heard, MaintenanceClient<Channel>);
 
 /// What one machine's task needs. It outlives connections, or it would not know whose workloads are away.
 struct Guard {
@@ -72,6 +75,8 @@ struct Guard {
     moves_in: Duration,
     refuses: bool,
     turns: Arc<Semaphore>,
+    /// The release it last worked for, or moves its workloads away for now.
+    release: String,
 }
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
@@ -88,6 +93,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             effects: args.effects.clone(),
             moves_in: Duration::from_millis(args.move_ms),
             turns: Arc::clone(&turns),
+            release: String::new(),
         };
         tokio::spawn(guard.work(heard));
         tasks.insert(machine, words);
@@ -127,27 +133,30 @@ fn news<'a>(
     event: &RequestEvent,
     requested: &mut Vec<String>,
     all: impl Iterator<Item = &'a String>,
-) -> Vec<(String, bool)> {
-    let machine = |request: &Option<MaintenanceRequest>| request.iter().map(|r| r.machine.clone()).collect::<Vec<_>>();
+) -> Vec<(String, Heard)> {
     match event.r#type() {
         Type::Put => {
-            requested.extend(machine(&event.request));
-            machine(&event.request).into_iter().map(|machine| (machine, true)).collect()
+            requested.extend(event.request.iter().map(|request| request.machine.clone()));
+            event.request.iter().map(|request| (request.machine.clone(), Some(request.release.clone()))).collect()
         }
-        Type::Deleted => machine(&event.request).into_iter().map(|machine| (machine, false)).collect(),
+        Type::Deleted => event.request.iter().map(|request| (request.machine.clone(), None)).collect(),
         // What went away while nobody looked is said now.
-        Type::Synced => all.filter(|name| !requested.contains(name)).map(|name| (name.clone(), false)).collect(),
+        Type::Synced => all.filter(|name| !requested.contains(name)).map(|name| (name.clone(), None)).collect(),
         Type::Unspecified => Vec::new(),
     }
 }
 
 impl Guard {
     /// Follows the requests of one machine.
-    async fn work(self, mut heard: mpsc::Receiver<Word>) {
+    async fn work(mut self, mut heard: mpsc::Receiver<Word>) {
         let mut away = false;
         let turns = Arc::clone(&self.turns);
         let mut turn = None;
-        while let Some((requested, client)) = heard.recv().await {
+        while let Some((word, client)) = heard.recv().await {
+            let requested = word.is_some();
+            if let Some(release) = word.filter(|release| !release.is_empty()) {
+                self.release = release;
+            }
             let done = match (requested, away) {
                 (true, false) => {
                     self.say("request-seen");
@@ -227,6 +236,7 @@ impl Guard {
             message: message.to_owned(),
             percentage,
             description: description.to_owned(),
+            release: self.release.clone(),
         };
         client.set_lock(request).await.map(|_| ())
     }
@@ -245,4 +255,25 @@ fn append(path: &Path, line: &str) -> std::io::Result<()> {
     let now_ms = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
     let mut file = OpenOptions::new().append(true).create(true).open(path)?;
     file.write_all(format!("{now_ms} {line}\n").as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_proto::wire::MaintenanceRequest;
+
+    use super::*;
+
+    #[test]
+    fn it_hears_who_is_requested_for_which_release() {
+        let event = |kind: Type, machine: &str| {
+            let request =
+                MaintenanceRequest { machine: machine.to_owned(), release: "2.0".to_owned(), ..Default::default() };
+            RequestEvent { r#type: kind.into(), request: Some(request).filter(|_| !machine.is_empty()) }
+        };
+        let (all, mut requested) = (["a".to_owned(), "b".to_owned()], Vec::new());
+        let mut heard = |event| news(&event, &mut requested, all.iter());
+        assert_eq!(heard(event(Type::Put, "a")), [("a".to_owned(), Some("2.0".to_owned()))]);
+        assert_eq!(heard(event(Type::Synced, "")), [("b".to_owned(), None)], "what it did not see go away is gone");
+        assert_eq!(heard(event(Type::Deleted, "a")), [("a".to_owned(), None)]);
+    }
 }
