@@ -15,6 +15,8 @@ use crate::{invariants::Violation, rng::Rng};
 /// How a controller behaves while there are faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
+    /// Lets every machine go.
+    Willing,
     /// Lets so many machines go at once.
     Grants(usize),
     /// Never answers.
@@ -52,7 +54,7 @@ impl Controller {
     pub(crate) fn some(rng: &mut Rng) -> Vec<Self> {
         let manners = [
             Manner::Grants(1),
-            Manner::Grants(30),
+            Manner::Willing,
             Manner::Stalls,
             Manner::Flaps,
             Manner::Fails,
@@ -65,6 +67,11 @@ impl Controller {
             Some(Self::named(&format!("controller-{n}"), manner))
         });
         made.collect()
+    }
+
+    /// More than one machine may go at once, and not every one. None: it sets no such limit.
+    pub(crate) fn partial_limit(&self) -> Option<usize> {
+        if let Manner::Grants(most @ 2..) = self.manner { Some(most) } else { None }
     }
 
     fn named(name: &str, manner: Manner) -> Self {
@@ -115,6 +122,9 @@ impl World {
         self.keep_watching(index, &controller.streams)?;
         if self.chaos && controller.manner == Manner::Flaps && self.rng.permille(150) {
             return self.take_back(&controller.name);
+        }
+        if self.facts().is_some_and(|facts| withholds(facts, &controller)) {
+            self.count("a controller let some go and others wait");
         }
         let Some(words) = self.facts().map(|facts| wishes(facts, &controller)) else { return Ok(()) };
         let Some(word) = words.first().cloned() else { return Ok(()) };
@@ -203,13 +213,15 @@ impl World {
                 self.count("controller flapped");
                 Some(other(LockState::Active))
             }
-            Manner::Grants(_) | Manner::Fails | Manner::Flaps | Manner::Late | Manner::Dies => Some(word),
+            Manner::Willing | Manner::Grants(_) | Manner::Fails | Manner::Flaps | Manner::Late | Manner::Dies => {
+                Some(word)
+            }
         }
     }
 
     /// A controller that lets everything go that is asked for. It registers, and looks only when told to.
     pub(crate) fn add_willing_controller(&mut self, name: &str) -> Result<(), Violation> {
-        self.controllers.push(Controller::named(name, Manner::Grants(usize::MAX)));
+        self.controllers.push(Controller::named(name, Manner::Willing));
         self.start_controllers()
     }
 
@@ -244,6 +256,18 @@ pub(crate) fn word(node: Option<&MachineName>, state: LockState) -> Word {
         percentage: 0,
         description: String::new(),
     }
+}
+
+/// Does this controller keep machines back that wait for it, because as many as it lets go at once are away?
+fn withholds(facts: &Facts, controller: &Controller) -> bool {
+    let mine = || facts.locks.values().filter(|lock| lock.key.controller == controller.name);
+    let nodes = || mine().filter_map(|lock| Some((lock.key.node.as_ref()?, lock.state)));
+    let away = nodes().filter(|(_, state)| *state == LockState::Inactive).count();
+    let waits = |node: &MachineName| {
+        facts.machines.get(node).and_then(|row| row.update.as_ref()).is_some_and(|mine| mine.request.is_some())
+    };
+    let kept = nodes().any(|(node, state)| state != LockState::Inactive && waits(node));
+    kept && controller.partial_limit().is_some_and(|most| away >= most)
 }
 
 /// What a good controller would say now, most urgent first.
