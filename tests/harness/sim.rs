@@ -5,12 +5,14 @@
 //! operator resolves what wants a person, and every machine must become Ready.
 
 mod act;
+mod appointments;
 pub(crate) mod chaos;
 pub(crate) mod controllers;
 mod copies;
 mod ending;
 pub mod fate;
 mod joining;
+mod life;
 mod loads;
 pub mod machine;
 pub mod manifest;
@@ -40,6 +42,7 @@ use crate::{
     rng::Rng,
 };
 use controllers::Controller;
+pub use life::{run, run_plan};
 use machine::{Machine, uuid_of};
 use network::Parcel;
 pub use plan::Plan;
@@ -135,35 +138,14 @@ pub struct World {
     pub(crate) removals: removing::Removals,
     /// Machines that are in no swarm.
     pub(crate) outsiders: copies::Outsiders,
+    /// The dice of a seed's second life.
+    pub(crate) second_life: Option<Rng>,
+    /// When an operator pauses or aborts the update.
+    pub(crate) appointment: Option<appointments::Appointment>,
     /// What agents say now goes to somebody who should be gone.
     pub(crate) ghostly: bool,
     /// Tell every event on standard error.
     trace: bool,
-}
-
-/// Lives through one seed.
-///
-/// # Errors
-/// The first [`Violation`].
-pub fn run(seed: u64) -> Result<Reached, Violation> {
-    let mut rng = Rng::new(seed);
-    let plan = Plan::of(&mut rng);
-    run_plan(rng, plan)
-}
-
-/// Lives through one plan.
-///
-/// # Errors
-/// The first [`Violation`].
-pub fn run_plan(rng: Rng, plan: Plan) -> Result<Reached, Violation> {
-    let mut world = World::new(rng, plan)?;
-    if plan.update {
-        world.begin_update()?;
-    }
-    world.live_through_chaos()?;
-    world.calm_down()?;
-    world.resolve_everything()?;
-    Ok(world.reached)
 }
 
 impl World {
@@ -213,6 +195,8 @@ impl World {
             questions: BTreeMap::new(),
             removals: removing::Removals::default(),
             outsiders: copies::Outsiders::default(),
+            second_life: None,
+            appointment: None,
             ghostly: false,
             trace: std::env::var_os("MUSTER_SIM_TRACE").is_some(),
         };

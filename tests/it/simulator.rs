@@ -3,7 +3,7 @@
 
 use muster_tests::sim::{
     self,
-    situations::{REQUIRED, Reached, SEEDS_REQUIRED},
+    situations::{REQUIRED, REQUIRED_OF_MANY, Reached, SEEDS_REQUIRED, SEEDS_REQUIRED_OF_MANY},
 };
 
 const SEEDS_DEFAULT: u64 = 2_000;
@@ -41,6 +41,9 @@ fn a_situation_that_is_never_reached_is_told() {
     assert!(reached.gaps(SEEDS_REQUIRED - 1).is_empty(), "too few seeds to require anything");
     reached.count(REQUIRED[0]);
     assert!(reached.gaps(SEEDS_REQUIRED).is_empty());
+    assert_eq!(reached.gaps(SEEDS_REQUIRED_OF_MANY).len(), REQUIRED_OF_MANY.len(), "of many seeds more is required");
+    REQUIRED_OF_MANY.iter().for_each(|what| reached.count(what));
+    assert!(reached.gaps(SEEDS_REQUIRED_OF_MANY).is_empty());
     reached.count("mistyped");
     assert_eq!(reached.gaps(1), ["counted, but named neither in REQUIRED nor in RARE: mistyped"]);
 }

@@ -57,6 +57,7 @@ impl World {
         self.later(pause, Event::Operate);
         while self.next_event(until)? {
             self.late_list();
+            self.keep_appointment()?;
             if self.rng.permille(self.plan.fault_permille) {
                 self.fault()?;
                 self.engine_fault();

@@ -16,6 +16,8 @@ use crate::{invariants::Violation, rng::Rng};
 /// How a controller behaves while there are faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
+    /// Lets every machine go.
+    Willing,
     /// Lets so many machines go at once.
     Grants(usize),
     /// Never answers.
@@ -56,7 +58,7 @@ impl Controller {
     pub(crate) fn some(rng: &mut Rng) -> Vec<Self> {
         let manners = [
             Manner::Grants(1),
-            Manner::Grants(30),
+            Manner::Willing,
             Manner::Stalls,
             Manner::Flaps,
             Manner::Fails,
@@ -66,13 +68,18 @@ impl Controller {
         let count = rng.between(0, 2);
         let made = (0..count).filter_map(|n| {
             let manner = match *rng.pick(&manners)? {
-                // Dice of their own: what else happens in a seed does not depend on them. Nobody has thirty machines.
-                Manner::Grants(30) if Rng::new(rng.clone().next()).permille(500) => Manner::ResetsOld,
+                // Dice of their own: what else happens in a seed does not depend on them.
+                Manner::Willing if Rng::new(rng.clone().next()).permille(500) => Manner::ResetsOld,
                 manner => manner,
             };
             Some(Self::named(&format!("controller-{n}"), manner))
         });
         made.collect()
+    }
+
+    /// More than one machine may go at once, and not every one. None: it sets no such limit.
+    pub(crate) fn partial_limit(&self) -> Option<usize> {
+        if let Manner::Grants(most @ 2..) = self.manner { Some(most) } else { None }
     }
 
     fn named(name: &str, manner: Manner) -> Self {
@@ -123,6 +130,9 @@ impl World {
         self.keep_watching(index, &controller.streams)?;
         if self.chaos && controller.manner == Manner::Flaps && self.rng.permille(150) {
             return self.take_back(&controller.name);
+        }
+        if self.facts().is_some_and(|facts| withholds(facts, &controller)) {
+            self.count("a controller let some go and others wait");
         }
         if let Some(word) = self.facts().and_then(|facts| old_release(facts, &controller)) {
             self.count("a lock of an older release was reset");
@@ -221,15 +231,19 @@ impl World {
             Manner::ResetsOld if self.rng.permille(500) => {
                 Some(self::word(node.as_ref(), LockState::Inactive, manifest::FIRST_RELEASE))
             }
-            Manner::Grants(_) | Manner::Fails | Manner::Flaps | Manner::Late | Manner::Dies | Manner::ResetsOld => {
-                Some(word)
-            }
+            Manner::Willing
+            | Manner::Grants(_)
+            | Manner::Fails
+            | Manner::Flaps
+            | Manner::Late
+            | Manner::Dies
+            | Manner::ResetsOld => Some(word),
         }
     }
 
     /// A controller that lets everything go that is asked for. It registers, and looks only when told to.
     pub(crate) fn add_willing_controller(&mut self, name: &str) -> Result<(), Violation> {
-        self.controllers.push(Controller::named(name, Manner::Grants(usize::MAX)));
+        self.controllers.push(Controller::named(name, Manner::Willing));
         self.start_controllers()
     }
 
@@ -276,14 +290,29 @@ fn coming(facts: &Facts) -> BTreeMap<String, String> {
 
 /// Before anything else such a controller takes back what it let go for another release than the one that is coming.
 fn old_release(facts: &Facts, controller: &Controller) -> Option<Word> {
+    if controller.manner != Manner::ResetsOld {
+        return None;
+    }
     let coming = coming(facts);
     let mine = facts.locks.values().filter(|lock| lock.key.controller == controller.name);
-    let mut inactive = mine.filter(|lock| lock.state == LockState::Inactive && controller.manner == Manner::ResetsOld);
-    inactive.find_map(|lock| {
+    mine.filter(|lock| lock.state == LockState::Inactive).find_map(|lock| {
         let node = lock.key.node.as_ref();
         let release = coming.get(node.map_or("", MachineName::as_str))?;
         (!release.is_empty() && *release != lock.release).then(|| word(node, LockState::Active, release))
     })
+}
+
+/// Does this controller keep machines back that wait for it, because as many as it lets go at once are away?
+fn withholds(facts: &Facts, controller: &Controller) -> bool {
+    let Some(most) = controller.partial_limit() else { return false };
+    let mine = || facts.locks.values().filter(|lock| lock.key.controller == controller.name);
+    let nodes = || mine().filter_map(|lock| Some((lock.key.node.as_ref()?, lock.state)));
+    let away = nodes().filter(|(_, state)| *state == LockState::Inactive).count();
+    let waits = |node: &MachineName| {
+        facts.machines.get(node).and_then(|row| row.update.as_ref()).is_some_and(|mine| mine.request.is_some())
+    };
+    let kept = nodes().any(|(node, state)| state != LockState::Inactive && waits(node));
+    kept && away >= most
 }
 
 /// What a good controller would say now, most urgent first.

@@ -72,7 +72,8 @@ impl World {
         self.everybody_has_a_reason()
     }
 
-    /// Lets everything happen that happens by itself. All of it may take long, for one attempt after another may need
+    /// Lets everything happen that happens by itself, and whatever an operator waits for: many an update comes to its
+    /// later stages only now. All of it may take long, for one attempt after another may need
     /// the time it has; so what counts is since when nothing runs.
     pub(crate) fn rest(&mut self) -> Result<(), Violation> {
         let calm_ms = if self.plan.update { CALM_IN_UPDATE_MS } else { CALM_MS };
@@ -88,6 +89,7 @@ impl World {
             if !self.next_event(until)? {
                 break;
             }
+            self.keep_appointment()?;
             if quiet.0 != self.commits || running {
                 quiet = (self.commits, self.at);
             } else if self.at >= quiet.1 + QUIET_MS {

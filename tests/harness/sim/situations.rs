@@ -1,6 +1,8 @@
 //! What a run of the simulator has to live through: every fault must have fired and every situation that is worth its
 //! risk must have been reached. A run without them proves less than it says.
 
+mod names;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -17,224 +19,19 @@ use super::{
     machine::Deed,
     manifest::{HOOK_AFTER, HOOK_BEFORE},
 };
+use names::RARE;
+pub use names::{REQUIRED, REQUIRED_OF_MANY};
 
 /// From so many seeds on a run must have reached everything in [`REQUIRED`]. Of fewer nothing is required: what is rare
 /// may be missing by chance.
 pub const SEEDS_REQUIRED: u64 = 1_000;
+/// From so many seeds on everything in [`REQUIRED_OF_MANY`] too.
+pub const SEEDS_REQUIRED_OF_MANY: u64 = 2_000;
 
-/// What every run reaches. A situation is named here or in [`RARE`], together with the line that counts it.
-pub const REQUIRED: &[&str] = &[
-    // Faults.
-    "agent crashed between effects",
-    "address changed",
-    "address gone",
-    "agent killed",
-    "clock jumped",
-    "coordinator crashed before its commit",
-    "coordinator crashed between effects",
-    "coordinator killed",
-    "disk full",
-    "message delivered twice",
-    "old store restored",
-    "partition",
-    "power cut",
-    "store copied",
-    "stream broken",
-    // What should be gone speaks.
-    "a generation was used twice",
-    "an old coordinator spoke",
-    "an overtaken assignment arrived",
-    "stream closed for a protocol error",
-    // Operators.
-    "accept",
-    "deploy",
-    "a removed machine came again",
-    "a removed machine is gone",
-    "a removal was taken back",
-    "machine replaced",
-    "removed by force",
-    "removed gracefully",
-    "removed unsafely",
-    "machine revoked",
-    "manifest edited",
-    "retry",
-    "skip",
-    "store recovered",
-    "store from before an update's end recovered",
-    "update aborted",
-    "update paused",
-    "update resumed",
-    "maintenance entered",
-    "maintenance left",
-    "rebooted by an update",
-    "update started",
-    "a hook ran after an update",
-    "a hook ran before an update",
-    "a manager was copied before an update",
-    "a manager was left out of the swarm",
-    "a manager was copied with Docker stopped",
-    // The set of control machines changed.
-    "a control machine that was Ready was reconfigured",
-    "a worker that was Ready was reconfigured",
-    // Tasks of services in the swarm.
-    "a removed machine left its swarm",
-    "a change of a node came late",
-    "an operator set a node's availability",
-    // Application controllers.
-    "a list changed behind a machine that gives back",
-    "a lock of an older release was reset",
-    "a controller's stream followed another",
-    "controller died",
-    "controller failed",
-    "controller failed to bring workloads back",
-    "controller flapped",
-    "controller stalled",
-    "controller went away",
-    "lock taken back",
-    "permit ran out",
-    // What an agent found of its item when it came back.
-    "found exited",
-    "found lost",
-    "found not started",
-    "found running",
-    // Secrets.
-    "deletion of a secret in use refused",
-    "secret renewed",
-    "secrets asked for without need",
-    "secrets handed out",
-    "secrets refused",
-    // The swarm.
-    "a join that only the managers know of",
-    "a manager was let in",
-    "a manager's engine went down",
-    "a swarm was mended by hand",
-    "a swarm without quorum was asked",
-    "a worker was let in",
-    "an engine did not answer",
-    "managers were counted for an update",
-    "managers were too few for an update",
-    "no way into the swarm",
-    "power cut during a swarm-join",
-    "swarm answered",
-    "told to make the swarm",
-    "what a reinstalled machine left in the swarm was removed",
-    // What ran.
-    "an attempt after the first",
-    "rebooted by its item",
-    "phase deploy",
-    "phase prepare",
-    "phase reconfigure",
-    // What came when time alone had changed a decision, or nothing had.
-    "a deadline passed among heartbeats",
-    "heartbeats came alone",
-    // What the coordinator held while it decided.
-    "a control machine with a slot is lost",
-    "a worker with a slot is lost",
-    "a deadline aborted an update",
-    "a lock that did not come back paused an update",
-    "a stage past its deadline",
-    "two workers hold slots",
-    // Reasons not to move.
-    "blocked ControllerSilent",
-    "blocked Disconnected",
-    "blocked DiskFull",
-    "blocked Failed",
-    "blocked FailureBudget",
-    "blocked Gathering",
-    "blocked BeforeUpdate",
-    "blocked Deferred",
-    "blocked InMaintenance",
-    "blocked Indeterminate",
-    "blocked ServiceDegraded",
-    "blocked SwarmDraining",
-    "blocked SwarmUncordoning",
-    "blocked LocksActive",
-    "blocked LocksReturning",
-    "blocked Lost",
-    "blocked NotReported",
-    "blocked RebootOverdue",
-    "blocked Rebooting",
-    "blocked Paused",
-    "blocked Revoked",
-    "blocked StoreOlderThanFleet",
-    "blocked WaitingForControl",
-    "blocked WaitingForGroup",
-    "blocked WaitingForMachines",
-    "blocked WaitingForSecret",
-    "blocked WaitingForSwarm",
-    "blocked WaitingForTurn",
-    // How machines ended when the faults had stopped and nobody helped.
-    "ended Failed",
-    "ended FailureBudget",
-    "ended Indeterminate",
-    "ended Ready",
-    "ended Revoked",
-    "ended WaitingForControl",
-];
-
-/// What a run may or may not reach: only several faults together lead there.
-const RARE: &[&str] = &[
-    "blocked Deciding",
-    "blocked LeavingSwarm",
-    "blocked RemovalNeedsAgent",
-    "ended LeavingSwarm",
-    "ended RemovalNeedsAgent",
-    "a foreign swarm was left",
-    "assignment refused",
-    "blocked Aborting",
-    "blocked AssignmentRefused",
-    "blocked ControlNotDeployed",
-    "blocked ControlNotHeard",
-    "blocked ControlsAtWork",
-    "blocked ItemRunning",
-    "blocked LockFailed",
-    "blocked LockNotYetActive",
-    "blocked LocksSettling",
-    "blocked MaintenanceInProgress",
-    "blocked NoInternalIP",
-    "blocked NotUpToDate",
-    "blocked Quorum",
-    "blocked RecoveredInDoubt",
-    "blocked RecoveryOpen",
-    "blocked Refused",
-    "blocked SwarmNoManager",
-    "blocked SwarmNodeUnknown",
-    "blocked UpdateInProgress",
-    "ended Aborting",
-    "ended ControlNotDeployed",
-    "ended ControlNotHeard",
-    "ended ControlsAtWork",
-    "ended Deferred",
-    "ended Gathering",
-    "ended BeforeUpdate",
-    "ended InMaintenance",
-    "ended LockNotYetActive",
-    "ended LocksActive",
-    "ended LocksReturning",
-    "ended Lost",
-    "ended MaintenanceInProgress",
-    "ended NotReported",
-    "ended NotUpToDate",
-    "ended Paused",
-    "ended Quorum",
-    "ended RebootOverdue",
-    "ended RecoveredInDoubt",
-    "ended RecoveryOpen",
-    "ended Refused",
-    "ended ServiceDegraded",
-    "ended SwarmDraining",
-    "ended SwarmNoManager",
-    "ended SwarmNodeUnknown",
-    "ended SwarmUncordoning",
-    "ended UpdateInProgress",
-    "ended WaitingForGroup",
-    "reboot started",
-    "ended WaitingForMachines",
-    "ended WaitingForSecret",
-    "ended WaitingForSwarm",
-    "ended WaitingForTurn",
-    "went without a swarm",
-];
+/// Every name there is.
+fn all() -> impl Iterator<Item = &'static str> {
+    REQUIRED.iter().chain(REQUIRED_OF_MANY).chain(RARE).copied()
+}
 
 /// How often each situation was reached.
 #[derive(Clone, Debug, Default)]
@@ -262,8 +59,10 @@ impl Reached {
     /// a name that stands nowhere.
     #[must_use]
     pub fn gaps(&self, seeds: u64) -> Vec<String> {
-        let missing = REQUIRED.iter().filter(|what| seeds >= SEEDS_REQUIRED && !self.counts.contains_key(*what));
-        let counted = self.counts.keys().copied().filter(|what| !REQUIRED.contains(what) && !RARE.contains(what));
+        let of_few = REQUIRED.iter().filter(|_| seeds >= SEEDS_REQUIRED);
+        let of_many = REQUIRED_OF_MANY.iter().filter(|_| seeds >= SEEDS_REQUIRED_OF_MANY);
+        let missing = of_few.chain(of_many).filter(|what| !self.counts.contains_key(*what));
+        let counted = self.counts.keys().copied().filter(|what| !all().any(|name| name == *what));
         let unnamed = self.unnamed.iter().map(String::as_str).chain(counted);
         missing
             .map(|what| format!("never reached in {seeds} seeds: {what}"))
@@ -274,7 +73,7 @@ impl Reached {
     /// Counts a name that is put together: its kind, and a word from the code under test.
     pub(super) fn count_named(&mut self, kind: &str, name: &str) {
         let whole = |what: &&str| what.strip_prefix(kind).and_then(|rest| rest.strip_prefix(' ')) == Some(name);
-        match REQUIRED.iter().chain(RARE).copied().find(whole) {
+        match all().find(whole) {
             Some(what) => self.count(what),
             None => drop(self.unnamed.insert(format!("{kind} {name}"))),
         }
@@ -366,7 +165,7 @@ fn is_reconfigured(facts: &Facts, machine: &MachineRow) -> bool {
 
 impl fmt::Display for Reached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for what in REQUIRED.iter().chain(RARE) {
+        for what in all() {
             writeln!(f, "{:>9}  {what}", self.counts.get(what).copied().unwrap_or(0))?;
         }
         Ok(())

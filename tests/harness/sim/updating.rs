@@ -9,7 +9,7 @@ use muster_coordinator::{
 };
 use muster_proto::model::{ClusterSpec, MachineName, MachineSpec, MachineType, Scope};
 
-use super::{World, controllers::Controller, fate::Fate, manifest};
+use super::{World, appointments, controllers::Controller, fate::Fate, manifest};
 use crate::{invariants::Violation, rng::Rng};
 
 impl World {
@@ -22,6 +22,7 @@ impl World {
         self.rest()?;
         self.leave_out()?;
         self.controllers = Controller::some(&mut self.rng);
+        self.limit_controllers();
         self.start_controllers()?;
         self.want_reboots();
         self.rest()?;
@@ -32,6 +33,7 @@ impl World {
         }
         self.plan.fate = fate;
         self.chaos = true;
+        self.make_appointment();
         Ok(())
     }
 
@@ -89,6 +91,10 @@ impl World {
         spec.workload_controllers = self.controllers.iter().map(|controller| controller.name.clone()).collect();
         spec.nodes_reboot_required = self.rng.permille(300);
         manifest::update_groups(&mut self.rng, &mut spec);
+        // More may go at once than a controller lets go.
+        if let Some(most) = self.controllers.iter().filter_map(Controller::partial_limit).min() {
+            spec.max_worker_upgrade_count = u32::try_from(most + 1).unwrap_or(4);
+        }
         // Dice of their own: what else happens in a seed does not depend on them.
         let mut dice = Rng::new(self.rng.clone().next());
         spec.update_hooks = manifest::update_hooks(&mut dice, self.plan.counts);
@@ -133,8 +139,10 @@ impl World {
             (Some(rollout), 6..=7) => ("update resumed", Request::Resume { rollout }),
             (Some(rollout), _) => ("update aborted", Request::Abort { rollout }),
         };
+        let at = self.facts().map(|facts| appointments::stages(facts, &name)).unwrap_or_default();
         if self.operator(request)?.is_ok() {
             self.count(what);
+            self.count_at(what, &at);
         }
         Ok(())
     }

@@ -1,0 +1,40 @@
+//! The lives of a seed, each from its beginning to its end.
+
+use super::{Plan, World, situations::Reached};
+use crate::{invariants::Violation, rng::Rng};
+
+/// Lives through one seed; if it has an update, a second time with an operator who waits for a stage of it.
+///
+/// # Errors
+/// The first [`Violation`].
+pub fn run(seed: u64) -> Result<Reached, Violation> {
+    let mut rng = Rng::new(seed);
+    let plan = Plan::of(&mut rng);
+    let mut reached = run_plan(rng.clone(), plan)?;
+    if plan.update {
+        let mut world = World::new(rng, plan)?;
+        world.second_life = Some(Rng::new(!seed));
+        reached.add(&world.live()?);
+    }
+    Ok(reached)
+}
+
+/// Lives through one plan.
+///
+/// # Errors
+/// The first [`Violation`].
+pub fn run_plan(rng: Rng, plan: Plan) -> Result<Reached, Violation> {
+    World::new(rng, plan)?.live()
+}
+
+impl World {
+    fn live(mut self) -> Result<Reached, Violation> {
+        if self.plan.update {
+            self.begin_update()?;
+        }
+        self.live_through_chaos()?;
+        self.calm_down()?;
+        self.resolve_everything()?;
+        Ok(self.reached)
+    }
+}
