@@ -68,6 +68,7 @@ const TESTS: &[Test] = &[
     ("mke::mke_is_installed_upgraded_and_backed_up", mke::mke_is_installed_upgraded_and_backed_up),
     ("drain::a_service_keeps_all_tasks_but_one", drain::a_service_keeps_all_tasks_but_one),
     ("update::machines_reboot_as_their_locks_allow", update::machines_reboot_as_their_locks_allow),
+    ("update::two_workers_reboot_on_demand", update::two_workers_reboot_on_demand),
     ("removal::machines_leave_the_swarm_for_good", removal::machines_leave_the_swarm_for_good),
     ("package::upgrade_removal_and_purge", package::upgrade_removal_and_purge),
     ("package::the_coordinators_image_is_small_and_not_root", package::image_is_small_and_not_root),
@@ -81,6 +82,8 @@ const GO_ON_FROM: &[(&str, &str)] = &[
     ("swarm::three_managers_and_three_workers", FIRST),
     ("backup::managers_copy_the_swarm_before_and_in_an_update", "backup::managers_copy_the_swarm"),
     ("update::machines_reboot_as_their_locks_allow", "drain::a_service_keeps_all_tasks_but_one"),
+    ("update::two_workers_reboot_on_demand", "drain::a_service_keeps_all_tasks_but_one"),
+    ("update::two_workers_reboot_on_demand", "update::machines_reboot_as_their_locks_allow"),
 ];
 /// Of everything that Docker has of the fleet.
 const FLEET: &str = "muster-test";

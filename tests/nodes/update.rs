@@ -9,7 +9,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use muster_tests::{fleet::manifest::named_cluster, nodes::Nodes};
+use muster_tests::{
+    fleet::manifest::named_cluster,
+    nodes::{Nodes, node::Node},
+};
 
 use crate::{
     drain::{CLUSTER, Service, availability, machine},
@@ -171,4 +174,38 @@ pub(crate) fn machines_reboot_as_their_locks_allow(fleet: &Nodes) -> Result<()> 
     went_in_order(fleet, &before)?;
     all_is_given_back(fleet)?;
     service.remove()
+}
+
+/// Two workers reboot because their operator says so, one after the other; nobody else does, and no item runs again. It
+/// begins where the update ended, and the same controller guards them.
+pub(crate) fn two_workers_reboot_on_demand(fleet: &Nodes) -> Result<()> {
+    let names: Vec<String> =
+        ["worker-1", "worker-2"].map(|name| Ok(machine(fleet.node(name)?))).into_iter().collect::<Result<_>>()?;
+    let stands = |node: &Node| Ok((node.name.clone(), (node.boot_id()?, node.reboots()?, node.story()?)));
+    let before: BTreeMap<_, _> = fleet.all().map(stands).collect::<Result<_>>()?;
+    let moved = moves(fleet)?.len();
+    let [first, second] = names.as_slice() else { anyhow::bail!("two machines") };
+    fleet.ctl(&["reboot", CLUSTER, "--machine", first, "--machine", second, "--yes", "--detach"])?.exits(0)?;
+    let manager = fleet.node("control-1")?;
+    manager.wait_until("the reboot has ended", || {
+        let rollouts: serde_json::Value = serde_json::from_str(&fleet.ctl(&["get", "rollouts", "-o", "json"])?.ok()?)?;
+        let rollouts = rollouts["items"].as_array().context("no items")?;
+        let of_this = |name: &str| name.starts_with(CLUSTER) && name.contains("-reboot-");
+        let reboot = rollouts.iter().find(|rollout| rollout["metadata"]["name"].as_str().is_some_and(of_this));
+        Ok(reboot.context("no rollout that reboots")?["status"]["state"] == "Ready")
+    })?;
+    for node in fleet.all() {
+        let (boot_id, reboots, story) = before.get(&node.name).context("how it stood")?;
+        let expected = u32::from(names.contains(&machine(node)));
+        let found = node.reboots()? - reboots;
+        ensure!(found == expected, "{}: {found} reboots, expected {expected}", node.name);
+        ensure!((node.boot_id()? != *boot_id) == (expected == 1), "{}: its boot id was {boot_id}", node.name);
+        ensure!(node.story()? == *story, "{}: {} after {story}", node.name, node.story()?);
+    }
+    let said = moves(fleet)?.split_off(moved);
+    let out: Vec<(&str, &str)> = said.iter().map(|(whose, word)| (whose.as_str(), word.as_str())).collect();
+    let out: Vec<_> = out.into_iter().filter(|(_, word)| ["lock-inactive", "request-gone"].contains(word)).collect();
+    let one_by_one = names.iter().flat_map(|name| [(name.as_str(), "lock-inactive"), (name.as_str(), "request-gone")]);
+    ensure!(out == one_by_one.collect::<Vec<_>>(), "not one after the other: {said:?}");
+    all_is_given_back(fleet)
 }

@@ -1,6 +1,7 @@
 //! Golden tables and pages. The documents stand in `tests/documents.rs`; here is how they read.
 
 mod documents;
+mod handshakes;
 
 use jiff::{SignedDuration, Timestamp};
 use muster_proto::{

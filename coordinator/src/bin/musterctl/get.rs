@@ -190,3 +190,27 @@ pub(crate) fn not_this_version(source: serde_json::Error) -> Failure {
         .because(source)
         .next("Compare: musterctl version. `-o json` shows the document as it is.")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lcms_words_for_the_handshake_are_known() {
+        for (word, kind) in [
+            ("lcmclusterstates", Kind::ClusterStates),
+            ("lcmclusterstate", Kind::ClusterStates),
+            ("nodeworkloadlocks", Kind::Locks(Of::Nodes)),
+            ("nodeworkloadlock", Kind::Locks(Of::Nodes)),
+            ("clusterworkloadlocks", Kind::Locks(Of::Clusters)),
+            ("clusterworkloadlock", Kind::Locks(Of::Clusters)),
+            ("nodemaintenancerequests", Kind::Requests(Of::Nodes)),
+            ("nodemaintenancerequest", Kind::Requests(Of::Nodes)),
+            ("clustermaintenancerequests", Kind::Requests(Of::Clusters)),
+            ("clustermaintenancerequest", Kind::Requests(Of::Clusters)),
+        ] {
+            let known = <KindArg as ValueEnum>::from_str(word, false).map(Kind::from);
+            assert_eq!(known, Ok(kind), "{word}");
+        }
+    }
+}

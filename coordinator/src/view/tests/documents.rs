@@ -16,7 +16,7 @@ use muster_proto::{
     },
 };
 
-fn at(text: &str) -> Timestamp {
+pub(super) fn at(text: &str) -> Timestamp {
     text.parse().expect("a moment")
 }
 
@@ -24,7 +24,7 @@ fn blocked(reason: &str, message: &str, clears_when: &str) -> Blocked {
     Blocked { reason: reason.into(), message: message.into(), clears_when: clears_when.into() }
 }
 
-fn metadata(name: &str, created: &str) -> Metadata {
+pub(super) fn metadata(name: &str, created: &str) -> Metadata {
     Metadata { name: name.into(), creation_timestamp: at(created), annotations: BTreeMap::new() }
 }
 
