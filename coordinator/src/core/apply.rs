@@ -6,7 +6,8 @@ use std::{
 };
 
 use muster_proto::model::{
-    ClusterName, ClusterSpec, DEFAULT_GROUP, HookMachines, MachineName, MachineSpec, MachineType, Now,
+    ClusterName, ClusterSpec, DEFAULT_GROUP, HookMachines, ItemName, MachineName, MachineSpec, MachineType, Now,
+    RunnerKind,
 };
 
 use super::{Refusal, Reply};
@@ -35,11 +36,12 @@ pub(super) fn apply(
     overrides_fit(draft, &clusters, &machines)?;
     let mut lines = Vec::new();
     for (name, (spec, annotations)) in clusters {
-        let idle = idle_hooks(draft, &name, &spec, &machines);
+        let mut warned = idle_hooks(draft, &name, &spec, &machines);
+        warned.extend(missing_runners(&name, &spec));
         let line = apply_cluster(draft, &name, spec, annotations, dry_run, now);
         let changed = !line.ends_with(UNCHANGED);
         lines.push(line);
-        lines.extend(idle.into_iter().filter(|_| changed));
+        lines.extend(warned.into_iter().filter(|_| changed));
     }
     for (name, (spec, annotations)) in machines {
         lines.push(apply_machine(draft, &name, spec, annotations, dry_run, now));
@@ -134,6 +136,19 @@ fn idle_hooks(draft: &Draft<'_>, cluster: &ClusterName, spec: &ClusterSpec, mach
         HookMachines::MachineType(_) | HookMachines::Machine(_) => None,
     });
     idle.map(|(hook, of)| format!("cluster {cluster}: hook {hook} runs nowhere, for it has no {of} machines")).collect()
+}
+
+/// Items that no agent can run yet. In an update that would be found when the machine's workloads are away.
+fn missing_runners(cluster: &ClusterName, spec: &ClusterSpec) -> Vec<String> {
+    let items = spec.machine_types.values().flatten().filter(|item| item.runner == RunnerKind::VrouterRestart);
+    let names: BTreeSet<&ItemName> = items.map(|item| &item.name).collect();
+    let line = |item| {
+        format!(
+            "cluster {cluster}: item {item} will fail with RunnerNotSupported: agents do not have {} yet",
+            RunnerKind::VrouterRestart
+        )
+    };
+    names.into_iter().map(line).collect()
 }
 
 fn apply_cluster(

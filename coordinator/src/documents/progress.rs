@@ -24,6 +24,7 @@ pub(super) fn machines(
     let progress = |position: &Position<'_>| {
         let name = position.row.name.as_str();
         let (word, item) = match position.update() {
+            _ if position.row.revoked => ("revoked", None),
             None if update.is_through(position.row) => ("done", None),
             None => ("left out", None),
             Some(_) if position.in_maintenance() => ("in maintenance", None),

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use muster_proto::{
     model::{
-        AssignedItem, Blocked, DEFAULT_GROUP, DEFAULT_GROUP_INDEX, ItemState, MachineType, Phase, Scope, Standing,
-        UpdateGroupName,
+        AssignedItem, Blocked, DEFAULT_GROUP, DEFAULT_GROUP_INDEX, ItemState, MachineType, Phase, REBOOT_ITEM, Scope,
+        Standing, UpdateGroupName,
     },
     resource::{
         ChangedMachine, GroupStatus, MaintenanceStatus, StuckStage, UpdatePhase, UpdatePlan, UpdateStatus, Waiting,
@@ -293,6 +293,7 @@ fn phases(survey: &Survey<'_>, update: &UpdateRow, machines: &[ChangedMachine]) 
             1 => "1 control machine".to_owned(),
             _ => format!("{controls} control machines one by one"),
         };
+        let what = what + &reboots(machines.iter().filter(|m| m.machine_type == MachineType::Control));
         // Of one or two none is a majority without the one that is away.
         let carry_on = survey.of_type(MachineType::Control).count() > 2;
         let impact = if carry_on { "the others carry on" } else { "the control plane is down meanwhile" };
@@ -301,13 +302,15 @@ fn phases(survey: &Survey<'_>, update: &UpdateRow, machines: &[ChangedMachine]) 
     }
     let leave = if uses_swarm(survey) { "workloads, tasks leave first" } else { "workloads move away first" };
     if workers > 0 && survey.spec.update_groups.is_empty() {
-        let what = workers_at_once(workers, safety::worker_slots_max(survey));
+        let of_workers = machines.iter().filter(|m| m.machine_type == MachineType::Worker);
+        let what = workers_at_once(workers, safety::worker_slots_max(survey)) + &reboots(of_workers);
         phases.push(phase("workers", what, leave, "yes, those begun end"));
     }
     for group in groups_of(survey) {
         let of_group = |m: &&ChangedMachine| m.disruptive && m.group.as_deref() == Some(group.name);
         let what = workers_at_once(machines.iter().filter(of_group).count(), group.at_once);
-        let what = format!("{} (index {}): {what}", group.name, group.index);
+        let reboots = reboots(machines.iter().filter(of_group));
+        let what = format!("{} (index {}): {what}{reboots}", group.name, group.index);
         phases.push(phase("workers", what, leave, "yes, those begun end"));
     }
     let quiet = machines.iter().filter(|machine| !machine.disruptive).count();
@@ -332,6 +335,18 @@ fn groups_of<'a>(survey: &Survey<'a>) -> Vec<groups::Group<'a>> {
     all.sort_by_key(|group| (group.index, group.name));
     all.dedup();
     all
+}
+
+/// How many of these machines reboot, if their hosts still say so then, as the end of a sentence about them.
+fn reboots<'a>(machines: impl Iterator<Item = &'a ChangedMachine>) -> String {
+    let disturbed: Vec<&ChangedMachine> = machines.filter(|machine| machine.disruptive).collect();
+    let reboots = |machine: &&&ChangedMachine| machine.items.iter().any(|item| item == REBOOT_ITEM);
+    match disturbed.iter().filter(reboots).count() {
+        0 => String::new(),
+        1 if disturbed.len() == 1 => ", which may reboot".to_owned(),
+        all if all == disturbed.len() => ", each may reboot".to_owned(),
+        some => format!(", {some} of them may reboot"),
+    }
 }
 
 fn workers_at_once(workers: usize, most: usize) -> String {

@@ -11,6 +11,8 @@ const GAP: u16 = 3;
 const CUT_CHARS_MIN: u16 = 40;
 /// A wrapped column is not made narrower than this, in characters.
 const WRAPPED_CHARS_MIN: u16 = 30;
+/// A blank at which no line is broken.
+const NO_BREAK: &str = "\u{a0}";
 
 /// Headers and rows of text.
 #[derive(Clone, Debug)]
@@ -76,7 +78,7 @@ impl Table {
                 column.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(left)));
             }
         }
-        finish(&mut table, &[])
+        finish(&mut table, &[]).into_iter().map(|line| line.replace(NO_BREAK, " ")).collect()
     }
 
     /// The rows alone, in columns at least as wide as given: they go below a table printed earlier.
@@ -96,8 +98,19 @@ impl Table {
     fn body(&self) -> comfy_table::Table {
         let mut table = comfy_table::Table::new();
         table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-        table.add_rows(&self.rows);
+        let rows = self.rows.iter().map(|row| row.iter().map(|cell| self.whole_commands(cell)));
+        table.add_rows(rows.map(Iterator::collect::<Vec<String>>));
         table
+    }
+
+    /// A cell whose commands (in backticks) are not broken when it is wrapped: the first half may be one of its own.
+    fn whole_commands(&self, cell: &str) -> String {
+        if self.line_chars_max.is_none() {
+            return cell.to_owned();
+        }
+        let parts = cell.split('`').enumerate();
+        let parts = parts.map(|(at, part)| if at % 2 == 1 { part.replace(' ', NO_BREAK) } else { part.to_owned() });
+        parts.collect::<Vec<_>>().join("`")
     }
 }
 
@@ -147,6 +160,15 @@ mod tests {
             "                     seven eight",
         ];
         assert_eq!(table.lines(), lines);
+    }
+
+    #[test]
+    fn a_command_is_not_broken() {
+        let table = table(&[&["a", "Failed", "one two three: `retry worker-3 engine`, or wait"]]).within(40);
+        assert_eq!(
+            table.lines()[1..],
+            ["a      Failed   one two three:", "                `retry worker-3 engine`, or", "                wait"]
+        );
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! What an update would do, as a page.
 
-use muster_proto::resource::{ChangedMachine, UpdatePlan};
+use muster_proto::{
+    model::{REBOOT_ITEM, Scope},
+    resource::{ChangedMachine, UpdatePlan},
+};
 
 use super::{
     Table, printable,
@@ -12,7 +15,8 @@ const ITEMS_CHARS_MAX: usize = 50;
 
 /// The page: phases, machines, and what would be in the way.
 pub(super) fn update_lines(cluster: &str, plan: &UpdatePlan) -> Vec<String> {
-    let mut lines = vec![printable(&format!("An update of cluster {cluster} to release {}:", plan.release))];
+    let scope = if plan.scope == Scope::Os { ", scope os" } else { "" };
+    let mut lines = vec![printable(&format!("An update of cluster {cluster} to release {}{scope}:", plan.release))];
     if let Some(refused) = &plan.refused {
         lines.push(printable(&format!("It cannot start: {refused}")));
         return lines;
@@ -48,7 +52,11 @@ fn is_alike(one: &ChangedMachine, other: &ChangedMachine) -> bool {
 fn row(names: String, machine: &ChangedMachine, grouped: bool) -> Vec<String> {
     let workloads = if machine.disruptive { "move away first" } else { "stay" };
     let group = grouped.then(|| machine.group.clone().unwrap_or_else(|| "-".to_owned()));
-    let rest = [cut(&machine.items.join(", "), ITEMS_CHARS_MAX), workloads.to_owned()];
+    // What matters most is not to be cut off.
+    let (reboot, items): (Vec<&str>, Vec<&str>) =
+        machine.items.iter().map(String::as_str).partition(|item| *item == REBOOT_ITEM);
+    let items = [reboot, items].concat().join(", ");
+    let rest = [cut(&items, ITEMS_CHARS_MAX), workloads.to_owned()];
     std::iter::once(names).chain(group).chain(rest).collect()
 }
 

@@ -66,12 +66,13 @@ impl Watcher {
         self.seen.hooks.removed.extend(removed);
     }
 
-    /// An update that was paused may begin long after its hooks were done, when one of their machines was replaced.
+    /// An update that was paused may begin long after its hooks were done, when one of their machines was replaced, or is
+    /// removed.
     fn note_done(&mut self, facts: &Facts, rollout: &RolloutRow, update: &UpdateRow) {
-        let member = |row: &&Arc<MachineRow>| row.update.is_some() && row.rollout.as_ref() == Some(&rollout.name);
+        let member = |row: &&Arc<MachineRow>| row.rollout.as_ref() == Some(&rollout.name);
         for (name, added) in all(update).filter(|(_, added)| added.is_before()) {
             let row = facts.machines.get(name).filter(member);
-            if row.is_some_and(|row| resolves_and_is_done(facts, row, added)) {
+            if row.is_some_and(|row| self.is_done(facts, rollout, row, added)) {
                 let done = (run(rollout), name.clone(), added.item_name().to_owned());
                 self.seen.hooks.done.insert(done);
             }

@@ -118,6 +118,7 @@ impl Coordinator {
         if items.iter().any(|known| known == item) {
             return Ok(());
         }
+        items.sort();
         items.dedup();
         let failure = Failure::bad_input(format!("{machine} has no item named \"{item}\""));
         Err(match nearest(item, &items) {

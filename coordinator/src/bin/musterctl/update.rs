@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal as _, stdin};
 
-use muster_coordinator::view::{self, Kind, printable};
+use muster_coordinator::view::{self, Kind};
 use muster_proto::{
     model::Scope,
     resource::Plan,
@@ -106,6 +106,9 @@ pub(crate) struct AbortArgs {
     rollout: String,
 }
 
+/// In the place of a plan's digest: it is none, so that nothing starts of which nothing was shown.
+const NOTHING_SHOWN: &str = "nothing was shown";
+
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let coordinator = context.coordinator().await?;
     let Args { cluster, scope, skip_backup, start } = args;
@@ -120,20 +123,14 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         let answer = coordinator.call_on(Kind::Clusters, &cluster, coordinator.fleet().plan(asked)).await?;
         let plan: Plan = serde_json::from_slice(&answer.json).map_err(not_this_version)?;
         terminal::print_all(&view::plan_lines(&plan))?;
-        if let Some(open) = plan.rollout {
-            let name = printable(&open.metadata.name);
-            terminal::say(&format!("error: {name} has not ended; follow it: musterctl watch {cluster}"));
-            return Err(Failure::silent(Exit::Refused));
-        }
         // Without an update to start there is nothing to ask: the coordinator says why it starts none.
         asks = plan.update.is_some();
-        if let Some(update) = plan.update {
-            if update.refused.is_some() {
-                return Err(Failure::silent(Exit::Refused)); // the plan says why it cannot start
-            }
-            // What is started is what was shown, or nothing.
-            request.plan_digest = update.digest.unwrap_or_default();
+        if plan.update.as_ref().is_some_and(|update| update.refused.is_some()) {
+            return Err(Failure::silent(Exit::Refused)); // the plan says why it cannot start
         }
+        // What is started is what was shown, or nothing.
+        let shown = plan.update.and_then(|update| update.digest);
+        request.plan_digest = shown.unwrap_or_else(|| NOTHING_SHOWN.to_owned());
     }
     if asks && !ask("Start it?", "the update")? {
         return Ok(());

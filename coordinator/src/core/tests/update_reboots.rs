@@ -8,6 +8,7 @@ use muster_proto::model::{
 use super::{fleet::*, reason, updates::*};
 use crate::{
     core::{Input, Request, update::Options},
+    documents,
     facts::{RebootWhy, Stage},
 };
 
@@ -124,4 +125,21 @@ fn reboots_on_demand_go_in_the_order_of_an_update() {
     fleet.disconnect("worker-1");
     fleet.pass(40_000, &[]);
     assert_eq!(reason(fleet.ask(reboot(&[]))), "NotReady");
+}
+
+/// Whoever agrees to an update of scope `os` has read which machines go down.
+#[test]
+fn a_plan_says_who_may_reboot() {
+    let mut fleet = deployed(3, 2);
+    asked(&mut fleet, true);
+    release(&mut fleet, &["images", "install"], 5);
+    let phases = |scope| {
+        let options = Options::of(scope);
+        let plan = documents::plan(fleet.core.facts(), &cluster(), &options, fleet.core.limits(), fleet.now());
+        let update = plan.expect("a cluster").update.expect("an update is due");
+        update.phases.into_iter().map(|phase| phase.what).collect::<Vec<_>>()
+    };
+    let (os, drain) = (phases(Scope::Os), phases(Scope::Drain));
+    assert!(os.iter().any(|what| what.contains("1 worker, which may reboot")), "{os:?}");
+    assert!(!drain.iter().any(|what| what.contains("reboot")), "{drain:?}");
 }

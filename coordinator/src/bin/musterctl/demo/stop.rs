@@ -151,7 +151,9 @@ fn is_of(process: &Process, dir: &Path, assignment: &OsStr) -> bool {
         // A program that was built anew while it ran is "muster-agent (deleted)".
         PROGRAMS.iter().any(|program| name.strip_suffix(b" (deleted)").unwrap_or(name) == program.as_bytes())
     };
+    // What hosts an item has an empty environment, and outlives its agent.
+    let hosts_item = process.cmd().get(1).is_some_and(|word| word == "exec-item");
     (is_ours(program) || is_ours(called))
-        && process.environ().iter().any(|variable| variable == assignment)
+        && (hosts_item || process.environ().iter().any(|variable| variable == assignment))
         && process.cmd().iter().any(|word| Path::new(word).starts_with(dir))
 }
