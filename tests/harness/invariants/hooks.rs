@@ -66,8 +66,8 @@ impl Watcher {
         self.seen.hooks.removed.extend(removed);
     }
 
-    /// An update that was paused may begin long after its hooks were done, when one of their machines was replaced, or is
-    /// removed.
+    /// An update that was paused may begin long after its hooks were done, when one of their machines was replaced, or
+    /// is removed.
     fn note_done(&mut self, facts: &Facts, rollout: &RolloutRow, update: &UpdateRow) {
         let member = |row: &&Arc<MachineRow>| row.rollout.as_ref() == Some(&rollout.name);
         for (name, added) in all(update).filter(|(_, added)| added.is_before()) {
