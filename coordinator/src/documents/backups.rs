@@ -1,7 +1,7 @@
 //! Documents of the backups of an update.
 
 use muster_proto::{
-    model::RunnerKind,
+    model::{LcmType, MachineType, RunnerKind},
     resource::{BackupStatus, UpdatePhase},
 };
 
@@ -63,6 +63,11 @@ pub(super) fn notes(survey: &Survey<'_>, update: &UpdateRow) -> Vec<String> {
         return vec!["nothing is backed up (--skip-backup)".to_owned()];
     }
     let managers = on(update, &Added::SwarmCopy).len();
+    let joined = survey.spec.items(MachineType::Control).iter().any(|item| item.runner == RunnerKind::SwarmJoin);
+    if managers == 0 && !joined && matches!(survey.spec.lcm_type, LcmType::Swarm | LcmType::Mke) {
+        let why = "its control machines have no `swarm-join` item";
+        return vec![format!("the Swarm is not backed up, for {why}: copy it yourself before you start")];
+    }
     let few = (1..added::MANAGERS_MIN).contains(&managers);
     let least = added::MANAGERS_MIN;
     let note =

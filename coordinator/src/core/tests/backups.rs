@@ -1,8 +1,8 @@
 //! Backups of an update, told as stories.
 
 use muster_proto::model::{
-    Backups, CONSISTENT_COPY_ITEM, ItemState, LockState, MKE_BACKUP_ITEM, MachineType::Control, Phase, RemovalPolicy,
-    RunnerKind, SWARM_COPY_ITEM, Scope, StateItem,
+    Backups, CONSISTENT_COPY_ITEM, ItemState, LcmType, LockState, MKE_BACKUP_ITEM, MachineType::Control, Phase,
+    RemovalPolicy, RunnerKind, SWARM_COPY_ITEM, Scope, StateItem,
 };
 
 use super::{fleet::*, reason, updates::*};
@@ -192,6 +192,17 @@ fn what_is_backed_up_and_where() {
     assert!(added(&fleet, "control-1").is_empty() && update_row(&fleet).skip_backup);
     let said = fleet.core.facts().audit.values().next_back().expect("a line").message.clone();
     assert!(said.contains("without backups"), "{said}");
+
+    // A swarm that nobody told Muster how to come into.
+    let mut fleet = controls(3, &[]);
+    let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    spec.lcm_type = LcmType::Swarm;
+    fleet.ask(apply(spec, &[])).expect("applies");
+    let [note] = &planned(&fleet, false)[..] else { panic!("one note") };
+    assert!(
+        note.starts_with("the Swarm is not backed up, for its control machines have no `swarm-join` item"),
+        "{note}"
+    );
 
     // Neither a swarm nor MKE; and none yet, for the next release makes the swarm.
     let mut fleet = controls(3, &[]);
