@@ -70,6 +70,7 @@ pub(super) fn hello(
     live.session = Some(session);
     live.progress = None;
     live.agent_blocked = None;
+    live.inputs_wanted_ms = None;
     live.wants_permit = false;
     live.busy_mono_ms = hello.busy.then_some(now.mono_ms);
     draft.stop_awaiting(&name);
@@ -300,6 +301,7 @@ fn record_status(draft: &mut Draft<'_>, machine: &MachineName, status: ItemStatu
     let live = draft.live_mut(machine);
     live.progress = None;
     live.wants_permit = false;
+    live.inputs_wanted_ms = None;
     live.busy_mono_ms = Some(now.mono_ms);
 }
 
@@ -365,8 +367,14 @@ pub(super) fn agent_blocked(
 ) -> Result<Reply, Refusal> {
     let name = heard(draft, id, now)?;
     let live = draft.live_mut(&name);
-    if live.session == Some(session) {
-        live.agent_blocked = blocked;
+    if live.session != Some(session) {
+        return Ok(Reply::Ok);
+    }
+    live.agent_blocked = blocked;
+    if live.waits_for_inputs() {
+        live.inputs_wanted_ms.get_or_insert(now.wall_ms);
+    } else if !live.wants_permit {
+        live.inputs_wanted_ms = None;
     }
     Ok(Reply::Ok)
 }

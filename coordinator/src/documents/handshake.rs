@@ -20,10 +20,11 @@ use crate::{
 /// Every lock of the clusters that `wanted` lets through.
 #[must_use]
 pub fn locks(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool) -> Vec<Lock> {
-    facts.locks.values().filter(|row| wanted(&row.key.cluster)).map(|row| lock(row)).collect()
+    facts.locks.values().filter(|row| wanted(&row.key.cluster)).map(|row| lock(facts, row)).collect()
 }
 
-fn lock(row: &LockRow) -> Lock {
+fn lock(facts: &Facts, row: &LockRow) -> Lock {
+    let watcher = (row.key.cluster.clone(), row.key.controller.clone());
     let node = row.key.node.as_ref();
     let of = node.map_or(row.key.cluster.as_str(), MachineName::as_str);
     let kind = if node.is_some() { "NodeWorkloadLock" } else { "ClusterWorkloadLock" };
@@ -46,6 +47,7 @@ fn lock(row: &LockRow) -> Lock {
             percentage: row.percentage,
             description: row.description.clone(),
             release: row.release.clone(),
+            connected: facts.live.watching.contains_key(&watcher),
         },
     }
 }

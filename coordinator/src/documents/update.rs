@@ -79,7 +79,8 @@ fn needs_operator(survey: &Survey<'_>) -> bool {
 /// An agent that waits for inputs asks again by itself: a manager that reboots answers soon, but a secret that was
 /// deleted comes back only when somebody has brought it about.
 fn waits_long_for_inputs(survey: &Survey<'_>, position: &Position<'_>) -> bool {
-    let since = position.row.blocked_since.as_ref().map(|(_, since_ms)| *since_ms);
+    let since =
+        position.live.and_then(|live| live.inputs_wanted_ms).max(position.row.slot.map(|slot| slot.granted_at_ms));
     position.waits_for_inputs()
         && since.is_some_and(|since_ms| survey.now.wall_ms.saturating_sub(since_ms) >= INPUTS_COME_MS)
 }
@@ -253,7 +254,10 @@ fn warnings(survey: &Survey<'_>) -> Vec<String> {
         let why = stale.or_else(|| locks::failed(survey, Some(name))).filter(|_| disruptive)?;
         Some(format!("{name}: {why}"))
     });
-    of_cluster.into_iter().chain(failed).chain(of_machines).collect()
+    let disturbs = targets(survey).any(|position| position.update().is_some_and(|mine| mine.disruptive));
+    let gone = locks::disconnected(survey).into_iter().filter(|_| disturbs);
+    let gone = gone.map(|name| format!("application controller {name} is not connected: it sees no request"));
+    of_cluster.into_iter().chain(failed).chain(gone).chain(of_machines).collect()
 }
 
 /// Has it prepare items to run, besides what the update adds?
@@ -294,8 +298,9 @@ fn phases(survey: &Survey<'_>, update: &UpdateRow, machines: &[ChangedMachine]) 
             _ => format!("{controls} control machines one by one"),
         };
         let what = what + &reboots(machines.iter().filter(|m| m.machine_type == MachineType::Control));
-        // Of one or two none is a majority without the one that is away.
-        let carry_on = survey.of_type(MachineType::Control).count() > 2;
+        let disturbed = |position: &&Position<'_>| position.update().is_some_and(|mine| mine.disruptive);
+        let mut going = survey.of_type(MachineType::Control).filter(disturbed);
+        let carry_on = going.all(|position| safety::majority_without(survey, position).is_ok());
         let impact = if carry_on { "the others carry on" } else { "the control plane is down meanwhile" };
         phases.push(phase("control machines", what, impact, if controls > 1 { "yes, between two" } else { "no" }));
         phases.extend(backups::in_turn(update));

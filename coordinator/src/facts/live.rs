@@ -6,7 +6,8 @@ use std::{
 };
 
 use muster_proto::model::{
-    AssignedItem, ClusterName, ClusterSpec, ItemName, MachineName, MachineType, Phase, SecretName,
+    AssignedItem, ClusterName, ClusterSpec, ItemName, MachineName, MachineType, Phase, SecretName, WAITING_FOR_SECRET,
+    WAITING_FOR_SWARM,
 };
 
 use super::{Added, AddedReboot, ControlSet, Overwrites, SwarmLook};
@@ -46,6 +47,8 @@ pub struct MachineLive {
     pub progress: Option<(ItemName, u64, u64, u64)>,
     /// Why the agent itself starts nothing: reason, message.
     pub agent_blocked: Option<(String, String)>,
+    /// Since when it waits for the inputs of one item, Unix milliseconds: through every permit that runs out meanwhile.
+    pub inputs_wanted_ms: Option<u64>,
     /// Its agent asks for leave to start what it is to start next: what is recorded as running there never began.
     pub wants_permit: bool,
     /// Monotonic milliseconds of its agent's last word of what it does: an event, or a greeting while something is due.
@@ -56,6 +59,15 @@ pub struct MachineLive {
     pub swarm: SwarmLook,
     /// Its items, resolved; derived.
     pub items: Option<Arc<Items>>,
+}
+
+impl MachineLive {
+    /// Does its agent wait for what an item of the list it has starts with?
+    #[must_use]
+    pub fn waits_for_inputs(&self) -> bool {
+        let reason = self.agent_blocked.as_ref().map(|(reason, _)| reason.as_str());
+        reason.is_some_and(|reason| reason == WAITING_FOR_SECRET || reason == WAITING_FOR_SWARM)
+    }
 }
 
 /// The resolved items of a machine, and what they were resolved from.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::{
-    model::{Blocked, ClusterName, LockState, MachineName},
+    model::{Blocked, ClusterName, LockState, MANUAL, MIGRATION_MODE, MachineName},
     plant::planted,
 };
 
@@ -16,8 +16,6 @@ use crate::facts::{Facts, LockRow, MachineRow, RequestRow, Stage};
 const SETTLE_MS: u64 = 10_000;
 /// Annotations of a machine that are for the application controllers: they travel with its request.
 pub const CONTROLLERS_PREFIX: &str = "openstack.lcm.mirantis.com/";
-/// How instances leave a node: `live`, `manual` or `skip`.
-const MIGRATION_MODE: &str = "openstack.lcm.mirantis.com/instance_migration_mode";
 
 /// The locks of one cluster, looked up once.
 #[derive(Debug)]
@@ -106,20 +104,38 @@ pub fn came_back(survey: &Survey<'_>, node: Option<&MachineName>) -> Result<(), 
     ))
 }
 
-/// What one lock that is not inactive says, as operators know it: `ceph: UpdatingController`.
-fn says(lock: &LockRow) -> String {
+/// What one lock that is not inactive says, as operators know it, and whether nobody is there to say more:
+/// `ceph: UpdatingController (not connected)`.
+fn says(survey: &Survey<'_>, lock: &LockRow) -> String {
     let words = match (lock.message.as_str(), lock.description.as_str()) {
         ("", "") => lock.state.as_str().to_owned(),
         ("", description) => format!("{description} ({}%)", lock.percentage),
         (message, _) => message.to_owned(),
     };
-    format!("{}: {words}", lock.key.controller)
+    let controller = lock.key.controller.as_str();
+    let there = if is_connected(survey, controller) { "" } else { NOT_CONNECTED };
+    format!("{controller}: {words}{there}")
+}
+
+/// What is said of a lock whose controller is not there to do anything about it.
+const NOT_CONNECTED: &str = " (not connected)";
+
+/// Is a stream of this controller there, so that it sees requests?
+fn is_connected(survey: &Survey<'_>, controller: &str) -> bool {
+    survey.locks.watching.contains_key(controller)
+}
+
+/// The controllers that this cluster is known to have and that are not connected: no request reaches them.
+#[must_use]
+pub fn disconnected<'a>(survey: &'a Survey<'_>) -> Vec<&'a str> {
+    known(survey).into_iter().filter(|name| !is_connected(survey, name)).collect()
 }
 
 /// The locks that are failed, whose controllers will not let go: for whoever is about to ask them.
 #[must_use]
 pub fn failed(survey: &Survey<'_>, node: Option<&MachineName>) -> Option<String> {
-    let failed: Vec<String> = of(survey, node).filter(|lock| lock.state == LockState::Failed).map(says).collect();
+    let failed: Vec<String> =
+        of(survey, node).filter(|lock| lock.state == LockState::Failed).map(|lock| says(survey, lock)).collect();
     (!failed.is_empty()).then(|| format!("its {} is failed - {}", kind(node), failed.join(", ")))
 }
 
@@ -139,7 +155,8 @@ pub fn granted(survey: &Survey<'_>, row: Option<&MachineRow>, request: &RequestR
         return Ok(());
     }
     inactive(survey, row, request)?;
-    answered(survey, row.map(|row| &row.name), request)
+    answered(survey, row.map(|row| &row.name), request)?;
+    row.map_or(Ok(()), |row| removal_is_heard_of(survey, row, request))
 }
 
 /// Are the locks that there are inactive, and younger than the request?
@@ -153,10 +170,10 @@ pub fn inactive(survey: &Survey<'_>, row: Option<&MachineRow>, request: &Request
     if open.is_empty() {
         return Ok(());
     }
-    let words: Vec<String> = open.iter().map(|lock| says(lock)).collect();
+    let words: Vec<String> = open.iter().map(|lock| says(survey, lock)).collect();
     let message = format!("Error: following {}s are still active - {}", kind(node), words.join(","));
     let reason = if open.iter().any(|lock| lock.state == LockState::Failed) { "LockFailed" } else { "LocksActive" };
-    Err(blocked(reason, message, clears_when(row, &open)))
+    Err(blocked(reason, message, clears_when(survey, row, &open)))
 }
 
 /// Is "there is no lock" the answer of every known controller that has none here? Of one that is not there it is none:
@@ -165,7 +182,7 @@ fn answered(survey: &Survey<'_>, node: Option<&MachineName>, request: &RequestRo
     let silent: Vec<&str> =
         known(survey).into_iter().filter(|name| of(survey, node).all(|lock| lock.key.controller != *name)).collect();
     let watching = &survey.locks.watching;
-    let away: Vec<&str> = silent.iter().copied().filter(|name| !watching.contains_key(name)).collect();
+    let away: Vec<&str> = silent.iter().copied().filter(|name| !is_connected(survey, name)).collect();
     // Planted: one that is dead or away guards nothing here.
     if !away.is_empty() && !planted("ignore-silent-controller") {
         let is = if away.len() == 1 { "is" } else { "are" };
@@ -184,6 +201,30 @@ fn answered(survey: &Survey<'_>, node: Option<&MachineName>, request: &RequestRo
         "LocksSettling",
         format!("{} may yet make a {} here", silent.join(", "), kind(node)),
         format!("it could see the request for {} s", SETTLE_MS / 1000),
+    ))
+}
+
+/// A machine that is out of service is removed for good: what its controllers said before was no answer to that. A lock
+/// that moved since is one; the others can be taken back for as long as a lock could be made.
+fn removal_is_heard_of(survey: &Survey<'_>, row: &MachineRow, request: &RequestRow) -> Result<(), Blocked> {
+    let removal = row.removal.as_ref().filter(|removal| !removal.aborting && removal.since_ms > request.since_ms);
+    let Some(since_ms) = removal.map(|removal| removal.since_ms) else { return Ok(()) };
+    let before = of(survey, Some(&row.name)).filter(|lock| lock.updated_ms <= since_ms);
+    let (there, away): (Vec<&str>, Vec<&str>) =
+        before.map(|lock| lock.key.controller.as_str()).partition(|name| is_connected(survey, name));
+    if !away.is_empty() {
+        let message = format!("{} does not know that it is removed for good{NOT_CONNECTED}", away.join(", "));
+        return Err(blocked("ControllerSilent", message, connects_or_is_gone(survey, &away)));
+    }
+    let newest = there.iter().filter_map(|name| survey.locks.watching.get(name)).max();
+    let heard_ms = newest.map_or(since_ms, |came| wall_ms(survey, *came).max(since_ms));
+    if there.is_empty() || survey.now.wall_ms >= heard_ms.saturating_add(SETTLE_MS) {
+        return Ok(());
+    }
+    Err(blocked(
+        "LocksSettling",
+        format!("{} may yet take its lock back: it hears that the machine is removed for good", there.join(", ")),
+        format!("it could see that for {} s", SETTLE_MS / 1000),
     ))
 }
 
@@ -207,24 +248,28 @@ const fn wall_ms(survey: &Survey<'_>, mono_ms: u64) -> u64 {
     survey.now.wall_ms.saturating_sub(survey.now.mono_ms.saturating_sub(mono_ms))
 }
 
-/// Unix milliseconds at which a request that was made then, or one that a controller found when it came, counts as seen
-/// for long enough.
-pub fn settles_at_ms(survey: &Survey<'_>, requests: impl Iterator<Item = RequestRow>) -> impl Iterator<Item = u64> {
+/// Unix milliseconds at which what was requested then, or what a controller found when it came, counts as seen for long
+/// enough.
+pub fn settles_at_ms(survey: &Survey<'_>, requested_ms: impl Iterator<Item = u64>) -> impl Iterator<Item = u64> {
     let came = survey.locks.watching.values().map(|since| wall_ms(survey, *since));
-    let moments: BTreeSet<u64> = requests.map(|request| request.since_ms).chain(came).collect();
+    let moments: BTreeSet<u64> = requested_ms.chain(came).collect();
     moments.into_iter().map(|at| at.saturating_add(SETTLE_MS))
 }
 
-fn clears_when(row: Option<&MachineRow>, open: &[&LockRow]) -> String {
+fn clears_when(survey: &Survey<'_>, row: Option<&MachineRow>, open: &[&LockRow]) -> String {
     let names: Vec<&str> = open.iter().map(|lock| lock.key.controller.as_str()).collect();
-    let manual = row.filter(|row| row.annotations.get(MIGRATION_MODE).is_some_and(|mode| mode == "manual"));
-    match manual {
-        Some(row) => format!(
+    let (there, away): (Vec<&str>, Vec<&str>) = names.iter().partition(|name| is_connected(survey, name));
+    let manual = row.filter(|row| row.annotations.get(MIGRATION_MODE).is_some_and(|mode| mode == MANUAL));
+    let there = match (manual, there.is_empty()) {
+        (_, true) => None,
+        (Some(row), false) => Some(format!(
             "its instances are moved by hand, then `musterctl annotate machine {} {MIGRATION_MODE}=skip`",
             row.name
-        ),
-        None => format!("{} sets its lock inactive", names.join(" and ")),
-    }
+        )),
+        (None, false) => Some(format!("{} sets its lock inactive", there.join(" and "))),
+    };
+    let away = (!away.is_empty()).then(|| connects_or_is_gone(survey, &away));
+    [there, away].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
 /// When a controller last began or stopped to watch the cluster's requests, Unix milliseconds; 0 if none did.
@@ -264,18 +309,22 @@ pub fn returned(survey: &Survey<'_>, row: &MachineRow) -> Result<(), Blocked> {
     let away: Vec<&LockRow> = of(survey, Some(&row.name)).filter(|lock| is_away(row, lock)).collect();
     let (failed, coming): (Vec<&LockRow>, Vec<&LockRow>) =
         away.iter().copied().partition(|lock| lock.state == LockState::Failed);
-    let names =
-        |locks: &[&LockRow]| locks.iter().map(|lock| lock.key.controller.as_str()).collect::<Vec<_>>().join(", ");
+    let names = |locks: &[&LockRow]| locks.iter().map(|lock| lock.key.controller.clone()).collect::<Vec<_>>();
+    let gone: Vec<&str> =
+        away.iter().map(|lock| lock.key.controller.as_str()).filter(|name| !is_connected(survey, name)).collect();
+    let clears_when = |there: String| if gone.is_empty() { there } else { connects_or_is_gone(survey, &gone) };
     if !failed.is_empty() {
-        let words: Vec<String> = failed.iter().map(|lock| says(lock)).collect();
+        let words: Vec<String> = failed.iter().map(|lock| says(survey, lock)).collect();
         let message = format!("Error: the request is gone, and workloads are not back - {}", words.join(","));
-        return Err(blocked("LockFailed", message, format!("{} sets its lock active", names(&failed))));
+        let active = format!("{} sets its lock active", names(&failed).join(", "));
+        return Err(blocked("LockFailed", message, clears_when(active)));
     }
     if coming.is_empty() {
         return Ok(());
     }
-    let message = format!("the request is gone; {} brings its workloads back", names(&coming));
-    Err(blocked("LocksReturning", message, "its lock is active"))
+    let there = if gone.is_empty() { "" } else { NOT_CONNECTED };
+    let message = format!("the request is gone; {} brings its workloads back{there}", names(&coming).join(", "));
+    Err(blocked("LocksReturning", message, clears_when("its lock is active".to_owned())))
 }
 
 /// It was given back, and its locks had their time and are not back: nobody waits for them any more.

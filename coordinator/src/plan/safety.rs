@@ -8,7 +8,7 @@ use muster_proto::{
     plant::planted,
 };
 
-pub use quorum::{control_quorum, controls_are_there, majority_is_kept, majority_stays, successor};
+pub use quorum::{control_quorum, controls_are_there, majority_is_kept, majority_stays, majority_without, successor};
 
 use super::{
     locks, recovery,

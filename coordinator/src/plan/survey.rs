@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use muster_proto::{
     model::{
         AssignedItem, ClusterName, ClusterSpec, Counts, ItemState, MachineName, MachineType, Now, Phase, Standing,
-        WAITING_FOR_SECRET, WAITING_FOR_SWARM,
     },
     plant::planted,
 };
@@ -244,8 +243,7 @@ impl<'a> Position<'a> {
     /// Does its agent wait for what an item of the list it has starts with?
     #[must_use]
     pub fn waits_for_inputs(&self) -> bool {
-        let blocked = self.live.and_then(|live| live.agent_blocked.as_ref());
-        blocked.is_some_and(|(reason, _)| reason == WAITING_FOR_SECRET || reason == WAITING_FOR_SWARM)
+        self.live.is_some_and(MachineLive::waits_for_inputs)
     }
 
     /// Does its agent wait for the inputs of an item that is not to be started any more? Its list is from an update

@@ -12,7 +12,7 @@ use muster_proto::model::{
 use crate::{
     core::{
         Request,
-        tests::{Fleet, apply, cluster, machine_spec, updates},
+        tests::{Fleet, apply, cluster, machine, machine_spec, updates},
         update::Options,
     },
     documents, view,
@@ -195,17 +195,26 @@ fn an_update_that_disturbs_nothing_says_so() {
     assert_eq!(planned(&fleet).0, [("items".to_owned(), what)]);
 }
 
-/// Nobody carries on without the only control machine.
-#[test]
-fn an_update_of_one_control_machine_is_planned() {
-    let mut fleet = updates::deployed(1, 1);
-    updates::release(&mut fleet, &["install"], 1);
+/// What the plan says of control machines, if their operator accepts whatever happens: impact and pause.
+fn of_controls(fleet: &mut Fleet) -> (String, String) {
+    updates::release(fleet, &["install"], 1);
     let options = Options { accept_control_plane_downtime: true, ..Options::of(Scope::Drain) };
     let (facts, limits) = (fleet.core.facts(), fleet.core.limits());
     let plan = documents::plan(facts, &cluster(), &options, limits, fleet.now()).expect("a cluster");
     let update = plan.update.expect("an update");
-    let control = update.phases.iter().find(|phase| phase.name == "control machines").expect("a phase");
-    assert_eq!((control.impact.as_str(), control.pause.as_str()), ("the control plane is down meanwhile", "no"));
+    let control = update.phases.into_iter().find(|phase| phase.name == "control machines").expect("a phase");
+    (control.impact, control.pause)
+}
+
+/// Nobody carries on without the only control machine, and of three two do only if both are there.
+#[test]
+fn what_an_update_costs_depends_on_who_carries_on() {
+    let (down, pause) = ("the control plane is down meanwhile".to_owned(), "yes, between two".to_owned());
+    assert_eq!(of_controls(&mut updates::deployed(1, 1)), (down.clone(), "no".to_owned()));
+    let mut fleet = updates::deployed(3, 1);
+    assert_eq!(of_controls(&mut fleet), ("the others carry on".to_owned(), pause.clone()));
+    fleet.ask(Request::RevokeMachine { machine: machine("control-3"), machine_is_off: true }).expect("revoked");
+    assert_eq!(of_controls(&mut fleet), (down, pause));
 }
 
 #[test]
@@ -220,6 +229,9 @@ fn an_update_under_way_is_shown() {
     let rollout = fleet.rollout();
     fleet.ask(Request::Pause { rollout: rollout.clone() }).expect("pauses");
     check("update-paused", &fleet);
+    fleet.enroll("worker-13", Worker).expect("enrols");
+    fleet.connect("worker-13");
+    check("update-newcomer", &fleet);
     let failed = ItemState::Failed { exit_code: 3, retryable: false };
     fleet.event("control-2", "install", failed);
     fleet.ask(Request::Abort { rollout }).expect("aborts");

@@ -96,8 +96,15 @@ pub enum MachineStep {
     Drain(DrainStep),
     /// It may be disturbed: its list reaches this phase, disruptive items aside.
     Enter(Phase, ControlSet),
-    /// It may start this attempt at this item.
-    Permit(ItemName, u32),
+    /// It may start an attempt at an item.
+    Permit {
+        /// At this item.
+        item: ItemName,
+        /// From 1.
+        attempt: u32,
+        /// The item's.
+        phase: Phase,
+    },
     /// It was refused: out of the way of the others.
     SetAside {
         /// The stage in which it waited.

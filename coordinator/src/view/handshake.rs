@@ -30,7 +30,9 @@ pub(super) fn lock(lock: &Lock, look: Look) -> Vec<String> {
     if look.wide {
         row.push(status.release.clone());
     }
-    row.push(message.clone());
+    let gone = format!("{} is not connected", lock.spec.controller_name);
+    let words = [Some(message.as_str()), (!status.connected).then_some(gone.as_str())];
+    row.push(words.into_iter().flatten().filter(|words| !words.is_empty()).collect::<Vec<_>>().join("; "));
     row
 }
 

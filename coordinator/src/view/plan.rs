@@ -1,8 +1,10 @@
 //! The plan: who goes when, and why not now.
 
+use std::collections::BTreeSet;
+
 use muster_proto::{
     model::Blocked,
-    resource::{Plan, PlannedMachine, Wave},
+    resource::{Plan, PlannedMachine, Rollout, Wave},
 };
 
 use super::{LINE_CHARS_MAX, Table, describe::under_way_lines, printable, text::folded, update_plan::update_lines};
@@ -18,6 +20,7 @@ pub fn plan_lines(plan: &Plan) -> Vec<String> {
     }
     if let Some(rollout) = &plan.rollout {
         lines.extend(under_way_lines(rollout));
+        lines.extend(later_lines(plan, rollout));
         return lines;
     }
     if let Some(update) = &plan.update {
@@ -33,13 +36,33 @@ pub fn plan_lines(plan: &Plan) -> Vec<String> {
             lines.push(String::new());
         }
         lines.push(title(wave));
-        let mut table = Table::new(&["MACHINE", "STATE", "ITEMS", "WHY NOT NOW"]).within(LINE_CHARS_MAX - 2);
-        for (names, machine) in folded(&wave.machines, is_alike, |machine| &machine.name) {
-            table.push(row(names, machine, plan.blocked.as_ref()));
-        }
-        lines.extend(table.lines().into_iter().map(|line| format!("  {line}")));
+        lines.extend(table_of(&wave.machines, plan));
     }
     lines
+}
+
+/// Machines that are no part of the rollout under way, and whose own work begins after it.
+fn later_lines(plan: &Plan, rollout: &Rollout) -> Vec<String> {
+    let members = rollout.status.update.iter().flat_map(|update| &update.machines);
+    let mut known: BTreeSet<&str> = members.map(|machine| machine.machine.as_str()).collect();
+    let all = plan.waves.iter().flat_map(|wave| &wave.machines);
+    // One that has items of several phases is in several waves.
+    let later = all.filter(|machine| !machine.items.is_empty() && known.insert(&machine.name));
+    let later: Vec<PlannedMachine> = later.cloned().collect();
+    if later.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = vec![String::new(), "Not part of it:".to_owned()];
+    lines.extend(table_of(&later, plan));
+    lines
+}
+
+fn table_of(machines: &[PlannedMachine], plan: &Plan) -> Vec<String> {
+    let mut table = Table::new(&["MACHINE", "STATE", "ITEMS", "WHY NOT NOW"]).within(LINE_CHARS_MAX - 2);
+    for (names, machine) in folded(machines, is_alike, |machine| &machine.name) {
+        table.push(row(names, machine, plan.blocked.as_ref()));
+    }
+    table.lines().into_iter().map(|line| format!("  {line}")).collect()
 }
 
 fn title(wave: &Wave) -> String {

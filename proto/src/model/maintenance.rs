@@ -9,6 +9,11 @@ use super::{
     item::{Unknown, words},
 };
 
+/// The annotation of a machine that says how its instances leave it: `live`, `manual` or `skip`.
+pub const MIGRATION_MODE: &str = "openstack.lcm.mirantis.com/instance_migration_mode";
+/// Its value where somebody moves them by hand.
+pub const MANUAL: &str = "manual";
+
 words!(
     /// What an update may do to a machine.
     Scope {

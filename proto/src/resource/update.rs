@@ -76,6 +76,9 @@ pub struct LockStatus {
     /// The release it last worked for. Empty: it says none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub release: String,
+    /// Is its controller connected, so that it sees requests? Without it the lock stays as it is.
+    #[serde(default)]
+    pub connected: bool,
 }
 
 /// What is requested.

@@ -151,6 +151,7 @@ impl Watcher {
             let stages = [
                 (Stage::PrepareDone, deadlines.prepare.after_ms),
                 (Stage::DeployDone, deadlines.items.after_ms),
+                (Stage::ReconfigureDone, deadlines.items.after_ms),
                 (Stage::RebootDone, deadlines.reboot.after_ms),
             ];
             // The last that is under way counts.

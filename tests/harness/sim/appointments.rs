@@ -78,19 +78,15 @@ fn stage_of(row: &MachineRow) -> Option<&'static str> {
         Stage::PreviousDeployed => Some("turn"),
         Stage::LocksInactive => Some("locks"),
         Stage::SwarmDrained => Some("Swarm drain"),
-        Stage::DeployDone if mine.disturbed() => Some("items"),
-        Stage::DeployDone => Some("harmless items"),
+        Stage::DeployDone | Stage::ReconfigureDone if mine.disturbed() => Some("items"),
+        Stage::DeployDone | Stage::ReconfigureDone => Some("harmless items"),
         Stage::RebootDone => Some("reboot"),
         Stage::SwarmUncordoned | Stage::RequestRemoved if mine.set_aside.is_some() => {
             Some("return of a deferred machine")
         }
         Stage::SwarmUncordoned if mine.disturbed() => Some("uncordon"),
         Stage::RequestRemoved if mine.disturbed() => Some("locks returning"),
-        Stage::SwarmUncordoned
-        | Stage::RequestRemoved
-        | Stage::NodeRequested
-        | Stage::ReconfigureDone
-        | Stage::Upgraded => None,
+        Stage::SwarmUncordoned | Stage::RequestRemoved | Stage::NodeRequested | Stage::Upgraded => None,
     }
 }
 

@@ -112,7 +112,7 @@ async fn create(args: CreateArgs, context: &Context) -> Result<(), Failure> {
     let answer = coordinator.call_on(Kind::Clusters, &args.cluster, coordinator.fleet().create_token(request)).await?;
     let place = match file {
         Some(file) => {
-            file.keep(&answer.token)?;
+            file.keep(&answer.token, &answer.id)?;
             args.out.as_deref().unwrap_or(Path::new("FILE")).display().to_string()
         }
         None => {
@@ -159,12 +159,12 @@ impl<'a> NewFile<'a> {
         Ok(Self { path, file, kept: false })
     }
 
-    fn keep(mut self, line: &str) -> Result<(), Failure> {
+    fn keep(mut self, line: &str, id: &str) -> Result<(), Failure> {
         let written = writeln!(self.file, "{line}").and_then(|()| self.file.sync_all());
         written.map_err(|source| {
             Failure::failed(format!("cannot write {}", self.path.display()))
                 .because(source)
-                .next("The token is lost: musterctl token revoke it, and make another.")
+                .next(format!("The token is lost: `musterctl token revoke {id}`, and make another."))
         })?;
         self.kept = true;
         Ok(())

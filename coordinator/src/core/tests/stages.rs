@@ -4,7 +4,7 @@ use muster_proto::model::{DeadlineOutcome, ItemState, LockState, UpdateDeadlines
 
 use super::{fleet::*, updates::*};
 use crate::{
-    core::Request,
+    core::{Input, Request},
     facts::{ClusterStage, Stage},
     plan::{blocked, update::overdue_stage},
 };
@@ -52,6 +52,47 @@ fn items_past_their_deadline_count_until_they_are_done() {
     fleet.accept("control-1");
     fleet.lock("ceph", Some("control-1"), LockState::Active);
     assert_eq!((fleet.part("control-1"), fleet.requests()), (None, vec!["control-2"]));
+}
+
+/// An update that changes an item of each phase: `control-1` has done the first, and has leave for the second.
+fn reconfigures() -> Fleet {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install", "join"], 1);
+    let mut fleet = fleet.started();
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    fleet.begin("control-1");
+    hours(&mut fleet, 2);
+    assert!(!fleet.row("control-1").stages.contains_key(&Stage::ReconfigureDone));
+    fleet.event("control-1", "install", ItemState::Succeeded);
+    let stages = &fleet.row("control-1").stages;
+    assert!(stages[&Stage::DeployDone].succeeded && stages[&Stage::ReconfigureDone].finished_at_ms.is_none());
+    fleet
+}
+
+#[test]
+fn reconfigure_items_are_a_stage_of_their_own() {
+    let mut fleet = reconfigures();
+    assert_eq!(fleet.begin("control-1"), "join");
+    hours(&mut fleet, 3);
+    assert_eq!(fleet.stuck("control-1"), None, "it has its time from its own begin");
+    hours(&mut fleet, 1);
+    assert_eq!(fleet.stuck("control-1"), Some(Stage::ReconfigureDone));
+    fleet.event("control-1", "join", ItemState::Succeeded);
+    fleet.accept("control-1");
+    assert!(fleet.row("control-1").stages[&Stage::ReconfigureDone].succeeded);
+}
+
+#[test]
+fn permits_that_run_out_give_a_stage_no_more_time() {
+    let mut fleet = reconfigures();
+    let id = fleet.agents["control-1"].id;
+    for _ in 0..4 * 180 {
+        assert_eq!(fleet.stuck("control-1"), None);
+        fleet.pass(20_000, &[]);
+        let permit = fleet.permit("control-1").expect("it has leave").number;
+        fleet.step(Input::PermitWanted { id, permit }).expect("known");
+    }
+    assert_eq!(fleet.stuck("control-1"), Some(Stage::ReconfigureDone));
 }
 
 #[test]

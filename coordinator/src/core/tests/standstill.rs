@@ -1,6 +1,6 @@
 //! Updates that stand still: each wait has a deadline, or says that it wants a person.
 
-use muster_proto::model::{ItemState, LockState, MachineType, WAITING_FOR_SECRET};
+use muster_proto::model::{ItemState, LockState, MachineType, WAITING_FOR_SECRET, WAITING_FOR_SWARM};
 
 use super::{fleet::*, reason, update_reboots::reboot, updates::*};
 use crate::{
@@ -279,14 +279,20 @@ fn what_a_missing_controller_says_can_be_done() {
     assert_eq!(fleet.started().requests(), ["control-1"]);
 }
 
-#[test]
-fn a_permitted_item_that_waits_for_its_secret_wants_a_person() {
+/// In an update, control-1 has leave to start its item.
+fn permitted() -> Fleet {
     let mut fleet = deployed(3, 1);
     release(&mut fleet, &["install"], 1);
     let mut fleet = fleet.started();
     fleet.lock("ceph", Some("control-1"), LockState::Inactive);
     fleet.accept("control-1");
     assert!(fleet.permit("control-1").is_some() && !fleet.wants_a_person());
+    fleet
+}
+
+#[test]
+fn a_permitted_item_that_waits_for_its_secret_wants_a_person() {
+    let mut fleet = permitted();
     let id = fleet.agents["control-1"].id;
     let blocked = Some((WAITING_FOR_SECRET.to_owned(), "SecretMissing: secret db was deleted".to_owned()));
     fleet.agent_blocked(id, blocked);
@@ -296,6 +302,30 @@ fn a_permitted_item_that_waits_for_its_secret_wants_a_person() {
     assert!(fleet.wants_a_person(), "somebody makes it again");
     fleet.agent_blocked(id, None);
     assert!(!fleet.wants_a_person());
+}
+
+#[test]
+fn permits_that_run_out_meanwhile_make_no_wait_for_inputs_shorter() {
+    let mut fleet = permitted();
+    let id = fleet.agents["control-1"].id;
+    let waits = || Some((WAITING_FOR_SWARM.to_owned(), "QuorumAtRisk: control-2 is not reachable".to_owned()));
+    fleet.agent_blocked(id, waits());
+    for _ in 0..4 {
+        assert!(!fleet.wants_a_person());
+        fleet.pass(30_000, &[]);
+        let permit = fleet.permit("control-1").expect("it has leave").number;
+        fleet.step(Input::PermitWanted { id, permit }).expect("known");
+        fleet.agent_blocked(id, None);
+        assert_ne!(fleet.permit("control-1").map(|permit| permit.number), Some(permit), "another one");
+        fleet.accept("control-1");
+        fleet.agent_blocked(id, waits());
+    }
+    assert!(fleet.wants_a_person(), "two minutes have passed");
+    fleet.begin("control-1");
+    fleet.agent_blocked(id, None);
+    assert!(!fleet.wants_a_person());
+    fleet.agent_blocked(id, waits());
+    assert!(!fleet.wants_a_person(), "what comes next is waited for anew");
 }
 
 #[test]

@@ -140,7 +140,7 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
             enter(row, phase, set, now);
         }
         MachineStep::Drain(step) => drain::record(draft, machine, step, now),
-        MachineStep::Permit(item, attempt) => permit(draft, machine, (item, attempt), now),
+        MachineStep::Permit { item, attempt, phase } => permit(draft, machine, (item, attempt, phase), now),
         MachineStep::SetAside { stage, message, failed } => {
             set_aside(draft, machine, (stage, SetAside { message, failed }), now);
         }
@@ -224,15 +224,31 @@ fn enter(row: &mut MachineRow, phase: Phase, set: ControlSet, now: Now) {
     begin_stage(row, Stage::DeployDone, now);
 }
 
-fn permit(draft: &mut Draft<'_>, machine: &MachineName, (item, attempt): (ItemName, u32), now: Now) {
+fn permit(draft: &mut Draft<'_>, machine: &MachineName, (item, attempt, phase): (ItemName, u32, Phase), now: Now) {
     let Some(row) = draft.machine_mut(machine) else { return };
     row.permit_seq += 1;
     let number = row.permit_seq;
     if item.as_str() == REBOOT_ITEM {
-        begin_stage(row, Stage::RebootDone, now);
+        goes_on_to(row, Stage::RebootDone, now);
+    } else if phase == Phase::Reconfigure {
+        goes_on_to(row, Stage::ReconfigureDone, now);
     }
     if let Some(mine) = &mut row.update {
         mine.permit = Some(PermitRow { number, item, attempt, expired: false });
+    }
+}
+
+/// The stages of its items come one after the other. A permit that follows one that ran out begins no stage anew: its
+/// deadline would never pass.
+fn goes_on_to(row: &mut MachineRow, stage: Stage, now: Now) {
+    let is_under_way = |row: &MachineRow, at| row.stages.get(&at).is_some_and(|known| known.finished_at_ms.is_none());
+    for before in [Stage::DeployDone, Stage::ReconfigureDone] {
+        if before < stage && is_under_way(row, before) {
+            end_stage(row, before, true, now);
+        }
+    }
+    if !is_under_way(row, stage) {
+        begin_stage(row, stage, now);
     }
 }
 

@@ -126,7 +126,10 @@ pub fn majority_stays(survey: &Survey<'_>, position: &Position<'_>) -> Result<()
 }
 
 /// Is a majority of the control machines left without this one?
-fn majority_without(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+///
+/// # Errors
+/// How many would be left.
+pub fn majority_without(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     let all = voters(survey).count();
     let left = voters(survey).filter(|other| other.row.name != position.row.name && !other.row.revoked).count();
     if left * 2 > all {

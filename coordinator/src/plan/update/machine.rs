@@ -251,7 +251,7 @@ fn next_permit(survey: &Survey<'_>, position: &Position<'_>) -> Option<MachineSt
         return Some(step);
     }
     let free = position.available() && safety::may_disturb_again(survey, position).is_ok();
-    free.then(|| MachineStep::Permit(item.name.clone(), attempt))
+    free.then(|| MachineStep::Permit { item: item.name.clone(), attempt, phase: item.phase })
 }
 
 /// Its request is made and nothing disruptive has been started: it waits for its locks, or gives everything back.
@@ -323,8 +323,9 @@ fn returned_deadline_ms(survey: &Survey<'_>, update: &UpdateRow, since_ms: u64) 
     since_ms.max(update.resumed_at_ms).saturating_add(survey.spec.update_deadlines.locks_returned.after_ms)
 }
 
-/// When waiting for a machine's locks ends, Unix milliseconds. It starts anew when a lock of it moves, and when another
-/// machine comes to its end ([`stages::others_moved_ms`]). None: never, because the update is halted.
+/// When waiting for a machine's locks ends, Unix milliseconds. It starts anew when a lock of it moves, when it is to be
+/// removed for good, and when another machine comes to its end ([`stages::others_moved_ms`]). None: never, because the
+/// update is halted.
 fn lock_deadline_ms(
     survey: &Survey<'_>,
     update: &UpdateRow,
@@ -334,7 +335,9 @@ fn lock_deadline_ms(
     let request = mine.request.as_ref().filter(|_| update.wish == Wish::Go)?;
     let others_ms = stages::others_moved_ms(survey, update, position);
     let progress_ms = locks::last_progress_ms(survey, Some(&position.row.name)).max(others_ms);
-    Some(request.since_ms.max(progress_ms).saturating_add(survey.spec.update_deadlines.node_locks.after_ms))
+    let removed_ms = position.row.removal.as_ref().map_or(0, |removal| removal.since_ms);
+    let asked_ms = request.since_ms.max(removed_ms);
+    Some(asked_ms.max(progress_ms).saturating_add(survey.spec.update_deadlines.node_locks.after_ms))
 }
 
 /// Does it wait for the controllers or for the swarm to say go, or to bring its workloads back, and does a deadline of
@@ -379,7 +382,9 @@ pub fn wakes_at_ms(survey: &Survey<'_>) -> Option<u64> {
         own.filter(|at| *at > survey.now.wall_ms).min()
     });
     let requests = targets(survey).filter_map(|position| position.update()?.request).chain(update.request);
-    let of_locks = locks::settles_at_ms(survey, requests);
+    let removals = targets(survey).filter_map(|position| position.row.removal.as_ref());
+    let requested = requests.map(|request| request.since_ms).chain(removals.map(|removal| removal.since_ms));
+    let of_locks = locks::settles_at_ms(survey, requested);
     let late = cluster::deadline_ms(survey, update);
     let of_stages = stages::wakes_at_ms(survey, update);
     let of_stages = of_stages.chain(around::deadline_ms(survey, update));

@@ -360,6 +360,7 @@ pub(super) fn lock(machine: Option<&str>, release: &str) -> Lock {
             percentage: 40,
             description: "moving".into(),
             release: release.into(),
+            connected: true,
         },
     }
 }

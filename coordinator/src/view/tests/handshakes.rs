@@ -35,19 +35,27 @@ fn lock(name: &str, kind: &str, (holder, node): (&str, Option<&str>), status: Lo
 }
 
 fn status(state: LockState, percentage: u32, error: &str, description: &str) -> LockStatus {
-    let since = at("2026-03-01T12:04:00Z");
-    let release = "1.3".to_owned();
-    LockStatus { state, since, error_message: error.into(), percentage, description: description.into(), release }
+    LockStatus {
+        state,
+        since: at("2026-03-01T12:04:00Z"),
+        error_message: error.into(),
+        percentage,
+        description: description.into(),
+        release: "1.3".into(),
+        connected: true,
+    }
 }
 
 #[test]
 fn locks() {
     let node = "NodeWorkloadLock";
     let failed = status(LockState::Failed, 7, "OSDs do not come up", MOVING);
+    let gone = |status: LockStatus| LockStatus { connected: false, ..status };
     let documents = [
         lock("ceph-worker-1", node, ("ceph", Some("worker-1")), status(LockState::Active, 40, "", MOVING)),
         lock("ceph-worker-2", node, ("ceph", Some("worker-2")), failed),
-        lock("nova-edge-7", "ClusterWorkloadLock", ("nova", None), status(LockState::Inactive, 100, "", "")),
+        lock("nova-edge-7", "ClusterWorkloadLock", ("nova", None), gone(status(LockState::Inactive, 100, "", ""))),
+        lock("iam-edge-7", "ClusterWorkloadLock", ("iam", None), gone(status(LockState::Active, 0, "", "busy"))),
     ];
     for of in [Of::All, Of::Nodes, Of::Clusters] {
         check_both(Kind::Locks(of), &documents, include_str!("locks.txt"), include_str!("locks-wide.txt"));

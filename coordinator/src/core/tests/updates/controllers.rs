@@ -1,11 +1,16 @@
 //! Controllers that are known, hold no lock where one is asked for, and are there or not.
 
-use muster_proto::model::{LockState, MachineName};
+use muster_proto::model::{LockState, MachineName, Scope};
 
 use super::{NODE_LOCKS_MS, deployed, release, update};
-use crate::core::{
-    LockRelease, Refusal, Reply, Request, Word,
-    tests::fleet::{Fleet, apply, cluster, machine},
+use crate::{
+    core::{
+        LockRelease, Refusal, Reply, Request, Word,
+        tests::fleet::{Fleet, apply, cluster, machine},
+        update::Options,
+    },
+    documents,
+    plan::blocked,
 };
 
 /// Longer than any controller needs to make its lock.
@@ -174,4 +179,43 @@ fn a_restart_gives_controllers_their_time_anew() {
     fleet.all_report();
     fleet.pass(1_000, &[]);
     assert_ne!(fleet.why("control-2").as_deref(), Some("Paused"));
+}
+
+/// What the machine waits for, and what ends that.
+fn waits(fleet: &Fleet, name: &str) -> (String, String) {
+    let blocked = fleet.look(name, blocked::of_machine).expect("it waits");
+    (blocked.message, blocked.clears_when)
+}
+
+#[test]
+fn who_holds_a_lock_and_is_not_there_is_named() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    fleet.say("ceph", Word::Unwatch { cluster: cluster(), stream: 1 });
+    let gone = "it connects; or, if it is gone for good, `musterctl locks release ceph --cluster edge-7`".to_owned();
+    let open = "Error: following NodeWorkloadLocks are still active - ceph: active";
+    assert_eq!(waits(&fleet, "control-1"), (format!("{open} (not connected)"), gone.clone()));
+    fleet.watch("ceph", 7);
+    assert_eq!(waits(&fleet, "control-1"), (open.to_owned(), "ceph sets its lock inactive".to_owned()));
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    fleet.finish("control-1");
+    let returning = "the request is gone; ceph brings its workloads back";
+    assert_eq!(waits(&fleet, "control-1"), (returning.to_owned(), "its lock is active".to_owned()));
+    fleet.say("ceph", Word::Unwatch { cluster: cluster(), stream: 7 });
+    assert_eq!(waits(&fleet, "control-1"), (format!("{returning} (not connected)"), gone));
+}
+
+#[test]
+fn a_plan_names_controllers_that_are_not_there() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install"], 1);
+    let warnings = |fleet: &Fleet| {
+        let options = Options::of(Scope::Drain);
+        let plan = documents::plan(fleet.core.facts(), &cluster(), &options, fleet.core.limits(), fleet.now());
+        plan.expect("a plan").update.expect("something to do").warnings
+    };
+    assert_eq!(warnings(&fleet), Vec::<String>::new());
+    fleet.say("ceph", Word::Unwatch { cluster: cluster(), stream: 1 });
+    assert_eq!(warnings(&fleet), ["application controller ceph is not connected: it sees no request"]);
 }

@@ -204,6 +204,38 @@ fn one_in_maintenance_whose_workloads_are_back_is_waited_for() {
     assert!(fleet.is_gone("worker-1"), "{:?}", fleet.why("worker-1"));
 }
 
+/// What its controllers said of its maintenance is no answer to its removal.
+#[test]
+fn one_in_maintenance_goes_when_its_controllers_know_that_it_goes_for_good() {
+    let mut fleet = deployed(3, 3);
+    let settle_ms = 10_000;
+    for (name, answers) in [("worker-1", true), ("worker-2", false)] {
+        let enter = Request::EnterMaintenance { machine: machine(name), accept_control_plane_downtime: false };
+        fleet.ask(enter).expect("begins");
+        fleet.lets_go(name);
+        fleet.accept(name);
+        fleet.pass(settle_ms, &[]);
+        fleet.say("ceph", Word::Unwatch { cluster: cluster(), stream: 1 });
+        fleet.ask(remove(name)).expect("begins");
+        assert_eq!(fleet.why(name).as_deref(), Some("ControllerSilent"), "nobody has heard of it");
+        fleet.watch("ceph", 1);
+        fleet.pass(settle_ms - 1, &[]);
+        assert_eq!(fleet.why(name).as_deref(), Some("LocksSettling"), "it heard of it a moment ago");
+        assert_eq!(fleet.core.wake_at(fleet.now()), Some(fleet.now().mono_ms + 1));
+        if answers {
+            fleet.lock("ceph", Some(name), LockState::Active);
+            assert_eq!(fleet.why(name).as_deref(), Some("LocksActive"), "what is to stay is moved first");
+            fleet.lock("ceph", Some(name), LockState::Inactive);
+            assert!(fleet.is_gone(name), "{:?}", fleet.why(name));
+        } else {
+            fleet.pass(1, &[name]);
+            assert!(fleet.is_gone(name), "it had its time: {:?}", fleet.why(name));
+        }
+        fleet.bury(name);
+        fleet.lock("ceph", None, LockState::Active);
+    }
+}
+
 /// It runs what it had, and its operator may yet change his mind.
 #[test]
 fn a_deployment_is_open_as_long_as_one_that_is_removed_is_at_work() {
@@ -249,9 +281,11 @@ fn who_was_put_aside_is_tried_again_when_what_was_in_the_way_is_gone() {
     assert_eq!(fleet.requests(), ["worker-1"], "its controller grants one at a time");
     fleet.ask(remove("worker-1")).expect("begins");
     fleet.accept("worker-1");
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksSettling"), "what ceph said was of the update");
+    fleet.pass(10_000, &["worker-1"]);
     assert!(fleet.is_gone("worker-1"), "{:?}", fleet.why("worker-1"));
     fleet.bury("worker-1");
-    assert_eq!(fleet.requests(), ["worker-2", "worker-3"]);
+    assert_eq!(fleet.requests(), ["worker-2", "worker-3"], "{:?} {:?}", fleet.why("worker-2"), fleet.part("worker-2"));
 }
 
 #[test]
