@@ -12,6 +12,7 @@ mod work;
 use std::{
     ffi::OsString,
     io::Write,
+    mem,
     path::Path,
     process::ExitCode,
     time::{Duration, Instant},
@@ -33,6 +34,7 @@ use crate::{
     output::{Hidden, OutputLog, Redactor},
     runner::{self, Outcome, Work},
 };
+use builtin::Ended;
 pub(crate) use builtin::Report;
 use events::Events;
 pub(crate) use work::args as work_args;
@@ -130,7 +132,7 @@ fn host_attempt(dir: &AttemptDir) -> Result<bool, HostError> {
     }
     let started_at_ms = unix_ms();
     release_starter();
-    let (outcome, output_tail) = run(dir, &request, &inputs, events, log);
+    let (Ended { outcome, at_work }, output_tail) = run(dir, &request, &inputs, events, log);
     if !hidden.is_empty() {
         runner::forget_result(dir);
     }
@@ -144,28 +146,35 @@ fn host_attempt(dir: &AttemptDir) -> Result<bool, HostError> {
         dir.write_exit(&exit)?;
     }
     // An agent that waits for the outcome puts it into its ledger, durably, before it tells anybody: it need not wait
-    // for the disk twice. One that is away may find it much later.
-    drop(held);
+    // for the disk twice. One that is away may find it much later. Work that was interrupted ends with this process,
+    // and only then the next attempt may begin: it would write into the same files.
+    if at_work {
+        mem::forget(held);
+    } else {
+        drop(held);
+    }
     dir.sync_exit()?;
     Ok(true)
 }
 
 /// Runs the attempt to its end, whatever end that is.
-fn run(dir: &AttemptDir, request: &Request, inputs: &Inputs, events: Events, mut log: OutputLog) -> (Outcome, String) {
+fn run(dir: &AttemptDir, request: &Request, inputs: &Inputs, events: Events, mut log: OutputLog) -> (Ended, String) {
     let limit = Limit::starting_now(Duration::from_millis(request.timeout_ms));
-    let outcome = match runner::work(request, inputs, dir) {
-        Err(refused) => Ok(Outcome::refused(&refused)),
+    let over = |outcome| Ended { outcome, at_work: false };
+    let ended = match runner::work(request, inputs, dir) {
+        Err(refused) => Ok(over(Outcome::refused(&refused))),
         Ok(Work::Program(command)) => {
-            program::run(command, events, limit, &mut log).map(|outcome| runner::with_result(outcome, dir))
+            program::run(command, events, limit, &mut log).map(|outcome| over(runner::with_result(outcome, dir)))
         }
         // Checked already; the process that does it makes it anew.
         Ok(Work::Hosted(_)) => {
-            program::run(runner::hosted(dir), events, limit, &mut log).map(|outcome| work::outcome(outcome, dir))
+            program::run(runner::hosted(dir), events, limit, &mut log).map(|outcome| over(work::outcome(outcome, dir)))
         }
         Ok(Work::Builtin(work)) => builtin::run(work, dir, events, limit, &mut log),
     };
-    let outcome = outcome.unwrap_or_else(|error| Outcome::failed(with_sources(&error), true));
-    (outcome, log.finish())
+    let failed = |error: HostError| Ended { outcome: Outcome::failed(with_sources(&error), true), at_work: true };
+    let ended = ended.unwrap_or_else(failed);
+    (ended, log.finish())
 }
 
 /// The outcome as it may be recorded: what a program leaves besides its output may repeat a secret too.

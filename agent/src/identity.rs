@@ -115,6 +115,9 @@ impl IdentityError {
             Self::Connect(ConnectError::Tcp { .. } | ConnectError::Timeout { .. }) => Some(
                 "Does the coordinator run, and is this its address? `musterctl token create` says it with the token.",
             ),
+            Self::Connect(ConnectError::Resolve { .. } | ConnectError::Tls { .. } | ConnectError::Http { .. }) => Some(
+                "Is this the coordinator's address, port and all? `musterctl token create` says it with the token.",
+            ),
             _ => None,
         }
     }

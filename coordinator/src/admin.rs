@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use nix::sys::statvfs::statvfs;
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -35,6 +36,8 @@ const LINE_BYTES_MAX: u64 = 64 * 1024;
 const REQUEST_LINE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for one request, a backup's bytes included.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
+/// What a copy of the store leaves of its disk for the store itself.
+const ROOM_KEPT_BYTES: u64 = 4 << 20;
 /// Requests under way at once; who comes beyond that waits.
 const REQUESTS_MAX: usize = 16;
 /// Pause after `accept` failed.
@@ -148,11 +151,16 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Makes the socket. The caller holds the store's lock, so one that is there already is a dead coordinator's.
+    /// Makes the socket. The caller holds the store's lock, so one that is there already is a dead coordinator's, and
+    /// so are copies that are on their way out.
     ///
     /// # Errors
     /// [`AdminError::Socket`].
     pub fn listen(&self) -> Result<UnixListener, AdminError> {
+        let outgoing = self.state_dir.outgoing();
+        for left in [outgoing.with_extension("outgoing.part"), outgoing] {
+            let _ = fs::remove_file(left); // as a rule there is none, and the next backup tries again
+        }
         with_socket(&self.state_dir, |path| {
             match fs::remove_file(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -220,7 +228,7 @@ impl Admin {
                     tracing::info!(bytes, "backup taken");
                     Ok(())
                 }
-                Err(error) => write_line(&mut write, &Answer::Error(with_source(&error))).await,
+                Err(error) => write_line(&mut write, &Answer::Error(with_sources(&error))).await,
             },
         }
     }
@@ -230,9 +238,9 @@ impl Admin {
         let (facts, now_ms) = (self.engine.facts(), self.engine.now().wall_ms);
         let known = facts.credentials.get(&peer.to_string()).map(|row| &**row);
         let (credentials, row) =
-            Credentials::issue(&self.ca, &self.address, &peer, known, now_ms).map_err(|error| with_source(&error))?;
+            Credentials::issue(&self.ca, &self.address, &peer, known, now_ms).map_err(|error| with_sources(&error))?;
         let record = Input::Operator { actor: LOCAL_ACTOR.to_owned(), request: Wish::RecordCredentials(row) };
-        self.engine.submit(record).await.map_err(|error| with_source(&error))?;
+        self.engine.submit(record).await.map_err(|error| with_sources(&error))?;
         tracing::info!(%peer, "credentials issued");
         Ok(credentials)
     }
@@ -250,6 +258,7 @@ impl Admin {
             if path.exists() {
                 fs::remove_file(&path).map_err(error)?;
             }
+            has_room(admin.state_dir.path(), &admin.state_dir.store()).map_err(error)?;
             admin.store.backup(&path)?;
             let file = fs::File::open(&path).map_err(error)?;
             fs::remove_file(&path).map_err(error)?;
@@ -259,9 +268,22 @@ impl Admin {
     }
 }
 
-/// An error and its cause, on one line.
-fn with_source(error: &dyn std::error::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
+/// Is there room for a copy of the store beside it? The coordinator itself must go on writing meanwhile.
+fn has_room(dir: &Path, store: &Path) -> io::Result<()> {
+    let space = statvfs(dir)?;
+    let free = space.blocks_available().saturating_mul(space.fragment_size());
+    let needed = fs::metadata(store)?.len().saturating_add(ROOM_KEPT_BYTES);
+    if needed <= free {
+        return Ok(());
+    }
+    let message = format!("it takes up to {needed} bytes in {}, and {free} are free: make room there", dir.display());
+    Err(io::Error::new(io::ErrorKind::StorageFull, message))
+}
+
+/// An error and all its causes, on one line.
+fn with_sources(error: &dyn std::error::Error) -> String {
+    std::iter::successors(error.source(), |error| error.source())
+        .fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// A way to a coordinator that runs on this state directory.
@@ -361,4 +383,20 @@ async fn write_line(write: &mut (impl AsyncWriteExt + Unpin), value: &impl Seria
     line.push(b'\n');
     write.write_all(&line).await?;
     write.flush().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_that_does_not_fit_is_not_begun() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = dir.path().join("store");
+        let file = fs::File::create(&store).expect("made");
+        has_room(dir.path(), &store).expect("an empty store fits");
+        file.set_len(1 << 43).expect("it takes no room itself");
+        let error = has_room(dir.path(), &store).expect_err("8 TiB do not").to_string();
+        assert!(error.starts_with("it takes up to 8796097216512 bytes in ") && error.contains("are free"), "{error}");
+    }
 }

@@ -104,6 +104,54 @@ fn a_refused_machine_is_listed_and_completed_later() -> Result<()> {
     Ok(())
 }
 
+/// Who is paused ends what has begun and begins nothing; who is aborted gives everything back; the next update brings
+/// the rest.
+#[test]
+fn an_update_is_paused_resumed_aborted_and_started_again() -> Result<()> {
+    const MODE: &str = "openstack.lcm.mirantis.com/instance_migration_mode";
+    let place = deployed("2")?;
+    let mut controller = place.controller("control-1,control-2,control-3,worker-1,worker-2", &["--move-ms", "100"])?;
+    second_release(&place, 1, ("600s", "1.5"))?;
+    place.ctl(&["annotate", "machine", "worker-1", &format!("{MODE}=manual")])?.exits(0)?;
+    let said =
+        |line: &str| wait_for(line, PATIENCE, || Ok(place.lines()?.iter().any(|known| known == line).then_some(())));
+    place.ctl(&["update", "demo", "--yes", "--detach"])?.exits(0)?;
+    wait_for("items of control-1", PATIENCE, || {
+        let begun = |story: &Vec<String>| story.iter().any(|word| word == "items");
+        Ok(place.stories()?.get("control-1").is_some_and(begun).then_some(()))
+    })?;
+    let rollout = place.items("rollouts", "/metadata/name")?.into_iter().find(|name| name.contains("-update-"));
+    let rollout = rollout.context("an update")?;
+    place.ctl(&["pause", &rollout])?.exits(0)?.says(&[&rollout])?;
+    said("control-1 lock-active")?;
+    place.ctl(&["watch", "demo"])?.exits(4)?.says(&["Paused", "musterctl resume"])?;
+    let stories = place.stories()?;
+    assert_eq!((stories.len(), &stories["control-1"][..]), (1, &WHOLE.map(str::to_owned)[..]), "{stories:?}");
+
+    place.ctl(&["resume", &rollout])?.exits(0)?;
+    said("worker-1 request-seen")?;
+    let by_hand = format!("musterctl annotate machine worker-1 {MODE}=skip");
+    wait_for("the controller's answer", PATIENCE, || {
+        let told = place.ctl(&["describe", "machine", "worker-1"])?.ok()?;
+        Ok((told.contains("ToyWorkloadsStay: somebody moves them by hand") && told.contains(&by_hand)).then_some(()))
+    })?;
+    place.ctl(&["abort", &rollout])?.exits(0)?;
+    place.ctl(&["watch", "demo"])?.says(&["the update was aborted: 3 of 5 machines are at release 2.0"])?;
+    place.ctl(&["get", "requests"])?.exits(0)?.says(&["No requests"])?;
+    let stories = place.stories()?;
+    assert_eq!((stories.len(), &stories["worker-1"][..]), (4, &["request-seen".to_owned()][..]), "{stories:?}");
+
+    place.ctl(&by_hand.split(' ').skip(1).collect::<Vec<_>>())?.exits(0)?;
+    place.ctl(&["update", "demo", "--yes"])?.exits(0)?;
+    controller.kill()?;
+    controller.wait()?;
+    for (machine, story) in place.stories()? {
+        assert!(story.ends_with(&WHOLE.map(str::to_owned)), "{machine}: {story:?}");
+        assert_eq!(story.iter().filter(|word| *word == "items").count(), 1, "{machine}: {story:?}");
+    }
+    Ok(())
+}
+
 #[test]
 fn one_machine_goes_out_of_service_and_comes_back() -> Result<()> {
     let place = deployed("2")?;
@@ -168,8 +216,12 @@ fn machines_are_removed_for_good() -> Result<()> {
         .says(&["RemovalUnderWay", "only unsafe or forced is looser"])?;
     place.ctl(&["remove", "worker-2", "--abort"])?.exits(0)?.says(&["worker-2: stays"])?;
     place.ctl(&["remove", "worker-3", "--policy", "forced", "--yes"])?.exits(0)?.says(&["worker-3: removed"])?;
+    // Loosened: what runs there is cut off.
+    place.ctl(&["remove", "worker-2", "--yes", "--detach"])?.exits(0)?;
+    place.ctl(&["remove", "worker-2", "--policy", "unsafe", "--yes"])?.exits(0)?.says(&["worker-2: removed"])?;
+    place.ctl(&["get", "machine", "worker-2"])?.exits(2)?;
     place.ctl(&["remove", "worker-9", "--yes"])?.exits(2)?;
-    place.ctl(&["remove", "worker-2", "--policy", "soft", "--yes"])?.exits(2)?;
+    place.ctl(&["remove", "control-1", "--policy", "soft", "--yes"])?.exits(2)?;
     place.ctl(&release)?.exits(0)?.says(&["locks of toy removed"])?;
     place.ctl(&["get", "locks"])?.exits(0)?.says(&["No locks"])?;
     place.ctl(&["get", "audit"])?.exits(0)?.says(&["remove-abort", "removed", "release-locks"])?;

@@ -82,6 +82,7 @@ plants! {
     run_in_maintenance: "run-in-maintenance" by "maintenance" | "removal";
     depart_in_service: "depart-in-service" by "removal" | "4";
     drop_before_forgotten: "drop-before-forgotten" by "removal";
+    depart_unheard: "depart-unheard" by "removal";
     demote_without_quorum: "demote-without-quorum" by "quorum";
     ignore_swarm_quorum: "ignore-swarm-quorum" by "quorum";
     majority_for_copy: "majority-for-copy" by "quorum";

@@ -3,9 +3,11 @@
 //! It begins where [`crate::drain`] ended.
 
 use std::{
-    collections::BTreeMap,
+    cell::Cell,
+    collections::{BTreeMap, BTreeSet},
     sync::atomic::{AtomicBool, Ordering},
     thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -13,6 +15,7 @@ use muster_tests::{
     fleet::manifest::named_cluster,
     nodes::{Nodes, node::Node},
 };
+use serde_json::Value;
 
 use crate::{
     drain::{CLUSTER, Service, availability, machine},
@@ -22,8 +25,12 @@ use crate::{
 
 /// Where the controller says what it does, on the operator's machine.
 const MOVES: &str = "/var/tmp/moves.log";
-/// One for each control machine: after one at a worker, what may have been said to the swarm is waited for a minute.
-const KILLS: usize = 3;
+/// All while control machines go: after one at a worker, what may have been said to the swarm is waited for a minute.
+const KILLS: usize = 20;
+/// A coordinator that has just come lives so long at least, so that agents and the controller come back to it.
+const LIFE_MIN: Duration = Duration::from_millis(1500);
+/// Items that control machines have besides, for more happens to them so.
+const PROBES: usize = 3;
 /// It takes three times as long to let a machine go, and to take it back.
 const MOVE_MS: &str = "700";
 /// One after the other; a control machine that goes down leaves two managers.
@@ -33,8 +40,9 @@ const MORE: [&str; 3] = ["maxWorkerUpgradeCount: 1", "workloadControllers: [toy]
 fn manifest(release: &str) -> String {
     let install =
         item("install", "deploy", "sleep 1", &[]).replace("version: \"1\"", &format!("version: \"{release}\""));
-    let items = [join(), install];
-    named_cluster(CLUSTER, (3, 3), &items, &items, &MORE)
+    let probes = (1..=PROBES).map(|n| item(&format!("probe-{n}"), "deploy", "sleep 1", &[]));
+    let of_control: Vec<String> = [join()].into_iter().chain(probes).chain([install.clone()]).collect();
+    named_cluster(CLUSTER, (3, 3), &of_control, &[join(), install], &MORE)
         .replace("release: \"1.0\"", &format!("release: \"{release}\""))
 }
 
@@ -48,16 +56,14 @@ fn moves(fleet: &Nodes) -> Result<Vec<(String, String)>> {
     words.collect()
 }
 
-/// How often it let a machine go.
-fn let_go(fleet: &Nodes) -> Result<usize> {
-    Ok(moves(fleet)?.iter().filter(|(_, word)| word == "lock-inactive").count())
-}
+/// How a machine's instances leave it.
+const MODE: &str = "openstack.lcm.mirantis.com/instance_migration_mode";
 
 /// Nothing is asked for, every lock is active, every node of the swarm is as its operator left it.
 fn all_is_given_back(fleet: &Nodes) -> Result<()> {
     let manager = fleet.node("control-1")?;
     let requests = fleet.ctl(&["get", "requests", "-o", "json"])?.ok()?;
-    let requests: serde_json::Value = serde_json::from_str(&requests)?;
+    let requests: Value = serde_json::from_str(&requests)?;
     ensure!(requests["items"].as_array().is_some_and(Vec::is_empty), "requests are left: {requests}");
     for node in fleet.all() {
         let expected = if node.name == "worker-3" { "pause" } else { "active" };
@@ -70,23 +76,47 @@ fn all_is_given_back(fleet: &Nodes) -> Result<()> {
 /// Those of every machine, and the cluster's own.
 fn locks_are_active(fleet: &Nodes) -> Result<bool> {
     let locks = fleet.ctl(&["get", "locks", "-o", "json"])?.ok()?;
-    let locks: serde_json::Value = serde_json::from_str(&locks)?;
+    let locks: Value = serde_json::from_str(&locks)?;
     let locks = locks["items"].as_array().context("no items")?;
     Ok(locks.len() == fleet.all().count() + 1 && locks.iter().all(|lock| lock["status"]["state"] == "active"))
 }
 
-/// Kills the coordinator whenever another machine was let go, and starts it again; how often.
-fn kill_now_and_then(fleet: &Nodes, ended: &AtomicBool) -> Result<usize> {
-    let (mut kills, mut seen) = (0, let_go(fleet)?);
-    while kills < KILLS && !ended.load(Ordering::Relaxed) {
-        let now = let_go(fleet)?;
-        if now > seen {
-            seen = now;
-            fleet.kill_coordinator()?;
-            fleet.restart_coordinator()?;
-            fleet.wait_healthy()?;
-            kills += 1;
+/// What is recorded of the update at the control machines so far: every word of their controller, every step that has
+/// begun or ended, every state an item was in.
+fn points(fleet: &Nodes) -> Result<BTreeSet<String>> {
+    let said = moves(fleet)?.into_iter().filter(|(whose, _)| whose.contains("-control-"));
+    let mut points: BTreeSet<String> =
+        said.enumerate().map(|(count, (whose, word))| format!("{count}: {whose} {word}")).collect();
+    let machines: Value = serde_json::from_str(&fleet.ctl(&["get", "machines", "-o", "json"])?.ok()?)?;
+    for machine in machines["items"].as_array().context("no items")? {
+        let name = machine["metadata"]["name"].as_str().context("a name")?;
+        let status = &machine["status"];
+        let stages = status["stages"].as_array().context("stages")?.iter();
+        let items = status["stateItemStatuses"].as_object().context("items")?.iter();
+        if name.contains("-control-") {
+            points.extend(stages.map(|stage| format!("{name} {stage}")));
+            points.extend(items.map(|(item, status)| {
+                format!("{name} {item} {} {} {}", status["startedAt"], status["attempt"], status["state"])
+            }));
         }
+    }
+    Ok(points)
+}
+
+/// Kills the coordinator when something is recorded of a control machine that was not at the last kill, and starts it
+/// again; how often.
+fn kill_now_and_then(fleet: &Nodes, ended: &AtomicBool) -> Result<usize> {
+    let (mut kills, mut seen, mut born) = (0, points(fleet)?, Instant::now());
+    while kills < KILLS && !ended.load(Ordering::Relaxed) {
+        // Not yet, if it does not answer: it may be starting.
+        let Ok(now) = points(fleet) else { continue };
+        if now.is_subset(&seen) || born.elapsed() < LIFE_MIN {
+            continue;
+        }
+        fleet.kill_coordinator()?;
+        fleet.restart_coordinator()?;
+        kills += 1;
+        (seen, born) = (now, Instant::now());
     }
     Ok(kills)
 }
@@ -176,8 +206,39 @@ pub(crate) fn machines_reboot_as_their_locks_allow(fleet: &Nodes) -> Result<()> 
     service.remove()
 }
 
-/// Two workers reboot because their operator says so, one after the other; nobody else does, and no item runs again. It
-/// begins where the update ended, and the same controller guards them.
+/// Somebody moves a machine's instances by hand: its controller keeps it, and nothing of it is disturbed before its
+/// operator says that it may go.
+fn waits_for_a_hand(fleet: &Nodes, kept: &Node, other: &Node) -> Result<()> {
+    let manager = fleet.node("control-1")?;
+    let name = machine(kept);
+    let status_of = |name: &str| -> Result<Value> {
+        let all: Value = serde_json::from_str(&fleet.ctl(&["get", "machines", "-o", "json"])?.ok()?)?;
+        let mut all = all["items"].as_array().context("no items")?.iter();
+        Ok(all.find(|machine| machine["metadata"]["name"] == name).context("no such machine")?["status"].clone())
+    };
+    let (boot_id, drained) = (kept.boot_id()?, Cell::new(false));
+    manager.wait_until("the other worker is through", || {
+        drained.set(drained.get() || availability(manager, kept)? != "active");
+        let waits = status_of(&name)?["blocked"]["reason"] == "LocksActive";
+        Ok(waits && status_of(&machine(other))?["reboot"]["completed"] == true)
+    })?;
+    let blocked = &status_of(&name)?["blocked"];
+    ensure!(
+        blocked["message"]
+            == "Error: following NodeWorkloadLocks are still active - toy: ToyWorkloadsStay: somebody moves \
+                them by hand",
+        "{name}: {blocked}"
+    );
+    let command = format!("musterctl annotate machine {name} {MODE}=skip");
+    let clears_when = format!("its instances are moved by hand, then `{command}`");
+    ensure!(blocked["clearsWhen"] == *clears_when, "{name}: {blocked}");
+    ensure!(kept.boot_id()? == boot_id && !drained.get(), "{name} was disturbed");
+    fleet.ctl(&command.split(' ').skip(1).collect::<Vec<_>>())?.exits(0).map(drop)
+}
+
+/// Two workers reboot because their operator says so, one after the other, the second when its operator has moved what
+/// is there by hand; nobody else does, and no item runs again. It begins where the update ended, and the same
+/// controller guards them.
 pub(crate) fn two_workers_reboot_on_demand(fleet: &Nodes) -> Result<()> {
     let names: Vec<String> =
         ["worker-1", "worker-2"].map(|name| Ok(machine(fleet.node(name)?))).into_iter().collect::<Result<_>>()?;
@@ -185,10 +246,12 @@ pub(crate) fn two_workers_reboot_on_demand(fleet: &Nodes) -> Result<()> {
     let before: BTreeMap<_, _> = fleet.all().map(stands).collect::<Result<_>>()?;
     let moved = moves(fleet)?.len();
     let [first, second] = names.as_slice() else { anyhow::bail!("two machines") };
+    fleet.ctl(&["annotate", "machine", second, &format!("{MODE}=manual")])?.exits(0)?;
     fleet.ctl(&["reboot", CLUSTER, "--machine", first, "--machine", second, "--yes", "--detach"])?.exits(0)?;
     let manager = fleet.node("control-1")?;
+    waits_for_a_hand(fleet, fleet.node("worker-2")?, fleet.node("worker-1")?)?;
     manager.wait_until("the reboot has ended", || {
-        let rollouts: serde_json::Value = serde_json::from_str(&fleet.ctl(&["get", "rollouts", "-o", "json"])?.ok()?)?;
+        let rollouts: Value = serde_json::from_str(&fleet.ctl(&["get", "rollouts", "-o", "json"])?.ok()?)?;
         let rollouts = rollouts["items"].as_array().context("no items")?;
         let of_this = |name: &str| name.starts_with(CLUSTER) && name.contains("-reboot-");
         let reboot = rollouts.iter().find(|rollout| rollout["metadata"]["name"].as_str().is_some_and(of_this));

@@ -37,6 +37,12 @@ impl Report {
     }
 }
 
+/// How the work ended, and whether it has: its thread may be at it until the process ends.
+pub(super) struct Ended {
+    pub(super) outcome: Outcome,
+    pub(super) at_work: bool,
+}
+
 /// Runs the work to its end. Interrupted, it is left where it is: the process ends right after, and what it had
 /// half done lies under a temporary name.
 pub(super) fn run(
@@ -45,7 +51,7 @@ pub(super) fn run(
     mut events: Events,
     limit: Limit,
     log: &mut OutputLog,
-) -> Result<Outcome, HostError> {
+) -> Result<Ended, HostError> {
     let failed = HostError::system("start the work");
     let (reader, writer) = pipe().map_err(&failed)?;
     events.watch(reader)?;
@@ -55,12 +61,15 @@ pub(super) fn run(
     while !events.output_closed() {
         let happened = events.wait(limit.at, log)?;
         if let Some(cause) = happened.cancel {
-            return Ok(cause.outcome());
+            return Ok(Ended { outcome: cause.outcome(), at_work: true });
         }
         if limit.reached(Instant::now()) {
-            return Ok(Cause::TimedOut(limit.time).outcome());
+            return Ok(Ended { outcome: Cause::TimedOut(limit.time).outcome(), at_work: true });
         }
     }
     // A panic has aborted the process or is reported as what it is: a bug.
-    worker.join().map_err(|_| failed(std::io::Error::other("the work panicked; this is a bug in muster-agent")))
+    let outcome = worker.join();
+    let outcome =
+        outcome.map_err(|_| failed(std::io::Error::other("the work panicked; this is a bug in muster-agent")))?;
+    Ok(Ended { outcome, at_work: false })
 }

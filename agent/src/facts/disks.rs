@@ -5,6 +5,12 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
+    sync::{
+        atomic::{AtomicUsize, Ordering},
+        mpsc::sync_channel,
+    },
+    thread,
+    time::Duration,
 };
 
 use muster_proto::model::Disk;
@@ -14,6 +20,12 @@ use nix::sys::statvfs::statvfs;
 const DISKS_MAX: usize = 64;
 /// Volumes of pods come and go, and may be dead network devices.
 const OF_PODS: &str = "/var/lib/kubelet/";
+/// A file system that hangs (a user's, or one below a dead network mount) is not waited for longer.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+/// Threads that ask file systems for their sizes, or hang in that.
+static ASKING: AtomicUsize = AtomicUsize::new(0);
+/// Most of them.
+const ASKING_MAX: usize = 4;
 /// The kernel's list of block devices.
 const BLOCK_DEVICES: &str = "/sys/block";
 /// It counts their sizes in these, whatever the device's own are.
@@ -23,19 +35,42 @@ const SECTOR_BYTES: u64 = 512;
 pub(super) fn read() -> Vec<Disk> {
     let of_us = |name: &str| fs::read_to_string(Path::new("/proc/self").join(name)).unwrap_or_default();
     let mounts = of_us("mounts");
-    let mut disks: Vec<Disk> = mounted(&mounts)
-        .into_iter()
-        .take(DISKS_MAX)
-        .filter_map(|(name, mount_point)| {
-            let file_system = statvfs(Path::new(&mount_point)).ok()?;
-            let size_bytes = file_system.blocks().saturating_mul(file_system.fragment_size());
-            Some(Disk { name, size_bytes, mount_point })
-        })
-        .collect();
+    let candidates = mounted(&mounts);
+    let mut disks = in_time(&ASKING, ANSWER_MAX, move || sizes(candidates)).unwrap_or_default();
     disks.extend(not_in_use(Path::new(BLOCK_DEVICES), &Mounted::of(&mounts, &of_us("mountinfo"))));
     disks.truncate(DISKS_MAX);
     disks.sort_by(|a, b| a.name.cmp(&b.name));
     disks
+}
+
+/// Those whose file systems answer.
+fn sizes(candidates: BTreeMap<String, String>) -> Vec<Disk> {
+    let of_one = |(name, mount_point): (String, String)| {
+        let file_system = statvfs(Path::new(&mount_point)).ok()?;
+        let size_bytes = file_system.blocks().saturating_mul(file_system.fragment_size());
+        Some(Disk { name, size_bytes, mount_point })
+    };
+    candidates.into_iter().take(DISKS_MAX).filter_map(of_one).collect()
+}
+
+/// Asks on a thread of its own, which may hang for as long as what it asks does. None: no answer in time, or too many
+/// hang already.
+fn in_time<T: Send + 'static>(
+    asking: &'static AtomicUsize,
+    most: Duration,
+    ask: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (answer, answered) = sync_channel(1);
+    let begins = asking.fetch_add(1, Ordering::AcqRel) < ASKING_MAX;
+    let work = move || {
+        let _ = answer.send(ask()); // nobody waits for it any more
+        asking.fetch_sub(1, Ordering::AcqRel);
+    };
+    if !begins || thread::Builder::new().name("disks".to_owned()).spawn(work).is_err() {
+        asking.fetch_sub(1, Ordering::AcqRel);
+        return None;
+    }
+    answered.recv_timeout(most).ok()
 }
 
 /// Device to mount point, from the lines of /proc/mounts.
@@ -128,6 +163,24 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+
+    #[test]
+    fn what_hangs_is_not_waited_for_and_not_asked_for_ever() {
+        static HANG: AtomicUsize = AtomicUsize::new(0);
+        let (end, ended) = sync_channel::<()>(0);
+        let ended = std::sync::Arc::new(std::sync::Mutex::new(ended));
+        for _ in 0..ASKING_MAX {
+            let ended = std::sync::Arc::clone(&ended);
+            let hangs = move || ended.lock().map(|ended| ended.recv().is_ok()).unwrap_or_default();
+            assert_eq!(in_time(&HANG, Duration::from_millis(1), hangs), None);
+        }
+        assert_eq!(in_time(&HANG, ANSWER_MAX, || true), None, "enough of them hang");
+        (0..ASKING_MAX).for_each(|_| end.send(()).expect("one that hangs"));
+        while HANG.load(Ordering::Acquire) > 0 {
+            thread::yield_now();
+        }
+        assert_eq!(in_time(&HANG, ANSWER_MAX, || true), Some(true));
+    }
 
     #[test]
     fn block_devices_are_listed_once_and_nothing_else() {

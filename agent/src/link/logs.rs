@@ -7,6 +7,7 @@ use tokio::{sync::mpsc, task::AbortHandle, time::timeout};
 
 use crate::{
     attempt::{AttemptKey, Attempts, Found},
+    core::ATTEMPTS_KEPT,
     link::{chain, session::message_of},
 };
 
@@ -62,15 +63,21 @@ impl LogStreams {
 
 async fn copy(request_id: u64, attempts: Attempts, key: AttemptKey, follow: bool, to: mpsc::Sender<AgentMessage>) {
     if follow {
+        // Whoever follows a silent item is to hear that somebody is there.
+        if to.send(message_of(Body::Log(LogChunk { request_id, ..LogChunk::default() }))).await.is_err() {
+            return;
+        }
         // Late or never: what there is to read tells.
         timeout(BEGIN_TIMEOUT, begun(&attempts, &key)).await.ok();
     }
     let mut reader = attempts.output(&key, None);
+    let mut silent = true;
     let error = loop {
         let chunk = if follow { reader.next().await.map(Option::unwrap_or_default) } else { reader.next_now() };
         match chunk {
-            Ok(data) if data.is_empty() => break String::new(),
+            Ok(data) if data.is_empty() => break if silent { absent(&attempts, &key) } else { String::new() },
             Ok(data) => {
+                silent = false;
                 let chunk = LogChunk { request_id, data, end: false, error: String::new() };
                 if to.send(message_of(Body::Log(chunk))).await.is_err() {
                     return;
@@ -80,6 +87,17 @@ async fn copy(request_id: u64, attempts: Attempts, key: AttemptKey, follow: bool
         }
     };
     end(request_id, to, error).await;
+}
+
+/// Why there is no output at all. Empty: the attempt has written none.
+fn absent(attempts: &Attempts, key: &AttemptKey) -> String {
+    match attempts.inspect(key) {
+        Ok(Found::NotStarted) => format!(
+            "no output of it is here: it has not begun yet, or {ATTEMPTS_KEPT} others came after it, and no more are \
+             kept; musterctl describe machine shows the end of what it wrote"
+        ),
+        _ => String::new(),
+    }
 }
 
 /// The record says that an attempt was started some milliseconds before its process begins.

@@ -146,6 +146,8 @@ async fn output_is_read_while_it_is_written() {
     session.assign(1, 1, vec![script("a", &waiting(&machine))]).await;
     session.event().await;
     session.send(wanted(2, "a", true)).await;
+    let there = session.next(chunk).await.expect("a chunk");
+    assert_eq!((there.request_id, there.data.len(), there.end), (2, 0, false), "a silent item has a reader too");
     let begun = session.next(chunk).await.expect("a chunk");
     assert_eq!((begun.request_id, begun.data.as_slice(), begun.end), (2, b"begun\n".as_slice(), false));
     std::fs::write(machine.path("go"), "").expect("a file");

@@ -204,20 +204,23 @@ fn answered(survey: &Survey<'_>, node: Option<&MachineName>, request: &RequestRo
     ))
 }
 
-/// A machine that is out of service is removed for good: what its controllers said before was no answer to that. A lock
-/// that moved since is one; the others can be taken back for as long as a lock could be made.
+/// A machine that has a request already is to be removed for good: what its controllers said, or say while that is on
+/// its way to them, is no answer to it. They can take it back for as long as they could make a lock.
 fn removal_is_heard_of(survey: &Survey<'_>, row: &MachineRow, request: &RequestRow) -> Result<(), Blocked> {
     let removal = row.removal.as_ref().filter(|removal| !removal.aborting && removal.since_ms > request.since_ms);
-    let Some(since_ms) = removal.map(|removal| removal.since_ms) else { return Ok(()) };
-    let before = of(survey, Some(&row.name)).filter(|lock| lock.updated_ms <= since_ms);
+    // Planted: what its controllers said for the maintenance lets it go for good.
+    let Some(since_ms) = removal.map(|removal| removal.since_ms).filter(|_| !planted("depart-unheard")) else {
+        return Ok(());
+    };
     let (there, away): (Vec<&str>, Vec<&str>) =
-        before.map(|lock| lock.key.controller.as_str()).partition(|name| is_connected(survey, name));
+        known(survey).into_iter().partition(|controller| is_connected(survey, controller));
     if !away.is_empty() {
         let message = format!("{} does not know that it is removed for good{NOT_CONNECTED}", away.join(", "));
-        return Err(blocked("ControllerSilent", message, connects_or_is_gone(survey, &away)));
+        let clears_when = format!("it connects; or `musterctl remove {} --policy unsafe` does without it", row.name);
+        return Err(blocked("ControllerSilent", message, clears_when));
     }
-    let newest = there.iter().filter_map(|name| survey.locks.watching.get(name)).max();
-    let heard_ms = newest.map_or(since_ms, |came| wall_ms(survey, *came).max(since_ms));
+    let came_ms = there.iter().filter_map(|name| survey.locks.watching.get(name)).map(|came| wall_ms(survey, *came));
+    let heard_ms = came_ms.max().unwrap_or(0).max(since_ms);
     if there.is_empty() || survey.now.wall_ms >= heard_ms.saturating_add(SETTLE_MS) {
         return Ok(());
     }

@@ -76,9 +76,16 @@ pub struct LockStatus {
     /// The release it last worked for. Empty: it says none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub release: String,
-    /// Is its controller connected, so that it sees requests? Without it the lock stays as it is.
-    #[serde(default)]
+    /// Is its controller connected, so that it sees requests? Without it the lock stays as it is. An older coordinator
+    /// does not say.
+    #[serde(default = "LockStatus::unsaid")]
     pub connected: bool,
+}
+
+impl LockStatus {
+    const fn unsaid() -> bool {
+        true
+    }
 }
 
 /// What is requested.

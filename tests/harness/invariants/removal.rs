@@ -1,11 +1,17 @@
 //! What must hold of machines that are removed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use muster_coordinator::facts::{DepartingNode, Facts, MachineRow};
-use muster_proto::model::{MachineId, MachineName, MachineType, RemovalPolicy, SwarmId};
+use muster_coordinator::facts::{DepartingNode, Facts, LockRow, MachineRow};
+use muster_proto::model::{MachineId, MachineName, MachineType, Now, RemovalPolicy, SwarmId};
 
 use super::{Checked, Watcher};
+
+/// So long a controller has for an answer to what it could see, in milliseconds.
+const HEARD_MS: u64 = 10_000;
 
 /// What was seen of them.
 #[derive(Clone, Default, Hash)]
@@ -43,6 +49,25 @@ impl Watcher {
         let by_turn = |row: &MachineRow| row.removal.as_ref().is_some_and(|removal| removal.by_turn);
         let begins = departing(facts).map(|(row, _)| row).filter(|row| !known.contains_key(&row.name));
         begins.filter(|row| by_turn(row)).collect()
+    }
+
+    /// Rule 4, its locks: who was to be removed only after its request departs when every controller had its time to
+    /// take back what it said before.
+    pub(super) fn removal_was_heard_of(&self, facts: &Facts, row: &MachineRow, now: Now) -> Checked {
+        let asked_ms = row.update.as_ref().and_then(|part| part.request).map_or(0, |request| request.since_ms);
+        let removal = row.removal.as_ref().filter(|removal| removal.since_ms > asked_ms);
+        let Some(since_ms) = removal.map(|removal| removal.since_ms) else { return Ok(()) };
+        let of_it = |lock: &&Arc<LockRow>| {
+            lock.key.cluster == row.spec.cluster_name && lock.key.node.as_ref() == Some(&row.name)
+        };
+        for lock in facts.locks.values().filter(of_it) {
+            let watcher = (lock.key.cluster.clone(), lock.key.controller.clone());
+            if now.wall_ms < since_ms + HEARD_MS || !facts.live.watching.contains_key(&watcher) {
+                let message = format!("{} departs, and {} has not heard of it", row.name, lock.key.controller);
+                return Err(self.violation("removal", message));
+            }
+        }
+        Ok(())
     }
 
     /// A machine departs when its policy lets it, control machines one by one; its row goes when no swarm knows its

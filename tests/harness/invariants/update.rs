@@ -89,6 +89,7 @@ impl Watcher {
         self.out_of_service(facts, guards, now)?;
         for row in self.begins_to_depart(facts) {
             self.permit_is_right(facts, row, guards, now)?;
+            self.removal_was_heard_of(facts, row, now)?;
         }
         // What a copy that was put back says of permits is long over.
         for row in facts.machines.values().filter(|row| !row.in_doubt) {

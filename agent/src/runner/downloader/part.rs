@@ -10,6 +10,7 @@ use std::{
 use aws_lc_rs::digest::{Context, SHA256};
 use nix::{
     libc::{ELOOP, O_NOFOLLOW, O_NONBLOCK},
+    sys::statvfs::fstatvfs,
     unistd::geteuid,
 };
 
@@ -93,11 +94,19 @@ impl Part {
         finished(self.digest.clone())
     }
 
+    /// After an error the part is as it was before, or [`Self::persist`] refuses it.
     pub(super) fn append(&mut self, chunk: &[u8]) -> io::Result<()> {
-        self.file.write_all(chunk)?;
+        // A full disk takes the beginning of a chunk: the next one would be written behind bytes that nobody hashed.
+        self.file.write_all(chunk).inspect_err(|_| drop(self.file.set_len(self.bytes)))?;
         self.digest.update(chunk);
         self.bytes += chunk.len() as u64;
         Ok(())
+    }
+
+    /// Bytes that there is room for besides.
+    pub(super) fn room(&self) -> io::Result<u64> {
+        let space = fstatvfs(&self.file)?;
+        Ok(space.blocks_available().saturating_mul(space.fragment_size()))
     }
 
     /// Back to nothing.
@@ -116,8 +125,14 @@ impl Part {
         read.is_ok() && (head.starts_with("<!doctype html") || head.starts_with("<html"))
     }
 
-    /// Puts it in its place, durably.
+    /// Puts it in its place, durably. What is not as long as what was hashed is something else.
     pub(super) fn persist(self, path: &Path, mode: u32) -> io::Result<File> {
+        let found = self.file.metadata()?.len();
+        if found != self.bytes {
+            let message = format!("{} bytes were received, and {found} are in {}", self.bytes, self.path.display());
+            fs::remove_file(&self.path)?;
+            return Err(io::Error::other(message));
+        }
         self.file.set_permissions(Permissions::from_mode(mode))?;
         self.file.sync_all()?;
         fs::rename(&self.path, path)?;

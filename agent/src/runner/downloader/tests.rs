@@ -306,6 +306,32 @@ fn an_endless_file_ends_at_the_limit() {
     Site::wanting(&body(), &web.url("/file")).with("max_bytes", "2000000").fails(false, "longer than the 2000000");
 }
 
+/// Whoever writes into the part besides, and whatever a full disk has taken of a chunk: the digest does not know of it.
+#[test]
+fn what_is_not_what_was_hashed_is_never_put_in_place() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (path, beside) = (dir.path().join("file"), dir.path().join("file.muster-part"));
+    let mut part = Part::open(beside.clone()).expect("a part");
+    part.append(b"wanted").expect("append");
+    let mut other = fs::OpenOptions::new().append(true).open(&beside).expect("the same file");
+    other.write_all(b" and more").expect("written");
+    let error = part.persist(&path, 0o644).expect_err("refused").to_string();
+    assert!(error.starts_with("6 bytes were received, and 15 are in "), "{error}");
+    assert!(!path.exists() && !beside.exists(), "neither is kept");
+}
+
+/// A server says how much comes; there is no disk for that.
+#[test]
+fn what_does_not_fit_the_disk_is_not_begun() {
+    let huge = (1_u64 << 50).to_string();
+    let length = format!("Content-Length: {huge}\r\n");
+    let web = counting(move |_, _, stream| send(stream, "200 OK", &length, b"bytes"));
+    let site = Site::wanting(b"bytes", &web.url("/file")).with("max_bytes", &huge);
+    site.fails(true, &format!("{huge} bytes are to come, and there is room for"));
+    assert_eq!(web.asked().len(), 1, "once is enough");
+    assert!(!site.part().exists());
+}
+
 #[test]
 fn a_slow_server_is_left_and_its_part_kept() {
     // Says nothing; says a head only; drips a byte now and then.

@@ -82,8 +82,9 @@ impl FetchError {
                     && ![StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS]
                         .contains(status)
             }
-            Self::Range | Self::TooLong { .. } | Self::Digest { .. } | Self::Disk { .. } => true,
-            Self::Stalled(_) | Self::Cut { .. } => false,
+            Self::Range | Self::TooLong { .. } | Self::Digest { .. } => true,
+            // Not the mirror's fault: it ends the whole transfer.
+            Self::Stalled(_) | Self::Cut { .. } | Self::Disk { .. } => false,
         }
     }
 
@@ -157,7 +158,7 @@ pub(super) fn transfer(
     let courier = Courier { wanted, patience, report, runtime, client, rootless };
     let mut mirrors: Vec<(&Url, Option<FetchError>)> = wanted.urls.iter().map(|url| (url, None)).collect();
     let mut passes = 0;
-    while passes < patience.passes {
+    'passes: while passes < patience.passes {
         let before = part.bytes();
         for (url, error) in &mut mirrors {
             if error.as_ref().is_some_and(FetchError::gives_up_mirror) {
@@ -167,7 +168,12 @@ pub(super) fn transfer(
                 Ok(()) => return Ok(()),
                 Err(failure) => {
                     report.line(&format!("{}: {}", Shown::from(*url), with_sources(&failure)));
+                    let is_ours = matches!(failure, FetchError::Disk { .. });
                     *error = Some(failure);
+                    // No mirror makes room on this disk.
+                    if is_ours {
+                        break 'passes;
+                    }
                 }
             }
         }
@@ -228,8 +234,11 @@ impl Courier<'_> {
             other => other,
         }
         .inspect_err(|error| {
-            if matches!(error, FetchError::Digest { .. } | FetchError::TooLong { .. } | FetchError::Range) {
-                // Proved wrong: nothing of it is kept.
+            // Proved wrong, or in the way of everything else on a full disk: nothing of it is kept.
+            if !matches!(
+                error,
+                FetchError::Request { .. } | FetchError::Status(_) | FetchError::Stalled(_) | FetchError::Cut { .. }
+            ) {
                 let _ = part.restart();
             }
         })

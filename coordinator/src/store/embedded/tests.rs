@@ -189,3 +189,14 @@ fn commit_until_killed(path: &Path) {
         println!("{number}");
     }
 }
+
+/// Whatever keeps a copy from its place, no half of it fills the disk.
+#[test]
+fn a_copy_that_cannot_be_placed_leaves_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let taken = dir.path().join("taken");
+    fs::create_dir_all(taken.join("by others")).expect("directories");
+    EmbeddedStore::create_with(&taken, &[put(Table::Meta, "a", "1")]).expect_err("a directory is there");
+    let left: Vec<_> = fs::read_dir(dir.path()).expect("listed").map(|entry| entry.expect("one").file_name()).collect();
+    assert_eq!(left, ["taken"]);
+}

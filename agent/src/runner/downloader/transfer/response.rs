@@ -42,6 +42,8 @@ impl Courier<'_> {
         }
         let path = part.path().to_owned();
         let have = part.bytes();
+        let missing = total.map_or(0, |total| total.saturating_sub(have));
+        fits_the_disk(part, missing).map_err(|source| FetchError::Disk { path: path.clone(), source })?;
         thread::scope(|scope| {
             let (sender, chunks) = sync_channel(CHUNKS_MAX);
             let writer = scope.spawn(|| write_all(part, chunks));
@@ -131,6 +133,16 @@ impl Courier<'_> {
 
 fn write_all(part: &mut Part, chunks: Receiver<Bytes>) -> io::Result<()> {
     chunks.into_iter().try_for_each(|chunk| part.append(&chunk))
+}
+
+/// Is there room for so many bytes more? It is known before the first of them, and others need the disk too.
+fn fits_the_disk(part: &Part, missing: u64) -> io::Result<()> {
+    let room = part.room()?;
+    if missing <= room {
+        return Ok(());
+    }
+    let message = format!("{missing} bytes are to come, and there is room for {room}");
+    Err(io::Error::new(io::ErrorKind::StorageFull, message))
 }
 
 /// How an answer relates to what is here.

@@ -12,9 +12,10 @@ use std::{
 };
 
 use muster_proto::{
+    model::{MANUAL, MIGRATION_MODE},
     tls,
     wire::{
-        LockState, RegisterRequest, RequestEvent, SetLockRequest, WatchRequestsRequest,
+        LockState, MaintenanceRequest, RegisterRequest, RequestEvent, SetLockRequest, WatchRequestsRequest,
         maintenance_client::MaintenanceClient, request_event::Type,
     },
 };
@@ -60,8 +61,17 @@ pub(crate) struct Args {
     refuse: Option<String>,
 }
 
-/// What a machine's task hears: its maintenance is requested, for this release (empty: none comes). None: it is not.
-type Heard = Option<String>;
+/// What a request says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Asked {
+    /// The release that is coming. Empty: none is.
+    release: String,
+    /// Somebody moves the workloads by hand.
+    by_hand: bool,
+}
+
+/// What a machine's task hears: its maintenance is requested. None: it is not.
+type Heard = Option<Asked>;
 
 /// And the connection on which that was said.
 type Word = (Heard, MaintenanceClient<Channel>);
@@ -134,10 +144,14 @@ fn news<'a>(
     requested: &mut Vec<String>,
     all: impl Iterator<Item = &'a String>,
 ) -> Vec<(String, Heard)> {
+    let asked = |request: &MaintenanceRequest| Asked {
+        release: request.release.clone(),
+        by_hand: request.annotations.get(MIGRATION_MODE).is_some_and(|mode| mode == MANUAL),
+    };
     match event.r#type() {
         Type::Put => {
             requested.extend(event.request.iter().map(|request| request.machine.clone()));
-            event.request.iter().map(|request| (request.machine.clone(), Some(request.release.clone()))).collect()
+            event.request.iter().map(|request| (request.machine.clone(), Some(asked(request)))).collect()
         }
         Type::Deleted => event.request.iter().map(|request| (request.machine.clone(), None)).collect(),
         // What went away while nobody looked is said now.
@@ -149,20 +163,23 @@ fn news<'a>(
 impl Guard {
     /// Follows the requests of one machine.
     async fn work(mut self, mut heard: mpsc::Receiver<Word>) {
-        let mut away = false;
+        let (mut seen, mut away) = (false, false);
         let turns = Arc::clone(&self.turns);
         let mut turn = None;
         while let Some((word, client)) = heard.recv().await {
             let requested = word.is_some();
-            if let Some(release) = word.filter(|release| !release.is_empty()) {
-                self.release = release;
+            let keeps = self.keeps(word.as_ref());
+            if let Some(asked) = word.filter(|asked| !asked.release.is_empty()) {
+                self.release = asked.release;
             }
+            if requested && !seen {
+                self.say("request-seen");
+            }
+            seen = requested;
             let done = match (requested, away) {
                 (true, false) => {
-                    self.say("request-seen");
-                    if self.refuses {
-                        let message = "ToyWorkloadsStay: this controller was told to refuse";
-                        self.set(client, LockState::Active, 0, message, "").await
+                    if let Some(why) = keeps {
+                        self.set(client, LockState::Active, 0, why, "").await
                     } else {
                         turn = match self.is_cluster() {
                             true => None,
@@ -190,6 +207,15 @@ impl Guard {
             }
         }
         drop(turn);
+    }
+
+    /// Why its workloads stay where they are. None: they move away.
+    fn keeps(&self, asked: Option<&Asked>) -> Option<&'static str> {
+        match asked {
+            _ if self.refuses => Some("ToyWorkloadsStay: this controller was told to refuse"),
+            Some(asked) if asked.by_hand => Some("ToyWorkloadsStay: somebody moves them by hand"),
+            _ => None,
+        }
     }
 
     const fn is_cluster(&self) -> bool {
@@ -259,21 +285,22 @@ fn append(path: &Path, line: &str) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::wire::MaintenanceRequest;
-
     use super::*;
 
     #[test]
     fn it_hears_who_is_requested_for_which_release() {
-        let event = |kind: Type, machine: &str| {
-            let request =
-                MaintenanceRequest { machine: machine.to_owned(), release: "2.0".to_owned(), ..Default::default() };
-            RequestEvent { r#type: kind.into(), request: Some(request).filter(|_| !machine.is_empty()) }
+        let event = |kind: Type, machine: &str, mode: &str| {
+            let annotations = [(MIGRATION_MODE.to_owned(), mode.to_owned())].into();
+            let (machine, release) = (machine.to_owned(), "2.0".to_owned());
+            let request = MaintenanceRequest { machine, release, annotations, ..Default::default() };
+            RequestEvent { r#type: kind.into(), request: Some(request).filter(|it| !it.machine.is_empty()) }
         };
+        let asked = |by_hand| Some(Asked { release: "2.0".to_owned(), by_hand });
         let (all, mut requested) = (["a".to_owned(), "b".to_owned()], Vec::new());
         let mut heard = |event| news(&event, &mut requested, all.iter());
-        assert_eq!(heard(event(Type::Put, "a")), [("a".to_owned(), Some("2.0".to_owned()))]);
-        assert_eq!(heard(event(Type::Synced, "")), [("b".to_owned(), None)], "what it did not see go away is gone");
-        assert_eq!(heard(event(Type::Deleted, "a")), [("a".to_owned(), None)]);
+        assert_eq!(heard(event(Type::Put, "a", MANUAL)), [("a".to_owned(), asked(true))]);
+        assert_eq!(heard(event(Type::Put, "a", "skip")), [("a".to_owned(), asked(false))]);
+        assert_eq!(heard(event(Type::Synced, "", "")), [("b".to_owned(), None)], "what it did not see go away is gone");
+        assert_eq!(heard(event(Type::Deleted, "a", "skip")), [("a".to_owned(), None)]);
     }
 }

@@ -9,6 +9,9 @@ mod departing;
 use super::{super::reason, *};
 use crate::documents;
 
+/// Time that controllers have to see what is requested.
+const SETTLE_MS: u64 = 10_000;
+
 fn remove_by(name: &str, policy: RemovalPolicy) -> Request {
     Request::Remove { machine: machine(name), policy, accept_control_plane_downtime: false }
 }
@@ -207,33 +210,42 @@ fn one_in_maintenance_whose_workloads_are_back_is_waited_for() {
 /// What its controllers said of its maintenance is no answer to its removal.
 #[test]
 fn one_in_maintenance_goes_when_its_controllers_know_that_it_goes_for_good() {
-    let mut fleet = deployed(3, 3);
-    let settle_ms = 10_000;
-    for (name, answers) in [("worker-1", true), ("worker-2", false)] {
-        let enter = Request::EnterMaintenance { machine: machine(name), accept_control_plane_downtime: false };
-        fleet.ask(enter).expect("begins");
-        fleet.lets_go(name);
-        fleet.accept(name);
-        fleet.pass(settle_ms, &[]);
-        fleet.say("ceph", Word::Unwatch { cluster: cluster(), stream: 1 });
-        fleet.ask(remove(name)).expect("begins");
-        assert_eq!(fleet.why(name).as_deref(), Some("ControllerSilent"), "nobody has heard of it");
-        fleet.watch("ceph", 1);
-        fleet.pass(settle_ms - 1, &[]);
-        assert_eq!(fleet.why(name).as_deref(), Some("LocksSettling"), "it heard of it a moment ago");
-        assert_eq!(fleet.core.wake_at(fleet.now()), Some(fleet.now().mono_ms + 1));
-        if answers {
-            fleet.lock("ceph", Some(name), LockState::Active);
-            assert_eq!(fleet.why(name).as_deref(), Some("LocksActive"), "what is to stay is moved first");
-            fleet.lock("ceph", Some(name), LockState::Inactive);
-            assert!(fleet.is_gone(name), "{:?}", fleet.why(name));
-        } else {
-            fleet.pass(1, &[name]);
-            assert!(fleet.is_gone(name), "it had its time: {:?}", fleet.why(name));
-        }
-        fleet.bury(name);
-        fleet.lock("ceph", None, LockState::Active);
-    }
+    let mut fleet = deployed(3, 2);
+    let enter = Request::EnterMaintenance { machine: machine("worker-1"), accept_control_plane_downtime: false };
+    fleet.ask(enter).expect("begins");
+    fleet.lets_go("worker-1");
+    fleet.accept("worker-1");
+    fleet.pass(SETTLE_MS, &[]);
+    fleet.say("ceph", Word::Unwatch { cluster: cluster(), stream: 1 });
+    fleet.ask(remove("worker-1")).expect("begins");
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("ControllerSilent"), "nobody has heard of it");
+    fleet.watch("ceph", 2);
+    fleet.pass(SETTLE_MS - 1, &[]);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksSettling"), "it heard of it a moment ago");
+    fleet.lock("ceph", Some("worker-1"), LockState::Active);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksActive"), "what is to stay is moved first");
+    fleet.pass(1, &[]);
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    assert!(fleet.is_gone("worker-1"), "{:?}", fleet.why("worker-1"));
+}
+
+/// Its controller was about to let it go, for the update.
+#[test]
+fn a_word_that_crosses_the_removal_is_no_answer_to_it() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    fleet.finish_controls();
+    fleet.pass(SETTLE_MS, &[]);
+    fleet.ask(remove("worker-1")).expect("begins");
+    fleet.pass(1, &[]);
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    fleet.accept("worker-1");
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksSettling"));
+    fleet.pass(SETTLE_MS - 2, &[]);
+    assert_eq!(fleet.core.wake_at(fleet.now()), Some(fleet.now().mono_ms + 1));
+    fleet.pass(1, &["worker-1"]);
+    assert!(fleet.is_gone("worker-1"), "{:?}", fleet.why("worker-1"));
 }
 
 /// It runs what it had, and its operator may yet change his mind.
