@@ -104,7 +104,8 @@ fn has_swarm(facts: &Facts, rollout: &RolloutRow, update: &UpdateRow) -> bool {
     items.any(|item| item.runner == RunnerKind::SwarmJoin)
 }
 
+/// The control machines it is for. Who was replaced since comes after it, and has no swarm to be copied.
 fn controls<'a>(facts: &'a Facts, update: &'a UpdateRow) -> impl Iterator<Item = &'a MachineRow> {
     let rows = update.targets.keys().filter_map(|name| facts.machines.get(name)).map(|row| &**row);
-    rows.filter(|row| row.spec.machine_type == MachineType::Control)
+    rows.filter(|row| row.spec.machine_type == MachineType::Control && row.ready_at.is_some())
 }
