@@ -216,11 +216,12 @@ fn waits_for_a_hand(fleet: &Nodes, kept: &Node, other: &Node) -> Result<()> {
         let mut all = all["items"].as_array().context("no items")?.iter();
         Ok(all.find(|machine| machine["metadata"]["name"] == name).context("no such machine")?["status"].clone())
     };
-    let (boot_id, drained) = (kept.boot_id()?, Cell::new(false));
+    let (boot_id, others, drained) = (kept.boot_id()?, other.boot_id()?, Cell::new(false));
     manager.wait_until("the other worker is through", || {
         drained.set(drained.get() || availability(manager, kept)? != "active");
         let waits = status_of(&name)?["blocked"]["reason"] == "LocksActive";
-        Ok(waits && status_of(&machine(other))?["reboot"]["completed"] == true)
+        let through = status_of(&machine(other))?["state"] == "Ready" && other.boot_id()? != others;
+        Ok(waits && through)
     })?;
     let blocked = &status_of(&name)?["blocked"];
     ensure!(
