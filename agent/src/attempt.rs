@@ -7,6 +7,7 @@ pub(crate) mod durable;
 pub(crate) mod inputs;
 pub mod record;
 mod removal;
+mod room;
 
 use std::{
     io,
@@ -38,6 +39,8 @@ const CLAIM_DEADLINE: Duration = Duration::from_secs(30);
 const COMPLAINT_BYTES_MAX: u64 = 2048;
 /// systemd gives up a unit within milliseconds.
 const GIVEN_UP_WITHIN: Duration = Duration::from_secs(5);
+/// How often a process that runs is looked at, whether it hangs.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// Between two tries to take its place.
 const LAUNCH_AGAIN_AFTER: Duration = Duration::from_millis(50);
 /// The kernel closes `alive` and frees the lock in no promised order; the gap is microseconds.
@@ -278,8 +281,11 @@ impl Attempts {
                 found => return Ok(found),
             }
             let file = |source| AttemptError::File { what: "watch", path: dir.alive(), source };
-            // Nobody writes to it: it becomes readable when its last writer is gone.
-            alive.map_err(file)?.readable().await.map_err(file)?;
+            // Nobody writes to it: it becomes readable when its last writer is gone. One that hangs never goes.
+            match timeout(LOOK_AGAIN_AFTER, alive.map_err(file)?.readable()).await {
+                Err(_) => continue,
+                Ok(gone) => gone.map_err(file)?,
+            }
             match dir.find()? {
                 Found::Running => sleep(LOCK_GRACE).await,
                 found => return Ok(found),
@@ -307,6 +313,18 @@ impl Attempts {
         self.forget_inputs(key)?;
         let path = self.dir(key).path().to_owned();
         remove_tree(&path).map_err(|source| AttemptError::File { what: "remove", path, source })
+    }
+
+    /// Forgets the oldest of these attempts, if what is kept of all takes too much. The newest, which is under way, is
+    /// the first of them.
+    ///
+    /// # Errors
+    /// [`AttemptError::File`]; what is left is removed another time.
+    pub fn make_room(&self, newest_first: &[AttemptKey]) -> Result<(), AttemptError> {
+        // Not there any more, or not yet: it takes nothing.
+        let bytes_of = |key: &AttemptKey| room::bytes_of(self.dir(key).path()).unwrap_or(0);
+        let attempts = newest_first.iter().map(|key| (key.clone(), bytes_of(key)));
+        room::beyond(attempts).iter().try_for_each(|key| self.remove(key))
     }
 
     /// Where its record is; for people.

@@ -45,8 +45,8 @@ use reboot::Waiting;
 pub const EVENTS_IN_FLIGHT_MAX: usize = 64;
 /// Statuses that may wait for an acknowledgement. Above it nothing new is started: an event is never dropped.
 pub const OUTBOX_BYTES_MAX: usize = 6 * 1024 * 1024;
-/// Attempts whose directories are kept for their output, the newest: with 16 MiB of output each, 256 MiB of disk.
-pub const ATTEMPTS_KEPT: usize = 16;
+/// Attempts whose directories are kept for their output, the newest, as far as the disk's share for all of them goes.
+pub const ATTEMPTS_KEPT: usize = 256;
 
 const DISK_FULL: AgentBlocked = AgentBlocked {
     reason: "DiskFull",
@@ -171,7 +171,7 @@ impl Core {
         }
     }
 
-    /// Attempts whose directories are kept: the newest, the one that runs among them. Every other may be deleted.
+    /// Attempts whose directories are kept, newest first, but the one that runs before all. Every other may be deleted.
     #[must_use]
     pub fn kept_attempts(&self) -> Vec<AttemptKey> {
         let mut slots: Vec<&Slot> = self.ledger.slots.values().collect();

@@ -7,7 +7,7 @@ use std::{path::Path, time::Duration};
 
 use muster_proto::{
     daemon::service_manager,
-    model::{Generation, ItemInput, MachineName, Seq, SwarmAnswer, SwarmCall},
+    model::{Generation, ItemInput, MachineName, RunnerKind, Seq, SwarmAnswer, SwarmCall},
 };
 use nix::sys::statvfs::statvfs;
 use tokio::{
@@ -30,7 +30,7 @@ use crate::{
     runner,
     swarm::SwarmCalls,
 };
-use attempts::{follow, forget_inputs, inspect, release, remove, start};
+use attempts::{follow, forget_ended_runs, forget_inputs, inspect, make_room, release, remove, start};
 
 /// How often the disk's space is looked at.
 const DISK_EVERY: Duration = Duration::from_secs(30);
@@ -146,7 +146,10 @@ impl Engine {
                 message = self.from_attempts.recv() => self.hear_attempt(message)?,
                 message = link.recv() => self.hear_link(message)?,
                 () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => self.step(Input::Tick)?,
-                _ = disk.tick() => self.look_at_disk()?,
+                _ = disk.tick() => {
+                    self.look_at_disk()?;
+                    self.look_for_ended_runs();
+                }
                 () = sleep_until(flush_at.unwrap_or_else(Instant::now)), if flush_at.is_some() => self.ledger.flush()?,
                 () = sleep(patience.unwrap_or_default()), if patience.is_some() => {}
             }
@@ -210,6 +213,8 @@ impl Engine {
             Some(FromLink::LogWanted { request_id, item, follow }) => {
                 if let Some(session) = &self.session {
                     let key = self.core.newest_attempt(item.as_ref());
+                    // What has ended, or is gone, is not waited for.
+                    let follow = follow && key.as_ref() == self.core.ledger().running().map(Slot::key).as_ref();
                     let attempt = key.map(|key| (self.attempts.clone(), key));
                     self.logs.start(request_id, attempt, follow, session.logs());
                 }
@@ -234,6 +239,8 @@ impl Engine {
                 Effect::Fetch { key, generation } => self.fetch(key, generation),
                 Effect::Start(request) => {
                     let inputs = std::mem::take(&mut self.inputs);
+                    let (attempts, kept) = (self.attempts.clone(), self.core.kept_attempts());
+                    spawn_blocking(move || make_room(&attempts, &kept));
                     tokio::spawn(start(self.attempts.clone(), request, inputs, self.to_engine.clone()));
                 }
                 Effect::Follow(key) => {
@@ -299,6 +306,14 @@ impl Engine {
             forget_inputs(&self.attempts, &key);
         }
         Ok(())
+    }
+
+    fn look_for_ended_runs(&self) {
+        let ledger = self.core.ledger();
+        let items = ledger.assignment.iter().flat_map(|assignment| &assignment.items);
+        if ledger.running().is_none() && items.into_iter().any(|item| item.runner == RunnerKind::Mke.as_str()) {
+            tokio::spawn(forget_ended_runs());
+        }
     }
 
     fn look_at_disk(&mut self) -> Result<(), EngineError> {

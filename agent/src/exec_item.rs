@@ -140,6 +140,10 @@ fn host_attempt(dir: &AttemptDir) -> Result<bool, HostError> {
     let _ = inputs::remove(&dir.inputs());
     let Outcome { state, message, result_json } = redacted(outcome, &hidden);
     let mut exit = Exit { state, message, output_tail, result_json, started_at_ms, finished_at_ms: unix_ms() };
+    if at_work {
+        // Without it nobody could tell that it hangs, if it does.
+        let _ = dir.mark_at_work();
+    }
     dir.write_exit(&exit)?;
     if let Err(error) = dir.clear() {
         exit.message += &format!("; what it left in {} could not be removed: {error}", dir.path().display());
@@ -168,7 +172,9 @@ fn run(dir: &AttemptDir, request: &Request, inputs: &Inputs, events: Events, mut
         }
         // Checked already; the process that does it makes it anew.
         Ok(Work::Hosted(_)) => {
-            program::run(runner::hosted(dir), events, limit, &mut log).map(|outcome| over(work::outcome(outcome, dir)))
+            let reserved = dir.reserve_outcome().map_err(HostError::from);
+            let ended = reserved.and_then(|()| program::run(runner::hosted(dir), events, limit, &mut log));
+            ended.map(|outcome| over(work::outcome(outcome, dir)))
         }
         Ok(Work::Builtin(work)) => builtin::run(work, dir, events, limit, &mut log),
     };
@@ -205,7 +211,14 @@ fn hide(value: &mut serde_json::Value, text: &impl Fn(&str) -> String) {
             });
             *all = shown.collect();
         }
-        Null | Bool(_) | Number(_) => {}
+        // A number may be a secret too; one that is hidden is none any more.
+        Number(number) => {
+            let shown = text(&number.to_string());
+            if shown != number.to_string() {
+                *value = String(shown);
+            }
+        }
+        Null | Bool(_) => {}
     }
 }
 
@@ -256,5 +269,19 @@ impl Cause {
             }
         };
         Outcome::failed(message, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_hidden_in_a_result_whatever_it_is_there() {
+        let hidden = Hidden::of([b"48151623".as_slice()]);
+        let result_json = Some(r#"{"48151623":[48151623,"a 48151623",7,true]}"#.to_owned());
+        let outcome = Outcome { state: ItemState::Succeeded, message: String::new(), result_json };
+        let shown = redacted(outcome, &hidden).result_json.expect("a result");
+        assert!(!shown.contains("48151623") && shown.contains(",7,true]"), "{shown}");
     }
 }

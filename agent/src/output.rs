@@ -13,7 +13,7 @@ use std::{
 
 use crate::attempt::{AttemptDir, AttemptError};
 
-pub(crate) use log::OutputLog;
+pub(crate) use log::{OUTPUT_BYTES_MAX, OutputLog};
 pub(crate) use redact::{Hidden, Redactor};
 
 /// Largest chunk a reader yields.

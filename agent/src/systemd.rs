@@ -201,15 +201,18 @@ impl Systemd {
             // failed has one by then.
             let has_job = unit.job().await?.0 != 0;
             let (load, active, sub) = (unit.load_state().await?, unit.active_state().await?, unit.sub_state().await?);
-            let result = match name.ends_with(".service") {
-                true => services.build().await?.result().await?,
-                false => String::new(),
+            let (restarts, result) = match name.ends_with(".service") {
+                true => {
+                    let service = services.build().await?;
+                    (service.n_restarts().await?, service.result().await?)
+                }
+                false => (0, String::new()),
             };
             let unmet = match unit.condition_result().await? {
                 true => Vec::new(),
                 false => unmet(unit.conditions().await?),
             };
-            Ok(UnitState { load, active, sub, has_job, result, unmet })
+            Ok(UnitState { load, active, sub, has_job, restarts, result, unmet })
         })
         .await
     }

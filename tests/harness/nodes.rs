@@ -113,7 +113,8 @@ impl Nodes {
         let init = ["init", "--address", COORDINATOR, "--out", operator::CREDENTIALS];
         docker(&[&["run", "--rm", "--network=none"], &place[..], &init].concat())?.ok()?;
         let network = ["--network", &self.name, "--network-alias", "coordinator"];
-        docker(&[&["run", "--detach", "--name", &name], &network[..], &place].concat())?.ok()?;
+        let detached = ["run", "--detach", "--name", &name, "--env", "MUSTER_LOG=trace"];
+        docker(&[&detached[..], &network, &place].concat())?.ok()?;
         self.wait_healthy()
     }
 

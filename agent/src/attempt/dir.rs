@@ -11,6 +11,7 @@
 //! outcome        what built-in work in a process of its own came to
 //! exit           the outcome; durable when exec-item has ended
 //! reserve        the exit's file before it has anything to say: its disk space is set aside before the claim
+//! outcome.reserve, at-work: the same for the outcome; and that the work was interrupted, and may hang
 //! stderr         what exec-item itself complained about
 //! inputs         secrets, while the program runs (attempt/inputs.rs)
 //! work/          the program's working directory; goes with all else that is not named here when the program has ended
@@ -21,9 +22,10 @@ use std::{
     io::{self, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
-use muster_proto::json::json;
+use muster_proto::{json::json, model::ItemState};
 use nix::{
     errno::Errno,
     fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl},
@@ -35,13 +37,19 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     AttemptError, durable,
-    record::{Exit, Found, Progress, Request},
+    record::{Exit, Found, NO_EXIT_CODE, Progress, Request},
     removal::remove_tree,
 };
 
+/// Space for `exit`, and for `outcome`.
 const RESERVE: &str = "reserve";
+const OUTCOME_RESERVE: &str = "outcome.reserve";
+/// The outcome is recorded, and the work of this very process was interrupted, not over.
+const AT_WORK: &str = "at-work";
+/// A process ends within milliseconds, unless it hangs in the kernel.
+const ENDS_WITHIN: Duration = Duration::from_secs(60);
 /// What outlives the program. `script` and `result.json` are those of the bash runner.
-const RECORD: [&str; 14] = [
+const RECORD: [&str; 15] = [
     "request.json",
     "lock",
     "begun",
@@ -51,6 +59,7 @@ const RECORD: [&str; 14] = [
     "output.log.old",
     "progress",
     "outcome",
+    AT_WORK,
     "exit",
     "stderr",
     "inputs",
@@ -161,7 +170,16 @@ impl AttemptDir {
 
     /// Sets disk space aside for the outcome: an attempt whose end could not be recorded is not begun.
     pub(crate) fn reserve(&self) -> Result<(), AttemptError> {
-        let path = self.file(RESERVE);
+        self.set_aside(RESERVE)
+    }
+
+    /// Sets disk space aside for [`Self::write_outcome`]: the work may fill the disk, and that is to be said.
+    pub(crate) fn reserve_outcome(&self) -> Result<(), AttemptError> {
+        self.set_aside(OUTCOME_RESERVE)
+    }
+
+    fn set_aside(&self, name: &str) -> Result<(), AttemptError> {
+        let path = self.file(name);
         let failed = |source| AttemptError::File { what: "set space aside in", path: path.clone(), source };
         let mut file = OpenOptions::new();
         let file = file.write(true).create(true).truncate(true).mode(0o600).open(&path).map_err(failed)?;
@@ -206,7 +224,7 @@ impl AttemptDir {
     pub(crate) fn find(&self) -> Result<Found, AttemptError> {
         let claimed = self.claimed();
         if self.holder()?.is_some() {
-            return Ok(Found::Running);
+            return Ok(self.hanging()?.map_or(Found::Running, Found::Exited));
         }
         if !claimed {
             return Ok(Found::NotStarted);
@@ -214,13 +232,37 @@ impl AttemptDir {
         Ok(self.read::<Exit>("exit")?.map_or(Found::Lost, Found::Exited))
     }
 
+    /// The outcome of work that was interrupted, and whose process does not end. Only an operator knows when another
+    /// attempt may begin beside it.
+    fn hanging(&self) -> Result<Option<Exit>, AttemptError> {
+        let since = fs::metadata(self.file(AT_WORK)).and_then(|marker| marker.modified());
+        let hangs = since.is_ok_and(|since| since.elapsed().is_ok_and(|elapsed| elapsed >= ENDS_WITHIN));
+        let exit = if hangs { self.read::<Exit>("exit")? } else { None };
+        Ok(exit.map(|exit| Exit {
+            state: ItemState::Failed { exit_code: NO_EXIT_CODE, retryable: false },
+            message: format!(
+                "{}; it hangs in the kernel (a dead disk or file server?), and may go on yet",
+                exit.message
+            ),
+            ..exit
+        }))
+    }
+
+    /// Says that the work is not over though its outcome is about to be recorded.
+    pub(crate) fn mark_at_work(&self) -> io::Result<()> {
+        File::create(self.file(AT_WORK)).map(drop)
+    }
+
     /// Records the outcome, for whoever looks. A power cut may take it away yet, and with it all knowledge of the end:
     /// [`AttemptDir::sync_exit`] must follow.
     pub(crate) fn write_exit(&self, exit: &Exit) -> Result<(), AttemptError> {
-        let path = self.file("exit");
-        let bytes = encode(&path, exit)?;
-        // Into the space that is there, rather than into what a removal of it leaves: somebody waits for this.
-        let reserve = self.file(RESERVE);
+        self.write_into(RESERVE, "exit", exit)
+    }
+
+    /// Into the space that is there, rather than into what a removal of it leaves: somebody waits for this.
+    fn write_into(&self, reserve: &str, name: &str, value: &impl Serialize) -> Result<(), AttemptError> {
+        let (reserve, path) = (self.file(reserve), self.file(name));
+        let bytes = encode(&path, value)?;
         let written = match OpenOptions::new().write(true).open(&reserve) {
             Ok(mut file) => file.write_all(&bytes).and_then(|()| fs::rename(&reserve, &path)),
             // Written before, and to be written again.
@@ -257,9 +299,9 @@ impl AttemptDir {
         Ok(())
     }
 
-    /// For the exec-item of this attempt only, which is waiting for it.
+    /// For the exec-item of this attempt only, which is waiting for it. A power cut that takes it takes its reader too.
     pub(crate) fn write_outcome(&self, outcome: &impl Serialize) -> Result<(), AttemptError> {
-        self.write("outcome", outcome)
+        self.write_into(OUTCOME_RESERVE, "outcome", outcome)
     }
 
     pub(crate) fn outcome<T: DeserializeOwned>(&self) -> Result<Option<T>, AttemptError> {
@@ -274,12 +316,6 @@ impl AttemptDir {
 
     pub(crate) fn progress(&self) -> Option<Progress> {
         self.read("progress").ok().flatten()
-    }
-
-    fn write(&self, name: &str, value: &impl Serialize) -> Result<(), AttemptError> {
-        let path = self.file(name);
-        let bytes = encode(&path, value)?;
-        durable::replace(&path, &bytes).map_err(|source| AttemptError::File { what: "write", path, source })
     }
 
     fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, AttemptError> {

@@ -1,7 +1,7 @@
 //! The tasks beside the loop, one for the attempt that is started, followed or looked at. They tell the loop what they
 //! find, and decide nothing.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use muster_proto::model::ItemInput;
 use tokio::{
@@ -14,7 +14,9 @@ use super::FromAttempt;
 use crate::{
     attempt::{AttemptError, AttemptKey, Attempts, Found, Request},
     core::Input,
+    docker,
     link::chain,
+    runner::mke,
 };
 
 /// How often a running attempt is asked for its progress.
@@ -118,6 +120,20 @@ pub(super) async fn release(attempts: Attempts, key: AttemptKey) {
 pub(super) fn remove(attempts: &Attempts, key: &AttemptKey) {
     if let Err(error) = attempts.remove(key) {
         warn!(item = %key.item, attempt = key.attempt, error = %chain(&error), "old output stays on the disk");
+    }
+}
+
+/// Deletes what is too much of the output of old attempts. Blocks.
+pub(super) fn make_room(attempts: &Attempts, newest_first: &[AttemptKey]) {
+    if let Err(error) = attempts.make_room(newest_first) {
+        warn!(error = %chain(&error), "old output stays on the disk");
+    }
+}
+
+/// Removes what an attempt at an `mke` item has left that nobody goes on with.
+pub(super) async fn forget_ended_runs() {
+    if let Err(error) = mke::forget_ended(Path::new(docker::SOCKET)).await {
+        warn!(error = %chain(&error), "it may stay, with a password in it: docker rm muster-mke");
     }
 }
 

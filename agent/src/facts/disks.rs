@@ -5,12 +5,9 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
-    sync::{
-        atomic::{AtomicUsize, Ordering},
-        mpsc::sync_channel,
-    },
+    sync::{Mutex, PoisonError, mpsc::channel},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use muster_proto::model::Disk;
@@ -22,10 +19,10 @@ const DISKS_MAX: usize = 64;
 const OF_PODS: &str = "/var/lib/kubelet/";
 /// A file system that hangs (a user's, or one below a dead network mount) is not waited for longer.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// Threads that ask file systems for their sizes, or hang in that.
-static ASKING: AtomicUsize = AtomicUsize::new(0);
-/// Most of them.
-const ASKING_MAX: usize = 4;
+/// Mount points of file systems that are asked now, or hang in that.
+static ASKED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+/// Most of them; a thread hangs with each.
+const ASKED_MAX: usize = 4;
 /// The kernel's list of block devices.
 const BLOCK_DEVICES: &str = "/sys/block";
 /// It counts their sizes in these, whatever the device's own are.
@@ -35,42 +32,48 @@ const SECTOR_BYTES: u64 = 512;
 pub(super) fn read() -> Vec<Disk> {
     let of_us = |name: &str| fs::read_to_string(Path::new("/proc/self").join(name)).unwrap_or_default();
     let mounts = of_us("mounts");
-    let candidates = mounted(&mounts);
-    let mut disks = in_time(&ASKING, ANSWER_MAX, move || sizes(candidates)).unwrap_or_default();
+    let mut disks = in_time(&ASKED, ANSWER_MAX, mounted(&mounts), size_of);
     disks.extend(not_in_use(Path::new(BLOCK_DEVICES), &Mounted::of(&mounts, &of_us("mountinfo"))));
     disks.truncate(DISKS_MAX);
     disks.sort_by(|a, b| a.name.cmp(&b.name));
     disks
 }
 
-/// Those whose file systems answer.
-fn sizes(candidates: BTreeMap<String, String>) -> Vec<Disk> {
-    let of_one = |(name, mount_point): (String, String)| {
-        let file_system = statvfs(Path::new(&mount_point)).ok()?;
-        let size_bytes = file_system.blocks().saturating_mul(file_system.fragment_size());
-        Some(Disk { name, size_bytes, mount_point })
-    };
-    candidates.into_iter().take(DISKS_MAX).filter_map(of_one).collect()
+fn size_of(mount_point: &str) -> Option<u64> {
+    let file_system = statvfs(Path::new(mount_point)).ok()?;
+    Some(file_system.blocks().saturating_mul(file_system.fragment_size()))
 }
 
-/// Asks on a thread of its own, which may hang for as long as what it asks does. None: no answer in time, or too many
-/// hang already.
-fn in_time<T: Send + 'static>(
-    asking: &'static AtomicUsize,
+/// Those of the candidates whose file systems answer in time. They are asked on a thread of its own, which may hang for
+/// as long as one of them does; that one is not asked again meanwhile.
+fn in_time(
+    asked: &'static Mutex<BTreeSet<String>>,
     most: Duration,
-    ask: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
-    let (answer, answered) = sync_channel(1);
-    let begins = asking.fetch_add(1, Ordering::AcqRel) < ASKING_MAX;
-    let work = move || {
-        let _ = answer.send(ask()); // nobody waits for it any more
-        asking.fetch_sub(1, Ordering::AcqRel);
-    };
-    if !begins || thread::Builder::new().name("disks".to_owned()).spawn(work).is_err() {
-        asking.fetch_sub(1, Ordering::AcqRel);
-        return None;
+    mut candidates: BTreeMap<String, String>,
+    size_of: impl Fn(&str) -> Option<u64> + Send + 'static,
+) -> Vec<Disk> {
+    let asked_now = || asked.lock().unwrap_or_else(PoisonError::into_inner);
+    let hang = asked_now().clone();
+    candidates.retain(|_, mount_point| !hang.contains(mount_point));
+    if hang.len() >= ASKED_MAX {
+        return Vec::new();
     }
-    answered.recv_timeout(most).ok()
+    let (tell, told) = channel();
+    let ask = move || {
+        for (name, mount_point) in candidates.into_iter().take(DISKS_MAX) {
+            asked_now().insert(mount_point.clone());
+            let size = size_of(&mount_point);
+            asked_now().remove(&mount_point);
+            let disk = size.map(|size_bytes| Disk { name, size_bytes, mount_point });
+            if disk.is_some_and(|disk| tell.send(disk).is_err()) {
+                return; // nobody waits any more
+            }
+        }
+    };
+    let until = Instant::now() + most;
+    let asks = thread::Builder::new().name("disks".to_owned()).spawn(ask);
+    let in_time = || told.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
+    if asks.is_ok() { std::iter::from_fn(in_time).collect() } else { Vec::new() }
 }
 
 /// Device to mount point, from the lines of /proc/mounts.
@@ -160,26 +163,41 @@ fn name_of(device: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::{
+        os::unix::fs::symlink,
+        sync::{Arc, mpsc::sync_channel},
+    };
 
     use super::*;
 
     #[test]
-    fn what_hangs_is_not_waited_for_and_not_asked_for_ever() {
-        static HANG: AtomicUsize = AtomicUsize::new(0);
+    fn what_hangs_is_not_asked_again_and_the_others_are() {
+        static ASKED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
         let (end, ended) = sync_channel::<()>(0);
-        let ended = std::sync::Arc::new(std::sync::Mutex::new(ended));
-        for _ in 0..ASKING_MAX {
-            let ended = std::sync::Arc::clone(&ended);
-            let hangs = move || ended.lock().map(|ended| ended.recv().is_ok()).unwrap_or_default();
-            assert_eq!(in_time(&HANG, Duration::from_millis(1), hangs), None);
-        }
-        assert_eq!(in_time(&HANG, ANSWER_MAX, || true), None, "enough of them hang");
-        (0..ASKING_MAX).for_each(|_| end.send(()).expect("one that hangs"));
-        while HANG.load(Ordering::Acquire) > 0 {
+        let ended = Arc::new(Mutex::new(ended));
+        let disks_in = |most: Duration, names: &[&str]| {
+            let ended = Arc::clone(&ended);
+            let size_of = move |mount_point: &str| match mount_point.starts_with("/dead") {
+                true => ended.lock().ok()?.recv().ok().map(|()| 1),
+                false => Some(2),
+            };
+            let candidates = names.iter().map(|name| (format!("/dev{name}"), (*name).to_owned())).collect();
+            let answered = in_time(&ASKED, most, candidates, size_of);
+            answered.into_iter().map(|disk| disk.mount_point).collect::<Vec<_>>()
+        };
+        let disks = |names: &[&str]| disks_in(ANSWER_MAX, names);
+        assert_eq!(disks(&["/a", "/dead1", "/z"]), ["/a"], "in order, as far as they answer");
+        assert_eq!(disks(&["/a", "/dead1", "/z"]), ["/a", "/z"], "it is not asked again");
+        (2..=ASKED_MAX).for_each(|n| drop(disks_in(Duration::from_millis(1), &[&format!("/dead{n}")])));
+        while ASKED.lock().expect("no panic").len() < ASKED_MAX {
             thread::yield_now();
         }
-        assert_eq!(in_time(&HANG, ANSWER_MAX, || true), Some(true));
+        assert!(disks(&["/a"]).is_empty(), "enough of them hang");
+        (0..ASKED_MAX).for_each(|_| end.send(()).expect("one that hangs"));
+        while !ASKED.lock().expect("no panic").is_empty() {
+            thread::yield_now();
+        }
+        assert_eq!(disks(&["/a"]), ["/a"]);
     }
 
     #[test]

@@ -15,6 +15,9 @@ use crate::attempt::{AttemptDir, AttemptError};
 /// Of one of the two files; so at most twice as much of an attempt's output is on disk.
 pub(crate) const FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
+/// Of one attempt.
+pub(crate) const OUTPUT_BYTES_MAX: u64 = 2 * FILE_BYTES_MAX;
+
 /// See the module.
 pub(crate) struct OutputLog {
     dir: AttemptDir,
@@ -23,6 +26,8 @@ pub(crate) struct OutputLog {
     /// Of the file before, which the next rotation drops.
     old_bytes: u64,
     shed_bytes: u64,
+    /// What the disk did not take.
+    lost_bytes: u64,
     tail: Vec<u8>,
     redactor: Redactor,
 }
@@ -37,6 +42,7 @@ impl OutputLog {
             file_bytes: 0,
             old_bytes: 0,
             shed_bytes: 0,
+            lost_bytes: 0,
             tail: Vec::new(),
             redactor: Redactor::new(hidden),
         })
@@ -52,6 +58,11 @@ impl OutputLog {
     pub(crate) fn finish(mut self) -> String {
         let shown = self.redactor.finish();
         self.append(&shown);
+        if self.lost_bytes > 0 {
+            // Of the few bytes that take the place of many, a disk that was full may take some.
+            let lost = format!("\n… {} bytes of output were lost: the disk did not take them …\n", self.lost_bytes);
+            self.append(lost.as_bytes());
+        }
         let text = String::from_utf8_lossy(&self.tail);
         let mut from = text.len().saturating_sub(OUTPUT_TAIL_BYTES_MAX);
         while !text.is_char_boundary(from) {
@@ -67,13 +78,13 @@ impl OutputLog {
         if self.file_bytes + shown.len() as u64 > FILE_BYTES_MAX {
             // Not rotated: then this file grows no further either.
             if self.rotate().is_err() {
-                self.shed_bytes += shown.len() as u64;
+                self.lost_bytes += shown.len() as u64;
                 return;
             }
         }
         match self.file.write_all(shown) {
             Ok(()) => self.file_bytes += shown.len() as u64,
-            Err(_) => self.shed_bytes += shown.len() as u64,
+            Err(_) => self.lost_bytes += shown.len() as u64,
         }
     }
 
@@ -94,4 +105,20 @@ impl OutputLog {
 
 fn open(dir: &AttemptDir) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(0o600).open(dir.output())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_disk_does_not_take_is_told() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let attempt = AttemptDir::new(dir.path().to_owned());
+        std::os::unix::fs::symlink("/dev/full", attempt.output()).expect("a full disk");
+        let mut log = OutputLog::create(&attempt, Hidden::of([])).expect("a log");
+        log.write(b"hello\n");
+        let tail = log.finish();
+        assert_eq!(tail, "hello\n\n… 6 bytes of output were lost: the disk did not take them …\n");
+    }
 }

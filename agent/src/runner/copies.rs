@@ -77,6 +77,9 @@ impl Copies {
             let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
             removed.map_err(CopyError::file("remove", &path))?;
         }
+        // A clock that was ahead has left names behind that this one follows all the same.
+        let newest = self.names()?.iter().filter_map(|name| taken_at(name, &self.prefix, WHOLE)).max();
+        let taken_at_ms = taken_at_ms.max(newest.map_or(0, |newest| newest.saturating_add(1)));
         // So many digits that the names sort by time.
         Ok(self.dir.join(format!("{}{taken_at_ms:015}.{WHOLE}", self.prefix)))
     }
@@ -100,14 +103,19 @@ impl Copies {
 
 /// Is it one of our own? Others may keep files of theirs in the directory.
 fn is_copy(name: &str, prefix: &str, extension: &str) -> bool {
-    let time = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(extension)?.strip_suffix('.'));
-    time.is_some_and(|time| !time.is_empty() && time.bytes().all(|b| b.is_ascii_digit()))
+    taken_at(name, prefix, extension).is_some()
+}
+
+/// The time in a name of our own, Unix milliseconds.
+fn taken_at(name: &str, prefix: &str, extension: &str) -> Option<u64> {
+    let time = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(extension)?.strip_suffix('.'))?;
+    time.bytes().all(|b| b.is_ascii_digit()).then(|| time.parse().ok()).flatten()
 }
 
 /// All but the newest of our own.
 fn superseded(mut names: Vec<String>, prefix: &str, keep: usize) -> Vec<String> {
     names.retain(|name| is_copy(name, prefix, WHOLE));
-    names.sort_unstable();
+    names.sort_unstable_by_key(|name| taken_at(name, prefix, WHOLE));
     names.truncate(names.len().saturating_sub(keep));
     names
 }
@@ -212,5 +220,18 @@ mod tests {
         let mut expected: Vec<&str> = others.into_iter().chain(["c1-hot-2.tar", "c1-hot-3.tar"]).collect();
         expected.sort_unstable();
         assert_eq!(left, expected);
+    }
+
+    #[test]
+    fn a_copy_is_the_newest_whatever_the_clock_says() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let copies = Copies::new(&dir.path().to_string_lossy(), Some("1"), "c1-".to_owned()).expect("good");
+        for taken_at_ms in [9_000, 7, 10_000] {
+            let target = copies.begin(taken_at_ms).expect("begun");
+            fs::write(&target, "").expect("written");
+            copies.remove_old().expect("removed");
+            assert_eq!(copies.names().expect("listed"), [target.file_name().expect("a name").to_string_lossy()]);
+        }
+        assert_eq!(copies.names().expect("listed"), ["c1-000000000010000.tar"]);
     }
 }

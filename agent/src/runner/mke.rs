@@ -10,6 +10,8 @@ mod backup;
 mod health;
 mod run;
 
+pub(crate) use run::forget_ended;
+
 use std::{
     fmt,
     path::{Path, PathBuf},

@@ -5,7 +5,7 @@ mod archive;
 mod bash;
 mod copies;
 mod downloader;
-mod mke;
+pub(crate) mod mke;
 mod package;
 mod programs;
 mod reboot;

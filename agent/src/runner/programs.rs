@@ -148,10 +148,10 @@ impl Lines {
 }
 
 /// `E: …` of apt, `dpkg: error …`, `Error: …` of dnf and `error: …` of rpm, `ERROR! …` of Ansible; and what dnf says of
-/// its locks, `metadata already locked by 12`.
+/// its locks, `metadata already locked by 12`, and of what does not fit together: ` Problem: …`, and why below it.
 fn is_complaint(line: &str) -> bool {
-    line.contains(" already locked by ")
-        || ["E: ", "dpkg: error", "Error: ", "error: ", "ERROR! "].iter().any(|start| line.starts_with(start))
+    let starts = ["E: ", "dpkg: error", "Error: ", "error: ", "ERROR! ", " Problem: ", " Problem 1: ", "  - "].iter();
+    line.contains(" already locked by ") || starts.clone().any(|start| line.starts_with(start))
 }
 
 /// What it prints.

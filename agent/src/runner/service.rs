@@ -19,6 +19,8 @@ const REPORT_PART: u32 = 10;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// A service is up once it has stayed up for so long: `Type=simple` counts as active before its program has begun.
 const SETTLE: Duration = Duration::from_secs(1);
+/// So often a unit that ends badly is started again by systemd (`Restart=`) before it counts as failed.
+const RESTARTS_MAX: u32 = 3;
 /// Last lines of a failed unit's journal that go into the item's output.
 const JOURNAL_LINES: &str = "20";
 /// Of what it said itself, the lines that go into the item's message.
@@ -52,6 +54,8 @@ enum ServiceError {
     NotInstallable(String),
     #[error("unit {unit} failed: {state}")]
     Failed { unit: String, state: String },
+    #[error("unit {unit} ends again and again: systemd has started it {restarts} times more, and it is {state}")]
+    KeepsEnding { unit: String, restarts: u32, state: String },
     #[error("systemd did not {} unit {unit}: {}; it is {state}", job.as_str(), why(result))]
     NotDone { unit: String, job: Job, result: String, state: String },
     #[error("unit {unit} was left as it is, {state}: not met is {}", unmet.join(", "))]
@@ -63,7 +67,7 @@ enum ServiceError {
 impl ServiceError {
     /// Is the unit itself to blame, so that its journal tells why?
     const fn is_of_unit(&self) -> bool {
-        matches!(self, Self::Failed { .. } | Self::NotDone { .. } | Self::Late { .. })
+        matches!(self, Self::Failed { .. } | Self::KeepsEnding { .. } | Self::NotDone { .. } | Self::Late { .. })
     }
 
     /// What is not on the machine, or not made for it, does not come by trying again.
@@ -104,7 +108,7 @@ enum Judged {
     OnItsWay,
 }
 
-/// Judges it. A start that failed may be tried again by systemd itself (`Restart=`): that is waited for.
+/// Judges it. A start that failed may be tried again by systemd itself (`Restart=`): that is waited for, to a limit.
 fn judge(unit: &str, job: Job, end: &JobEnd, state: &UnitState) -> Result<Judged, ServiceError> {
     let unit = unit.to_owned();
     if let JobEnd::Not(result) = end {
@@ -124,6 +128,8 @@ fn judge(unit: &str, job: Job, end: &JobEnd, state: &UnitState) -> Result<Judged
         Ok(Judged::Ended)
     } else if state.has_failed() {
         Err(ServiceError::Failed { unit, state: state.to_string() })
+    } else if job != Job::Reload && state.restarts >= RESTARTS_MAX {
+        Err(ServiceError::KeepsEnding { unit, restarts: state.restarts, state: state.to_string() })
     } else {
         Ok(Judged::OnItsWay)
     }
@@ -328,6 +334,8 @@ mod tests {
             (Job::Reload, "invalid", "inactive", "success", "", "its state does not allow it; it is inactive (x)"),
             // systemd starts it anew by itself.
             (Job::Start, "failed", "activating", "exit-code", "", on),
+            (Job::Start, "done", "activating", "watchdog", "", "has started it 3 times more, and it is activating (x)"),
+            (Job::Start, "done", "active", "watchdog", "", up),
             (Job::Restart, "failed", "active", "success", "", up),
             (Job::Start, "", "activating", "success", "", on),
         ] {
@@ -341,6 +349,7 @@ mod tests {
                 active: active.to_owned(),
                 sub: "x".to_owned(),
                 has_job: false,
+                restarts: if result == "watchdog" { RESTARTS_MAX } else { RESTARTS_MAX - 1 },
                 result: result.to_owned(),
                 unmet: unmet.split_terminator(' ').map(str::to_owned).collect(),
             };

@@ -195,8 +195,8 @@ fn copy(wanted: &Wanted, seen: &Seen, report: &Report) -> Result<Outcome, Backup
         Mode::Hot => write()?,
         Mode::Consistent => {
             let written = engine::with_docker_stopped(report, Path::new(docker::SOCKET), write);
-            if matches!(written, Err(EngineError::StartedMeanwhile)) {
-                // It has its name already, which says that it is consistent.
+            if written.is_err() && target.exists() {
+                // It has its name already, which says that it is consistent, and that is not certain.
                 fs::remove_file(&target).map_err(CopyError::file("remove", &target))?;
             }
             written??

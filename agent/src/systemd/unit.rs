@@ -90,6 +90,8 @@ pub(crate) struct UnitState {
     pub(crate) active: String,
     pub(crate) sub: String,
     pub(crate) has_job: bool,
+    /// How often systemd has started it again by itself since somebody had it started.
+    pub(crate) restarts: u32,
     pub(crate) result: String,
     /// Conditions (`ConditionPathExists=/x`) for which systemd left it as it was when it was last to start.
     pub(crate) unmet: Vec<String>,
@@ -253,6 +255,7 @@ mod tests {
             active: active.to_owned(),
             sub: "x".to_owned(),
             has_job,
+            restarts: 0,
             result: result.to_owned(),
             unmet: Vec::new(),
         };

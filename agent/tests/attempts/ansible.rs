@@ -57,6 +57,15 @@ async fn the_task_that_failed_is_named() {
     assert_failed(&exit, "task \"break it\" failed: non-zero return code: out of luck");
 }
 
+#[tokio::test]
+async fn a_task_that_fails_with_what_is_no_text_is_named() {
+    let site = Site::new();
+    let breaks =
+        r#"    - {name: break it, command: "printf 'disk \\377 broken' >&2; false"}"#.replace("command", "shell");
+    let exit = play(&site, &format!("- hosts: localhost\n  tasks:\n{breaks}\n")).await;
+    assert_failed(&exit, "task \"break it\" failed: non-zero return code: disk ? broken");
+}
+
 /// Plays this text.
 async fn play(site: &Site, playbook: &str) -> Exit {
     let path = site.path("site.yml");

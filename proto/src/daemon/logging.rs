@@ -7,12 +7,16 @@ use std::{fmt::Write as _, io};
 use log::kv::{Key, Source, Value, VisitSource};
 use systemd_journal_logger::{JournalLog, connected_to_journal};
 use tracing::{
-    Event, Level, Subscriber,
+    Event, Level, Metadata, Subscriber,
     field::{Field, Visit},
     span::{Attributes, Id, Record},
 };
 use tracing_subscriber::{
-    EnvFilter, Layer, Registry, filter::LevelFilter, layer::Context, layer::SubscriberExt, registry::LookupSpan,
+    EnvFilter, Layer, Registry,
+    filter::{LevelFilter, filter_fn},
+    layer::Context,
+    layer::SubscriberExt,
+    registry::LookupSpan,
     util::SubscriberInitExt,
 };
 
@@ -32,7 +36,7 @@ pub fn init(machine: Option<&MachineName>) {
         .from_env_lossy();
     let journal =
         if connected_to_journal() { JournalLog::new().ok().map(|log| Journal::new(log, machine)) } else { None };
-    let registry = Registry::default().with(filter);
+    let registry = Registry::default().with(filter).with(filter_fn(is_shown));
     let outcome = match journal {
         Some(journal) => registry.with(journal).try_init(),
         None => {
@@ -42,6 +46,15 @@ pub fn init(machine: Option<&MachineName>) {
     };
     // The only way to fail is to have been set up before.
     outcome.ok();
+}
+
+/// Prefix of what our own modules say.
+const OURS: &str = "muster";
+
+/// Libraries print what they send and get when they are asked for details, and tokens and passwords with it: of them no
+/// level shows more than `info`.
+fn is_shown(metadata: &Metadata<'_>) -> bool {
+    *metadata.level() <= Level::INFO || metadata.target().starts_with(OURS)
 }
 
 /// Where each record is written at once, as `tracing` does it: whatever is in it, it becomes one printable line.
@@ -228,6 +241,21 @@ mod tests {
         assert_eq!(text.lines().count(), 2, "{text}");
         assert!(text.ends_with("next\n"), "{text}");
         text.lines().for_each(assert_safe);
+    }
+
+    #[test]
+    fn libraries_tell_no_details() {
+        let written = Written::default();
+        let to = written.clone();
+        let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(move || Lines(to.clone()));
+        let registry = Registry::default().with(EnvFilter::new("trace")).with(filter_fn(is_shown)).with(lines);
+        tracing::subscriber::with_default(registry, || {
+            tracing::debug!(target: "bollard::docker", "Decoded into string: JoinTokens");
+            tracing::info!(target: "h2", "one");
+            tracing::trace!(target: "muster_agent::link", "two");
+        });
+        let text = String::from_utf8(written.0.lock().expect("a lock").clone()).expect("text");
+        assert_eq!((text.lines().count(), text.contains("one"), text.contains("two")), (2, true, true), "{text}");
     }
 
     #[test]

@@ -138,10 +138,10 @@ fn the_newest_attempt_is_found_for_its_output() {
 
 #[test]
 fn the_output_of_old_attempts_is_removed() {
-    let items: Vec<_> = (0..40).map(|n| item(&format!("i{n}"), "1")).collect();
+    let items: Vec<_> = (0..300).map(|n| item(&format!("i{n}"), "1")).collect();
     let mut rig = Rig::new();
     rig.receive(assignment(1, 1, items));
-    for n in 0..39 {
+    for n in 0..299 {
         let effects = rig.end(key(&format!("i{n}"), 1, 1), ItemState::Succeeded);
         let removed: Vec<_> = effects.into_iter().filter(|effect| matches!(effect, Effect::Remove(_))).collect();
         let expected =

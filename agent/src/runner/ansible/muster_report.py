@@ -26,8 +26,10 @@ class CallbackModule(CallbackBase):
     CALLBACK_NEEDS_ENABLED = True
 
     def tell(self, what):
-        with open(os.environ["MUSTER_ANSIBLE_REPORT"], "a") as report:
-            report.write(json.dumps(what) + "\n")
+        # What a program printed need not be text: bytes that are none become question marks.
+        line = json.dumps(what, ensure_ascii=False) + "\n"
+        with open(os.environ["MUSTER_ANSIBLE_REPORT"], "ab") as report:
+            report.write(line.encode("utf-8", "replace"))
 
     def v2_runner_on_failed(self, result, ignore_errors=False):
         if not ignore_errors:

@@ -103,10 +103,10 @@ impl Part {
         Ok(())
     }
 
-    /// Bytes that there is room for besides.
-    pub(super) fn room(&self) -> io::Result<u64> {
+    /// Bytes that there is room for besides. None: the file system does not say.
+    pub(super) fn room(&self) -> io::Result<Option<u64>> {
         let space = fstatvfs(&self.file)?;
-        Ok(space.blocks_available().saturating_mul(space.fragment_size()))
+        Ok((space.blocks() > 0).then(|| space.blocks_available().saturating_mul(space.fragment_size())))
     }
 
     /// Back to nothing.
@@ -133,9 +133,10 @@ impl Part {
             fs::remove_file(&self.path)?;
             return Err(io::Error::other(message));
         }
-        self.file.set_permissions(Permissions::from_mode(mode))?;
-        self.file.sync_all()?;
-        fs::rename(&self.path, path)?;
+        let placed = self.file.set_permissions(Permissions::from_mode(mode));
+        let placed = placed.and_then(|()| self.file.sync_all()).and_then(|()| fs::rename(&self.path, path));
+        // After a failed sync the cache still shows what the disk has not: the next attempt would take it for whole.
+        placed.inspect_err(|_| drop(fs::remove_file(&self.path)))?;
         sync_dir(path.parent().unwrap_or(Path::new("/")))?;
         Ok(self.file)
     }

@@ -1,12 +1,16 @@
 //! One run of MKE's image: a container with a name of its own, so that there is only one and every attempt finds it.
 //! Started, followed to its end, removed. Never ended from here.
 
-use std::{collections::HashMap, path::PathBuf, time::Duration};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use bollard::{
     Docker,
     errors::Error,
-    models::{ContainerCreateBody, HostConfig},
+    models::{ContainerCreateBody, ContainerStateStatusEnum, HostConfig},
     query_parameters::{
         CreateContainerOptionsBuilder, CreateImageOptionsBuilder, ListServicesOptionsBuilder, LogsOptionsBuilder,
     },
@@ -112,6 +116,31 @@ pub(super) async fn left_over(docker: &Docker, wanted: &Wanted) -> Result<LeftOv
     }
 }
 
+/// Removes a run that has ended and that no attempt looks after any more: an operator accepted or skipped what became
+/// of it. The engine keeps a container's environment on the disk, and in that of a run is the administrator's password.
+///
+/// # Errors
+/// The engine cannot be asked, or does not remove it.
+pub(crate) async fn forget_ended(socket: &Path) -> Result<(), DockerError> {
+    use ContainerStateStatusEnum::{DEAD, EXITED};
+    let docker = docker::connect(socket, REQUEST_DEADLINE)?;
+    let found = match docker.inspect_container(NAME, None).await {
+        Ok(found) => found,
+        Err(error) if is_gone(&error) => return Ok(()),
+        Err(error) => return Err(DockerError { what: "look for a run of MKE's image that has ended", source: error }),
+    };
+    let ended = matches!(found.state.and_then(|state| state.status), Some(EXITED | DEAD));
+    let ours = found.config.and_then(|config| config.labels).is_some_and(|labels| labels.contains_key(LABEL));
+    // By its id: the next run has the same name.
+    match found.id.filter(|_| ended && ours) {
+        None => Ok(()),
+        Some(id) => docker
+            .remove_container(&id, None)
+            .await
+            .map_err(DockerError::while_doing("remove a run of MKE's image that has ended")),
+    }
+}
+
 async fn remove(docker: &Docker) -> Result<(), MkeError> {
     match docker.remove_container(NAME, None).await {
         Ok(()) => Ok(()),
@@ -161,7 +190,12 @@ pub(super) async fn start(docker: &Docker, wanted: &Wanted, version: &str, repor
         cmd: Some(command),
         env,
         labels: Some(labels),
-        host_config: Some(HostConfig { binds: Some(binds), ..HostConfig::default() }),
+        host_config: Some(HostConfig {
+            binds: Some(binds),
+            // Where SELinux is on, a container with a label of its own may not use the engine's socket.
+            security_opt: Some(vec!["label=disable".to_owned()]),
+            ..HostConfig::default()
+        }),
         ..ContainerCreateBody::default()
     };
     let options = CreateContainerOptionsBuilder::new().name(NAME).build();

@@ -90,7 +90,8 @@ fn nothing_is_taken_away_that_is_not_named() {
     let machine = machine(&[("old 1", ""), ("new 1", "Conflicts: old\n")]);
     machine.done(&wants("old"));
     let error = machine.refused(&wants("new"));
-    assert!(error.contains("dnf ended with exit status: 1"), "{error}");
+    assert!(error.contains("dnf ended with exit status: 1: Problem: "), "{error}");
+    assert!(error.contains("package new-1-1") && error.contains("conflicts with old"), "{error}");
     assert_eq!((machine.file("old").as_deref(), machine.file("new")), (Some("1"), None));
     let instead = Wanted { remove: vec!["old".to_owned()], ..wants("new") };
     let download = Wanted { download_only: true, ..instead.clone() };

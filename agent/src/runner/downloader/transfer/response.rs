@@ -137,10 +137,7 @@ fn write_all(part: &mut Part, chunks: Receiver<Bytes>) -> io::Result<()> {
 
 /// Is there room for so many bytes more? It is known before the first of them, and others need the disk too.
 fn fits_the_disk(part: &Part, missing: u64) -> io::Result<()> {
-    let room = part.room()?;
-    if missing <= room {
-        return Ok(());
-    }
+    let Some(room) = part.room()?.filter(|room| missing > *room) else { return Ok(()) };
     let message = format!("{missing} bytes are to come, and there is room for {room}");
     Err(io::Error::new(io::ErrorKind::StorageFull, message))
 }
