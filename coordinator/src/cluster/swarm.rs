@@ -30,11 +30,10 @@ pub async fn enter(
     machine: MachineId,
     entry: Entry,
 ) -> Result<(SwarmJoin, Option<Token>), Refused> {
-    let (manager, managers) = match entry {
-        Entry::Init => return Ok((SwarmJoin { manager: true, way: SwarmWay::Init }, None)),
-        Entry::Join { manager, managers } => (manager, managers),
+    let Entry::Join { manager, managers, others } = entry else {
+        return Ok((SwarmJoin { manager: true, way: SwarmWay::Init }, None));
     };
-    let (mut joining, mut next) = Joining::begin(machine, manager, managers, clock().mono_ms);
+    let (mut joining, mut next) = Joining::begin(machine, manager, managers, others, clock().mono_ms);
     loop {
         match next {
             Next::Ask { machine, op, patience_ms } => {

@@ -200,10 +200,6 @@ fn joins_make_sense(items: &[(&Spot<'_>, StateItem)], faults: &mut Faults<'_>) {
             let expected = "phase deploy: control machines enter the swarm one by one";
             spot.child("phase").fault(faults, format!("a swarm-join in phase {}", item.phase), expected);
         }
-        if !variables::secrets_of(&item.params).is_empty() {
-            let expected = "params without secrets: the token comes from the swarm itself";
-            spot.child("params").fault(faults, "a swarm-join that refers to a secret", expected);
-        }
     }
 }
 

@@ -36,6 +36,15 @@ pub(super) struct Param {
     pub(super) name: &'static str,
     pub(super) required: bool,
     pub(super) shape: Shape,
+    /// May it refer to secrets? Not what becomes an argument of a program, a name or a path: others on the machine, and
+    /// its logs, see that.
+    secret: bool,
+}
+
+impl Param {
+    const fn secret(self) -> Self {
+        Self { secret: true, ..self }
+    }
 }
 
 /// What a param's value looks like.
@@ -62,11 +71,11 @@ pub(super) enum Shape {
 }
 
 const fn must(name: &'static str, shape: Shape) -> Param {
-    Param { name, required: true, shape }
+    Param { name, required: true, shape, secret: false }
 }
 
 const fn may(name: &'static str, shape: Shape) -> Param {
-    Param { name, required: false, shape }
+    Param { name, required: false, shape, secret: false }
 }
 
 const fn only(params: &'static [Param]) -> Schema {
@@ -74,7 +83,7 @@ const fn only(params: &'static [Param]) -> Schema {
 }
 
 const DOWNLOADER: Schema = only(&[
-    must("url", Shape::Urls),
+    must("url", Shape::Urls).secret(),
     must("sha256", Shape::Sha256),
     must("path", Shape::Path),
     may("mode", Shape::Mode),
@@ -102,7 +111,7 @@ const ANSIBLE: Schema = Schema {
     free: true,
     one_of: &["playbook", "url"],
     together: &[("url", "sha256"), ("sha256", "url")],
-    ..only(&[may("playbook", Shape::Text), may("url", Shape::Urls), may("sha256", Shape::Sha256)])
+    ..only(&[may("playbook", Shape::Text), may("url", Shape::Urls).secret(), may("sha256", Shape::Sha256)])
 };
 const SWARM_JOIN: Schema = only(&[must("advertise", Shape::Text), may("listen", Shape::Text)]);
 const SWARM_BACKUP: Schema = only(&[
@@ -115,8 +124,8 @@ const MKE: Schema = only(&[
     may("image", Shape::Text),
     may("version", Shape::Text),
     may("args", Shape::Text),
-    may("admin_user", Shape::Text),
-    may("admin_password", Shape::Text),
+    may("admin_user", Shape::Text).secret(),
+    may("admin_password", Shape::Text).secret(),
     may("port", Shape::Count(65_535)),
     may("path", Shape::Path),
     may("keep", Shape::Count(100)),
@@ -160,6 +169,7 @@ pub(super) fn read(
         {
             if let Some(param) = known {
                 check(&value, text, param.shape, faults);
+                hides_secrets(&value, text, param, faults);
             }
             params.insert(key.to_owned(), text.to_owned());
         }
@@ -250,6 +260,15 @@ fn variables(value: &Spot<'_>, text: &str, secrets: Secrets<'_>, faults: &mut Fa
             value.fault(faults, other.to_string(), "");
             false
         }
+    }
+}
+
+/// Is nothing said here that others would see? A script is taken as it is: it reads what other params hold.
+fn hides_secrets(value: &Spot<'_>, text: &str, param: &Param, faults: &mut Faults<'_>) {
+    let names = if param.name == VERBATIM_PARAM { Vec::new() } else { variables::names(text).unwrap_or_default() };
+    if !param.secret && names.iter().any(|name| name.starts_with(SECRET_PREFIX)) {
+        let problem = format!("a secret in '{}', which is no secret on the machine", param.name);
+        value.fault(faults, problem, "a value without secrets: it becomes an argument, a name or a path");
     }
 }
 

@@ -286,6 +286,41 @@ fn a_machine_may_come_without_its_cluster() {
     assert!(read(&format!("{machine}---\n{cluster}")).is_ok());
 }
 
+/// Arguments stand in the list of processes, names and paths in logs.
+#[test]
+fn secrets_are_refused_where_others_would_see_them() {
+    let item = "runner: reboot\n        version: \"1\"\n        phase: deploy";
+    let digest = "a".repeat(64);
+    let of = |runner: &str, params: &str| {
+        let params = params.replace('$', "${secret.db-password}").replace("DIGEST", &digest);
+        damaged(
+            item,
+            &format!("runner: {runner}\n        version: \"1\"\n        phase: deploy\n        params: {params}"),
+        )
+    };
+    for (runner, params) in [
+        ("package", r#"{install: "x=$"}"#),
+        ("package", r#"{remove: "$"}"#),
+        ("service", r#"{unit: "$.service", action: start}"#),
+        ("mke", r#"{action: install, image: x, version: "1", args: "--admin-password $"}"#),
+        ("mke", r#"{action: backup, args: "--passphrase $"}"#),
+        ("swarm-join", r#"{advertise: "$"}"#),
+        ("ansible", r#"{playbook: "/srv/$.yml"}"#),
+        ("downloader", r#"{url: "http://h/x", sha256: DIGEST, path: "/srv/$"}"#),
+    ] {
+        let found = faults(&of(runner, params));
+        assert!(found[0].problem.starts_with("a secret in '"), "{runner} {params}: {found:?}");
+    }
+    for (runner, params) in [
+        ("bash", r#"{script: "echo", dsn: "postgres://app:$@db"}"#),
+        ("mke", r#"{action: install, image: x, version: "1", admin_user: "$", admin_password: "$"}"#),
+        ("ansible", r#"{playbook: "/srv/x.yml", dsn: "$"}"#),
+        ("downloader", r#"{url: "http://app:$@h/x", sha256: DIGEST, path: "/srv/x"}"#),
+    ] {
+        assert_eq!(read(&of(runner, params)).err(), None, "{runner} {params}");
+    }
+}
+
 /// What runs in phase prepare runs on machines that serve workloads.
 #[test]
 fn what_disturbs_workloads_is_refused_in_prepare() {

@@ -5,8 +5,10 @@ pub mod joining;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+
 use muster_proto::{
-    model::{AssignedItem, ItemState, MachineId, MachineName, MachineType, Now, Standing},
+    model::{AssignedItem, ItemState, MachineId, MachineName, MachineType, Now, Standing, SwarmId},
     plant::planted,
 };
 
@@ -24,6 +26,8 @@ pub enum Entry {
         manager: bool,
         /// Machines whose agents are connected and can let it in; at least one.
         managers: Vec<(MachineName, MachineId)>,
+        /// Nodes that are other machines', as far as is known.
+        others: BTreeMap<SwarmId, MachineName>,
     },
 }
 
@@ -144,7 +148,8 @@ pub fn entry(facts: &Facts, machine: &MachineRow, limits: &Limits, now: Now) -> 
         return Ok(Entry::Init);
     }
     if others.iter().any(|row| is_member(facts, row)) {
-        return Ok(Entry::Join { manager, managers: managers(facts, &others)? });
+        let managers = managers(facts, &others)?;
+        return Ok(Entry::Join { manager, managers, others: nodes_of_others(facts, machine) });
     }
     // One that is in waits for nobody to make it: whoever else was told to has come to nothing.
     let maker = maker(facts, machine, &others).filter(|_| !is_member(facts, machine));
@@ -153,6 +158,11 @@ pub fn entry(facts: &Facts, machine: &MachineRow, limits: &Limits, now: Now) -> 
         None if manager => nobody_may_have_made_it(facts, &others, limits, now).map(|()| Entry::Init),
         None => Err(NoEntry::NoControl),
     }
+}
+
+fn nodes_of_others(facts: &Facts, machine: &MachineRow) -> BTreeMap<SwarmId, MachineName> {
+    let others = facts.machines.values().filter(|row| row.name != machine.name);
+    others.filter_map(|row| Some((row.swarm.as_ref()?.node_id.clone(), row.name.clone()))).collect()
 }
 
 /// Other control machines that make the swarm, or are to be of it, in their order.

@@ -45,9 +45,9 @@ impl World {
                 self.answer_fetch(&fetch, Ok(Some(Way { join, token: None })));
                 Ok(())
             }
-            Entry::Join { manager, managers } => {
+            Entry::Join { manager, managers, others } => {
                 let id = fetch.0;
-                let (joining, next) = Joining::begin(id, manager, managers, self.at);
+                let (joining, next) = Joining::begin(id, manager, managers, others, self.at);
                 self.talks.insert(id, Talk { fetch, joining, call: None, counted: None });
                 self.go_on_talking(id, next)
             }

@@ -50,7 +50,7 @@ fn ask(fleet: &mut Fleet, name: &str) -> Result<Entry, Refusal> {
 
 fn through(fleet: &mut Fleet, name: &str) -> (bool, Vec<String>) {
     match turn(fleet, name).expect("let in") {
-        Entry::Join { manager, managers } => {
+        Entry::Join { manager, managers, .. } => {
             (manager, managers.into_iter().map(|(name, _)| name.to_string()).collect())
         }
         Entry::Init => panic!("{name} makes a swarm"),

@@ -5,6 +5,8 @@
 //! the removal of what a reinstalled machine has left behind, the quorum, and the tokens. A manager that cannot answer
 //! is passed over, and the next is asked from the list on.
 
+use std::collections::BTreeMap;
+
 use muster_proto::{
     model::{
         MachineId, MachineName, SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo, SwarmJoin, SwarmLocalState,
@@ -89,6 +91,19 @@ pub enum Refused {
         /// The hostname.
         hostname: String,
     },
+    /// A node that has its name is down, and is another machine's.
+    #[error(
+        "HostnameInUse: {hostname} is the hostname of {owner} too, whose node {node} is down; give one of the two \
+         another hostname, or, if {owner} is gone for good, `musterctl remove {owner} --policy forced`"
+    )]
+    Owned {
+        /// The node.
+        node: SwarmId,
+        /// The hostname.
+        hostname: String,
+        /// Whose node it is.
+        owner: MachineName,
+    },
     /// One more manager could cost the swarm its majority.
     #[error(
         "QuorumAtRisk: {reachable} of {managers} managers are reachable; with one more, {needed} must be, in case the \
@@ -124,6 +139,8 @@ pub struct Joining {
     /// Managers not asked yet; the last is asked next.
     left: Vec<(MachineName, MachineId)>,
     asked: Option<(MachineName, MachineId)>,
+    /// Nodes of other machines: whatever becomes of them is nothing that this one has left behind.
+    others: BTreeMap<SwarmId, MachineName>,
     stage: Stage,
     info: Option<SwarmInfo>,
     /// Its node, if the managers know it.
@@ -135,12 +152,13 @@ pub struct Joining {
 }
 
 impl Joining {
-    /// A machine that is to join, through one of these.
+    /// A machine that is to join, through one of these managers. `others`: nodes that are other machines'.
     #[must_use]
     pub fn begin(
         machine: MachineId,
         manager: bool,
         managers: Vec<(MachineName, MachineId)>,
+        others: BTreeMap<SwarmId, MachineName>,
         now_mono_ms: u64,
     ) -> (Self, Next) {
         let joining = Self {
@@ -148,6 +166,7 @@ impl Joining {
             manager,
             left: managers.into_iter().rev().collect(),
             asked: None,
+            others,
             stage: Stage::Info,
             info: None,
             member: None,
@@ -222,7 +241,7 @@ impl Joining {
         match info.node.clone().filter(|_| info.state != SwarmLocalState::Inactive) {
             Some(node) if nodes.iter().any(|known| known.id == node) => self.member = Some(node),
             Some(node) => return self.give(SwarmWay::Foreign { node }, None),
-            None => match newcomer(nodes, &info.hostname, self.manager) {
+            None => match newcomer(nodes, &self.others, &info.hostname, self.manager) {
                 Err(refused) => return Next::Refuse(refused),
                 Ok(mut ops) if !ops.is_empty() => {
                     let first = ops.remove(0);
@@ -264,21 +283,34 @@ impl Joining {
 }
 
 /// What has to be done before a machine that is in no swarm may join.
-fn newcomer(nodes: &[SwarmNode], hostname: &str, manager: bool) -> Result<Vec<SwarmOp>, Refused> {
-    let ops = leftovers(nodes, hostname)?;
+fn newcomer(
+    nodes: &[SwarmNode],
+    others: &BTreeMap<SwarmId, MachineName>,
+    hostname: &str,
+    manager: bool,
+) -> Result<Vec<SwarmOp>, Refused> {
+    let ops = leftovers(nodes, others, hostname)?;
     if manager && ops.is_empty() {
         quorum(nodes)?;
     }
     Ok(ops)
 }
 
-/// What removes the entries that a machine of this hostname has left behind: only nodes that are down.
-fn leftovers(nodes: &[SwarmNode], hostname: &str) -> Result<Vec<SwarmOp>, Refused> {
+/// What removes the entries that a machine of this hostname has left behind: only nodes that are down, and nobody
+/// else's. Another that reboots is down too.
+fn leftovers(
+    nodes: &[SwarmNode],
+    others: &BTreeMap<SwarmId, MachineName>,
+    hostname: &str,
+) -> Result<Vec<SwarmOp>, Refused> {
     let mut ops = Vec::new();
     for found in nodes.iter().filter(|found| found.hostname == hostname) {
         let (node, hostname) = (found.id.clone(), found.hostname.clone());
         if found.state != SwarmNodeState::Down {
             return Err(Refused::Hostname { node, hostname });
+        }
+        if let Some(owner) = others.get(&node) {
+            return Err(Refused::Owned { node, hostname, owner: owner.clone() });
         }
         if found.manager.is_some() {
             ops.push(SwarmOp::Demote { node: node.clone() });

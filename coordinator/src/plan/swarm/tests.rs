@@ -1,5 +1,7 @@
 //! The way in, asked and answered.
 
+use std::collections::BTreeMap;
+
 use muster_proto::model::{
     MachineId, MachineName, SwarmAvailability, SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo, SwarmJoin,
     SwarmLocalState, SwarmManager, SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmTokens, SwarmWay,
@@ -65,7 +67,9 @@ fn failure(code: SwarmFailureCode) -> SwarmFailure {
 
 /// Runs a machine's way in: each answer is given to what is asked; what was asked, and how it ended.
 fn run(manager: bool, managers: u128, answers: Vec<Result<SwarmReply, SwarmFailureCode>>) -> (Vec<String>, Next) {
-    let (mut joining, mut next) = Joining::begin(JOINER, manager, (1..=managers).map(machine).collect(), 0);
+    // The last node of a swarm of nine is another machine's.
+    let others = [(swarm_id("n9"), machine(9).0)].into();
+    let (mut joining, mut next) = Joining::begin(JOINER, manager, (1..=managers).map(machine).collect(), others, 0);
     let mut asked = Vec::new();
     for answer in answers {
         let Next::Ask { machine, op, patience_ms } = &next else { panic!("nothing is asked any more: {next:?}") };
@@ -133,6 +137,11 @@ fn what_a_reinstalled_machine_left_behind_goes_first() {
     assert!(matches!(next, Next::Give { .. }), "{next:?}");
     let (_, next) = run(false, 1, vec![Ok(info(OUT, None)), Ok(nodes("l:c1 R:me"))]);
     assert!(matches!(next, Next::Refuse(Refused::Hostname { .. })), "what lives is nobody's leftover: {next:?}");
+    let down = "l:c1 R:w2 R:w3 R:w4 R:w5 R:w6 R:w7 D:me D:me";
+    let (asked, next) = run(false, 1, vec![Ok(info(OUT, None)), Ok(nodes(down))]);
+    assert_eq!(asked, ["me Info", "c1 Nodes"], "not even its own is removed before that is clear");
+    let Next::Refuse(refused @ Refused::Owned { .. }) = next else { panic!("{next:?}") };
+    assert!(refused.to_string().starts_with("HostnameInUse: me is the hostname of c9 too, whose node n9 is down"));
 }
 
 #[test]
@@ -177,7 +186,7 @@ fn a_manager_that_cannot_answer_is_passed_over() {
 
 #[test]
 fn time_runs_out_for_all_managers_together() {
-    let (mut joining, _) = Joining::begin(JOINER, false, vec![machine(1), machine(2)], 1_000);
+    let (mut joining, _) = Joining::begin(JOINER, false, vec![machine(1), machine(2)], BTreeMap::new(), 1_000);
     let late = 1_000 + JOINING_DEADLINE_MS;
     let next = joining.answered(Ok(info(OUT, None)), late - 5);
     assert!(matches!(next, Next::Ask { patience_ms: 5, .. }), "{next:?}");
