@@ -258,7 +258,8 @@ impl Admin {
             if path.exists() {
                 fs::remove_file(&path).map_err(error)?;
             }
-            has_room(admin.state_dir.path(), &admin.state_dir.store()).map_err(error)?;
+            let bytes = fs::metadata(admin.state_dir.store()).map_err(error)?.len();
+            has_room(admin.state_dir.path(), bytes).map_err(error)?;
             admin.store.backup(&path)?;
             let file = fs::File::open(&path).map_err(error)?;
             fs::remove_file(&path).map_err(error)?;
@@ -268,16 +269,21 @@ impl Admin {
     }
 }
 
-/// Is there room for a copy of the store beside it? The coordinator itself must go on writing meanwhile.
-fn has_room(dir: &Path, store: &Path) -> io::Result<()> {
+/// Is there room for a copy of the store? The coordinator itself must go on writing meanwhile.
+fn has_room(dir: &Path, bytes: u64) -> io::Result<()> {
     let space = statvfs(dir)?;
     let free = space.blocks_available().saturating_mul(space.fragment_size());
-    let needed = fs::metadata(store)?.len().saturating_add(ROOM_KEPT_BYTES);
+    let needed = bytes.saturating_add(ROOM_KEPT_BYTES);
     if needed <= free {
         return Ok(());
     }
     let message = format!("it takes up to {needed} bytes in {}, and {free} are free: make room there", dir.display());
     Err(io::Error::new(io::ErrorKind::StorageFull, message))
+}
+
+/// Where this file is, or is to be.
+fn dir_of(file: &Path) -> &Path {
+    file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// An error and all its causes, on one line.
@@ -335,6 +341,8 @@ impl AdminClient {
             Answer::Error(text) => return Err(AdminError::Refused(text)),
             Answer::Credentials(_) => return Err(AdminError::Talk(io::ErrorKind::InvalidData.into())),
         };
+        // It may be the store's own disk, on which the copy it comes from is until it is here.
+        has_room(dir_of(to), bytes).map_err(write_error)?;
         let mut part = to.as_os_str().to_owned();
         part.push(".part");
         let part = PathBuf::from(part);
@@ -368,7 +376,7 @@ async fn write_copy(read: &mut (impl AsyncReadExt + Unpin), bytes: u64, part: &P
     }
     file.sync_all().await?;
     fs::rename(part, to)?;
-    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent = dir_of(to);
     fs::File::open(parent)?.sync_all()
 }
 
@@ -392,11 +400,8 @@ mod tests {
     #[test]
     fn a_copy_that_does_not_fit_is_not_begun() {
         let dir = tempfile::tempdir().expect("a directory");
-        let store = dir.path().join("store");
-        let file = fs::File::create(&store).expect("made");
-        has_room(dir.path(), &store).expect("an empty store fits");
-        file.set_len(1 << 43).expect("it takes no room itself");
-        let error = has_room(dir.path(), &store).expect_err("8 TiB do not").to_string();
+        has_room(dir.path(), 0).expect("an empty store fits");
+        let error = has_room(dir.path(), 8 << 40).expect_err("8 TiB do not").to_string();
         assert!(error.starts_with("it takes up to 8796097216512 bytes in ") && error.contains("are free"), "{error}");
     }
 }

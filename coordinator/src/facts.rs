@@ -27,7 +27,7 @@ pub use credential::{CredentialRow, DeniedRow};
 pub use draft::Draft;
 pub use enrolled::EnrolledWith;
 pub use live::{Items, Live, MachineLive};
-pub use lock_rows::{LockKey, LockRow};
+pub use lock_rows::{LockKey, LockRow, SETTLE_MS};
 pub use removal_rows::{DepartingNode, Departure, RemovalRow};
 pub use rows::{
     Assigned, ClusterRow, ControlSet, LeftOut, MachineRow, Meta, RolloutRow, Slot, SpecRow, Stage, StageRow, TokenRow,

@@ -213,6 +213,9 @@ fn decide_items(
         }
         lines.push(line);
     }
+    if wish == Wish::Retry {
+        update::has_its_time_anew(draft, machine, now);
+    }
     if wish != Wish::Retry && unheard {
         let gone = format!("`musterctl revoke {machine}` if it is gone for good");
         lines.push(format!(

@@ -5,6 +5,7 @@ pub(super) mod backups;
 mod distrust;
 pub(super) mod drain;
 mod freeze;
+mod late;
 mod maintenance;
 mod options;
 mod record;
@@ -27,6 +28,7 @@ use crate::{
 };
 use freeze::{Start, freeze};
 
+pub(super) use late::{ask_again, has_its_time_anew, is_set_aside};
 pub use options::{Options, digest};
 
 pub(super) use around::left_out;
@@ -362,25 +364,6 @@ fn forgive(draft: &mut Draft<'_>, rollout: &str) {
             mine.stuck = None;
         }
     }
-}
-
-/// Was this machine put aside because its locks were not granted?
-pub(super) fn is_set_aside(draft: &Draft<'_>, machine: &MachineName) -> bool {
-    let update = draft.machines.get(machine).and_then(|row| row.update.as_ref());
-    update.is_some_and(|update| update.set_aside.is_some())
-}
-
-/// An operator lets a machine that was put aside be asked for again.
-pub(super) fn ask_again(draft: &mut Draft<'_>, machine: &MachineName, now: Now) -> String {
-    let row = draft.machine_mut(machine);
-    let rollout = row.and_then(|row| {
-        record::take_back(row, now);
-        row.rollout.clone()
-    });
-    if let Some(update) = rollout.and_then(|rollout| draft.update_mut(&rollout)) {
-        update.moved_at_ms = now.wall_ms;
-    }
-    format!("machine {machine}: its maintenance is requested again when its turn comes")
 }
 
 /// Has it leave to start an item, and may it have started it? Then only an operator who knows that it is off may free

@@ -20,15 +20,15 @@ use crate::{
         Limits, blocked, locks, reboot, removal, safety,
         survey::{Position, Survey},
         update::{
-            DECIDING, drain::uses_swarm, groups, is_cluster_moving, is_waiting_for_others, maintenance, overdue_stage,
-            paused_too_long, targets,
+            DECIDING, are_locks_late, drain::uses_swarm, groups, is_cluster_moving, is_waiting_for_others, maintenance,
+            overdue_stage, paused_too_long, targets,
         },
     },
 };
 
 /// Reasons that pass by themselves, or come to the end of a deadline. All others want a person, or pass with the end of
 /// another machine: once nothing moves, that comes to the same.
-const PASSING: &[&str] = &[DECIDING, "Gathering", "Disconnected", "LocksSettling", "Rebooting"];
+const PASSING: &[&str] = &[DECIDING, "Gathering", "Disconnected", locks::SETTLING, "Rebooting"];
 
 /// Inputs that an agent waits for come by themselves within so long, in milliseconds, or not at all: a control machine
 /// that reboots is back by then, and the agent has asked several times.
@@ -69,11 +69,18 @@ fn needs_operator(survey: &Survey<'_>) -> bool {
     {
         return false;
     }
-    let reasons: Vec<Blocked> = targets(survey).filter_map(|p| blocked::of_machine(survey, p)).collect();
-    // Who is missing after `recover` is for a person to say.
-    let recovering = survey.facts.meta.recovering;
-    let passes = |reason: &str| PASSING.contains(&reason) && !(recovering && reason == "Gathering");
-    !reasons.is_empty() && !reasons.iter().any(|blocked| passes(&blocked.reason))
+    let waits: Vec<_> = targets(survey).filter_map(|p| Some((p, blocked::of_machine(survey, p)?.reason))).collect();
+    let passes = |(position, reason): &(&Position<'_>, String)| {
+        // Who is missing after `recover` is for a person to say, and what is wrong with a controller that never stays
+        // connected for long enough.
+        let for_a_person = match reason.as_str() {
+            "Gathering" => survey.facts.meta.recovering,
+            locks::SETTLING => are_locks_late(survey, position),
+            _ => false,
+        };
+        PASSING.contains(&reason.as_str()) && !for_a_person
+    };
+    !waits.is_empty() && !waits.iter().any(passes)
 }
 
 /// An agent that waits for inputs asks again by itself: a manager that reboots answers soon, but a secret that was

@@ -13,7 +13,7 @@ use muster_proto::{
 
 use super::{
     AuditRow, ClusterRow, CredentialRow, DeniedRow, Facts, LockKey, LockRow, META_KEY, MachineLive, MachineRow, Meta,
-    RolloutRow, SecretId, SecretRow, SpecRow, TokenRow, UpdateRow, status_key,
+    RolloutRow, SETTLE_MS, SecretId, SecretRow, SpecRow, TokenRow, UpdateRow, status_key,
 };
 use crate::store::{Change, Table};
 
@@ -291,11 +291,7 @@ impl<'a> Draft<'a> {
     /// A controller has a stream of a cluster's requests from now on. Not stored: it opens another after a restart.
     pub fn begin_watch(&mut self, cluster: ClusterName, controller: String, stream: u64, now: Now) {
         let live = &mut self.facts.live;
-        let streams = live.watching.entry((cluster.clone(), controller)).or_default();
-        if streams.is_empty() {
-            live.controllers_moved_ms.insert(cluster, now.wall_ms);
-        }
-        streams.insert(stream, now.mono_ms);
+        live.watching.entry((cluster, controller)).or_default().insert(stream, now.mono_ms);
     }
 
     /// That stream has ended.
@@ -303,10 +299,13 @@ impl<'a> Draft<'a> {
         let live = &mut self.facts.live;
         let whose = (cluster, controller);
         let Some(streams) = live.watching.get_mut(&whose) else { return };
-        streams.remove(&stream);
+        let began_ms = streams.remove(&stream);
         if streams.is_empty() {
             live.watching.remove(&whose);
-            live.controllers_moved_ms.insert(whose.0, now.wall_ms);
+            // One that never stays for long enough to answer gets no more time for that.
+            if began_ms.is_some_and(|began_ms| now.mono_ms.saturating_sub(began_ms) >= SETTLE_MS) {
+                live.controllers_left_ms.insert(whose.0, now.wall_ms);
+            }
         }
     }
 

@@ -30,8 +30,8 @@ pub struct Live {
     /// Application controllers that watch the requests of a cluster, by cluster and name: when each of their streams
     /// began, by its number. Monotonic milliseconds.
     pub watching: BTreeMap<(ClusterName, String), BTreeMap<u64, u64>>,
-    /// When a controller last came to a cluster that it did not watch, or stopped to, Unix milliseconds.
-    pub controllers_moved_ms: BTreeMap<ClusterName, u64>,
+    /// When a controller that could have answered last stopped to watch a cluster, Unix milliseconds.
+    pub controllers_left_ms: BTreeMap<ClusterName, u64>,
 }
 
 /// What is known of one machine while the process lives.

@@ -3,6 +3,10 @@
 use muster_proto::model::{ClusterName, LockState, MachineName};
 use serde::{Deserialize, Serialize};
 
+/// So long after a controller could see a request "there is no lock" is no answer: it may make its lock only when it
+/// sees the request (domain: 0.1 to 2 s later), in milliseconds.
+pub const SETTLE_MS: u64 = 10_000;
+
 /// Names a lock: whose, of which cluster, and of which machine; without one it is the cluster's own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LockKey {

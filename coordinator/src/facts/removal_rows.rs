@@ -10,6 +10,9 @@ use super::MachineRow;
 pub struct RemovalRow {
     /// Unix milliseconds.
     pub since_ms: u64,
+    /// Its place in the order in which requests are made and locks change.
+    #[serde(default = "later_than_any")]
+    pub revision: u64,
     /// What it waits for.
     pub policy: RemovalPolicy,
     /// It goes out of service first, by the rules of updates.
@@ -23,6 +26,11 @@ pub struct RemovalRow {
     pub aborting: bool,
     /// How it is taken out of the swarm. From its beginning there is no way back.
     pub departure: Option<Departure>,
+}
+
+/// Of one that was stored without: its controllers have to hear of it.
+const fn later_than_any() -> u64 {
+    u64::MAX
 }
 
 /// A machine that is being taken out of the swarm.

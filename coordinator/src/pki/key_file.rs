@@ -22,7 +22,11 @@ const OTHERS_MASK: u32 = 0o077;
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
     /// It cannot be read.
-    #[error("cannot read the key file {} (another: --key-file)", path.display())]
+    #[error(
+        "cannot read the key file {}, which `muster-coordinator init` made; if it lies elsewhere, say where with \
+         --key-file",
+        path.display()
+    )]
     Read {
         /// Its path.
         path: PathBuf,

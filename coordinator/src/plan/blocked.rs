@@ -1,6 +1,6 @@
 //! Why a machine does not move. Every machine that is neither Ready nor at work has an answer here.
 
-use muster_proto::model::{Blocked, Counts, MachineType, Phase, Standing};
+use muster_proto::model::{AssignedItem, Blocked, Counts, MachineType, Phase, Standing};
 
 use super::{
     deploy::{earlier_on_its_way, wants_slot},
@@ -70,6 +70,12 @@ pub fn of_machine(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocke
 /// Of a revoked machine nothing is heard any more: if it was disturbed in an update, a person says when it is off.
 fn revoked(row: &MachineRow) -> Blocked {
     let (name, message) = (&row.name, "an operator revoked this machine's certificate");
+    if row.slot.is_none() && row.replaceable {
+        let (cluster, machine_type) = (&row.spec.cluster_name, row.spec.machine_type);
+        let token = format!("musterctl token create --cluster {cluster} --type {machine_type} --machine {name}");
+        let message = format!("{message}; its name is free for the machine that takes its place");
+        return blocked("Revoked", message, format!("one enrols as {name}, with a token of `{token}`"));
+    }
     if row.slot.is_none() {
         return blocked("Revoked", message, format!("`musterctl replace {name}`, and it enrols again"));
     }
@@ -151,7 +157,7 @@ pub(super) fn in_trouble(position: &Position<'_>) -> Option<Blocked> {
             Some(blocked(
                 "Failed",
                 format!("item {}: {message} (attempt {attempt})", item.name),
-                format!("`musterctl retry {name}`, or `musterctl skip {name} {}`", item.name),
+                retry_or_skip(position, item),
             ))
         }
         Progress::Held(item) => Some(blocked(
@@ -164,6 +170,18 @@ pub(super) fn in_trouble(position: &Position<'_>) -> Option<Blocked> {
             ),
         )),
         Progress::Done | Progress::Open => None,
+    }
+}
+
+/// An update goes on with its items as they were when it began: no manifest that is applied since mends one of them.
+fn retry_or_skip(position: &Position<'_>, item: &AssignedItem) -> String {
+    let (name, item) = (&position.row.name, &item.name);
+    let text = format!("`musterctl retry {name}`, or `musterctl skip {name} {item}`");
+    match position.update() {
+        None => text,
+        Some(_) => {
+            format!("{text}; the next update can mend it")
+        }
     }
 }
 
@@ -243,8 +261,8 @@ fn waits_for_update(survey: &Survey<'_>, position: &Position<'_>) -> Option<Bloc
     let update = survey.update().filter(|_| position.update().is_none())?;
     let out: Vec<&str> = maintenance::members(survey).map(|other| other.row.name.as_str()).collect();
     if update.kind == UpdateKind::Maintenance && !out.is_empty() {
-        let names = safety::some_names(out);
-        let message = format!("{names} is in maintenance; machines that come meanwhile wait");
+        let (names, are) = (safety::some_names(out.iter().copied()), safety::some_names_are(out));
+        let message = format!("{are} in maintenance; machines that come meanwhile wait");
         let clears_when = format!("`musterctl maintenance leave` has brought {names} back");
         return Some(blocked("MaintenanceInProgress", message, clears_when));
     }
@@ -338,7 +356,7 @@ fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
 /// What the machine is busy with: the first item of its list that is running, or due and about to. An agent that says
 /// what keeps it from starting anything is not about to.
 #[must_use]
-pub fn activity<'a>(position: &Position<'a>) -> Option<(&'a muster_proto::model::AssignedItem, u32, bool)> {
+pub fn activity<'a>(position: &Position<'a>) -> Option<(&'a AssignedItem, u32, bool)> {
     let reach = position.row.reach?;
     if !position.in_flight() || position.live.is_some_and(|live| live.event_refused.is_some()) {
         return None;

@@ -9,11 +9,13 @@ use muster_proto::{
 };
 
 use super::{safety::blocked, survey::Survey};
-use crate::facts::{Facts, LockRow, MachineRow, RequestRow, Stage};
+use crate::facts::{Facts, LockRow, MachineRow, RequestRow, SETTLE_MS, Stage};
 
-/// So long after a controller could see a request "there is no lock" is no answer: it may make its lock only when it
-/// sees the request (domain: 0.1 to 2 s later), in milliseconds.
-const SETTLE_MS: u64 = 10_000;
+/// So long the stream of a controller that is there no more still looks as if it were, in milliseconds.
+pub const UNNOTICED_MS: u64 = 25_000;
+/// So long after a controller could hear that a machine is removed for good its silence is an answer. There is no way
+/// back from that, so one that was gone by the end of its time is noticed first.
+const REMOVAL_SETTLE_MS: u64 = SETTLE_MS + UNNOTICED_MS;
 /// Annotations of a machine that are for the application controllers: they travel with its request.
 pub const CONTROLLERS_PREFIX: &str = "openstack.lcm.mirantis.com/";
 
@@ -65,6 +67,9 @@ fn missing<'a>(survey: &'a Survey<'_>) -> Option<&'a str> {
 fn kind(node: Option<&MachineName>) -> &'static str {
     if node.is_some() { "NodeWorkloadLock" } else { "ClusterWorkloadLock" }
 }
+
+/// The reason of a wait for the word of controllers that are there.
+pub const SETTLING: &str = "LocksSettling";
 
 /// May a request be made: are the locks active, so that an inactive one later is an answer to it?
 ///
@@ -198,7 +203,7 @@ fn answered(survey: &Survey<'_>, node: Option<&MachineName>, request: &RequestRo
         return Ok(());
     }
     Err(blocked(
-        "LocksSettling",
+        SETTLING,
         format!("{} may yet make a {} here", silent.join(", "), kind(node)),
         format!("it could see the request for {} s", SETTLE_MS / 1000),
     ))
@@ -207,7 +212,7 @@ fn answered(survey: &Survey<'_>, node: Option<&MachineName>, request: &RequestRo
 /// A machine that has a request already is to be removed for good: what its controllers said, or say while that is on
 /// its way to them, is no answer to it. They can take it back for as long as they could make a lock.
 fn removal_is_heard_of(survey: &Survey<'_>, row: &MachineRow, request: &RequestRow) -> Result<(), Blocked> {
-    let removal = row.removal.as_ref().filter(|removal| !removal.aborting && removal.since_ms > request.since_ms);
+    let removal = row.removal.as_ref().filter(|removal| !removal.aborting && removal.revision > request.revision);
     // Planted: what its controllers said for the maintenance lets it go for good.
     let Some(since_ms) = removal.map(|removal| removal.since_ms).filter(|_| !planted("depart-unheard")) else {
         return Ok(());
@@ -216,34 +221,41 @@ fn removal_is_heard_of(survey: &Survey<'_>, row: &MachineRow, request: &RequestR
         known(survey).into_iter().partition(|controller| is_connected(survey, controller));
     if !away.is_empty() {
         let message = format!("{} does not know that it is removed for good{NOT_CONNECTED}", away.join(", "));
-        let clears_when = format!("it connects; or `musterctl remove {} --policy unsafe` does without it", row.name);
+        let connects = connects_or_is_released(survey, &away);
+        let clears_when = format!("{connects}, or `musterctl remove {} --policy unsafe` does without", row.name);
         return Err(blocked("ControllerSilent", message, clears_when));
     }
     let came_ms = there.iter().filter_map(|name| survey.locks.watching.get(name)).map(|came| wall_ms(survey, *came));
     let heard_ms = came_ms.max().unwrap_or(0).max(since_ms);
-    if there.is_empty() || survey.now.wall_ms >= heard_ms.saturating_add(SETTLE_MS) {
+    if there.is_empty() || survey.now.wall_ms >= heard_ms.saturating_add(REMOVAL_SETTLE_MS) {
         return Ok(());
     }
     Err(blocked(
-        "LocksSettling",
+        SETTLING,
         format!("{} may yet take its lock back: it hears that the machine is removed for good", there.join(", ")),
-        format!("it could see that for {} s", SETTLE_MS / 1000),
+        format!("it could see that for {} s", REMOVAL_SETTLE_MS / 1000),
     ))
 }
 
-/// What ends the wait for controllers that are not there.
+/// What ends the wait for controllers that are not there, before a machine is disturbed.
 fn connects_or_is_gone(survey: &Survey<'_>, away: &[&str]) -> String {
+    let declared = away.iter().any(|name| survey.spec.workload_controllers.iter().any(|declared| declared == name));
+    let text = connects_or_is_released(survey, away);
+    match survey.rollout.filter(|rollout| declared && rollout.update.is_some()) {
+        Some(update) => {
+            format!("{text}, `musterctl abort {}`, and a manifest without it in spec.workloadControllers", update.name)
+        }
+        None => text,
+    }
+}
+
+/// What ends the wait for locks of controllers that are not there.
+fn connects_or_is_released(survey: &Survey<'_>, away: &[&str]) -> String {
     let cluster = &survey.cluster.name;
     let releases: Vec<String> =
         away.iter().map(|name| format!("`musterctl locks release {name} --cluster {cluster}`")).collect();
-    let declared = away.iter().any(|name| survey.spec.workload_controllers.iter().any(|declared| declared == name));
     let connects = if away.len() == 1 { "it connects; or, if it is" } else { "they connect; or, for those that are" };
-    let mut text = format!("{connects} gone for good, {}", releases.join(" and "));
-    if declared {
-        let update = survey.rollout.map_or("", |rollout| rollout.name.as_str());
-        text.push_str(&format!(", `musterctl abort {update}`, and a manifest without it in spec.workloadControllers"));
-    }
-    text
+    format!("{connects} gone for good, {}", releases.join(" and "))
 }
 
 /// A moment of this process, monotonic milliseconds, in Unix milliseconds as they are now.
@@ -251,12 +263,17 @@ const fn wall_ms(survey: &Survey<'_>, mono_ms: u64) -> u64 {
     survey.now.wall_ms.saturating_sub(survey.now.mono_ms.saturating_sub(mono_ms))
 }
 
-/// Unix milliseconds at which what was requested then, or what a controller found when it came, counts as seen for long
-/// enough.
-pub fn settles_at_ms(survey: &Survey<'_>, requested_ms: impl Iterator<Item = u64>) -> impl Iterator<Item = u64> {
-    let came = survey.locks.watching.values().map(|since| wall_ms(survey, *since));
-    let moments: BTreeSet<u64> = requested_ms.chain(came).collect();
-    moments.into_iter().map(|at| at.saturating_add(SETTLE_MS))
+/// Unix milliseconds at which what was requested or removed then, or what a controller found when it came, counts as
+/// seen for long enough.
+pub fn settles_at_ms(
+    survey: &Survey<'_>,
+    requested_ms: impl Iterator<Item = u64>,
+    removed_ms: impl Iterator<Item = u64>,
+) -> impl Iterator<Item = u64> {
+    let came: BTreeSet<u64> = survey.locks.watching.values().map(|since| wall_ms(survey, *since)).collect();
+    let requests = came.iter().copied().chain(requested_ms).map(|at| at.saturating_add(SETTLE_MS));
+    let removals = came.iter().copied().chain(removed_ms).map(|at| at.saturating_add(REMOVAL_SETTLE_MS));
+    requests.chain(removals).collect::<BTreeSet<u64>>().into_iter()
 }
 
 fn clears_when(survey: &Survey<'_>, row: Option<&MachineRow>, open: &[&LockRow]) -> String {
@@ -275,10 +292,11 @@ fn clears_when(survey: &Survey<'_>, row: Option<&MachineRow>, open: &[&LockRow])
     [there, away].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-/// When a controller last began or stopped to watch the cluster's requests, Unix milliseconds; 0 if none did.
+/// When a controller that could have answered last stopped to watch the cluster's requests, Unix milliseconds; 0 if
+/// none did.
 #[must_use]
-pub fn controllers_moved_ms(survey: &Survey<'_>) -> u64 {
-    survey.facts.live.controllers_moved_ms.get(&survey.cluster.name).copied().unwrap_or(0)
+pub fn controllers_left_ms(survey: &Survey<'_>) -> u64 {
+    survey.facts.live.controllers_left_ms.get(&survey.cluster.name).copied().unwrap_or(0)
 }
 
 /// When the node's locks last moved, Unix milliseconds; 0 without locks.
@@ -312,22 +330,28 @@ pub fn returned(survey: &Survey<'_>, row: &MachineRow) -> Result<(), Blocked> {
     let away: Vec<&LockRow> = of(survey, Some(&row.name)).filter(|lock| is_away(row, lock)).collect();
     let (failed, coming): (Vec<&LockRow>, Vec<&LockRow>) =
         away.iter().copied().partition(|lock| lock.state == LockState::Failed);
-    let names = |locks: &[&LockRow]| locks.iter().map(|lock| lock.key.controller.clone()).collect::<Vec<_>>();
-    let gone: Vec<&str> =
-        away.iter().map(|lock| lock.key.controller.as_str()).filter(|name| !is_connected(survey, name)).collect();
-    let clears_when = |there: String| if gone.is_empty() { there } else { connects_or_is_gone(survey, &gone) };
+    let clears_when = || {
+        let names = away.iter().map(|lock| lock.key.controller.as_str());
+        let (there, gone): (Vec<&str>, Vec<&str>) = names.partition(|name| is_connected(survey, name));
+        let there = (!there.is_empty()).then(|| format!("{} sets its lock active", there.join(" and ")));
+        let gone = (!gone.is_empty()).then(|| connects_or_is_released(survey, &gone));
+        [there, gone].into_iter().flatten().collect::<Vec<_>>().join("; ")
+    };
     if !failed.is_empty() {
         let words: Vec<String> = failed.iter().map(|lock| says(survey, lock)).collect();
         let message = format!("Error: the request is gone, and workloads are not back - {}", words.join(","));
-        let active = format!("{} sets its lock active", names(&failed).join(", "));
-        return Err(blocked("LockFailed", message, clears_when(active)));
+        return Err(blocked("LockFailed", message, clears_when()));
     }
     if coming.is_empty() {
         return Ok(());
     }
-    let there = if gone.is_empty() { "" } else { NOT_CONNECTED };
-    let message = format!("the request is gone; {} brings its workloads back{there}", names(&coming).join(", "));
-    Err(blocked("LocksReturning", message, clears_when("its lock is active".to_owned())))
+    let named = |lock: &&LockRow| match lock.key.controller.as_str() {
+        there if is_connected(survey, there) => there.to_owned(),
+        away => format!("{away}{NOT_CONNECTED}"),
+    };
+    let names: Vec<String> = coming.iter().map(named).collect();
+    let message = format!("the request is gone; workloads are not back yet - {}", names.join(", "));
+    Err(blocked("LocksReturning", message, clears_when()))
 }
 
 /// It was given back, and its locks had their time and are not back: nobody waits for them any more.

@@ -11,6 +11,7 @@ pub mod blocked;
 pub mod deploy;
 pub mod items;
 pub mod locks;
+mod names;
 pub mod reboot;
 pub mod recovery;
 pub mod removal;

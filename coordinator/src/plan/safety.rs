@@ -8,6 +8,7 @@ use muster_proto::{
     plant::planted,
 };
 
+pub use super::names::{some_names, some_names_are};
 pub use quorum::{control_quorum, controls_are_there, majority_is_kept, majority_stays, majority_without, successor};
 
 use super::{
@@ -18,22 +19,9 @@ use super::{
 };
 use crate::facts::UpdateKind;
 
-/// Names shown in one sentence; the rest is counted.
-const NAMES_SHOWN_MAX: usize = 4;
-
 /// A wait in words.
 pub(super) fn blocked(reason: &str, message: impl Into<String>, clears_when: impl Into<String>) -> Blocked {
     Blocked { reason: reason.to_owned(), message: message.into(), clears_when: clears_when.into() }
-}
-
-/// The first few names, and how many more there are.
-pub fn some_names<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
-    let names: Vec<&str> = names.into_iter().collect();
-    let shown = names.iter().take(NAMES_SHOWN_MAX).copied().collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(NAMES_SHOWN_MAX) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
 }
 
 /// Does the machine hold a slot?
@@ -224,11 +212,11 @@ pub fn controls_before_workers(survey: &Survey<'_>) -> Result<(), Blocked> {
     if open.is_empty() {
         return Ok(());
     }
-    let names = some_names(open);
+    let (names, are) = (some_names(open.iter().copied()), some_names_are(open));
     Err(blocked(
         "WaitingForControl",
         format!("workers go when every control machine is Ready; not yet: {names}"),
-        format!("{names} Ready"),
+        format!("{are} Ready"),
     ))
 }
 

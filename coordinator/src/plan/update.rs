@@ -9,6 +9,7 @@
 
 pub mod around;
 mod cluster;
+mod deadlines;
 pub mod drain;
 pub mod groups;
 mod machine;
@@ -26,7 +27,7 @@ use super::{
 use crate::facts::{ClusterRow, ClusterStage, ControlSet, DrainTarget, MachineRow, Stage, UpdateRow, Wish};
 
 pub use cluster::{is_cluster_moving, is_open, not_halted, overdue_stage, paused_too_long};
-pub use machine::{is_waiting_for_others, wakes_at_ms};
+pub use deadlines::{are_locks_late, is_waiting_for_others, wakes_at_ms};
 
 /// The reason of a machine whose next step follows from what is known: one that keeps it is a bug of ours.
 pub const DECIDING: &str = "Deciding";

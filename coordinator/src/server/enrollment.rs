@@ -43,7 +43,10 @@ impl Service for Enrollment {
     async fn enroll(&self, request: Request<EnrollRequest>) -> Result<Response<Credentials>, Status> {
         let address = caller_of(&request)?.address.ip();
         let request = request.into_inner();
-        let token = self.good_token(address, &request.token)?;
+        let token = match self.good_token(&request.token) {
+            Ok(token) => token,
+            Err(detail) => return Err(self.wrong(address, detail).await),
+        };
         let name =
             MachineName::new(request.name).map_err(|error| Status::invalid_argument(format!("name: {error}")))?;
         // Before the token is used up: a request that cannot be signed must not cost one.
@@ -64,7 +67,7 @@ impl Service for Enrollment {
             Ok(Reply::Ok | Reply::Done(_) | Reply::Token { .. } | Reply::Inputs { .. }) => {
                 Err(Status::internal("no identity was given"))
             }
-            Err(EngineError::Refused(Refusal::Token { detail })) => Err(self.wrong(address, &detail)),
+            Err(EngineError::Refused(Refusal::Token { detail })) => Err(self.wrong(address, &detail).await),
             Err(error) => Err(error.into()),
         }
     }
@@ -79,15 +82,15 @@ impl Service for Enrollment {
 
     async fn renew_expired(&self, request: Request<RenewExpiredRequest>) -> Result<Response<Credentials>, Status> {
         let address = caller_of(&request)?.address.ip();
-        if !self.guesses.may_try(address, self.engine.now().mono_ms) {
-            return Err(Status::unauthenticated(NOT_ACCEPTED));
-        }
         let request = request.into_inner();
-        let id = self.expired(&request).map_err(|reason| {
-            self.guesses.was_wrong(address, self.engine.now().mono_ms);
-            tracing::warn!(%address, reason, "refused to renew an expired certificate");
-            Status::unauthenticated(NOT_ACCEPTED)
-        })?;
+        let id = match self.expired(&request) {
+            Ok(id) => id,
+            Err(reason) => {
+                let detail = format!("to renew an expired certificate: {reason}");
+                self.guesses.was_wrong(address, self.engine.now().mono_ms, &detail).await;
+                return Err(Status::unauthenticated(NOT_ACCEPTED));
+            }
+        };
         tracing::info!(machine = %id, %address, "renews an expired certificate");
         self.credentials(id, &request.csr_der)
     }
@@ -102,21 +105,16 @@ fn digest_of(key: &SubjectPublicKeyInfo) -> ItemHash {
 
 impl Enrollment {
     /// The token, if its secret is right. Whether it is good for this machine is for the core to say.
-    fn good_token(&self, address: IpAddr, text: &str) -> Result<Token, Status> {
-        if !self.guesses.may_try(address, self.engine.now().mono_ms) {
-            tracing::warn!(%address, "too many wrong join tokens; not looked at");
-            return Err(Status::unauthenticated(TOKEN_REFUSED));
-        }
-        let token = Token::parse(text).ok_or_else(|| self.wrong(address, "not a token"))?;
+    fn good_token(&self, text: &str) -> Result<Token, &'static str> {
+        let token = Token::parse(text).ok_or("not a token")?;
         let known = self.engine.facts().tokens.get(&token.id).map(|row| row.secret_sha256.0);
         // An unknown id takes as long as a known one.
         let right = token.opens(&known.unwrap_or_default()) && known.is_some();
-        if right { Ok(token) } else { Err(self.wrong(address, "unknown id or wrong secret")) }
+        if right { Ok(token) } else { Err("unknown id or wrong secret") }
     }
 
-    fn wrong(&self, address: IpAddr, detail: &str) -> Status {
-        self.guesses.was_wrong(address, self.engine.now().mono_ms);
-        tracing::warn!(%address, detail, "refused a join token");
+    async fn wrong(&self, address: IpAddr, detail: &str) -> Status {
+        self.guesses.was_wrong(address, self.engine.now().mono_ms, &format!("a join token: {detail}")).await;
         Status::unauthenticated(TOKEN_REFUSED)
     }
 

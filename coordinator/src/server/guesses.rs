@@ -1,20 +1,24 @@
-//! How often somebody may show a wrong token. What is over the limit is refused unread, with the same words.
+//! How often somebody may be wrong about who he is: with a join token, or with an expired certificate. What is over the
+//! limit is answered in the same words, but late, and not logged each time. Whoever is right is never kept out for the
+//! wrong tries of another: many machines stand behind one address, and a bad one must not keep the others out.
 
 use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv6Addr},
     sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
-/// Wrong tokens are counted over so long.
+/// Wrong tries are counted over so long.
 const WINDOW_MS: u64 = 60_000;
-/// Wrong tokens of one address in that time. Many machines may stand behind one.
+/// Wrong tries of one address in that time that are answered at once.
 const WRONG_PER_ADDRESS_MAX: u32 = 30;
-/// Addresses we remember in that time. Those that come after are not counted: nobody guesses 256 bits, and many
-/// strangers must not keep a fleet from enrolling.
+/// Addresses we remember in that time. Those that come after are not counted: nobody guesses 256 bits.
 const ADDRESSES_MAX: usize = 3000;
+/// How late the answer to one try too many is.
+const PAUSE: Duration = Duration::from_secs(1);
 
-/// Counts wrong tokens.
+/// Counts wrong tries.
 #[derive(Default)]
 pub(super) struct Guesses(Mutex<Window>);
 
@@ -36,18 +40,29 @@ impl Guesses {
         window
     }
 
-    /// May this address show a token now?
-    pub(super) fn may_try(&self, address: IpAddr, now_mono_ms: u64) -> bool {
-        let window = self.window(now_mono_ms);
-        window.by_address.get(&origin(address)).is_none_or(|wrong| *wrong < WRONG_PER_ADDRESS_MAX)
-    }
-
-    /// This address showed a wrong one.
-    pub(super) fn was_wrong(&self, address: IpAddr, now_mono_ms: u64) {
+    /// This address was wrong once more. How often it was in this minute.
+    fn count(&self, address: IpAddr, now_mono_ms: u64) -> u32 {
         let mut window = self.window(now_mono_ms);
         let address = origin(address);
-        if window.by_address.len() < ADDRESSES_MAX || window.by_address.contains_key(&address) {
-            *window.by_address.entry(address).or_default() += 1;
+        if window.by_address.len() >= ADDRESSES_MAX && !window.by_address.contains_key(&address) {
+            return 1;
+        }
+        let times = window.by_address.entry(address).or_default();
+        *times = times.saturating_add(1);
+        *times
+    }
+
+    /// This address was wrong, about what is in `detail`: says so in our log, and slows it down if it keeps on.
+    pub(super) async fn was_wrong(&self, address: IpAddr, now_mono_ms: u64, detail: &str) {
+        match self.count(address, now_mono_ms) {
+            times if times < WRONG_PER_ADDRESS_MAX => tracing::warn!(%address, detail, "refused"),
+            WRONG_PER_ADDRESS_MAX => {
+                tracing::warn!(%address, detail, "refused, as often before; for a minute not all of it is logged");
+            }
+            _ => {
+                tracing::debug!(%address, detail, "refused");
+                tokio::time::sleep(PAUSE).await;
+            }
         }
     }
 }
@@ -67,20 +82,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wrong_tokens_are_limited_by_address() {
+    fn wrong_tries_are_counted_by_address() {
         let guesses = Guesses::default();
         let address = |n: u32| IpAddr::V4(Ipv4Addr::from_bits(n));
-        let wrong = |n: u32, times: u32, at_ms: u64| (0..times).for_each(|_| guesses.was_wrong(address(n), at_ms));
-        assert!(guesses.may_try(address(1), 0));
-        wrong(1, WRONG_PER_ADDRESS_MAX - 1, 0);
-        assert!(guesses.may_try(address(1), 0));
-        wrong(1, 1, 59_000);
-        assert!(!guesses.may_try(address(1), 59_999));
-        assert!(guesses.may_try(address(2), 59_999), "another address is not meant");
-        assert!(guesses.may_try(address(1), 60_000), "a minute later");
-        (10..4_000).for_each(|n| wrong(n, WRONG_PER_ADDRESS_MAX, 61_000));
-        assert!(guesses.may_try(address(2), 61_000), "whoever comes from elsewhere is not kept out");
+        assert_eq!([0, 10, 59_999].map(|at_ms| guesses.count(address(1), at_ms)), [1, 2, 3]);
+        assert_eq!(guesses.count(address(2), 59_999), 1, "another address is not meant");
+        assert_eq!(guesses.count(address(1), 60_000), 1, "a minute later");
+        assert!((10..4_000).all(|n| guesses.count(address(n), 61_000) == 1));
         assert_eq!(guesses.window(61_000).by_address.len(), ADDRESSES_MAX);
+        assert_eq!(guesses.count(address(1), 61_000), 2, "who is known stays so");
+        assert_eq!([1, 1], [0; 2].map(|_| guesses.count(address(9_999), 61_000)), "who is not is not counted");
         let host = |text: &str| origin(text.parse().expect("an address"));
         assert_eq!(host("2001:db8::1"), host("2001:db8::2:1"), "one host, many addresses");
         assert_ne!(host("2001:db8::1"), host("2001:db8:0:1::1"));

@@ -62,6 +62,10 @@ const LOCAL_RESETS_MAX: usize = 64;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// … and has so long to give it.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+const _: () = assert!(
+    KEEPALIVE_INTERVAL.as_millis() + KEEPALIVE_TIMEOUT.as_millis() <= crate::plan::locks::UNNOTICED_MS as u128,
+    "what is decided on a controller's silence relies on it"
+);
 
 /// What an operator may set.
 #[derive(Clone, Copy, Debug)]

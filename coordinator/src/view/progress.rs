@@ -79,13 +79,13 @@ pub enum Verdict {
 }
 
 impl Fleet {
-    /// The rollout under way, else the newest one.
+    /// The rollout under way, else the newest one. None too if one is under way that was not heard of yet.
     #[must_use]
     pub fn rollout(&self) -> Option<&Rollout> {
-        let named = self.cluster.as_ref().and_then(|cluster| cluster.status.rollout.as_ref());
-        named
-            .and_then(|name| self.rollouts.get(name))
-            .or_else(|| self.rollouts.values().max_by_key(|rollout| rollout.metadata.creation_timestamp))
+        match self.cluster.as_ref().and_then(|cluster| cluster.status.rollout.as_ref()) {
+            Some(under_way) => self.rollouts.get(under_way),
+            None => self.rollouts.values().max_by_key(|rollout| rollout.metadata.creation_timestamp),
+        }
     }
 
     /// A bar for each phase that has machines.
@@ -154,7 +154,11 @@ impl Fleet {
             return if self.cluster_stands() { Verdict::NeedsPerson(self.decisions()) } else { Verdict::Going };
         };
         match rollout.status.state.as_str() {
-            "Ready" => Verdict::Ended(ends::ended(rollout)),
+            // Whoever came since is not blocked: it has a rollout in a moment.
+            "Ready" if self.not_ready().any(|machine| machine.status.blocked.is_none() && !machine.status.lost) => {
+                Verdict::Going
+            }
+            "Ready" => Verdict::Ended(ends::ended(rollout, self.not_ready())),
             "InMaintenance" => Verdict::InMaintenance(self.out_of_service(now)),
             "Aborted" => Verdict::Aborted(ends::aborted(rollout)),
             _ if let Some(update) = &rollout.status.update => match update.needs_operator {
@@ -167,6 +171,10 @@ impl Fleet {
             },
             _ => Verdict::Going,
         }
+    }
+
+    fn not_ready(&self) -> impl Iterator<Item = &Machine> {
+        self.machines.values().filter(|machine| machine.status.state != "Ready" || machine.status.lost)
     }
 
     /// Machines that are out of service, and the way back.

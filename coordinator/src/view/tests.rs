@@ -284,7 +284,16 @@ fn a_fleet_in_motion() {
         ])
     );
     fleet.rollouts.insert("edge-7-deploy-1".into(), rollout("Ready"));
-    assert_eq!(fleet.verdict(now()), Verdict::Ended("all 6 machines are Ready, after 4m".to_owned()));
+    let ended = |others: &str| Verdict::Ended(format!("all 6 machines are Ready, after 4m{others}"));
+    assert_eq!(fleet.verdict(now()), ended("; not Ready: worker-2 (WaitingForTurn), worker-3 (ItemFailed)"));
+    fleet.machines.insert("worker-5".to_owned(), machine("worker-5"));
+    assert_eq!(fleet.verdict(now()), Verdict::Going, "worker-5 came since, and nothing holds it up");
+    fleet.machines.retain(|_, machine| machine.status.state == "Ready");
+    assert_eq!(fleet.verdict(now()), ended(""));
+    fleet.machines.insert("worker-4".to_owned(), machine("worker-4"));
+    assert_eq!(fleet.verdict(now()), ended("; not Ready: worker-4 (Lost)"));
+    fleet.cluster.as_mut().expect("a cluster").status.rollout = Some("edge-7-deploy-2".into());
+    assert_eq!(fleet.verdict(now()), Verdict::Going, "another is under way, and was not heard of yet");
 }
 
 #[test]
@@ -378,12 +387,12 @@ fn changes_are_told_once() {
 fn an_update_says_whom_it_waits_for_and_warns_of_a_long_pause() {
     let mut fleet = Fleet { cluster: Some(cluster()), ..Fleet::default() };
     let update = |needs_operator, paused_too_long| documents::update("Blocked", needs_operator, paused_too_long);
-    fleet.rollouts.insert("edge-7-update-2".into(), update(false, false));
+    fleet.rollouts.insert("edge-7-deploy-1".into(), update(false, false));
     assert_eq!(fleet.verdict(now()), Verdict::Going);
-    fleet.rollouts.insert("edge-7-update-2".into(), update(true, false));
+    fleet.rollouts.insert("edge-7-deploy-1".into(), update(true, false));
     let lines = ["worker-3: Deferred: toy: never. Clears when `musterctl retry worker-3`".to_owned()];
     assert_eq!(fleet.verdict(now()), Verdict::NeedsPerson(lines.to_vec()), "worker-4 merely waits for its turn");
-    fleet.rollouts.insert("edge-7-update-2".into(), documents::update("Aborted", false, false));
+    fleet.rollouts.insert("edge-7-deploy-1".into(), documents::update("Aborted", false, false));
     let said = "the update was aborted: 1 of 6 machines is at release 2.0, the rest is as it was".to_owned();
     assert_eq!(fleet.verdict(now()), Verdict::Aborted(said));
     let warned = rollout_changes(Some(&update(false, false)), &update(false, true));
@@ -485,7 +494,7 @@ fn an_update_says_what_it_has_backed_up() {
 #[test]
 fn a_machine_in_maintenance_says_since_when_and_what_brings_it_back() {
     let mut fleet = Fleet { cluster: Some(cluster()), ..Fleet::default() };
-    fleet.rollouts.insert("edge-7-maintenance-2".into(), documents::update("InMaintenance", false, false));
+    fleet.rollouts.insert("edge-7-deploy-1".into(), documents::update("InMaintenance", false, false));
     let mut out = machine("control-1");
     let since = "2026-03-01T09:05:00Z".parse().expect("a moment");
     out.status.maintenance = Some(MaintenanceStatus { since: Some(since), leaving: false });

@@ -11,7 +11,7 @@ use muster_proto::model::{MachineId, MachineName, MachineType, Now, RemovalPolic
 use super::{Checked, Watcher};
 
 /// So long a controller has for an answer to what it could see, in milliseconds.
-const HEARD_MS: u64 = 10_000;
+const HEARD_MS: u64 = 35_000;
 
 /// What was seen of them.
 #[derive(Clone, Default, Hash)]
@@ -54,15 +54,17 @@ impl Watcher {
     /// Rule 4, its locks: who was to be removed only after its request departs when every controller had its time to
     /// take back what it said before.
     pub(super) fn removal_was_heard_of(&self, facts: &Facts, row: &MachineRow, now: Now) -> Checked {
-        let asked_ms = row.update.as_ref().and_then(|part| part.request).map_or(0, |request| request.since_ms);
-        let removal = row.removal.as_ref().filter(|removal| removal.since_ms > asked_ms);
-        let Some(since_ms) = removal.map(|removal| removal.since_ms) else { return Ok(()) };
+        let asked = row.update.as_ref().and_then(|part| part.request).map_or(0, |request| request.revision);
+        let Some(removal) = row.removal.as_ref().filter(|removal| removal.revision > asked) else { return Ok(()) };
         let of_it = |lock: &&Arc<LockRow>| {
             lock.key.cluster == row.spec.cluster_name && lock.key.node.as_ref() == Some(&row.name)
         };
         for lock in facts.locks.values().filter(of_it) {
             let watcher = (lock.key.cluster.clone(), lock.key.controller.clone());
-            if now.wall_ms < since_ms + HEARD_MS || !facts.live.watching.contains_key(&watcher) {
+            let streams = facts.live.watching.get(&watcher);
+            let came_ms = streams.and_then(|streams| streams.values().min()).copied();
+            let could_see = came_ms.is_some_and(|came_ms| now.mono_ms >= came_ms + HEARD_MS);
+            if now.wall_ms < removal.since_ms + HEARD_MS || !could_see {
                 let message = format!("{} departs, and {} has not heard of it", row.name, lock.key.controller);
                 return Err(self.violation("removal", message));
             }

@@ -54,6 +54,26 @@ fn items_past_their_deadline_count_until_they_are_done() {
     assert_eq!((fleet.part("control-1"), fleet.requests()), (None, vec!["control-2"]));
 }
 
+#[test]
+fn what_is_retried_has_its_time_anew() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    fleet.fail("control-1");
+    let retry = || Request::Retry { machine: machine("control-1"), item: None };
+    hours(&mut fleet, 3);
+    fleet.ask(retry()).expect("runs again");
+    hours(&mut fleet, 3);
+    assert_eq!(fleet.stuck("control-1"), None);
+    hours(&mut fleet, 1);
+    assert_eq!(fleet.stuck("control-1"), Some(Stage::DeployDone));
+    fleet.begin("control-1");
+    fleet.event("control-1", "install", ItemState::Failed { exit_code: 3, retryable: false });
+    fleet.ask(retry()).expect("runs again");
+    assert_eq!(fleet.stuck("control-1"), None, "and nobody is told of the time that is over");
+}
+
 /// An update that changes an item of each phase: `control-1` has done the first, and has leave for the second.
 fn reconfigures() -> Fleet {
     let mut fleet = deployed(3, 1);
@@ -251,7 +271,10 @@ fn locks_that_do_not_come_back_may_pause_the_update() {
     assert_eq!((fleet.stuck("control-1"), fleet.slots()), (Some(Stage::RequestRemoved), vec!["control-1"]));
     assert_eq!((fleet.why("control-2").as_deref(), fleet.requests()), (Some("Paused"), Vec::<&str>::new()));
     let said = fleet.look("control-1", |survey, _| blocked::of_cluster(survey)).expect("it waits").message;
-    assert!(said.contains("it waited for this: control-1: the request is gone; ceph brings"), "{said}");
+    assert!(
+        said.contains("it waited for this: control-1: the request is gone; workloads are not back yet - ceph"),
+        "{said}"
+    );
     assert!(fleet.wants_a_person());
     let rollout = fleet.rollout();
     fleet.ask(Request::Resume { rollout }).expect("goes on");

@@ -44,6 +44,9 @@ pub(crate) fn guarded(fleet: Fleet) -> Fleet {
     fleet
 }
 
+/// Time that controllers have to take back what they said, when a machine is removed for good.
+pub(crate) const HEARD_MS: u64 = 35_000;
+
 /// The next release: another version of these items.
 pub(crate) fn release(fleet: &mut Fleet, items: &[&str], width: u32) {
     let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();

@@ -103,8 +103,8 @@ fn has_room(draft: &Draft<'_>, machine: &MachineName, limits: &Limits, now: Now)
         MachineType::Unassigned => Ok(()),
     };
     room.map_err(|Blocked { message, .. }| {
-        let names = safety::some_names(others);
-        let message = format!("{names} is in maintenance, and {message}; `musterctl maintenance leave` brings it back");
+        let names = safety::some_names_are(others);
+        let message = format!("{names} in maintenance, and {message}; `musterctl maintenance leave` brings it back");
         refusal("NoRoom", message)
     })
 }
@@ -169,7 +169,7 @@ pub(super) fn everybody_leaves(draft: &mut Draft<'_>, rollout: &str) -> Vec<Stri
 pub(super) fn in_the_way(survey: &Survey<'_>) -> Option<Refusal> {
     let mut out = members(survey).map(|position| position.row.name.as_str()).peekable();
     out.peek()?;
-    let names = safety::some_names(out);
-    let message = format!("{names} is in maintenance; `musterctl maintenance leave` brings it back");
+    let names = safety::some_names_are(out);
+    let message = format!("{names} in maintenance; `musterctl maintenance leave` brings it back");
     Some(refusal("RolloutOpen", message))
 }

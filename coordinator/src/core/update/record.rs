@@ -7,12 +7,16 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::{around, at_rest_reach, drain, wants};
+use super::{
+    around, at_rest_reach, drain,
+    late::{locks_were_inactive, set_aside, stuck},
+    wants,
+};
 use crate::{
     core::decide::{begin_stage, end_rollout, end_stage, end_stages, secrets_in_use},
     facts::{
         AddedReboot, ClusterStage, ControlSet, Draft, LockKey, MachineRow, PermitRow, RebootWhy, RequestRow, SetAside,
-        Slot, Stage, StageRow, Stuck, UpdateRow, Wish,
+        Slot, Stage, StageRow, UpdateRow, Wish,
     },
     plan::{
         locks, reboot,
@@ -37,7 +41,7 @@ fn abort(draft: &mut Draft<'_>, rollout: &str, stage: ClusterStage, now: Now) {
     wants(draft, "muster", rollout, (Wish::Abort, "abort", &line), now);
 }
 
-fn of_cluster(draft: &mut Draft<'_>, rollout: &str, step: ClusterStep, now: Now) {
+pub(super) fn of_cluster(draft: &mut Draft<'_>, rollout: &str, step: ClusterStep, now: Now) {
     let revision = draft.meta.revision + 1;
     let Some(update) = draft.update_mut(rollout) else { return };
     match step {
@@ -252,56 +256,10 @@ fn goes_on_to(row: &mut MachineRow, stage: Stage, now: Now) {
     }
 }
 
-/// A manager is not drained, so nothing was recorded yet when the others were counted in vain: its locks were inactive,
-/// and it waited for the swarm since.
-fn locks_were_inactive(draft: &mut Draft<'_>, machine: &MachineName, stage: Stage, now: Now) {
-    let since_ms = draft.live.machines.get(machine).and_then(|live| live.swarm.awaited_since_ms);
-    let Some(row) = draft.machine_mut(machine).filter(|_| stage == Stage::SwarmDrained) else { return };
-    if !row.stages.contains_key(&stage) {
-        end_stage(row, Stage::LocksInactive, true, now);
-        begin_stage(row, stage, Now { wall_ms: since_ms.unwrap_or(now.wall_ms), ..now });
-    }
-}
-
 /// Its node is drained, or the other managers are enough.
 fn swarm_let_go(row: &mut MachineRow, now: Now) {
     if row.stages.contains_key(&Stage::SwarmDrained) {
         end_stage(row, Stage::SwarmDrained, true, now);
-    }
-}
-
-/// What it waits for was not granted in time.
-fn set_aside(draft: &mut Draft<'_>, machine: &MachineName, (stage, aside): (Stage, SetAside), now: Now) {
-    locks_were_inactive(draft, machine, stage, now);
-    let Some(row) = draft.machine_mut(machine) else { return };
-    let since_ms = row.stages.get(&stage).map_or(now.wall_ms, |row| row.started_at_ms);
-    end_stage(row, stage, false, now);
-    if let Some(mine) = &mut row.update {
-        mine.stuck = Some(Stuck { stage, since_ms, counts: false, message: aside.message.clone() });
-        mine.set_aside = Some(aside);
-    }
-}
-
-/// A stage is past its deadline. Before the machine was disturbed it can be put aside for that.
-fn stuck(
-    draft: &mut Draft<'_>,
-    machine: &MachineName,
-    (stage, outcome, message): (Stage, DeadlineOutcome, String),
-    now: Now,
-) {
-    let Some(row) = draft.machine_mut(machine) else { return };
-    let since_ms = row.stages.get(&stage).map_or(now.wall_ms, |row| row.started_at_ms);
-    let rollout = row.rollout.clone();
-    let undisturbed = stage == Stage::PrepareDone;
-    let Some(mine) = &mut row.update else { return };
-    let counts = outcome == DeadlineOutcome::Fail && !undisturbed;
-    mine.stuck = Some(Stuck { stage, since_ms, counts, message });
-    if undisturbed && outcome != DeadlineOutcome::Pause {
-        let message = "its prepare items took longer than updateDeadlines.prepare allows".to_owned();
-        mine.set_aside = Some(SetAside { message, failed: outcome == DeadlineOutcome::Fail });
-    }
-    if let Some(rollout) = rollout.filter(|_| outcome == DeadlineOutcome::Pause) {
-        of_cluster(draft, &rollout, ClusterStep::Pause, now);
     }
 }
 

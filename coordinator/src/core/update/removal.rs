@@ -197,8 +197,13 @@ fn begin(draft: &mut Draft<'_>, actor: &str, removing: Removing<'_>, by_turn: bo
     let Some(row) = draft.machines.get(machine).cloned() else { return Vec::new() };
     let known = row.removal.clone();
     let out = row.update.as_ref().and_then(|mine| mine.maintenance).is_some_and(|known| known.since_ms.is_some());
+    let (since_ms, revision) = match &known {
+        Some(known) => (known.since_ms, known.revision),
+        None => (now.wall_ms, draft.next_revision()),
+    };
     let removal = RemovalRow {
-        since_ms: known.as_ref().map_or(now.wall_ms, |known| known.since_ms),
+        since_ms,
+        revision,
         policy,
         by_turn,
         accept_control_plane_downtime: removing.accept_control_plane_downtime
@@ -314,6 +319,7 @@ pub(super) fn give_up(draft: &mut Draft<'_>, machine: &MachineName) {
     };
     if known.from_maintenance {
         // Out of service it was before, and so it stays.
+        mine.stuck = None;
         row.removal = None;
     } else if mine.disturbed() {
         mine.maintenance = None;
@@ -329,8 +335,8 @@ pub(super) fn in_the_way(survey: &Survey<'_>) -> Option<Refusal> {
     let removed = members(survey).filter(|position| position.row.removal.is_some());
     let mut names = removed.map(|position| position.row.name.as_str()).peekable();
     names.peek()?;
-    let names = safety::some_names(names);
-    let message = format!("{names} is being removed; `musterctl describe machine` says what that waits for");
+    let names = safety::some_names_are(names);
+    let message = format!("{names} being removed; `musterctl describe machine` says what that waits for");
     Some(refusal("RolloutOpen", message))
 }
 

@@ -81,7 +81,10 @@ fn needs_request(survey: &Survey<'_>) -> bool {
 
 /// The cluster's locks, waited for at this stage, have had their time.
 fn is_late(survey: &Survey<'_>, update: &UpdateRow, stage: ClusterStage) -> Option<ClusterStep> {
-    let late = survey.now.wall_ms >= deadline_ms(survey, update);
+    // One that has come is heard out.
+    let waited = update.request.and_then(|request| locks::granted(survey, None, &request).err());
+    let settles = waited.is_some_and(|blocked| blocked.reason == locks::SETTLING);
+    let late = survey.now.wall_ms >= deadline_ms(survey, update) && !settles;
     let outcome = survey.spec.update_deadlines.cluster_locks.outcome;
     (late && update.wish == Wish::Go).then(|| halt(update.kind, outcome, stage))
 }
@@ -140,13 +143,13 @@ pub fn overdue_stage(survey: &Survey<'_>) -> Option<(ClusterStage, u64)> {
 
 /// When waiting for the cluster's locks ends, Unix milliseconds. Progress of a lock starts it anew, and so does this
 /// coordinator, to which controllers have to come first; where only the word of one that is not there is missing, its
-/// going or coming.
+/// going.
 pub(super) fn deadline_ms(survey: &Survey<'_>, update: &UpdateRow) -> u64 {
     let begun = survey.rollout.map_or(0, |rollout| rollout.started_at_ms);
     let begun = update.stages.get(&ClusterStage::LocksInactive).map_or(begun, |row| row.started_at_ms);
     let begun = begun.max(update.moved_at_ms).max(survey.facts.live.started_wall_ms);
     let silent = update.request.is_some_and(|request| locks::inactive(survey, None, &request).is_ok());
-    let begun = if silent { begun.max(locks::controllers_moved_ms(survey)) } else { begun };
+    let begun = if silent { begun.max(locks::controllers_left_ms(survey)) } else { begun };
     begun.max(locks::last_progress_ms(survey, None)).saturating_add(survey.spec.update_deadlines.cluster_locks.after_ms)
 }
 

@@ -6,8 +6,9 @@ use muster_proto::{
 };
 
 use super::{
-    DECISION_MS, DrainStep, MachineStep, around, cluster, concerns, drain, frozen_set, is_at_work, maintenance,
-    not_halted, stages, targets, wants_slot,
+    DrainStep, MachineStep, around, concerns,
+    deadlines::{lock_deadline_ms, return_deadline_ms, returned_deadline_ms},
+    drain, frozen_set, is_at_work, maintenance, not_halted, stages,
 };
 use crate::{
     facts::{ClusterStage, MachineUpdate, Stage, UpdateKind, UpdateRow, Wish},
@@ -157,17 +158,6 @@ fn is_left_out(update: &UpdateRow, position: &Position<'_>) -> bool {
 /// Why a machine that is left out was put aside before.
 const LOST: &str = "it is lost, and was not disturbed yet";
 
-/// When waiting for locks that are still inactive from the last maintenance ends, Unix milliseconds: so long after
-/// machines may be disturbed at all, after the last sign of these locks, and after another machine's end. None: there
-/// are none, or it does not wait for them.
-fn return_deadline_ms(survey: &Survey<'_>, update: &UpdateRow, position: &Position<'_>) -> Option<u64> {
-    let node = Some(&position.row.name);
-    let waits = update.wish == Wish::Go && wants_slot(position) && locks::came_back(survey, node).is_err();
-    let open = update.stages.get(&ClusterStage::LocksInactive).filter(|_| waits)?.finished_at_ms?;
-    let since_ms = open.max(update.moved_at_ms).max(locks::last_progress_ms(survey, node));
-    Some(since_ms.saturating_add(survey.spec.update_deadlines.node_locks.after_ms))
-}
-
 /// Its locks were taken back between two permits, or tasks came back to its node. There is no way back for it: past the
 /// deadline a person decides.
 fn waits_too_long(
@@ -182,7 +172,35 @@ fn waits_too_long(
     };
     let Blocked { message, .. } = safety::may_disturb(survey, position).err()?;
     let stage = stages::current(position.row).map_or(Stage::DeployDone, |(stage, _)| stage);
-    (position.awaits_permit() && survey.now.wall_ms >= late_at_ms).then_some(MachineStep::PauseAll { stage, message })
+    let waits = position.awaits_permit() || mine.maintenance.is_some();
+    (waits && survey.now.wall_ms >= late_at_ms).then_some(MachineStep::PauseAll { stage, message })
+}
+
+/// It is out of service and to be removed for good, and those who let it go for its maintenance do not let it go for
+/// that. There it stays, and nothing is to be given back: a person decides.
+fn stays_too_long(
+    survey: &Survey<'_>,
+    update: &UpdateRow,
+    position: &Position<'_>,
+    mine: &MachineUpdate,
+) -> Option<MachineStep> {
+    let Blocked { message, .. } = safety::may_disturb(survey, position).err()?;
+    let deadlines = &survey.spec.update_deadlines;
+    let (stage, late_at_ms, outcome) = match safety::locks_granted(survey, position) {
+        Err(_) => {
+            let late_at_ms = lock_deadline_ms(survey, update, position, mine)?;
+            (Stage::LocksInactive, late_at_ms, deadlines.node_locks.outcome)
+        }
+        Ok(()) => (Stage::SwarmDrained, drain::deadline_ms(survey, update, position)?, deadlines.swarm_drain.outcome),
+    };
+    let known = mine.stuck.as_ref().is_some_and(|stuck| stuck.stage == stage);
+    let late = !known && survey.now.wall_ms >= late_at_ms;
+    late.then_some(match outcome {
+        DeadlineOutcome::Pause => MachineStep::PauseAll { stage, message },
+        DeadlineOutcome::Fail | DeadlineOutcome::Defer => {
+            MachineStep::Stuck { stage, outcome: DeadlineOutcome::Defer, message }
+        }
+    })
 }
 
 /// Rule 9, its end: the request is gone; the locks are active again, or have had their time.
@@ -262,7 +280,8 @@ fn before_first_permit(
     mine: &MachineUpdate,
 ) -> Option<MachineStep> {
     if mine.maintenance.is_some_and(|row| row.since_ms.is_some()) {
-        return drain::step(survey, position).filter(|_| removal::takes_turn(position));
+        let leaves = || drain::step(survey, position).or_else(|| stays_too_long(survey, update, position, mine));
+        return removal::takes_turn(position).then(leaves).flatten();
     }
     if update.wish == Wish::Abort || mine.set_aside.is_some() {
         return None;
@@ -316,77 +335,4 @@ fn give_up(stage: Stage, outcome: DeadlineOutcome, blocked: &Blocked) -> Machine
         }
         DeadlineOutcome::Pause => MachineStep::PauseAll { stage, message },
     }
-}
-
-/// When waiting for locks that are to be active again ends, Unix milliseconds, if the request is gone since then.
-fn returned_deadline_ms(survey: &Survey<'_>, update: &UpdateRow, since_ms: u64) -> u64 {
-    since_ms.max(update.resumed_at_ms).saturating_add(survey.spec.update_deadlines.locks_returned.after_ms)
-}
-
-/// When waiting for a machine's locks ends, Unix milliseconds. It starts anew when a lock of it moves, when it is to be
-/// removed for good, and when another machine comes to its end ([`stages::others_moved_ms`]). None: never, because the
-/// update is halted.
-fn lock_deadline_ms(
-    survey: &Survey<'_>,
-    update: &UpdateRow,
-    position: &Position<'_>,
-    mine: &MachineUpdate,
-) -> Option<u64> {
-    let request = mine.request.as_ref().filter(|_| update.wish == Wish::Go)?;
-    let others_ms = stages::others_moved_ms(survey, update, position);
-    let progress_ms = locks::last_progress_ms(survey, Some(&position.row.name)).max(others_ms);
-    let removed_ms = position.row.removal.as_ref().map_or(0, |removal| removal.since_ms);
-    let asked_ms = request.since_ms.max(removed_ms);
-    Some(asked_ms.max(progress_ms).saturating_add(survey.spec.update_deadlines.node_locks.after_ms))
-}
-
-/// Does it wait for the controllers or for the swarm to say go, or to bring its workloads back, and does a deadline of
-/// that run?
-#[must_use]
-pub fn is_waiting_for_others(survey: &Survey<'_>, position: &Position<'_>) -> bool {
-    let (Some(update), Some(mine)) = (survey.update(), position.update()) else { return false };
-    let coming = |at: Option<u64>| at.is_some_and(|at| at.saturating_add(DECISION_MS) > survey.now.wall_ms);
-    if position.is_let_go() {
-        return removal::is_moving(survey, position);
-    }
-    if mine.in_maintenance() && !removal::takes_turn(position) {
-        return false;
-    }
-    if let Some(since_ms) = mine.returned_at_ms {
-        let deadline_ms = returned_deadline_ms(survey, update, since_ms);
-        return coming(Some(deadline_ms)) && locks::returned(survey, position.row).is_err();
-    }
-    if position.row.slot.is_none() {
-        return coming(return_deadline_ms(survey, update, position));
-    }
-    if drain::aim(survey, position).is_some() {
-        return coming(drain::deadline_ms(survey, update, position));
-    }
-    let waits = safety::locks_granted(survey, position).is_err() && !is_at_work(position);
-    waits && coming(lock_deadline_ms(survey, update, position, mine))
-}
-
-/// The next moment, Unix milliseconds, at which time alone changes what this update does. None: there is none.
-#[must_use]
-pub fn wakes_at_ms(survey: &Survey<'_>) -> Option<u64> {
-    let update = survey.update()?;
-    let of_machines = targets(survey).filter_map(|position| {
-        let mine = position.update()?;
-        let back = mine.returned_at_ms.map(|since_ms| returned_deadline_ms(survey, update, since_ms));
-        let late = lock_deadline_ms(survey, update, position, mine);
-        let late = late.or_else(|| return_deadline_ms(survey, update, position));
-        let drained = drain::deadline_ms(survey, update, position);
-        let swarm = drain::questions::wakes_at(survey, position);
-        let swarm = swarm.map(|mono_ms| survey.now.wall_ms + mono_ms.saturating_sub(survey.now.mono_ms));
-        let own = back.into_iter().chain(late).chain(drained).chain(swarm);
-        own.filter(|at| *at > survey.now.wall_ms).min()
-    });
-    let requests = targets(survey).filter_map(|position| position.update()?.request).chain(update.request);
-    let removals = targets(survey).filter_map(|position| position.row.removal.as_ref());
-    let requested = requests.map(|request| request.since_ms).chain(removals.map(|removal| removal.since_ms));
-    let of_locks = locks::settles_at_ms(survey, requested);
-    let late = cluster::deadline_ms(survey, update);
-    let of_stages = stages::wakes_at_ms(survey, update);
-    let of_stages = of_stages.chain(around::deadline_ms(survey, update));
-    of_machines.chain(of_locks).chain([late]).chain(of_stages).filter(|at| *at > survey.now.wall_ms).min()
 }

@@ -1,11 +1,31 @@
 //! How a rollout ended, in a line.
 
-use muster_proto::resource::Rollout;
+use muster_proto::resource::{Machine, Rollout};
 
-use crate::view::{age, printable};
+use crate::{
+    plan::safety::some_names,
+    view::{age, printable},
+};
 
-/// `all 9 machines are Ready, after 4m`, in the words of what it was.
-pub(super) fn ended(rollout: &Rollout) -> String {
+/// `all 9 machines are Ready, after 4m`, in the words of what it was, and who was no part of it and is `not_ready`.
+pub(super) fn ended<'a>(rollout: &Rollout, not_ready: impl Iterator<Item = &'a Machine>) -> String {
+    let reason = |machine: &'a Machine| match &machine.status.blocked {
+        _ if machine.status.lost => Some("Lost"),
+        wait => wait.as_ref().map(|wait| wait.blocked.reason.as_str()),
+    };
+    let named = |machine: &'a Machine| {
+        format!("{} ({})", machine.metadata.name, reason(machine).unwrap_or(&machine.status.state))
+    };
+    let others: Vec<String> = not_ready.map(named).collect();
+    match others.is_empty() {
+        true => reached(rollout),
+        false => {
+            printable(&format!("{}; not Ready: {}", reached(rollout), some_names(others.iter().map(String::as_str))))
+        }
+    }
+}
+
+fn reached(rollout: &Rollout) -> String {
     let status = &rollout.status;
     let end = status.finished_at.unwrap_or(rollout.metadata.creation_timestamp);
     let took = age(rollout.metadata.creation_timestamp, end);

@@ -166,6 +166,22 @@ fn a_controller_that_goes_for_a_moment_pauses_nothing() {
     assert_eq!(fleet.why("control-2").as_deref(), Some("Paused"), "two hours after it went");
 }
 
+#[test]
+fn a_controller_that_comes_and_goes_has_no_time_anew() {
+    let mut fleet = deployed(3, 1);
+    fleet.say("nova", Word::Register { cluster: cluster(), machines: vec![machine("worker-1")], of_cluster: false });
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    for stream in 1..=2 * 3_600_000 / (SETTLE_MS / 2) {
+        assert_ne!(fleet.why("control-1").as_deref(), Some("Paused"), "{stream}");
+        fleet.watch("nova", stream);
+        fleet.pass(SETTLE_MS / 2, &[]);
+        unwatch(&mut fleet, stream);
+    }
+    fleet.pass(1_000, &[]);
+    assert_eq!(fleet.why("control-1").as_deref(), Some("Paused"), "two hours of that");
+}
+
 /// Nor does a coordinator that starts again: controllers have to come to it first.
 #[test]
 fn a_restart_gives_controllers_their_time_anew() {
@@ -200,10 +216,29 @@ fn who_holds_a_lock_and_is_not_there_is_named() {
     assert_eq!(waits(&fleet, "control-1"), (open.to_owned(), "ceph sets its lock inactive".to_owned()));
     fleet.lock("ceph", Some("control-1"), LockState::Inactive);
     fleet.finish("control-1");
-    let returning = "the request is gone; ceph brings its workloads back";
-    assert_eq!(waits(&fleet, "control-1"), (returning.to_owned(), "its lock is active".to_owned()));
+    let returning = "the request is gone; workloads are not back yet - ceph";
+    assert_eq!(waits(&fleet, "control-1"), (returning.to_owned(), "ceph sets its lock active".to_owned()));
     fleet.say("ceph", Word::Unwatch { cluster: cluster(), stream: 7 });
     assert_eq!(waits(&fleet, "control-1"), (format!("{returning} (not connected)"), gone));
+}
+
+/// Nobody waits for these locks any more: what is under way has nothing to do with them.
+#[test]
+fn nothing_is_to_be_aborted_for_locks_that_never_came_back() {
+    let mut fleet = deployed(3, 1);
+    let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    spec.workload_controllers = vec!["ceph".to_owned()];
+    fleet.ask(apply(spec, &[])).expect("applies");
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    fleet.finish("control-1");
+    (0..100).for_each(|_| fleet.pass(20_000, &[]));
+    assert_eq!(fleet.requests(), ["control-2"], "it had its time");
+    fleet.say("ceph", Word::Unwatch { cluster: cluster(), stream: 1 });
+    let gone = "it connects; or, if it is gone for good, `musterctl locks release ceph --cluster edge-7`";
+    assert_eq!(waits(&fleet, "control-1").1, gone);
+    assert!(waits(&fleet, "control-2").1.contains("`musterctl abort "), "{:?}", waits(&fleet, "control-2"));
 }
 
 #[test]

@@ -25,6 +25,12 @@ fn keep(name: &str) -> Request {
 }
 
 impl Fleet {
+    /// Its controllers had their time to hear that it is removed for good.
+    pub(crate) fn is_heard_of(&mut self, name: &str) {
+        self.heartbeats(HEARD_MS - 20_000, &[]);
+        self.pass(20_000, &[name]);
+    }
+
     fn is_gone(&self, name: &str) -> bool {
         !self.core.facts().machines.contains_key(name)
     }
@@ -143,6 +149,7 @@ fn a_machine_that_blocks_an_update_is_removed_from_it() {
     assert_eq!(fleet.why("worker-1").as_deref(), Some("Failed"));
     fleet.ask(remove("worker-1")).expect("begins");
     fleet.accept("worker-1");
+    fleet.is_heard_of("worker-1");
     assert!(fleet.is_gone("worker-1"), "its workloads are away already");
     fleet.bury("worker-1");
     fleet.upgrade("worker-2");
@@ -204,6 +211,9 @@ fn one_in_maintenance_whose_workloads_are_back_is_waited_for() {
     fleet.ask(remove("worker-1")).expect("begins");
     assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksActive"));
     fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    // No clock is asked which of the two was first: all of this was in one millisecond.
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksSettling"));
+    fleet.is_heard_of("worker-1");
     assert!(fleet.is_gone("worker-1"), "{:?}", fleet.why("worker-1"));
 }
 
@@ -220,13 +230,60 @@ fn one_in_maintenance_goes_when_its_controllers_know_that_it_goes_for_good() {
     fleet.ask(remove("worker-1")).expect("begins");
     assert_eq!(fleet.why("worker-1").as_deref(), Some("ControllerSilent"), "nobody has heard of it");
     fleet.watch("ceph", 2);
-    fleet.pass(SETTLE_MS - 1, &[]);
+    fleet.heartbeats(HEARD_MS - 20_000, &[]);
+    fleet.pass(20_000 - 1, &[]);
     assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksSettling"), "it heard of it a moment ago");
     fleet.lock("ceph", Some("worker-1"), LockState::Active);
     assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksActive"), "what is to stay is moved first");
     fleet.pass(1, &[]);
     fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
     assert!(fleet.is_gone("worker-1"), "{:?}", fleet.why("worker-1"));
+}
+
+/// Its controller never stays for as long as it takes to hear of it: nobody but an operator ends that.
+#[test]
+fn one_whose_controllers_come_and_go_is_for_a_person() {
+    let mut fleet = deployed(3, 2);
+    let enter = Request::EnterMaintenance { machine: machine("worker-1"), accept_control_plane_downtime: false };
+    fleet.ask(enter).expect("begins");
+    fleet.lets_go("worker-1");
+    fleet.accept("worker-1");
+    fleet.ask(remove("worker-1")).expect("begins");
+    let comes_and_goes = |fleet: &mut Fleet, times: u64| {
+        for stream in 1..=times {
+            fleet.say("ceph", Word::Unwatch { cluster: cluster(), stream });
+            fleet.watch("ceph", stream + 1);
+            fleet.pass(HEARD_MS / 2, &[]);
+        }
+        fleet.say("ceph", Word::Unwatch { cluster: cluster(), stream: times + 1 });
+        fleet.watch("ceph", 1);
+    };
+    comes_and_goes(&mut fleet, 10);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksSettling"));
+    assert_eq!((fleet.wants_a_person(), fleet.stuck("worker-1")), (false, None));
+    comes_and_goes(&mut fleet, NODE_LOCKS_MS / HEARD_MS * 2);
+    assert_eq!(fleet.stuck("worker-1"), Some(Stage::LocksInactive), "half an hour of that is no settling");
+    assert!(fleet.wants_a_person() && fleet.wish() == Wish::Go);
+    fleet.ask(keep("worker-1")).expect("kept");
+    assert_eq!((fleet.why("worker-1").as_deref(), fleet.stuck("worker-1")), (Some("InMaintenance"), None));
+}
+
+/// It has done all its items, and its agent has not heard that it has nothing left.
+#[test]
+fn one_that_was_disturbed_waits_for_its_controllers_to_a_deadline() {
+    let mut fleet = deployed(3, 2);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    fleet.finish_controls();
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    fleet.begin("worker-1");
+    fleet.event("worker-1", "install", ItemState::Succeeded);
+    fleet.say("ceph", Word::Unwatch { cluster: cluster(), stream: 1 });
+    fleet.ask(remove("worker-1")).expect("begins");
+    fleet.accept("worker-1");
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("ControllerSilent"));
+    (0..2 * NODE_LOCKS_MS / 20_000).for_each(|_| fleet.pass(20_000, &[]));
+    assert!(matches!(fleet.wish(), Wish::Pause { .. }), "{:?}", fleet.stuck("worker-1"));
 }
 
 /// Its controller was about to let it go, for the update.
@@ -242,7 +299,8 @@ fn a_word_that_crosses_the_removal_is_no_answer_to_it() {
     fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
     fleet.accept("worker-1");
     assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksSettling"));
-    fleet.pass(SETTLE_MS - 2, &[]);
+    fleet.heartbeats(HEARD_MS - 20_000, &[]);
+    fleet.pass(20_000 - 2, &[]);
     assert_eq!(fleet.core.wake_at(fleet.now()), Some(fleet.now().mono_ms + 1));
     fleet.pass(1, &["worker-1"]);
     assert!(fleet.is_gone("worker-1"), "{:?}", fleet.why("worker-1"));
@@ -294,7 +352,7 @@ fn who_was_put_aside_is_tried_again_when_what_was_in_the_way_is_gone() {
     fleet.ask(remove("worker-1")).expect("begins");
     fleet.accept("worker-1");
     assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksSettling"), "what ceph said was of the update");
-    fleet.pass(10_000, &["worker-1"]);
+    fleet.is_heard_of("worker-1");
     assert!(fleet.is_gone("worker-1"), "{:?}", fleet.why("worker-1"));
     fleet.bury("worker-1");
     assert_eq!(fleet.requests(), ["worker-2", "worker-3"], "{:?} {:?}", fleet.why("worker-2"), fleet.part("worker-2"));

@@ -119,6 +119,8 @@ fn nothing_more_is_permitted_on_one_that_is_out_of_service() {
     fleet.ask(revoke).expect("revoked");
     fleet.event("control-1", "install", ItemState::Succeeded);
     fleet.accept("control-1");
+    fleet.heartbeats(HEARD_MS - 20_000, &["control-2"]);
+    fleet.pass(20_000, &["control-2"]);
     assert!(fleet.part("control-1").is_some_and(MachineUpdate::in_maintenance), "{:?}", fleet.why("control-1"));
     assert_eq!((fleet.permit("control-1"), fleet.why("control-1").as_deref()), (None, Some("Quorum")));
 }

@@ -1,0 +1,90 @@
+//! Machines whose waits have had their time, and what operators do about that.
+
+use muster_proto::model::{DeadlineOutcome, MachineName, Now};
+
+use super::record::{self, of_cluster};
+use crate::{
+    core::decide::{begin_stage, end_stage},
+    facts::{Draft, SetAside, Stage, Stuck},
+    plan::update::{ClusterStep, stages},
+};
+
+/// The stages at which items run.
+const OF_ITEMS: [Stage; 4] = [Stage::PrepareDone, Stage::DeployDone, Stage::ReconfigureDone, Stage::RebootDone];
+
+/// A manager is not drained, so nothing was recorded yet when the others were counted in vain: its locks were inactive,
+/// and it waited for the swarm since.
+pub(super) fn locks_were_inactive(draft: &mut Draft<'_>, machine: &MachineName, stage: Stage, now: Now) {
+    let since_ms = draft.live.machines.get(machine).and_then(|live| live.swarm.awaited_since_ms);
+    let Some(row) = draft.machine_mut(machine).filter(|_| stage == Stage::SwarmDrained) else { return };
+    if !row.stages.contains_key(&stage) {
+        end_stage(row, Stage::LocksInactive, true, now);
+        begin_stage(row, stage, Now { wall_ms: since_ms.unwrap_or(now.wall_ms), ..now });
+    }
+}
+
+/// What it waits for was not granted in time.
+pub(super) fn set_aside(draft: &mut Draft<'_>, machine: &MachineName, (stage, aside): (Stage, SetAside), now: Now) {
+    locks_were_inactive(draft, machine, stage, now);
+    let Some(row) = draft.machine_mut(machine) else { return };
+    let since_ms = row.stages.get(&stage).map_or(now.wall_ms, |row| row.started_at_ms);
+    end_stage(row, stage, false, now);
+    if let Some(mine) = &mut row.update {
+        mine.stuck = Some(Stuck { stage, since_ms, counts: false, message: aside.message.clone() });
+        mine.set_aside = Some(aside);
+    }
+}
+
+/// A stage is past its deadline. Before the machine was disturbed it can be put aside for that.
+pub(super) fn stuck(
+    draft: &mut Draft<'_>,
+    machine: &MachineName,
+    (stage, outcome, message): (Stage, DeadlineOutcome, String),
+    now: Now,
+) {
+    let Some(row) = draft.machine_mut(machine) else { return };
+    // Who was out of service when its removal began was at that stage before, for something else.
+    let removed_ms = row.removal.as_ref().map_or(0, |removal| removal.since_ms);
+    let since_ms = row.stages.get(&stage).map_or(now.wall_ms, |row| row.started_at_ms.max(removed_ms));
+    let rollout = row.rollout.clone();
+    let undisturbed = stage == Stage::PrepareDone;
+    let Some(mine) = &mut row.update else { return };
+    let counts = outcome == DeadlineOutcome::Fail && !undisturbed;
+    mine.stuck = Some(Stuck { stage, since_ms, counts, message });
+    if undisturbed && outcome != DeadlineOutcome::Pause {
+        let message = "its prepare items took longer than updateDeadlines.prepare allows".to_owned();
+        mine.set_aside = Some(SetAside { message, failed: outcome == DeadlineOutcome::Fail });
+    }
+    if let Some(rollout) = rollout.filter(|_| outcome == DeadlineOutcome::Pause) {
+        of_cluster(draft, &rollout, ClusterStep::Pause, now);
+    }
+}
+
+/// Was this machine put aside because its locks were not granted?
+pub(in crate::core) fn is_set_aside(draft: &Draft<'_>, machine: &MachineName) -> bool {
+    let update = draft.machines.get(machine).and_then(|row| row.update.as_ref());
+    update.is_some_and(|update| update.set_aside.is_some())
+}
+
+/// An operator lets a machine that was put aside be asked for again.
+pub(in crate::core) fn ask_again(draft: &mut Draft<'_>, machine: &MachineName, now: Now) -> String {
+    let row = draft.machine_mut(machine);
+    let rollout = row.and_then(|row| {
+        record::take_back(row, now);
+        row.rollout.clone()
+    });
+    if let Some(update) = rollout.and_then(|rollout| draft.update_mut(&rollout)) {
+        update.moved_at_ms = now.wall_ms;
+    }
+    format!("machine {machine}: its maintenance is requested again when its turn comes")
+}
+
+/// An operator lets an item of an update run again: the stage it is part of begins anew.
+pub(in crate::core) fn has_its_time_anew(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
+    let Some(row) = draft.machine_mut(machine).filter(|row| row.update.is_some()) else { return };
+    let Some((stage, _)) = stages::current(row).filter(|(stage, _)| OF_ITEMS.contains(stage)) else { return };
+    begin_stage(row, stage, now);
+    if let Some(mine) = &mut row.update {
+        mine.stuck.take_if(|stuck| stuck.stage == stage);
+    }
+}
