@@ -81,6 +81,9 @@ pub struct ClusterStatus {
     /// Machines not heard of for longer than the limit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost_nodes: Vec<String>,
+    /// Machines whose certificate an operator revoked, and whose place no other has taken yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub revoked_nodes: Vec<String>,
     /// Machines of which an item failed for good.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed_nodes: Vec<String>,

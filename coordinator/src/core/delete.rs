@@ -16,7 +16,8 @@ pub(super) fn cluster(draft: &mut Draft<'_>, actor: &str, name: &ClusterName, no
     if let Some(first) = live.first() {
         let message = format!(
             "cluster {name} has machines: {}; `musterctl remove {first}` and so on (`--policy forced` for one that is \
-             dead), then delete it again",
+             dead), or, once they are switched off, `musterctl revoke {first} --machine-is-off` and so on; then delete \
+             it again",
             some_names(live.iter().map(|name| name.as_str()))
         );
         return Err(Refusal::State { reason: "MachinesLeft", message });

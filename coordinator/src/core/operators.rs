@@ -304,10 +304,11 @@ fn revoke(
     let row = known_machine(draft, machine)?;
     let keeps_slot = row.slot.is_some() && update::may_be_at_work(&row) && !machine_is_off;
     let Some(id) = row.id.filter(|_| !row.revoked || (row.slot.is_some() && !keeps_slot)) else {
-        return Err(Refusal::State {
-            reason: "NothingToDo",
-            message: format!("{machine} has no certificate that could be revoked"),
-        });
+        let message = match row.revoked {
+            true => format!("{machine} is revoked already; `musterctl replace {machine}` lets another take its name"),
+            false => format!("{machine} has not enrolled: it has no certificate that could be revoked"),
+        };
+        return Err(Refusal::State { reason: "NothingToDo", message });
     };
     let left_out = row.rollout.as_ref().and_then(|rollout| update::left_out(draft, rollout, Some(machine)));
     if !row.revoked {

@@ -26,9 +26,6 @@ pub(super) fn create(
     (id, version, sealed): (SecretId, u64, Sealed),
     now: Now,
 ) -> Result<Reply, Refusal> {
-    if let Some(cluster) = &id.cluster {
-        operators::known_cluster(draft, cluster)?;
-    }
     // The version is part of what was sealed; another secret was created meanwhile.
     if version != draft.meta.secret_seq + 1 {
         let message = format!("version {version} is not the next; try again");
@@ -41,7 +38,11 @@ pub(super) fn create(
     }
     draft.meta_mut().secret_seq = version;
     draft.put_secret(SecretRow { id: id.clone(), version, created_at_ms: now.wall_ms, sealed });
-    let line = if known {
+    // A manifest may refer to it from the first: it comes before its cluster.
+    let to_come = id.cluster.as_ref().filter(|cluster| !draft.clusters.contains_key(*cluster));
+    let line = if let Some(cluster) = to_come {
+        format!("secret {id} made, version {version}; there is no cluster {cluster} yet: `musterctl apply` makes one")
+    } else if known {
         format!(
             "secret {id} has a new version, {version}; items that refer to it run again, but not on deployed machines \
              until an update is started"

@@ -123,7 +123,8 @@ fn refusal(reason: &'static str, message: String) -> Refusal {
 /// Does its store decide anything new? What a copy that is being recovered knows may be long over.
 fn decides(survey: &Survey<'_>) -> Result<(), Refusal> {
     if let Err(blocked) = safety::store_is_current(survey) {
-        return Err(refusal("StoreOlderThanFleet", blocked.message));
+        let Blocked { message, clears_when, .. } = blocked;
+        return Err(refusal("StoreOlderThanFleet", format!("{message}; it passes when {clears_when}")));
     }
     match safety::gathered(survey) {
         Err(Blocked { message, clears_when, .. }) if survey.facts.meta.recovering => {

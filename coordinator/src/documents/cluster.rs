@@ -28,6 +28,7 @@ pub(super) fn document(survey: &Survey<'_>, now: Now) -> Cluster {
     let is = |of: fn(&Position<'_>) -> bool| -> Vec<String> {
         members.iter().filter(|position| of(position)).map(|position| position.row.name.to_string()).collect()
     };
+    let revoked = survey.machines.iter().filter(|position| position.row.revoked);
     Document {
         metadata: Metadata {
             name: row.name.to_string(),
@@ -42,6 +43,7 @@ pub(super) fn document(survey: &Survey<'_>, now: Now) -> Cluster {
             releases,
             update_due: update_due(survey),
             lost_nodes: is(is_lost),
+            revoked_nodes: revoked.map(|position| position.row.name.to_string()).collect(),
             failed_nodes: is(|position| position.failed()),
             indeterminate_nodes: is(is_indeterminate),
             lcm_operation_stuck: update::cluster_stuck(survey),

@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf};
 
 use muster_proto::{
     convert::Hello,
-    model::{Disk, HostFacts, ItemState, LockState, MachineType, NetworkInterface},
+    model::{Disk, HostFacts, ItemState, LockState, MachineName, MachineType, NetworkInterface},
     resource::Cluster,
 };
 use serde::Serialize;
@@ -101,4 +101,7 @@ fn a_cluster_says_where_it_is_what_is_due_and_who_is_in_trouble() {
     let all = documents::rollouts(fleet.core.facts(), |_| true, fleet.core.limits(), fleet.now());
     let names: Vec<&str> = all.iter().map(|rollout| rollout.metadata.name.as_str()).collect();
     assert_eq!(names, ["edge-7-deploy-1", "edge-7-update-2", "edge-7-reboot-3"], "by start");
+    let machine = MachineName::new("worker-2").expect("a label");
+    fleet.ask(Request::RevokeMachine { machine, machine_is_off: true }).expect("revoked");
+    assert_eq!(cluster(&fleet).status.revoked_nodes, ["worker-2"]);
 }

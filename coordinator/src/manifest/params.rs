@@ -198,6 +198,25 @@ pub(super) fn complete(
     }
 }
 
+/// Do the params of an item agree with each other? `at` and `path` are those of the params.
+pub(super) fn agree(
+    at: Position,
+    path: &str,
+    runner: RunnerKind,
+    params: &BTreeMap<String, String>,
+    faults: &mut Faults<'_>,
+) {
+    let of = |name: &str| params.get(name).map(String::as_str);
+    if runner == RunnerKind::Mke && of("action").is_some_and(|action| action != "backup") && of("version").is_none() {
+        faults.add(at, &join(path, "version"), "missing", "the version of MKE, for any action but backup".to_owned());
+    }
+    let playbook = of("playbook").filter(|_| runner == RunnerKind::Ansible && of("url").is_none());
+    if playbook.is_some_and(|playbook| !is_path(playbook)) {
+        let expected = "one that begins with '/', or 'url' and 'sha256' of an archive that has it".to_owned();
+        faults.add(at, &join(path, "playbook"), "not an absolute path", expected);
+    }
+}
+
 /// A param that is not in the table.
 fn name(key: &str, at: Position, path: &str, runner: Option<RunnerKind>, faults: &mut Faults<'_>) {
     if !is_param_name(key) {
@@ -244,7 +263,8 @@ fn variables(value: &Spot<'_>, text: &str, secrets: Secrets<'_>, faults: &mut Fa
             let missing = named.find(|name| !secrets.names().any(|known| known == *name));
             if let Some(missing) = missing {
                 let problem = format!("unknown secret '{}'", shown(missing));
-                let expected = format!("a secret; `musterctl secret create {}` makes one", shown(missing));
+                let expected =
+                    format!("a secret; `musterctl secret create {} --from-file FILE` makes one", shown(missing));
                 faults.add_near(value.at(), &value.path, problem, expected, (missing, secrets.names()));
             }
             missing.is_none()

@@ -321,6 +321,30 @@ fn secrets_are_refused_where_others_would_see_them() {
     }
 }
 
+#[test]
+fn params_that_do_not_agree_are_refused() {
+    let item = "runner: reboot\n        version: \"1\"\n        phase: deploy";
+    let of = |runner: &str, params: &str| {
+        let head = "version: \"1\"\n        phase: deploy\n        params:";
+        damaged(item, &format!("runner: {runner}\n        {head} {params}"))
+    };
+    for (runner, params, path) in [
+        ("mke", "{action: install}", "params.version"),
+        ("mke", "{action: upgrade, image: x}", "params.version"),
+        ("ansible", "{playbook: site.yml}", "params.playbook"),
+    ] {
+        let found = faults(&of(runner, params));
+        assert!(found.len() == 1 && found[0].path.ends_with(path), "{runner} {params}: {found:?}");
+    }
+    let digest = "a".repeat(64);
+    let archive = format!("{{playbook: site.yml, url: \"http://h/x\", sha256: {digest}}}");
+    for (runner, params) in
+        [("mke", "{action: backup}"), ("ansible", "{playbook: /srv/site.yml}"), ("ansible", &archive)]
+    {
+        assert_eq!(read(&of(runner, params)).err(), None, "{runner} {params}");
+    }
+}
+
 /// What runs in phase prepare runs on machines that serve workloads.
 #[test]
 fn what_disturbs_workloads_is_refused_in_prepare() {

@@ -131,7 +131,13 @@ fn is_away(position: &Position<'_>) -> Option<Blocked> {
         None if position.lost => Some(blocked(
             "Lost",
             "not heard of for longer than the limit",
-            "its agent connects again (is the machine up, and `muster-agent` running?)",
+            match position.ready_once() {
+                true => "its agent connects again (is the machine up, and `muster-agent` running?)".to_owned(),
+                // The deployment waits for it.
+                false => {
+                    format!("its agent connects again, or `musterctl remove {} --policy forced`", position.row.name)
+                }
+            },
         )),
         None => None,
     }

@@ -59,6 +59,12 @@ fn known<'a>(survey: &'a Survey<'_>) -> BTreeSet<&'a str> {
     declared.chain(survey.locks.controllers.iter().copied()).collect()
 }
 
+/// Has this cluster no application controller at all?
+#[must_use]
+pub fn nobody_moves(survey: &Survey<'_>) -> bool {
+    known(survey).is_empty()
+}
+
 /// A declared controller that holds no lock anywhere in the cluster: it was never here.
 fn missing<'a>(survey: &'a Survey<'_>) -> Option<&'a str> {
     survey.spec.workload_controllers.iter().map(String::as_str).find(|name| !survey.locks.controllers.contains(name))

@@ -54,6 +54,7 @@ pub(super) fn troubles(cluster: &Cluster) -> Option<String> {
     let status = &cluster.status;
     let all = [
         ("Lost", &status.lost_nodes),
+        ("Revoked", &status.revoked_nodes),
         ("Failed", &status.failed_nodes),
         ("Indeterminate", &status.indeterminate_nodes),
     ];

@@ -18,6 +18,7 @@ use super::{
     printable,
     text::sentence,
 };
+use crate::plan::safety::some_names;
 
 /// Reasons of a wait that is the order of things: too many to tell one by one.
 const ORDINARY_WAITS: [&str; 5] =
@@ -230,15 +231,17 @@ impl Fleet {
 fn waiting_lines(update: &UpdateStatus) -> Vec<String> {
     let held = |wait: &&Waiting| !ORDINARY_WAITS.contains(&wait.reason.as_str());
     let ordinary = !update.waiting.iter().any(|wait| held(&wait));
-    update
-        .waiting
-        .iter()
-        .filter(|wait| ordinary || held(wait))
-        .map(|wait| {
-            let said = sentence(&format!("{}: {}", wait.reason, wait.message));
-            printable(&format!("{}: {said} Clears when {}", wait.machine, wait.clears_when))
-        })
-        .collect()
+    // Of many machines that wait for the same, one line.
+    let mut lines: Vec<(String, Vec<&str>)> = Vec::new();
+    for wait in update.waiting.iter().filter(|wait| ordinary || held(wait)) {
+        let said = sentence(&format!("{}: {}", wait.reason, wait.message));
+        let text = format!("{said} Clears when {}", wait.clears_when);
+        match lines.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, machines)) => machines.push(&wait.machine),
+            None => lines.push((text, vec![&wait.machine])),
+        }
+    }
+    lines.into_iter().map(|(text, machines)| printable(&format!("{}: {text}", some_names(machines)))).collect()
 }
 
 /// Nothing happens on it, and it says why, or it is Ready.

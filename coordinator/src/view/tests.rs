@@ -6,7 +6,7 @@ mod handshakes;
 use jiff::{SignedDuration, Timestamp};
 use muster_proto::{
     model::Blocked,
-    resource::{BlockedSince, HookStatus, MaintenanceStatus, StuckStage},
+    resource::{BlockedSince, HookStatus, MaintenanceStatus, StuckStage, Waiting},
 };
 
 use self::documents::{audit, cluster, lock, machine, request, rollout, secret, token};
@@ -392,6 +392,13 @@ fn an_update_says_whom_it_waits_for_and_warns_of_a_long_pause() {
     fleet.rollouts.insert("edge-7-deploy-1".into(), update(true, false));
     let lines = ["worker-3: Deferred: toy: never. Clears when `musterctl retry worker-3`".to_owned()];
     assert_eq!(fleet.verdict(now()), Verdict::NeedsPerson(lines.to_vec()), "worker-4 merely waits for its turn");
+    let mut many = update(true, false);
+    let part = many.status.update.as_mut().expect("an update");
+    let same = part.waiting.iter().find(|wait| wait.machine == "worker-3").expect("it waits").clone();
+    part.waiting.extend(["worker-5", "worker-6"].map(|machine| Waiting { machine: machine.into(), ..same.clone() }));
+    fleet.rollouts.insert("edge-7-deploy-1".into(), many);
+    let line = "worker-3, worker-5, worker-6: Deferred: toy: never. Clears when `musterctl retry worker-3`".to_owned();
+    assert_eq!(fleet.verdict(now()), Verdict::NeedsPerson(vec![line]), "what they wait for is said once");
     fleet.rollouts.insert("edge-7-deploy-1".into(), documents::update("Aborted", false, false));
     let said = "the update was aborted: 1 of 6 machines is at release 2.0, the rest is as it was".to_owned();
     assert_eq!(fleet.verdict(now()), Verdict::Aborted(said));

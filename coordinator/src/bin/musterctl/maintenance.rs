@@ -3,11 +3,12 @@
 use muster_coordinator::view::Kind;
 use muster_proto::{
     resource::Machine,
-    wire::{EnterMaintenanceRequest, LeaveMaintenanceRequest},
+    wire::{EnterMaintenanceRequest, LeaveMaintenanceRequest, Resource},
 };
 
 use crate::{
-    actions::show, client::Coordinator, config::Context, failure::Failure, get::not_this_version, update::Start, watch,
+    actions::show, client::Coordinator, config::Context, failure::Failure, get::not_this_version, terminal,
+    update::Start, watch,
 };
 
 /// Take one machine out of service, and bring it back
@@ -82,11 +83,23 @@ async fn leave(args: LeaveArgs, context: &Context) -> Result<(), Failure> {
     let cluster = cluster_of(&coordinator, &machine).await?;
     let request = LeaveMaintenanceRequest { machine: machine.clone() };
     show(&coordinator.call_on(Kind::Machines, &machine, coordinator.fleet().leave_maintenance(request)).await?)?;
-    if detach { Ok(()) } else { watch::to_the_end(&cluster, context).await }
+    if detach {
+        return Ok(());
+    }
+    watch::to_the_end(&cluster, context).await?;
+    // Others that are out keep the rollout open, and are what its end speaks of.
+    let found: Machine = coordinator.get_one(Kind::Machines, &machine).await.and_then(read)?;
+    if found.status.maintenance.is_none() {
+        terminal::say(&format!("machine {machine} is back in service"));
+    }
+    Ok(())
 }
 
 async fn cluster_of(coordinator: &Coordinator, machine: &str) -> Result<String, Failure> {
-    let found = coordinator.get_one(Kind::Machines, machine).await?;
-    let machine: Machine = serde_json::from_slice(&found.json).map_err(not_this_version)?;
+    let machine = coordinator.get_one(Kind::Machines, machine).await.and_then(read)?;
     Ok(machine.spec.cluster_name.to_string())
+}
+
+fn read(found: Resource) -> Result<Machine, Failure> {
+    serde_json::from_slice(&found.json).map_err(not_this_version)
 }

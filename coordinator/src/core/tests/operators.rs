@@ -15,6 +15,7 @@ use super::{
 use crate::{
     core::{Effect, Refusal, Request},
     facts::CredentialRow,
+    plan::blocked,
 };
 
 const FAILED: ItemState = Failed { exit_code: 3, retryable: false };
@@ -167,6 +168,10 @@ fn a_revoked_machine_frees_its_slot_and_is_shut_out() {
     assert!(fleet.core.facts().denied.contains_key(&id));
     assert_eq!((fleet.slots(), fleet.why("control-1").as_deref()), (vec!["control-2"], Some("Revoked")));
     assert_eq!(reason(fleet.ask(revoke("control-1"))), "NothingToDo");
+    let way_out = |fleet: &Fleet| fleet.look("control-1", blocked::of_machine).expect("it waits").clears_when;
+    assert_eq!(way_out(&fleet), "`musterctl replace control-1`, and it enrols again");
+    fleet.ask(Request::ReplaceMachine { machine: machine("control-1"), machine_is_off: false }).expect("replaced");
+    assert!(way_out(&fleet).starts_with("one enrols as control-1, with a token of `musterctl token create --cluster"));
     fleet.finish("control-2");
     assert_eq!(fleet.state("control-2"), "Ready");
 }

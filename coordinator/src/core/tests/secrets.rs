@@ -1,6 +1,6 @@
 //! Secrets in an update: a newer version is a reason for one, and none changes in the middle of one.
 
-use muster_proto::model::{LockState, MachineType::Control, Phase, SecretName};
+use muster_proto::model::{ClusterName, LockState, MachineType::Control, Phase, SecretName};
 
 use super::{fleet::*, reason, updates::*};
 use crate::{
@@ -34,6 +34,16 @@ fn upgrade_all(fleet: &mut Fleet) {
     }
     fleet.lock("ceph", None, LockState::Active);
     assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
+}
+
+/// A manifest that refers to it is refused without it.
+#[test]
+fn a_secret_of_a_cluster_comes_before_the_cluster() {
+    let mut fleet = Fleet::of(1, 0);
+    let id = SecretId { cluster: ClusterName::new("later").ok(), ..id() };
+    let create = |version| Request::CreateSecret { id: id.clone(), version, sealed: Sealed(vec![1]) };
+    let said = super::done(fleet.ask(create(1)));
+    assert!(said.contains("secret later/db made") && said.contains("there is no cluster later yet"), "{said}");
 }
 
 #[test]

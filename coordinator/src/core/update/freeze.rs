@@ -228,7 +228,7 @@ fn open(
     let disturbed = targets.values().filter(|target| target.disruptive).count();
     let line = match start.kind {
         UpdateKind::Update | UpdateKind::Reconfigure => format!(
-            "cluster {cluster}: {name} started{}; {changed} of {} machines change, {disturbed} of them are disturbed",
+            "cluster {cluster}: {name} started{}; {changed} of {} machines change, {disturbed} of them disturbed",
             if start.options.skip_backup { " without backups (--skip-backup)" } else { "" },
             targets.len()
         ),

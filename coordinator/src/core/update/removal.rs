@@ -118,14 +118,13 @@ fn others_are_left(draft: &Draft<'_>, row: &MachineRow) -> Result<(), Refusal> {
         .filter(|other| other.spec.machine_type == MachineType::Control && other.name != row.name && other.reported())
         .filter(|other| other.removal.is_none());
     let last = row.spec.machine_type == MachineType::Control && row.ready_at.is_some() && controls.next().is_none();
-    if !last {
-        return Ok(());
-    }
     let message = format!(
-        "{0} would be the last control machine of {1} to go; `musterctl replace {0}` lets another take its place",
+        "{0} would be the last control machine of {1} to go; `musterctl replace {0}` lets another take its place; to \
+         give up the whole cluster: switch it off, `musterctl revoke {0} --machine-is-off`, `musterctl delete cluster \
+         {1}`",
         row.name, row.spec.cluster_name
     );
-    Err(refusal("LastControl", message))
+    if last { Err(refusal("LastControl", message)) } else { Ok(()) }
 }
 
 fn can_be_asked(draft: &Draft<'_>, row: &MachineRow, limits: &Limits, now: Now) -> Result<(), Refusal> {

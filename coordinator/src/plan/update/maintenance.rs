@@ -7,7 +7,7 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::{DECIDING, targets};
+use super::{DECIDING, drain, targets};
 use crate::{
     facts::{MachineUpdate, MaintenanceRow},
     plan::{
@@ -96,7 +96,9 @@ pub fn out_of_service(survey: &Survey<'_>, position: &Position<'_>) -> Option<Bl
     let known = position.in_maintenance() && !position.row.revoked && !position.row.in_doubt;
     let mine = position.update().filter(|_| known)?;
     let name = &position.row.name;
-    let mut message = "out of service: its workloads were moved away and no item is run on it".to_owned();
+    let moved = !locks::nobody_moves(survey) || drain::uses_swarm(survey);
+    let workloads = if moved { "its workloads were moved away" } else { "nobody moves workloads here" };
+    let mut message = format!("out of service: {workloads} and no item is run on it");
     if !position.connected() {
         message.push_str("; it is not connected now");
     }

@@ -54,7 +54,8 @@ pub(super) fn lock_release(peer: &Peer, request: ReleaseLocksRequest) -> Result<
 
 pub(super) fn word(what: &'static str, text: String) -> Result<String, Status> {
     if text.len() > WORD_BYTES_MAX || text.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
-        return Err(Status::invalid_argument(format!("{what}: expected a word of at most {WORD_BYTES_MAX} bytes")));
+        let expected = format!("expected a word without blanks of at most {WORD_BYTES_MAX} bytes");
+        return Err(Status::invalid_argument(format!("{what}: {expected}")));
     }
     Ok(text)
 }

@@ -85,8 +85,9 @@ pub fn rollout_changes(old: Option<&Rollout>, new: &Rollout) -> Vec<String> {
     let mut lines = Vec::new();
     let name = &new.metadata.name;
     if old.is_none() && new.status.state != "Ready" {
+        let machines = if new.status.machines == 1 { "machine" } else { "machines" };
         lines.push(format!(
-            "rollout {name}: {} of {} machines, started by {}",
+            "rollout {name}: {} of {} {machines}, started by {}",
             new.spec.kind, new.status.machines, new.spec.started_by
         ));
     }

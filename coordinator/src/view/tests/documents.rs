@@ -193,6 +193,7 @@ pub(super) fn cluster() -> Cluster {
             releases: Vec::new(),
             update_due: false,
             lost_nodes: Vec::new(),
+            revoked_nodes: Vec::new(),
             failed_nodes: Vec::new(),
             indeterminate_nodes: Vec::new(),
             lcm_operation_stuck: None,
