@@ -1,10 +1,10 @@
-//! What goes wrong on real machines, one thing at a time, each on a node that begins anew.
+//! What goes wrong on real machines, one thing at a time on each, which begins anew.
 
 use anyhow::{Context as _, Result, ensure};
 use muster_proto::resource::Machine;
 use muster_tests::{
     fleet::manifest::{named_cluster, other},
-    nodes::Nodes,
+    nodes::{Nodes, node::Node},
 };
 
 use crate::{
@@ -32,8 +32,8 @@ fn ends(alone: &Alone, story: &str) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn agent_killed(fleet: &Nodes) -> Result<()> {
-    let alone = Alone::begin(fleet, "control-1", "agent-killed", &[item("long", "deploy", WAITS, &[])])?;
+pub(crate) fn agent_killed(fleet: &Nodes, node: &Node) -> Result<()> {
+    let alone = Alone::begin(fleet, node, "agent-killed", &[item("long", "deploy", WAITS, &[])])?;
     alone.node.wait_started("long")?;
     let pid = alone.node.agent_pid()?;
     alone.node.sh(&format!("kill -9 {pid}"))?;
@@ -44,8 +44,8 @@ pub(crate) fn agent_killed(fleet: &Nodes) -> Result<()> {
     ends(&alone, "long/1 long/1.")
 }
 
-pub(crate) fn agent_restarted(fleet: &Nodes) -> Result<()> {
-    let alone = Alone::begin(fleet, "control-2", "agent-restarted", &[item("long", "deploy", WAITS, &[])])?;
+pub(crate) fn agent_restarted(fleet: &Nodes, node: &Node) -> Result<()> {
+    let alone = Alone::begin(fleet, node, "agent-restarted", &[item("long", "deploy", WAITS, &[])])?;
     alone.node.wait_started("long")?;
     alone.node.sh("systemctl restart muster-agent")?;
     go(&alone)?;
@@ -54,8 +54,8 @@ pub(crate) fn agent_restarted(fleet: &Nodes) -> Result<()> {
 
 /// An agent that does nothing any more is ended by systemd's watchdog; a new one follows the item. What it is at, it
 /// tells in the unit's status.
-pub(crate) fn agent_wedged(fleet: &Nodes) -> Result<()> {
-    let alone = Alone::begin(fleet, "control-3", "agent-wedged", &[item("long", "deploy", WAITS, &[])])?;
+pub(crate) fn agent_wedged(fleet: &Nodes, node: &Node) -> Result<()> {
+    let alone = Alone::begin(fleet, node, "agent-wedged", &[item("long", "deploy", WAITS, &[])])?;
     alone.node.wait_started("long")?;
     let status = || alone.node.sh("systemctl show --property StatusText --value muster-agent");
     alone.node.wait_until("its status names the item", || {
@@ -71,9 +71,9 @@ pub(crate) fn agent_wedged(fleet: &Nodes) -> Result<()> {
 }
 
 /// What may be run again is run again, once.
-pub(crate) fn power_cut_in_prepare(fleet: &Nodes) -> Result<()> {
+pub(crate) fn power_cut_in_prepare(fleet: &Nodes, node: &Node) -> Result<()> {
     let items = [item("fetch", "prepare", WAITS, &["onInterrupt: rerun"]), item("set", "deploy", ":", &[])];
-    let alone = Alone::begin(fleet, "control-3", "power-cut-prepare", &items)?;
+    let alone = Alone::begin(fleet, node, "power-cut-prepare", &items)?;
     alone.node.wait_started("fetch")?;
     let before = alone.node.boot_id()?;
     alone.node.cut_power()?;
@@ -84,8 +84,8 @@ pub(crate) fn power_cut_in_prepare(fleet: &Nodes) -> Result<()> {
 }
 
 /// What must not be run again waits for a person.
-pub(crate) fn power_cut_holds(fleet: &Nodes) -> Result<()> {
-    let alone = Alone::begin(fleet, "control-1", "power-cut-holds", &[item("once", "deploy", WAITS, &[])])?;
+pub(crate) fn power_cut_holds(fleet: &Nodes, node: &Node) -> Result<()> {
+    let alone = Alone::begin(fleet, node, "power-cut-holds", &[item("once", "deploy", WAITS, &[])])?;
     alone.node.wait_started("once")?;
     alone.node.cut_power()?;
     alone.node.restore_power()?;
@@ -98,15 +98,13 @@ pub(crate) fn power_cut_holds(fleet: &Nodes) -> Result<()> {
 }
 
 /// It goes down for its item, and the power goes meanwhile. That boot is as good as any other: there is no second.
-pub(crate) fn power_cut_in_reboot(fleet: &Nodes) -> Result<()> {
+pub(crate) fn power_cut_in_reboot(fleet: &Nodes, node: &Node) -> Result<()> {
     let reboot = other("reboot", "reboot", "deploy", &[("when", "always")], &[]);
-    let node = fleet.node("worker-1")?;
     fleet.begin_anew(node)?;
     // Else Docker may start it again before the power goes, and that would be a boot more.
     node.stay_down()?;
     let before = node.boot_id()?;
-    let alone =
-        Alone::enter(fleet, "worker-1", "power-cut-reboot", &[item("set", "deploy", COUNT_BOOTS, &[]), reboot])?;
+    let alone = Alone::enter(fleet, node, "power-cut-reboot", &[item("set", "deploy", COUNT_BOOTS, &[]), reboot])?;
     fleet.wait_machine(&alone.name, "going down", |machine| machine.status.state == "Reboot")?;
     node.cut_power()?;
     node.restore_power()?;
@@ -127,14 +125,13 @@ fn rebooted_at_once(alone: &Alone) -> Result<()> {
 
 /// A machine that goes down for its item and does not come back is missed when the item's time limit has passed, which
 /// is longer than others are waited for. Once a person has powered it on, it goes on by itself.
-pub(crate) fn reboot_overdue(fleet: &Nodes) -> Result<()> {
+pub(crate) fn reboot_overdue(fleet: &Nodes, node: &Node) -> Result<()> {
     let limit = format!("timeout: {OVERDUE_AFTER_S}s");
     let reboot = other("reboot", "reboot", "deploy", &[("when", "always")], &[&limit]);
-    let node = fleet.node("worker-1")?;
     fleet.begin_anew(node)?;
     node.stay_down()?;
     let before = node.boot_id()?;
-    let alone = Alone::enter(fleet, "worker-1", "overdue", &[item("set", "deploy", ":", &[]), reboot])?;
+    let alone = Alone::enter(fleet, node, "overdue", &[item("set", "deploy", ":", &[]), reboot])?;
     let waits = |reason: &'static str| {
         move |machine: &Machine| machine.status.blocked.iter().any(|wait| wait.blocked.reason == reason)
     };
@@ -153,12 +150,12 @@ pub(crate) fn reboot_overdue(fleet: &Nodes) -> Result<()> {
 }
 
 /// The person reads why in the status, mends it, and lets it be tried again.
-pub(crate) fn unit_fails(fleet: &Nodes) -> Result<()> {
+pub(crate) fn unit_fails(fleet: &Nodes, node: &Node) -> Result<()> {
     let items = [
         unit("failing.service", "/bin/sh -c \"echo the disk is upside down; exit 7\""),
         other("start", "service", "deploy", &[("unit", "failing.service"), ("action", "start")], &[]),
     ];
-    let alone = Alone::begin(fleet, "worker-2", "unit-fails", &items)?;
+    let alone = Alone::begin(fleet, node, "unit-fails", &items)?;
     fleet.wait_machine(&alone.name, "Failed", |machine| machine.status.failed)?;
     let told = fleet.ctl(&["describe", "machine", &alone.name])?.exits(0)?;
     told.says(&["unit failing.service failed", "the disk is upside down"])?;
@@ -172,13 +169,12 @@ pub(crate) fn unit_fails(fleet: &Nodes) -> Result<()> {
 }
 
 /// The person reads which package, and mends the manifest.
-pub(crate) fn package_absent(fleet: &Nodes) -> Result<()> {
-    supplies::make_repository(fleet)?;
+pub(crate) fn package_absent(fleet: &Nodes, node: &Node) -> Result<()> {
     let items = |install| {
         let params = [("install", install), ("update", "true")];
         [supplies::sources(), other("tool", "package", "deploy", &params, &[])]
     };
-    let alone = Alone::begin(fleet, "worker-3", "package-absent", &items("site-toll"))?;
+    let alone = Alone::begin(fleet, node, "package-absent", &items("site-toll"))?;
     fleet.wait_machine(&alone.name, "Failed", |machine| machine.status.failed)?;
     let said = "PackageNotFound: no repository of this machine has site-toll";
     fleet.ctl(&["describe", "machine", &alone.name])?.exits(0)?.says(&[said])?;
@@ -194,8 +190,9 @@ pub(crate) fn package_absent(fleet: &Nodes) -> Result<()> {
 }
 
 pub(crate) fn coordinator_killed(fleet: &Nodes) -> Result<()> {
+    let node = fleet.node("control-2")?;
     let items = [item("long", "deploy", WAITS, &[]), item("next", "deploy", ":", &[])];
-    let alone = Alone::begin(fleet, "control-2", "coordinator-killed", &items)?;
+    let alone = Alone::begin(fleet, node, "coordinator-killed", &items)?;
     alone.node.wait_started("long")?;
     fleet.kill_coordinator()?;
     go(&alone)?;
@@ -206,8 +203,8 @@ pub(crate) fn coordinator_killed(fleet: &Nodes) -> Result<()> {
     fleet.wait_healthy()
 }
 
-pub(crate) fn network_cut(fleet: &Nodes) -> Result<()> {
-    let alone = Alone::begin(fleet, "control-3", "network-cut", &[item("long", "deploy", WAITS, &[])])?;
+pub(crate) fn network_cut(fleet: &Nodes, node: &Node) -> Result<()> {
+    let alone = Alone::begin(fleet, node, "network-cut", &[item("long", "deploy", WAITS, &[])])?;
     alone.node.wait_started("long")?;
     alone.node.cut_network()?;
     fleet.wait_machine(&alone.name, "Lost", |machine| {
@@ -220,10 +217,10 @@ pub(crate) fn network_cut(fleet: &Nodes) -> Result<()> {
     ends(&alone, "long/1 long/1.")
 }
 
-pub(crate) fn reinstalled(fleet: &Nodes) -> Result<()> {
-    let alone = Alone::begin(fleet, "control-1", "reinstalled", &[item("set", "deploy", ":", &[])])?;
+pub(crate) fn reinstalled(fleet: &Nodes, node: &Node) -> Result<()> {
+    let alone = Alone::begin(fleet, node, "reinstalled", &[item("set", "deploy", ":", &[])])?;
     ends(&alone, "set/1 set/1.")?;
-    fleet.reinstall("control-1")?;
+    fleet.reinstall(&node.name)?;
     alone.enroll()?.exits(1)?.says(&["NameTaken", "musterctl replace"])?;
     fleet.ctl(&["replace", &alone.name])?.ok()?;
     alone.enroll()?.exits(0)?;
@@ -232,15 +229,14 @@ pub(crate) fn reinstalled(fleet: &Nodes) -> Result<()> {
 }
 
 /// The agent's record lies on a small disk here, which fills up while an item runs. It wants 16 MiB to begin one.
-pub(crate) fn disk_full(fleet: &Nodes) -> Result<()> {
+pub(crate) fn disk_full(fleet: &Nodes, node: &Node) -> Result<()> {
     let state = "/var/lib/muster/agent";
     // muster-agent.path has been watching the directory that is now below.
     let mount = format!("mount -t tmpfs -o size=64M,mode=0700 tmpfs {state} && systemctl restart muster-agent.path");
-    let node = fleet.node("control-2")?;
     fleet.begin_anew(node)?;
     node.sh(&mount)?;
     let items = [item("long", "deploy", WAITS, &[]), item("next", "deploy", ":", &[])];
-    let alone = Alone::enter(fleet, "control-2", "disk-full", &items)?;
+    let alone = Alone::enter(fleet, node, "disk-full", &items)?;
     alone.node.wait_started("long")?;
     // dd ends when nothing more fits.
     let filled = alone.node.sh(&format!("dd if=/dev/zero of={state}/ballast bs=4k count=32k 2>&1 || true"))?;

@@ -1,6 +1,6 @@
 //! Real nodes: the packages that are shipped, installed with apt on machines with systemd; the coordinator as a
-//! container of the image that is shipped. One fleet of 3 + 3 serves all tests, in the order of [`TESTS`]: to make it
-//! takes most of the time. So this has a `main` of its own: `make test-nodes`, or `make test-nodes ARGS="WORD…"` for
+//! container of the image that is shipped. One fleet of 3 + 3 serves all tests, in the order of [`TESTS`], because one
+//! each would take too long. So this has a `main` of its own: `make test-nodes`, or `make test-nodes ARGS="WORD…"` for
 //! those tests that have a word in their name.
 //!
 //! What happened is read from what the items themselves wrote on the nodes, never from the programs under test alone.
@@ -23,55 +23,81 @@ mod update;
 mod versions;
 
 use std::{
-    env,
+    env, iter,
     process::ExitCode,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
     time::{Duration, Instant},
 };
 
-use anyhow::Result;
-use muster_tests::{fleet::programs::complain, nodes::Nodes};
+use anyhow::{Context as _, Result};
+use muster_tests::{
+    fleet::programs::complain,
+    nodes::{Nodes, node::Node},
+};
+
+/// What a test is given.
+#[derive(Clone, Copy)]
+enum Body {
+    /// The fleet, and nothing runs beside it.
+    Fleet(fn(&Nodes) -> Result<()>),
+    /// Any of the fleet's nodes. Others run beside it, each on a node of its own, and all talk to one coordinator.
+    OneNode(fn(&Nodes, &Node) -> Result<()>),
+}
 
 /// A test and its name.
-type Test = (&'static str, fn(&Nodes) -> Result<()>);
+type Test = (&'static str, Body);
+
+use Body::{Fleet, OneNode};
 
 const TESTS: &[Test] = &[
-    ("deployment::three_control_machines_and_three_workers", deployment::three_control_machines_and_three_workers),
-    ("deployment::an_idle_agent_is_small_and_listens_on_nothing", deployment::an_idle_agent_is_small),
-    ("swarm::three_managers_and_three_workers", swarm::three_managers_and_three_workers),
-    ("swarm::power_is_cut_in_the_middle_of_a_join", swarm::power_cut_in_join_and_reinstalled),
-    ("swarm::a_foreign_swarm_is_not_left", swarm::foreign_swarm),
-    ("faults::the_agent_is_killed_in_the_middle_of_an_item", faults::agent_killed),
-    ("faults::the_agent_is_restarted_in_the_middle_of_an_item", faults::agent_restarted),
-    ("faults::the_agent_is_wedged_in_the_middle_of_an_item", faults::agent_wedged),
-    ("faults::power_is_cut_in_the_middle_of_prepare", faults::power_cut_in_prepare),
-    ("faults::power_is_cut_and_the_item_must_not_be_run_again", faults::power_cut_holds),
-    ("faults::power_is_cut_in_the_middle_of_a_reboot", faults::power_cut_in_reboot),
-    ("faults::a_machine_does_not_come_back_from_its_reboot", faults::reboot_overdue),
-    ("faults::a_unit_fails", faults::unit_fails),
-    ("faults::a_package_does_not_exist", faults::package_absent),
-    ("faults::the_coordinator_is_killed_and_started", faults::coordinator_killed),
-    ("faults::the_network_is_cut_for_a_minute", faults::network_cut),
-    ("faults::a_node_is_reinstalled", faults::reinstalled),
-    ("faults::the_disk_is_full", faults::disk_full),
-    ("units::an_item_dies_as_a_whole_at_its_time_limit", units::dies_as_a_whole),
-    ("units::the_ends_of_items_are_told_apart", units::ends_are_told_apart),
-    ("units::the_journal_has_the_records_of_an_item", units::journal_has_fields),
-    ("units::units_are_acted_upon", units::acts_on_units),
-    ("units::what_did_not_happen_is_said", units::says_what_did_not_happen),
-    ("units::a_machine_reboots_once", units::reboots),
-    ("versions::packages_are_held_and_not_taken_back", versions::packages_are_held_and_not_taken_back),
-    ("versions::another_that_has_locked_dpkg_is_waited_for", versions::another_that_has_locked_dpkg_is_waited_for),
-    ("canaries::no_secret_is_found_where_it_should_not_be", canaries::no_secret_is_found),
-    ("canaries::no_token_is_found_after_a_join_that_fails", canaries::no_token_is_found_after_a_join_that_fails),
-    ("backup::managers_copy_the_swarm", backup::managers_copy_the_swarm),
-    ("backup::managers_copy_the_swarm_before_and_in_an_update", backup::an_update_backs_up_first),
-    ("mke::mke_is_installed_upgraded_and_backed_up", mke::mke_is_installed_upgraded_and_backed_up),
-    ("drain::a_service_keeps_all_tasks_but_one", drain::a_service_keeps_all_tasks_but_one),
-    ("update::machines_reboot_as_their_locks_allow", update::machines_reboot_as_their_locks_allow),
-    ("update::two_workers_reboot_on_demand", update::two_workers_reboot_on_demand),
-    ("removal::machines_leave_the_swarm_for_good", removal::machines_leave_the_swarm_for_good),
-    ("package::upgrade_removal_and_purge", package::upgrade_removal_and_purge),
-    ("package::the_coordinators_image_is_small_and_not_root", package::image_is_small_and_not_root),
+    (
+        "deployment::three_control_machines_and_three_workers",
+        Fleet(deployment::three_control_machines_and_three_workers),
+    ),
+    ("deployment::an_idle_agent_is_small_and_listens_on_nothing", Fleet(deployment::an_idle_agent_is_small)),
+    ("swarm::three_managers_and_three_workers", Fleet(swarm::three_managers_and_three_workers)),
+    ("swarm::power_is_cut_in_the_middle_of_a_join", Fleet(swarm::power_cut_in_join_and_reinstalled)),
+    ("swarm::a_foreign_swarm_is_not_left", Fleet(swarm::foreign_swarm)),
+    ("faults::the_coordinator_is_killed_and_started", Fleet(faults::coordinator_killed)),
+    // The longest first, so that they end at about the same time.
+    ("faults::a_machine_does_not_come_back_from_its_reboot", OneNode(faults::reboot_overdue)),
+    ("faults::the_network_is_cut_for_a_minute", OneNode(faults::network_cut)),
+    ("mke::mke_is_installed_upgraded_and_backed_up", OneNode(mke::mke_is_installed_upgraded_and_backed_up)),
+    ("faults::the_agent_is_wedged_in_the_middle_of_an_item", OneNode(faults::agent_wedged)),
+    ("faults::the_disk_is_full", OneNode(faults::disk_full)),
+    ("faults::a_node_is_reinstalled", OneNode(faults::reinstalled)),
+    ("faults::power_is_cut_in_the_middle_of_a_reboot", OneNode(faults::power_cut_in_reboot)),
+    ("faults::power_is_cut_in_the_middle_of_prepare", OneNode(faults::power_cut_in_prepare)),
+    ("faults::power_is_cut_and_the_item_must_not_be_run_again", OneNode(faults::power_cut_holds)),
+    ("units::an_item_dies_as_a_whole_at_its_time_limit", OneNode(units::dies_as_a_whole)),
+    ("units::a_machine_reboots_once", OneNode(units::reboots)),
+    ("units::the_ends_of_items_are_told_apart", OneNode(units::ends_are_told_apart)),
+    ("units::what_did_not_happen_is_said", OneNode(units::says_what_did_not_happen)),
+    (
+        "versions::another_that_has_locked_dpkg_is_waited_for",
+        OneNode(versions::another_that_has_locked_dpkg_is_waited_for),
+    ),
+    ("versions::packages_are_held_and_not_taken_back", OneNode(versions::packages_are_held_and_not_taken_back)),
+    ("package::upgrade_removal_and_purge", OneNode(package::upgrade_removal_and_purge)),
+    ("faults::a_package_does_not_exist", OneNode(faults::package_absent)),
+    ("faults::the_agent_is_restarted_in_the_middle_of_an_item", OneNode(faults::agent_restarted)),
+    ("faults::a_unit_fails", OneNode(faults::unit_fails)),
+    ("faults::the_agent_is_killed_in_the_middle_of_an_item", OneNode(faults::agent_killed)),
+    ("units::units_are_acted_upon", OneNode(units::acts_on_units)),
+    ("units::the_journal_has_the_records_of_an_item", OneNode(units::journal_has_fields)),
+    ("canaries::no_secret_is_found_where_it_should_not_be", Fleet(canaries::no_secret_is_found)),
+    ("canaries::no_token_is_found_after_a_join_that_fails", Fleet(canaries::no_token_is_found_after_a_join_that_fails)),
+    ("backup::managers_copy_the_swarm", Fleet(backup::managers_copy_the_swarm)),
+    ("backup::managers_copy_the_swarm_before_and_in_an_update", Fleet(backup::an_update_backs_up_first)),
+    ("drain::a_service_keeps_all_tasks_but_one", Fleet(drain::a_service_keeps_all_tasks_but_one)),
+    ("update::machines_reboot_as_their_locks_allow", Fleet(update::machines_reboot_as_their_locks_allow)),
+    ("update::two_workers_reboot_on_demand", Fleet(update::two_workers_reboot_on_demand)),
+    ("removal::machines_leave_the_swarm_for_good", Fleet(removal::machines_leave_the_swarm_for_good)),
+    ("package::the_coordinators_image_is_small_and_not_root", Fleet(package::image_is_small_and_not_root)),
 ];
 
 /// The one that makes the fleet what others find.
@@ -118,35 +144,70 @@ fn main() -> ExitCode {
         }
     };
     complain(&format!("the fleet of nodes stands after {} s", began.elapsed().as_secs()));
-    let (passed, failed) = run(&tests, &nodes, began);
+    let run = Run {
+        nodes: &nodes,
+        began,
+        passed: AtomicUsize::new(0),
+        failed: AtomicUsize::new(0),
+        has_fleet: AtomicBool::new(true),
+    };
+    match supplies::make_repository(&nodes) {
+        Ok(()) => run.all(&tests),
+        Err(error) => complain(&format!("the operator's repository is not made: {error:#}")),
+    }
+    let (passed, failed) = (run.passed.into_inner(), run.failed.into_inner());
     let unrun = tests.len() - passed - failed;
     complain(&format!("nodes: {passed} passed; {failed} failed; {unrun} not run; {} s", began.elapsed().as_secs()));
     if passed == tests.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// How many passed, and failed, before it was enough.
-fn run(tests: &[&Test], nodes: &Nodes, began: Instant) -> (usize, usize) {
-    let (mut passed, mut failed) = (0, 0);
-    for test in tests {
-        if passes(test, nodes) {
-            passed += 1;
-            continue;
-        }
-        failed += 1;
-        if failed == FAILURES_MAX || test.0 == FIRST || began.elapsed() > TESTS_MAX {
-            break;
-        }
-    }
-    (passed, failed)
+/// The tests, on their way.
+struct Run<'a> {
+    nodes: &'a Nodes,
+    began: Instant,
+    passed: AtomicUsize,
+    failed: AtomicUsize,
+    /// Without the first test nothing is as the others expect it.
+    has_fleet: AtomicBool,
 }
 
-fn passes((name, test): &Test, nodes: &Nodes) -> bool {
-    let began = Instant::now();
-    let outcome = test(nodes);
-    let word = if outcome.is_ok() { "ok" } else { "FAILED" };
-    complain(&format!("test {name} ... {word} ({:.1} s)", began.elapsed().as_secs_f32()));
-    if let Err(error) = &outcome {
-        complain(&format!("{error:#}\n{}", nodes.evidence()));
+impl Run<'_> {
+    /// In their order; those that want one node run beside each other, one on each.
+    fn all(&self, tests: &[&Test]) {
+        let wants_one = |(_, body): &Test| matches!(body, OneNode(_));
+        for beside in tests.chunk_by(|a, b| wants_one(a) && wants_one(b)) {
+            let queue = Mutex::new(beside.iter());
+            let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next().filter(|_| !self.is_enough());
+            thread::scope(|scope| {
+                for node in self.nodes.all().take(beside.len()) {
+                    scope.spawn(|| iter::from_fn(next).for_each(|test| self.one(test, node)));
+                }
+            });
+        }
     }
-    outcome.is_ok()
+
+    fn is_enough(&self) -> bool {
+        let failures = self.failed.load(Ordering::Relaxed);
+        failures >= FAILURES_MAX || !self.has_fleet.load(Ordering::Relaxed) || self.began.elapsed() > TESTS_MAX
+    }
+
+    fn one(&self, (name, body): &Test, node: &Node) {
+        let began = Instant::now();
+        let outcome = match body {
+            Fleet(test) => test(self.nodes),
+            OneNode(test) => test(self.nodes, node).with_context(|| format!("on {}", node.name)),
+        };
+        let took = began.elapsed().as_secs_f32();
+        match outcome {
+            Ok(()) => {
+                self.passed.fetch_add(1, Ordering::Relaxed);
+                complain(&format!("test {name} ... ok ({took:.1} s)"));
+            }
+            Err(error) => {
+                self.failed.fetch_add(1, Ordering::Relaxed);
+                self.has_fleet.fetch_and(*name != FIRST, Ordering::Relaxed);
+                complain(&format!("test {name} ... FAILED ({took:.1} s)\n{error:#}\n{}", self.nodes.evidence()));
+            }
+        }
+    }
 }

@@ -13,7 +13,6 @@ use crate::{
 };
 
 const NAME: &str = "mke";
-const NODE: &str = "control-2";
 const SECRET: &str = "mke-admin";
 const ADMIN: [(&str, &str); 2] = [("admin_user", "admin"), ("admin_password", "${secret.mke-admin}")];
 /// Its versions.
@@ -55,14 +54,13 @@ fn says(fleet: &Nodes, item: &str, message: &str, words: &[&str], canary: &str) 
     Ok(())
 }
 
-pub(crate) fn mke_is_installed_upgraded_and_backed_up(fleet: &Nodes) -> Result<()> {
-    let node = fleet.node(NODE)?;
+pub(crate) fn mke_is_installed_upgraded_and_backed_up(fleet: &Nodes, node: &Node) -> Result<()> {
     let canary = format!("canary-mke-{}", node.boot_id()?);
     fleet.secret(SECRET, &canary)?.exits(0)?;
     make_images(fleet, node)?;
 
     // It fails, for a reason that its output tells.
-    let alone = Alone::enter(fleet, NODE, NAME, &items(FIRST, "--stand-in-fail", &["retries: 0"]))?;
+    let alone = Alone::enter(fleet, node, NAME, &items(FIRST, "--stand-in-fail", &["retries: 0"]))?;
     says(
         fleet,
         "mke",
@@ -70,6 +68,13 @@ pub(crate) fn mke_is_installed_upgraded_and_backed_up(fleet: &Nodes) -> Result<(
         &["arguments: install", "failing as told"],
         &canary,
     )?;
+
+    // It hangs: the item ends at its time limit, and says what goes on without it, and how to end that.
+    let hangs = items(FIRST, "--stand-in-hang", &["retries: 0", "timeout: 10s"]);
+    fleet.apply(&named_cluster(NAME, (1, 0), &hangs, &[], &[]))?;
+    let way_out = "ends only by itself or by: docker kill muster-mke";
+    says(fleet, "mke", "timed out after 10 s", &["arguments: install", way_out], &canary)?;
+    node.sh("docker kill muster-mke")?;
 
     // It lasts; what hosts it dies meanwhile. The next attempt follows the same run.
     let slow = items(FIRST, "--stand-in-slow", &["onInterrupt: rerun"]);

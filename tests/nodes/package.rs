@@ -1,24 +1,33 @@
 //! What the packages do to a machine: upgrade, removal, purge; and the coordinator's image.
 
 use anyhow::{Result, ensure};
-use muster_tests::nodes::Nodes;
+use muster_tests::nodes::{Nodes, node::Node};
 
 use crate::site::{Alone, item};
 
 /// Of the coordinator's image.
 const IMAGE_BYTES_MAX: u64 = 30 << 20;
 
-pub(crate) fn upgrade_removal_and_purge(fleet: &Nodes) -> Result<()> {
-    let alone = Alone::begin(fleet, "worker-1", "package", &[item("set", "deploy", ":", &[])])?;
+/// The package as an earlier version of itself.
+const OLDER: &str = "/var/tmp/older.deb";
+const MAKE_OLDER: &str = "rm -rf /var/tmp/older && dpkg-deb -R /var/tmp/muster-agent.deb /var/tmp/older
+sed -i 's/^Version:.*/Version: 0.0.1/' /var/tmp/older/DEBIAN/control
+dpkg-deb --root-owner-group --build /var/tmp/older /var/tmp/older.deb >/dev/null";
+const VERSION: &str = "dpkg-query --show --showformat '${Version}' muster-agent";
+
+pub(crate) fn upgrade_removal_and_purge(fleet: &Nodes, node: &Node) -> Result<()> {
+    let alone = Alone::begin(fleet, node, "package", &[item("set", "deploy", ":", &[])])?;
     alone.wait_ready()?;
-    let node = alone.node;
     let verified = node.sh("systemd-analyze verify --man=no muster-agent.service muster-agent.path 2>&1")?;
     ensure!(!verified.contains("muster"), "{verified}");
 
-    // Upgrade (to the same version: what the scripts do is the same): settings and state stay, the agent is a new one.
+    // Upgrade, from a package that is older by what it says of itself: settings and state stay, the agent is a new one.
+    node.sh(&format!("{MAKE_OLDER} && apt-get -qq install --yes --allow-downgrades {OLDER}"))?;
+    ensure!(node.sh(VERSION)? == "0.0.1", "the older package is not installed");
     node.sh("echo '# mine' >>/etc/muster/agent.toml")?;
     let before = node.agent_pid()?;
-    node.sh("apt-get -qq install --yes --reinstall /var/tmp/muster-agent.deb")?;
+    node.sh("apt-get -qq install --yes /var/tmp/muster-agent.deb")?;
+    ensure!(node.sh(VERSION)? != "0.0.1", "it was not upgraded");
     ensure!(node.agent_pid()? != before, "the old agent runs on after the upgrade");
     ensure!(node.sh("tail -n 1 /etc/muster/agent.toml")? == "# mine\n", "the settings were overwritten");
     fleet.wait_machine(&alone.name, "connected again", |machine| machine.status.blocked.is_none())?;

@@ -33,14 +33,13 @@ pub(crate) struct Alone<'a> {
 
 impl<'a> Alone<'a> {
     /// Makes the cluster with these items, enrols the node.
-    pub(crate) fn begin(fleet: &'a Nodes, node: &str, name: &str, items: &[String]) -> Result<Self> {
-        fleet.begin_anew(fleet.node(node)?)?;
+    pub(crate) fn begin(fleet: &'a Nodes, node: &'a Node, name: &str, items: &[String]) -> Result<Self> {
+        fleet.begin_anew(node)?;
         Self::enter(fleet, node, name, items)
     }
 
     /// The same, with a node that was made anew already.
-    pub(crate) fn enter(fleet: &'a Nodes, node: &str, name: &str, items: &[String]) -> Result<Self> {
-        let node = fleet.node(node)?;
+    pub(crate) fn enter(fleet: &'a Nodes, node: &'a Node, name: &str, items: &[String]) -> Result<Self> {
         fleet.apply(&named_cluster(name, (1, 0), items, &[], &[]))?;
         let alone = Self { fleet, node, name: name.to_owned() };
         alone.enroll()?.exits(0)?;

@@ -3,7 +3,10 @@
 
 use anyhow::{Context as _, Result, ensure};
 use muster_proto::resource::Machine;
-use muster_tests::{fleet::manifest::other, nodes::Nodes};
+use muster_tests::{
+    fleet::manifest::other,
+    nodes::{Nodes, node::Node},
+};
 
 use crate::site::{Alone, item};
 
@@ -11,9 +14,12 @@ use crate::site::{Alone, item};
 const STUBBORN: &str = "trap '' TERM
 (setsid bash -c 'trap \"\" TERM; while :; do sleep 0.987; done' &) &
 while :; do sleep 0.987; done";
-/// Two units to act upon: one that runs, one that fails.
+/// Units to act upon: two that run, one that fails.
 const WRITE_UNITS: &str = "cd /etc/systemd/system
-printf '[Service]\\nExecStart=/bin/sleep infinity\\n[Install]\\nWantedBy=multi-user.target\\n' >good.service
+for unit in good spare; do
+    printf '[Service]\\nExecStart=/bin/sleep infinity\\nExecReload=/bin/touch /run/%s-reloaded\\n' $unit >$unit.service
+    printf '[Install]\\nWantedBy=multi-user.target\\n' >>$unit.service
+done
 printf '[Service]\\nExecStart=/bin/sh -c \"echo no such disk; exit 7\"\\n' >bad.service
 systemctl daemon-reload";
 /// Units to which nothing happens when they are acted upon, or not what was asked for.
@@ -58,9 +64,9 @@ fn units(alone: &Alone) -> Result<String> {
     Ok(listed.trim().to_owned())
 }
 
-pub(crate) fn dies_as_a_whole(fleet: &Nodes) -> Result<()> {
+pub(crate) fn dies_as_a_whole(fleet: &Nodes, node: &Node) -> Result<()> {
     let more = ["timeout: 20s", "retries: 0"];
-    let alone = Alone::begin(fleet, "control-1", "stubborn", &[item("stubborn", "deploy", STUBBORN, &more)])?;
+    let alone = Alone::begin(fleet, node, "stubborn", &[item("stubborn", "deploy", STUBBORN, &more)])?;
     alone.node.wait_started("stubborn")?;
     let running = units(&alone)?;
     // exec-item has to tell what became of the rest, and so is ended last for want of memory.
@@ -80,7 +86,7 @@ pub(crate) fn dies_as_a_whole(fleet: &Nodes) -> Result<()> {
     alone.node.wait_until("no unit is left whose outcome is recorded", || Ok(units(&alone)?.is_empty()))
 }
 
-pub(crate) fn ends_are_told_apart(fleet: &Nodes) -> Result<()> {
+pub(crate) fn ends_are_told_apart(fleet: &Nodes, node: &Node) -> Result<()> {
     let waits = "sleep 1000";
     // What is done to the item once it runs, and what is said of it.
     let cases = [
@@ -95,7 +101,7 @@ pub(crate) fn ends_are_told_apart(fleet: &Nodes) -> Result<()> {
         ),
     ];
     for (name, body, act, expected) in cases {
-        let alone = Alone::begin(fleet, "control-2", name, &[item(name, "deploy", body, &["retries: 0"])])?;
+        let alone = Alone::begin(fleet, node, name, &[item(name, "deploy", body, &["retries: 0"])])?;
         alone.node.wait_started(name)?;
         alone.node.sh(act)?;
         ends_so(&alone, name, expected).with_context(|| name.to_owned())?;
@@ -104,9 +110,9 @@ pub(crate) fn ends_are_told_apart(fleet: &Nodes) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn journal_has_fields(fleet: &Nodes) -> Result<()> {
+pub(crate) fn journal_has_fields(fleet: &Nodes, node: &Node) -> Result<()> {
     let items = [item("one", "deploy", ":", &[]), item("two", "deploy", ":", &[])];
-    let alone = Alone::begin(fleet, "control-3", "journal", &items)?;
+    let alone = Alone::begin(fleet, node, "journal", &items)?;
     alone.wait_ready()?;
     let read =
         "journalctl --sync && journalctl --unit muster-agent --output cat MUSTER_MACHINE=journal MUSTER_ITEM=two";
@@ -115,7 +121,7 @@ pub(crate) fn journal_has_fields(fleet: &Nodes) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn acts_on_units(fleet: &Nodes) -> Result<()> {
+pub(crate) fn acts_on_units(fleet: &Nodes, node: &Node) -> Result<()> {
     let act = |name: &str, action: &str, unit: &str| {
         other(name, "service", "deploy", &[("unit", unit), ("action", action)], &["retries: 0", "timeout: 2m"])
     };
@@ -125,9 +131,15 @@ pub(crate) fn acts_on_units(fleet: &Nodes) -> Result<()> {
         act("start", "start", "good.service"),
         act("again", "start", "good.service"),
         act("restart", "restart", "good.service"),
+        act("reload", "reload", "good.service"),
+        act("enable-spare", "enable", "spare.service"),
+        act("start-spare", "start", "spare.service"),
+        act("stop-spare", "stop", "spare.service"),
+        act("disable-spare", "disable", "spare.service"),
+        act("stop-again", "stop", "spare.service"),
         act("broken", "start", "bad.service"),
     ];
-    let alone = Alone::begin(fleet, "control-1", "service", &items)?;
+    let alone = Alone::begin(fleet, node, "service", &items)?;
     let expected = "Failed: unit bad.service failed: failed (failed), exit-code; its journal ends: ";
     let machine = ends_so(&alone, "broken", expected)?;
     for (name, message) in [
@@ -135,27 +147,33 @@ pub(crate) fn acts_on_units(fleet: &Nodes) -> Result<()> {
         ("start", "unit good.service started"),
         ("again", "unit good.service is active already"),
         ("restart", "unit good.service restarted"),
+        ("reload", "unit good.service reloaded"),
+        ("stop-spare", "unit spare.service stopped"),
+        ("disable-spare", "unit spare.service disabled"),
+        ("stop-again", "unit spare.service is inactive (dead) already"),
         ("broken", "no such disk"),
     ] {
         let said = why(&machine, name);
         ensure!(said.contains(message), "{name}: {said}");
     }
-    let found = alone.node.sh("systemctl is-enabled good; systemctl is-active good")?;
-    ensure!(found == "enabled\nactive\n", "good.service is {found}");
+    let stand =
+        "for unit in good spare; do systemctl is-enabled $unit; systemctl is-active $unit; done; ls /run/*-reloaded";
+    let found = node.sh(stand)?;
+    ensure!(found == "enabled\nactive\ndisabled\ninactive\n/run/good-reloaded\n", "they are {found}");
     Ok(())
 }
 
-pub(crate) fn says_what_did_not_happen(fleet: &Nodes) -> Result<()> {
+pub(crate) fn says_what_did_not_happen(fleet: &Nodes, node: &Node) -> Result<()> {
     for (name, action, unit, expected) in REFUSING {
         let more = ["retries: 0", "timeout: 2m"];
         let act = other(name, "service", "deploy", &[("unit", unit), ("action", action)], &more);
-        let alone = Alone::begin(fleet, "control-1", name, &[item("write", "prepare", WRITE_REFUSING, &[]), act])?;
+        let alone = Alone::begin(fleet, node, name, &[item("write", "prepare", WRITE_REFUSING, &[]), act])?;
         ends_so(&alone, name, &format!("Failed: {expected}")).with_context(|| (*name).to_owned())?;
     }
     Ok(())
 }
 
-pub(crate) fn reboots(fleet: &Nodes) -> Result<()> {
+pub(crate) fn reboots(fleet: &Nodes, node: &Node) -> Result<()> {
     let reboot = |name: &str, when: &str| other(name, "reboot", "deploy", &[("when", when)], &["timeout: 10m"]);
     let said = |alone: &Alone, name: &str, message: &str| -> Result<()> {
         let machine = fleet.machines()?.remove(&alone.name).context("the machine")?;
@@ -163,15 +181,17 @@ pub(crate) fn reboots(fleet: &Nodes) -> Result<()> {
         ensure!(why == format!(": {message}"), "{name}: {why}");
         Ok(())
     };
-    let before = fleet.node("control-2")?.boot_id()?;
-    let alone = Alone::begin(fleet, "control-2", "no-reboot", &[reboot("not-required", "required")])?;
+    let before = node.boot_id()?;
+    let alone = Alone::begin(fleet, node, "no-reboot", &[reboot("not-required", "required")])?;
     alone.wait_ready()?;
     said(&alone, "not-required", "no reboot is required")?;
     ensure!(alone.node.boot_id()? == before, "it went down, though no reboot is required");
 
+    // As Debian's packages say that they want it.
+    let wants = "touch /run/reboot-required; echo linux-image >/run/reboot-required.pkgs";
     let items =
-        [item("before", "prepare", COUNT_BOOTS, &[]), item("set", "deploy", ":", &[]), reboot("reboot", "always")];
-    let alone = Alone::begin(fleet, "control-2", "reboot", &items)?;
+        [item("before", "prepare", COUNT_BOOTS, &[]), item("set", "deploy", wants, &[]), reboot("reboot", "required")];
+    let alone = Alone::begin(fleet, node, "reboot", &items)?;
     fleet.wait_machine(&alone.name, "on its way", |machine| machine.status.state == "Reboot")?;
     alone.wait_ready()?;
     ensure!(alone.node.boot_id()? != before, "the boot id is the old one");
@@ -179,5 +199,9 @@ pub(crate) fn reboots(fleet: &Nodes) -> Result<()> {
     ensure!(boots == "boot\n", "it booted more than once: {boots}");
     let story = alone.node.story()?;
     ensure!(story == "before/1 before/1. set/1 set/1.", "{story}");
+    let logs = fleet.ctl(&["logs", &alone.name, "reboot"])?.exits(0)?;
+    logs.says(&["going down (the host wants it: ", "linux-image"])?;
+    let logind = node.sh("journalctl --unit systemd-logind --output cat")?;
+    ensure!(logind.contains("Muster reboots this machine: item reboot"), "no word to who is logged in: {logind}");
     said(&alone, "reboot", "rebooted")
 }

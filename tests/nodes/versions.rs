@@ -45,8 +45,7 @@ fn found(node: &Node) -> Result<String> {
     node.sh("dpkg-query --show --showformat '${Version} ${db:Status-Want}' site-tool")
 }
 
-pub(crate) fn packages_are_held_and_not_taken_back(fleet: &Nodes) -> Result<()> {
-    supplies::make_repository(fleet)?;
+pub(crate) fn packages_are_held_and_not_taken_back(fleet: &Nodes, node: &Node) -> Result<()> {
     let (hold, release) = (("hold", "true"), ("hold", "false"));
     let items = [
         supplies::sources(),
@@ -56,9 +55,8 @@ pub(crate) fn packages_are_held_and_not_taken_back(fleet: &Nodes) -> Result<()> 
         tool("back", "1.0", &[hold], &[]),
         tool("older", "1.0", &[release, ("allow_downgrade", "true")], &[]),
     ];
-    let node = fleet.node("control-1")?;
     node.sh(FORGET)?;
-    let alone = Alone::begin(fleet, "control-1", "versions", &items)?;
+    let alone = Alone::begin(fleet, node, "versions", &items)?;
     let skip = |item: &str| fleet.ctl(&["skip", &alone.name, item])?.exits(0);
 
     ends(&alone, "first", "Succeeded", "installed site-tool 1.0; held site-tool")?;
@@ -77,9 +75,7 @@ pub(crate) fn packages_are_held_and_not_taken_back(fleet: &Nodes) -> Result<()> 
     node.sh(FORGET).map(drop)
 }
 
-pub(crate) fn another_that_has_locked_dpkg_is_waited_for(fleet: &Nodes) -> Result<()> {
-    supplies::make_repository(fleet)?;
-    let node = fleet.node("control-2")?;
+pub(crate) fn another_that_has_locked_dpkg_is_waited_for(fleet: &Nodes, node: &Node) -> Result<()> {
     node.sh(FORGET)?;
     let waited = waits_for_another(fleet, node);
     // However it ended: else nothing could be installed there any more.
@@ -95,7 +91,7 @@ fn waits_for_another(fleet: &Nodes, node: &Node) -> Result<()> {
         item("lock-again", "deploy", LOCK, &[]),
         tool("late", "1.1", &[], &["timeout: 12s"]),
     ];
-    let alone = Alone::begin(fleet, "control-2", "locked", &items)?;
+    let alone = Alone::begin(fleet, node, "locked", &items)?;
     node.wait_until("the first waits", || {
         let logs = fleet.ctl(&["logs", &alone.name, "patient"])?.exits(0)?;
         Ok(logs.out.contains("waiting for python3 (process "))

@@ -181,6 +181,9 @@ pub(super) async fn start(docker: &Docker, wanted: &Wanted, version: &str, repor
     }
     command.extend(wanted.args.iter().cloned());
     report.line(&format!("running {image} {}", command.join(" ")));
+    report.line(&format!(
+        "it outlives this attempt, the next one follows it; it ends only by itself or by: docker kill {NAME}"
+    ));
     let env = wanted
         .admin
         .as_ref()
