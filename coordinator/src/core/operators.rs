@@ -233,9 +233,8 @@ fn annotate(
     let mut lines = Vec::new();
     let mut changed = annotations.clone();
     for name in remove {
-        if changed.remove(name).is_some() {
-            lines.push(format!("{name} removed"));
-        }
+        let word = if changed.remove(name).is_some() { "removed" } else { "was not set" };
+        lines.push(format!("{name} {word}"));
     }
     for (name, value) in set {
         lines.push(format!("{name} set"));

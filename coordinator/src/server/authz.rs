@@ -73,8 +73,6 @@ const TABLE: &[(&str, &[Sort])] = &[
 pub(super) const NOT_ACCEPTED: &str = "these credentials are not accepted";
 /// What a caller without a certificate is told.
 const NO_CREDENTIALS: &str = "this takes credentials; none were shown";
-/// What a caller is told that is known and may not.
-const NOT_ALLOWED: &str = "these credentials do not allow this";
 
 fn sort(standing: &Standing) -> Option<Sort> {
     match standing {
@@ -93,12 +91,26 @@ fn sort(standing: &Standing) -> Option<Sort> {
 /// May a caller of this sort call this method?
 fn decide(sort: Option<Sort>, method: &str) -> Result<(), Status> {
     let sort = sort.ok_or_else(|| Status::unauthenticated(NOT_ACCEPTED))?;
-    let allowed = TABLE.iter().find(|(name, _)| *name == method).is_some_and(|(_, sorts)| sorts.contains(&sort));
+    let sorts = TABLE.iter().find(|(name, _)| *name == method).map(|(_, sorts)| *sorts).unwrap_or_default();
     match sort {
-        _ if allowed => Ok(()),
+        _ if sorts.contains(&sort) => Ok(()),
         Nobody => Err(Status::unauthenticated(NO_CREDENTIALS)),
-        Agent | Viewer | Operator | Controller => Err(Status::permission_denied(NOT_ALLOWED)),
+        Agent | Viewer | Operator | Controller => Err(Status::permission_denied(not_allowed(sort, sorts))),
     }
+}
+
+/// What a caller is told that is known and may not: with whose credentials it could be done.
+fn not_allowed(sort: Sort, sorts: &[Sort]) -> String {
+    let word = |sort: &Sort| match sort {
+        Nobody => "nobody",
+        Agent => "an agent",
+        Viewer => "a viewer",
+        Operator => "an operator",
+        Controller => "a controller",
+    };
+    let who: Vec<&str> = sorts.iter().filter(|sort| **sort != Nobody).map(word).collect();
+    let needed = if who.is_empty() { String::new() } else { format!(": it takes those of {}", who.join(" or ")) };
+    format!("the credentials of {} do not allow this{needed}", word(&sort))
 }
 
 fn judge_request<B>(judge: &Judge, request: &http::Request<B>) -> Result<(), Status> {
@@ -217,6 +229,14 @@ mod tests {
                 assert_eq!(decide(sort, &method).is_ok(), expected, "{sort:?} {method}");
             }
         }
+    }
+
+    #[test]
+    fn who_may_not_is_told_who_may() {
+        let message = |method| decide(Some(Viewer), method).expect_err("denied").message().to_owned();
+        let deploy = "the credentials of a viewer do not allow this: it takes those of an operator";
+        assert_eq!(message("/muster.v1.Fleet/Deploy"), deploy);
+        assert_eq!(message("/muster.v1.Enrollment/Enroll"), "the credentials of a viewer do not allow this");
     }
 
     #[test]

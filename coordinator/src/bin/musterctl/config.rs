@@ -45,7 +45,11 @@ impl Config {
         })?;
         let config = toml::from_str(&text).map_err(|error| {
             // The parser's Display quotes the line, which may be the key.
-            Failure::bad_input(format!("the config {shown} is not right: {}", error.message())).next(ORIGIN)
+            // What is missing is missing in the whole of it.
+            let place = error.span().filter(|span| span.start > 0).and_then(|span| text.get(..span.start));
+            let line = place.map(|before| before.matches('\n').count() + 1);
+            let at = line.map(|line| format!(" in line {line}")).unwrap_or_default();
+            Failure::bad_input(format!("the config {shown} is not right{at}: {}", error.message())).next(ORIGIN)
         })?;
         warn_if_open(path)?;
         Ok(config)
@@ -133,7 +137,9 @@ mod tests {
             (GOOD, 0o604, "everybody on this machine may read it"),
             ("hello", 0o644, "is not right"),
             ("coordinator = 'a:1'", 0o600, "missing field `ca`"),
-            ("coordinator = 'a:1'\nca = 'c'\ncertificate = 'd'\nkey = 'SECRET", 0o600, "is not right"),
+            ("coordinator = 'a:1'", 0o600, "config.toml is not right: missing"),
+            ("coordinator = 'a:1'\nca = 'c'\ncertificate = 'd'\nkey = 'SECRET", 0o600, "is not right in line 4: "),
+            ("coordinator = 'a:1'\n\ncertificates = 'SECRET'\n", 0o600, "is not right in line 3: unknown field"),
         ] {
             let failure = read(text, mode).err().expect("refused");
             assert_eq!(failure.exit, Exit::BadInput);

@@ -1,8 +1,11 @@
 //! `musterctl locks`: what operators do with the locks of application controllers.
 
-use muster_proto::wire::ReleaseLocksRequest;
+use muster_coordinator::view::{Kind, Of};
+use muster_proto::{resource::Lock, wire::ReleaseLocksRequest};
 
-use crate::{actions::show, config::Context, failure::Failure, update::ask};
+use crate::{
+    actions::show, client::Coordinator, config::Context, failure::Failure, get::not_this_version, update::ask,
+};
 
 /// Remove locks of an application controller that is gone for good; to see them: musterctl get locks
 #[derive(clap::Args)]
@@ -42,13 +45,31 @@ struct ReleaseArgs {
 }
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
-    let LocksCommand::Release(ReleaseArgs { controller, cluster, machine, yes }) = args.command;
-    let what = machine.as_ref().map_or_else(|| "every lock".to_owned(), |machine| format!("the lock of {machine}"));
-    let question = format!("Is {controller} gone for good? Remove {what} that it holds in cluster {cluster}?");
-    if !yes && !ask(&question, "the removal of its locks")? {
+    let LocksCommand::Release(args) = args.command;
+    let coordinator = context.coordinator().await?;
+    // Without one there is nothing to ask: the coordinator says so.
+    let held = held(&coordinator, &args).await?;
+    let ReleaseArgs { controller, cluster, machine, yes } = args;
+    let what = match held {
+        1 => "the lock".to_owned(),
+        locks => format!("the {locks} locks"),
+    };
+    let of = machine.as_ref().map_or_else(|| format!("in cluster {cluster}"), |machine| format!("of {machine}"));
+    let question = format!("Is {controller} gone for good? Remove {what} that it holds {of}?");
+    if held > 0 && !yes && !ask(&question, "the removal of its locks")? {
         return Ok(());
     }
     let request = ReleaseLocksRequest { cluster, controller, machine: machine.unwrap_or_default() };
-    let coordinator = context.coordinator().await?;
     show(&coordinator.call(coordinator.fleet().release_locks(request)).await?)
+}
+
+/// How many locks this is about.
+async fn held(coordinator: &Coordinator, args: &ReleaseArgs) -> Result<usize, Failure> {
+    let found = coordinator.get(Kind::Locks(Of::All), "", &args.cluster).await?;
+    let locks = found.iter().map(|lock| serde_json::from_slice(&lock.json)).collect::<Result<Vec<Lock>, _>>();
+    let is_meant = |lock: &Lock| {
+        let of_machine = args.machine.is_none() || lock.spec.node_name == args.machine;
+        lock.spec.controller_name == args.controller && of_machine
+    };
+    Ok(locks.map_err(not_this_version)?.into_iter().filter(is_meant).count())
 }

@@ -2,9 +2,10 @@
 
 use muster_coordinator::view::Kind;
 use muster_proto::{
-    resource::Machine,
+    resource::{Cluster, Machine},
     wire::{EnterMaintenanceRequest, LeaveMaintenanceRequest, Resource},
 };
+use serde::de::DeserializeOwned;
 
 use crate::{
     actions::show, client::Coordinator, config::Context, failure::Failure, get::not_this_version, terminal,
@@ -87,19 +88,20 @@ async fn leave(args: LeaveArgs, context: &Context) -> Result<(), Failure> {
         return Ok(());
     }
     watch::to_the_end(&cluster, context).await?;
-    // Others that are out keep the rollout open, and are what its end speaks of.
+    // Others that are out keep the rollout open, and are what its end speaks of; without them it speaks of this one.
     let found: Machine = coordinator.get_one(Kind::Machines, &machine).await.and_then(read)?;
-    if found.status.maintenance.is_none() {
+    let of: Cluster = coordinator.get_one(Kind::Clusters, &cluster).await.and_then(read)?;
+    if found.status.maintenance.is_none() && of.status.rollout.is_some() {
         terminal::say(&format!("machine {machine} is back in service"));
     }
     Ok(())
 }
 
 async fn cluster_of(coordinator: &Coordinator, machine: &str) -> Result<String, Failure> {
-    let machine = coordinator.get_one(Kind::Machines, machine).await.and_then(read)?;
+    let machine: Machine = coordinator.get_one(Kind::Machines, machine).await.and_then(read)?;
     Ok(machine.spec.cluster_name.to_string())
 }
 
-fn read(found: Resource) -> Result<Machine, Failure> {
+fn read<T: DeserializeOwned>(found: Resource) -> Result<T, Failure> {
     serde_json::from_slice(&found.json).map_err(not_this_version)
 }

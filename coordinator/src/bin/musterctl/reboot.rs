@@ -1,9 +1,15 @@
 //! `musterctl reboot`: machines reboot one after the other, their workloads moved away first.
 
 use muster_coordinator::view::Kind;
-use muster_proto::wire::RebootRequest;
+use muster_proto::{
+    model::MachineType,
+    resource::{Cluster, Machine},
+    wire::RebootRequest,
+};
 
-use crate::{actions::show, config::Context, failure::Failure, update::Start};
+use crate::{
+    actions::show, client::Coordinator, config::Context, failure::Failure, get::not_this_version, update::Start,
+};
 
 /// Reboot machines of a cluster, their workloads moved away first
 ///
@@ -29,15 +35,34 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let coordinator = context.coordinator().await?;
     let Args { cluster, machines, start } = args;
-    let who = match machines.as_slice() {
-        [] => format!("every machine of cluster {cluster}"),
-        some => some.join(", "),
-    };
-    if !start.agreed(&format!("Reboot {who}?"), "the reboot")? {
+    if !start.agreed(&question(&coordinator, &cluster, &machines).await?, "the reboot")? {
         return Ok(());
     }
     let accept_control_plane_downtime = start.accept_control_plane_downtime;
     let request = RebootRequest { cluster: cluster.clone(), machines, accept_control_plane_downtime };
     show(&coordinator.call_on(Kind::Clusters, &cluster, coordinator.fleet().reboot(request)).await?)?;
     start.follow(&cluster, context).await
+}
+
+/// Who reboots, and in which order.
+async fn question(coordinator: &Coordinator, cluster: &str, named: &[String]) -> Result<String, Failure> {
+    let of = coordinator.get_one(Kind::Clusters, cluster).await?;
+    let of: Cluster = serde_json::from_slice(&of.json).map_err(not_this_version)?;
+    let found = coordinator.get(Kind::Machines, "", cluster).await?;
+    let found = found.iter().map(|machine| serde_json::from_slice(&machine.json)).collect::<Result<Vec<Machine>, _>>();
+    let mut found = found.map_err(not_this_version)?;
+    found.retain(|machine| named.is_empty() || named.contains(&machine.metadata.name));
+    let (control, workers): (Vec<_>, Vec<_>) =
+        found.iter().partition(|machine| machine.spec.machine_type == MachineType::Control);
+    let control = (!control.is_empty()).then(|| match control.len() {
+        1 => "1 control machine".to_owned(),
+        count => format!("{count} control machines one by one"),
+    });
+    let workers = (!workers.is_empty()).then(|| match (workers.len(), of.spec.max_worker_upgrade_count) {
+        (1, _) => "1 worker".to_owned(),
+        (count, 1) => format!("{count} workers one by one"),
+        (count, most) => format!("{count} workers, at most {most} at once"),
+    });
+    let who: Vec<String> = control.into_iter().chain(workers).collect();
+    Ok(format!("Reboot {} of cluster {cluster}?", who.join(", then ")))
 }

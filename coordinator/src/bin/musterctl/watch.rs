@@ -30,8 +30,8 @@ const SETTLE: Duration = Duration::from_millis(300);
 /// Show a cluster as it moves, until its rollout is Ready or needs a person
 ///
 /// A bar per phase, a line per busy machine, what is blocked and why. Without a terminal: a line per change.
-/// Ends with status 0 when every machine is Ready or in maintenance, 4 when a person must decide (it says what). Ctrl-C
-/// only detaches.
+/// Ends with status 0 when its rollout has come to its end (machines that are not Ready all the same are named) or
+/// everybody who was to go is in maintenance, 4 when a person must decide (it says what). Ctrl-C only detaches.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  musterctl watch edge-7")]
 pub(crate) struct Args {
