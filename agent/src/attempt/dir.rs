@@ -344,3 +344,51 @@ fn whole_file() -> libc::flock {
 pub(crate) fn private_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::FileTimes, os::unix::fs::MetadataExt, time::SystemTime};
+
+    use super::*;
+
+    fn dir() -> (tempfile::TempDir, AttemptDir) {
+        let temp = tempfile::tempdir().expect("a directory");
+        let dir = AttemptDir::new(temp.path().to_owned());
+        (temp, dir)
+    }
+
+    #[test]
+    fn work_that_hangs_is_told_from_work_that_is_about_to_end() {
+        let (_temp, dir) = dir();
+        let exit = Exit {
+            state: ItemState::Failed { exit_code: NO_EXIT_CODE, retryable: true },
+            message: "timed out after 30 s".to_owned(),
+            output_tail: String::new(),
+            result_json: None,
+            started_at_ms: 1,
+            finished_at_ms: 2,
+        };
+        dir.write_exit(&exit).expect("written");
+        assert_eq!(dir.hanging().expect("read"), None, "its work is over");
+        dir.mark_at_work().expect("marked");
+        assert_eq!(dir.hanging().expect("read"), None, "only just");
+        let long_ago = FileTimes::new().set_modified(SystemTime::now() - ENDS_WITHIN);
+        let marker = OpenOptions::new().write(true).open(dir.file(AT_WORK)).expect("the marker");
+        marker.set_times(long_ago).expect("set back");
+        let hangs = dir.hanging().expect("read").expect("an outcome");
+        assert_eq!(hangs.state, ItemState::Failed { exit_code: NO_EXIT_CODE, retryable: false }, "not by itself again");
+        assert!(hangs.message.starts_with("timed out after 30 s; it hangs in the kernel"), "{}", hangs.message);
+    }
+
+    #[test]
+    fn an_outcome_takes_the_space_that_was_set_aside() {
+        let (_temp, dir) = dir();
+        dir.reserve_outcome().expect("room");
+        let inode = |name| fs::metadata(dir.file(name)).expect("a file").ino();
+        let reserved = inode(OUTCOME_RESERVE);
+        dir.write_outcome(&"done").expect("written");
+        assert_eq!(inode("outcome"), reserved);
+        assert_eq!(dir.outcome::<String>().expect("read"), Some("done".to_owned()));
+        assert!(!dir.file(OUTCOME_RESERVE).exists());
+    }
+}

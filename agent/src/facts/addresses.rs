@@ -94,15 +94,23 @@ pub(super) fn choose(found: &BTreeMap<String, Interface>, choice: &AddressChoice
         Some(network) => network.holds(address),
         None => !is_link_local(address),
     };
-    let mut fitting: Vec<IpAddr> = found
+    let mut fitting: Vec<(IpAddr, u8)> = found
         .iter()
         .filter(|(name, _)| choice.interface.as_ref().is_none_or(|wanted| wanted == *name))
-        .flat_map(|(_, interface)| interface.addresses.iter().map(|(address, _)| *address))
-        .filter(|address| fits(*address))
+        .flat_map(|(_, interface)| interface.addresses.iter().copied())
+        .filter(|(address, _)| fits(*address))
         .collect();
-    // Stable: among equals the interface's name decides.
-    fitting.sort_by_key(IpAddr::is_ipv6);
-    fitting.first().copied()
+    // What has no network of its own is mostly a service's (keepalived), and another machine's tomorrow. Stable: among
+    // equals the interface's name decides.
+    fitting.sort_by_key(|(address, prefix)| (address.is_ipv6(), *prefix == bits(*address)));
+    fitting.first().map(|(address, _)| *address)
+}
+
+const fn bits(address: IpAddr) -> u8 {
+    match address {
+        IpAddr::V4(_) => 32,
+        IpAddr::V6(_) => 128,
+    }
 }
 
 fn is_link_local(address: IpAddr) -> bool {
@@ -190,6 +198,20 @@ mod tests {
         check(Some("six"), Some("10.1.0.0/16"), None);
         for nonsense in ["10.0.0.0", "10.0.0.0/33", "::/129", "10.0.0.0/-1", "x/8", ""] {
             check(None, Some(nonsense), None);
+        }
+    }
+
+    /// keepalived's moves on to another machine.
+    #[test]
+    fn an_address_without_a_network_is_not_the_machines_own() {
+        let mut machine = machine();
+        let bond = &mut machine.get_mut("bond0").expect("there").addresses;
+        bond.insert(0, ("10.0.0.5".parse().expect("an address"), 32));
+        bond.insert(3, ("fd00::5".parse().expect("an address"), 128));
+        for (cidr, expected) in [("10.0.0.0/24", "10.0.0.7"), ("fd00::/64", "fd00::7"), ("10.0.0.5/32", "10.0.0.5")] {
+            let (interface, cidr) = (Some("bond0".to_owned()), Some(cidr.to_owned()));
+            let choice = AddressChoice { interface, cidr, reaches_coordinator: None };
+            assert_eq!(choose(&machine, &choice).map(|address| address.to_string()).as_deref(), Some(expected));
         }
     }
 

@@ -21,6 +21,7 @@ use nix::{
     unistd::syncfs,
 };
 
+use super::way;
 use crate::attempt::{remove_tree, sync_dir};
 
 /// Most entries of one archive.
@@ -86,6 +87,8 @@ pub(super) enum ArchiveError {
     Bomb(u64),
     #[error("{} has other content and was not made by muster: remove it, or unpack elsewhere", .0.display())]
     Occupied(PathBuf),
+    #[error("{} belongs to {who}, who may want it taken for ours: remove it, or unpack elsewhere", .path.display())]
+    Planted { path: PathBuf, who: String },
 }
 
 impl ArchiveError {
@@ -125,6 +128,10 @@ fn beside(target: &Path) -> PathBuf {
 
 /// Is this archive's content at the target? An error if what is there is not ours to replace.
 fn is_unpacked(target: &Path, marker: &str) -> Result<bool, ArchiveError> {
+    // First of all: the marker proves nothing where others could lay one down.
+    if let Some(who) = way::planted_by(target) {
+        return Err(ArchiveError::Planted { path: target.to_owned(), who });
+    }
     match fs::read(target.join(MARKER)) {
         Ok(found) => return Ok(found == marker.as_bytes()),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}

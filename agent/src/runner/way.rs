@@ -30,12 +30,22 @@ pub(super) fn is_ours(path: &Path) -> Result<(), String> {
 /// Who else may change the directory. A group may: whoever put somebody into it meant it so.
 fn others(dir: &Path) -> Option<String> {
     let found = fs::metadata(dir).ok()?;
+    foreign(&found).or_else(|| (found.mode() & (WORLD | STICKY) == WORLD).then(|| "everybody".to_owned()))
+}
+
+/// Whose it is, if neither root's nor ours.
+fn foreign(found: &fs::Metadata) -> Option<String> {
     let owner = Uid::from_raw(found.uid());
-    if !owner.is_root() && owner != geteuid() {
-        let name = User::from_uid(owner).ok().flatten().map_or_else(|| owner.to_string(), |user| user.name);
-        return Some(format!("user {name}"));
-    }
-    (found.mode() & (WORLD | STICKY) == WORLD).then(|| "everybody".to_owned())
+    let name = || User::from_uid(owner).ok().flatten().map_or_else(|| owner.to_string(), |user| user.name);
+    (!owner.is_root() && owner != geteuid()).then(|| format!("user {}", name()))
+}
+
+/// Who has put there what is at the path, if it was neither root nor we: everybody may do that in `/tmp` and the like.
+/// Elsewhere it is there, and whosever it is, because root wanted it so.
+pub(super) fn planted_by(path: &Path) -> Option<String> {
+    let everybody = fs::metadata(path.parent()?).is_ok_and(|parent| parent.mode() & WORLD != 0);
+    // A link's owner counts, not that of what it leads to.
+    fs::symlink_metadata(path).ok().filter(|_| everybody).and_then(|found| foreign(&found))
 }
 
 #[cfg(test)]

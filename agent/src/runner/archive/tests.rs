@@ -301,3 +301,25 @@ proptest! {
         site.is_untouched();
     }
 }
+
+/// In `/tmp` and the like anybody may have made the directory before us, marker and all.
+#[test]
+fn what_another_user_has_laid_down_is_not_taken_for_ours() {
+    // Only root can give a directory away.
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let site = Site::new();
+    let opt = site.dir.path().join("opt");
+    let bytes = tar(&[file("run", b"good")]);
+    assert!(site.unpack(Format::Tar, &bytes).expect("unpacked"));
+    std::os::unix::fs::chown(site.target(), Some(4_000_000), None).expect("given away");
+    assert!(!site.unpack(Format::Tar, &bytes).expect("only root could give it away here"), "it is there already");
+    fs::set_permissions(&opt, Permissions::from_mode(0o1777)).expect("as /tmp is");
+    let error = site.unpack(Format::Tar, &bytes).expect_err("it may be anybody's");
+    assert!(error.to_string().contains("opt/app belongs to user 4000000") && !error.is_retryable(), "{error}");
+    fs::remove_dir_all(site.target()).expect("removed");
+    std::os::unix::fs::symlink("/etc", site.target()).expect("a link");
+    std::os::unix::fs::lchown(site.target(), Some(4_000_000), None).expect("given away");
+    assert!(matches!(site.unpack(Format::Tar, &bytes), Err(ArchiveError::Planted { .. })), "nor is a link");
+}

@@ -320,6 +320,17 @@ fn what_is_not_what_was_hashed_is_never_put_in_place() {
     assert!(!path.exists() && !beside.exists(), "neither is kept");
 }
 
+#[test]
+fn what_cannot_be_put_in_place_is_not_kept() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (path, beside) = (dir.path().join("file"), dir.path().join("file.muster-part"));
+    fs::create_dir(&path).expect("a directory in its place");
+    let mut part = Part::open(beside.clone()).expect("a part");
+    part.append(b"wanted").expect("append");
+    part.persist(&path, 0o644).expect_err("no file replaces a directory");
+    assert!(path.is_dir() && !beside.exists());
+}
+
 /// A server says how much comes; there is no disk for that.
 #[test]
 fn what_does_not_fit_the_disk_is_not_begun() {
