@@ -25,11 +25,16 @@ use muster_proto::{
     daemon::service_manager::{self, StatusLine},
     model::Epoch,
 };
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
     sync::watch,
 };
+
+/// Fewer open files than this are not enough for a thousand machines, each of which has two connections when it renews
+/// its certificate, and for strangers and operators besides.
+const OPEN_FILES_MIN: u64 = 8192;
 
 /// Time for the engine to end when nobody needs it any more.
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -45,6 +50,7 @@ pub(crate) async fn run(
 ) -> anyhow::Result<()> {
     // First of all: a signal that comes during the start must not be lost.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    raise_open_files();
     config.state_dir.check()?;
     let key = StateKey::read(&config.key_file)?;
     let store = EmbeddedStore::open(&config.state_dir.store())?;
@@ -148,5 +154,35 @@ async fn end_of_engine(thread: JoinHandle<Result<(), EngineError>>) -> anyhow::R
             tracing::warn!("some calls did not end in time");
             Ok(())
         }
+    }
+}
+
+/// Each connection is an open file. Systems let programs have few of them (1,024) unless they ask for more.
+fn raise_open_files() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE).map(|(soft, hard)| {
+        let done = if soft < hard { setrlimit(Resource::RLIMIT_NOFILE, hard, hard) } else { Ok(()) };
+        // Where that is forbidden, what there is has to do.
+        done.map_or(soft, |()| hard)
+    });
+    match raised {
+        Ok(open_files) if open_files >= OPEN_FILES_MIN => tracing::debug!(open_files, "connections are limited by"),
+        Ok(open_files) => tracing::warn!(
+            open_files,
+            "few machines can be connected: raise LimitNOFILE= (systemd), --ulimit nofile (docker) or ulimit -Hn"
+        ),
+        Err(error) => tracing::warn!(%error, "cannot read how many files may be open"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_files_may_be_open_as_the_system_allows() {
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+        setrlimit(Resource::RLIMIT_NOFILE, hard.min(1024), hard).expect("lowered, as systemd does");
+        raise_open_files();
+        assert_eq!(getrlimit(Resource::RLIMIT_NOFILE).expect("a limit"), (hard, hard));
     }
 }
