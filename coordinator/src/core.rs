@@ -22,9 +22,11 @@ pub(crate) mod tests;
 mod transition;
 pub mod update;
 
+use std::collections::BTreeSet;
+
 use muster_proto::{
     VERSION,
-    model::{Epoch, Now},
+    model::{ClusterName, Epoch, Now},
     plant::planted,
 };
 
@@ -150,7 +152,7 @@ impl Core {
             decide::note_waits(&mut draft, &self.limits, now);
         }
         // Evidence may come later in a batch than a greeting that was answered with a list.
-        if draft.live.older_than_fleet.is_some() && !planted("trust-old-store") {
+        if draft.live.older_than_fleet().is_some() && !planted("trust-old-store") {
             effects.retain(|effect| !matches!(effect, Effect::Assign { .. }));
         }
         // Nor is whoever was shut out in the same step told anything more.
@@ -192,8 +194,9 @@ impl Core {
         let updates = self.facts.rollouts.values().filter(|row| row.finished_at_ms.is_none() && row.update.is_some());
         let surveys = updates.filter_map(|row| Survey::of(&self.facts, &row.cluster, &self.limits, now));
         let removed = self.facts.machines.values().filter(|row| row.removal.is_some());
-        let removed = removed.filter_map(|row| Survey::of(&self.facts, &row.spec.cluster_name, &self.limits, now));
-        let removals = removed.filter_map(|survey| removal::wakes_at_ms(&survey));
+        let shrinking: BTreeSet<&ClusterName> = removed.map(|row| &row.spec.cluster_name).collect();
+        let shrinking = shrinking.into_iter().filter_map(|name| Survey::of(&self.facts, name, &self.limits, now));
+        let removals = shrinking.filter_map(|survey| removal::wakes_at_ms(&survey));
         let deadlines = surveys.filter_map(|survey| plan_update::wakes_at_ms(&survey)).chain(removals);
         let deadlines = deadlines.map(|wall_ms| now.mono_ms.saturating_add(wall_ms.saturating_sub(now.wall_ms)));
         missed.chain([gathered_at]).chain(deadlines).filter(|at| *at > now.mono_ms).min()

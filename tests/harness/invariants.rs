@@ -122,7 +122,7 @@ impl Watcher {
     /// Rule 6: one generation of one machine has one content. A coordinator that has seen that its store is older than
     /// the fleet sends nothing.
     pub fn assigned(&mut self, id: MachineId, assignment: &Assignment, facts: Option<&Facts>) -> Checked {
-        if facts.is_some_and(|facts| facts.live.older_than_fleet.is_some()) {
+        if facts.is_some_and(|facts| facts.live.older_than_fleet().is_some()) {
             return Err(self.violation("old-store", format!("{id} was assigned something by an old store")));
         }
         self.refused_get_nothing(id, facts)?;

@@ -106,5 +106,5 @@ fn an_update() {
 
 #[test]
 fn an_update_and_anything_goes_wrong() {
-    check(update_with(IN_AN_UPDATE), 16_128);
+    check(update_with(IN_AN_UPDATE), 16_643);
 }

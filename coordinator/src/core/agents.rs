@@ -57,7 +57,7 @@ pub(super) fn hello(
             draft.meta_mut().fleet_epoch = hello.epoch;
         }
         if !draft.meta.recovering || hello.epoch > draft.meta.epoch {
-            draft.older_than_fleet(evidence);
+            draft.older_than_fleet(id, evidence);
         }
     }
     let known = draft.by_id(id).and_then(|row| row.ledger);
@@ -80,6 +80,9 @@ pub(super) fn hello(
         mark_carried(draft, &name, &hello.statuses);
         draft.live_mut(&name).event_refused = None;
     }
+    if present.is_none() {
+        drop_undelivered(draft, &name, hello.generation);
+    }
     note_greeting(draft, &row, &hello, new_ledger);
     items::refresh_one(draft, &row);
     if hello.generation <= row.assigned.generation
@@ -93,6 +96,19 @@ pub(super) fn hello(
         effects.push(Effect::Ack { id, session, seq });
     }
     Ok(Reply::Ok)
+}
+
+/// A permit that its agent has never had, and that is not on its way on another stream of its, is none any more: its
+/// time would begin when it is sent now, and what allowed it may be long over. Another is decided on what is so now.
+fn drop_undelivered(draft: &mut Draft<'_>, machine: &MachineName, has: Generation) {
+    let permit = |row: &MachineRow| row.update.as_ref()?.permit.clone();
+    let known = draft.machines.get(machine).and_then(|row| permit(row));
+    if known.is_some_and(|permit| !permit.expired && permit.listed.is_some_and(|listed| has < listed))
+        && let Some(row) = draft.machine_mut(machine)
+        && let Some(permit) = row.update.as_mut().and_then(|update| update.permit.as_mut())
+    {
+        permit.expired = true;
+    }
 }
 
 /// Records what a Hello says of the machine, if it is new.

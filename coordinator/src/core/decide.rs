@@ -213,6 +213,15 @@ pub(super) fn assign_all(draft: &mut Draft<'_>, limits: &Limits, now: Now, effec
             row.assigned.generation = assignment.generation;
             row.assigned.digest = Some(digest);
             row.assigned.refused = None;
+            let shows = |number: u64| {
+                assignment.items.iter().any(|item| item.permit.is_some_and(|permit| permit.number == number))
+            };
+            if let Some(permit) = row.update.as_mut().and_then(|update| update.permit.as_mut())
+                && permit.listed.is_none()
+                && shows(permit.number)
+            {
+                permit.listed = Some(assignment.generation);
+            }
         }
         effects.extend(send.map(|id| Effect::Assign { id, assignment }));
     }

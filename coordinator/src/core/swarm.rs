@@ -11,6 +11,7 @@ use crate::{
     plan::{
         Limits,
         swarm::{self, Entry},
+        update::drain::own,
     },
 };
 
@@ -45,6 +46,10 @@ pub(super) fn note_member(draft: &mut Draft<'_>, machine: &MachineName, status: 
     let items = items.and_then(|items| items.resolved.as_deref().ok()).unwrap_or_default();
     let joined = items.iter().any(|item| item.name == status.name && item.hash == status.hash && item.joins_swarm());
     let member = serde_json::from_str::<SwarmMember>(result).ok().filter(|_| joined);
+    // One that claims another's node has none that anything could be done to.
+    let row = draft.machines.get(machine).cloned();
+    let own = |member: &SwarmMember| row.is_some_and(|row| own::owner(draft, &row, &member.node_id).is_none());
+    let member = member.filter(own);
     if let (Some(member), Some(row)) = (member, draft.machine_mut(machine)) {
         let node = member.node_id.clone();
         row.swarm = Some(member);

@@ -279,9 +279,9 @@ fn hooks_have_machines(draft: &Draft<'_>, cluster: &ClusterName) -> Result<(), R
 /// Would a majority of the control plane be left at every moment?
 fn has_quorum(draft: &Draft<'_>, cluster: &ClusterName, limits: &Limits, now: Now) -> Result<(), Refusal> {
     let Some(survey) = Survey::of(draft, cluster, limits, now) else { return Ok(()) };
-    let mut controls = survey.of_type(MachineType::Control);
-    let disturbed = controls.find(|position| position.update().is_some_and(|mine| mine.disruptive));
-    let Some(Err(blocked)) = disturbed.map(|position| safety::majority_is_kept(&survey, position)) else {
+    let controls = survey.of_type(MachineType::Control);
+    let mut disturbed = controls.filter(|position| position.update().is_some_and(|mine| mine.disruptive));
+    let Some(blocked) = disturbed.find_map(|position| safety::majority_is_kept(&survey, position).err()) else {
         return Ok(());
     };
     let message = format!("{}; add --accept-control-plane-downtime if that is acceptable", blocked.message);

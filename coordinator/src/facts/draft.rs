@@ -241,6 +241,8 @@ impl<'a> Draft<'a> {
         let generation = self.machines.get(machine).map(|row| row.assigned.generation).unwrap_or_default();
         let row = DeniedRow { id, machine: machine.clone(), at_ms, generation };
         self.facts.denied.insert(id, Arc::new(row));
+        // Its word is worth nothing any more.
+        self.facts.live.newer.remove(&id);
     }
 
     /// Records credentials, or their change.
@@ -315,8 +317,8 @@ impl<'a> Draft<'a> {
     }
 
     /// Records evidence that this store is older than the fleet. Not stored: it shows again after a restart.
-    pub fn older_than_fleet(&mut self, evidence: String) {
-        self.facts.live.older_than_fleet.get_or_insert(evidence);
+    pub fn older_than_fleet(&mut self, id: MachineId, evidence: String) {
+        self.facts.live.newer.entry(id).or_insert(evidence);
     }
 
     /// The batch that makes this change durable.

@@ -6,8 +6,8 @@ use std::{
 };
 
 use muster_proto::model::{
-    AssignedItem, ClusterName, ClusterSpec, ItemName, MachineName, MachineType, Phase, SecretName, WAITING_FOR_SECRET,
-    WAITING_FOR_SWARM,
+    AssignedItem, ClusterName, ClusterSpec, ItemName, MachineId, MachineName, MachineType, Phase, SecretName,
+    WAITING_FOR_SECRET, WAITING_FOR_SWARM,
 };
 
 use super::{Added, AddedReboot, ControlSet, Overwrites, SwarmLook};
@@ -23,8 +23,8 @@ pub struct Live {
     pub started_wall_ms: u64,
     /// Machines that were enrolled when this coordinator started and have not said Hello since.
     pub awaited: BTreeSet<MachineName>,
-    /// Evidence that this store is older than the fleet, in one sentence.
-    pub older_than_fleet: Option<String>,
+    /// What agents know and this store does not, in one sentence each: it is older than the fleet, or they lie.
+    pub newer: BTreeMap<MachineId, String>,
     /// Questions about swarms asked so far.
     pub swarm_questions: u64,
     /// Application controllers that watch the requests of a cluster, by cluster and name: when each of their streams
@@ -32,6 +32,14 @@ pub struct Live {
     pub watching: BTreeMap<(ClusterName, String), BTreeMap<u64, u64>>,
     /// When a controller that could have answered last stopped to watch a cluster, Unix milliseconds.
     pub controllers_left_ms: BTreeMap<ClusterName, u64>,
+}
+
+impl Live {
+    /// Evidence that this store is older than the fleet, in one sentence.
+    #[must_use]
+    pub fn older_than_fleet(&self) -> Option<&str> {
+        self.newer.values().next().map(String::as_str)
+    }
 }
 
 /// What is known of one machine while the process lives.

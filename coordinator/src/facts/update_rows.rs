@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_proto::model::{ItemName, MachineName, Scope, SecretName, SwarmAvailability, SwarmId, UpdateGroupName};
+use muster_proto::model::{
+    Generation, ItemName, MachineName, Scope, SecretName, SwarmAvailability, SwarmId, UpdateGroupName,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{Added, AddedEnd, AddedReboot, BackupRow, MachineRow, Stage, StageRow};
@@ -201,6 +203,9 @@ pub struct MaintenanceRow {
     pub since_ms: Option<u64>,
     /// An operator wants it back.
     pub leaving: bool,
+    /// The control plane may be down for a while, for this machine's sake.
+    #[serde(default)]
+    pub accept_control_plane_downtime: bool,
 }
 
 /// The Swarm drain of a machine, from its beginning until its node is as it was.
@@ -257,8 +262,11 @@ pub struct PermitRow {
     pub item: ItemName,
     /// This attempt.
     pub attempt: u32,
-    /// The agent says that it will start nothing under it.
+    /// Nothing will start under it: the agent says so, or it never reached it.
     pub expired: bool,
+    /// Generation of the list that showed it first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listed: Option<Generation>,
 }
 
 /// A stage that is past its deadline (LCM's `lcmOperationStuck`).

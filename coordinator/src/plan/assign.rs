@@ -95,7 +95,7 @@ fn reached<'a>(position: &'a Position<'_>, reach: Phase) -> Option<impl Iterator
 pub fn wanted(facts: &Facts, position: &Position<'_>) -> Option<Content> {
     if !may_change(position)
         || !position.row.reported()
-        || (facts.live.older_than_fleet.is_some() && !planted("trust-old-store"))
+        || (facts.live.older_than_fleet().is_some() && !planted("trust-old-store"))
         || facts.meta.recovering
     {
         return None;

@@ -15,7 +15,7 @@ use super::{
     safety::{self, blocked},
     survey::{Position, Survey},
     swarm,
-    update::{DECIDING, drain, maintenance, waits},
+    update::{DECIDING, drain, drain::own, maintenance, waits},
 };
 use crate::facts::{DepartingNode, RemovalRow};
 
@@ -179,7 +179,7 @@ fn identified(survey: &Survey<'_>, position: &Position<'_>, row: &RemovalRow) ->
     }
     let info = drain::fresh(survey, drain::look(position)?.info.as_ref())?;
     match &info.node {
-        Some(node) => Some(DepartingNode::Node(node.clone())),
+        Some(node) => own::foreign(survey, position, node, None).is_none().then(|| DepartingNode::Node(node.clone())),
         None if info.state == SwarmLocalState::Inactive => Some(joined),
         None => None,
     }

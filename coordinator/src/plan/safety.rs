@@ -9,7 +9,9 @@ use muster_proto::{
 };
 
 pub use super::names::{some_names, some_names_are};
-pub use quorum::{control_quorum, controls_are_there, majority_is_kept, majority_stays, majority_without, successor};
+pub use quorum::{
+    accepts_downtime, control_quorum, controls_are_there, majority_is_kept, majority_stays, majority_without, successor,
+};
 
 use super::{
     locks, recovery,
@@ -293,12 +295,12 @@ pub fn gathered(survey: &Survey<'_>) -> Result<(), Blocked> {
 
 /// A store that is older than the fleet may not decide anything.
 pub fn store_is_current(survey: &Survey<'_>) -> Result<(), Blocked> {
-    match &survey.facts.live.older_than_fleet {
+    match survey.facts.live.older_than_fleet() {
         Some(evidence) if !planted("trust-old-store") => Err(blocked(
             "StoreOlderThanFleet",
             format!("this coordinator's store is older than the fleet: {evidence}"),
             "the newest store is restored, or `muster-coordinator recover` was run; or, if that machine lies, it is \
-             revoked and the coordinator restarted",
+             revoked",
         )),
         Some(_) | None => Ok(()),
     }

@@ -326,10 +326,16 @@ fn may_try_again(survey: &Survey<'_>, update: &UpdateRow) -> bool {
     let deferred = |position: &&Position<'_>| {
         position.update().and_then(|mine| mine.set_aside.as_ref()).is_some_and(|aside| !aside.failed)
     };
-    let moving = targets(survey).any(|position| {
-        position.row.slot.is_some() || position.in_flight() || (wants_slot(position) && position.available())
-    });
-    update.wish == Wish::Go && update.finished_in_round > 0 && !moving && targets(survey).any(|p| deferred(&p))
+    let is_wanted = update.wish == Wish::Go && update.finished_in_round > 0 && targets(survey).any(|p| deferred(&p));
+    if !is_wanted || safety::may_start_anything(survey).is_err() {
+        return false;
+    }
+    // Whoever waits for one that is aside does not move, nor does who keeps its slot until a person has mended it.
+    let at_work = |position: &Position<'_>| position.row.slot.is_some() && position.trouble().is_none();
+    let gets_slot = |position: &Position<'_>| {
+        wants_slot(position) && position.available() && safety::may_take_slot(survey, position).is_ok()
+    };
+    !targets(survey).any(|position| position.in_flight() || at_work(position) || gets_slot(position))
 }
 
 /// Is an item of the list running, or may it be started by the agent alone? One that is recorded as running and whose

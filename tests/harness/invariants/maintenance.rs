@@ -39,6 +39,13 @@ fn out(facts: &Facts) -> impl Iterator<Item = &MachineRow> {
     facts.machines.values().map(|row| &**row).filter(move |row| is_out(row) && requested(row))
 }
 
+/// Has an operator accepted, for this machine that goes out of service or is removed, that the control plane is down?
+pub(super) fn accepts(row: &MachineRow) -> bool {
+    let maintenance = row.update.as_ref().and_then(|mine| mine.maintenance);
+    maintenance.is_some_and(|row| row.accept_control_plane_downtime)
+        || row.removal.as_ref().is_some_and(|row| row.accept_control_plane_downtime)
+}
+
 impl Watcher {
     /// What an operator is about to ask for.
     pub fn operator_wishes(&mut self, request: &Request) {

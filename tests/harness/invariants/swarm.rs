@@ -10,7 +10,7 @@ use muster_proto::model::{
     CONSISTENT_COPY_ITEM, Epoch, MachineId, MachineName, MachineType, Now, SwarmAvailability, SwarmCall, SwarmId,
 };
 
-use super::{Checked, Violation, Watcher};
+use super::{Checked, Violation, Watcher, maintenance::accepts};
 use crate::sim::{machine::Machine, manifest};
 
 /// A count of managers that the coordinator goes by is at most so old.
@@ -58,7 +58,8 @@ impl Watcher {
     /// majority without it, or an operator accepts that there is none.
     pub(super) fn managers_were_counted(&self, facts: &Facts, row: &MachineRow, now: Now) -> Checked {
         let rollout = row.rollout.as_ref().and_then(|name| facts.rollouts.get(name));
-        let accepted = rollout.and_then(|row| row.update.as_ref()).is_none_or(|row| row.accept_control_plane_downtime);
+        let accepted = rollout.and_then(|row| row.update.as_ref()).is_none_or(|row| row.accept_control_plane_downtime)
+            || accepts(row);
         let manager = row.swarm.as_ref().is_some_and(|member| member.manager);
         if accepted || !manager || row.removal.is_some() || row.spec.machine_type != MachineType::Control {
             return Ok(());

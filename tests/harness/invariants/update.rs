@@ -17,6 +17,9 @@ use crate::sim::{controllers::Guards, machine::Machine, manifest};
 
 /// A permit counts for so long.
 const PERMIT_MS: u64 = 30_000;
+/// What allowed a permit is no older than this when something starts under it: it counts for [`PERMIT_MS`] from when it
+/// came, and a stream on which it does not come is missed in less.
+const ALLOWED_MS: u64 = 2 * PERMIT_MS;
 /// A controller that makes its lock only on request has so much time for it, from the moment it can see the request.
 const LATE_MS: u64 = 10_000;
 
@@ -37,6 +40,8 @@ pub(super) struct Seen {
     found: BTreeSet<(MachineName, u64)>,
     /// Machines that had a permit since their request came.
     pub(super) permitted: BTreeSet<MachineName>,
+    /// When a permit was given.
+    given: BTreeMap<(MachineId, u64), u64>,
     /// When a machine accepted a permit first.
     received: BTreeMap<(MachineId, u64), u64>,
     /// The attempt that a machine started under a permit.
@@ -102,6 +107,7 @@ impl Watcher {
                 self.controls_are_there(facts, row)?;
             }
             self.seen.permits.insert(row.name.clone(), number);
+            self.seen.given.extend(row.id.map(|id| ((id, number), now.mono_ms)));
             self.seen.permitted.insert(row.name.clone());
         }
         self.secrets_stay(facts)?;
@@ -139,7 +145,7 @@ impl Watcher {
 
     /// A stage that takes longer than the manifest allows is recorded, unless the update is halted.
     fn late_stages_are_told(&self, facts: &Facts, now: Now) -> Checked {
-        let current = facts.live.older_than_fleet.is_none() && !facts.meta.recovering;
+        let current = facts.live.older_than_fleet().is_none() && !facts.meta.recovering;
         // Who is removed without a turn, or departs, is at no stage of the update any more.
         let let_go = |row: &MachineRow| {
             row.removal.as_ref().is_some_and(|row| !row.aborting && (!row.by_turn || row.departure.is_some()))
@@ -295,6 +301,11 @@ impl Watcher {
             return Err(
                 self.violation("4", format!("{}: {key} started {age:?} ms after its permit came", machine.name))
             );
+        }
+        let given = self.seen.given.get(&(machine.id, permit.number));
+        if let Some(age) = given.map(|given| at - given).filter(|age| *age >= ALLOWED_MS) {
+            let detail = format!("{}: {key} started {age} ms after its permit was given", machine.name);
+            return Err(self.violation("4", detail));
         }
         let used_by = self.seen.used.entry((machine.id, permit.number)).or_insert_with(|| key.clone());
         if used_by != key {

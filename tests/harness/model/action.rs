@@ -56,7 +56,7 @@ impl State {
         if let Some(index) = hearers.find(|index| self.late != Some(*index)) {
             return actions.push(Action::Arrive(index));
         }
-        if core.facts().live.older_than_fleet.is_some() {
+        if core.facts().live.older_than_fleet().is_some() {
             actions.push(Action::Recover);
         }
         if self.again.is_some() {

@@ -33,7 +33,7 @@ pub(super) fn of(state: &State) -> u64 {
     world.watcher.hash(&mut to);
     if let Some(facts) = world.facts() {
         (&facts.live.awaited, facts.live.started_mono_ms).hash(&mut to);
-        facts.live.older_than_fleet.is_some().hash(&mut to);
+        facts.live.older_than_fleet().is_some().hash(&mut to);
     }
     for (index, machine) in world.machines.iter().enumerate() {
         let live = world.facts().and_then(|facts| facts.live.machines.get(&machine.name));

@@ -63,7 +63,7 @@ impl World {
         }
         self.happen(Event::StartCoordinator)?;
         self.rest()?;
-        if self.facts().is_some_and(|facts| facts.live.older_than_fleet.is_some()) {
+        if self.facts().is_some_and(|facts| facts.live.older_than_fleet().is_some()) {
             self.recover()?;
             self.rest()?;
         }

@@ -134,15 +134,30 @@ fn a_store_older_than_the_fleet_decides_nothing() {
         let mut hello = fleet.greeting("control-1");
         change(&mut hello);
         fleet.hello("control-1", hello).expect("greeted");
-        assert!(fleet.core.facts().live.older_than_fleet.is_some(), "{case}");
+        assert!(fleet.core.facts().live.older_than_fleet().is_some(), "{case}");
         assert_eq!(fleet.why("control-2").as_deref(), Some("StoreOlderThanFleet"), "{case}");
+        let others = fleet.greeting("control-2");
+        fleet.disconnect("control-2");
+        fleet.hello("control-2", Hello { generation: Generation(99), ..others.clone() }).expect("greeted");
         fleet.agents.get_mut("control-1").expect("an agent").assignment = None;
         fleet.ask(Request::RevokeMachine { machine: machine("control-1"), machine_is_off: false }).expect("revoked");
-        assert_eq!(fleet.slots(), Vec::<&str>::new(), "{case}: the slot is free, and is not granted");
+        assert_eq!(fleet.slots(), Vec::<&str>::new(), "{case}: another says so too");
     };
     check("epoch", |hello| hello.epoch = Epoch(9));
     check("generation", |hello| hello.generation = Generation(99));
     check("acknowledged", |hello| hello.acked_seq = Seq(99));
+}
+
+/// One that lies stops nobody for longer than until it is revoked.
+#[test]
+fn what_a_revoked_machine_said_of_the_store_counts_no_more() {
+    let mut fleet = Fleet::of(2, 0).reported().prepared();
+    fleet.disconnect("control-1");
+    let hello = Hello { generation: Generation(99), ..fleet.greeting("control-1") };
+    fleet.hello("control-1", hello).expect("greeted");
+    assert_eq!(fleet.why("control-2").as_deref(), Some("StoreOlderThanFleet"));
+    fleet.ask(Request::RevokeMachine { machine: machine("control-1"), machine_is_off: false }).expect("revoked");
+    assert_eq!(fleet.slots(), ["control-2"], "it goes on");
 }
 
 /// A machine that lies about epochs keeps nobody from working, and leaves nothing behind that `recover` would count
@@ -154,7 +169,7 @@ fn an_epoch_that_nobody_can_have_seen_is_no_evidence() {
     let hello = Hello { epoch: Epoch(u64::MAX), ..fleet.greeting("control-1") };
     assert_eq!(reason(fleet.hello("control-1", hello)), "EpochOutOfRange");
     let facts = fleet.core.facts();
-    assert_eq!((&facts.live.older_than_fleet, facts.meta.fleet_epoch), (&None, Epoch(0)));
+    assert_eq!((facts.live.older_than_fleet(), facts.meta.fleet_epoch), (None, Epoch(0)));
     assert_ne!(fleet.why("control-2").as_deref(), Some("StoreOlderThanFleet"));
 }
 
@@ -166,7 +181,7 @@ fn a_revoked_identity_says_nothing_any_more() {
     fleet.ask(Request::RevokeMachine { machine: machine("control-1"), machine_is_off: false }).expect("revoked");
     assert_eq!(reason(fleet.hello("control-1", hello)), "Revoked");
     let facts = fleet.core.facts();
-    assert!(facts.live.older_than_fleet.is_none() && facts.live.machines[&machine("control-1")].session.is_none());
+    assert!(facts.live.older_than_fleet().is_none() && facts.live.machines[&machine("control-1")].session.is_none());
 }
 
 /// However many items a machine makes up, it has its share of the store and no more; what its list names stays.
@@ -196,7 +211,7 @@ fn a_stranger_with_our_certificate_is_evidence_and_is_not_let_in() {
     fleet.restart_from(before);
     let hello = fleet.greeting("worker-1");
     assert_eq!(reason(fleet.hello("worker-1", hello)), "UnknownMachine");
-    assert!(fleet.core.facts().live.older_than_fleet.is_some());
+    assert!(fleet.core.facts().live.older_than_fleet().is_some());
 }
 
 #[test]
@@ -204,7 +219,7 @@ fn a_ledger_that_knows_no_more_is_no_evidence() {
     let mut fleet = Fleet::of(1, 0).reported().prepared();
     fleet.restart();
     fleet.connect("control-1");
-    assert_eq!(fleet.core.facts().live.older_than_fleet, None);
+    assert_eq!(fleet.core.facts().live.older_than_fleet(), None);
 }
 
 /// An old copy of the store is put in place while a machine deploys; `recover` lets its ledger say so.
@@ -217,7 +232,7 @@ fn recover_takes_over_what_the_ledgers_know() {
     let (epoch, generation) = (fleet.core.facts().meta.epoch, fleet.row("control-1").assigned.generation);
     fleet.restart_from(old.clone());
     fleet.connect("control-1");
-    assert!(fleet.core.facts().live.older_than_fleet.is_some());
+    assert!(fleet.core.facts().live.older_than_fleet().is_some());
 
     fleet.recover_from(old);
     assert!(fleet.core.facts().meta.epoch > epoch);

@@ -74,7 +74,9 @@ fn a_lock_of_a_machine_that_does_not_come_back() {
     for name in ["control-2", "control-3"] {
         fleet.upgrade(name);
     }
-    assert!(fleet.wants_a_person(), "nobody but control-1 is left before the worker's turn");
+    assert_eq!((fleet.why("control-1").as_deref(), fleet.wants_a_person()), (Some("LockNotYetActive"), false));
+    fleet.wait(NODE_LOCKS_MS);
+    assert!(fleet.wants_a_person(), "nobody but control-1 is left before the worker's turn, and it was asked again");
 }
 
 #[test]

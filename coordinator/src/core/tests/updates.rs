@@ -251,6 +251,43 @@ fn a_permit_that_ran_out_is_followed_by_another_if_the_locks_still_allow() {
     assert_eq!(fleet.permit("control-1").map(|permit| permit.number), Some(3));
 }
 
+/// By the time its agent is back what allowed it may be long over.
+#[test]
+fn a_permit_that_never_arrived_is_decided_anew() {
+    for locks in [LockState::Active, LockState::Inactive] {
+        let mut fleet = deployed(3, 1);
+        release(&mut fleet, &["install"], 1);
+        let mut fleet = fleet.started();
+        let before = fleet.greeting("control-1");
+        fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+        assert_eq!(fleet.permit("control-1").map(|permit| permit.number), Some(1));
+        fleet.disconnect("control-1");
+        fleet.lock("ceph", Some("control-1"), locks);
+        fleet.hello("control-1", before).expect("greeted");
+        let expected = (locks == LockState::Inactive).then_some(2);
+        assert_eq!(fleet.permit("control-1").map(|permit| permit.number), expected);
+        assert!(
+            fleet.part("control-1").expect("in the update").disturbed(),
+            "it may have arrived for all that is known"
+        );
+    }
+}
+
+/// On a stream that follows another it may arrive on that one yet, and what has arrived counts.
+#[test]
+fn a_permit_that_arrived_or_may_yet_stays() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    let before = fleet.greeting("control-1");
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    fleet.hello("control-1", before).expect("greeted");
+    assert_eq!(fleet.permit("control-1").map(|permit| permit.number), Some(1), "the streams overlap");
+    fleet.disconnect("control-1");
+    fleet.connect("control-1");
+    assert_eq!(fleet.permit("control-1").map(|permit| permit.number), Some(1), "it has it");
+}
+
 #[test]
 fn a_machine_that_failed_keeps_everything_until_a_retry_completes_it() {
     let mut fleet = deployed(3, 2);
@@ -317,6 +354,44 @@ fn one_refused_machine_does_not_hold_up_the_others() {
     fleet.ask(Request::Retry { machine: machine("worker-1"), item: None }).expect("asks again");
     fleet.upgrade("worker-1");
     assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
+}
+
+/// The workers wait for it, and so for a person, if nobody asked again.
+#[test]
+fn a_refused_control_machine_is_tried_again_before_the_workers() {
+    let mut fleet = deployed(3, 2);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    fleet.pass(NODE_LOCKS_MS, &[]);
+    assert_eq!(fleet.why("control-1").as_deref(), Some("Deferred"));
+    fleet.upgrade("control-2");
+    assert_eq!(fleet.requests(), ["control-3"]);
+    fleet.upgrade("control-3");
+    assert_eq!(fleet.requests(), ["control-1"], "it is tried again");
+    fleet.pass(NODE_LOCKS_MS, &[]);
+    assert!(fleet.requests().is_empty(), "nobody came to an end since");
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("WaitingForControl"));
+    fleet.ask(Request::Retry { machine: machine("control-1"), item: None }).expect("asks again");
+    fleet.upgrade("control-1");
+    assert_eq!(fleet.requests(), ["worker-1"]);
+}
+
+/// It keeps its slot until a person has mended it, and the others go on.
+#[test]
+fn one_that_failed_does_not_keep_another_from_its_next_try() {
+    let mut fleet = deployed(3, 3);
+    release(&mut fleet, &["install"], 2);
+    let mut fleet = fleet.started();
+    for control in ["control-1", "control-2", "control-3"] {
+        fleet.upgrade(control);
+    }
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    fleet.fail("worker-1");
+    fleet.pass(NODE_LOCKS_MS, &[]);
+    fleet.pass(NODE_LOCKS_MS, &[]);
+    assert_eq!(fleet.why("worker-2").as_deref(), Some("Deferred"));
+    fleet.upgrade("worker-3");
+    assert_eq!(fleet.requests(), ["worker-1", "worker-2"], "it is tried again");
 }
 
 #[test]

@@ -56,7 +56,11 @@ pub(super) fn freeze(
         if start.kind == UpdateKind::Reconfigure {
             row.control_sets.insert(Phase::Reconfigure, set.clone());
         }
-        row.update = Some(part(row, start.kind, of_cluster.spec_version, &newest));
+        let mut part = part(row, start.kind, of_cluster.spec_version, &newest);
+        if let Some(maintenance) = &mut part.maintenance {
+            maintenance.accept_control_plane_downtime = start.options.accept_control_plane_downtime;
+        }
+        row.update = Some(part);
     }
     items::refresh(draft);
     let mut targets = BTreeMap::new();
@@ -218,7 +222,6 @@ fn open(
             // Who has a part already, and is through with it, may have something to do at the end.
             update.targets.entry(machine).or_insert(target);
         }
-        update.accept_control_plane_downtime |= start.options.accept_control_plane_downtime;
         return goes_out(start.kind, &who, &name);
     }
     let Some(row) = draft.cluster_mut(cluster) else { return String::new() };
@@ -246,7 +249,8 @@ fn open(
             kind: start.kind,
             scope: start.options.scope,
             version,
-            accept_control_plane_downtime: start.options.accept_control_plane_downtime,
+            // Who goes out of service has it in its own part: others may join the rollout later.
+            accept_control_plane_downtime: start.options.accept_control_plane_downtime && !start.kind.takes_out(),
             targets,
             wish: Wish::Go,
             request: None,

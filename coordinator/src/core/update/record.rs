@@ -238,7 +238,7 @@ fn permit(draft: &mut Draft<'_>, machine: &MachineName, (item, attempt, phase): 
         goes_on_to(row, Stage::ReconfigureDone, now);
     }
     if let Some(mine) = &mut row.update {
-        mine.permit = Some(PermitRow { number, item, attempt, expired: false });
+        mine.permit = Some(PermitRow { number, item, attempt, expired: false, listed: None });
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
         safety::{self, blocked},
         survey::{Position, Survey},
         update::drain::{
-            self, FRESH_MS, SETTLE_MS, look,
+            self, FRESH_MS, SETTLE_MS, look, own,
             questions::{LOOK_EVERY_MS, Question, RETRY_MS, known, manager, may_ask, own_engine, question},
         },
     },
@@ -45,7 +45,8 @@ pub fn next(survey: &Survey<'_>, position: &Position<'_>) -> Option<Question> {
     let Some(found) = known(survey, position, look) else { return Some(question(manager, SwarmOp::Nodes)) };
     let found = found.as_ref()?;
     let change = |agent, op| Some(Question { agent, op, patience_ms: SETTLE_MS });
-    if majority_is_kept(survey, look, found).is_err() {
+    // What an earlier answer of its agent was taken for may be another's.
+    if own::foreign(survey, position, id, Some(found)).is_some() || majority_is_kept(survey, look, found).is_err() {
         return None;
     }
     if found.manager.is_some() {
@@ -103,6 +104,10 @@ pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Blocked {
     let look = look(position).unwrap_or(&nothing);
     let failure = position.row.id.and_then(|id| look.failures.get(&id)).map(|failure| failure.what.as_str());
     if let Some(DepartingNode::Unknown) = leaving(position) {
+        let said = look.info.as_ref().and_then(|seen| seen.what.node.as_ref());
+        if let Some(why) = said.and_then(|id| own::foreign(survey, position, id, None)) {
+            return why;
+        }
         let info = look.info.as_ref().map(|seen| &seen.what).filter(|info| info.node.is_none());
         return about(match (failure, info) {
             (Some(failure), _) => format!("Error: its Docker Engine cannot be asked for its Swarm node: {failure}"),
@@ -121,6 +126,9 @@ pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Blocked {
         };
     };
     let Some(found) = &seen.what else { return about("its Swarm node is forgotten".to_owned()) };
+    if let Some(why) = own::foreign(survey, position, &found.id, Some(found)) {
+        return why;
+    }
     if let Err(quorum) = majority_is_kept(survey, look, found)
         && quorum.reason == "Quorum"
     {

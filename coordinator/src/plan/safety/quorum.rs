@@ -83,7 +83,7 @@ pub fn successor(survey: &Survey<'_>) -> Result<(), Blocked> {
 /// Rule 1, the majority alone: is one left without this machine? Nobody is asked about it in a deployment, nor for what
 /// disturbs nothing.
 pub fn majority_is_kept(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    let asked = survey.update().filter(|update| !update.accept_control_plane_downtime && !accepts(position));
+    let asked = survey.update().filter(|_| !accepts_downtime(survey, position));
     asked.filter(|_| goes_down(survey, position)).map_or(Ok(()), |_| majority_without(survey, position))
 }
 
@@ -96,8 +96,17 @@ fn goes_down(survey: &Survey<'_>, position: &Position<'_>) -> bool {
         || planted("quorum-for-harmless")
 }
 
-/// Has an operator who removes it accepted that the control plane may be down?
-fn accepts(position: &Position<'_>) -> bool {
+/// Has an operator accepted that the control plane may be down: in the rollout, or for this machine alone, which goes
+/// out of service or is removed?
+#[must_use]
+pub fn accepts_downtime(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    let out_of_service = position.update().and_then(|mine| mine.maintenance);
+    survey.update().is_some_and(|update| update.accept_control_plane_downtime)
+        || out_of_service.is_some_and(|row| row.accept_control_plane_downtime)
+        || removed_all_the_same(position)
+}
+
+fn removed_all_the_same(position: &Position<'_>) -> bool {
     position.row.removal.as_ref().is_some_and(|row| row.accept_control_plane_downtime)
 }
 
@@ -105,7 +114,7 @@ fn accepts(position: &Position<'_>) -> bool {
 /// with it? Who is removed by force is dead already, and stays in nobody's way.
 pub fn majority_stays(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     let forced = position.row.removal.as_ref().is_some_and(|row| row.policy == RemovalPolicy::Forced);
-    if !position.ready_once() || forced || accepts(position) {
+    if !position.ready_once() || forced || removed_all_the_same(position) {
         return Ok(());
     }
     let name = &position.row.name;

@@ -3,6 +3,7 @@
 //! next says [`questions`]. A drain is reached when no task of a service runs on the node, and by nothing else.
 
 mod managers;
+pub mod own;
 pub mod questions;
 mod services;
 
@@ -113,7 +114,7 @@ pub(super) fn step(survey: &Survey<'_>, position: &Position<'_>) -> Option<Machi
     let Some(row) = &mine.drain else { return Some(MachineStep::Drain(DrainStep::Begin)) };
     let look = look(position)?;
     let target = match &row.target {
-        DrainTarget::Unknown => identified(survey, look)?,
+        DrainTarget::Unknown => identified(survey, position, look)?,
         DrainTarget::Absent => return None,
         DrainTarget::Node { .. } if has_left(survey, look) => DrainTarget::Absent,
         DrainTarget::Node { id, .. } if is_another(survey, look, id) => DrainTarget::Unknown,
@@ -128,12 +129,15 @@ pub(super) fn step(survey: &Survey<'_>, position: &Position<'_>) -> Option<Machi
 }
 
 /// What the machine is in the swarm, if its own engine and a manager agree.
-fn identified(survey: &Survey<'_>, look: &SwarmLook) -> Option<DrainTarget> {
+fn identified(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> Option<DrainTarget> {
     let info = fresh(survey, look.info.as_ref())?;
     let Some(id) = &info.node else {
         return (info.state == SwarmLocalState::Inactive).then_some(DrainTarget::Absent);
     };
     let found = node(survey, look)?.as_ref().filter(|found| found.id == *id && found.hostname == info.hostname)?;
+    if own::foreign(survey, position, id, Some(found)).is_some() {
+        return None;
+    }
     Some(DrainTarget::Node { id: id.clone(), was: found.availability })
 }
 
@@ -258,7 +262,11 @@ fn unidentified(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) 
             format!("Error: its Docker Engine is on its way into a swarm, or cannot enter it: {}", info.error);
         return blocked("SwarmDraining", message, "its Docker Engine is in the swarm, or in none");
     };
-    match look.node.as_ref().map(|seen| &seen.what) {
+    let found = look.node.as_ref().map(|seen| &seen.what);
+    if let Some(why) = own::foreign(survey, position, id, found.and_then(Option::as_ref)) {
+        return why;
+    }
+    match found {
         None => unanswered(survey, position, look),
         Some(None) => unknown_node(position, id),
         Some(Some(found)) if found.hostname != info.hostname => blocked(

@@ -6,6 +6,7 @@ use muster_coordinator::facts::{Added, Facts, MachineRow};
 use muster_proto::model::{ItemState, MachineId, MachineName, MachineType, Phase};
 
 use super::{Checked, Watcher, is_disruptive};
+use crate::invariants::maintenance::accepts;
 
 impl Watcher {
     /// Rule 1: no control machine that votes begins its turn while another is away, or, of three or more, while the
@@ -42,7 +43,7 @@ impl Watcher {
             let disturbed = row.update.as_ref().is_some_and(|mine| mine.request.is_some());
             let rollout = row.rollout.as_ref().filter(|_| disturbed);
             let update = rollout.and_then(|name| facts.rollouts.get(name)?.update.as_ref());
-            let asked = update.is_some_and(|update| !update.accept_control_plane_downtime);
+            let asked = update.is_some_and(|update| !update.accept_control_plane_downtime && !accepts(row));
             if asked && all > 2 && left * 2 <= all {
                 return Err(self.violation("1", format!("{name} began its turn: {left} of {all} voters are left")));
             }

@@ -75,6 +75,19 @@ fn one_that_is_removed_at_work_waits_for_its_item_and_for_no_look_at_the_swarm()
     assert_eq!(fleet.why("worker-1").as_deref(), Some("ItemRunning"), "time alone changes nothing");
 }
 
+/// A machine that was broken into names a manager, or another worker, as its node.
+#[test]
+fn nobody_else_is_drained_by_the_word_of_a_machine() {
+    for whose in ["control-1", "worker-2"] {
+        let (mut fleet, mut swarm) = at_worker_1();
+        fleet.join_all();
+        swarm.lies = Some(("worker-1", whose));
+        fleet.talk(&mut swarm);
+        assert_eq!(swarm.availability(whose), SwarmAvailability::Active, "{:?}", swarm.log);
+        assert_eq!(fleet.why("worker-1").as_deref(), Some("NodeNotItsOwn"), "{:?}", swarm.log);
+    }
+}
+
 #[test]
 fn what_an_operator_set_stays() {
     for (before, during) in [

@@ -224,6 +224,22 @@ fn it_is_refused_where_it_could_not_go_well() {
     }
 }
 
+/// Others may join the rollout while somebody else is out of service.
+#[test]
+fn what_was_accepted_for_one_is_not_for_the_next() {
+    let mut fleet = deployed(2, 1);
+    fleet.out("worker-1");
+    let accepted = Request::EnterMaintenance { machine: machine("control-1"), accept_control_plane_downtime: true };
+    fleet.ask(accepted).expect("somebody has accepted that");
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    assert_eq!(fleet.why("control-1").as_deref(), Some("InMaintenance"));
+    fleet.ask(leave("control-1")).expect("comes back");
+    fleet.back("control-1");
+    assert!(fleet.is_open(), "the worker is out yet");
+    assert_eq!(reason(fleet.ask(enter("control-2"))), "Quorum");
+    assert_eq!(reason(fleet.ask(enter("control-1"))), "Quorum");
+}
+
 #[test]
 fn several_are_out_as_far_as_an_update_would_let_them() {
     let mut fleet = deployed_with_width(3, 3, 2);

@@ -15,7 +15,7 @@ use crate::{
     facts::{Added, Peers, SwarmLook, UpdateKind},
     plan::{
         added,
-        safety::{blocked, some_names},
+        safety::{accepts_downtime, blocked, some_names},
         survey::{Position, Survey},
     },
 };
@@ -27,7 +27,7 @@ pub(super) fn is_asked(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     let control = row.spec.machine_type == MachineType::Control && row.removal.is_none();
     let manager = row.swarm.as_ref().is_some_and(|member| member.manager);
     let disruptive = position.update().is_some_and(|mine| mine.disruptive);
-    let accepted = survey.update().is_none_or(|update| update.accept_control_plane_downtime);
+    let accepted = survey.update().is_none() || accepts_downtime(survey, position);
     // Planted: the word of the agents is enough.
     control && manager && disruptive && !accepted && !planted("ignore-swarm-quorum")
 }

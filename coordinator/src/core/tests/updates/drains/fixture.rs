@@ -33,6 +33,8 @@ pub(in super::super) struct Swarm {
     pub(super) down: Vec<&'static str>,
     /// Services that run fewer tasks than they want.
     pub(super) degraded: Vec<&'static str>,
+    /// Who says that it is the node of another.
+    pub(super) lies: Option<(&'static str, &'static str)>,
     /// What was asked, in words.
     pub(super) log: Vec<String>,
 }
@@ -54,6 +56,7 @@ impl Swarm {
             rejoined: Vec::new(),
             down: Vec::new(),
             degraded: Vec::new(),
+            lies: None,
             log: Vec::new(),
         }
     }
@@ -79,9 +82,10 @@ impl Swarm {
         match op {
             SwarmOp::Info => {
                 self.log.push(format!("{agent}: info"));
-                let node = self.nodes.iter().any(|node| node.name == agent).then(|| self.id_of(agent));
+                let claimed = self.lies.filter(|(who, _)| *who == agent).map_or(agent, |(_, whose)| whose);
+                let node = self.nodes.iter().any(|node| node.name == agent).then(|| self.id_of(claimed));
                 let state = if node.is_some() { SwarmLocalState::Active } else { SwarmLocalState::Inactive };
-                let (hostname, error) = (agent.to_owned(), String::new());
+                let (hostname, error) = (claimed.to_owned(), String::new());
                 Ok(SwarmReply::Info(SwarmInfo { state, node, manager: false, hostname, error }))
             }
             SwarmOp::Nodes => {

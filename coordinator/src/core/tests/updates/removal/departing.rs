@@ -14,20 +14,23 @@ use super::{drains::node_id, *};
 struct Swarm {
     nodes: Vec<(String, bool, SwarmNodeState)>,
     left: Vec<String>,
+    /// Who says that it is the node of another.
+    lies: Option<(&'static str, &'static str)>,
     log: Vec<String>,
 }
 
 impl Swarm {
     fn of(fleet: &Fleet) -> Self {
         let nodes = fleet.agents.keys().map(|name| (name.clone(), name.starts_with('c'), SwarmNodeState::Ready));
-        Self { nodes: nodes.collect(), left: Vec::new(), log: Vec::new() }
+        Self { nodes: nodes.collect(), left: Vec::new(), lies: None, log: Vec::new() }
     }
 
     fn answer(&mut self, agent: &str, op: &SwarmOp) -> Result<SwarmReply, SwarmFailure> {
         let at = |id: &SwarmId| self.nodes.iter().position(|(name, ..)| node_id(name) == *id).expect("a node");
         match op {
             SwarmOp::Info => {
-                let node = (!self.left.iter().any(|name| name == agent)).then(|| node_id(agent));
+                let claimed = self.lies.filter(|(who, _)| *who == agent).map_or(agent, |(_, whose)| whose);
+                let node = (!self.left.iter().any(|name| name == agent)).then(|| node_id(claimed));
                 let state = if node.is_some() { SwarmLocalState::Active } else { SwarmLocalState::Inactive };
                 let (hostname, error) = (agent.to_owned(), String::new());
                 return Ok(SwarmReply::Info(SwarmInfo { state, node, manager: false, hostname, error }));
@@ -165,6 +168,35 @@ fn the_name_is_taken_until_the_machine_is_gone() {
     fleet.ask(Request::ReplaceMachine { machine: machine("worker-1"), machine_is_off: true }).expect("replaced");
     fleet.ask(remove_by("worker-1", RemovalPolicy::Forced)).expect("begins");
     assert_eq!(reason(fleet.enroll("worker-1", Worker)), "NameTaken");
+}
+
+/// A machine that was broken into is removed, and names a manager as its node.
+#[test]
+fn nobody_else_is_taken_out_by_the_word_of_a_machine() {
+    let (mut fleet, mut swarm) = deployed(3, 2).in_swarm();
+    swarm.lies = Some(("worker-1", "control-1"));
+    fleet.ask(remove_by("worker-1", RemovalPolicy::Unsafe)).expect("begins");
+    fleet.goes_on(&mut swarm);
+    assert!(swarm.log.is_empty(), "{:?}", swarm.log);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("NodeNotItsOwn"));
+    fleet.ask(remove_by("worker-1", RemovalPolicy::Forced)).expect("its own node is on record");
+    fleet.goes_on(&mut swarm);
+    assert_eq!(swarm.log, ["remove worker-1 by force"]);
+    assert!(fleet.is_gone("worker-1"));
+}
+
+/// A manager that no machine of ours is on record for.
+#[test]
+fn no_worker_is_taken_for_a_manager() {
+    let (mut fleet, mut swarm) = deployed(3, 2).in_swarm();
+    swarm.nodes.push(("foreign".to_owned(), true, SwarmNodeState::Ready));
+    swarm.lies = Some(("worker-1", "foreign"));
+    for policy in [RemovalPolicy::Unsafe, RemovalPolicy::Forced] {
+        fleet.ask(remove_by("worker-1", policy)).expect("begins, or is loosened");
+        fleet.goes_on(&mut swarm);
+        assert!(swarm.log.is_empty(), "{:?}", swarm.log);
+        assert_eq!(fleet.why("worker-1").as_deref(), Some("NodeNotItsOwn"));
+    }
 }
 
 #[test]

@@ -1,0 +1,44 @@
+//! Whose a Swarm node is. Which node its engine is, a machine's own agent says, and an agent may lie: nothing is done
+//! to a node for the sake of a machine whose it cannot be.
+
+use muster_proto::model::{Blocked, MachineType, SwarmId, SwarmNode};
+
+use crate::{
+    facts::{Facts, MachineRow},
+    plan::{
+        safety::blocked,
+        survey::{Position, Survey},
+    },
+};
+
+/// Whose node this is by the word of another machine's swarm-join. Who was revoked has none any more.
+pub fn owner<'a>(facts: &'a Facts, but: &MachineRow, id: &SwarmId) -> Option<&'a MachineRow> {
+    let others = facts.machines.values().filter(|row| row.name != but.name && !row.revoked);
+    others.map(AsRef::as_ref).find(|row| row.swarm.as_ref().is_some_and(|member| member.node_id == *id))
+}
+
+/// Why this node, as its managers show it if they did, cannot be the machine's: it is another's, or a manager, and the
+/// machine is a worker.
+pub(in crate::plan) fn foreign(
+    survey: &Survey<'_>,
+    position: &Position<'_>,
+    id: &SwarmId,
+    found: Option<&SwarmNode>,
+) -> Option<Blocked> {
+    let row = position.row;
+    let not_own = |what: String, clears_when: String| {
+        let message = format!("Error: its agent says that its Docker Engine is swarm node {id}, and that is {what}");
+        Some(blocked("NodeNotItsOwn", message, clears_when))
+    };
+    if let Some(other) = owner(survey.facts, row, id) {
+        let clears_when = "one of the two is revoked (`musterctl revoke`): the one that is gone, or that lies";
+        return not_own(format!("machine {}'s", other.name), clears_when.to_owned());
+    }
+    let manages = found.is_some_and(|found| found.manager.is_some());
+    if manages && row.spec.machine_type != MachineType::Control {
+        let clears_when =
+            format!("it is a worker there too (`docker node demote`); or, if it lies, `musterctl revoke {}`", row.name);
+        return not_own("a manager, where this machine is a worker".to_owned(), clears_when);
+    }
+    None
+}
