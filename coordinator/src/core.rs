@@ -16,6 +16,7 @@ mod io;
 mod maintenance;
 mod operators;
 mod secrets;
+mod share;
 mod swarm;
 #[cfg(test)]
 pub(crate) mod tests;

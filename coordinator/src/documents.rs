@@ -53,13 +53,36 @@ pub fn clusters(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &L
     surveys(facts, wanted, limits, now).iter().map(|survey| cluster::document(survey, now)).collect()
 }
 
-/// Every machine of the clusters that `wanted` lets through.
+/// Every machine of the clusters that `wanted` lets through, without what its items have said: a thousand machines with
+/// all of that are more than anybody could read, or musterctl take.
 #[must_use]
 pub fn machines(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &Limits, now: Now) -> Vec<Machine> {
     surveys(facts, wanted, limits, now)
         .iter()
         .flat_map(|survey| survey.machines.iter().map(|position| machine(survey, position, now)))
         .collect()
+}
+
+/// The machine of this name, with the output and the results of its items; none if it is of no cluster that `wanted`
+/// lets through.
+#[must_use]
+pub fn machine_named(
+    facts: &Facts,
+    name: &str,
+    wanted: impl Fn(&ClusterName) -> bool,
+    limits: &Limits,
+    now: Now,
+) -> Option<Machine> {
+    let row = facts.machines.get(name).filter(|row| wanted(&row.spec.cluster_name))?;
+    let survey = Survey::of(facts, &row.spec.cluster_name, limits, now)?;
+    let position = survey.machines.iter().find(|position| position.row.name == row.name)?;
+    let mut found = machine(&survey, position, now);
+    for (item, shown) in &mut found.status.state_item_statuses {
+        let Some(status) = row.statuses.get(item.as_str()) else { continue };
+        shown.result = status.result_json.as_deref().and_then(|json| serde_json::from_str(json).ok());
+        shown.output_tail.clone_from(&status.output_tail);
+    }
+    Some(found)
 }
 
 /// Every rollout of the clusters that `wanted` lets through, in the order in which they began.
@@ -208,6 +231,7 @@ fn item_plans(position: &Position<'_>) -> Vec<ItemPlan> {
     position.items.unwrap_or_default().iter().map(plan).collect()
 }
 
+/// Without its output and its result.
 fn item_status(status: &ItemStatus) -> StateItemStatus {
     let (state, exit_code) = match status.state {
         ItemState::Running => ("Running", None),
@@ -220,11 +244,11 @@ fn item_status(status: &ItemStatus) -> StateItemStatus {
         state: state.to_owned(),
         exit_code,
         message: status.message.clone(),
-        result: status.result_json.as_deref().and_then(|json| serde_json::from_str(json).ok()),
+        result: None,
         attempt: status.attempt,
         started_at: at(status.started_at_ms),
         finished_at: status.finished_at_ms.map(at),
-        output_tail: status.output_tail.clone(),
+        output_tail: String::new(),
     }
 }
 

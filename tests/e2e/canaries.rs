@@ -99,9 +99,9 @@ fn no_secret_is_found_where_it_should_not_be() -> Result<()> {
     fleet.wait_ready(1)?;
     let found = places(&fleet, CANARY)?;
     ensure!(found.is_empty(), "{found:?}");
-    for kind in ["secrets", "machines", "clusters", "audit"] {
-        let text = fleet.ctl(&["get", kind, "-o", "json"])?.ok()?;
-        ensure!(!text.contains(CANARY), "get {kind}: {text}");
+    for words in [&["secrets"][..], &["machines"], &["machine", "control-1"], &["clusters"], &["audit"]] {
+        let text = fleet.ctl(&[&["get"], words, &["-o", "json"]].concat())?.ok()?;
+        ensure!(!text.contains(CANARY), "get {words:?}: {text}");
     }
     fleet.ctl(&["get", "secrets"])?.exits(0)?.says(&["db", "e2e/bad, e2e/fetch, e2e/good"])?;
 

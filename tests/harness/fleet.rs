@@ -301,7 +301,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Every machine, as `get machines -o json` has it.
+    /// Every machine, as `get machines -o json` has it: without what its items have said.
     ///
     /// # Errors
     /// musterctl failed.
@@ -309,12 +309,25 @@ impl Fleet {
         machines::of(self.ctl(machines::GET)?)
     }
 
+    /// One machine, as `get machine NAME -o json` has it: with output and results of its items.
+    ///
+    /// # Errors
+    /// musterctl failed, or there is no such machine.
+    pub fn machine(&self, name: &str) -> Result<Machine> {
+        machines::of(self.ctl(&machines::one(name))?)?.remove(name).context("the machine")
+    }
+
     /// Waits until a machine is as wanted; musterctl is asked again and again.
     ///
     /// # Errors
     /// It is not, in time. The coordinator may be away meanwhile.
     pub fn wait_machine(&self, name: &str, what: &str, wanted: impl Fn(&Machine) -> bool) -> Result<Machine> {
-        machines::wait((self.patience / QUESTIONS_MAX, self.patience), (name, what), || self.ctl(machines::GET), wanted)
+        machines::wait(
+            (self.patience / QUESTIONS_MAX, self.patience),
+            (name, what),
+            || self.ctl(&machines::one(name)),
+            wanted,
+        )
     }
 
     /// Waits until all these machines are Ready.

@@ -278,7 +278,7 @@ impl Nodes {
         self.ctl(&["token", "create", "--cluster", cluster, "--type", machine_type, "--uses", &uses])?.ok()
     }
 
-    /// Every machine, as `get machines -o json` has it.
+    /// Every machine, as `get machines -o json` has it: without what its items have said.
     ///
     /// # Errors
     /// musterctl failed.
@@ -286,12 +286,20 @@ impl Nodes {
         machines::of(self.ctl(machines::GET)?)
     }
 
+    /// One machine, as `get machine NAME -o json` has it: with output and results of its items.
+    ///
+    /// # Errors
+    /// musterctl failed, or there is no such machine.
+    pub fn machine(&self, name: &str) -> Result<Machine> {
+        machines::of(self.ctl(&machines::one(name))?)?.remove(name).context("the machine")
+    }
+
     /// Waits until a machine is as wanted. The coordinator may be away meanwhile.
     ///
     /// # Errors
     /// It is not, in time.
     pub fn wait_machine(&self, name: &str, what: &str, wanted: impl Fn(&Machine) -> bool) -> Result<Machine> {
-        machines::wait((ASK_EVERY, PATIENCE), (name, what), || self.ctl(machines::GET), wanted)
+        machines::wait((ASK_EVERY, PATIENCE), (name, what), || self.ctl(&machines::one(name)), wanted)
     }
 
     /// Waits until a machine is Ready.

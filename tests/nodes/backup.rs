@@ -57,7 +57,7 @@ pub(crate) fn managers_copy_the_swarm(fleet: &Nodes) -> Result<()> {
     ];
     for (((name, node), (mode, message)), before) in machines.iter().zip(expected).zip(before) {
         fleet.wait_ready(name)?;
-        let machine = fleet.machines()?.remove(name).context("the machine")?;
+        let machine = fleet.machine(name)?;
         let status = machine.status.state_item_statuses.get("copy").context("its copy")?;
         ensure!(status.message.starts_with(message), "{name}: {}", status.message);
         let result = status.result.as_ref().context("a result")?;

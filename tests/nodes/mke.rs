@@ -100,7 +100,7 @@ pub(crate) fn mke_is_installed_upgraded_and_backed_up(fleet: &Nodes, node: &Node
     ensure!(found == format!("600\n{}  -\n", before.sha256), "{found}, not {before:?}");
     ensure!(runs(node)? == "mirantis/ucp-proxy:3.7.2", "{} runs", runs(node)?);
 
-    let machine = fleet.machines()?.remove(NAME).context("the machine")?;
+    let machine = fleet.machine(NAME)?;
     let status = machine.status.state_item_statuses.get("copy").context("its copy")?;
     let result = status.result.as_ref().context("a result")?;
     let path = result["path"].as_str().context("a path")?;

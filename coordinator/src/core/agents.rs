@@ -10,7 +10,14 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::{Effect, Refusal, Reply, decide::current_assignment, swarm, transition::impossible, update};
+use super::{
+    Effect, Refusal, Reply,
+    decide::current_assignment,
+    share::{is_given, put_status},
+    swarm,
+    transition::impossible,
+    update,
+};
 use crate::{
     facts::{Draft, LeftOut, MachineRow, Slot, Verdict},
     plan::{Limits, items},
@@ -180,7 +187,8 @@ fn adopt(draft: &mut Draft<'_>, id: MachineId, hello: &Hello, now: Now) {
     row.in_doubt |= given_more && (row.ready_at.is_some() || row.update.is_some()) && !row.departs();
     // Each permit came with a list of its own: a number above the newest list's was never given.
     row.permit_seq = row.permit_seq.max(hello.generation.0);
-    // What it gets next is a new list, whatever it was sent before.
+    // What it gets next is a new list, whatever it was sent before; and that may be a list that this copy does not know.
+    row.given = None;
     row.assigned.generation = row.assigned.generation.max(hello.generation);
     row.assigned.digest = None;
     row.reach = row.reach.max(hello.reach);
@@ -274,26 +282,13 @@ pub(super) fn status(
     Ok(Reply::Ok)
 }
 
-/// Records a status. A machine has so many at most: one that its list does not name any more makes room.
-fn put_status(draft: &mut Draft<'_>, machine: &MachineName, status: ItemStatus) {
-    if let Some(row) = draft.machines.get(machine)
-        && row.statuses.len() >= ITEMS_MAX
-        && !row.statuses.contains_key(&status.name)
-    {
-        let items = draft.live.machines.get(machine).and_then(|live| live.items.as_ref());
-        let items = items.and_then(|items| items.resolved.as_deref().ok()).unwrap_or_default();
-        let is_listed = |name: &&ItemName| items.iter().any(|item| item.name == **name);
-        let mut ended = row.statuses.iter().filter(|(_, status)| status.state != ItemState::Running);
-        let Some(unlisted) = ended.find(|(name, _)| !is_listed(name)).map(|(name, _)| name.clone()) else { return };
-        draft.drop_status(machine, &unlisted);
-    }
-    draft.put_status(machine, status);
-}
-
 /// Why this event cannot be: it does not follow on what the ledger said before. What was carried over from another
 /// ledger or from a greeting binds nobody, nor what has made room for others.
 fn contradiction(draft: &Draft<'_>, machine: &MachineName, status: &ItemStatus) -> Option<String> {
     let row = draft.machines.get(machine)?;
+    if !is_given(row, &status.name) {
+        return Some("no list that this machine was given has such an item".to_owned());
+    }
     let known = row.statuses.get(&status.name).map(|known| &**known);
     let unsure = row.carried.contains(&status.name) || (known.is_none() && row.statuses.len() >= ITEMS_MAX);
     impossible(known, status).filter(|_| !unsure)

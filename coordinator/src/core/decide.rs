@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use muster_proto::model::{AssignedItem, Assignment, ClusterName, MachineName, Now, Phase, SecretName};
 
-use super::Effect;
+use super::{Effect, share::note_given};
 use crate::{
     facts::{Draft, Items, MachineRow, RolloutRow, Slot, Stage, StageRow},
     plan::{
@@ -213,6 +213,7 @@ pub(super) fn assign_all(draft: &mut Draft<'_>, limits: &Limits, now: Now, effec
             row.assigned.generation = assignment.generation;
             row.assigned.digest = Some(digest);
             row.assigned.refused = None;
+            note_given(row, &assignment);
             let shows = |number: u64| {
                 assignment.items.iter().any(|item| item.permit.is_some_and(|permit| permit.number == number))
             };

@@ -1,5 +1,7 @@
 //! Who is let in. The peer of a refusal is told one constant text; the detail is for our own log.
 
+use std::collections::BTreeSet;
+
 use muster_proto::model::{Generation, MachineId, MachineName, MachineSpec, Now};
 
 use super::{Effect, Enroll, Refusal, Reply};
@@ -66,6 +68,8 @@ pub(super) fn enroll(
         row.replaceable = false;
         row.revoked = false;
         row.enrolled_with = Some(with(enroll));
+        // Its ledger begins with the identity.
+        row.given = Some(BTreeSet::new());
         row.agent_version.clone_from(&enroll.agent_version);
     }
     if let Some(token) = draft.token_mut(&enroll.token_id) {

@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf};
 
 use muster_proto::{
     convert::Hello,
-    model::{Disk, HostFacts, ItemState, LockState, MachineName, MachineType, NetworkInterface},
+    model::{Disk, HostFacts, ItemState, ItemStatus, LockState, MachineName, MachineType, NetworkInterface, Seq},
     resource::Cluster,
 };
 use serde::Serialize;
@@ -69,6 +69,37 @@ fn field_names_are_lcms() {
     let (facts, limits, now) = (fleet.core.facts(), fleet.core.limits(), fleet.now());
     check("clusters", &documents::clusters(facts, |_| true, limits, now));
     check("machines", &documents::machines(facts, |_| true, limits, now));
+}
+
+/// What items have said is for whoever asks for one machine: all of it together nobody could take.
+#[test]
+fn a_list_of_machines_is_without_what_their_items_have_said() {
+    let mut fleet = Fleet::of(1, 1).reported();
+    fleet.accept("worker-1");
+    fleet.event("worker-1", "images", ItemState::Running);
+    let running = fleet.agents["worker-1"].statuses["images"].clone();
+    let failed = ItemStatus {
+        state: ItemState::Failed { exit_code: 3, retryable: false },
+        message: "exit status 3".to_owned(),
+        output_tail: "no space left\n".to_owned(),
+        result_json: Some("{\"free\":0}".to_owned()),
+        finished_at_ms: Some(running.started_at_ms),
+        ..running
+    };
+    fleet.event_at("worker-1", Seq(2), failed).expect("the next event");
+    let (facts, limits, now) = (fleet.core.facts(), fleet.core.limits(), fleet.now());
+    let all = documents::machines(facts, |_| true, limits, now);
+    let listed = &all[1].status.state_item_statuses["images"];
+    assert_eq!((listed.message.as_str(), listed.output_tail.as_str()), ("exit status 3", ""));
+    assert_eq!(listed.result, None);
+
+    let mut one = documents::machine_named(facts, "worker-1", |_| true, limits, now).expect("a machine");
+    let shown = one.status.state_item_statuses.get_mut("images").expect("a status");
+    assert_eq!(std::mem::take(&mut shown.output_tail), "no space left\n");
+    assert_eq!(shown.result.take(), Some(json!({ "free": 0 })));
+    assert_eq!(one, all[1], "nothing else is different");
+    assert_eq!(documents::machine_named(facts, "worker-1", |_| false, limits, now), None);
+    assert_eq!(documents::machine_named(facts, "worker-9", |_| true, limits, now), None);
 }
 
 /// The one cluster of a fleet.

@@ -1,8 +1,8 @@
-//! Credentials as they are recorded: whose, for what, until when. Never their keys.
+//! Credentials and join tokens as they are recorded: whose, for what, until when. Never their keys.
 
 use std::collections::BTreeSet;
 
-use muster_proto::model::{ClusterName, Generation, MachineId, MachineName};
+use muster_proto::model::{ClusterName, Generation, ItemHash, MachineId, MachineName, MachineType};
 use serde::{Deserialize, Serialize};
 
 /// Credentials of a person or a program. One row a name: what is revoked is every certificate of that name so far.
@@ -41,4 +41,29 @@ pub struct DeniedRow {
     /// Of its newest list, if its row was dropped: under its name generations go on from here.
     #[serde(default)]
     pub generation: Generation,
+}
+
+/// A join token. Of its secret only a digest is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenRow {
+    /// The first part of the token.
+    pub id: String,
+    /// SHA-256 of the second part.
+    pub secret_sha256: ItemHash,
+    /// For machines of this cluster.
+    pub cluster: ClusterName,
+    /// For machines of this type.
+    pub machine_type: MachineType,
+    /// For this machine only.
+    pub machine: Option<MachineName>,
+    /// How often it may be used. None: until it expires.
+    pub uses: Option<u32>,
+    /// How often it was.
+    pub used: u32,
+    /// Unix milliseconds.
+    pub created_at_ms: u64,
+    /// Unix milliseconds.
+    pub expires_at_ms: u64,
+    /// An operator took it back.
+    pub revoked: bool,
 }

@@ -236,6 +236,10 @@ pub struct MachineRow {
     pub host: Option<HostFacts>,
     /// What it was last told to have.
     pub assigned: Assigned,
+    /// The items of all lists that this identity was given: nothing else can come of it. None: it may have had others,
+    /// from a coordinator that did not note them, or that this store is older than.
+    #[serde(default)]
+    pub given: Option<BTreeSet<ItemName>>,
     /// How far its list reaches. None: nothing assigned yet.
     pub reach: Option<Phase>,
     /// Its slot, from the grant until an outcome is recorded or an operator frees it.
@@ -300,6 +304,7 @@ impl MachineRow {
             agent_version: String::new(),
             host: None,
             assigned: Assigned::default(),
+            given: None,
             reach: None,
             slot: None,
             verdicts: BTreeMap::new(),
@@ -369,29 +374,4 @@ pub struct RolloutRow {
     /// Machines in it, and those that were through, when it ended: later rollouts take the machines over.
     #[serde(default)]
     pub ended: Option<(u32, u32)>,
-}
-
-/// A join token. Of its secret only a digest is kept.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TokenRow {
-    /// The first part of the token.
-    pub id: String,
-    /// SHA-256 of the second part.
-    pub secret_sha256: ItemHash,
-    /// For machines of this cluster.
-    pub cluster: ClusterName,
-    /// For machines of this type.
-    pub machine_type: MachineType,
-    /// For this machine only.
-    pub machine: Option<MachineName>,
-    /// How often it may be used. None: until it expires.
-    pub uses: Option<u32>,
-    /// How often it was.
-    pub used: u32,
-    /// Unix milliseconds.
-    pub created_at_ms: u64,
-    /// Unix milliseconds.
-    pub expires_at_ms: u64,
-    /// An operator took it back.
-    pub revoked: bool,
 }

@@ -102,7 +102,10 @@ impl Reader {
             |name: &ClusterName| self.peer.may_touch(name) && self.cluster.as_ref().is_none_or(|only| only == name);
         match self.kind {
             Kind::Clusters => self.resources(documents::clusters(facts, wanted, limits, now)),
-            Kind::Machines => self.resources(documents::machines(facts, wanted, limits, now)),
+            Kind::Machines => self.resources(match self.name() {
+                Some(name) => documents::machine_named(facts, name, wanted, limits, now).into_iter().collect(),
+                None => documents::machines(facts, wanted, limits, now),
+            }),
             Kind::Rollouts => self.resources(documents::rollouts(facts, wanted, limits, now)),
             Kind::Locks(of) => {
                 let mut locks = documents::locks(facts, wanted);

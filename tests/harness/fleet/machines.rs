@@ -10,7 +10,12 @@ use super::{look_every, programs::Ran};
 /// The words that ask for all of them.
 pub(crate) const GET: &[&str] = &["get", "machines", "-o", "json"];
 
-/// By name, from what [`GET`] printed.
+/// The words that ask for one of them.
+pub(crate) const fn one(name: &str) -> [&str; 5] {
+    ["get", "machine", name, "-o", "json"]
+}
+
+/// By name, from what [`GET`] or [`one`] made musterctl print.
 ///
 /// # Errors
 /// musterctl failed, or printed something else.

@@ -18,7 +18,7 @@ use crate::{
 
 /// Longest wait for an answer.
 pub(crate) const CALL_DEADLINE: Duration = Duration::from_secs(30);
-/// Largest answer: 1,000 machines with 60 items each, their last output among it.
+/// Largest answer: 1,000 machines with 60 items each, and a message of up to 4 KiB at each.
 const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// A name is "near" another one from this similarity (Jaro-Winkler) on.
 const NEAR: f64 = 0.8;

@@ -2,6 +2,7 @@
 
 use muster_proto::{
     convert::{Hello, ITEMS_MAX},
+    json::json,
     model::{
         Epoch, Generation, HostFacts,
         ItemState::{Indeterminate, Running, Succeeded},
@@ -12,7 +13,7 @@ use muster_proto::{
 use uuid::Uuid;
 
 use super::{
-    fleet::{Fleet, item_name, machine},
+    fleet::{Fleet, apply, item_name, machine, spec},
     reason,
 };
 use crate::core::{Effect, Input, Request};
@@ -184,23 +185,79 @@ fn a_revoked_identity_says_nothing_any_more() {
     assert!(facts.live.older_than_fleet().is_none() && facts.live.machines[&machine("control-1")].session.is_none());
 }
 
-/// However many items a machine makes up, it has its share of the store and no more; what its list names stays.
+/// What a machine makes up is not taken; what a list before the present one had is.
 #[test]
-fn a_machine_fills_no_store_with_statuses() {
+fn events_are_taken_of_items_that_the_machine_was_given() {
+    let mut fleet = Fleet::of(1, 1).reported();
+    fleet.accept("worker-1");
+    fleet.event("worker-1", "images", Running);
+    let running = fleet.agents["worker-1"].statuses[&item_name("images")].clone();
+    let made_up = ItemStatus { name: item_name("made-up"), ..running.clone() };
+    for _ in 0..2 {
+        assert_eq!(reason(fleet.event_at("worker-1", Seq(2), made_up.clone())), "ImpossibleTransition");
+        assert_eq!(fleet.why("worker-1").as_deref(), Some("EventRefused"));
+        // Nor if the machine says that its ledger is a new one, which knows the item.
+        let agent = fleet.agents.get_mut("worker-1").expect("an agent");
+        (agent.ledger, agent.acked) = (LedgerId(Uuid::from_u128(77)), Seq(1));
+        agent.statuses.insert(made_up.name.clone(), made_up.clone());
+        fleet.connect("worker-1");
+    }
+    assert!(!fleet.row("worker-1").statuses.contains_key("made-up"));
+
+    let mut renamed = spec(1, 1);
+    for items in renamed.machine_types.values_mut() {
+        items[0].name = item_name("pictures");
+    }
+    fleet.ask(apply(renamed, &[])).expect("applies");
+    fleet.restart();
+    fleet.connect("worker-1");
+    let list = fleet.agents["worker-1"].assignment.clone().expect("a list");
+    assert!(list.items.iter().all(|item| item.name.as_str() == "pictures"), "{list:?}");
+    let done = ItemStatus { state: Succeeded, finished_at_ms: Some(1), ..running };
+    fleet.event_at("worker-1", Seq(2), done).expect("what ran is left to finish");
+}
+
+/// A machine of a store that was recovered, of which `with` makes up so many items that ended.
+fn makes_up(count: u64, with: impl Fn(u64, &ItemStatus) -> ItemStatus) -> Fleet {
     let mut fleet = Fleet::of(1, 0).reported().prepared();
     fleet.accept("control-1");
     fleet.event("control-1", "install", Running);
     let agent = &fleet.agents["control-1"];
     let (known, seq) = (agent.statuses[&item_name("images")].clone(), agent.seq.0);
-    for n in 1..=ITEMS_MAX as u64 + 50 {
-        let ended = ItemStatus { name: item_name(&format!("made-up-{n}")), ..known.clone() };
+    // Nobody can say what lists it had since the copy was made.
+    fleet.recover_from(fleet.store.clone());
+    fleet.connect("control-1");
+    for n in 1..=count {
+        let ended = ItemStatus { name: item_name(&format!("made-up-{n}")), ..with(n, &known) };
         let begun = ItemStatus { state: Running, finished_at_ms: None, ..ended.clone() };
         fleet.event_at("control-1", Seq(seq + 2 * n - 1), begun).expect("taken");
         fleet.event_at("control-1", Seq(seq + 2 * n), ended).expect("taken");
     }
+    fleet
+}
+
+/// However many items a machine makes up, it has its share of the store and no more; what its list names stays.
+#[test]
+fn a_machine_fills_no_store_with_statuses() {
+    let fleet = makes_up(ITEMS_MAX as u64 + 50, |_, known| known.clone());
     let row = fleet.row("control-1");
     assert_eq!(row.statuses.len(), ITEMS_MAX);
     assert!(row.statuses.contains_key("install"), "its list names it");
+}
+
+/// Whatever it prints, and JSON makes of that; the newest output is there.
+#[test]
+fn a_machine_fills_no_store_with_output() {
+    let fleet = makes_up(100, |n, known| {
+        let result_json = Some(format!("\"{}\"", "x".repeat(16 << 10)));
+        let output_tail = "\u{1}".repeat(8 << 10);
+        ItemStatus { output_tail, result_json, started_at_ms: known.started_at_ms + n, ..known.clone() }
+    });
+    let statuses = &fleet.row("control-1").statuses;
+    let bytes: usize = statuses.values().map(|status| json(&**status).len()).sum();
+    assert!((900 << 10..1200 << 10).contains(&bytes), "{bytes}");
+    let kept = |item: &str| (!statuses[&item_name(item)].output_tail.is_empty(), statuses[&item_name(item)].attempt);
+    assert_eq!((kept("made-up-1"), kept("made-up-100")), ((false, 1), (true, 1)));
 }
 
 #[test]
