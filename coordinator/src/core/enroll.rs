@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use muster_proto::model::{Generation, MachineId, MachineName, MachineSpec, Now};
 
 use super::{Effect, Enroll, Refusal, Reply};
-use crate::facts::{Draft, EnrolledWith, MachineRow, SwarmLook, TokenRow};
+use crate::facts::{AuditRow, Draft, EnrolledWith, MachineRow, SwarmLook, TokenRow};
 
 /// Most machines one coordinator manages.
 const MACHINES_MAX: usize = 10_000;
@@ -19,10 +19,9 @@ pub(super) fn enroll(
     let token = valid_token(draft, enroll, now).map_err(|detail| Refusal::Token { detail })?;
     let (cluster, machine_type) = (token.cluster.clone(), token.machine_type);
     let name = &enroll.name;
-    let actor = format!("token/{}", enroll.token_id);
+    let actor = AuditRow::token(&enroll.token_id);
     if let Some(id) = enrolled_before(draft, enroll) {
-        let message = format!("as id {id}, once more: it asks with the same key and has not greeted yet");
-        draft.audit(&actor, "enroll", &format!("machine/{name}"), &message, now.wall_ms);
+        note_repeated(draft, name, &actor, id, now);
         return Ok(Reply::Enrolled { id, cluster, machine_type });
     }
     let old = draft.machines.get(name).cloned();
@@ -86,7 +85,21 @@ pub(super) fn enroll(
 }
 
 fn with(enroll: &Enroll) -> EnrolledWith {
-    EnrolledWith { token_id: enroll.token_id.clone(), key_sha256: enroll.key_sha256 }
+    EnrolledWith { token_id: enroll.token_id.clone(), key_sha256: enroll.key_sha256, repeated: false }
+}
+
+/// Audits that an answer was given again, the first time: it costs nothing to ask for more, and the record keeps only so
+/// many lines.
+fn note_repeated(draft: &mut Draft<'_>, name: &MachineName, actor: &str, id: MachineId, now: Now) {
+    let with = draft.machines.get(name).and_then(|row| row.enrolled_with.as_ref());
+    if with.is_none_or(|with| with.repeated) {
+        return;
+    }
+    if let Some(with) = draft.machine_mut(name).and_then(|row| row.enrolled_with.as_mut()) {
+        with.repeated = true;
+    }
+    let message = format!("as id {id}, once more: it asks with the same key and has not greeted yet");
+    draft.audit(actor, "enroll", &format!("machine/{name}"), &message, now.wall_ms);
 }
 
 /// The identity it was given when it asked for the first time: the answer, or what the machine made of it, was lost. It
@@ -94,7 +107,8 @@ fn with(enroll: &Enroll) -> EnrolledWith {
 /// identity is in use, or was taken back, nobody gets it so.
 fn enrolled_before(draft: &Draft<'_>, enroll: &Enroll) -> Option<MachineId> {
     let row = draft.machines.get(&enroll.name).filter(|row| !row.revoked && !row.replaceable)?;
-    row.id.filter(|_| row.enrolled_with.as_ref() == Some(&with(enroll)))
+    let asks_again = |with: &EnrolledWith| with.token_id == enroll.token_id && with.key_sha256 == enroll.key_sha256;
+    row.id.filter(|_| row.enrolled_with.as_ref().is_some_and(asks_again))
 }
 
 /// The newest list that a removed machine of this name may have had: its ledger may live on.

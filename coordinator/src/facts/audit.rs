@@ -16,3 +16,20 @@ pub struct AuditRow {
     /// The rest, in one line.
     pub message: String,
 }
+
+/// Who enrols is known by its join token: `token/` and the token's id.
+const TOKEN: &str = "token/";
+
+impl AuditRow {
+    /// The actor of what is done with this join token.
+    #[must_use]
+    pub fn token(id: &str) -> String {
+        format!("{TOKEN}{id}")
+    }
+
+    /// Was it done with a join token, not by a person or by the coordinator?
+    #[must_use]
+    pub fn is_of_token(&self) -> bool {
+        self.actor.starts_with(TOKEN)
+    }
+}

@@ -19,6 +19,8 @@ use crate::store::{Change, Table};
 
 /// Audit lines kept; the oldest are dropped.
 const AUDIT_LINES_MAX: usize = 10_000;
+/// Of these, lines of enrolments: whoever holds a token makes as many as it likes, and what people did has to stay.
+const TOKEN_LINES_MAX: usize = AUDIT_LINES_MAX / 2;
 
 /// Reads like [`Facts`]; writes only through the methods here.
 pub struct Draft<'a> {
@@ -271,12 +273,23 @@ impl<'a> Draft<'a> {
             object: object.to_owned(),
             message: message.to_owned(),
         };
+        let of_token = row.is_of_token();
         self.facts.audit.insert(seq, Arc::new(row));
-        if self.facts.audit.len() > AUDIT_LINES_MAX
-            && let Some((oldest, _)) = self.facts.audit.pop_first()
-        {
-            self.touch(Table::Audit, audit_key(oldest));
+        if of_token {
+            let mut lines = self.audit.values().filter(|row| row.is_of_token());
+            let too_many = lines.clone().count() > TOKEN_LINES_MAX;
+            let oldest = lines.next().filter(|_| too_many).map(|row| row.seq);
+            oldest.into_iter().for_each(|oldest| self.drop_audit(oldest));
         }
+        if self.audit.len() > AUDIT_LINES_MAX {
+            let oldest = self.audit.keys().next().copied();
+            oldest.into_iter().for_each(|oldest| self.drop_audit(oldest));
+        }
+    }
+
+    fn drop_audit(&mut self, seq: u64) {
+        self.touch(Table::Audit, audit_key(seq));
+        self.facts.audit.remove(&seq);
     }
 
     /// What is known of a machine while the process lives: not stored, so nothing is to be remembered.

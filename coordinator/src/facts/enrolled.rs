@@ -10,4 +10,7 @@ pub struct EnrolledWith {
     pub token_id: String,
     /// SHA-256 of its public key.
     pub key_sha256: ItemHash,
+    /// Was it answered a second time? That is audited once.
+    #[serde(default)]
+    pub repeated: bool,
 }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     core::{Effect, Refusal, Reply, Request},
-    facts::MachineRow,
+    facts::{Draft, MachineRow},
 };
 
 /// A cluster with a token `worker` that `how` changes as it is made.
@@ -85,6 +85,31 @@ fn an_enrolment_whose_answer_was_lost_is_answered_again() {
     fleet.connect("worker-1");
     let late = fleet.enroll_by("special", "worker-1", Some(255)).expect_err("the identity is in use");
     assert_eq!(late, Refusal::Token { detail: "token special: used up".to_owned() });
+}
+
+/// Whoever has a token can ask again and again, under one name or many; what people did stays in the record.
+#[test]
+fn enrolments_do_not_push_what_people_did_out_of_the_record() {
+    let mut fleet = fleet_with_token(|_, _| {});
+    let lines =
+        |fleet: &Fleet, of: &str| fleet.core.facts().audit.values().filter(|line| line.actor.starts_with(of)).count();
+    let by_people = lines(&fleet, "operator/");
+    for _ in 0..20 {
+        fleet.enroll_by("special", "worker-1", Some(255)).expect("let in, and answered again");
+    }
+    assert_eq!(lines(&fleet, "token/"), 2, "that it was answered again, once");
+
+    let mut facts = fleet.core.facts().clone();
+    let mut draft = Draft::new(&mut facts);
+    for n in 0..10_500 {
+        draft.audit("token/special", "enroll", &format!("machine/worker-{n}"), "as worker", 0);
+    }
+    draft.audit("operator/anna", "retry", "machine/worker-1", "again", 0);
+    drop(draft);
+    let count = |of: &str| facts.audit.values().filter(|line| line.actor.starts_with(of)).count();
+    assert_eq!((count("operator/"), count("token/")), (by_people + 1, 5_000));
+    let newest = facts.audit.values().rfind(|line| line.actor.starts_with("token/")).expect("a line");
+    assert_eq!(newest.object, "machine/worker-10499", "the oldest are gone");
 }
 
 #[test]
