@@ -16,7 +16,7 @@ use crate::{
         Entry,
         joining::{Joining, Next, Refused, Token},
     },
-    server::Sessions,
+    server::{Asker, Sessions},
 };
 
 /// Gets a machine what it needs to enter the swarm as the record says.
@@ -36,8 +36,9 @@ pub async fn enter(
     let (mut joining, mut next) = Joining::begin(machine, manager, managers, others, clock().mono_ms);
     loop {
         match next {
-            Next::Ask { machine, op, patience_ms } => {
-                let answer = sessions.call_swarm(machine, epoch, op, Duration::from_millis(patience_ms)).await;
+            Next::Ask { machine: asked, op, patience_ms } => {
+                let (asker, patience) = (Asker::Machine(machine), Duration::from_millis(patience_ms));
+                let answer = sessions.call_swarm((asked, epoch), op, asker, patience).await;
                 next = joining.answered(answer, clock().mono_ms);
             }
             Next::Give { join, token } => return Ok((join, token)),
@@ -57,7 +58,8 @@ pub async fn ask(engine: EngineHandle, sessions: Sessions) {
         let (engine, sessions) = (engine.clone(), sessions.clone());
         tokio::spawn(async move {
             let SwarmQuestion { number, about, agent, op, patience_ms } = question;
-            let result = sessions.call_swarm(agent, epoch, op, Duration::from_millis(patience_ms)).await;
+            let patience = Duration::from_millis(patience_ms);
+            let result = sessions.call_swarm((agent, epoch), op, Asker::Engine, patience).await;
             // An engine that is gone has no use for it.
             drop(engine.notify(Input::SwarmAnswered { about, number, result }).await);
         });

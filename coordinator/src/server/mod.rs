@@ -42,6 +42,7 @@ use crate::{
 
 pub use judge::{Caller, Denied, DenyList, Judge, Standing};
 pub use sessions::Sessions;
+pub use swarm_relay::Asker;
 
 /// Tells the wall clock's time in Unix milliseconds. The coordinator's clock alone judges certificates.
 pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;

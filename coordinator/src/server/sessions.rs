@@ -24,7 +24,7 @@ use tonic::Status;
 use super::{
     judge::Caller,
     log_relay::{LogRelay, LogStream},
-    swarm_relay::SwarmRelay,
+    swarm_relay::{Asker, SwarmRelay},
 };
 use crate::{
     core::{Effect, SwarmQuestion},
@@ -208,22 +208,22 @@ impl Sessions {
         self.0.logs.came(id, chunk);
     }
 
-    /// Asks a machine's agent something of its swarm, and returns the answer.
+    /// Asks a machine's agent something of its swarm, for this asker, and returns the answer.
     ///
     /// # Errors
     /// [`SwarmFailure`] of the agent's, or one that stands for no answer within `patience`.
     pub async fn call_swarm(
         &self,
-        id: MachineId,
-        epoch: Epoch,
+        (id, epoch): (MachineId, Epoch),
         op: SwarmOp,
+        asker: Asker,
         patience: Duration,
     ) -> Result<SwarmReply, SwarmFailure> {
-        let (call, answered) = self.0.swarm.open(id, epoch, op)?;
-        if !self.send(id, None, Body::SwarmCall((&call).into())) {
-            self.0.swarm.forget(id, call.id);
+        let pending = self.0.swarm.open(id, epoch, op, asker)?;
+        if !self.send(id, None, Body::SwarmCall((&pending.call).into())) {
+            pending.unsent();
         }
-        self.0.swarm.answer(id, call.id, answered, patience).await
+        pending.answer(patience).await
     }
 
     /// The questions of the engine, for the one who asks them. None: somebody does already.

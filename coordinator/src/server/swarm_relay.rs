@@ -16,8 +16,23 @@ use tokio::{sync::oneshot, time::timeout};
 /// never taken for one to a later coordinator's call.
 const COUNT_BITS: u32 = 32;
 
-/// Calls under way at one time, of all machines together.
+/// Calls under way at one time, of all askers together.
 const CALLS_MAX: usize = 256;
+/// Of these, calls for machines that want to get in: the other half is left to drains and removals.
+const CALLS_FOR_MACHINES_MAX: usize = CALLS_MAX / 2;
+/// Calls for one such machine. It makes them one after another; another one is left for the same after a lost stream.
+const CALLS_FOR_MACHINE_MAX: usize = 2;
+/// Calls to one agent for machines that want to get in. It takes 8 at once, and some are left to drains and removals.
+const CALLS_TO_AGENT_FOR_MACHINES_MAX: usize = 6;
+
+/// For whom a call is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asker {
+    /// The engine: an update or a removal waits for the answer.
+    Engine,
+    /// A machine that wants to get into the swarm. It says itself how often it asks.
+    Machine(MachineId),
+}
 
 type Answer = Result<SwarmReply, SwarmFailure>;
 
@@ -28,7 +43,71 @@ pub(super) struct SwarmRelay(Mutex<Calls>);
 #[derive(Default)]
 struct Calls {
     made: u64,
-    open: BTreeMap<(MachineId, u64), (SwarmOp, oneshot::Sender<Answer>)>,
+    open: BTreeMap<(MachineId, u64), Open>,
+}
+
+/// What was asked, for whom, and where the answer goes.
+struct Open {
+    op: SwarmOp,
+    asker: Asker,
+    caller: oneshot::Sender<Answer>,
+}
+
+impl Calls {
+    fn count(&self, counts: impl Fn(MachineId, Asker) -> bool) -> usize {
+        self.open.iter().filter(|((to, _), open)| counts(*to, open.asker)).count()
+    }
+
+    /// Why no more can be made to this agent for this asker.
+    fn too_many(&self, to: MachineId, asker: Asker) -> Option<SwarmFailure> {
+        let of_machines = |asker: Asker| asker != Asker::Engine;
+        let shares = [
+            (self.open.len(), CALLS_MAX, ""),
+            (self.count(|_, other| other == asker), CALLS_FOR_MACHINE_MAX, " for this machine"),
+            (self.count(|_, other| of_machines(other)), CALLS_FOR_MACHINES_MAX, " for machines that join"),
+            (
+                self.count(|agent, other| agent == to && of_machines(other)),
+                CALLS_TO_AGENT_FOR_MACHINES_MAX,
+                " to this manager for machines that join",
+            ),
+        ];
+        let concern_it = if of_machines(asker) { shares.len() } else { 1 };
+        let (_, most, which) = shares.into_iter().take(concern_it).find(|(under_way, most, _)| under_way >= most)?;
+        let message = format!("{most} calls{which} are under way already; ask again later");
+        Some(failure(SwarmFailureCode::Busy, message))
+    }
+}
+
+/// A call under way. Dropped, it is waited for no longer.
+pub(super) struct Pending<'a> {
+    relay: &'a SwarmRelay,
+    to: MachineId,
+    /// To be sent.
+    pub(super) call: SwarmCall,
+    answered: oneshot::Receiver<Answer>,
+}
+
+impl Pending<'_> {
+    /// Waits for the answer; a failure stands for none.
+    pub(super) async fn answer(mut self, patience: Duration) -> Answer {
+        let late = || failure(SwarmFailureCode::Timeout, format!("no answer within {} s", patience.as_secs_f32()));
+        let gone = || failure(SwarmFailureCode::Engine, "the machine is not connected".to_owned());
+        match timeout(patience, &mut self.answered).await {
+            Ok(answer) => answer.unwrap_or_else(|_| Err(gone())),
+            Err(_) => Err(late()),
+        }
+    }
+
+    /// It could not be sent.
+    pub(super) fn unsent(&self) {
+        self.relay.calls().open.remove(&(self.to, self.call.id));
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.relay.calls().open.remove(&(self.to, self.call.id));
+    }
 }
 
 impl SwarmRelay {
@@ -36,51 +115,28 @@ impl SwarmRelay {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new call to a machine, to be sent, and what comes of it.
+    /// A new call to a machine, to be sent.
     pub(super) fn open(
         &self,
-        id: MachineId,
+        to: MachineId,
         epoch: Epoch,
         op: SwarmOp,
-    ) -> Result<(SwarmCall, oneshot::Receiver<Answer>), SwarmFailure> {
+        asker: Asker,
+    ) -> Result<Pending<'_>, SwarmFailure> {
         let mut calls = self.calls();
-        if calls.open.len() >= CALLS_MAX {
-            let message = format!("{CALLS_MAX} calls are under way already; ask again later");
-            return Err(failure(SwarmFailureCode::Busy, message));
+        if let Some(failure) = calls.too_many(to, asker) {
+            return Err(failure);
         }
         calls.made += 1;
         let call = SwarmCall { id: (epoch.0 << COUNT_BITS) + calls.made, epoch, op: op.clone() };
-        let (answer, answered) = oneshot::channel();
-        calls.open.insert((id, call.id), (op, answer));
-        Ok((call, answered))
-    }
-
-    /// Waits for the answer; a failure stands for none.
-    pub(super) async fn answer(
-        &self,
-        id: MachineId,
-        call: u64,
-        answered: oneshot::Receiver<Answer>,
-        patience: Duration,
-    ) -> Answer {
-        let late = || failure(SwarmFailureCode::Timeout, format!("no answer within {} s", patience.as_secs_f32()));
-        let gone = || failure(SwarmFailureCode::Engine, "the machine is not connected".to_owned());
-        let answer = match timeout(patience, answered).await {
-            Ok(answer) => answer.unwrap_or_else(|_| Err(gone())),
-            Err(_) => Err(late()),
-        };
-        self.forget(id, call);
-        answer
-    }
-
-    /// Waits for this answer no longer.
-    pub(super) fn forget(&self, id: MachineId, call: u64) {
-        self.calls().open.remove(&(id, call));
+        let (caller, answered) = oneshot::channel();
+        calls.open.insert((to, call.id), Open { op, asker, caller });
+        Ok(Pending { relay: self, to, call, answered })
     }
 
     /// An answer from an agent. What nobody waits for is dropped, and so is what does not answer the question.
     pub(super) fn came(&self, id: MachineId, answer: SwarmAnswer) {
-        let Some((op, caller)) = self.calls().open.remove(&(id, answer.id)) else { return };
+        let Some(Open { op, caller, .. }) = self.calls().open.remove(&(id, answer.id)) else { return };
         let result = match answer.result {
             Ok(reply) if !op.is_answered_by(&reply) => {
                 Err(failure(SwarmFailureCode::Engine, "the agent answered another question".to_owned()))
@@ -117,7 +173,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(20);
 
     async fn call(sessions: &Sessions, op: SwarmOp, patience: Duration) -> Result<SwarmReply, SwarmFailureCode> {
-        sessions.call_swarm(ID, Epoch(3), op, patience).await.map_err(|failure| failure.code)
+        sessions.call_swarm((ID, Epoch(3)), op, Asker::Engine, patience).await.map_err(|failure| failure.code)
     }
 
     /// Makes a call; `agent` says what the agent does about it.
@@ -168,12 +224,34 @@ mod tests {
     #[tokio::test]
     async fn only_so_many_at_once() {
         let relay = SwarmRelay::default();
-        let open = || relay.open(ID, Epoch(1), SwarmOp::Info).map(|(call, _)| call.id).map_err(|failure| failure.code);
-        let first = open().expect("called");
-        assert_eq!((1..CALLS_MAX).filter(|_| open().is_ok()).count(), CALLS_MAX - 1);
-        assert_eq!(open(), Err(SwarmFailureCode::Busy));
-        relay.forget(ID, first);
-        assert!(open().is_ok());
+        let open = || relay.open(ID, Epoch(1), SwarmOp::Info, Asker::Engine).map_err(|failure| failure.code);
+        let mut pending: Vec<_> = (0..CALLS_MAX).map(|_| open().expect("called")).collect();
+        assert_eq!(open().err(), Some(SwarmFailureCode::Busy));
+        pending.pop();
+        assert!(open().is_ok(), "nobody waits for it any more");
+    }
+
+    /// However many inputs they ask for: drains and removals go on, and so do others that join.
+    #[tokio::test]
+    async fn machines_that_join_do_not_take_all_calls() {
+        let relay = SwarmRelay::default();
+        let machine = |n: u128| MachineId(Uuid::from_u128(n));
+        let open =
+            |to, asker| relay.open(machine(to), Epoch(1), SwarmOp::Info, asker).map_err(|failure| failure.message);
+        let all_of =
+            |to, by: u128| -> Vec<_> { (0..9).map_while(|_| open(to, Asker::Machine(machine(by))).ok()).collect() };
+        let own = all_of(1, 1);
+        assert_eq!(own.len(), CALLS_FOR_MACHINE_MAX);
+        let refused = open(9, Asker::Machine(machine(1))).err();
+        assert_eq!(refused.as_deref(), Some("2 calls for this machine are under way already; ask again later"));
+
+        let to_manager: Vec<_> = (2..20).flat_map(|by| all_of(1_000, by)).collect();
+        assert_eq!(to_manager.len(), CALLS_TO_AGENT_FOR_MACHINES_MAX);
+        let others: Vec<_> = (100..300).flat_map(|by| all_of(by, by)).collect();
+        assert_eq!(own.len() + to_manager.len() + others.len(), CALLS_FOR_MACHINES_MAX);
+        assert!(open(1_000, Asker::Engine).is_ok(), "the engine has its own");
+        drop(own);
+        assert!(open(1, Asker::Machine(machine(1))).is_ok());
     }
 
     #[tokio::test]
