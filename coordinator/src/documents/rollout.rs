@@ -22,8 +22,10 @@ pub(super) fn document(survey: &Survey<'_>, row: &RolloutRow, now: Now) -> Rollo
         .filter(|position| position.row.rollout.as_ref() == Some(&row.name) && !position.row.revoked)
         .collect();
     let open = row.finished_at_ms.is_none();
-    let blocked = since(blocked::of_cluster(survey), survey.cluster.blocked_since.as_ref(), now).filter(|_| open);
-    let busy = members.iter().any(|position| position.in_flight());
+    // What holds it up is asked of those that go on: a cluster has had many more.
+    let blocked = open.then(|| blocked::of_cluster(survey)).flatten();
+    let blocked = since(blocked, survey.cluster.blocked_since.as_ref(), now);
+    let busy = open && members.iter().any(|position| position.in_flight());
     let state = match (open, busy, &blocked) {
         (false, ..) => "Ready",
         (true, false, Some(_)) => "Blocked",
