@@ -187,7 +187,7 @@ fn adopt(draft: &mut Draft<'_>, id: MachineId, hello: &Hello, now: Now) {
     row.in_doubt |= given_more && (row.ready_at.is_some() || row.update.is_some()) && !row.departs();
     // Each permit came with a list of its own: a number above the newest list's was never given.
     row.permit_seq = row.permit_seq.max(hello.generation.0);
-    // What it gets next is a new list, whatever it was sent before; and that may be a list that this copy does not know.
+    // What it gets next is a new list, whatever it was sent before: perhaps a list that this copy does not know.
     row.given = None;
     row.assigned.generation = row.assigned.generation.max(hello.generation);
     row.assigned.digest = None;

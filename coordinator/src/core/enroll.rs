@@ -88,7 +88,7 @@ fn with(enroll: &Enroll) -> EnrolledWith {
     EnrolledWith { token_id: enroll.token_id.clone(), key_sha256: enroll.key_sha256, repeated: false }
 }
 
-/// Audits that an answer was given again, the first time: it costs nothing to ask for more, and the record keeps only so
+/// Audits that an answer was given again, the first time: to ask for more costs nothing, and the record keeps only so
 /// many lines.
 fn note_repeated(draft: &mut Draft<'_>, name: &MachineName, actor: &str, id: MachineId, now: Now) {
     let with = draft.machines.get(name).and_then(|row| row.enrolled_with.as_ref());
