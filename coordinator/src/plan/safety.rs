@@ -174,11 +174,7 @@ pub fn workers_within_limit(survey: &Survey<'_>) -> Result<(), Blocked> {
 /// Update groups go in the order of their indexes: no worker goes before all of earlier groups have come to their end
 /// or are out of the way.
 pub fn earlier_groups_first(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    let open = groups::open_before(survey, position);
-    if open.is_empty() || planted("any-group") {
-        return Ok(());
-    }
-    let names = some_names(open.iter().map(|other| other.row.name.as_str()));
+    let Some(names) = groups::open_before(survey, position).filter(|_| !planted("any-group")) else { return Ok(()) };
     Err(blocked(
         "WaitingForGroup",
         format!("update groups go in order; {names} of an earlier one is not through"),

@@ -1,5 +1,6 @@
 //! One look at a cluster: where every machine of it stands. Made once per decision, read by everything in `plan`.
 
+mod found;
 mod state;
 
 use std::collections::BTreeMap;
@@ -11,7 +12,9 @@ use muster_proto::{
     plant::planted,
 };
 
-pub use state::State;
+pub use state::{Progress, State};
+
+use found::Found;
 
 use super::{
     Limits,
@@ -19,19 +22,6 @@ use super::{
     reboot::{patience_ms, rebooting},
 };
 use crate::facts::{ClusterRow, Facts, MachineLive, MachineRow, MachineUpdate, RolloutRow, UpdateRow};
-
-/// How far the items of one phase are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress<'a> {
-    /// All done, or none there.
-    Done,
-    /// Some are due or running, and nothing stands in their way.
-    Open,
-    /// This one failed for good.
-    Failed(&'a AssignedItem),
-    /// Of this one nobody knows what became.
-    Held(&'a AssignedItem),
-}
 
 /// Where one machine stands.
 #[derive(Clone, Debug)]
@@ -308,6 +298,8 @@ pub struct Survey<'a> {
     pub gathering: Vec<&'a MachineName>,
     /// The moment.
     pub now: Now,
+    /// What all machines ask.
+    pub(in crate::plan) found: Found,
 }
 
 impl<'a> Survey<'a> {
@@ -339,7 +331,19 @@ impl<'a> Survey<'a> {
         let ours = |row: &MachineRow| facts.meta.recovering || (young && row.spec.cluster_name == *cluster);
         let awaited = facts.live.awaited.iter();
         let gathering = awaited.filter(|name| facts.machines.get(*name).is_some_and(|row| ours(row))).collect();
-        Some(Self { facts, cluster: row, spec, rollout, locks, machines, worker_slots_used, failures, gathering, now })
+        Some(Self {
+            facts,
+            cluster: row,
+            spec,
+            rollout,
+            locks,
+            machines,
+            worker_slots_used,
+            failures,
+            gathering,
+            now,
+            found: Found::default(),
+        })
     }
 
     /// The update under way.

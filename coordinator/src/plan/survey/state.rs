@@ -1,9 +1,22 @@
 //! The states of a machine, and which of them it is in.
 
-use muster_proto::model::{MachineType, Phase, Standing};
+use muster_proto::model::{AssignedItem, MachineType, Phase, Standing};
 
 use super::Position;
 use crate::plan::reboot::is_reboot;
+
+/// How far the items of one phase are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress<'a> {
+    /// All done, or none there.
+    Done,
+    /// Some are due or running, and nothing stands in their way.
+    Open,
+    /// This one failed for good.
+    Failed(&'a AssignedItem),
+    /// Of this one nobody knows what became.
+    Held(&'a AssignedItem),
+}
 
 /// The states of a machine, exactly as LCM names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -44,6 +44,10 @@ pub fn is_before_open(update: &UpdateRow) -> bool {
 /// # Errors
 /// What is not, and what lets the update go on.
 pub fn before(survey: &Survey<'_>) -> Result<(), Blocked> {
+    survey.found.before_update.get_or_init(|| look_before(survey)).clone()
+}
+
+fn look_before(survey: &Survey<'_>) -> Result<(), Blocked> {
     if !survey.update().is_some_and(is_before_open) {
         return Ok(());
     }
@@ -61,6 +65,10 @@ pub fn before(survey: &Survey<'_>) -> Result<(), Blocked> {
 /// # Errors
 /// Who has left.
 pub fn nobody_is_gone(survey: &Survey<'_>) -> Result<(), Blocked> {
+    survey.found.nobody_is_gone.get_or_init(|| look_for_gone(survey)).clone()
+}
+
+fn look_for_gone(survey: &Survey<'_>) -> Result<(), Blocked> {
     let (Some(update), Some(rollout)) = (survey.update(), survey.rollout) else { return Ok(()) };
     if succeeded(update, ClusterStage::HooksBefore) || update.wish == Wish::Abort {
         return Ok(());

@@ -1,6 +1,6 @@
 //! Update groups: workers that go before or after others, and how many of them together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::{
     model::{DEFAULT_GROUP, DEFAULT_GROUP_INDEX, MachineType},
@@ -48,28 +48,58 @@ fn workers<'a, 's>(survey: &'s Survey<'a>) -> impl Iterator<Item = &'s Position<
     targets(survey).filter(|position| position.row.spec.machine_type == MachineType::Worker)
 }
 
-/// Workers of earlier groups that stand before this one. A machine that is put aside stands in nobody's way; nor does
-/// one that nobody can reach and that holds nothing.
+/// What is asked of all workers by each of them, so found out once.
+#[derive(Debug)]
+pub struct Groups {
+    /// Names of workers of earlier groups that are not through, for the machines at each index.
+    before: BTreeMap<u32, Option<String>>,
+    /// Machines of each group that hold a slot.
+    used: BTreeMap<String, usize>,
+}
+
+impl Groups {
+    fn of(survey: &Survey<'_>) -> Self {
+        let mut used = BTreeMap::new();
+        for position in workers(survey).filter(|position| position.row.slot.is_some()) {
+            *used.entry(of(survey, position).name.to_owned()).or_default() += 1;
+        }
+        // Who is put aside stands in nobody's way; nor does one that nobody can reach and that holds nothing.
+        let aside = |other: &Position<'_>| {
+            let unreachable = other.row.slot.is_none() && (other.lost || other.row.revoked);
+            unreachable || other.update().is_some_and(|mine| mine.set_aside.is_some())
+        };
+        let open: Vec<(u32, &str)> = workers(survey)
+            .filter(|other| !aside(other))
+            .map(|other| (of(survey, other).index, other.row.name.as_str()))
+            .collect();
+        let indexes: BTreeSet<u32> = targets(survey).map(|position| of(survey, position).index).collect();
+        let names = |index: u32| {
+            let earlier: Vec<&str> = open.iter().filter(|(of, _)| *of < index).map(|(_, name)| *name).collect();
+            (!earlier.is_empty()).then(|| safety::some_names(earlier))
+        };
+        Self { before: indexes.into_iter().map(|index| (index, names(index))).collect(), used }
+    }
+
+    fn found<'s>(survey: &'s Survey<'_>) -> &'s Self {
+        survey.found.groups.get_or_init(|| Self::of(survey))
+    }
+}
+
+/// Workers of earlier groups that stand before this one, by name; none if there are none.
 #[must_use]
-pub fn open_before<'a, 's>(survey: &'s Survey<'a>, position: &Position<'a>) -> Vec<&'s Position<'a>> {
+pub fn open_before<'s>(survey: &'s Survey<'_>, position: &Position<'_>) -> Option<&'s str> {
     // Machines go into maintenance in the order in which their operators want it.
     let ordered = position.update().is_some_and(|mine| mine.maintenance.is_none());
     if survey.spec.update_groups.is_empty() || !ordered {
-        return Vec::new();
+        return None;
     }
-    let index = of(survey, position).index;
-    let aside = |other: &Position<'_>| {
-        let unreachable = other.row.slot.is_none() && (other.lost || other.row.revoked);
-        unreachable || other.update().is_some_and(|mine| mine.set_aside.is_some())
-    };
-    workers(survey).filter(|other| of(survey, other).index < index && !aside(other)).collect()
+    Groups::found(survey).before.get(&of(survey, position).index)?.as_deref()
 }
 
 /// Machines of a group that hold a slot.
 #[must_use]
 pub fn slots_used(survey: &Survey<'_>, group: &Group<'_>) -> usize {
-    let holding = workers(survey).filter(|position| position.row.slot.is_some());
-    holding.filter(|position| of(survey, position).name == group.name).count()
+    Groups::found(survey).used.get(group.name).copied().unwrap_or_default()
 }
 
 /// Slots that are left to each group, while several are granted at once.

@@ -1,0 +1,15 @@
+//! What every machine of a cluster asks, and what is the same for all of them.
+
+use std::cell::OnceCell;
+
+use muster_proto::model::Blocked;
+
+use crate::plan::update::groups::Groups;
+
+/// Answers that are the same for every machine, found out when the first of a thousand asks.
+#[derive(Debug, Default)]
+pub(in crate::plan) struct Found {
+    pub(in crate::plan) groups: OnceCell<Groups>,
+    pub(in crate::plan) nobody_is_gone: OnceCell<Result<(), Blocked>>,
+    pub(in crate::plan) before_update: OnceCell<Result<(), Blocked>>,
+}
