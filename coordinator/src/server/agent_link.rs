@@ -1,7 +1,11 @@
 //! The agents' service: one stream per machine. Who speaks is known from the certificate alone. What is said becomes
 //! inputs of the engine, one after another; the answers come back through the sessions.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::Stream;
 use muster_proto::{
@@ -172,11 +176,18 @@ struct Talk {
 }
 
 impl Talk {
-    /// Listens until the stream ends, and returns why it did.
+    /// Listens until the stream ends or is not the machine's any more, and returns why. What an agent has begun to say
+    /// on a stream that was replaced is not kept.
     async fn listen(&self, mut inbound: Streaming<AgentMessage>) -> Status {
         let mut malformed = 0;
-        while self.sessions.is_current(self.id, self.session) {
-            let message = match inbound.message().await {
+        let mut over = pin!(self.sessions.over(self.id, self.session));
+        loop {
+            let said = tokio::select! {
+                biased;
+                () = &mut over => break,
+                said = inbound.message() => said,
+            };
+            let message = match said {
                 Ok(Some(message)) => message,
                 Ok(None) => return Status::ok("the agent closed it"),
                 Err(status) => return status,

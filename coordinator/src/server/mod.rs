@@ -4,6 +4,7 @@
 mod accept;
 mod agent_link;
 mod authz;
+mod bounds;
 mod enrollment;
 mod fleet;
 mod guesses;
@@ -34,6 +35,8 @@ use tokio::{net::TcpListener, sync::watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status, transport::Server};
 
+use bounds::{ENROLLMENT_MESSAGE_BYTES_MAX, NAMES_MESSAGE_BYTES_MAX};
+
 use crate::{
     cluster,
     engine::EngineHandle,
@@ -47,10 +50,6 @@ pub use swarm_relay::Asker;
 /// Tells the wall clock's time in Unix milliseconds. The coordinator's clock alone judges certificates.
 pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// Largest message of the Enrollment service: a token, a request, an old certificate.
-const ENROLLMENT_MESSAGE_BYTES_MAX: usize = 64 * 1024;
-/// Largest message of the Maintenance service: the names of ten thousand machines.
-const MAINTENANCE_MESSAGE_BYTES_MAX: usize = 1024 * 1024;
 /// Calls at once on one connection.
 const STREAMS_PER_CONNECTION_MAX: u32 = 64;
 /// All headers of one call together.
@@ -144,6 +143,7 @@ pub async fn serve(
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .layer(authz::Authorize(judge))
+        .layer(bounds::Bound::default())
         .add_service(EnrollmentServer::new(enrollment).max_decoding_message_size(ENROLLMENT_MESSAGE_BYTES_MAX))
         .add_service(
             AgentLinkServer::new(link)
@@ -151,7 +151,7 @@ pub async fn serve(
                 .max_encoding_message_size(LINK_MESSAGE_BYTES_MAX),
         )
         .add_service(FleetServer::new(fleet).max_decoding_message_size(APPLY_MESSAGE_BYTES_MAX))
-        .add_service(MaintenanceServer::new(maintenance).max_decoding_message_size(MAINTENANCE_MESSAGE_BYTES_MAX))
+        .add_service(MaintenanceServer::new(maintenance).max_decoding_message_size(NAMES_MESSAGE_BYTES_MAX))
         .serve_with_incoming_shutdown(ReceiverStream::new(connections), async move {
             shutdown.await;
             sessions.end_all();

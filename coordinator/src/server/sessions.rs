@@ -76,6 +76,8 @@ struct Session {
     queue: mpsc::UnboundedSender<CoordinatorMessage>,
     queued_bytes: Arc<AtomicUsize>,
     end: Option<oneshot::Sender<Status>>,
+    /// Dropped with the session: who listens to its agent need not any more.
+    lives: watch::Sender<()>,
 }
 
 impl Session {
@@ -126,7 +128,8 @@ impl Sessions {
         let (queue, outgoing) = mpsc::unbounded_channel();
         let (end, ended) = oneshot::channel();
         let queued_bytes = Arc::new(AtomicUsize::new(0));
-        let session = Session { number, caller, queue, queued_bytes: Arc::clone(&queued_bytes), end: Some(end) };
+        let (end, lives) = (Some(end), watch::Sender::new(()));
+        let session = Session { number, caller, queue, queued_bytes: Arc::clone(&queued_bytes), end, lives };
         let old = self.live().insert(id, session);
         if let Some(old) = old {
             self.0.end_of_session(id);
@@ -135,9 +138,16 @@ impl Sessions {
         (number, Outgoing { queue: outgoing, queued_bytes, end: ended, ended: false })
     }
 
-    /// Is this still the machine's session?
-    pub(super) fn is_current(&self, id: MachineId, number: u64) -> bool {
-        self.live().get(&id).is_some_and(|session| session.number == number)
+    /// Ends when this is not the machine's session any more.
+    pub(super) fn over(&self, id: MachineId, number: u64) -> impl Future<Output = ()> + Send + use<> {
+        let live = self.live();
+        let lives = live.get(&id).filter(|session| session.number == number).map(|session| session.lives.subscribe());
+        async move {
+            if let Some(mut lives) = lives {
+                // Nothing is ever sent: it is over when the other side is dropped.
+                drop(lives.changed().await);
+            }
+        }
     }
 
     /// Ends a session with a word to its peer, if it is still the machine's.
@@ -272,7 +282,7 @@ impl Outbox for Sessions {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::StreamExt;
+    use futures_util::{FutureExt, StreamExt};
     use tonic::Code;
     use uuid::Uuid;
 
@@ -306,7 +316,7 @@ mod tests {
         assert!(!sessions.send(ID, Some(first), ack(2)), "not to a stream that is gone");
         assert!(sessions.send(ID, Some(second), ack(3)));
         sessions.end(ID, first, Status::ok("late"));
-        assert!(sessions.is_current(ID, second), "the end of the old one ends not the new one");
+        assert!(sessions.over(ID, second).now_or_never().is_none(), "the end of the old one ends not the new one");
         sessions.end(ID, second, Status::unavailable("over"));
         assert!(!sessions.send(ID, None, ack(4)));
         assert_eq!(drain(old).await.1, Some(Code::Aborted));

@@ -4,6 +4,7 @@ mod access;
 mod credentials;
 mod enrolling;
 mod fleets;
+mod floods;
 mod handshakes;
 mod links;
 mod secrets;

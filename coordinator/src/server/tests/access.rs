@@ -14,11 +14,8 @@ use super::{
     *,
 };
 
-/// gRPC's numbers of the two refusals.
-const DENIED: [&str; 2] = ["7", "16"];
-
-/// Was the call refused before it reached a service? The table answers in the headers.
-async fn denied(channel: &Channel, method: &str) -> bool {
+/// Calls a method with whatever body, and returns what the table or the bounds say, which they do in the headers.
+pub(super) async fn called(channel: &Channel, method: &str, body: tonic::body::Body) -> Option<Code> {
     let mut parts = http::uri::Parts::default();
     parts.path_and_query = Some(PathAndQuery::try_from(method).expect("a path"));
     let request = http::Request::builder()
@@ -26,11 +23,17 @@ async fn denied(channel: &Channel, method: &str) -> bool {
         .uri(http::Uri::from_parts(parts).expect("a URI"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
-        .body(tonic::body::Body::empty())
+        .body(body)
         .expect("a request");
     let mut channel = channel.clone();
     let response = soon(async { channel.ready().await.expect("ready").call(request).await }).await.expect("answered");
-    response.headers().get("grpc-status").is_some_and(|code| DENIED.contains(&code.to_str().expect("text")))
+    response.headers().get("grpc-status").map(|code| Code::from_bytes(code.as_bytes()))
+}
+
+/// Was the call refused before it reached a service?
+async fn denied(channel: &Channel, method: &str) -> bool {
+    let code = called(channel, method, tonic::body::Body::empty()).await;
+    code.is_some_and(|code| [Code::PermissionDenied, Code::Unauthenticated].contains(&code))
 }
 
 #[tokio::test]

@@ -50,6 +50,11 @@ impl Stream {
         Ok(soon(self.heard.message()).await?.and_then(|message| message.body))
     }
 
+    /// Ends when what is said reaches nobody any more, whether what is heard goes on or not.
+    pub(super) async fn unheard(&self) {
+        self.say.closed().await;
+    }
+
     /// Why it ends.
     async fn end(mut self) -> Status {
         loop {

@@ -1,0 +1,86 @@
+//! Peers that may call, and take more than their part.
+
+use futures_util::{StreamExt, stream};
+use http_body_util::{BodyStream, Full, StreamBody};
+use muster_proto::wire;
+use tonic::{Code, body::Body};
+
+use super::{
+    access::called,
+    links::{hello, open},
+    *,
+};
+
+const GET: &str = "/muster.v1.Fleet/Get";
+
+/// A message that is announced with so many bytes and of which so many come; then nothing.
+fn half_sent(announced: u32, sent: usize) -> Body {
+    let bytes = [[0].as_slice(), &announced.to_be_bytes(), &vec![b'x'; sent]].concat();
+    Body::new(StreamBody::new(BodyStream::new(Full::from(bytes)).chain(stream::pending())))
+}
+
+fn machines() -> wire::GetRequest {
+    wire::GetRequest { kind: "machines".to_owned(), ..Default::default() }
+}
+
+#[tokio::test]
+async fn a_request_takes_no_more_than_its_method_needs() {
+    let world = World::start().await;
+    let viewer = world.channel(Some(&world.identity(Role::Viewer("bo".to_owned())))).await;
+    let operator = world.channel(Some(&world.identity(Role::Operator("anna".to_owned())))).await;
+    // What is refused is refused though the rest never comes.
+    for (channel, method, sent) in [
+        (&viewer, GET, 70_000),
+        (&viewer, "/muster.v1.Fleet/Plan", 70_000),
+        (&operator, "/muster.v1.Fleet/Deploy", 70_000),
+        (&operator, "/muster.v1.Fleet/CreateSecret", 140_000),
+    ] {
+        assert_eq!(called(channel, method, half_sent(5_000_000, sent)).await, Some(Code::OutOfRange), "{method}");
+    }
+    let stranger = world.channel(None).await;
+    let enrol = called(&stranger, "/muster.v1.Enrollment/Enroll", half_sent(17_000, 0)).await;
+    assert_eq!(enrol, Some(Code::OutOfRange));
+}
+
+#[tokio::test]
+async fn requests_that_do_not_end_cost_nobody_else_anything() {
+    let world = World::start().await;
+    let (bo, eve) = (world.identity(Role::Viewer("bo".to_owned())), world.identity(Role::Viewer("eve".to_owned())));
+    let mut watch = world.fleet(&eve).await.watch(machines()).await.expect("open").into_inner();
+    let mut held = tokio::task::JoinSet::new();
+    for _ in 0..2 {
+        let channel = world.channel(Some(&eve)).await;
+        for _ in 0..20 {
+            let channel = channel.clone();
+            held.spawn(async move { called(&channel, GET, half_sent(5_000_000, 1000)).await });
+        }
+    }
+    let mut refused = 0;
+    while refused < 40 - 8 {
+        assert_eq!(soon(held.join_next()).await.expect("one").expect("ran"), Some(Code::ResourceExhausted));
+        refused += 1;
+    }
+    let busy = world.fleet(&eve).await.get(machines()).await.expect_err("as many as it may have");
+    assert_eq!(busy.code(), Code::ResourceExhausted);
+    assert!(busy.message().starts_with("Busy: these credentials have 8 reads under way"), "{busy}");
+    soon(world.fleet(&bo).await.get(machines())).await.expect("somebody else reads");
+    soon(watch.message()).await.expect("a stream lives on");
+    drop(held);
+    let again = async {
+        while world.fleet(&eve).await.get(machines()).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    soon(again).await;
+}
+
+/// Its agent goes on, as if it had not heard: what it sends is not kept.
+#[tokio::test]
+async fn a_stream_that_was_replaced_is_listened_to_no_more() {
+    let world = World::start().await;
+    let machine = world.enrolled("edge", "a").await;
+    let first = open(&world, &machine.identity, hello(&machine.name)).await.expect("open");
+    let mut second = open(&world, &machine.identity, hello(&machine.name)).await.expect("open");
+    soon(first.unheard()).await;
+    second.next().await.expect("it is the machine's");
+}
