@@ -15,7 +15,7 @@ use muster_proto::{
 };
 use tonic::{Request, Response, Status};
 
-use manifests::{parse, wire_fault};
+use manifests::{known_to, parse, wire_fault};
 use words::{annotation, item_name, lock_release, may_touch, policy, scope, word};
 pub(super) use words::{cluster_name, machine_name};
 
@@ -103,7 +103,7 @@ impl Service for Fleet {
     async fn apply(&self, request: Request<wire::ApplyRequest>) -> Result<Response<wire::ApplyResponse>, Status> {
         let (peer, request) = known(request)?;
         let facts = self.engine.facts();
-        let manifest = match parse(request.files, &facts).await? {
+        let manifest = match parse(request.files, known_to(&peer, &facts)).await? {
             Ok(manifest) => manifest,
             Err(faults) => {
                 let faults = faults.into_iter().map(wire_fault).collect();

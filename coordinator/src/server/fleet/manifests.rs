@@ -6,16 +6,24 @@ use tonic::Status;
 use crate::{
     facts::Facts,
     manifest::{self, Fault, Known, Manifest, Source},
+    pki::Peer,
     server::status,
 };
+
+/// What a manifest of this peer may refer to. What it may not touch is for it as if it were not there: its faults must
+/// not tell of others' clusters. Secrets for all clusters may be named in any.
+pub(super) fn known_to(peer: &Peer, facts: &Facts) -> Known {
+    let own = facts.clusters.keys().filter(|name| peer.may_touch(name));
+    let clusters = own.filter_map(|name| Some((name.clone(), (**facts.spec(name)?).clone())));
+    let secrets = facts.secrets.keys().filter(|id| id.cluster.as_ref().is_none_or(|name| peer.may_touch(name)));
+    Known { clusters: clusters.collect(), secrets: secrets.cloned().collect() }
+}
 
 /// Parses manifests, beside the calls of others: 4 MiB of YAML take a while.
 pub(super) async fn parse(
     files: Vec<wire::ManifestFile>,
-    facts: &Facts,
+    known: Known,
 ) -> Result<Result<Manifest, Vec<Fault>>, Status> {
-    let clusters = facts.clusters.keys().filter_map(|name| Some((name.clone(), (**facts.spec(name)?).clone())));
-    let known = Known { clusters: clusters.collect(), secrets: facts.secrets.keys().cloned().collect() };
     let parsed = tokio::task::spawn_blocking(move || {
         let sources: Vec<_> = files.iter().map(|file| Source { name: &file.name, text: &file.text }).collect();
         manifest::parse(&sources, &known)

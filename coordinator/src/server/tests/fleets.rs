@@ -145,6 +145,23 @@ async fn who_is_limited_to_a_cluster_sees_and_touches_only_that() {
         .expect("its own");
 }
 
+/// Faults tell of no cluster that is not one's own: for who is limited, there is none.
+#[tokio::test]
+async fn a_dry_run_tells_nothing_of_foreign_clusters() {
+    let world = World::start().await;
+    let machine = "{apiVersion: muster/v1alpha1, kind: Machine, metadata: {name: x}, spec: {clusterName: other, \
+                   type: control, stateItemsOverwrites: {helo: {version: '2'}}}}";
+    let faults = async |identity: Identity| {
+        let files = vec![wire::ManifestFile { name: "m".to_owned(), text: machine.to_owned() }];
+        let applied = world.fleet(&identity).await.apply(wire::ApplyRequest { files, dry_run: true }).await;
+        format!("{:?}", applied.expect("read").into_inner().faults)
+    };
+    let seen = faults(world.identity(Role::Operator("anna".to_owned()))).await;
+    assert!(seen.contains("helo") && seen.contains("hello"), "{seen}");
+    let seen = faults(world.limited(Role::Operator("eve".to_owned()), "edge")).await;
+    assert!(seen.contains("unknown cluster 'other'") && !seen.contains("hello"), "{seen}");
+}
+
 #[tokio::test]
 async fn a_watcher_hears_everything_then_what_changes() {
     let world = World::start().await;
