@@ -61,7 +61,9 @@ impl Service for Fleet {
     async fn get(&self, request: Request<wire::GetRequest>) -> Result<Response<wire::GetResponse>, Status> {
         let (peer, request) = known(request)?;
         let reader = Reader::new(&self.engine, peer, request)?;
-        let items = reader.read(&self.engine.facts())?;
+        let facts = self.engine.facts();
+        let (items, reader) = self.watches.look(move || (reader.read(&facts), reader)).await?;
+        let items = items?;
         if let Some(name) = reader.name().filter(|_| items.is_empty()) {
             return Err(Status::not_found(format!("there is no {} {name}", reader.kind())));
         }
@@ -83,10 +85,11 @@ impl Service for Fleet {
         let accept_control_plane_downtime = request.accept_control_plane_downtime;
         let skip_backup = request.skip_backup;
         let options = Options { accept_control_plane_downtime, skip_backup, ..Options::of(scope(&request.scope)?) };
-        let plan = documents::plan(&facts, &cluster, &options, self.engine.limits(), self.engine.now())
-            .ok_or_else(|| Status::not_found(format!("there is no cluster {cluster}")))?;
-        let json = serde_json::to_vec(&plan).map_err(|error| super::status::internal(&error))?;
-        Ok(Response::new(wire::PlanResponse { json }))
+        let (limits, now, of) = (*self.engine.limits(), self.engine.now(), cluster.clone());
+        let look = move || documents::plan(&facts, &of, &options, &limits, now).map(|plan| serde_json::to_vec(&plan));
+        let plan = self.watches.look(look).await?;
+        let plan = plan.ok_or_else(|| Status::not_found(format!("there is no cluster {cluster}")))?;
+        Ok(Response::new(wire::PlanResponse { json: plan.map_err(|error| super::status::internal(&error))? }))
     }
 
     async fn logs(&self, request: Request<wire::LogsRequest>) -> Result<Response<Self::LogsStream>, Status> {
@@ -103,7 +106,8 @@ impl Service for Fleet {
     async fn apply(&self, request: Request<wire::ApplyRequest>) -> Result<Response<wire::ApplyResponse>, Status> {
         let (peer, request) = known(request)?;
         let facts = self.engine.facts();
-        let manifest = match parse(request.files, known_to(&peer, &facts)).await? {
+        let known = known_to(&peer, &facts);
+        let manifest = match self.watches.look(move || parse(&request.files, &known)).await? {
             Ok(manifest) => manifest,
             Err(faults) => {
                 let faults = faults.into_iter().map(wire_fault).collect();

@@ -106,7 +106,7 @@ impl Service for Maintenance {
         let presence = self.announce(&peer, &cluster).await?;
         let ending = Box::pin(self.sessions.ending());
         let (facts, events) = (self.engine.watch(), Vec::new().into_iter());
-        let watch = Watch { _watching: watching, _presence: presence, cluster, facts, ending, sent: None, events };
+        let watch = Watch { watching, _presence: presence, cluster, facts, ending, sent: None, events };
         Ok(Response::new(Box::pin(stream::try_unfold(watch, Watch::next))))
     }
 }
@@ -154,7 +154,7 @@ fn said(peer: &Peer, word: Word) -> Result<Input, Status> {
 
 /// What one controller knows of the requests.
 struct Watch {
-    _watching: Watching,
+    watching: Watching,
     /// With it goes what is known of the controller's presence.
     _presence: oneshot::Sender<()>,
     cluster: ClusterName,
@@ -184,16 +184,21 @@ impl Watch {
                     }
                 }
             }
-            self.look();
+            self.look().await?;
         }
     }
 
     /// What is new since the last look.
-    fn look(&mut self) {
-        let facts = self.facts.borrow_and_update();
-        let now = requests(&facts, &self.cluster);
-        self.events = news(&facts, self.sent.as_ref(), &now).into_iter();
-        self.sent = Some(now);
+    async fn look(&mut self) -> Result<(), Status> {
+        let (facts, cluster) = (Arc::clone(&self.facts.borrow_and_update()), self.cluster.clone());
+        let before = self.sent.take();
+        let look = move || {
+            let now = requests(&facts, &cluster);
+            (news(&facts, before.as_ref(), &now), now)
+        };
+        let (events, now) = self.watching.look(look).await?;
+        (self.events, self.sent) = (events.into_iter(), Some(now));
+        Ok(())
     }
 }
 

@@ -1,5 +1,5 @@
-//! How many may watch at once, and how many of them look at the facts at a time: to look at a thousand machines is
-//! work, and agents must not wait for it.
+//! How many may watch at once, and how many look at the facts at a time, for a watch or once: to look at a thousand
+//! machines is work, and agents must not wait for it.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl Default for Watches {
 
 /// One watch, as long as it lives.
 pub(super) struct Watching {
-    looks: Arc<Semaphore>,
+    watches: Watches,
     _seats: (Seat, Seat),
 }
 
@@ -48,17 +48,32 @@ impl Watches {
         let own = own.ok_or_else(|| too_many("these credentials", WATCHES_OF_PEER_MAX))?;
         let one = self.seats.take("all".to_owned(), WATCHES_MAX);
         let one = one.ok_or_else(|| too_many("all callers together", WATCHES_MAX))?;
-        Ok(Watching { looks: Arc::clone(&self.looks), _seats: (own, one) })
+        Ok(Watching { watches: self.clone(), _seats: (own, one) })
+    }
+
+    /// Looks, when it is its turn, where no agent waits for it. Whoever goes away meanwhile ends no look that has
+    /// begun, so it keeps its turn until it is over.
+    pub(super) async fn look<T: Send + 'static>(&self, look: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
+        let turn = Arc::clone(&self.looks).acquire_owned().await.map_err(|error| internal(&error))?;
+        let looked = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            look()
+        });
+        looked.await.map_err(|error| internal(&error))
+    }
+
+    /// All turns, until they are dropped: nobody looks.
+    #[cfg(test)]
+    pub(super) async fn stopped(&self) -> tokio::sync::OwnedSemaphorePermit {
+        let all = u32::try_from(LOOKS_MAX).expect("a small number");
+        Arc::clone(&self.looks).acquire_many_owned(all).await.expect("open")
     }
 }
 
 impl Watching {
-    /// Looks, when it is its turn, where no agent waits for it.
+    /// As [`Watches::look`].
     pub(super) async fn look<T: Send + 'static>(&self, look: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
-        let turn = self.looks.acquire().await.map_err(|error| internal(&error))?;
-        let looked = tokio::task::spawn_blocking(look).await.map_err(|error| internal(&error))?;
-        drop(turn);
-        Ok(looked)
+        self.watches.look(look).await
     }
 }
 
@@ -79,5 +94,22 @@ mod tests {
         assert_eq!(all.len() + hers.len(), WATCHES_MAX);
         drop(hers);
         assert!(watches.begin("viewer/anna").is_ok());
+    }
+
+    #[tokio::test]
+    async fn who_goes_away_gives_no_turn_to_another_before_its_look_is_over() {
+        let watches = Watches::default();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let ended = Arc::new(std::sync::Mutex::new(ended));
+        for _ in 0..LOOKS_MAX {
+            let ended = Arc::clone(&ended);
+            let look = watches.look(move || ended.lock().expect("lock").recv().is_ok());
+            let gone = tokio::time::timeout(std::time::Duration::from_millis(20), look).await;
+            assert!(gone.is_err(), "it goes away while it looks");
+        }
+        let next = tokio::time::timeout(std::time::Duration::from_millis(20), watches.look(|| ())).await;
+        assert!(next.is_err(), "the looks go on");
+        drop(end);
+        watches.look(|| ()).await.expect("they are over");
     }
 }

@@ -1,13 +1,11 @@
 //! Manifests as the wire brings them, and their faults as it takes them.
 
 use muster_proto::wire;
-use tonic::Status;
 
 use crate::{
     facts::Facts,
     manifest::{self, Fault, Known, Manifest, Source},
     pki::Peer,
-    server::status,
 };
 
 /// What a manifest of this peer may refer to. What it may not touch is for it as if it were not there: its faults must
@@ -19,16 +17,10 @@ pub(super) fn known_to(peer: &Peer, facts: &Facts) -> Known {
     Known { clusters: clusters.collect(), secrets: secrets.cloned().collect() }
 }
 
-/// Parses manifests, beside the calls of others: 4 MiB of YAML take a while.
-pub(super) async fn parse(
-    files: Vec<wire::ManifestFile>,
-    known: Known,
-) -> Result<Result<Manifest, Vec<Fault>>, Status> {
-    let parsed = tokio::task::spawn_blocking(move || {
-        let sources: Vec<_> = files.iter().map(|file| Source { name: &file.name, text: &file.text }).collect();
-        manifest::parse(&sources, &known)
-    });
-    parsed.await.map_err(|error| status::internal(&error))
+/// Parses manifests. 4 MiB of YAML take a while: not where others' calls wait for it.
+pub(super) fn parse(files: &[wire::ManifestFile], known: &Known) -> Result<Manifest, Vec<Fault>> {
+    let sources: Vec<_> = files.iter().map(|file| Source { name: &file.name, text: &file.text }).collect();
+    manifest::parse(&sources, known)
 }
 
 pub(super) fn wire_fault(fault: Fault) -> wire::Fault {

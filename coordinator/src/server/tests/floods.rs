@@ -1,8 +1,11 @@
 //! Peers that may call, and take more than their part.
 
+use std::pin::pin;
+
 use futures_util::{StreamExt, stream};
 use http_body_util::{BodyStream, Full, StreamBody};
-use muster_proto::wire;
+use muster_proto::wire::{self, fleet_server::Fleet as _};
+use rustls::pki_types::{CertificateDer, pem::PemObject};
 use tonic::{Code, body::Body};
 
 use super::{
@@ -10,6 +13,7 @@ use super::{
     links::{hello, open},
     *,
 };
+use crate::pki::Certificate;
 
 const GET: &str = "/muster.v1.Fleet/Get";
 
@@ -83,4 +87,45 @@ async fn a_stream_that_was_replaced_is_listened_to_no_more() {
     let mut second = open(&world, &machine.identity, hello(&machine.name)).await.expect("open");
     soon(first.unheard()).await;
     second.next().await.expect("it is the machine's");
+}
+
+/// While nobody may look, reads wait, and what agents say goes on.
+#[tokio::test]
+async fn reads_wait_for_their_turn_where_no_agent_waits_for_them() {
+    let world = World::start().await;
+    let watches = watches::Watches::default();
+    let fleet = Arc::new(fleet::Fleet {
+        engine: world.engine.clone(),
+        sessions: Sessions::default(),
+        ca: Arc::clone(&world.ca),
+        vault: Arc::new(Vault::of_test()),
+        watches: watches.clone(),
+    });
+    let caller = caller(&world, Role::Operator("anna".to_owned()));
+    let stopped = watches.stopped().await;
+    let get = fleet.get(of(machines(), &caller));
+    let plan = fleet.plan(of(wire::PlanRequest { cluster: "edge".to_owned(), ..Default::default() }, &caller));
+    let apply = fleet.apply(of(wire::ApplyRequest { files: Vec::new(), dry_run: true }, &caller));
+    let (mut get, mut plan, mut apply) = (pin!(get), pin!(plan), pin!(apply));
+    let moment = Duration::from_millis(50);
+    assert!(tokio::time::timeout(moment, &mut get).await.is_err(), "it waits");
+    assert!(tokio::time::timeout(moment, &mut plan).await.is_err(), "it waits");
+    assert!(tokio::time::timeout(moment, &mut apply).await.is_err(), "it waits");
+    drop(stopped);
+    soon(get).await.expect("read");
+    soon(plan).await.expect("read");
+    drop(soon(apply).await.expect("parsed"));
+}
+
+fn caller(world: &World, role: Role) -> Caller {
+    let identity = world.identity(role);
+    let der = CertificateDer::from_pem_slice(identity.certificate_pem.as_bytes()).expect("PEM");
+    let certificate = Certificate::read(world.ca.trust_domain(), &der).expect("ours");
+    Caller::new(world.address, Standing::Known(Arc::new(certificate)))
+}
+
+fn of<T>(message: T, caller: &Caller) -> Request<T> {
+    let mut request = Request::new(message);
+    request.extensions_mut().insert(caller.clone());
+    request
 }
