@@ -100,7 +100,7 @@ impl Service for Fleet {
         let row = facts.machines.get(&machine);
         let id = row.ok_or_else(|| Status::not_found(format!("there is no machine {machine}")))?.id;
         let id = id.ok_or_else(|| Status::failed_precondition(format!("NotEnrolled: {machine} has no agent yet")))?;
-        Ok(Response::new(Box::pin(self.sessions.request_log(id, item, request.follow)?)))
+        Ok(Response::new(Box::pin(self.sessions.request_log(&peer.to_string(), id, item, request.follow)?)))
     }
 
     async fn apply(&self, request: Request<wire::ApplyRequest>) -> Result<Response<wire::ApplyResponse>, Status> {

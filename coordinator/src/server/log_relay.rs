@@ -20,12 +20,19 @@ use tokio::{
 };
 use tonic::Status;
 
-use super::sessions::Sessions;
+use super::{
+    seats::{Seat, Seats},
+    sessions::Sessions,
+};
 
-/// Output that is read at once, of all machines together.
+/// Output that is read at once, of all machines and by all peers together.
 const REQUESTS_MAX: usize = 32;
+/// Of those, such as one peer reads: an operator has some terminals.
+const REQUESTS_OF_PEER_MAX: usize = 4;
 /// What may wait for one reader.
 const BUFFER_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// What a piece takes beside its bytes, at the most. A piece of one byte is not free.
+const PIECE_BYTES: usize = 256;
 /// Time for the agent's first answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -33,7 +40,10 @@ type Piece = Result<Vec<u8>, Status>;
 
 /// The requests under way.
 #[derive(Default)]
-pub(super) struct LogRelay(Mutex<Requests>);
+pub(super) struct LogRelay {
+    requests: Mutex<Requests>,
+    seats: Seats,
+}
 
 #[derive(Default)]
 struct Requests {
@@ -44,27 +54,34 @@ struct Requests {
 struct Request {
     pieces: mpsc::UnboundedSender<Piece>,
     waiting_bytes: Arc<AtomicUsize>,
+    /// Something came.
+    answered: bool,
 }
 
 impl LogRelay {
     fn requests(&self) -> std::sync::MutexGuard<'_, Requests> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new request to a machine: its number, and what comes of it.
-    pub(super) fn open(&self, id: MachineId, sessions: Sessions) -> Result<(u64, LogStream), Status> {
+    /// A new request of `peer` to a machine: its number, and what comes of it.
+    pub(super) fn open(&self, peer: &str, id: MachineId, sessions: Sessions) -> Result<(u64, LogStream), Status> {
+        let too_many = |whose: &str, most: usize| {
+            let message = format!("Busy: {whose} read {most} logs already; end one with Ctrl-C and try again");
+            Status::resource_exhausted(message)
+        };
+        let own = self.seats.take(format!("of {peer}"), REQUESTS_OF_PEER_MAX);
+        let own = own.ok_or_else(|| too_many("these credentials", REQUESTS_OF_PEER_MAX))?;
+        let one = self.seats.take("all".to_owned(), REQUESTS_MAX);
+        let one = one.ok_or_else(|| too_many("all callers together", REQUESTS_MAX))?;
         let mut requests = self.requests();
-        if requests.open.len() >= REQUESTS_MAX {
-            let message = format!("{REQUESTS_MAX} logs are being read already; end one with Ctrl-C");
-            return Err(Status::resource_exhausted(message));
-        }
         requests.last_id += 1;
         let request_id = requests.last_id;
         let (pieces, came) = mpsc::unbounded_channel();
         let waiting_bytes = Arc::new(AtomicUsize::new(0));
-        requests.open.insert((id, request_id), Request { pieces, waiting_bytes: Arc::clone(&waiting_bytes) });
+        let request = Request { pieces, waiting_bytes: Arc::clone(&waiting_bytes), answered: false };
+        requests.open.insert((id, request_id), request);
         let answer_by = Some(Box::pin(sleep(ANSWER_TIMEOUT)));
-        Ok((request_id, LogStream { id, request_id, came, waiting_bytes, answer_by, sessions }))
+        Ok((request_id, LogStream { id, request_id, came, waiting_bytes, answer_by, sessions, _seats: (own, one) }))
     }
 
     pub(super) fn forget(&self, id: MachineId, request_id: u64) {
@@ -75,8 +92,13 @@ impl LogRelay {
     pub(super) fn came(&self, id: MachineId, chunk: wire::LogChunk) {
         let mut requests = self.requests();
         let key = (id, chunk.request_id);
-        let Some(request) = requests.open.get(&key) else { return };
-        let bytes = chunk.data.len();
+        let Some(request) = requests.open.get_mut(&key) else { return };
+        let says_nothing = chunk.data.is_empty() && chunk.error.is_empty() && !chunk.end;
+        if says_nothing && request.answered {
+            return;
+        }
+        request.answered = true;
+        let bytes = chunk.data.len() + PIECE_BYTES;
         let over = request.waiting_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > BUFFER_BYTES_MAX;
         let piece = match () {
             () if over => Err(Status::resource_exhausted("the output came faster than it was read; ask for it again")),
@@ -110,6 +132,7 @@ pub(super) struct LogStream {
     waiting_bytes: Arc<AtomicUsize>,
     answer_by: Option<Pin<Box<Sleep>>>,
     sessions: Sessions,
+    _seats: (Seat, Seat),
 }
 
 impl Stream for LogStream {
@@ -120,7 +143,7 @@ impl Stream for LogStream {
             Poll::Ready(piece) => {
                 self.answer_by = None;
                 if let Some(Ok(data)) = &piece {
-                    self.waiting_bytes.fetch_sub(data.len(), Ordering::Relaxed);
+                    self.waiting_bytes.fetch_sub(data.len() + PIECE_BYTES, Ordering::Relaxed);
                 }
                 Poll::Ready(piece.map(|piece| piece.map(|data| wire::LogsResponse { data })))
             }
@@ -172,12 +195,12 @@ mod tests {
     async fn output_reaches_who_asked_for_it() {
         let sessions = Sessions::default();
         assert_eq!(
-            sessions.request_log(ID, String::new(), false).err().map(|s| s.code()),
+            sessions.request_log("a", ID, String::new(), false).err().map(|s| s.code()),
             Some(Code::FailedPrecondition)
         );
         let (_, mut outgoing) = sessions.open(ID, Caller::nobody());
-        let one = sessions.request_log(ID, "a".to_owned(), false).expect("asked");
-        let two = sessions.request_log(ID, "b".to_owned(), true).expect("asked");
+        let one = sessions.request_log("a", ID, "a".to_owned(), false).expect("asked");
+        let two = sessions.request_log("a", ID, "b".to_owned(), true).expect("asked");
         let asked = [outgoing.next().await, outgoing.next().await].map(|message| match message {
             Some(Ok(wire::CoordinatorMessage { body: Some(Body::LogRequest(request)) })) => request.request_id,
             other => panic!("{other:?}"),
@@ -198,8 +221,8 @@ mod tests {
     async fn a_reader_that_goes_stops_the_agent_and_an_agent_that_goes_tells_the_reader() {
         let sessions = Sessions::default();
         let (number, mut outgoing) = sessions.open(ID, Caller::nobody());
-        drop(sessions.request_log(ID, String::new(), true).expect("asked"));
-        let log = sessions.request_log(ID, String::new(), true).expect("asked");
+        drop(sessions.request_log("a", ID, String::new(), true).expect("asked"));
+        let log = sessions.request_log("a", ID, String::new(), true).expect("asked");
         let mut bodies = Vec::new();
         for _ in 0..3 {
             bodies.extend(outgoing.next().await.expect("sent").expect("a message").body);
@@ -216,33 +239,55 @@ mod tests {
     async fn a_slow_reader_loses_its_request_and_nothing_else() {
         let sessions = Sessions::default();
         let (_, _outgoing) = sessions.open(ID, Caller::nobody());
-        let log = sessions.request_log(ID, String::new(), true).expect("asked");
+        let log = sessions.request_log("a", ID, String::new(), true).expect("asked");
         for _ in 0..20 {
             sessions.log_came(ID, chunk(log.request_id, &vec![b'x'; 512 * 1024], false));
         }
         let (text, code) = text(log).await;
-        assert_eq!((text.len(), code), (BUFFER_BYTES_MAX, Some(Code::ResourceExhausted)));
+        let fit = BUFFER_BYTES_MAX / (512 * 1024 + PIECE_BYTES);
+        assert_eq!((text.len(), code), (fit * 512 * 1024, Some(Code::ResourceExhausted)));
+    }
+
+    /// What an agent says of nothing takes memory too.
+    #[tokio::test]
+    async fn many_small_pieces_are_as_much_as_one_large_one() {
+        let sessions = Sessions::default();
+        let (_, _outgoing) = sessions.open(ID, Caller::nobody());
+        let log = sessions.request_log("a", ID, String::new(), true).expect("asked");
+        for _ in 0..100_000 {
+            sessions.log_came(ID, chunk(log.request_id, b"", false));
+        }
+        assert_eq!(log.came.len(), 1, "the first says that the agent is there, the others nothing");
+        for _ in 0..100_000 {
+            sessions.log_came(ID, chunk(log.request_id, b"x", false));
+        }
+        let fit = (BUFFER_BYTES_MAX - PIECE_BYTES) / (1 + PIECE_BYTES);
+        let (text, code) = text(log).await;
+        assert_eq!((text.len(), code), (fit, Some(Code::ResourceExhausted)));
     }
 
     #[tokio::test]
     async fn an_agent_that_does_not_answer_is_not_waited_for() {
         let sessions = Sessions::default();
         let (_, _outgoing) = sessions.open(ID, Caller::nobody());
-        let mut log = sessions.request_log(ID, String::new(), true).expect("asked");
+        let mut log = sessions.request_log("a", ID, String::new(), true).expect("asked");
         assert!(log.answer_by.is_some(), "it has a deadline");
         log.answer_by = Some(Box::pin(sleep(Duration::from_millis(1))));
         assert_eq!(text(log).await, (String::new(), Some(Code::DeadlineExceeded)));
     }
 
     #[tokio::test]
-    async fn only_so_many_at_once() {
+    async fn only_so_many_at_once_and_nobody_has_them_all() {
         let sessions = Sessions::default();
         let (_, _outgoing) = sessions.open(ID, Caller::nobody());
-        let logs: Vec<_> =
-            (0..REQUESTS_MAX).map(|_| sessions.request_log(ID, String::new(), true).expect("asked")).collect();
+        let read = |peer: usize| sessions.request_log(&format!("viewer/{peer}"), ID, String::new(), true);
         let code = |result: Result<LogStream, Status>| result.err().map(|status| status.code());
-        assert_eq!(code(sessions.request_log(ID, String::new(), true)), Some(Code::ResourceExhausted));
-        drop(logs);
-        assert_eq!(code(sessions.request_log(ID, String::new(), true)), None);
+        let of_one: Vec<_> = (0..REQUESTS_OF_PEER_MAX).map(|_| read(0).expect("asked")).collect();
+        assert_eq!(code(read(0)), Some(Code::ResourceExhausted));
+        assert_eq!(code(read(1)), None, "somebody else reads");
+        let others: Vec<_> = (REQUESTS_OF_PEER_MAX..REQUESTS_MAX).map(|n| read(n).expect("asked")).collect();
+        assert_eq!(code(read(1)), Some(Code::ResourceExhausted), "all together");
+        drop((of_one, others));
+        assert_eq!(code(read(0)), None);
     }
 }

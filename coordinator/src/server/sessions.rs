@@ -33,6 +33,8 @@ use crate::{
 
 /// What may wait to be sent to one agent.
 const QUEUE_BYTES_MAX: usize = 1024 * 1024;
+/// What a message takes beside its bytes, at the most.
+const MESSAGE_BYTES: usize = 256;
 
 /// The streams of the agents.
 #[derive(Clone, Default)]
@@ -111,7 +113,7 @@ impl Stream for Outgoing {
         }
         let next = std::task::ready!(self.queue.poll_recv(context));
         if let Some(message) = &next {
-            self.queued_bytes.fetch_sub(message.encoded_len(), Ordering::Relaxed);
+            self.queued_bytes.fetch_sub(message.encoded_len() + MESSAGE_BYTES, Ordering::Relaxed);
         }
         Poll::Ready(next.map(Ok))
     }
@@ -185,7 +187,7 @@ impl Sessions {
     /// Sends to the machine's session; `number` says to which, if it matters. False: there is none.
     pub(super) fn send(&self, id: MachineId, number: Option<u64>, body: Body) -> bool {
         let message = CoordinatorMessage { body: Some(body) };
-        let bytes = message.encoded_len();
+        let bytes = message.encoded_len() + MESSAGE_BYTES;
         let mut live = self.live();
         let Some(session) = live.get(&id).filter(|session| number.is_none_or(|number| session.number == number)) else {
             return false;
@@ -204,9 +206,15 @@ impl Sessions {
         false
     }
 
-    /// Asks a machine for an item's output. None: it is not connected.
-    pub(super) fn request_log(&self, id: MachineId, item: String, follow: bool) -> Result<LogStream, Status> {
-        let (request_id, log) = self.0.logs.open(id, self.clone())?;
+    /// Asks a machine for an item's output, for `peer`.
+    pub(super) fn request_log(
+        &self,
+        peer: &str,
+        id: MachineId,
+        item: String,
+        follow: bool,
+    ) -> Result<LogStream, Status> {
+        let (request_id, log) = self.0.logs.open(peer, id, self.clone())?;
         if self.send(id, None, Body::LogRequest(wire::LogRequest { request_id, item, follow })) {
             return Ok(log);
         }
