@@ -21,10 +21,11 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tonic::transport::server::Connected;
 
 use super::{
-    guesses::origin,
+    guesses::{Guesses, origin},
     judge::{Caller, Judge, Standing, why},
     seats::{Seat, Seats},
 };
+use crate::engine::EngineHandle;
 
 /// Time for a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -108,6 +109,8 @@ impl AsyncWrite for Connection {
 pub(super) struct Acceptor {
     tls: TlsAcceptor,
     judge: Arc<Judge>,
+    guesses: Arc<Guesses>,
+    engine: EngineHandle,
     seats: Seats,
     ready: mpsc::Sender<io::Result<Connection>>,
 }
@@ -118,9 +121,11 @@ impl Acceptor {
         listener: TcpListener,
         config: Arc<ServerConfig>,
         judge: Arc<Judge>,
+        (guesses, engine): (Arc<Guesses>, EngineHandle),
     ) -> mpsc::Receiver<io::Result<Connection>> {
         let (ready, taken) = mpsc::channel(READY_MAX);
-        let acceptor = Arc::new(Self { tls: TlsAcceptor::from(config), judge, seats: Seats::default(), ready });
+        let (tls, seats) = (TlsAcceptor::from(config), Seats::default());
+        let acceptor = Arc::new(Self { tls, judge, guesses, engine, seats, ready });
         tokio::spawn(async move {
             let closed = acceptor.ready.clone();
             tokio::select! {
@@ -169,7 +174,8 @@ impl Acceptor {
             return Err(io::Error::other("the client did not ask for HTTP/2"));
         }
         let standing = self.judge.judge(session.peer_certificates().unwrap_or_default()).unwrap_or_else(|refusal| {
-            tracing::warn!(%address, reason = why(&refusal), "refused a certificate");
+            let detail = format!("a certificate: {}", why(&refusal));
+            self.guesses.note(address.ip(), self.engine.now().mono_ms, &detail);
             Standing::Refused
         });
         let seats = self.seats_of(&standing, address).ok_or_else(|| io::Error::other("too many connections"))?;

@@ -2,7 +2,8 @@
 //! for a caller that may call it (which machine, which cluster) is the service's own affair.
 
 use std::{
-    future::{Ready, ready},
+    net::IpAddr,
+    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -11,8 +12,11 @@ use futures_util::future::Either;
 use tonic::{Status, body::Body};
 use tower::{Layer, Service};
 
-use super::judge::{Caller, Judge, Standing};
-use crate::pki::Role;
+use super::{
+    guesses::Guesses,
+    judge::{Caller, Judge, Standing},
+};
+use crate::{engine::EngineHandle, pki::Role};
 
 /// A sort of caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,56 +117,76 @@ fn not_allowed(sort: Sort, sorts: &[Sort]) -> String {
     format!("the credentials of {} do not allow this{needed}", word(&sort))
 }
 
-fn judge_request<B>(judge: &Judge, request: &http::Request<B>) -> Result<(), Status> {
+/// Is the caller still good, and may it call this? A denial of the table says what is to be logged of it, and of whom.
+fn judge_request<B>(judge: &Judge, request: &http::Request<B>) -> Result<(), (Status, Option<(IpAddr, String)>)> {
+    let refused = || (Status::unauthenticated(NOT_ACCEPTED), None);
     // Without a caller there is no connection of ours behind it.
-    let Some(caller) = request.extensions().get::<Caller>() else { return Err(Status::unauthenticated(NOT_ACCEPTED)) };
-    if let Standing::Known(certificate) = &caller.standing
-        && judge.still_good(certificate).is_err()
-    {
-        return Err(Status::unauthenticated(NOT_ACCEPTED));
+    let caller = request.extensions().get::<Caller>().ok_or_else(refused)?;
+    if let Standing::Known(certificate) = &caller.standing {
+        judge.still_good(certificate).map_err(|_| refused())?;
     }
-    decide(sort(&caller.standing), request.uri().path()).inspect_err(|status| {
-        let peer = caller.peer().map(ToString::to_string).unwrap_or_default();
-        tracing::warn!(address = %caller.address, peer, method = request.uri().path(), code = ?status.code(), "denied");
+    decide(sort(&caller.standing), request.uri().path()).map_err(|status| {
+        let peer = caller.peer().map_or_else(|| "nobody we know".to_owned(), ToString::to_string);
+        let detail = format!("{peer} may not call {}", in_table(request.uri().path()));
+        (status, Some((caller.address.ip(), detail)))
     })
+}
+
+/// The method, as it may stand in our log: nobody writes there what he likes.
+fn in_table(method: &str) -> &'static str {
+    TABLE.iter().find(|(name, _)| *name == method).map_or("an unknown method", |(name, _)| *name)
 }
 
 /// Puts the table before a service.
 #[derive(Clone)]
-pub(super) struct Authorize(pub(super) Arc<Judge>);
+pub(super) struct Authorize {
+    pub(super) judge: Arc<Judge>,
+    pub(super) guesses: Arc<Guesses>,
+    pub(super) engine: EngineHandle,
+}
 
 impl<S> Layer<S> for Authorize {
     type Service = Authorized<S>;
 
     fn layer(&self, inner: S) -> Authorized<S> {
-        Authorized { judge: Arc::clone(&self.0), inner }
+        Authorized { authorize: self.clone(), inner }
     }
 }
 
 /// A service behind the table.
 #[derive(Clone)]
 pub(super) struct Authorized<S> {
-    judge: Arc<Judge>,
+    authorize: Authorize,
     inner: S,
 }
 
 impl<S, B> Service<http::Request<B>> for Authorized<S>
 where
     S: Service<http::Request<B>, Response = http::Response<Body>>,
+    S::Error: Send + 'static,
 {
     type Response = http::Response<Body>;
     type Error = S::Error;
-    type Future = Either<Ready<Result<Self::Response, S::Error>>, S::Future>;
+    type Future = Either<Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>, S::Future>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
     }
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        match judge_request(&self.judge, &request) {
-            Ok(()) => Either::Right(self.inner.call(request)),
-            Err(status) => Either::Left(ready(Ok(status.into_http()))),
-        }
+        let Authorize { judge, guesses, engine } = &self.authorize;
+        let Err((status, denied)) = judge_request(judge, &request) else {
+            return Either::Right(self.inner.call(request));
+        };
+        // Not kept while it waits.
+        drop(request);
+        let (guesses, now_mono_ms) = (Arc::clone(guesses), engine.now().mono_ms);
+        Either::Left(Box::pin(async move {
+            if let Some((address, detail)) = denied {
+                guesses.was_wrong(address, now_mono_ms, &detail).await;
+            }
+            Ok(status.into_http())
+        }))
     }
 }
 
@@ -207,6 +231,12 @@ mod tests {
         let named: BTreeSet<_> = TABLE.iter().map(|(method, _)| (*method).to_owned()).collect();
         assert_eq!(named.len(), TABLE.len(), "a method twice");
         assert_eq!(named, methods.into_iter().collect());
+    }
+
+    #[test]
+    fn only_methods_that_there_are_get_into_the_log() {
+        assert_eq!(in_table("/muster.v1.Fleet/Apply"), "/muster.v1.Fleet/Apply");
+        assert_eq!(in_table(&"x".repeat(10_000)), "an unknown method");
     }
 
     /// The rules of reliability.md, said a second time in another way.

@@ -1,6 +1,7 @@
-//! How often somebody may be wrong about who he is: with a join token, or with an expired certificate. What is over the
-//! limit is answered in the same words, but late, and not logged each time. Whoever is right is never kept out for the
-//! wrong tries of another: many machines stand behind one address, and a bad one must not keep the others out.
+//! How often somebody may be wrong about who he is, with a join token or a certificate, or about what he may do. What
+//! is over the limit is answered in the same words, but late, and not logged each time. Whoever is right is never kept
+//! out for the wrong tries of another: many machines stand behind one address, and a bad one must not keep the others
+//! out.
 
 use std::{
     collections::BTreeMap,
@@ -52,17 +53,23 @@ impl Guesses {
         *times
     }
 
-    /// This address was wrong, about what is in `detail`: says so in our log, and slows it down if it keeps on.
-    pub(super) async fn was_wrong(&self, address: IpAddr, now_mono_ms: u64, detail: &str) {
-        match self.count(address, now_mono_ms) {
+    /// This address was wrong, about what is in `detail`: says so in our log. True: as often before.
+    pub(super) fn note(&self, address: IpAddr, now_mono_ms: u64, detail: &str) -> bool {
+        let times = self.count(address, now_mono_ms);
+        match times {
             times if times < WRONG_PER_ADDRESS_MAX => tracing::warn!(%address, detail, "refused"),
             WRONG_PER_ADDRESS_MAX => {
                 tracing::warn!(%address, detail, "refused, as often before; for a minute not all of it is logged");
             }
-            _ => {
-                tracing::debug!(%address, detail, "refused");
-                tokio::time::sleep(PAUSE).await;
-            }
+            _ => tracing::debug!(%address, detail, "refused"),
+        }
+        times > WRONG_PER_ADDRESS_MAX
+    }
+
+    /// As [`Self::note`], and slows the address down if it keeps on.
+    pub(super) async fn was_wrong(&self, address: IpAddr, now_mono_ms: u64, detail: &str) {
+        if self.note(address, now_mono_ms, detail) {
+            tokio::time::sleep(PAUSE).await;
         }
     }
 }
@@ -80,6 +87,13 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
+
+    #[test]
+    fn only_so_many_are_noted_at_once() {
+        let (guesses, address) = (Guesses::default(), IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let often = (0..40).filter(|_| guesses.note(address, 1, "a certificate")).count();
+        assert_eq!(often, 10);
+    }
 
     #[test]
     fn wrong_tries_are_counted_by_address() {

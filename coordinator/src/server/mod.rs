@@ -104,7 +104,10 @@ pub async fn serve(
     let denied = denied(&engine);
     let judge = Arc::new(Judge::new(&ca, Arc::clone(&clock), denied).map_err(ServeError::Tls)?);
     let tls = tls::server_config(Arc::clone(&ca), clock).map_err(ServeError::Tls)?;
-    let connections = accept::Acceptor::spawn(listener, tls, Arc::clone(&judge));
+    let guesses = Arc::new(guesses::Guesses::default());
+    let noted = (Arc::clone(&guesses), engine.clone());
+    let connections = accept::Acceptor::spawn(listener, tls, Arc::clone(&judge), noted);
+    let authorize = authz::Authorize { judge: Arc::clone(&judge), guesses, engine: engine.clone() };
 
     let watches = watches::Watches::default();
     let (asking, ending) = (cluster::swarm::ask(engine.clone(), sessions.clone()), sessions.ending());
@@ -118,7 +121,7 @@ pub async fn serve(
     let enrollment = enrollment::Enrollment {
         engine: engine.clone(),
         ca: Arc::clone(&ca),
-        judge: Arc::clone(&judge),
+        judge,
         lifetime: settings.agent_lifetime,
         guesses: guesses::Guesses::default(),
     };
@@ -142,7 +145,7 @@ pub async fn serve(
         .http2_max_local_error_reset_streams(Some(LOCAL_RESETS_MAX))
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-        .layer(authz::Authorize(judge))
+        .layer(authorize)
         .layer(bounds::Bound::default())
         .add_service(EnrollmentServer::new(enrollment).max_decoding_message_size(ENROLLMENT_MESSAGE_BYTES_MAX))
         .add_service(

@@ -1,6 +1,6 @@
 //! Peers that may call, and take more than their part.
 
-use std::pin::pin;
+use std::{pin::pin, time::Instant};
 
 use futures_util::{StreamExt, stream};
 use http_body_util::{BodyStream, Full, StreamBody};
@@ -87,6 +87,21 @@ async fn a_stream_that_was_replaced_is_listened_to_no_more() {
     let mut second = open(&world, &machine.identity, hello(&machine.name)).await.expect("open");
     soon(first.unheard()).await;
     second.next().await.expect("it is the machine's");
+}
+
+#[tokio::test]
+async fn who_keeps_on_asking_for_what_it_may_not_is_answered_late() {
+    let world = World::start().await;
+    let channel = world.channel(Some(&world.identity(Role::Viewer("eve".to_owned())))).await;
+    let long = format!("/{}", "x".repeat(8000));
+    let began = Instant::now();
+    for method in ["/muster.v1.Fleet/Apply", &long].repeat(15) {
+        assert_eq!(called(&channel, method, Body::empty()).await, Some(Code::PermissionDenied));
+    }
+    let at_once = began.elapsed();
+    assert_eq!(called(&channel, &long, Body::empty()).await, Some(Code::PermissionDenied));
+    assert!(began.elapsed() >= at_once + Duration::from_secs(1), "one try too many");
+    world.fleet(&world.identity(Role::Viewer("eve".to_owned()))).await.get(machines()).await.expect("it may read");
 }
 
 /// While nobody may look, reads wait, and what agents say goes on.
