@@ -44,7 +44,7 @@ const NO_COORDINATOR: &str =
 
 /// Muster's daemon on every machine: brings about the machine's StateItems and reports.
 #[derive(Parser)]
-#[command(name = "muster-agent", disable_version_flag = true)]
+#[command(name = "muster-agent", version)]
 struct Cli {
     /// Settings in TOML; an option on the command line wins [default: /etc/muster/agent.toml, if it is there]
     #[arg(long, global = true, value_name = "FILE")]

@@ -30,7 +30,7 @@ const MUSTERCTL_CONFIG: &str = ".config/muster/config.toml";
 
 /// Muster's coordinator: decides who may go when, and holds the record.
 #[derive(Parser)]
-#[command(name = "muster-coordinator", disable_version_flag = true)]
+#[command(name = "muster-coordinator", version)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -180,15 +180,27 @@ impl Nodes {
         Ok(())
     }
 
-    /// The package of that program.
+    /// The package of that program, for apt.
     ///
     /// # Errors
     /// It was not made: says how to.
     pub fn package(&self, program: &str) -> Result<String> {
-        let missing = || format!("there is no package of {program} in {}: make packages", self.packages.display());
+        self.made(&format!("{program}_"), ".deb")
+    }
+
+    /// The package of that program, for rpm.
+    ///
+    /// # Errors
+    /// It was not made: says how to.
+    pub fn rpm(&self, program: &str) -> Result<String> {
+        self.made(&format!("{program}-"), ".rpm")
+    }
+
+    fn made(&self, begins: &str, ends: &str) -> Result<String> {
+        let missing = || format!("there is no {begins}*{ends} in {}: make packages", self.packages.display());
         let entries = fs::read_dir(&self.packages).with_context(missing)?;
         let mut names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        let name = names.find(|name| name.starts_with(&format!("{program}_")) && name.ends_with(".deb"));
+        let name = names.find(|name| name.starts_with(begins) && name.ends_with(ends));
         Ok(self.packages.join(name.with_context(missing)?).display().to_string())
     }
 

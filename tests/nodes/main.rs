@@ -83,6 +83,7 @@ const TESTS: &[Test] = &[
     ),
     ("versions::packages_are_held_and_not_taken_back", OneNode(versions::packages_are_held_and_not_taken_back)),
     ("package::upgrade_removal_and_purge", OneNode(package::upgrade_removal_and_purge)),
+    ("package::an_rpm_does_as_much", OneNode(package::rpm_does_as_much)),
     ("faults::a_package_does_not_exist", OneNode(faults::package_absent)),
     ("faults::the_agent_is_restarted_in_the_middle_of_an_item", OneNode(faults::agent_restarted)),
     ("faults::a_unit_fails", OneNode(faults::unit_fails)),

@@ -1,6 +1,6 @@
 //! What the packages do to a machine: upgrade, removal, purge; and the coordinator's image.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use muster_tests::nodes::{Nodes, node::Node};
 
 use crate::site::{Alone, item};
@@ -13,6 +13,8 @@ const OLDER: &str = "/var/tmp/older.deb";
 const MAKE_OLDER: &str = "rm -rf /var/tmp/older && dpkg-deb -R /var/tmp/muster-agent.deb /var/tmp/older
 sed -i 's/^Version:.*/Version: 0.0.1/' /var/tmp/older/DEBIAN/control
 dpkg-deb --root-owner-group --build /var/tmp/older /var/tmp/older.deb >/dev/null";
+/// The package of the other sort.
+const RPM: &str = "/var/tmp/muster-agent.rpm";
 const VERSION: &str = "dpkg-query --show --showformat '${Version}' muster-agent";
 
 pub(crate) fn upgrade_removal_and_purge(fleet: &Nodes, node: &Node) -> Result<()> {
@@ -40,6 +42,33 @@ pub(crate) fn upgrade_removal_and_purge(fleet: &Nodes, node: &Node) -> Result<()
 
     node.sh("apt-get -qq purge --yes muster-agent")?;
     node.sh("! test -e /var/lib/muster && ! test -e /etc/muster")?;
+    node.install(&fleet.package("muster-agent")?)
+}
+
+/// The .rpm, with Debian's rpm, whose record knows nothing of what dpkg has installed: hence no dependencies.
+pub(crate) fn rpm_does_as_much(fleet: &Nodes, node: &Node) -> Result<()> {
+    fleet.begin_anew(node)?;
+    node.sh("apt-get -qq purge --yes muster-agent")?;
+    node.copy_in(&fleet.rpm("muster-agent")?, RPM)?;
+    node.sh(&format!("rpm --install --nodeps {RPM}"))?;
+    let alone = Alone::enter(fleet, node, "rpm", &[item("set", "deploy", ":", &[])])?;
+    alone.wait_ready()?;
+    node.sh("rpm --verify --nodeps muster-agent").context("what was installed is not what the package says")?;
+
+    // Upgrade, to another package of the same name: settings and state stay, the agent is a new one.
+    node.sh("echo '# mine' >>/etc/muster/agent.toml")?;
+    let before = node.agent_pid()?;
+    node.sh(&format!("rpm --upgrade --nodeps --force {RPM}"))?;
+    ensure!(node.agent_pid()? != before, "the old agent runs on after the upgrade");
+    ensure!(node.sh("tail -n 1 /etc/muster/agent.toml")? == "# mine\n", "the settings were overwritten");
+    fleet.wait_machine(&alone.name, "connected again", |machine| machine.status.blocked.is_none())?;
+    ensure!(node.story()? == "set/1 set/1.", "not once: {}", node.story()?);
+
+    node.sh("rpm --erase --nodeps muster-agent")?;
+    ensure!(node.run(&["systemctl", "is-active", "muster-agent"])?.out.trim() != "active", "it runs on after removal");
+    node.sh("test -e /var/lib/muster/agent/identity.json && grep -qx '# mine' /etc/muster/agent.toml.rpmsave")?;
+    fleet.ctl(&["revoke", &alone.name])?.ok()?; // whoever has this node next finds nothing that says who it was
+    node.sh("rm -rf /var/lib/muster /etc/muster")?;
     node.install(&fleet.package("muster-agent")?)
 }
 
