@@ -109,7 +109,8 @@ pub(super) fn hello(
 /// time would begin when it is sent now, and what allowed it may be long over. Another is decided on what is so now.
 fn drop_undelivered(draft: &mut Draft<'_>, machine: &MachineName, has: Generation) {
     let permit = |row: &MachineRow| row.update.as_ref()?.permit.clone();
-    let known = draft.machines.get(machine).and_then(|row| permit(row));
+    // Planted: it is sent again, whenever its machine is back.
+    let known = draft.machines.get(machine).and_then(|row| permit(row)).filter(|_| !planted("late-permit"));
     if known.is_some_and(|permit| !permit.expired && permit.listed.is_some_and(|listed| has < listed))
         && let Some(row) = draft.machine_mut(machine)
         && let Some(permit) = row.update.as_mut().and_then(|update| update.permit.as_mut())

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use muster_proto::{
     model::{
-        AssignedItem, ClusterName, ClusterSpec, Counts, ItemState, MachineName, MachineType, Now, Phase, Standing,
+        AssignedItem, ClusterName, ClusterSpec, Counts, ItemState, ItemStatus, MachineName, MachineType, Now, Phase,
+        Standing,
     },
     plant::planted,
 };
@@ -211,6 +212,13 @@ impl<'a> Position<'a> {
             Standing::Done | Standing::Failed | Standing::Held => false,
         };
         (valid && !permit.expired).then_some(permit.number)
+    }
+
+    /// Is this attempt recorded as running, and did its agent stop before it began? It wants another permit for it.
+    #[must_use]
+    pub fn has_not_begun(&self, status: &ItemStatus) -> bool {
+        let permit = self.row.update.as_ref().and_then(|mine| mine.permit.as_ref()).filter(|permit| permit.expired);
+        permit.is_some_and(|permit| permit.item == status.name && permit.attempt == status.attempt)
     }
 
     /// The permit that its list shows: an item that is recorded as running stays in the list whatever becomes of its

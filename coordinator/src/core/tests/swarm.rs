@@ -167,9 +167,8 @@ fn one_that_never_began_its_swarm_join_is_removed_unasked() {
     assert!(!fleet.core.facts().machines.contains_key("worker-1"), "{:?}", fleet.why("worker-1"));
 }
 
-/// Its swarm-join runs again in an update, and the other's too, which an operator once did without.
-#[test]
-fn the_only_member_waits_for_nobody() {
+/// Two control machines, of which an operator left one out of the swarm.
+fn one_manager() -> Fleet {
     let mut fleet = fleet(2, 0);
     turn(&mut fleet, "control-1").expect("makes it");
     fleet.event("control-1", "swarm", ItemState::Running);
@@ -180,6 +179,24 @@ fn the_only_member_waits_for_nobody() {
     fleet.ask(Request::Skip { machine: machine("control-2"), item: None }).expect("without it");
     fleet.accept("control-2");
     fleet.finish_all(Control);
+    fleet
+}
+
+/// The other control machine knows nothing of the swarm: nobody could be asked about its nodes any more.
+#[test]
+fn the_only_manager_is_not_removed() {
+    let mut fleet = one_manager();
+    let remove = |name, policy| Request::Remove { machine: machine(name), policy, accept_control_plane_downtime: true };
+    for policy in RemovalPolicy::ALL.iter().copied() {
+        assert_eq!(reason(fleet.ask(remove("control-1", policy))), "LastControl");
+    }
+    fleet.ask(remove("control-2", RemovalPolicy::Unsafe)).expect("it is in nobody's way");
+}
+
+/// Its swarm-join runs again in an update, and the other's too, which an operator once did without.
+#[test]
+fn the_only_member_waits_for_nobody() {
+    let mut fleet = one_manager();
     let mut newest = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
     let joins = newest.machine_types.values_mut().flatten().filter(|item| item.name.as_str() == "swarm");
     joins.for_each(|item| item.version.push_str(".1"));

@@ -11,6 +11,7 @@ use crate::{
         removal::{RemovalStep, Step},
         safety,
         survey::Survey,
+        swarm,
         update::{around::is_before_open, maintenance::members},
     },
 };
@@ -111,18 +112,19 @@ fn may_loosen(machine: &MachineName, known: &RemovalRow, removing: Removing<'_>)
     Err(refusal("RemovalUnderWay", message))
 }
 
-/// The last control machine is the cluster's: there is nobody who could take it out.
+/// The last control machine is the cluster's, or its swarm's: nobody else could take it out, or be asked of the rest.
 fn others_are_left(draft: &Draft<'_>, row: &MachineRow) -> Result<(), Refusal> {
+    let member = swarm::is_member(draft, row);
     let mut controls = draft
         .machines_of(&row.spec.cluster_name)
         .filter(|other| other.spec.machine_type == MachineType::Control && other.name != row.name && other.reported())
-        .filter(|other| other.removal.is_none());
+        .filter(|other| other.removal.is_none() && (!member || swarm::counts(draft, other)));
     let last = row.spec.machine_type == MachineType::Control && row.ready_at.is_some() && controls.next().is_none();
+    let (name, cluster, of) = (&row.name, &row.spec.cluster_name, if member { "'s swarm" } else { "" });
     let message = format!(
-        "{0} would be the last control machine of {1} to go; `musterctl replace {0}` lets another take its place; to \
-         give up the whole cluster: switch it off, `musterctl revoke {0} --machine-is-off`, `musterctl delete cluster \
-         {1}`",
-        row.name, row.spec.cluster_name
+        "{name} would be the last control machine of {cluster}{of} to go; `musterctl replace {name}` lets another take \
+         its place; to give up the whole cluster: switch it off, `musterctl revoke {name} --machine-is-off`, \
+         `musterctl delete cluster {cluster}`"
     );
     if last { Err(refusal("LastControl", message)) } else { Ok(()) }
 }

@@ -117,14 +117,12 @@ pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Blocked {
             (None, None) => "its Docker Engine is being asked for its Swarm node".to_owned(),
         });
     }
-    let Some(seen) = &look.node else {
-        let why = drain::unanswered(survey, position, look);
-        return if why.reason == "SwarmNoManager" {
-            why
-        } else {
-            about("its Swarm node is being looked at".to_owned())
-        };
-    };
+    let why = || drain::unanswered(survey, position, look);
+    // What a manager said once is no answer any more when none can be asked now.
+    if let Some(why) = known(survey, position, look).is_none().then(why).filter(|why| why.reason == "SwarmNoManager") {
+        return why;
+    }
+    let Some(seen) = &look.node else { return about("its Swarm node is being looked at".to_owned()) };
     let Some(found) = &seen.what else { return about("its Swarm node is forgotten".to_owned()) };
     if let Some(why) = own::foreign(survey, position, &found.id, Some(found)) {
         return why;

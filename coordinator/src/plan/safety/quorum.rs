@@ -7,7 +7,7 @@ use muster_proto::{
 
 use super::{blocked, some_names};
 use crate::{
-    facts::{RolloutRow, UpdateKind},
+    facts::{RolloutRow, UpdateKind, Wish},
     plan::{
         survey::{Position, Survey},
         update,
@@ -54,7 +54,12 @@ pub fn control_quorum(survey: &Survey<'_>, position: &Position<'_>) -> Result<()
     }
     let names = some_names(fresh);
     let message = format!("control machine {names} was replaced and is not deployed: the control plane lacks it");
+    let aborted = survey.update().is_some_and(|update| update.wish == Wish::Abort);
     let clears_when = match survey.rollout.filter(|rollout| rollout.update.is_some()) {
+        // It is what keeps the update from its end.
+        Some(_) if aborted && position.row.removal.is_some() => {
+            format!("`musterctl remove {} --abort`: {names} is deployed then; remove it after that", position.row.name)
+        }
         Some(update) => {
             format!("`musterctl abort {}`: {names} is deployed then; start the update again after that", update.name)
         }

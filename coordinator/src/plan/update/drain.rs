@@ -27,6 +27,8 @@ use crate::{
     },
 };
 
+/// No control machine is in the swarm, as far as the fleet goes.
+pub const NOBODY_TO_ASK: &str = "every control machine is revoked, leaves, or was left out of the swarm";
 /// What the swarm said counts for so long, in milliseconds; then it is asked again.
 pub const FRESH_MS: u64 = 10_000;
 /// A change of a node that was not confirmed may be carried out for so long after it was asked for, in milliseconds: a
@@ -291,13 +293,14 @@ pub(in crate::plan) fn unanswered(survey: &Survey<'_>, position: &Position<'_>, 
     let Some(said) = said.collect::<Option<Vec<_>>>() else {
         return blocked("SwarmDraining", "the tasks on its Swarm node are being looked at", "a manager has answered");
     };
-    let said = if said.is_empty() { "every control machine is revoked".to_owned() } else { said.join("; ") };
+    let said = if said.is_empty() { NOBODY_TO_ASK.to_owned() } else { said.join("; ") };
     let message = format!("Error: no manager of the swarm can be asked - {said}");
     let mut clears_when = "one of them answers; it is tried again every few seconds".to_owned();
     // One that was replaced may be the only one there is, and it is deployed when the update has ended.
     let waiting = questions::controls(survey).filter(|control| !control.ready_once());
     let waiting: Vec<&str> = waiting.map(|control| control.row.name.as_str()).collect();
-    if let Some(update) = survey.rollout.filter(|_| survey.update().is_some() && !waiting.is_empty()) {
+    let goes_on = survey.update().is_some_and(|update| update.wish != Wish::Abort);
+    if let Some(update) = survey.rollout.filter(|_| goes_on && !waiting.is_empty()) {
         let names = safety::some_names(waiting);
         clears_when = format!("{clears_when}; or `musterctl abort {}`: {names} is deployed then", update.name);
     }

@@ -63,7 +63,8 @@ pub fn nothing_runs(position: &Position<'_>) -> Result<(), Blocked> {
         let message = format!("item {} has leave to start on it", item.name);
         return Err(blocked("ItemRunning", message, "it has ended, or its leave is over"));
     }
-    let mut running = position.row.statuses.values().filter(|status| status.state == ItemState::Running);
+    let running = position.row.statuses.values().filter(|status| status.state == ItemState::Running);
+    let mut running = running.filter(|status| !position.has_not_begun(status));
     // Planted: what runs there may go on.
     match running.next().filter(|_| !planted("run-in-maintenance")) {
         Some(status) => Err(blocked("ItemRunning", format!("item {} still runs on it", status.name), "it has ended")),

@@ -81,6 +81,24 @@ fn a_worker_goes_when_its_workloads_are_away() {
     fleet.enroll("worker-1", Worker).expect("the name is free");
 }
 
+/// Its agent recorded the attempt, stopped before it began, and gets no other permit for it.
+#[test]
+fn what_never_began_keeps_nobody() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    assert_eq!(fleet.begin("control-1"), "install");
+    fleet.ask(remove("control-1")).expect("begins");
+    assert_eq!(fleet.why("control-1").as_deref(), Some("ItemRunning"));
+    let id = fleet.agents["control-1"].id;
+    fleet.step(Input::PermitWanted { id, permit: 1 }).expect("known");
+    fleet.accept("control-1");
+    assert_eq!(fleet.why("control-1").as_deref(), Some("LocksSettling"));
+    fleet.is_heard_of("control-1");
+    assert!(fleet.is_gone("control-1"), "{:?}", fleet.why("control-1"));
+}
+
 #[test]
 fn a_name_goes_on_counting_generations() {
     let mut fleet = deployed(3, 2);

@@ -16,13 +16,15 @@ struct Swarm {
     left: Vec<String>,
     /// Who says that it is the node of another.
     lies: Option<(&'static str, &'static str)>,
+    /// Its managers have lost their majority.
+    leaderless: bool,
     log: Vec<String>,
 }
 
 impl Swarm {
     fn of(fleet: &Fleet) -> Self {
         let nodes = fleet.agents.keys().map(|name| (name.clone(), name.starts_with('c'), SwarmNodeState::Ready));
-        Self { nodes: nodes.collect(), left: Vec::new(), lies: None, log: Vec::new() }
+        Self { nodes: nodes.collect(), left: Vec::new(), lies: None, leaderless: false, log: Vec::new() }
     }
 
     fn answer(&mut self, agent: &str, op: &SwarmOp) -> Result<SwarmReply, SwarmFailure> {
@@ -34,6 +36,10 @@ impl Swarm {
                 let state = if node.is_some() { SwarmLocalState::Active } else { SwarmLocalState::Inactive };
                 let (hostname, error) = (agent.to_owned(), String::new());
                 return Ok(SwarmReply::Info(SwarmInfo { state, node, manager: false, hostname, error }));
+            }
+            _ if self.leaderless => {
+                let message = "The swarm does not have a leader".to_owned();
+                return Err(SwarmFailure { code: SwarmFailureCode::NoQuorum, message });
             }
             SwarmOp::Nodes => {
                 let shown = self.nodes.iter().map(|(name, manager, state)| SwarmNode {
@@ -251,6 +257,26 @@ fn what_a_dead_machine_left_is_removed_by_force() {
     fleet.goes_on(&mut swarm);
     assert_eq!(swarm.log, ["remove worker-1 by force"]);
     assert!(fleet.is_gone("worker-1"));
+}
+
+/// What a manager said of the node before that is no answer any more.
+#[test]
+fn a_swarm_that_loses_its_majority_meanwhile_is_told() {
+    let (mut fleet, mut swarm) = deployed(3, 1).in_swarm();
+    fleet.ask(remove_by("worker-1", RemovalPolicy::Forced)).expect("begins");
+    while !matches!(fleet.questions[0].op, SwarmOp::Remove { .. }) {
+        fleet.answers_one(&mut swarm);
+    }
+    swarm.leaderless = true;
+    fleet.goes_on(&mut swarm);
+    fleet.pass(12_000, &["worker-1"]);
+    fleet.goes_on(&mut swarm);
+    let why = fleet.look("worker-1", blocked::of_machine).expect("it waits");
+    assert!(why.reason == "SwarmNoManager" && why.message.contains("does not have a leader"), "{why:?}");
+    swarm.leaderless = false;
+    fleet.pass(12_000, &["worker-1"]);
+    fleet.goes_on(&mut swarm);
+    assert!(fleet.is_gone("worker-1"), "{:?}", swarm.log);
 }
 
 #[test]
