@@ -316,7 +316,7 @@ impl Watcher {
             let kept = row.slot.is_some() || row.id != Some(*id) || row.revoked;
             let rollout = row.rollout.as_ref().and_then(|name| facts.rollouts.get(name));
             let updating = rollout.is_some_and(|rollout| rollout.update.is_some());
-            let undisturbed = updating && !self.had_permit(name);
+            let undisturbed = updating && !self.had_permit(row);
             if !self.recovering && !kept && !undisturbed && !has_outcome(facts, row) {
                 return Err(self.violation("5", format!("{name} lost its slot without an outcome")));
             }

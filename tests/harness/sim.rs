@@ -16,9 +16,11 @@ mod life;
 mod loads;
 pub mod machine;
 pub mod manifest;
+mod moments;
 pub(crate) mod network;
 mod plan;
 mod removing;
+mod resolving;
 mod secrets;
 pub mod situations;
 pub mod swarm;
@@ -142,6 +144,8 @@ pub struct World {
     pub(crate) second_life: Option<Rng>,
     /// When an operator pauses or aborts the update.
     pub(crate) appointment: Option<appointments::Appointment>,
+    /// What else somebody waits for then.
+    pub(crate) moment: Option<moments::Moment>,
     /// What agents say now goes to somebody who should be gone.
     pub(crate) ghostly: bool,
     /// Tell every event on standard error.
@@ -197,6 +201,7 @@ impl World {
             outsiders: copies::Outsiders::default(),
             second_life: None,
             appointment: None,
+            moment: None,
             ghostly: false,
             trace: std::env::var_os("MUSTER_SIM_TRACE").is_some(),
         };

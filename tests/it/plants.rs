@@ -60,11 +60,12 @@ plants! {
     ignore_locks: "ignore-locks" by "4";
     ignore_cluster_locks: "ignore-cluster-locks" by "4";
     reconfigure_unasked: "reconfigure-unasked" by "4";
-    request_over_inactive_lock: "request-over-inactive-lock" by "4";
+    request_over_inactive_lock: "request-over-inactive-lock" by "4" | "9";
     no_settle_time: "no-settle-time" by "4";
     ignore_silent_controller: "ignore-silent-controller" by "4";
     agent_ignore_permit_expiry: "agent-ignore-permit-expiry" by "4";
     agent_permit_for_all_attempts: "agent-permit-for-all-attempts" by "4";
+    late_permit: "late-permit" by "4";
     ignore_swarm_tasks: "ignore-swarm-tasks" by "4";
     quiet_past_deadline: "quiet-past-deadline" by "idempotent";
     ignore_hooks_before: "ignore-hooks-before" by "hooks";

@@ -113,11 +113,11 @@ impl Watcher {
         })
     }
 
-    /// A machine on which nothing changes has left the update with the very step that ends its hooks; then its list has
-    /// them no more.
+    /// With the very step that ends its hooks a machine on which nothing changes leaves the update, or goes on to those
+    /// after it; then its list has them no more.
     fn is_done(&self, facts: &Facts, rollout: &RolloutRow, row: &MachineRow, added: &Added) -> bool {
-        if row.update.is_some() {
-            return resolves_and_is_done(facts, row, added);
+        if let Some(done) = row.update.as_ref().and_then(|_| is_done_in_list(facts, row, added)) {
+            return done;
         }
         let left_out = row.verdicts.get(added.item_name()).is_some_and(|verdict| verdict.left_out.is_some());
         let status = row.statuses.get(added.item_name()).map(|status| &status.state);
@@ -144,12 +144,13 @@ fn has_begun(facts: &Facts, rollout: &RolloutRow, update: &UpdateRow) -> bool {
     rollout.finished_at_ms.is_none() && (update.request.is_some() || facts.machines.values().any(|row| begun(row)))
 }
 
-fn resolves_and_is_done(facts: &Facts, row: &MachineRow, added: &Added) -> bool {
+/// None: its list does not have it.
+fn is_done_in_list(facts: &Facts, row: &MachineRow, added: &Added) -> Option<bool> {
     let items = facts.live.machines.get(&row.name).and_then(|live| live.items.as_ref());
     let mut items = items.into_iter().flat_map(|items| items.resolved.iter().flatten());
-    let Some(item) = items.find(|item| item.name.as_str() == added.item_name()) else { return false };
+    let item = items.find(|item| item.name.as_str() == added.item_name())?;
     let verdict = row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
     let status = row.statuses.get(&item.name).filter(|status| status.hash == item.hash);
-    verdict.is_some_and(|verdict| verdict.left_out.is_some())
-        || status.is_some_and(|status| status.state == ItemState::Succeeded)
+    let left_out = verdict.is_some_and(|verdict| verdict.left_out.is_some());
+    Some(left_out || status.is_some_and(|status| status.state == ItemState::Succeeded))
 }

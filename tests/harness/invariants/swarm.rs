@@ -69,7 +69,7 @@ impl Watcher {
         let part = row.update.as_ref();
         let copied = part.is_some_and(|mine| mine.maintenance.is_none() && mine.added.contains(&Added::ConsistentCopy));
         let copied = copied && row.verdicts.get(CONSISTENT_COPY_ITEM).is_none_or(|verdict| verdict.left_out.is_none());
-        let enough: &[Listed] = match (self.seen.permitted.contains(&row.name), copied) {
+        let enough: &[Listed] = match (self.seen.permitted.contains_key(&row.name), copied) {
             (true, _) => &[Listed::Majority, Listed::Hopeless],
             (false, true) => &[Listed::Whole],
             (false, false) => &[Listed::Majority],

@@ -34,12 +34,14 @@ pub(super) struct Seen {
     inactive: BTreeMap<LockKey, u64>,
     /// Locks that let their machine go and were not active since. What it adds to `inactive`, the failed, no model has.
     let_go: BTreeSet<LockKey>,
+    /// Who counted as back when it was looked at last: a lock that lets it go in the same millisecond comes after that.
+    back: BTreeSet<(MachineName, u64)>,
     /// Number of the newest permit of a machine.
     permits: BTreeMap<MachineName, u64>,
     /// Those of control machines that the running coordinator has not given: who was there then nobody knows any more.
     found: BTreeSet<(MachineName, u64)>,
-    /// Machines that had a permit since their request came.
-    pub(super) permitted: BTreeSet<MachineName>,
+    /// Machines that had a permit since their request came, and the rollout that they had it in.
+    pub(super) permitted: BTreeMap<MachineName, Option<String>>,
     /// When a permit was given.
     given: BTreeMap<(MachineId, u64), u64>,
     /// When a machine accepted a permit first.
@@ -108,7 +110,7 @@ impl Watcher {
             }
             self.seen.permits.insert(row.name.clone(), number);
             self.seen.given.extend(row.id.map(|id| ((id, number), now.mono_ms)));
-            self.seen.permitted.insert(row.name.clone());
+            self.seen.permitted.insert(row.name.clone(), row.rollout.clone());
         }
         self.secrets_stay(facts)?;
         self.late_stages_are_told(facts, now)?;
@@ -117,16 +119,19 @@ impl Watcher {
     }
 
     /// Rule 9, its end: whose request is gone, and over with success, has its workloads back.
-    fn workloads_are_back(&self, facts: &Facts, now: Now) -> Checked {
+    fn workloads_are_back(&mut self, facts: &Facts, now: Now) -> Checked {
         let over = |row: &&Arc<MachineRow>| {
             let stage = row.stages.get(&Stage::RequestRemoved);
             stage.is_some_and(|stage| stage.succeeded && stage.finished_at_ms == Some(now.wall_ms))
         };
-        for row in facts.machines.values().filter(over) {
-            if let Some(key) = self.seen.let_go.iter().find(|key| key.node.as_ref() == Some(&row.name)) {
-                return Err(self.violation("9", format!("{} counts as back, and {key:?} is not active", row.name)));
+        let back: BTreeSet<_> =
+            facts.machines.values().filter(over).map(|row| (row.name.clone(), now.wall_ms)).collect();
+        for (name, _) in back.difference(&self.seen.back) {
+            if let Some(key) = self.seen.let_go.iter().find(|key| key.node.as_ref() == Some(name)) {
+                return Err(self.violation("9", format!("{name} counts as back, and {key:?} is not active")));
             }
         }
+        self.seen.back = back;
         Ok(())
     }
 
@@ -201,7 +206,7 @@ impl Watcher {
         for node in gone {
             self.seen.requests.remove(&node);
             let Some(row) = node.as_ref().and_then(|node| facts.machines.get(node)) else { continue };
-            if self.seen.permitted.contains(&row.name)
+            if self.seen.permitted.contains_key(&row.name)
                 && !row.revoked
                 && row.ready_at.is_some()
                 && !all_succeeded(facts, row)
@@ -225,7 +230,7 @@ impl Watcher {
         for lock in facts.locks.values() {
             let asked = match &lock.key.node {
                 Some(node) if *node == row.name => *asked,
-                None if !self.seen.permitted.contains(&row.name) => cluster_asked,
+                None if !self.seen.permitted.contains_key(&row.name) => cluster_asked,
                 Some(_) | None => continue,
             };
             let since = self.seen.inactive.get(&lock.key);
@@ -324,7 +329,8 @@ impl Watcher {
 
     /// A machine reboots in an update only if its scope says so.
     pub fn may_reboot(&self, machine: &Machine, facts: Option<&Facts>) -> Checked {
-        let row = facts.and_then(|facts| facts.by_id(machine.id)).filter(|row| row.update.is_some());
+        // A copy that was put back may have another update than the one that it reboots in.
+        let row = facts.and_then(|facts| facts.by_id(machine.id)).filter(|row| row.update.is_some() && !row.in_doubt);
         let rollout = row.and_then(|row| facts?.rollouts.get(row.rollout.as_ref()?));
         match rollout.and_then(|rollout| rollout.update.as_ref()) {
             Some(update) if update.scope == Scope::Drain => {
@@ -343,8 +349,8 @@ impl Watcher {
     }
 
     /// Has this machine had a permit since its request came?
-    pub(super) fn had_permit(&self, name: &MachineName) -> bool {
-        self.seen.permitted.contains(name)
+    pub(super) fn had_permit(&self, row: &MachineRow) -> bool {
+        self.seen.permitted.get(&row.name) == Some(&row.rollout)
     }
 }
 

@@ -58,6 +58,7 @@ impl World {
         while self.next_event(until)? {
             self.late_list();
             self.keep_appointment()?;
+            self.use_moment()?;
             if self.rng.permille(self.plan.fault_permille) {
                 self.fault()?;
                 self.engine_fault();

@@ -1,36 +1,26 @@
-//! How a world ends: the faults stop, and everything must come to rest with a reason; then a patient operator resolves
-//! what wants a person, and everything must become Ready.
+//! How a world ends: the faults stop, and everything must come to rest with a reason.
 
 use muster_agent::core::Input as AgentInput;
-use muster_coordinator::core::{Request, update::Options};
-use muster_coordinator::documents;
-use muster_coordinator::facts::MachineRow;
-use muster_coordinator::plan::{
-    blocked,
-    survey::{State, Survey},
-    update::DECIDING,
+use muster_coordinator::{
+    documents,
+    plan::{
+        blocked,
+        survey::{State, Survey},
+        update::DECIDING,
+    },
 };
-use muster_proto::{
-    model::{Epoch, ItemName, MachineType, RemovalPolicy, Scope, Standing},
-    resource::UpdateStatus,
-};
+use muster_proto::{model::Epoch, resource::UpdateStatus};
 
-use super::{
-    Event, LIMITS, World,
-    copies::{NOT_MANAGER, QUORUM_AT_RISK},
-    fate::Fate,
-    machine::Machine,
-    manifest,
-    swarm::{FOREIGN, NotEntered},
-};
+use super::{Event, LIMITS, World, machine::Machine, manifest};
 use crate::invariants::Violation;
 
 /// Longest calm in which nothing runs: backoffs of a minute, lost after half a minute, a few in a row.
 const CALM_MS: u64 = 900_000;
 /// The same in an update: an attempt at a reboot of its own that came to nothing is given up after half an hour.
 const CALM_IN_UPDATE_MS: u64 = 2_400_000;
-/// Nothing moves for so long: longer than the time after which a machine is Lost.
-const STILL_MS: u64 = 65_000;
+/// Nothing moves for so long: longer than the time after which a machine is Lost, and than a controller is away and has
+/// for its answer to a removal after that.
+const STILL_MS: u64 = 80_000;
 /// Nothing was recorded for so long: longer than an agent's longest backoff and the longest answer together.
 const QUIET_MS: u64 = 150_000;
 /// Reasons that pass by themselves: nobody has one when everything is at rest.
@@ -42,8 +32,6 @@ const WAITS_FOR_OTHERS: &[&str] =
 const DEADLINE_MS: u64 = 25_000;
 /// So many of them may pass one after another.
 const DEADLINES_MAX: usize = 20;
-/// Rounds of the patient operator.
-const PATIENCE_ROUNDS: usize = 60;
 
 impl World {
     /// Faults stop; everything that was down comes back.
@@ -90,6 +78,7 @@ impl World {
                 break;
             }
             self.keep_appointment()?;
+            self.use_moment()?;
             if quiet.0 != self.commits || running {
                 quiet = (self.commits, self.at);
             } else if self.at >= quiet.1 + QUIET_MS {
@@ -204,207 +193,20 @@ impl World {
         }
         Ok(())
     }
-
-    /// A patient operator does what each reason says; then everything must become Ready.
-    pub(crate) fn resolve_everything(&mut self) -> Result<(), Violation> {
-        self.controllers_behave();
-        self.rest()?;
-        self.look_at_nodes();
-        self.plan.fate = Fate { fail_permille: 0, hopeless_permille: 0, lost_permille: 0, ..self.plan.fate };
-        for _ in 0..PATIENCE_ROUNDS {
-            if !self.resolve_once()? {
-                break;
-            }
-            self.rest()?;
-        }
-        self.watcher.settled(&self.machines, self.coordinator.as_ref())?;
-        let now = self.now();
-        let Some(core) = &self.coordinator else { return Ok(()) };
-        self.watcher.nothing_is_held(core.facts())?;
-        self.nodes_are_given_back()?;
-        let Some(core) = &self.coordinator else { return Ok(()) };
-        let limits = LIMITS;
-        let Some(survey) = Survey::of(core.facts(), &manifest::cluster_name(), &limits, now) else { return Ok(()) };
-        for position in &survey.machines {
-            if position.state() != State::Ready || position.row.update.is_some() {
-                let reason = blocked::of_machine(&survey, position);
-                let detail = format!("{} is {} for good: {reason:?}", position.row.name, position.state().as_str());
-                return Err(self.watcher.violation("10", detail));
-            }
-        }
-        Ok(())
-    }
-
-    /// After a recovery operators look at the nodes of all machines that nobody has in his hands.
-    fn look_at_nodes(&mut self) {
-        let rows = self.facts().map(|facts| facts.machines.values().cloned().collect::<Vec<_>>()).unwrap_or_default();
-        let updating = self.plan.update;
-        for row in rows.iter().filter(|row| updating && row.update.is_none() && !row.in_doubt) {
-            self.serve_again(&row.name);
-        }
-    }
-
-    /// One round. False: nothing wants a person any more.
-    fn resolve_once(&mut self) -> Result<bool, Violation> {
-        let now = self.now();
-        let limits = LIMITS;
-        let Some(core) = &self.coordinator else { return Ok(false) };
-        let Some(survey) = Survey::of(core.facts(), &manifest::cluster_name(), &limits, now) else { return Ok(false) };
-        if survey.of_type(MachineType::Control).next().is_none() {
-            // All were removed before there was a cluster: without one there never is.
-            let control = self.machines.iter().position(|machine| machine.machine_type == MachineType::Control);
-            return control.map_or(Ok(false), |index| self.come_again(index).map(|()| true));
-        }
-        let mut wishes = Vec::new();
-        let is_new = |row: &MachineRow| row.spec.machine_type == MachineType::Control && row.ready_at.is_none();
-        let a_control_waits = survey.machines.iter().any(|position| is_new(position.row));
-        let (mut replaced, mut outside, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut adrift, mut dead) = (Vec::new(), Vec::new());
-        let (mut degraded, mut behind, mut doubted) = (false, false, Vec::new());
-        for position in &survey.machines {
-            let Some(blocked) = blocked::of_machine(&survey, position) else { continue };
-            let machine = position.row.name.clone();
-            if self.trace {
-                eprintln!("{} the operator reads: {machine}: {blocked:?}", self.at);
-            }
-            match blocked.reason.as_str() {
-                "RemovalNeedsAgent" | "LeavingSwarm" | "Revoked" | "Lost" if position.row.removal.is_some() => {
-                    dead.push(machine);
-                }
-                "Quorum" if position.row.removal.is_some() => adrift.push((machine, false)),
-                "Failed" | "Indeterminate" => {
-                    let items = position.items.unwrap_or_default().iter();
-                    let stuck = items
-                        .filter(|item| matches!(position.standing(item), Standing::Failed | Standing::Held))
-                        .map(|item| item.name.clone());
-                    let said =
-                        |what: &NotEntered| position.row.statuses.values().any(|status| status.message == what.message);
-                    if said(&FOREIGN) {
-                        foreign.push(machine.clone());
-                    }
-                    if said(&QUORUM_AT_RISK) {
-                        adrift.push((machine.clone(), false));
-                    }
-                    let nothing_to_copy = |item: &ItemName| {
-                        let status = position.row.statuses.get(item);
-                        status.is_some_and(|status| status.message == NOT_MANAGER.message)
-                    };
-                    wishes.extend(stuck.map(|item| {
-                        let (without, machine) = (nothing_to_copy(&item), machine.clone());
-                        let item = Some(item);
-                        if without { Request::Skip { machine, item } } else { Request::Retry { machine, item } }
-                    }));
-                }
-                "RecoveredInDoubt" if position.row.in_doubt => doubted.push(machine),
-                "NotUpToDate" => behind = true,
-                "InMaintenance" => wishes.push(Request::LeaveMaintenance { machine }),
-                // Nobody could be spared, however long it waited: somebody accepts that.
-                "Deferred" | "Refused" | "Paused" | "Quorum" if blocked.message.contains("its swarm has only") => {
-                    wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));
-                }
-                // What was replaced is deployed, and makes a swarm, when the update is over.
-                "Deferred" | "Refused" if a_control_waits && blocked.message.contains("no manager of the swarm") => {
-                    wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));
-                }
-                "Deferred" | "Refused" => {
-                    degraded |= blocked.message.contains("services");
-                    if blocked.message.contains("swarm") {
-                        adrift.push((machine.clone(), blocked.message.contains("do not know")));
-                    }
-                    wishes.push(Request::Retry { machine, item: None });
-                }
-                // Its managers have left the fleet: the one that replaced them makes a swarm when the update is over.
-                "SwarmNoManager" if a_control_waits => {
-                    adrift.push((machine, true));
-                    wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));
-                }
-                "SwarmNoManager" | "SwarmNodeUnknown" => adrift.push((machine, blocked.reason == "SwarmNodeUnknown")),
-                "ServiceDegraded" => degraded = true,
-                // What was to be known before it paused is told all the same.
-                "Paused" | "Quorum"
-                    if ["is not deployed", "the control plane is down"]
-                        .iter()
-                        .any(|why| blocked.message.contains(why)) =>
-                {
-                    wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));
-                }
-                "Paused" => {
-                    degraded |= blocked.message.contains("services");
-                    if blocked.message.contains("swarm") {
-                        adrift.push((machine, blocked.message.contains("do not know")));
-                    }
-                    wishes.extend(survey.rollout.map(|rollout| Request::Resume { rollout: rollout.name.clone() }))
-                }
-                "BeforeUpdate" if blocked.message.contains("has left") => {
-                    wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }))
-                }
-                "ControlNotDeployed" => {
-                    wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }))
-                }
-                // What was revoked since the copy was made is revoked again.
-                "ControlsAtWork" if position.row.id.is_some_and(|id| self.watcher.was_shut_out(id)) => {
-                    wishes.push(Request::RevokeMachine { machine, machine_is_off: false });
-                }
-                "WaitingForSwarm" => outside.push(machine),
-                "WaitingForMachines" | "DeployNotStarted" => {
-                    wishes.push(Request::Deploy { cluster: manifest::cluster_name() });
-                }
-                "Lost" | "RebootOverdue" | "Revoked" | "NotReported" | "NotEnrolled" => replaced.push(machine),
-                _ => {}
-            }
-        }
-        if behind && survey.rollout.is_none() {
-            let options = Options { accept_control_plane_downtime: true, ..Options::of(Scope::Os) };
-            wishes.push(Request::Update { cluster: manifest::cluster_name(), options });
-        }
-        for machine in doubted {
-            self.serve_again(&machine);
-            wishes.push(Request::LeaveMaintenance { machine });
-        }
-        let mended = !outside.is_empty() && self.mend_swarms();
-        if wishes.is_empty() && replaced.is_empty() && !mended && !self.has_swarm() {
-            // Nobody is left who could make it: the cluster does without.
-            outside.iter().for_each(|_| self.count("went without a swarm"));
-            let item = Some(manifest::join_name());
-            wishes.extend(outside.into_iter().map(|machine| Request::Skip { machine, item: item.clone() }));
-        }
-        let scaled = degraded && self.scale_down();
-        let something = scaled
-            || (!adrift.is_empty() && self.bring_home(&adrift))
-            || !wishes.is_empty()
-            || !replaced.is_empty()
-            || !dead.is_empty()
-            || mended;
-        for name in foreign {
-            self.leave_swarm(&name);
-        }
-        for wish in wishes {
-            self.operator(wish)?.ok();
-        }
-        self.note_skips();
-        for name in dead {
-            if let Some(index) = self.machines.iter().position(|machine| machine.name == name) {
-                self.remove(index, RemovalPolicy::Forced)?;
-            }
-        }
-        for name in replaced {
-            let index = self.machines.iter().position(|machine| machine.name == name);
-            if let Some(index) = index {
-                self.replace(index)?;
-            }
-        }
-        Ok(something)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
+    use muster_coordinator::core::Request;
     use muster_proto::model::Counts;
 
     use super::*;
-    use crate::{rng::Rng, sim::Plan};
+    use crate::{
+        rng::Rng,
+        sim::{Plan, fate::Fate},
+    };
 
     #[test]
     fn whoever_is_still_at_work_is_waited_for() {

@@ -34,6 +34,7 @@ impl World {
         self.plan.fate = fate;
         self.chaos = true;
         self.make_appointment();
+        self.await_moment();
         Ok(())
     }
 

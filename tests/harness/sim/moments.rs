@@ -1,0 +1,140 @@
+//! Faults and operators at the very moment at which they hurt. The dice of chaos hit such a moment once in many
+//! thousand seeds; so in the second life of a seed somebody waits for one of them.
+
+use muster_coordinator::{
+    core::Request,
+    facts::{MachineRow, MachineUpdate},
+};
+use muster_proto::model::{MachineName, RemovalPolicy};
+
+use super::World;
+use crate::invariants::Violation;
+
+/// So many of a thousand events at the moment are the one at which it is used.
+const USED_PERMILLE: u64 = 300;
+/// So many of a thousand events before it are the one at which an operator takes a machine out of service.
+const ENTERS_PERMILLE: u64 = 50;
+/// A machine is away for longer than what allowed its permit may count: the invariant of rule 4 gives that a minute.
+const AWAY_MS: (u64, u64) = (61_000, 120_000);
+/// One that is wanted back is away for so long.
+const WANTED_MS: (u64, u64) = (5_000, 40_000);
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// A permit is on its way: the machine is cut off until it counts no more.
+    Permit,
+    /// A machine is out of service: it is removed for good.
+    RemovedOutOfService,
+    /// A machine is out of service: it is cut off, and wanted back.
+    WantedUnreachable,
+}
+
+/// One moment of a life.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    kind: Kind,
+    /// An operator has taken somebody out of service for it.
+    entered: bool,
+}
+
+/// Has it leave to start something, and not heard of it?
+fn awaits_permit(row: &MachineRow) -> bool {
+    let permit = row.update.as_ref().and_then(|mine| mine.permit.as_ref()).filter(|permit| !permit.expired);
+    permit.and_then(|permit| permit.listed).is_some_and(|listed| row.assigned.accepted < listed)
+}
+
+/// Is it out of service, and to stay there?
+fn stays_out(row: &MachineRow) -> bool {
+    let out =
+        |mine: &MachineUpdate| mine.maintenance.as_ref().is_some_and(|out| out.since_ms.is_some() && !out.leaving);
+    row.removal.is_none() && row.update.as_ref().is_some_and(out)
+}
+
+impl World {
+    /// In a second life somebody waits for a moment.
+    pub(crate) fn await_moment(&mut self) {
+        let Some(dice) = &mut self.second_life else { return };
+        let kinds = [Kind::Permit, Kind::RemovedOutOfService, Kind::WantedUnreachable];
+        self.moment = dice.pick(&kinds).map(|kind| Moment { kind: *kind, entered: false });
+    }
+
+    /// Whoever waits for a moment looks whether it has come.
+    pub(crate) fn use_moment(&mut self) -> Result<(), Violation> {
+        let Some(Moment { kind, entered }) = self.moment else { return Ok(()) };
+        let there: fn(&MachineRow) -> bool = match kind {
+            Kind::Permit => awaits_permit,
+            Kind::RemovedOutOfService | Kind::WantedUnreachable => stays_out,
+        };
+        let Some((machine, index)) = self.first(there) else {
+            return if entered || matches!(kind, Kind::Permit) { Ok(()) } else { self.enter_for_moment(kind) };
+        };
+        if !self.falls(USED_PERMILLE) {
+            return Ok(());
+        }
+        match kind {
+            Kind::Permit => {
+                self.moment = None;
+                self.count("a machine was away while its permit was on its way");
+                self.cut_off(index, AWAY_MS);
+                Ok(())
+            }
+            Kind::RemovedOutOfService => {
+                self.moment = None;
+                self.count("a machine was removed while it was out of service");
+                self.remove(index, RemovalPolicy::Graceful)
+            }
+            Kind::WantedUnreachable => self.want_unreachable(machine, index),
+        }
+    }
+
+    /// The machine is cut off; once that is noticed, an operator wants it back.
+    fn want_unreachable(&mut self, machine: MachineName, index: usize) -> Result<(), Violation> {
+        let live = self.facts().and_then(|facts| facts.live.machines.get(&machine));
+        if live.is_some_and(|live| live.session.is_some()) {
+            self.cut_off(index, WANTED_MS);
+            return Ok(());
+        }
+        self.moment = None;
+        self.count("a machine was wanted back while it was away");
+        self.operator(Request::LeaveMaintenance { machine }).map(drop)
+    }
+
+    fn cut_off(&mut self, index: usize, (shortest, longest): (u64, u64)) {
+        let Some(dice) = &mut self.second_life else { return };
+        let until = self.at + dice.between(shortest, longest);
+        let Some(machine) = self.machines.get_mut(index).filter(|machine| machine.session.is_some()) else { return };
+        machine.cut_off_until = until;
+        self.drop_session(index);
+    }
+
+    /// The first machine of which this holds.
+    fn first(&self, holds: fn(&MachineRow) -> bool) -> Option<(MachineName, usize)> {
+        let row = self.facts()?.machines.values().find(|row| holds(row))?;
+        Some((row.name.clone(), self.index_of(row.id?)?))
+    }
+
+    fn falls(&mut self, permille: u64) -> bool {
+        self.second_life.as_mut().is_some_and(|dice| dice.permille(permille))
+    }
+
+    /// An operator takes a machine out of service.
+    fn enter_for_moment(&mut self, kind: Kind) -> Result<(), Violation> {
+        if !self.falls(ENTERS_PERMILLE) {
+            return Ok(());
+        }
+        let names: Vec<MachineName> =
+            self.facts().into_iter().flat_map(|facts| facts.machines.keys().cloned()).collect();
+        let Some(machine) = self.second_life.as_mut().and_then(|dice| dice.pick(&names).cloned()) else {
+            return Ok(());
+        };
+        let accept_control_plane_downtime = self.accepts_downtime();
+        let request = Request::EnterMaintenance { machine, accept_control_plane_downtime };
+        let entered = self.operator(request)?.is_ok();
+        if entered {
+            self.count("maintenance entered");
+        }
+        self.moment = Some(Moment { kind, entered });
+        Ok(())
+    }
+}
