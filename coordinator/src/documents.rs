@@ -95,7 +95,7 @@ pub fn rollouts(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &L
             of_cluster.map(|row| rollout::document(survey, row, now)).collect::<Vec<_>>()
         })
         .collect();
-    rollouts.sort_by_key(|rollout| rollout.metadata.creation_timestamp);
+    rollouts.sort_by_key(Rollout::order);
     rollouts
 }
 

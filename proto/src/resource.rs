@@ -289,6 +289,20 @@ pub struct StageStatus {
     pub finished_at: Option<Timestamp>,
 }
 
+impl Rollout {
+    /// Its place among others: when it began, and its number, for one may begin in the moment in which another ends.
+    #[must_use]
+    pub fn order(&self) -> (Timestamp, u64) {
+        (self.metadata.creation_timestamp, rollout_number(&self.metadata.name))
+    }
+}
+
+/// The number in a rollout's name: they are numbered through in their cluster, of whatever kind.
+#[must_use]
+pub fn rollout_number(name: &str) -> u64 {
+    name.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
 /// What a rollout is to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -1,8 +1,11 @@
 //! From facts to what follows from them: steps are recorded until none is left, lists are sent, waits are noted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use muster_proto::model::{AssignedItem, Assignment, ClusterName, MachineName, Now, Phase, SecretName};
+use muster_proto::{
+    model::{AssignedItem, Assignment, ClusterName, MachineName, Now, Phase, SecretName},
+    resource::rollout_number,
+};
 
 use super::{Effect, share::note_given};
 use crate::{
@@ -16,6 +19,9 @@ use crate::{
 
 /// Decisions that may follow from one another within one step. More would be a decision that undoes itself.
 const ROUNDS_MAX: usize = 64;
+
+/// Rollouts that have ended are kept for each cluster; the oldest go, unless a machine had its last turn there.
+const ROLLOUTS_KEPT_MAX: usize = 100;
 
 /// Records what follows from the facts, until nothing new follows. False: it went on for too long, a bug of ours.
 #[must_use]
@@ -129,6 +135,13 @@ pub(super) fn end_rollout(draft: &mut Draft<'_>, rollout: &str, now: Now) {
     let counted = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let ended = Some((counted(members().count()), counted(through)));
     draft.put_rollout(RolloutRow { finished_at_ms: Some(now.wall_ms), ended, ..(*row).clone() });
+    let ended = draft.rollouts.values().filter(|known| known.cluster == row.cluster && known.finished_at_ms.is_some());
+    let mut ended: Vec<_> =
+        ended.map(|known| (known.started_at_ms, rollout_number(&known.name), known.name.clone())).collect();
+    ended.sort_unstable();
+    ended.truncate(ended.len().saturating_sub(ROLLOUTS_KEPT_MAX));
+    let last_turns: BTreeSet<String> = draft.machines.values().filter_map(|row| row.rollout.clone()).collect();
+    ended.iter().filter(|(.., name)| !last_turns.contains(name)).for_each(|(.., name)| draft.drop_rollout(name));
 }
 
 fn ready(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {

@@ -174,7 +174,7 @@ pub(super) fn deny(
     reason: &str,
     now: Now,
 ) {
-    draft.deny(id, name, now.wall_ms);
+    draft.deny(id, name, now);
     draft.live_mut(name).session = None;
     draft.stop_awaiting(name);
     effects.push(Effect::Close { id, reason: reason.to_owned() });

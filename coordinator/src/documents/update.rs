@@ -93,7 +93,6 @@ fn waits_long_for_inputs(survey: &Survey<'_>, position: &Position<'_>) -> bool {
 }
 
 pub(super) fn status(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -> UpdateStatus {
-    let release = survey.facts.specs.get(&(row.cluster.clone(), update.version)).map(|spec| spec.release.clone());
     let open = row.finished_at_ms.is_none();
     let waiting = targets(survey).filter(|_| open).filter_map(|position| {
         let Blocked { reason, message, clears_when } = blocked::of_machine(survey, position)?;
@@ -106,7 +105,7 @@ pub(super) fn status(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) 
     };
     UpdateStatus {
         scope: update.scope,
-        release: release.unwrap_or_default(),
+        release: update.release.clone(),
         stages: ClusterStage::ALL
             .iter()
             .filter(|stage| update.stages.contains_key(stage) || (open && hooks::is_ahead(update, **stage)))

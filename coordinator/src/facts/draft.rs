@@ -12,8 +12,8 @@ use muster_proto::{
 };
 
 use super::{
-    AuditRow, ClusterRow, CredentialRow, DeniedRow, Facts, LockKey, LockRow, META_KEY, MachineLive, MachineRow, Meta,
-    RolloutRow, SETTLE_MS, SecretId, SecretRow, SpecRow, TokenRow, UpdateRow, status_key,
+    AuditRow, ClusterRow, CredentialRow, DeniedRow, Facts, LockKey, LockRow, META_KEY, MachineLive, MachineRow,
+    MachineUpdate, Meta, RolloutRow, SETTLE_MS, SecretId, SecretRow, SpecRow, TokenRow, UpdateRow, status_key,
 };
 use crate::store::{Change, Table};
 
@@ -80,10 +80,7 @@ impl<'a> Draft<'a> {
         }
         let of = |row: &&Arc<RolloutRow>| row.cluster == *name;
         let rollouts: Vec<String> = self.rollouts.values().filter(of).map(|row| row.name.clone()).collect();
-        for rollout in rollouts {
-            self.touch(Table::Rollouts, rollout.as_str());
-            self.facts.rollouts.remove(&rollout);
-        }
+        rollouts.iter().for_each(|rollout| self.drop_rollout(rollout));
         let locks: Vec<LockKey> = self.locks.keys().filter(|key| key.cluster == *name).cloned().collect();
         locks.iter().for_each(|key| self.drop_lock(key));
         let tokens: Vec<String> =
@@ -182,6 +179,12 @@ impl<'a> Draft<'a> {
         self.facts.rollouts.insert(row.name.clone(), Arc::new(row));
     }
 
+    /// Forgets a rollout.
+    pub fn drop_rollout(&mut self, name: &str) {
+        self.touch(Table::Rollouts, name);
+        self.facts.rollouts.remove(name);
+    }
+
     /// An update, to be changed.
     pub fn update_mut(&mut self, rollout: &str) -> Option<&mut UpdateRow> {
         self.touch(Table::Rollouts, rollout);
@@ -238,10 +241,15 @@ impl<'a> Draft<'a> {
     }
 
     /// Refuses an identity from now on.
-    pub fn deny(&mut self, id: MachineId, machine: &MachineName, at_ms: u64) {
+    pub fn deny(&mut self, id: MachineId, machine: &MachineName, now: Now) {
         self.touch(Table::Denied, id.to_string());
-        let generation = self.machines.get(machine).map(|row| row.assigned.generation).unwrap_or_default();
-        let row = DeniedRow { id, machine: machine.clone(), at_ms, generation };
+        let known = self.machines.get(machine).cloned();
+        let drained = known.as_ref().and_then(|known| known.update.as_ref()).is_some_and(MachineUpdate::takes_tasks);
+        if let Some(known) = known.as_ref().filter(|_| drained) {
+            self.facts.live.drains_let_go_mono_ms.insert(known.spec.cluster_name.clone(), now.mono_ms);
+        }
+        let generation = known.map(|row| row.assigned.generation).unwrap_or_default();
+        let row = DeniedRow { id, machine: machine.clone(), at_ms: now.wall_ms, generation };
         self.facts.denied.insert(id, Arc::new(row));
         // Its word is worth nothing any more.
         self.facts.live.newer.remove(&id);

@@ -30,6 +30,9 @@ pub struct Live {
     /// Application controllers that watch the requests of a cluster, by cluster and name: when each of their streams
     /// began, by its number. Monotonic milliseconds.
     pub watching: BTreeMap<(ClusterName, String), BTreeMap<u64, u64>>,
+    /// When a machine was last shut out in the middle of its Swarm drain, by cluster, in monotonic milliseconds: what
+    /// that takes from services is nobody's any more, and a manager may not count it as missing yet.
+    pub drains_let_go_mono_ms: BTreeMap<ClusterName, u64>,
     /// When a controller that could have answered last stopped to watch a cluster, Unix milliseconds.
     pub controllers_left_ms: BTreeMap<ClusterName, u64>,
 }

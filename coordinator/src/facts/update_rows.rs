@@ -22,6 +22,9 @@ pub struct UpdateRow {
     pub scope: Scope,
     /// Version of the spec that every machine goes to.
     pub version: u64,
+    /// Its release, for those who read this when the spec is long forgotten.
+    #[serde(default)]
+    pub release: String,
     /// An operator accepts that the control plane is down for a while: no majority is asked for.
     pub accept_control_plane_downtime: bool,
     /// Who takes part, and what is to be done there.
@@ -238,6 +241,15 @@ impl MachineUpdate {
     #[must_use]
     pub const fn disturbed(&self) -> bool {
         self.permit.is_some()
+    }
+
+    /// Is its Swarm node drained, or may that be ordered by now? Not for us if somebody else had drained it.
+    #[must_use]
+    pub fn takes_tasks(&self) -> bool {
+        self.drain.as_ref().is_some_and(|row| match row.target {
+            DrainTarget::Node { was, .. } => was != SwarmAvailability::Drain,
+            DrainTarget::Unknown | DrainTarget::Absent => false,
+        })
     }
 
     /// Is this item one that the update has added?

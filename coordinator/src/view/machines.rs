@@ -71,7 +71,9 @@ fn plain_note(machine: &Machine, now: Timestamp) -> String {
         return parts.join("; ");
     }
     if let Some(activity) = &status.activity {
-        return activity_text(activity, now);
+        let disconnected = status.blocked.as_ref().is_some_and(|wait| wait.blocked.reason == "Disconnected");
+        let unheard = if disconnected { "Disconnected; when last heard of: " } else { "" };
+        return format!("{unheard}{}", activity_text(activity, now));
     }
     let out_since = status.maintenance.filter(|known| !known.leaving).and_then(|known| known.since);
     match &status.blocked {

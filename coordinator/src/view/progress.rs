@@ -85,7 +85,7 @@ impl Fleet {
     pub fn rollout(&self) -> Option<&Rollout> {
         match self.cluster.as_ref().and_then(|cluster| cluster.status.rollout.as_ref()) {
             Some(under_way) => self.rollouts.get(under_way),
-            None => self.rollouts.values().max_by_key(|rollout| rollout.metadata.creation_timestamp),
+            None => self.rollouts.values().max_by_key(|rollout| rollout.order()),
         }
     }
 
@@ -175,7 +175,11 @@ impl Fleet {
     }
 
     fn not_ready(&self) -> impl Iterator<Item = &Machine> {
-        self.machines.values().filter(|machine| machine.status.state != "Ready" || machine.status.lost)
+        let revoked =
+            |machine: &Machine| machine.status.blocked.as_ref().is_some_and(|wait| wait.blocked.reason == "Revoked");
+        let ready =
+            move |machine: &Machine| machine.status.state == "Ready" && !machine.status.lost && !revoked(machine);
+        self.machines.values().filter(move |machine| !ready(machine))
     }
 
     /// Machines that are out of service, and the way back.

@@ -284,14 +284,20 @@ fn a_fleet_in_motion() {
         ])
     );
     fleet.rollouts.insert("edge-7-deploy-1".into(), rollout("Ready"));
-    let ended = |others: &str| Verdict::Ended(format!("all 6 machines are Ready, after 4m{others}"));
-    assert_eq!(fleet.verdict(now()), ended("; not Ready: worker-2 (WaitingForTurn), worker-3 (ItemFailed)"));
+    let all = "all 6 machines are Ready, after 4m";
+    let ended = |others: &str| Verdict::Ended(format!("edge-7-deploy-1 has ended: {all}; not Ready by now: {others}"));
+    assert_eq!(fleet.verdict(now()), ended("worker-2 (WaitingForTurn), worker-3 (ItemFailed)"));
     fleet.machines.insert("worker-5".to_owned(), machine("worker-5"));
     assert_eq!(fleet.verdict(now()), Verdict::Going, "worker-5 came since, and nothing holds it up");
     fleet.machines.retain(|_, machine| machine.status.state == "Ready");
-    assert_eq!(fleet.verdict(now()), ended(""));
+    assert_eq!(fleet.verdict(now()), Verdict::Ended(all.to_owned()));
     fleet.machines.insert("worker-4".to_owned(), machine("worker-4"));
-    assert_eq!(fleet.verdict(now()), ended("; not Ready: worker-4 (Lost)"));
+    assert_eq!(fleet.verdict(now()), ended("worker-4 (Lost)"));
+    let gone = fleet.machines.get_mut("worker-4").expect("there");
+    (gone.status.lost, gone.status.state) = (false, "Ready".to_owned());
+    let blocked = Blocked { reason: "Revoked".into(), message: "it was".into(), clears_when: "never".into() };
+    gone.status.blocked = Some(BlockedSince { blocked, since: now() });
+    assert_eq!(fleet.verdict(now()), ended("worker-4 (Revoked)"), "it was Ready, and nobody hears of it any more");
     fleet.cluster.as_mut().expect("a cluster").status.rollout = Some("edge-7-deploy-2".into());
     assert_eq!(fleet.verdict(now()), Verdict::Going, "another is under way, and was not heard of yet");
 }

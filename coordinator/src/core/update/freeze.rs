@@ -227,6 +227,7 @@ fn open(
     let Some(row) = draft.cluster_mut(cluster) else { return String::new() };
     row.rollout_seq += 1;
     let version = row.spec_version;
+    let release = draft.specs.get(&(cluster.clone(), version)).map(|spec| spec.release.clone()).unwrap_or_default();
     let changed = targets.values().filter(|target| !target.changed.is_empty()).count();
     let disturbed = targets.values().filter(|target| target.disruptive).count();
     let line = match start.kind {
@@ -249,6 +250,7 @@ fn open(
             kind: start.kind,
             scope: start.options.scope,
             version,
+            release,
             // Who goes out of service has it in its own part: others may join the rollout later.
             accept_control_plane_downtime: start.options.accept_control_plane_downtime && !start.kind.takes_out(),
             targets,

@@ -20,7 +20,8 @@ pub(super) fn ended<'a>(rollout: &Rollout, not_ready: impl Iterator<Item = &'a M
     match others.is_empty() {
         true => reached(rollout),
         false => {
-            printable(&format!("{}; not Ready: {}", reached(rollout), some_names(others.iter().map(String::as_str))))
+            let (name, others) = (&rollout.metadata.name, some_names(others.iter().map(String::as_str)));
+            printable(&format!("{name} has ended: {}; not Ready by now: {others}", reached(rollout)))
         }
     }
 }
