@@ -76,6 +76,7 @@ plants! {
     consistent_copy_of_two: "consistent-copy-of-two" by "backup";
     no_stage_deadline: "no-stage-deadline" by "stuck";
     drain_degraded_service: "drain-degraded-service" by "service";
+    forget_drain_of_revoked: "forget-drain-of-revoked" by "service";
     activate_operators_drain: "activate-operators-drain" by "9";
     give_back_after_failure: "give-back-after-failure" by "9";
     leave_by_itself: "leave-by-itself" by "9";

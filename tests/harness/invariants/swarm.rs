@@ -61,7 +61,13 @@ impl Watcher {
         let accepted = rollout.and_then(|row| row.update.as_ref()).is_none_or(|row| row.accept_control_plane_downtime)
             || accepts(row);
         let manager = row.swarm.as_ref().is_some_and(|member| member.manager);
-        if accepted || !manager || row.removal.is_some() || row.spec.machine_type != MachineType::Control {
+        // In the middle of its turn it goes on where nobody is there who could be asked.
+        let cannot_count = |other: &MachineRow| {
+            let connected = facts.live.machines.get(&other.name).is_some_and(|live| live.session.is_some());
+            other.name == row.name || other.spec.machine_type != MachineType::Control || other.revoked || !connected
+        };
+        let nobody = self.seen.permitted.contains_key(&row.name) && facts.machines.values().all(|o| cannot_count(o));
+        if accepted || nobody || !manager || row.removal.is_some() || row.spec.machine_type != MachineType::Control {
             return Ok(());
         }
         // Before the first permit of a turn its copy is ahead. In the middle of it nobody is waited for who cannot come

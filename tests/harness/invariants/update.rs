@@ -9,7 +9,7 @@ use std::{
 };
 
 use muster_agent::attempt::record::AttemptKey;
-use muster_coordinator::facts::{Facts, LockKey, MachineRow, Stage, Wish};
+use muster_coordinator::facts::{Facts, LockKey, MachineRow, Stage, UpdateKind, Wish};
 use muster_proto::model::{AssignedItem, ItemState, LockState, MachineId, MachineName, MachineType, Now, Phase, Scope};
 
 use super::{Checked, Watcher, record::own, swarm::Listed};
@@ -206,7 +206,12 @@ impl Watcher {
         for node in gone {
             self.seen.requests.remove(&node);
             let Some(row) = node.as_ref().and_then(|node| facts.machines.get(node)) else { continue };
+            // In the step in which it ended another may have begun, with items of its own.
+            let rollout = row.rollout.as_ref().filter(|_| !self.had_permit(row));
+            let rollout = rollout.and_then(|name| facts.rollouts.get(name)?.update.as_ref());
+            let reconfigured_next = rollout.is_some_and(|update| update.kind == UpdateKind::Reconfigure);
             if self.seen.permitted.contains_key(&row.name)
+                && !reconfigured_next
                 && !row.revoked
                 && row.ready_at.is_some()
                 && !all_succeeded(facts, row)

@@ -28,6 +28,8 @@ enum Kind {
     RemovedOutOfService,
     /// A machine is out of service: it is cut off, and wanted back.
     WantedUnreachable,
+    /// A machine's node is drained: another takes its place, and whoever shares services with it is next.
+    ReplacedInDrain,
 }
 
 /// One moment of a life.
@@ -44,6 +46,11 @@ fn awaits_permit(row: &MachineRow) -> bool {
     permit.and_then(|permit| permit.listed).is_some_and(|listed| row.assigned.accepted < listed)
 }
 
+/// Is its node drained, or about to be?
+fn is_drained(row: &MachineRow) -> bool {
+    !row.revoked && row.removal.is_none() && row.update.as_ref().is_some_and(MachineUpdate::takes_tasks)
+}
+
 /// Is it out of service, and to stay there?
 fn stays_out(row: &MachineRow) -> bool {
     let out =
@@ -55,7 +62,7 @@ impl World {
     /// In a second life somebody waits for a moment.
     pub(crate) fn await_moment(&mut self) {
         let Some(dice) = &mut self.second_life else { return };
-        let kinds = [Kind::Permit, Kind::RemovedOutOfService, Kind::WantedUnreachable];
+        let kinds = [Kind::Permit, Kind::RemovedOutOfService, Kind::WantedUnreachable, Kind::ReplacedInDrain];
         self.moment = dice.pick(&kinds).map(|kind| Moment { kind: *kind, entered: false });
     }
 
@@ -64,10 +71,15 @@ impl World {
         let Some(Moment { kind, entered }) = self.moment else { return Ok(()) };
         let there: fn(&MachineRow) -> bool = match kind {
             Kind::Permit => awaits_permit,
+            Kind::ReplacedInDrain => is_drained,
             Kind::RemovedOutOfService | Kind::WantedUnreachable => stays_out,
         };
         let Some((machine, index)) = self.first(there) else {
-            return if entered || matches!(kind, Kind::Permit) { Ok(()) } else { self.enter_for_moment(kind) };
+            return if entered || matches!(kind, Kind::Permit | Kind::ReplacedInDrain) {
+                Ok(())
+            } else {
+                self.enter_for_moment(kind)
+            };
         };
         if !self.falls(USED_PERMILLE) {
             return Ok(());
@@ -85,6 +97,11 @@ impl World {
                 self.remove(index, RemovalPolicy::Graceful)
             }
             Kind::WantedUnreachable => self.want_unreachable(machine, index),
+            Kind::ReplacedInDrain => {
+                self.moment = None;
+                self.count("a machine was replaced in its drain");
+                self.replace(index)
+            }
         }
     }
 

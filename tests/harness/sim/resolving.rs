@@ -1,7 +1,7 @@
 //! The patient operator, when everything has come to rest: does what each reason says, until every machine is Ready.
 
 use muster_coordinator::core::{Request, update::Options};
-use muster_coordinator::facts::MachineRow;
+use muster_coordinator::facts::{MachineRow, RemovalRow};
 use muster_coordinator::plan::{
     blocked,
     survey::{State, Survey},
@@ -88,9 +88,20 @@ impl World {
                 "RemovalNeedsAgent" | "LeavingSwarm" | "Revoked" | "Lost" if position.row.removal.is_some() => {
                     dead.push(machine);
                 }
+                "Quorum" if blocked.clears_when.contains("maintenance leave") => {
+                    wishes.push(Request::LeaveMaintenance { machine });
+                }
                 "Quorum" if blocked.clears_when.contains("--accept-control-plane-downtime") => {
-                    let policy = position.row.removal.as_ref().map_or(RemovalPolicy::Graceful, |row| row.policy);
-                    wishes.push(Request::Remove { machine, policy, accept_control_plane_downtime: true });
+                    match &position.row.removal {
+                        Some(RemovalRow { policy, .. }) => {
+                            let policy = *policy;
+                            wishes.push(Request::Remove { machine, policy, accept_control_plane_downtime: true });
+                        }
+                        None => {
+                            wishes
+                                .extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));
+                        }
+                    }
                 }
                 "Quorum" if position.row.removal.is_some() => adrift.push((machine, false)),
                 "Failed" | "Indeterminate" => {

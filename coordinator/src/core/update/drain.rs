@@ -32,8 +32,9 @@ pub(super) fn record(draft: &mut Draft<'_>, machine: &MachineName, step: DrainSt
     if step == DrainStep::Begin {
         let look = &mut draft.live_mut(machine).swarm;
         (look.awaited_since_ms, look.fewest, look.fewer_at_ms) = (None, None, None);
-        (look.begun_here, look.ordered) = (true, false);
-        (look.tasks, look.services) = (None, None);
+        (look.begun_here, look.ordered, look.services) = (true, false, None);
+        // What it gets back is what it has now: somebody may have changed that since it was last looked at.
+        look.forget_node();
     }
     if step == DrainStep::Target(DrainTarget::Unknown) {
         let look = &mut draft.live_mut(machine).swarm;

@@ -159,9 +159,18 @@ pub fn majority_without(survey: &Survey<'_>, position: &Position<'_>) -> Result<
         (message, format!("{names} was replaced and deployed, or "))
     };
     let by_itself = survey.rollout.filter(|_| survey.update().is_some_and(|u| u.kind == UpdateKind::Reconfigure));
+    let name = &position.row.name;
+    let enters = position.update().is_some_and(|mine| mine.maintenance.is_some());
     let clears_when = match (&position.row.removal, by_itself) {
-        (Some(_), _) => format!("{remedy}`musterctl remove {} --accept-control-plane-downtime`", position.row.name),
-        (None, None) => format!("{remedy}`musterctl update` is started with --accept-control-plane-downtime"),
+        (Some(_), _) => format!("{remedy}`musterctl remove {name} --accept-control-plane-downtime`"),
+        (None, _) if enters => format!(
+            "{remedy}`musterctl maintenance leave {name}` gives up; `musterctl maintenance enter {name} \
+             --accept-control-plane-downtime` begins anew then"
+        ),
+        (None, None) => format!(
+            "{remedy}`musterctl update` is started with --accept-control-plane-downtime (one that is under way is \
+             aborted first)"
+        ),
         (None, Some(RolloutRow { name, cluster, .. })) => format!(
             "{remedy}`musterctl abort {name}`, then `musterctl update {cluster} --accept-control-plane-downtime`"
         ),

@@ -46,6 +46,7 @@ pub const REQUIRED: &[&str] = &[
     "maintenance left",
     "a machine was removed while it was out of service",
     "a machine was wanted back while it was away",
+    "a machine was replaced in its drain",
     "a machine was away while its permit was on its way",
     "reboot started",
     "rebooted by an update",

@@ -117,6 +117,47 @@ fn a_worker_is_drained_and_gets_its_availability_back() {
 }
 
 #[test]
+fn what_its_operator_made_of_its_node_a_moment_before_is_what_it_gets_back() {
+    let mut fleet = deployed(3, 2);
+    let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    spec.lcm_type = LcmType::Swarm;
+    fleet.ask(apply(spec, &[])).expect("applies");
+    let mut swarm = Swarm::of(&fleet);
+    swarm.node("worker-1").tasks.clear();
+    for was in [SwarmAvailability::Active, SwarmAvailability::Pause] {
+        swarm.node("worker-1").availability = was;
+        fleet.ask(enter("worker-1")).expect("begins");
+        fleet.lock("ceph", None, LockState::Inactive);
+        fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+        fleet.talk(&mut swarm);
+        assert_eq!(fleet.why("worker-1").as_deref(), Some("InMaintenance"));
+        fleet.ask(leave("worker-1")).expect("comes back");
+        fleet.talk(&mut swarm);
+        assert_eq!(swarm.availability("worker-1"), was);
+        fleet.back("worker-1");
+        fleet.lock("ceph", None, LockState::Active);
+    }
+}
+
+#[test]
+fn of_rollouts_that_have_ended_the_newest_are_kept_and_those_that_machines_had_their_last_turn_in() {
+    let mut fleet = deployed(3, 1);
+    for _ in 0..105 {
+        fleet.out("worker-1");
+        fleet.ask(leave("worker-1")).expect("comes back");
+        fleet.back("worker-1");
+        fleet.lock("ceph", None, LockState::Active);
+        fleet.pass(1_000, &[]);
+    }
+    let rollouts = &fleet.core.facts().rollouts;
+    let kept = |number: u32| rollouts.contains_key(&format!("{}-maintenance-{number}", cluster()));
+    assert_eq!((rollouts.len(), kept(6), kept(7), kept(106)), (101, false, true, true));
+    assert!(rollouts.keys().any(|name| name.contains("deploy")), "that of the control machines");
+    fleet.restart();
+    assert_eq!(fleet.core.facts().rollouts.len(), 101, "the store has forgotten them too");
+}
+
+#[test]
 fn what_a_machine_in_maintenance_does_is_nobodys_worry() {
     let mut fleet = deployed(3, 2);
     fleet.out("worker-1");
@@ -277,6 +318,18 @@ fn a_control_machine_goes_only_while_every_other_is_there() {
     assert_eq!((fleet.since_ms("control-1"), fleet.why("control-1").as_deref()), (None, Some("Quorum")));
     fleet.connect("control-2");
     assert_eq!(fleet.why("control-1").as_deref(), Some("InMaintenance"));
+}
+
+#[test]
+fn who_is_on_its_way_out_and_has_no_majority_behind_it_is_told_the_way_back() {
+    let mut fleet = deployed(3, 1);
+    fleet.ask(enter("control-1")).expect("begins");
+    fleet.ask(Request::RevokeMachine { machine: machine("control-2"), machine_is_off: true }).expect("revoked");
+    fleet.lock("ceph", None, LockState::Inactive);
+    let why = fleet.look("control-1", blocked::of_machine).expect("it waits");
+    assert!(why.reason == "Quorum" && why.clears_when.contains("`musterctl maintenance leave control-1`"), "{why:?}");
+    fleet.ask(leave("control-1")).expect("gives up");
+    assert!(!fleet.is_open());
 }
 
 #[test]

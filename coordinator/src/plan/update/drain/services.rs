@@ -10,7 +10,7 @@ use muster_proto::{
 
 use super::{SETTLE_MS, aim, fresh, list, look, node, was_reached};
 use crate::{
-    facts::{DrainTarget, Seen, SwarmLook},
+    facts::{DrainTarget, MachineUpdate, Seen, SwarmLook},
     plan::{
         safety::blocked,
         survey::{Position, Survey},
@@ -46,6 +46,11 @@ pub(super) fn spared(survey: &Survey<'_>, position: &Position<'_>) -> Result<(),
             message,
             "they do (`docker service ps` on a manager says what keeps them)",
         ));
+    }
+    if let_go_until(survey).is_some() {
+        let message =
+            "Error: waiting for the swarm to count what it loses with a machine that was revoked in its drain";
+        return Err(blocked("ServiceDegraded", message, "65 s have passed since; its tasks run elsewhere by then"));
     }
     if let Some(other) = under_way(survey, position, &counted.what) {
         return Err(blocked(
@@ -90,14 +95,11 @@ pub(super) fn waits_for_another(survey: &Survey<'_>, position: &Position<'_>) ->
     let missing = counted.what.iter().filter(|(_, service)| service.running < service.wanted);
     let missing: Services = missing.map(|(name, service)| (name.clone(), service.clone())).collect();
     let takes = |other: &Position<'_>| {
-        let row = other.update().and_then(|mine| mine.drain.as_ref()).filter(|_| !other.in_maintenance());
-        let ours = row.is_some_and(|row| match row.target {
-            DrainTarget::Node { was, .. } => was != SwarmAvailability::Drain,
-            DrainTarget::Unknown | DrainTarget::Absent => false,
-        });
+        let ours = other.update().is_some_and(MachineUpdate::takes_tasks) && !other.in_maintenance();
         ours && look(other).is_some_and(|look| is_drained(look) && shares(&missing, look))
     };
-    under_way(survey, position, &counted.what).is_some() || (!missing.is_empty() && others(survey, position).any(takes))
+    let taken = under_way(survey, position, &counted.what).is_some() || let_go_until(survey).is_some();
+    taken || (!missing.is_empty() && others(survey, position).any(takes))
 }
 
 /// Is its node drained, or was that ordered?
@@ -131,9 +133,19 @@ fn may_begin_until(survey: &Survey<'_>, other: &Position<'_>, look: &SwarmLook) 
     asked.max().map(|at_mono_ms| at_mono_ms.saturating_add(SETTLE_MS))
 }
 
+/// Until when nobody knows what is taken away by the drain of a machine that was shut out in its middle, monotonic
+/// milliseconds: it may have been ordered at the last moment, and nobody looks at its tasks any more.
+fn let_go_until(survey: &Survey<'_>) -> Option<u64> {
+    // Planted: who is shut out takes nothing with him.
+    let let_go = survey.facts.live.drains_let_go_mono_ms.get(&survey.cluster.name);
+    let let_go = let_go.filter(|_| !planted("forget-drain-of-revoked"));
+    let_go.map(|at_mono_ms| at_mono_ms.saturating_add(SETTLE_MS)).filter(|until| *until > survey.now.mono_ms)
+}
+
 /// When what other drains may yet do is over, monotonic milliseconds.
 pub(super) fn clears_at(survey: &Survey<'_>, position: &Position<'_>) -> impl Iterator<Item = u64> {
-    others(survey, position).filter_map(|other| may_begin_until(survey, other, look(other)?))
+    let ordered = others(survey, position).filter_map(|other| may_begin_until(survey, other, look(other)?));
+    ordered.chain(let_go_until(survey))
 }
 
 /// Also those that have come to their end: what they lost may not be counted yet.

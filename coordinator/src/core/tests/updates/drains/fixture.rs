@@ -189,8 +189,13 @@ impl Fleet {
 
     /// Time passes in small steps, and questions are answered.
     pub(in super::super) fn wait_for(&mut self, swarm: &mut Swarm, ms: u64) {
+        self.wait_without(&[], swarm, ms);
+    }
+
+    /// The same, and these machines are silent.
+    pub(in super::super) fn wait_without(&mut self, silent: &[&str], swarm: &mut Swarm, ms: u64) {
         for _ in 0..ms.div_ceil(20_000) {
-            self.pass(20_000, &[]);
+            self.pass(20_000, silent);
             self.talk(swarm);
         }
     }

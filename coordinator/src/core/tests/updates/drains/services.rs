@@ -3,6 +3,7 @@
 use muster_proto::model::{SwarmFailure, SwarmFailureCode};
 
 use super::*;
+use crate::plan::update::drain::SETTLE_MS;
 
 /// At `worker-1`, and its node runs a task of a service that lacks one.
 fn at_a_degraded_service() -> (Fleet, Swarm) {
@@ -80,6 +81,20 @@ fn of_two_that_share_a_service_the_second_is_drained_when_the_first_has_lost_its
     swarm.degraded.clear();
     fleet.wait_for(&mut swarm, 20_000);
     assert_eq!(drained(&mut swarm), [drain, drain], "{:?}", swarm.log);
+}
+
+/// What it takes away is counted as missing only when the swarm has noticed, and nobody looks at its tasks any more.
+#[test]
+fn one_that_is_replaced_in_its_drain_takes_its_tasks_with_it_all_the_same() {
+    let (mut fleet, mut swarm) = at_both_workers(DeadlineOutcome::Defer);
+    fleet.talk(&mut swarm);
+    let request = Request::ReplaceMachine { machine: machine("worker-1"), machine_is_off: true };
+    fleet.ask(request).expect("replaced");
+    fleet.wait_without(&["worker-1"], &mut swarm, SETTLE_MS - 5_000);
+    assert_eq!(swarm.availability("worker-2"), SwarmAvailability::Active, "{:?}", swarm.log);
+    assert_eq!(fleet.why("worker-2").as_deref(), Some("ServiceDegraded"));
+    fleet.wait_without(&["worker-1"], &mut swarm, 20_000);
+    assert_eq!(swarm.availability("worker-2"), SwarmAvailability::Drain, "{:?}", swarm.log);
 }
 
 #[test]
