@@ -286,10 +286,15 @@ impl Link {
     }
 
     fn take(&mut self, renewed: Result<Identity, IdentityError>) -> bool {
-        let saved = renewed.and_then(|identity| identity.save(&self.dir.identity()).map(|()| identity));
-        match saved {
+        match renewed {
             Ok(identity) => {
-                info!("certificate renewed");
+                match identity.save(&self.dir.identity()) {
+                    Ok(()) => info!("certificate renewed"),
+                    // Good as long as this process lives; after that the old one may still be exchanged for a week.
+                    Err(error) => {
+                        warn!(error = %chain(&error), "certificate renewed, and not saved: it is used all the same")
+                    }
+                }
                 self.renew_at = Instant::now() + Duration::from_millis(identity.renew_after_ms());
                 self.identity = identity;
                 true

@@ -92,6 +92,23 @@ async fn a_certificate_is_renewed_at_half_its_life_and_a_second_session_takes_ov
 }
 
 #[tokio::test]
+async fn a_renewed_certificate_that_cannot_be_saved_is_used_all_the_same() {
+    let life = Duration::from_secs(8);
+    let mut coordinator = Coordinator::start(Traits { certificate_life: life, ..Traits::default() }).await;
+    let machine = Machine::enrolled(&coordinator).await;
+    let _agent = machine.run();
+    let _first = coordinator.welcomed(1).await;
+    // What is to take its place cannot be laid over a directory.
+    let path = machine.state().join("identity.json");
+    std::fs::remove_file(&path).expect("removed");
+    std::fs::create_dir_all(path.join("in-the-way")).expect("made");
+    let _second = coordinator.welcomed(1).await;
+    assert_eq!(coordinator.calls.renew.load(Ordering::SeqCst), 1);
+    let log = std::fs::read_to_string(machine.path("log")).expect("a log");
+    assert!(log.contains("not saved"), "{log}");
+}
+
+#[tokio::test]
 async fn the_second_session_outlives_an_end_of_the_first_that_comes_before_its_welcome() {
     let life = Duration::from_secs(8);
     let mut coordinator = Coordinator::start(Traits { certificate_life: life, ..Traits::default() }).await;
