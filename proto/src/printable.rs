@@ -15,6 +15,21 @@ pub fn printable_lines(text: &str) -> String {
     escape(text, true)
 }
 
+/// Does a terminal, or a reader, take this for something else than text: C0 and C1 controls (a terminal takes U+009B
+/// for an escape), and characters that turn the reading direction or end a line for some readers?
+#[must_use]
+pub const fn is_unprintable(c: char) -> bool {
+    matches!(
+        c,
+        '\0'..='\x1f'
+            | '\x7f'..='\u{9f}'
+            | '\u{61c}'
+            | '\u{200e}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}'
+    )
+}
+
 fn escape(text: &str, lines: bool) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -25,13 +40,7 @@ fn escape(text: &str, lines: bool) -> String {
                 safe.push('^');
                 safe.push(char::from_u32(u32::from(c) + 0x40).unwrap_or('?'));
             }
-            // C1 controls (a terminal takes U+009B for an escape) and characters that turn the reading direction
-            // or end a line for some readers.
-            '\u{80}'..='\u{9f}'
-            | '\u{61c}'
-            | '\u{200e}'..='\u{200f}'
-            | '\u{2028}'..='\u{202e}'
-            | '\u{2066}'..='\u{2069}' => {
+            c if is_unprintable(c) => {
                 let _ = write!(safe, "\\u{{{:x}}}", u32::from(c)); // writing to a String cannot fail
             }
             c => safe.push(c),

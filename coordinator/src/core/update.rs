@@ -21,7 +21,7 @@ use super::{Refusal, Reply, operators::not_found};
 use crate::{
     facts::{Draft, Facts, MachineRow, MachineUpdate, Stage, Stuck, UpdateKind, Wish},
     plan::{
-        Limits, items, safety,
+        Limits, items, kept_open, safety,
         survey::{Position, Survey},
         update::is_current,
     },
@@ -144,11 +144,7 @@ fn at_rest<'a>(draft: &'a Draft<'_>, cluster: &ClusterName, limits: &Limits, now
     if let Some(out) = removal::in_the_way(&survey).or_else(|| maintenance::in_the_way(&survey)) {
         return Err(out);
     }
-    if let Some(rollout) = survey.rollout {
-        let message = format!(
-            "{} has not ended; `musterctl get machines --cluster {cluster}` says what it waits for",
-            rollout.name
-        );
+    if let Some(message) = kept_open::by_whom(&survey) {
         return Err(refusal("RolloutOpen", message));
     }
     if !survey.machines.iter().any(|position| position.ready_once() && !position.row.revoked) {

@@ -28,6 +28,8 @@ pub(super) fn machines(
             None if update.is_through(position.row) => ("done", None),
             None => ("left out", None),
             Some(_) if position.in_maintenance() => ("in maintenance", None),
+            Some(_) if position.lost => ("lost", None),
+            Some(_) if position.failed() => ("failed", None),
             Some(_) if waits.contains(name) => ("waiting", None),
             Some(_) => ("under way", blocked::activity(position).map(|(item, ..)| item.name.to_string())),
         };

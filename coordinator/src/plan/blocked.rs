@@ -170,7 +170,7 @@ pub(super) fn in_trouble(position: &Position<'_>) -> Option<Blocked> {
             "Indeterminate",
             format!("item {} was started and nobody knows how it ended", item.name),
             format!(
-                "look at the machine, then `musterctl retry {name} {0}` (run it again) or \
+                "somebody has looked at the machine: `musterctl retry {name} {0}` (run it again) or \
                  `musterctl accept {name} {0}` (it is done)",
                 item.name
             ),
@@ -186,7 +186,7 @@ fn retry_or_skip(position: &Position<'_>, item: &AssignedItem) -> String {
     match position.update() {
         None => text,
         Some(_) => {
-            format!("{text}; the next update can mend it")
+            format!("{text}; a wrong item: skip it")
         }
     }
 }

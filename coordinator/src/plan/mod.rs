@@ -10,6 +10,7 @@ pub mod assign;
 pub mod blocked;
 pub mod deploy;
 pub mod items;
+pub mod kept_open;
 pub mod locks;
 mod names;
 pub mod reboot;

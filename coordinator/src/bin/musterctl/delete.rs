@@ -34,10 +34,11 @@ struct ClusterArgs {
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let DeleteCommand::Cluster(ClusterArgs { name, yes }) = args.command;
+    let coordinator = context.coordinator().await?;
+    coordinator.has_cluster(Kind::Clusters, &name).await?;
     if !yes && !ask(&format!("Delete cluster {name}, its join tokens and its secrets?"), "the deletion")? {
         return Ok(());
     }
-    let coordinator = context.coordinator().await?;
     let request = DeleteClusterRequest { cluster: name.clone() };
     show(&coordinator.call_on(Kind::Clusters, &name, coordinator.fleet().delete_cluster(request)).await?)
 }

@@ -5,7 +5,7 @@ mod follow;
 use clap::{ValueEnum, builder::NonEmptyStringValueParser};
 use jiff::Timestamp;
 use muster_coordinator::view::{self, Kind, Look, Of, printable};
-use muster_proto::wire::Resource;
+use muster_proto::{printable::is_unprintable, wire::Resource};
 use serde_json::{Value, json};
 
 use crate::{config::Context, failure::Failure, feed::Subject, terminal};
@@ -176,8 +176,18 @@ pub(crate) fn value(json: &[u8]) -> Result<Value, Failure> {
     serde_json::from_slice(json).map_err(not_this_version)
 }
 
+/// JSON for a terminal too: the same text, with what could tell it something written as escapes.
 pub(crate) fn pretty_json(value: &Value) -> Result<String, Failure> {
-    serde_json::to_string_pretty(value).map_err(|source| Failure::failed("cannot write JSON").because(source))
+    let text = serde_json::to_string_pretty(value);
+    let text = text.map_err(|source| Failure::failed("cannot write JSON").because(source))?;
+    Ok(text.chars().fold(String::with_capacity(text.len()), |mut safe, c| {
+        if c != '\n' && is_unprintable(c) {
+            safe.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            safe.push(c);
+        }
+        safe
+    }))
 }
 
 pub(crate) fn yaml(value: &Value) -> Result<String, Failure> {
@@ -194,6 +204,14 @@ pub(crate) fn not_this_version(source: serde_json::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_tells_a_terminal_nothing_and_stays_the_same_text() {
+        let value = json!({"a": "x\u{9b}31m\u{7f}\u{202e}", "b": ["Zürich\n"]});
+        let text = pretty_json(&value).expect("JSON");
+        assert!(text.contains(r"x\u009b31m\u007f\u202e") && text.contains("Zürich"), "{text}");
+        assert_eq!(serde_json::from_str::<Value>(&text).expect("JSON"), value);
+    }
 
     #[test]
     fn lcms_words_for_the_handshake_are_known() {

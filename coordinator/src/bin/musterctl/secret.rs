@@ -59,7 +59,7 @@ struct ListArgs {
 /// Delete a secret
 #[derive(clap::Args)]
 struct DeleteArgs {
-    /// Its name
+    /// Its name; of a cluster's also CLUSTER/NAME
     name: String,
     /// The one of this cluster
     #[arg(long, value_name = "NAME")]
@@ -75,10 +75,19 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         SecretCommand::List(args) => get::list(Kind::Secrets, args.cluster.unwrap_or_default(), context).await,
         SecretCommand::Delete(DeleteArgs { name, cluster, in_use }) => {
             let coordinator = context.coordinator().await?;
+            let (cluster, name) = named(cluster, name);
             let id = cluster.as_ref().map_or_else(|| name.clone(), |cluster| format!("{cluster}/{name}"));
             let request = DeleteSecretRequest { name, cluster: cluster.unwrap_or_default(), in_use };
             show(&coordinator.call_on(Kind::Secrets, &id, coordinator.fleet().delete_secret(request)).await?)
         }
+    }
+}
+
+/// A secret of a cluster may be named as lists show it: `edge-7/db`.
+fn named(cluster: Option<String>, name: String) -> (Option<String>, String) {
+    match name.split_once('/') {
+        Some((of, name)) if cluster.is_none() => (Some(of.to_owned()), name.to_owned()),
+        Some(_) | None => (cluster, name),
     }
 }
 
@@ -100,4 +109,22 @@ async fn create(args: CreateArgs, context: &Context) -> Result<(), Failure> {
     let cluster = args.cluster.unwrap_or_default();
     let request = CreateSecretRequest { name: args.name, cluster: cluster.clone(), value };
     show(&coordinator.call_on(Kind::Clusters, &cluster, coordinator.fleet().create_secret(request)).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_named_as_lists_show_it() {
+        for (cluster, name, expected) in [
+            (None, "db", (None, "db")),
+            (None, "edge-7/db", (Some("edge-7"), "db")),
+            (Some("edge-7"), "db", (Some("edge-7"), "db")),
+            (Some("edge-7"), "edge-8/db", (Some("edge-7"), "edge-8/db")), // refused by the coordinator, as a name
+        ] {
+            let (of, known) = named(cluster.map(str::to_owned), name.to_owned());
+            assert_eq!((of.as_deref(), known.as_str()), expected);
+        }
+    }
 }

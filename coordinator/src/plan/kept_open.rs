@@ -1,0 +1,37 @@
+//! Who keeps a rollout from its end: for whoever wants to begin another one, and is refused.
+
+use super::{
+    blocked,
+    names::some_names,
+    survey::{Position, State, Survey},
+};
+
+/// Why nothing else begins beside the rollout that is open, and what helps. None: none is open.
+#[must_use]
+pub fn by_whom(survey: &Survey<'_>) -> Option<String> {
+    let rollout = survey.rollout?;
+    let (name, cluster) = (&rollout.name, &rollout.cluster);
+    let keeps = |position: &&Position<'_>| {
+        let member = position.row.rollout.as_ref() == Some(name) && !position.row.revoked;
+        member && (position.update().is_some() || (rollout.update.is_none() && position.state() != State::Ready))
+    };
+    let who: Vec<String> = survey
+        .machines
+        .iter()
+        .filter(keeps)
+        .map(|position| match blocked::of_machine(survey, position) {
+            Some(why) => format!("{} ({})", position.row.name, why.reason),
+            None => position.row.name.to_string(),
+        })
+        .collect();
+    if who.is_empty() {
+        return Some(format!("{name} has not ended; `musterctl plan {cluster}` says what it waits for"));
+    }
+    let are = if who.len() == 1 { "is" } else { "are" };
+    let who = some_names(who.iter().map(String::as_str));
+    let remedy = match rollout.update {
+        None => "one that cannot be deployed: `musterctl remove MACHINE`".to_owned(),
+        Some(_) => format!("to do without the rest: `musterctl abort {name}`"),
+    };
+    Some(format!("{name} has not ended: {who} {are} not through (`musterctl plan {cluster}` says why); {remedy}"))
+}
