@@ -219,6 +219,7 @@ pub(super) const RARE: &[&str] = &[
     "blocked SwarmNoManager",
     "blocked SwarmNodeUnknown",
     "blocked UpdateInProgress",
+    "ended AssignmentRefused",
     "ended Aborting",
     "ended ControllerSilent",
     "ended ControlNotDeployed",
