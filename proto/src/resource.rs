@@ -78,6 +78,9 @@ pub struct ClusterStatus {
     /// An update would have something to do, and no rollout is under way.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub update_due: bool,
+    /// Nothing moves by itself any more in the update, reboot, maintenance, removal or reconfiguration under way.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub needs_operator: bool,
     /// Machines not heard of for longer than the limit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost_nodes: Vec<String>,

@@ -11,7 +11,7 @@ mod options;
 mod record;
 pub(super) mod removal;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::model::{
     Blocked, ClusterName, HookMachines, MachineName, MachineType, Now, Phase, RunnerKind, Scope,
@@ -172,10 +172,27 @@ fn may_start(draft: &Draft<'_>, cluster: &ClusterName, scope: Scope, limits: &Li
 #[must_use]
 pub fn has_work(survey: &Survey<'_>, scope: Scope) -> bool {
     let stays = |position: &&Position<'_>| !position.row.revoked && position.row.removal.is_none();
+    let mut versions = Versions::default();
     survey.machines.iter().filter(|position| position.ready_once() && stays(position)).any(|position| {
         let asked = position.row.reboot.is_some_and(|asked| !asked.completed);
-        !is_current(survey, position) || !position.all_done() || (scope == Scope::Os && asked)
+        let current = is_current(survey, position, versions.ask_the_same(survey, position));
+        !current || !position.all_done() || (scope == Scope::Os && asked)
     })
+}
+
+/// The versions of a cluster's spec that machines follow, and whether the newest asks anything else of them: looked at
+/// once for the many machines that follow the same.
+#[derive(Default)]
+struct Versions(BTreeMap<u64, bool>);
+
+impl Versions {
+    fn ask_the_same(&mut self, survey: &Survey<'_>, position: &Position<'_>) -> bool {
+        let (newest, specs) = (survey.cluster.spec_version, &survey.facts.specs);
+        let Some(version) = position.row.follows() else { return false };
+        let spec = |version| specs.get(&(survey.cluster.name.clone(), version));
+        let look = || spec(version).zip(spec(newest)).is_some_and(|(its, newest)| its.asks_the_same(newest));
+        *self.0.entry(version).or_insert_with(|| version == newest || look())
+    }
 }
 
 /// A reboot on demand takes a cluster whose machines are all Ready, so that it is only the reboot that can go wrong.

@@ -42,6 +42,7 @@ pub(super) fn document(survey: &Survey<'_>, now: Now) -> Cluster {
             release: releases.first().filter(|_| all_ready && releases.len() == 1).cloned(),
             releases,
             update_due: update_due(survey),
+            needs_operator: survey.update().is_some() && update::needs_operator(survey),
             lost_nodes: is(is_lost),
             revoked_nodes: revoked.map(|position| position.row.name.to_string()).collect(),
             failed_nodes: is(|position| position.failed()),
@@ -90,7 +91,8 @@ fn phase_progress(survey: &Survey<'_>, phase: Phase) -> PhaseProgress {
         progress.total += 1;
         match position.progress(phase) {
             Progress::Failed(_) | Progress::Held(_) => progress.failed += 1,
-            Progress::Done if reached => progress.done += 1,
+            // What was Ready once has what it was told before, and a rollout may bring it nothing of this phase.
+            Progress::Done if reached || position.ready_once() => progress.done += 1,
             Progress::Open if here => progress.running += 1,
             Progress::Done | Progress::Open => {}
         }

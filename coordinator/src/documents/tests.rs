@@ -113,6 +113,9 @@ fn a_cluster_says_where_it_is_what_is_due_and_who_is_in_trouble() {
     let mut fleet = updates::deployed(3, 2);
     let status = cluster(&fleet).status;
     assert_eq!((status.releases, status.update_due), (vec!["1".to_owned()], false));
+    updates::pace(&mut fleet, 1);
+    assert!(!cluster(&fleet).status.update_due, "it asks nothing of machines");
+    assert!(fleet.ask(updates::update()).is_err_and(|refusal| format!("{refusal:?}").contains("NothingToDo")));
     updates::release(&mut fleet, &["install"], 1);
     assert!(cluster(&fleet).status.update_due);
     let mut fleet = fleet.started();

@@ -49,7 +49,7 @@ pub(super) fn state(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -
 
 /// Does nothing move by itself any more? Then every machine that has not come to its end waits for a person, or for one
 /// that does.
-fn needs_operator(survey: &Survey<'_>) -> bool {
+pub(super) fn needs_operator(survey: &Survey<'_>) -> bool {
     let works = |position: &Position<'_>| position.in_flight() && !waits_long_for_inputs(survey, position);
     // After `recover` only a person knows what became of these, and nothing moves before he has said so.
     let doubted = |position: &Position<'_>| position.row.in_doubt && !position.row.revoked;
@@ -109,7 +109,7 @@ pub(super) fn status(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) 
         stages: ClusterStage::ALL
             .iter()
             .filter(|stage| update.stages.contains_key(stage) || (open && hooks::is_ahead(update, **stage)))
-            .map(|stage| stage_status(stage.as_str(), update.stages.get(stage)))
+            .map(|stage| stage_status(stage.name(update.kind), update.stages.get(stage)))
             .collect(),
         hooks: hooks::statuses(survey, row, update),
         backups: backups::made(update),
@@ -157,8 +157,8 @@ fn group_statuses(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -> 
 
 /// The stage of the rollout under way that is past its deadline: the cluster's own, else the oldest of a machine.
 pub(super) fn cluster_stuck(survey: &Survey<'_>) -> Option<StuckStage> {
-    if let Some((stage, since_ms)) = overdue_stage(survey) {
-        return Some(StuckStage { stage: stage.as_str().to_owned(), since: at(since_ms), machine: None });
+    if let Some(((stage, since_ms), update)) = overdue_stage(survey).zip(survey.update()) {
+        return Some(StuckStage { stage: stage.name(update.kind).to_owned(), since: at(since_ms), machine: None });
     }
     let oldest =
         targets(survey).filter_map(|position| Some((stuck(position)?, position.row))).min_by_key(|(s, _)| s.since);

@@ -337,10 +337,13 @@ impl ClusterStage {
         Self::RequestRemoved,
     ];
 
-    /// The name operators know.
+    /// The name operators know. Only an update upgrades anything.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
+    pub const fn name(self, kind: UpdateKind) -> &'static str {
         match self {
+            Self::ControlUpgraded if !matches!(kind, UpdateKind::Update) => "Control plane nodes done",
+            Self::WorkersUpgraded if !matches!(kind, UpdateKind::Update) => "Worker nodes done",
+            Self::AllUpgraded if !matches!(kind, UpdateKind::Update) => "All machines of the rollout done",
             Self::HooksBefore => "Hooks and backups before the update done",
             Self::Requested => "Requested cluster maintenance",
             Self::LocksInactive => "Cluster workload locks are inactive",

@@ -72,7 +72,7 @@ pub(super) fn documents<'t>(text: &'t str, nodes: &mut usize, faults: &mut Fault
         block_nesting_limit: LIBRARY_DEPTH_MAX,
     };
     let mut parser = Parser::new_from_str_with_options(text, options);
-    let mut builder = Builder { open: Vec::new(), nodes, documents: Vec::new(), faults };
+    let mut builder = Builder { text, open: Vec::new(), nodes, documents: Vec::new(), faults };
     while let Some(event) = parser.next() {
         let went = match event {
             Ok((event, span)) => builder.take(event, span),
@@ -130,6 +130,7 @@ enum Key {
 }
 
 struct Builder<'t, 'f, 'n> {
+    text: &'t str,
     open: Vec<Open<'t>>,
     nodes: &'f mut usize,
     documents: Vec<Option<Node<'t>>>,
@@ -235,8 +236,25 @@ impl<'t> Builder<'t, '_, '_> {
             ErrorKind::RecursionLimitExceeded => {
                 self.faults.add(at, &path, "nested too deeply", format!("at most {DEPTH_MAX} levels"));
             }
-            kind => self.faults.add(at, &path, format!("not YAML: {}", shown_reason(&kind.to_string())), ""),
+            kind => {
+                let reason = shown_reason(&kind.to_string());
+                match self.tab_in_indentation(at, reason.contains("tab")) {
+                    Some(tab) => self.faults.add(tab, "", "not YAML: a tab where a line is indented", "blanks"),
+                    None => self.faults.add(at, &path, format!("not YAML: {reason}"), ""),
+                }
+            }
         }
+    }
+
+    /// The tab behind a syntax error. The library stops at what it read last, which may be lines before.
+    fn tab_in_indentation(&self, at: Position, of_a_tab: bool) -> Option<Position> {
+        let lines = self.text.lines().zip(1..).skip_while(|(_, line)| *line < at.line);
+        let tab = |(text, line): (&str, u32)| {
+            let indent = text.len() - text.trim_start_matches([' ', '\t']).len();
+            let column = text[..indent].find('\t')? + 1;
+            (of_a_tab || line == at.line).then_some(Position { line, column: saturated(column) })
+        };
+        lines.filter(|(text, _)| !text.trim().is_empty()).find_map(tab)
     }
 
     /// Path of what is being built.

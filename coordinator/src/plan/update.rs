@@ -226,10 +226,10 @@ pub fn disturbs(survey: &Survey<'_>, position: &Position<'_>) -> bool {
             })
 }
 
-/// Is it at the newest manifest, and has it the newest secrets?
+/// Is it at a manifest that asks the same of it as the newest, and has it the newest secrets?
 #[must_use]
-pub fn is_current(survey: &Survey<'_>, position: &Position<'_>) -> bool {
-    position.row.follows() == Some(survey.cluster.spec_version)
+pub fn is_current(survey: &Survey<'_>, position: &Position<'_>, asks_the_same: bool) -> bool {
+    asks_the_same
         && *position.row.overwrites() == position.row.spec.state_items_overwrites
         && !secrets::has_newer(survey.facts, position.row)
 }

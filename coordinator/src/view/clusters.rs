@@ -35,7 +35,8 @@ pub(super) fn row(cluster: &Cluster, look: Look) -> Vec<String> {
     row
 }
 
-/// Who is in trouble, what is late, why nothing starts, else how far the phases that are not through are.
+/// Who is in trouble, what is late, why nothing starts, else how far the phases that are not through are, and whether a
+/// person is needed.
 fn note(cluster: &Cluster, now: Timestamp) -> String {
     let status = &cluster.status;
     let stuck = status.lcm_operation_stuck.as_ref().map(|stuck| stuck_text(stuck, now));
@@ -45,7 +46,8 @@ fn note(cluster: &Cluster, now: Timestamp) -> String {
         (!said.is_empty()).then(|| said.join(", "))
     };
     let blocked = status.blocked.as_ref().map(|wait| format!("{}: {}", wait.blocked.reason, wait.blocked.message));
-    let parts = [troubles(cluster), stuck, blocked.or_else(open), due(cluster)];
+    let person = status.needs_operator.then(|| format!("needs a person: musterctl watch {}", cluster.metadata.name));
+    let parts = [troubles(cluster), stuck, blocked.or_else(open), person, due(cluster)];
     parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 

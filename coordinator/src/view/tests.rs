@@ -185,6 +185,10 @@ fn a_cluster_says_who_is_in_trouble_and_what_is_due() {
         assert!(page.contains(said), "{page}");
     }
     assert_eq!(ready_line(&cluster), "1 of 6 machines Ready; 1 Lost: worker-4; 4 Failed: a, b, c, …");
+    (cluster.status.lost_nodes, cluster.status.failed_nodes) = (Vec::new(), Vec::new());
+    cluster.status.needs_operator = true;
+    let row = super::clusters::row(&cluster, Look { wide: false, now: now() });
+    assert!(row.iter().any(|cell| cell.starts_with("needs a person: musterctl watch edge-7")), "{row:?}");
 }
 
 #[test]

@@ -93,6 +93,37 @@ pub struct ClusterSpec {
 }
 
 impl ClusterSpec {
+    /// Would an update from the one to the other have nothing to do, neither on a machine nor around it? How many
+    /// machines there are, how many go at once and how long they may take is settled without one.
+    #[must_use]
+    pub fn asks_the_same(&self, other: &Self) -> bool {
+        let Self {
+            lcm_type,
+            release,
+            dedicated_control_plane,
+            max_worker_prepare_count: _,
+            max_worker_deploy_count: _,
+            max_worker_upgrade_count: _,
+            nodes_reboot_required,
+            token_ttl_ms: _,
+            machines: _,
+            max_failures: _,
+            workload_controllers: _,
+            update_deadlines: _,
+            update_groups: _,
+            update_hooks,
+            backups,
+            machine_types,
+        } = self;
+        *lcm_type == other.lcm_type
+            && *release == other.release
+            && *dedicated_control_plane == other.dedicated_control_plane
+            && *nodes_reboot_required == other.nodes_reboot_required
+            && *update_hooks == other.update_hooks
+            && *backups == other.backups
+            && *machine_types == other.machine_types
+    }
+
     /// The templates of one type, in manifest order.
     #[must_use]
     pub fn items(&self, machine_type: MachineType) -> &[StateItem] {

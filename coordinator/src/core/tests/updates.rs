@@ -58,6 +58,13 @@ pub(crate) fn release(fleet: &mut Fleet, items: &[&str], width: u32) {
     fleet.ask(apply(spec, &[])).expect("applies");
 }
 
+/// Applies a manifest that differs only in how many workers may be down at once.
+pub(crate) fn pace(fleet: &mut Fleet, width: u32) {
+    let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    spec.max_worker_upgrade_count = width;
+    fleet.ask(apply(spec, &[])).expect("applies");
+}
+
 pub(crate) fn update() -> Request {
     Request::Update { cluster: cluster(), options: Options::of(Scope::Drain) }
 }

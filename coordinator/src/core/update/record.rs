@@ -33,10 +33,11 @@ pub(in crate::core) fn record(draft: &mut Draft<'_>, step: Step, now: Now) {
 
 /// The end of a stage's time, for which an abort was decided beforehand.
 fn abort(draft: &mut Draft<'_>, rollout: &str, stage: ClusterStage, now: Now) {
+    let kind = draft.update_mut(rollout).map(|update| update.kind).unwrap_or_default();
     let line = format!(
         "aborted, for \"{}\" took longer than updateDeadlines allows: nothing new starts; machines not disturbed yet \
          are given back as they were",
-        stage.as_str()
+        stage.name(kind)
     );
     wants(draft, "muster", rollout, (Wish::Abort, "abort", &line), now);
 }

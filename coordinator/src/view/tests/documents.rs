@@ -192,6 +192,7 @@ pub(super) fn cluster() -> Cluster {
             release: None,
             releases: Vec::new(),
             update_due: false,
+            needs_operator: false,
             lost_nodes: Vec::new(),
             revoked_nodes: Vec::new(),
             failed_nodes: Vec::new(),

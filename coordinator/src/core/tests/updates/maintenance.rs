@@ -47,9 +47,7 @@ impl Fleet {
 /// A cluster of the next release whose manifest lets so many workers be down at once.
 fn deployed_with_width(control: u32, worker: u32, width: u32) -> Fleet {
     let mut fleet = deployed(control, worker);
-    let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
-    spec.max_worker_upgrade_count = width;
-    fleet.ask(apply(spec, &[])).expect("applies");
+    pace(&mut fleet, width);
     fleet
 }
 
@@ -85,6 +83,10 @@ fn a_machine_goes_out_of_service_when_its_locks_say_so_and_comes_back() {
     fleet.ask(leave("worker-1")).expect("said twice, done once");
     fleet.back("worker-1");
     assert!(!fleet.is_open());
+    let rollouts = documents::rollouts(fleet.core.facts(), |_| true, fleet.core.limits(), fleet.now());
+    let stages = rollouts.last().and_then(|newest| newest.status.update.as_ref()).expect("as an update").stages.iter();
+    let stages: Vec<&str> = stages.map(|stage| stage.name.as_str()).collect();
+    assert!(stages.contains(&"Worker nodes done") && !stages.iter().any(|n| n.contains("upgraded")), "{stages:?}");
     let said = fleet.core.facts().audit.values().map(|line| line.action.as_str());
     assert_eq!(said.filter(|action| action.starts_with("maintenance")).count(), 2);
     assert_eq!(reason(fleet.ask(leave("worker-1"))), "NothingToDo");
