@@ -27,6 +27,10 @@ use crate::{
 /// does not show that the store is old, but that it lies.
 const EPOCHS_AHEAD_MAX: u64 = 1_000_000;
 
+/// Refusals of the newest list which say that its number is taken (agent_link.proto), by a list that this store does
+/// not know: it is older by just so much that the numbers meet, and no greeting shows it.
+const GIVEN_BY_ANOTHER: [&str; 2] = ["GenerationReused", "StaleGeneration"];
+
 /// The machine behind an identity, noted as alive.
 pub(super) fn heard(draft: &mut Draft<'_>, id: MachineId, now: Now) -> Result<MachineName, Refusal> {
     let Some(name) = draft.names.get(&id).cloned() else {
@@ -338,6 +342,10 @@ pub(super) fn answer(
     let Some(assigned) = draft.machines.get(&name).map(|row| row.assigned.clone()) else { return Ok(Reply::Ok) };
     let accepted = if refused.is_none() { generation } else { assigned.accepted };
     let outdated = assigned.generation != generation || (assigned.refused == refused && assigned.accepted == accepted);
+    let refusal = refused.as_deref().unwrap_or_default();
+    if !outdated && !draft.meta.recovering && GIVEN_BY_ANOTHER.iter().any(|code| refusal.starts_with(code)) {
+        draft.older_than_fleet(id, format!("{name} was given another list under the same number ({refusal})"));
+    }
     if !outdated && let Some(row) = draft.machine_mut(&name) {
         row.assigned.refused = refused;
         row.assigned.accepted = accepted;

@@ -4,15 +4,12 @@
 use muster_proto::model::{ClusterName, MachineName, Now};
 
 use super::{Refusal, Reply, operators};
-use crate::{
-    facts::{Draft, MachineRow},
-    plan::safety::some_names,
-};
+use crate::{facts::Draft, plan::safety::some_names};
 
 pub(super) fn cluster(draft: &mut Draft<'_>, actor: &str, name: &ClusterName, now: Now) -> Result<Reply, Refusal> {
     operators::known_cluster(draft, name)?;
     let live: Vec<&MachineName> =
-        draft.machines_of(name).filter(|machine| may_live(machine)).map(|machine| &machine.name).collect();
+        draft.machines_of(name).filter(|machine| machine.may_live()).map(|machine| &machine.name).collect();
     if let Some(first) = live.first() {
         let message = format!(
             "cluster {name} has machines: {}; `musterctl remove {first}` and so on (`--policy forced` for one that is \
@@ -33,10 +30,4 @@ pub(super) fn cluster(draft: &mut Draft<'_>, actor: &str, name: &ClusterName, no
     let with = if gone.is_empty() { String::new() } else { format!(" with {} of its own", gone.join(", ")) };
     let line = format!("cluster {name} deleted{with}; `get audit` keeps what was done to it");
     operators::audited(draft, actor, "delete", &format!("cluster/{name}"), vec![line], now)
-}
-
-/// May its agent be at work? One that never enrolled has none; a revoked one may go on with what it was told as long as
-/// it has its slot.
-fn may_live(machine: &MachineRow) -> bool {
-    machine.id.is_some() && (!machine.revoked || machine.slot.is_some())
 }

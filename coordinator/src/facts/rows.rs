@@ -286,6 +286,13 @@ pub struct MachineRow {
 }
 
 impl MachineRow {
+    /// May its agent be at work? One that never enrolled has none; a revoked one may go on with what it was told as
+    /// long as it has its slot.
+    #[must_use]
+    pub const fn may_live(&self) -> bool {
+        self.id.is_some() && (!self.revoked || self.slot.is_some())
+    }
+
     /// A machine that has not enrolled yet.
     #[must_use]
     pub fn new(name: MachineName, spec: MachineSpec, declared: bool, created_at_ms: u64) -> Self {

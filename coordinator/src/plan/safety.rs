@@ -2,9 +2,10 @@
 //! says in words why not. Nothing else in Muster grants a slot.
 
 mod quorum;
+mod slots;
 
 use muster_proto::{
-    model::{Blocked, MachineType, Phase, WORKERS_AT_ONCE_MAX},
+    model::{Blocked, MachineType, Phase},
     plant::planted,
 };
 
@@ -12,6 +13,7 @@ pub use super::names::{some_names, some_names_are};
 pub use quorum::{
     accepts_downtime, control_quorum, controls_are_there, majority_is_kept, majority_stays, majority_without, successor,
 };
+pub use slots::{within_group_limit, worker_slots_max, workers_within_limit};
 
 use super::{
     locks, recovery,
@@ -34,19 +36,6 @@ fn holds_slot(position: &Position<'_>) -> bool {
 /// Is it being taken out of the swarm?
 fn departs(position: &Position<'_>) -> bool {
     position.row.departs()
-}
-
-/// Slots of workers that may be in use at once: what is configured for deployments or updates, and never more than 50.
-#[must_use]
-pub fn worker_slots_max(survey: &Survey<'_>) -> usize {
-    let configured = match survey.update() {
-        Some(_) => survey.spec.max_worker_upgrade_count,
-        None => survey.spec.max_worker_deploy_count,
-    };
-    if planted("grant-51") {
-        return configured as usize + 1;
-    }
-    configured.min(WORKERS_AT_ONCE_MAX) as usize
 }
 
 /// Rule 1: at most one control machine of a cluster is between "slot granted" and "outcome recorded".
@@ -162,15 +151,6 @@ pub fn may_begin(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blo
     }
 }
 
-/// Rule 2: at most min(configured, 50) workers hold a slot together.
-pub fn workers_within_limit(survey: &Survey<'_>) -> Result<(), Blocked> {
-    let (used, most) = (survey.worker_slots_used, worker_slots_max(survey));
-    if used < most {
-        return Ok(());
-    }
-    Err(blocked("WaitingForTurn", format!("{used} of {most} worker slots are in use"), "a worker is done"))
-}
-
 /// Update groups go in the order of their indexes: no worker goes before all of earlier groups have come to their end
 /// or are out of the way.
 pub fn earlier_groups_first(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
@@ -180,21 +160,6 @@ pub fn earlier_groups_first(survey: &Survey<'_>, position: &Position<'_>) -> Res
         format!("update groups go in order; {names} of an earlier one is not through"),
         format!("{names} is done, or put aside"),
     ))
-}
-
-/// At most `concurrentUpdates` machines of an update group hold a slot together.
-pub fn within_group_limit(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    // All of them are one group: its limit is that of workers_within_limit.
-    if survey.spec.update_groups.is_empty() {
-        return Ok(());
-    }
-    let group = groups::of(survey, position);
-    let used = groups::slots_used(survey, &group);
-    if used < group.at_once || planted("ignore-group-limit") {
-        return Ok(());
-    }
-    let message = format!("{used} of {} slots of update group {} are in use", group.at_once, group.name);
-    Err(blocked("WaitingForTurn", message, "a worker of the group is done"))
 }
 
 /// Rule 3: no worker goes before every control machine of the rollout is Ready.

@@ -149,6 +149,24 @@ fn a_store_older_than_the_fleet_decides_nothing() {
     check("acknowledged", |hello| hello.acked_seq = Seq(99));
 }
 
+/// The copy is older by exactly one list: its next one has the number of one that the agent has, and another content.
+#[test]
+fn a_number_that_is_taken_shows_that_the_store_is_old() {
+    for code in ["GenerationReused", "StaleGeneration"] {
+        let mut fleet = Fleet::of(2, 0).reported().prepared();
+        let (id, generation) = (fleet.agents["control-1"].id, fleet.row("control-1").assigned.generation);
+        let refused = Some(format!("{code}: it was accepted with other content"));
+        fleet.step(Input::Answer { id, generation: Generation(99), refused: refused.clone() }).expect("known");
+        assert_eq!(fleet.core.facts().live.older_than_fleet(), None, "an answer to another list");
+        fleet.step(Input::Answer { id, generation, refused }).expect("known");
+        for name in ["control-1", "control-2"] {
+            assert_eq!(fleet.why(name).as_deref(), Some("StoreOlderThanFleet"), "{code}");
+        }
+        fleet.ask(Request::RevokeMachine { machine: machine("control-1"), machine_is_off: true }).expect("revoked");
+        assert_ne!(fleet.why("control-2").as_deref(), Some("StoreOlderThanFleet"), "one that lies");
+    }
+}
+
 /// One that lies stops nobody for longer than until it is revoked.
 #[test]
 fn what_a_revoked_machine_said_of_the_store_counts_no_more() {

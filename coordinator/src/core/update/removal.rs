@@ -1,18 +1,21 @@
-//! How a machine is removed: what is checked at the door, and what is recorded.
+//! How a machine is removed: what is recorded of it.
 
-use muster_proto::model::{Blocked, MachineName, MachineType, Now, RemovalPolicy, Scope};
+mod door;
+
+use std::sync::Arc;
+
+use muster_proto::model::{MachineName, MachineType, Now, RemovalPolicy, Scope};
 
 use super::{Options, around, at_rest_reach, freeze::Start, freeze::freeze, freeze::removal_part, refusal};
 use crate::{
     core::{Effect, Refusal, Reply, Request, enroll, operators::known_machine},
-    facts::{Departure, Draft, LockKey, MachineRow, MaintenanceRow, RemovalRow, Stage, UpdateKind, Wish},
+    facts::{Departure, Draft, LockKey, MachineRow, MaintenanceRow, RemovalRow, Stage, UpdateKind},
     plan::{
         Limits,
         removal::{RemovalStep, Step},
         safety,
         survey::Survey,
-        swarm,
-        update::{around::is_before_open, maintenance::members},
+        update::maintenance::members,
     },
 };
 
@@ -60,20 +63,20 @@ fn remove(
     let Removing { machine, policy, limits, .. } = removing;
     let row = known_machine(draft, machine)?;
     if let Some(known) = &row.removal {
-        may_loosen(machine, known, removing)?;
+        door::may_loosen(machine, known, removing)?;
     } else {
-        others_are_left(draft, &row)?;
+        door::others_are_left(draft, &row)?;
     }
     let by_turn = policy == RemovalPolicy::Graceful && row.ready_at.is_some();
     if policy != RemovalPolicy::Forced && row.id.is_some() {
-        can_be_asked(draft, &row, limits, now)?;
+        door::can_be_asked(draft, &row, limits, now)?;
     }
     if by_turn {
-        may_take_turn(draft, &row)?;
+        door::may_take_turn(draft, &row)?;
     }
     let mut trial = (**draft).clone();
     begin(&mut Draft::new(&mut trial), actor, removing, by_turn, now);
-    majority_is_left(&trial, &row, removing, now)?;
+    door::majority_is_left(&trial, &row, removing, now)?;
     let mut lines = begin(draft, actor, removing, by_turn, now);
     if policy == RemovalPolicy::Forced
         && let Some(id) = row.id
@@ -86,110 +89,10 @@ fn remove(
         }
     }
     lines.extend(still_counted(draft, &row));
+    lines.extend(few_controls_left(draft, &row));
     lines.extend(row.rollout.as_ref().and_then(|rollout| around::left_out(draft, rollout, Some(machine))));
     draft.audit(actor, "remove", &format!("machine/{machine}"), &lines.join("; "), now.wall_ms);
     Ok(Reply::Done(lines))
-}
-
-/// Policies are loosened one after another, and never back.
-fn may_loosen(machine: &MachineName, known: &RemovalRow, removing: Removing<'_>) -> Result<(), Refusal> {
-    let Removing { policy, accept_control_plane_downtime, .. } = removing;
-    if known.aborting {
-        let message = format!("the removal of {machine} is being aborted; it can be removed when that has ended");
-        return Err(refusal("RemovalAborting", message));
-    }
-    let accepts_more = accept_control_plane_downtime && !known.accept_control_plane_downtime;
-    if policy > known.policy || (policy == known.policy && accepts_more) {
-        return Ok(());
-    }
-    let looser: Vec<&str> =
-        RemovalPolicy::ALL.iter().filter(|other| **other > known.policy).map(|p| p.as_str()).collect();
-    let rest = match looser.as_slice() {
-        [] => "nothing is looser".to_owned(),
-        looser => format!("only {} is looser", looser.join(" or ")),
-    };
-    let message = format!("{machine} is being removed by the policy {} already, and {rest}", known.policy);
-    Err(refusal("RemovalUnderWay", message))
-}
-
-/// The last control machine is the cluster's, or its swarm's: nobody else could take it out, or be asked of the rest.
-fn others_are_left(draft: &Draft<'_>, row: &MachineRow) -> Result<(), Refusal> {
-    let member = swarm::is_member(draft, row);
-    let mut controls = draft
-        .machines_of(&row.spec.cluster_name)
-        .filter(|other| other.spec.machine_type == MachineType::Control && other.name != row.name && other.reported())
-        .filter(|other| other.removal.is_none() && (!member || swarm::counts(draft, other)));
-    let last = row.spec.machine_type == MachineType::Control && row.ready_at.is_some() && controls.next().is_none();
-    let (name, cluster, of) = (&row.name, &row.spec.cluster_name, if member { "'s swarm" } else { "" });
-    let message = format!(
-        "{name} would be the last control machine of {cluster}{of} to go; `musterctl replace {name}` lets another take \
-         its place; to give up the whole cluster: switch it off, `musterctl revoke {name} --machine-is-off`, \
-         `musterctl delete cluster {cluster}`"
-    );
-    if last { Err(refusal("LastControl", message)) } else { Ok(()) }
-}
-
-fn can_be_asked(draft: &Draft<'_>, row: &MachineRow, limits: &Limits, now: Now) -> Result<(), Refusal> {
-    let position = crate::plan::survey::Position::of(draft, row, limits, now);
-    let name = &row.name;
-    let problem = match () {
-        () if row.revoked => "is revoked",
-        () if row.host.is_some() && (position.lost || !position.connected()) => "is not connected",
-        () => return Ok(()),
-    };
-    let message = format!(
-        "{name} {problem}, and its agent has to do its part; if the machine is gone for good: \
-         `musterctl remove {name} --policy forced`"
-    );
-    Err(refusal("RemovalNeedsAgent", message))
-}
-
-/// May it go out of service by the rules of updates?
-fn may_take_turn(draft: &Draft<'_>, row: &MachineRow) -> Result<(), Refusal> {
-    let (name, cluster) = (&row.name, &row.spec.cluster_name);
-    if row.spec.machine_type == MachineType::Unassigned {
-        return Ok(());
-    }
-    if row.update.as_ref().and_then(|mine| mine.maintenance).is_some_and(|known| known.leaving) {
-        return Err(refusal("InMaintenance", format!("{name} is on its way back; it can be removed when it is")));
-    }
-    let Some(rollout) = draft.open_rollout(cluster) else { return Ok(()) };
-    let returns = row.update.as_ref().is_some_and(|mine| mine.returned_at_ms.is_some());
-    let disturbed = !returns && super::may_be_at_work(row);
-    let problem = match &rollout.update {
-        None => "is a deployment that has not ended",
-        // One whose workloads come back is through: it comes to its end first, at the version that it has now.
-        Some(_) if returns && row.removal.is_none() => "is giving it its workloads back",
-        Some(update) if update.wish == Wish::Abort && !disturbed => "is being aborted",
-        // Nothing may be disturbed before them, nor could those of this machine be done any more.
-        Some(update) if is_before_open(update) => "has not done its hooks and backups before the update yet",
-        Some(_) => return Ok(()),
-    };
-    let message = format!(
-        "{} {problem}: wait until that has passed (`musterctl watch {cluster}`), or `musterctl remove {name} --policy \
-         unsafe`",
-        rollout.name
-    );
-    Err(refusal("RolloutOpen", message))
-}
-
-/// Would a majority of the control machines be left?
-fn majority_is_left(
-    trial: &crate::facts::Facts,
-    row: &MachineRow,
-    removing: Removing<'_>,
-    now: Now,
-) -> Result<(), Refusal> {
-    let counts = row.spec.machine_type == MachineType::Control && row.ready_at.is_some();
-    let forced = removing.policy == RemovalPolicy::Forced || removing.accept_control_plane_downtime;
-    let Some(survey) = Survey::of(trial, &row.spec.cluster_name, removing.limits, now).filter(|_| counts && !forced)
-    else {
-        return Ok(());
-    };
-    let Some(position) = survey.machines.iter().find(|position| position.row.name == row.name) else { return Ok(()) };
-    safety::majority_stays(&survey, position).map_err(|Blocked { message, .. }| {
-        refusal("Quorum", format!("{message}; add --accept-control-plane-downtime if that is acceptable"))
-    })
 }
 
 /// Records that it is removed, and says so.
@@ -285,6 +188,23 @@ fn still_counted(draft: &Draft<'_>, row: &MachineRow) -> Vec<String> {
         )
     });
     counted.into_iter().chain(declared).collect()
+}
+
+/// What follows for the control machines that stay: with two of them there is no majority without one.
+fn few_controls_left(draft: &Draft<'_>, row: &MachineRow) -> Option<String> {
+    let stays = |other: &&Arc<MachineRow>| {
+        let deployed = other.ready_at.is_some() && !other.revoked && other.removal.is_none();
+        other.spec.machine_type == MachineType::Control && other.name != row.name && deployed
+    };
+    let control = row.spec.machine_type == MachineType::Control && row.ready_at.is_some();
+    let left = draft.machines_of(&row.spec.cluster_name).filter(stays).count();
+    (control && (1..=2).contains(&left)).then(|| {
+        let machines = if left == 1 { "1 control machine" } else { "2 control machines" };
+        format!(
+            "{machines} will be left: what disturbs one of them, as an update or a reconfiguration may, waits until \
+             three are deployed, or for --accept-control-plane-downtime"
+        )
+    })
 }
 
 /// Takes a removal back, as long as nothing was done that cannot be undone.

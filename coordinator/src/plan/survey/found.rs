@@ -11,5 +11,7 @@ use crate::plan::update::groups::Groups;
 pub(in crate::plan) struct Found {
     pub(in crate::plan) groups: OnceCell<Groups>,
     pub(in crate::plan) nobody_is_gone: OnceCell<Result<(), Blocked>>,
+    /// The workers with a slot that need a person.
+    pub(in crate::plan) stopped_workers: OnceCell<Option<String>>,
     pub(in crate::plan) before_update: OnceCell<Result<(), Blocked>>,
 }

@@ -214,6 +214,11 @@ fn what_the_manifest_still_says_is_told() {
     let mut fleet = deployed(3, 2);
     let said = super::super::done(fleet.ask(remove("worker-1")));
     assert!(said.contains("spec.machines of edge-7 says 2 worker machines, and 1 will be left"), "{said}");
+    assert!(!said.contains("waits until three are deployed"), "{said}");
+    let said = super::super::done(fleet.ask(remove("control-1")));
+    assert!(said.contains("2 control machines will be left: what disturbs one of them"), "{said}");
+    let said = super::super::done(deployed(4, 1).ask(remove("control-1")));
+    assert!(!said.contains("waits until three are deployed"), "{said}");
 }
 
 /// Its controller took its word back while the machine was out of service.

@@ -19,13 +19,22 @@ fn a_control_machine_leaves_a_majority_and_the_others_hear_of_it() {
     fleet.lock("ceph", None, LockState::Active);
     fleet.lock("ceph", None, LockState::Inactive);
     assert_eq!((fleet.requests().len(), fleet.why("control-3").as_deref()), (0, Some("Quorum")), "two are left");
+    let told = documents::clusters(fleet.core.facts(), |_| true, fleet.core.limits(), fleet.now()).remove(0).status;
+    let deploy = told.phases.iter().find(|progress| progress.phase == Phase::Deploy).expect("it has deploy items");
+    assert_eq!(
+        (told.needs_operator, deploy.done),
+        (true, deploy.total),
+        "only a person helps, and nothing is deployed"
+    );
     let rollout = fleet.rollout();
     fleet.ask(Request::Abort { rollout }).expect("aborts");
     fleet.lock("ceph", None, LockState::Active);
     assert!(fleet.is_at_rest());
     assert_eq!(reason(fleet.ask(remove("control-2"))), "Quorum");
     fleet.ask(remove_by("control-2", RemovalPolicy::Forced)).expect("begins");
-    assert_eq!(reason(fleet.ask(remove_by("control-3", RemovalPolicy::Forced))), "LastControl");
+    let last = fleet.ask(remove_by("control-3", RemovalPolicy::Forced));
+    assert!(format!("{last:?}").contains("remove the others (worker-1), then switch control-3 off"), "{last:?}");
+    assert_eq!(reason(last), "LastControl");
 }
 
 #[test]

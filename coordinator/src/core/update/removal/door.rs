@@ -1,0 +1,121 @@
+//! What is checked before a machine is removed.
+
+use muster_proto::model::{Blocked, MachineName, MachineType, Now, RemovalPolicy};
+
+use super::{Removing, refusal};
+use crate::{
+    core::{Refusal, update},
+    facts::{Draft, MachineRow, RemovalRow, Wish},
+    plan::{Limits, safety, survey::Survey, swarm, update::around::is_before_open},
+};
+
+/// Policies are loosened one after another, and never back.
+pub(super) fn may_loosen(machine: &MachineName, known: &RemovalRow, removing: Removing<'_>) -> Result<(), Refusal> {
+    let Removing { policy, accept_control_plane_downtime, .. } = removing;
+    if known.aborting {
+        let message = format!("the removal of {machine} is being aborted; it can be removed when that has ended");
+        return Err(refusal("RemovalAborting", message));
+    }
+    let accepts_more = accept_control_plane_downtime && !known.accept_control_plane_downtime;
+    if policy > known.policy || (policy == known.policy && accepts_more) {
+        return Ok(());
+    }
+    let looser: Vec<&str> =
+        RemovalPolicy::ALL.iter().filter(|other| **other > known.policy).map(|p| p.as_str()).collect();
+    let rest = match looser.as_slice() {
+        [] => "nothing is looser".to_owned(),
+        looser => format!("only {} is looser", looser.join(" or ")),
+    };
+    let message = format!("{machine} is being removed by the policy {} already, and {rest}", known.policy);
+    Err(refusal("RemovalUnderWay", message))
+}
+
+/// The last control machine is the cluster's, or its swarm's: nobody else could take it out, or be asked of the rest.
+pub(super) fn others_are_left(draft: &Draft<'_>, row: &MachineRow) -> Result<(), Refusal> {
+    let member = swarm::is_member(draft, row);
+    let mut controls = draft
+        .machines_of(&row.spec.cluster_name)
+        .filter(|other| other.spec.machine_type == MachineType::Control && other.name != row.name && other.reported())
+        .filter(|other| other.removal.is_none() && (!member || swarm::counts(draft, other)));
+    let last = row.spec.machine_type == MachineType::Control && row.ready_at.is_some() && controls.next().is_none();
+    let (name, cluster, of) = (&row.name, &row.spec.cluster_name, if member { "'s swarm" } else { "" });
+    let others: Vec<&str> = draft
+        .machines_of(cluster)
+        .filter(|other| other.name != *name && other.may_live())
+        .map(|other| other.name.as_str())
+        .collect();
+    let first = if others.is_empty() {
+        String::new()
+    } else {
+        format!("remove the others ({}), then ", safety::some_names(others))
+    };
+    let message = format!(
+        "{name} would be the last control machine of {cluster}{of} to go; `musterctl replace {name}` lets another take \
+         its place; to give up the whole cluster: {first}switch {name} off, `musterctl revoke {name} \
+         --machine-is-off`, `musterctl delete cluster {cluster}`"
+    );
+    if last { Err(refusal("LastControl", message)) } else { Ok(()) }
+}
+
+pub(super) fn can_be_asked(draft: &Draft<'_>, row: &MachineRow, limits: &Limits, now: Now) -> Result<(), Refusal> {
+    let position = crate::plan::survey::Position::of(draft, row, limits, now);
+    let name = &row.name;
+    let problem = match () {
+        () if row.revoked => "is revoked",
+        () if row.host.is_some() && (position.lost || !position.connected()) => "is not connected",
+        () => return Ok(()),
+    };
+    let message = format!(
+        "{name} {problem}, and its agent has to do its part; if the machine is gone for good: \
+         `musterctl remove {name} --policy forced`"
+    );
+    Err(refusal("RemovalNeedsAgent", message))
+}
+
+/// May it go out of service by the rules of updates?
+pub(super) fn may_take_turn(draft: &Draft<'_>, row: &MachineRow) -> Result<(), Refusal> {
+    let (name, cluster) = (&row.name, &row.spec.cluster_name);
+    if row.spec.machine_type == MachineType::Unassigned {
+        return Ok(());
+    }
+    if row.update.as_ref().and_then(|mine| mine.maintenance).is_some_and(|known| known.leaving) {
+        return Err(refusal("InMaintenance", format!("{name} is on its way back; it can be removed when it is")));
+    }
+    let Some(rollout) = draft.open_rollout(cluster) else { return Ok(()) };
+    let returns = row.update.as_ref().is_some_and(|mine| mine.returned_at_ms.is_some());
+    let disturbed = !returns && update::may_be_at_work(row);
+    let problem = match &rollout.update {
+        None => "is a deployment that has not ended",
+        // One whose workloads come back is through: it comes to its end first, at the version that it has now.
+        Some(_) if returns && row.removal.is_none() => "is giving it its workloads back",
+        Some(update) if update.wish == Wish::Abort && !disturbed => "is being aborted",
+        // Nothing may be disturbed before them, nor could those of this machine be done any more.
+        Some(update) if is_before_open(update) => "has not done its hooks and backups before the update yet",
+        Some(_) => return Ok(()),
+    };
+    let message = format!(
+        "{} {problem}: wait until that has passed (`musterctl watch {cluster}`), or `musterctl remove {name} --policy \
+         unsafe`",
+        rollout.name
+    );
+    Err(refusal("RolloutOpen", message))
+}
+
+/// Would a majority of the control machines be left?
+pub(super) fn majority_is_left(
+    trial: &crate::facts::Facts,
+    row: &MachineRow,
+    removing: Removing<'_>,
+    now: Now,
+) -> Result<(), Refusal> {
+    let counts = row.spec.machine_type == MachineType::Control && row.ready_at.is_some();
+    let forced = removing.policy == RemovalPolicy::Forced || removing.accept_control_plane_downtime;
+    let Some(survey) = Survey::of(trial, &row.spec.cluster_name, removing.limits, now).filter(|_| counts && !forced)
+    else {
+        return Ok(());
+    };
+    let Some(position) = survey.machines.iter().find(|position| position.row.name == row.name) else { return Ok(()) };
+    safety::majority_stays(&survey, position).map_err(|Blocked { message, .. }| {
+        refusal("Quorum", format!("{message}; add --accept-control-plane-downtime if that is acceptable"))
+    })
+}

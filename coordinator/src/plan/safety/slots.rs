@@ -1,0 +1,78 @@
+//! Rule 2: how many workers hold a slot together.
+
+use muster_proto::{
+    model::{Blocked, MachineType, WORKERS_AT_ONCE_MAX},
+    plant::planted,
+};
+
+use super::{blocked, holds_slot, some_names};
+use crate::plan::{
+    survey::{Position, Progress, Survey},
+    update::groups,
+};
+
+/// Slots of workers that may be in use at once: what is configured for deployments or updates, and never more than 50.
+#[must_use]
+pub fn worker_slots_max(survey: &Survey<'_>) -> usize {
+    let configured = match survey.update() {
+        Some(_) => survey.spec.max_worker_upgrade_count,
+        None => survey.spec.max_worker_deploy_count,
+    };
+    if planted("grant-51") {
+        return configured as usize + 1;
+    }
+    configured.min(WORKERS_AT_ONCE_MAX) as usize
+}
+
+/// Rule 2: at most min(configured, 50) workers hold a slot together.
+pub fn workers_within_limit(survey: &Survey<'_>) -> Result<(), Blocked> {
+    let (used, most) = (survey.worker_slots_used, worker_slots_max(survey));
+    if used < most {
+        return Ok(());
+    }
+    let message = format!("{used} of {most} worker slots are in use");
+    Err(waits_for_slot(message, stopped(survey), "a worker is done"))
+}
+
+/// At most `concurrentUpdates` machines of an update group hold a slot together.
+pub fn within_group_limit(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    // All of them are one group: its limit is that of workers_within_limit.
+    if survey.spec.update_groups.is_empty() {
+        return Ok(());
+    }
+    let group = groups::of(survey, position);
+    let used = groups::slots_used(survey, &group);
+    if used < group.at_once || planted("ignore-group-limit") {
+        return Ok(());
+    }
+    let message = format!("{used} of {} slots of update group {} are in use", group.at_once, group.name);
+    Err(waits_for_slot(message, stopped(survey), "a worker of the group is done"))
+}
+
+/// Names whoever holds a slot and does not go on by itself, for then no time brings the slot back.
+fn waits_for_slot(message: String, stopped: Option<&str>, clears_when: &str) -> Blocked {
+    match stopped {
+        None => blocked("WaitingForTurn", message, clears_when),
+        Some(who) => {
+            let clears_when = format!("{clears_when}; what helps {who}: `musterctl describe machine`");
+            blocked("WaitingForTurn", format!("{message}; {who} holds one"), clears_when)
+        }
+    }
+}
+
+/// The workers with a slot that a person has to help, each with what it is.
+fn stopped<'s>(survey: &'s Survey<'_>) -> Option<&'s str> {
+    let word = |position: &Position<'_>| match position.trouble() {
+        _ if position.lost => Some("Lost"),
+        Some(Progress::Failed(_)) => Some("Failed"),
+        Some(Progress::Held(_)) => Some("Indeterminate"),
+        _ => None,
+    };
+    let found = survey.found.stopped_workers.get_or_init(|| {
+        let holders = survey.of_type(MachineType::Worker).filter(|position| holds_slot(position));
+        let named = holders.filter_map(|position| Some(format!("{} ({})", position.row.name, word(position)?)));
+        let named: Vec<String> = named.collect();
+        (!named.is_empty()).then(|| some_names(named.iter().map(String::as_str)))
+    });
+    found.as_deref()
+}
