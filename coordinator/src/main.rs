@@ -210,6 +210,7 @@ fn init(args: InitArgs) -> anyhow::Result<()> {
             .ok_or_else(|| BadInput("--out: there is no home directory; name a file".to_owned()))?,
     };
     let state_dir = StateDir::new(args.place.state_dir);
+    let key_was_there = args.key.key_file.exists();
     Init {
         state_dir: &state_dir,
         key_file: &args.key.key_file,
@@ -224,8 +225,13 @@ fn init(args: InitArgs) -> anyhow::Result<()> {
     let port = args.address.rsplit_once(':').map_or("", |(_, port)| port);
     let listen =
         if LISTEN_DEFAULT.ends_with(&format!(":{port}")) { String::new() } else { format!(" --listen 0.0.0.0:{port}") };
+    let whose = if key_was_there {
+        "it was there; if it is another coordinator's, begin again with one of its own, --key-file FILE; "
+    } else {
+        ""
+    };
     say(&format!(
-        "A new coordinator in {}\nIts key: {} (keep a copy; without it no backup can be opened)\n\
+        "A new coordinator in {}\nIts key: {} ({whose}keep a copy; without it no backup can be opened)\n\
          Credentials of {operator} for {}: {}\nNext: muster-coordinator run --state-dir {} --key-file {}{listen}",
         state_dir.path().display(),
         args.key.key_file.display(),

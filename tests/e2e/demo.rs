@@ -109,7 +109,8 @@ fn only_a_demo_is_stopped() -> Result<()> {
     let above = place.dir().parent().context("a directory above")?;
     let stop = Command::new(Programs::find()?.musterctl).args(["demo", "--stop", "--dir"]).arg(above).output()?;
     assert_eq!(stop.status.code(), Some(2), "{stop:?}");
-    place.demo(&["--stop"])?.exits(0)?.says(&["Ended 3 processes"])?;
+    let left = format!("kill {}", own.id());
+    place.demo(&["--stop"])?.exits(0)?.says(&["Ended 3 processes", "Left alone", &left])?;
     assert_eq!(own.try_wait()?, None, "it was not the demo's");
     own.kill()?;
     own.wait()?;

@@ -192,8 +192,14 @@ fn a_revoked_machine_is_cut_off() -> Result<()> {
         Ok(status["link"].clone())
     };
     assert_eq!(link(&fleet)?["connected"], true);
+    let asks = ["worker-1 of cluster e2e is connected (Ready)", "--yes"];
+    fleet.ctl(&["revoke", "worker-1"])?.exits(2)?.says(&asks)?;
+    fleet.ctl(&["replace", "machine/worker-1"])?.exits(2)?.says(&asks)?;
+    let asks = ["control-1 of cluster e2e is connected (Ready), and no other control machine is"];
+    fleet.ctl(&["revoke", "control-1"])?.exits(2)?.says(&asks)?;
+    assert!(fleet.machines()?.values().all(|machine| machine.status.connected));
     let began = std::time::Instant::now();
-    fleet.ctl(&["revoke", "worker-1"])?.exits(0)?;
+    fleet.ctl(&["revoke", "worker-1", "--yes"])?.exits(0)?;
     let cut = |fleet: &Fleet| Ok(link(fleet)?["connected"].as_bool().filter(|connected| !connected));
     wait_for("the agent's link down", PATIENCE, || cut(&fleet))?;
     let took = began.elapsed();

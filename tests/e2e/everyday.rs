@@ -32,6 +32,14 @@ fn a_deployment_by_hand() -> Result<()> {
     fleet.add_machines(1, 0)?;
     fleet.ctl(&["token", "list"])?.exits(0)?.says(&["e2e", "control", "UsedUp"])?;
     fleet.wait_machine("control-1", "it has reported", |machine| machine.status.host_info.is_some())?;
+    for words in
+        [&["get", "machine/control-1"][..], &["describe", "machine/control-1"], &["get", "machine", "control-1"]]
+    {
+        fleet.ctl(words)?.exits(0)?.says(&["control-1"])?;
+    }
+    fleet.ctl(&["get", "machine/control-1", "control-2"])?.exits(2)?.says(&["two names"])?;
+    fleet.ctl(&["describe", "machine"])?.exits(2)?.says(&["musterctl describe KIND NAME"])?;
+    fleet.ctl(&["get", "nodes"])?.exits(2)?.says(&["musterctl get machines"])?;
     fleet.ctl(&["watch", "e2e"])?.exits(4)?.says(&["needs a person", "DeployNotStarted", "musterctl deploy e2e"])?;
     fleet.ctl(&["deploy", "e2e"])?.exits(0)?;
 

@@ -122,13 +122,13 @@ fn an_update_is_paused_resumed_aborted_and_started_again() -> Result<()> {
     })?;
     let rollout = place.items("rollouts", "/metadata/name")?.into_iter().find(|name| name.contains("-update-"));
     let rollout = rollout.context("an update")?;
-    place.ctl(&["pause", &rollout])?.exits(0)?.says(&[&rollout])?;
+    place.ctl(&["pause", "demo"])?.exits(0)?.says(&[&rollout])?;
     said("control-1 lock-active")?;
     place.ctl(&["watch", "demo"])?.exits(4)?.says(&["Paused", "musterctl resume"])?;
     let stories = place.stories()?;
     assert_eq!((stories.len(), &stories["control-1"][..]), (1, &WHOLE.map(str::to_owned)[..]), "{stories:?}");
 
-    place.ctl(&["resume", &rollout])?.exits(0)?;
+    place.ctl(&["resume", &format!("rollout/{rollout}")])?.exits(0)?;
     said("worker-1 request-seen")?;
     let by_hand = format!("musterctl annotate machine worker-1 {MODE}=skip");
     wait_for("the controller's answer", PATIENCE, || {
@@ -136,7 +136,9 @@ fn an_update_is_paused_resumed_aborted_and_started_again() -> Result<()> {
         Ok((told.contains("ToyWorkloadsStay: somebody moves them by hand") && told.contains(&by_hand)).then_some(()))
     })?;
     place.ctl(&["abort", &rollout])?.exits(0)?;
+    place.ctl(&["pause", "dmo"])?.exits(2)?.says(&["there is no rollout named"])?;
     place.ctl(&["watch", "demo"])?.says(&["the update was aborted: 3 of 5 machines are at release 2.0"])?;
+    place.ctl(&["abort", "demo"])?.exits(4)?.says(&["nothing is under way in cluster demo"])?;
     place.ctl(&["get", "requests"])?.exits(0)?.says(&["No requests"])?;
     let stories = place.stories()?;
     assert_eq!((stories.len(), &stories["worker-1"][..]), (4, &["request-seen".to_owned()][..]), "{stories:?}");

@@ -266,7 +266,7 @@ impl Nodes {
         if status.code == Some(0) {
             let status: serde_json::Value = serde_json::from_str(&status.out)?;
             let machine = status["machine"].as_str().context("a status names its machine")?;
-            self.ctl(&["revoke", machine])?.ok()?;
+            self.ctl(&["revoke", machine, "--yes"])?.ok()?;
         }
         node.forget()
     }

@@ -222,7 +222,7 @@ pub(crate) fn reinstalled(fleet: &Nodes, node: &Node) -> Result<()> {
     ends(&alone, "set/1 set/1.")?;
     fleet.reinstall(&node.name)?;
     alone.enroll()?.exits(1)?.says(&["NameTaken", "musterctl replace"])?;
-    fleet.ctl(&["replace", &alone.name])?.ok()?;
+    fleet.ctl(&["replace", &alone.name, "--yes"])?.ok()?;
     alone.enroll()?.exits(0)?;
     // A new machine under the old name: its items run, once.
     ends(&alone, "set/1 set/1.")
@@ -251,7 +251,7 @@ pub(crate) fn disk_full(fleet: &Nodes, node: &Node) -> Result<()> {
     let told = alone.node.story()?;
     let once = told.split(' ').count() == 4 && told.starts_with("long/1 long/1. next/") && told.ends_with('.');
     ensure!(once, "not each item once: {told}");
-    fleet.ctl(&["revoke", &alone.name])?.ok()?; // its record goes with the disk
+    fleet.ctl(&["revoke", &alone.name, "--yes"])?.ok()?; // its record goes with the disk
     let unmount = format!("systemctl stop muster-agent && umount {state} && systemctl restart muster-agent.path");
     alone.node.sh(&unmount).map(drop)
 }

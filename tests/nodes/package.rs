@@ -67,7 +67,8 @@ pub(crate) fn rpm_does_as_much(fleet: &Nodes, node: &Node) -> Result<()> {
     node.sh("rpm --erase --nodeps muster-agent")?;
     ensure!(node.run(&["systemctl", "is-active", "muster-agent"])?.out.trim() != "active", "it runs on after removal");
     node.sh("test -e /var/lib/muster/agent/identity.json && grep -qx '# mine' /etc/muster/agent.toml.rpmsave")?;
-    fleet.ctl(&["revoke", &alone.name])?.ok()?; // whoever has this node next finds nothing that says who it was
+    // Whoever has this node next finds nothing that says who it was.
+    fleet.ctl(&["revoke", &alone.name, "--yes"])?.ok()?;
     node.sh("rm -rf /var/lib/muster /etc/muster")?;
     node.install(&fleet.package("muster-agent")?)
 }

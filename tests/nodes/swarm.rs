@@ -124,7 +124,7 @@ pub(crate) fn power_cut_in_join_and_reinstalled(fleet: &Nodes) -> Result<()> {
 
     // A fresh disk under the old name: what it left in the swarm goes before it comes.
     fleet.reinstall("control-3")?;
-    fleet.ctl(&["replace", last])?.ok()?;
+    fleet.ctl(&["replace", last, "--yes"])?.ok()?;
     let token = fleet.token("joining", "control", 1)?;
     fleet.node("control-3")?.enroll(last, &token)?.exits(0)?;
     fleet.wait_ready(last)?;

@@ -2,9 +2,15 @@
 //! `revoke` shuts out people and programs too.
 
 use muster_coordinator::view::{Kind, printable};
-use muster_proto::wire::{ActionResponse, CredentialsRequest, ItemRequest, MachineRequest};
+use muster_proto::{
+    model::MachineType,
+    resource::Machine,
+    wire::{ActionResponse, CredentialsRequest, ItemRequest, MachineRequest},
+};
 
-use crate::{config::Context, failure::Failure, terminal};
+use crate::{
+    client::Coordinator, config::Context, failure::Failure, get::not_this_version, name, terminal, update::ask,
+};
 
 /// Let a failed item be tried again
 ///
@@ -17,6 +23,7 @@ Examples:
   musterctl retry worker-3          every failed item of the machine")]
 pub(crate) struct RetryArgs {
     /// Name of the machine
+    #[arg(value_parser = name::machine)]
     machine: String,
     /// Name of the item [default: every item that needs it]
     item: Option<String>,
@@ -29,6 +36,7 @@ pub(crate) struct RetryArgs {
 #[command(after_help = "Example:\n  musterctl skip worker-3 tuning")]
 pub(crate) struct SkipArgs {
     /// Name of the machine
+    #[arg(value_parser = name::machine)]
     machine: String,
     /// Name of the item
     item: String,
@@ -42,6 +50,7 @@ pub(crate) struct SkipArgs {
 #[command(after_help = "Example:\n  musterctl accept worker-3 swarm")]
 pub(crate) struct AcceptArgs {
     /// Name of the machine
+    #[arg(value_parser = name::machine)]
     machine: String,
     /// Name of the item
     item: String,
@@ -49,7 +58,8 @@ pub(crate) struct AcceptArgs {
 
 /// Shut out a machine, a person or a program
 ///
-/// Its certificate is worthless from now on: its connections are cut within 10 s and it cannot renew.
+/// Its certificate is worthless from now on: its connections are cut within 10 s and it cannot renew. Of a machine that
+/// is connected it asks first.
 /// To bring a machine's name back: `musterctl replace`, then enrol again with a new token. To give a person new
 /// credentials under the same name: `muster-coordinator credentials`.
 #[derive(clap::Args)]
@@ -64,11 +74,15 @@ pub(crate) struct RevokeArgs {
     /// The machine is powered off: its slot in an update may be freed though it had leave to start an item
     #[arg(long)]
     machine_is_off: bool,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
 }
 
 /// Let a reinstalled machine enrol again under its name
 ///
-/// The old identity is revoked and what it reported is void: every item runs again on the new one.
+/// The old identity is revoked and what it reported is void: every item runs again on the new one. Of a machine that is
+/// connected it asks first.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Example:
@@ -77,10 +91,14 @@ Example:
   # on the machine: muster-agent enroll --coordinator HOST:PORT --token-file worker-3.token --name worker-3")]
 pub(crate) struct ReplaceArgs {
     /// Name of the machine
+    #[arg(value_parser = name::machine)]
     machine: String,
     /// The old one is powered off: its slot in an update may be freed though it had leave to start an item
     #[arg(long)]
     machine_is_off: bool,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
 }
 
 pub(crate) async fn retry(args: RetryArgs, context: &Context) -> Result<(), Failure> {
@@ -114,14 +132,49 @@ pub(crate) async fn revoke(args: RevokeArgs, context: &Context) -> Result<(), Fa
         }
         None => &args.subject,
     };
+    if !args.yes && !may_shut_out(&coordinator, name, "Revoke it").await? {
+        return Ok(());
+    }
     let request = MachineRequest { machine: name.to_owned(), machine_is_off: args.machine_is_off };
     show(&coordinator.call_on(Kind::Machines, name, coordinator.fleet().revoke_machine(request)).await?)
 }
 
 pub(crate) async fn replace(args: ReplaceArgs, context: &Context) -> Result<(), Failure> {
     let coordinator = context.coordinator().await?;
+    if !args.yes && !may_shut_out(&coordinator, &args.machine, "Let another take its place").await? {
+        return Ok(());
+    }
     let request = MachineRequest { machine: args.machine.clone(), machine_is_off: args.machine_is_off };
     show(&coordinator.call_on(Kind::Machines, &args.machine, coordinator.fleet().replace_machine(request)).await?)
+}
+
+/// Nobody is asked of a machine that is not there: it is what these commands are for. One that is connected does its
+/// work; shut out, it needs a new token and somebody at its console.
+async fn may_shut_out(coordinator: &Coordinator, name: &str, what: &str) -> Result<bool, Failure> {
+    // That there is none of this name, the call itself says.
+    let Ok(machine) = coordinator.get_one(Kind::Machines, name).await else { return Ok(true) };
+    let machine: Machine = serde_json::from_slice(&machine.json).map_err(not_this_version)?;
+    if !machine.status.connected {
+        return Ok(true);
+    }
+    let cluster = machine.spec.cluster_name.as_str();
+    let mut is = format!("{name} of cluster {cluster} is connected ({})", machine.status.state);
+    if machine.spec.machine_type == MachineType::Control {
+        let others = coordinator.get(Kind::Machines, "", cluster).await?;
+        let others =
+            others.iter().map(|other| serde_json::from_slice(&other.json)).collect::<Result<Vec<Machine>, _>>();
+        let stays = |other: &Machine| {
+            other.spec.machine_type == MachineType::Control && other.metadata.name != name && other.status.connected
+        };
+        let left = others.map_err(not_this_version)?.into_iter().filter(stays).count();
+        is.push_str(&match left {
+            0 => ", and no other control machine is".to_owned(),
+            1 => ", and so is 1 other control machine".to_owned(),
+            left => format!(", and so are {left} other control machines"),
+        });
+    }
+    let question = format!("{is}. {what}? Its agent is cut off until it is enrolled anew.");
+    ask(&printable(&question), "that")
 }
 
 /// What was done, as the coordinator tells it.

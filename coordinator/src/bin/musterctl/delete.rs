@@ -3,7 +3,7 @@
 use muster_coordinator::view::Kind;
 use muster_proto::wire::DeleteClusterRequest;
 
-use crate::{actions::show, config::Context, failure::Failure, update::ask};
+use crate::{actions::show, config::Context, failure::Failure, name, update::ask};
 
 /// Forget a cluster that has no machines, as one whose name was mistyped
 #[derive(clap::Args)]
@@ -26,6 +26,7 @@ enum DeleteCommand {
 #[command(after_help = "Example:\n  musterctl delete cluster egde-7")]
 struct ClusterArgs {
     /// Its name
+    #[arg(value_parser = name::cluster)]
     name: String,
     /// Do not ask
     #[arg(long)]

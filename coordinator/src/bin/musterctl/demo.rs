@@ -194,6 +194,8 @@ fn say_it_stays(layout: &Layout) -> Result<(), Failure> {
     terminal::print(&format!("MUSTER_CONFIG={config} musterctl get machines"))?;
     terminal::print("# or, where musterctl is not on the PATH:")?;
     terminal::print(&format!("MUSTER_CONFIG={config} {musterctl} get machines"))?;
+    terminal::print("# start one of its programs by hand, known to --stop as the others are, after:")?;
+    terminal::print(&format!("export {}", layout.mark.assignment()))?;
     terminal::print("# and end it:")?;
     terminal::print(&layout.stop().line())
 }

@@ -3,7 +3,7 @@
 use muster_coordinator::view::Kind;
 use muster_proto::wire::DeployRequest;
 
-use crate::{actions::show, config::Context, failure::Failure};
+use crate::{actions::show, config::Context, failure::Failure, name};
 
 /// Start deploying a cluster with the machines that are there
 ///
@@ -15,6 +15,7 @@ use crate::{actions::show, config::Context, failure::Failure};
 )]
 pub(crate) struct Args {
     /// Name of the cluster
+    #[arg(value_parser = name::cluster)]
     cluster: String,
 }
 

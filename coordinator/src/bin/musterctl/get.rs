@@ -8,7 +8,13 @@ use muster_coordinator::view::{self, Kind, Look, Of, printable};
 use muster_proto::{printable::is_unprintable, wire::Resource};
 use serde_json::{Value, json};
 
-use crate::{config::Context, failure::Failure, feed::Subject, terminal};
+use crate::{
+    config::Context,
+    failure::Failure,
+    feed::Subject,
+    name::{What, WhatParser},
+    terminal,
+};
 
 /// List clusters, machines, rollouts, locks, requests, cluster states, tokens, secrets, credentials or the audit record
 #[derive(clap::Args)]
@@ -20,8 +26,9 @@ Examples:
   musterctl get machines -w                          and then every change
   musterctl get machines -o json | jq -r '.items[] | select(.status.failed) | .metadata.name'")]
 pub(crate) struct Args {
-    /// What to list
-    kind: KindArg,
+    /// What to list; KIND/NAME, as `-o name` prints it, is one
+    #[arg(value_name = "KIND", value_parser = WhatParser::<KindArg>::new())]
+    kind: What<KindArg>,
     /// Only the one of this name
     name: Option<String>,
     /// Output format
@@ -108,8 +115,8 @@ enum Format {
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let subject = Subject {
-        kind: args.kind.into(),
-        name: args.name.unwrap_or_default(),
+        kind: args.kind.kind.into(),
+        name: args.kind.name(args.name)?.unwrap_or_default(),
         cluster: args.cluster.unwrap_or_default(),
     };
     if args.watch {

@@ -11,7 +11,7 @@ use crate::{
     client::CALL_DEADLINE,
     config::Context,
     failure::{Exit, Failure},
-    terminal,
+    name, terminal,
 };
 
 /// Show the output of an item on a machine
@@ -26,6 +26,7 @@ Examples:
   musterctl logs worker-3 images -f    follow it")]
 pub(crate) struct Args {
     /// Name of the machine
+    #[arg(value_parser = name::machine)]
     machine: String,
     /// Name of the item [default: the one that runs, or ran last]
     item: Option<String>,

@@ -17,9 +17,11 @@ mod describe;
 mod failure;
 mod feed;
 mod get;
+mod habits;
 mod locks;
 mod logs;
 mod maintenance;
+mod name;
 mod plan;
 mod reboot;
 mod remove;
@@ -45,6 +47,9 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
+            let words: Vec<String> =
+                std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+            let error = habits::explain(error, &words);
             let _ = error.print(); // nowhere to say that stderr is closed
             return u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from);
         }

@@ -8,7 +8,7 @@ use muster_proto::{
 use serde::de::DeserializeOwned;
 
 use crate::{
-    actions::show, client::Coordinator, config::Context, failure::Failure, get::not_this_version, terminal,
+    actions::show, client::Coordinator, config::Context, failure::Failure, get::not_this_version, name, terminal,
     update::Start, watch,
 };
 
@@ -39,6 +39,7 @@ Examples:
   musterctl maintenance leave worker-3")]
 struct EnterArgs {
     /// Name of the machine
+    #[arg(value_parser = name::machine)]
     machine: String,
     #[command(flatten)]
     start: Start,
@@ -52,6 +53,7 @@ struct EnterArgs {
 #[command(after_help = "Example:\n  musterctl maintenance leave worker-3")]
 struct LeaveArgs {
     /// Name of the machine
+    #[arg(value_parser = name::machine)]
     machine: String,
     /// Do not follow
     #[arg(long)]

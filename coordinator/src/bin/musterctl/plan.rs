@@ -2,9 +2,12 @@
 
 use clap::ValueEnum;
 use muster_coordinator::view::{self, Kind, printable};
-use muster_proto::{resource::Plan, wire::PlanRequest};
+use muster_proto::{
+    resource::{Cluster, Plan},
+    wire::PlanRequest,
+};
 
-use crate::{config::Context, failure::Failure, get::not_this_version, terminal};
+use crate::{client::Coordinator, config::Context, failure::Failure, get::not_this_version, name, terminal};
 
 /// Show who goes when, and why not now; on a deployed cluster, what an update would do
 ///
@@ -14,6 +17,7 @@ use crate::{config::Context, failure::Failure, get::not_this_version, terminal};
 #[command(after_help = "Examples:\n  musterctl plan edge-7\n  musterctl plan edge-7 -o json")]
 pub(crate) struct Args {
     /// Name of the cluster
+    #[arg(value_parser = name::cluster)]
     cluster: String,
     /// For an update: what may be done to machines, `drain` or `os` (they may reboot) [default: drain]
     #[arg(long)]
@@ -52,10 +56,21 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         None => {
             let plan: Plan = serde_json::from_slice(&answer.json).map_err(not_this_version)?;
             terminal::print_all(&view::plan_lines(&plan))?;
+            if plan.rollout.is_none() && plan.update.is_none() {
+                return say_who_is_missing(&coordinator, &args.cluster).await;
+            }
             let can_start = plan.rollout.is_none() && plan.update.is_some_and(|update| update.refused.is_none());
             if can_start { terminal::print(&format!("Start it: {start}")) } else { Ok(()) }
         }
     }
+}
+
+/// A plan has only machines that can be planned with.
+async fn say_who_is_missing(coordinator: &Coordinator, name: &str) -> Result<(), Failure> {
+    let cluster = coordinator.get_one(Kind::Clusters, name).await?;
+    let cluster: Cluster = serde_json::from_slice(&cluster.json).map_err(not_this_version)?;
+    let whole = cluster.status.ready_nodes == cluster.status.requested_nodes && cluster.status.revoked_nodes.is_empty();
+    if whole { Ok(()) } else { terminal::print(&printable(&view::ready_line(&cluster))) }
 }
 
 /// The command that starts the update that is shown.

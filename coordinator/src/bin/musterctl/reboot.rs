@@ -8,7 +8,7 @@ use muster_proto::{
 };
 
 use crate::{
-    actions::show, client::Coordinator, config::Context, failure::Failure, get::not_this_version, update::Start,
+    actions::show, client::Coordinator, config::Context, failure::Failure, get::not_this_version, name, update::Start,
 };
 
 /// Reboot machines of a cluster, their workloads moved away first
@@ -24,9 +24,10 @@ Examples:
   musterctl reboot edge-7 --yes --detach && musterctl watch edge-7")]
 pub(crate) struct Args {
     /// Name of the cluster
+    #[arg(value_parser = name::cluster)]
     cluster: String,
     /// Only this machine; may be given several times
-    #[arg(long = "machine", value_name = "MACHINE")]
+    #[arg(long = "machine", value_name = "MACHINE", value_parser = name::machine)]
     machines: Vec<String>,
     #[command(flatten)]
     start: Start,

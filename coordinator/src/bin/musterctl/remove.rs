@@ -14,7 +14,7 @@ use crate::{
     failure::{Exit, Failure},
     feed::{Feed, News, Subject},
     get::not_this_version,
-    terminal,
+    name, terminal,
     update::Start,
 };
 
@@ -34,6 +34,7 @@ Examples:
   musterctl remove worker-3 --abort                   as long as it has not begun to leave the swarm")]
 pub(crate) struct Args {
     /// Name of the machine
+    #[arg(value_parser = name::machine)]
     machine: String,
     /// What it waits for: `graceful`, `unsafe` or `forced`
     #[arg(long, default_value = "graceful")]

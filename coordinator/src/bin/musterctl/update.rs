@@ -5,16 +5,17 @@ use std::io::{IsTerminal as _, stdin};
 use muster_coordinator::view::{self, Kind};
 use muster_proto::{
     model::Scope,
-    resource::Plan,
+    resource::{Cluster, Plan},
     wire::{PlanRequest, RolloutRequest, UpdateRequest},
 };
 
 use crate::{
     actions::show,
+    client::Coordinator,
     config::Context,
     failure::{Exit, Failure},
     get::not_this_version,
-    terminal, watch,
+    name, terminal, watch,
 };
 
 /// Bring a deployed cluster to its newest manifest
@@ -31,6 +32,7 @@ Examples:
   musterctl update edge-7 --yes --detach && musterctl watch edge-7")]
 pub(crate) struct Args {
     /// Name of the cluster
+    #[arg(value_parser = name::cluster)]
     cluster: String,
     /// What may be done to machines: `drain` (services may restart) or `os` (they may reboot as well)
     #[arg(long, default_value = "drain")]
@@ -81,17 +83,22 @@ impl Start {
 ///
 /// Machines whose workloads were disturbed come to their end; those that wait for their locks go on waiting.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  musterctl pause edge-7-update-2")]
+#[command(after_help = "\
+Examples:
+  musterctl pause edge-7               what is under way there
+  musterctl pause edge-7-update-2")]
 pub(crate) struct PauseArgs {
-    /// Name of the rollout (musterctl get rollouts)
+    /// Name of the rollout (musterctl get rollouts), or of its cluster
+    #[arg(value_name = "ROLLOUT|CLUSTER", value_parser = name::rollout)]
     rollout: String,
 }
 
 /// Let a paused update go on
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  musterctl resume edge-7-update-2")]
+#[command(after_help = "Examples:\n  musterctl resume edge-7\n  musterctl resume edge-7-update-2")]
 pub(crate) struct ResumeArgs {
-    /// Name of the rollout (musterctl get rollouts)
+    /// Name of the rollout (musterctl get rollouts), or of its cluster
+    #[arg(value_name = "ROLLOUT|CLUSTER", value_parser = name::rollout)]
     rollout: String,
 }
 
@@ -100,9 +107,10 @@ pub(crate) struct ResumeArgs {
 /// Machines whose workloads were disturbed come to their end; the others are given back as they were, and keep the
 /// version they had.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  musterctl abort edge-7-update-2")]
+#[command(after_help = "Examples:\n  musterctl abort edge-7\n  musterctl abort edge-7-update-2")]
 pub(crate) struct AbortArgs {
-    /// Name of the rollout (musterctl get rollouts)
+    /// Name of the rollout (musterctl get rollouts), or of its cluster
+    #[arg(value_name = "ROLLOUT|CLUSTER", value_parser = name::rollout)]
     rollout: String,
 }
 
@@ -142,34 +150,53 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
 /// Asks whoever is at the terminal, and says so if nothing comes of it.
 pub(crate) fn ask(question: &str, what: &str) -> Result<bool, Failure> {
     if !stdin().is_terminal() {
-        let next = "Add --yes to start it unasked.";
-        let problem = format!("there is no terminal to ask whether to start {what}");
-        return Err(Failure::bad_input(problem).next(next));
+        let problem = format!("there is no terminal to ask about {what}: {question}");
+        return Err(Failure::bad_input(problem).next("Add --yes to do it unasked."));
     }
     terminal::say(&format!("{question} [y/N]"));
     let mut answer = String::new();
     stdin().read_line(&mut answer).map_err(|source| Failure::failed("cannot read the answer").because(source))?;
     let agreed = matches!(answer.trim(), "y" | "Y" | "yes");
     if !agreed {
-        terminal::say("nothing was started");
+        terminal::say("nothing was done");
     }
     Ok(agreed)
 }
 
 pub(crate) async fn pause(args: PauseArgs, context: &Context) -> Result<(), Failure> {
     let coordinator = context.coordinator().await?;
-    let request = RolloutRequest { rollout: args.rollout.clone() };
-    show(&coordinator.call_on(Kind::Rollouts, &args.rollout, coordinator.fleet().pause(request)).await?)
+    let rollout = meant(&coordinator, args.rollout).await?;
+    let request = RolloutRequest { rollout: rollout.clone() };
+    show(&coordinator.call_on(Kind::Rollouts, &rollout, coordinator.fleet().pause(request)).await?)
 }
 
 pub(crate) async fn resume(args: ResumeArgs, context: &Context) -> Result<(), Failure> {
     let coordinator = context.coordinator().await?;
-    let request = RolloutRequest { rollout: args.rollout.clone() };
-    show(&coordinator.call_on(Kind::Rollouts, &args.rollout, coordinator.fleet().resume(request)).await?)
+    let rollout = meant(&coordinator, args.rollout).await?;
+    let request = RolloutRequest { rollout: rollout.clone() };
+    show(&coordinator.call_on(Kind::Rollouts, &rollout, coordinator.fleet().resume(request)).await?)
 }
 
 pub(crate) async fn abort(args: AbortArgs, context: &Context) -> Result<(), Failure> {
     let coordinator = context.coordinator().await?;
-    let request = RolloutRequest { rollout: args.rollout.clone() };
-    show(&coordinator.call_on(Kind::Rollouts, &args.rollout, coordinator.fleet().abort(request)).await?)
+    let rollout = meant(&coordinator, args.rollout).await?;
+    let request = RolloutRequest { rollout: rollout.clone() };
+    show(&coordinator.call_on(Kind::Rollouts, &rollout, coordinator.fleet().abort(request)).await?)
+}
+
+/// The rollout of this name, or the one that is open in the cluster of this name.
+async fn meant(coordinator: &Coordinator, name: String) -> Result<String, Failure> {
+    let no_rollout = match coordinator.get_one(Kind::Rollouts, &name).await {
+        Err(failure) if failure.exit == Exit::BadInput => failure,
+        answer => return answer.map(|_| name),
+    };
+    let cluster = match coordinator.get_one(Kind::Clusters, &name).await {
+        Err(failure) if failure.exit == Exit::BadInput => return Err(no_rollout),
+        answer => answer?,
+    };
+    let cluster: Cluster = serde_json::from_slice(&cluster.json).map_err(not_this_version)?;
+    cluster.status.rollout.ok_or_else(|| {
+        let next = format!("What has been: musterctl get rollouts --cluster {name}");
+        Failure::new(Exit::Refused, format!("nothing is under way in cluster {name}")).next(next)
+    })
 }

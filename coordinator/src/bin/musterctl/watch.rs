@@ -19,7 +19,7 @@ use crate::{
     failure::{Exit, Failure},
     feed::{Feed, News, Subject},
     get::not_this_version,
-    terminal,
+    name, terminal,
 };
 
 /// How often the screen is drawn.
@@ -36,6 +36,7 @@ const SETTLE: Duration = Duration::from_millis(300);
 #[command(after_help = "Example:\n  musterctl watch edge-7")]
 pub(crate) struct Args {
     /// Name of the cluster
+    #[arg(value_parser = name::cluster)]
     cluster: String,
 }
 

@@ -38,10 +38,29 @@ pub(super) async fn run(dir: &Path) -> Result<(), Failure> {
     })?;
     let ended = end_all(&absolute, &mark).await?;
     match ended {
-        0 => terminal::print(&format!("No process of a demo in {} was running.", absolute.display())),
-        1 => terminal::print("Ended 1 process."),
-        count => terminal::print(&format!("Ended {count} processes.")),
+        0 => terminal::print(&format!("No process of a demo in {} was running.", absolute.display()))?,
+        1 => terminal::print("Ended 1 process.")?,
+        count => terminal::print(&format!("Ended {count} processes."))?,
     }
+    say_strangers(&absolute)
+}
+
+/// Programs of ours that work in the directory and were started without the demo's mark: whose they are, only their
+/// user knows.
+fn say_strangers(dir: &Path) -> Result<(), Failure> {
+    let system = look()?;
+    let ours = ourselves(&system);
+    let left = system.processes().values().filter(|process| !ours.contains(&process.pid()) && names_dir(process, dir));
+    let left: BTreeSet<i32> = left.filter_map(Id::of).map(|id| id.pid).collect();
+    if left.is_empty() {
+        return Ok(());
+    }
+    let pids = left.iter().map(i32::to_string).collect::<Vec<_>>().join(" ");
+    terminal::say(&format!(
+        "Left alone: programs of Muster that name this directory and were started without {}. To end them: kill {pids}",
+        super::mark::VARIABLE
+    ));
+    Ok(())
 }
 
 /// Ends every process of the demo with this mark in this (absolute) directory; how many there were.
@@ -145,15 +164,18 @@ fn ourselves(system: &System) -> BTreeSet<sysinfo::Pid> {
 }
 
 fn is_of(process: &Process, dir: &Path, assignment: &OsStr) -> bool {
+    // What hosts an item has an empty environment, and outlives its agent.
+    let hosts_item = process.cmd().get(1).is_some_and(|word| word == "exec-item");
+    names_dir(process, dir) && (hosts_item || process.environ().iter().any(|variable| variable == assignment))
+}
+
+/// Is it a program of ours that names the directory?
+fn names_dir(process: &Process, dir: &Path) -> bool {
     let program = process.exe().and_then(Path::file_name).map_or(&b""[..], OsStr::as_bytes);
     let called = process.cmd().first().and_then(|word| Path::new(word).file_name()).map_or(&b""[..], OsStr::as_bytes);
     let is_ours = |name: &[u8]| {
         // A program that was built anew while it ran is "muster-agent (deleted)".
         PROGRAMS.iter().any(|program| name.strip_suffix(b" (deleted)").unwrap_or(name) == program.as_bytes())
     };
-    // What hosts an item has an empty environment, and outlives its agent.
-    let hosts_item = process.cmd().get(1).is_some_and(|word| word == "exec-item");
-    (is_ours(program) || is_ours(called))
-        && (hosts_item || process.environ().iter().any(|variable| variable == assignment))
-        && process.cmd().iter().any(|word| Path::new(word).starts_with(dir))
+    (is_ours(program) || is_ours(called)) && process.cmd().iter().any(|word| Path::new(word).starts_with(dir))
 }

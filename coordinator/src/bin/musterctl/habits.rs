@@ -1,0 +1,240 @@
+//! Words of kubectl and of LCM that musterctl does not have: whoever types one is told the word that does it here,
+//! instead of the one that is spelt most like it.
+
+use clap::{
+    CommandFactory as _, Error,
+    builder::StyledStr,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
+
+use crate::cli::Cli;
+
+/// Subcommands; those of two words are of one of ours.
+const COMMANDS: &[(&[&str], &str)] = &[
+    (
+        &["cordon", "drain"],
+        "`musterctl maintenance enter MACHINE` takes a machine out of service, its workloads moved away first",
+    ),
+    (&["uncordon"], "`musterctl maintenance leave MACHINE` brings a machine back into service"),
+    (&["rollout"], "`musterctl watch CLUSTER` follows a rollout to its end; `musterctl get rollouts` lists them all"),
+    (&["status", "top", "events"], "`musterctl get clusters`, `musterctl get machines`, `musterctl watch CLUSTER`"),
+    (&["create", "edit", "patch", "set"], "what a cluster is to be stands in its manifest: `musterctl apply -f FILE`"),
+    (
+        &["diff"],
+        "`musterctl apply -f FILE --dry-run` checks a manifest; `musterctl plan CLUSTER` says what would be done",
+    ),
+    (&["upgrade"], "`musterctl update CLUSTER`, and before it `musterctl plan CLUSTER`"),
+    (
+        &["stop", "cancel", "rollback"],
+        "`musterctl pause CLUSTER` and `musterctl abort CLUSTER` steer what is under way",
+    ),
+    (
+        &["restart"],
+        "`musterctl reboot CLUSTER --machine MACHINE` reboots; `musterctl retry MACHINE` runs failed items again",
+    ),
+    (
+        &["exec", "ssh", "attach"],
+        "Muster opens no shell on machines; `musterctl logs MACHINE` shows what its items printed",
+    ),
+    (&["list", "ls", "show"], "`musterctl get machines`; all kinds: `musterctl get --help`"),
+    (
+        &["machines", "machine", "nodes", "node", "clusters", "cluster", "rollouts", "tokens", "audit"],
+        "lists come from `get`, as in `musterctl get machines`",
+    ),
+    (&["label"], "`musterctl annotate machine MACHINE KEY=VALUE`"),
+    (
+        &["enroll", "join"],
+        "a machine joins by `muster-agent enroll`, run on it; its token: `musterctl token create --help`",
+    ),
+    (
+        &["init", "backup", "recover", "credentials"],
+        "that is done on the coordinator's machine: `muster-coordinator --help`",
+    ),
+    (
+        &["login", "config"],
+        "`musterctl version` says which config is used; new credentials: `muster-coordinator credentials --help`",
+    ),
+    (
+        &["delete machine", "delete machines", "delete node", "delete nodes"],
+        "`musterctl remove MACHINE` takes a machine out of its cluster for good",
+    ),
+    (&["delete token", "delete tokens"], "`musterctl token revoke ID`"),
+    (&["delete secret", "delete secrets"], "`musterctl secret delete CLUSTER/NAME`"),
+    (&["delete lock", "delete locks"], "`musterctl locks release CONTROLLER --cluster CLUSTER`"),
+    (&["delete rollout", "delete rollouts"], "`musterctl abort CLUSTER` ends the one that is open"),
+    (&["delete credential", "delete credentials"], "`musterctl revoke ROLE/NAME`"),
+];
+
+/// Kinds of documents.
+const KINDS: &[(&[&str], &str)] = &[
+    (
+        &["node", "nodes", "no", "host", "hosts", "server", "servers", "baremetalhosts", "bmh"],
+        "what joins a fleet is a machine: `musterctl get machines`",
+    ),
+    (
+        &["namespace", "namespaces", "ns", "project", "projects"],
+        "machines belong to clusters: `musterctl get clusters`",
+    ),
+    (
+        &["update", "updates", "upgrade", "upgrades", "deployment", "deployments", "deploy", "reboots"],
+        "deployments, updates and reboots are rollouts: `musterctl get rollouts`",
+    ),
+    (
+        &["event", "events", "ev", "history"],
+        "`musterctl get audit` has what operators changed, `musterctl watch CLUSTER` what happens",
+    ),
+    (
+        &["item", "items", "stateitem", "stateitems", "stages", "pods", "pod", "po"],
+        "`musterctl describe machine MACHINE` has its items and stages",
+    ),
+    (&["log", "logs"], "`musterctl logs MACHINE [ITEM]`"),
+    (
+        &["manifest", "manifests", "config", "spec"],
+        "a cluster's spec is in its document: `musterctl get cluster NAME -o yaml`",
+    ),
+    (
+        &["user", "users", "operators", "certificates"],
+        "people and programs have credentials: `musterctl get credentials`",
+    ),
+    (&["controllers", "workloads"], "application controllers are known by their locks: `musterctl get locks`"),
+    (&["all"], "one kind at a time: `musterctl get clusters`, `musterctl get machines`, `musterctl get rollouts`"),
+];
+
+/// Options.
+const OPTIONS: &[(&[&str], &str)] = &[
+    (
+        &["-n", "--namespace", "-A", "--all-namespaces"],
+        "names are of the whole fleet: leave it out; of one cluster only: `--cluster NAME`, where --help has it",
+    ),
+    (&["-l", "--selector", "--field-selector"], "there is no selector: choose with `-o json | jq`"),
+    (&["--sort-by"], "tables are sorted by name; another order: `-o wide | sort`, `-o json | jq`"),
+    (&["--no-headers"], "names alone: `-o name`"),
+    (&["-c", "--container"], "the item is the second word: `musterctl logs MACHINE ITEM`"),
+    (&["--tail"], "the last lines: `musterctl logs MACHINE ITEM | tail -n 20`"),
+    (
+        &["-p", "--previous"],
+        "the newest attempts are in one output; `musterctl describe machine MACHINE` has how each ended",
+    ),
+    (
+        &["--since", "--timestamps"],
+        "output is kept as the item wrote it; when it ran: `musterctl describe machine MACHINE`",
+    ),
+    (
+        &["--context", "--kubeconfig", "--server", "-s", "--token"],
+        "where the coordinator is and who you are stands in a file: `--config FILE` or $MUSTER_CONFIG",
+    ),
+    (&["--force", "--grace-period", "--ignore-daemonsets", "--now"], "--help has what this command can leave out"),
+    (&["-y", "--assume-yes"], "`--yes`, where there is a question"),
+    (
+        &["-v", "--verbose"],
+        "`musterctl describe` has everything; the coordinator's log: journalctl -u muster-coordinator",
+    ),
+];
+
+/// What clap found wrong, with our word for what was meant. `words` are the command line's, without the program.
+pub(crate) fn explain(mut error: Error, words: &[String]) -> Error {
+    let Some(tip) = tip(&error, words) else {
+        // No option takes what it does not know as a value, and no value of ours begins with `-`.
+        if error.kind() == ErrorKind::UnknownArgument {
+            error.remove(ContextKind::Suggested);
+        }
+        return error;
+    };
+    for guess in [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue] {
+        error.remove(guess);
+    }
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
+    error
+}
+
+fn tip(error: &Error, words: &[String]) -> Option<&'static str> {
+    let said = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let command = subcommand(words).unwrap_or_default();
+    if let Some(word) = said(ContextKind::InvalidSubcommand) {
+        return of(COMMANDS, &format!("{command} {word}"))
+            .or_else(|| of(COMMANDS, word).filter(|_| command.is_empty()));
+    }
+    if let Some(word) = said(ContextKind::InvalidValue) {
+        let of_kind =
+            matches!(command, "get" | "describe" | "annotate") && said(ContextKind::InvalidArg) == Some("<KIND>");
+        let word = word.split('/').next().unwrap_or_default();
+        return of(KINDS, &word.to_lowercase()).filter(|_| of_kind);
+    }
+    let option = said(ContextKind::InvalidArg)?;
+    of(OPTIONS, option.split('=').next().unwrap_or_default())
+}
+
+fn of(table: &[(&[&str], &'static str)], word: &str) -> Option<&'static str> {
+    table.iter().find(|(words, _)| words.contains(&word)).map(|(_, tip)| *tip)
+}
+
+/// The first of the words that is a subcommand of ours.
+fn subcommand(words: &[String]) -> Option<&str> {
+    let cli = Cli::command();
+    words.iter().map(String::as_str).find(|word| cli.find_subcommand(word).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(line: &str) -> String {
+        let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        let parsed = Cli::command().try_get_matches_from(std::iter::once("musterctl".to_owned()).chain(words.clone()));
+        let error = parsed.expect_err(line);
+        explain(error, &words).to_string()
+    }
+
+    #[test]
+    fn kubectls_words_lead_to_ours() {
+        for (line, tip) in [
+            ("get nodes", "musterctl get machines"),
+            ("get node worker-1", "musterctl get machines"),
+            ("get node/worker-1", "musterctl get machines"),
+            ("describe node worker-1", "musterctl get machines"),
+            ("get pods", "`musterctl describe machine MACHINE`"),
+            ("get machines -n edge-7", "--cluster NAME"),
+            ("get machines --all-namespaces", "--cluster NAME"),
+            ("logs worker-1 -c images", "musterctl logs MACHINE ITEM"),
+            ("logs worker-1 --tail=5", "tail -n 20"),
+            ("delete machine worker-1", "musterctl remove MACHINE"),
+            ("--config c delete node worker-1", "musterctl remove MACHINE"),
+            ("cordon worker-1", "musterctl maintenance enter MACHINE"),
+            ("drain worker-1 --ignore-daemonsets", "musterctl maintenance enter MACHINE"),
+            ("uncordon worker-1", "musterctl maintenance leave MACHINE"),
+            ("rollout status edge-7", "musterctl watch CLUSTER"),
+            ("machines", "musterctl get machines"),
+        ] {
+            let said = said(line);
+            assert!(said.contains(tip) && said.matches("tip:").count() == 1, "{line}: {said}");
+        }
+    }
+
+    #[test]
+    fn what_is_only_misspelt_gets_the_nearest_word() {
+        for (line, near) in
+            [("get machnies", "machines"), ("wacth edge-7", "watch"), ("get machines --clustr x", "--cluster")]
+        {
+            let said = said(line);
+            assert!(said.contains(near) && !said.contains("-- -"), "{line}: {said}");
+        }
+        assert!(!said("plan edge-7 -x").contains("tip"), "{}", said("plan edge-7 -x"));
+    }
+
+    #[test]
+    fn the_words_that_tips_name_are_ours() {
+        for tip in [COMMANDS, KINDS, OPTIONS].into_iter().flatten().map(|(_, tip)| tip) {
+            for line in tip.split('`').filter_map(|piece| piece.strip_prefix("musterctl ")) {
+                let name = line.split(' ').next().unwrap_or_default();
+                assert!(Cli::command().find_subcommand(name).is_some(), "{line}");
+            }
+        }
+        for (words, _) in COMMANDS {
+            let clash = words.iter().find(|word| Cli::command().find_subcommand(word).is_some());
+            assert_eq!(clash, None);
+        }
+    }
+}

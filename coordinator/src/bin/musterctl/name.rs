@@ -1,0 +1,112 @@
+//! How a thing is named on the command line: by its name, or by kind and name as `get -o name` prints it.
+
+use std::ffi::OsStr;
+
+use clap::{
+    Arg, Command, Error, ValueEnum,
+    builder::{EnumValueParser, PossibleValue, TypedValueParser},
+};
+use muster_coordinator::view::Kind;
+
+use crate::failure::Failure;
+
+/// Reads the name of a machine: `worker-3`, `machine/worker-3`.
+pub(crate) fn machine(text: &str) -> Result<String, String> {
+    of(Kind::Machines, text)
+}
+
+/// Reads the name of a cluster: `edge-7`, `cluster/edge-7`.
+pub(crate) fn cluster(text: &str) -> Result<String, String> {
+    of(Kind::Clusters, text)
+}
+
+/// Reads the name of a rollout, or of the cluster whose rollout is meant.
+pub(crate) fn rollout(text: &str) -> Result<String, String> {
+    of(Kind::Rollouts, text).or_else(|problem| of(Kind::Clusters, text).map_err(|_| problem))
+}
+
+fn of(kind: Kind, text: &str) -> Result<String, String> {
+    match text.split_once('/') {
+        None => Ok(text.to_owned()),
+        Some((word, name)) if word == kind.singular() || word == kind.word() => Ok(name.to_owned()),
+        Some((word, _)) => {
+            Err(format!("the name of a {} is wanted, and \"{word}/\" says something else", kind.singular()))
+        }
+    }
+}
+
+/// A kind, and the name if it stands with it: `machine`, `machine/worker-3`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct What<K> {
+    pub(crate) kind: K,
+    name: Option<String>,
+}
+
+impl<K> What<K> {
+    /// The name that stands with the kind or is the word after it; None: neither.
+    ///
+    /// # Errors
+    /// There are two.
+    pub(crate) fn name(&self, word: Option<String>) -> Result<Option<String>, Failure> {
+        match (&self.name, word) {
+            (Some(name), Some(word)) => {
+                Err(Failure::bad_input(format!("there are two names, \"{name}\" and \"{word}\""))
+                    .next("One at a time; without a name it is all of them."))
+            }
+            (name, word) => Ok(word.or_else(|| name.clone())),
+        }
+    }
+}
+
+/// Reads a [`What`]; kinds are shown in help and errors as without it.
+#[derive(Clone)]
+pub(crate) struct WhatParser<K>(EnumValueParser<K>)
+where
+    K: ValueEnum + Clone + Send + Sync + 'static;
+
+impl<K: ValueEnum + Clone + Send + Sync + 'static> WhatParser<K> {
+    pub(crate) fn new() -> Self {
+        Self(EnumValueParser::new())
+    }
+}
+
+impl<K: ValueEnum + Clone + Send + Sync + 'static> TypedValueParser for WhatParser<K> {
+    type Value = What<K>;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<What<K>, Error> {
+        let (kind, name) = match value.to_str().and_then(|text| text.split_once('/')) {
+            Some((kind, name)) if !name.is_empty() => (OsStr::new(kind), Some(name.to_owned())),
+            _ => (value, None),
+        };
+        Ok(What { kind: self.0.parse_ref(command, arg, kind)?, name })
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        self.0.possible_values()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_printed() {
+        for text in ["worker-3", "machine/worker-3", "machines/worker-3"] {
+            assert_eq!(machine(text).as_deref(), Ok("worker-3"), "{text}");
+        }
+        assert!(machine("cluster/edge-7").is_err_and(|problem| problem.contains("a machine is wanted")));
+        assert_eq!(rollout("rollout/edge-7-update-2").as_deref(), Ok("edge-7-update-2"));
+        assert_eq!(rollout("cluster/edge-7").as_deref(), Ok("edge-7"));
+        assert!(rollout("machine/worker-3").is_err_and(|problem| problem.contains("a rollout is wanted")));
+    }
+
+    #[test]
+    fn a_name_stands_with_its_kind_or_after_it() {
+        let what = |name: Option<&str>| What { kind: (), name: name.map(str::to_owned) };
+        assert_eq!(what(Some("a")).name(None).expect("one"), Some("a".to_owned()));
+        assert_eq!(what(None).name(Some("b".to_owned())).expect("one"), Some("b".to_owned()));
+        assert_eq!(what(None).name(None).expect("none"), None);
+        assert!(what(Some("a")).name(Some("b".to_owned())).is_err());
+    }
+}
