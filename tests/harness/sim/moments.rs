@@ -5,9 +5,9 @@ use muster_coordinator::{
     core::Request,
     facts::{MachineRow, MachineUpdate},
 };
-use muster_proto::model::{MachineName, RemovalPolicy};
+use muster_proto::model::{MachineName, RemovalPolicy, SwarmAvailability, SwarmOp};
 
-use super::World;
+use super::{Event, World, manifest};
 use crate::invariants::Violation;
 
 /// So many of a thousand events at the moment are the one at which it is used.
@@ -30,6 +30,8 @@ enum Kind {
     WantedUnreachable,
     /// A machine's node is drained: another takes its place, and whoever shares services with it is next.
     ReplacedInDrain,
+    /// The change that drains a machine's node is carried out late: meanwhile its rollout is aborted.
+    AbortedBeforeDrain,
 }
 
 /// One moment of a life.
@@ -62,7 +64,13 @@ impl World {
     /// In a second life somebody waits for a moment.
     pub(crate) fn await_moment(&mut self) {
         let Some(dice) = &mut self.second_life else { return };
-        let kinds = [Kind::Permit, Kind::RemovedOutOfService, Kind::WantedUnreachable, Kind::ReplacedInDrain];
+        let kinds = [
+            Kind::Permit,
+            Kind::RemovedOutOfService,
+            Kind::WantedUnreachable,
+            Kind::ReplacedInDrain,
+            Kind::AbortedBeforeDrain,
+        ];
         self.moment = dice.pick(&kinds).map(|kind| Moment { kind: *kind, entered: false });
     }
 
@@ -73,6 +81,7 @@ impl World {
             Kind::Permit => awaits_permit,
             Kind::ReplacedInDrain => is_drained,
             Kind::RemovedOutOfService | Kind::WantedUnreachable => stays_out,
+            Kind::AbortedBeforeDrain => return self.abort_before_drain(),
         };
         let Some((machine, index)) = self.first(there) else {
             return if entered || matches!(kind, Kind::Permit | Kind::ReplacedInDrain) {
@@ -102,7 +111,31 @@ impl World {
                 self.count("a machine was replaced in its drain");
                 self.replace(index)
             }
+            Kind::AbortedBeforeDrain => Ok(()),
         }
+    }
+
+    /// Does this life wait for an engine that drains a node late?
+    pub(crate) fn awaits_late_drain(&self) -> bool {
+        matches!(self.moment, Some(Moment { kind: Kind::AbortedBeforeDrain, .. }))
+    }
+
+    /// What was ordered of an engine comes about after nobody wants it any more.
+    fn abort_before_drain(&mut self) -> Result<(), Violation> {
+        let drain = |event: &Event| {
+            matches!(
+                event,
+                Event::LateChange(_, SwarmOp::SetAvailability { availability: SwarmAvailability::Drain, .. })
+            )
+        };
+        if !self.queue.values().any(drain) || !self.falls(USED_PERMILLE) {
+            return Ok(());
+        }
+        let open = self.facts().and_then(|facts| facts.open_rollout(&manifest::cluster_name()));
+        let Some(rollout) = open.map(|rollout| rollout.name.clone()) else { return Ok(()) };
+        self.moment = None;
+        self.count("an update was aborted while a drain was late");
+        self.operator(Request::Abort { rollout }).map(drop)
     }
 
     /// The machine is cut off; once that is noticed, an operator wants it back.

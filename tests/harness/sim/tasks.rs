@@ -17,6 +17,8 @@ use crate::invariants::{Violation, swarm::Listed};
 
 /// So many of a thousand changes of a node are carried out late, when nobody waits for an answer any more.
 const LATE_PERMILLE: u64 = 60;
+/// The same where somebody waits for such a one.
+const OFTEN_LATE_PERMILLE: u64 = 500;
 
 /// A count that the coordinator goes by is at most so old when it orders a drain.
 const COUNTED_AGO_MS: u64 = 10_500;
@@ -103,7 +105,8 @@ impl World {
 
     /// Does an engine do this when nobody waits for its answer any more?
     pub(crate) fn is_late(&mut self, index: usize, op: &SwarmOp) -> bool {
-        let late = self.chaos && matches!(op, SwarmOp::SetAvailability { .. }) && self.rng.permille(LATE_PERMILLE);
+        let permille = if self.awaits_late_drain() { OFTEN_LATE_PERMILLE } else { LATE_PERMILLE };
+        let late = self.chaos && matches!(op, SwarmOp::SetAvailability { .. }) && self.rng.permille(permille);
         if late {
             self.count("a change of a node came late");
             let delay = self.rng.between(1_000, 29_000);
