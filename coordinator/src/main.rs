@@ -290,9 +290,11 @@ async fn backup(args: BackupArgs) -> anyhow::Result<()> {
         EmbeddedStore::open(&state_dir.store())?.backup(&args.file)?;
     }
     say(&format!(
-        "The record is copied to {}\nTo restore: stop the coordinator, copy it to {}, run `muster-coordinator recover`",
+        "The record is copied to {}\nIt opens only with the key file.\nTo restore: stop the coordinator, copy it to \
+         {}, run `muster-coordinator recover --state-dir {}`",
         args.file.display(),
-        state_dir.store().display()
+        state_dir.store().display(),
+        state_dir.path().display()
     ));
     Ok(())
 }

@@ -1,22 +1,30 @@
 //! Forgetting a cluster: one that was applied by mistake, or whose machines have all left it. Only where no agent is
 //! left that could be at work for it; what operators did to it stays in the audit.
 
-use muster_proto::model::{ClusterName, MachineName, Now};
+use muster_proto::model::{ClusterName, MachineName, MachineType, Now};
 
 use super::{Refusal, Reply, operators};
-use crate::{facts::Draft, plan::safety::some_names};
+use crate::{
+    facts::{Draft, MachineRow},
+    plan::safety::some_names,
+};
 
 pub(super) fn cluster(draft: &mut Draft<'_>, actor: &str, name: &ClusterName, now: Now) -> Result<Reply, Refusal> {
     operators::known_cluster(draft, name)?;
-    let live: Vec<&MachineName> =
-        draft.machines_of(name).filter(|machine| machine.may_live()).map(|machine| &machine.name).collect();
-    if let Some(first) = live.first() {
-        let message = format!(
-            "cluster {name} has machines: {}; `musterctl remove {first}` and so on (`--policy forced` for one that is \
-             dead), or, once they are switched off, `musterctl revoke {first} --machine-is-off` and so on; then delete \
-             it again",
-            some_names(live.iter().map(|name| name.as_str()))
-        );
+    let mut live: Vec<_> = draft.machines_of(name).filter(|machine| machine.may_live()).collect();
+    let is_control = |machine: &MachineRow| machine.spec.machine_type == MachineType::Control;
+    // The last control machine cannot be removed: workers first.
+    live.sort_by_key(|machine| is_control(machine));
+    if let (Some(first), Some(last)) = (live.first(), live.last()) {
+        let revoke = format!("once switched off: `musterctl revoke {} --machine-is-off`", last.name);
+        let remove = format!("`musterctl remove {}`", first.name);
+        let way = match live.len() {
+            1 if is_control(first) => revoke,
+            1 => format!("{remove} (`--policy forced` if it is dead), or {revoke}"),
+            _ => format!("{remove} and so on (`--policy forced` for one that is dead); the last, or all, {revoke}"),
+        };
+        let names = some_names(live.iter().map(|machine| machine.name.as_str()));
+        let message = format!("cluster {name} has machines: {names}; {way}; then delete it again");
         return Err(Refusal::State { reason: "MachinesLeft", message });
     }
     let machines: Vec<MachineName> = draft.machines_of(name).map(|machine| machine.name.clone()).collect();

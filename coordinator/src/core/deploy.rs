@@ -20,7 +20,13 @@ pub(super) fn cluster(
     operators::known_cluster(draft, cluster)?;
     let started = draft.clusters.get(cluster).is_some_and(|row| row.rollout_seq > 0 || row.deploy_requested);
     if started {
-        let line = format!("cluster {cluster}: its deployment has begun already; machines that report join it");
+        let open = draft.open_rollout(cluster).filter(|rollout| rollout.update.is_some());
+        let line = match open {
+            None => format!("cluster {cluster}: its deployment has begun already; machines that report join it"),
+            Some(open) => {
+                format!("cluster {cluster}: machines that have come since join it when {} has ended", open.name)
+            }
+        };
         return Ok(Reply::Done(vec![line]));
     }
     let reported = Survey::of(draft, cluster, limits, now).map(|survey| survey.reported());

@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use muster_proto::model::{AssignedItem, ClusterName, ItemName, MachineName, Now, Standing, TOKEN_TTL_DEFAULT_MS};
+use muster_proto::model::{
+    AssignedItem, ClusterName, ItemName, MachineName, MachineSpec, Now, Standing, TOKEN_TTL_DEFAULT_MS,
+};
 
 use super::{
     Effect, Refusal, Reply, Request, apply, credentials, delete, deploy, enroll, maintenance, secrets,
@@ -359,6 +361,11 @@ fn replace(
     let line = format!(
         "machine {machine}: the old one is revoked; a new one may enrol under this name (statuses start anew then)"
     );
-    let lines = std::iter::once(line).chain(left_out).collect();
+    let MachineSpec { cluster_name, machine_type, .. } = &row.spec;
+    let next = format!(
+        "its token: `musterctl token create --cluster {cluster_name} --type {machine_type} --machine {machine}`; where \
+         the old one's state is still there: `muster-agent enroll --force`"
+    );
+    let lines = [line].into_iter().chain(left_out).chain([next]).collect();
     audited(draft, actor, "replace", &format!("machine/{machine}"), lines, now)
 }

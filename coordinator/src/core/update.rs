@@ -316,7 +316,9 @@ pub(super) fn say(draft: &mut Draft<'_>, actor: &str, rollout: &str, say: Say, n
     let wish = row.update.as_ref().filter(|_| row.finished_at_ms.is_none()).map(|update| update.wish);
     let (wish, word, line) = match (say, wish) {
         (_, None) => {
-            return Err(refusal("NothingToDo", format!("{rollout} is not an update under way")));
+            let ended = row.finished_at_ms.is_some();
+            let why = if ended { "has ended" } else { "is a deployment: it goes on to its end" };
+            return Err(refusal("NothingToDo", format!("{rollout} {why}")));
         }
         (Say::Pause, Some(Wish::Go)) => {
             let line = "paused: nothing new starts; machines that are being disturbed come to their end";

@@ -47,6 +47,8 @@ pub fn of_cluster(survey: &Survey<'_>) -> Option<Blocked> {
         return Some(blocked);
     }
     match survey.rollout {
+        // Of a recovered copy nothing begins before what the machines have to say is heard and settled.
+        None if survey.facts.meta.recovering => safety::gathered(survey).err().or_else(|| why_not_started(survey)),
         None if survey.cluster.rollout_seq > 0 => None,
         None => why_not_started(survey),
         Some(_) => match survey.update() {

@@ -5,6 +5,7 @@ use super::{
     names::some_names,
     survey::{Position, State, Survey},
 };
+use crate::facts::Wish;
 
 /// Why nothing else begins beside the rollout that is open, and what helps. None: none is open.
 #[must_use]
@@ -29,8 +30,11 @@ pub fn by_whom(survey: &Survey<'_>) -> Option<String> {
     }
     let are = if who.len() == 1 { "is" } else { "are" };
     let who = some_names(who.iter().map(String::as_str));
-    let remedy = match rollout.update {
+    let remedy = match &rollout.update {
         None => "one that cannot be deployed: `musterctl remove MACHINE`".to_owned(),
+        Some(update) if matches!(update.wish, Wish::Pause { .. }) => {
+            format!("it is paused: `musterctl resume {name}`, or, to do without the rest, `musterctl abort {name}`")
+        }
         Some(_) => format!("to do without the rest: `musterctl abort {name}`"),
     };
     Some(format!("{name} has not ended: {who} {are} not through (`musterctl plan {cluster}` says why); {remedy}"))

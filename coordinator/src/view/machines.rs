@@ -82,6 +82,9 @@ fn plain_note(machine: &Machine, now: Timestamp) -> String {
         }
         Some(wait) => format!("{}: {}", wait.blocked.reason, wait.blocked.message),
         None => match items_that(machine, "retrying").as_str() {
+            "" if !status.connected && status.host_info.is_some() => {
+                "Disconnected: it has no connection to the coordinator now".to_owned()
+            }
             "" => String::new(),
             retrying => format!("Retrying: {retrying}"),
         },

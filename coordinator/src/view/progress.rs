@@ -155,6 +155,7 @@ impl Fleet {
             return if self.cluster_stands() { Verdict::NeedsPerson(self.decisions()) } else { Verdict::Going };
         };
         match rollout.status.state.as_str() {
+            "Ready" if self.cluster_stands() => Verdict::NeedsPerson(self.decisions()),
             // Whoever came since is not blocked: it has a rollout in a moment.
             "Ready" if self.not_ready().any(|machine| machine.status.blocked.is_none() && !machine.status.lost) => {
                 Verdict::Going

@@ -302,6 +302,13 @@ fn a_fleet_in_motion() {
     let blocked = Blocked { reason: "Revoked".into(), message: "it was".into(), clears_when: "never".into() };
     gone.status.blocked = Some(BlockedSince { blocked, since: now() });
     assert_eq!(fleet.verdict(now()), ended("worker-4 (Revoked)"), "it was Ready, and nobody hears of it any more");
+    let status = &mut fleet.cluster.as_mut().expect("a cluster").status;
+    let before = status.blocked.take();
+    let blocked = Blocked { reason: "RecoveryOpen".into(), message: "a copy".into(), clears_when: "it is not".into() };
+    status.blocked = Some(BlockedSince { blocked, since: now() });
+    let Verdict::NeedsPerson(said) = fleet.verdict(now()) else { panic!("whatever was done before, nothing is now") };
+    assert_eq!(said.last().map(String::as_str), Some("edge-7: RecoveryOpen: a copy. Clears when it is not"));
+    fleet.cluster.as_mut().expect("a cluster").status.blocked = before;
     fleet.cluster.as_mut().expect("a cluster").status.rollout = Some("edge-7-deploy-2".into());
     assert_eq!(fleet.verdict(now()), Verdict::Going, "another is under way, and was not heard of yet");
 }
@@ -506,6 +513,18 @@ fn an_update_says_what_it_has_backed_up() {
     assert!(rollout_changes(Some(&after), &after).is_empty());
     let page = describe_rollout(&after, now()).join("\n");
     assert!(page.contains("control-1   42      abcd      hot copy; 42 bytes"), "{page}");
+}
+
+#[test]
+fn one_that_is_ready_and_away_says_so_before_it_is_lost() {
+    let mut ready = machine("control-1");
+    (ready.status.blocked, ready.status.activity) = (None, None);
+    ready.status.connected = true;
+    assert_eq!(note(&ready, now()), "");
+    ready.status.connected = false;
+    assert_eq!(note(&ready, now()), "Disconnected: it has no connection to the coordinator now");
+    ready.status.host_info = None;
+    assert_eq!(note(&ready, now()), "", "it has never been here");
 }
 
 #[test]

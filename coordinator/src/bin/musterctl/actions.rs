@@ -174,7 +174,7 @@ async fn may_shut_out(coordinator: &Coordinator, name: &str, what: &str) -> Resu
         });
     }
     let question = format!("{is}. {what}? Its agent is cut off until it is enrolled anew.");
-    ask(&printable(&question), "that")
+    ask(&printable(&question))
 }
 
 /// What was done, as the coordinator tells it.

@@ -86,7 +86,7 @@ impl Coordinator {
     async fn unknown(&self, kind: Kind, name: &str, cluster: &str) -> Option<Failure> {
         let known = self.names(kind).await;
         if !known.iter().any(|known| known == name) {
-            return Some(unknown_name(kind, name, &known));
+            return Some(self.nobody(kind, name, &known).await);
         }
         let what = format!("there is no {} named \"{name}\" in cluster \"{cluster}\"", kind.singular());
         let next = format!("It is in another: musterctl get {} {name}", kind.singular());
@@ -146,10 +146,29 @@ impl Coordinator {
         match self.call(rpc).await {
             Err(failure) if failure.exit == Exit::BadInput && !name.is_empty() => {
                 let known = self.names(kind).await;
-                Err(if known.iter().any(|known| known == name) { failure } else { unknown_name(kind, name, &known) })
+                let known_one = known.iter().any(|known| known == name);
+                Err(if known_one { failure } else { self.nobody(kind, name, &known).await })
             }
             answer => answer,
         }
+    }
+
+    /// Nobody of this kind has this name; perhaps somebody of another has.
+    async fn nobody(&self, kind: Kind, name: &str, known: &[String]) -> Failure {
+        let others: &[Kind] = match kind {
+            Kind::Machines => &[Kind::Clusters, Kind::Credentials],
+            Kind::Clusters => &[Kind::Machines],
+            _ => &[],
+        };
+        for other in others {
+            let has = |known: &&String| *known == name || known.split_once('/').is_some_and(|(_, own)| own == name);
+            if let Some(found) = self.names(*other).await.iter().find(has) {
+                let is = format!("there is no {} named \"{name}\"", kind.singular());
+                let next = format!("{found} is one of the {}: musterctl get {} {found}", other.word(), other.word());
+                return Failure::bad_input(is).next(next);
+            }
+        }
+        unknown_name(kind, name, known)
     }
 
     /// Names of all documents of a kind; none where they cannot be had, for they only help a message.

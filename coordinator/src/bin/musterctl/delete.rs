@@ -37,7 +37,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let DeleteCommand::Cluster(ClusterArgs { name, yes }) = args.command;
     let coordinator = context.coordinator().await?;
     coordinator.has_cluster(Kind::Clusters, &name).await?;
-    if !yes && !ask(&format!("Delete cluster {name}, its join tokens and its secrets?"), "the deletion")? {
+    if !yes && !ask(&format!("Delete cluster {name}, its join tokens and its secrets?"))? {
         return Ok(());
     }
     let request = DeleteClusterRequest { cluster: name.clone() };

@@ -118,6 +118,7 @@ impl Failure {
     /// No connection.
     pub(crate) fn connect(address: &str, error: ConnectError) -> Self {
         let (exit, next) = match &error {
+            ConnectError::Tls { .. } if went_away(&error) => (Exit::Unreachable, unreachable_advice(address)),
             ConnectError::Resolve { .. } | ConnectError::NotTls13 { .. } => {
                 (Exit::Unreachable, "Is `coordinator` in your config right? It is HOST:PORT.".to_owned())
             }
@@ -170,6 +171,24 @@ fn credentials_advice() -> String {
     "New credentials come from the coordinator's machine: muster-coordinator credentials --help".to_owned()
 }
 
+/// Did whoever listened go away in the middle of the handshake, without a word?
+fn went_away(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(kind) = error.downcast_ref::<io::Error>().map(io::Error::kind) {
+            return matches!(
+                kind,
+                io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::ConnectionAborted
+                    | io::ErrorKind::BrokenPipe
+                    | io::ErrorKind::UnexpectedEof
+            );
+        }
+        next = error.source();
+    }
+    false
+}
+
 /// The TLS alert the peer sent, if that is what is behind an error: with TLS 1.3 a refused client certificate shows
 /// only after the handshake.
 fn alert(error: &(dyn Error + 'static)) -> Option<String> {
@@ -214,6 +233,16 @@ mod tests {
         let failure = Failure::status("a:1", &status);
         assert_eq!(failure.exit, Exit::NotAllowed);
         assert!(failure.line().contains("CertificateExpired"), "{failure:?}");
+    }
+
+    #[test]
+    fn a_coordinator_that_dies_in_the_handshake_is_not_another_one() {
+        let tls = |source| ConnectError::Tls { address: "a:1".to_owned(), source };
+        let gone = Failure::connect("a:1", tls(io::Error::from(io::ErrorKind::ConnectionReset)));
+        assert_eq!(gone.exit, Exit::Unreachable);
+        let other = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
+        let other = Failure::connect("a:1", tls(io::Error::new(io::ErrorKind::InvalidData, other)));
+        assert_eq!(other.exit, Exit::NotAllowed);
     }
 
     #[test]

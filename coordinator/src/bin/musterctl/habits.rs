@@ -41,6 +41,8 @@ const COMMANDS: &[(&[&str], &str)] = &[
         &["machines", "machine", "nodes", "node", "clusters", "cluster", "rollouts", "tokens", "audit"],
         "lists come from `get`, as in `musterctl get machines`",
     ),
+    (&["explain"], "docs/MANIFEST.md has every field; `musterctl apply -f FILE --dry-run` says what is wrong with one"),
+    (&["scale"], "how many machines there are stands in the manifest (spec.machines): `musterctl apply -f FILE`"),
     (&["label"], "`musterctl annotate machine MACHINE KEY=VALUE`"),
     (
         &["enroll", "join"],
@@ -52,7 +54,7 @@ const COMMANDS: &[(&[&str], &str)] = &[
     ),
     (
         &["login", "config"],
-        "`musterctl version` says which config is used; new credentials: `muster-coordinator credentials --help`",
+        "the config is `--config FILE`, $MUSTER_CONFIG or ~/.config/muster/config.toml; `musterctl version` tries it",
     ),
     (
         &["delete machine", "delete machines", "delete node", "delete nodes"],
@@ -102,6 +104,8 @@ const KINDS: &[(&[&str], &str)] = &[
 
 /// Options.
 const OPTIONS: &[(&[&str], &str)] = &[
+    (&["-k", "--kustomize", "-R", "--recursive"], "manifests are files: `-f FILE`, once for each"),
+    (&["--yes"], "it asks nothing: leave it out"),
     (
         &["-n", "--namespace", "-A", "--all-namespaces"],
         "names are of the whole fleet: leave it out; of one cluster only: `--cluster NAME`, where --help has it",
@@ -147,24 +151,38 @@ pub(crate) fn explain(mut error: Error, words: &[String]) -> Error {
     error
 }
 
-fn tip(error: &Error, words: &[String]) -> Option<&'static str> {
+fn tip(error: &Error, words: &[String]) -> Option<String> {
     let said = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
         _ => None,
     };
-    let command = subcommand(words).unwrap_or_default();
-    if let Some(word) = said(ContextKind::InvalidSubcommand) {
-        return of(COMMANDS, &format!("{command} {word}"))
-            .or_else(|| of(COMMANDS, word).filter(|_| command.is_empty()));
+    let invalid = said(ContextKind::InvalidSubcommand);
+    // What follows it may be a name that is a word of ours too.
+    let before = words.iter().position(|word| Some(word.as_str()) == invalid).unwrap_or(words.len());
+    let command = subcommand(words.get(..before).unwrap_or(words)).unwrap_or_default();
+    if let Some(word) = invalid {
+        let own = of(COMMANDS, &format!("{command} {word}"));
+        return own.or_else(|| of(COMMANDS, word).filter(|_| command.is_empty())).map(str::to_owned);
     }
-    if let Some(word) = said(ContextKind::InvalidValue) {
-        let of_kind =
-            matches!(command, "get" | "describe" | "annotate") && said(ContextKind::InvalidArg) == Some("<KIND>");
-        let word = word.split('/').next().unwrap_or_default();
-        return of(KINDS, &word.to_lowercase()).filter(|_| of_kind);
+    let arg = said(ContextKind::InvalidArg)?;
+    if command == "apply" && !arg.starts_with('-') {
+        return Some(format!("files are named with -f: `musterctl apply -f {arg}`"));
     }
-    let option = said(ContextKind::InvalidArg)?;
-    of(OPTIONS, option.split('=').next().unwrap_or_default())
+    let Some(word) = said(ContextKind::InvalidValue) else {
+        return of(OPTIONS, arg.split('=').next().unwrap_or_default()).map(str::to_owned);
+    };
+    if arg != "<KIND>" {
+        return None;
+    }
+    let (kind, name) = word.split_once('/').unwrap_or((word, ""));
+    match of(KINDS, &kind.to_lowercase()) {
+        Some(known) => Some(known.to_owned()),
+        None if !name.is_empty() => {
+            Some(format!("kind and name are two words here: `musterctl {command} {kind} {name}`"))
+        }
+        None if error.get(ContextKind::SuggestedValue).is_some() => None,
+        None => Some(format!("the kind comes first, and then a name: `musterctl {command} machine {word}`")),
+    }
 }
 
 fn of(table: &[(&[&str], &'static str)], word: &str) -> Option<&'static str> {
@@ -207,6 +225,13 @@ mod tests {
             ("uncordon worker-1", "musterctl maintenance leave MACHINE"),
             ("rollout status edge-7", "musterctl watch CLUSTER"),
             ("machines", "musterctl get machines"),
+            ("rollout status demo", "musterctl watch CLUSTER"),
+            ("rollout restart cluster/demo", "musterctl watch CLUSTER"),
+            ("edit cluster demo", "musterctl apply -f FILE"),
+            ("apply manifest.yaml", "musterctl apply -f manifest.yaml"),
+            ("apply -k manifests", "`-f FILE`"),
+            ("describe worker-1", "`musterctl describe machine worker-1`"),
+            ("annotate machine/worker-1 a=b", "`musterctl annotate machine worker-1`"),
         ] {
             let said = said(line);
             assert!(said.contains(tip) && said.matches("tip:").count() == 1, "{line}: {said}");

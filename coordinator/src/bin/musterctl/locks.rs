@@ -56,7 +56,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     };
     let of = machine.as_ref().map_or_else(|| format!("in cluster {cluster}"), |machine| format!("of {machine}"));
     let question = format!("Is {controller} gone for good? Remove {what} that it holds {of}?");
-    if held > 0 && !yes && !ask(&question, "the removal of its locks")? {
+    if held > 0 && !yes && !ask(&question)? {
         return Ok(());
     }
     let request = ReleaseLocksRequest { cluster, controller, machine: machine.unwrap_or_default() };

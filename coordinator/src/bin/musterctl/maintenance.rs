@@ -71,7 +71,7 @@ async fn enter(args: EnterArgs, context: &Context) -> Result<(), Failure> {
     let coordinator = context.coordinator().await?;
     let EnterArgs { machine, start } = args;
     let cluster = cluster_of(&coordinator, &machine).await?;
-    if !start.agreed(&format!("Take {machine} of cluster {cluster} out of service?"), "the maintenance")? {
+    if !start.agreed(&format!("Take {machine} of cluster {cluster} out of service?"))? {
         return Ok(());
     }
     let accept_control_plane_downtime = start.accept_control_plane_downtime;

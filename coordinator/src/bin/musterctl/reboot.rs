@@ -36,7 +36,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let coordinator = context.coordinator().await?;
     let Args { cluster, machines, start } = args;
-    if !start.agreed(&question(&coordinator, &cluster, &machines).await?, "the reboot")? {
+    if !start.agreed(&question(&coordinator, &cluster, &machines).await?)? {
         return Ok(());
     }
     let accept_control_plane_downtime = start.accept_control_plane_downtime;

@@ -61,7 +61,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         RemovalPolicy::Unsafe => " Its workloads are not moved away: what runs there is cut off.",
         RemovalPolicy::Forced => " It is not asked: be sure that it is off.",
     };
-    if !start.agreed(&format!("Remove {machine} from cluster {cluster} for good?{warning}"), "the removal")? {
+    if !start.agreed(&format!("Remove {machine} from cluster {cluster} for good?{warning}"))? {
         return Ok(());
     }
     let accept_control_plane_downtime = start.accept_control_plane_downtime;

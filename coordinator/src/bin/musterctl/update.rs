@@ -65,8 +65,8 @@ impl Start {
     /// # Errors
     ///
     /// When there is nobody to ask.
-    pub(crate) fn agreed(&self, question: &str, what: &str) -> Result<bool, Failure> {
-        if self.yes { Ok(true) } else { ask(question, what) }
+    pub(crate) fn agreed(&self, question: &str) -> Result<bool, Failure> {
+        if self.yes { Ok(true) } else { ask(question) }
     }
 
     /// Follows what was started to its end, unless that was not asked for.
@@ -140,7 +140,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         let shown = plan.update.and_then(|update| update.digest);
         request.plan_digest = shown.unwrap_or_else(|| NOTHING_SHOWN.to_owned());
     }
-    if asks && !ask("Start it?", "the update")? {
+    if asks && !ask("Start it?")? {
         return Ok(());
     }
     show(&coordinator.call_on(Kind::Clusters, &cluster, coordinator.fleet().update(request)).await?)?;
@@ -148,9 +148,9 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
 }
 
 /// Asks whoever is at the terminal, and says so if nothing comes of it.
-pub(crate) fn ask(question: &str, what: &str) -> Result<bool, Failure> {
+pub(crate) fn ask(question: &str) -> Result<bool, Failure> {
     if !stdin().is_terminal() {
-        let problem = format!("there is no terminal to ask about {what}: {question}");
+        let problem = format!("there is no terminal to ask on: {question}");
         return Err(Failure::bad_input(problem).next("Add --yes to do it unasked."));
     }
     terminal::say(&format!("{question} [y/N]"));

@@ -61,7 +61,12 @@ fn nothing_of_another_cluster_goes() {
 fn a_cluster_with_an_enrolled_machine_stays() {
     let mut fleet = Fleet::of(1, 1);
     let before = fleet.core.facts().clone();
-    assert_eq!(reason(fleet.ask(delete())), "MachinesLeft");
+    let refused = fleet.ask(delete());
+    let way = "`musterctl remove worker-1` and so on";
+    assert!(
+        format!("{refused:?}").contains(way) && format!("{refused:?}").contains("revoke control-1 --machine-is-off")
+    );
+    assert_eq!(reason(refused), "MachinesLeft");
     assert!(before.same_record(fleet.core.facts()), "a refusal changes nothing");
 }
 

@@ -151,7 +151,8 @@ pub fn majority_without(survey: &Survey<'_>, position: &Position<'_>) -> Result<
     }
     let revoked: Vec<&str> = voters(survey).filter(|p| p.row.revoked).map(|p| p.row.name.as_str()).collect();
     let (message, remedy) = if revoked.is_empty() {
-        (format!("with {all} control machines the control plane is down while one of them is"), String::new())
+        let machines = if all == 1 { "control machine" } else { "control machines" };
+        (format!("with {all} {machines} the control plane is down while one of them is"), String::new())
     } else {
         let names = some_names(revoked);
         let message =

@@ -253,6 +253,13 @@ fn who_waits_for_machines_in_doubt_names_those_of_its_own_cluster() {
     let mut fleet = deploying_and_in_doubt();
     let why = fleet.look("worker-2", blocked::of_machine).expect("it waits");
     assert!(why.reason == "RecoveryOpen" && why.message.contains("worker-1"), "{why:?}");
+    let mut quiet = deployed(3, 1);
+    quiet.recover_from(quiet.store.clone());
+    let of_cluster =
+        |fleet: &Fleet| fleet.look("worker-1", |survey, _| blocked::of_cluster(survey)).map(|why| why.reason);
+    assert_eq!(of_cluster(&quiet).as_deref(), Some("Gathering"), "nothing is under way, and nothing may begin");
+    quiet.all_report();
+    assert_eq!(of_cluster(&quiet), None);
     let other = ClusterName::new("edge-8").expect("a label");
     let clusters = [(other.clone(), (spec(1, 0), Default::default()))].into();
     fleet.ask(Request::Apply { clusters, machines: Default::default(), dry_run: false }).expect("applies");
