@@ -9,7 +9,12 @@ use muster_proto::{
 };
 
 use crate::{
-    client::Coordinator, config::Context, failure::Failure, get::not_this_version, name, terminal, update::ask,
+    client::Coordinator,
+    config::Context,
+    failure::{Exit, Failure},
+    get::not_this_version,
+    name, terminal,
+    update::ask,
 };
 
 /// Let a failed item be tried again
@@ -151,8 +156,12 @@ pub(crate) async fn replace(args: ReplaceArgs, context: &Context) -> Result<(), 
 /// Nobody is asked of a machine that is not there: it is what these commands are for. One that is connected does its
 /// work; shut out, it needs a new token and somebody at its console.
 async fn may_shut_out(coordinator: &Coordinator, name: &str, what: &str) -> Result<bool, Failure> {
-    // That there is none of this name, the call itself says.
-    let Ok(machine) = coordinator.get_one(Kind::Machines, name).await else { return Ok(true) };
+    let machine = match coordinator.get_one(Kind::Machines, name).await {
+        // That there is none of this name, or that we may not, the call itself says. Whoever could not be looked at for
+        // another reason may be connected: nothing is done unasked.
+        Err(failure) if matches!(failure.exit, Exit::BadInput | Exit::NotAllowed) => return Ok(true),
+        answer => answer?,
+    };
     let machine: Machine = serde_json::from_slice(&machine.json).map_err(not_this_version)?;
     if !machine.status.connected {
         return Ok(true);
