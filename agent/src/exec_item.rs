@@ -43,6 +43,8 @@ pub(crate) use work::args as work_args;
 pub const STAGE: &str = "exec-item";
 /// Exit status of an exec-item that found the attempt claimed and did nothing.
 pub const CLAIMED_BEFORE: u8 = 3;
+/// Of a program's last line of output, in what is said of its failure.
+const LAST_WORDS_CHARS_MAX: usize = 200;
 
 /// What can go wrong with hosting, apart from the program.
 #[derive(Debug, thiserror::Error)]
@@ -165,9 +167,11 @@ fn host_attempt(dir: &AttemptDir) -> Result<bool, HostError> {
 fn run(dir: &AttemptDir, request: &Request, inputs: &Inputs, events: Events, mut log: OutputLog) -> (Ended, String) {
     let limit = Limit::starting_now(Duration::from_millis(request.timeout_ms));
     let over = |outcome| Ended { outcome, at_work: false };
+    let mut speaks = false;
     let ended = match runner::work(request, inputs, dir) {
         Err(refused) => Ok(over(Outcome::refused(&refused))),
         Ok(Work::Program(command)) => {
+            speaks = true;
             program::run(command, events, limit, &mut log).map(|outcome| over(runner::with_result(outcome, dir)))
         }
         // Checked already; the process that does it makes it anew.
@@ -179,8 +183,26 @@ fn run(dir: &AttemptDir, request: &Request, inputs: &Inputs, events: Events, mut
         Ok(Work::Builtin(work)) => builtin::run(work, dir, events, limit, &mut log),
     };
     let failed = |error: HostError| Ended { outcome: Outcome::failed(with_sources(&error), true), at_work: true };
-    let ended = ended.unwrap_or_else(failed);
-    (ended, log.finish())
+    let mut ended = ended.unwrap_or_else(failed);
+    let output_tail = log.finish();
+    if speaks
+        && matches!(ended.outcome.state, ItemState::Failed { .. })
+        && let Some(words) = last_words(&output_tail)
+    {
+        ended.outcome.message += &format!("; last output: {words}");
+    }
+    (ended, output_tail)
+}
+
+/// The last line that says something, if any: where a program failed, that is as a rule why.
+fn last_words(output: &str) -> Option<String> {
+    // What a progress bar has drawn over is not seen on a terminal either.
+    let shown = |line: &str| line.trim_end().rsplit('\r').next().unwrap_or_default().trim().to_owned();
+    let words = output.lines().rev().map(shown).find(|line| !line.is_empty())?;
+    Some(match words.char_indices().nth(LAST_WORDS_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", words.get(..end).unwrap_or_default()),
+        None => words,
+    })
 }
 
 /// The outcome as it may be recorded: what a program leaves besides its output may repeat a secret too.
@@ -275,6 +297,20 @@ impl Cause {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_line_that_says_something_is_found() {
+        for (output, expected) in [
+            ("", None),
+            (" \n\t\n", None),
+            ("one\ntwo\n\n", Some("two")),
+            ("one\n 10 %\r 20 %\r no space left \r\n", Some("no space left")),
+        ] {
+            assert_eq!(last_words(output).as_deref(), expected, "{output:?}");
+        }
+        let long = last_words(&"ü".repeat(LAST_WORDS_CHARS_MAX + 1)).expect("a line");
+        assert_eq!(long, format!("{}…", "ü".repeat(LAST_WORDS_CHARS_MAX)));
+    }
 
     #[test]
     fn a_secret_is_hidden_in_a_result_whatever_it_is_there() {
