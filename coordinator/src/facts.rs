@@ -4,6 +4,7 @@
 mod added_rows;
 mod audit;
 mod backup_rows;
+mod control_set;
 mod credential;
 mod draft;
 mod enrolled;
@@ -23,15 +24,14 @@ use serde::de::DeserializeOwned;
 pub use added_rows::{Added, AddedEnd, AddedReboot, RebootAsked, RebootWhy};
 pub use audit::AuditRow;
 pub use backup_rows::BackupRow;
+pub use control_set::{ControlSet, Member};
 pub use credential::{CredentialRow, DeniedRow, TokenRow};
 pub use draft::Draft;
 pub use enrolled::EnrolledWith;
 pub use live::{Items, Live, MachineLive};
 pub use lock_rows::{LockKey, LockRow, SETTLE_MS};
 pub use removal_rows::{DepartingNode, Departure, RemovalRow};
-pub use rows::{
-    Assigned, ClusterRow, ControlSet, LeftOut, MachineRow, Meta, RolloutRow, Slot, SpecRow, Stage, StageRow, Verdict,
-};
+pub use rows::{Assigned, ClusterRow, LeftOut, MachineRow, Meta, RolloutRow, Slot, SpecRow, Stage, StageRow, Verdict};
 pub use secret::{Sealed, SecretId, SecretRow};
 pub use swarm_live::{Asked, Peers, Seen, SwarmLook};
 pub use update_rows::{

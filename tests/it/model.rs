@@ -29,7 +29,7 @@ fn check(scenario: Scenario, states: usize) {
 
 #[test]
 fn nothing_goes_wrong() {
-    check(Scenario { prepare: true, faults_max: 0, ..with(&[]) }, 1_086);
+    check(Scenario { prepare: true, faults_max: 0, ..with(&[]) }, 1_253);
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn the_coordinator_crashes() {
 
 #[test]
 fn an_agent_crashes() {
-    check(with(&[Fault::AgentCrash]), 18_223);
+    check(with(&[Fault::AgentCrash]), 18_370);
 }
 
 #[test]

@@ -56,6 +56,7 @@ plants! {
     ignore_quorum: "ignore-quorum" by "1";
     quorum_once: "quorum-once" by "1";
     count_undeployed_control: "count-undeployed-control" by "1";
+    forget_replaced_control: "forget-replaced-control" by "set";
     quorum_for_harmless: "quorum-for-harmless" by "reason";
     ignore_locks: "ignore-locks" by "4";
     ignore_cluster_locks: "ignore-cluster-locks" by "4";

@@ -38,6 +38,7 @@ pub(super) fn apply(
     for (name, (spec, annotations)) in clusters {
         let mut warned = idle_hooks(draft, &name, &spec, &machines);
         warned.extend(missing_runners(&name, &spec));
+        warned.extend(variables_in_scripts(&name, &spec));
         let line = apply_cluster(draft, &name, spec, annotations, dry_run, now);
         let changed = !line.ends_with(UNCHANGED);
         lines.push(line);
@@ -77,8 +78,8 @@ fn may_declare(draft: &Draft<'_>, name: &MachineName, spec: &MachineSpec, in_man
         return Err(Refusal::State {
             reason: "RoleChange",
             message: format!(
-                "{name} is a live {} of {}; it cannot become a {} of {}: `musterctl replace {name}`, apply again, then \
-                 enrol it with a token of the new role",
+                "{name} is a {} machine of {}, and enrolled; to make it {} of {}: `musterctl replace {name}`, apply \
+                 again, then enrol it with a token of the new role",
                 row.spec.machine_type, row.spec.cluster_name, spec.machine_type, spec.cluster_name
             ),
         });
@@ -151,6 +152,68 @@ fn missing_runners(cluster: &ClusterName, spec: &ClusterSpec) -> Vec<String> {
     names.into_iter().map(line).collect()
 }
 
+/// Scripts with variables in their text: to the shell they are a mistake of its own.
+fn variables_in_scripts(cluster: &ClusterName, spec: &ClusterSpec) -> Vec<String> {
+    let items = spec.machine_types.values().flatten().filter(|item| item.runner == RunnerKind::Bash);
+    let found = items.filter_map(|item| {
+        let script = item.params.get("script")?;
+        let variable = ["${machine.", "${cluster.", "${secret."].into_iter().find(|start| script.contains(start))?;
+        Some((&item.name, variable))
+    });
+    let found: BTreeMap<&ItemName, &str> = found.collect();
+    let line = |(item, variable)| {
+        format!(
+            "cluster {cluster}: item {item} has {variable} in its script, where variables are not replaced: give it a \
+             param with that value, and read $MUSTER_PARAM_NAME there (of a secret the file $MUSTER_PARAM_NAME_FILE)"
+        )
+    };
+    found.into_iter().map(line).collect()
+}
+
+/// What a changed spec means for the machines of a cluster that is deployed.
+fn what_follows(draft: &Draft<'_>, name: &ClusterName, spec: &ClusterSpec) -> String {
+    let deployed = draft.machines_of(name).filter(|machine| machine.ready_at.is_some()).count();
+    if deployed == 0 {
+        return String::new();
+    }
+    let known = draft.spec(name);
+    let counts = known.and_then(|known| known.machines) != spec.machines;
+    let more = to_enrol(draft, name, spec).filter(|_| counts).map(|more| format!("; {more}")).unwrap_or_default();
+    if known.is_some_and(|known| MachineType::ALL.iter().all(|of| known.asks_the_same(spec, *of))) {
+        return more;
+    }
+    let who = match deployed {
+        1 => "its deployed machine keeps what it has".to_owned(),
+        count => format!("its {count} deployed machines keep what they have"),
+    };
+    let after = draft.open_rollout(name).map(|open| format!(", when {} has ended", open.name)).unwrap_or_default();
+    let begun = draft.machines_of(name).filter(|row| row.ready_at.is_none() && row.id.is_some() && !row.revoked);
+    let at_once = match begun.count() {
+        0 => String::new(),
+        1 => "; the one that is not deployed yet goes by it at once".to_owned(),
+        count => format!("; the {count} that are not deployed yet go by it at once"),
+    };
+    format!(
+        "; {who} until an update is started{after}: `musterctl plan {name}` shows it, `musterctl update {name}` starts \
+         it{at_once}{more}"
+    )
+}
+
+/// Which machines the manifest wants and nobody has enrolled. None: they are all there.
+fn to_enrol(draft: &Draft<'_>, name: &ClusterName, spec: &ClusterSpec) -> Option<String> {
+    let wanted = spec.machines?;
+    let missing = [(MachineType::Control, wanted.control), (MachineType::Worker, wanted.worker)].map(|(of, wanted)| {
+        let there = draft.machines_of(name).filter(|row| row.spec.machine_type == of && !row.revoked).count();
+        (of, (wanted as usize).saturating_sub(there))
+    });
+    let missing: Vec<String> =
+        missing.iter().filter(|(_, count)| *count > 0).map(|(of, count)| format!("{count} {of}")).collect();
+    (!missing.is_empty()).then(|| {
+        let missing = missing.join(" and ");
+        format!("{missing} more may enrol: `musterctl token create --cluster {name} --type …`")
+    })
+}
+
 fn apply_cluster(
     draft: &mut Draft<'_>,
     name: &ClusterName,
@@ -170,6 +233,8 @@ fn apply_cluster(
                 deploy_requested: false,
                 rollout_seq: 0,
                 control_set: Vec::new(),
+                control_members: BTreeMap::new(),
+                control_version: 0,
                 swarm_init: None,
                 blocked_since: None,
             });
@@ -181,7 +246,7 @@ fn apply_cluster(
     if same_spec && !missing {
         return format!("cluster {name} {UNCHANGED}");
     }
-    let deployed = draft.machines_of(name).filter(|machine| machine.ready_at.is_some()).count();
+    let follows = if same_spec { String::new() } else { what_follows(draft, name, &spec) };
     if !dry_run {
         let version = row.spec_version + u64::from(!same_spec);
         if !same_spec {
@@ -193,18 +258,7 @@ fn apply_cluster(
         }
         draft.drop_unused_specs(name);
     }
-    if deployed > 0 && !same_spec {
-        let who = match deployed {
-            1 => "its deployed machine keeps what it has".to_owned(),
-            count => format!("its {count} deployed machines keep what they have"),
-        };
-        let after = draft.open_rollout(name).map(|open| format!(", when {} has ended", open.name)).unwrap_or_default();
-        return format!(
-            "cluster {name} configured; {who} until an update is started{after}: `musterctl plan {name}` shows it, \
-             `musterctl update {name}` starts it"
-        );
-    }
-    format!("cluster {name} configured")
+    format!("cluster {name} configured{follows}")
 }
 
 fn apply_machine(

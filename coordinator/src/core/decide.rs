@@ -74,9 +74,9 @@ fn record(draft: &mut Draft<'_>, step: Next, limits: &Limits, now: Now) {
                 end_stage(row, stage, false, now);
             }
         }
-        Next::ControlSet { cluster, names } => {
+        Next::ControlSet { cluster, names, members } => {
             if let Some(row) = draft.cluster_mut(&cluster) {
-                row.control_set = names;
+                row.has_controls(names, members);
             }
         }
         Next::Prepared { machine } => {

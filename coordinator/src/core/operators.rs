@@ -190,14 +190,7 @@ fn decide_items(
         .cloned()
         .collect();
     if chosen.is_empty() {
-        let which = match item {
-            None => format!("no item of {machine} is one"),
-            Some(item) => format!("item {item} of {machine} is none"),
-        };
-        return Err(Refusal::State {
-            reason: "NothingToDo",
-            message: format!("{} is for {}; {which}", wish.word(), wish.fits_what()),
-        });
+        return Err(nothing_to_do(wish, (machine, item), &position));
     }
     let unheard = row.update.is_some() && !position.connected();
     let mut lines = Vec::new();
@@ -217,6 +210,7 @@ fn decide_items(
     }
     if wish == Wish::Retry {
         update::has_its_time_anew(draft, machine, now);
+        lines.extend(as_it_was(draft, &row));
     }
     if wish != Wish::Retry && unheard {
         let gone = format!("`musterctl revoke {machine}` if it is gone for good");
@@ -225,6 +219,40 @@ fn decide_items(
         ));
     }
     audited(draft, actor, wish.word(), &format!("machine/{machine}"), lines, now)
+}
+
+/// An update goes on with its items as they were when it began: said where a manifest was applied since.
+fn as_it_was(draft: &Draft<'_>, row: &MachineRow) -> Option<String> {
+    let (machine, cluster) = (&row.name, &row.spec.cluster_name);
+    let newest = draft.clusters.get(cluster)?.spec_version;
+    let rollout = row.rollout.as_ref().filter(|_| row.update.is_some() && row.follows() != Some(newest))?;
+    Some(format!(
+        "machine {machine}: it runs as it was when {rollout} began; the manifest that was applied since is for the \
+         next update (`musterctl abort {cluster}` ends this one early)"
+    ))
+}
+
+/// The wish fits no item, or not this one: which there are that wait for a person.
+fn nothing_to_do(wish: Wish, (machine, item): (&MachineName, Option<&ItemName>), position: &Position<'_>) -> Refusal {
+    let which = match item {
+        None => format!("no item of {machine} is one"),
+        Some(item) => format!("item {item} of {machine} is none"),
+    };
+    let waiting = position.items.unwrap_or_default().iter().find_map(|item| match position.standing(item) {
+        Standing::Failed => Some((&item.name, "failed", ["retry", "skip"].as_slice())),
+        Standing::Held => Some((&item.name, "is held", &["accept", "retry", "skip"])),
+        _ => None,
+    });
+    let next = match waiting {
+        Some((name, is, choices)) => {
+            let commands: Vec<String> =
+                choices.iter().map(|choice| format!("`musterctl {choice} {machine} {name}`")).collect();
+            format!("item {name} {is}: {}", commands.join(" or "))
+        }
+        None => format!("its items: `musterctl describe machine {machine}`"),
+    };
+    let message = format!("{} is for {}; {which}; {next}", wish.word(), wish.fits_what());
+    Refusal::State { reason: "NothingToDo", message }
 }
 
 fn annotate(
@@ -363,8 +391,8 @@ fn replace(
     );
     let MachineSpec { cluster_name, machine_type, .. } = &row.spec;
     let next = format!(
-        "its token: `musterctl token create --cluster {cluster_name} --type {machine_type} --machine {machine}`; where \
-         the old one's state is still there: `muster-agent enroll --force`"
+        "its token: `musterctl token create --cluster {cluster_name} --type {machine_type} --machine {machine}`; then, \
+         there: `muster-agent enroll --name {machine}` (where the old one's state is still there: --force)"
     );
     let lines = [line].into_iter().chain(left_out).chain([next]).collect();
     audited(draft, actor, "replace", &format!("machine/{machine}"), lines, now)

@@ -41,14 +41,14 @@ pub(super) fn create(
     // A manifest may refer to it from the first: it comes before its cluster.
     let to_come = id.cluster.as_ref().filter(|cluster| !draft.clusters.contains_key(*cluster));
     let line = if let Some(cluster) = to_come {
-        format!("secret {id} made, version {version}; there is no cluster {cluster} yet: `musterctl apply` makes one")
+        format!("secret {id} created; there is no cluster {cluster} yet: `musterctl apply` makes one")
     } else if known {
         format!(
-            "secret {id} has a new version, {version}; items that refer to it run again, but not on deployed machines \
+            "secret {id} has a new value; items that refer to it run again, but not on deployed machines \
              until an update is started"
         )
     } else {
-        format!("secret {id} created, version {version}")
+        format!("secret {id} created")
     };
     operators::audited(draft, actor, "create", &format!("secret/{id}"), vec![line], now)
 }

@@ -10,8 +10,9 @@ mod maintenance;
 mod options;
 mod record;
 pub(super) mod removal;
+mod versions;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use muster_proto::model::{
     Blocked, ClusterName, HookMachines, MachineName, MachineType, Now, Phase, RunnerKind, Scope,
@@ -27,6 +28,7 @@ use crate::{
     },
 };
 use freeze::{Start, freeze};
+use versions::Versions;
 
 pub(super) use late::{ask_again, has_its_time_anew, is_set_aside};
 pub use options::{Options, digest};
@@ -180,21 +182,6 @@ pub fn has_work(survey: &Survey<'_>, scope: Scope) -> bool {
     })
 }
 
-/// The versions of a cluster's spec that machines follow, and whether the newest asks anything else of them: looked at
-/// once for the many machines that follow the same.
-#[derive(Default)]
-struct Versions(BTreeMap<u64, bool>);
-
-impl Versions {
-    fn ask_the_same(&mut self, survey: &Survey<'_>, position: &Position<'_>) -> bool {
-        let (newest, specs) = (survey.cluster.spec_version, &survey.facts.specs);
-        let Some(version) = position.row.follows() else { return false };
-        let spec = |version| specs.get(&(survey.cluster.name.clone(), version));
-        let look = || spec(version).zip(spec(newest)).is_some_and(|(its, newest)| its.asks_the_same(newest));
-        *self.0.entry(version).or_insert_with(|| version == newest || look())
-    }
-}
-
 /// A reboot on demand takes a cluster whose machines are all Ready, so that it is only the reboot that can go wrong.
 fn may_reboot(
     draft: &Draft<'_>,
@@ -212,14 +199,16 @@ fn may_reboot(
     named.try_for_each(|position| maintenance::is_not_removed(position.row))?;
     let stay = members().filter(|position| position.row.removal.is_none());
     let typed = stay.filter(|p| p.row.spec.machine_type != MachineType::Unassigned);
-    let unready: Vec<&str> =
-        typed.filter(|p| !p.is_ready() || p.lost).map(|position| position.row.name.as_str()).collect();
+    let unready: Vec<String> = typed
+        .filter(|position| !position.is_ready() || position.lost)
+        .map(|p| format!("{} is not {}", p.row.name, if p.lost { "connected" } else { "Ready" }))
+        .collect();
     if unready.is_empty() {
         return Ok(());
     }
-    let names = safety::some_names(unready);
+    let names = safety::some_names(unready.iter().map(String::as_str));
     let message = format!(
-        "every machine of {cluster} must be Ready for a reboot, and {names} is not; \
+        "every machine of {cluster} must be Ready and connected for a reboot, and {names}; \
          `musterctl get machines --cluster {cluster}` says why"
     );
     Err(refusal("NotReady", message))
@@ -301,6 +290,9 @@ fn has_quorum(draft: &Draft<'_>, cluster: &ClusterName, limits: &Limits, now: No
     Err(refusal("Quorum", message))
 }
 
+const ABORTED: &str = "aborted: nothing new starts; machines not disturbed yet are given back as they were";
+const MAINTENANCE_ABORTED: &str = "aborted: who is out of service for it comes back";
+
 /// What an operator says of an update under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Say {
@@ -326,16 +318,17 @@ pub(super) fn say(draft: &mut Draft<'_>, actor: &str, rollout: &str, say: Say, n
         }
         (Say::Resume, Some(Wish::Pause { .. })) => (Wish::Go, "resume", "goes on"),
         (Say::Abort, Some(Wish::Go | Wish::Pause { .. })) => {
-            let line = "aborted: nothing new starts; machines not disturbed yet are given back as they were";
+            let maintenance = row.update.as_ref().is_some_and(|update| update.kind == UpdateKind::Maintenance);
+            let line = if maintenance { MAINTENANCE_ABORTED } else { ABORTED };
             (Wish::Abort, "abort", line)
         }
         (Say::Pause | Say::Resume | Say::Abort, Some(wish)) => {
             let state = match wish {
                 Wish::Go => "under way",
                 Wish::Pause { .. } => "paused",
-                Wish::Abort => "being aborted",
+                Wish::Abort => "being aborted, which is not taken back; when it has ended, start another",
             };
-            return Err(refusal("NothingToDo", format!("{rollout} is {state}")));
+            return Err(refusal("NothingToDo", format!("{rollout} is {state}: `musterctl watch {}`", row.cluster)));
         }
     };
     Ok(Reply::Done(wants(draft, actor, rollout, (wish, word, line), now)))

@@ -11,7 +11,7 @@ use muster_proto::model::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{EnrolledWith, MachineUpdate, Overwrites, RebootAsked, RemovalRow, UpdateRow};
+use super::{ControlSet, EnrolledWith, MachineUpdate, Member, Overwrites, RebootAsked, RemovalRow, UpdateRow};
 
 /// What concerns the whole coordinator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +58,12 @@ pub struct ClusterRow {
     pub rollout_seq: u64,
     /// The control machines, once the last expected one is Ready.
     pub control_set: Vec<MachineName>,
+    /// Those very machines, and where they were reached when the set became complete.
+    #[serde(default)]
+    pub control_members: BTreeMap<MachineName, Member>,
+    /// How often the set has changed.
+    #[serde(default)]
+    pub control_version: u64,
     /// The machine that was told to make the cluster's swarm. It may have done so, whatever is known of it since.
     #[serde(default)]
     pub swarm_init: Option<MachineId>,
@@ -83,15 +89,6 @@ pub struct Slot {
     pub phase: Phase,
     /// Unix milliseconds.
     pub granted_at_ms: u64,
-}
-
-/// The control machines as some items see them: `${cluster.controlPlaneNodes}`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ControlSet {
-    /// Who they are, in the order of upgrades.
-    pub names: Vec<MachineName>,
-    /// Their InternalIPs in that order, separated by commas: the variable's value.
-    pub addresses: String,
 }
 
 /// What an operator, or a ledger's loss, has decided of an item: counts for this hash only.

@@ -117,7 +117,7 @@ pub fn wanted(facts: &Facts, position: &Position<'_>) -> Option<Content> {
     if let Some(ip) = position.row.internal_ip() {
         variables.insert("machine.internalIP".to_owned(), ip.to_owned());
     }
-    let controls = control_set(facts, position.row.spec.cluster_name.as_str(), |_| true);
+    let controls = control_set(facts, &position.row.spec.cluster_name, |_| true);
     if let Some(first) = controls.addresses.split(',').next().filter(|ip| !ip.is_empty()) {
         variables.insert("cluster.controlNodeIP".to_owned(), first.to_owned());
     }

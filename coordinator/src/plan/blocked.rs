@@ -9,7 +9,7 @@ use super::{
     survey::{Position, Progress, Survey},
     update::{concerns, maintenance, waits},
 };
-use crate::facts::{MachineRow, RolloutRow, UpdateKind};
+use crate::facts::{MachineRow, RolloutRow, UpdateKind, Wish};
 
 /// Why the deployment has not begun; None if it may, or has.
 #[must_use]
@@ -63,7 +63,7 @@ pub fn of_cluster(survey: &Survey<'_>) -> Option<Blocked> {
 pub fn of_machine(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let out = removal::waits(survey, position).or_else(|| maintenance::out_of_service(survey, position));
     out.or_else(|| unusable(survey, position))
-        .or_else(|| in_trouble(position))
+        .or_else(|| in_trouble(survey, position))
         .or_else(|| waits_for_reconfigure(survey, position))
         .or_else(|| waiting(survey, position))
         .or_else(|| locks::left_away(survey, position.row))
@@ -128,7 +128,10 @@ fn is_away(position: &Position<'_>) -> Option<Blocked> {
                 item.name,
                 item.timeout_ms / 1_000
             ),
-            "it comes back (look at its console), or `musterctl replace` after it was installed anew",
+            format!(
+                "it comes back (look at its console), or `musterctl replace {}` after it was installed anew",
+                position.row.name
+            ),
         )),
         None if position.lost => Some(blocked(
             "Lost",
@@ -146,7 +149,7 @@ fn is_away(position: &Position<'_>) -> Option<Blocked> {
 }
 
 /// Reasons that want a person.
-pub(super) fn in_trouble(position: &Position<'_>) -> Option<Blocked> {
+pub(super) fn in_trouble(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let row = position.row;
     let name = &row.name;
     match is_away(position) {
@@ -165,7 +168,7 @@ pub(super) fn in_trouble(position: &Position<'_>) -> Option<Blocked> {
             Some(blocked(
                 "Failed",
                 format!("item {}: {message} (attempt {attempt})", item.name),
-                retry_or_skip(position, item),
+                retry_or_skip(survey, position, item),
             ))
         }
         Progress::Held(item) => Some(blocked(
@@ -181,15 +184,15 @@ pub(super) fn in_trouble(position: &Position<'_>) -> Option<Blocked> {
     }
 }
 
-/// An update goes on with its items as they were when it began: no manifest that is applied since mends one of them.
-fn retry_or_skip(position: &Position<'_>, item: &AssignedItem) -> String {
-    let (name, item) = (&position.row.name, &item.name);
+/// An update goes on with its items as they were when it began: no manifest that is applied since mends one of them,
+/// and whoever skips a wrong one lets the next machine begin with it.
+fn retry_or_skip(survey: &Survey<'_>, position: &Position<'_>, item: &AssignedItem) -> String {
+    let (name, item, cluster) = (&position.row.name, &item.name, &survey.cluster.name);
     let text = format!("`musterctl retry {name}`, or `musterctl skip {name} {item}`");
     match position.update() {
-        None => text,
-        Some(_) => {
-            format!("{text}; a wrong item: skip it")
-        }
+        Some(_) if survey.update().is_some_and(|update| update.wish == Wish::Abort) => text,
+        None => format!("{text}; a wrong item: `musterctl apply` a mended manifest, and it runs anew"),
+        Some(_) => format!("{text}; a wrong item: first `musterctl abort {cluster}`, or the next one fails too"),
     }
 }
 
@@ -269,9 +272,9 @@ fn waits_for_update(survey: &Survey<'_>, position: &Position<'_>) -> Option<Bloc
     let update = survey.update().filter(|_| position.update().is_none())?;
     let out: Vec<&str> = maintenance::members(survey).map(|other| other.row.name.as_str()).collect();
     if update.kind == UpdateKind::Maintenance && !out.is_empty() {
-        let (names, are) = (safety::some_names(out.iter().copied()), safety::some_names_are(out));
-        let message = format!("{are} in maintenance; machines that come meanwhile wait");
-        let clears_when = format!("`musterctl maintenance leave` has brought {names} back");
+        let leave = safety::for_each("maintenance leave", out.iter().copied());
+        let message = format!("{} in maintenance; machines that come meanwhile wait", safety::some_names_are(out));
+        let clears_when = format!("{leave} has ended that");
         return Some(blocked("MaintenanceInProgress", message, clears_when));
     }
     Some(blocked(

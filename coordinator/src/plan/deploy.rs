@@ -1,7 +1,7 @@
 //! The deployment: what has to be recorded and granted next. Level-triggered: what has been recorded is not asked for
 //! again, so the answer to the same facts is empty the second time.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::{
     model::{ClusterName, MachineName, MachineType, Phase},
@@ -16,7 +16,7 @@ use super::{
     survey::{Position, Progress, Survey},
     update::maintenance,
 };
-use crate::facts::{ControlSet, Stage};
+use crate::facts::{ControlSet, Member, Stage};
 
 /// Something to be recorded. The core applies it, and asks again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +62,8 @@ pub enum Step {
         cluster: ClusterName,
         /// Who is in it, in the order of upgrades.
         names: Vec<MachineName>,
+        /// The very machines, and where they are reached.
+        members: BTreeMap<MachineName, Member>,
     },
     /// The machine's list reaches this phase from now on; a slot goes with `deploy` and `reconfigure`.
     Grant {
@@ -117,10 +119,14 @@ fn outcomes(survey: &Survey<'_>) -> Vec<Step> {
             steps.push(Step::FreeSlot { machine });
         }
     }
-    if let Some(names) = complete_control_set(survey).or_else(|| set_without_removed(survey))
-        && names != survey.cluster.control_set
-    {
-        steps.push(Step::ControlSet { cluster: survey.cluster.name.clone(), names });
+    let set = complete_control_set(survey).or_else(|| recorded_set_as_it_is(survey));
+    if let Some(positions) = set {
+        let cluster = survey.cluster;
+        let names: Vec<MachineName> = positions.iter().map(|position| position.row.name.clone()).collect();
+        let members = positions.iter().filter_map(|position| member(survey, position)).collect();
+        if !cluster.are_controls(&names, &members) {
+            steps.push(Step::ControlSet { cluster: cluster.name.clone(), names, members });
+        }
     }
     steps
 }
@@ -131,20 +137,38 @@ fn is_prepared(position: &Position<'_>) -> bool {
     open && position.row.reach == Some(Phase::Prepare) && position.progress(Phase::Prepare) == Progress::Done
 }
 
-/// The control machines of the set that are still there, if one of it was removed. Not in the middle of an update: its
-/// machines would have more to do than was frozen.
-fn set_without_removed(survey: &Survey<'_>) -> Option<Vec<MachineName>> {
-    let mut names = survey.cluster.control_set.clone();
-    names.retain(|name| survey.facts.machines.contains_key(name));
-    (names.len() < survey.cluster.control_set.len()).then_some(names)
+/// The control machines of the recorded set that are still there, if one of it was removed, or if another machine took
+/// the place of one and is Ready. Not in the middle of an update: its machines would have more to do than was frozen.
+fn recorded_set_as_it_is<'s, 'a>(survey: &'s Survey<'a>) -> Option<Vec<&'s Position<'a>>> {
+    let known = &survey.cluster.control_set;
+    let stays = |position: &&Position<'_>| known.contains(&position.row.name);
+    let there: Vec<&Position<'_>> = survey.of_type(MachineType::Control).filter(stays).collect();
+    let removed = there.len() < known.len();
+    let is_back = |p: &&Position<'_>| p.is_ready() && !p.row.revoked && p.row.removal.is_none();
+    (!known.is_empty() && (removed || there.iter().all(is_back))).then_some(there)
+}
+
+/// The machine as a member of the set. As long as it has not taken the place of the one before, that one is; and where
+/// it has no address for a moment, it has the one before.
+fn member(survey: &Survey<'_>, position: &Position<'_>) -> Option<(MachineName, Member)> {
+    let row = position.row;
+    let known = survey.cluster.control_members.get(&row.name);
+    if !position.ready_once() && !position.is_ready() {
+        return known.map(|known| (row.name.clone(), known.clone()));
+    }
+    let id = row.id?;
+    let before = || known.filter(|known| known.id == id).map(|known| known.address.clone());
+    let address = row.internal_ip().map(ToString::to_string).or_else(before).unwrap_or_default();
+    Some((row.name.clone(), Member { id, address }))
 }
 
 /// The control machines, if every expected one is Ready.
-fn complete_control_set(survey: &Survey<'_>) -> Option<Vec<MachineName>> {
+fn complete_control_set<'s, 'a>(survey: &'s Survey<'a>) -> Option<Vec<&'s Position<'a>>> {
     let expected: Vec<&Position<'_>> = survey
         .of_type(MachineType::Control)
         .filter(|position| !position.row.revoked)
-        .filter(|position| position.row.reported() || !survey.cluster.deploy_requested)
+        // One that has no address for a moment is still one of them.
+        .filter(|position| position.row.reported() || position.ready_once() || !survey.cluster.deploy_requested)
         .collect();
     let wanted = match survey.spec.machines {
         Some(counts) if !survey.cluster.deploy_requested => counts.control as usize,
@@ -153,7 +177,7 @@ fn complete_control_set(survey: &Survey<'_>) -> Option<Vec<MachineName>> {
     // One that is being removed is in it until it is gone.
     let leaving = survey.of_type(MachineType::Control).any(|position| position.row.removal.is_some());
     let complete = !leaving && expected.len() >= wanted && expected.iter().all(|position| position.is_ready());
-    complete.then(|| expected.into_iter().map(|position| position.row.name.clone()).collect())
+    complete.then_some(expected)
 }
 
 /// A rollout begins when the expected machines are there, or when machines come to a cluster that was deployed before.
@@ -284,7 +308,7 @@ pub fn earlier_on_its_way(survey: &Survey<'_>, position: &Position<'_>) -> bool 
 }
 
 fn grant(survey: &Survey<'_>, position: &Position<'_>, phase: Phase) -> Step {
-    let cluster = survey.cluster.name.as_str();
+    let cluster = &survey.cluster.name;
     let own = &position.row.name;
     let ready = |row: &crate::facts::MachineRow| row.ready_at.is_some() || row.name == *own;
     let set = match phase {

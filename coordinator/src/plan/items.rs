@@ -13,7 +13,7 @@ use muster_proto::{
 };
 
 use super::{added, reboot, secrets};
-use crate::facts::{Added, AddedReboot, ClusterRow, ControlSet, Draft, Facts, Items, MachineRow};
+use crate::facts::{Added, AddedReboot, ClusterRow, ControlSet, Draft, Facts, Items, MachineRow, Member};
 
 /// Resolves the items of every machine whose inputs changed since they were last resolved.
 pub fn refresh(draft: &mut Draft<'_>) {
@@ -47,7 +47,7 @@ struct Shared {
 
 impl Shared {
     fn of(facts: &Facts, cluster: &ClusterName) -> Self {
-        let provisional = control_set(facts, cluster.as_str(), |_| true);
+        let provisional = control_set(facts, cluster, |_| true);
         Self { provisional, secrets: secrets::newest(facts, cluster) }
     }
 }
@@ -69,26 +69,36 @@ fn resolved_anew(facts: &Facts, machine: &MachineRow, shared: &Shared) -> Option
 /// What `${cluster.controlPlaneNodes}` would be for a phase granted now: every control machine that has reported, in
 /// the order of upgrades.
 #[must_use]
-pub fn control_set(facts: &Facts, cluster: &str, only: impl Fn(&MachineRow) -> bool) -> ControlSet {
-    let mut controls: Vec<&MachineRow> = facts
-        .machines
-        .values()
+pub fn control_set(facts: &Facts, cluster: &ClusterName, only: impl Fn(&MachineRow) -> bool) -> ControlSet {
+    let row = facts.clusters.get(cluster);
+    let mut controls: Vec<(&MachineRow, Member)> = facts
+        .machines_of(cluster)
         .map(|machine| &**machine)
-        .filter(|machine| machine.spec.cluster_name.as_str() == cluster)
-        .filter(|machine| machine.spec.machine_type == MachineType::Control && machine.reported() && only(machine))
+        .filter(|machine| machine.spec.machine_type == MachineType::Control && only(machine))
+        .filter_map(|machine| Some((machine, member(row.map(|row| &**row), machine)?)))
         .collect();
-    controls.sort_by_key(|machine| (machine.spec.upgrade_index, &machine.name));
+    controls.sort_by_key(|(machine, _)| (machine.spec.upgrade_index, &machine.name));
     ControlSet {
-        addresses: controls.iter().filter_map(|machine| machine.internal_ip()).collect::<Vec<_>>().join(","),
-        names: controls.into_iter().map(|machine| machine.name.clone()).collect(),
+        addresses: controls.iter().map(|(_, member)| member.address.as_str()).collect::<Vec<_>>().join(","),
+        names: controls.iter().map(|(machine, _)| machine.name.clone()).collect(),
+        members: controls.into_iter().map(|(machine, member)| (machine.name.clone(), member)).collect(),
+        version: row.map_or(0, |row| row.control_version),
     }
+}
+
+/// A machine as one of the set. Where it has no address for a moment, it is where it was.
+fn member(cluster: Option<&ClusterRow>, machine: &MachineRow) -> Option<Member> {
+    let id = machine.id.filter(|_| !machine.revoked)?;
+    let known = cluster.and_then(|row| row.control_members.get(&machine.name)).filter(|known| known.id == id);
+    let address = machine.internal_ip().or(known.map(|known| known.address.as_str())).filter(|ip| !ip.is_empty())?;
+    Some(Member { id, address: address.to_owned() })
 }
 
 /// The control machines as reconfigure items are to see them. These very names, though one of them may have been
 /// revoked since: what was seen is compared with the set.
 #[must_use]
 pub fn complete_set(facts: &Facts, cluster: &ClusterRow) -> ControlSet {
-    let set = control_set(facts, cluster.name.as_str(), |row| cluster.control_set.contains(&row.name));
+    let set = control_set(facts, &cluster.name, |row| cluster.control_set.contains(&row.name));
     ControlSet { names: cluster.control_set.clone(), ..set }
 }
 

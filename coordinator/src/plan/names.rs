@@ -13,6 +13,14 @@ pub fn some_names<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     }
 }
 
+/// A command that is given once for each machine: `` `musterctl replace worker-3` ``, of several the first one's.
+pub fn for_each<'a>(command: &str, names: impl IntoIterator<Item = &'a str>) -> String {
+    let mut names = names.into_iter();
+    let first = names.next().unwrap_or_default();
+    let others = if names.next().is_some() { ", and so for the others" } else { "" };
+    format!("`musterctl {command} {first}`{others}")
+}
+
 /// The same as the beginning of a sentence: `control-1 is`, `control-1, worker-3 are`.
 pub fn some_names_are<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.into_iter().collect();

@@ -9,7 +9,7 @@ use muster_proto::{
     plant::planted,
 };
 
-pub use super::names::{some_names, some_names_are};
+pub use super::names::{for_each, some_names, some_names_are};
 pub use quorum::{
     accepts_downtime, control_quorum, controls_are_there, majority_is_kept, majority_stays, majority_without, successor,
 };
@@ -278,7 +278,7 @@ pub fn needs_reconfigure(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     position.ready_once()
         && !survey.cluster.control_set.is_empty()
         && items.iter().any(|item| item.phase == Phase::Reconfigure)
-        && seen.is_none_or(|seen| seen.names != survey.cluster.control_set)
+        && seen.is_none_or(|seen| survey.cluster.is_other_than(seen))
         && !position.is_behind(Phase::Deploy)
 }
 

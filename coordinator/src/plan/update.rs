@@ -207,7 +207,7 @@ pub fn concerns(cluster: &ClusterRow, row: &MachineRow, phase: Phase) -> bool {
     let seen = |phase| row.control_sets.get(&phase);
     phase != Phase::Reconfigure
         || seen(Phase::Reconfigure).is_some()
-        || seen(Phase::Deploy).is_none_or(|set| set.names != cluster.control_set)
+        || seen(Phase::Deploy).is_none_or(|set| cluster.is_other_than(set))
 }
 
 /// Is something disruptive to be done on it, as things are now? What was frozen is what was known at the start; a host

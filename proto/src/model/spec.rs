@@ -93,10 +93,10 @@ pub struct ClusterSpec {
 }
 
 impl ClusterSpec {
-    /// Would an update from the one to the other have nothing to do, neither on a machine nor around it? How many
-    /// machines there are, how many go at once and how long they may take is settled without one.
+    /// Would an update from the one to the other have nothing to do, neither on a machine of this type nor around it?
+    /// How many machines there are, how many go at once and how long they may take is settled without one.
     #[must_use]
-    pub fn asks_the_same(&self, other: &Self) -> bool {
+    pub fn asks_the_same(&self, other: &Self, of: MachineType) -> bool {
         let Self {
             lcm_type,
             release,
@@ -113,7 +113,7 @@ impl ClusterSpec {
             update_groups: _,
             update_hooks,
             backups,
-            machine_types,
+            machine_types: _,
         } = self;
         *lcm_type == other.lcm_type
             && *release == other.release
@@ -121,7 +121,7 @@ impl ClusterSpec {
             && *nodes_reboot_required == other.nodes_reboot_required
             && *update_hooks == other.update_hooks
             && *backups == other.backups
-            && *machine_types == other.machine_types
+            && self.items(of) == other.items(of)
     }
 
     /// The templates of one type, in manifest order.

@@ -1,15 +1,21 @@
 //! How a world ends: the faults stop, and everything must come to rest with a reason.
 
+use std::collections::BTreeSet;
+
 use muster_agent::core::Input as AgentInput;
 use muster_coordinator::{
     documents,
+    facts::MachineRow,
     plan::{
         blocked,
-        survey::{State, Survey},
+        survey::{Position, State, Survey},
         update::DECIDING,
     },
 };
-use muster_proto::{model::Epoch, resource::UpdateStatus};
+use muster_proto::{
+    model::{Epoch, MachineName, Phase},
+    resource::UpdateStatus,
+};
 
 use super::{Event, LIMITS, World, machine::Machine, manifest};
 use crate::invariants::Violation;
@@ -134,7 +140,10 @@ impl World {
         for position in &survey.machines {
             let reason = blocked::of_machine(&survey, position).map(|blocked| blocked.reason);
             match (position.state(), reason) {
-                (State::Ready, None) => reasons.push("Ready".to_owned()),
+                (State::Ready, None) => {
+                    knows_the_controls(&survey, position).map_err(|detail| self.watcher.violation("set", detail))?;
+                    reasons.push("Ready".to_owned());
+                }
                 (_, Some(reason)) if reason == DECIDING => {
                     let detail = format!("{} is about to go on, and does not: {:?}", position.row.name, position.row);
                     return Err(self.watcher.violation("10", detail));
@@ -192,6 +201,37 @@ impl World {
             }
         }
         Ok(())
+    }
+}
+
+/// Whoever has items for a changed set of control machines, and says nothing, has seen them all; one that took the
+/// place of another where it was reached when the set was complete.
+fn knows_the_controls(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), String> {
+    let (row, sets) = (position.row, &position.row.control_sets);
+    let items = position.items.unwrap_or_default();
+    let Some(seen) = sets.get(&Phase::Reconfigure).or_else(|| sets.get(&Phase::Deploy)) else { return Ok(()) };
+    let cluster = survey.cluster;
+    let told = items.iter().any(|item| item.phase == Phase::Reconfigure) && !cluster.control_set.is_empty();
+    if !told || survey.rollout.is_some() {
+        return Ok(());
+    }
+    let controls = cluster.control_set.iter().map(|name| survey.facts.machines.get(name));
+    let there = |row: &MachineRow| row.ready_at.is_some() && !row.revoked && row.removal.is_none();
+    let controls: Vec<&MachineRow> = controls.flatten().map(|row| &**row).filter(|row| there(row)).collect();
+    if controls.len() < cluster.control_set.len() {
+        return Ok(()); // the others wait until the set is whole
+    }
+    let names = |names: &[MachineName]| names.iter().cloned().collect::<BTreeSet<_>>();
+    let unknown = controls.iter().find(|control| {
+        let (then, now) = (seen.members.get(&control.name), cluster.control_members.get(&control.name));
+        let recorded = now.is_some_and(|now| Some(now.id) == control.id);
+        let same = then.zip(now).is_some_and(|(then, now)| then.id == now.id || seen.addresses.contains(&now.address));
+        !recorded || !same
+    });
+    match unknown {
+        Some(control) => Err(format!("{} saw {seen:?}, and not {} in {cluster:?}", row.name, control.name)),
+        None if names(&seen.names) != names(&cluster.control_set) => Err(format!("{} saw only {seen:?}", row.name)),
+        None => Ok(()),
     }
 }
 

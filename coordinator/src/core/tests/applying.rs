@@ -1,16 +1,18 @@
 //! Taking over a manifest: what changes, what does not, and what is refused as a whole.
 
 use muster_proto::model::{
-    ClusterName, MachineSpec,
+    ClusterName, ClusterSpec, Counts, MachineSpec,
     MachineType::{Control, Worker},
+    Scope,
 };
 
 use super::{
     done,
-    fleet::{Fleet, apply, item_name, machine, machine_spec, spec},
+    fleet::{Fleet, apply, cluster, item_name, machine, machine_spec, spec},
     reason,
+    updates::deployed,
 };
-use crate::core::Request;
+use crate::core::{Request, update::Options};
 
 fn own_images(param: &str) -> MachineSpec {
     let mut own = machine_spec(Worker);
@@ -125,4 +127,41 @@ fn a_machine_whose_overrides_do_not_fit_the_recorded_cluster_is_refused() {
     own.insert(item_name("nothing"), std::collections::BTreeMap::new());
     let alone = Request::Apply { clusters: std::collections::BTreeMap::new(), machines, dry_run: false };
     assert_eq!(reason(fleet.ask(alone)), "OverrideWithoutItem");
+}
+
+#[test]
+fn what_an_apply_means_for_whom_is_said() {
+    let mut fleet = Fleet::of(1, 2).reported().prepared();
+    fleet.finish("control-1");
+    // Both workers are in the middle of it: what is mended now they get at once.
+    let mut mended = spec(1, 2);
+    let worker = mended.machine_types.get_mut(&Worker).expect("items");
+    worker[1].params.insert("script".to_owned(), "echo ${machine.name}".to_owned());
+    let said = done(fleet.ask(apply(mended, &[])));
+    for words in ["its deployed machine keeps what it has until an update", "the 2 that are not deployed yet go by it"]
+    {
+        assert!(said.contains(words), "{said}");
+    }
+    assert!(said.contains("item install has ${machine. in its script, where variables are not"), "{said}");
+    let mut fleet = deployed(1, 1);
+    let more = ClusterSpec { machines: Some(Counts { control: 3, worker: 1 }), ..spec(1, 1) };
+    let said = done(fleet.ask(apply(more, &[])));
+    assert_eq!(
+        said,
+        "cluster edge-7 configured; 2 control more may enrol: `musterctl token create --cluster edge-7 --type …`"
+    );
+}
+
+#[test]
+fn what_is_new_for_workers_only_asks_nothing_of_a_control_machine() {
+    let mut fleet = Fleet::of(1, 1).reported().prepared();
+    fleet.finish("control-1");
+    let mut mended = spec(1, 1);
+    mended.machine_types.get_mut(&Worker).expect("items")[1].params.insert("a".to_owned(), "b".to_owned());
+    fleet.ask(apply(mended, &[])).expect("applies");
+    let mut fleet = fleet.prepared();
+    fleet.finish("worker-1");
+    assert_eq!(fleet.state("worker-1"), "Ready");
+    let options = Options::of(Scope::Drain);
+    assert_eq!(reason(fleet.ask(Request::Update { cluster: cluster(), options })), "NothingToDo");
 }

@@ -43,7 +43,7 @@ fn a_secret_of_a_cluster_comes_before_the_cluster() {
     let id = SecretId { cluster: ClusterName::new("later").ok(), ..id() };
     let create = |version| Request::CreateSecret { id: id.clone(), version, sealed: Sealed(vec![1]) };
     let said = super::done(fleet.ask(create(1)));
-    assert!(said.contains("secret later/db made") && said.contains("there is no cluster later yet"), "{said}");
+    assert!(said.contains("secret later/db created") && said.contains("there is no cluster later yet"), "{said}");
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn may_enter(draft: &Draft<'_>, row: &MachineRow, limits: &Limits, now: Now) -> 
     }
     let position = Position::of(draft, row, limits, now);
     let problem = if row.revoked {
-        "is revoked; `musterctl replace` lets a new one take its name"
+        "is revoked, and no certificate of its agent is good any more"
     } else if row.spec.machine_type == MachineType::Unassigned {
         "is of type `unassigned`, and carries no workloads"
     } else if position.lost || !position.connected() {
@@ -103,8 +103,9 @@ fn has_room(draft: &Draft<'_>, machine: &MachineName, limits: &Limits, now: Now)
         MachineType::Unassigned => Ok(()),
     };
     room.map_err(|Blocked { message, .. }| {
+        let leave = safety::for_each("maintenance leave", others.iter().copied());
         let names = safety::some_names_are(others);
-        let message = format!("{names} in maintenance, and {message}; `musterctl maintenance leave` brings it back");
+        let message = format!("{names} in maintenance, and {message}; {leave} makes room");
         refusal("NoRoom", message)
     })
 }
@@ -167,9 +168,9 @@ pub(super) fn everybody_leaves(draft: &mut Draft<'_>, rollout: &str) -> Vec<Stri
 
 /// Machines in maintenance keep anything else from beginning.
 pub(super) fn in_the_way(survey: &Survey<'_>) -> Option<Refusal> {
-    let mut out = members(survey).map(|position| position.row.name.as_str()).peekable();
-    out.peek()?;
-    let names = safety::some_names_are(out);
-    let message = format!("{names} in maintenance; `musterctl maintenance leave` brings it back");
+    let out: Vec<&str> = members(survey).map(|position| position.row.name.as_str()).collect();
+    out.first()?;
+    let leave = safety::for_each("maintenance leave", out.iter().copied());
+    let message = format!("{} in maintenance; {leave} ends that", safety::some_names_are(out));
     Some(refusal("RolloutOpen", message))
 }

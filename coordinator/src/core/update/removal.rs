@@ -222,9 +222,17 @@ fn abort(draft: &mut Draft<'_>, actor: &str, machine: &MachineName, now: Now) ->
         return Err(refusal("TooLate", message));
     }
     give_up(draft, machine);
-    let line = match row.update {
-        Some(_) => format!("machine {machine}: stays; what it holds is given back"),
-        None => format!("machine {machine}: stays"),
+    let line = match draft.machines.get(machine).map(|row| (&row.update, &row.removal)) {
+        // Of the update that it would have left it is no part any more.
+        Some((Some(_), Some(_))) => {
+            let cluster = &row.spec.cluster_name;
+            format!(
+                "machine {machine}: stays; what it holds is given back. Of an update that is under way it is no part \
+                 any more: `musterctl update {cluster}` after its end brings it to the newest manifest"
+            )
+        }
+        Some((Some(_), None)) => format!("machine {machine}: stays, and goes on where it was"),
+        Some((None, _)) | None => format!("machine {machine}: stays"),
     };
     draft.audit(actor, "remove-abort", &format!("machine/{machine}"), &line, now.wall_ms);
     Ok(Reply::Done(vec![line]))
@@ -254,10 +262,10 @@ pub(super) fn give_up(draft: &mut Draft<'_>, machine: &MachineName) {
 /// Machines that are removed keep anything else from beginning while they are part of a rollout.
 pub(super) fn in_the_way(survey: &Survey<'_>) -> Option<Refusal> {
     let removed = members(survey).filter(|position| position.row.removal.is_some());
-    let mut names = removed.map(|position| position.row.name.as_str()).peekable();
-    names.peek()?;
-    let names = safety::some_names_are(names);
-    let message = format!("{names} being removed; `musterctl describe machine` says what that waits for");
+    let names: Vec<&str> = removed.map(|position| position.row.name.as_str()).collect();
+    names.first()?;
+    let look = safety::for_each("describe machine", names.iter().copied());
+    let message = format!("{} being removed; {look}, says what that waits for", safety::some_names_are(names));
     Some(refusal("RolloutOpen", message))
 }
 

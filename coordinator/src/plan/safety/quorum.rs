@@ -5,7 +5,7 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::{blocked, some_names};
+use super::{blocked, for_each, some_names};
 use crate::{
     facts::{RolloutRow, UpdateKind, Wish},
     plan::{
@@ -80,9 +80,11 @@ pub fn successor(survey: &Survey<'_>) -> Result<(), Blocked> {
     if missing.is_empty() {
         return Ok(());
     }
+    let replace = for_each("replace", missing.iter().copied());
     let names = some_names(missing);
     let message = format!("control machine {names} is missing; the others are reconfigured when the set is whole");
-    Err(blocked("WaitingForControl", message, format!("{names} is Ready (`musterctl replace`), or is removed")))
+    let clears_when = format!("{names} is enrolled anew and Ready ({replace}, says how), or is removed");
+    Err(blocked("WaitingForControl", message, clears_when))
 }
 
 /// Rule 1, the majority alone: is one left without this machine? Nobody is asked about it in a deployment, nor for what

@@ -54,7 +54,8 @@ fn waits_for_slot(message: String, stopped: Option<&str>, clears_when: &str) -> 
     match stopped {
         None => blocked("WaitingForTurn", message, clears_when),
         Some(who) => {
-            let clears_when = format!("{clears_when}; what helps {who}: `musterctl describe machine`");
+            let first = who.split(' ').next().unwrap_or_default();
+            let clears_when = format!("{clears_when}; what helps {first}: `musterctl describe machine {first}`");
             blocked("WaitingForTurn", format!("{message}; {who} holds one"), clears_when)
         }
     }

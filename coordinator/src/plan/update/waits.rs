@@ -47,7 +47,8 @@ fn because(halt: Blocked, cause: Option<&str>) -> Blocked {
 
 /// An abort that does not end by itself: whose trouble it waits for, and what ends that.
 fn hangs_on(survey: &Survey<'_>, update: &UpdateRow, halt: Blocked) -> Blocked {
-    let troubled = targets(survey).filter_map(|position| Some((position.row.name.as_str(), in_trouble(position)?)));
+    let troubled =
+        targets(survey).filter_map(|position| Some((position.row.name.as_str(), in_trouble(survey, position)?)));
     let troubled: Vec<(&str, Blocked)> = troubled.collect();
     let Some((name, trouble)) = troubled.first() else { return halt };
     let others = match troubled.len() - 1 {

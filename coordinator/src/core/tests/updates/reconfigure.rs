@@ -1,5 +1,9 @@
 //! The set of control machines changes: whoever was Ready is reconfigured as in an update.
 
+use std::collections::BTreeMap;
+
+use muster_proto::model::MachineSpec;
+
 use super::*;
 
 /// A deployed cluster whose `join` knows the control machines.
@@ -72,6 +76,82 @@ fn whoever_is_lost_is_reconfigured_when_it_is_back() {
     assert_eq!(targets(&fleet), ["control-3"], "one of its own");
 }
 
+/// Another machine takes the place of a control machine: deployed, with an address of its own, or with that one's.
+fn take_its_place(fleet: &mut Fleet, name: &str, keeps_address: bool) {
+    let ip = fleet.agents[name].ip.clone();
+    fleet.ask(Request::ReplaceMachine { machine: machine(name), machine_is_off: true }).expect("replaced");
+    fleet.enroll(name, Control).expect("enrols");
+    if keeps_address {
+        fleet.agents.get_mut(name).expect("an agent").ip = ip;
+    }
+    fleet.connect(name);
+    fleet.finish(name);
+    assert_eq!(fleet.state(name), "Ready");
+}
+
+#[test]
+fn the_others_hear_where_a_replaced_control_machine_is() {
+    let mut fleet = knows_controls(3, 1);
+    take_its_place(&mut fleet, "control-2", false);
+    let row = fleet.core.facts().open_rollout(&cluster()).expect("it begins by itself");
+    let targets = &row.update.as_ref().expect("like an update").targets;
+    assert_eq!(targets.keys().map(|name| name.as_str()).collect::<Vec<_>>(), ["control-1", "control-3"]);
+    fleet.lock("ceph", None, LockState::Inactive);
+    ["control-1", "control-3"].iter().for_each(|name| fleet.upgrade(name));
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none(), "and that is all");
+    let ip = &fleet.agents["control-2"].ip;
+    let seen = |name: &str| fleet.row(name).control_sets[&Phase::Reconfigure].addresses.clone();
+    assert!(["control-1", "control-3"].iter().all(|name| seen(name).contains(ip)), "{ip}: {}", seen("control-1"));
+}
+
+#[test]
+fn a_control_machine_with_the_address_of_the_one_before_disturbs_nobody() {
+    let mut fleet = knows_controls(3, 1);
+    take_its_place(&mut fleet, "control-2", true);
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
+    assert!(["control-1", "control-2", "control-3", "worker-1"].iter().all(|name| fleet.why(name).is_none()));
+}
+
+#[test]
+fn a_control_machine_that_says_another_address_disturbs_nobody_unasked() {
+    let mut fleet = knows_controls(3, 1);
+    fleet.disconnect("control-2");
+    fleet.agents.get_mut("control-2").expect("an agent").ip = "10.9.9.9".to_owned();
+    fleet.connect("control-2");
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
+    take_its_place(&mut fleet, "control-3", true);
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none(), "nor when another takes the place of a third");
+    assert!(fleet.why("control-1").is_none());
+}
+
+#[test]
+fn a_control_machine_without_an_address_for_a_moment_is_still_one() {
+    let mut fleet = knows_controls(3, 1);
+    fleet.ask(Request::Deploy { cluster: cluster() }).expect("with those that are there");
+    let mut facts = fleet.row("control-2").host.clone().expect("it has reported");
+    facts.internal_ip = None;
+    let id = fleet.agents["control-2"].id;
+    fleet.step(Input::HostChanged { id, facts: Box::new(facts) }).expect("known");
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
+    let facts = fleet.core.facts();
+    let set = crate::plan::items::complete_set(facts, &facts.clusters[&cluster()]);
+    assert!(set.addresses.contains(&fleet.agents["control-2"].ip), "it is where it was: {set:?}");
+}
+
+#[test]
+fn another_order_of_control_machines_disturbs_nobody() {
+    let mut fleet = knows_controls(3, 1);
+    let row = fleet.row("control-3");
+    let spec = MachineSpec { upgrade_index: 0, ..row.spec.clone() };
+    let last = MachineSpec { upgrade_index: 9, ..fleet.row("control-1").spec.clone() };
+    let machines = [(machine("control-3"), (spec, BTreeMap::new())), (machine("control-1"), (last, BTreeMap::new()))];
+    fleet
+        .ask(Request::Apply { clusters: BTreeMap::new(), machines: machines.into(), dry_run: false })
+        .expect("applies");
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
+    assert!(fleet.why("worker-1").is_none());
+}
+
 /// A rollout that a fourth control machine brought about: it has come to its two workers.
 fn at_workers() -> Fleet {
     let mut spec = knows_controls_of(3, 2);
@@ -134,7 +214,7 @@ fn nobody_is_reconfigured_while_a_control_machine_is_revoked() {
     fleet.ask(Request::ReplaceMachine { machine: machine("control-3"), machine_is_off: true }).expect("replaced");
     fleet.add_control("control-3");
     let open = fleet.core.facts().open_rollout(&cluster()).and_then(|row| row.update.as_ref());
-    assert!(open.is_none(), "the set is what it was");
+    assert!(open.is_some(), "it is elsewhere than the one before");
 }
 
 /// A deployed cluster to which `control-4` came, and is Ready; these came with it.

@@ -1,0 +1,23 @@
+//! Whether the newest manifest asks anything new of machines.
+
+use std::collections::BTreeMap;
+
+use muster_proto::model::MachineType;
+
+use crate::plan::survey::{Position, Survey};
+
+/// The versions of a cluster's spec that machines follow, by type, and whether the newest asks anything else of them:
+/// looked at once for the many machines that follow the same.
+#[derive(Default)]
+pub(super) struct Versions(BTreeMap<(u64, MachineType), bool>);
+
+impl Versions {
+    pub(super) fn ask_the_same(&mut self, survey: &Survey<'_>, position: &Position<'_>) -> bool {
+        let (newest, specs) = (survey.cluster.spec_version, &survey.facts.specs);
+        let Some(version) = position.row.follows() else { return false };
+        let spec = |version| specs.get(&(survey.cluster.name.clone(), version));
+        let of = position.row.spec.machine_type;
+        let look = || spec(version).zip(spec(newest)).is_some_and(|(its, newest)| its.asks_the_same(newest, of));
+        *self.0.entry((version, of)).or_insert_with(|| version == newest || look())
+    }
+}
