@@ -110,13 +110,24 @@ pub enum IdentityError {
 impl IdentityError {
     /// What to do next, where the message itself does not say it.
     #[must_use]
-    pub const fn next_step(&self) -> Option<&'static str> {
+    pub fn next_step(&self) -> Option<&'static str> {
         match self {
             Self::Connect(ConnectError::Tcp { .. } | ConnectError::Timeout { .. }) => Some(
                 "Does the coordinator run, and is this its address? `musterctl token create` says it with the token.",
             ),
             Self::Connect(ConnectError::Resolve { .. } | ConnectError::Tls { .. } | ConnectError::Http { .. }) => Some(
                 "Is this the coordinator's address, port and all? `musterctl token create` says it with the token.",
+            ),
+            Self::File { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                Some("Run this as root, as systemd runs the agent.")
+            }
+            Self::TokenFile { .. } => Some(
+                "A token comes from `musterctl token create --cluster C --type worker --out FILE`; bring that file to \
+                 this machine.",
+            ),
+            Self::Connect(ConnectError::PinMismatch { .. }) => Some(
+                "Is this the address of the coordinator that the token is from (`musterctl token create` says it), and \
+                 is the token whole, letter by letter?",
             ),
             _ => None,
         }

@@ -118,7 +118,7 @@ struct EnrollArgs {
     /// File with the join token, "-" for standard input
     #[arg(long, value_name = "FILE")]
     token_file: PathBuf,
-    /// Name of this machine [default: the first label of its hostname]
+    /// Name of this machine [default: the first label of its hostname; with --force, the name it had]
     #[arg(long)]
     name: Option<String>,
     /// Enrol anew, as another machine, though this one is enrolled already
@@ -248,7 +248,11 @@ fn enroll(args: &EnrollArgs, settings: Settings) -> anyhow::Result<()> {
     let dir = args.state.dir(&settings);
     let coordinator = args.coordinator.clone().or(settings.coordinator);
     let coordinator = coordinator.ok_or_else(|| BadInput(NO_COORDINATOR.to_owned()))?;
-    let name = machine_name(args.name.as_deref())?;
+    let former = Identity::load(&dir.identity()).ok().filter(|_| args.force).map(|identity| identity.name);
+    let name = match (&args.name, former) {
+        (None, Some(former)) => former,
+        (given, _) => machine_name(given.as_deref())?,
+    };
     let token = JoinToken::read(&args.token_file)?;
     create(&dir)?;
     let _lock = ledger::lock(dir.path())?;
@@ -264,7 +268,12 @@ fn enroll(args: &EnrollArgs, settings: Settings) -> anyhow::Result<()> {
     let by_itself = dir.path() == Path::new(STATE_DIR_DEFAULT);
     let key = EnrolmentKey::kept_at(&dir.enrolment_key())?;
     let (identity, by_itself) = block_on(async {
-        let identity = identity::enroll(&coordinator, &token, name, &key).await?;
+        let identity = identity::enroll(&coordinator, &token, name.clone(), &key).await;
+        let identity = identity.map_err(|error| match error {
+            // Whom the token is for is no secret to whoever holds it.
+            IdentityError::Refused { .. } => anyhow::Error::from(error).context(format!("asked as {name}")),
+            error => error.into(),
+        })?;
         // Asked before the identity is there, which the unit acts upon.
         Ok((identity, by_itself && starts_at_enrolment().await))
     })?;

@@ -53,7 +53,7 @@ pub struct AgentStatus {
     /// Why nothing is started, if that is so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<BlockReport>,
-    /// None: this agent never ran.
+    /// None: the agent never ran as this machine.
     pub ledger: Option<LedgerStatus>,
 }
 
@@ -100,7 +100,9 @@ impl AgentStatus {
     /// [`StatusError`].
     pub fn read(dir: &StateDir) -> Result<Self, StatusError> {
         let identity = Identity::load(&dir.identity())?;
+        // One of an earlier identity is no account of this machine's: the agent's next start puts it away.
         let ledger = ledger::read(&mut FileDisk::new(dir.path()))?;
+        let ledger = ledger.filter(|ledger| ledger.machine_id == identity.machine_id);
         Ok(Self {
             machine: identity.name.to_string(),
             machine_id: identity.machine_id.to_string(),
@@ -133,7 +135,7 @@ impl AgentStatus {
             writeln!(text, "blocked      {reason} since {}: {message}", shown(timestamp(*since_ms))).ok();
         }
         let Some(ledger) = &self.ledger else {
-            text.push_str("ledger       none yet: `muster-agent run` has not run here\n");
+            text.push_str("ledger       none yet: the agent has not run as this machine\n");
             return text;
         };
         writeln!(

@@ -25,7 +25,7 @@ use crate::{
     core::{Input, Request as Wish},
     engine::EngineHandle,
     pki::{Ca, Peer, Role},
-    setup::{Credentials, LOCAL_ACTOR},
+    setup::{Credentials, Issued, LOCAL_ACTOR},
     store::{EmbeddedStore, Store, StoreError},
 };
 
@@ -121,7 +121,7 @@ enum Request {
 #[serde(rename_all = "camelCase")]
 enum Answer {
     Backup { bytes: u64 },
-    Credentials(Credentials),
+    Credentials(Issued),
     Error(String),
 }
 
@@ -233,7 +233,7 @@ impl Admin {
         }
     }
 
-    async fn credentials(&self, wanted: &Wanted) -> Result<Credentials, String> {
+    async fn credentials(&self, wanted: &Wanted) -> Result<Issued, String> {
         let peer = wanted.peer()?;
         let (facts, now_ms) = (self.engine.facts(), self.engine.now().wall_ms);
         let known = facts.credentials.get(&peer.to_string()).map(|row| &**row);
@@ -242,7 +242,7 @@ impl Admin {
         let record = Input::Operator { actor: LOCAL_ACTOR.to_owned(), request: Wish::RecordCredentials(row) };
         self.engine.submit(record).await.map_err(|error| with_sources(&error))?;
         tracing::info!(%peer, "credentials issued");
-        Ok(credentials)
+        Ok(Issued::new(credentials, &peer, &facts))
     }
 
     /// A copy of the store, open and already without a name.
@@ -318,9 +318,9 @@ impl AdminClient {
     ///
     /// # Errors
     /// [`AdminError`].
-    pub async fn credentials(mut self, wanted: Wanted) -> Result<Credentials, AdminError> {
+    pub async fn credentials(mut self, wanted: Wanted) -> Result<Issued, AdminError> {
         match self.ask(&Request::Credentials(wanted)).await?.0 {
-            Answer::Credentials(credentials) => Ok(credentials),
+            Answer::Credentials(issued) => Ok(issued),
             Answer::Error(text) => Err(AdminError::Refused(text)),
             Answer::Backup { .. } => Err(AdminError::Talk(io::ErrorKind::InvalidData.into())),
         }

@@ -39,7 +39,7 @@ pub enum ConfigError {
     #[error("{0}")]
     Range(String),
     /// The state directory cannot be used.
-    #[error("cannot use the state directory {}", path.display())]
+    #[error("cannot use the state directory {} (--state-dir names another)", path.display())]
     StateDir {
         /// Its path.
         path: PathBuf,
@@ -67,8 +67,8 @@ pub enum ConfigError {
     },
     /// There is no record in it.
     #[error(
-        "{} holds no record of a coordinator; `muster-coordinator init --state-dir {}` makes a new one", path.display(),
-        path.display()
+        "{} holds no record of a coordinator: where it is, --state-dir says (a new coordinator is made by \
+         `muster-coordinator init`)", path.display()
     )]
     NotInitialised {
         /// Its path.

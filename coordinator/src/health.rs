@@ -27,7 +27,7 @@ pub struct Listening {
 #[derive(Debug, thiserror::Error)]
 pub enum HealthError {
     /// It has not got so far as to listen.
-    #[error("cannot read {}: no coordinator has listened with this state directory", path.display())]
+    #[error("cannot read {}, where a coordinator says that it listens; {}", path.display(), where_to_look(source))]
     NeverListened {
         /// The file that says where.
         path: PathBuf,
@@ -36,11 +36,18 @@ pub enum HealthError {
         source: io::Error,
     },
     /// Nobody answers, or somebody else does.
-    #[error(transparent)]
+    #[error("it does not answer; systemctl status muster-coordinator")]
     Connect(#[from] ConnectError),
     /// No connection can even be tried.
     #[error(transparent)]
     Tls(#[from] TlsError),
+}
+
+fn where_to_look(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => "run this as root, or as the coordinator's user",
+        _ => "is --state-dir right, and has it been started?",
+    }
 }
 
 impl Listening {

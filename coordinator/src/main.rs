@@ -5,7 +5,7 @@ mod run;
 
 use std::{
     env, io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, SystemTime},
 };
@@ -16,7 +16,7 @@ use muster_coordinator::{
     config::{Config, ConfigError, Given, LISTEN_DEFAULT, STATE_DIR_DEFAULT, StateDir},
     health::probe,
     pki::{StateKey, TrustDomain},
-    setup::{CredentialsFile, Init, issue, recover},
+    setup::{CredentialsFile, Init, SetupError, issue, recover},
     store::{EmbeddedStore, Store},
 };
 use muster_proto::printable::printable_lines;
@@ -25,6 +25,8 @@ const FAILED: u8 = 1;
 const BAD_INPUT: u8 = 2;
 /// Realm of a new CA, unless told otherwise.
 const TRUST_DOMAIN_DEFAULT: &str = "muster.internal";
+/// Where operators reach it, unless told otherwise.
+const ADDRESS_DEFAULT: &str = "localhost:7443";
 /// Where musterctl looks, below the home directory.
 const MUSTERCTL_CONFIG: &str = ".config/muster/config.toml";
 
@@ -90,9 +92,9 @@ struct InitArgs {
     /// Realm of the CA, a DNS name: credentials of two realms never mix
     #[arg(long, default_value = TRUST_DOMAIN_DEFAULT, value_name = "NAME")]
     trust_domain: String,
-    /// Where operators reach the coordinator; stands in the credentials
-    #[arg(long, default_value = "localhost:7443", value_name = "HOST:PORT")]
-    address: String,
+    /// Where operators reach the coordinator; stands in the credentials [default: localhost:7443, this machine only]
+    #[arg(long, value_name = "HOST:PORT")]
+    address: Option<String>,
     /// Name of the first operator
     #[arg(long, default_value = "admin", value_name = "NAME")]
     operator: String,
@@ -128,9 +130,12 @@ struct CredentialsArgs {
     /// Of the person or program
     #[arg(long)]
     name: String,
-    /// Only this cluster, which need not exist yet; may be given again
+    /// Only this cluster, which need not exist yet; for several, give it several times
     #[arg(long = "cluster", value_name = "NAME")]
     clusters: Vec<String>,
+    /// Where they reach the coordinator [default: what `init` was told]
+    #[arg(long, value_name = "HOST:PORT")]
+    address: Option<String>,
     /// File for the credentials
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
@@ -160,7 +165,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complain(&error);
-            let bad_input = error.downcast_ref::<ConfigError>().is_some() || error.downcast_ref::<BadInput>().is_some();
+            let setup = error.downcast_ref::<SetupError>().is_some_and(SetupError::is_bad_input);
+            let bad_input = setup || error.is::<ConfigError>() || error.is::<BadInput>();
             ExitCode::from(if bad_input { BAD_INPUT } else { FAILED })
         }
     }
@@ -200,9 +206,8 @@ fn init(args: InitArgs) -> anyhow::Result<()> {
         .ok_or_else(|| BadInput("--trust-domain: expected a DNS name in lower case".to_owned()))?;
     let wanted = Wanted { role: "operator".to_owned(), name: args.operator, clusters: Vec::new() };
     let operator = wanted.peer().map_err(|text| BadInput(text.replace("--name", "--operator")))?;
-    if !args.address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) {
-        return Err(BadInput("--address: expected HOST:PORT".to_owned()).into());
-    }
+    let address = args.address.as_deref().unwrap_or(ADDRESS_DEFAULT);
+    let (host, port) = host_and_port(address)?;
     let out = match args.out {
         Some(out) => out,
         None => env::home_dir()
@@ -215,16 +220,12 @@ fn init(args: InitArgs) -> anyhow::Result<()> {
         state_dir: &state_dir,
         key_file: &args.key.key_file,
         trust_domain: &trust_domain,
-        address: &args.address,
+        address,
         operator: &operator,
         out: &out,
         demo: args.demo,
     }
     .run(now_ms())?;
-    // Whoever names another port than the usual one means it to be listened on.
-    let port = args.address.rsplit_once(':').map_or("", |(_, port)| port);
-    let listen =
-        if LISTEN_DEFAULT.ends_with(&format!(":{port}")) { String::new() } else { format!(" --listen 0.0.0.0:{port}") };
     let whose = if key_was_there {
         "it was there; if it is another coordinator's, begin again with one of its own, --key-file FILE; "
     } else {
@@ -232,15 +233,42 @@ fn init(args: InitArgs) -> anyhow::Result<()> {
     };
     say(&format!(
         "A new coordinator in {}\nIts key: {} ({whose}keep a copy; without it no backup can be opened)\n\
-         Credentials of {operator} for {}: {}\nNext: muster-coordinator run --state-dir {} --key-file {}{listen}",
+         Credentials of {operator} for {address}: {}\nNext: muster-coordinator run --state-dir {} --key-file {}{}",
         state_dir.path().display(),
         args.key.key_file.display(),
-        args.address,
         out.display(),
         state_dir.path().display(),
         args.key.key_file.display(),
+        listen_option(host, port)
     ));
+    if args.address.is_none() {
+        say(&format!(
+            "No --address was given: these credentials reach the coordinator from this machine only. For people \
+             elsewhere: muster-coordinator credentials --address HOST:{port} …"
+        ));
+    }
     Ok(())
+}
+
+/// Whoever names another port than the usual one means it to be listened on.
+fn listen_option(host: &str, port: u16) -> String {
+    match host {
+        _ if LISTEN_DEFAULT.ends_with(&format!(":{port}")) => String::new(),
+        "localhost" => format!(" --listen 127.0.0.1:{port}"),
+        host if host.starts_with("127.") => format!(" --listen {host}:{port}"),
+        _ => format!(" --listen 0.0.0.0:{port}"),
+    }
+}
+
+/// The two parts of an address as the command line has it.
+fn host_and_port(address: &str) -> Result<(&str, u16), BadInput> {
+    let parts = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+    let wrong = || BadInput(format!("--address {address}: expected HOST:PORT, as in coordinator.example:7443"));
+    let is_host = |host: &str| {
+        let v6 = host.starts_with('[') && host.ends_with(']');
+        v6 || (!host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-')))
+    };
+    parts.filter(|(host, _)| is_host(host)).ok_or_else(wrong)
 }
 
 fn run_daemon(args: RunArgs) -> anyhow::Result<()> {
@@ -262,28 +290,41 @@ const RUNTIME_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 async fn credentials(args: CredentialsArgs) -> anyhow::Result<()> {
     let wanted = Wanted { role: args.role, name: args.name, clusters: args.clusters };
     let peer = wanted.peer().map_err(BadInput)?;
+    args.address.as_deref().map(host_and_port).transpose()?;
     let state_dir = StateDir::new(args.place.state_dir);
     state_dir.check()?;
     let mut out = CredentialsFile::create(&args.out)?;
-    let credentials = if let Some(running) = AdminClient::connect(&state_dir)? {
+    let mut issued = if let Some(running) = AdminClient::connect(&state_dir)? {
         running.credentials(wanted).await?
     } else {
         let mut store = EmbeddedStore::open(&state_dir.store())?;
         issue(&mut store, &StateKey::read(&args.key.key_file)?, &peer, now_ms())?
     };
-    out.write(&credentials)?;
+    if let Some(address) = args.address {
+        issued.credentials.coordinator = address;
+    }
+    out.write(&issued.credentials)?;
     out.keep();
     say(&format!(
         "Credentials of {peer}: {}\nTry: musterctl --config {} version\nTo take them back: musterctl revoke {peer}",
         args.out.display(),
         args.out.display()
     ));
+    for name in &issued.unknown_clusters {
+        complain(&anyhow::anyhow!(
+            "warning: there is no cluster {name} yet; if that is mistyped, take the credentials back and make new ones"
+        ));
+    }
     Ok(())
 }
 
 async fn backup(args: BackupArgs) -> anyhow::Result<()> {
     let state_dir = StateDir::new(args.place.state_dir);
     state_dir.check()?;
+    let dir = args.file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !dir.is_dir() {
+        return Err(BadInput(format!("{} is no directory; name a new file in one that is there", dir.display())).into());
+    }
     if let Some(running) = AdminClient::connect(&state_dir)? {
         running.backup(&args.file).await?;
     } else {

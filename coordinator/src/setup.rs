@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_proto::model::{Epoch, Now};
+use muster_proto::model::{ClusterName, Epoch, Now};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -82,6 +82,14 @@ pub enum SetupError {
     },
 }
 
+impl SetupError {
+    /// Is it because of what the operator typed?
+    #[must_use]
+    pub const fn is_bad_input(&self) -> bool {
+        matches!(self, Self::Config(_) | Self::Exists { .. } | Self::KeyBesideRecord { .. } | Self::OutExists { .. })
+    }
+}
+
 /// What musterctl needs: where the coordinator is, and who we are.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Credentials {
@@ -126,6 +134,26 @@ impl Credentials {
             key: identity.key_pem,
         };
         Ok((credentials, row))
+    }
+}
+
+/// New credentials, and what whoever asked for them should know of them.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Issued {
+    /// The credentials.
+    pub credentials: Credentials,
+    /// Clusters they are limited to that nobody has made yet.
+    pub unknown_clusters: Vec<ClusterName>,
+}
+
+impl Issued {
+    /// What was issued to `peer`, beside the clusters that there are.
+    #[must_use]
+    pub fn new(credentials: Credentials, peer: &Peer, facts: &Facts) -> Self {
+        let named = peer.clusters.iter().flatten();
+        let unknown_clusters = named.filter(|name| !facts.clusters.contains_key(*name)).cloned().collect();
+        Self { credentials, unknown_clusters }
     }
 }
 
@@ -247,14 +275,14 @@ impl Init<'_> {
 ///
 /// # Errors
 /// [`SetupError`].
-pub fn issue(store: &mut EmbeddedStore, key: &StateKey, peer: &Peer, now_ms: u64) -> Result<Credentials, SetupError> {
+pub fn issue(store: &mut EmbeddedStore, key: &StateKey, peer: &Peer, now_ms: u64) -> Result<Issued, SetupError> {
     let rows = store.load()?;
     let (ca, address) = (Ca::load(&rows, key)?, address(&rows));
     let mut facts = Facts::load(rows)?;
     let known = facts.credentials.get(&peer.to_string()).map(|row| &**row);
     let (credentials, row) = Credentials::issue(&ca, &address, peer, known, now_ms)?;
     store.commit(&recorded(&mut facts, row, now_ms)?)?;
-    Ok(credentials)
+    Ok(Issued::new(credentials, peer, &facts))
 }
 
 fn recorded(facts: &mut Facts, row: CredentialRow, now_ms: u64) -> Result<Vec<Change>, SetupError> {

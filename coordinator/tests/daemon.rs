@@ -247,7 +247,7 @@ fn health_is_an_answer_on_its_own_listener() {
         assert_eq!((code, complaint.contains(expected)), (1, true), "{complaint}");
     };
     init(dir);
-    unhealthy("no coordinator has listened");
+    unhealthy("is --state-dir right, and has it been started?");
     let running = Running::start(dir, &["--listen", "0.0.0.0:0"]);
     assert!(succeed(&health, dir).contains(&format!("127.0.0.1:{}", running.port)));
     drop(running);
@@ -282,16 +282,17 @@ fn what_is_wrong_is_said_and_what_to_do() {
     check(&["backup", "--state-dir", "state", "x"], 2, &["holds no record"]);
     check(
         &["init", "--state-dir", "state", "--key-file", "state/key", "--out", "a"],
-        1,
+        2,
         &["lies in the state directory"],
     );
     check(&["init", "--trust-domain", "NO", "--out", "a"], 2, &["--trust-domain"]);
     check(&["init", "--operator", "Anna!", "--out", "a"], 2, &["--operator"]);
     check(&["init", "--address", "nowhere", "--out", "a"], 2, &["--address", "HOST:PORT"]);
+    check(&["init", "--address", "http://here:7443", "--out", "a"], 2, &["--address", "HOST:PORT"]);
     init(dir);
     check(
         &["init", "--state-dir", "state", "--key-file", "key", "--out", "b"],
-        1,
+        2,
         &["record already", "muster-coordinator credentials"],
     );
     check(&[&run[..], &["--heartbeat", "soon"]].concat(), 2, &["--heartbeat", "30s"]);

@@ -59,7 +59,7 @@ pub enum TlsError {
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// Not `HOST:PORT`, or the name does not resolve.
-    #[error("cannot resolve {address} (expected HOST:PORT)")]
+    #[error("cannot resolve {address}{}", port_hint(address))]
     Resolve {
         /// As given.
         address: String,
@@ -174,6 +174,12 @@ pub fn client_config(ca_pem: &str, identity: Option<&Identity>) -> Result<Arc<Cl
 /// [`TlsError`] if no configuration can be built.
 pub fn pinned_config(ca_spki_sha256: [u8; 32]) -> Result<Arc<ClientConfig>, TlsError> {
     config(Arc::new(verify::Pinned::new(ca_spki_sha256)), None)
+}
+
+/// What an address lacks that has no port.
+fn port_hint(address: &str) -> String {
+    let port = address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    if port { String::new() } else { format!(": its port is missing (expected HOST:PORT, as in {address}:7443)") }
 }
 
 fn config(verifier: Arc<dyn ServerCertVerifier>, identity: Option<&Identity>) -> Result<Arc<ClientConfig>, TlsError> {

@@ -174,6 +174,7 @@ fn one_machine_goes_out_of_service_and_comes_back() -> Result<()> {
     second_release(&place, 1, ("30s", "0.1"))?;
     place.ctl(&["update", "demo"])?.exits(4)?.says(&["worker-1   in maintenance", "musterctl maintenance leave"])?;
     place.ctl(&["update", "demo", "--yes"])?.exits(4)?.says(&["RolloutOpen", "musterctl maintenance leave"])?;
+    place.ctl(&["abort", "demo"])?.exits(2)?.says(&["Bring back into service: worker-1?", "--yes"])?;
     place.ctl(&["maintenance", "leave", "worker-1"])?.exits(0)?.says(&["worker-1 is back in service"])?;
     place.ctl(&["get", "rollouts"])?.exits(0)?.says(&["maintenance   Ready   1/1"])?;
     place.ctl(&["get", "clusters"])?.exits(0)?.says(&["update due: "])?;

@@ -50,7 +50,10 @@ pub enum KeyFileError {
         path: PathBuf,
     },
     /// It is not a key.
-    #[error("the key file {} does not hold exactly {KEY_BYTES} bytes", path.display())]
+    #[error(
+        "the key file {} does not hold exactly {KEY_BYTES} bytes: it is no key, or damaged; put the copy of it in its \
+         place that was kept", path.display()
+    )]
     Length {
         /// Its path.
         path: PathBuf,

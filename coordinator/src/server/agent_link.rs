@@ -19,7 +19,12 @@ use muster_proto::{
 use tokio::sync::oneshot;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{caller_of, judge::Caller, sessions::Sessions, status::internal};
+use super::{
+    caller_of,
+    judge::Caller,
+    sessions::Sessions,
+    status::{SESSION_REPLACED, internal},
+};
 use crate::{
     cluster::swarm,
     core::{Input, Reply},
@@ -204,7 +209,7 @@ impl Talk {
                 Err(Trouble::Engine(error)) => return error.into(),
             }
         }
-        Status::aborted("SessionReplaced: a newer stream of this machine took over")
+        Status::aborted(SESSION_REPLACED)
     }
 
     async fn take(&self, message: AgentMessage) -> Result<(), Trouble> {

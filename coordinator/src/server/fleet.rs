@@ -49,12 +49,15 @@ impl Service for Fleet {
     type WatchStream = Answers<wire::WatchEvent>;
     type LogsStream = Answers<wire::LogsResponse>;
 
-    async fn version(&self, _: Request<wire::VersionRequest>) -> Result<Response<wire::VersionResponse>, Status> {
+    async fn version(&self, request: Request<wire::VersionRequest>) -> Result<Response<wire::VersionResponse>, Status> {
+        let (peer, _) = known(request)?;
         Ok(Response::new(wire::VersionResponse {
             version: VERSION.to_owned(),
             epoch: self.engine.facts().meta.epoch.0,
             trust_domain: self.ca.trust_domain().to_string(),
             server_time_ms: self.engine.now().wall_ms,
+            caller: peer.to_string(),
+            clusters: peer.clusters.iter().flatten().map(ToString::to_string).collect(),
         }))
     }
 

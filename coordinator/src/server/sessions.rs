@@ -24,6 +24,7 @@ use tonic::Status;
 use super::{
     judge::Caller,
     log_relay::{LogRelay, LogStream},
+    status::SESSION_REPLACED,
     swarm_relay::{Asker, SwarmRelay},
 };
 use crate::{
@@ -135,7 +136,7 @@ impl Sessions {
         let old = self.live().insert(id, session);
         if let Some(old) = old {
             self.0.end_of_session(id);
-            old.close(Status::aborted("SessionReplaced: a newer stream of this machine took over"));
+            old.close(Status::aborted(SESSION_REPLACED));
         }
         (number, Outgoing { queue: outgoing, queued_bytes, end: ended, ended: false })
     }
@@ -218,7 +219,10 @@ impl Sessions {
         if self.send(id, None, Body::LogRequest(wire::LogRequest { request_id, item, follow })) {
             return Ok(log);
         }
-        Err(Status::failed_precondition("NotConnected: the machine is not connected, so its output cannot be read"))
+        Err(Status::failed_precondition(
+            "NotConnected: the machine is not connected, and its output is on its own disk; it can be read when its \
+             agent connects again",
+        ))
     }
 
     /// A piece of output has come.

@@ -11,7 +11,12 @@ use crate::{
 /// What everybody is told whose token is not good, whatever is wrong with it.
 pub(super) const TOKEN_REFUSED: &str = "\
     the join token was refused: it is unknown, expired, used up, revoked, or for another machine; ask an \
-    operator for a new one (`musterctl token create`)";
+    operator which (`musterctl get tokens`) or for a new one (`musterctl token create`)";
+
+/// What the older of two streams of one machine is closed with. It happens once where an agent was restarted.
+pub(super) const SESSION_REPLACED: &str = "\
+    SessionReplaced: a newer stream of this machine took over; if that goes on, another machine has its identity too, \
+    as from a copied disk: enrol one of them anew (`muster-agent enroll --force`)";
 
 impl From<EngineError> for Status {
     fn from(error: EngineError) -> Self {

@@ -268,7 +268,10 @@ fn host(page: &mut Page, machine: &Machine) {
         ("OS", host.os.clone()),
         ("Kernel", format!("{} {}", host.kernel_version, host.architecture)),
         ("Booted", format!("{} ({})", moment(host.boot_time), host.boot_id)),
-        ("Time zone", host.timezone.clone()),
+        (
+            "Time zone",
+            Some(&host.timezone).filter(|zone| !zone.is_empty()).cloned().unwrap_or_else(|| "none set".to_owned()),
+        ),
         ("CPU", format!("{} x {}", cpu.count, cpu.model)),
         ("Memory", bytes(memory.size_bytes)),
         ("Wants reboot", reboot(host)),

@@ -14,6 +14,7 @@ use muster_proto::{
 pub use self::changes::{cluster_changes, machine_move, machine_troubles, rollout_changes};
 use super::{
     age,
+    clusters::ready_line,
     machines::{activity_text, note, outcome},
     printable,
     text::sentence,
@@ -87,6 +88,25 @@ impl Fleet {
             Some(under_way) => self.rollouts.get(under_way),
             None => self.rollouts.values().max_by_key(|rollout| rollout.order()),
         }
+    }
+
+    /// How the cluster stands: how many machines are Ready, or through what disturbs them just now. None: it was not
+    /// heard of yet.
+    #[must_use]
+    pub fn headline(&self) -> Option<String> {
+        let cluster = self.cluster.as_ref()?;
+        let name = &cluster.metadata.name;
+        let disturbs = |rollout: &&Rollout| rollout.status.update.is_some();
+        let under_way = cluster.status.rollout.as_ref().and_then(|rollout| self.rollouts.get(rollout)).filter(disturbs);
+        Some(printable(&match under_way {
+            Some(Rollout { metadata, status, .. }) => {
+                format!(
+                    "cluster {name}: {} of {} machines are through {}",
+                    status.ready, status.machines, metadata.name
+                )
+            }
+            None => format!("cluster {name}: {}", ready_line(cluster)),
+        }))
     }
 
     /// A bar for each phase that has machines.
@@ -165,6 +185,7 @@ impl Fleet {
             "Aborted" => Verdict::Aborted(ends::aborted(rollout)),
             _ if let Some(update) = &rollout.status.update => match update.needs_operator {
                 true => Verdict::NeedsPerson(waiting_lines(update)),
+                false if self.cluster_stands() => Verdict::NeedsPerson(self.decisions()),
                 false => Verdict::Going,
             },
             _ if self.cluster_stands() || self.machines.values().all(is_settled) => match self.decisions() {
@@ -210,10 +231,13 @@ impl Fleet {
             let items = machine.status.items.iter();
             for item in items.filter(|item| matches!(item.standing.as_str(), "failed" | "held")) {
                 let what = machine.status.state_item_statuses.get(&item.name).map(outcome).unwrap_or_default();
-                let choices = if item.standing == "held" { "accept|retry|skip" } else { "retry|skip" };
+                let choices: &[&str] =
+                    if item.standing == "held" { &["accept", "retry", "skip"] } else { &["retry", "skip"] };
+                let command = |choice: &&str| format!("musterctl {choice} {name} {}", item.name);
+                let commands = choices.iter().map(command).collect::<Vec<_>>().join(", or ");
                 lines.push(printable(&format!(
-                    "{name}: item {} {}: {what}. Look: musterctl logs {name} {}; then: musterctl {choices} {name} {}",
-                    item.name, item.standing, item.name, item.name
+                    "{name}: item {} {}: {what}. Look: musterctl logs {name} {}; then: {commands}",
+                    item.name, item.standing, item.name
                 )));
             }
         }

@@ -282,14 +282,16 @@ fn a_fleet_in_motion() {
     assert_eq!(
         fleet.verdict(now()),
         Verdict::NeedsPerson(vec![
-            "worker-3: item api failed: exit status 3. Look: musterctl logs worker-3 api; then: musterctl retry|skip \
-             worker-3 api"
+            "worker-3: item api failed: exit status 3. Look: musterctl logs worker-3 api; then: musterctl retry \
+             worker-3 api, or musterctl skip worker-3 api"
                 .to_owned()
         ])
     );
     fleet.rollouts.insert("edge-7-deploy-1".into(), rollout("Ready"));
     let all = "all 6 machines are Ready, after 4m";
-    let ended = |others: &str| Verdict::Ended(format!("edge-7-deploy-1 has ended: {all}; not Ready by now: {others}"));
+    let look = "(why: musterctl get machines --cluster edge-7)";
+    let ended =
+        |others: &str| Verdict::Ended(format!("edge-7-deploy-1 has ended: {all}; not Ready by now: {others} {look}"));
     assert_eq!(fleet.verdict(now()), ended("worker-2 (WaitingForTurn), worker-3 (ItemFailed)"));
     fleet.machines.insert("worker-5".to_owned(), machine("worker-5"));
     assert_eq!(fleet.verdict(now()), Verdict::Going, "worker-5 came since, and nothing holds it up");

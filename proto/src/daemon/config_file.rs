@@ -15,7 +15,7 @@ const FILE_BYTES_MAX: u64 = 64 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigFileError {
     /// It cannot be read.
-    #[error("cannot read the configuration {}", path.display())]
+    #[error("cannot read the configuration {} (--config names another)", path.display())]
     Read {
         /// Its path.
         path: PathBuf,

@@ -184,7 +184,8 @@ pub(crate) fn request(kind: Kind, name: &str, cluster: &str) -> GetRequest {
 
 fn unknown_name(kind: Kind, name: &str, known: &[String]) -> Failure {
     let failure = Failure::bad_input(format!("there is no {} named \"{name}\"", kind.singular()));
-    match nearest(name, known) {
+    let of_cluster = known.iter().find(|known| known.split_once('/').is_some_and(|(_, own)| own == name));
+    match of_cluster.map(String::as_str).or_else(|| nearest(name, known)) {
         Some(near) => failure.next(format!("Did you mean \"{near}\"?")),
         None => failure.next(format!("See: musterctl get {}", kind.word())),
     }

@@ -41,7 +41,7 @@ impl Config {
         let text = fs::read_to_string(path).map_err(|source| {
             let missing = source.kind() == io::ErrorKind::NotFound;
             let failure = Failure::bad_input(format!("cannot read the config {shown}")).because(source);
-            if missing { failure.next(ORIGIN) } else { failure }
+            failure.next(if missing { ORIGIN } else { "--config names a file that you may read, as `init` wrote it." })
         })?;
         let config = toml::from_str(&text).map_err(|error| {
             // The parser's Display quotes the line, which may be the key.

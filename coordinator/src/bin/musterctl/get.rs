@@ -5,7 +5,10 @@ mod follow;
 use clap::{ValueEnum, builder::NonEmptyStringValueParser};
 use jiff::Timestamp;
 use muster_coordinator::view::{self, Kind, Look, Of, printable};
-use muster_proto::{printable::is_unprintable, wire::Resource};
+use muster_proto::{
+    printable::is_unprintable,
+    wire::{Resource, VersionRequest},
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -14,6 +17,7 @@ use crate::{
     feed::Subject,
     name::{What, WhatParser},
     terminal,
+    version::scope,
 };
 
 /// List clusters, machines, rollouts, locks, requests, cluster states, tokens, secrets, credentials or the audit record
@@ -141,7 +145,8 @@ async fn show(context: &Context, subject: Subject, format: Option<Format>) -> Re
             found.iter().try_for_each(|item| terminal::print(&printable(&format!("{}/{}", kind.singular(), item.name))))
         }
         None | Some(Format::Wide) if found.is_empty() => {
-            terminal::say(&nothing(&subject));
+            let answer = coordinator.call(coordinator.fleet().version(VersionRequest {})).await?;
+            terminal::say(&nothing(&subject, scope(&answer).as_deref()));
             Ok(())
         }
         None | Some(Format::Wide) => {
@@ -152,8 +157,8 @@ async fn show(context: &Context, subject: Subject, format: Option<Format>) -> Re
     }
 }
 
-/// An empty list says where its content would come from.
-fn nothing(subject: &Subject) -> String {
+/// An empty list says where its content would come from, and if it can only be of these clusters.
+fn nothing(subject: &Subject, only: Option<&str>) -> String {
     let scope = match subject.cluster.as_str() {
         "" => String::new(),
         cluster => format!(" in cluster {cluster}"),
@@ -170,7 +175,8 @@ fn nothing(subject: &Subject) -> String {
         Kind::Secrets => "Make one: musterctl secret create --help",
         Kind::Audit => "What operators change appears here.",
     };
-    format!("No {} found{}. {next}", subject.kind.word(), printable(&scope))
+    let only = only.map_or_else(String::new, |clusters| format!(" Your credentials are for {clusters} only."));
+    printable(&format!("No {} found{scope}.{only} {next}", subject.kind.word()))
 }
 
 /// `{"items":[…]}`, the documents as the coordinator sent them: fields this version does not know stay.

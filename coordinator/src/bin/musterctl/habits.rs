@@ -104,6 +104,8 @@ const KINDS: &[(&[&str], &str)] = &[
 
 /// Options.
 const OPTIONS: &[(&[&str], &str)] = &[
+    (&["--dry-run"], "`musterctl plan CLUSTER` shows what an update would do, and changes nothing"),
+    (&["--cluster"], "the cluster is known here: leave it out"),
     (&["-k", "--kustomize", "-R", "--recursive"], "manifests are files: `-f FILE`, once for each"),
     (&["--yes"], "it asks nothing: leave it out"),
     (
@@ -137,7 +139,7 @@ const OPTIONS: &[(&[&str], &str)] = &[
 
 /// What clap found wrong, with our word for what was meant. `words` are the command line's, without the program.
 pub(crate) fn explain(mut error: Error, words: &[String]) -> Error {
-    let Some(tip) = tip(&error, words) else {
+    let Some(tip) = tip(&error, words).or_else(|| example(&error, words)) else {
         // No option takes what it does not know as a value, and no value of ours begins with `-`.
         if error.kind() == ErrorKind::UnknownArgument {
             error.remove(ContextKind::Suggested);
@@ -151,6 +153,26 @@ pub(crate) fn explain(mut error: Error, words: &[String]) -> Error {
     error
 }
 
+/// Of a command line that lacks something, the first example in the command's own help.
+fn example(error: &Error, words: &[String]) -> Option<String> {
+    use ErrorKind::{InvalidSubcommand, MissingRequiredArgument};
+    let guessed = error.get(ContextKind::SuggestedSubcommand).is_some();
+    if !matches!(error.kind(), MissingRequiredArgument | InvalidSubcommand) || guessed || subcommand(words).is_none() {
+        return None;
+    }
+    let mut command = &Cli::command();
+    for word in words {
+        command = command.find_subcommand(word).unwrap_or(command);
+    }
+    let (help, first) = (command.get_after_help(), command.get_subcommands().next());
+    let help = help.or_else(|| first?.get_after_help())?.to_string();
+    // The first, or the first that begins as what was typed.
+    let lines = || help.lines().map(str::trim).filter(|line| line.starts_with("musterctl "));
+    let own = format!("musterctl {} ", subcommand(words).unwrap_or_default());
+    let line = lines().find(|line| line.starts_with(&own)).or_else(|| lines().next())?;
+    Some(format!("an example: `{}`", line.split("  ").next().unwrap_or(line)))
+}
+
 fn tip(error: &Error, words: &[String]) -> Option<String> {
     let said = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
@@ -161,12 +183,32 @@ fn tip(error: &Error, words: &[String]) -> Option<String> {
     let before = words.iter().position(|word| Some(word.as_str()) == invalid).unwrap_or(words.len());
     let command = subcommand(words.get(..before).unwrap_or(words)).unwrap_or_default();
     if let Some(word) = invalid {
+        if command == "delete" && of(COMMANDS, &format!("delete {word}")).is_none() {
+            return Some(format!(
+                "`musterctl remove {word}` for a machine, `musterctl delete cluster {word}` for a cluster"
+            ));
+        }
         let own = of(COMMANDS, &format!("{command} {word}"));
         return own.or_else(|| of(COMMANDS, word).filter(|_| command.is_empty())).map(str::to_owned);
     }
     let arg = said(ContextKind::InvalidArg)?;
     if command == "apply" && !arg.starts_with('-') {
         return Some(format!("files are named with -f: `musterctl apply -f {arg}`"));
+    }
+    if command == "secret" && !arg.starts_with('-') {
+        return Some(
+            "a value is never on a command line: `--from-file FILE`, or `--from-file -` for a pipe".to_owned(),
+        );
+    }
+    if command == "logs" && arg == "-n" {
+        return of(OPTIONS, "--tail").map(str::to_owned);
+    }
+    if command == "delete" && matches!(arg, "-f" | "--filename") {
+        return Some(
+            "what a manifest made is taken away by name: `musterctl remove MACHINE`, then `musterctl delete \
+                     cluster NAME`"
+                .to_owned(),
+        );
     }
     let Some(word) = said(ContextKind::InvalidValue) else {
         return of(OPTIONS, arg.split('=').next().unwrap_or_default()).map(str::to_owned);
@@ -232,6 +274,17 @@ mod tests {
             ("apply -k manifests", "`-f FILE`"),
             ("describe worker-1", "`musterctl describe machine worker-1`"),
             ("annotate machine/worker-1 a=b", "`musterctl annotate machine worker-1`"),
+            ("delete -f edge-7.yaml", "`musterctl remove MACHINE`"),
+            ("delete worker-1", "`musterctl remove worker-1`"),
+            ("update", "an example: `musterctl update edge-7`"),
+            ("update edge-7 --dry-run", "`musterctl plan CLUSTER`"),
+            ("secret create db hunter2", "`--from-file FILE`"),
+            ("logs worker-1 -n 5", "tail -n 20"),
+            ("maintenance worker-1", "an example: `musterctl maintenance enter worker-3`"),
+            ("secret create db", "an example: `musterctl secret create registry-password --from-file password.txt`"),
+            ("token create", "an example: `musterctl token create --cluster edge-7 --type worker --out worker.token`"),
+            ("locks release nova", "an example: `musterctl locks release nova --cluster edge-7`"),
+            ("logs", "an example: `musterctl logs worker-3`"),
         ] {
             let said = said(line);
             assert!(said.contains(tip) && said.matches("tip:").count() == 1, "{line}: {said}");

@@ -4,7 +4,12 @@ use muster_coordinator::view::{Kind, Of};
 use muster_proto::{resource::Lock, wire::ReleaseLocksRequest};
 
 use crate::{
-    actions::show, client::Coordinator, config::Context, failure::Failure, get::not_this_version, update::ask,
+    actions::show,
+    client::Coordinator,
+    config::Context,
+    failure::{Exit, Failure},
+    get::not_this_version,
+    update::ask,
 };
 
 /// Remove locks of an application controller that is gone for good; to see them: musterctl get locks
@@ -59,8 +64,12 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     if held > 0 && !yes && !ask(&question)? {
         return Ok(());
     }
-    let request = ReleaseLocksRequest { cluster, controller, machine: machine.unwrap_or_default() };
-    show(&coordinator.call(coordinator.fleet().release_locks(request)).await?)
+    let request = ReleaseLocksRequest { cluster: cluster.clone(), controller, machine: machine.unwrap_or_default() };
+    let answer = coordinator.call(coordinator.fleet().release_locks(request)).await;
+    show(&answer.map_err(|failure| match failure.exit {
+        Exit::BadInput => failure.next(format!("Who holds locks there: musterctl get locks --cluster {cluster}")),
+        _ => failure,
+    })?)
 }
 
 /// How many locks this is about.

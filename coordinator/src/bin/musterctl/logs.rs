@@ -42,7 +42,13 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         coordinator.has_item(&args.machine, &item).await?;
     }
     let request = LogsRequest { machine: args.machine.clone(), item, follow: args.follow };
-    let mut chunks = coordinator.call_on(Kind::Machines, &args.machine, coordinator.fleet().logs(request)).await?;
+    let asked = coordinator.call_on(Kind::Machines, &args.machine, coordinator.fleet().logs(request)).await;
+    let mut chunks = asked.map_err(|failure| match failure.exit {
+        Exit::Refused => {
+            failure.next(format!("What the coordinator knows of it: musterctl describe machine {}", args.machine))
+        }
+        _ => failure,
+    })?;
     let visible = io::stdout().is_terminal();
     let mut silent = true;
     loop {
@@ -56,7 +62,11 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             })?
         };
         let Some(chunk) = next else { break };
-        let chunk = chunk.map_err(|status| Failure::status(coordinator.address(), &status))?;
+        let chunk = chunk.map_err(|status| {
+            let next = format!("What it does, and what it waits for: musterctl describe machine {}", args.machine);
+            let failure = Failure::status(coordinator.address(), &status);
+            if failure.exit == Exit::Unreachable { failure } else { failure.next(next) }
+        })?;
         silent &= chunk.data.is_empty();
         if visible {
             terminal::write(printable_lines(&String::from_utf8_lossy(&chunk.data)).as_bytes())?;

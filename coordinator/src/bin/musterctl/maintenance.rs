@@ -89,11 +89,14 @@ async fn leave(args: LeaveArgs, context: &Context) -> Result<(), Failure> {
     if detach {
         return Ok(());
     }
-    watch::to_the_end(&cluster, context).await?;
+    let ended = watch::to_the_end(&cluster, context).await;
     // Others that are out keep the rollout open, and are what its end speaks of; without them it speaks of this one.
     let found: Machine = coordinator.get_one(Kind::Machines, &machine).await.and_then(read)?;
+    if found.status.maintenance.is_some() || found.status.indeterminate {
+        return ended;
+    }
     let of: Cluster = coordinator.get_one(Kind::Clusters, &cluster).await.and_then(read)?;
-    if found.status.maintenance.is_none() && of.status.rollout.is_some() {
+    if of.status.rollout.is_some() || ended.is_err() {
         terminal::say(&format!("machine {machine} is back in service"));
     }
     Ok(())

@@ -70,7 +70,19 @@ async fn say_who_is_missing(coordinator: &Coordinator, name: &str) -> Result<(),
     let cluster = coordinator.get_one(Kind::Clusters, name).await?;
     let cluster: Cluster = serde_json::from_slice(&cluster.json).map_err(not_this_version)?;
     let whole = cluster.status.ready_nodes == cluster.status.requested_nodes && cluster.status.revoked_nodes.is_empty();
-    if whole { Ok(()) } else { terminal::print(&printable(&view::ready_line(&cluster))) }
+    if whole {
+        return Ok(());
+    }
+    let known = coordinator.get(Kind::Machines, "", name).await?.len();
+    let missing = usize::try_from(cluster.status.requested_nodes).unwrap_or(usize::MAX).saturating_sub(known);
+    let next = match missing {
+        0 => format!("what helps each: musterctl get machines --cluster {name} -o wide"),
+        missing => format!(
+            "spec.machines wants {missing} more: they enrol (musterctl token create --cluster {name} --type …), or the \
+             manifest says fewer"
+        ),
+    };
+    terminal::print(&printable(&format!("{}; {next}", view::ready_line(&cluster))))
 }
 
 /// The command that starts the update that is shown.

@@ -93,7 +93,10 @@ fn named(cluster: Option<String>, name: String) -> (Option<String>, String) {
 
 async fn create(args: CreateArgs, context: &Context) -> Result<(), Failure> {
     let shown = args.from_file.display().to_string();
-    let cannot = |source| Failure::bad_input(format!("cannot read {shown}")).because(source);
+    let cannot = |source| {
+        let next = "--from-file names the file that holds the value, or is - for standard input.";
+        Failure::bad_input(format!("cannot read {shown}")).because(source).next(next)
+    };
     let most = u64::try_from(INPUT_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
     let mut value = Vec::new();
     if shown == "-" {

@@ -110,16 +110,19 @@ async fn create(args: CreateArgs, context: &Context) -> Result<(), Failure> {
         uses: args.uses.unwrap_or(0),
     };
     let answer = coordinator.call_on(Kind::Clusters, &args.cluster, coordinator.fleet().create_token(request)).await?;
-    let place = match file {
+    let (place, once) = match file {
         Some(file) => {
+            let place = file.path.display().to_string();
             file.keep(&answer.token, &answer.id)?;
-            args.out.as_deref().unwrap_or(Path::new("FILE")).display().to_string()
+            let once = format!("It is in {place}, and nowhere else.");
+            (place, once)
         }
         None => {
             terminal::print(&answer.token)?;
-            "FILE".to_owned()
+            ("FILE".to_owned(), "It is shown this once.".to_owned())
         }
     };
+    let name = args.machine.as_ref().map_or_else(String::new, |machine| format!(" --name {machine}"));
     let uses = match (args.machine, args.uses) {
         (Some(machine), _) => format!("machine {machine}"),
         (None, Some(1)) => format!("one {machine_type} machine"),
@@ -129,8 +132,8 @@ async fn create(args: CreateArgs, context: &Context) -> Result<(), Failure> {
     let end = i64::try_from(answer.expires_at_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     let left = end.map_or_else(|| "a long time".to_owned(), |end| age(Timestamp::now(), end));
     terminal::say(&format!(
-        "Token {} lets {uses} join cluster {}, for {left}. It is shown this once. On the machine:\n  \
-         muster-agent enroll --coordinator {} --token-file {place}",
+        "Token {} lets {uses} join cluster {}, for {left}. {once} On the machine:\n  \
+         muster-agent enroll --coordinator {} --token-file {place}{name}",
         answer.id,
         args.cluster,
         coordinator.address()
@@ -153,7 +156,7 @@ impl<'a> NewFile<'a> {
                 io::ErrorKind::AlreadyExists => {
                     failure.because(source).next("It is not overwritten: name another, or remove it.")
                 }
-                _ => failure.because(source),
+                _ => failure.because(source).next("--out names a new file, in a directory that you may write to."),
             }
         })?;
         Ok(Self { path, file, kept: false })

@@ -5,7 +5,7 @@ use std::io::{IsTerminal as _, stdin};
 use muster_coordinator::view::{self, Kind};
 use muster_proto::{
     model::Scope,
-    resource::{Cluster, Plan},
+    resource::{Cluster, Machine, Plan, Rollout},
     wire::{PlanRequest, RolloutRequest, UpdateRequest},
 };
 
@@ -105,13 +105,16 @@ pub(crate) struct ResumeArgs {
 /// End an update early
 ///
 /// Machines whose workloads were disturbed come to their end; the others are given back as they were, and keep the
-/// version they had.
+/// version they had. Of a maintenance it brings back every machine that is out of service, and asks first.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  musterctl abort edge-7\n  musterctl abort edge-7-update-2")]
 pub(crate) struct AbortArgs {
     /// Name of the rollout (musterctl get rollouts), or of its cluster
     #[arg(value_name = "ROLLOUT|CLUSTER", value_parser = name::rollout)]
     rollout: String,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
 }
 
 /// In the place of a plan's digest: it is none, so that nothing starts of which nothing was shown.
@@ -180,8 +183,28 @@ pub(crate) async fn resume(args: ResumeArgs, context: &Context) -> Result<(), Fa
 pub(crate) async fn abort(args: AbortArgs, context: &Context) -> Result<(), Failure> {
     let coordinator = context.coordinator().await?;
     let rollout = meant(&coordinator, args.rollout).await?;
+    let out = if args.yes { Vec::new() } else { out_of_service(&coordinator, &rollout).await? };
+    // Whoever works on one of them does not expect it back.
+    if !out.is_empty() && !ask(&format!("Bring back into service: {}?", out.join(", ")))? {
+        return Ok(());
+    }
     let request = RolloutRequest { rollout: rollout.clone() };
     show(&coordinator.call_on(Kind::Rollouts, &rollout, coordinator.fleet().abort(request)).await?)
+}
+
+/// Machines that are out of service for this rollout, for as long as their operator needs them.
+async fn out_of_service(coordinator: &Coordinator, rollout: &str) -> Result<Vec<String>, Failure> {
+    let found = coordinator.get_one(Kind::Rollouts, rollout).await?;
+    let found: Rollout = serde_json::from_slice(&found.json).map_err(not_this_version)?;
+    if found.spec.kind != "maintenance" || found.status.finished_at.is_some() {
+        return Ok(Vec::new());
+    }
+    let machines = coordinator.get(Kind::Machines, "", &found.spec.cluster_name).await?;
+    let machines =
+        machines.iter().map(|found| serde_json::from_slice(&found.json)).collect::<Result<Vec<Machine>, _>>();
+    let is_out = |machine: &Machine| machine.status.maintenance.is_some_and(|known| !known.leaving);
+    let out = machines.map_err(not_this_version)?.into_iter().filter(is_out);
+    Ok(out.map(|machine| machine.metadata.name).collect())
 }
 
 /// The rollout of this name, or the one that is open in the cluster of this name.

@@ -20,7 +20,7 @@ use crate::{
 /// A difference of clocks worth telling, in milliseconds.
 const CLOCK_SKEW_MS: u64 = 5_000;
 
-/// Show the versions of musterctl and of the coordinator
+/// Show the versions of musterctl and of the coordinator, and whose credentials these are
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -51,12 +51,19 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         answer.trust_domain,
         answer.epoch
     )))?;
+    let only = scope(&answer).map_or_else(String::new, |clusters| format!(", for {clusters} only"));
+    terminal::print(&printable(&format!("credentials  {}{only}", answer.caller)))?;
     let ours = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0);
     let skew_ms = ours.abs_diff(answer.server_time_ms);
     if skew_ms > CLOCK_SKEW_MS {
         terminal::say(&format!("warning: the coordinator's clock differs from ours by {} s", skew_ms / 1000));
     }
     Ok(())
+}
+
+/// The only clusters that our credentials are for. None: all.
+pub(crate) fn scope(answer: &VersionResponse) -> Option<String> {
+    (!answer.clusters.is_empty()).then(|| answer.clusters.join(", "))
 }
 
 async fn ask(context: &Context, wait: Duration) -> Result<(Coordinator, VersionResponse), Failure> {

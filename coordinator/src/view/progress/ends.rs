@@ -21,7 +21,8 @@ pub(super) fn ended<'a>(rollout: &Rollout, not_ready: impl Iterator<Item = &'a M
         true => reached(rollout),
         false => {
             let (name, others) = (&rollout.metadata.name, some_names(others.iter().map(String::as_str)));
-            printable(&format!("{name} has ended: {}; not Ready by now: {others}", reached(rollout)))
+            let look = format!("musterctl get machines --cluster {}", rollout.spec.cluster_name);
+            printable(&format!("{name} has ended: {}; not Ready by now: {others} (why: {look})", reached(rollout)))
         }
     }
 }

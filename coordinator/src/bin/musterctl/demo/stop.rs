@@ -30,12 +30,11 @@ const PROGRAMS: [&str; 3] = ["muster-coordinator", "muster-agent", "musterctl"];
 
 /// `musterctl demo --stop --dir DIR`.
 pub(super) async fn run(dir: &Path) -> Result<(), Failure> {
+    const WHICH: &str = "--dir is the directory of a demo, as it said when it began; it has a file demo.mark.";
     let absolute = fs::canonicalize(dir)
-        .map_err(|source| Failure::bad_input(format!("no demo in {}", dir.display())).because(source))?;
-    let mark = Mark::read(&absolute)?.ok_or_else(|| {
-        Failure::bad_input(format!("no demo was started in {}", absolute.display()))
-            .next("--dir is the directory of a demo, as it said when it began; it has a file demo.mark.")
-    })?;
+        .map_err(|source| Failure::bad_input(format!("no demo in {}", dir.display())).because(source).next(WHICH))?;
+    let mark = Mark::read(&absolute)?
+        .ok_or_else(|| Failure::bad_input(format!("no demo was started in {}", absolute.display())).next(WHICH))?;
     let ended = end_all(&absolute, &mark).await?;
     match ended {
         0 => terminal::print(&format!("No process of a demo in {} was running.", absolute.display()))?,

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal as _};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use jiff::{Timestamp, Zoned};
-use muster_coordinator::view::{Fleet, PhaseLine, printable, ready_line};
+use muster_coordinator::view::{Fleet, PhaseLine};
 
 use crate::{failure::Failure, terminal};
 
@@ -63,8 +63,8 @@ impl Screen {
         if !self.is_plain() {
             return Ok(()); // the bars say it
         }
-        if let Some(cluster) = &fleet.cluster {
-            self.line(&printable(&format!("cluster {}: {}", cluster.metadata.name, ready_line(cluster))))?;
+        if let Some(line) = fleet.headline() {
+            self.line(&line)?;
         }
         for phase in fleet.phases() {
             self.line(format!("{}: {} of {} done {}", phase.phase, phase.done, phase.total, phase.text).trim_end())?;
