@@ -4,7 +4,8 @@
 mod run;
 
 use std::{
-    env, io,
+    env,
+    io::{self, Write as _},
     path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, SystemTime},
@@ -194,7 +195,9 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
             Ok(())
         }
         Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "muster-coordinator", &mut io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "muster-coordinator", &mut script);
+            say(&String::from_utf8_lossy(&script));
             Ok(())
         }
         Command::Man { dir } => Ok(clap_mangen::generate_to(Cli::command(), dir)?),
@@ -364,9 +367,9 @@ fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-#[expect(clippy::print_stdout, reason = "the one place where this program speaks to people")]
+/// Speaks to people. Whoever reads it may have seen enough, as `head` has.
 fn say(text: &str) {
-    println!("{text}");
+    let _ = writeln!(io::stdout(), "{}", text.trim_end());
 }
 
 #[expect(clippy::print_stderr, reason = "the one place where this program complains")]

@@ -315,3 +315,14 @@ fn what_is_wrong_is_said_and_what_to_do() {
     fs::write(&store, bytes).expect("write");
     check(&run, 1, &["damaged", "backup", "recover"]);
 }
+
+/// `muster-coordinator … | head -1`: whoever reads it has seen enough.
+#[test]
+fn nobody_has_to_read_all_of_an_answer() {
+    for arguments in [&["version"][..], &["completion", "bash"]] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let status = coordinator().args(arguments).stdout(writer).status().expect("started");
+        assert_eq!(status.code(), Some(0), "{arguments:?}");
+    }
+}

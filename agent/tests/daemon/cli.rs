@@ -55,3 +55,15 @@ async fn a_ledger_is_reset_and_an_identity_kept() {
     assert_ne!(hello.ledger_id, first);
     assert_eq!(hello.name.as_str(), "worker-1");
 }
+
+/// `muster-agent … | head -1`: whoever reads it has seen enough.
+#[test]
+fn nobody_has_to_read_all_of_an_answer() {
+    for command in ["version", "completion"] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut agent = std::process::Command::new(env!("CARGO_BIN_EXE_muster-agent"));
+        let arguments: &[&str] = if command == "completion" { &[command, "bash"] } else { &[command] };
+        assert_eq!(agent.args(arguments).stdout(writer).status().expect("started").code(), Some(0), "{command}");
+    }
+}

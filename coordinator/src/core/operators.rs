@@ -392,7 +392,7 @@ fn replace(
     let MachineSpec { cluster_name, machine_type, .. } = &row.spec;
     let next = format!(
         "its token: `musterctl token create --cluster {cluster_name} --type {machine_type} --machine {machine}`; then, \
-         there: `muster-agent enroll --name {machine}` (where the old one's state is still there: --force)"
+         there: the `muster-agent enroll …` that it prints (with --force where the old one's state is still there)"
     );
     let lines = [line].into_iter().chain(left_out).chain([next]).collect();
     audited(draft, actor, "replace", &format!("machine/{machine}"), lines, now)

@@ -309,7 +309,15 @@ pub(super) fn say(draft: &mut Draft<'_>, actor: &str, rollout: &str, say: Say, n
     let (wish, word, line) = match (say, wish) {
         (_, None) => {
             let ended = row.finished_at_ms.is_some();
-            let why = if ended { "has ended" } else { "is a deployment: it goes on to its end" };
+            let why = match ended {
+                true => "has ended".to_owned(),
+                false => {
+                    format!(
+                        "is a deployment: it goes on to its end; what holds it up: `musterctl plan {}`",
+                        row.cluster
+                    )
+                }
+            };
             return Err(refusal("NothingToDo", format!("{rollout} {why}")));
         }
         (Say::Pause, Some(Wish::Go)) => {

@@ -2,7 +2,7 @@
 
 use super::{
     blocked,
-    names::some_names,
+    names::{for_each, some_names},
     survey::{Position, State, Survey},
 };
 use crate::facts::Wish;
@@ -29,9 +29,13 @@ pub fn by_whom(survey: &Survey<'_>) -> Option<String> {
         return Some(format!("{name} has not ended; `musterctl plan {cluster}` says what it waits for"));
     }
     let are = if who.len() == 1 { "is" } else { "are" };
+    let first = who.iter().filter_map(|who| who.split(' ').next()).collect::<Vec<_>>();
     let who = some_names(who.iter().map(String::as_str));
     let remedy = match &rollout.update {
-        None => "one that cannot be deployed: `musterctl remove MACHINE`".to_owned(),
+        None => format!(
+            "what helps: {}; one that is not to be deployed at all is removed (`musterctl remove`)",
+            for_each("describe machine", first)
+        ),
         Some(update) if matches!(update.wish, Wish::Pause { .. }) => {
             format!("it is paused: `musterctl resume {name}`, or, to do without the rest, `musterctl abort {name}`")
         }

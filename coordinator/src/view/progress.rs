@@ -234,7 +234,11 @@ impl Fleet {
                 let choices: &[&str] =
                     if item.standing == "held" { &["accept", "retry", "skip"] } else { &["retry", "skip"] };
                 let command = |choice: &&str| format!("musterctl {choice} {name} {}", item.name);
-                let commands = choices.iter().map(command).collect::<Vec<_>>().join(", or ");
+                let mut commands = choices.iter().map(command).collect::<Vec<_>>().join(", or ");
+                // In an update it is another: its machines say which.
+                if item.standing == "failed" && self.rollout().is_none_or(|rollout| rollout.status.update.is_none()) {
+                    commands.push_str("; a wrong item: musterctl apply a mended manifest, and it runs anew");
+                }
                 lines.push(printable(&format!(
                     "{name}: item {} {}: {what}. Look: musterctl logs {name} {}; then: {commands}",
                     item.name, item.standing, item.name

@@ -283,7 +283,8 @@ fn a_fleet_in_motion() {
         fleet.verdict(now()),
         Verdict::NeedsPerson(vec![
             "worker-3: item api failed: exit status 3. Look: musterctl logs worker-3 api; then: musterctl retry \
-             worker-3 api, or musterctl skip worker-3 api"
+             worker-3 api, or musterctl skip worker-3 api; a wrong item: musterctl apply a mended manifest, and it \
+             runs anew"
                 .to_owned()
         ])
     );

@@ -60,6 +60,10 @@ const COMMANDS: &[(&[&str], &str)] = &[
         &["delete machine", "delete machines", "delete node", "delete nodes"],
         "`musterctl remove MACHINE` takes a machine out of its cluster for good",
     ),
+    (
+        &["maintenance exit", "maintenance end", "maintenance stop", "maintenance off", "maintenance out"],
+        "`musterctl maintenance leave MACHINE` brings a machine back into service",
+    ),
     (&["delete token", "delete tokens"], "`musterctl token revoke ID`"),
     (&["delete secret", "delete secrets"], "`musterctl secret delete CLUSTER/NAME`"),
     (&["delete lock", "delete locks"], "`musterctl locks release CONTROLLER --cluster CLUSTER`"),
@@ -280,6 +284,7 @@ mod tests {
             ("update edge-7 --dry-run", "`musterctl plan CLUSTER`"),
             ("secret create db hunter2", "`--from-file FILE`"),
             ("logs worker-1 -n 5", "tail -n 20"),
+            ("maintenance exit worker-1", "`musterctl maintenance leave MACHINE`"),
             ("maintenance worker-1", "an example: `musterctl maintenance enter worker-3`"),
             ("secret create db", "an example: `musterctl secret create registry-password --from-file password.txt`"),
             ("token create", "an example: `musterctl token create --cluster edge-7 --type worker --out worker.token`"),

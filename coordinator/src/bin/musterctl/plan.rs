@@ -76,13 +76,23 @@ async fn say_who_is_missing(coordinator: &Coordinator, name: &str) -> Result<(),
     let known = coordinator.get(Kind::Machines, "", name).await?.len();
     let missing = usize::try_from(cluster.status.requested_nodes).unwrap_or(usize::MAX).saturating_sub(known);
     let next = match missing {
-        0 => format!("what helps each: musterctl get machines --cluster {name} -o wide"),
+        0 => what_helps(&cluster),
         missing => format!(
             "spec.machines wants {missing} more: they enrol (musterctl token create --cluster {name} --type …), or the \
              manifest says fewer"
         ),
     };
     terminal::print(&printable(&format!("{}; {next}", view::ready_line(&cluster))))
+}
+
+/// Who is in trouble says himself what helps.
+fn what_helps(cluster: &Cluster) -> String {
+    let status = &cluster.status;
+    let troubled = [&status.failed_nodes, &status.indeterminate_nodes, &status.lost_nodes, &status.revoked_nodes];
+    match troubled.into_iter().flatten().next() {
+        Some(first) => format!("what helps {first}: musterctl describe machine {first}"),
+        None => format!("why: musterctl get machines --cluster {} -o wide", cluster.metadata.name),
+    }
 }
 
 /// The command that starts the update that is shown.

@@ -587,7 +587,7 @@ fn it_is_refused_where_it_could_not_go_well() {
     assert_eq!(refused(&mut Fleet::of(3, 1), update()), "NotDeployed");
     let mut fleet = Fleet::of(3, 1).reported();
     let Err(Refusal::State { reason, message }) = fleet.ask(update()) else { panic!("it began") };
-    let keeps = ["worker-1", "are not through", "`musterctl remove MACHINE`"];
+    let keeps = ["worker-1", "are not through", "`musterctl describe machine control-1`"];
     assert!(reason == "RolloutOpen" && keeps.iter().all(|what| message.contains(what)), "{message}");
     let mut fleet = deployed(3, 1);
     assert_eq!(refused(&mut fleet, update()), "NothingToDo");
