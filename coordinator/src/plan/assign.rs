@@ -9,7 +9,7 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::{items::control_set, survey::Position, update::around};
+use super::{items::first_control, survey::Position, update::around};
 use crate::facts::Facts;
 
 /// A permit counts for so long from its receipt, in milliseconds.
@@ -117,9 +117,8 @@ pub fn wanted(facts: &Facts, position: &Position<'_>) -> Option<Content> {
     if let Some(ip) = position.row.internal_ip() {
         variables.insert("machine.internalIP".to_owned(), ip.to_owned());
     }
-    let controls = control_set(facts, &position.row.spec.cluster_name, |_| true);
-    if let Some(first) = controls.addresses.split(',').next().filter(|ip| !ip.is_empty()) {
-        variables.insert("cluster.controlNodeIP".to_owned(), first.to_owned());
+    if let Some(first) = first_control(facts, &position.row.spec.cluster_name) {
+        variables.insert("cluster.controlNodeIP".to_owned(), first);
     }
     Some(Content { items, variables })
 }

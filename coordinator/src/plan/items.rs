@@ -86,8 +86,18 @@ pub fn control_set(facts: &Facts, cluster: &ClusterName, only: impl Fn(&MachineR
     }
 }
 
+/// The address of the first of that set.
+#[must_use]
+pub fn first_control(facts: &Facts, cluster: &ClusterName) -> Option<String> {
+    let row = facts.clusters.get(cluster).map(|row| &**row);
+    let controls = facts.machines_of(cluster).filter(|machine| machine.spec.machine_type == MachineType::Control);
+    let members = controls.filter_map(|machine| Some((machine, member(row, machine)?)));
+    let first = members.min_by_key(|(machine, _)| (machine.spec.upgrade_index, &machine.name));
+    first.map(|(_, member)| member.address)
+}
+
 /// A machine as one of the set. Where it has no address for a moment, it is where it was.
-fn member(cluster: Option<&ClusterRow>, machine: &MachineRow) -> Option<Member> {
+pub(super) fn member(cluster: Option<&ClusterRow>, machine: &MachineRow) -> Option<Member> {
     let id = machine.id.filter(|_| !machine.revoked)?;
     let known = cluster.and_then(|row| row.control_members.get(&machine.name)).filter(|known| known.id == id);
     let address = machine.internal_ip().or(known.map(|known| known.address.as_str())).filter(|ip| !ip.is_empty())?;

@@ -171,9 +171,19 @@ impl RunnerKind {
 #[serde(try_from = "String", into = "String")]
 pub struct ItemHash(pub [u8; 32]);
 
+/// A hex digit; of more than four bits, nothing.
+fn digit(four_bits: u8) -> u8 {
+    b"0123456789abcdef".get(usize::from(four_bits)).copied().unwrap_or(b'?')
+}
+
 impl fmt::Display for ItemHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        // It stands in every list, and lists are compared at every decision: no formatting of single bytes.
+        let mut text = [0; 64];
+        for (two, byte) in text.chunks_exact_mut(2).zip(self.0) {
+            two.copy_from_slice(&[digit(byte >> 4), digit(byte & 0xf)]);
+        }
+        f.write_str(str::from_utf8(&text).map_err(|_| fmt::Error)?)
     }
 }
 
