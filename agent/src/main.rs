@@ -9,7 +9,10 @@ use std::{
 };
 
 use anyhow::Context;
-use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap::{
+    Args, CommandFactory as _, Parser, Subcommand, ValueEnum,
+    error::{ContextKind, ErrorKind},
+};
 use muster_agent::{
     attempt::Attempts,
     config::{STATE_DIR_DEFAULT, Settings, StateDir},
@@ -161,7 +164,11 @@ fn main() -> ExitCode {
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => {
+        Err(mut error) => {
+            // No option takes what it does not know as a value, and no file begins with `-`.
+            if error.kind() == ErrorKind::UnknownArgument {
+                error.remove(ContextKind::Suggested);
+            }
             error.print().ok(); // there is nobody to complain to
             return ExitCode::from(if error.use_stderr() { BAD_INPUT } else { 0 });
         }
@@ -191,14 +198,22 @@ fn main() -> ExitCode {
 #[error("{0}")]
 struct BadInput(String);
 
-#[expect(clippy::print_stderr, reason = "the one place where errors are shown")]
+/// Shows an error. Where nobody can see it, the exit code is left.
 fn complain(text: &str) {
-    eprintln!("{}", printable_lines(text));
+    let _ = writeln!(io::stderr(), "{}", printable_lines(text));
 }
 
-/// Shows an answer. Whoever reads it may have seen enough, as `head` has.
+/// Says what was done. It is done, whoever can be told.
 fn say(text: &str) {
     let _ = writeln!(io::stdout(), "{}", text.trim_end());
+}
+
+/// Shows what was asked for. Whoever reads it may have seen enough, as `head` has.
+fn answer(text: &str) -> anyhow::Result<()> {
+    match writeln!(io::stdout(), "{}", text.trim_end()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("cannot write to stdout"),
+        _ => Ok(()),
+    }
 }
 
 fn perform(cli: Cli) -> anyhow::Result<()> {
@@ -208,24 +223,19 @@ fn perform(cli: Cli) -> anyhow::Result<()> {
         Command::Run(args) => run(&args.state.dir(&settings()?), Duration::from_millis(args.facts_every_ms)),
         Command::Status(args) => {
             let status = AgentStatus::read(&args.state.dir(&settings()?))?;
-            say(&match args.output {
+            answer(&match args.output {
                 Output::Table => printable_lines(&status.text()),
                 Output::Json => serde_json::to_string_pretty(&status)?,
-            });
-            Ok(())
+            })
         }
         Command::Ledger(LedgerCommand::Reset { state, keep_identity: _ }) => reset(&state.dir(&settings()?)),
         // Its own process would have been taken by `stage`.
         Command::ExecItem { dir } => Err(BadInput(format!("{} is no attempt's directory", dir.display())).into()),
-        Command::Version => {
-            say(&format!("muster-agent {}", muster_proto::VERSION));
-            Ok(())
-        }
+        Command::Version => answer(&format!("muster-agent {}", muster_proto::VERSION)),
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "muster-agent", &mut script);
-            say(&String::from_utf8_lossy(&script));
-            Ok(())
+            answer(&String::from_utf8_lossy(&script))
         }
         Command::Man { dir } => Ok(clap_mangen::generate_to(Cli::command(), dir)?),
     }

@@ -171,6 +171,8 @@ impl Given {
             agent_lifetime: self.agent_cert_ttl.unwrap_or(AGENT_LIFETIME),
         };
         let range = |bad: bool, text: String| if bad { Err(ConfigError::Range(text)) } else { Ok(()) };
+        let port = config.listen.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+        range(port.is_none(), format!("listen ({}) must be ADDRESS:PORT, as {LISTEN_DEFAULT}", config.listen))?;
         range(
             config.lost_after < config.heartbeat.saturating_mul(2),
             format!(
@@ -323,6 +325,7 @@ mod tests {
         check("", Given::default(), Ok("0.0.0.0:7443 30s"));
         check("listen = \"[::1]:1\"\nlost-after = \"60s\"", Given::default(), Ok("[::1]:1 60s"));
         check("listen = \"[::1]:1\"", listen("127.0.0.1:2"), Ok("127.0.0.1:2 30s"));
+        check("", listen("127.0.0.1"), Err("listen (127.0.0.1) must be ADDRESS:PORT, as 0.0.0.0:7443"));
         check("heartbeat = \"20s\"", Given::default(), Err("at least twice heartbeat"));
         check("lost-after = 60", Given::default(), Err("invalid type"));
         check("lost-after = \"60\"", Given::default(), Err("expected a time with a unit"));

@@ -11,7 +11,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use anyhow::Context as _;
+use clap::{
+    Args, CommandFactory as _, Parser, Subcommand,
+    error::{ContextKind, ErrorKind},
+};
 use muster_coordinator::{
     admin::{AdminClient, Wanted},
     config::{Config, ConfigError, Given, LISTEN_DEFAULT, STATE_DIR_DEFAULT, StateDir},
@@ -161,7 +165,13 @@ struct RecoverArgs {
 
 fn main() -> ExitCode {
     muster_proto::process::abort_on_panic();
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|mut error| {
+        // No option takes what it does not know as a value, and no file begins with `-`.
+        if error.kind() == ErrorKind::UnknownArgument {
+            error.remove(ContextKind::Suggested);
+        }
+        error.exit()
+    });
     match dispatch(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -187,18 +197,13 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Recover(args) => recover_record(&args),
         Command::Health(place) => block_on(async {
             let address = probe(&StateDir::new(place.state_dir)).await?;
-            say(&format!("muster-coordinator answers on {address}"));
-            Ok(())
+            answer(&format!("muster-coordinator answers on {address}"))
         }),
-        Command::Version => {
-            say(&format!("muster-coordinator {}", muster_proto::VERSION));
-            Ok(())
-        }
+        Command::Version => answer(&format!("muster-coordinator {}", muster_proto::VERSION)),
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "muster-coordinator", &mut script);
-            say(&String::from_utf8_lossy(&script));
-            Ok(())
+            answer(&String::from_utf8_lossy(&script))
         }
         Command::Man { dir } => Ok(clap_mangen::generate_to(Cli::command(), dir)?),
     }
@@ -367,12 +372,20 @@ fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Speaks to people. Whoever reads it may have seen enough, as `head` has.
+/// Says what was done. It is done, whoever can be told.
 fn say(text: &str) {
     let _ = writeln!(io::stdout(), "{}", text.trim_end());
 }
 
-#[expect(clippy::print_stderr, reason = "the one place where this program complains")]
+/// Shows what was asked for. Whoever reads it may have seen enough, as `head` has.
+fn answer(text: &str) -> anyhow::Result<()> {
+    match writeln!(io::stdout(), "{}", text.trim_end()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("cannot write to stdout"),
+        _ => Ok(()),
+    }
+}
+
+/// Shows an error. Where nobody can see it, the exit code is left.
 fn complain(error: &anyhow::Error) {
-    eprintln!("muster-coordinator: {}", printable_lines(&format!("{error:#}")));
+    let _ = writeln!(io::stderr(), "muster-coordinator: {}", printable_lines(&format!("{error:#}")));
 }

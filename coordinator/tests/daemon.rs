@@ -324,5 +324,10 @@ fn nobody_has_to_read_all_of_an_answer() {
         drop(reader);
         let status = coordinator().args(arguments).stdout(writer).status().expect("started");
         assert_eq!(status.code(), Some(0), "{arguments:?}");
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("a device without room");
+        let lost = coordinator().args(arguments).stdout(full).output().expect("started");
+        let error = String::from_utf8_lossy(&lost.stderr);
+        assert!(error.contains("cannot write to stdout: No space left"), "{arguments:?}: {error}");
+        assert_eq!(lost.status.code(), Some(1), "{arguments:?}");
     }
 }

@@ -176,8 +176,11 @@ pub fn pinned_config(ca_spki_sha256: [u8; 32]) -> Result<Arc<ClientConfig>, TlsE
     config(Arc::new(verify::Pinned::new(ca_spki_sha256)), None)
 }
 
-/// What an address lacks that has no port.
+/// What is wrong with an address that no resolver can take.
 fn port_hint(address: &str) -> String {
+    if address.contains("://") {
+        return ": it is a URL; an address is expected, HOST:PORT".to_owned();
+    }
     let port = address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
     if port { String::new() } else { format!(": its port is missing (expected HOST:PORT, as in {address}:7443)") }
 }

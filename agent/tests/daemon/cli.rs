@@ -65,5 +65,10 @@ fn nobody_has_to_read_all_of_an_answer() {
         let mut agent = std::process::Command::new(env!("CARGO_BIN_EXE_muster-agent"));
         let arguments: &[&str] = if command == "completion" { &[command, "bash"] } else { &[command] };
         assert_eq!(agent.args(arguments).stdout(writer).status().expect("started").code(), Some(0), "{command}");
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("a device without room");
+        let lost = agent.stdout(full).output().expect("started");
+        let error = String::from_utf8_lossy(&lost.stderr);
+        assert!(error.contains("cannot write to stdout: No space left"), "{command}: {error}");
+        assert_eq!(lost.status.code(), Some(1), "{command}");
     }
 }

@@ -33,9 +33,7 @@ const GIVEN_BY_ANOTHER: [&str; 2] = ["GenerationReused", "StaleGeneration"];
 
 /// The machine behind an identity, noted as alive.
 pub(super) fn heard(draft: &mut Draft<'_>, id: MachineId, now: Now) -> Result<MachineName, Refusal> {
-    let Some(name) = draft.names.get(&id).cloned() else {
-        return Err(Refusal::Protocol { code: "UnknownMachine", message: format!("no machine has the identity {id}") });
-    };
+    let name = draft.names.get(&id).cloned().ok_or_else(|| Refusal::unknown_machine(id))?;
     let live = draft.live_mut(&name);
     live.heard_mono_ms = Some(now.mono_ms);
     live.heard_wall_ms = Some(now.wall_ms);
@@ -76,13 +74,12 @@ pub(super) fn hello(
     if draft.meta.recovering {
         adopt(draft, id, &hello, now);
     }
+    if draft.by_id(id).is_none() && draft.machines.contains_key(&hello.name) {
+        draft.live_mut(&hello.name).stranger = true;
+    }
     let name = heard(draft, id, now)?;
     let live = draft.live_mut(&name);
-    live.session = Some(session);
-    live.progress = None;
-    live.agent_blocked = None;
-    live.inputs_wanted_ms = None;
-    live.wants_permit = false;
+    live.has_stream(session);
     live.busy_mono_ms = hello.busy.then_some(now.mono_ms);
     draft.stop_awaiting(&name);
     let Some(row) = draft.machines.get(&name).cloned() else { return Ok(Reply::Ok) };

@@ -72,3 +72,15 @@ pub enum Refusal {
         message: String,
     },
 }
+
+impl Refusal {
+    /// A certificate of ours that names a machine which is not in the record. Told to the agent, whose log has it.
+    pub(crate) fn unknown_machine(id: MachineId) -> Self {
+        let message = format!(
+            "no machine has the identity {id}: its machine was replaced or removed, or enrolled after the copy was \
+             made that the coordinator was recovered from. To take it in: `musterctl replace` its name, if `musterctl \
+             get machines` shows it; a new token; `muster-agent enroll --force` here"
+        );
+        Self::Protocol { code: "UnknownMachine", message }
+    }
+}

@@ -206,11 +206,12 @@ fn to_enrol(draft: &Draft<'_>, name: &ClusterName, spec: &ClusterSpec) -> Option
         let there = draft.machines_of(name).filter(|row| row.spec.machine_type == of && !row.revoked).count();
         (of, (wanted as usize).saturating_sub(there))
     });
-    let missing: Vec<String> =
-        missing.iter().filter(|(_, count)| *count > 0).map(|(of, count)| format!("{count} {of}")).collect();
+    let missing: Vec<_> = missing.into_iter().filter(|(_, count)| *count > 0).collect();
+    let machines = if let [(_, 1)] = missing[..] { "machine" } else { "machines" };
+    let missing: Vec<String> = missing.iter().map(|(of, count)| format!("{count} {of}")).collect();
     (!missing.is_empty()).then(|| {
         let missing = missing.join(" and ");
-        format!("{missing} more may enrol: `musterctl token create --cluster {name} --type …`")
+        format!("{missing} {machines} more may enrol: `musterctl token create --cluster {name} --type …`")
     })
 }
 

@@ -196,17 +196,15 @@ fn decide_items(
     let mut lines = Vec::new();
     for item in chosen {
         let attempts = row.statuses.get(&item.name).filter(|status| status.hash == item.hash).map_or(0, |s| s.attempt);
-        let (left_out, line) = match wish {
-            Wish::Retry => {
-                (None, format!("machine {machine}: item {} runs again (attempt {})", item.name, attempts + 1))
-            }
-            Wish::Skip => (Some(LeftOut::Skipped), format!("machine {machine}: item {} is skipped", item.name)),
-            Wish::Accept => (Some(LeftOut::Accepted), format!("machine {machine}: item {} counts as done", item.name)),
+        let (left_out, what) = match wish {
+            Wish::Retry => (None, format!("runs again (attempt {})", attempts + 1)),
+            Wish::Skip => (Some(LeftOut::Skipped), "is skipped, until the manifest changes it".to_owned()),
+            Wish::Accept => (Some(LeftOut::Accepted), "counts as done".to_owned()),
         };
+        lines.push(format!("machine {machine}: item {} {what}", item.name));
         if let Some(row) = draft.machine_mut(machine) {
             row.verdicts.insert(item.name, Verdict { hash: item.hash, cleared_attempts: attempts, left_out });
         }
-        lines.push(line);
     }
     if wish == Wish::Retry {
         update::has_its_time_anew(draft, machine, now);

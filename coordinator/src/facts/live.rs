@@ -64,6 +64,9 @@ pub struct MachineLive {
     pub wants_permit: bool,
     /// Monotonic milliseconds of its agent's last word of what it does: an event, or a greeting while something is due.
     pub busy_mono_ms: Option<u64>,
+    /// Somebody with a certificate of ours called itself by its name, whom the record does not know: the machine was
+    /// enrolled anew since the copy was made that this coordinator was recovered from.
+    pub stranger: bool,
     /// The event of its agent that cannot be, and why: none is taken before it comes right.
     pub event_refused: Option<String>,
     /// What the swarm was asked of its node.
@@ -73,6 +76,16 @@ pub struct MachineLive {
 }
 
 impl MachineLive {
+    /// Its agent has greeted on a new stream: what was said of it before is no news any more.
+    pub fn has_stream(&mut self, session: u64) {
+        self.session = Some(session);
+        self.progress = None;
+        self.agent_blocked = None;
+        self.inputs_wanted_ms = None;
+        self.wants_permit = false;
+        self.stranger = false;
+    }
+
     /// Does its agent wait for what an item of the list it has starts with?
     #[must_use]
     pub fn waits_for_inputs(&self) -> bool {

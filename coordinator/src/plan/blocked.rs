@@ -133,6 +133,15 @@ fn is_away(position: &Position<'_>) -> Option<Blocked> {
                 position.row.name
             ),
         )),
+        None if position.lost && position.live.is_some_and(|live| live.stranger) => Some(blocked(
+            "Lost",
+            "an agent calls itself by its name, with an identity that this record does not know: it was enrolled anew \
+             since the copy was made that the coordinator was recovered from",
+            format!(
+                "`musterctl replace {}`, and `muster-agent enroll --force` there with a new token",
+                position.row.name
+            ),
+        )),
         None if position.lost => Some(blocked(
             "Lost",
             "not heard of for longer than the limit",

@@ -247,7 +247,7 @@ pub fn gathered(survey: &Survey<'_>) -> Result<(), Blocked> {
     let ours: Vec<&str> = survey.gathering.iter().map(|name| name.as_str()).filter(ours).collect();
     let names = if ours.is_empty() { "machines of other clusters".to_owned() } else { some_names(ours) };
     let limit = if survey.facts.meta.recovering {
-        "they report, or `musterctl revoke` says that they never will"
+        "they report; or `musterctl replace` or `revoke` says that they never will, as they were"
     } else {
         "they report, or the time after which they count as Lost has passed"
     };

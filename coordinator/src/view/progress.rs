@@ -180,7 +180,10 @@ impl Fleet {
             "Ready" if self.not_ready().any(|machine| machine.status.blocked.is_none() && !machine.status.lost) => {
                 Verdict::Going
             }
-            "Ready" => Verdict::Ended(ends::ended(rollout, self.not_ready())),
+            "Ready" => match self.decisions() {
+                lines if lines.is_empty() => Verdict::Ended(ends::ended(rollout, self.not_ready())),
+                lines => Verdict::NeedsPerson(lines),
+            },
             "InMaintenance" => Verdict::InMaintenance(self.out_of_service(now)),
             "Aborted" => Verdict::Aborted(ends::aborted(rollout)),
             _ if let Some(update) = &rollout.status.update => match update.needs_operator {

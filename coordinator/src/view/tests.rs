@@ -189,6 +189,11 @@ fn a_cluster_says_who_is_in_trouble_and_what_is_due() {
     cluster.status.needs_operator = true;
     let row = super::clusters::row(&cluster, Look { wide: false, now: now() });
     assert!(row.iter().any(|cell| cell.starts_with("needs a person: musterctl watch edge-7")), "{row:?}");
+    cluster.status.needs_operator = false;
+    let blocked = Blocked { reason: "StoreOlderThanFleet".into(), message: "old".into(), clears_when: "new".into() };
+    cluster.status.blocked = Some(BlockedSince { blocked, since: now() });
+    let row = super::clusters::row(&cluster, Look { wide: false, now: now() });
+    assert!(row.iter().any(|cell| cell.contains("old; needs a person: musterctl watch edge-7")), "{row:?}");
 }
 
 #[test]
@@ -293,12 +298,17 @@ fn a_fleet_in_motion() {
     let look = "(why: musterctl get machines --cluster edge-7)";
     let ended =
         |others: &str| Verdict::Ended(format!("edge-7-deploy-1 has ended: {all}; not Ready by now: {others} {look}"));
-    assert_eq!(fleet.verdict(now()), ended("worker-2 (WaitingForTurn), worker-3 (ItemFailed)"));
+    let Verdict::NeedsPerson(said) = fleet.verdict(now()) else { panic!("worker-3 waits for one all the same") };
+    assert!(matches!(said.as_slice(), [one] if one.starts_with("worker-3: item api failed")), "{said:?}");
+    fleet.machines.remove("worker-3");
+    assert_eq!(fleet.verdict(now()), ended("worker-2 (WaitingForTurn)"));
     fleet.machines.insert("worker-5".to_owned(), machine("worker-5"));
     assert_eq!(fleet.verdict(now()), Verdict::Going, "worker-5 came since, and nothing holds it up");
     fleet.machines.retain(|_, machine| machine.status.state == "Ready");
     assert_eq!(fleet.verdict(now()), Verdict::Ended(all.to_owned()));
     fleet.machines.insert("worker-4".to_owned(), machine("worker-4"));
+    let gone = fleet.machines.get_mut("worker-4").expect("there");
+    gone.status.items.clear();
     assert_eq!(fleet.verdict(now()), ended("worker-4 (Lost)"));
     let gone = fleet.machines.get_mut("worker-4").expect("there");
     (gone.status.lost, gone.status.state) = (false, "Ready".to_owned());

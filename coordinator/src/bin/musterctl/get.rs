@@ -27,14 +27,16 @@ Examples:
   musterctl get machines
   musterctl get machines --cluster edge-7 -o wide
   musterctl get machine worker-3 -o yaml
+  musterctl get machines worker-3 worker-4
   musterctl get machines -w                          and then every change
   musterctl get machines -o json | jq -r '.items[] | select(.status.failed) | .metadata.name'")]
 pub(crate) struct Args {
     /// What to list; KIND/NAME, as `-o name` prints it, is one
     #[arg(value_name = "KIND", value_parser = WhatParser::<KindArg>::new())]
     kind: What<KindArg>,
-    /// Only the one of this name
-    name: Option<String>,
+    /// Only those of these names
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
     /// Output format
     #[arg(short, long)]
     output: Option<Format>,
@@ -118,26 +120,35 @@ enum Format {
 }
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
-    let subject = Subject {
-        kind: args.kind.kind.into(),
-        name: args.kind.name(args.name)?.unwrap_or_default(),
-        cluster: args.cluster.unwrap_or_default(),
-    };
+    let names = args.kind.names(args.names)?;
+    let mut subject =
+        Subject { kind: args.kind.kind.into(), name: String::new(), cluster: args.cluster.unwrap_or_default() };
     if args.watch {
+        if names.len() > 1 {
+            let next = "Of all: leave the names out; `musterctl watch CLUSTER` has a whole cluster.";
+            return Err(Failure::bad_input("-w follows one of them, or all").next(next));
+        }
+        subject.name = names.into_iter().next().unwrap_or_default();
         return follow::run(context, subject, args.output).await;
     }
-    show(context, subject, args.output).await
+    show(context, &subject, &names, args.output).await
 }
 
 /// The table of one kind.
 pub(crate) async fn list(kind: Kind, cluster: String, context: &Context) -> Result<(), Failure> {
-    show(context, Subject { kind, name: String::new(), cluster }, None).await
+    show(context, &Subject { kind, name: String::new(), cluster }, &[], None).await
 }
 
-async fn show(context: &Context, subject: Subject, format: Option<Format>) -> Result<(), Failure> {
+async fn show(context: &Context, subject: &Subject, names: &[String], format: Option<Format>) -> Result<(), Failure> {
     let coordinator = context.coordinator().await?;
     let kind = subject.kind;
-    let found = coordinator.get(kind, &subject.name, &subject.cluster).await?;
+    let mut found = Vec::new();
+    for name in names {
+        found.append(&mut coordinator.get(kind, name, &subject.cluster).await?);
+    }
+    if names.is_empty() {
+        found = coordinator.get(kind, "", &subject.cluster).await?;
+    }
     match format {
         Some(Format::Json) => terminal::print(&pretty_json(&list_of(&found)?)?),
         Some(Format::Yaml) => terminal::print(yaml(&list_of(&found)?)?.trim_end()),
@@ -146,7 +157,7 @@ async fn show(context: &Context, subject: Subject, format: Option<Format>) -> Re
         }
         None | Some(Format::Wide) if found.is_empty() => {
             let answer = coordinator.call(coordinator.fleet().version(VersionRequest {})).await?;
-            terminal::say(&nothing(&subject, scope(&answer).as_deref()));
+            terminal::say(&nothing(subject, scope(&answer).as_deref()));
             Ok(())
         }
         None | Some(Format::Wide) => {

@@ -65,7 +65,10 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         let chunk = chunk.map_err(|status| {
             let next = format!("What it does, and what it waits for: musterctl describe machine {}", args.machine);
             let failure = Failure::status(coordinator.address(), &status);
-            if failure.exit == Exit::Unreachable { failure } else { failure.next(next) }
+            match failure.exit {
+                Exit::BadInput | Exit::Refused => failure.next(next),
+                _ => failure,
+            }
         })?;
         silent &= chunk.data.is_empty();
         if visible {

@@ -56,6 +56,17 @@ impl<K> What<K> {
             (name, word) => Ok(word.or_else(|| name.clone())),
         }
     }
+
+    /// The names that stand with the kind or are the words after it.
+    ///
+    /// # Errors
+    /// There is one with the kind, and there are more.
+    pub(crate) fn names(&self, words: Vec<String>) -> Result<Vec<String>, Failure> {
+        match &self.name {
+            Some(_) => Ok(self.name(words.into_iter().next())?.into_iter().collect()),
+            None => Ok(words),
+        }
+    }
 }
 
 /// Reads a [`What`]; kinds are shown in help and errors as without it.
@@ -108,5 +119,9 @@ mod tests {
         assert_eq!(what(None).name(Some("b".to_owned())).expect("one"), Some("b".to_owned()));
         assert_eq!(what(None).name(None).expect("none"), None);
         assert!(what(Some("a")).name(Some("b".to_owned())).is_err());
+        let words = || vec!["b".to_owned(), "c".to_owned()];
+        assert_eq!(what(None).names(words()).expect("two"), words());
+        assert_eq!(what(Some("a")).names(Vec::new()).expect("one"), ["a"]);
+        assert!(what(Some("a")).names(words()).is_err());
     }
 }

@@ -16,7 +16,10 @@ use super::{
     fleet::{Fleet, apply, item_name, machine, spec},
     reason,
 };
-use crate::core::{Effect, Input, Request};
+use crate::{
+    core::{Effect, Input, Request},
+    plan::blocked,
+};
 
 fn acked(fleet: &Fleet) -> Option<Seq> {
     fleet.effects.iter().find_map(|effect| match effect {
@@ -287,6 +290,20 @@ fn a_stranger_with_our_certificate_is_evidence_and_is_not_let_in() {
     let hello = fleet.greeting("worker-1");
     assert_eq!(reason(fleet.hello("worker-1", hello)), "UnknownMachine");
     assert!(fleet.core.facts().live.older_than_fleet().is_some());
+}
+
+#[test]
+fn a_machine_enrolled_anew_since_the_copy_was_made_says_what_brings_it_back() {
+    let mut fleet = Fleet::of(1, 0).reported();
+    let before = fleet.store.clone();
+    fleet.ask(Request::ReplaceMachine { machine: machine("control-1"), machine_is_off: true }).expect("replaced");
+    fleet.enroll("control-1", muster_proto::model::MachineType::Control).expect("let in");
+    fleet.recover_from(before);
+    let hello = fleet.greeting("control-1");
+    assert_eq!(reason(fleet.hello("control-1", hello)), "UnknownMachine");
+    fleet.pass(60_000, &["control-1"]);
+    let blocked = fleet.look("control-1", blocked::of_machine).expect("it is missed");
+    assert!(blocked.clears_when.contains("musterctl replace control-1"), "{blocked:?}");
 }
 
 #[test]

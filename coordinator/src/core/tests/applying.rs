@@ -148,7 +148,8 @@ fn what_an_apply_means_for_whom_is_said() {
     let said = done(fleet.ask(apply(more, &[])));
     assert_eq!(
         said,
-        "cluster edge-7 configured; 2 control more may enrol: `musterctl token create --cluster edge-7 --type …`"
+        "cluster edge-7 configured; 2 control machines more may enrol: `musterctl token create --cluster edge-7 \
+         --type …`"
     );
 }
 
