@@ -60,7 +60,10 @@ pub enum IdentityError {
         path: std::path::PathBuf,
     },
     /// The identity file is not what this program writes.
-    #[error("{} is damaged; enrol this machine anew with `muster-agent enroll --force`", path.display())]
+    #[error(
+        "{} is damaged; enrol this machine anew: `musterctl replace NAME`, then here `muster-agent enroll --force --name \
+         NAME` with a new token", path.display()
+    )]
     Damaged {
         /// The identity file.
         path: std::path::PathBuf,

@@ -90,6 +90,10 @@ pub enum FromLink {
     },
 }
 
+/// What a coordinator of another CA means.
+const ANOTHER_COORDINATOR: &str = "; another coordinator answers there than enrolled this machine: is it the right \
+                                   address? If it was made anew: `muster-agent enroll --force` with a token of it";
+
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
@@ -312,7 +316,11 @@ impl Link {
 
     /// Says why there is no session; in the log once for each reason.
     fn complain(&mut self, error: &LinkError) {
-        let text = chain(error);
+        let mut text = chain(error);
+        // rustls' words, whatever is wrong with the certificate.
+        if matches!(error, LinkError::Connect(ConnectError::Tls { .. })) && text.contains("invalid peer certificate") {
+            text += ANOTHER_COORDINATOR;
+        }
         LinkReport::disconnected(&self.identity.coordinator, &text).save(&self.dir);
         let reason = match error {
             // It says what time it is.

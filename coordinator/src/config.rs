@@ -67,8 +67,8 @@ pub enum ConfigError {
     },
     /// There is no record in it.
     #[error(
-        "{} holds no record of a coordinator: where it is, --state-dir says (a new coordinator is made by \
-         `muster-coordinator init`)", path.display()
+        "{} holds no record of a coordinator (its file `store`): where it is, --state-dir says; a backup is copied to \
+         {}; a new coordinator is made by `muster-coordinator init`", path.display(), path.join("store").display()
     )]
     NotInitialised {
         /// Its path.

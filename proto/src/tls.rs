@@ -181,8 +181,13 @@ fn port_hint(address: &str) -> String {
     if address.contains("://") {
         return ": it is a URL; an address is expected, HOST:PORT".to_owned();
     }
-    let port = address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    if port { String::new() } else { format!(": its port is missing (expected HOST:PORT, as in {address}:7443)") }
+    match address.rsplit_once(':') {
+        Some((_, port)) if port.parse::<u16>().is_ok() => String::new(),
+        Some((host, port)) if !host.ends_with(':') => {
+            format!(": \"{port}\" is no port, which is a number up to {} (expected HOST:PORT)", u16::MAX)
+        }
+        _ => format!(": its port is missing (expected HOST:PORT, as in {address}:7443)"),
+    }
 }
 
 fn config(verifier: Arc<dyn ServerCertVerifier>, identity: Option<&Identity>) -> Result<Arc<ClientConfig>, TlsError> {

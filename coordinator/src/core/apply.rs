@@ -6,11 +6,11 @@ use std::{
 };
 
 use muster_proto::model::{
-    ClusterName, ClusterSpec, DEFAULT_GROUP, HookMachines, ItemName, MachineName, MachineSpec, MachineType, Now,
-    RunnerKind,
+    ClusterName, ClusterSpec, DEFAULT_GROUP, HookMachines, ItemName, MachineId, MachineName, MachineSpec, MachineType,
+    Now, RunnerKind,
 };
 
-use super::{Refusal, Reply};
+use super::{Effect, Refusal, Reply};
 use crate::facts::{ClusterRow, Draft, MachineRow, RebootAsked};
 
 /// The last word of a line about what is as it was.
@@ -25,6 +25,7 @@ type Machines = BTreeMap<MachineName, (MachineSpec, BTreeMap<String, String>)>;
 
 pub(super) fn apply(
     draft: &mut Draft<'_>,
+    effects: &mut Vec<Effect>,
     actor: &str,
     (clusters, machines): (Clusters, Machines),
     dry_run: bool,
@@ -45,7 +46,13 @@ pub(super) fn apply(
         lines.extend(warned.into_iter().filter(|_| changed));
     }
     for (name, (spec, annotations)) in machines {
+        let moved = moved(draft, &name, &spec).filter(|_| !dry_run);
         lines.push(apply_machine(draft, &name, spec, annotations, dry_run, now));
+        if let Some(id) = moved {
+            let reason = "its Machine document has another interface or cidr: the next greeting says which".to_owned();
+            draft.live_mut(&name).session = None;
+            effects.push(Effect::Close { id, reason });
+        }
     }
     let message = changes(&lines);
     if !dry_run && !message.is_empty() {
@@ -260,6 +267,14 @@ fn apply_cluster(
         draft.drop_unused_specs(name);
     }
     format!("cluster {name} configured{follows}")
+}
+
+/// The connected agent that would look for its InternalIP elsewhere: where, it is told when it is welcomed.
+fn moved(draft: &Draft<'_>, name: &MachineName, spec: &MachineSpec) -> Option<MachineId> {
+    let row = draft.machines.get(name)?;
+    let connected = draft.live.machines.get(name).is_some_and(|live| live.session.is_some());
+    let elsewhere = (&row.spec.interface, &row.spec.cidr) != (&spec.interface, &spec.cidr);
+    row.id.filter(|_| connected && elsewhere)
 }
 
 fn apply_machine(

@@ -33,7 +33,7 @@ pub(super) fn take(
 ) -> Result<Reply, Refusal> {
     match request {
         Request::Apply { clusters, machines, dry_run } => {
-            apply::apply(draft, actor, (clusters, machines), dry_run, now)
+            apply::apply(draft, effects, actor, (clusters, machines), dry_run, now)
         }
         Request::Deploy { cluster } => deploy::cluster(draft, actor, &cluster, limits, now),
         Request::Update { cluster, options } => update::start(draft, actor, &cluster, &options, limits, now),

@@ -193,7 +193,10 @@ fn may_reboot(
     let survey = at_rest(draft, cluster, limits, now)?;
     let members = || survey.machines.iter().filter(|p| !p.row.revoked);
     if let Some(unknown) = machines.iter().find(|name| members().all(|position| position.row.name != **name)) {
-        return Err(not_found("machine", unknown.as_str(), members().map(|position| position.row.name.as_str())));
+        let revoked = || refusal("NotReady", format!("{unknown} is revoked: `musterctl replace` or `remove` it"));
+        let ours = draft.machines.get(unknown).is_some_and(|row| row.spec.cluster_name == *cluster);
+        let names = members().map(|position| position.row.name.as_str());
+        return Err(if ours { revoked() } else { not_found("machine", unknown.as_str(), names) });
     }
     let mut named = members().filter(|position| machines.contains(&position.row.name));
     named.try_for_each(|position| maintenance::is_not_removed(position.row))?;

@@ -86,7 +86,11 @@ impl StateKey {
     pub fn read(path: &Path) -> Result<Self, KeyFileError> {
         let error = |source| KeyFileError::Read { path: path.to_owned(), source };
         let file = fs::File::open(path).map_err(error)?;
-        if file.metadata().map_err(error)?.permissions().mode() & OTHERS_MASK != 0 {
+        let metadata = file.metadata().map_err(error)?;
+        if metadata.is_dir() {
+            return Err(error(io::ErrorKind::IsADirectory.into()));
+        }
+        if metadata.permissions().mode() & OTHERS_MASK != 0 {
             return Err(KeyFileError::Exposed { path: path.to_owned() });
         }
         let mut bytes = Vec::new();

@@ -39,6 +39,9 @@ pub fn by_whom(survey: &Survey<'_>) -> Option<String> {
         Some(update) if matches!(update.wish, Wish::Pause { .. }) => {
             format!("it is paused: `musterctl resume {name}`, or, to do without the rest, `musterctl abort {name}`")
         }
+        Some(update) if matches!(update.wish, Wish::Abort) => {
+            format!("it is being aborted, and ends when what it has taken is given back: `musterctl watch {cluster}`")
+        }
         Some(_) => format!("to do without the rest: `musterctl abort {name}`"),
     };
     Some(format!("{name} has not ended: {who} {are} not through (`musterctl plan {cluster}` says why); {remedy}"))

@@ -188,5 +188,5 @@ async fn may_shut_out(coordinator: &Coordinator, name: &str, what: &str) -> Resu
 
 /// What was done, as the coordinator tells it.
 pub(crate) fn show(answer: &ActionResponse) -> Result<(), Failure> {
-    answer.lines.iter().try_for_each(|line| terminal::print(&printable(line)))
+    answer.lines.iter().try_for_each(|line| terminal::done(&printable(line)))
 }

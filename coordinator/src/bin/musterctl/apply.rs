@@ -52,7 +52,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let answer = coordinator.call(coordinator.fleet().apply(request)).await?;
     if answer.faults.is_empty() {
         let suffix = if args.dry_run { " (dry run: nothing was changed)" } else { "" };
-        return answer.changes.iter().try_for_each(|line| terminal::print(&printable(&format!("{line}{suffix}"))));
+        return answer.changes.iter().try_for_each(|line| terminal::done(&printable(&format!("{line}{suffix}"))));
     }
     for fault in &answer.faults {
         terminal::say(&printable(&fault_line(fault)));

@@ -9,6 +9,15 @@ pub(crate) fn print(line: &str) -> Result<(), Failure> {
     write(format!("{line}\n").as_bytes())
 }
 
+/// Says on stdout what was done; where that cannot be, on stderr. It is done, whoever can be told.
+pub(crate) fn done(line: &str) -> Result<(), Failure> {
+    match print(line) {
+        Err(failure) if failure.exit != Exit::Done => say(line),
+        Ok(()) | Err(_) => {}
+    }
+    Ok(())
+}
+
 /// Writes lines to stdout.
 pub(crate) fn print_all(lines: &[String]) -> Result<(), Failure> {
     lines.iter().try_for_each(|line| print(line))

@@ -118,7 +118,7 @@ async fn create(args: CreateArgs, context: &Context) -> Result<(), Failure> {
             (place, once)
         }
         None => {
-            terminal::print(&answer.token)?;
+            terminal::print(&answer.token).map_err(|failure| failure.next(lost(&answer.id)))?;
             ("FILE".to_owned(), "It is shown this once.".to_owned())
         }
     };
@@ -139,6 +139,10 @@ async fn create(args: CreateArgs, context: &Context) -> Result<(), Failure> {
         coordinator.address()
     ));
     Ok(())
+}
+
+fn lost(id: &str) -> String {
+    format!("The token is lost: `musterctl token revoke {id}`, and make another.")
 }
 
 /// A file that was not there before and only we may read. Removed again unless it is kept.
@@ -165,9 +169,7 @@ impl<'a> NewFile<'a> {
     fn keep(mut self, line: &str, id: &str) -> Result<(), Failure> {
         let written = writeln!(self.file, "{line}").and_then(|()| self.file.sync_all());
         written.map_err(|source| {
-            Failure::failed(format!("cannot write {}", self.path.display()))
-                .because(source)
-                .next(format!("The token is lost: `musterctl token revoke {id}`, and make another."))
+            Failure::failed(format!("cannot write {}", self.path.display())).because(source).next(lost(id))
         })?;
         self.kept = true;
         Ok(())

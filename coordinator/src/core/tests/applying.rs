@@ -12,7 +12,7 @@ use super::{
     reason,
     updates::deployed,
 };
-use crate::core::{Request, update::Options};
+use crate::core::{Effect, Request, update::Options};
 
 fn own_images(param: &str) -> MachineSpec {
     let mut own = machine_spec(Worker);
@@ -151,6 +151,19 @@ fn what_an_apply_means_for_whom_is_said() {
         "cluster edge-7 configured; 2 control machines more may enrol: `musterctl token create --cluster edge-7 \
          --type …`"
     );
+}
+
+#[test]
+fn who_is_to_look_elsewhere_for_its_address_is_told_at_once() {
+    let mut fleet = Fleet::of(1, 0).reported();
+    let elsewhere = MachineSpec { cidr: Some("10.9.0.0/16".to_owned()), ..machine_spec(Control) };
+    let closed = |fleet: &Fleet| fleet.effects.iter().any(|effect| matches!(effect, Effect::Close { .. }));
+    fleet.ask(apply(spec(1, 0), &[("control-1", machine_spec(Control))])).expect("applied");
+    assert!(!closed(&fleet), "nothing of its address has changed");
+    fleet.ask(apply(spec(1, 0), &[("control-1", elsewhere.clone())])).expect("applied");
+    assert!(closed(&fleet), "it is welcomed anew, and that says where to look");
+    fleet.ask(apply(spec(1, 0), &[("control-1", elsewhere)])).expect("applied");
+    assert!(!closed(&fleet), "it is not connected, and nothing is new");
 }
 
 #[test]
