@@ -61,8 +61,8 @@ pub enum IdentityError {
     },
     /// The identity file is not what this program writes.
     #[error(
-        "{} is damaged; enrol this machine anew: `musterctl replace NAME`, then here `muster-agent enroll --force --name \
-         NAME` with a new token", path.display()
+        "{} is damaged; enrol this machine anew: `musterctl replace NAME`, then here `muster-agent enroll --force \
+         --name NAME` with a new token", path.display()
     )]
     Damaged {
         /// The identity file.

@@ -60,6 +60,8 @@ fn machines_are_reconfigured_when_their_workloads_are_away() -> Result<()> {
     let token = fleet.token("control", &[])?;
     fleet.enroll("control-4", &token, &[])?.ok()?;
     fleet.start_agent("control-4")?;
+    // Before the first turn all wait for the lock of the whole cluster, in the same words.
+    wait_for("the turns of the control machines", PATIENCE, || Ok(said(&fleet, "control-3", "lock-active").ok()))?;
     let kept = |reason: &str| reason == "LocksActive";
     fleet.wait_machine("worker-1", "its controller does not let it go", |machine| {
         machine.status.blocked.as_ref().is_some_and(|since| kept(&since.blocked.reason))
