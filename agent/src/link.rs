@@ -316,11 +316,7 @@ impl Link {
 
     /// Says why there is no session; in the log once for each reason.
     fn complain(&mut self, error: &LinkError) {
-        let mut text = chain(error);
-        // rustls' words, whatever is wrong with the certificate.
-        if matches!(error, LinkError::Connect(ConnectError::Tls { .. })) && text.contains("invalid peer certificate") {
-            text += ANOTHER_COORDINATOR;
-        }
+        let text = with_advice(error);
         LinkReport::disconnected(&self.identity.coordinator, &text).save(&self.dir);
         let reason = match error {
             // It says what time it is.
@@ -332,6 +328,16 @@ impl Link {
             reason.clone_into(&mut self.complained);
         }
     }
+}
+
+/// An error with what caused it, and what to do where another coordinator answers than ours.
+fn with_advice(error: &LinkError) -> String {
+    let mut text = chain(error);
+    // rustls' words, whatever is wrong with the certificate.
+    if matches!(error, LinkError::Connect(ConnectError::Tls { .. })) && text.contains("invalid peer certificate") {
+        text += ANOTHER_COORDINATOR;
+    }
+    text
 }
 
 /// Tries in a row that came to nothing, one more included. `held`: for how long there was a session; None: there was
@@ -401,6 +407,16 @@ mod tests {
         }
         let hello = core.hello(HostFacts::default());
         assert_eq!(Hello::try_from(wire::Hello::from(&hello)), Ok(hello));
+    }
+
+    #[test]
+    fn another_coordinator_is_told_from_one_that_went_away() {
+        let tls = |why: &str| {
+            let source = std::io::Error::other(why.to_owned());
+            with_advice(&LinkError::Connect(ConnectError::Tls { address: "a:1".to_owned(), source }))
+        };
+        assert!(tls("invalid peer certificate: BadSignature").ends_with(ANOTHER_COORDINATOR));
+        assert!(!tls("tls handshake eof").contains("enroll"));
     }
 
     #[test]

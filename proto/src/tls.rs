@@ -286,6 +286,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_wrong_with_an_address_is_said() {
+        for (address, said) in [
+            ("host:7443", ""),
+            ("host", "expected HOST:PORT, as in host:7443"),
+            ("host:99999", "\"99999\" is no port"),
+            ("host:7443/", "\"7443/\" is no port"),
+            ("https://host:7443", "it is a URL"),
+        ] {
+            let hint = port_hint(address);
+            assert!(hint.contains(said) && hint.is_empty() == said.is_empty(), "{address}: {hint}");
+        }
+    }
+
+    #[test]
     fn an_address_that_is_silent_hides_no_other() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {

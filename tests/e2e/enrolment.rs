@@ -55,6 +55,47 @@ fn tokens_that_are_good_no_more() -> Result<()> {
     fleet.done()
 }
 
+/// A disk that is full, as standard output.
+fn into_a_full_disk(fleet: &Fleet, words: &[&str]) -> Result<(Option<i32>, String)> {
+    let full = fs::File::options().write(true).open("/dev/full")?;
+    let mut command = fleet.musterctl();
+    let ran = command.args(["--config", "operator.toml"]).args(words).stdout(full).output()?;
+    Ok((ran.status.code(), String::from_utf8_lossy(&ran.stderr).into_owned()))
+}
+
+#[test]
+fn what_was_done_is_said_though_stdout_is_full() -> Result<()> {
+    let fleet = new_fleet("full")?;
+    let (code, said) = into_a_full_disk(&fleet, &["token", "create", "--cluster", CLUSTER, "--type", "worker"])?;
+    assert!(code == Some(1) && said.contains("The token is lost: `musterctl token revoke "), "{code:?} {said}");
+    let (code, said) = into_a_full_disk(&fleet, &["deploy", CLUSTER])?;
+    assert!(code != Some(1) && !said.contains("cannot write"), "{code:?} {said}");
+    let (code, said) = into_a_full_disk(&fleet, &["get", "clusters"])?;
+    assert!(code == Some(1) && said.contains("cannot write to stdout"), "{code:?} {said}");
+    fleet.done()
+}
+
+#[test]
+fn another_cidr_takes_effect_at_once() -> Result<()> {
+    let mut fleet = new_fleet("cidr")?;
+    let token = fleet.token("worker", &[])?;
+    fleet.enroll("worker-1", &token, &[])?.ok()?;
+    fleet.start_agent("worker-1")?;
+    let has_address = |machine: &Machine| machine.status.addresses.iter().any(|address| address.kind == "InternalIP");
+    fleet.wait_machine("worker-1", "its address", has_address)?;
+    let document = |cidr: &str| {
+        format!(
+            "apiVersion: muster/v1alpha1\nkind: Machine\nmetadata: {{name: worker-1}}\n\
+             spec: {{clusterName: {CLUSTER}, type: worker, cidr: {cidr}}}\n"
+        )
+    };
+    fleet.apply(&document("192.0.3.0/24"))?;
+    fleet.wait_machine("worker-1", "no address that fits", |machine| !has_address(machine))?;
+    fleet.apply(&document("127.0.0.0/8"))?;
+    fleet.wait_machine("worker-1", "its address again", has_address)?;
+    fleet.done()
+}
+
 #[test]
 fn a_token_goes_into_a_new_file_of_one_s_own() -> Result<()> {
     let mut fleet = new_fleet("token-file")?;

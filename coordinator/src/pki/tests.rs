@@ -64,6 +64,10 @@ fn a_key_file_is_for_its_owner_and_has_the_right_length() {
     assert!(matches!(StateKey::read(&path), Err(KeyFileError::Exposed { .. })));
     fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).expect("chmod");
     StateKey::read(&path).expect("what a container secret looks like");
+    let folder = dir.path().join("folder");
+    fs::create_dir(&folder).expect("made");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("chmod");
+    assert!(matches!(StateKey::read(&folder), Err(KeyFileError::Read { .. })), "chmod does not help");
     for bytes in [&[][..], &[1; 31], &[1; 33]] {
         let wrong = dir.path().join("wrong");
         fs::write(&wrong, bytes).expect("write");

@@ -52,7 +52,8 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let answer = coordinator.call(coordinator.fleet().apply(request)).await?;
     if answer.faults.is_empty() {
         let suffix = if args.dry_run { " (dry run: nothing was changed)" } else { "" };
-        return answer.changes.iter().try_for_each(|line| terminal::done(&printable(&format!("{line}{suffix}"))));
+        let tell = if args.dry_run { terminal::print } else { terminal::done };
+        return answer.changes.iter().try_for_each(|line| tell(&printable(&format!("{line}{suffix}"))));
     }
     for fault in &answer.faults {
         terminal::say(&printable(&fault_line(fault)));

@@ -42,6 +42,16 @@ fn host_wants(fleet: &mut Fleet, name: &str) {
 }
 
 #[test]
+fn a_revoked_machine_is_not_said_to_be_none() {
+    let mut fleet = deployed(1, 2);
+    fleet.ask(Request::RevokeMachine { machine: machine("worker-1"), machine_is_off: true }).expect("revoked");
+    let refused = fleet.ask(reboot(&["worker-1"])).expect_err("nobody is there to reboot it").to_string();
+    assert!(refused.contains("worker-1 is revoked"), "{refused}");
+    let refused = fleet.ask(reboot(&["worker-7"])).expect_err("there is none").to_string();
+    assert!(refused.contains("there is no machine worker-7"), "{refused}");
+}
+
+#[test]
 fn the_reboot_is_one_item_at_the_end_and_needs_leave_of_its_own() {
     let mut fleet = deployed(3, 1);
     asked(&mut fleet, true);

@@ -136,6 +136,8 @@ fn one_that_the_manifest_has_is_waited_for_without_locks() {
     fleet.pass(SETTLE_MS, &[]);
     assert_eq!(why(&fleet), None);
     fleet.ask(Request::Abort { rollout }).expect("aborts");
+    let not_yet = fleet.ask(update()).expect_err("control-1 has begun").to_string();
+    assert!(not_yet.contains("it is being aborted") && !not_yet.contains("musterctl abort"), "{not_yet}");
     fleet.finish("control-1");
     fleet.lock("ceph", Some("control-1"), LockState::Active);
     fleet.lock("ceph", None, LockState::Active);
