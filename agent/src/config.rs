@@ -16,6 +16,15 @@ pub const FILE_DEFAULT: &str = "/etc/muster/agent.toml";
 /// Where the agent keeps its identity and its record, unless told otherwise.
 pub const STATE_DIR_DEFAULT: &str = "/var/lib/muster/agent";
 
+/// `` `muster-agent …` `` as it is typed on this machine: with the state directory, if it is not the usual one.
+#[must_use]
+pub(crate) fn command(words: &str, state_dir: Option<&Path>) -> String {
+    match state_dir.filter(|dir| *dir != Path::new(STATE_DIR_DEFAULT)) {
+        Some(dir) => format!("`muster-agent {words} --state-dir {}`", dir.display()),
+        None => format!("`muster-agent {words}`"),
+    }
+}
+
 /// Settings as the file has them; an option on the command line wins.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]

@@ -17,7 +17,7 @@ pub use key::EnrolmentKey;
 pub use rpc::{RPC_TIMEOUT, enroll};
 pub use token::{JoinToken, TOKEN_BYTES_MAX, TokenFault};
 
-use crate::attempt::durable;
+use crate::{attempt::durable, config::command};
 
 /// A certificate is renewed at half its life; up to this part of its life earlier, so that a fleet enrolled together
 /// does not renew together.
@@ -51,9 +51,9 @@ pub enum IdentityError {
     },
     /// There is none.
     #[error(
-        "this machine is not enrolled ({} is not there); run `muster-agent enroll --coordinator HOST:PORT --token-file \
-         FILE` first",
-        path.display()
+        "this machine is not enrolled ({} is not there); run {} first",
+        path.display(),
+        command("enroll --coordinator HOST:PORT --token-file FILE", path.parent())
     )]
     NotEnrolled {
         /// The identity file.
@@ -61,8 +61,9 @@ pub enum IdentityError {
     },
     /// The identity file is not what this program writes.
     #[error(
-        "{} is damaged; enrol this machine anew: `musterctl replace NAME`, then here `muster-agent enroll --force \
-         --name NAME` with a new token", path.display()
+        "{} is damaged; enrol this machine anew: `musterctl replace NAME`, then here, with a new token, {}",
+        path.display(),
+        command("enroll --force --name NAME --coordinator HOST:PORT --token-file FILE", path.parent())
     )]
     Damaged {
         /// The identity file.

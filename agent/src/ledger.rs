@@ -24,7 +24,10 @@ use nix::{
 pub use disk::{Disk, FileDisk};
 pub use reset::{Reset, reset};
 
-use crate::core::{LedgerState, Record};
+use crate::{
+    config::command,
+    core::{LedgerState, Record},
+};
 
 /// The log, in the state directory.
 pub const LOG: &str = "ledger.log";
@@ -59,9 +62,10 @@ pub enum LedgerError {
     },
     /// It holds something that this program did not write.
     #[error(
-        "LedgerCorrupt: {}, line {line}: {problem}. Nothing was changed. `muster-agent ledger reset --keep-identity` \
-         begins a new ledger; items whose outcome cannot be read become Indeterminate",
-        path.display()
+        "LedgerCorrupt: {}, line {line}: {problem}. Nothing was changed. {} begins a new ledger; items whose outcome \
+         cannot be read become Indeterminate",
+        path.display(),
+        command("ledger reset --keep-identity", path.parent())
     )]
     Corrupt {
         /// The log.

@@ -14,7 +14,7 @@ use std::{
 use muster_proto::{
     convert::{Hello, WireError},
     model::{Assignment, Epoch, HostFacts, ItemName, Seq, SwarmCall},
-    tls::{ConnectError, TlsError},
+    tls::{ConnectError, TlsError, without_manual},
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -228,12 +228,13 @@ impl Link {
     /// Keeps a session, and its successor after each renewal, until it ends.
     async fn keep(&mut self, mut session: Session) -> LinkError {
         let engine = self.engine.clone();
+        let connected = LinkReport::connected(&self.identity.coordinator);
         loop {
             self.choice = session.choice().clone();
             if session.announce(&engine).await.is_err() {
                 return LinkError::Stopping;
             }
-            LinkReport::connected(&self.identity.coordinator).save(&self.dir);
+            connected.clone().save(&self.dir);
             self.complained.clear();
             info!(coordinator = %self.identity.coordinator, "connected");
             let next = self.next(pin!(session.run(&engine))).await;
@@ -360,7 +361,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut source = error.source();
     while let Some(cause) = source {
         text.push_str(": ");
-        text.push_str(&cause.to_string());
+        text.push_str(without_manual(&cause.to_string()));
         source = cause.source();
     }
     text

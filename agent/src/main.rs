@@ -222,9 +222,10 @@ fn perform(cli: Cli) -> anyhow::Result<()> {
         Command::Enroll(args) => enroll(&args, settings()?),
         Command::Run(args) => run(&args.state.dir(&settings()?), Duration::from_millis(args.facts_every_ms)),
         Command::Status(args) => {
-            let status = AgentStatus::read(&args.state.dir(&settings()?))?;
+            let dir = args.state.dir(&settings()?);
+            let status = AgentStatus::read(&dir)?;
             answer(&match args.output {
-                Output::Table => printable_lines(&status.text()),
+                Output::Table => printable_lines(&status.text(&dir)),
                 Output::Json => serde_json::to_string_pretty(&status)?,
             })
         }

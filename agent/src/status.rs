@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::{
     block_news::BlockReport,
-    config::StateDir,
+    config::{StateDir, command},
     core::LedgerState,
     identity::{Identity, IdentityError},
     ledger::{self, FileDisk, LedgerError},
@@ -18,6 +18,10 @@ use crate::{
 
 /// Widest message in the table; `-o json` has all of it.
 const MESSAGE_CHARS_MAX: usize = 100;
+
+/// What is said below the table where a row has no phase.
+const NOT_ASSIGNED: &str = "\nPHASE -: not assigned any more (taken out of the manifest, or an operator decided about \
+                            it)\n";
 
 /// Why there is nothing to print.
 #[derive(Debug, thiserror::Error)]
@@ -117,12 +121,15 @@ impl AgentStatus {
         })
     }
 
-    /// As lines and a table.
+    /// As lines and a table, of the agent whose state directory this is.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn text(&self, dir: &StateDir) -> String {
         let mut text = format!("machine      {} ({}, cluster {})\n", self.machine, self.machine_type, self.cluster);
         let link = match &self.link {
-            _ if !self.running => "not connected: the agent does not run (systemctl start muster-agent)".to_owned(),
+            _ if !self.running => {
+                let run = command("run", Some(dir.path()));
+                format!("not connected: the agent does not run (`systemctl start muster-agent`, or {run})")
+            }
             None => "never connected".to_owned(),
             Some(link) => match (&link.error, timestamp(link.since_ms)) {
                 (Some(error), since) => format!("not connected since {}: {error}", shown(since)),
@@ -162,6 +169,9 @@ impl AgentStatus {
             );
             text.push_str(line.trim_end());
             text.push('\n');
+        }
+        if ledger.items.iter().any(|item| item.phase.is_none()) {
+            text.push_str(NOT_ASSIGNED);
         }
         text
     }

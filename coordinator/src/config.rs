@@ -76,6 +76,17 @@ pub enum ConfigError {
     },
 }
 
+/// A new file, as an option names it: stdout is none.
+///
+/// # Errors
+/// What to say of `-`.
+pub fn new_file(text: &str) -> Result<PathBuf, String> {
+    match text {
+        "-" => Err("it names a new file, and - is none".to_owned()),
+        path => Ok(PathBuf::from(path)),
+    }
+}
+
 /// A time as people write it: `500ms`, `30s`, `24h`.
 ///
 /// # Errors

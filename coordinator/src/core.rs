@@ -22,6 +22,7 @@ mod swarm;
 pub(crate) mod tests;
 mod transition;
 pub mod update;
+mod verdicts;
 
 use std::collections::BTreeSet;
 

@@ -156,6 +156,7 @@ fn machine(survey: &Survey<'_>, position: &Position<'_>, now: Now) -> Machine {
             agent_version: Some(row.agent_version.clone()).filter(|version| !version.is_empty()),
             machine_id: row.id.map(|id| id.to_string()),
             connected: position.connected(),
+            two_agents: live.is_some_and(|live| live.has_two_agents(now)),
             lost: is_lost(position),
             failed: position.failed(),
             indeterminate: is_indeterminate(position),

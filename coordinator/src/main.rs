@@ -18,7 +18,7 @@ use clap::{
 };
 use muster_coordinator::{
     admin::{AdminClient, Wanted},
-    config::{Config, ConfigError, Given, LISTEN_DEFAULT, STATE_DIR_DEFAULT, StateDir},
+    config::{Config, ConfigError, Given, LISTEN_DEFAULT, STATE_DIR_DEFAULT, StateDir, new_file},
     health::probe,
     pki::{StateKey, TrustDomain},
     setup::{CredentialsFile, Init, SetupError, issue, recover},
@@ -104,7 +104,7 @@ struct InitArgs {
     #[arg(long, default_value = "admin", value_name = "NAME")]
     operator: String,
     /// File for the first operator's credentials [default: ~/.config/muster/config.toml, where musterctl looks]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = new_file)]
     out: Option<PathBuf>,
     /// Nothing depends on this coordinator: the key file may lie in the state directory
     #[arg(long)]
@@ -142,7 +142,7 @@ struct CredentialsArgs {
     #[arg(long, value_name = "HOST:PORT")]
     address: Option<String>,
     /// File for the credentials
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = new_file)]
     out: PathBuf,
 }
 
@@ -276,7 +276,7 @@ fn host_and_port(address: &str) -> Result<(&str, u16), BadInput> {
         let v6 = host.starts_with('[') && host.ends_with(']');
         v6 || (!host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-')))
     };
-    parts.filter(|(host, _)| is_host(host)).ok_or_else(wrong)
+    parts.filter(|(host, port)| is_host(host) && *port != 0).ok_or_else(wrong)
 }
 
 fn run_daemon(args: RunArgs) -> anyhow::Result<()> {

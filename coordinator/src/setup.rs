@@ -240,19 +240,29 @@ impl Init<'_> {
         let mut out = CredentialsFile::create(self.out)?;
         self.state_dir.create()?;
         self.check_key_place()?;
-        let key =
-            if self.key_file.exists() { StateKey::read(self.key_file)? } else { StateKey::create(self.key_file)? };
+        if self.key_file.exists() {
+            self.make(&StateKey::read(self.key_file)?, &mut out, now_ms)?;
+        } else {
+            let made = self.make(&StateKey::create(self.key_file)?, &mut out, now_ms);
+            if made.is_err() && !store.exists() {
+                let _ = fs::remove_file(self.key_file); // ours, and it opens nothing
+            }
+            made?;
+        }
+        out.keep();
+        Ok(())
+    }
+
+    fn make(&self, key: &StateKey, out: &mut CredentialsFile, now_ms: u64) -> Result<(), SetupError> {
         let ca = Ca::create(self.trust_domain, now_ms)?;
         let (credentials, row) = Credentials::issue(&ca, self.address, self.operator, None, now_ms)?;
         out.write(&credentials)?;
-        let mut rows = ca.rows(&key)?;
+        let mut rows = ca.rows(key)?;
         rows.extend(recorded(&mut Facts::default(), row, now_ms)?);
         let address = self.address.as_bytes().to_vec();
         rows.push(Change::Put { table: Table::Meta, key: ADDRESS_KEY.to_owned(), value: address });
-        EmbeddedStore::create_with(&store, &rows)?;
-        self.state_dir.give_record()?;
-        out.keep();
-        Ok(())
+        EmbeddedStore::create_with(&self.state_dir.store(), &rows)?;
+        Ok(self.state_dir.give_record()?)
     }
 
     fn check_key_place(&self) -> Result<(), SetupError> {
@@ -366,6 +376,14 @@ mod tests {
         let beside = dir.path().join("state/key");
         assert!(matches!(init(dir.path(), &beside, false), Err(SetupError::KeyBesideRecord { .. })));
         assert!(!dir.path().join("anna.toml").exists(), "credentials of nothing are not left in the way");
+        let part = dir.path().join("state/store.part");
+        fs::create_dir(&part).expect("made");
+        assert!(matches!(init(dir.path(), &key_file, false), Err(SetupError::Store(_))));
+        assert!(!key_file.exists(), "nor a key that opens nothing");
+        StateKey::create(&key_file).expect("a key");
+        assert!(matches!(init(dir.path(), &key_file, false), Err(SetupError::Store(_))));
+        assert!(key_file.exists(), "one that was there before is not ours to remove");
+        fs::remove_dir(&part).expect("removed");
         init(dir.path(), &key_file, false).expect("made, with the key file that was made before");
     }
 

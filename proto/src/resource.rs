@@ -149,6 +149,9 @@ pub struct MachineStatus {
     pub machine_id: Option<String>,
     /// Has it a stream to the coordinator now?
     pub connected: bool,
+    /// Two agents have its identity: they take its stream from each other. Left out where that is not so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub two_agents: bool,
     /// No sign of life for longer than the limit.
     pub lost: bool,
     /// An item failed for good; a person decides.

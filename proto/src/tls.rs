@@ -10,7 +10,10 @@ use rustls::{
     ClientConfig, RootCertStore,
     client::{WebPkiServerVerifier, danger::ServerCertVerifier},
     crypto::CryptoProvider,
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    pki_types::{
+        CertificateDer, PrivateKeyDer, ServerName,
+        pem::{self, PemObject},
+    },
 };
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -39,13 +42,12 @@ pub struct Identity {
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// PEM that does not parse, or holds nothing of the kind.
-    #[error("{what} is not valid PEM")]
+    #[error("{what} is not valid PEM: {}", pem_fault(problem))]
     Pem {
         /// CA, certificate or key.
         what: &'static str,
-        /// What the parser says.
-        #[source]
-        source: rustls::pki_types::pem::Error,
+        /// What the parser found.
+        problem: pem::Error,
     },
     /// Certificates, key or CA that do not fit together.
     #[error("the TLS credentials are unusable")]
@@ -151,7 +153,7 @@ pub fn provider() -> Arc<CryptoProvider> {
 pub fn certificates(what: &'static str, pem: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     CertificateDer::pem_slice_iter(pem.as_bytes())
         .collect::<Result<_, _>>()
-        .map_err(|source| TlsError::Pem { what, source })
+        .map_err(|problem| TlsError::Pem { what, problem })
 }
 
 /// Trusts the given CAs; shows `identity` if there is one.
@@ -174,6 +176,25 @@ pub fn client_config(ca_pem: &str, identity: Option<&Identity>) -> Result<Arc<Cl
 /// [`TlsError`] if no configuration can be built.
 pub fn pinned_config(ca_spki_sha256: [u8; 32]) -> Result<Arc<ClientConfig>, TlsError> {
     config(Arc::new(verify::Pinned::new(ca_spki_sha256)), None)
+}
+
+/// What the parser found, in words: it has bytes as numbers. Nothing of the text itself, which may be a key.
+fn pem_fault(problem: &pem::Error) -> String {
+    match problem {
+        pem::Error::MissingSectionEnd { end_marker } => {
+            format!("its last line, -----END {}-----, is missing", String::from_utf8_lossy(end_marker).trim())
+        }
+        pem::Error::IllegalSectionStart { .. } => "its -----BEGIN line is broken".to_owned(),
+        pem::Error::Base64Decode(_) => "what is between its first and its last line is not base64".to_owned(),
+        pem::Error::NoItemsFound => "there is none in it".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// An error's own words, without the address of rustls' manual, which says nothing to an operator.
+#[must_use]
+pub fn without_manual(said: &str) -> &str {
+    said.split_once(": https://docs.rs/rustls").map_or(said, |(said, _)| said)
 }
 
 /// What is wrong with an address that no resolver can take.
@@ -200,7 +221,7 @@ fn config(verifier: Arc<dyn ServerCertVerifier>, identity: Option<&Identity>) ->
         None => builder.with_no_client_auth(),
         Some(identity) => {
             let key = PrivateKeyDer::from_pem_slice(identity.key_pem.as_bytes())
-                .map_err(|source| TlsError::Pem { what: "the private key", source })?;
+                .map_err(|problem| TlsError::Pem { what: "the private key", problem })?;
             builder
                 .with_client_auth_cert(certificates("the certificate", &identity.certificate_pem)?, key)
                 .map_err(TlsError::Config)?
@@ -283,6 +304,27 @@ mod tests {
             waiting.push(stream);
         }
         (listener, waiting)
+    }
+
+    #[test]
+    fn what_is_wrong_with_pem_is_said_in_words() {
+        for (key, said) in [
+            ("", "there is none in it"),
+            ("-----BEGIN PRIVATE KEY-----\nAAAA\n", "-----END PRIVATE KEY-----, is missing"),
+        ] {
+            let identity = Identity { certificate_pem: String::new(), key_pem: key.to_owned() };
+            let error =
+                config(Arc::new(verify::Pinned::new([0; 32])), Some(&identity)).expect_err("no key").to_string();
+            assert!(error.contains(said) && error.starts_with("the private key is not valid PEM: "), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_operator_is_not_sent_to_rustls_manual() {
+        let eof = "peer closed connection without sending TLS close_notify: \
+                   https://docs.rs/rustls/latest/rustls/manual/_03_howto/index.html#unexpected-eof";
+        assert_eq!(without_manual(eof), "peer closed connection without sending TLS close_notify");
+        assert_eq!(without_manual("another"), "another");
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub struct LinkReport {
     pub coordinator: String,
     /// Is there a session?
     pub connected: bool,
-    /// Since when it is so. Unix milliseconds.
+    /// Since when it is so: the sessions of one renewed certificate after the other count as one. Unix milliseconds.
     pub since_ms: u64,
     /// Why there is no session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -36,10 +36,11 @@ impl LinkReport {
         serde_json::from_slice(&std::fs::read(dir.link()).ok()?).ok()
     }
 
-    /// Writes it if it says something new. Words that change do not change since when there is no session.
+    /// Writes it if it says something new. Words that change do not change since when there is no session; a new
+    /// session is one, though the agent before was killed and could not say that its own had ended.
     pub(super) fn save(mut self, dir: &StateDir) {
         let old = Self::load(dir);
-        if let Some(old) = old.as_ref().filter(|old| old.connected == self.connected) {
+        if let Some(old) = old.as_ref().filter(|old| !old.connected && !self.connected) {
             self.since_ms = old.since_ms;
         }
         if old.as_ref() == Some(&self) {
@@ -66,7 +67,7 @@ mod tests {
         assert_eq!(at(1, down("refused")), (false, 1, Some("refused".to_owned())));
         assert_eq!(at(2, down("it is 14:02")), (false, 1, Some("it is 14:02".to_owned())));
         assert_eq!(at(3, LinkReport::connected("c:1")), (true, 3, None));
-        assert_eq!(at(4, LinkReport::connected("c:1")), (true, 3, None));
+        assert_eq!(at(4, LinkReport::connected("c:1")), (true, 4, None), "of another session");
         assert_eq!(at(5, down("refused")), (false, 5, Some("refused".to_owned())));
     }
 }

@@ -98,6 +98,7 @@ async fn an_item_is_run_and_reported() {
     assert_eq!(states, ["Succeeded", "Failed"]);
     let table = machine.command_with(&["status"], "").await.stdout;
     assert!(table.contains("exit status 7") && table.contains("the agent does not run"), "{table}");
+    assert!(table.contains("`muster-agent run --state-dir /"), "{table}");
 
     let _agent = machine.run();
     let hello = coordinator.welcomed(3).await.hello;

@@ -79,7 +79,7 @@ pub(super) fn hello(
     }
     let name = heard(draft, id, now)?;
     let live = draft.live_mut(&name);
-    live.has_stream(session);
+    live.has_stream(session, now);
     live.busy_mono_ms = hello.busy.then_some(now.mono_ms);
     draft.stop_awaiting(&name);
     let Some(row) = draft.machines.get(&name).cloned() else { return Ok(Reply::Ok) };

@@ -2,17 +2,16 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use muster_proto::model::{
-    AssignedItem, ClusterName, ItemName, MachineName, MachineSpec, Now, Standing, TOKEN_TTL_DEFAULT_MS,
-};
+use muster_proto::model::{ClusterName, MachineName, MachineSpec, Now, TOKEN_TTL_DEFAULT_MS};
 
 use super::{
     Effect, Refusal, Reply, Request, apply, credentials, delete, deploy, enroll, maintenance, secrets,
     update::{self, removal},
+    verdicts::{self, Wish},
 };
 use crate::{
-    facts::{Draft, LeftOut, MachineRow, TokenRow, Verdict},
-    plan::{Limits, survey::Position},
+    facts::{Draft, MachineRow, TokenRow},
+    plan::Limits,
 };
 
 /// Join tokens recorded at once; expired ones make room.
@@ -55,13 +54,13 @@ pub(super) fn take(
             audited(draft, actor, "retry", &format!("machine/{machine}"), vec![line], now)
         }
         Request::Retry { machine, item } => {
-            decide_items(draft, actor, Wish::Retry, (&machine, item.as_ref()), limits, now)
+            verdicts::decide(draft, actor, Wish::Retry, (&machine, item.as_ref()), limits, now)
         }
         Request::Skip { machine, item } => {
-            decide_items(draft, actor, Wish::Skip, (&machine, item.as_ref()), limits, now)
+            verdicts::decide(draft, actor, Wish::Skip, (&machine, item.as_ref()), limits, now)
         }
         Request::Accept { machine, item } => {
-            decide_items(draft, actor, Wish::Accept, (&machine, item.as_ref()), limits, now)
+            verdicts::decide(draft, actor, Wish::Accept, (&machine, item.as_ref()), limits, now)
         }
         Request::AnnotateMachine { machine, set, remove } => {
             known_machine(draft, &machine)?;
@@ -130,127 +129,6 @@ pub(super) fn known_machine(draft: &Draft<'_>, name: &MachineName) -> Result<Arc
 pub(super) fn known_cluster(draft: &Draft<'_>, name: &ClusterName) -> Result<(), Refusal> {
     let names = || draft.clusters.keys().map(ClusterName::as_str);
     if draft.clusters.contains_key(name) { Ok(()) } else { Err(not_found("cluster", name.as_str(), names())) }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Wish {
-    Retry,
-    Skip,
-    Accept,
-}
-
-impl Wish {
-    const fn word(self) -> &'static str {
-        match self {
-            Self::Retry => "retry",
-            Self::Skip => "skip",
-            Self::Accept => "accept",
-        }
-    }
-
-    /// Does the wish fit an item that stands like this? Skipping is for whatever is not done and not running.
-    const fn fits(self, standing: Standing, named: bool) -> bool {
-        match (self, standing) {
-            (Self::Retry | Self::Skip, Standing::Failed | Standing::Held) | (Self::Accept, Standing::Held) => true,
-            (Self::Skip, Standing::Due { .. }) => named,
-            (Self::Retry | Self::Skip | Self::Accept, _) => false,
-        }
-    }
-
-    const fn fits_what(self) -> &'static str {
-        match self {
-            Self::Retry => "items that failed for good or are held (Indeterminate)",
-            Self::Skip => "items that are neither done nor running",
-            Self::Accept => "items that are held (Indeterminate)",
-        }
-    }
-}
-
-fn decide_items(
-    draft: &mut Draft<'_>,
-    actor: &str,
-    wish: Wish,
-    (machine, item): (&MachineName, Option<&ItemName>),
-    limits: &Limits,
-    now: Now,
-) -> Result<Reply, Refusal> {
-    let row = known_machine(draft, machine)?;
-    crate::plan::items::refresh(draft);
-    let position = Position::of(draft, &row, limits, now);
-    let items: &[AssignedItem] = position.items.unwrap_or_default();
-    if let Some(item) = item
-        && !items.iter().any(|known| known.name == *item)
-    {
-        return Err(not_found("item", item.as_str(), items.iter().map(|known| known.name.as_str())));
-    }
-    let chosen: Vec<AssignedItem> = items
-        .iter()
-        .filter(|known| item.is_none_or(|item| known.name == *item))
-        .filter(|known| wish.fits(position.standing(known), item.is_some()))
-        .cloned()
-        .collect();
-    if chosen.is_empty() {
-        return Err(nothing_to_do(wish, (machine, item), &position));
-    }
-    let unheard = row.update.is_some() && !position.connected();
-    let mut lines = Vec::new();
-    for item in chosen {
-        let attempts = row.statuses.get(&item.name).filter(|status| status.hash == item.hash).map_or(0, |s| s.attempt);
-        let (left_out, what) = match wish {
-            Wish::Retry => (None, format!("runs again (attempt {})", attempts + 1)),
-            Wish::Skip => (Some(LeftOut::Skipped), "is skipped, until the manifest changes it".to_owned()),
-            Wish::Accept => (Some(LeftOut::Accepted), "counts as done".to_owned()),
-        };
-        lines.push(format!("machine {machine}: item {} {what}", item.name));
-        if let Some(row) = draft.machine_mut(machine) {
-            row.verdicts.insert(item.name, Verdict { hash: item.hash, cleared_attempts: attempts, left_out });
-        }
-    }
-    if wish == Wish::Retry {
-        update::has_its_time_anew(draft, machine, now);
-        lines.extend(as_it_was(draft, &row));
-    }
-    if wish != Wish::Retry && unheard {
-        let gone = format!("`musterctl revoke {machine}` if it is gone for good");
-        lines.push(format!(
-            "machine {machine}: is not connected; its update goes on when it has confirmed that ({gone})"
-        ));
-    }
-    audited(draft, actor, wish.word(), &format!("machine/{machine}"), lines, now)
-}
-
-/// An update goes on with its items as they were when it began: said where a manifest was applied since.
-fn as_it_was(draft: &Draft<'_>, row: &MachineRow) -> Option<String> {
-    let (machine, cluster) = (&row.name, &row.spec.cluster_name);
-    let newest = draft.clusters.get(cluster)?.spec_version;
-    let rollout = row.rollout.as_ref().filter(|_| row.update.is_some() && row.follows() != Some(newest))?;
-    Some(format!(
-        "machine {machine}: it runs as it was when {rollout} began; the manifest that was applied since is for the \
-         next update (`musterctl abort {cluster}` ends this one early)"
-    ))
-}
-
-/// The wish fits no item, or not this one: which there are that wait for a person.
-fn nothing_to_do(wish: Wish, (machine, item): (&MachineName, Option<&ItemName>), position: &Position<'_>) -> Refusal {
-    let which = match item {
-        None => format!("no item of {machine} is one"),
-        Some(item) => format!("item {item} of {machine} is none"),
-    };
-    let waiting = position.items.unwrap_or_default().iter().find_map(|item| match position.standing(item) {
-        Standing::Failed => Some((&item.name, "failed", ["retry", "skip"].as_slice())),
-        Standing::Held => Some((&item.name, "is held", &["accept", "retry", "skip"])),
-        _ => None,
-    });
-    let next = match waiting {
-        Some((name, is, choices)) => {
-            let commands: Vec<String> =
-                choices.iter().map(|choice| format!("`musterctl {choice} {machine} {name}`")).collect();
-            format!("item {name} {is}: {}", commands.join(" or "))
-        }
-        None => format!("its items: `musterctl describe machine {machine}`"),
-    };
-    let message = format!("{} is for {}; {which}; {next}", wish.word(), wish.fits_what());
-    Refusal::State { reason: "NothingToDo", message }
 }
 
 fn annotate(

@@ -6,11 +6,17 @@ use std::{
 };
 
 use muster_proto::model::{
-    AssignedItem, ClusterName, ClusterSpec, ItemName, MachineId, MachineName, MachineType, Phase, SecretName,
+    AssignedItem, ClusterName, ClusterSpec, ItemName, MachineId, MachineName, MachineType, Now, Phase, SecretName,
     WAITING_FOR_SECRET, WAITING_FOR_SWARM,
 };
 
 use super::{Added, AddedReboot, ControlSet, Overwrites, SwarmLook};
+
+/// Streams of one machine that took the place of open ones so soon after each other are of two agents. An agent that is
+/// turned away comes back within 25 s (its `RECONNECT_MAX`, spread).
+const TAKEN_OVER_WITHIN_MS: u64 = 60_000;
+/// So many of them are no accident of the network.
+const TAKEN_OVER_MIN: u32 = 3;
 
 /// The part of the facts that is not stored.
 #[derive(Clone, Debug, Default)]
@@ -50,6 +56,9 @@ impl Live {
 pub struct MachineLive {
     /// Has it a stream now, and which?
     pub session: Option<u64>,
+    /// Streams that took the place of one that was open, soon after each other, and when the last one did: monotonic
+    /// milliseconds.
+    taken_over: (u32, u64),
     /// Monotonic milliseconds of the last sign of life.
     pub heard_mono_ms: Option<u64>,
     /// Unix milliseconds of the last sign of life.
@@ -77,13 +86,26 @@ pub struct MachineLive {
 
 impl MachineLive {
     /// Its agent has greeted on a new stream: what was said of it before is no news any more.
-    pub fn has_stream(&mut self, session: u64) {
-        self.session = Some(session);
+    pub fn has_stream(&mut self, session: u64, now: Now) {
+        if self.session.replace(session).is_some() {
+            let so_far = if self.is_just_taken_over(now) { self.taken_over.0 } else { 0 };
+            self.taken_over = (so_far.saturating_add(1), now.mono_ms);
+        }
         self.progress = None;
         self.agent_blocked = None;
         self.inputs_wanted_ms = None;
         self.wants_permit = false;
         self.stranger = false;
+    }
+
+    /// Do two agents have its identity? They take the stream from each other, again and again.
+    #[must_use]
+    pub fn has_two_agents(&self, now: Now) -> bool {
+        self.taken_over.0 >= TAKEN_OVER_MIN && self.is_just_taken_over(now)
+    }
+
+    const fn is_just_taken_over(&self, now: Now) -> bool {
+        now.mono_ms.saturating_sub(self.taken_over.1) < TAKEN_OVER_WITHIN_MS
     }
 
     /// Does its agent wait for what an item of the list it has starts with?

@@ -14,6 +14,9 @@ use super::{
 };
 use crate::facts::SecretId;
 
+/// A fault names all the clusters there are, if there are no more than this.
+const NAMES_SHOWN_MAX: usize = 10;
+
 /// Fields of a machine's `spec`.
 pub(super) const MACHINE: Fields = Fields {
     known: &[
@@ -89,9 +92,16 @@ impl<'c> Clusters<'c> {
         }
         let known = self.known.get(name);
         if known.is_none() && self.complete {
-            let names = self.declared.keys().chain(self.known.keys()).map(ClusterName::as_str);
+            let names: BTreeSet<&str> =
+                self.declared.keys().chain(self.known.keys()).map(ClusterName::as_str).collect();
+            let names: Vec<&str> = names.into_iter().collect();
+            let expected = match names.len() {
+                0 => "a Cluster document of that name beside it, or before it".to_owned(),
+                1..=NAMES_SHOWN_MAX => one_of(&names),
+                _ => "a cluster's name".to_owned(),
+            };
             let problem = format!("unknown cluster '{name}'");
-            faults.add_near(spot.at(), &spot.path, problem, "a cluster's name", (name.as_str(), names));
+            faults.add_near(spot.at(), &spot.path, problem, expected, (name.as_str(), names));
         }
         known
     }

@@ -1,6 +1,6 @@
 //! What a cluster says of its updates: who must be asked, and how long an update waits.
 
-use muster_proto::model::{Deadline, DeadlineOutcome, UpdateDeadlines, is_label};
+use muster_proto::model::{Deadline, DeadlineOutcome, Unknown, UpdateDeadlines, is_label};
 
 use super::{
     fault::{Faults, shown},
@@ -46,12 +46,13 @@ pub(super) fn deadlines(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Upda
     let map = spot.map(faults, &DEADLINES)?;
     let default = UpdateDeadlines::default();
     let hooks = map.or("hooks", default.hooks, |spot| of_cluster(&spot, default.hooks, faults));
-    let prepare = map.or("prepare", default.prepare, |spot| deadline(&spot, default.prepare, faults));
+    let prepare = map.or("prepare", default.prepare, |spot| deadline(&spot, default.prepare, None, faults));
     let turn = map.or("turn", default.turn_ms, |spot| time_only(&spot, faults));
     let cluster_locks =
         map.or("clusterLocks", default.cluster_locks, |spot| of_cluster(&spot, default.cluster_locks, faults));
-    let node_locks = map.or("nodeLocks", default.node_locks, |spot| deadline(&spot, default.node_locks, faults));
-    let swarm_drain = map.or("swarmDrain", default.swarm_drain, |spot| deadline(&spot, default.swarm_drain, faults));
+    let node_locks = map.or("nodeLocks", default.node_locks, |spot| deadline(&spot, default.node_locks, None, faults));
+    let swarm_drain =
+        map.or("swarmDrain", default.swarm_drain, |spot| deadline(&spot, default.swarm_drain, None, faults));
     let items = map.or("items", default.items, |spot| no_way_back(&spot, default.items, faults));
     let reboot = map.or("reboot", default.reboot, |spot| no_way_back(&spot, default.reboot, faults));
     let returned =
@@ -74,42 +75,47 @@ fn time_only(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<u64> {
     map.required(faults, "after")?.duration_ms(faults, DEADLINE_MS_MAX)
 }
 
-fn deadline(spot: &Spot<'_>, default: Deadline, faults: &mut Faults<'_>) -> Option<Deadline> {
+/// An outcome that a deadline cannot have, why, and those that it can have.
+type Refused = (DeadlineOutcome, &'static str, &'static str);
+
+fn deadline(spot: &Spot<'_>, default: Deadline, refused: Option<Refused>, faults: &mut Faults<'_>) -> Option<Deadline> {
     let map = spot.map(faults, &DEADLINE)?;
     let after_ms = map.or("after", default.after_ms, |spot| spot.duration_ms(faults, DEADLINE_MS_MAX));
-    let outcome = map.or("outcome", default.outcome, |spot| spot.word(faults, "outcome"));
+    let outcome = map.or("outcome", default.outcome, |spot| outcome(&spot, refused, faults));
     Some(Deadline { after_ms: after_ms?, outcome: outcome? })
+}
+
+fn outcome(spot: &Spot<'_>, refused: Option<Refused>, faults: &mut Faults<'_>) -> Option<DeadlineOutcome> {
+    let text = spot.text(faults)?;
+    match (text.parse::<DeadlineOutcome>(), refused) {
+        (Ok(outcome), Some((refused, problem, expected))) if outcome == refused => {
+            spot.fault(faults, problem, expected);
+            None
+        }
+        (Ok(outcome), _) => Some(outcome),
+        (Err(Unknown { known }), refused) => {
+            let refused = refused.map(|(outcome, ..)| outcome.as_str());
+            let known: Vec<&str> = known.iter().copied().filter(|word| Some(*word) != refused).collect();
+            spot.unknown(faults, &format!("unknown outcome '{}'", shown(text)), &known);
+            None
+        }
+    }
 }
 
 /// The deadline of a stage that begins when a machine was disturbed: it can fail, or all can pause.
 fn no_way_back(spot: &Spot<'_>, default: Deadline, faults: &mut Faults<'_>) -> Option<Deadline> {
     let problem = "a machine that was disturbed cannot be put aside";
-    but(spot, default, (DeadlineOutcome::Defer, problem, "fail or pause"), faults)
+    deadline(spot, default, Some((DeadlineOutcome::Defer, problem, "fail or pause")), faults)
 }
 
 /// The deadline of a stage of the whole cluster: the update is aborted, or pauses.
 fn of_cluster(spot: &Spot<'_>, default: Deadline, faults: &mut Faults<'_>) -> Option<Deadline> {
     let problem = "the whole cluster waits there, and no machine can be put aside for it";
-    but(spot, default, (DeadlineOutcome::Defer, problem, "fail or pause"), faults)
+    deadline(spot, default, Some((DeadlineOutcome::Defer, problem, "fail or pause")), faults)
 }
 
 /// The deadline of a stage at whose beginning a machine is through: it cannot fail any more.
 fn is_done(spot: &Spot<'_>, default: Deadline, faults: &mut Faults<'_>) -> Option<Deadline> {
     let problem = "a machine that is at its new version does not fail for it";
-    but(spot, default, (DeadlineOutcome::Fail, problem, "defer or pause"), faults)
-}
-
-/// A deadline that has any outcome but this, for that reason.
-fn but(
-    spot: &Spot<'_>,
-    default: Deadline,
-    (refused, problem, expected): (DeadlineOutcome, &str, &str),
-    faults: &mut Faults<'_>,
-) -> Option<Deadline> {
-    let deadline = deadline(spot, default, faults)?;
-    if deadline.outcome == refused {
-        spot.child("outcome").fault(faults, problem, expected);
-        return None;
-    }
-    Some(deadline)
+    deadline(spot, default, Some((DeadlineOutcome::Fail, problem, "defer or pause")), faults)
 }

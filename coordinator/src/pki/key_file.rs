@@ -75,7 +75,10 @@ impl StateKey {
         let error = |source| KeyFileError::Create { path: path.to_owned(), source };
         let bytes: [u8; KEY_BYTES] = random().map_err(|_| KeyFileError::Key)?;
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path).map_err(error)?;
-        file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(error)?;
+        file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(|source| {
+            let _ = fs::remove_file(path); // half a key opens nothing, and would be in the way of a whole one
+            error(source)
+        })?;
         Self::new(&bytes)
     }
 

@@ -128,6 +128,7 @@ impl Sessions {
     /// A new session of a machine, in place of the one it may have. Returns its number and what goes out on it.
     pub(super) fn open(&self, id: MachineId, caller: Caller) -> (u64, Outgoing) {
         let number = self.0.last_number.fetch_add(1, Ordering::Relaxed) + 1;
+        let to = caller.address;
         let (queue, outgoing) = mpsc::unbounded_channel();
         let (end, ended) = oneshot::channel();
         let queued_bytes = Arc::new(AtomicUsize::new(0));
@@ -136,6 +137,7 @@ impl Sessions {
         let old = self.live().insert(id, session);
         if let Some(old) = old {
             self.0.end_of_session(id);
+            tracing::info!(machine = %id, from = %old.caller.address, to = %to, "a newer stream took this one's place");
             old.close(Status::aborted(SESSION_REPLACED));
         }
         (number, Outgoing { queue: outgoing, queued_bytes, end: ended, ended: false })

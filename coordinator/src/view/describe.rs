@@ -35,7 +35,7 @@ pub fn describe_machine(machine: &Machine, now: Timestamp) -> Vec<String> {
     page.field("Type", machine.spec.machine_type.as_str());
     page.field("State", &status.state);
     let note = note(machine, now);
-    if !note.is_empty() && status.blocked.is_none() {
+    if !note.is_empty() && (status.blocked.is_none() || status.two_agents) {
         page.field("Note", &note);
     }
     blocked(&mut page, status.blocked.as_ref(), now);
@@ -167,6 +167,7 @@ fn conditions(page: &mut Page, status: &MachineStatus, now: Timestamp) {
     for (name, is, detail) in [
         ("Enrolled", status.machine_id.is_some(), enrolled),
         ("Connected", status.connected, seen),
+        ("TwoAgents", status.two_agents, String::new()),
         ("Lost", status.lost, String::new()),
         ("Failed", status.failed, String::new()),
         ("Indeterminate", status.indeterminate, String::new()),

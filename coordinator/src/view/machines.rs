@@ -9,6 +9,10 @@ pub(super) const HEADERS: &[&str] = &["NAME", "CLUSTERNAME", "TYPE", "STATE", "N
 pub(super) const HEADERS_WIDE: &[&str] =
     &["NAME", "CLUSTERNAME", "TYPE", "STATE", "RELEASE", "INTERNALIP", "HOSTNAME", "AGENTVERSION", "NOTE"];
 
+/// What there is to know of a machine whose identity two agents have.
+const TWO_AGENTS: &str = "TwoAgents: another machine has its identity too, as from a copied disk (`muster-agent \
+                          enroll --force` on one of them)";
+
 pub(super) fn row(machine: &Machine, look: Look) -> Vec<String> {
     let mut row = vec![
         machine.metadata.name.clone(),
@@ -35,7 +39,10 @@ pub(super) fn address(machine: &Machine, kind: &str) -> String {
 /// What is wrong with a machine, else what it waits for, else what it is busy with. Empty: nothing to say.
 #[must_use]
 pub fn note(machine: &Machine, now: Timestamp) -> String {
-    let said = plain_note(machine, now);
+    let mut said = plain_note(machine, now);
+    if machine.status.two_agents {
+        said = if said.is_empty() { TWO_AGENTS.to_owned() } else { format!("{TWO_AGENTS}; {said}") };
+    }
     match &machine.status.lcm_operation_stuck {
         Some(stuck) if said.is_empty() => stuck_text(stuck, now),
         Some(stuck) => format!("{}; {said}", stuck_text(stuck, now)),

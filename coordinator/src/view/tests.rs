@@ -226,6 +226,15 @@ fn a_machines_page() {
 }
 
 #[test]
+fn two_agents_of_one_machine_are_said_before_anything_else() {
+    let mut machine = machine("control-1");
+    machine.status.two_agents = true;
+    for said in [describe_machine(&machine, now()).join("\n"), super::machines::note(&machine, now())] {
+        assert!(said.contains("TwoAgents: another machine has its identity too"), "{said}");
+    }
+}
+
+#[test]
 fn a_clusters_page() {
     let lines = describe_cluster(&cluster(), &[machine("control-1"), machine("worker-3")], now());
     assert_eq!(lines.join("\n"), include_str!("tests/describe-cluster.txt").trim_end());

@@ -187,6 +187,7 @@ fn unknown_name(kind: Kind, name: &str, known: &[String]) -> Failure {
     let of_cluster = known.iter().find(|known| known.split_once('/').is_some_and(|(_, own)| own == name));
     match of_cluster.map(String::as_str).or_else(|| nearest(name, known)) {
         Some(near) => failure.next(format!("Did you mean \"{near}\"?")),
+        None if name == kind.singular() => failure.next("What it is is known here: give the name alone."),
         None if kind == Kind::Audit => failure.next(format!("Its lines have none: musterctl get audit | grep {name}")),
         None => failure.next(format!("See: musterctl get {}", kind.word())),
     }

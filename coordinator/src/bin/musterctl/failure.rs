@@ -4,7 +4,7 @@
 use std::{error::Error, io, process::ExitCode};
 
 use muster_coordinator::view::{printable, printable_lines};
-use muster_proto::tls::ConnectError;
+use muster_proto::tls::{ConnectError, without_manual};
 use tonic::{Code, Status};
 
 use crate::terminal;
@@ -77,10 +77,10 @@ impl Failure {
 
     /// Adds the cause, and the causes of that.
     pub(crate) fn because(mut self, cause: impl Error) -> Self {
-        self.causes.push(cause.to_string());
+        self.causes.push(without_manual(&cause.to_string()).to_owned());
         let mut source = cause.source();
         while let Some(cause) = source {
-            self.causes.push(cause.to_string());
+            self.causes.push(without_manual(&cause.to_string()).to_owned());
             source = cause.source();
         }
         self

@@ -9,7 +9,7 @@ use clap::{
 
 use crate::cli::Cli;
 
-/// Subcommands; those of two words are of one of ours.
+/// Subcommands; of two words, where another word beside it says what is meant.
 const COMMANDS: &[(&[&str], &str)] = &[
     (
         &["cordon", "drain"],
@@ -64,8 +64,18 @@ const COMMANDS: &[(&[&str], &str)] = &[
         &["maintenance exit", "maintenance end", "maintenance stop", "maintenance off", "maintenance out"],
         "`musterctl maintenance leave MACHINE` brings a machine back into service",
     ),
-    (&["delete token", "delete tokens"], "`musterctl token revoke ID`"),
-    (&["delete secret", "delete secrets"], "`musterctl secret delete CLUSTER/NAME`"),
+    (
+        &["delete token", "delete tokens", "token delete", "token rm", "token remove"],
+        "`musterctl token revoke ID` makes a token worthless",
+    ),
+    (&["create token"], "`musterctl token create --cluster CLUSTER --type worker`"),
+    (&["create secret"], "`musterctl secret create NAME --from-file FILE`"),
+    (&["delete secret", "delete secrets", "secret rm", "secret remove"], "`musterctl secret delete CLUSTER/NAME`"),
+    (
+        &["secret get", "secret show", "secret ls", "secret describe"],
+        "nobody is shown a secret's value; which there are: `musterctl get secrets`",
+    ),
+    (&["locks list", "locks ls", "locks get", "locks show"], "`musterctl get locks`"),
     (&["delete lock", "delete locks"], "`musterctl locks release CONTROLLER --cluster CLUSTER`"),
     (&["delete rollout", "delete rollouts"], "`musterctl abort CLUSTER` ends the one that is open"),
     (&["delete credential", "delete credentials"], "`musterctl revoke ROLE/NAME`"),
@@ -106,8 +116,14 @@ const KINDS: &[(&[&str], &str)] = &[
     (&["all"], "one kind at a time: `musterctl get clusters`, `musterctl get machines`, `musterctl get rollouts`"),
 ];
 
-/// Options.
+/// Options; of two words, where the subcommand says what is meant.
 const OPTIONS: &[(&[&str], &str)] = &[
+    (&["remove --force"], "`--policy forced`, for a machine that is dead: it is not asked, and is revoked"),
+    (
+        &["update --machine", "update --machines"],
+        "an update is of a whole cluster, in the order of its update groups; a reboot can be of one machine: \
+         `musterctl reboot CLUSTER --machine MACHINE`",
+    ),
     (&["--dry-run"], "`musterctl plan CLUSTER` shows what an update would do, and changes nothing"),
     (&["--cluster"], "the cluster is known here: leave it out"),
     (&["-k", "--kustomize", "-R", "--recursive"], "manifests are files: `-f FILE`, once for each"),
@@ -193,7 +209,9 @@ fn tip(error: &Error, words: &[String]) -> Option<String> {
             ));
         }
         let own = of(COMMANDS, &format!("{command} {word}"));
-        return own.or_else(|| of(COMMANDS, word).filter(|_| command.is_empty())).map(str::to_owned);
+        let next = words.get(before + 1).map(|next| format!("{word} {next}"));
+        let next = next.and_then(|both| of(COMMANDS, &both)).or_else(|| of(COMMANDS, word));
+        return own.or_else(|| next.filter(|_| command.is_empty())).map(str::to_owned);
     }
     let arg = said(ContextKind::InvalidArg)?;
     if command == "apply" && !arg.starts_with('-') {
@@ -203,6 +221,16 @@ fn tip(error: &Error, words: &[String]) -> Option<String> {
         return Some(
             "a value is never on a command line: `--from-file FILE`, or `--from-file -` for a pipe".to_owned(),
         );
+    }
+    if command == "remove" && !arg.starts_with('-') {
+        let is = |kinds: &[&str]| words.iter().any(|word| kinds.contains(&word.as_str()));
+        return Some(match () {
+            () if is(&["cluster", "clusters"]) => {
+                format!("`musterctl delete cluster {arg}`; `remove` is for one machine")
+            }
+            () if is(&["machine", "machines", "node", "nodes"]) => format!("`musterctl remove {arg}`"),
+            () => "one machine at a time: `musterctl remove MACHINE`".to_owned(),
+        });
     }
     if command == "logs" && arg == "-n" {
         return of(OPTIONS, "--tail").map(str::to_owned);
@@ -215,7 +243,8 @@ fn tip(error: &Error, words: &[String]) -> Option<String> {
         );
     }
     let Some(word) = said(ContextKind::InvalidValue) else {
-        return of(OPTIONS, arg.split('=').next().unwrap_or_default()).map(str::to_owned);
+        let option = arg.split('=').next().unwrap_or_default();
+        return of(OPTIONS, &format!("{command} {option}")).or_else(|| of(OPTIONS, option)).map(str::to_owned);
     };
     if arg != "<KIND>" {
         return None;
@@ -284,6 +313,16 @@ mod tests {
             ("update edge-7 --dry-run", "`musterctl plan CLUSTER`"),
             ("secret create db hunter2", "`--from-file FILE`"),
             ("logs worker-1 -n 5", "tail -n 20"),
+            ("token delete abc", "`musterctl token revoke ID`"),
+            ("create token --cluster edge-7", "`musterctl token create"),
+            ("create cluster edge-7", "musterctl apply -f FILE"),
+            ("secret get edge-7/db", "`musterctl get secrets`"),
+            ("secret rm edge-7/db", "`musterctl secret delete CLUSTER/NAME`"),
+            ("locks list", "`musterctl get locks`"),
+            ("remove worker-1 --force", "`--policy forced`"),
+            ("remove cluster edge-7", "`musterctl delete cluster edge-7`"),
+            ("remove machine worker-1", "`musterctl remove worker-1`"),
+            ("update edge-7 --machine worker-1", "`musterctl reboot CLUSTER --machine MACHINE`"),
             ("maintenance exit worker-1", "`musterctl maintenance leave MACHINE`"),
             ("maintenance worker-1", "an example: `musterctl maintenance enter worker-3`"),
             ("secret create db", "an example: `musterctl secret create registry-password --from-file password.txt`"),

@@ -36,7 +36,9 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let coordinator = context.coordinator().await?;
     let Args { cluster, machines, start } = args;
-    if !start.agreed(&question(&coordinator, &cluster, &machines).await?)? {
+    if let Some(question) = question(&coordinator, &cluster, &machines).await?
+        && !start.agreed(&question)?
+    {
         return Ok(());
     }
     let accept_control_plane_downtime = start.accept_control_plane_downtime;
@@ -45,14 +47,21 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     start.follow(&cluster, context).await
 }
 
-/// Who reboots, and in which order.
-async fn question(coordinator: &Coordinator, cluster: &str, named: &[String]) -> Result<String, Failure> {
+/// Who reboots, and in which order. None: nobody would, and there is nothing to be asked.
+async fn question(coordinator: &Coordinator, cluster: &str, named: &[String]) -> Result<Option<String>, Failure> {
     let of = coordinator.get_one(Kind::Clusters, cluster).await?;
     let of: Cluster = serde_json::from_slice(&of.json).map_err(not_this_version)?;
     let found = coordinator.get(Kind::Machines, "", cluster).await?;
     let found = found.iter().map(|machine| serde_json::from_slice(&machine.json)).collect::<Result<Vec<Machine>, _>>();
     let mut found = found.map_err(not_this_version)?;
-    found.retain(|machine| named.is_empty() || named.contains(&machine.metadata.name));
+    if let Some(unknown) = named.iter().find(|name| found.iter().all(|machine| machine.metadata.name != **name)) {
+        coordinator.get(Kind::Machines, unknown, cluster).await?;
+    }
+    let revoked = of.status.revoked_nodes;
+    found.retain(|machine| match named.is_empty() {
+        true => !revoked.contains(&machine.metadata.name),
+        false => named.contains(&machine.metadata.name),
+    });
     let (control, workers): (Vec<_>, Vec<_>) =
         found.iter().partition(|machine| machine.spec.machine_type == MachineType::Control);
     let control = (!control.is_empty()).then(|| match control.len() {
@@ -65,5 +74,5 @@ async fn question(coordinator: &Coordinator, cluster: &str, named: &[String]) ->
         (count, most) => format!("{count} workers, at most {most} at once"),
     });
     let who: Vec<String> = control.into_iter().chain(workers).collect();
-    Ok(format!("Reboot {} of cluster {cluster}?", who.join(", then ")))
+    Ok((!who.is_empty()).then(|| format!("Reboot {} of cluster {cluster}?", who.join(", then "))))
 }

@@ -59,7 +59,7 @@ struct CreateArgs {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     uses: Option<u32>,
     /// A new file for the token, for your eyes only [default: stdout]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = new_file)]
     out: Option<PathBuf>,
 }
 
@@ -181,6 +181,14 @@ impl Drop for NewFile<'_> {
         if !self.kept {
             let _ = fs::remove_file(self.path); // an empty file is no secret
         }
+    }
+}
+
+/// Without the option the token goes to stdout.
+fn new_file(text: &str) -> Result<PathBuf, String> {
+    match text {
+        "-" => Err("it names a new file; without it the token goes to stdout".to_owned()),
+        path => Ok(PathBuf::from(path)),
     }
 }
 

@@ -293,6 +293,32 @@ fn a_stranger_with_our_certificate_is_evidence_and_is_not_let_in() {
 }
 
 #[test]
+fn two_agents_with_one_identity_show_and_one_that_comes_back_is_one() {
+    let mut fleet = Fleet::of(1, 0).reported();
+    let two = |fleet: &Fleet| {
+        let now = fleet.now();
+        fleet.look("control-1", |_, position| position.live.expect("connected").has_two_agents(now))
+    };
+    for _ in 0..5 {
+        fleet.disconnect("control-1");
+        fleet.connect("control-1");
+    }
+    assert!(!two(&fleet), "it was gone each time");
+    for taken_over in 1..=3 {
+        fleet.pass(20_000, &[]);
+        fleet.connect("control-1");
+        assert_eq!(two(&fleet), taken_over == 3, "{taken_over}");
+    }
+    fleet.pass(60_000, &[]);
+    assert!(!two(&fleet), "one of them has stopped");
+    for _ in 1..=3 {
+        fleet.pass(60_000, &[]);
+        fleet.connect("control-1");
+    }
+    assert!(!two(&fleet), "now and then, as where a network fails");
+}
+
+#[test]
 fn a_machine_enrolled_anew_since_the_copy_was_made_says_what_brings_it_back() {
     let mut fleet = Fleet::of(1, 0).reported();
     let before = fleet.store.clone();

@@ -78,6 +78,33 @@ fn wishes_fit_or_are_refused() {
 }
 
 #[test]
+fn a_wish_that_does_not_fit_says_how_the_item_stands() {
+    for (state, stands) in [
+        (None, "item install of control-1 has not begun;"),
+        (Some(Running), "item install of control-1 is running;"),
+        (Some(Succeeded), "item install of control-1 is done;"),
+        (Some(FAILED), "item install of control-1 has failed for good; item install failed: `musterctl retry"),
+    ] {
+        let refusal = standing(state).ask(accept(Some("install"))).expect_err("does not fit").to_string();
+        assert!(refusal.contains(stands), "{refusal}");
+    }
+}
+
+#[test]
+fn an_item_of_an_earlier_manifest_is_named_as_such() {
+    let mut fleet = standing(Some(FAILED));
+    let mut edited = spec(1, 0);
+    let items = edited.machine_types.get_mut(&Control).expect("items");
+    items[1].name = item_name("setup");
+    fleet.ask(super::fleet::apply(edited, &[])).expect("applies");
+    let refusal = fleet.ask(accept(Some("install"))).expect_err("it is gone").to_string();
+    assert!(
+        refusal.contains("install of control-1 is of an earlier manifest") && refusal.contains("setup"),
+        "{refusal}"
+    );
+}
+
+#[test]
 fn what_does_not_exist_is_named_with_its_nearest() {
     let mut fleet = standing(Some(FAILED));
     let check = |fleet: &mut Fleet, request, expected: &str| {

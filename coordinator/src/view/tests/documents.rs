@@ -88,6 +88,7 @@ fn base(name: &str, machine_type: MachineType, state: &str) -> Machine {
             agent_version: Some("0.1.0".into()),
             machine_id: Some("6a0b".into()),
             connected: true,
+            two_agents: false,
             lost: false,
             failed: false,
             indeterminate: false,

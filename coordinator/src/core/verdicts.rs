@@ -1,0 +1,167 @@
+//! What operators say of single items: `retry`, `skip`, `accept`.
+
+use muster_proto::model::{AssignedItem, ItemName, MachineName, Now, Standing};
+
+use super::{
+    Refusal, Reply,
+    operators::{audited, known_machine, not_found},
+    update,
+};
+use crate::{
+    facts::{self, Draft, LeftOut, MachineRow, Verdict},
+    plan::{Limits, safety, survey::Position},
+};
+
+/// What an operator says of an item.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wish {
+    Retry,
+    Skip,
+    Accept,
+}
+
+impl Wish {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Skip => "skip",
+            Self::Accept => "accept",
+        }
+    }
+
+    /// Does the wish fit an item that stands like this? Skipping is for whatever is not done and not running.
+    const fn fits(self, standing: Standing, named: bool) -> bool {
+        match (self, standing) {
+            (Self::Retry | Self::Skip, Standing::Failed | Standing::Held) | (Self::Accept, Standing::Held) => true,
+            (Self::Skip, Standing::Due { .. }) => named,
+            (Self::Retry | Self::Skip | Self::Accept, _) => false,
+        }
+    }
+
+    const fn fits_what(self) -> &'static str {
+        match self {
+            Self::Retry => "items that failed for good or are held (Indeterminate)",
+            Self::Skip => "items that are neither done nor running",
+            Self::Accept => "items that are held (Indeterminate)",
+        }
+    }
+}
+
+/// Records the wish for the item of this name, or for every one that it fits.
+pub(super) fn decide(
+    draft: &mut Draft<'_>,
+    actor: &str,
+    wish: Wish,
+    (machine, item): (&MachineName, Option<&ItemName>),
+    limits: &Limits,
+    now: Now,
+) -> Result<Reply, Refusal> {
+    let row = known_machine(draft, machine)?;
+    crate::plan::items::refresh(draft);
+    let position = Position::of(draft, &row, limits, now);
+    let items: &[AssignedItem] = position.items.unwrap_or_default();
+    if let Some(item) = item
+        && !items.iter().any(|known| known.name == *item)
+    {
+        return Err(unknown(&row, item, items));
+    }
+    let chosen: Vec<AssignedItem> = items
+        .iter()
+        .filter(|known| item.is_none_or(|item| known.name == *item))
+        .filter(|known| wish.fits(position.standing(known), item.is_some()))
+        .cloned()
+        .collect();
+    if chosen.is_empty() {
+        return Err(nothing_to_do(wish, (machine, item), &position));
+    }
+    let unheard = row.update.is_some() && !position.connected();
+    let mut lines = Vec::new();
+    for item in chosen {
+        let attempts = row.statuses.get(&item.name).filter(|status| status.hash == item.hash).map_or(0, |s| s.attempt);
+        let (left_out, what) = match wish {
+            Wish::Retry => (None, format!("runs again (attempt {})", attempts + 1)),
+            Wish::Skip => (Some(LeftOut::Skipped), "is skipped, until the manifest changes it".to_owned()),
+            Wish::Accept => (Some(LeftOut::Accepted), "counts as done".to_owned()),
+        };
+        lines.push(format!("machine {machine}: item {} {what}", item.name));
+        if let Some(row) = draft.machine_mut(machine) {
+            row.verdicts.insert(item.name, Verdict { hash: item.hash, cleared_attempts: attempts, left_out });
+        }
+    }
+    if wish == Wish::Retry {
+        update::has_its_time_anew(draft, machine, now);
+        lines.extend(as_it_was(draft, &row));
+    }
+    if wish != Wish::Retry && unheard {
+        let gone = format!("`musterctl revoke {machine}` if it is gone for good");
+        lines.push(format!(
+            "machine {machine}: is not connected; its update goes on when it has confirmed that ({gone})"
+        ));
+    }
+    audited(draft, actor, wish.word(), &format!("machine/{machine}"), lines, now)
+}
+
+/// The machine has no such item now; it may have had one.
+fn unknown(row: &MachineRow, item: &ItemName, items: &[AssignedItem]) -> Refusal {
+    let machine = &row.name;
+    if !row.statuses.contains_key(item) {
+        return not_found("item", item.as_str(), items.iter().map(|known| known.name.as_str()));
+    }
+    let names = safety::some_names(items.iter().map(|known| known.name.as_str()));
+    let message = format!(
+        "item {item} of {machine} is of an earlier manifest, and nothing waits for it any more; its items are: {names}"
+    );
+    Refusal::State { reason: "NothingToDo", message }
+}
+
+/// An update goes on with its items as they were when it began: said where a manifest was applied since.
+fn as_it_was(draft: &Draft<'_>, row: &MachineRow) -> Option<String> {
+    let (machine, cluster) = (&row.name, &row.spec.cluster_name);
+    let newest = draft.clusters.get(cluster)?.spec_version;
+    let rollout = row.rollout.as_ref().filter(|_| row.update.is_some() && row.follows() != Some(newest))?;
+    let aborting = draft.open_rollout(cluster)?.update.as_ref().is_some_and(|update| update.wish == facts::Wish::Abort);
+    let end = match aborting {
+        true => "this one is being aborted: it ends when what it has taken is given back".to_owned(),
+        false => format!("`musterctl abort {cluster}` ends this one early"),
+    };
+    Some(format!(
+        "machine {machine}: it runs as it was when {rollout} began; the manifest that was applied since is for the \
+         next update ({end})"
+    ))
+}
+
+/// The wish fits no item, or not this one: which there are that wait for a person.
+fn nothing_to_do(wish: Wish, (machine, item): (&MachineName, Option<&ItemName>), position: &Position<'_>) -> Refusal {
+    let items = position.items.unwrap_or_default();
+    let which = match items.iter().find(|known| Some(&known.name) == item) {
+        None => format!("no item of {machine} is one"),
+        Some(item) => format!("item {} of {machine} {}", item.name, stands(position.standing(item))),
+    };
+    let waiting = items.iter().find_map(|item| match position.standing(item) {
+        Standing::Failed => Some((&item.name, "failed", ["retry", "skip"].as_slice())),
+        Standing::Held => Some((&item.name, "is held", &["accept", "retry", "skip"])),
+        _ => None,
+    });
+    let next = match waiting {
+        Some((name, is, choices)) => {
+            let commands: Vec<String> =
+                choices.iter().map(|choice| format!("`musterctl {choice} {machine} {name}`")).collect();
+            format!("item {name} {is}: {}", commands.join(" or "))
+        }
+        None => format!("its items: `musterctl describe machine {machine}`"),
+    };
+    let message = format!("{} is for {}; {which}; {next}", wish.word(), wish.fits_what());
+    Refusal::State { reason: "NothingToDo", message }
+}
+
+/// How an item stands, in words.
+const fn stands(standing: Standing) -> &'static str {
+    match standing {
+        Standing::Due { attempt: 0 | 1 } => "has not begun",
+        Standing::Due { .. } => "failed and is tried again by itself",
+        Standing::Running { .. } => "is running",
+        Standing::Done => "is done",
+        Standing::Failed => "has failed for good",
+        Standing::Held => "is held (Indeterminate)",
+    }
+}
