@@ -311,6 +311,8 @@ mod tests {
         for (key, said) in [
             ("", "there is none in it"),
             ("-----BEGIN PRIVATE KEY-----\nAAAA\n", "-----END PRIVATE KEY-----, is missing"),
+            ("-----BEGIN PRIVATE\nAAAA\n", "its -----BEGIN line is broken"),
+            ("-----BEGIN PRIVATE KEY-----\nA!AA\n-----END PRIVATE KEY-----\n", "is not base64"),
         ] {
             let identity = Identity { certificate_pem: String::new(), key_pem: key.to_owned() };
             let error =
