@@ -16,16 +16,18 @@ PROGRAMS := muster-agent muster-coordinator musterctl
 # nextest where it is installed; its closing line counts tests just the same.
 RUN_TESTS := $(if $(shell $(CARGO) nextest --version 2>/dev/null),nextest run --no-fail-fast,test --no-fail-fast)
 
-# The tools that make packages of programs. Their compilation is most of what they cost.
+# The tools that make packages of programs. Their compilation is most of what they cost, but for the C in them, which
+# compresses.
 TOOLS := target/tools/bin
-INSTALL := CARGO_PROFILE_RELEASE_OPT_LEVEL=1 nice $(CARGO) install --quiet --locked --root target/tools
+INSTALL := CFLAGS=-O2 CARGO_PROFILE_RELEASE_OPT_LEVEL=0 nice $(CARGO) install --quiet --locked --root target/tools \
+	--target-dir target/tools/build
 IMAGE := muster-coordinator:$(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 
 # Tests with figures that are held against what is promised where nothing runs beside them.
 FIGURES := sixty_workers defaults_and_a_directory idle_agent
 
 # One binary, one fleet: cargo test, because nextest would run each test in a process, and a fleet, of its own.
-NODES = $(STATIC) test $(RELEASE) --features muster-tests/nodes --test nodes --
+NODES = $(STATIC) test $(RELEASE) --test nodes
 
 PLANTS = $(RELEASE) --features muster-tests/plants --test plants
 
@@ -34,7 +36,8 @@ SAID := target/said
 said = 2>&1 | tee $(SAID)/$(1)
 
 .PHONY: help build static-libc test-tools tools demo packages image node-image demo-nodes demo-nodes-down test \
-	test-programs test-plants test-packages test-nodes test-nodes-down test-machine full lint bench clean
+	test-beside-nodes test-programs test-plants test-packages nodes-program test-nodes test-nodes-down test-machine full \
+	lint bench clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -69,14 +72,20 @@ test-tools:
 	@missing=$$(tests/missing-tools); test -z "$$missing" || { \
 	echo "The tests need more than Rust: apt-get install $$missing" >&2; exit 1; }
 
-# The tools compile beside the tests, which wait for much, and the nodes' image is made there. Nodes wait more than they
-# work, so packages are looked through and planted bugs are looked for beside them. Without a Docker Engine: no nodes.
-test: test-tools build ## What every change is checked with: tests, simulator, planted bugs, packages, systemd nodes
+# In the order of what takes longest: that is the fleet of nodes, which waits more than it works. What it needs is made
+# first, and everything else is compiled and looked at beside it. Without a Docker Engine: no nodes.
+test: test-tools ## What every change is checked with: tests, simulator, planted bugs, packages, systemd nodes
 	@rm -rf $(SAID)
 	@docker=$$(docker info >/dev/null 2>&1 && echo yes); set -e; \
-	$(MAKE) --jobs=3 test-programs tools $${docker:+node-image}; \
-	$(MAKE) --jobs=3 test-packages test-plants $${docker:+test-nodes}
+	$(MAKE) --jobs=3 build tools $${docker:+node-image}; \
+	$(MAKE) --jobs=2 packages $${docker:+nodes-program}; \
+	$(MAKE) --jobs=4 test-beside-nodes $${docker:+test-nodes}
 	@tests/tally $(SAID)
+
+# Planted bugs are in programs of their own: those are compiled when the tests are not waited for any more.
+test-beside-nodes:
+	nice env $(STATIC) test --no-run $(RELEASE)
+	@$(MAKE) test-programs test-plants test-packages
 
 $(SAID):
 	@mkdir -p $@
@@ -94,15 +103,18 @@ test-packages: packages | $(SAID) ## What the packages hold (needs lintian and r
 node-image:
 	tests/nodes/image/build
 
-test-nodes: packages node-image | $(SAID) ## A fleet of systemd nodes in containers, and what can go wrong (needs Docker and mmdebstrap)
-	$(NODES) $(ARGS) $(call said,nodes)
+nodes-program: build
+	$(NODES) --no-run
+
+test-nodes: packages node-image nodes-program | $(SAID) ## A fleet of systemd nodes in containers, and what can go wrong (needs Docker and mmdebstrap)
+	$(NODES) -- $(ARGS) $(call said,nodes)
 
 test-machine: packages ## A machine with a kernel of its own (needs qemu-system-x86, mmdebstrap and root)
 	tests/machine/image/build
-	$(STATIC) test $(RELEASE) --features muster-tests/nodes --test machine -- --nocapture
+	$(STATIC) test $(RELEASE) --test machine -- --nocapture
 
 demo-nodes: packages node-image ## Such a fleet to play with: demo-nodes-down removes it
-	$(NODES) --demo
+	$(NODES) -- --demo
 	docker exec --interactive $$(test -t 0 && echo --tty) muster-demo-operator musterctl watch demo
 
 # What Docker has of a fleet of nodes bears the fleet's name as a label.
@@ -128,6 +140,7 @@ bench: build ## The downloader's throughput against curl | tee | sha256sum; what
 lint: ## Formatting, clippy without warnings, licences and bans
 	$(CARGO) fmt --all -- --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
+	$(CARGO) clippy --workspace --all-features --test nodes --test machine -- -D warnings
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --offline check bans licenses sources; \
 	else echo "cargo-deny is not installed: licences and bans were not checked (cargo install cargo-deny)"; fi
 

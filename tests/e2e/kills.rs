@@ -16,6 +16,7 @@ use muster_tests::fleet::{
     Fleet, PATIENCE,
     effects::{Promise, examine},
     manifest::{bash, cluster},
+    pause,
     programs::complain,
     wait_for,
 };
@@ -191,7 +192,7 @@ fn catch(fleet: &Fleet, machines: &[String], point: Point) -> Result<Option<Stri
             }
             fleet.signal_agent(machine, Signal::SIGCONT)?;
         }
-        thread::park_timeout(Duration::from_micros(200)); // the pause between two looks
+        pause(Duration::from_micros(200));
     }
     Ok(None)
 }
@@ -243,7 +244,7 @@ fn catch_report(fleet: &Fleet, machines: &[String]) -> Result<Option<String>> {
                 return Ok(Some(machine.clone()));
             }
         }
-        thread::park_timeout(Duration::from_micros(500)); // the pause between two looks
+        pause(Duration::from_micros(500));
     }
     fleet.signal_coordinator(Signal::SIGCONT)?;
     Ok(None)

@@ -19,6 +19,7 @@ use std::{
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -70,7 +71,16 @@ pub(crate) fn look_every<T>(
         if Instant::now() > deadline {
             bail!("not seen within {} s: {what}", patience.as_secs());
         }
-        std::thread::park_timeout(every); // nobody unparks: the pause between two looks
+        pause(every);
+    }
+}
+
+/// Nothing happens on this thread for so long: between two looks at what tells nobody of its changes. Parking may end at
+/// once: a thread that ends in a scope of this one unparks it, whether or not it waits.
+pub fn pause(time: Duration) {
+    let end = Instant::now() + time;
+    while let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+        thread::park_timeout(left);
     }
 }
 
@@ -364,6 +374,22 @@ impl Drop for Fleet {
             let _ = fs::remove_dir_all(&self.dir); // what stays is in the temporary directory
         } else {
             programs::complain(&format!("kept to look into: {}", self.dir.display()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_lasts_as_long_as_it_should() {
+        for _ in 0..100 {
+            thread::scope(|scope| scope.spawn(|| ()).join().is_ok());
+            let (began, time) = (Instant::now(), Duration::from_millis(10));
+            pause(time);
+            let lasted = began.elapsed();
+            assert!(lasted >= time, "{lasted:?}");
         }
     }
 }

@@ -10,6 +10,7 @@ pub mod docker;
 pub mod node;
 mod operator;
 mod rollouts;
+mod shell;
 
 use std::{
     cell::Cell,
@@ -28,6 +29,7 @@ use muster_proto::resource::Machine;
 use self::{
     docker::{docker, remove_all},
     node::Node,
+    shell::Shells,
 };
 use crate::fleet::{
     look_every, machines,
@@ -56,6 +58,8 @@ pub struct Nodes {
     image: String,
     coordinator_image: String,
     nodes: BTreeMap<String, Node>,
+    /// In the operator's container.
+    shells: Shells,
     keep: bool,
     /// Held while it stands.
     _turn: File,
@@ -79,8 +83,8 @@ impl Nodes {
         let build = ["build", "--quiet", &label, "--file", &recipe, &context];
         let coordinator_image = docker(&build)?.ok()?.trim().to_owned();
         let nodes = BTreeMap::new();
-        let name = name.to_owned();
-        let mut fleet = Self { name, packages, image, coordinator_image, nodes, keep: false, _turn: turn };
+        let (name, shells) = (name.to_owned(), Shells::of(operator::container(name)));
+        let mut fleet = Self { name, packages, image, coordinator_image, nodes, shells, keep: false, _turn: turn };
         fleet.network_and_volumes()?;
         let names = (1..=control).map(|n| format!("control-{n}")).chain((1..=workers).map(|n| format!("worker-{n}")));
         for name in names {
@@ -252,7 +256,7 @@ impl Nodes {
     /// # Errors
     /// It did not start, or did not end.
     pub fn ctl(&self, words: &[&str]) -> Result<Ran> {
-        docker(&[&["exec", &self.operator(), "musterctl"], words].concat())
+        self.shells.run(&[&["musterctl"], words].concat())
     }
 
     /// Makes a node a machine that never enrolled and where no item ran; the package stays. What it was is revoked, so

@@ -5,11 +5,12 @@ use std::{
     collections::BTreeSet,
     sync::atomic::{AtomicBool, Ordering},
     thread,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
 use muster_tests::{
-    fleet::manifest::named_cluster,
+    fleet::{manifest::named_cluster, pause},
     nodes::{Nodes, node::Node},
 };
 
@@ -30,6 +31,9 @@ const RUNNING: &str = "docker ps --no-trunc --filter label=com.docker.swarm.serv
 const IMAGE: &str = "localhost:9/sleeper:1";
 const MAKE_IMAGE: &str = "tar --create --dereference --directory / usr/bin/sleep lib64/ld-linux-x86-64.so.2 \
                           lib/x86_64-linux-gnu/libc.so.6 | docker import - ";
+/// Between two counts of what runs: a task that is lost comes again after three seconds at the earliest, and each count
+/// asks three engines.
+const SAMPLE_EVERY: Duration = Duration::from_millis(500);
 /// Fewer are no proof.
 const SAMPLES_MIN: usize = 10;
 
@@ -65,7 +69,7 @@ pub(crate) fn machine(node: &Node) -> String {
 /// Tasks that run, wherever; all workers are asked at once. None run on one that does not answer: it is rebooting.
 fn running(workers: &[&Node]) -> BTreeSet<String> {
     let said: Vec<String> = thread::scope(|scope| {
-        let asked: Vec<_> = workers.iter().map(|worker| scope.spawn(|| worker.sh(RUNNING))).collect();
+        let asked: Vec<_> = workers.iter().map(|worker| scope.spawn(|| worker.look(RUNNING))).collect();
         asked.into_iter().filter_map(|answer| answer.join().ok()?.ok()).collect()
     });
     said.iter().flat_map(|said| said.lines()).map(|line| line.trim().to_owned()).collect()
@@ -107,7 +111,7 @@ impl<'a> Service<'a> {
         Ok(Self { manager, workers, before })
     }
 
-    /// Counts without a pause until it is told to end.
+    /// Counts again and again until it is told to end.
     pub(crate) fn sample(&self, ended: &AtomicBool) -> Sampled {
         let (mut fewest, mut samples, mut ever) = (usize::MAX, 0, BTreeSet::new());
         while !ended.load(Ordering::Relaxed) {
@@ -117,6 +121,7 @@ impl<'a> Service<'a> {
             fewest = fewest.min(now.len().max(again.len()));
             samples += 1;
             ever.extend(now);
+            pause(SAMPLE_EVERY);
         }
         Sampled { fewest, samples, ever }
     }
@@ -137,8 +142,14 @@ impl<'a> Service<'a> {
 
 /// What a manager says of a node.
 pub(crate) fn availability(manager: &Node, node: &Node) -> Result<String> {
-    let said = manager.sh(&format!("docker node inspect --format '{{{{.Spec.Availability}}}}' {}", node.name))?;
-    Ok(said.trim().to_owned())
+    availabilities(manager, [node])?.pop().context("an answer")
+}
+
+/// What a manager says of these nodes.
+pub(crate) fn availabilities<'a>(manager: &Node, nodes: impl IntoIterator<Item = &'a Node>) -> Result<Vec<String>> {
+    let names: Vec<&str> = nodes.into_iter().map(|node| node.name.as_str()).collect();
+    let ask = format!("docker node inspect --format '{{{{.Spec.Availability}}}}' {}", names.join(" "));
+    Ok(manager.look(&ask)?.lines().map(str::to_owned).collect())
 }
 
 /// Three workers, one at a time. Nobody watches, so that a moment in which a person is wanted ends nothing.

@@ -12,13 +12,13 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use muster_tests::{
-    fleet::manifest::named_cluster,
+    fleet::{manifest::named_cluster, pause},
     nodes::{Nodes, node::Node},
 };
 use serde_json::Value;
 
 use crate::{
-    drain::{CLUSTER, Service, availability, machine},
+    drain::{CLUSTER, Service, availabilities, availability, machine},
     site::item,
     swarm::join,
 };
@@ -29,6 +29,8 @@ const MOVES: &str = "/var/tmp/moves.log";
 const KILLS: usize = 20;
 /// A coordinator that has just come lives so long at least, so that agents and the controller come back to it.
 const LIFE_MIN: Duration = Duration::from_millis(1500);
+/// Between two looks for a moment to kill it, as the two cores have other work too.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Items that control machines have besides, for more happens to them so.
 const PROBES: usize = 3;
 /// It takes three times as long to let a machine go, and to take it back.
@@ -48,7 +50,7 @@ fn manifest(release: &str) -> String {
 
 /// What the controller said so far: machine and word.
 fn moves(fleet: &Nodes) -> Result<Vec<(String, String)>> {
-    let said = fleet.operate(&format!("cat {MOVES} 2>/dev/null || true"), "")?;
+    let said = fleet.look(&format!("cat {MOVES} 2>/dev/null || true"))?;
     let words = said.lines().map(|line| {
         let [_, machine, word] = line.split(' ').collect::<Vec<_>>()[..] else { anyhow::bail!("a move: {line}") };
         Ok((machine.to_owned(), word.to_owned()))
@@ -108,6 +110,7 @@ fn points(fleet: &Nodes) -> Result<BTreeSet<String>> {
 fn kill_now_and_then(fleet: &Nodes, ended: &AtomicBool) -> Result<usize> {
     let (mut kills, mut seen, mut born) = (0, points(fleet)?, Instant::now());
     while kills < KILLS && !ended.load(Ordering::Relaxed) {
+        pause(LOOK_EVERY);
         // Not yet, if it does not answer: it may be starting.
         let Ok(now) = points(fleet) else { continue };
         if now.is_subset(&seen) || born.elapsed() < LIFE_MIN {
@@ -151,8 +154,7 @@ fn abort_at_a_worker(fleet: &Nodes) -> Result<usize> {
     let kills = thread::scope(|scope| {
         let killing = scope.spawn(|| kill_now_and_then(fleet, &ended));
         let drained = manager.wait_until("a worker is drained", || {
-            let said: Vec<String> = workers().map(|worker| availability(manager, worker)).collect::<Result<_>>()?;
-            Ok(said.iter().any(|said| said == "drain"))
+            Ok(availabilities(manager, workers())?.contains(&"drain".to_owned()))
         });
         ended.store(true, Ordering::Relaxed);
         let kills = killing.join().ok().context("the kills are lost")?;

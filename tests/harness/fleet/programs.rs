@@ -16,7 +16,7 @@ use nix::sys::signal::{Signal, kill};
 use super::processes::pid_of;
 
 /// Longest run of a command that is waited for.
-const COMMAND_MAX: Duration = Duration::from_secs(600);
+pub(crate) const COMMAND_MAX: Duration = Duration::from_secs(600);
 
 /// Where the programs are.
 #[derive(Clone, Debug)]

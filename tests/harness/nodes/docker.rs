@@ -1,11 +1,14 @@
 //! The Docker Engine, through its command line: whatever the engine is and wherever it runs, nothing else is needed of
 //! it. Everything of one fleet has a label, by which it is found and removed.
 
-use std::{process::Command, thread, time::Duration};
+use std::{process::Command, time::Duration};
 
 use anyhow::{Context as _, Result};
 
-use crate::fleet::programs::{self, Ran};
+use crate::fleet::{
+    pause,
+    programs::{self, Ran},
+};
 
 /// Tries to remove what Docker may still be removing, or using, and the pause between two.
 const REMOVALS_MAX: usize = 5;
@@ -38,7 +41,7 @@ pub fn remove_all(label: &str) -> Result<()> {
         if try_remove_all(&filter).is_ok() {
             return Ok(());
         }
-        thread::park_timeout(REMOVE_EVERY); // nobody unparks
+        pause(REMOVE_EVERY);
     }
     try_remove_all(&filter)
 }

@@ -15,9 +15,14 @@ const CONTROLLER: &str = "/etc/muster/toy.toml";
 /// The operator's credentials, as `muster-coordinator init` wrote them.
 pub(super) const CREDENTIALS: &str = "/etc/muster/operator.toml";
 
+/// Its name in Docker, of that fleet.
+pub(super) fn container(fleet: &str) -> String {
+    format!("{fleet}-operator")
+}
+
 impl Nodes {
     pub(super) fn start_operator(&self) -> Result<()> {
-        let name = format!("{}-operator", self.name);
+        let name = self.operator();
         let label = format!("--label={}", self.name);
         let keys = format!("--volume={}-keys:/etc/muster:ro", self.name);
         let config = format!("--env=MUSTER_CONFIG={CREDENTIALS}");
@@ -36,7 +41,7 @@ impl Nodes {
     }
 
     pub(super) fn operator(&self) -> String {
-        format!("{}-operator", self.name)
+        container(&self.name)
     }
 
     /// Runs a shell script on the operator's machine, in the directory of artifacts, with this on its standard input;
@@ -47,6 +52,14 @@ impl Nodes {
     pub fn operate(&self, script: &str, input: &str) -> Result<String> {
         let shell = ["exec", "--interactive", "--workdir", ARTIFACTS_DIR, &self.operator(), "sh", "-euc", script];
         docker_with(&shell, input)?.ok()
+    }
+
+    /// Runs a line of shell on the operator's machine; what it writes. For those who look often: it costs a fraction.
+    ///
+    /// # Errors
+    /// It failed.
+    pub fn look(&self, line: &str) -> Result<String> {
+        self.shells.run(&["sh", "-c", line])?.ok()
     }
 
     /// Makes an artifact of that content; its SHA-256.

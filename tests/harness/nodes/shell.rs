@@ -1,0 +1,144 @@
+//! Shells that stay in a container: to begin a process there with `docker exec` costs sixty milliseconds of this
+//! computer's time (measured on the build machine), which whoever asks three times a second has not got. A line to a
+//! shell that is there already costs next to nothing.
+
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::{Mutex, PoisonError, mpsc},
+    thread,
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::signal::{Signal, kill};
+use uuid::Uuid;
+
+use crate::fleet::{
+    processes::pid_of,
+    programs::{COMMAND_MAX, Ran},
+};
+
+/// Runs each line of its standard input, with nothing on standard input. What goes to stdout is followed by the mark, which
+/// is its argument, and the exit status; what went to stderr by the mark again.
+const SERVE: &str = r#"err=$(mktemp)
+while read -r line; do
+    (eval "$line") 2>"$err" </dev/null
+    printf '\n%s %s\n' "$0" "$?"
+    [ ! -s "$err" ] || cat "$err"
+    printf '\n%s\n' "$0"
+done"#;
+
+/// Those of one container, as many as are used at the same time. They go with the container, and when it goes down.
+#[derive(Debug)]
+pub(super) struct Shells {
+    container: String,
+    idle: Mutex<Vec<Shell>>,
+}
+
+#[derive(Debug)]
+struct Shell {
+    child: Child,
+    asks: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    mark: String,
+}
+
+impl Shells {
+    pub(super) fn of(container: String) -> Self {
+        Self { container, idle: Mutex::default() }
+    }
+
+    /// Runs a program with these words to its end, in the container.
+    ///
+    /// # Errors
+    /// The container does not run, or goes down, or the program did not end.
+    pub(super) fn run(&self, words: &[&str]) -> Result<Ran> {
+        let line = words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+        ensure!(!line.contains('\n'), "one line at a time: {line}");
+        let mut shell = self.idle().map_or_else(|| Shell::start(&self.container), Ok)?;
+        let pid = pid_of(&shell.child)?;
+        let (sender, receiver) = mpsc::channel();
+        let asked = line.clone();
+        thread::spawn(move || {
+            let ran = shell.run(asked);
+            sender.send((shell, ran))
+        });
+        let Ok((shell, ran)) = receiver.recv_timeout(COMMAND_MAX) else {
+            kill(pid, Signal::SIGKILL)?;
+            bail!("no end within {} s in {}: {line}", COMMAND_MAX.as_secs(), self.container);
+        };
+        let ran = ran.with_context(|| format!("in {}: {line}", self.container))?;
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(shell);
+        Ok(ran)
+    }
+}
+
+impl Shells {
+    /// One that nobody uses, and that did not end when the container went down.
+    fn idle(&self) -> Option<Shell> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain_mut(|shell| matches!(shell.child.try_wait(), Ok(None)));
+        idle.pop()
+    }
+}
+
+impl Shell {
+    fn start(container: &str) -> Result<Self> {
+        let mark = Uuid::new_v4().to_string();
+        let mut command = Command::new("docker");
+        command.args(["exec", "--interactive", container, "sh", "-c", SERVE, &mark]);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("docker does not start")?;
+        let asks = child.stdin.take().context("its standard input")?;
+        let answers = BufReader::new(child.stdout.take().context("its standard output")?);
+        Ok(Self { child, asks, answers, mark })
+    }
+
+    fn run(&mut self, line: String) -> Result<Ran> {
+        writeln!(self.asks, "{line}")?;
+        let (out, code) = self.until_mark()?;
+        let (err, _) = self.until_mark()?;
+        Ok(Ran { line, code: Some(code.trim().parse().context("an exit status")?), out, err })
+    }
+
+    /// What comes before the mark, and what is on the same line after it.
+    fn until_mark(&mut self) -> Result<(String, String)> {
+        let mut said = Vec::new();
+        loop {
+            let start = said.len();
+            if self.answers.read_until(b'\n', &mut said)? == 0 {
+                bail!("the shell has ended");
+            }
+            if let Some(rest) = said.get(start..).and_then(|line| line.strip_prefix(self.mark.as_bytes())) {
+                let rest = String::from_utf8_lossy(rest).into_owned();
+                // The line's end that the shell itself put before the mark.
+                said.truncate(start.saturating_sub(1));
+                return Ok((String::from_utf8_lossy(&said).into_owned(), rest));
+            }
+        }
+    }
+}
+
+impl Drop for Shell {
+    /// Nothing runs in it: it has nobody to answer to any more.
+    fn drop(&mut self) {
+        if let Err(error) = self.child.kill().and_then(|()| self.child.wait()) {
+            crate::fleet::programs::complain(&format!("a shell is left in a container: {error}"));
+        }
+    }
+}
+
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn words_stay_what_they_are() {
+        assert_eq!(quoted("a b"), "'a b'");
+        assert_eq!(quoted("it's $HOME"), r"'it'\''s $HOME'");
+    }
+}
