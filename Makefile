@@ -26,8 +26,8 @@ IMAGE := muster-coordinator:$(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.to
 # Tests with figures that are held against what is promised where nothing runs beside them.
 FIGURES := sixty_workers defaults_and_a_directory idle_agent
 
-# One binary, one fleet: cargo test, because nextest would run each test in a process, and a fleet, of its own.
-NODES = $(STATIC) test $(RELEASE) --test nodes
+# One fleet serves all tests of nodes: nextest would run each in a process, and a fleet, of its own.
+NODES := target/release/test-nodes
 
 PLANTS = $(RELEASE) --features muster-tests/plants --test plants
 
@@ -36,8 +36,8 @@ SAID := target/said
 said = 2>&1 | tee $(SAID)/$(1)
 
 .PHONY: help build static-libc test-tools tools demo packages image node-image demo-nodes demo-nodes-down test \
-	test-beside-nodes test-programs test-plants test-packages nodes-program test-nodes test-nodes-down test-machine full \
-	lint bench clean
+	compile-tests test-programs test-plants test-packages compile-nodes test-nodes test-nodes-down test-machine full lint \
+	bench clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -72,28 +72,25 @@ test-tools:
 	@missing=$$(tests/missing-tools); test -z "$$missing" || { \
 	echo "The tests need more than Rust: apt-get install $$missing" >&2; exit 1; }
 
-# In the order of what takes longest: that is the fleet of nodes, which waits more than it works. What it needs is made
-# first, and everything else is compiled and looked at beside it. Without a Docker Engine: no nodes.
+# The fleet of nodes takes longest, and waits more than it works. So what it needs is made first; tests are compiled and
+# run beside it, and then programs with planted bugs. Without a Docker Engine: no nodes.
 test: test-tools ## What every change is checked with: tests, simulator, planted bugs, packages, systemd nodes
 	@rm -rf $(SAID)
 	@docker=$$(docker info >/dev/null 2>&1 && echo yes); set -e; \
-	$(MAKE) --jobs=3 build tools $${docker:+node-image}; \
-	$(MAKE) --jobs=2 packages $${docker:+nodes-program}; \
-	$(MAKE) --jobs=4 test-beside-nodes $${docker:+test-nodes}
+	$(MAKE) --jobs=4 BEFORE_TESTS="packages $${docker:+compile-nodes}" BEFORE_PLANTS=compile-tests \
+		$${docker:+test-nodes} test-programs test-plants test-packages
 	@tests/tally $(SAID)
-
-# Planted bugs are in programs of their own: those are compiled when the tests are not waited for any more.
-test-beside-nodes:
-	nice env $(STATIC) test --no-run $(RELEASE)
-	@$(MAKE) test-programs test-plants test-packages
 
 $(SAID):
 	@mkdir -p $@
 
-test-programs: build | $(SAID) ## Unit and end-to-end tests, and the simulator
+compile-tests: build | $(BEFORE_TESTS)
+	nice env $(STATIC) test --no-run $(RELEASE)
+
+test-programs: compile-tests | $(SAID) ## Unit and end-to-end tests, and the simulator
 	$(STATIC) $(RUN_TESTS) $(RELEASE) $(call said,tests)
 
-test-plants: | $(SAID) ## Does the simulator find each planted bug?
+test-plants: | $(SAID) $(BEFORE_PLANTS) ## Does the simulator find each planted bug?
 	nice env $(STATIC) $(RUN_TESTS) $(PLANTS) $(call said,plants)
 
 test-packages: packages | $(SAID) ## What the packages hold (needs lintian and rpm)
@@ -103,18 +100,20 @@ test-packages: packages | $(SAID) ## What the packages hold (needs lintian and r
 node-image:
 	tests/nodes/image/build
 
-nodes-program: build
-	$(NODES) --no-run
+# Cargo says in JSON where it puts a program. Run by its name, it waits for nobody else who compiles.
+compile-nodes: build
+	$(STATIC) test $(RELEASE) --test nodes --no-run --message-format=json-render-diagnostics | \
+	sed -n 's/.*"name":"nodes".*"executable":"\([^"]*\)".*/\1/p' | xargs -I {} ln -f {} $(NODES)
 
-test-nodes: packages node-image nodes-program | $(SAID) ## A fleet of systemd nodes in containers, and what can go wrong (needs Docker and mmdebstrap)
-	$(NODES) -- $(ARGS) $(call said,nodes)
+test-nodes: packages node-image compile-nodes | $(SAID) ## A fleet of systemd nodes in containers, and what can go wrong (needs Docker and mmdebstrap)
+	$(NODES) $(ARGS) $(call said,nodes)
 
 test-machine: packages ## A machine with a kernel of its own (needs qemu-system-x86, mmdebstrap and root)
 	tests/machine/image/build
 	$(STATIC) test $(RELEASE) --test machine -- --nocapture
 
-demo-nodes: packages node-image ## Such a fleet to play with: demo-nodes-down removes it
-	$(NODES) -- --demo
+demo-nodes: packages node-image compile-nodes ## Such a fleet to play with: demo-nodes-down removes it
+	$(NODES) --demo
 	docker exec --interactive $$(test -t 0 && echo --tty) muster-demo-operator musterctl watch demo
 
 # What Docker has of a fleet of nodes bears the fleet's name as a label.

@@ -75,8 +75,8 @@ pub(crate) fn look_every<T>(
     }
 }
 
-/// Nothing happens on this thread for so long: between two looks at what tells nobody of its changes. Parking may end at
-/// once: a thread that ends in a scope of this one unparks it, whether or not it waits.
+/// Nothing happens on this thread for so long: between two looks at what tells nobody of its changes. Parking may end
+/// at once: a thread that ends in a scope of this one unparks it, whether or not it waits.
 pub fn pause(time: Duration) {
     let end = Instant::now() + time;
     while let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {

@@ -19,12 +19,7 @@ use muster_proto::{
 use tokio::sync::oneshot;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{
-    caller_of,
-    judge::Caller,
-    sessions::Sessions,
-    status::{SESSION_REPLACED, internal},
-};
+use super::{caller_of, judge::Caller, sessions::Sessions, status::internal};
 use crate::{
     cluster::swarm,
     core::{Input, Reply},
@@ -189,7 +184,7 @@ impl Talk {
         loop {
             let said = tokio::select! {
                 biased;
-                () = &mut over => break,
+                end = &mut over => return end,
                 said = inbound.message() => said,
             };
             let message = match said {
@@ -209,7 +204,6 @@ impl Talk {
                 Err(Trouble::Engine(error)) => return error.into(),
             }
         }
-        Status::aborted(SESSION_REPLACED)
     }
 
     async fn take(&self, message: AgentMessage) -> Result<(), Trouble> {

@@ -79,13 +79,14 @@ struct Session {
     queue: mpsc::UnboundedSender<CoordinatorMessage>,
     queued_bytes: Arc<AtomicUsize>,
     end: Option<oneshot::Sender<Status>>,
-    /// Dropped with the session: who listens to its agent need not any more.
-    lives: watch::Sender<()>,
+    /// Why it was closed: who listens to its agent need not any more.
+    closed: watch::Sender<Option<Status>>,
 }
 
 impl Session {
     /// Ends the stream, with a word to a peer that listens.
     fn close(mut self, status: Status) {
+        self.closed.send_replace(Some(status.clone()));
         if let Some(end) = self.end.take() {
             // The stream has ended by itself: just as well.
             drop(end.send(status));
@@ -132,8 +133,8 @@ impl Sessions {
         let (queue, outgoing) = mpsc::unbounded_channel();
         let (end, ended) = oneshot::channel();
         let queued_bytes = Arc::new(AtomicUsize::new(0));
-        let (end, lives) = (Some(end), watch::Sender::new(()));
-        let session = Session { number, caller, queue, queued_bytes: Arc::clone(&queued_bytes), end, lives };
+        let (end, closed) = (Some(end), watch::Sender::new(None));
+        let session = Session { number, caller, queue, queued_bytes: Arc::clone(&queued_bytes), end, closed };
         let old = self.live().insert(id, session);
         if let Some(old) = old {
             self.0.end_of_session(id);
@@ -143,15 +144,17 @@ impl Sessions {
         (number, Outgoing { queue: outgoing, queued_bytes, end: ended, ended: false })
     }
 
-    /// Ends when this is not the machine's session any more.
-    pub(super) fn over(&self, id: MachineId, number: u64) -> impl Future<Output = ()> + Send + use<> {
+    /// Ends when this is not the machine's session any more, with what it was closed with.
+    pub(super) fn over(&self, id: MachineId, number: u64) -> impl Future<Output = Status> + Send + use<> {
         let live = self.live();
-        let lives = live.get(&id).filter(|session| session.number == number).map(|session| session.lives.subscribe());
+        let session = live.get(&id).filter(|session| session.number == number);
+        let closed = session.map(|session| session.closed.subscribe());
         async move {
-            if let Some(mut lives) = lives {
-                // Nothing is ever sent: it is over when the other side is dropped.
-                drop(lives.changed().await);
-            }
+            let said = match closed {
+                Some(mut closed) => closed.wait_for(Option::is_some).await.ok().and_then(|said| said.clone()),
+                None => None,
+            };
+            said.unwrap_or_else(|| Status::aborted(SESSION_REPLACED))
         }
     }
 
@@ -326,7 +329,9 @@ mod tests {
         assert!(!sessions.send(ID, None, ack(0)), "nobody is there");
         let (first, old) = sessions.open(ID, Caller::nobody());
         assert!(sessions.send(ID, None, ack(1)));
+        let over = sessions.over(ID, first);
         let (second, new) = sessions.open(ID, Caller::nobody());
+        assert_eq!(over.await.message(), SESSION_REPLACED);
         assert!(!sessions.send(ID, Some(first), ack(2)), "not to a stream that is gone");
         assert!(sessions.send(ID, Some(second), ack(3)));
         sessions.end(ID, first, Status::ok("late"));
@@ -367,7 +372,9 @@ mod tests {
         sessions.perform(Effect::Ack { id: ID, session: number, seq: muster_proto::model::Seq(7) });
         let sent = outgoing.next().await.expect("sent").expect("a message");
         assert_eq!(sent.body, Some(ack(7)), "what is for another stream is not sent");
+        let over = sessions.over(ID, number);
         sessions.perform(Effect::Close { id: ID, reason: "revoked".to_owned() });
+        assert_eq!(over.await.message(), "revoked", "nobody took its place");
         assert_eq!(drain(outgoing).await, (vec![], Some(Code::PermissionDenied)));
     }
 }

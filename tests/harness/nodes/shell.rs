@@ -18,8 +18,8 @@ use crate::fleet::{
     programs::{COMMAND_MAX, Ran},
 };
 
-/// Runs each line of its standard input, with nothing on standard input. What goes to stdout is followed by the mark, which
-/// is its argument, and the exit status; what went to stderr by the mark again.
+/// Runs each line of its standard input, with nothing on theirs. What goes to stdout is followed by the mark, which is
+/// its argument, and the exit status; what went to stderr by the mark again.
 const SERVE: &str = r#"err=$(mktemp)
 while read -r line; do
     (eval "$line") 2>"$err" </dev/null
