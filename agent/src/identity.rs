@@ -142,7 +142,7 @@ impl IdentityError {
     pub fn is_bad_input(&self) -> bool {
         match self {
             Self::Token(_) | Self::TokenFile { .. } => true,
-            Self::Connect(ConnectError::Resolve { source, .. }) => source.kind() == io::ErrorKind::InvalidInput,
+            Self::Connect(error) => error.is_malformed_address(),
             _ => false,
         }
     }

@@ -49,6 +49,12 @@ pub enum TlsError {
         /// What the parser found.
         problem: pem::Error,
     },
+    /// PEM of a certificate, and no certificate in it.
+    #[error("{what} is damaged: it is PEM, but no certificate")]
+    Damaged {
+        /// Which.
+        what: &'static str,
+    },
     /// Certificates, key or CA that do not fit together.
     #[error("the TLS credentials are unusable")]
     Config(#[source] rustls::Error),
@@ -163,7 +169,7 @@ pub fn certificates(what: &'static str, pem: &str) -> Result<Vec<CertificateDer<
 pub fn client_config(ca_pem: &str, identity: Option<&Identity>) -> Result<Arc<ClientConfig>, TlsError> {
     let mut roots = RootCertStore::empty();
     for ca in certificates("the CA certificate", ca_pem)? {
-        roots.add(ca).map_err(TlsError::Config)?;
+        roots.add(ca).map_err(|_| TlsError::Damaged { what: "the CA certificate" })?;
     }
     let webpki =
         WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build().map_err(TlsError::Roots)?;
@@ -197,6 +203,14 @@ pub fn without_manual(said: &str) -> &str {
     said.split_once(": https://docs.rs/rustls").map_or(said, |(said, _)| said)
 }
 
+impl ConnectError {
+    /// Is it an address that can never be right, wherever it is resolved?
+    #[must_use]
+    pub fn is_malformed_address(&self) -> bool {
+        matches!(self, Self::Resolve { address, .. } if !port_hint(address).is_empty())
+    }
+}
+
 /// What is wrong with an address that no resolver can take.
 fn port_hint(address: &str) -> String {
     if address.contains("://") {
@@ -222,9 +236,12 @@ fn config(verifier: Arc<dyn ServerCertVerifier>, identity: Option<&Identity>) ->
         Some(identity) => {
             let key = PrivateKeyDer::from_pem_slice(identity.key_pem.as_bytes())
                 .map_err(|problem| TlsError::Pem { what: "the private key", problem })?;
-            builder
-                .with_client_auth_cert(certificates("the certificate", &identity.certificate_pem)?, key)
-                .map_err(TlsError::Config)?
+            builder.with_client_auth_cert(certificates("the certificate", &identity.certificate_pem)?, key).map_err(
+                |error| match error {
+                    rustls::Error::InvalidCertificate(_) => TlsError::Damaged { what: "the certificate" },
+                    other => TlsError::Config(other),
+                },
+            )?
         }
     };
     config.alpn_protocols = vec![ALPN.to_vec()];
@@ -304,6 +321,13 @@ mod tests {
             waiting.push(stream);
         }
         (listener, waiting)
+    }
+
+    #[test]
+    fn a_damaged_certificate_is_told_by_its_name() {
+        let pem = "-----BEGIN CERTIFICATE-----\naGVsbG8=\n-----END CERTIFICATE-----\n";
+        let said = client_config(pem, None).err().map(|error| error.to_string()).unwrap_or_default();
+        assert_eq!(said, "the CA certificate is damaged: it is PEM, but no certificate");
     }
 
     #[test]

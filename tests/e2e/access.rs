@@ -92,7 +92,7 @@ fn credentials_that_are_taken_back() -> Result<()> {
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!(status.code(), Some(3), "{}", fleet.log("vera"));
     let refused = fleet.ctl_as("vera.toml", &["get", "machines"])?.exits(3)?;
-    refused.says(&["these credentials are not accepted", "muster-coordinator credentials"])?;
+    refused.says(&["these credentials are not accepted: they were revoked", "muster-coordinator credentials"])?;
     fleet.ctl(&["revoke", "viewer/vera"])?.exits(4)?.says(&["revoked already"])?;
     fleet.ctl(&["revoke", "operator/admin"])?.exits(4)?.says(&["make others first"])?;
     fleet.ctl(&["revoke", "viewer/vara"])?.exits(2)?.says(&["viewer/vera"])?;

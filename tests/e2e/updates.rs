@@ -136,7 +136,7 @@ fn an_update_is_paused_resumed_aborted_and_started_again() -> Result<()> {
         Ok((told.contains("ToyWorkloadsStay: somebody moves them by hand") && told.contains(&by_hand)).then_some(()))
     })?;
     place.ctl(&["abort", &rollout])?.exits(0)?;
-    place.ctl(&["pause", "dmo"])?.exits(2)?.says(&["there is no rollout named"])?;
+    place.ctl(&["pause", "dmo"])?.exits(2)?.says(&["no rollout and no cluster named", "Did you mean \"demo\"?"])?;
     place.ctl(&["watch", "demo"])?.says(&["the update was aborted: 3 of 5 machines are at release 2.0"])?;
     place.ctl(&["abort", "demo"])?.exits(4)?.says(&["nothing is under way in cluster demo"])?;
     place.ctl(&["get", "requests"])?.exits(0)?.says(&["No requests"])?;

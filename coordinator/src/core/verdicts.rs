@@ -135,7 +135,7 @@ fn nothing_to_do(wish: Wish, (machine, item): (&MachineName, Option<&ItemName>),
     let items = position.items.unwrap_or_default();
     let which = match items.iter().find(|known| Some(&known.name) == item) {
         None => format!("no item of {machine} is one"),
-        Some(item) => format!("item {} of {machine} {}", item.name, stands(position.standing(item))),
+        Some(item) => format!("item {} of {machine} {}", item.name, stands(position, item)),
     };
     let waiting = items.iter().find_map(|item| match position.standing(item) {
         Standing::Failed => Some((&item.name, "failed", ["retry", "skip"].as_slice())),
@@ -155,8 +155,12 @@ fn nothing_to_do(wish: Wish, (machine, item): (&MachineName, Option<&ItemName>),
 }
 
 /// How an item stands, in words.
-const fn stands(standing: Standing) -> &'static str {
-    match standing {
+fn stands(position: &Position<'_>, item: &AssignedItem) -> &'static str {
+    let verdict = position.row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
+    match position.standing(item) {
+        Standing::Done if verdict.is_some_and(|verdict| verdict.left_out == Some(LeftOut::Skipped)) => {
+            "was skipped by an operator, and runs again when a manifest changes it (another `version`)"
+        }
         Standing::Due { attempt: 0 | 1 } => "has not begun",
         Standing::Due { .. } => "failed and is tried again by itself",
         Standing::Running { .. } => "is running",

@@ -42,8 +42,8 @@ pub fn settled(survey: &Survey<'_>) -> Result<(), Blocked> {
             "this store is a recovered copy, and {names} may be in the middle of an update that it does not know: \
              nothing new is done anywhere before that is settled"
         ),
-        "you have looked at each of them (`musterctl describe machine M` says for what) and told it (`musterctl \
-         maintenance leave M`)",
+        "you have looked at each of them (RecoveredInDoubt in `musterctl get machines`; `musterctl describe machine M` \
+         says for what) and told it (`musterctl maintenance leave M`)",
     ))
 }
 

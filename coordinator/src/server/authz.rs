@@ -74,7 +74,8 @@ const TABLE: &[(&str, &[Sort])] = &[
 ];
 
 /// What a caller is told whose certificate says nothing to us. The reason is in our log only.
-pub(super) const NOT_ACCEPTED: &str = "these credentials are not accepted";
+pub(super) const NOT_ACCEPTED: &str =
+    "these credentials are not accepted: they were revoked, or this coordinator's record does not have them";
 /// What a caller without a certificate is told.
 const NO_CREDENTIALS: &str = "this takes credentials; none were shown";
 

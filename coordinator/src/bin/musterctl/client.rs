@@ -172,7 +172,7 @@ impl Coordinator {
     }
 
     /// Names of all documents of a kind; none where they cannot be had, for they only help a message.
-    async fn names(&self, kind: Kind) -> Vec<String> {
+    pub(crate) async fn names(&self, kind: Kind) -> Vec<String> {
         let answer = self.call(self.fleet().get(request(kind, "", ""))).await;
         answer.map(|answer| answer.items.into_iter().map(|item| item.name).collect()).unwrap_or_default()
     }

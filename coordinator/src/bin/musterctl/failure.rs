@@ -120,7 +120,8 @@ impl Failure {
         let (exit, next) = match &error {
             ConnectError::Tls { .. } if went_away(&error) => (Exit::Unreachable, unreachable_advice(address)),
             ConnectError::Resolve { .. } | ConnectError::NotTls13 { .. } => {
-                (Exit::Unreachable, "Is `coordinator` in your config right? It is HOST:PORT.".to_owned())
+                let exit = if error.is_malformed_address() { Exit::BadInput } else { Exit::Unreachable };
+                (exit, "Is `coordinator` in your config right? It is HOST:PORT.".to_owned())
             }
             ConnectError::Tcp { .. } | ConnectError::Timeout { .. } | ConnectError::Http { .. } => {
                 (Exit::Unreachable, unreachable_advice(address))
@@ -243,6 +244,18 @@ mod tests {
         let other = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
         let other = Failure::connect("a:1", tls(io::Error::new(io::ErrorKind::InvalidData, other)));
         assert_eq!(other.exit, Exit::NotAllowed);
+    }
+
+    #[test]
+    fn an_address_that_can_never_be_right_is_bad_input() {
+        let resolve = |address: &str| {
+            let (address, source) = (address.to_owned(), io::Error::other("no such name"));
+            Failure::connect("a:1", ConnectError::Resolve { address, source }).exit
+        };
+        for address in ["https://coordinator:7443", "coordinator", "coordinator:99999"] {
+            assert_eq!(resolve(address), Exit::BadInput, "{address}");
+        }
+        assert_eq!(resolve("coordinator:7443"), Exit::Unreachable, "its name may be known tomorrow");
     }
 
     #[test]

@@ -88,6 +88,11 @@ enum KindArg {
     Audit,
 }
 
+/// Is this the name of something that `musterctl get` lists?
+pub(crate) fn is_kind(word: &str) -> bool {
+    KindArg::from_str(word, true).is_ok()
+}
+
 impl From<KindArg> for Kind {
     fn from(kind: KindArg) -> Self {
         match kind {

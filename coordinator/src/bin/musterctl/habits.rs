@@ -7,7 +7,7 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-use crate::cli::Cli;
+use crate::{cli::Cli, get};
 
 /// Subcommands; of two words, where another word beside it says what is meant.
 const COMMANDS: &[(&[&str], &str)] = &[
@@ -141,6 +141,7 @@ const OPTIONS: &[(&[&str], &str)] = &[
         &["-p", "--previous"],
         "the newest attempts are in one output; `musterctl describe machine MACHINE` has how each ended",
     ),
+    (&["get --since"], "every line of the audit has its time: `musterctl get audit | grep 2026-11-25`"),
     (
         &["--since", "--timestamps"],
         "output is kept as the item wrote it; when it ran: `musterctl describe machine MACHINE`",
@@ -256,6 +257,9 @@ fn tip(error: &Error, words: &[String]) -> Option<String> {
             Some(format!("kind and name are two words here: `musterctl {command} {kind} {name}`"))
         }
         None if error.get(ContextKind::SuggestedValue).is_some() => None,
+        None if command == "describe" && get::is_kind(kind) => {
+            Some(format!("a list has all there is of it: `musterctl get {}`", kind.to_lowercase()))
+        }
         None => Some(format!("the kind comes first, and then a name: `musterctl {command} machine {word}`")),
     }
 }
@@ -305,6 +309,8 @@ mod tests {
             ("edit cluster demo", "musterctl apply -f FILE"),
             ("apply manifest.yaml", "musterctl apply -f manifest.yaml"),
             ("apply -k manifests", "`-f FILE`"),
+            ("describe token 821da62ffe70", "`musterctl get token`"),
+            ("get audit --since 1h", "`musterctl get audit | grep"),
             ("describe worker-1", "`musterctl describe machine worker-1`"),
             ("annotate machine/worker-1 a=b", "`musterctl annotate machine worker-1`"),
             ("delete -f edge-7.yaml", "`musterctl remove MACHINE`"),

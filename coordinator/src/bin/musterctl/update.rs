@@ -11,7 +11,7 @@ use muster_proto::{
 
 use crate::{
     actions::show,
-    client::Coordinator,
+    client::{Coordinator, nearest},
     config::Context,
     failure::{Exit, Failure},
     get::not_this_version,
@@ -207,6 +207,16 @@ async fn out_of_service(coordinator: &Coordinator, rollout: &str) -> Result<Vec<
     Ok(out.map(|machine| machine.metadata.name).collect())
 }
 
+/// No rollout has this name, and no cluster.
+async fn neither(coordinator: &Coordinator, name: &str, no_rollout: Failure) -> Failure {
+    let clusters = coordinator.names(Kind::Clusters).await;
+    match nearest(name, &clusters) {
+        Some(near) => Failure::bad_input(format!("there is no rollout and no cluster named \"{name}\""))
+            .next(format!("Did you mean \"{near}\"?")),
+        None => no_rollout,
+    }
+}
+
 /// The rollout of this name, or the one that is open in the cluster of this name.
 async fn meant(coordinator: &Coordinator, name: String) -> Result<String, Failure> {
     let no_rollout = match coordinator.get_one(Kind::Rollouts, &name).await {
@@ -214,7 +224,7 @@ async fn meant(coordinator: &Coordinator, name: String) -> Result<String, Failur
         answer => return answer.map(|_| name),
     };
     let cluster = match coordinator.get_one(Kind::Clusters, &name).await {
-        Err(failure) if failure.exit == Exit::BadInput => return Err(no_rollout),
+        Err(failure) if failure.exit == Exit::BadInput => return Err(neither(coordinator, &name, no_rollout).await),
         answer => answer?,
     };
     let cluster: Cluster = serde_json::from_slice(&cluster.json).map_err(not_this_version)?;

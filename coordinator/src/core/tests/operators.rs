@@ -146,6 +146,8 @@ fn skipped_and_accepted_items_leave_the_list() {
 fn a_skip_does_not_outlive_its_item() {
     let mut fleet = standing(Some(FAILED));
     fleet.ask(skip(None)).expect("fits");
+    let again = fleet.ask(skip(Some("install"))).expect_err("it is skipped already").to_string();
+    assert!(again.contains("item install of control-1 was skipped by an operator"), "{again}");
     let mut edited = spec(1, 0);
     edited.machine_types.get_mut(&Control).expect("items")[1].version.push('2');
     fleet.ask(super::fleet::apply(edited, &[])).expect("applies");
