@@ -61,7 +61,8 @@ impl Shells {
         let asked = line.clone();
         thread::spawn(move || {
             let ran = shell.run(asked);
-            sender.send((shell, ran))
+            // Who waited so long has killed the shell.
+            drop(sender.send((shell, ran)));
         });
         let Ok((shell, ran)) = receiver.recv_timeout(COMMAND_MAX) else {
             kill(pid, Signal::SIGKILL)?;
