@@ -16,11 +16,9 @@ PROGRAMS := muster-agent muster-coordinator musterctl
 # nextest where it is installed; its closing line counts tests just the same.
 RUN_TESTS := $(if $(shell $(CARGO) nextest --version 2>/dev/null),nextest run --no-fail-fast,test --no-fail-fast)
 
-# The tools that make packages of programs. Their compilation is most of what they cost, but for the C in them, which
+# The tool that makes a .deb of a program. Its compilation is most of what it costs, but for the C in it, which
 # compresses.
-TOOLS := target/tools/bin
-INSTALL := CFLAGS=-O2 CARGO_PROFILE_RELEASE_OPT_LEVEL=0 nice $(CARGO) install --quiet --locked --root target/tools \
-	--target-dir target/tools/build
+CARGO_DEB := target/tools/bin/cargo-deb
 IMAGE := muster-coordinator:$(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 
 # Tests with figures that are held against what is promised where nothing runs beside them.
@@ -35,7 +33,7 @@ PLANTS = $(RELEASE) --features muster-tests/plants --test plants
 SAID := target/said
 said = 2>&1 | tee $(SAID)/$(1)
 
-.PHONY: help build static-libc test-tools tools demo packages image node-image demo-nodes demo-nodes-down test \
+.PHONY: help build static-libc test-tools demo packages image node-image demo-nodes demo-nodes-down test \
 	compile-tests test-programs test-plants test-packages compile-nodes test-nodes test-nodes-down test-machine full lint \
 	bench clean
 
@@ -54,19 +52,15 @@ build: static-libc ## muster-agent, muster-coordinator and musterctl, in target/
 demo: build ## A whole fleet on this computer: make demo ARGS="--workers 12 --crash"
 	target/release/musterctl demo $(ARGS)
 
-tools: $(TOOLS)/cargo-deb $(TOOLS)/cargo-generate-rpm
-
-packages: build $(TOOLS)/cargo-deb $(TOOLS)/cargo-generate-rpm ## .deb and .rpm of all three, in target/packages
+packages: build $(CARGO_DEB) ## .deb and .rpm of all three, in target/packages (needs rpm)
 	packaging/build $(TARGET)
 
 image: packages ## The coordinator's image, muster-coordinator:VERSION (needs Docker)
 	docker build --quiet --file packaging/Containerfile --tag $(IMAGE) target/packages/image
 
-$(TOOLS)/cargo-deb:
-	$(INSTALL) cargo-deb@3.8.0
-
-$(TOOLS)/cargo-generate-rpm:
-	$(INSTALL) cargo-generate-rpm@0.21.1
+$(CARGO_DEB):
+	CFLAGS=-O2 CARGO_PROFILE_RELEASE_OPT_LEVEL=0 nice $(CARGO) install --quiet --locked --root target/tools \
+	--target-dir target/tools/build cargo-deb@3.8.0
 
 test-tools:
 	@missing=$$(tests/missing-tools); test -z "$$missing" || { \
@@ -102,6 +96,7 @@ node-image:
 
 # Cargo says in JSON where it puts a program. Run by its name, it waits for nobody else who compiles.
 compile-nodes: build
+	@rm -f $(NODES)
 	$(STATIC) test $(RELEASE) --test nodes --no-run --message-format=json-render-diagnostics | \
 	sed -n 's/.*"name":"nodes".*"executable":"\([^"]*\)".*/\1/p' | xargs -I {} ln -f {} $(NODES)
 
