@@ -276,7 +276,13 @@ fn host_and_port(address: &str) -> Result<(&str, u16), BadInput> {
         let v6 = host.starts_with('[') && host.ends_with(']');
         v6 || (!host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-')))
     };
-    parts.filter(|(host, port)| is_host(host) && *port != 0).ok_or_else(wrong)
+    let (host, port) = parts.filter(|(host, port)| is_host(host) && *port != 0).ok_or_else(wrong)?;
+    if matches!(host, "0.0.0.0" | "[::]") {
+        return Err(BadInput(format!(
+            "--address {address}: agents and operators connect to it, so name this machine; {host} is for run --listen"
+        )));
+    }
+    Ok((host, port))
 }
 
 fn run_daemon(args: RunArgs) -> anyhow::Result<()> {
@@ -311,7 +317,10 @@ async fn credentials(args: CredentialsArgs) -> anyhow::Result<()> {
     if let Some(address) = args.address {
         issued.credentials.coordinator = address;
     }
-    out.write(&issued.credentials)?;
+    out.write(&issued.credentials).map_err(|problem| {
+        let problem = anyhow::Error::from(problem);
+        anyhow::anyhow!("{problem:#}\n  The credentials are lost: `musterctl revoke {peer}`, and make others.")
+    })?;
     out.keep();
     say(&format!(
         "Credentials of {peer}: {}\nTry: musterctl --config {} version\nTo take them back: musterctl revoke {peer}",

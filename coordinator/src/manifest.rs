@@ -163,14 +163,14 @@ enum Kind {
 /// What a document is; `None` = its head has faults.
 fn kind_of<'n>(tree: &'n Node<'n>, faults: &mut Faults<'_>) -> Option<(Kind, Map<'n>)> {
     let root = Spot::root(tree).map(faults, &DOCUMENT)?;
-    let version = root.required(faults, "apiVersion").and_then(|spot| {
+    let version = root.required_of(faults, "apiVersion", &[API_VERSION]).and_then(|spot| {
         let text = spot.text(faults)?;
         if text != API_VERSION {
             spot.unknown(faults, &format!("unknown apiVersion '{}'", shown(text)), &[API_VERSION]);
         }
         (text == API_VERSION).then_some(())
     });
-    let kind = root.required(faults, "kind").and_then(|spot| match spot.text(faults)? {
+    let kind = root.required_of(faults, "kind", KINDS.known).and_then(|spot| match spot.text(faults)? {
         "Cluster" => Some(Kind::Cluster),
         "Machine" => Some(Kind::Machine),
         "UpdateGroup" => {

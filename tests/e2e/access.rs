@@ -1,12 +1,13 @@
 //! Credentials that are not right, and none: who may do what, and the exit status a script sees.
 
-use std::{fs, time::Duration};
+use std::{fs, path::Path, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result};
 use muster_tests::fleet::{
     Fleet, PATIENCE,
     manifest::{bash, cluster},
-    programs, wait_for,
+    programs::{self, Programs},
+    wait_for,
 };
 
 /// The lines of a multi-line or plain TOML value of `operator.toml`, as they stand there.
@@ -68,6 +69,19 @@ fn operators_with_the_wrong_credentials() -> Result<()> {
     fleet.done()
 }
 
+/// An address at which nobody is reached.
+#[test]
+fn a_coordinator_is_somewhere() -> Result<()> {
+    let fleet = Fleet::start("somewhere", &[])?;
+    let place = ["--state-dir", "other", "--key-file", "other.key", "--out", "other.toml"];
+    for address in ["0.0.0.0:7443", "[::]:7443"] {
+        let init = fleet.coordinator_command(&[&["init", "--address", address][..], &place].concat())?.exits(2)?;
+        init.says(&[address, "name this machine", "--listen"])?;
+        assert!(["other", "other.key", "other.toml"].iter().all(|name| !Path::new(&fleet.path(name)).exists()));
+    }
+    fleet.done()
+}
+
 /// A person's credentials are taken back while she watches: she is cut off, and new ones work at once.
 #[test]
 fn credentials_that_are_taken_back() -> Result<()> {
@@ -96,6 +110,14 @@ fn credentials_that_are_taken_back() -> Result<()> {
     fleet.ctl(&["revoke", "viewer/vera"])?.exits(4)?.says(&["revoked already"])?;
     fleet.ctl(&["revoke", "operator/admin"])?.exits(4)?.says(&["make others first"])?;
     fleet.ctl(&["revoke", "viewer/vara"])?.exits(2)?.says(&["viewer/vera"])?;
+
+    // No file may grow, as on a full disk.
+    let mut full = Command::new("sh");
+    full.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\""]).arg(Programs::find()?.coordinator);
+    full.args(place).args(["--role", "viewer", "--name", "lost", "--out", "lost.toml"]);
+    let lost = programs::run(full.current_dir(fleet.path("")))?.exits(1)?;
+    lost.says(&["cannot write lost.toml", "musterctl revoke viewer/lost"])?;
+    assert!(!Path::new(&fleet.path("lost.toml")).exists());
 
     issue("vera-2.toml")?;
     fleet.ctl_as("vera-2.toml", &["get", "clusters"])?.exits(0)?;

@@ -52,7 +52,7 @@ const MAX_FAILURES_DEFAULT: Counts = Counts { control: 1, worker: 2 };
 pub(super) fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Option<ClusterSpec> {
     let map = spot.map(faults, &CLUSTER)?;
     let at_once = 1..=WORKERS_AT_ONCE_MAX;
-    let lcm_type = map.required(faults, "lcmType").and_then(|spot| lcm_type(&spot, faults));
+    let lcm_type = map.required_of(faults, "lcmType", LCM_TYPES).and_then(|spot| lcm_type(&spot, faults));
     let release = map.required(faults, "release").and_then(|spot| spot.line(faults));
     let dedicated = map.or("dedicatedControlPlane", true, |spot| spot.boolean(faults));
     let prepare = map.or("maxWorkerPrepareCount", WORKERS_AT_ONCE_MAX, |spot| spot.number(faults, at_once.clone()));
@@ -98,13 +98,15 @@ pub(super) fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_
     })
 }
 
+const LCM_TYPES: &[&str] = &["mke", "swarm", "generic"];
+
 fn lcm_type(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<LcmType> {
     match spot.text(faults)? {
         "mke" => Some(LcmType::Mke),
         "swarm" => Some(LcmType::Swarm),
         "generic" => Some(LcmType::Generic),
         other => {
-            spot.unknown(faults, &format!("unknown lcmType '{}'", shown(other)), &["mke", "swarm", "generic"]);
+            spot.unknown(faults, &format!("unknown lcmType '{}'", shown(other)), LCM_TYPES);
             None
         }
     }

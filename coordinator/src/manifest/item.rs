@@ -52,9 +52,9 @@ pub(super) fn read_all(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Fault
 fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Option<StateItem> {
     let map = spot.map(faults, &ITEM)?;
     let name = name(&map, faults);
-    let runner = map.required(faults, "runner").and_then(|spot| spot.word::<RunnerKind>(faults, "runner"));
+    let runner = map.required_word::<RunnerKind>(faults, "runner", "runner");
     let version = map.required(faults, "version").and_then(|spot| spot.line(faults));
-    let phase = map.required(faults, "phase").and_then(|spot| spot.word::<Phase>(faults, "phase"));
+    let phase = map.required_word::<Phase>(faults, "phase", "phase");
     let params = params(spot, &map, runner, secrets, faults);
     let timeout_max_ms = whole_ms(TIMEOUT_MAX);
     let timeout_default = whole_ms(runner.map_or(TIMEOUT_DEFAULT, RunnerKind::timeout_default));

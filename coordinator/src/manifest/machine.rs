@@ -51,7 +51,7 @@ pub(super) fn read(spot: &Spot<'_>, clusters: &Clusters<'_>, faults: &mut Faults
     let map = spot.map(faults, &MACHINE)?;
     let cluster_spot = map.required(faults, "clusterName");
     let cluster_name = cluster_spot.as_ref().and_then(|spot| spot.label::<ClusterName>(faults));
-    let machine_type = map.required(faults, "type").and_then(|spot| spot.word::<MachineType>(faults, "machine type"));
+    let machine_type = map.required_word::<MachineType>(faults, "type", "machine type");
     let interface = map.or("interface", None, |spot| interface(&spot, faults).map(Some));
     let cidr = map.or("cidr", None, |spot| cidr(&spot, faults).map(Some));
     let upgrade_index = map.or("upgradeIndex", 0, |spot| spot.number(faults, 0..=u32::MAX));

@@ -297,11 +297,28 @@ impl<'n> Map<'n> {
 
     /// A field that must be there.
     pub(super) fn required(&self, faults: &mut Faults<'_>, name: &str) -> Option<Spot<'n>> {
+        self.required_of(faults, name, &[])
+    }
+
+    /// A field that must be there, with one of these words.
+    pub(super) fn required_of(&self, faults: &mut Faults<'_>, name: &str, known: &[&str]) -> Option<Spot<'n>> {
         let found = self.get(name);
         if found.is_none() {
-            faults.add(self.at, &join(&self.path, name), "missing", format!("a field '{name}'"));
+            let words = if known.is_empty() { String::new() } else { format!(", {}", one_of(known)) };
+            faults.add(self.at, &join(&self.path, name), "missing", format!("a field '{name}'{words}"));
         }
         found
+    }
+
+    /// A field that must be there, with a word of a closed set.
+    pub(super) fn required_word<T: FromStr<Err = Unknown>>(
+        &self,
+        faults: &mut Faults<'_>,
+        name: &str,
+        what: &str,
+    ) -> Option<T> {
+        let known = "".parse::<T>().err().map_or(&[][..], |unknown| unknown.known);
+        self.required_of(faults, name, known).and_then(|spot| spot.word(faults, what))
     }
 
     /// A field that may be missing: then `default`. `None` = there, but with a fault.

@@ -201,6 +201,28 @@ fn whole_texts_that_are_no_manifest() {
 }
 
 #[test]
+fn broken_yaml_is_told_with_what_to_do() {
+    let neighbours = "'key: value' indented as its neighbours";
+    for (text, place, expected) in [
+        ("a: b\nc: \"d\ne: f\n", "3:1", "the \" of line 2 closed before here"),
+        ("a: b\nc: 'd\ne: f\n", "3:1", "the ' of line 2 closed before here"),
+        ("a:\n- b\n- \"c\n- d\n", "4:1", "the \" of line 3 closed before here"),
+        ("a:\n  b: \"c\n  d: \"e\"\n", "3:3", "the \" of line 2 closed before here"),
+        ("a: \"b\n---\nc: d\n", "2:1", "the \" of line 1 closed before here"),
+        ("a: {b: c\nd:\n  e: f\n", "2:2", "the { of line 1 closed before here"),
+        ("a:\n  b: [c, d\n  e: f\n", "3:4", "the [ of line 2 closed before here"),
+        ("a:\n- {b: [c]\n- d\n", "3:1", "the { of line 2 closed before here"),
+        ("a: [b}\n", "1:4", ""),
+        ("a: b: c\n", "1:5", &format!("{neighbours}, a value with ': ' in quotes")),
+        ("a:\n  b: c\n d: e\n", "3:2", neighbours),
+    ] {
+        let first = faults(text).swap_remove(0);
+        assert_eq!(format!("{}:{}", first.line, first.column), place, "{text:?}: {first}");
+        assert_eq!(first.expected, expected, "{text:?}: {first}");
+    }
+}
+
+#[test]
 fn limits_hold_at_their_edge() {
     let nested = |depth: usize| format!("a: {}{}", "[".repeat(depth - 1), "]".repeat(depth - 1));
     let too_deep = |text: &str| faults(text).iter().any(|fault| fault.problem.contains("deeply"));

@@ -72,7 +72,7 @@ pub(super) fn documents<'t>(text: &'t str, nodes: &mut usize, faults: &mut Fault
         block_nesting_limit: LIBRARY_DEPTH_MAX,
     };
     let mut parser = Parser::new_from_str_with_options(text, options);
-    let mut builder = Builder { text, open: Vec::new(), nodes, documents: Vec::new(), faults };
+    let mut builder = Builder { text, open: Vec::new(), read: Position::START, nodes, documents: Vec::new(), faults };
     while let Some(event) = parser.next() {
         let went = match event {
             Ok((event, span)) => builder.take(event, span),
@@ -132,6 +132,8 @@ enum Key {
 struct Builder<'t, 'f, 'n> {
     text: &'t str,
     open: Vec<Open<'t>>,
+    /// Where the last event ended.
+    read: Position,
     nodes: &'f mut usize,
     documents: Vec<Option<Node<'t>>>,
     faults: &'f mut Faults<'n>,
@@ -140,6 +142,7 @@ struct Builder<'t, 'f, 'n> {
 impl<'t> Builder<'t, '_, '_> {
     fn take(&mut self, event: Event<'t>, span: Span) -> Result<(), Stop> {
         let at = position(span.start);
+        self.read = position(span.end);
         let tagged = span.tag_start().is_some();
         if let Some(tag) = span.tag_start() {
             let path = self.path();
@@ -240,10 +243,49 @@ impl<'t> Builder<'t, '_, '_> {
                 let reason = shown_reason(&kind.to_string());
                 match self.tab_in_indentation(at, reason.contains("tab")) {
                     Some(tab) => self.faults.add(tab, "", "not YAML: a tab where a line is indented", "blanks"),
-                    None => self.faults.add(at, &path, format!("not YAML: {reason}"), ""),
+                    None => self.faults.add(at, &path, format!("not YAML: {reason}"), self.cure(kind, at)),
                 }
             }
         }
+    }
+
+    /// What would be right. The library says where it gave up, which may be lines after what is wrong.
+    fn cure(&self, kind: &ErrorKind, at: Position) -> String {
+        use ErrorKind as E;
+        let quoted = matches!(
+            kind,
+            E::UnclosedQuotedScalar
+                | E::InvalidQuotedScalarIndent
+                | E::DocumentIndicatorInQuotedScalar
+                | E::InvalidTrailingSingleQuotedScalar
+                | E::InvalidTrailingDoubleQuotedScalar
+        );
+        let opened = if quoted { self.quote() } else { self.bracket() };
+        match (opened, kind) {
+            (Some((line, mark)), _) if line < at.line => format!("the {mark} of line {line} closed before here"),
+            (_, E::MappingValueNotAllowed) => {
+                "'key: value' indented as its neighbours, a value with ': ' in quotes".into()
+            }
+            (_, E::ExpectedBlockMappingKey) => "'key: value' indented as its neighbours".into(),
+            _ => String::new(),
+        }
+    }
+
+    /// The first quote after what was read whole, and its line.
+    fn quote(&self) -> Option<(u32, char)> {
+        let lines = self.text.lines().zip(1..).skip_while(|(_, line)| *line < self.read.line);
+        let skipped = |line| if line == self.read.line { self.read.column as usize - 1 } else { 0 };
+        let quote = |text: &str, line| text.chars().skip(skipped(line)).find(|c| matches!(c, '"' | '\''));
+        lines.filter_map(|(text, line)| Some((line, quote(text, line)?))).next()
+    }
+
+    /// The outermost bracket that is open, and its line.
+    fn bracket(&self) -> Option<(u32, char)> {
+        self.open.iter().find_map(|open| {
+            let (Open::List { at, .. } | Open::Map { at, .. }) = open;
+            let mark = self.text.lines().nth(at.line as usize - 1)?.chars().nth(at.column as usize - 1)?;
+            matches!(mark, '[' | '{').then_some((at.line, mark))
+        })
     }
 
     /// The tab behind a syntax error. The library stops at what it read last, which may be lines before.

@@ -3,7 +3,7 @@
 //! shell that is there already costs next to nothing.
 
 use std::{
-    io::{BufRead as _, BufReader, Write as _},
+    io::{BufRead, BufReader, Write as _},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::{Mutex, PoisonError, mpsc},
     thread,
@@ -72,9 +72,7 @@ impl Shells {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(shell);
         Ok(ran)
     }
-}
 
-impl Shells {
     /// One that nobody uses, and that did not end when the container went down.
     fn idle(&self) -> Option<Shell> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,25 +95,25 @@ impl Shell {
 
     fn run(&mut self, line: String) -> Result<Ran> {
         writeln!(self.asks, "{line}")?;
-        let (out, code) = self.until_mark()?;
-        let (err, _) = self.until_mark()?;
+        let (out, code) = until(&self.mark, &mut self.answers)?;
+        let (err, _) = until(&self.mark, &mut self.answers)?;
         Ok(Ran { line, code: Some(code.trim().parse().context("an exit status")?), out, err })
     }
+}
 
-    /// What comes before the mark, and what is on the same line after it.
-    fn until_mark(&mut self) -> Result<(String, String)> {
-        let mut said = Vec::new();
-        loop {
-            let start = said.len();
-            if self.answers.read_until(b'\n', &mut said)? == 0 {
-                bail!("the shell has ended");
-            }
-            if let Some(rest) = said.get(start..).and_then(|line| line.strip_prefix(self.mark.as_bytes())) {
-                let rest = String::from_utf8_lossy(rest).into_owned();
-                // The line's end that the shell itself put before the mark.
-                said.truncate(start.saturating_sub(1));
-                return Ok((String::from_utf8_lossy(&said).into_owned(), rest));
-            }
+/// What comes before the mark, and what is on the same line after it.
+fn until(mark: &str, answers: &mut impl BufRead) -> Result<(String, String)> {
+    let mut said = Vec::new();
+    loop {
+        let start = said.len();
+        if answers.read_until(b'\n', &mut said)? == 0 {
+            bail!("the shell has ended");
+        }
+        if let Some(rest) = said.get(start..).and_then(|line| line.strip_prefix(mark.as_bytes())) {
+            let rest = String::from_utf8_lossy(rest).into_owned();
+            // The line's end that the shell itself put before the mark.
+            said.truncate(start.saturating_sub(1));
+            return Ok((String::from_utf8_lossy(&said).into_owned(), rest));
         }
     }
 }
@@ -135,11 +133,20 @@ fn quoted(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::quoted;
+    use super::*;
 
     #[test]
     fn words_stay_what_they_are() {
         assert_eq!(quoted("a b"), "'a b'");
         assert_eq!(quoted("it's $HOME"), r"'it'\''s $HOME'");
+    }
+
+    #[test]
+    fn what_stands_before_the_mark_is_an_answer() -> Result<()> {
+        let mut answers = &b"\nMARK0\none\n\ntwo MARK\nMARK 12\nhalf a li"[..];
+        assert_eq!(until("MARK", &mut answers)?, (String::new(), "0\n".to_owned()));
+        assert_eq!(until("MARK", &mut answers)?, ("one\n\ntwo MARK".to_owned(), " 12\n".to_owned()));
+        assert!(until("MARK", &mut answers).is_err());
+        Ok(())
     }
 }

@@ -126,6 +126,11 @@ pub(crate) async fn accept(args: AcceptArgs, context: &Context) -> Result<(), Fa
 }
 
 pub(crate) async fn revoke(args: RevokeArgs, context: &Context) -> Result<(), Failure> {
+    if let Some(id) = args.subject.strip_prefix("token/") {
+        return Err(
+            Failure::bad_input("tokens are revoked by another command").next(format!("musterctl token revoke {id}"))
+        );
+    }
     let coordinator = context.coordinator().await?;
     let name = match args.subject.split_once('/') {
         Some((kind, name)) if kind == Kind::Machines.singular() => name,

@@ -87,9 +87,13 @@ fn fault_line(fault: &Fault) -> String {
 
 fn read(name: &str, left: &mut u64) -> Result<ManifestFile, Failure> {
     let cannot = |source| {
-        Failure::bad_input(format!("cannot read {name}")).because(source).next(
-            "-f names a manifest, or is - for standard input; what one looks like: docs/MANIFEST.md, musterctl demo",
-        )
+        let next = match name.split_once("://") {
+            Some(_) => format!("URLs are not fetched: curl -fsS {name} | musterctl apply -f -"),
+            None => "-f names a manifest, or is - for standard input; what one looks like: docs/MANIFEST.md, \
+                     musterctl demo"
+                .to_owned(),
+        };
+        Failure::bad_input(format!("cannot read {name}")).because(source).next(next)
     };
     let mut bytes = Vec::new();
     let most = left.saturating_add(1);

@@ -187,10 +187,10 @@ fn example(error: &Error, words: &[String]) -> Option<String> {
     }
     let (help, first) = (command.get_after_help(), command.get_subcommands().next());
     let help = help.or_else(|| first?.get_after_help())?.to_string();
-    // The first, or the first that begins as what was typed.
-    let lines = || help.lines().map(str::trim).filter(|line| line.starts_with("musterctl "));
-    let own = format!("musterctl {} ", subcommand(words).unwrap_or_default());
-    let line = lines().find(|line| line.starts_with(&own)).or_else(|| lines().next())?;
+    // The one that is most like what was typed; of several, the first.
+    let lines = help.lines().map(str::trim).filter(|line| line.starts_with("musterctl "));
+    let alike = |line: &&str| line.split(' ').filter(|word| words.iter().any(|typed| typed == word)).count();
+    let line = lines.rev().max_by_key(alike)?;
     Some(format!("an example: `{}`", line.split("  ").next().unwrap_or(line)))
 }
 
@@ -316,6 +316,7 @@ mod tests {
             ("delete -f edge-7.yaml", "`musterctl remove MACHINE`"),
             ("delete worker-1", "`musterctl remove worker-1`"),
             ("update", "an example: `musterctl update edge-7`"),
+            ("demo --stop", "an example: `musterctl demo --stop --dir /tmp/fleet`"),
             ("update edge-7 --dry-run", "`musterctl plan CLUSTER`"),
             ("secret create db hunter2", "`--from-file FILE`"),
             ("logs worker-1 -n 5", "tail -n 20"),

@@ -8,7 +8,7 @@ use clap::{
 };
 use muster_coordinator::view::Kind;
 
-use crate::failure::Failure;
+use crate::{failure::Failure, get};
 
 /// Reads the name of a machine: `worker-3`, `machine/worker-3`.
 pub(crate) fn machine(text: &str) -> Result<String, String> {
@@ -29,8 +29,13 @@ fn of(kind: Kind, text: &str) -> Result<String, String> {
     match text.split_once('/') {
         None => Ok(text.to_owned()),
         Some((word, name)) if word == kind.singular() || word == kind.word() => Ok(name.to_owned()),
-        Some((word, _)) => {
-            Err(format!("the name of a {} is wanted, and \"{word}/\" says something else", kind.singular()))
+        Some((word, name)) => {
+            let item = format!("; an item is a word of its own: {word} {name}");
+            Err(format!(
+                "the name of a {} is wanted, and \"{word}/\" says something else{}",
+                kind.singular(),
+                if kind == Kind::Machines && !get::is_kind(word) { &item } else { "" }
+            ))
         }
     }
 }
@@ -106,7 +111,9 @@ mod tests {
         for text in ["worker-3", "machine/worker-3", "machines/worker-3"] {
             assert_eq!(machine(text).as_deref(), Ok("worker-3"), "{text}");
         }
-        assert!(machine("cluster/edge-7").is_err_and(|problem| problem.contains("a machine is wanted")));
+        assert!(machine("cluster/edge-7").is_err_and(|problem| problem.ends_with("says something else")));
+        let both = machine("worker-3/hello").expect_err("an item too");
+        assert!(both.contains("an item is a word of its own: worker-3 hello"), "{both}");
         assert_eq!(rollout("rollout/edge-7-update-2").as_deref(), Ok("edge-7-update-2"));
         assert_eq!(rollout("cluster/edge-7").as_deref(), Ok("edge-7"));
         assert!(rollout("machine/worker-3").is_err_and(|problem| problem.contains("a rollout is wanted")));
