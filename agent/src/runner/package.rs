@@ -13,7 +13,7 @@ mod trial;
 
 use std::time::Duration;
 
-use muster_proto::model::ItemState;
+use muster_proto::model::{ItemState, package_and_version};
 
 use super::{BuiltinWork, Outcome, Refused, programs::ProgramError};
 use crate::{
@@ -26,8 +26,6 @@ use plan::{Obstacle, Plan, Want, Wanted};
 
 /// Most packages of one item.
 const PACKAGES_MAX: usize = 256;
-/// Longest name or version.
-const WORD_BYTES_MAX: usize = 200;
 
 /// What can go wrong after the params were found good.
 #[derive(Debug, thiserror::Error)]
@@ -169,7 +167,10 @@ impl Wanted {
         };
         let install = words("install", text("install"))?.map(want).collect::<Result<Vec<_>, _>>()?;
         let remove = words("remove", text("remove"))?
-            .map(|name| if is_name(name) { Ok(name.to_owned()) } else { Err(not_a_package("remove")) })
+            .map(|word| match package_and_version(word) {
+                Some((name, None)) => Ok(name.to_owned()),
+                _ => Err(not_a_package("remove")),
+            })
             .collect::<Result<Vec<_>, _>>()?;
         if install.is_empty() && remove.is_empty() {
             return Err(Refused::Missing("install"));
@@ -202,29 +203,10 @@ fn words<'a>(name: &str, text: Option<&'a str>) -> Result<impl Iterator<Item = &
 }
 
 fn want(word: &str) -> Result<Want, Refused> {
-    let (name, version) = word.split_once('=').map_or((word, None), |(name, version)| (name, Some(version)));
-    if !is_name(name) || version.is_some_and(|version| !is_version(version)) {
-        return Err(not_a_package("install"));
-    }
+    let (name, version) = package_and_version(word).ok_or_else(|| not_a_package("install"))?;
     Ok(Want { name: name.to_owned(), version: version.map(str::to_owned) })
 }
 
 fn not_a_package(param: &str) -> Refused {
     Refused::param(param, "holds a word that is neither NAME nor NAME=VERSION")
-}
-
-/// A name as apt and dnf have them. A `-` at the end would mean "remove" to apt.
-fn is_name(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    bytes.first().is_some_and(u8::is_ascii_alphanumeric)
-        && bytes.last() != Some(&b'-')
-        && bytes.len() <= WORD_BYTES_MAX
-        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"+-._:".contains(b))
-}
-
-fn is_version(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    bytes.first().is_some_and(u8::is_ascii_alphanumeric)
-        && bytes.len() <= WORD_BYTES_MAX
-        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b".+-~:^_".contains(b))
 }

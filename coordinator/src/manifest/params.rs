@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::{
-    model::{ClusterName, PARAM_BYTES_MAX, RunnerKind, is_param_name},
+    model::{ClusterName, PARAM_BYTES_MAX, RunnerKind, is_param_name, package_and_version},
     variables::{self, SECRET_PREFIX, VERBATIM_PARAM, VariableError},
 };
 
@@ -68,6 +68,10 @@ pub(super) enum Shape {
     Count(u64),
     /// A systemd unit with its suffix, `docker.service`.
     Unit,
+    /// Names of packages, parted by blanks.
+    Packages,
+    /// Such names, or `NAME=VERSION`.
+    Versions,
 }
 
 const fn must(name: &'static str, shape: Shape) -> Param {
@@ -95,8 +99,8 @@ const BASH: Schema = Schema { free: true, ..only(&[must(VERBATIM_PARAM, Shape::T
 const PACKAGE: Schema = Schema {
     one_of: &["install", "remove"],
     ..only(&[
-        may("install", Shape::Text),
-        may("remove", Shape::Text),
+        may("install", Shape::Versions),
+        may("remove", Shape::Packages),
         may("action", Shape::Word(&["download", "install"])),
         may("update", Shape::Flag),
         may("hold", Shape::Flag),
@@ -210,6 +214,11 @@ pub(super) fn agree(
     if runner == RunnerKind::Mke && of("action").is_some_and(|action| action != "backup") && of("version").is_none() {
         faults.add(at, &join(path, "version"), "missing", "the version of MKE, for any action but backup".to_owned());
     }
+    let names = |param| of(param).unwrap_or_default().split_ascii_whitespace().filter_map(package_and_version);
+    if runner == RunnerKind::Package && names("install").any(|(name, _)| names("remove").any(|(gone, _)| gone == name))
+    {
+        faults.add(at, &join(path, "remove"), "a package that 'install' names too", "each in one of the two");
+    }
     let playbook = of("playbook").filter(|_| runner == RunnerKind::Ansible && of("url").is_none());
     if playbook.is_some_and(|playbook| !is_path(playbook)) {
         let expected = "one that begins with '/', or 'url' and 'sha256' of an archive that has it".to_owned();
@@ -314,6 +323,11 @@ fn check(value: &Spot<'_>, text: &str, shape: Shape, faults: &mut Faults<'_>) {
             return;
         }
         Shape::Unit => (is_unit(text), "not a unit's name", "one with its suffix, such as docker.service"),
+        Shape::Packages => (are_packages(text, false), "not names of packages", "names, parted by blanks"),
+        Shape::Versions => {
+            let expected = "NAME or NAME=VERSION of each, parted by blanks";
+            (are_packages(text, true), "not names of packages", expected)
+        }
     };
     if !good {
         value.fault(faults, problem, expected);
@@ -322,19 +336,28 @@ fn check(value: &Spot<'_>, text: &str, shape: Shape, faults: &mut Faults<'_>) {
 
 fn are_urls(text: &str) -> bool {
     let is_url = |url: &str| {
-        // The variables are known by now, their values are not: any letter shows the form.
-        let mut pieces = url.split("${");
-        let mut plain = pieces.next().unwrap_or_default().to_owned();
-        for piece in pieces {
-            plain.push('x');
-            plain.push_str(piece.split_once('}').map_or(piece, |(_, after)| after));
-        }
-        plain.parse::<http::Uri>().is_ok_and(|uri| {
+        url.parse::<http::Uri>().is_ok_and(|uri| {
             matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty())
         })
     };
-    let mut urls = text.split_ascii_whitespace().peekable();
-    urls.peek().is_some() && urls.all(is_url)
+    some_and_all(text, is_url)
+}
+
+/// How many there may be, and what those that variables stand for are, the agent looks at again.
+fn are_packages(text: &str, versions: bool) -> bool {
+    some_and_all(text, |word| package_and_version(word).is_some_and(|(_, version)| versions || version.is_none()))
+}
+
+/// Is there a word, and is each right? The variables are known by now, their values are not: any letter shows the form.
+fn some_and_all(text: &str, is_right: impl Fn(&str) -> bool) -> bool {
+    let mut pieces = text.split("${");
+    let mut plain = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        plain.push('x');
+        plain.push_str(piece.split_once('}').map_or(piece, |(_, after)| after));
+    }
+    let mut words = plain.split_ascii_whitespace().peekable();
+    words.peek().is_some() && words.all(is_right)
 }
 
 fn is_sha256(text: &str) -> bool {

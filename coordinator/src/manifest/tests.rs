@@ -360,15 +360,23 @@ fn params_that_do_not_agree_are_refused() {
         ("mke", "{action: install}", "params.version"),
         ("mke", "{action: upgrade, image: x}", "params.version"),
         ("ansible", "{playbook: site.yml}", "params.playbook"),
+        ("package", "{install: \"docker.io, curl\"}", "params.install"),
+        ("package", "{install: \"docker.io >= 20\"}", "params.install"),
+        ("package", "{install: \" \"}", "params.install"),
+        ("package", "{remove: curl=8.1}", "params.remove"),
+        ("package", "{install: \"jq curl=8.1\", remove: \"vim curl\"}", "params.remove"),
     ] {
         let found = faults(&of(runner, params));
         assert!(found.len() == 1 && found[0].path.ends_with(path), "{runner} {params}: {found:?}");
     }
     let digest = "a".repeat(64);
     let archive = format!("{{playbook: site.yml, url: \"http://h/x\", sha256: {digest}}}");
-    for (runner, params) in
-        [("mke", "{action: backup}"), ("ansible", "{playbook: /srv/site.yml}"), ("ansible", &archive)]
-    {
+    for (runner, params) in [
+        ("mke", "{action: backup}"),
+        ("ansible", "{playbook: /srv/site.yml}"),
+        ("ansible", &archive),
+        ("package", "{install: \"docker.io=20.10.24+dfsg1-1 linux-image-${machine.name}\", remove: vim}"),
+    ] {
         assert_eq!(read(&of(runner, params)).err(), None, "{runner} {params}");
     }
 }
