@@ -133,7 +133,8 @@ fn as_it_was(draft: &Draft<'_>, row: &MachineRow) -> Option<String> {
 /// The wish fits no item, or not this one: which there are that wait for a person.
 fn nothing_to_do(wish: Wish, (machine, item): (&MachineName, Option<&ItemName>), position: &Position<'_>) -> Refusal {
     let items = position.items.unwrap_or_default();
-    let which = match items.iter().find(|known| Some(&known.name) == item) {
+    let named = items.iter().find(|known| Some(&known.name) == item);
+    let which = match named {
         None => format!("no item of {machine} is one"),
         Some(item) => format!("item {} of {machine} {}", item.name, stands(position, item)),
     };
@@ -142,13 +143,15 @@ fn nothing_to_do(wish: Wish, (machine, item): (&MachineName, Option<&ItemName>),
         Standing::Held => Some((&item.name, "is held", &["accept", "retry", "skip"])),
         _ => None,
     });
-    let next = match waiting {
-        Some((name, is, choices)) => {
+    let running = named.filter(|item| matches!(position.standing(item), Standing::Running { .. }));
+    let next = match (running, waiting) {
+        (Some(item), _) => format!("wait until it ends: `musterctl logs {machine} {} -f`", item.name),
+        (None, Some((name, is, choices))) => {
             let commands: Vec<String> =
                 choices.iter().map(|choice| format!("`musterctl {choice} {machine} {name}`")).collect();
             format!("item {name} {is}: {}", commands.join(" or "))
         }
-        None => format!("its items: `musterctl describe machine {machine}`"),
+        (None, None) => format!("its items: `musterctl describe machine {machine}`"),
     };
     let message = format!("{} is for {}; {which}; {next}", wish.word(), wish.fits_what());
     Refusal::State { reason: "NothingToDo", message }

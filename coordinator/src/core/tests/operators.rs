@@ -81,7 +81,10 @@ fn wishes_fit_or_are_refused() {
 fn a_wish_that_does_not_fit_says_how_the_item_stands() {
     for (state, stands) in [
         (None, "item install of control-1 has not begun;"),
-        (Some(Running), "item install of control-1 is running;"),
+        (
+            Some(Running),
+            "item install of control-1 is running; wait until it ends: `musterctl logs control-1 install -f`",
+        ),
         (Some(Succeeded), "item install of control-1 is done;"),
         (Some(FAILED), "item install of control-1 has failed for good; item install failed: `musterctl retry"),
     ] {
