@@ -59,6 +59,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Get this machine its identity with a join token
+    #[command(alias = "join")]
     Enroll(EnrollArgs),
     /// Run the agent; systemd does this
     Run(RunArgs),
@@ -254,7 +255,8 @@ fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<
 
 fn create(dir: &StateDir) -> anyhow::Result<()> {
     let shown = dir.path().display();
-    dir.create().with_context(|| format!("cannot create {shown}; run as root, or choose another --state-dir"))
+    let root = if nix::unistd::geteuid().is_root() { "" } else { "run as root, or " };
+    dir.create().with_context(|| format!("cannot create {shown}; {root}choose another --state-dir"))
 }
 
 fn enroll(args: &EnrollArgs, settings: Settings) -> anyhow::Result<()> {
@@ -283,8 +285,7 @@ fn enroll(args: &EnrollArgs, settings: Settings) -> anyhow::Result<()> {
     let (identity, by_itself) = block_on(async {
         let identity = identity::enroll(&coordinator, &token, name.clone(), &key).await;
         let identity = identity.map_err(|error| match error {
-            // Whom the token is for is no secret to whoever holds it.
-            IdentityError::Refused { .. } => anyhow::Error::from(error).context(format!("asked as {name}")),
+            IdentityError::Refused { .. } => anyhow::Error::from(error).context(asked_as(&name, &token)),
             error => error.into(),
         })?;
         // Asked before the identity is there, which the unit acts upon.
@@ -295,6 +296,11 @@ fn enroll(args: &EnrollArgs, settings: Settings) -> anyhow::Result<()> {
     let Identity { name, machine_type, cluster, .. } = identity;
     say(&format!("enrolled as {name} ({machine_type}) in cluster {cluster}\n{}", next_step(dir.path(), by_itself)));
     Ok(())
+}
+
+/// Who was refused. Which token it is, is no secret to whoever holds it: operators know tokens by their ids.
+fn asked_as(name: &MachineName, token: &JoinToken) -> String {
+    format!("asked as {name}, with token {0} (`musterctl get token {0}` says what it is for)", token.id())
 }
 
 /// What is left to be done on a machine that has enrolled.

@@ -1,5 +1,6 @@
 //! What `muster-coordinator backup` and `credentials` ask of a coordinator that runs: a socket in the state directory,
-//! for root and for the coordinator's own user. One line of JSON each way; after a backup's answer follow its bytes.
+//! for root and for the coordinator's own user. One line of JSON asks; one says that it is taken up, unless whoever asked
+//! has gone; one answers. After a backup's answer follow its bytes.
 
 use std::{
     fs, io,
@@ -34,6 +35,8 @@ const SOCKET: &str = "admin.sock";
 const LINE_BYTES_MAX: u64 = 64 * 1024;
 /// Time to say what is wanted, from the connection on.
 const REQUEST_LINE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for a coordinator that is well to take a request up; one that hangs does not.
+const TAKE_UP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for one request, a backup's bytes included.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
 /// What a copy of the store leaves of its disk for the store itself.
@@ -57,6 +60,13 @@ pub enum AdminError {
         #[source]
         source: io::Error,
     },
+    /// It is there, and does nothing.
+    #[error(
+        "a coordinator is there, but did not take this up within {} s, and will not do it later: does it hang? \
+         systemctl status muster-coordinator",
+        TAKE_UP_TIMEOUT.as_secs()
+    )]
+    Hangs,
     /// The conversation broke off.
     #[error("the coordinator did not answer as it should")]
     Talk(#[source] io::Error),
@@ -120,7 +130,11 @@ enum Request {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum Answer {
-    Backup { bytes: u64 },
+    /// The request is read, and whoever asked still waits for it.
+    TakenUp,
+    Backup {
+        bytes: u64,
+    },
     Credentials(Issued),
     Error(String),
 }
@@ -214,6 +228,8 @@ impl Admin {
         let request = tokio::time::timeout(REQUEST_LINE_TIMEOUT, read_line(&mut read)).await;
         let silent = || format!("nothing was asked within {} s", REQUEST_LINE_TIMEOUT.as_secs());
         let request: Request = request.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, silent()))??;
+        // Fails where whoever asked has gone: nobody would get what is made now.
+        write_line(&mut write, &Answer::TakenUp).await?;
         match request {
             Request::Credentials(wanted) => {
                 let answer = self.credentials(&wanted).await.map_or_else(Answer::Error, Answer::Credentials);
@@ -322,7 +338,7 @@ impl AdminClient {
         match self.ask(&Request::Credentials(wanted)).await?.0 {
             Answer::Credentials(issued) => Ok(issued),
             Answer::Error(text) => Err(AdminError::Refused(text)),
-            Answer::Backup { .. } => Err(AdminError::Talk(io::ErrorKind::InvalidData.into())),
+            Answer::Backup { .. } | Answer::TakenUp => Err(AdminError::Talk(io::ErrorKind::InvalidData.into())),
         }
     }
 
@@ -340,7 +356,9 @@ impl AdminClient {
         let bytes = match answer {
             Answer::Backup { bytes } => bytes,
             Answer::Error(text) => return Err(AdminError::Refused(text)),
-            Answer::Credentials(_) => return Err(AdminError::Talk(io::ErrorKind::InvalidData.into())),
+            Answer::Credentials(_) | Answer::TakenUp => {
+                return Err(AdminError::Talk(io::ErrorKind::InvalidData.into()));
+            }
         };
         // It may be the store's own disk, on which the copy it comes from is until it is here.
         has_room(dir_of(to), bytes).map_err(write_error)?;
@@ -357,14 +375,22 @@ impl AdminClient {
     }
 
     async fn ask(&mut self, request: &Request) -> Result<(Answer, impl AsyncReadExt + Unpin), AdminError> {
-        let talk = async {
-            let (read, mut write) = self.0.split();
+        let (read, mut write) = self.0.split();
+        let mut read = BufReader::new(read);
+        let taken_up = async {
             write_line(&mut write, request).await?;
-            let mut read = BufReader::new(read);
-            Ok((read_line(&mut read).await?, read))
+            read_line(&mut read).await
         };
-        let late = |_| Err(io::ErrorKind::TimedOut.into());
-        tokio::time::timeout(REQUEST_TIMEOUT, talk).await.unwrap_or_else(late).map_err(AdminError::Talk)
+        let taken_up = tokio::time::timeout(TAKE_UP_TIMEOUT, taken_up).await.map_err(|_| AdminError::Hangs)?;
+        let answer = match taken_up.map_err(AdminError::Talk)? {
+            Answer::TakenUp => {
+                let late = |_| Err(io::ErrorKind::TimedOut.into());
+                let answer = tokio::time::timeout(REQUEST_TIMEOUT, read_line(&mut read)).await;
+                answer.unwrap_or_else(late).map_err(AdminError::Talk)?
+            }
+            answer => answer,
+        };
+        Ok((answer, read))
     }
 }
 

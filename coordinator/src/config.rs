@@ -47,6 +47,16 @@ pub enum ConfigError {
         #[source]
         source: io::Error,
     },
+    /// It holds something, and anybody may look at it: closing it could take it from whoever uses it.
+    #[error(
+        "{} is not empty, and open to others: a coordinator keeps its record in a directory of its own; name a new \
+         one with --state-dir, or, if this one is the coordinator's, chmod 700 {}",
+        path.display(), path.display()
+    )]
+    StateDirShared {
+        /// Its path.
+        path: PathBuf,
+    },
     /// It is somebody else's.
     #[error("cannot look into the state directory {}; run this as root, or as the coordinator's user", path.display())]
     StateDirClosed {
@@ -214,11 +224,12 @@ impl StateDir {
         Self(std::path::absolute(&path).unwrap_or(path))
     }
 
-    /// Makes it, if it is not there; in any case nobody else may look into it. Directories above that have to be made
-    /// are ordinary ones: root makes the record, and the service's own user has to get to it.
+    /// Makes it, if it is not there; in any case nobody else may look into it, so one that is there and open to others
+    /// must be empty. Directories above that have to be made are ordinary ones: root makes the record, and the
+    /// service's own user has to get to it.
     ///
     /// # Errors
-    /// [`ConfigError::StateDir`].
+    /// [`ConfigError::StateDir`], [`ConfigError::StateDirShared`].
     pub fn create(&self) -> Result<(), ConfigError> {
         let error = |source| ConfigError::StateDir { path: self.0.clone(), source };
         if let Some(parent) = self.0.parent() {
@@ -227,6 +238,9 @@ impl StateDir {
         fs::DirBuilder::new().recursive(true).mode(DIR_MODE).create(&self.0).map_err(error)?;
         let mode = fs::metadata(&self.0).map_err(error)?.permissions().mode();
         if mode & OTHERS_MASK != 0 {
+            if fs::read_dir(&self.0).map_err(error)?.next().is_some() {
+                return Err(ConfigError::StateDirShared { path: self.0.clone() });
+            }
             fs::set_permissions(&self.0, fs::Permissions::from_mode(DIR_MODE)).map_err(error)?;
         }
         Ok(())
@@ -313,6 +327,22 @@ mod tests {
         fs::create_dir(dir.path().join("ordinary")).expect("made");
         StateDir::new(dir.path().join("muster/coordinator")).create().expect("made");
         assert_eq!((mode("muster"), mode("muster/coordinator")), (mode("ordinary"), DIR_MODE));
+    }
+
+    #[test]
+    fn a_directory_in_use_is_not_closed_to_its_users() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("shared");
+        let mode = || fs::metadata(&path).expect("it is there").permissions().mode() & 0o777;
+        fs::create_dir(&path).expect("made");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("opened");
+        fs::write(path.join("theirs"), "").expect("written");
+        let refused = StateDir::new(path.clone()).create().expect_err("it is theirs").to_string();
+        assert!(refused.contains("--state-dir") && refused.contains("chmod 700"), "{refused}");
+        assert_eq!(mode(), 0o755);
+        fs::remove_file(path.join("theirs")).expect("removed");
+        StateDir::new(path.clone()).create().expect("an empty one is taken");
+        assert_eq!(mode(), DIR_MODE);
     }
 
     #[test]

@@ -46,7 +46,9 @@ pub enum HealthError {
 fn where_to_look(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::PermissionDenied => "run this as root, or as the coordinator's user",
-        _ => "is --state-dir right, and has it been started?",
+        _ => {
+            "is --state-dir right, and has it been started? Its log says why it ended: journalctl -u muster-coordinator"
+        }
     }
 }
 

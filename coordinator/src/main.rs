@@ -151,6 +151,7 @@ struct BackupArgs {
     #[command(flatten)]
     place: Place,
     /// Where to; must not exist
+    #[arg(value_parser = new_file)]
     file: PathBuf,
 }
 
@@ -216,12 +217,9 @@ fn init(args: InitArgs) -> anyhow::Result<()> {
     let operator = wanted.peer().map_err(|text| BadInput(text.replace("--name", "--operator")))?;
     let address = args.address.as_deref().unwrap_or(ADDRESS_DEFAULT);
     let (host, port) = host_and_port(address)?;
-    let out = match args.out {
-        Some(out) => out,
-        None => env::home_dir()
-            .map(|home| home.join(MUSTERCTL_CONFIG))
-            .ok_or_else(|| BadInput("--out: there is no home directory; name a file".to_owned()))?,
-    };
+    let default_out = || env::var_os("HOME").map(|home| Path::new(&home).join(MUSTERCTL_CONFIG));
+    let no_home = || BadInput("--out: there is no $HOME, where musterctl looks; name a file".to_owned());
+    let out = args.out.or_else(default_out).ok_or_else(no_home)?;
     let state_dir = StateDir::new(args.place.state_dir);
     let key_was_there = args.key.key_file.exists();
     Init {

@@ -71,6 +71,14 @@ pub enum SetupError {
         /// The file.
         path: PathBuf,
     },
+    /// What is there is no file that could be removed.
+    #[error("{} is {what}; name a new file with --out", path.display())]
+    OutIsNoFile {
+        /// What is there.
+        path: PathBuf,
+        /// In words.
+        what: &'static str,
+    },
     /// A file cannot be written.
     #[error("cannot write {}", path.display())]
     Write {
@@ -86,7 +94,8 @@ impl SetupError {
     /// Is it because of what the operator typed?
     #[must_use]
     pub const fn is_bad_input(&self) -> bool {
-        matches!(self, Self::Config(_) | Self::Exists { .. } | Self::KeyBesideRecord { .. } | Self::OutExists { .. })
+        let out = matches!(self, Self::OutExists { .. } | Self::OutIsNoFile { .. });
+        out || matches!(self, Self::Config(_) | Self::Exists { .. } | Self::KeyBesideRecord { .. })
     }
 }
 
@@ -169,9 +178,15 @@ impl CredentialsFile {
     /// Makes it, where nothing may be, for its owner's eyes only.
     ///
     /// # Errors
-    /// [`SetupError::OutExists`], [`SetupError::Write`].
+    /// [`SetupError::OutExists`], [`SetupError::OutIsNoFile`], [`SetupError::Write`].
     pub fn create(path: &Path) -> Result<Self, SetupError> {
         let error = |source: io::Error| match source.kind() {
+            io::ErrorKind::AlreadyExists if path.is_dir() => {
+                SetupError::OutIsNoFile { path: path.to_owned(), what: "a directory" }
+            }
+            io::ErrorKind::AlreadyExists if path.exists() && !path.is_file() => {
+                SetupError::OutIsNoFile { path: path.to_owned(), what: "a device, a pipe or a socket" }
+            }
             io::ErrorKind::AlreadyExists => SetupError::OutExists { path: path.to_owned() },
             _ => SetupError::Write { path: path.to_owned(), source },
         };
@@ -373,6 +388,11 @@ mod tests {
             "it overwrites nothing"
         );
         fs::remove_file(dir.path().join("anna.toml")).expect("remove");
+        for (out, what) in [(dir.path(), "is a directory"), (Path::new("/dev/null"), "is a device")] {
+            let refused = CredentialsFile::create(out).err().expect("it is no new file");
+            assert!(refused.is_bad_input() && refused.to_string().contains(what), "{refused}");
+            assert!(out.exists() && !refused.to_string().contains("remove"), "{refused}");
+        }
         let beside = dir.path().join("state/key");
         assert!(matches!(init(dir.path(), &beside, false), Err(SetupError::KeyBesideRecord { .. })));
         assert!(!dir.path().join("anna.toml").exists(), "credentials of nothing are not left in the way");

@@ -68,7 +68,8 @@ fn pieces(mut text: &str) -> Result<Vec<Piece<'_>>, VariableError> {
 }
 
 /// The name of a secret in a variable, `secret.NAME` or `secret.NAME@VERSION`.
-fn secret_of(variable: &str) -> Option<SecretName> {
+#[must_use]
+pub fn secret_of(variable: &str) -> Option<SecretName> {
     let name = variable.strip_prefix(SECRET_PREFIX)?;
     SecretName::new(name.split_once(VERSION_MARK).map_or(name, |(name, _)| name)).ok()
 }

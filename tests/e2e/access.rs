@@ -9,6 +9,7 @@ use muster_tests::fleet::{
     programs::{self, Programs},
     wait_for,
 };
+use nix::sys::signal::Signal;
 
 /// The lines of a multi-line or plain TOML value of `operator.toml`, as they stand there.
 fn section(text: &str, key: &str) -> Result<String> {
@@ -79,6 +80,27 @@ fn a_coordinator_is_somewhere() -> Result<()> {
         init.says(&[address, "name this machine", "--listen"])?;
         assert!(["other", "other.key", "other.toml"].iter().all(|name| !Path::new(&fleet.path(name)).exists()));
     }
+    fleet.done()
+}
+
+/// A coordinator that hangs: whoever asks beside it is told so in time, and what he asked for is not done once he is gone.
+#[test]
+fn a_coordinator_that_hangs_makes_nothing_for_nobody() -> Result<()> {
+    let fleet = Fleet::start("hangs", &[])?;
+    let place = ["--state-dir", "coordinator"];
+    let vera = ["--role", "viewer", "--name", "vera", "--out", "vera.toml", "--key-file", "coordinator.key"];
+    fleet.signal_coordinator(Signal::SIGSTOP)?;
+    for words in [&[&["credentials"], &vera[..]].concat()[..], &["backup", "copy"]] {
+        let refused = fleet.coordinator_command(&[words, &place].concat())?.exits(1)?;
+        refused.says(&["did not take this up within 10 s", "systemctl status"])?;
+    }
+    assert!(!Path::new(&fleet.path("vera.toml")).exists() && !Path::new(&fleet.path("copy")).exists());
+    fleet.signal_coordinator(Signal::SIGCONT)?;
+    // It serves who asks in turn: what was asked before this is behind it.
+    let bo = ["--role", "viewer", "--name", "bo", "--out", "bo.toml", "--key-file", "coordinator.key"];
+    fleet.coordinator_command(&[&["credentials"], &bo[..], &place].concat())?.ok()?;
+    let known = fleet.ctl(&["get", "credentials"])?.exits(0)?.says(&["viewer/bo"])?;
+    assert!(!known.out.contains("vera"), "{known:?}");
     fleet.done()
 }
 

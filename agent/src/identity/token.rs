@@ -85,6 +85,12 @@ impl JoinToken {
         Self::parse(&text).map_err(IdentityError::Token)
     }
 
+    /// What operators know it by; no secret.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        self.text.split('.').next().unwrap_or_default()
+    }
+
     /// What is sent to the coordinator.
     pub(super) fn text(&self) -> &str {
         &self.text
@@ -133,7 +139,8 @@ mod tests {
         let error = JoinToken::read(&path).err().expect("an error");
         assert!(matches!(&error, IdentityError::TokenFile { from, .. } if from.ends_with("token")), "{error}");
         std::fs::write(&path, format!("a.b.{}\n", "0".repeat(64))).expect("written");
-        assert_eq!(JoinToken::read(&path).ok().map(|token| token.ca_spki_sha256()), Some([0; 32]));
+        let read = JoinToken::read(&path).ok();
+        assert_eq!(read.map(|token| (token.id().to_owned(), token.ca_spki_sha256())), Some(("a".to_owned(), [0; 32])));
         std::fs::write(&path, [0xff, 0xfe]).expect("written");
         assert!(matches!(JoinToken::read(&path), Err(IdentityError::TokenFile { .. })));
         std::fs::write(&path, "x".repeat(5000)).expect("written");

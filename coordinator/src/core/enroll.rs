@@ -157,8 +157,14 @@ fn may_take_name(row: &MachineRow, token: &TokenRow) -> Result<(), Refusal> {
         return Err(Refusal::State {
             reason: "OtherRole",
             message: format!(
-                "{name} is declared as {} of {}, the token is for a {} of {}; make a token that fits",
-                row.spec.machine_type, row.spec.cluster_name, token.machine_type, token.cluster
+                "{name} is declared as {} of {}, the token is for a {} of {}; `musterctl token create --cluster {} \
+                 --type {}` makes one that fits",
+                row.spec.machine_type,
+                row.spec.cluster_name,
+                token.machine_type,
+                token.cluster,
+                row.spec.cluster_name,
+                row.spec.machine_type
             ),
         });
     }
@@ -175,7 +181,7 @@ pub(super) fn deny(
     now: Now,
 ) {
     draft.deny(id, name, now);
-    draft.live_mut(name).session = None;
+    draft.live_mut(name).is_shut_out();
     draft.stop_awaiting(name);
     effects.push(Effect::Close { id, reason: reason.to_owned() });
 }

@@ -5,9 +5,12 @@ use std::{
     sync::Arc,
 };
 
-use muster_proto::model::{
-    AssignedItem, ClusterName, ClusterSpec, ItemName, MachineId, MachineName, MachineType, Now, Phase, SecretName,
-    WAITING_FOR_SECRET, WAITING_FOR_SWARM,
+use muster_proto::{
+    model::{
+        AssignedItem, ClusterName, ClusterSpec, ItemName, MachineId, MachineName, MachineType, Now, Phase, SecretName,
+        WAITING_FOR_SECRET, WAITING_FOR_SWARM,
+    },
+    variables::VariableError,
 };
 
 use super::{Added, AddedReboot, ControlSet, Overwrites, SwarmLook};
@@ -98,6 +101,12 @@ impl MachineLive {
         self.stranger = false;
     }
 
+    /// Its identity is refused from now on: it has no stream, and who took it from whom is over.
+    pub fn is_shut_out(&mut self) {
+        self.session = None;
+        self.taken_over = (0, 0);
+    }
+
     /// Do two agents have its identity? They take the stream from each other, again and again.
     #[must_use]
     pub fn has_two_agents(&self, now: Now) -> bool {
@@ -135,6 +144,18 @@ pub struct Items {
     pub reboot: Option<AddedReboot>,
     /// What else an update has added, and in which version.
     pub added: Option<(String, Vec<Added>)>,
-    /// In the order they run; or the variable that has no value yet, and where.
-    pub resolved: Result<Vec<AssignedItem>, String>,
+    /// In the order they run.
+    pub resolved: Result<Vec<AssignedItem>, Unresolved>,
+}
+
+/// A variable that has no value yet, and where it stands.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("item {item}, param {param}: {fault}")]
+pub struct Unresolved {
+    /// The item.
+    pub item: ItemName,
+    /// Its param.
+    pub param: String,
+    /// What is wrong with the variable.
+    pub fault: VariableError,
 }

@@ -4,7 +4,7 @@ use muster_proto::model::{AssignedItem, Blocked, Counts, MachineType, Phase, Sta
 
 use super::{
     deploy::{earlier_on_its_way, wants_slot},
-    locks, recovery, removal,
+    items, locks, recovery, removal,
     safety::{self, blocked},
     survey::{Position, Progress, Survey},
     update::{concerns, maintenance, waits},
@@ -226,8 +226,9 @@ pub(super) fn refuses(position: &Position<'_>) -> Option<Blocked> {
             ),
         ));
     }
-    if let Err(variable) = position.items {
-        return Some(blocked("VariableWithoutValue", variable, "the manifest is corrected and applied again"));
+    if let Err(unresolved) = position.items {
+        let clears_when = items::gives_value(&row.spec.cluster_name, &unresolved.fault);
+        return Some(blocked("VariableWithoutValue", unresolved.to_string(), clears_when));
     }
     None
 }

@@ -9,11 +9,11 @@ use std::{
 use muster_proto::{
     hash::item_hash,
     model::{AssignedItem, ClusterName, ClusterSpec, MachineName, MachineType, Phase, SecretName, StateItem},
-    variables::{SECRET_PREFIX, VERBATIM_PARAM, replace_early},
+    variables::{SECRET_PREFIX, VERBATIM_PARAM, VariableError, replace_early, secret_of},
 };
 
 use super::{added, reboot, secrets};
-use crate::facts::{Added, AddedReboot, ClusterRow, ControlSet, Draft, Facts, Items, MachineRow, Member};
+use crate::facts::{Added, AddedReboot, ClusterRow, ControlSet, Draft, Facts, Items, MachineRow, Member, Unresolved};
 
 /// Resolves the items of every machine whose inputs changed since they were last resolved.
 pub fn refresh(draft: &mut Draft<'_>) {
@@ -117,6 +117,22 @@ fn sets_of<'a>(machine: &'a MachineRow, provisional: &'a ControlSet) -> impl Ite
     Phase::ALL.iter().map(|phase| (*phase, machine.control_sets.get(phase).unwrap_or(provisional)))
 }
 
+/// What gives a variable its value.
+pub(super) fn gives_value(cluster: &ClusterName, fault: &VariableError) -> String {
+    match fault {
+        VariableError::NoValue(variable) => match secret_of(variable) {
+            Some(secret) => {
+                format!(
+                    "the secret is there: `musterctl secret create {secret} --cluster {cluster} --from-file FILE`, for \
+                     every cluster without --cluster"
+                )
+            }
+            None => "its agent reports".to_owned(),
+        },
+        _ => "the manifest is corrected and applied again".to_owned(),
+    }
+}
+
 /// What items are resolved with, besides the spec and the machine.
 struct Inputs {
     control_sets: BTreeMap<Phase, ControlSet>,
@@ -164,7 +180,7 @@ fn resolve_all(spec: &Arc<ClusterSpec>, machine: &MachineRow, inputs: Inputs) ->
     let of_update: Vec<StateItem> = added.iter().flat_map(|(version, all)| added::items(spec, all, version)).collect();
     let mut templates: Vec<&StateItem> = of_update.iter().chain(spec.items(machine.spec.machine_type)).collect();
     templates.sort_by_key(|item| item.phase);
-    let mut resolved: Result<Vec<AssignedItem>, String> = templates
+    let mut resolved: Result<Vec<AssignedItem>, Unresolved> = templates
         .into_iter()
         .map(|template| {
             let set = control_sets.get(&template.phase).map(|set| set.addresses.clone()).unwrap_or_default();
@@ -194,7 +210,7 @@ fn resolve(
     template: &StateItem,
     machine: &MachineRow,
     values: &BTreeMap<&str, String>,
-) -> Result<AssignedItem, String> {
+) -> Result<AssignedItem, Unresolved> {
     let overwrites = machine.overwrites().get(&template.name);
     let names: BTreeSet<&String> =
         template.params.keys().chain(overwrites.into_iter().flat_map(BTreeMap::keys)).collect();
@@ -205,7 +221,8 @@ fn resolve(
         let value = if name == VERBATIM_PARAM {
             text.to_owned()
         } else {
-            replace_early(text, values).map_err(|error| format!("item {}, param {name}: {error}", template.name))?
+            let unresolved = |fault| Unresolved { item: template.name.clone(), param: name.clone(), fault };
+            replace_early(text, values).map_err(unresolved)?
         };
         params.insert(name.clone(), value);
     }

@@ -22,7 +22,7 @@ use super::{
     locks::Locks,
     reboot::{patience_ms, rebooting},
 };
-use crate::facts::{ClusterRow, Facts, MachineLive, MachineRow, MachineUpdate, RolloutRow, UpdateRow};
+use crate::facts::{ClusterRow, Facts, MachineLive, MachineRow, MachineUpdate, RolloutRow, Unresolved, UpdateRow};
 
 /// Where one machine stands.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub struct Position<'a> {
     /// What is known while the process lives.
     pub live: Option<&'a MachineLive>,
     /// Its items in the order they run; the variable without a value, and where, if they cannot be resolved.
-    pub items: Result<&'a [AssignedItem], &'a str>,
+    pub items: Result<&'a [AssignedItem], &'a Unresolved>,
     /// Not heard of for longer than the limit; of a machine that reboots because we asked, for longer than it may take.
     pub lost: bool,
     /// The reboot item that runs on it, as far as is known.
@@ -58,7 +58,7 @@ impl<'a> Position<'a> {
         let live = facts.live.machines.get(&row.name);
         let items = match live.and_then(|live| live.items.as_deref()) {
             None => Ok(&[][..]),
-            Some(items) => items.resolved.as_ref().map(Vec::as_slice).map_err(String::as_str),
+            Some(items) => items.resolved.as_ref().map(Vec::as_slice),
         };
         let connected = live.is_some_and(|live| live.session.is_some());
         let heard = live.and_then(|live| live.heard_mono_ms).unwrap_or(facts.live.started_mono_ms);

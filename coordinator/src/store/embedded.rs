@@ -36,6 +36,7 @@ const fn definition(table: Table) -> Definition {
 #[derive(Clone)]
 pub struct EmbeddedStore {
     database: Arc<Database>,
+    path: Arc<Path>,
 }
 
 impl EmbeddedStore {
@@ -60,7 +61,7 @@ impl EmbeddedStore {
         });
         let database = builder.create_with_backend(file).map_err(|error| opening(path, error))?;
         drop(distrust);
-        Ok(Self { database: Arc::new(database) })
+        Ok(Self { database: Arc::new(database), path: path.into() })
     }
 
     /// Makes a new store at `path`, where nothing may be.
@@ -75,7 +76,7 @@ impl EmbeddedStore {
         let database = builder().create_with_backend(file).map_err(|error| opening(path, error))?;
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         sync_directory(parent).map_err(open_error)?;
-        let mut store = Self { database: Arc::new(database) };
+        let mut store = Self { database: Arc::new(database), path: path.into() };
         store.commit(&[])?;
         Ok(store)
     }
@@ -83,7 +84,7 @@ impl EmbeddedStore {
     /// Makes a new store at `path`, where nothing may be, that holds these rows from the first moment it is there.
     ///
     /// # Errors
-    /// [`StoreError::Open`], [`StoreError::Commit`]; then there is no file at `path`.
+    /// [`StoreError::Open`], [`StoreError::Full`], [`StoreError::Commit`]; then there is no file at `path`.
     pub fn create_with(path: &Path, rows: &[Change]) -> Result<(), StoreError> {
         let mut part = path.as_os_str().to_owned();
         part.push(".part");
@@ -141,7 +142,10 @@ impl Store for EmbeddedStore {
     }
 
     fn commit(&mut self, batch: &[Change]) -> Result<(), StoreError> {
-        self.write(batch).map_err(|error| StoreError::Commit(Box::new(error)))
+        self.write(batch).map_err(|error| match error {
+            redb::Error::Io(io) if is_full(&io) => StoreError::Full { path: self.path.to_path_buf() },
+            error => StoreError::Commit { path: self.path.to_path_buf(), source: Box::new(error) },
+        })
     }
 
     fn backup(&self, to: &Path) -> Result<(), StoreError> {
@@ -175,8 +179,13 @@ fn opening(path: &Path, error: DatabaseError) -> StoreError {
         DatabaseError::Storage(StorageError::Io(ref io)) if io.kind() == io::ErrorKind::PermissionDenied => {
             closed(path).unwrap_or_else(|| StoreError::Open { path: path.to_owned(), source: Box::new(error.into()) })
         }
+        DatabaseError::Storage(StorageError::Io(ref io)) if is_full(io) => StoreError::Full { path: path.to_owned() },
         other => StoreError::Open { path: path.to_owned(), source: Box::new(other.into()) },
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 fn in_use(path: &Path) -> StoreError {

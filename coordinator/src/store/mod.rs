@@ -87,9 +87,24 @@ pub enum StoreError {
     /// A row cannot be read.
     #[error("cannot read the store")]
     Read(#[source] Box<redb::Error>),
+    /// There is no space left, on the disk or of what our user may have of it. A batch may not be durable.
+    #[error(
+        "no space left for the store {}: nothing can be recorded; make room on its disk, then start the coordinator \
+         again", path.display()
+    )]
+    Full {
+        /// The store's file.
+        path: PathBuf,
+    },
     /// A batch may not be durable.
-    #[error("cannot make a change durable")]
-    Commit(#[source] Box<redb::Error>),
+    #[error("cannot make a change durable in the store {}", path.display())]
+    Commit {
+        /// The store's file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: Box<redb::Error>,
+    },
     /// A copy cannot be made.
     #[error("cannot write a copy of the store to {}", path.display())]
     Backup {

@@ -309,6 +309,16 @@ fn two_agents_with_one_identity_show_and_one_that_comes_back_is_one() {
         fleet.connect("control-1");
         assert_eq!(two(&fleet), taken_over == 3, "{taken_over}");
     }
+    let before = fleet.store.clone();
+    fleet.ask(Request::RevokeMachine { machine: machine("control-1"), machine_is_off: true }).expect("revoked");
+    assert!(!two(&fleet), "neither of them is one any more");
+    fleet.restart_from(before);
+    fleet.connect("control-1");
+    for _ in 1..=3 {
+        fleet.pass(20_000, &[]);
+        fleet.connect("control-1");
+    }
+    assert!(two(&fleet));
     fleet.pass(60_000, &[]);
     assert!(!two(&fleet), "one of them has stopped");
     for _ in 1..=3 {

@@ -185,7 +185,7 @@ fn histories(batches: &[Vec<Change>]) -> Vec<Vec<Row>> {
 /// A new store on `disk`, and the batches one after another. Returns how many were acknowledged.
 fn commit_all(disk: &Disk, batches: &[Vec<Change>]) -> usize {
     let Ok(database) = builder().create_with_backend(disk.clone()) else { return 0 };
-    let mut store = EmbeddedStore { database: Arc::new(database) };
+    let mut store = EmbeddedStore { database: Arc::new(database), path: Path::new("store").into() };
     batches.iter().take_while(|batch| store.commit(batch).is_ok()).count()
 }
 
