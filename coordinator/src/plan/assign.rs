@@ -1,6 +1,6 @@
 //! The list a machine gets, and when it may change.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use aws_lc_rs::digest;
 use muster_proto::{
@@ -17,14 +17,15 @@ pub const PERMIT_MS: u64 = 30_000;
 
 /// What an assignment says, before it has a generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Content {
-    /// In the order they run.
-    pub items: Vec<AssignedItem>,
+pub struct Content<'a> {
+    /// In the order they run; copied only where they differ from what was resolved, for most contents are compared and
+    /// dropped.
+    pub items: Vec<Cow<'a, AssignedItem>>,
     /// Values of the late variables.
-    pub variables: BTreeMap<String, String>,
+    pub variables: BTreeMap<&'static str, &'a str>,
 }
 
-impl Content {
+impl Content<'_> {
     /// Digest of everything in it: another content gets another generation.
     #[must_use]
     pub fn digest(&self) -> ItemHash {
@@ -41,8 +42,8 @@ impl Content {
             epoch,
             generation,
             cluster: position.row.spec.cluster_name.clone(),
-            items: self.items,
-            variables: self.variables,
+            items: self.items.into_iter().map(Cow::into_owned).collect(),
+            variables: self.variables.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
         }
     }
 }
@@ -79,7 +80,7 @@ pub fn may_change(position: &Position<'_>) -> bool {
 
 /// The items its list reaches now. In an update that is up to the next one that needs a permit: without it the list
 /// ends before, with it the list ends there.
-fn reached<'a>(position: &'a Position<'_>, reach: Phase) -> Option<impl Iterator<Item = AssignedItem> + 'a> {
+fn reached<'a>(position: &Position<'a>, reach: Phase) -> Option<impl Iterator<Item = Cow<'a, AssignedItem>> + use<'a>> {
     let items = position.items.ok()?;
     let open = |item: &&AssignedItem| position.needs_permit(item) && position.standing(item) != Standing::Done;
     let gate = items.iter().position(|item| item.phase <= reach && open(&item));
@@ -87,12 +88,25 @@ fn reached<'a>(position: &'a Position<'_>, reach: Phase) -> Option<impl Iterator
     let permit = permit.map(|number| Permit { number, start_within_ms: PERMIT_MS });
     let end = gate.map_or(items.len(), |gate| gate + usize::from(permit.is_some()));
     let reached = items.iter().take(end).enumerate().filter(move |(_, item)| item.phase <= reach);
-    Some(reached.map(move |(at, item)| AssignedItem { permit: permit.filter(|_| Some(at) == gate), ..item.clone() }))
+    Some(reached.map(move |(at, item)| match permit.filter(|_| Some(at) == gate) {
+        None => Cow::Borrowed(item),
+        permit => Cow::Owned(AssignedItem { permit, ..item.clone() }),
+    }))
 }
 
 /// The list the machine should have now, as far as its phases were granted. None: it keeps what it has.
 #[must_use]
-pub fn wanted(facts: &Facts, position: &Position<'_>) -> Option<Content> {
+pub fn wanted<'a>(facts: &'a Facts, position: &Position<'a>) -> Option<Content<'a>> {
+    wanted_beside(facts, position, first_control(facts, &position.row.spec.cluster_name))
+}
+
+/// The same, where the address of the first control machine of its cluster is known.
+#[must_use]
+pub fn wanted_beside<'a>(
+    facts: &'a Facts,
+    position: &Position<'a>,
+    first_control: Option<&'a str>,
+) -> Option<Content<'a>> {
     if !may_change(position)
         || !position.row.reported()
         || (facts.live.older_than_fleet().is_some() && !planted("trust-old-store"))
@@ -101,12 +115,15 @@ pub fn wanted(facts: &Facts, position: &Position<'_>) -> Option<Content> {
         return None;
     }
     let reach = position.row.reach?;
-    let wanted = |item: AssignedItem| {
+    let wanted = |item: Cow<'a, AssignedItem>| {
         let verdict = position.row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
         match verdict {
             None => Some(item),
             Some(verdict) if verdict.left_out.is_some() => None,
-            Some(verdict) => Some(AssignedItem { cleared_attempts: verdict.cleared_attempts, ..item }),
+            Some(verdict) => {
+                let cleared_attempts = verdict.cleared_attempts;
+                Some(Cow::Owned(AssignedItem { cleared_attempts, ..item.into_owned() }))
+            }
         }
     };
     let items = match around::is_called_off(facts, position.row) {
@@ -115,10 +132,10 @@ pub fn wanted(facts: &Facts, position: &Position<'_>) -> Option<Content> {
     };
     let mut variables = BTreeMap::new();
     if let Some(ip) = position.row.internal_ip() {
-        variables.insert("machine.internalIP".to_owned(), ip.to_owned());
+        variables.insert("machine.internalIP", ip);
     }
-    if let Some(first) = first_control(facts, &position.row.spec.cluster_name) {
-        variables.insert("cluster.controlNodeIP".to_owned(), first);
+    if let Some(first) = first_control {
+        variables.insert("cluster.controlNodeIP", first);
     }
     Some(Content { items, variables })
 }

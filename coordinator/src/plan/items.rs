@@ -8,7 +8,9 @@ use std::{
 
 use muster_proto::{
     hash::item_hash,
-    model::{AssignedItem, ClusterName, ClusterSpec, MachineName, MachineType, Phase, SecretName, StateItem},
+    model::{
+        AssignedItem, ClusterName, ClusterSpec, MachineId, MachineName, MachineType, Phase, SecretName, StateItem,
+    },
     variables::{SECRET_PREFIX, VERBATIM_PARAM, VariableError, replace_early, secret_of},
 };
 
@@ -88,20 +90,25 @@ pub fn control_set(facts: &Facts, cluster: &ClusterName, only: impl Fn(&MachineR
 
 /// The address of the first of that set.
 #[must_use]
-pub fn first_control(facts: &Facts, cluster: &ClusterName) -> Option<String> {
+pub fn first_control<'a>(facts: &'a Facts, cluster: &'a ClusterName) -> Option<&'a str> {
     let row = facts.clusters.get(cluster).map(|row| &**row);
     let controls = facts.machines_of(cluster).filter(|machine| machine.spec.machine_type == MachineType::Control);
-    let members = controls.filter_map(|machine| Some((machine, member(row, machine)?)));
+    let members = controls.filter_map(|machine| Some((machine, place(row, machine)?)));
     let first = members.min_by_key(|(machine, _)| (machine.spec.upgrade_index, &machine.name));
-    first.map(|(_, member)| member.address)
+    first.map(|(_, (_, address))| address)
 }
 
-/// A machine as one of the set. Where it has no address for a moment, it is where it was.
+/// A machine as one of the set.
 pub(super) fn member(cluster: Option<&ClusterRow>, machine: &MachineRow) -> Option<Member> {
+    place(cluster, machine).map(|(id, address)| Member { id, address: address.to_owned() })
+}
+
+/// Who a machine of the set is, and where. Where it has no address for a moment, it is where it was.
+fn place<'a>(cluster: Option<&'a ClusterRow>, machine: &'a MachineRow) -> Option<(MachineId, &'a str)> {
     let id = machine.id.filter(|_| !machine.revoked)?;
     let known = cluster.and_then(|row| row.control_members.get(&machine.name)).filter(|known| known.id == id);
     let address = machine.internal_ip().or(known.map(|known| known.address.as_str())).filter(|ip| !ip.is_empty())?;
-    Some(Member { id, address: address.to_owned() })
+    Some((id, address))
 }
 
 /// The control machines as reconfigure items are to see them. These very names, though one of them may have been
