@@ -75,7 +75,6 @@ pub fn stage(args: &[OsString]) -> Option<ExitCode> {
     let run: fn(&[OsString]) -> ExitCode = match name.to_str()? {
         STAGE => host,
         work::STAGE => work::run,
-        program::STAGE => |args| complain(&program::exec(args)),
         _ => return None,
     };
     close_inherited();
