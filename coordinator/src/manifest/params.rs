@@ -169,11 +169,12 @@ pub(super) fn read(
         }
         if let Some(text) = value.text(faults)
             && size(&value, text, faults)
+            // Before the secret is looked for: nobody is to make one that may not stand there.
+            && known.is_none_or(|param| hides_secrets(&value, text, param, faults))
             && (key == VERBATIM_PARAM || variables(&value, text, secrets, faults))
         {
             if let Some(param) = known {
                 check(&value, text, param.shape, faults);
-                hides_secrets(&value, text, param, faults);
             }
             params.insert(key.to_owned(), text.to_owned());
         }
@@ -293,12 +294,13 @@ fn variables(value: &Spot<'_>, text: &str, secrets: Secrets<'_>, faults: &mut Fa
 }
 
 /// Is nothing said here that others would see? A script is taken as it is: it reads what other params hold.
-fn hides_secrets(value: &Spot<'_>, text: &str, param: &Param, faults: &mut Faults<'_>) {
-    let names = if param.name == VERBATIM_PARAM { Vec::new() } else { variables::names(text).unwrap_or_default() };
-    if !param.secret && names.iter().any(|name| name.starts_with(SECRET_PREFIX)) {
+fn hides_secrets(value: &Spot<'_>, text: &str, param: &Param, faults: &mut Faults<'_>) -> bool {
+    let hides = param.secret || param.name == VERBATIM_PARAM || !variables::has_secret(text);
+    if !hides {
         let problem = format!("a secret in '{}', which is no secret on the machine", param.name);
         value.fault(faults, problem, "a value without secrets: it becomes an argument, a name or a path");
     }
+    hides
 }
 
 /// The shape of a value. The value itself is never repeated: it may hold a password.

@@ -338,6 +338,9 @@ fn secrets_are_refused_where_others_would_see_them() {
     ] {
         let found = faults(&of(runner, params));
         assert!(found[0].problem.starts_with("a secret in '"), "{runner} {params}: {found:?}");
+        // Nor is it asked to be made first.
+        let found = faults(&of(runner, params).replace("db-password", "not-made"));
+        assert!(found.len() == 1 && found[0].problem.starts_with("a secret in '"), "{runner} {params}: {found:?}");
     }
     for (runner, params) in [
         ("bash", r#"{script: "echo", dsn: "postgres://app:$@db"}"#),
