@@ -138,7 +138,6 @@ fn machine_types(
     faults: &mut Faults<'_>,
 ) -> Option<BTreeMap<MachineType, Vec<StateItem>>> {
     let before = faults.count();
-    let known = &[MachineType::Control.as_str(), MachineType::Worker.as_str()];
     let mut types = BTreeMap::new();
     let entries = spot.free(faults)?;
     if !entries.iter().any(|entry| entry.key == MachineType::Control.as_str()) {
@@ -151,14 +150,14 @@ fn machine_types(
     for Free { key, key_at, value } in entries {
         match key.parse() {
             Ok(MachineType::Unassigned) => {
-                faults.add(key_at, &value.path, "unassigned machines have no items", one_of(known));
+                faults.add(key_at, &value.path, "unassigned machines have no items", one_of(item::TYPES));
             }
             Ok(machine_type) => {
                 types.insert(machine_type, item::read_all(&value, secrets, faults).unwrap_or_default());
             }
             Err(_) => {
                 let problem = format!("unknown machine type '{}'", shown(key));
-                faults.add_near(key_at, &value.path, problem, one_of(known), (key, known.iter().copied()));
+                faults.add_near(key_at, &value.path, problem, one_of(item::TYPES), (key, item::TYPES.iter().copied()));
             }
         }
     }

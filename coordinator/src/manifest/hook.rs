@@ -8,7 +8,7 @@ use muster_proto::model::{
 };
 
 use super::{
-    fault::Faults,
+    fault::{Faults, shown},
     item::{self, whole_ms},
     params::Secrets,
     read::{Fields, Map, Spot, one_of},
@@ -83,13 +83,16 @@ fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Optio
 
 /// Nothing is requested or drained for a hook, so it must leave workloads alone.
 fn runner(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<RunnerKind> {
-    let runner: RunnerKind = spot.word(faults, "runner")?;
-    if Hook::RUNNERS.contains(&runner) {
-        return Some(runner);
-    }
+    let text = spot.text(faults)?;
     let known: Vec<&str> = Hook::RUNNERS.iter().map(|runner| runner.as_str()).collect();
-    let problem = format!("a hook of runner {runner} could disturb workloads");
-    spot.fault(faults, problem, format!("{}; an item of a machine type waits for its turn", one_of(&known)));
+    match text.parse::<RunnerKind>() {
+        Ok(runner) if Hook::RUNNERS.contains(&runner) => return Some(runner),
+        Ok(runner) => {
+            let problem = format!("a hook of runner {runner} could disturb workloads");
+            spot.fault(faults, problem, format!("{}; an item of a machine type waits for its turn", one_of(&known)));
+        }
+        Err(_) => spot.unknown(faults, &format!("unknown runner '{}'", shown(text)), &known),
+    }
     None
 }
 
@@ -97,20 +100,28 @@ fn runner(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<RunnerKind> {
 fn machines(map: &Map<'_>, faults: &mut Faults<'_>) -> Option<HookMachines> {
     match (map.get("machine"), map.get("machineType")) {
         (Some(spot), None) => spot.label(faults).map(HookMachines::Machine),
-        (None, Some(spot)) => {
-            let machine_type = spot.word(faults, "machine type")?;
-            if machine_type == MachineType::Unassigned {
-                spot.fault(faults, "unassigned machines have no items", "one of: control, worker");
-                return None;
-            }
-            Some(HookMachines::MachineType(machine_type))
-        }
+        (None, Some(spot)) => machine_type(&spot, faults).map(HookMachines::MachineType),
         (None, None) => {
             faults.add(map.at, &map.path, "a hook that runs nowhere", "a field 'machine' or 'machineType'");
             None
         }
         (Some(_), Some(spot)) => {
             spot.fault(faults, "both 'machine' and 'machineType'", "one of them");
+            None
+        }
+    }
+}
+
+fn machine_type(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<MachineType> {
+    let text = spot.text(faults)?;
+    match text.parse() {
+        Ok(MachineType::Unassigned) => {
+            spot.fault(faults, "unassigned machines have no items", one_of(item::TYPES));
+            None
+        }
+        Ok(machine_type) => Some(machine_type),
+        Err(_) => {
+            spot.unknown(faults, &format!("unknown machine type '{}'", shown(text)), item::TYPES);
             None
         }
     }

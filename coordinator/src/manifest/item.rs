@@ -6,8 +6,8 @@ use muster_proto::{
     MACHINE_ITEMS_BYTES_MAX,
     convert::ITEMS_MAX,
     model::{
-        INPUTS_PER_ITEM_MAX, ItemName, OWN_ITEMS, Phase, RETRIES_DEFAULT, RETRIES_MAX, RunnerKind, StateItem,
-        TIMEOUT_DEFAULT, TIMEOUT_MAX,
+        INPUTS_PER_ITEM_MAX, ItemName, MachineType, OWN_ITEMS, Phase, RETRIES_DEFAULT, RETRIES_MAX, RunnerKind,
+        StateItem, TIMEOUT_DEFAULT, TIMEOUT_MAX,
     },
     variables,
 };
@@ -23,6 +23,8 @@ pub(super) const ITEM: Fields = Fields {
     known: &["name", "runner", "version", "phase", "params", "timeout", "retries", "onInterrupt", "disruptive"],
     later: &[],
 };
+/// Machine types whose machines have items.
+pub(super) const TYPES: &[&str] = &[MachineType::Control.as_str(), MachineType::Worker.as_str()];
 /// What an item takes on the wire besides its texts: hash, numbers, and the lengths and tags of the fields.
 const ITEM_OVERHEAD_BYTES: usize = 128;
 /// The same for a param.
@@ -145,7 +147,9 @@ pub(super) fn leaves_workloads_alone(
     faults: &mut Faults<'_>,
 ) {
     if let (Phase::Prepare, Some(what)) = (phase, disturbance(runner, params)) {
-        let expected = "phase deploy: what runs in prepare runs beside workloads, which nothing moves away before";
+        let place = if runner == RunnerKind::Reboot { ", as its last item" } else { "" };
+        let expected =
+            format!("phase deploy{place}: what runs in prepare runs beside workloads, which nothing moves away before");
         at.fault(faults, format!("runner {runner}{what} in phase prepare"), expected);
     }
 }
@@ -182,9 +186,9 @@ fn names_differ(items: &[(&Spot<'_>, StateItem)], faults: &mut Faults<'_>) {
     }
 }
 
-/// What follows a reboot in its phase would run on a machine that is going down.
+/// What follows a reboot in its phase would run on a machine that is going down. In phase prepare there is none at all.
 fn reboots_are_last(items: &[(&Spot<'_>, StateItem)], faults: &mut Faults<'_>) {
-    for phase in Phase::ALL {
+    for phase in Phase::ALL.iter().filter(|phase| **phase != Phase::Prepare) {
         let of_phase: Vec<_> = items.iter().filter(|(_, item)| item.phase == *phase).collect();
         for (spot, item) in of_phase.iter().rev().skip(1) {
             if item.runner == RunnerKind::Reboot {
