@@ -20,6 +20,8 @@ const _: () = assert!(TEXT_BYTES_MAX <= LINE_BYTES_MAX, "what a manifest may say
 /// What is said of fields and kinds that LCM has and Muster will have.
 pub(super) const LATER: &str = "known, but this release of Muster does not support it yet";
 
+const HOUR_MS: u64 = 3_600_000;
+
 /// The fields a map may have.
 pub(super) struct Fields {
     /// Read by this release.
@@ -88,6 +90,11 @@ fn is_number(text: &str) -> bool {
     let exponent = exponent.strip_prefix(['-', '+']).unwrap_or(exponent);
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     digits(whole) && digits(fraction) && digits(exponent) && whole.len() + fraction.len() > 0 && !exponent.is_empty()
+}
+
+/// The hours of days as other tools write them, `1d`.
+fn hours_of_days(text: &str) -> Option<u64> {
+    text.strip_suffix('d')?.parse::<u64>().ok()?.checked_mul(24)
 }
 
 impl<'n> Spot<'n> {
@@ -177,7 +184,8 @@ impl<'n> Spot<'n> {
 
     /// A time with units, `1h30m`, in milliseconds; more than nothing.
     pub(super) fn duration_ms(&self, faults: &mut Faults<'_>, max_ms: u64) -> Option<u64> {
-        let expected = format!("a time with units like 90s, 30m or 1h30m, at most {}h", max_ms / 3_600_000);
+        let most = max_ms / HOUR_MS;
+        let mut expected = format!("a time with units like 90s, 30m or 1h30m, at most {most}h");
         let text = match &self.node.value {
             Value::Scalar { text, plain: true } if matches!(plain(text), Plain::Number) => {
                 self.fault(faults, "a time without a unit", expected);
@@ -188,7 +196,12 @@ impl<'n> Spot<'n> {
             _ => return self.wrong(faults, &expected),
         };
         let problem = match duration_ms(text) {
-            None => "not a time",
+            None => {
+                if let Some(hours) = hours_of_days(text).filter(|hours| (1..=most).contains(hours)) {
+                    expected = format!("{hours}h: the units are h, m and s");
+                }
+                "not a time"
+            }
             Some(0) => "no time at all",
             Some(ms) if ms > max_ms => "too long a time",
             Some(ms) => return Some(ms),
