@@ -10,6 +10,7 @@ mod item;
 mod machine;
 mod params;
 mod read;
+mod shape;
 mod tree;
 mod update;
 

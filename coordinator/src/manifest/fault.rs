@@ -5,6 +5,9 @@ use std::fmt;
 
 /// Most faults told of at once; a last one says how many more there are.
 pub const FAULTS_MAX: usize = 100;
+/// What would be right where other tools have a template.
+pub(super) const NO_TEMPLATES: &str =
+    "the value itself, or in params a variable such as ${cluster.release}: a manifest has no templates";
 /// Longest piece of the manifest's own text in a message, in characters.
 const SHOWN_CHARS_MAX: usize = 64;
 /// Longest name of a source in a message, in characters.

@@ -110,7 +110,8 @@ pub(super) fn params(
             .map_or_else(|| (spot.at(), format!("{}.params", spot.path)), |at| (at.at(), at.path.clone()));
         let names: Vec<&str> = given.as_ref().map(Spot::keys).unwrap_or_default();
         params::complete(at, &path, runner, |name| names.contains(&name), faults);
-        params.iter().for_each(|params| params::agree(at, &path, runner, params, faults));
+        let place = |name: &str| given.as_ref().map_or(at, |given| given.child(name).at());
+        params.iter().for_each(|params| params::agree(place, &path, runner, params, faults));
     }
     params
 }

@@ -11,6 +11,7 @@ use super::{
     group, item,
     params::{self, Secrets},
     read::{Fields, Free, Spot, one_of},
+    shape::{INTERFACE_BYTES_MAX, is_interface},
 };
 use crate::facts::SecretId;
 
@@ -31,8 +32,6 @@ pub(super) const MACHINE: Fields = Fields {
     ],
     later: &["nodeName", "maintenance", "prepareDeletion"],
 };
-/// Longest name of a network interface (IFNAMSIZ of Linux, less the NUL).
-const INTERFACE_BYTES_MAX: usize = 15;
 
 /// The clusters a machine can belong to.
 pub(super) struct Clusters<'c> {
@@ -128,7 +127,9 @@ fn overwrites(
             let has = |name: &str| params.contains_key(name) || template.params.contains_key(name);
             params::complete(value.at(), &value.path, template.runner, has, faults);
             let merged = template.params.iter().chain(params).map(|(name, value)| (name.clone(), value.clone()));
-            item::leaves_workloads_alone(&value, (template.runner, template.phase), &merged.collect(), faults);
+            let merged = merged.collect();
+            params::agree(|name| value.child(name).at(), &value.path, template.runner, &merged, faults);
+            item::leaves_workloads_alone(&value, (template.runner, template.phase), &merged, faults);
         }
         if let (Ok(name), Some(params)) = (ItemName::new(key), params) {
             all.insert(name, params);
@@ -152,7 +153,7 @@ fn with_own_params(template: &StateItem, overwrites: &BTreeMap<ItemName, BTreeMa
 
 fn interface(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<String> {
     let text = spot.line(faults)?;
-    let good = text.len() <= INTERFACE_BYTES_MAX && !text.contains(|c: char| c == '/' || c.is_whitespace());
+    let good = is_interface(text);
     if !good {
         let expected = format!("1 to {INTERFACE_BYTES_MAX} bytes without '/' and blanks");
         spot.fault(faults, "not the name of a network interface", expected);

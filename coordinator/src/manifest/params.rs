@@ -1,4 +1,4 @@
-//! What params each runner takes: one table, and the checks of single values.
+//! What params each runner takes: one table, what they may refer to, and how they must agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,15 +8,17 @@ use muster_proto::{
 };
 
 use super::{
-    fault::{Faults, Position, shown},
+    fault::{Faults, NO_TEMPLATES, Position, shown},
     read::{Free, Spot, one_of},
+    shape::{Shape, check, is_path},
     tree::join,
 };
 use crate::facts::SecretId;
 
-/// Types of units that can be acted upon.
-const UNIT_SUFFIXES: &[&str] = &["service", "socket", "timer", "target", "path", "mount", "automount", "swap"];
-
+/// How an archive may be packed.
+const FORMATS: &[&str] = &["tar", "tar.gz", "tar.zst"];
+/// The ends of names that say so (the agent's runner/archive.rs).
+const ARCHIVES: [&str; 4] = [".tar", ".tar.gz", ".tgz", ".tar.zst"];
 /// Largest `max_bytes` of a download: 1 PiB.
 const FILE_BYTES_MOST: u64 = 1 << 50;
 
@@ -47,33 +49,6 @@ impl Param {
     }
 }
 
-/// What a param's value looks like.
-#[derive(Clone, Copy)]
-pub(super) enum Shape {
-    /// Any text but an empty one.
-    Text,
-    /// `true` or `false`, as text.
-    Flag,
-    /// One of these.
-    Word(&'static [&'static str]),
-    /// http or https URLs, parted by blanks: mirrors.
-    Urls,
-    /// 64 hex digits.
-    Sha256,
-    /// An absolute path without `..`.
-    Path,
-    /// Permissions in octal, `0644`.
-    Mode,
-    /// A number from 1 to this.
-    Count(u64),
-    /// A systemd unit with its suffix, `docker.service`.
-    Unit,
-    /// Names of packages, parted by blanks.
-    Packages,
-    /// Such names, or `NAME=VERSION`.
-    Versions,
-}
-
 const fn must(name: &'static str, shape: Shape) -> Param {
     Param { name, required: true, shape, secret: false }
 }
@@ -89,11 +64,11 @@ const fn only(params: &'static [Param]) -> Schema {
 const DOWNLOADER: Schema = only(&[
     must("url", Shape::Urls).secret(),
     must("sha256", Shape::Sha256),
-    must("path", Shape::Path),
+    must("path", Shape::File),
     may("mode", Shape::Mode),
     may("max_bytes", Shape::Count(FILE_BYTES_MOST)),
     may("extract", Shape::Path),
-    may("format", Shape::Word(&["tar", "tar.gz", "tar.zst"])),
+    may("format", Shape::Word(FORMATS)),
 ]);
 const BASH: Schema = Schema { free: true, ..only(&[must(VERBATIM_PARAM, Shape::Text)]) };
 const PACKAGE: Schema = Schema {
@@ -117,13 +92,13 @@ const ANSIBLE: Schema = Schema {
     together: &[("url", "sha256"), ("sha256", "url")],
     ..only(&[may("playbook", Shape::Text), may("url", Shape::Urls).secret(), may("sha256", Shape::Sha256)])
 };
-const SWARM_JOIN: Schema = only(&[must("advertise", Shape::Text), may("listen", Shape::Text)]);
+const SWARM_JOIN: Schema = only(&[must("advertise", Shape::Advertised), may("listen", Shape::Listening)]);
 const SWARM_BACKUP: Schema = only(&[
     must("mode", Shape::Word(&["hot", "consistent"])),
     may("path", Shape::Path),
     may("keep", Shape::Count(100)),
 ]);
-const MKE: Schema = only(&[
+const MKE_PARAMS: &[Param] = &[
     must("action", Shape::Word(&["install", "upgrade", "backup"])),
     may("image", Shape::Text),
     may("version", Shape::Text),
@@ -133,7 +108,9 @@ const MKE: Schema = only(&[
     may("port", Shape::Count(65_535)),
     may("path", Shape::Path),
     may("keep", Shape::Count(100)),
-]);
+];
+const MKE: Schema =
+    Schema { together: &[("admin_user", "admin_password"), ("admin_password", "admin_user")], ..only(MKE_PARAMS) };
 const REBOOT: Schema = only(&[may("when", Shape::Word(&["always", "required"]))]);
 const VROUTER_RESTART: Schema = only(&[]);
 
@@ -171,6 +148,7 @@ pub(super) fn read(
             && size(&value, text, faults)
             // Before the secret is looked for: nobody is to make one that may not stand there.
             && known.is_none_or(|param| hides_secrets(&value, text, param, faults))
+            && known.is_none_or(|param| is_no_template(&value, text, param.shape, faults))
             && (key == VERBATIM_PARAM || variables(&value, text, secrets, faults))
         {
             if let Some(param) = known {
@@ -198,33 +176,95 @@ pub(super) fn complete(
         let expected = format!("for runner {runner} at least {}", one_of(schema.one_of));
         faults.add(at, path, "missing params", expected);
     }
-    for (_, second) in schema.together.iter().filter(|(first, second)| has(first) && !has(second)) {
-        faults.add(at, &join(path, second), "missing", "'url' and 'sha256' together");
+    for (first, second) in schema.together.iter().filter(|(first, second)| has(first) && !has(second)) {
+        faults.add(at, &join(path, second), "missing", format!("'{first}' and '{second}' together"));
     }
 }
 
-/// Do the params of an item agree with each other? `at` and `path` are those of the params.
+/// Params that do not agree: the one to be changed, what is wrong with it, and what would be right.
+type Quarrel = (&'static str, &'static str, &'static str);
+
+/// Do the params of an item agree with each other? `at`: the place of one of them, `path`: that of all.
 pub(super) fn agree(
-    at: Position,
+    at: impl Fn(&str) -> Position,
     path: &str,
     runner: RunnerKind,
     params: &BTreeMap<String, String>,
     faults: &mut Faults<'_>,
 ) {
     let of = |name: &str| params.get(name).map(String::as_str);
-    if runner == RunnerKind::Mke && of("action").is_some_and(|action| action != "backup") && of("version").is_none() {
-        faults.add(at, &join(path, "version"), "missing", "the version of MKE, for any action but backup".to_owned());
+    let found = match runner {
+        RunnerKind::Downloader => of_download(of),
+        RunnerKind::Package => of_packages(of),
+        RunnerKind::Ansible => of_playbook(of),
+        RunnerKind::Mke => {
+            let versionless = of("action").is_some_and(|action| action != "backup") && of("version").is_none();
+            versionless.then_some(("version", "missing", "the version of MKE, for any action but backup"))
+        }
+        RunnerKind::Bash
+        | RunnerKind::Service
+        | RunnerKind::SwarmJoin
+        | RunnerKind::SwarmBackup
+        | RunnerKind::Reboot
+        | RunnerKind::VrouterRestart => None,
+    };
+    if let Some((name, problem, expected)) = found {
+        faults.add(at(name), &join(path, name), problem, expected);
     }
+}
+
+fn of_download<'p>(of: impl Fn(&str) -> Option<&'p str>) -> Option<Quarrel> {
+    match (of("extract"), of("format")) {
+        (None, Some(_)) => {
+            let expected = "'extract', the directory to unpack into, beside it, or it left out";
+            Some(("format", "nothing is unpacked without 'extract'", expected))
+        }
+        (Some(_), None) if !says_format(of("path")?) && !is_named_as_archive(of("url")?) => {
+            let expected = "one of: tar, tar.gz, tar.zst, as neither 'path' nor 'url' ends like an archive";
+            Some(("format", "missing", expected))
+        }
+        _ => None,
+    }
+}
+
+fn of_packages<'p>(of: impl Fn(&str) -> Option<&'p str>) -> Option<Quarrel> {
     let names = |param| of(param).unwrap_or_default().split_ascii_whitespace().filter_map(package_and_version);
-    if runner == RunnerKind::Package && names("install").any(|(name, _)| names("remove").any(|(gone, _)| gone == name))
-    {
-        faults.add(at, &join(path, "remove"), "a package that 'install' names too", "each in one of the two");
+    if names("install").any(|(name, _)| names("remove").any(|(gone, _)| gone == name)) {
+        return Some(("remove", "a package that 'install' names too", "each in one of the two"));
     }
-    let playbook = of("playbook").filter(|_| runner == RunnerKind::Ansible && of("url").is_none());
-    if playbook.is_some_and(|playbook| !is_path(playbook)) {
-        let expected = "one that begins with '/', or 'url' and 'sha256' of an archive that has it".to_owned();
-        faults.add(at, &join(path, "playbook"), "not an absolute path", expected);
+    let idle = of("install").is_none() && of("action") == Some("download");
+    let expected = "it left out, or 'install' with the packages to fetch";
+    idle.then_some(("action", "a download of packages to remove does nothing", expected))
+}
+
+fn of_playbook<'p>(of: impl Fn(&str) -> Option<&'p str>) -> Option<Quarrel> {
+    let Some(urls) = of("url") else {
+        let expected = "one that begins with '/', or 'url' and 'sha256' of an archive that has it";
+        let wrong = of("playbook").is_some_and(|playbook| !is_path(playbook));
+        return wrong.then_some(("playbook", "not an absolute path", expected));
+    };
+    if of("playbook").is_some_and(|playbook| !is_inside(playbook)) {
+        let expected = "its path in the archive such as site.yml, without '..', or 'url' and 'sha256' left out";
+        return Some(("playbook", "not a path in the archive of 'url'", expected));
     }
+    let expected = "a name that ends in .tar, .tar.gz, .tgz or .tar.zst";
+    (!is_named_as_archive(urls)).then_some(("url", "not the name of an archive", expected))
+}
+
+/// Does one of the mirrors say by its path's end how the file is packed?
+fn is_named_as_archive(urls: &str) -> bool {
+    let path_of = |url: &str| says_format(url.split(['?', '#']).next().unwrap_or_default());
+    urls.split_ascii_whitespace().any(path_of)
+}
+
+/// Does the end of a name say how the file is packed? A variable there may.
+fn says_format(name: &str) -> bool {
+    name.ends_with('}') || ARCHIVES.iter().any(|end| name.ends_with(end))
+}
+
+/// A path within an archive. The agent takes none that begins with `./`.
+fn is_inside(path: &str) -> bool {
+    !path.starts_with('/') && !path.split('/').any(|part| part == "..") && path.split('/').next() != Some(".")
 }
 
 /// A param that is not in the table.
@@ -279,11 +319,21 @@ fn variables(value: &Spot<'_>, text: &str, secrets: Secrets<'_>, faults: &mut Fa
             }
             missing.is_none()
         }
+        Err(VariableError::Unknown(name)) if name.starts_with('{') => {
+            value.fault(faults, "a template ('${{ … }}')", NO_TEMPLATES);
+            false
+        }
         Err(VariableError::Unknown(name)) => {
-            let known = || variables::EARLY.iter().chain(variables::LATE).copied();
-            let expected = format!("{}, secret.NAME", one_of(&known().collect::<Vec<_>>()));
             let problem = format!("unknown variable '${{{}}}'", shown(&name));
-            faults.add_near(value.at(), &value.path, problem, expected, (&name, known()));
+            // Without a dot it is one of a shell, and perhaps for the shell.
+            let literal = format!("; '$${{{}}}' is that text itself", shown(&name));
+            let expected = format!("{}{}", known_variables(), if name.contains('.') { "" } else { &literal });
+            let known = variables::EARLY.iter().chain(variables::LATE).copied();
+            faults.add_near(value.at(), &value.path, problem, expected, (&name, known));
+            false
+        }
+        Err(lone @ VariableError::LoneDollar) => {
+            value.fault(faults, lone.to_string(), format!("${{NAME}} with {}", known_variables()));
             false
         }
         Err(other) => {
@@ -291,6 +341,20 @@ fn variables(value: &Spot<'_>, text: &str, secrets: Secrets<'_>, faults: &mut Fa
             false
         }
     }
+}
+
+fn known_variables() -> String {
+    let names: Vec<&str> = variables::EARLY.iter().chain(variables::LATE).copied().chain(["secret.NAME"]).collect();
+    one_of(&names)
+}
+
+/// Is nothing said here that other tools would replace? Free text may hold the like: a script, a format of Docker's.
+fn is_no_template(value: &Spot<'_>, text: &str, shape: Shape, faults: &mut Faults<'_>) -> bool {
+    let none = matches!(shape, Shape::Text) || !text.contains("{{");
+    if !none {
+        value.fault(faults, "a template ('{{ … }}')", NO_TEMPLATES);
+    }
+    none
 }
 
 /// Is nothing said here that others would see? A script is taken as it is: it reads what other params hold.
@@ -301,90 +365,4 @@ fn hides_secrets(value: &Spot<'_>, text: &str, param: &Param, faults: &mut Fault
         value.fault(faults, problem, "a value without secrets: it becomes an argument, a name or a path");
     }
     hides
-}
-
-/// The shape of a value. The value itself is never repeated: it may hold a password.
-fn check(value: &Spot<'_>, text: &str, shape: Shape, faults: &mut Faults<'_>) {
-    let (good, problem, expected) = match shape {
-        Shape::Text => (!text.trim().is_empty(), "an empty value", "text"),
-        Shape::Flag => (matches!(text, "true" | "false"), "neither true nor false", "\"true\" or \"false\", in quotes"),
-        Shape::Word(words) => {
-            if !words.contains(&text) {
-                value.unknown(faults, "an unknown word", words);
-            }
-            return;
-        }
-        Shape::Urls => (are_urls(text), "not an http or https URL", "http://… or https://…, mirrors after blanks"),
-        Shape::Sha256 => (is_sha256(text), "not a SHA-256 digest", "64 hex digits"),
-        Shape::Path => (is_path(text), "not an absolute path", "a path that begins with '/', without '..'"),
-        Shape::Mode => (is_mode(text), "not a file's mode", "octal permissions such as \"0644\""),
-        Shape::Count(most) => {
-            if !is_count(text, most) {
-                value.fault(faults, "not a number in its range", format!("a number from 1 to {most}, in quotes"));
-            }
-            return;
-        }
-        Shape::Unit => (is_unit(text), "not a unit's name", "one with its suffix, such as docker.service"),
-        Shape::Packages => (are_packages(text, false), "not names of packages", "names, parted by blanks"),
-        Shape::Versions => {
-            let expected = "NAME or NAME=VERSION of each, parted by blanks";
-            (are_packages(text, true), "not names of packages", expected)
-        }
-    };
-    if !good {
-        value.fault(faults, problem, expected);
-    }
-}
-
-fn are_urls(text: &str) -> bool {
-    let is_url = |url: &str| {
-        url.parse::<http::Uri>().is_ok_and(|uri| {
-            matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty())
-        })
-    };
-    some_and_all(text, is_url)
-}
-
-/// How many there may be, and what those that variables stand for are, the agent looks at again.
-fn are_packages(text: &str, versions: bool) -> bool {
-    some_and_all(text, |word| package_and_version(word).is_some_and(|(_, version)| versions || version.is_none()))
-}
-
-/// Is there a word, and is each right? The variables are known by now, their values are not: any letter shows the form.
-fn some_and_all(text: &str, is_right: impl Fn(&str) -> bool) -> bool {
-    let mut pieces = text.split("${");
-    let mut plain = pieces.next().unwrap_or_default().to_owned();
-    for piece in pieces {
-        plain.push('x');
-        plain.push_str(piece.split_once('}').map_or(piece, |(_, after)| after));
-    }
-    let mut words = plain.split_ascii_whitespace().peekable();
-    words.peek().is_some() && words.all(is_right)
-}
-
-fn is_sha256(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit())
-}
-
-fn is_path(text: &str) -> bool {
-    text.len() > 1
-        && text.starts_with('/')
-        && !text.split('/').any(|part| part == "..")
-        && !text.contains(char::is_control)
-}
-
-/// A variable in it may stand for anything; the agent looks at the whole name again.
-fn is_unit(text: &str) -> bool {
-    let stem_and_suffix = text.rsplit_once('.');
-    stem_and_suffix.is_some_and(|(stem, suffix)| !stem.is_empty() && UNIT_SUFFIXES.contains(&suffix))
-        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b":-_.\\@${}".contains(&b))
-}
-
-fn is_mode(text: &str) -> bool {
-    let digits = text.strip_prefix('0').unwrap_or(text);
-    digits.len() == 3 && digits.bytes().all(|b| (b'0'..=b'7').contains(&b))
-}
-
-fn is_count(text: &str, most: u64) -> bool {
-    !text.starts_with(['0', '+']) && text.parse::<u64>().is_ok_and(|number| (1..=most).contains(&number))
 }

@@ -359,6 +359,7 @@ fn params_that_do_not_agree_are_refused() {
         let head = "version: \"1\"\n        phase: deploy\n        params:";
         damaged(item, &format!("runner: {runner}\n        {head} {params}"))
     };
+    let (digest, file) = ("a".repeat(64), "url: \"http://h/x\", sha256: DIGEST, path: /x");
     for (runner, params, path) in [
         ("mke", "{action: install}", "params.version"),
         ("mke", "{action: upgrade, image: x}", "params.version"),
@@ -368,19 +369,93 @@ fn params_that_do_not_agree_are_refused() {
         ("package", "{install: \" \"}", "params.install"),
         ("package", "{remove: curl=8.1}", "params.remove"),
         ("package", "{install: \"jq curl=8.1\", remove: \"vim curl\"}", "params.remove"),
+        ("package", "{remove: vim, action: download}", "params.action"),
+        ("mke", "{action: backup, admin_user: a}", "params.admin_password"),
+        ("mke", "{action: backup, admin_password: a}", "params.admin_user"),
+        ("ansible", "{playbook: /srv/site.yml, url: \"http://h/x.tar\", sha256: DIGEST}", "params.playbook"),
+        ("ansible", "{playbook: ../site.yml, url: \"http://h/x.tar\", sha256: DIGEST}", "params.playbook"),
+        ("ansible", "{playbook: ./site.yml, url: \"http://h/x.tar\", sha256: DIGEST}", "params.playbook"),
+        ("ansible", "{url: \"http://h/x?of=y.tar\", sha256: DIGEST}", "params.url"),
+        ("downloader", "{FILE, format: tar}", "params.format"),
+        ("downloader", "{FILE, extract: /y}", "params.format"),
+        ("downloader", "{url: \"http://h/x#y.tar\", sha256: DIGEST, path: /x.zip, extract: /y}", "params.format"),
     ] {
-        let found = faults(&of(runner, params));
+        let params = params.replace("FILE", file).replace("DIGEST", &digest);
+        let found = faults(&of(runner, &params));
         assert!(found.len() == 1 && found[0].path.ends_with(path), "{runner} {params}: {found:?}");
     }
-    let digest = "a".repeat(64);
-    let archive = format!("{{playbook: site.yml, url: \"http://h/x\", sha256: {digest}}}");
+    let archive = "{playbook: site.yml, url: \"http://h/x.tar\", sha256: DIGEST}";
     for (runner, params) in [
         ("mke", "{action: backup}"),
         ("ansible", "{playbook: /srv/site.yml}"),
-        ("ansible", &archive),
+        ("ansible", archive),
+        ("ansible", "{url: \"http://h/x http://h/y.tgz?of=z\", sha256: DIGEST}"),
+        ("ansible", "{url: \"http://h/${cluster.release}\", sha256: DIGEST, playbook: roles/site.yml}"),
+        ("downloader", "{FILE, extract: /y/, format: tar.gz}"),
+        ("downloader", "{url: \"http://h/x\", sha256: DIGEST, path: /x.tar.zst, extract: /y}"),
+        ("downloader", "{url: \"http://h/x.tar#y\", sha256: DIGEST, path: /x, extract: /y}"),
+        ("downloader", "{url: \"http://h/x\", sha256: DIGEST, path: \"/x-${cluster.release}\", extract: /y}"),
         ("package", "{install: \"docker.io=20.10.24+dfsg1-1 linux-image-${machine.name}\", remove: vim}"),
     ] {
-        assert_eq!(read(&of(runner, params)).err(), None, "{runner} {params}");
+        let params = params.replace("FILE", file).replace("DIGEST", &digest);
+        assert_eq!(read(&of(runner, &params)).err(), None, "{runner} {params}");
+    }
+    // Nor with a machine's own params.
+    let own = |params: &str| damaged("script: {peer: \"x\"}", &format!("files: {params}"));
+    assert_eq!(read(&own("{extract: /y, format: tar}")).err(), None);
+    let found = faults(&own("{extract: /y}"));
+    assert!(found.len() == 1 && found[0].path == "spec.stateItemsOverwrites.files.format", "{found:?}");
+}
+
+/// The address that the engines of a swarm reach one at, and the one where it listens.
+#[test]
+fn addresses_are_what_docker_takes() {
+    let item = "runner: reboot\n        version: \"1\"\n        phase: deploy";
+    let join = "runner: swarm-join\n        version: \"1\"\n        phase: deploy\n        params:";
+    let with = |params: &str| {
+        let both = damaged(item, &format!("{join} {params}"));
+        read(&both.replace(
+            "      - name: script\n",
+            &format!("      - name: join\n        {join} {params}\n      - name: script\n"),
+        ))
+    };
+    for address in [
+        "${machine.internalIP}",
+        "${machine.internalIP}:2377",
+        "[${machine.internalIP}]:2377",
+        "10.20.0.4",
+        "10.20.0.4:2377",
+        "fd00::4",
+        "[fd00::4]:65535",
+        "eth0",
+        "eth0.100:2377",
+    ] {
+        for params in [format!("{{advertise: '{address}'}}"), format!("{{advertise: eth0, listen: '{address}'}}")] {
+            assert_eq!(with(&params).err(), None, "{params}");
+        }
+    }
+    for (address, listens) in [
+        ("0.0.0.0:2377", true),
+        ("[::]:2377", true),
+        (":2377", true),
+        ("tcp://10.20.0.4:2377", true),
+        ("", false),
+        ("http://10.20.0.4", false),
+        ("my host", false),
+        ("10.20.0.4:99999", false),
+        ("10.20.0.4:0", false),
+        ("10.20.0.4:", false),
+        ("${machine.internalIP}:swarm", false),
+        ("10.20.0.400", false),
+        ("10.20.0.0/16", false),
+        ("[10.20.0.4]", false),
+        ("fd00::4:99999", false),
+        ("control-1.example.com", false),
+    ] {
+        let found = with(&format!("{{advertise: '{address}'}}")).expect_err("a fault");
+        assert!(found.iter().all(|fault| fault.path.ends_with("params.advertise")), "{address}: {found:?}");
+        let listening = with(&format!("{{advertise: eth0, listen: '{address}'}}"));
+        assert_eq!(listening.is_ok(), listens, "{address}: {listening:?}");
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError, Span};
 
-use super::fault::{Faults, Position, saturated, shown};
+use super::fault::{Faults, NO_TEMPLATES, Position, saturated, shown};
 
 /// Deepest nesting of maps and lists.
 pub const DEPTH_MAX: usize = 32;
@@ -16,6 +16,8 @@ pub const DEPTH_MAX: usize = 32;
 pub const NODES_MAX: usize = 500_000;
 /// Where the library itself stops nesting. Above ours, so that ours is told of with a path.
 const LIBRARY_DEPTH_MAX: usize = DEPTH_MAX + 1;
+/// The key that puts another map's fields in its place, in YAML 1.1.
+const MERGE: &str = "<<";
 
 /// A value and where it begins.
 #[derive(Debug)]
@@ -122,6 +124,13 @@ enum Open<'t> {
     },
 }
 
+impl Open<'_> {
+    const fn at(&self) -> Position {
+        let (Self::List { at, .. } | Self::Map { at, .. }) = self;
+        *at
+    }
+}
+
 /// What to do with the value that follows a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Key {
@@ -154,8 +163,11 @@ impl<'t> Builder<'t, '_, '_> {
                 self.value(Node { at, value: Value::Scalar { text, plain: style == ScalarStyle::Plain } })
             }
             Event::Alias(_) | Event::UnresolvedAlias(_) => {
-                let path = self.path();
-                self.faults.add(at, &path, "an alias ('*name')", "the value itself, written out");
+                // What is merged is told of with its key.
+                if !matches!(self.open.last(), Some(Open::Map { key: Some((_, key, Key::Drop)), .. }) if key == MERGE) {
+                    let path = self.path();
+                    self.faults.add(at, &path, "an alias ('*name')", "the value itself, written out");
+                }
                 self.value(Node { at, value: Value::Refused })
             }
             Event::SequenceStart(..) => self.nest(at, Open::List { at, values: Vec::new() }),
@@ -180,11 +192,23 @@ impl<'t> Builder<'t, '_, '_> {
         }
         if let Some(Open::Map { key: None, .. }) = self.open.last() {
             let path = self.path();
-            self.faults.add(at, &path, "a list or map as key", "a name as key");
+            if self.is_template(at, &opened) {
+                self.faults.add(at, &path, "a template ('{{ … }}')", NO_TEMPLATES);
+            } else {
+                self.faults.add(at, &path, "a list or map as key", "a name as key");
+            }
             return Err(Stop::Document);
         }
         self.open.push(opened);
         Ok(())
+    }
+
+    /// Is it the second brace of `{{ … }}`, as other tools have templates?
+    fn is_template(&self, at: Position, opened: &Open<'_>) -> bool {
+        let before = self.open.last().map(Open::at);
+        matches!(opened, Open::Map { .. })
+            && before.is_some_and(|before| before.line == at.line && before.column + 1 == at.column)
+            && self.mark(at) == Some('{')
     }
 
     /// Puts a finished value, or the key for the next one, where it belongs.
@@ -210,6 +234,12 @@ impl<'t> Builder<'t, '_, '_> {
     fn key(&mut self, node: Node<'t>) {
         let Some(Open::Map { seen, key, .. }) = self.open.last_mut() else { return };
         let text = match node.value {
+            Value::Scalar { text, plain: true } if text == MERGE => {
+                *key = Some((node.at, text, Key::Drop));
+                let path = self.path();
+                self.faults.add(node.at, &path, "a merge key ('<<')", "the fields themselves, written out");
+                return;
+            }
             Value::Scalar { text, .. } => text,
             Value::List(_) | Value::Map(_) | Value::Refused => {
                 *key = Some((node.at, Cow::Borrowed(""), Key::Drop));
@@ -282,10 +312,14 @@ impl<'t> Builder<'t, '_, '_> {
     /// The outermost bracket that is open, and its line.
     fn bracket(&self) -> Option<(u32, char)> {
         self.open.iter().find_map(|open| {
-            let (Open::List { at, .. } | Open::Map { at, .. }) = open;
-            let mark = self.text.lines().nth(at.line as usize - 1)?.chars().nth(at.column as usize - 1)?;
-            matches!(mark, '[' | '{').then_some((at.line, mark))
+            let mark = self.mark(open.at())?;
+            matches!(mark, '[' | '{').then_some((open.at().line, mark))
         })
+    }
+
+    /// The character at a place.
+    fn mark(&self, at: Position) -> Option<char> {
+        self.text.lines().nth(at.line as usize - 1)?.chars().nth(at.column as usize - 1)
     }
 
     /// The tab behind a syntax error. The library stops at what it read last, which may be lines before.
