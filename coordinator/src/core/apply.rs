@@ -38,6 +38,7 @@ pub(super) fn apply(
     let mut lines = Vec::new();
     for (name, (spec, annotations)) in clusters {
         let mut warned = idle_hooks(draft, &name, &spec, &machines);
+        warned.extend(more_than_awaited(draft, &name, &spec, &machines));
         warned.extend(missing_runners(&name, &spec));
         warned.extend(variables_in_scripts(&name, &spec));
         let line = apply_cluster(draft, &name, spec, annotations, dry_run, now);
@@ -132,18 +133,48 @@ fn group_exists(name: &MachineName, machine: &MachineSpec, spec: &ClusterSpec) -
     Err(Refusal::State { reason: "GroupWithoutCluster", message })
 }
 
-/// Hooks for machines of a type that the cluster neither has nor waits for: its updates go on without them.
+/// Hooks for a machine, or for machines of a type, that the cluster neither has nor waits for: its updates go on without
+/// them.
 fn idle_hooks(draft: &Draft<'_>, cluster: &ClusterName, spec: &ClusterSpec, machines: &Machines) -> Vec<String> {
-    let brought = machines.values().map(|(machine, _)| machine).filter(|machine| machine.cluster_name == *cluster);
-    let recorded = draft.machines_of(cluster).map(|row| &row.spec);
-    let types: BTreeSet<MachineType> = brought.chain(recorded).map(|machine| machine.machine_type).collect();
+    let recorded = draft.machines_of(cluster).map(|row| (&row.name, row.spec.machine_type));
+    let there: BTreeMap<&MachineName, MachineType> = recorded.chain(brought(cluster, machines)).collect();
+    let count = |of| there.values().filter(|machine_type| **machine_type == of).count();
     // Who is to come may not be known yet.
-    let awaited = |of| spec.machines.map_or(types.is_empty(), |counts| counts.of(of) > 0);
-    let idle = spec.update_hooks.all().filter_map(|hook| match hook.on {
-        HookMachines::MachineType(of) if !types.contains(&of) && !awaited(of) => Some((&hook.name, of)),
-        HookMachines::MachineType(_) | HookMachines::Machine(_) => None,
+    let awaited = |of| spec.machines.map_or(there.is_empty(), |counts| counts.of(of) > 0);
+    let more = |of| spec.machines.map_or(there.is_empty(), |counts| count(of) < counts.of(of) as usize);
+    let idle = spec.update_hooks.all().filter_map(|hook| match &hook.on {
+        HookMachines::MachineType(of) => {
+            (count(*of) == 0 && !awaited(*of)).then(|| (&hook.name, format!("{of} machines")))
+        }
+        HookMachines::Machine(name) => {
+            let unknown = !there.contains_key(name) && !MachineType::ALL.iter().any(|of| more(*of));
+            unknown.then(|| (&hook.name, format!("machine {name}; `musterctl get machines` lists them")))
+        }
     });
-    idle.map(|(hook, of)| format!("cluster {cluster}: hook {hook} runs nowhere, for it has no {of} machines")).collect()
+    idle.map(|(hook, what)| format!("cluster {cluster}: hook {hook} runs nowhere, for it has no {what}")).collect()
+}
+
+/// The machines of a cluster that the manifest declares.
+fn brought<'m>(cluster: &ClusterName, machines: &'m Machines) -> impl Iterator<Item = (&'m MachineName, MachineType)> {
+    let of_cluster = machines.iter().filter(move |(_, (machine, _))| machine.cluster_name == *cluster);
+    of_cluster.map(|(name, (machine, _))| (name, machine.machine_type))
+}
+
+/// More machines declared than a cluster that is not deployed yet waits for: it would begin without the others.
+fn more_than_awaited(draft: &Draft<'_>, cluster: &ClusterName, spec: &ClusterSpec, machines: &Machines) -> Vec<String> {
+    let begun = draft.machines_of(cluster).any(|row| row.ready_at.is_some());
+    let Some(counts) = spec.machines.filter(|_| !begun) else { return Vec::new() };
+    let more = [MachineType::Control, MachineType::Worker].into_iter().filter_map(|of| {
+        let declared = brought(cluster, machines).filter(|(_, machine_type)| *machine_type == of).count();
+        (declared > counts.of(of) as usize).then(|| {
+            format!(
+                "cluster {cluster}: the manifest declares {declared} {of} machines, and `machines` waits for {}: \
+                 deploying may start before the others are there",
+                counts.of(of)
+            )
+        })
+    });
+    more.collect()
 }
 
 /// Items that no agent can run yet. In an update that would be found when the machine's workloads are away.

@@ -65,6 +65,20 @@ fn a_dry_run_says_the_same_and_changes_nothing() {
 }
 
 #[test]
+fn more_machines_than_the_cluster_waits_for_are_told() {
+    let declared = [("worker-1", machine_spec(Worker)), ("worker-2", machine_spec(Worker))];
+    let mut fleet = Fleet::applied(spec(1, 2));
+    let said = done(fleet.ask(apply(spec(1, 1), &declared)));
+    let line = "cluster edge-7: the manifest declares 2 worker machines, and `machines` waits for 1: deploying may \
+                start before the others are there";
+    assert!(said.lines().any(|said| said == line), "{said}");
+    let said = done(fleet.ask(apply(spec(1, 2), &declared)));
+    assert!(!said.contains("waits for"), "{said}");
+    let said = done(deployed(3, 1).ask(apply(spec(1, 1), &declared)));
+    assert!(!said.contains("waits for"), "one that is deployed grows: {said}");
+}
+
+#[test]
 fn a_live_machine_keeps_its_role() {
     let mut fleet = Fleet::of(1, 1);
     let before = fleet.core.facts().clone();

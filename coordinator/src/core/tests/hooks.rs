@@ -513,6 +513,22 @@ fn a_hook_for_machines_that_there_are_none_of_is_told_when_it_is_applied() {
     assert!(!said.contains("smoke"), "one is to come: {said}");
 }
 
+#[test]
+fn a_hook_for_a_machine_that_nobody_has_is_told_when_it_is_applied() {
+    let mut fleet = deployed(3, 1);
+    let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    spec.update_hooks.after = vec![hook("smoke", on("wroker-1"))];
+    let said = done(fleet.ask(apply(spec.clone(), &[])));
+    let expected = "hook smoke runs nowhere, for it has no machine wroker-1; `musterctl get machines` lists them";
+    assert!(said.contains(expected), "{said}");
+    spec.machines = Some(Counts { control: 3, worker: 2 });
+    let said = done(fleet.ask(apply(spec.clone(), &[])));
+    assert!(!said.contains("smoke"), "it may be the one to come: {said}");
+    spec.machines = None;
+    let said = done(fleet.ask(apply(spec, &[("wroker-1", machine_spec(Worker))])));
+    assert!(!said.contains("smoke"), "it comes with it: {said}");
+}
+
 /// What was done while there was no coordinator is reported to the next one first.
 #[test]
 fn hooks_that_were_done_without_a_coordinator_abort_nothing() {
