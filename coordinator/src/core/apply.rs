@@ -133,8 +133,7 @@ fn group_exists(name: &MachineName, machine: &MachineSpec, spec: &ClusterSpec) -
     Err(Refusal::State { reason: "GroupWithoutCluster", message })
 }
 
-/// Hooks for a machine, or for machines of a type, that the cluster neither has nor waits for: its updates go on without
-/// them.
+/// Hooks for a machine, or a type of them, that the cluster neither has nor waits for: updates go on without them.
 fn idle_hooks(draft: &Draft<'_>, cluster: &ClusterName, spec: &ClusterSpec, machines: &Machines) -> Vec<String> {
     let recorded = draft.machines_of(cluster).map(|row| (&row.name, row.spec.machine_type));
     let there: BTreeMap<&MachineName, MachineType> = recorded.chain(brought(cluster, machines)).collect();

@@ -118,7 +118,8 @@ fn are_packages(text: &str, versions: bool) -> bool {
     some_and_all(text, |word| package_and_version(word).is_some_and(|(_, version)| versions || version.is_none()))
 }
 
-/// A text as it may look on the machine. The variables are known by now, their values are not: any letter shows the form.
+/// A text as it may look on the machine. The variables are known by now, their values are not: any letter shows the
+/// form.
 fn filled(text: &str) -> String {
     let mut pieces = text.split("${");
     let mut plain = pieces.next().unwrap_or_default().to_owned();
