@@ -1,18 +1,18 @@
 //! What `muster-coordinator backup` and `credentials` ask of a coordinator that runs: a socket in the state directory,
-//! for root and for the coordinator's own user. One line of JSON asks; one says that it is taken up, unless whoever asked
-//! has gone; one answers. After a backup's answer follow its bytes.
+//! for root and for the coordinator's own user. One line of JSON asks; one says that it is taken up, unless whoever
+//! asked has gone; one answers. After a backup's answer follow its bytes.
+
+mod client;
 
 use std::{
     fs, io,
-    os::{
-        fd::AsRawFd,
-        unix::fs::{OpenOptionsExt, PermissionsExt},
-    },
+    os::{fd::AsRawFd, unix::fs::PermissionsExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
+pub use client::AdminClient;
 use nix::sys::statvfs::statvfs;
 use serde::{Deserialize, Serialize};
 use tokio::{
@@ -297,114 +297,10 @@ fn has_room(dir: &Path, bytes: u64) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::StorageFull, message))
 }
 
-/// Where this file is, or is to be.
-fn dir_of(file: &Path) -> &Path {
-    file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
 /// An error and all its causes, on one line.
 fn with_sources(error: &dyn std::error::Error) -> String {
     std::iter::successors(error.source(), |error| error.source())
         .fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
-}
-
-/// A way to a coordinator that runs on this state directory.
-pub struct AdminClient(UnixStream);
-
-impl AdminClient {
-    /// Connects. None: no coordinator runs there.
-    ///
-    /// # Errors
-    /// [`AdminError::Socket`] if there is one and it cannot be reached.
-    pub fn connect(state_dir: &StateDir) -> Result<Option<Self>, AdminError> {
-        with_socket(state_dir, |path| {
-            let stream = match std::os::unix::net::UnixStream::connect(path) {
-                Ok(stream) => stream,
-                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-                    return Ok(None);
-                }
-                Err(error) => return Err(error),
-            };
-            stream.set_nonblocking(true)?;
-            Ok(Some(Self(UnixStream::from_std(stream)?)))
-        })
-    }
-
-    /// Asks for credentials.
-    ///
-    /// # Errors
-    /// [`AdminError`].
-    pub async fn credentials(mut self, wanted: Wanted) -> Result<Issued, AdminError> {
-        match self.ask(&Request::Credentials(wanted)).await?.0 {
-            Answer::Credentials(issued) => Ok(issued),
-            Answer::Error(text) => Err(AdminError::Refused(text)),
-            Answer::Backup { .. } | Answer::TakenUp => Err(AdminError::Talk(io::ErrorKind::InvalidData.into())),
-        }
-    }
-
-    /// Asks for a copy of the store and writes it to `to`, where nothing may be. Returns its size in bytes.
-    ///
-    /// # Errors
-    /// [`AdminError`]; then there is no file at `to`.
-    pub async fn backup(mut self, to: &Path) -> Result<u64, AdminError> {
-        let write_error = |source| AdminError::Write { path: to.to_owned(), source };
-        if to.symlink_metadata().is_ok() {
-            let there = io::Error::new(io::ErrorKind::AlreadyExists, "there is such a file; name a new one");
-            return Err(write_error(there));
-        }
-        let (answer, mut rest) = self.ask(&Request::Backup).await?;
-        let bytes = match answer {
-            Answer::Backup { bytes } => bytes,
-            Answer::Error(text) => return Err(AdminError::Refused(text)),
-            Answer::Credentials(_) | Answer::TakenUp => {
-                return Err(AdminError::Talk(io::ErrorKind::InvalidData.into()));
-            }
-        };
-        // It may be the store's own disk, on which the copy it comes from is until it is here.
-        has_room(dir_of(to), bytes).map_err(write_error)?;
-        let mut part = to.as_os_str().to_owned();
-        part.push(".part");
-        let part = PathBuf::from(part);
-        let written = write_copy(&mut rest, bytes, &part, to).await;
-        if written.is_err() {
-            // What is left of a failed copy helps nobody; that it cannot be removed changes nothing.
-            let _ = fs::remove_file(&part);
-        }
-        written.map_err(write_error)?;
-        Ok(bytes)
-    }
-
-    async fn ask(&mut self, request: &Request) -> Result<(Answer, impl AsyncReadExt + Unpin), AdminError> {
-        let (read, mut write) = self.0.split();
-        let mut read = BufReader::new(read);
-        let taken_up = async {
-            write_line(&mut write, request).await?;
-            read_line(&mut read).await
-        };
-        let taken_up = tokio::time::timeout(TAKE_UP_TIMEOUT, taken_up).await.map_err(|_| AdminError::Hangs)?;
-        let answer = match taken_up.map_err(AdminError::Talk)? {
-            Answer::TakenUp => {
-                let late = |_| Err(io::ErrorKind::TimedOut.into());
-                let answer = tokio::time::timeout(REQUEST_TIMEOUT, read_line(&mut read)).await;
-                answer.unwrap_or_else(late).map_err(AdminError::Talk)?
-            }
-            answer => answer,
-        };
-        Ok((answer, read))
-    }
-}
-
-/// Writes what comes to `part`, and puts it in the place of `to` once it is whole and durable.
-async fn write_copy(read: &mut (impl AsyncReadExt + Unpin), bytes: u64, part: &Path, to: &Path) -> io::Result<()> {
-    let file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(part)?;
-    let mut file = tokio::fs::File::from_std(file);
-    if tokio::io::copy(read, &mut file).await? != bytes {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the coordinator broke off"));
-    }
-    file.sync_all().await?;
-    fs::rename(part, to)?;
-    let parent = dir_of(to);
-    fs::File::open(parent)?.sync_all()
 }
 
 async fn read_line<T: for<'de> Deserialize<'de>>(read: &mut (impl AsyncBufReadExt + Unpin)) -> io::Result<T> {

@@ -83,7 +83,7 @@ fn a_coordinator_is_somewhere() -> Result<()> {
     fleet.done()
 }
 
-/// A coordinator that hangs: whoever asks beside it is told so in time, and what he asked for is not done once he is gone.
+/// A coordinator that hangs: whoever asks beside it is told so in time, and what he asked for is not done later.
 #[test]
 fn a_coordinator_that_hangs_makes_nothing_for_nobody() -> Result<()> {
     let fleet = Fleet::start("hangs", &[])?;

@@ -107,8 +107,8 @@ pub(super) fn fetch(
         row.ok_or_else(|| Refusal::State {
             reason: "SecretMissing",
             message: format!(
-                "secret {name} was deleted; `musterctl secret create {name} --cluster {cluster} --from-file FILE` makes \
-                 it again, for every cluster without --cluster"
+                "secret {name} was deleted; `musterctl secret create {name} --cluster {cluster} --from-file FILE` \
+                 makes it again, for every cluster without --cluster"
             ),
         })
     };

@@ -93,8 +93,7 @@ fn an_update_without_a_secret_it_needs_does_not_start() {
 
 #[test]
 fn a_machine_that_comes_when_its_secret_is_gone_says_what_makes_it() {
-    let mut fleet = Fleet::with(using(spec(1, 0), "${secret.db}"));
-    fleet.pass(1_000, &["control-1"]);
+    let fleet = Fleet::with(using(spec(1, 0), "${secret.db}")).reported();
     let blocked = fleet.look("control-1", crate::plan::blocked::of_machine).expect("it lacks the secret");
     assert_eq!(blocked.reason, "VariableWithoutValue");
     assert!(blocked.message.contains("item install, param password: variable 'secret.db'"), "{blocked:?}");
