@@ -42,6 +42,8 @@ const COMMENT: &str = "# ";
 const DEPLOY_ITEMS: u32 = 2;
 /// Longest a fleet may take beyond what its items take: connecting, downloading, a crash.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// Fewest control machines of which one may be away, by majority.
+const CONTROLS_TO_MISS_ONE: u32 = 3;
 /// Most machines of one type. The demo is for one computer.
 const MACHINES_MAX: i64 = 200;
 
@@ -59,6 +61,7 @@ Examples:
   musterctl demo --update --upgrade-width 2  and then updates it, workloads moved away machine by machine
   musterctl demo --keep --dir /tmp/fleet     leave it running, to look around
   musterctl demo --stop --dir /tmp/fleet     end it
+  musterctl demo --inputs-for http://10.0.0.1:8000/ --dir /tmp/fleet  only write what it starts from
 
 Every line it prints that does not begin with # is a command as it was run: paste it to do the same by hand.
 In DIR: manifest.yaml, operator.toml (musterctl's config), effects.log, the logs and states of all processes.")]
@@ -104,7 +107,7 @@ pub(crate) struct Args {
     )]
     upgrade_width: u32,
     /// How long each of a machine's two deploy items takes
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = seconds)]
+    #[arg(long, allow_negative_numbers = true, value_name = "SECONDS", default_value_t = 0.5, value_parser = seconds)]
     seconds_per_item: f64,
     /// Size of the artifact every machine downloads
     #[arg(
@@ -119,7 +122,13 @@ pub(crate) struct Args {
     #[arg(long, requires = "dir", conflicts_with_all = ["keep", "crash"])]
     stop: bool,
     /// Only write the demo's manifests and artifact into --dir, for machines that fetch the artifact from below URL
-    #[arg(long, value_name = "URL", requires = "dir", conflicts_with_all = ["keep", "crash", "stop"])]
+    #[arg(
+        long,
+        value_name = "URL",
+        requires = "dir",
+        conflicts_with_all = ["keep", "crash", "stop"],
+        value_parser = base_url
+    )]
     inputs_for: Option<String>,
 }
 
@@ -140,6 +149,11 @@ impl Wanted {
         control.chain((1..=self.workers).map(|at| format!("worker-{at}"))).collect()
     }
 
+    /// Are there too few control machines for one to be missed? The coordinator updates such a cluster only on request.
+    const fn goes_down(&self) -> bool {
+        self.control < CONTROLS_TO_MISS_ONE
+    }
+
     /// Shortest time in which the deploy phase can be done.
     fn ideal(&self) -> Duration {
         let turns = self.control + self.workers.div_ceil(muster_proto::model::WORKERS_AT_ONCE_MAX);
@@ -156,6 +170,16 @@ fn seconds(text: &str) -> Result<f64, String> {
         Ok(seconds) if (0.0..=3600.0).contains(&seconds) => Ok(seconds),
         Ok(_) | Err(_) => Err("expected a number of seconds between 0 and 3600, e.g. 0.5".to_owned()),
     }
+}
+
+/// Reads the URL below which the artifact is; what is returned ends with `/`.
+fn base_url(text: &str) -> Result<String, String> {
+    let place = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")).unwrap_or_default();
+    let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '?' | '#');
+    if place.is_empty() || place.starts_with('/') || place.contains(odd) {
+        return Err("expected a URL of http or https, e.g. http://10.0.0.1:8000/".to_owned());
+    }
+    Ok(if text.ends_with('/') { text.to_owned() } else { format!("{text}/") })
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
@@ -277,4 +301,22 @@ fn too_slow(layout: &Layout) -> Failure {
         layout.musterctl.display(),
         layout.dir.display()
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_fetch_by_http() {
+        for (text, url) in [
+            ("http://10.0.0.1:8000/", "http://10.0.0.1:8000/"),
+            ("https://files.example/muster", "https://files.example/muster/"),
+        ] {
+            assert_eq!(base_url(text).as_deref(), Ok(url));
+        }
+        for bad in ["foo", "", "ftp://h/", "10.0.0.1:8000", "http://", "http:///x", "http://h/a b", "http://h/?a=b"] {
+            assert!(base_url(bad).is_err_and(|expected| expected.contains("http://10.0.0.1:8000/")), "{bad}");
+        }
+    }
 }

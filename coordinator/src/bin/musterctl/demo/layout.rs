@@ -40,13 +40,7 @@ impl Layout {
         let musterctl = env::current_exe()
             .and_then(fs::canonicalize)
             .map_err(|source| Failure::failed("cannot find this program's own file").because(source))?;
-        let coordinator = musterctl.with_file_name("muster-coordinator");
-        let agent = musterctl.with_file_name("muster-agent");
-        if let Some(missing) = [&coordinator, &agent].into_iter().find(|program| !program.is_file()) {
-            return Err(Failure::failed(format!("there is no {}", missing.display())).next(
-                "The demo needs its sister programs beside musterctl: cargo build --release --workspace --bins",
-            ));
-        }
+        let [coordinator, agent] = sisters(&musterctl)?;
         let (dir, ours) = match dir {
             Some(dir) => (empty_dir(dir)?, false),
             None => (new_dir()?, true),
@@ -166,12 +160,12 @@ impl Layout {
         line.path("--effects", &self.effects()).into_background(&self.log("controller"))
     }
 
-    pub(super) fn plan(&self) -> Line {
-        self.ctl().arg("plan").arg(CLUSTER)
+    pub(super) fn plan(&self, wanted: Wanted) -> Line {
+        accepting(self.ctl().arg("plan").arg(CLUSTER), wanted)
     }
 
-    pub(super) fn update(&self) -> Line {
-        self.ctl().arg("update").arg(CLUSTER).arg("--yes").arg("--detach")
+    pub(super) fn update(&self, wanted: Wanted) -> Line {
+        accepting(self.ctl().arg("update").arg(CLUSTER).arg("--yes").arg("--detach"), wanted)
     }
 
     pub(super) fn create_token(&self, machine_type: &str, uses: u32) -> Line {
@@ -227,6 +221,25 @@ impl Layout {
         let _ = fs::remove_dir_all(&self.dir); // what stays is in the temporary directory
         terminal::print(&Line::new(Path::new("rm")).arg("-r").arg_path(&self.dir).line())
     }
+}
+
+/// muster-coordinator and muster-agent, which the demo runs.
+fn sisters(musterctl: &Path) -> Result<[PathBuf; 2], Failure> {
+    let sisters = ["muster-coordinator", "muster-agent"].map(|name| musterctl.with_file_name(name));
+    let missing: Vec<String> =
+        sisters.iter().filter(|program| !program.is_file()).map(|program| program.display().to_string()).collect();
+    if missing.is_empty() {
+        return Ok(sisters);
+    }
+    Err(Failure::failed(format!("there is no {}", missing.join(" and no "))).next(
+        "The demo runs muster-coordinator and muster-agent, which have to be beside musterctl.\nInstall the packages \
+         of these names; in the source of Muster: cargo build --release --workspace --bins",
+    ))
+}
+
+/// An update that takes the control plane down is made only where that is accepted.
+fn accepting(line: Line, wanted: Wanted) -> Line {
+    if wanted.goes_down() { line.arg("--accept-control-plane-downtime") } else { line }
 }
 
 /// A regular expression for this very text.
@@ -316,6 +329,32 @@ mod tests {
         assert!(empty_dir(&new).is_err(), "not empty");
         assert!(empty_dir(&new.join("x")).is_err(), "a file");
         assert!(empty_dir(&root.path().join("a\nb")).is_err(), "a line end in the name");
+    }
+
+    #[test]
+    fn what_the_demo_runs_is_beside_it() {
+        let root = tempfile::tempdir().expect("a directory");
+        let musterctl = root.path().join("musterctl");
+        for (program, says) in
+            [("muster-coordinator", "muster-coordinator and no /"), ("muster-agent", "muster-agent\", causes")]
+        {
+            let failure = format!("{:?}", sisters(&musterctl).expect_err(program));
+            assert!(failure.contains(says) && failure.contains("Install the packages"), "{failure}");
+            fs::write(root.path().join(program), "").expect("written");
+        }
+        assert!(sisters(&musterctl).is_ok());
+    }
+
+    #[test]
+    fn downtime_is_accepted_where_there_is_some() {
+        let layout = Layout::nowhere("/tmp/d");
+        for (control, accepted) in [(1, true), (2, true), (3, false)] {
+            let wanted = Wanted { control, workers: 0, seconds_per_item: 0.0, artifact_mib: 0, update_width: Some(1) };
+            for line in [layout.plan(wanted), layout.update(wanted)] {
+                let line = line.line();
+                assert_eq!(line.contains(" --accept-control-plane-downtime"), accepted, "{control}: {line}");
+            }
+        }
     }
 
     #[test]

@@ -29,8 +29,13 @@ pub(super) async fn story(
     run(&layout.controller_credentials()).await?;
     fleet.keep(background(&layout.run_controller(&wanted.names()))?);
     run(&layout.apply_second()).await?;
-    run(&layout.plan()).await?;
-    run(&layout.update()).await?;
+    if wanted.goes_down() {
+        terminal::print(
+            "# Fewer than three control machines: the update takes the control plane down, which is accepted",
+        )?;
+    }
+    run(&layout.plan(wanted)).await?;
+    run(&layout.update(wanted)).await?;
     terminal::print(&layout.watch().line())?;
     let mut screen = Screen::marked(COMMENT);
     let turns = wanted.control + wanted.workers.div_ceil(width);
