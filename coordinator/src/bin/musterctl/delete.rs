@@ -14,6 +14,7 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum DeleteCommand {
+    #[command(alias = "clusters")]
     Cluster(ClusterArgs),
 }
 

@@ -7,7 +7,7 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-use crate::{cli::Cli, get};
+use crate::{cli::Cli, client::nearest, get};
 
 /// Subcommands; of two words, where another word beside it says what is meant.
 const COMMANDS: &[(&[&str], &str)] = &[
@@ -17,6 +17,15 @@ const COMMANDS: &[(&[&str], &str)] = &[
     ),
     (&["uncordon"], "`musterctl maintenance leave MACHINE` brings a machine back into service"),
     (&["rollout"], "`musterctl watch CLUSTER` follows a rollout to its end; `musterctl get rollouts` lists them all"),
+    (&["start"], "`musterctl deploy CLUSTER` starts a deployment, `musterctl update CLUSTER` an update"),
+    (&["auth", "whoami"], "`musterctl version` shows whose credentials these are"),
+    (&["info", "cluster-info"], "`musterctl version` shows the coordinator, `musterctl get clusters` its clusters"),
+    (&["inspect"], "`musterctl describe machine MACHINE` has all there is of a machine"),
+    (
+        &["debug"],
+        "`musterctl describe machine MACHINE` says what a machine waits for, `musterctl logs MACHINE` has its output",
+    ),
+    (&["ps"], "`musterctl get machines` says what every machine does"),
     (&["status", "top", "events"], "`musterctl get clusters`, `musterctl get machines`, `musterctl watch CLUSTER`"),
     (&["create", "edit", "patch", "set"], "what a cluster is to be stands in its manifest: `musterctl apply -f FILE`"),
     (
@@ -70,7 +79,10 @@ const COMMANDS: &[(&[&str], &str)] = &[
     ),
     (&["create token"], "`musterctl token create --cluster CLUSTER --type worker`"),
     (&["create secret"], "`musterctl secret create NAME --from-file FILE`"),
-    (&["delete secret", "delete secrets", "secret rm", "secret remove"], "`musterctl secret delete CLUSTER/NAME`"),
+    (
+        DELETE_SECRET,
+        "`musterctl secret delete NAME`, of a secret of one cluster `musterctl secret delete CLUSTER/NAME`",
+    ),
     (
         &["secret get", "secret show", "secret ls", "secret describe"],
         "nobody is shown a secret's value; which there are: `musterctl get secrets`",
@@ -80,6 +92,9 @@ const COMMANDS: &[(&[&str], &str)] = &[
     (&["delete rollout", "delete rollouts"], "`musterctl abort CLUSTER` ends the one that is open"),
     (&["delete credential", "delete credentials"], "`musterctl revoke ROLE/NAME`"),
 ];
+
+/// Where a secret's name comes next.
+const DELETE_SECRET: &[&str] = &["delete secret", "delete secrets", "secret rm", "secret remove"];
 
 /// Kinds of documents.
 const KINDS: &[(&[&str], &str)] = &[
@@ -135,7 +150,9 @@ const OPTIONS: &[(&[&str], &str)] = &[
     (&["-l", "--selector", "--field-selector"], "there is no selector: choose with `-o json | jq`"),
     (&["--sort-by"], "tables are sorted by name; another order: `-o wide | sort`, `-o json | jq`"),
     (&["--no-headers"], "names alone: `-o name`"),
-    (&["-c", "--container"], "the item is the second word: `musterctl logs MACHINE ITEM`"),
+    (&["token -c", "token -t"], "these are written out: `--cluster NAME`, and of a new token `--type worker`"),
+    (&["logs -c", "--container"], "the item is the second word: `musterctl logs MACHINE ITEM`"),
+    (&["-c"], "a cluster is written out: `--cluster NAME`, where --help has it"),
     (&["--tail"], "the last lines: `musterctl logs MACHINE ITEM | tail -n 20`"),
     (
         &["-p", "--previous"],
@@ -160,6 +177,7 @@ const OPTIONS: &[(&[&str], &str)] = &[
 
 /// What clap found wrong, with our word for what was meant. `words` are the command line's, without the program.
 pub(crate) fn explain(mut error: Error, words: &[String]) -> Error {
+    drop_far_guesses(&mut error);
     let Some(tip) = tip(&error, words).or_else(|| example(&error, words)) else {
         // No option takes what it does not know as a value, and no value of ours begins with `-`.
         if error.kind() == ErrorKind::UnknownArgument {
@@ -172,6 +190,19 @@ pub(crate) fn explain(mut error: Error, words: &[String]) -> Error {
     }
     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
     error
+}
+
+/// clap takes words for alike that nobody mistypes for each other: `auth` for `watch`.
+fn drop_far_guesses(error: &mut Error) {
+    let (Some(ContextValue::String(word)), Some(ContextValue::Strings(guesses))) =
+        (error.get(ContextKind::InvalidSubcommand), error.get(ContextKind::SuggestedSubcommand))
+    else {
+        return;
+    };
+    if nearest(word, guesses).is_none() {
+        error.remove(ContextKind::SuggestedSubcommand);
+        error.remove(ContextKind::Suggested);
+    }
 }
 
 /// Of a command line that lacks something, the first example in the command's own help.
@@ -204,17 +235,12 @@ fn tip(error: &Error, words: &[String]) -> Option<String> {
     let before = words.iter().position(|word| Some(word.as_str()) == invalid).unwrap_or(words.len());
     let command = subcommand(words.get(..before).unwrap_or(words)).unwrap_or_default();
     if let Some(word) = invalid {
-        if command == "delete" && of(COMMANDS, &format!("delete {word}")).is_none() {
-            return Some(format!(
-                "`musterctl remove {word}` for a machine, `musterctl delete cluster {word}` for a cluster"
-            ));
-        }
-        let own = of(COMMANDS, &format!("{command} {word}"));
-        let next = words.get(before + 1).map(|next| format!("{word} {next}"));
-        let next = next.and_then(|both| of(COMMANDS, &both)).or_else(|| of(COMMANDS, word));
-        return own.or_else(|| next.filter(|_| command.is_empty())).map(str::to_owned);
+        return command_tip(command, word, words.get(before + 1));
     }
     let arg = said(ContextKind::InvalidArg)?;
+    if error.kind() == ErrorKind::TooManyValues {
+        return Some(format!("`{arg}` takes no value: say it, or leave it out"));
+    }
     if command == "apply" && !arg.starts_with('-') {
         return Some(format!("files are named with -f: `musterctl apply -f {arg}`"));
     }
@@ -261,6 +287,34 @@ fn tip(error: &Error, words: &[String]) -> Option<String> {
             Some(format!("a list has all there is of it: `musterctl get {}`", kind.to_lowercase()))
         }
         None => Some(format!("the kind comes first, and then a name: `musterctl {command} machine {word}`")),
+    }
+}
+
+/// Of a word that is no subcommand of `command` (empty: of musterctl), and the word after it.
+fn command_tip(command: &str, word: &str, next: Option<&String>) -> Option<String> {
+    let own = format!("{command} {word}");
+    let name = next.filter(|name| !name.starts_with('-') && DELETE_SECRET.contains(&own.as_str()));
+    if let Some(name) = name {
+        return Some(delete_secret(name));
+    }
+    if command == "delete" && of(COMMANDS, &own).is_none() {
+        return Some(format!(
+            "`musterctl remove {word}` for a machine, `musterctl delete cluster {word}` for a cluster"
+        ));
+    }
+    let both = next.and_then(|next| of(COMMANDS, &format!("{word} {next}")));
+    let either = both.or_else(|| of(COMMANDS, word)).filter(|_| command.is_empty());
+    of(COMMANDS, &own).or(either).map(str::to_owned)
+}
+
+fn delete_secret(name: &str) -> String {
+    match name.contains('/') {
+        true => format!("`musterctl secret delete {name}`"),
+        false => {
+            format!(
+                "`musterctl secret delete {name}`, of a secret of one cluster `musterctl secret delete CLUSTER/{name}`"
+            )
+        }
     }
 }
 
@@ -324,7 +378,30 @@ mod tests {
             ("create token --cluster edge-7", "`musterctl token create"),
             ("create cluster edge-7", "musterctl apply -f FILE"),
             ("secret get edge-7/db", "`musterctl get secrets`"),
-            ("secret rm edge-7/db", "`musterctl secret delete CLUSTER/NAME`"),
+            (
+                "secret rm",
+                "`musterctl secret delete NAME`, of a secret of one cluster `musterctl secret delete CLUSTER/NAME`",
+            ),
+            ("secret rm edge-7/db", "`musterctl secret delete edge-7/db`"),
+            ("secret rm db", "`musterctl secret delete db`, of a secret of one cluster"),
+            ("delete secret db", "`musterctl secret delete CLUSTER/db`"),
+            ("token create -c edge-7 -t worker", "`--cluster NAME`, and of a new token `--type worker`"),
+            ("token create --cluster edge-7 -t worker", "`--type worker`"),
+            ("get machines -c edge-7", "`--cluster NAME`"),
+            ("start edge-7", "`musterctl deploy CLUSTER`"),
+            ("auth can-i", "`musterctl version`"),
+            ("cluster-info", "`musterctl version`"),
+            ("info", "`musterctl version`"),
+            ("inspect worker-1", "`musterctl describe machine MACHINE`"),
+            ("debug worker-1", "`musterctl logs MACHINE`"),
+            ("ps", "`musterctl get machines`"),
+            ("delete clusters", "an example: `musterctl delete cluster egde-7`"),
+            ("apply -f edge-7.yaml --dry-run=client", "`--dry-run` takes no value"),
+            ("get machines --watch=true", "`--watch` takes no value"),
+            (
+                "demo --inputs-for http://h/",
+                "an example: `musterctl demo --inputs-for http://10.0.0.1:8000/ --dir /tmp/fleet`",
+            ),
             ("locks list", "`musterctl get locks`"),
             ("remove worker-1 --force", "`--policy forced`"),
             ("remove cluster edge-7", "`musterctl delete cluster edge-7`"),
@@ -350,7 +427,13 @@ mod tests {
             let said = said(line);
             assert!(said.contains(near) && !said.contains("-- -"), "{line}: {said}");
         }
-        assert!(!said("plan edge-7 -x").contains("tip"), "{}", said("plan edge-7 -x"));
+        for line in ["plan edge-7 -x", "expose edge-7"] {
+            assert!(!said(line).contains("tip") && !said(line).contains("\n\n\n"), "{}", said(line));
+        }
+        for line in ["version --wait -1", "token create --uses -1"] {
+            let said = said(line);
+            assert!(said.contains("invalid value '-1' for") && said.contains("-1 is not in"), "{said}");
+        }
     }
 
     #[test]

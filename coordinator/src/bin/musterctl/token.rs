@@ -53,10 +53,10 @@ struct CreateArgs {
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
     /// How long it is good, e.g. 90m, 24h, 7d [default: the cluster's tokenTTL]
-    #[arg(long, value_parser = duration)]
+    #[arg(long, allow_negative_numbers = true, value_parser = duration)]
     ttl: Option<Duration>,
     /// How many machines may join with it [default: any number until it expires]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     uses: Option<u32>,
     /// A new file for the token, for your eyes only [default: stdout]
     #[arg(long, value_name = "FILE", value_parser = new_file)]

@@ -31,8 +31,14 @@ pub(crate) struct Args {
     #[arg(long)]
     client: bool,
     /// Wait so long for a coordinator that is not up yet
-    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=3600))]
-    wait: u64,
+    #[arg(
+        long,
+        allow_negative_numbers = true,
+        value_name = "SECONDS",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u32).range(0..=3600)
+    )]
+    wait: u32,
 }
 
 /// Between two tries to reach a coordinator that is not up yet.
@@ -43,7 +49,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     if args.client {
         return Ok(());
     }
-    let (coordinator, answer) = ask(context, Duration::from_secs(args.wait)).await?;
+    let (coordinator, answer) = ask(context, Duration::from_secs(args.wait.into())).await?;
     terminal::print(&printable(&format!(
         "coordinator  {} at {}, trust domain {}, epoch {}",
         answer.version,
