@@ -22,14 +22,15 @@ pub(super) async fn run(context: &Context, subject: Subject, format: Option<Form
         Coordinator::connect(&config).await?.get(subject.kind, &subject.name, &subject.cluster).await?;
     }
     let mut printer = Printer { kind: subject.kind, format, shown: BTreeMap::new(), widths: Vec::new() };
-    let mut first: BTreeMap<String, (String, Vec<u8>)> = BTreeMap::new();
+    // In the coordinator's order, as without -w.
+    let mut first = Vec::new();
     let mut feed = Feed::open(config, vec![subject]);
     let mut synced = false;
     loop {
         match feed.next().await? {
             News::Put { key, name, json, .. } if synced => printer.change(&key, &name, json)?,
             News::Put { key, name, json, .. } => {
-                first.insert(key, (name, json));
+                first.push(Document { key, name, json });
             }
             News::Synced if !synced => {
                 synced = true;
@@ -41,9 +42,18 @@ pub(super) async fn run(context: &Context, subject: Subject, format: Option<Form
                 terminal::say(&printable(&format!("{} {name} deleted", printer.kind.singular())));
             }
             News::Lost(why) => terminal::say(&format!("connection lost ({why}); connecting again")),
-            News::Back => terminal::say("connected again"),
+            News::Back => {
+                first.clear(); // everything comes again
+                terminal::say("connected again");
+            }
         }
     }
+}
+
+struct Document {
+    key: String,
+    name: String,
+    json: Vec<u8>,
 }
 
 struct Printer {
@@ -56,17 +66,17 @@ struct Printer {
 }
 
 impl Printer {
-    fn all(&mut self, documents: BTreeMap<String, (String, Vec<u8>)>) -> Result<(), Failure> {
+    fn all(&mut self, documents: Vec<Document>) -> Result<(), Failure> {
         match self.format {
             None | Some(Format::Wide) => {
-                let texts = documents.values().map(|(_, json)| json.as_slice());
+                let texts = documents.iter().map(|document| document.json.as_slice());
                 let table = view::table(self.kind, texts, self.look()).map_err(not_this_version)?;
                 self.widths = table.widths();
-                self.shown = documents.into_iter().map(|(key, (_, json))| (key, json)).collect();
+                self.shown = documents.into_iter().map(|document| (document.key, document.json)).collect();
                 terminal::print_all(&table.lines())
             }
             Some(Format::Json | Format::Yaml | Format::Name) => {
-                documents.into_iter().try_for_each(|(key, (name, json))| self.change(&key, &name, json))
+                documents.into_iter().try_for_each(|Document { key, name, json }| self.change(&key, &name, json))
             }
         }
     }
