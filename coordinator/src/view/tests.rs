@@ -303,10 +303,10 @@ fn a_fleet_in_motion() {
         ])
     );
     fleet.rollouts.insert("edge-7-deploy-1".into(), rollout("Ready"));
-    let all = "all 6 machines are Ready, after 4m";
+    let (all, then) = ("all 6 machines are Ready, after 4m", "all 6 machines were Ready, after 4m");
     let look = "(why: musterctl get machines --cluster edge-7)";
     let ended =
-        |others: &str| Verdict::Ended(format!("edge-7-deploy-1 has ended: {all}; not Ready by now: {others} {look}"));
+        |others: &str| Verdict::Ended(format!("edge-7-deploy-1 has ended: {then}; not Ready by now: {others} {look}"));
     let Verdict::NeedsPerson(said) = fleet.verdict(now()) else { panic!("worker-3 waits for one all the same") };
     assert!(matches!(said.as_slice(), [one] if one.starts_with("worker-3: item api failed")), "{said:?}");
     fleet.machines.remove("worker-3");

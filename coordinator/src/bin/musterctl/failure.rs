@@ -157,6 +157,10 @@ impl Failure {
                 Some(source) => failure.because(source).next(unreachable_advice(address)),
                 None => failure.next(unreachable_advice(address)),
             },
+            // These are known and good, and not for this.
+            Exit::NotAllowed if status.code() == Code::PermissionDenied => {
+                failure.next(format!("What these are for: musterctl version. {}", credentials_from("Other")))
+            }
             Exit::NotAllowed => failure.next(credentials_advice()),
             Exit::Failed => failure.next("The coordinator's log says more: journalctl -u muster-coordinator"),
             Exit::Done | Exit::BadInput | Exit::Refused => failure,
@@ -169,7 +173,11 @@ fn unreachable_advice(address: &str) -> String {
 }
 
 fn credentials_advice() -> String {
-    "New credentials come from the coordinator's machine: muster-coordinator credentials --help".to_owned()
+    credentials_from("New")
+}
+
+fn credentials_from(which: &str) -> String {
+    format!("{which} credentials come from the coordinator's machine: muster-coordinator credentials --help")
 }
 
 /// Did whoever listened go away in the middle of the handshake, without a word?
@@ -223,6 +231,15 @@ mod tests {
             (Status::internal("x"), Exit::Failed),
         ] {
             assert_eq!(Failure::status("a:1", &status).exit, expected, "{status:?}");
+        }
+    }
+
+    #[test]
+    fn credentials_that_are_not_for_this_are_told_from_bad_ones() {
+        for (status, theirs) in [(Status::permission_denied("x"), true), (Status::unauthenticated("x"), false)] {
+            let next = Failure::status("a:1", &status).next.expect("advice");
+            assert_eq!(next.contains("musterctl version"), theirs, "{next}");
+            assert!(next.contains("muster-coordinator credentials"), "{next}");
         }
     }
 

@@ -33,6 +33,7 @@ enum SecretCommand {
 ///
 /// Params refer to it as `${secret.NAME}`. A machine fetches it right before an item that does, and only then. A new
 /// version takes the place of the old one: items that refer to it run again, on deployed machines with the next update.
+/// Versions are counted over all secrets: a new one may begin with 5.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

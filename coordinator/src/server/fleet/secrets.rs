@@ -40,7 +40,8 @@ impl Fleet {
 
 /// A secret that the peer may touch: who is limited to clusters has none that is for all.
 pub(super) fn secret_id(peer: &Peer, cluster: String, name: String) -> Result<SecretId, Status> {
-    let name = SecretName::new(name).map_err(|error| Status::invalid_argument(format!("secret: {error}")))?;
+    let name = SecretName::new(name.clone())
+        .map_err(|error| Status::invalid_argument(format!("secret: \"{name}\" is no name: {error}")))?;
     let cluster = (!cluster.is_empty()).then(|| cluster_name(cluster)).transpose()?;
     match &cluster {
         Some(cluster) => may_touch(peer, cluster)?,

@@ -18,16 +18,23 @@ pub(super) fn ended<'a>(rollout: &Rollout, not_ready: impl Iterator<Item = &'a M
     };
     let others: Vec<String> = not_ready.map(named).collect();
     match others.is_empty() {
-        true => reached(rollout),
+        true => reached(rollout, NOW),
         false => {
             let (name, others) = (&rollout.metadata.name, some_names(others.iter().map(String::as_str)));
             let look = format!("musterctl get machines --cluster {}", rollout.spec.cluster_name);
-            printable(&format!("{name} has ended: {}; not Ready by now: {others} (why: {look})", reached(rollout)))
+            printable(&format!(
+                "{name} has ended: {}; not Ready by now: {others} (why: {look})",
+                reached(rollout, THEN)
+            ))
         }
     }
 }
 
-fn reached(rollout: &Rollout) -> String {
+/// Of one machine and of several, as it is and as it was.
+const NOW: [&str; 2] = ["is", "are"];
+const THEN: [&str; 2] = ["was", "were"];
+
+fn reached(rollout: &Rollout, are: [&str; 2]) -> String {
     let status = &rollout.status;
     let end = status.finished_at.unwrap_or(rollout.metadata.creation_timestamp);
     let took = age(rollout.metadata.creation_timestamp, end);
@@ -44,14 +51,14 @@ fn reached(rollout: &Rollout) -> String {
     };
     // Of a deployment that has ended every machine was Ready.
     let ready = if status.update.is_some() { status.ready } else { status.machines };
-    printable(&format!("{} {reached}, after {took}", who(rollout, ready)))
+    printable(&format!("{} {reached}, after {took}", who(rollout, ready, are)))
 }
 
 /// `the update was aborted: 6 of 8 machines are at release 1.3, the others keep what they had`.
 pub(super) fn aborted(rollout: &Rollout) -> String {
     let status = &rollout.status;
     let kind = rollout.spec.kind.as_str();
-    let who = who(rollout, status.ready);
+    let who = who(rollout, status.ready, NOW);
     let rest = if status.ready < status.machines { ", the rest is as it was" } else { "" };
     printable(&match (kind, &status.update) {
         ("update", Some(update)) => format!("the update was aborted: {who} at release {}{rest}", update.release),
@@ -61,15 +68,15 @@ pub(super) fn aborted(rollout: &Rollout) -> String {
 }
 
 /// `all 9 machines are`, `6 of 9 machines are`, or `worker-1 is`.
-fn who(rollout: &Rollout, ready: u32) -> String {
+fn who(rollout: &Rollout, ready: u32, [is, are]: [&str; 2]) -> String {
     let status = &rollout.status;
     let known = status.update.as_ref().map(|update| update.machines.as_slice()).unwrap_or_default();
     match (ready, status.machines, known) {
-        (1, 1, [one]) => format!("{} is", one.machine),
-        (1, 1, _) => "the machine is".to_owned(),
-        (ready, all, _) if ready == all => format!("all {all} machines are"),
-        (0, all, _) => format!("none of {all} machines is"),
-        (1, all, _) => format!("1 of {all} machines is"),
-        (ready, all, _) => format!("{ready} of {all} machines are"),
+        (1, 1, [one]) => format!("{} {is}", one.machine),
+        (1, 1, _) => format!("the machine {is}"),
+        (ready, all, _) if ready == all => format!("all {all} machines {are}"),
+        (0, all, _) => format!("none of {all} machines {is}"),
+        (1, all, _) => format!("1 of {all} machines {is}"),
+        (ready, all, _) => format!("{ready} of {all} machines {are}"),
     }
 }
