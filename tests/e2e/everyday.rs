@@ -61,6 +61,7 @@ fn a_deployment_by_hand() -> Result<()> {
     fleet.ctl(&["annotate", "machine", "control-1", &format!("{MODE}-")])?.exits(0)?;
     assert_eq!(annotated()?, None);
     what_nobody_has(&mut fleet)?;
+    a_watch_begins_as_a_list(&mut fleet)?;
     let taken = fleet.address();
     let serve = fleet.ctl(&["artifacts", "serve", "--dir", ".", "--listen", &taken])?.exits(1)?;
     serve.says(&["cannot listen on", "Another port: --listen"])?;
@@ -81,11 +82,36 @@ fn what_nobody_has(fleet: &mut Fleet) -> Result<()> {
         (&["retry", "control-1", "wrok"], &["control-1 has no item named \"wrok\"", "Did you mean \"work\"?"]),
         (&["skip", "control-1", "nope"], &["Its items: work"]),
         (&["accept", "control-2", "work"], &["no machine named \"control-2\""]),
+        (&["skip", "work", "control-1"], &["no machine named \"work\"", "The machine comes first", "control-1 work"]),
+        (
+            &["pause", "control-1"],
+            &["no rollout and no cluster named", "a machine of cluster e2e", "maintenance enter"],
+        ),
+        (&["pause", "nope"], &["no rollout and no cluster named", "musterctl get clusters"]),
+        (&["revoke", "operator/nope"], &["no credential named", "See: musterctl get credentials"]),
+        (&["secret", "create", "Bad", "--from-file", "other.yaml"], &["secret: \"Bad\" is no name"]),
         (&["logs", "control-1", "nope"], &["Its items: work"]),
     ] {
         fleet.ctl(words)?.exits(2)?.says(says)?;
     }
     let none = fleet.ctl(&["get", "machines", "--cluster", "other"])?.exits(0)?;
     none.says(&["No machines found in cluster other"])?;
+    Ok(())
+}
+
+/// The tenth line of the audit comes after the ninth.
+fn a_watch_begins_as_a_list(fleet: &mut Fleet) -> Result<()> {
+    for at in 1..=10 {
+        fleet.ctl(&["annotate", "machine", "control-1", &format!("example.com/at={at}")])?.exits(0)?;
+    }
+    let listed = fleet.ctl(&["get", "audit", "-o", "name"])?.ok()?;
+    assert!(listed.contains("audit/9\naudit/10\n"), "{listed}");
+    let mut watch = fleet.start_ctl(&["--config", "operator.toml", "get", "audit", "-w", "-o", "name"], "audit")?;
+    let lines = listed.lines().count();
+    let shown = || Ok((fleet.log("audit").lines().count() >= lines).then(|| fleet.log("audit")));
+    let shown = wait_for("the whole audit", PATIENCE, shown)?;
+    watch.kill()?;
+    watch.wait()?;
+    assert_eq!(shown, listed);
     Ok(())
 }

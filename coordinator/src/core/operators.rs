@@ -114,11 +114,21 @@ pub(super) fn audited(
 /// No such thing; the nearest name that exists is at most a third of its length away.
 pub(super) fn not_found<'a>(kind: &'static str, name: &str, known: impl Iterator<Item = &'a str>) -> Refusal {
     let nearest = known
-        .map(|known| (strsim::damerau_levenshtein(name, known), known))
-        .filter(|(distance, known)| *distance <= known.len().max(name.len()).div_ceil(3))
+        .map(|known| (own_parts(name, known), known))
+        .map(|((name, own), known)| (strsim::damerau_levenshtein(name, own), own.len().max(name.len()), known))
+        .filter(|(distance, longest, _)| *distance <= longest.div_ceil(3))
         .min()
-        .map(|(_, known)| known.to_owned());
+        .map(|(.., known)| known.to_owned());
     Refusal::NotFound { kind, name: name.to_owned(), nearest }
+}
+
+/// What is compared of two names: that both are of the same, as `operator/anna` and `operator/bo`, makes them no more
+/// alike.
+fn own_parts<'a>(name: &'a str, known: &'a str) -> (&'a str, &'a str) {
+    match (name.split_once('/'), known.split_once('/')) {
+        (Some((of, name)), Some((same, known))) if of == same => (name, known),
+        _ => (name, known),
+    }
 }
 
 pub(super) fn known_machine(draft: &Draft<'_>, name: &MachineName) -> Result<Arc<MachineRow>, Refusal> {

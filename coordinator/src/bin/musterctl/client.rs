@@ -111,7 +111,12 @@ impl Coordinator {
 
     /// Has the machine an item of this name, now or from before?
     pub(crate) async fn has_item(&self, machine: &str, item: &str) -> Result<(), Failure> {
-        let found = self.get_one(Kind::Machines, machine).await?;
+        let found = match self.get_one(Kind::Machines, machine).await {
+            Err(failure) if failure.exit == Exit::BadInput && self.has_machine(item).await => {
+                return Err(failure.next(format!("The machine comes first, then the item: {item} {machine}")));
+            }
+            found => found?,
+        };
         let found: Machine = serde_json::from_slice(&found.json).map_err(not_this_version)?;
         let mut items: Vec<String> = found.status.items.into_iter().map(|item| item.name).collect();
         items.extend(found.status.state_item_statuses.into_keys());
@@ -171,6 +176,10 @@ impl Coordinator {
         unknown_name(kind, name, known)
     }
 
+    async fn has_machine(&self, name: &str) -> bool {
+        self.names(Kind::Machines).await.iter().any(|known| known == name)
+    }
+
     /// Names of all documents of a kind; none where they cannot be had, for they only help a message.
     pub(crate) async fn names(&self, kind: Kind) -> Vec<String> {
         let answer = self.call(self.fleet().get(request(kind, "", ""))).await;
@@ -197,10 +206,18 @@ fn unknown_name(kind: Kind, name: &str, known: &[String]) -> Failure {
 pub(crate) fn nearest<'a>(name: &str, known: &'a [String]) -> Option<&'a str> {
     known
         .iter()
-        .map(|known| (strsim::jaro_winkler(name, known), known.as_str()))
+        .map(|known| (likeness(name, known), known.as_str()))
         .filter(|(similarity, _)| *similarity >= NEAR)
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, known)| known)
+}
+
+/// From 0 to 1. That both are of the same, as `operator/anna` and `operator/bo`, makes two names no more alike.
+fn likeness(name: &str, known: &str) -> f64 {
+    match (name.split_once('/'), known.split_once('/')) {
+        (Some((of, name)), Some((same, known))) if of == same => strsim::jaro_winkler(name, known),
+        _ => strsim::jaro_winkler(name, known),
+    }
 }
 
 #[cfg(test)]
@@ -209,12 +226,15 @@ mod tests {
 
     #[test]
     fn the_nearest_name_is_suggested() {
-        let known = ["control-1", "worker-1", "worker-12"].map(str::to_owned);
+        let known = ["control-1", "worker-1", "worker-12", "operator/vera"].map(str::to_owned);
         for (name, expected) in [
             ("wroker-12", Some("worker-12")),
             ("worker12", Some("worker-12")),
             ("control1", Some("control-1")),
             ("zz", None),
+            ("operator/vear", Some("operator/vera")),
+            ("operatr/vera", Some("operator/vera")),
+            ("operator/nope", None),
         ] {
             assert_eq!(nearest(name, &known), expected, "{name}");
         }

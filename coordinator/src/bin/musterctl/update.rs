@@ -208,23 +208,33 @@ async fn out_of_service(coordinator: &Coordinator, rollout: &str) -> Result<Vec<
 }
 
 /// No rollout has this name, and no cluster.
-async fn neither(coordinator: &Coordinator, name: &str, no_rollout: Failure) -> Failure {
-    let clusters = coordinator.names(Kind::Clusters).await;
-    match nearest(name, &clusters) {
-        Some(near) => Failure::bad_input(format!("there is no rollout and no cluster named \"{name}\""))
-            .next(format!("Did you mean \"{near}\"?")),
-        None => no_rollout,
+async fn neither(coordinator: &Coordinator, name: &str) -> Failure {
+    let failure = Failure::bad_input(format!("there is no rollout and no cluster named \"{name}\""));
+    if let Ok(found) = coordinator.get_one(Kind::Machines, name).await
+        && let Ok(machine) = serde_json::from_slice::<Machine>(&found.json)
+    {
+        let cluster = machine.spec.cluster_name;
+        return failure.next(format!(
+            "{name} is a machine of cluster {cluster}, and a rollout is of the whole of it: musterctl get rollouts \
+             --cluster {cluster}\nTo take one machine out of service: musterctl maintenance enter {name}"
+        ));
+    }
+    let mut known = coordinator.names(Kind::Clusters).await;
+    known.extend(coordinator.names(Kind::Rollouts).await);
+    match nearest(name, &known) {
+        Some(near) => failure.next(format!("Did you mean \"{near}\"?")),
+        None => failure.next("See: musterctl get rollouts, musterctl get clusters"),
     }
 }
 
 /// The rollout of this name, or the one that is open in the cluster of this name.
 async fn meant(coordinator: &Coordinator, name: String) -> Result<String, Failure> {
-    let no_rollout = match coordinator.get_one(Kind::Rollouts, &name).await {
-        Err(failure) if failure.exit == Exit::BadInput => failure,
+    match coordinator.get_one(Kind::Rollouts, &name).await {
+        Err(failure) if failure.exit == Exit::BadInput => {}
         answer => return answer.map(|_| name),
-    };
+    }
     let cluster = match coordinator.get_one(Kind::Clusters, &name).await {
-        Err(failure) if failure.exit == Exit::BadInput => return Err(neither(coordinator, &name, no_rollout).await),
+        Err(failure) if failure.exit == Exit::BadInput => return Err(neither(coordinator, &name).await),
         answer => answer?,
     };
     let cluster: Cluster = serde_json::from_slice(&cluster.json).map_err(not_this_version)?;

@@ -59,6 +59,7 @@ async fn a_wrong_wish_to_revoke_says_what_to_do() {
     for (name, code, told) in [
         ("viewer/boo", Code::NotFound, "did you mean viewer/bo"),
         ("viewer/nobody-at-all", Code::NotFound, "there is no credential viewer/nobody-at-all"),
+        ("viewer/ix", Code::NotFound, "there is no credential viewer/ix"),
         ("operator/anna", Code::FailedPrecondition, "make others first"),
         ("", Code::InvalidArgument, "subject"),
         ("viewer/bo\n", Code::InvalidArgument, "subject"),
@@ -66,6 +67,7 @@ async fn a_wrong_wish_to_revoke_says_what_to_do() {
         let status = anna.revoke_credentials(subject(name)).await.expect_err(name);
         assert_eq!(status.code(), code, "{name}: {status:?}");
         assert!(status.message().contains(told), "{name}: {status:?}");
+        assert_eq!(status.message().contains("did you mean"), name == "viewer/boo", "{name}: {status:?}");
     }
     anna.revoke_credentials(subject("viewer/bo")).await.expect("revoked");
     let twice = anna.revoke_credentials(subject("viewer/bo")).await.expect_err("once is enough");
