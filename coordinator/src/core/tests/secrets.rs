@@ -97,7 +97,10 @@ fn a_machine_that_comes_when_its_secret_is_gone_says_what_makes_it() {
     let blocked = fleet.look("control-1", crate::plan::blocked::of_machine).expect("it lacks the secret");
     assert_eq!(blocked.reason, "VariableWithoutValue");
     assert!(blocked.message.contains("item install, param password: variable 'secret.db'"), "{blocked:?}");
-    assert!(blocked.clears_when.contains("musterctl secret create db --cluster edge-7 --from-file FILE"), "{blocked:?}");
+    assert!(
+        blocked.clears_when.contains("musterctl secret create db --cluster edge-7 --from-file FILE"),
+        "{blocked:?}"
+    );
 }
 
 #[test]
