@@ -108,6 +108,7 @@ pub(super) fn run(
 /// does only for `unsafe` code, and to have it done by a stage that is executed in between took a fourth of the time
 /// from one item's end to the next one's start. Sound where this process has one thread, as it has here: a runner that
 /// needs another one hosts no program, and the one that `AttemptDir::claim` starts is over.
+#[expect(clippy::disallowed_methods, reason = "what could not become the program must not go on as exec-item")]
 fn spawn(spec: ProgramSpec, events: &mut Events) -> Result<Pid, HostError> {
     let failed = HostError::system("start the program");
     let (reader, writer) = pipe().map_err(&failed)?;
