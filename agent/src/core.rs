@@ -22,7 +22,7 @@ pub(crate) mod tests;
 use std::{borrow::Cow, cmp::Reverse, sync::Arc};
 
 use muster_proto::{
-    model::{Assignment, Epoch, MachineName, Now, Seq, SwarmCall},
+    model::{Assignment, Epoch, LEDGER_BEHIND, MachineName, Now, Seq, SwarmCall},
     plant::planted,
 };
 
@@ -60,6 +60,14 @@ const OUTBOX_FULL: AgentBlocked = AgentBlocked {
     message: Cow::Borrowed("too many results wait for the coordinator; nothing new is started until it has taken them"),
 };
 
+const BEHIND: AgentBlocked = AgentBlocked {
+    reason: LEDGER_BEHIND,
+    message: Cow::Borrowed(
+        "it has reported more than its ledger holds, as where a disk was restored from a copy: what has run since is \
+         not known there, and nothing new is started",
+    ),
+};
+
 /// What the core has to know of its agent.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -83,6 +91,8 @@ pub struct Core {
     /// What the coordinator of this session knows of our being blocked.
     told_blocked: Option<AgentBlocked>,
     disk_full: bool,
+    /// The coordinator has an event that our ledger never held: it is older than it was.
+    behind: bool,
     permits: Permits,
     /// The inputs that are waited for now.
     fetch: Option<Fetch>,
@@ -112,6 +122,7 @@ impl Core {
             sent: Seq(0),
             told_blocked: None,
             disk_full: false,
+            behind: false,
             permits: Permits::new(),
             fetch: None,
             ended_mono_ms: 0,
@@ -187,7 +198,9 @@ impl Core {
 
     /// Why nothing at all is started.
     fn stopped(&self) -> Option<AgentBlocked> {
-        if self.disk_full {
+        if self.behind {
+            Some(BEHIND)
+        } else if self.disk_full {
             Some(DISK_FULL)
         } else if self.ledger.outbox_bytes() > OUTBOX_BYTES_MAX {
             Some(OUTBOX_FULL)
@@ -248,6 +261,8 @@ impl Core {
     }
 
     fn acked(&mut self, seq: Seq, step: &mut Step) {
+        // For good, as long as we run: the missing part does not come back by itself.
+        self.behind |= self.link_up && seq > self.ledger.last_seq;
         let outbox = &self.ledger.outbox;
         // An acknowledgement of what was never sent on this session is not ours.
         if self.link_up && seq <= self.sent && outbox.first_key_value().is_some_and(|(first, _)| *first <= seq) {

@@ -62,8 +62,8 @@ pub enum AdminError {
     },
     /// It is there, and does nothing.
     #[error(
-        "a coordinator is there, but did not take this up within {} s, and will not do it later: does it hang? \
-         systemctl status muster-coordinator",
+        "a coordinator is there, but did not take this up within {} s, and will not do it later: does it hang, or is \
+         it busy with {REQUESTS_MAX} others? systemctl status muster-coordinator",
         TAKE_UP_TIMEOUT.as_secs()
     )]
     Hangs,
@@ -228,6 +228,10 @@ impl Admin {
         let request = tokio::time::timeout(REQUEST_LINE_TIMEOUT, read_line(&mut read)).await;
         let silent = || format!("nothing was asked within {} s", REQUEST_LINE_TIMEOUT.as_secs());
         let request: Request = request.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, silent()))??;
+        if let Request::Credentials(_) = request {
+            // They are recorded first: an engine that hangs takes nothing up.
+            self.engine.submit(Input::Tick).await.map_err(io::Error::other)?;
+        }
         // Fails where whoever asked has gone: nobody would get what is made now.
         write_line(&mut write, &Answer::TakenUp).await?;
         match request {

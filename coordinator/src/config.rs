@@ -238,7 +238,9 @@ impl StateDir {
         fs::DirBuilder::new().recursive(true).mode(DIR_MODE).create(&self.0).map_err(error)?;
         let mode = fs::metadata(&self.0).map_err(error)?.permissions().mode();
         if mode & OTHERS_MASK != 0 {
-            if fs::read_dir(&self.0).map_err(error)?.next().is_some() {
+            let mut entries = fs::read_dir(&self.0).map_err(error)?;
+            // A file system of its own has a `lost+found` from the start.
+            if entries.any(|entry| entry.is_ok_and(|entry| entry.file_name() != "lost+found")) {
                 return Err(ConfigError::StateDirShared { path: self.0.clone() });
             }
             fs::set_permissions(&self.0, fs::Permissions::from_mode(DIR_MODE)).map_err(error)?;
@@ -341,6 +343,7 @@ mod tests {
         assert!(refused.contains("--state-dir") && refused.contains("chmod 700"), "{refused}");
         assert_eq!(mode(), 0o755);
         fs::remove_file(path.join("theirs")).expect("removed");
+        fs::create_dir(path.join("lost+found")).expect("made");
         StateDir::new(path.clone()).create().expect("an empty one is taken");
         assert_eq!(mode(), DIR_MODE);
     }

@@ -38,7 +38,7 @@ pub enum EngineError {
     #[error("the coordinator is shutting down")]
     Stopped,
     /// The store failed. The process must end: what is durable is known only after a fresh load.
-    #[error("the store failed")]
+    #[error("the store failed, which ends the coordinator; start it again once this is mended")]
     Store(#[from] StoreError),
     /// The store holds what nobody understands.
     #[error("the store cannot be read")]

@@ -217,7 +217,8 @@ fn init(args: InitArgs) -> anyhow::Result<()> {
     let operator = wanted.peer().map_err(|text| BadInput(text.replace("--name", "--operator")))?;
     let address = args.address.as_deref().unwrap_or(ADDRESS_DEFAULT);
     let (host, port) = host_and_port(address)?;
-    let default_out = || env::var_os("HOME").map(|home| Path::new(&home).join(MUSTERCTL_CONFIG));
+    let home = env::var_os("HOME").filter(|home| !home.is_empty());
+    let default_out = || home.map(|home| Path::new(&home).join(MUSTERCTL_CONFIG));
     let no_home = || BadInput("--out: there is no $HOME, where musterctl looks; name a file".to_owned());
     let out = args.out.or_else(default_out).ok_or_else(no_home)?;
     let state_dir = StateDir::new(args.place.state_dir);

@@ -23,7 +23,9 @@ pub use ids::{
     MKE_BACKUP_ITEM, MachineId, MachineName, OWN_ITEMS, REBOOT_ITEM, SWARM_COPY_ITEM, SecretName, Seq, UpdateGroupName,
     is_label,
 };
-pub use input::{INPUT_BYTES_MAX, INPUTS_PER_ITEM_MAX, ItemInput, WAITING_FOR_SECRET, WAITING_FOR_SWARM};
+pub use input::{
+    INPUT_BYTES_MAX, INPUTS_PER_ITEM_MAX, ItemInput, LEDGER_BEHIND, WAITING_FOR_SECRET, WAITING_FOR_SWARM,
+};
 pub use item::{
     AssignedItem, Assignment, ItemHash, MachineType, OnInterrupt, PARAM_BYTES_MAX, PARAM_NAME_BYTES_MAX, Permit, Phase,
     RETRIES_DEFAULT, RETRIES_MAX, RunnerKind, StateItem, TIMEOUT_DEFAULT, TIMEOUT_MAX, Unknown, is_param_name,

@@ -27,6 +27,41 @@ fn a_backup_of_the_running_store() -> Result<()> {
     })
 }
 
+/// A machine's ledger is put back as it was before the machine did anything. Nothing of what it has done is done again,
+/// it is said why nothing is, and what is said to do leads on.
+#[test]
+fn a_copy_of_a_ledger() -> Result<()> {
+    let mut fleet = Fleet::start("old-ledger", &[])?;
+    let effects = fleet.effects_log();
+    let items = ["one", "two"].map(|name| bash(name, "deploy", &effects, ":", &[]));
+    fleet.apply(&cluster(2, 0, &items, &[], &[]))?;
+    // The deployment waits for the second one.
+    let machine = fleet.add_machines(1, 0)?.remove(0);
+    fleet.wait_machine(&machine, "connected", |machine| machine.status.connected)?;
+    let ledger = fleet.agent_dir(&machine).join("ledger.log");
+    fs::copy(&ledger, fleet.path("old"))?;
+    let token = fleet.token("control", &[])?;
+    fleet.enroll("control-2", &token, &[])?.ok()?;
+    fleet.start_agent("control-2")?;
+    fleet.wait_ready(2)?;
+
+    fleet.kill_agent(&machine)?;
+    fs::copy(fleet.path("old"), &ledger)?;
+    fleet.start_agent(&machine)?;
+    let behind = |machine: &muster_proto::resource::Machine| {
+        machine.status.blocked.as_ref().is_some_and(|since| since.blocked.reason == "LedgerBehind")
+    };
+    fleet.wait_machine(&machine, "LedgerBehind", behind)?;
+    fleet.ctl(&["describe", "machine", &machine])?.exits(0)?.says(&["LedgerBehind", "ledger reset --keep-identity"])?;
+    fleet.kill_agent(&machine)?;
+    fleet.agent_command(&machine, &["ledger", "reset", "--keep-identity"])?.ok()?;
+    fleet.start_agent(&machine)?;
+    fleet.wait_machine(&machine, "its new ledger", |machine| machine.status.connected && !behind(machine))?;
+    fleet.wait_ready(2)?;
+    assert_eq!(fleet.effects()?.len(), 8, "each of two items began and ended once on each of two machines");
+    fleet.done()
+}
+
 /// `copy` makes the file `old`. Control machine, then two workers, one at a time: the copy is of the time when the
 /// control machine was at work, and is put back when the first worker has done all it was told to do.
 fn restored(copy: impl FnOnce(&mut Fleet) -> Result<()>) -> Result<()> {

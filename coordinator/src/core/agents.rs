@@ -93,15 +93,16 @@ pub(super) fn hello(
     }
     note_greeting(draft, &row, &hello, new_ledger);
     items::refresh_one(draft, &row);
-    if hello.generation <= row.assigned.generation
-        && let Some(assignment) = current_assignment(draft, &name, limits, now)
-    {
-        effects.push(Effect::Assign { id, assignment });
-    }
+    // Before the list: an agent whose ledger is older than what it has reported learns it here, and starts nothing.
     if let Some((_, seq)) = draft.machines.get(&name).and_then(|row| row.ledger)
         && seq > hello.acked_seq
     {
         effects.push(Effect::Ack { id, session, seq });
+    }
+    if hello.generation <= row.assigned.generation
+        && let Some(assignment) = current_assignment(draft, &name, limits, now)
+    {
+        effects.push(Effect::Assign { id, assignment });
     }
     Ok(Reply::Ok)
 }

@@ -209,11 +209,12 @@ pub(super) fn end_stages(row: &mut MachineRow, now: Now) {
 pub(super) fn assign_all(draft: &mut Draft<'_>, limits: &Limits, now: Now, effects: &mut Vec<Effect>) {
     let epoch = draft.meta.epoch;
     let mut changed = Vec::new();
-    let first_controls: BTreeMap<&ClusterName, Option<&str>> =
-        draft.clusters.keys().map(|name| (name, items::first_control(draft, name))).collect();
+    // Looked for once for each cluster that needs it: that takes a look at every machine.
+    let mut first_controls: BTreeMap<&ClusterName, Option<&str>> = BTreeMap::new();
     for machine in draft.machines.values() {
         let position = survey::Position::of(draft, machine, limits, now);
-        let first = first_controls.get(&machine.spec.cluster_name).copied().flatten();
+        let cluster = &machine.spec.cluster_name;
+        let first = || *first_controls.entry(cluster).or_insert_with(|| items::first_control(draft, cluster));
         let Some(content) = assign::wanted_beside(draft, &position, first) else { continue };
         let digest = content.digest();
         if machine.assigned.digest == Some(digest) {

@@ -38,7 +38,12 @@ pub(super) fn read(
     let backups = Backups { swarm: swarm?, mke: mke? };
     if let Some((types, hooks)) = of_cluster {
         let own = types.get(&MachineType::Control).map(Vec::as_slice).unwrap_or_default();
-        let added = [backups.hot_copy(""), backups.consistent_copy(""), backups.of_mke(own, "")];
+        let of_mke = backups.of_mke(own, "");
+        if let Some(given) = map.get("mke") {
+            let has = |name: &str| of_mke.params.contains_key(name);
+            params::complete(given.at(), &given.path, RunnerKind::Mke, has, faults);
+        }
+        let added = [backups.hot_copy(""), backups.consistent_copy(""), of_mke];
         let added: Vec<StateItem> = added.into_iter().chain(hooks.all().map(|hook| hook.item(""))).collect();
         item::fits(spot, own.iter().chain(&added), faults);
     }

@@ -128,7 +128,10 @@ fn overwrites(
             params::complete(value.at(), &value.path, template.runner, has, faults);
             let merged = template.params.iter().chain(params).map(|(name, value)| (name.clone(), value.clone()));
             let merged = merged.collect();
-            params::agree(|name| value.child(name).at(), &value.path, template.runner, &merged, faults);
+            // What the cluster's own params disagree in is said of the cluster.
+            if params::quarrel(template.runner, &template.params).is_none() {
+                params::agree(|name| value.child(name).at(), &value.path, template.runner, &merged, faults);
+            }
             item::leaves_workloads_alone(&value, (template.runner, template.phase), &merged, faults);
         }
         if let (Ok(name), Some(params)) = (ItemName::new(key), params) {

@@ -182,7 +182,7 @@ pub(super) fn complete(
 }
 
 /// Params that do not agree: the one to be changed, what is wrong with it, and what would be right.
-type Quarrel = (&'static str, &'static str, &'static str);
+pub(super) type Quarrel = (&'static str, &'static str, &'static str);
 
 /// Do the params of an item agree with each other? `at`: the place of one of them, `path`: that of all.
 pub(super) fn agree(
@@ -192,8 +192,15 @@ pub(super) fn agree(
     params: &BTreeMap<String, String>,
     faults: &mut Faults<'_>,
 ) {
+    if let Some((name, problem, expected)) = quarrel(runner, params) {
+        faults.add(at(name), &join(path, name), problem, expected);
+    }
+}
+
+/// The first disagreement among the params of an item.
+pub(super) fn quarrel(runner: RunnerKind, params: &BTreeMap<String, String>) -> Option<Quarrel> {
     let of = |name: &str| params.get(name).map(String::as_str);
-    let found = match runner {
+    match runner {
         RunnerKind::Downloader => of_download(of),
         RunnerKind::Package => of_packages(of),
         RunnerKind::Ansible => of_playbook(of),
@@ -207,9 +214,6 @@ pub(super) fn agree(
         | RunnerKind::SwarmBackup
         | RunnerKind::Reboot
         | RunnerKind::VrouterRestart => None,
-    };
-    if let Some((name, problem, expected)) = found {
-        faults.add(at(name), &join(path, name), problem, expected);
     }
 }
 

@@ -97,15 +97,15 @@ fn reached<'a>(position: &Position<'a>, reach: Phase) -> Option<impl Iterator<It
 /// The list the machine should have now, as far as its phases were granted. None: it keeps what it has.
 #[must_use]
 pub fn wanted<'a>(facts: &'a Facts, position: &Position<'a>) -> Option<Content<'a>> {
-    wanted_beside(facts, position, first_control(facts, &position.row.spec.cluster_name))
+    wanted_beside(facts, position, || first_control(facts, &position.row.spec.cluster_name))
 }
 
-/// The same, where the address of the first control machine of its cluster is known.
+/// The same, where whoever asks may know the address of the first control machine of its cluster.
 #[must_use]
 pub fn wanted_beside<'a>(
     facts: &'a Facts,
     position: &Position<'a>,
-    first_control: Option<&'a str>,
+    first_control: impl FnOnce() -> Option<&'a str>,
 ) -> Option<Content<'a>> {
     if !may_change(position)
         || !position.row.reported()
@@ -134,7 +134,7 @@ pub fn wanted_beside<'a>(
     if let Some(ip) = position.row.internal_ip() {
         variables.insert("machine.internalIP", ip);
     }
-    if let Some(first) = first_control {
+    if let Some(first) = first_control() {
         variables.insert("cluster.controlNodeIP", first);
     }
     Some(Content { items, variables })

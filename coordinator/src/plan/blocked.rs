@@ -1,6 +1,6 @@
 //! Why a machine does not move. Every machine that is neither Ready nor at work has an answer here.
 
-use muster_proto::model::{AssignedItem, Blocked, Counts, MachineType, Phase, Standing};
+use muster_proto::model::{AssignedItem, Blocked, Counts, LEDGER_BEHIND, MachineType, Phase, Standing};
 
 use super::{
     deploy::{earlier_on_its_way, wants_slot},
@@ -225,6 +225,10 @@ pub(super) fn refuses(position: &Position<'_>) -> Option<Blocked> {
                  `musterctl replace {name}`"
             ),
         ));
+    }
+    let says = position.live.and_then(|live| live.agent_blocked.as_ref());
+    if let Some((_, message)) = says.filter(|(reason, _)| reason == LEDGER_BEHIND) {
+        return Some(recovery::ledger_behind(name, message));
     }
     if let Err(unresolved) = position.items {
         let clears_when = items::gives_value(&row.spec.cluster_name, &unresolved.fault);

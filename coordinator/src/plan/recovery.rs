@@ -1,6 +1,6 @@
 //! After `recover`: what machines and operators have to say before a store that was put back decides anything.
 
-use muster_proto::model::{Blocked, MachineType};
+use muster_proto::model::{Blocked, LEDGER_BEHIND, MachineName, MachineType};
 
 use super::{
     safety::{blocked, some_names},
@@ -80,6 +80,16 @@ pub fn in_doubt(row: &MachineRow) -> Blocked {
              maintenance leave {name}`. After all of them `musterctl update` brings about what they lack"
         ),
     )
+}
+
+/// The other way round: a machine's own record is older than what it has told.
+#[must_use]
+pub fn ledger_behind(machine: &MachineName, message: &str) -> Blocked {
+    let clears_when = format!(
+        "a new ledger begins: stop its agent, `muster-agent ledger reset --keep-identity`, start it; was the whole disk \
+         restored, `musterctl replace {machine}` and `muster-agent enroll --force`, and every item runs again"
+    );
+    blocked(LEDGER_BEHIND, message, clears_when)
 }
 
 /// One that is away, and in doubt as well: it comes back first.

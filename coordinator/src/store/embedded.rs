@@ -97,7 +97,10 @@ impl EmbeddedStore {
         let made = Self::create(&part).and_then(|mut store| store.commit(rows));
         let placed = made.and_then(|()| fs::rename(&part, path).map_err(open_error));
         // Half a store is of no use, and the disk may be full because of it.
-        placed.inspect_err(|_| drop(fs::remove_file(&part)))?;
+        placed.inspect_err(|_| drop(fs::remove_file(&part))).map_err(|error| match error {
+            StoreError::Full { .. } => StoreError::Full { path: path.to_owned() },
+            error => error,
+        })?;
         sync_directory(path.parent().unwrap_or(path)).map_err(open_error)
     }
 

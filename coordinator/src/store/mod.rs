@@ -88,12 +88,9 @@ pub enum StoreError {
     #[error("cannot read the store")]
     Read(#[source] Box<redb::Error>),
     /// There is no space left, on the disk or of what our user may have of it. A batch may not be durable.
-    #[error(
-        "no space left for the store {}: nothing can be recorded; make room on its disk, then start the coordinator \
-         again", path.display()
-    )]
+    #[error("no space left for {}: make room on its disk", path.display())]
     Full {
-        /// The store's file.
+        /// The file of the store, or of its copy.
         path: PathBuf,
     },
     /// A batch may not be durable.

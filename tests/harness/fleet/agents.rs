@@ -108,8 +108,16 @@ impl Fleet {
     /// # Errors
     /// The command did not start, or did not end.
     pub fn agent_status(&self, name: &str) -> Result<Ran> {
+        self.agent_command(name, &["status", "-o", "json"])
+    }
+
+    /// A command of muster-agent about its state directory.
+    ///
+    /// # Errors
+    /// The command did not start, or did not end.
+    pub fn agent_command(&self, name: &str, words: &[&str]) -> Result<Ran> {
         let mut command = Command::new(&self.programs.agent);
-        programs::run(command.args(["status", "-o", "json", "--state-dir"]).arg(self.agent_dir(name)))
+        programs::run(command.args(words).arg("--state-dir").arg(self.agent_dir(name)))
     }
 
     /// Starts it; it was enrolled.
