@@ -125,6 +125,9 @@ impl IdentityError {
             Self::File { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
                 Some("Run this as root, as systemd runs the agent.")
             }
+            Self::TokenFile { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                Some("Run this as root, or as whoever may read it.")
+            }
             Self::TokenFile { .. } => Some(
                 "A token comes from `musterctl token create --cluster C --type worker --out FILE`; bring that file to \
                  this machine.",

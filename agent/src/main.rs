@@ -9,10 +9,7 @@ use std::{
 };
 
 use anyhow::Context;
-use clap::{
-    Args, CommandFactory as _, Parser, Subcommand, ValueEnum,
-    error::{ContextKind, ErrorKind},
-};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use muster_agent::{
     attempt::Attempts,
     config::{STATE_DIR_DEFAULT, Settings, StateDir},
@@ -27,7 +24,7 @@ use muster_agent::{
     systemd::starts_at_enrolment,
 };
 use muster_proto::{
-    daemon::{config_file::ConfigFileError, logging},
+    daemon::{advice, config_file::ConfigFileError, logging},
     model::{LedgerId, MachineName},
     printable::printable_lines,
     process::abort_on_panic,
@@ -44,6 +41,24 @@ const UNREACHABLE: u8 = 5;
 /// What `enroll` says that does not know where to turn.
 const NO_COORDINATOR: &str =
     "name the coordinator: --coordinator HOST:PORT, or `coordinator` in /etc/muster/agent.toml";
+
+/// Words that people bring from elsewhere, and what leads on from them.
+const TIPS: &advice::Tips = &[
+    (&["start", "up", "daemon"], "`systemctl start muster-agent`; in the foreground `muster-agent run`"),
+    (&["stop", "restart", "down"], "`systemctl stop muster-agent`, or `restart`"),
+    (
+        &["leave", "remove", "unenroll", "unenrol", "reset"],
+        "`musterctl remove MACHINE` takes a machine out of the fleet; `muster-agent ledger reset --keep-identity` begins \
+         its record anew",
+    ),
+    (&["logs", "log"], "`journalctl -u muster-agent`; what an item said: `musterctl logs MACHINE ITEM`"),
+    (&["show", "items", "ps"], "`muster-agent status` shows what is recorded"),
+    (
+        &["--coordinator"],
+        "the address is in identity.json of the state directory since it enrolled, and may be changed there while the \
+         agent is stopped",
+    ),
+];
 
 /// Muster's daemon on every machine: brings about the machine's StateItems and reports.
 #[derive(Parser)]
@@ -165,11 +180,8 @@ fn main() -> ExitCode {
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(mut error) => {
-            // No option takes what it does not know as a value, and no file begins with `-`.
-            if error.kind() == ErrorKind::UnknownArgument {
-                error.remove(ContextKind::Suggested);
-            }
+        Err(error) => {
+            let error = advice::explain(error, TIPS);
             error.print().ok(); // there is nobody to complain to
             return ExitCode::from(if error.use_stderr() { BAD_INPUT } else { 0 });
         }
@@ -179,7 +191,8 @@ fn main() -> ExitCode {
         Err(error) => {
             complain(&format!("muster-agent: {error:#}"));
             let identity = error.downcast_ref::<IdentityError>();
-            if let Some(next) = identity.and_then(IdentityError::next_step) {
+            if let Some(next) = identity.and_then(IdentityError::next_step).or_else(|| advice::against(error.as_ref()))
+            {
                 complain(&format!("  {next}"));
             }
             let bad_input = error.is::<BadInput>()

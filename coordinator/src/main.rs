@@ -2,6 +2,7 @@
 //! wrong, sets the exit code.
 
 mod run;
+mod words;
 
 use std::{
     env,
@@ -12,10 +13,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use clap::{
-    Args, CommandFactory as _, Parser, Subcommand,
-    error::{ContextKind, ErrorKind},
-};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use muster_coordinator::{
     admin::{AdminClient, Wanted},
     config::{Config, ConfigError, Given, LISTEN_DEFAULT, STATE_DIR_DEFAULT, StateDir, new_file},
@@ -24,7 +22,7 @@ use muster_coordinator::{
     setup::{CredentialsFile, Init, SetupError, issue, recover},
     store::{EmbeddedStore, Store},
 };
-use muster_proto::printable::printable_lines;
+use muster_proto::{daemon::advice, printable::printable_lines};
 
 const FAILED: u8 = 1;
 const BAD_INPUT: u8 = 2;
@@ -166,13 +164,7 @@ struct RecoverArgs {
 
 fn main() -> ExitCode {
     muster_proto::process::abort_on_panic();
-    let cli = Cli::try_parse().unwrap_or_else(|mut error| {
-        // No option takes what it does not know as a value, and no file begins with `-`.
-        if error.kind() == ErrorKind::UnknownArgument {
-            error.remove(ContextKind::Suggested);
-        }
-        error.exit()
-    });
+    let cli = Cli::try_parse().unwrap_or_else(|error| advice::explain(error, words::TIPS).exit());
     match dispatch(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -396,4 +388,7 @@ fn answer(text: &str) -> anyhow::Result<()> {
 /// Shows an error. Where nobody can see it, the exit code is left.
 fn complain(error: &anyhow::Error) {
     let _ = writeln!(io::stderr(), "muster-coordinator: {}", printable_lines(&format!("{error:#}")));
+    if let Some(next) = advice::against(error.as_ref()) {
+        let _ = writeln!(io::stderr(), "  {next}");
+    }
 }

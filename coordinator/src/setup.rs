@@ -80,10 +80,12 @@ pub enum SetupError {
         what: &'static str,
     },
     /// A file cannot be written.
-    #[error("cannot write {}", path.display())]
+    #[error("cannot write {} ({option} names another place)", path.display())]
     Write {
         /// The file.
         path: PathBuf,
+        /// The option that says where it is.
+        option: &'static str,
         /// Why.
         #[source]
         source: io::Error,
@@ -188,7 +190,7 @@ impl CredentialsFile {
                 SetupError::OutIsNoFile { path: path.to_owned(), what: "a device, a pipe or a socket" }
             }
             io::ErrorKind::AlreadyExists => SetupError::OutExists { path: path.to_owned() },
-            _ => SetupError::Write { path: path.to_owned(), source },
+            _ => SetupError::Write { path: path.to_owned(), option: "--out", source },
         };
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             fs::create_dir_all(parent).map_err(error)?;
@@ -203,7 +205,7 @@ impl CredentialsFile {
     /// # Errors
     /// [`SetupError::Write`].
     pub fn write(&mut self, credentials: &Credentials) -> Result<(), SetupError> {
-        let error = |source| SetupError::Write { path: self.path.clone(), source };
+        let error = |source| SetupError::Write { path: self.path.clone(), option: "--out", source };
         let text = toml::to_string_pretty(credentials).map_err(|problem| error(io::Error::other(problem)))?;
         self.file.write_all(text.as_bytes()).and_then(|()| self.file.sync_all()).map_err(error)
     }
@@ -252,6 +254,9 @@ impl Init<'_> {
         if store.exists() {
             return Err(SetupError::Exists { path: self.state_dir.path().to_owned() });
         }
+        if self.out == self.key_file {
+            return Err(SetupError::OutIsNoFile { path: self.out.to_owned(), what: "the key file" });
+        }
         let mut out = CredentialsFile::create(self.out)?;
         self.state_dir.create()?;
         self.check_key_place()?;
@@ -281,7 +286,7 @@ impl Init<'_> {
     }
 
     fn check_key_place(&self) -> Result<(), SetupError> {
-        let error = |source| SetupError::Write { path: self.key_file.to_owned(), source };
+        let error = |source| SetupError::Write { path: self.key_file.to_owned(), option: "--key-file", source };
         let absolute = std::path::absolute(self.key_file).map_err(error)?;
         let parent = absolute.parent().unwrap_or(&absolute);
         if !self.demo {

@@ -248,6 +248,7 @@ fn a_revoked_machine_is_cut_off() -> Result<()> {
     assert!(took < Duration::from_secs(10), "{took:?}");
     let machine = fleet.wait_machine("worker-1", "disconnected", |machine| !machine.status.connected)?;
     assert_eq!(machine.status.blocked.context("blocked")?.blocked.reason, "Revoked");
+    fleet.ctl(&["logs", "worker-1", "work"])?.exits(4)?.says(&["Revoked: worker-1", "/var/lib/muster/agent"])?;
 
     fleet.kill_agent("worker-1")?;
     fs::remove_file(fleet.agent_dir("worker-1").join("link.json")).ok();

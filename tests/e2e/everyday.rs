@@ -91,6 +91,7 @@ fn what_nobody_has(fleet: &mut Fleet) -> Result<()> {
         (&["revoke", "operator/nope"], &["no credential named", "See: musterctl get credentials"]),
         (&["secret", "create", "Bad", "--from-file", "other.yaml"], &["secret: \"Bad\" is no name"]),
         (&["logs", "control-1", "nope"], &["Its items: work"]),
+        (&["token", "revoke", "abc.hunter2.00"], &["a whole token", "musterctl token revoke abc"]),
     ] {
         fleet.ctl(words)?.exits(2)?.says(says)?;
     }

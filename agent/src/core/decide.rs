@@ -92,7 +92,8 @@ pub(super) fn request(ledger: &LedgerState, config: &Config, status: &ItemStatus
     };
     if !(config.supports)(&item.runner) {
         return Err(outcome::hopeless(format!(
-            "RunnerNotSupported: this agent ({}) has no runner '{}'; upgrade it or change the item",
+            "RunnerNotSupported: this agent ({}) has no runner '{}'; if no newer agent has it, take the item out of \
+             the manifest, or `musterctl skip` it",
             muster_proto::VERSION,
             item.runner
         )));

@@ -93,8 +93,8 @@ async fn copy(request_id: u64, attempts: Attempts, key: AttemptKey, follow: bool
 fn absent(attempts: &Attempts, key: &AttemptKey) -> String {
     match attempts.inspect(key) {
         Ok(Found::NotStarted) => format!(
-            "no output of it is here: it has not begun yet, or {ATTEMPTS_KEPT} others came after it or wrote so much \
-             that it went for them; musterctl describe machine shows the end of what it wrote"
+            "no output of it is here: no program of it has begun, or {ATTEMPTS_KEPT} others came after it or wrote so \
+             much that it went for them; musterctl describe machine shows why, or the end of what it wrote"
         ),
         _ => String::new(),
     }

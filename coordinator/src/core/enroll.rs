@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_proto::model::{Generation, MachineId, MachineName, MachineSpec, Now};
+use muster_proto::model::{ClusterName, Generation, MachineId, MachineName, MachineSpec, MachineType, Now};
 
 use super::{Effect, Enroll, Refusal, Reply};
 use crate::facts::{AuditRow, Draft, EnrolledWith, MachineRow, SwarmLook, TokenRow};
@@ -153,22 +153,21 @@ fn may_take_name(row: &MachineRow, token: &TokenRow) -> Result<(), Refusal> {
             ),
         });
     }
-    if row.spec.cluster_name != token.cluster || row.spec.machine_type != token.machine_type {
-        return Err(Refusal::State {
-            reason: "OtherRole",
-            message: format!(
-                "{name} is declared as {} of {}, the token is for a {} of {}; `musterctl token create --cluster {} \
-                 --type {}` makes one that fits",
-                row.spec.machine_type,
-                row.spec.cluster_name,
-                token.machine_type,
-                token.cluster,
-                row.spec.cluster_name,
-                row.spec.machine_type
-            ),
-        });
+    fits_role(row, &token.cluster, token.machine_type)
+}
+
+/// Is a token for such machines one for this machine?
+pub(super) fn fits_role(row: &MachineRow, cluster: &ClusterName, machine_type: MachineType) -> Result<(), Refusal> {
+    let (declared, own) = (row.spec.machine_type, &row.spec.cluster_name);
+    if (own, declared) == (cluster, machine_type) {
+        return Ok(());
     }
-    Ok(())
+    let message = format!(
+        "{} is declared as {declared} of {own}, the token is for a {machine_type} of {cluster}; `musterctl token create \
+         --cluster {own} --type {declared}` makes one that fits",
+        row.name
+    );
+    Err(Refusal::State { reason: "OtherRole", message })
 }
 
 /// Refuses an identity from now on and closes its streams.

@@ -169,6 +169,9 @@ fn create_token(draft: &mut Draft<'_>, actor: &str, request: Request, now: Now) 
         return Ok(Reply::Ok);
     };
     known_cluster(draft, &cluster)?;
+    if let Some(row) = machine.as_ref().and_then(|machine| draft.machines.get(machine)) {
+        enroll::fits_role(row, &cluster, machine_type)?;
+    }
     let expired: Vec<String> = draft
         .tokens
         .values()

@@ -86,8 +86,8 @@ pub fn in_doubt(row: &MachineRow) -> Blocked {
 #[must_use]
 pub fn ledger_behind(machine: &MachineName, message: &str) -> Blocked {
     let clears_when = format!(
-        "a new ledger begins: stop its agent, `muster-agent ledger reset --keep-identity`, start it; was the whole disk \
-         restored, `musterctl replace {machine}` and `muster-agent enroll --force`, and every item runs again"
+        "a new ledger begins: stop its agent, `muster-agent ledger reset --keep-identity`, start it; was the whole \
+         disk restored, `musterctl replace {machine}` and `muster-agent enroll --force`, and every item runs again"
     );
     blocked(LEDGER_BEHIND, message, clears_when)
 }

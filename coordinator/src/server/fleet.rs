@@ -100,9 +100,7 @@ impl Service for Fleet {
         let machine = self.machine(&peer, request.machine)?;
         let item = item_name(request.item)?.map(String::from).unwrap_or_default();
         let facts = self.engine.facts();
-        let row = facts.machines.get(&machine);
-        let id = row.ok_or_else(|| Status::not_found(format!("there is no machine {machine}")))?.id;
-        let id = id.ok_or_else(|| Status::failed_precondition(format!("NotEnrolled: {machine} has no agent yet")))?;
+        let id = super::status::keeper_of_logs(facts.machines.get(&machine).map(|row| &**row), &machine)?;
         Ok(Response::new(Box::pin(self.sessions.request_log(&peer.to_string(), id, item, request.follow)?)))
     }
 

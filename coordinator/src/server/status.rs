@@ -1,10 +1,12 @@
 //! What the engine says, as gRPC says it.
 
+use muster_proto::model::{MachineId, MachineName};
 use tonic::Status;
 
 use crate::{
     core::Refusal,
     engine::EngineError,
+    facts::MachineRow,
     pki::{PkiError, VaultError},
 };
 
@@ -17,6 +19,18 @@ pub(super) const TOKEN_REFUSED: &str = "\
 pub(super) const SESSION_REPLACED: &str = "\
     SessionReplaced: a newer stream of this machine took over; if that goes on, another machine has its identity too, \
     as from a copied disk: enrol one of them anew (`muster-agent enroll --force`)";
+
+/// Which agent has what the items of a machine said.
+pub(super) fn keeper_of_logs(row: Option<&MachineRow>, machine: &MachineName) -> Result<MachineId, Status> {
+    let row = row.ok_or_else(|| Status::not_found(format!("there is no machine {machine}")))?;
+    if row.revoked {
+        return Err(Status::failed_precondition(format!(
+            "Revoked: {machine} is not let in any more; what its items said is on its own disk, in `attempts` of its \
+             agent's state directory (/var/lib/muster/agent)"
+        )));
+    }
+    row.id.ok_or_else(|| Status::failed_precondition(format!("NotEnrolled: {machine} has no agent yet")))
+}
 
 impl From<EngineError> for Status {
     fn from(error: EngineError) -> Self {

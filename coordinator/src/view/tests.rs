@@ -439,7 +439,9 @@ fn an_update_says_whom_it_waits_for_and_warns_of_a_long_pause() {
     let line = "worker-3, worker-5, worker-6: Deferred: toy: never. Clears when `musterctl retry worker-3`".to_owned();
     assert_eq!(fleet.verdict(now()), Verdict::NeedsPerson(vec![line]), "what they wait for is said once");
     fleet.rollouts.insert("edge-7-deploy-1".into(), documents::update("Aborted", false, false));
-    let said = "the update was aborted: 1 of 6 machines is at release 2.0, the rest is as it was".to_owned();
+    let said = "the update was aborted: 1 of 6 machines is at release 2.0, the rest is as it was; `musterctl update \
+                edge-7` takes it up again"
+        .to_owned();
     assert_eq!(fleet.verdict(now()), Verdict::Aborted(said));
     let warned = rollout_changes(Some(&update(false, false)), &update(false, true));
     assert_eq!(warned, ["rollout edge-7-deploy-1: paused for over a day; a cluster between two releases is a risk"]);
@@ -487,7 +489,8 @@ fn the_end_of_a_rollout_is_told_in_its_own_words() {
             "Aborted",
             (0, 6),
             &[],
-            "the update was aborted: none of 6 machines is at release 2.0, the rest is as it was",
+            "the update was aborted: none of 6 machines is at release 2.0, the rest is as it was; `musterctl update \
+             edge-7` takes it up again",
         ),
     ] {
         assert_eq!(said(kind, state, counts, named), expected);

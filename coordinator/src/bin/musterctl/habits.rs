@@ -286,6 +286,7 @@ fn tip(error: &Error, words: &[String]) -> Option<String> {
         None if command == "describe" && get::is_kind(kind) => {
             Some(format!("a list has all there is of it: `musterctl get {}`", kind.to_lowercase()))
         }
+        None if get::is_kind(kind) => Some("only machines and clusters have annotations".to_owned()),
         None => Some(format!("the kind comes first, and then a name: `musterctl {command} machine {word}`")),
     }
 }
@@ -374,6 +375,7 @@ mod tests {
             ("get audit --since 1h", "`musterctl get audit | grep"),
             ("describe worker-1", "`musterctl describe machine worker-1`"),
             ("annotate machine/worker-1 a=b", "`musterctl annotate machine worker-1`"),
+            ("annotate token x a=b", "only machines and clusters have annotations"),
             ("delete -f edge-7.yaml", "`musterctl remove MACHINE`"),
             ("delete worker-1", "`musterctl remove worker-1`"),
             ("update edge-7 --dry-run", "`musterctl plan CLUSTER`"),

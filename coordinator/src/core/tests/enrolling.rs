@@ -22,6 +22,22 @@ fn fleet_with_token(change: impl FnOnce(&mut Option<muster_proto::model::Machine
     fleet
 }
 
+#[test]
+fn a_token_is_made_for_what_its_machine_is() {
+    let mut fleet = Fleet::applied(spec(1, 2));
+    fleet.enroll("worker-1", Worker).expect("let in");
+    for (machine_type, fits) in [(Worker, true), (muster_proto::model::MachineType::Control, false)] {
+        let mut request = token(machine_type.as_str(), machine_type);
+        if let Request::CreateToken { machine: only, .. } = &mut request {
+            *only = Some(machine("worker-1"));
+        }
+        match fleet.ask(request) {
+            Ok(_) => assert!(fits),
+            Err(refusal) => assert!(!fits && refusal.to_string().contains("--type worker"), "{refusal}"),
+        }
+    }
+}
+
 fn refused(fleet: &mut Fleet, token: &str, name: &str) -> String {
     let before = fleet.core.facts().clone();
     let answer = fleet.enroll_with(token, name);

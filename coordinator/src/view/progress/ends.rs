@@ -61,7 +61,13 @@ pub(super) fn aborted(rollout: &Rollout) -> String {
     let who = who(rollout, status.ready, NOW);
     let rest = if status.ready < status.machines { ", the rest is as it was" } else { "" };
     printable(&match (kind, &status.update) {
-        ("update", Some(update)) => format!("the update was aborted: {who} at release {}{rest}", update.release),
+        ("update", Some(update)) => {
+            let again = match rest.is_empty() {
+                true => String::new(),
+                false => format!("; `musterctl update {}` takes it up again", rollout.spec.cluster_name),
+            };
+            format!("the update was aborted: {who} at release {}{rest}{again}", update.release)
+        }
         ("reboot" | "reconfigure", _) => format!("the {kind} was aborted: {who} through it{rest}"),
         _ => format!("the {kind} was aborted; what it had taken is given back"),
     })

@@ -1,0 +1,16 @@
+//! Words that people bring from elsewhere to `muster-coordinator`, and what leads on from them.
+
+use muster_proto::daemon::advice::Tips;
+
+pub(crate) const TIPS: &Tips = &[
+    (
+        &["start", "serve", "server", "up", "daemon"],
+        "`systemctl start muster-coordinator`; in the foreground `muster-coordinator run`",
+    ),
+    (&["stop", "restart", "down"], "`systemctl stop muster-coordinator`, or `restart`"),
+    (&["status", "ping", "check"], "`muster-coordinator health`, `systemctl status muster-coordinator`"),
+    (&["logs", "log"], "`journalctl -u muster-coordinator`"),
+    (&["restore"], "stop the coordinator, put the copy in the place of its store, then `muster-coordinator recover`"),
+    (&["token", "apply", "get", "deploy", "revoke"], "that is done with `musterctl`"),
+    (&["--port", "-p", "--bind", "--host"], "`--listen ADDRESS:PORT`"),
+];

@@ -1,0 +1,78 @@
+//! What the daemons' command lines say besides what is wrong: what helps.
+
+use std::{error::Error, io};
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// Words, of other programs or of musterctl, and what leads on from them.
+pub type Tips = [(&'static [&'static str], &'static str)];
+
+/// Leads from what clap refuses to what was meant, and keeps clap from guessing where it would lead astray.
+#[must_use]
+pub fn explain(mut error: clap::Error, tips: &Tips) -> clap::Error {
+    let said = |error: &clap::Error, kind| match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word.clone()),
+        _ => None,
+    };
+    let word = said(&error, ContextKind::InvalidSubcommand).or_else(|| match error.kind() {
+        ErrorKind::UnknownArgument => said(&error, ContextKind::InvalidArg),
+        _ => None,
+    });
+    // No option takes what it does not know as a value, and no file begins with `-`.
+    if error.kind() == ErrorKind::UnknownArgument {
+        error.remove(ContextKind::Suggested);
+    }
+    let tip = word.and_then(|word| tips.iter().find(|(words, _)| words.contains(&word.as_str())));
+    if let Some((_, tip)) = tip {
+        error.remove(ContextKind::SuggestedSubcommand);
+        error.remove(ContextKind::SuggestedArg);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![(*tip).into()]));
+    }
+    error
+}
+
+/// What helps against a fault of a file, where what is said of it leaves that to the reader.
+#[must_use]
+pub fn against(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    let causes: Vec<_> = std::iter::successors(Some(error), |&error| error.source()).collect();
+    let says = |what: &str| causes.iter().any(|error| error.to_string().to_lowercase().contains(what));
+    match causes.iter().filter_map(|error| error.downcast_ref::<io::Error>()).last()?.kind() {
+        _ if says("make room") || says("as root") || says("--") => None,
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some("Make room on that disk, then try again."),
+        io::ErrorKind::PermissionDenied => Some("Run this as root, or as the user whose file it is."),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => {
+            Some("Is that the right path, and is there what it names?")
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Arg, Command};
+
+    use super::*;
+
+    #[test]
+    fn words_of_others_lead_on() {
+        const TIPS: &Tips = &[(&["serve"], "`daemon run`"), (&["--port"], "`--listen`")];
+        let said = |line: &str| {
+            let run = Command::new("run").arg(Arg::new("port-file").long("port-file"));
+            let daemon = Command::new("daemon").subcommand(run).subcommand(Command::new("recover"));
+            explain(daemon.try_get_matches_from(line.split(' ')).expect_err(line), TIPS).to_string()
+        };
+        assert!(said("daemon serve").contains("tip: `daemon run`") && !said("daemon serve").contains("recover'"));
+        assert!(
+            said("daemon run --port 1").contains("tip: `--listen`") && !said("daemon run --port 1").contains("file")
+        );
+        assert!(said("daemon recovr").contains("'recover'"), "{}", said("daemon recovr"));
+    }
+
+    #[test]
+    fn a_full_disk_is_not_the_end() {
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        assert!(against(&full).is_some_and(|advice| advice.starts_with("Make room")));
+        let told = io::Error::new(io::ErrorKind::StorageFull, "full: make room there");
+        assert_eq!((against(&io::Error::other("odd")), against(&told)), (None, None));
+    }
+}
