@@ -48,8 +48,8 @@ const TIPS: &advice::Tips = &[
     (&["stop", "restart", "down"], "`systemctl stop muster-agent`, or `restart`"),
     (
         &["leave", "remove", "unenroll", "unenrol", "reset"],
-        "`musterctl remove MACHINE` takes a machine out of the fleet; `muster-agent ledger reset --keep-identity` begins \
-         its record anew",
+        "`musterctl remove MACHINE` takes a machine out of the fleet; `muster-agent ledger reset --keep-identity` \
+         begins its record anew",
     ),
     (&["logs", "log"], "`journalctl -u muster-agent`; what an item said: `musterctl logs MACHINE ITEM`"),
     (&["show", "items", "ps"], "`muster-agent status` shows what is recorded"),

@@ -39,7 +39,7 @@ fn the_coordinator_crashes() {
 
 #[test]
 fn an_agent_crashes() {
-    check(with(&[Fault::AgentCrash]), 18_370);
+    check(with(&[Fault::AgentCrash]), 18_354);
 }
 
 #[test]

@@ -163,8 +163,8 @@ pub(super) fn fits_role(row: &MachineRow, cluster: &ClusterName, machine_type: M
         return Ok(());
     }
     let message = format!(
-        "{} is declared as {declared} of {own}, the token is for a {machine_type} of {cluster}; `musterctl token create \
-         --cluster {own} --type {declared}` makes one that fits",
+        "{} is declared as {declared} of {own}, the token is for a {machine_type} of {cluster}; `musterctl token \
+         create --cluster {own} --type {declared}` makes one that fits",
         row.name
     );
     Err(Refusal::State { reason: "OtherRole", message })

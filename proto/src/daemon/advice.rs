@@ -36,7 +36,7 @@ pub fn explain(mut error: clap::Error, tips: &Tips) -> clap::Error {
 pub fn against(error: &(dyn Error + 'static)) -> Option<&'static str> {
     let causes: Vec<_> = std::iter::successors(Some(error), |&error| error.source()).collect();
     let says = |what: &str| causes.iter().any(|error| error.to_string().to_lowercase().contains(what));
-    match causes.iter().filter_map(|error| error.downcast_ref::<io::Error>()).last()?.kind() {
+    match causes.iter().rev().find_map(|error| error.downcast_ref::<io::Error>())?.kind() {
         _ if says("make room") || says("as root") || says("--") => None,
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some("Make room on that disk, then try again."),
         io::ErrorKind::PermissionDenied => Some("Run this as root, or as the user whose file it is."),
