@@ -53,6 +53,7 @@ const TIPS: &advice::Tips = &[
     ),
     (&["logs", "log"], "`journalctl -u muster-agent`; what an item said: `musterctl logs MACHINE ITEM`"),
     (&["show", "items", "ps"], "`muster-agent status` shows what is recorded"),
+    (&["--token-file"], "`musterctl token create --cluster C --type worker --out FILE` makes a token; bring it here"),
     (
         &["--coordinator"],
         "the address is in identity.json of the state directory since it enrolled, and may be changed there while the \

@@ -157,7 +157,8 @@ struct BackupArgs {
 struct RecoverArgs {
     #[command(flatten)]
     place: Place,
-    /// An epoch that some agent has seen, if one is known (the coordinator's log names it)
+    /// An epoch that some agent has seen, if one is known (`musterctl get machines` names it beside
+    /// StoreOlderThanFleet)
     #[arg(long, value_name = "EPOCH")]
     seen_epoch: Option<u64>,
 }

@@ -22,13 +22,20 @@ pub fn explain(mut error: clap::Error, tips: &Tips) -> clap::Error {
     if error.kind() == ErrorKind::UnknownArgument {
         error.remove(ContextKind::Suggested);
     }
-    let tip = word.and_then(|word| tips.iter().find(|(words, _)| words.contains(&word.as_str())));
+    let missing = matches!(error.kind(), ErrorKind::MissingRequiredArgument).then(|| lacking(&error)).flatten();
+    let tip = word.or(missing).and_then(|word| tips.iter().find(|(words, _)| words.contains(&word.as_str())));
     if let Some((_, tip)) = tip {
         error.remove(ContextKind::SuggestedSubcommand);
         error.remove(ContextKind::SuggestedArg);
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![(*tip).into()]));
     }
     error
+}
+
+/// The first option that is not there and has to be, without its value.
+fn lacking(error: &clap::Error) -> Option<String> {
+    let ContextValue::Strings(options) = error.get(ContextKind::InvalidArg)? else { return None };
+    options.first()?.split(' ').next().map(str::to_owned)
 }
 
 /// What helps against a fault of a file, where what is said of it leaves that to the reader.
@@ -55,16 +62,21 @@ mod tests {
 
     #[test]
     fn words_of_others_lead_on() {
-        const TIPS: &Tips = &[(&["serve"], "`daemon run`"), (&["--port"], "`--listen`")];
+        const TIPS: &Tips =
+            &[(&["serve"], "`daemon run`"), (&["--port"], "`--listen`"), (&["--token-file"], "`token create`")];
         let said = |line: &str| {
             let run = Command::new("run").arg(Arg::new("port-file").long("port-file"));
-            let daemon = Command::new("daemon").subcommand(run).subcommand(Command::new("recover"));
+            let enroll = Command::new("enroll").arg(Arg::new("token").long("token-file").required(true));
+            let daemon = Command::new("daemon").subcommands([run, enroll, Command::new("recover")]);
             explain(daemon.try_get_matches_from(line.split(' ')).expect_err(line), TIPS).to_string()
         };
-        assert!(said("daemon serve").contains("tip: `daemon run`") && !said("daemon serve").contains("recover'"));
-        assert!(
-            said("daemon run --port 1").contains("tip: `--listen`") && !said("daemon run --port 1").contains("file")
-        );
+        for (line, tip) in [
+            ("daemon serve", "tip: `daemon run`"),
+            ("daemon run --port 1", "tip: `--listen`"),
+            ("daemon enroll", "tip: `token create`"),
+        ] {
+            assert!(said(line).contains(tip) && !said(line).contains("similar"), "{}", said(line));
+        }
         assert!(said("daemon recovr").contains("'recover'"), "{}", said("daemon recovr"));
     }
 

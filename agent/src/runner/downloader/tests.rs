@@ -2,7 +2,7 @@
 
 use std::{
     io::{Read, Write},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
@@ -430,6 +430,21 @@ fn credentials_stay_with_their_host_and_out_of_messages() {
     assert_eq!(other.asked()[0].header("referer"), None);
     assert!(message.contains(&format!("GET {} from byte 0", web.url("/file"))), "{message}");
     assert!(!message.contains("hunter") && !message.contains("robot"), "{message}");
+}
+
+#[test]
+fn a_server_without_tls_is_told() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("https://{}/file", listener.local_addr().expect("bound"));
+    let server = std::thread::spawn(move || {
+        for _ in 0..HASTY.passes {
+            let (mut stream, _) = listener.accept().expect("asked");
+            let _ = stream.read(&mut [0; 1024]);
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    Site::wanting(&body(), &url).fails(true, "speaks no TLS: is it http://?");
+    server.join().expect("it ends");
 }
 
 #[test]

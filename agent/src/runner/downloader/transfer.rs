@@ -27,6 +27,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(30);
 const STALL: Duration = Duration::from_secs(30);
 
 const NO_ROOTS: &str = " (this machine has no CA certificates: install them for https)";
+const NO_TLS: &str = " (what answers there speaks no TLS: is it http://?)";
 const HTML_PAGE: &str = "; it is an HTML page: a login or error page?";
 
 /// How long to bear with slow and failing servers.
@@ -46,9 +47,9 @@ impl Default for Patience {
 /// Why one request brought no file.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FetchError {
-    #[error("request failed{}", if *rootless { NO_ROOTS } else { "" })]
+    #[error("request failed{hint}")]
     Request {
-        rootless: bool,
+        hint: &'static str,
         #[source]
         source: reqwest::Error,
     },

@@ -50,6 +50,13 @@ const COMMANDS: &[(&[&str], &str)] = &[
         &["machines", "machine", "nodes", "node", "clusters", "cluster", "rollouts", "tokens", "audit"],
         "lists come from `get`, as in `musterctl get machines`",
     ),
+    (&["rm", "destroy"], "`musterctl remove MACHINE`, `musterctl delete cluster NAME`, `musterctl secret delete NAME`"),
+    (&["validate", "check", "lint"], "`musterctl apply -f FILE --dry-run` says what is wrong with a manifest"),
+    (&["undo"], "`musterctl abort CLUSTER` ends what is under way; what was: `musterctl apply` the manifest of then"),
+    (&["history"], "`musterctl get rollouts`; what operators changed: `musterctl get audit`"),
+    (&["api-resources"], "`musterctl get --help` lists the kinds"),
+    (&["ping"], "`musterctl version` asks the coordinator"),
+    (&["down"], "the demo's fleet: `musterctl demo --stop --dir DIR`; a machine: `musterctl remove MACHINE`"),
     (&["explain"], "docs/MANIFEST.md has every field; `musterctl apply -f FILE --dry-run` says what is wrong with one"),
     (&["scale"], "how many machines there are stands in the manifest (spec.machines): `musterctl apply -f FILE`"),
     (&["label"], "`musterctl annotate machine MACHINE KEY=VALUE`"),
@@ -139,6 +146,7 @@ const OPTIONS: &[(&[&str], &str)] = &[
         "an update is of a whole cluster, in the order of its update groups; a reboot can be of one machine: \
          `musterctl reboot CLUSTER --machine MACHINE`",
     ),
+    (&["deploy -f", "update -f", "deploy --filename"], "a manifest is applied first: `musterctl apply -f FILE`"),
     (&["--dry-run"], "`musterctl plan CLUSTER` shows what an update would do, and changes nothing"),
     (&["--cluster"], "the cluster is known here: leave it out"),
     (&["-k", "--kustomize", "-R", "--recursive"], "manifests are files: `-f FILE`, once for each"),
@@ -238,6 +246,15 @@ fn tip(error: &Error, words: &[String]) -> Option<String> {
         return command_tip(command, word, words.get(before + 1));
     }
     let arg = said(ContextKind::InvalidArg)?;
+    if error.kind() == ErrorKind::ValueValidation && error.to_string().contains("invalid digit") {
+        return Some("a whole number".to_owned());
+    }
+    if command == "demo" && arg == "stop" {
+        return Some("`musterctl demo --stop --dir DIR`".to_owned());
+    }
+    if command == "watch" && !arg.starts_with('-') {
+        return Some("one cluster: `musterctl watch CLUSTER`; of machines: `musterctl get machines -w`".to_owned());
+    }
     if error.kind() == ErrorKind::TooManyValues {
         return Some(format!("`{arg}` takes no value: say it, or leave it out"));
     }
@@ -418,6 +435,12 @@ mod tests {
                 "an example: `musterctl demo --inputs-for http://10.0.0.1:8000/ --dir /tmp/fleet`",
             ),
             ("locks list", "`musterctl get locks`"),
+            ("rm worker-1", "`musterctl remove MACHINE`"),
+            ("validate edge-7.yaml", "`musterctl apply -f FILE --dry-run`"),
+            ("deploy -f edge-7.yaml", "`musterctl apply -f FILE`"),
+            ("demo stop", "`musterctl demo --stop --dir DIR`"),
+            ("watch machine worker-1", "`musterctl get machines -w`"),
+            ("token create --cluster edge-7 --type worker --uses two", "a whole number"),
             ("remove worker-1 --force", "`--policy forced`"),
             ("remove cluster edge-7", "`musterctl delete cluster edge-7`"),
             ("remove machine worker-1", "`musterctl remove worker-1`"),

@@ -15,7 +15,7 @@ use reqwest::{
 };
 use tokio::time::timeout_at;
 
-use super::{Courier, FetchError};
+use super::{Courier, FetchError, NO_ROOTS, NO_TLS};
 use crate::{attempt::Progress, exec_item::Report, runner::downloader::Part};
 
 /// Fewer bytes than these in the time of a stall are as good as none.
@@ -72,7 +72,12 @@ impl Courier<'_> {
     }
 
     fn failed(&self, error: reqwest::Error) -> FetchError {
-        FetchError::Request { rootless: self.rootless && error.is_connect(), source: error.without_url() }
+        let hint = match error.is_connect() {
+            true if speaks_no_tls(&error) => NO_TLS,
+            true if self.rootless => NO_ROOTS,
+            _ => "",
+        };
+        FetchError::Request { hint, source: error.without_url() }
     }
 
     fn fits(&self, response: &Response, have: u64) -> Result<Fits, FetchError> {
@@ -129,6 +134,13 @@ impl Courier<'_> {
         news.tell_last(done, self.report);
         Ok(())
     }
+}
+
+/// Has something answered that is no TLS? rustls says so in a text only.
+fn speaks_no_tls(error: &reqwest::Error) -> bool {
+    let first: &dyn std::error::Error = error;
+    std::iter::successors(Some(first), |&error| error.source())
+        .any(|error| error.to_string().contains("InvalidContentType"))
 }
 
 fn write_all(part: &mut Part, chunks: Receiver<Bytes>) -> io::Result<()> {
