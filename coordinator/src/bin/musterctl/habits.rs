@@ -233,6 +233,21 @@ fn example(error: &Error, words: &[String]) -> Option<String> {
     Some(format!("an example: `{}`", line.split("  ").next().unwrap_or(line)))
 }
 
+/// Of a value that is none, and of a word where none belongs.
+fn misplaced(error: &Error, command: &str, arg: &str) -> Option<String> {
+    if error.kind() == ErrorKind::ValueValidation && error.to_string().contains("invalid digit") {
+        return Some("a whole number".to_owned());
+    }
+    if command == "demo" && arg == "stop" {
+        return Some("`musterctl demo --stop --dir DIR`".to_owned());
+    }
+    if command == "watch" && !arg.starts_with('-') {
+        return Some("one cluster: `musterctl watch CLUSTER`; of machines: `musterctl get machines -w`".to_owned());
+    }
+    let idle = error.kind() == ErrorKind::TooManyValues;
+    idle.then(|| format!("`{arg}` takes no value: say it, or leave it out"))
+}
+
 fn tip(error: &Error, words: &[String]) -> Option<String> {
     let said = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
@@ -246,17 +261,8 @@ fn tip(error: &Error, words: &[String]) -> Option<String> {
         return command_tip(command, word, words.get(before + 1));
     }
     let arg = said(ContextKind::InvalidArg)?;
-    if error.kind() == ErrorKind::ValueValidation && error.to_string().contains("invalid digit") {
-        return Some("a whole number".to_owned());
-    }
-    if command == "demo" && arg == "stop" {
-        return Some("`musterctl demo --stop --dir DIR`".to_owned());
-    }
-    if command == "watch" && !arg.starts_with('-') {
-        return Some("one cluster: `musterctl watch CLUSTER`; of machines: `musterctl get machines -w`".to_owned());
-    }
-    if error.kind() == ErrorKind::TooManyValues {
-        return Some(format!("`{arg}` takes no value: say it, or leave it out"));
+    if let Some(tip) = misplaced(error, command, arg) {
+        return Some(tip);
     }
     if command == "apply" && !arg.starts_with('-') {
         return Some(format!("files are named with -f: `musterctl apply -f {arg}`"));
