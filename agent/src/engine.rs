@@ -30,7 +30,7 @@ use crate::{
     runner,
     swarm::SwarmCalls,
 };
-use attempts::{follow, forget_ended_runs, forget_inputs, inspect, make_room, release, remove, start};
+use attempts::{follow, forget_ended_runs, forget_inputs, inspect, release, remove, start};
 
 /// How often the disk's space is looked at.
 const DISK_EVERY: Duration = Duration::from_secs(30);
@@ -239,9 +239,8 @@ impl Engine {
                 Effect::Fetch { key, generation } => self.fetch(key, generation),
                 Effect::Start(request) => {
                     let inputs = std::mem::take(&mut self.inputs);
-                    let (attempts, kept) = (self.attempts.clone(), self.core.kept_attempts());
-                    spawn_blocking(move || make_room(&attempts, &kept));
-                    tokio::spawn(start(self.attempts.clone(), request, inputs, self.to_engine.clone()));
+                    let what = (request, inputs, self.core.kept_attempts());
+                    tokio::spawn(start(self.attempts.clone(), what, self.to_engine.clone()));
                 }
                 Effect::Follow(key) => {
                     tokio::spawn(follow(self.attempts.clone(), key, self.to_engine.clone()));

@@ -28,7 +28,7 @@ pub use control_set::{ControlSet, Member};
 pub use credential::{CredentialRow, DeniedRow, TokenRow};
 pub use draft::Draft;
 pub use enrolled::EnrolledWith;
-pub use live::{Items, Live, MachineLive, Unresolved};
+pub use live::{ItemInputs, Items, Live, MachineLive, Unresolved};
 pub use lock_rows::{LockKey, LockRow, SETTLE_MS};
 pub use removal_rows::{DepartingNode, Departure, RemovalRow};
 pub use rows::{Assigned, ClusterRow, LeftOut, MachineRow, Meta, RolloutRow, Slot, SpecRow, Stage, StageRow, Verdict};

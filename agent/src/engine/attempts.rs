@@ -6,6 +6,7 @@ use std::{path::Path, time::Duration};
 use muster_proto::model::ItemInput;
 use tokio::{
     sync::mpsc,
+    task::spawn_blocking,
     time::{Instant, MissedTickBehavior, sleep},
 };
 use tracing::{debug, error, warn};
@@ -46,11 +47,10 @@ pub(super) fn forget_inputs(attempts: &Attempts, key: &AttemptKey) {
     }
 }
 
-/// Starts an attempt and follows it.
+/// Starts an attempt and follows it. What too many `kept` ones leave is made room of then: beside it, not before it.
 pub(super) async fn start(
     attempts: Attempts,
-    request: Box<Request>,
-    inputs: Vec<ItemInput>,
+    (request, inputs, kept): (Box<Request>, Vec<ItemInput>, Vec<AttemptKey>),
     engine: mpsc::Sender<FromAttempt>,
 ) {
     let key = request.key.clone();
@@ -58,6 +58,8 @@ pub(super) async fn start(
         Ok(()) => attempts.start(&key).await,
         Err(error) => Err(error),
     };
+    let room = attempts.clone();
+    spawn_blocking(move || make_room(&room, &kept));
     let Err(error) = started else { return follow(attempts, key, engine).await };
     let message = chain(&error);
     error!(item = %key.item, attempt = key.attempt, error = %message, "not started");
@@ -124,7 +126,7 @@ pub(super) fn remove(attempts: &Attempts, key: &AttemptKey) {
 }
 
 /// Deletes what is too much of the output of old attempts. Blocks.
-pub(super) fn make_room(attempts: &Attempts, newest_first: &[AttemptKey]) {
+fn make_room(attempts: &Attempts, newest_first: &[AttemptKey]) {
     if let Err(error) = attempts.make_room(newest_first) {
         warn!(error = %chain(&error), "old output stays on the disk");
     }

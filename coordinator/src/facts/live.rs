@@ -7,13 +7,13 @@ use std::{
 
 use muster_proto::{
     model::{
-        AssignedItem, ClusterName, ClusterSpec, ItemName, MachineId, MachineName, MachineType, Now, Phase, SecretName,
-        WAITING_FOR_SECRET, WAITING_FOR_SWARM,
+        AssignedItem, ClusterName, ClusterSpec, ItemHash, ItemName, MachineId, MachineName, MachineType, Now, Phase,
+        SecretName, WAITING_FOR_SECRET, WAITING_FOR_SWARM,
     },
     variables::VariableError,
 };
 
-use super::{Added, AddedReboot, ControlSet, Overwrites, SwarmLook};
+use super::{Added, AddedReboot, ControlSet, MachineRow, Overwrites, SwarmLook};
 
 /// Streams of one machine that took the place of open ones so soon after each other are of two agents. An agent that is
 /// turned away comes back within 25 s (its `RECONNECT_MAX`, spread).
@@ -85,6 +85,8 @@ pub struct MachineLive {
     pub swarm: SwarmLook,
     /// Its items, resolved; derived.
     pub items: Option<Arc<Items>>,
+    /// What these were last found to follow from. While both are the very same and so is its spec, they are the same.
+    pub items_follow: Option<(Arc<MachineRow>, Arc<ItemInputs>)>,
 }
 
 impl MachineLive {
@@ -125,6 +127,15 @@ impl MachineLive {
     }
 }
 
+/// What the items of all machines of a cluster are resolved with.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ItemInputs {
+    /// The control machines as a phase granted now would see them.
+    pub provisional: ControlSet,
+    /// Newest versions of secrets.
+    pub secrets: BTreeMap<SecretName, u64>,
+}
+
 /// The resolved items of a machine, and what they were resolved from.
 #[derive(Debug)]
 pub struct Items {
@@ -146,6 +157,8 @@ pub struct Items {
     pub added: Option<(String, Vec<Added>)>,
     /// In the order they run.
     pub resolved: Result<Vec<AssignedItem>, Unresolved>,
+    /// Of each of these, of everything in it.
+    pub digests: Vec<ItemHash>,
 }
 
 /// A variable that has no value yet, and where it stands.

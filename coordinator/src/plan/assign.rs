@@ -4,6 +4,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 use aws_lc_rs::digest;
 use muster_proto::{
+    hash::of_json,
     json::json,
     model::{AssignedItem, Assignment, Epoch, Generation, ItemHash, Permit, Phase, Standing},
     plant::planted,
@@ -18,20 +19,37 @@ pub const PERMIT_MS: u64 = 30_000;
 /// What an assignment says, before it has a generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content<'a> {
-    /// In the order they run; copied only where they differ from what was resolved, for most contents are compared and
-    /// dropped.
-    pub items: Vec<Cow<'a, AssignedItem>>,
+    /// In the order they run.
+    pub items: Vec<Listed<'a>>,
     /// Values of the late variables.
     pub variables: BTreeMap<&'static str, &'a str>,
+}
+
+/// One item of a content. Most contents are compared and dropped: what was resolved is neither copied nor digested
+/// again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed<'a> {
+    /// As it is to be sent.
+    pub item: Cow<'a, AssignedItem>,
+    /// Of everything in it.
+    digest: ItemHash,
+}
+
+impl Listed<'_> {
+    fn changed(item: AssignedItem) -> Self {
+        Self { digest: of_json(&item), item: Cow::Owned(item) }
+    }
 }
 
 impl Content<'_> {
     /// Digest of everything in it: another content gets another generation.
     #[must_use]
     pub fn digest(&self) -> ItemHash {
-        let text = json(&(&self.items, &self.variables));
+        let mut whole = digest::Context::new(&digest::SHA256);
+        self.items.iter().for_each(|listed| whole.update(&listed.digest.0));
+        whole.update(&json(&self.variables));
         let mut sum = [0; 32];
-        sum.copy_from_slice(digest::digest(&digest::SHA256, &text).as_ref());
+        sum.copy_from_slice(whole.finish().as_ref());
         ItemHash(sum)
     }
 
@@ -42,7 +60,7 @@ impl Content<'_> {
             epoch,
             generation,
             cluster: position.row.spec.cluster_name.clone(),
-            items: self.items.into_iter().map(Cow::into_owned).collect(),
+            items: self.items.into_iter().map(|listed| listed.item.into_owned()).collect(),
             variables: self.variables.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
         }
     }
@@ -80,17 +98,18 @@ pub fn may_change(position: &Position<'_>) -> bool {
 
 /// The items its list reaches now. In an update that is up to the next one that needs a permit: without it the list
 /// ends before, with it the list ends there.
-fn reached<'a>(position: &Position<'a>, reach: Phase) -> Option<impl Iterator<Item = Cow<'a, AssignedItem>> + use<'a>> {
+fn reached<'a>(position: &Position<'a>, reach: Phase) -> Option<impl Iterator<Item = Listed<'a>> + use<'a>> {
     let items = position.items.ok()?;
+    let digests = position.live.and_then(|live| live.items.as_deref()).map_or(&[][..], |items| &items.digests);
     let open = |item: &&AssignedItem| position.needs_permit(item) && position.standing(item) != Standing::Done;
     let gate = items.iter().position(|item| item.phase <= reach && open(&item));
     let permit = gate.and_then(|gate| position.listed_permit(items.get(gate)?));
     let permit = permit.map(|number| Permit { number, start_within_ms: PERMIT_MS });
     let end = gate.map_or(items.len(), |gate| gate + usize::from(permit.is_some()));
-    let reached = items.iter().take(end).enumerate().filter(move |(_, item)| item.phase <= reach);
-    Some(reached.map(move |(at, item)| match permit.filter(|_| Some(at) == gate) {
-        None => Cow::Borrowed(item),
-        permit => Cow::Owned(AssignedItem { permit, ..item.clone() }),
+    let reached = items.iter().zip(digests).take(end).enumerate().filter(move |(_, (item, _))| item.phase <= reach);
+    Some(reached.map(move |(at, (item, digest))| match permit.filter(|_| Some(at) == gate) {
+        None => Listed { item: Cow::Borrowed(item), digest: *digest },
+        permit => Listed::changed(AssignedItem { permit, ..item.clone() }),
     }))
 }
 
@@ -115,14 +134,15 @@ pub fn wanted_beside<'a>(
         return None;
     }
     let reach = position.row.reach?;
-    let wanted = |item: Cow<'a, AssignedItem>| {
+    let wanted = |listed: Listed<'a>| {
+        let Listed { item, .. } = &listed;
         let verdict = position.row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
         match verdict {
-            None => Some(item),
+            None => Some(listed),
             Some(verdict) if verdict.left_out.is_some() => None,
             Some(verdict) => {
                 let cleared_attempts = verdict.cleared_attempts;
-                Some(Cow::Owned(AssignedItem { cleared_attempts, ..item.into_owned() }))
+                Some(Listed::changed(AssignedItem { cleared_attempts, ..listed.item.into_owned() }))
             }
         }
     };

@@ -7,64 +7,81 @@ use std::{
 };
 
 use muster_proto::{
-    hash::item_hash,
-    model::{
-        AssignedItem, ClusterName, ClusterSpec, MachineId, MachineName, MachineType, Phase, SecretName, StateItem,
-    },
+    hash::{item_hash, of_json},
+    model::{AssignedItem, ClusterName, ClusterSpec, MachineId, MachineType, Phase, SecretName, StateItem},
     variables::{SECRET_PREFIX, VERBATIM_PARAM, VariableError, replace_early, secret_of},
 };
 
 use super::{added, reboot, secrets};
-use crate::facts::{Added, AddedReboot, ClusterRow, ControlSet, Draft, Facts, Items, MachineRow, Member, Unresolved};
+use crate::facts::{
+    Added, AddedReboot, ClusterRow, ControlSet, Draft, Facts, ItemInputs, Items, MachineRow, Member, Unresolved,
+};
 
-/// Resolves the items of every machine whose inputs changed since they were last resolved.
+/// Resolves the items of every machine whose inputs changed since they were last resolved. Asked in every step, of
+/// every machine; nearly all of them are the very same as the last time, which is quickly seen.
 pub fn refresh(draft: &mut Draft<'_>) {
-    let shared: BTreeMap<&ClusterName, Shared> =
-        draft.clusters.keys().map(|name| (name, Shared::of(draft, name))).collect();
-    let stale = |machine: &Arc<MachineRow>| {
-        let items = resolved_anew(draft, machine, shared.get(&machine.spec.cluster_name)?)?;
-        Some((machine.name.clone(), items))
-    };
-    let stale: Vec<(MachineName, Items)> = draft.machines.values().filter_map(stale).collect();
-    for (name, items) in stale {
-        draft.live_mut(&name).items = Some(Arc::new(items));
+    let inputs: BTreeMap<&ClusterName, Arc<ItemInputs>> =
+        draft.clusters.keys().map(|name| (name, shared_inputs(draft, name))).collect();
+    let looked_at = draft.machines.values().filter_map(|machine| {
+        let inputs = inputs.get(&machine.spec.cluster_name)?;
+        let changed = !follow_still(draft, machine, inputs);
+        debug_assert!(changed || resolved_anew(draft, machine, inputs).is_none(), "{} is not as it was", machine.name);
+        changed.then(|| (Arc::clone(machine), Arc::clone(inputs), resolved_anew(draft, machine, inputs)))
+    });
+    let looked_at: Vec<(Arc<MachineRow>, Arc<ItemInputs>, Option<Items>)> = looked_at.collect();
+    for (machine, inputs, items) in looked_at {
+        let live = draft.live_mut(&machine.name);
+        if let Some(items) = items {
+            live.items = Some(Arc::new(items));
+        }
+        live.items_follow = Some((machine, inputs));
     }
 }
 
 /// The same for one machine.
 pub fn refresh_one(draft: &mut Draft<'_>, machine: &MachineRow) {
     let Some(row) = draft.machines.get(&machine.name) else { return };
-    if let Some(items) = resolved_anew(draft, row, &Shared::of(draft, &row.spec.cluster_name)) {
-        draft.live_mut(&machine.name).items = Some(Arc::new(items));
+    if let Some(items) = resolved_anew(draft, row, &inputs_of(draft, &row.spec.cluster_name)) {
+        let live = draft.live_mut(&machine.name);
+        live.items = Some(Arc::new(items));
+        live.items_follow = None;
     }
 }
 
-/// What the items of all machines of a cluster are resolved with.
-struct Shared {
-    /// The control machines as a phase granted now would see them.
-    provisional: ControlSet,
-    /// Newest versions of secrets.
-    secrets: BTreeMap<SecretName, u64>,
+/// What all machines of a cluster share; where it is as it was for one of them, that very value.
+fn shared_inputs(facts: &Facts, cluster: &ClusterName) -> Arc<ItemInputs> {
+    let now = inputs_of(facts, cluster);
+    let mut known = facts.machines_of(cluster).filter_map(|machine| facts.live.machines.get(&machine.name));
+    let known = known.find_map(|live| live.items_follow.as_ref()).map(|(_, inputs)| inputs);
+    known.filter(|known| ***known == now).map_or_else(|| Arc::new(now), Arc::clone)
 }
 
-impl Shared {
-    fn of(facts: &Facts, cluster: &ClusterName) -> Self {
-        let provisional = control_set(facts, cluster, |_| true);
-        Self { provisional, secrets: secrets::newest(facts, cluster) }
-    }
+fn inputs_of(facts: &Facts, cluster: &ClusterName) -> ItemInputs {
+    let provisional = control_set(facts, cluster, |_| true);
+    ItemInputs { provisional, secrets: secrets::newest(facts, cluster) }
+}
+
+/// Do the items of this machine follow from the very same as when they were last looked at?
+fn follow_still(facts: &Facts, machine: &Arc<MachineRow>, inputs: &Arc<ItemInputs>) -> bool {
+    let Some(live) = facts.live.machines.get(&machine.name) else { return false };
+    let (Some(items), Some((row, with))) = (&live.items, &live.items_follow) else { return false };
+    // What an update adds rests on the row of its rollout too.
+    let adds = machine.update.as_ref().is_some_and(|update| !update.added.is_empty());
+    let same_spec = || facts.spec_of(machine).is_some_and(|spec| Arc::ptr_eq(spec, &items.spec));
+    Arc::ptr_eq(row, machine) && Arc::ptr_eq(with, inputs) && !adds && same_spec()
 }
 
 /// The items of a machine, if they are others than those that are known.
-fn resolved_anew(facts: &Facts, machine: &MachineRow, shared: &Shared) -> Option<Items> {
+fn resolved_anew(facts: &Facts, machine: &MachineRow, inputs: &ItemInputs) -> Option<Items> {
     let spec = facts.spec_of(machine)?;
-    let secrets = secrets::of_machine(&shared.secrets, machine);
+    let secrets = secrets::of_machine(&inputs.secrets, machine);
     let added = added_items(facts, machine);
     let known = facts.live.machines.get(&machine.name).and_then(|live| live.items.as_deref());
     let known = known.filter(|known| known.secrets == secrets && known.added == added);
-    if known.is_some_and(|known| is_fresh(known, spec, machine, &shared.provisional)) {
+    if known.is_some_and(|known| is_fresh(known, spec, machine, &inputs.provisional)) {
         return None;
     }
-    let control_sets = sets_of(machine, &shared.provisional).map(|(phase, set)| (phase, set.clone())).collect();
+    let control_sets = sets_of(machine, &inputs.provisional).map(|(phase, set)| (phase, set.clone())).collect();
     Some(resolve_all(spec, machine, Inputs { control_sets, secrets, added }))
 }
 
@@ -201,6 +218,7 @@ fn resolve_all(spec: &Arc<ClusterSpec>, machine: &MachineRow, inputs: Inputs) ->
         items.insert(end, reboot::item(reboot));
     }
     Items {
+        digests: resolved.iter().flatten().map(of_json).collect(),
         spec: Arc::clone(spec),
         machine_type: machine.spec.machine_type,
         overwrites: machine.overwrites().clone(),

@@ -18,6 +18,9 @@ use crate::{documents, engine::EngineHandle, facts::Facts, pki::Peer, plan::Limi
 
 /// A watcher hears of changes at most this often: what lies between is merged.
 pub(super) const WATCH_PAUSE: Duration = Duration::from_millis(100);
+/// A change seldom comes alone: what follows from it so soon is told with it. Nor does a look at every machine compete
+/// with the fleet's own next step, as the start of whoever has waited for a slot.
+const WATCH_SETTLE: Duration = Duration::from_millis(30);
 /// A watcher looks at least this often, for what time alone changes (Lost, last seen).
 const WATCH_AGAIN: Duration = Duration::from_secs(5);
 
@@ -198,7 +201,9 @@ impl Watch {
     async fn changed(&mut self) -> Result<(), Status> {
         let change = async {
             tokio::time::sleep(WATCH_PAUSE).await;
-            tokio::time::timeout(WATCH_AGAIN, self.facts.changed()).await
+            let changed = tokio::time::timeout(WATCH_AGAIN, self.facts.changed()).await;
+            tokio::time::sleep(WATCH_SETTLE).await;
+            changed
         };
         tokio::select! {
             status = &mut self.ending => Err(status),
