@@ -52,6 +52,11 @@ const TIPS: &advice::Tips = &[
          begins its record anew",
     ),
     (&["logs", "log"], "`journalctl -u muster-agent`; what an item said: `musterctl logs MACHINE ITEM`"),
+    (
+        &["get", "describe", "apply", "deploy", "plan", "update", "retry", "watch", "token", "maintenance", "replace"],
+        "that is done with `musterctl`, where an operator has credentials",
+    ),
+    (&["exec", "ssh"], "Muster opens no shell; what an item printed: `musterctl logs MACHINE ITEM`"),
     (&["show", "items", "ps"], "`muster-agent status` shows what is recorded"),
     (&["--token-file"], "`musterctl token create --cluster C --type worker --out FILE` makes a token; bring it here"),
     (

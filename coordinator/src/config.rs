@@ -57,6 +57,12 @@ pub enum ConfigError {
         /// Its path.
         path: PathBuf,
     },
+    /// It is a file, or something on the way to it is.
+    #[error("{} is no directory; --state-dir names the one that `muster-coordinator init` has made", path.display())]
+    StateDirIsNone {
+        /// Its path.
+        path: PathBuf,
+    },
     /// It is somebody else's.
     #[error("cannot look into the state directory {}; run this as root, or as the coordinator's user", path.display())]
     StateDirClosed {
@@ -251,11 +257,15 @@ impl StateDir {
     /// That there is a record in it.
     ///
     /// # Errors
-    /// [`ConfigError::NotInitialised`]; [`ConfigError::StateDirClosed`] if we may not know.
+    /// [`ConfigError::NotInitialised`]; [`ConfigError::StateDirIsNone`]; [`ConfigError::StateDirClosed`] if we may not
+    /// know.
     pub fn check(&self) -> Result<(), ConfigError> {
         match self.store().try_exists() {
             Ok(true) => Ok(()),
             Ok(false) => Err(ConfigError::NotInitialised { path: self.0.clone() }),
+            Err(source) if source.kind() == io::ErrorKind::NotADirectory => {
+                Err(ConfigError::StateDirIsNone { path: self.0.clone() })
+            }
             Err(source) => Err(ConfigError::StateDirClosed { path: self.0.clone(), source }),
         }
     }

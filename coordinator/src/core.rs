@@ -32,6 +32,7 @@ use muster_proto::{
     plant::planted,
 };
 
+pub use agents::EPOCHS_AHEAD_MAX;
 pub use answer::{Refusal, Reply};
 pub use io::{Effect, Enroll, Input, Request, SwarmQuestion};
 pub use maintenance::{LockRelease, Word};

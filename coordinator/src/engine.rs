@@ -192,7 +192,14 @@ impl<S: Store, O: Outbox> Engine<S, O> {
     fn step(&mut self, batch: Vec<Envelope>) -> Result<(), EngineError> {
         let (inputs, answers): (Vec<_>, Vec<_>) =
             batch.into_iter().map(|envelope| (envelope.input, envelope.answer)).unzip();
+        let was_old = self.core.facts().live.older_than_fleet().is_some();
         let step = self.core.step(inputs, self.clock.now());
+        if let Some(evidence) = self.core.facts().live.older_than_fleet().filter(|_| !was_old) {
+            tracing::warn!(
+                "this store is older than the fleet, and nothing is started ({evidence}): stop the coordinator and put \
+                 the newest copy in its place, or `muster-coordinator recover`"
+            );
+        }
         if step.unsettled {
             tracing::error!(
                 "decisions undo one another; what is recorded so far holds, and the next step goes on from there. This \

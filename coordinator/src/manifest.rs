@@ -46,6 +46,8 @@ pub const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
 const ANNOTATION_PREFIX_BYTES_MAX: usize = 253;
 /// Longest name in an annotation's key (Kubernetes).
 const ANNOTATION_NAME_BYTES_MAX: usize = 63;
+/// What keys of annotations look like.
+pub const ANNOTATION_KEY: &str = "name or prefix/name of letters, digits, '.', '_' and '-', up to 63 and 253 bytes";
 
 const DOCUMENT: Fields = Fields { known: &["apiVersion", "kind", "metadata", "spec"], later: &[] };
 const METADATA: Fields = Fields { known: &["name", "annotations"], later: &["labels"] };
@@ -235,8 +237,7 @@ fn annotations(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Annotations> 
     let mut bytes = 0;
     for Free { key, key_at, value } in spot.free(faults)? {
         if !is_annotation_key(key) {
-            let expected = "name or prefix/name of letters, digits, '.', '_' and '-', up to 63 and 253 bytes";
-            faults.add(key_at, &value.path, "not an annotation's key", expected);
+            faults.add(key_at, &value.path, "not an annotation's key", ANNOTATION_KEY);
         }
         if let Some(text) = value.text(faults) {
             bytes += key.len() + text.len();
@@ -249,7 +250,9 @@ fn annotations(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Annotations> 
     (faults.count() == before).then_some(all)
 }
 
-fn is_annotation_key(key: &str) -> bool {
+/// Is it a key that an annotation can have? What they look like: [`ANNOTATION_KEY`].
+#[must_use]
+pub fn is_annotation_key(key: &str) -> bool {
     let fits = |part: &str, bytes_max: usize| {
         (1..=bytes_max).contains(&part.len())
             && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))

@@ -61,7 +61,7 @@ pub(crate) async fn run(
     drop(rows);
     let listener = TcpListener::bind(&config.listen).await.with_context(|| {
         let listen = &config.listen;
-        format!("cannot listen on {listen}; --listen takes ADDRESS:PORT, and no other program may listen there")
+        format!("cannot listen on {listen}; --listen takes an address of this machine (0.0.0.0: all) and a free port")
     })?;
     let bound = listener.local_addr()?;
 

@@ -337,7 +337,15 @@ pub fn address(rows: &[Row]) -> String {
 /// [`SetupError`].
 pub fn recover(store: &mut EmbeddedStore, seen: Option<u64>, now_ms: u64) -> Result<Epoch, SetupError> {
     let now = Now { wall_ms: now_ms, mono_ms: 0 };
-    let (next, changes) = core::recover(store.load()?, Epoch(seen.unwrap_or_default()), LOCAL_ACTOR, now)?;
+    let rows = store.load()?;
+    let own = Facts::load(rows.clone())?.meta.epoch;
+    if let Some(seen) = seen.filter(|seen| *seen > own.0.saturating_add(core::EPOCHS_AHEAD_MAX)) {
+        return Err(SetupError::Refused(format!(
+            "no coordinator of this fleet can have had epoch {seen}: this store's is {own}, and each start takes the \
+             next; `musterctl get machines` names the one to give beside StoreOlderThanFleet"
+        )));
+    }
+    let (next, changes) = core::recover(rows, Epoch(seen.unwrap_or_default()), LOCAL_ACTOR, now)?;
     store.commit(&changes)?;
     Ok(next)
 }
@@ -478,6 +486,8 @@ mod tests {
         assert_eq!(recover(&mut store, None, 0).expect("marked"), Epoch(1));
         assert_eq!(recover(&mut store, Some(7), 0).expect("marked"), Epoch(8));
         assert_eq!(recover(&mut store, Some(3), 0).expect("marked"), Epoch(8), "it never goes back");
+        let beyond = recover(&mut store, Some(u64::MAX), 0).expect_err("none can be taken after it").to_string();
+        assert!(beyond.contains("this store's is 7"), "{beyond}");
         let facts = Facts::load(store.load().expect("rows")).expect("facts");
         assert!(facts.meta.recovering && facts.meta.recovered && facts.audit.len() == 4);
     }

@@ -64,7 +64,7 @@ fn a_deployment_by_hand() -> Result<()> {
     a_watch_begins_as_a_list(&mut fleet)?;
     let taken = fleet.address();
     let serve = fleet.ctl(&["artifacts", "serve", "--dir", ".", "--listen", &taken])?.exits(1)?;
-    serve.says(&["cannot listen on", "Another port: --listen"])?;
+    serve.says(&["cannot listen on", "a port where no other program listens"])?;
     fleet.done()
 }
 

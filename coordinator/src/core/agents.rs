@@ -25,7 +25,7 @@ use crate::{
 
 /// An agent may have seen so many epochs more than this store: each start of a coordinator is one. One that claims more
 /// does not show that the store is old, but that it lies.
-const EPOCHS_AHEAD_MAX: u64 = 1_000_000;
+pub const EPOCHS_AHEAD_MAX: u64 = 1_000_000;
 
 /// Refusals of the newest list which say that its number is taken (agent_link.proto), by a list that this store does
 /// not know: it is older by just so much that the numbers meet, and no greeting shows it.

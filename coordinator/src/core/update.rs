@@ -149,11 +149,8 @@ fn at_rest<'a>(draft: &'a Draft<'_>, cluster: &ClusterName, limits: &Limits, now
     if let Some(message) = kept_open::by_whom(&survey) {
         return Err(refusal("RolloutOpen", message));
     }
-    if !survey.machines.iter().any(|position| position.ready_once() && !position.row.revoked) {
-        return Err(refusal(
-            "NotDeployed",
-            format!("cluster {cluster} is not deployed yet: `musterctl plan {cluster}`"),
-        ));
+    if let Some(message) = kept_open::undeployed(&survey) {
+        return Err(refusal("NotDeployed", message));
     }
     Ok(survey)
 }
@@ -336,7 +333,7 @@ pub(super) fn say(draft: &mut Draft<'_>, actor: &str, rollout: &str, say: Say, n
         (Say::Pause | Say::Resume | Say::Abort, Some(wish)) => {
             let state = match wish {
                 Wish::Go => "under way",
-                Wish::Pause { .. } => "paused",
+                Wish::Pause { .. } => "paused already, and goes on with `musterctl resume`",
                 Wish::Abort => "being aborted, which is not taken back; when it has ended, start another",
             };
             return Err(refusal("NothingToDo", format!("{rollout} is {state}: `musterctl watch {}`", row.cluster)));

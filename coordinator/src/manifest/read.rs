@@ -272,6 +272,9 @@ impl<'n> Spot<'n> {
     fn entries(&self, faults: &mut Faults<'_>) -> Option<&'n [Entry<'n>]> {
         match &self.node.value {
             Value::Map(entries) => Some(entries),
+            Value::List(_) | Value::Scalar { .. } | Value::Refused if self.path.is_empty() => {
+                self.wrong(faults, "a manifest: a map with apiVersion, kind, metadata and spec")
+            }
             Value::List(_) | Value::Scalar { .. } | Value::Refused => self.wrong(faults, "a map"),
         }
     }

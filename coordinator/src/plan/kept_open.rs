@@ -1,4 +1,5 @@
-//! Who keeps a rollout from its end: for whoever wants to begin another one, and is refused.
+//! Why no rollout can begin, for whoever wants one and is refused: who keeps the open one from its end, and what is not
+//! deployed.
 
 use super::{
     blocked,
@@ -45,4 +46,20 @@ pub fn by_whom(survey: &Survey<'_>) -> Option<String> {
         Some(_) => format!("to do without the rest: `musterctl abort {name}`"),
     };
     Some(format!("{name} has not ended: {who} {are} not through (`musterctl plan {cluster}` says why); {remedy}"))
+}
+
+/// Why there is nothing that could be disturbed, and what is done about it. None: there is.
+#[must_use]
+pub fn undeployed(survey: &Survey<'_>) -> Option<String> {
+    let cluster = &survey.cluster.name;
+    let mut deployed = survey.machines.iter().filter(|position| position.ready_once()).map(|position| position.row);
+    let Some(first) = deployed.clone().next() else {
+        return Some(format!("cluster {cluster} is not deployed yet: `musterctl plan {cluster}`"));
+    };
+    let name = &first.name;
+    deployed.all(|row| row.revoked).then(|| {
+        format!(
+            "every deployed machine of cluster {cluster} is revoked: `musterctl replace {name}`, and it enrols again"
+        )
+    })
 }

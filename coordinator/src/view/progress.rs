@@ -185,7 +185,7 @@ impl Fleet {
                 lines => Verdict::NeedsPerson(lines),
             },
             "InMaintenance" => Verdict::InMaintenance(self.out_of_service(now)),
-            "Aborted" => Verdict::Aborted(ends::aborted(rollout)),
+            "Aborted" => Verdict::Aborted(ends::aborted(rollout, self.not_ready())),
             _ if let Some(update) = &rollout.status.update => match update.needs_operator {
                 true => Verdict::NeedsPerson(waiting_lines(update)),
                 false if self.cluster_stands() => Verdict::NeedsPerson(self.decisions()),

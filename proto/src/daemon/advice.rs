@@ -1,6 +1,6 @@
 //! What the daemons' command lines say besides what is wrong: what helps.
 
-use std::{error::Error, io};
+use std::{error::Error, io, net::AddrParseError, num::ParseIntError};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
@@ -10,6 +10,7 @@ pub type Tips = [(&'static [&'static str], &'static str)];
 /// Leads from what clap refuses to what was meant, and keeps clap from guessing where it would lead astray.
 #[must_use]
 pub fn explain(mut error: clap::Error, tips: &Tips) -> clap::Error {
+    drop_far_guesses(&mut error);
     let said = |error: &clap::Error, kind| match error.get(kind) {
         Some(ContextValue::String(word)) => Some(word.clone()),
         _ => None,
@@ -22,6 +23,10 @@ pub fn explain(mut error: clap::Error, tips: &Tips) -> clap::Error {
     if error.kind() == ErrorKind::UnknownArgument {
         error.remove(ContextKind::Suggested);
     }
+    if let Some(tip) = of_value(&error) {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+        return error;
+    }
     let missing = matches!(error.kind(), ErrorKind::MissingRequiredArgument).then(|| lacking(&error)).flatten();
     let tip = word.or(missing).and_then(|word| tips.iter().find(|(words, _)| words.contains(&word.as_str())));
     if let Some((_, tip)) = tip {
@@ -30,6 +35,51 @@ pub fn explain(mut error: clap::Error, tips: &Tips) -> clap::Error {
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![(*tip).into()]));
     }
     error
+}
+
+/// clap takes words for alike that nobody mistypes for each other, `auth` for `watch`; and whoever follows a guess may
+/// remove what he wanted to rename. Of its guesses those stay that a slip of the fingers leads to.
+pub fn drop_far_guesses(error: &mut clap::Error) {
+    for (typed, guessed) in [
+        (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand),
+        (ContextKind::InvalidArg, ContextKind::SuggestedArg),
+    ] {
+        let Some(ContextValue::String(typed)) = error.get(typed) else { continue };
+        let guesses = match error.get(guessed) {
+            Some(ContextValue::Strings(guesses)) => guesses.clone(),
+            Some(ContextValue::String(guess)) => vec![guess.clone()],
+            _ => continue,
+        };
+        let near: Vec<String> = guesses.iter().filter(|guess| is_slip(typed, guess)).cloned().collect();
+        if near.len() < guesses.len() {
+            // The usage is that of the guess.
+            for kind in [guessed, ContextKind::Suggested, ContextKind::Usage] {
+                error.remove(kind);
+            }
+        }
+        if near.len() < guesses.len() && !near.is_empty() {
+            error.insert(guessed, ContextValue::Strings(near));
+        }
+    }
+}
+
+/// So many letters of a word for each that may be wrong.
+const LETTERS_PER_SLIP: usize = 3;
+
+fn is_slip(typed: &str, meant: &str) -> bool {
+    let [typed, meant] = [typed, meant].map(|word| word.trim_start_matches('-'));
+    let slips = strsim::damerau_levenshtein(typed, meant);
+    slips <= (typed.chars().count() / LETTERS_PER_SLIP).max(1)
+}
+
+/// What is expected in the place of a value whose own error says only what is wrong with its characters.
+#[must_use]
+pub fn of_value(error: &clap::Error) -> Option<&'static str> {
+    let cause = error.source()?;
+    if cause.is::<ParseIntError>() {
+        return Some("a whole number");
+    }
+    cause.is::<AddrParseError>().then_some("an IP address and a port: 127.0.0.1:8080, [::1]:8080")
 }
 
 /// The first option that is not there and has to be, without its value.
@@ -56,7 +106,9 @@ pub fn against(error: &(dyn Error + 'static)) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use clap::{Arg, Command};
+    use std::net::SocketAddr;
+
+    use clap::{Arg, Command, value_parser};
 
     use super::*;
 
@@ -78,6 +130,21 @@ mod tests {
             assert!(said(line).contains(tip) && !said(line).contains("similar"), "{}", said(line));
         }
         assert!(said("daemon recovr").contains("'recover'"), "{}", said("daemon recovr"));
+        assert!(!said("daemon restore").contains("similar"), "{}", said("daemon restore"));
+        assert!(!said("daemon run --port=1").contains("similar"), "{}", said("daemon run --port=1"));
+    }
+
+    #[test]
+    fn a_value_says_what_it_may_be() {
+        let number = Arg::new("epoch").long("epoch").value_parser(value_parser!(u64));
+        let address = Arg::new("listen").long("listen").value_parser(value_parser!(SocketAddr));
+        let command = Command::new("run").args([number, address]);
+        let said = |line: &str| {
+            let parsed = command.clone().try_get_matches_from(line.split(' '));
+            explain(parsed.expect_err(line), &[]).to_string()
+        };
+        assert!(said("run --epoch x").contains("tip: a whole number"), "{}", said("run --epoch x"));
+        assert!(said("run --listen 80").contains("127.0.0.1:8080"), "{}", said("run --listen 80"));
     }
 
     #[test]

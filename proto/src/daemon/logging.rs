@@ -2,7 +2,7 @@
 //! The level comes from `MUSTER_LOG` (`info` unless set). Pure code does not log. Whatever is said of others' names and
 //! texts, a record stays one line and holds nothing that a terminal obeys.
 
-use std::{fmt::Write as _, io};
+use std::{env, fmt::Write as _, io};
 
 use log::kv::{Key, Source, Value, VisitSource};
 use systemd_journal_logger::{JournalLog, connected_to_journal};
@@ -30,10 +30,11 @@ const FIELD_PREFIX: &str = "muster_";
 /// Sets the log up for this process. Again: nothing happens. In the journal every record carries the name of the
 /// `machine`, if one is given: that of the agent is its own, a coordinator names those it speaks of.
 pub fn init(machine: Option<&MachineName>) {
-    let filter = EnvFilter::builder()
-        .with_default_directive(LevelFilter::INFO.into())
-        .with_env_var(LEVEL_VARIABLE)
-        .from_env_lossy();
+    let wanted = env::var(LEVEL_VARIABLE).unwrap_or_default();
+    let (filter, fault) = match filter(&wanted) {
+        Ok(filter) => (filter, None),
+        Err(fault) => (EnvFilter::default().add_directive(LevelFilter::INFO.into()), Some(fault)),
+    };
     let journal =
         if connected_to_journal() { JournalLog::new().ok().map(|log| Journal::new(log, machine)) } else { None };
     let registry = Registry::default().with(filter).with(filter_fn(is_shown));
@@ -45,7 +46,31 @@ pub fn init(machine: Option<&MachineName>) {
         }
     };
     // The only way to fail is to have been set up before.
-    outcome.ok();
+    if outcome.is_ok()
+        && let Some(fault) = fault
+    {
+        tracing::warn!("{LEVEL_VARIABLE}={wanted}: {fault}; this log is at info");
+    }
+}
+
+/// Reads levels: one for all, which is info if it is not named, and others by module. Whoever mistypes one would hear
+/// nothing any more: the library takes a word that it does not know for the name of a module.
+fn filter(text: &str) -> Result<EnvFilter, String> {
+    let directives = || text.split(',').map(str::trim).filter(|directive| !directive.is_empty());
+    let is_level = |word: &str| !word.is_empty() && word.parse::<LevelFilter>().is_ok();
+    let mut filter = EnvFilter::default();
+    if !directives().any(is_level) {
+        filter = filter.add_directive(LevelFilter::INFO.into());
+    }
+    for directive in directives() {
+        let level = directive.rsplit_once('=').map_or(directive, |(_, level)| level);
+        if !is_level(level) {
+            let expected = "expected error, warn, info, debug or trace, or MODULE=LEVEL after a comma";
+            return Err(format!("\"{level}\" is no level; {expected}"));
+        }
+        filter = filter.add_directive(directive.parse().map_err(|fault| format!("\"{directive}\": {fault}"))?);
+    }
+    Ok(filter)
 }
 
 /// Prefix of what our own modules say.
@@ -241,6 +266,22 @@ mod tests {
         assert_eq!(text.lines().count(), 2, "{text}");
         assert!(text.ends_with("next\n"), "{text}");
         text.lines().for_each(assert_safe);
+    }
+
+    #[test]
+    fn a_mistyped_level_silences_nothing() {
+        for (text, shown) in [
+            ("", "info"),
+            ("debug", "debug"),
+            ("muster_agent::link=debug", "info,muster_agent::link=debug"),
+            ("warn, muster_agent=trace", "warn,muster_agent=trace"),
+        ] {
+            let (read, expected) = (filter(text).expect(text).to_string(), filter(shown).expect(shown).to_string());
+            assert!(read == expected && !read.is_empty(), "{text}: {read}");
+        }
+        for bad in ["debgu", "verbose", "info,xx", "muster_agent=debgu", "="] {
+            assert!(filter(bad).is_err_and(|fault| fault.contains("debug or trace")), "{bad}");
+        }
     }
 
     #[test]

@@ -28,9 +28,10 @@ Examples:
   musterctl retry worker-3          every failed item of the machine")]
 pub(crate) struct RetryArgs {
     /// Name of the machine
-    #[arg(value_parser = name::machine)]
+    #[arg(value_parser = name::machine_of_item)]
     machine: String,
     /// Name of the item [default: every item that needs it]
+    #[arg(value_parser = name::any)]
     item: Option<String>,
 }
 
@@ -41,9 +42,10 @@ pub(crate) struct RetryArgs {
 #[command(after_help = "Example:\n  musterctl skip worker-3 tuning")]
 pub(crate) struct SkipArgs {
     /// Name of the machine
-    #[arg(value_parser = name::machine)]
+    #[arg(value_parser = name::machine_of_item)]
     machine: String,
     /// Name of the item
+    #[arg(value_parser = name::any)]
     item: String,
 }
 
@@ -55,9 +57,10 @@ pub(crate) struct SkipArgs {
 #[command(after_help = "Example:\n  musterctl accept worker-3 swarm")]
 pub(crate) struct AcceptArgs {
     /// Name of the machine
-    #[arg(value_parser = name::machine)]
+    #[arg(value_parser = name::machine_of_item)]
     machine: String,
     /// Name of the item
+    #[arg(value_parser = name::any)]
     item: String,
 }
 

@@ -4,7 +4,10 @@
 use std::{error::Error, io, process::ExitCode};
 
 use muster_coordinator::view::{printable, printable_lines};
-use muster_proto::tls::{ConnectError, without_manual};
+use muster_proto::{
+    daemon::advice,
+    tls::{ConnectError, without_manual},
+};
 use tonic::{Code, Status};
 
 use crate::terminal;
@@ -75,14 +78,15 @@ impl Failure {
         Self::new(exit, "")
     }
 
-    /// Adds the cause, and the causes of that.
-    pub(crate) fn because(mut self, cause: impl Error) -> Self {
-        self.causes.push(without_manual(&cause.to_string()).to_owned());
-        let mut source = cause.source();
-        while let Some(cause) = source {
-            self.causes.push(without_manual(&cause.to_string()).to_owned());
-            source = cause.source();
-        }
+    /// Adds the cause, the causes of that, and what helps against a fault of a file until [`Self::next`] says better.
+    pub(crate) fn because(self, cause: impl Error + 'static) -> Self {
+        self.owing_to(&cause)
+    }
+
+    fn owing_to(mut self, cause: &(dyn Error + 'static)) -> Self {
+        let causes = std::iter::successors(Some(cause), |&error| error.source());
+        self.causes.extend(causes.map(|cause| without_manual(&cause.to_string()).to_owned()));
+        self.next = self.next.or_else(|| advice::against(cause).map(str::to_owned));
         self
     }
 
@@ -154,7 +158,7 @@ impl Failure {
         let failure = Self::new(exit, what);
         match exit {
             Exit::Unreachable => match status.source() {
-                Some(source) => failure.because(source).next(unreachable_advice(address)),
+                Some(source) => failure.owing_to(source).next(unreachable_advice(address)),
                 None => failure.next(unreachable_advice(address)),
             },
             // These are known and good, and not for this.
@@ -273,6 +277,14 @@ mod tests {
             assert_eq!(resolve(address), Exit::BadInput, "{address}");
         }
         assert_eq!(resolve("coordinator:7443"), Exit::Unreachable, "its name may be known tomorrow");
+    }
+
+    #[test]
+    fn a_fault_of_a_file_leads_on_and_may_say_better() {
+        let gone = || Failure::failed("cannot write x").because(io::Error::from(io::ErrorKind::NotFound));
+        assert!(gone().next.is_some_and(|next| next.contains("path")));
+        assert_eq!(gone().next("Another.").next.as_deref(), Some("Another."));
+        assert_eq!(Failure::failed("odd").because(io::Error::other("odd")).next, None);
     }
 
     #[test]

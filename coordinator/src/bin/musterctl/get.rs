@@ -2,7 +2,7 @@
 
 mod follow;
 
-use clap::{ValueEnum, builder::NonEmptyStringValueParser};
+use clap::ValueEnum;
 use jiff::Timestamp;
 use muster_coordinator::view::{self, Kind, Look, Of, printable};
 use muster_proto::{
@@ -15,7 +15,7 @@ use crate::{
     config::Context,
     failure::Failure,
     feed::Subject,
-    name::{What, WhatParser},
+    name::{self, What, WhatParser},
     terminal,
     version::scope,
 };
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     #[arg(value_name = "KIND", value_parser = WhatParser::<KindArg>::new())]
     kind: What<KindArg>,
     /// Only those of these names
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = name::any)]
     names: Vec<String>,
     /// Output format
     #[arg(short, long)]
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     #[arg(short, long)]
     watch: bool,
     /// Of this cluster only
-    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "NAME", value_parser = name::cluster)]
     cluster: Option<String>,
 }
 

@@ -6,8 +6,9 @@ use clap::{
     builder::StyledStr,
     error::{ContextKind, ContextValue, ErrorKind},
 };
+use muster_proto::daemon::advice;
 
-use crate::{cli::Cli, client::nearest, get};
+use crate::{cli::Cli, get};
 
 /// Subcommands; of two words, where another word beside it says what is meant.
 const COMMANDS: &[(&[&str], &str)] = &[
@@ -55,17 +56,22 @@ const COMMANDS: &[(&[&str], &str)] = &[
     (&["undo"], "`musterctl abort CLUSTER` ends what is under way; what was: `musterctl apply` the manifest of then"),
     (&["history"], "`musterctl get rollouts`; what operators changed: `musterctl get audit`"),
     (&["api-resources"], "`musterctl get --help` lists the kinds"),
-    (&["ping"], "`musterctl version` asks the coordinator"),
+    (
+        &["ping", "health"],
+        "`musterctl version` asks the coordinator; on its machine `muster-coordinator health` looks at it",
+    ),
     (&["down"], "the demo's fleet: `musterctl demo --stop --dir DIR`; a machine: `musterctl remove MACHINE`"),
     (&["explain"], "docs/MANIFEST.md has every field; `musterctl apply -f FILE --dry-run` says what is wrong with one"),
     (&["scale"], "how many machines there are stands in the manifest (spec.machines): `musterctl apply -f FILE`"),
+    (&["release", "unlock"], "`musterctl locks release CONTROLLER --cluster CLUSTER`"),
+    (&["rename", "mv"], "a machine keeps its name: `musterctl remove MACHINE`, and it enrols anew under another"),
     (&["label"], "`musterctl annotate machine MACHINE KEY=VALUE`"),
     (
         &["enroll", "join"],
         "a machine joins by `muster-agent enroll`, run on it; its token: `musterctl token create --help`",
     ),
     (
-        &["init", "backup", "recover", "credentials"],
+        &["init", "backup", "recover", "restore", "credentials"],
         "that is done on the coordinator's machine: `muster-coordinator --help`",
     ),
     (
@@ -148,6 +154,8 @@ const OPTIONS: &[(&[&str], &str)] = &[
     ),
     (&["deploy -f", "update -f", "deploy --filename"], "a manifest is applied first: `musterctl apply -f FILE`"),
     (&["--dry-run"], "`musterctl plan CLUSTER` shows what an update would do, and changes nothing"),
+    (&["--machine", "--machines"], "a machine is named without an option, as in `musterctl describe machine worker-3`"),
+    (&["--count", "--max-uses"], "`--uses N` is how many machines may join with a token"),
     (&["--cluster"], "the cluster is known here: leave it out"),
     (&["-k", "--kustomize", "-R", "--recursive"], "manifests are files: `-f FILE`, once for each"),
     (&["--yes"], "it asks nothing: leave it out"),
@@ -185,7 +193,7 @@ const OPTIONS: &[(&[&str], &str)] = &[
 
 /// What clap found wrong, with our word for what was meant. `words` are the command line's, without the program.
 pub(crate) fn explain(mut error: Error, words: &[String]) -> Error {
-    drop_far_guesses(&mut error);
+    advice::drop_far_guesses(&mut error);
     let Some(tip) = tip(&error, words).or_else(|| example(&error, words)) else {
         // No option takes what it does not know as a value, and no value of ours begins with `-`.
         if error.kind() == ErrorKind::UnknownArgument {
@@ -198,19 +206,6 @@ pub(crate) fn explain(mut error: Error, words: &[String]) -> Error {
     }
     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
     error
-}
-
-/// clap takes words for alike that nobody mistypes for each other: `auth` for `watch`.
-fn drop_far_guesses(error: &mut Error) {
-    let (Some(ContextValue::String(word)), Some(ContextValue::Strings(guesses))) =
-        (error.get(ContextKind::InvalidSubcommand), error.get(ContextKind::SuggestedSubcommand))
-    else {
-        return;
-    };
-    if nearest(word, guesses).is_none() {
-        error.remove(ContextKind::SuggestedSubcommand);
-        error.remove(ContextKind::Suggested);
-    }
 }
 
 /// Of a command line that lacks something, the first example in the command's own help.
@@ -235,8 +230,8 @@ fn example(error: &Error, words: &[String]) -> Option<String> {
 
 /// Of a value that is none, and of a word where none belongs.
 fn misplaced(error: &Error, command: &str, arg: &str) -> Option<String> {
-    if error.kind() == ErrorKind::ValueValidation && error.to_string().contains("invalid digit") {
-        return Some("a whole number".to_owned());
+    if let Some(tip) = advice::of_value(error) {
+        return Some(tip.to_owned());
     }
     if command == "demo" && arg == "stop" {
         return Some("`musterctl demo --stop --dir DIR`".to_owned());
@@ -266,6 +261,9 @@ fn tip(error: &Error, words: &[String]) -> Option<String> {
     }
     if command == "apply" && !arg.starts_with('-') {
         return Some(format!("files are named with -f: `musterctl apply -f {arg}`"));
+    }
+    if command == "secret" && !arg.starts_with('-') && words.iter().any(|word| word == "list") {
+        return Some(format!("`musterctl get secret {arg}`"));
     }
     if command == "secret" && !arg.starts_with('-') {
         return Some(
@@ -457,6 +455,14 @@ mod tests {
             ("token create", "an example: `musterctl token create --cluster edge-7 --type worker --out worker.token`"),
             ("locks release nova", "an example: `musterctl locks release nova --cluster edge-7`"),
             ("logs", "an example: `musterctl logs worker-3`"),
+            ("revoke --machine worker-1", "named without an option"),
+            ("restore store", "`muster-coordinator --help`"),
+            ("rename worker-1 worker-2", "a machine keeps its name"),
+            ("release nova", "`musterctl locks release"),
+            ("health", "`musterctl version`"),
+            ("token create --cluster edge-7 --type worker --count 3", "`--uses N`"),
+            ("secret list db", "`musterctl get secret db`"),
+            ("artifacts serve --dir . --listen 20555", "an IP address and a port"),
         ]);
     }
 
@@ -468,7 +474,7 @@ mod tests {
             let said = said(line);
             assert!(said.contains(near) && !said.contains("-- -"), "{line}: {said}");
         }
-        for line in ["plan edge-7 -x", "expose edge-7"] {
+        for line in ["plan edge-7 -x", "expose edge-7", "manifest edge-7"] {
             assert!(!said(line).contains("tip") && !said(line).contains("\n\n\n"), "{}", said(line));
         }
         for line in ["version --wait -1", "token create --uses -1"] {

@@ -15,6 +15,24 @@ pub(crate) fn machine(text: &str) -> Result<String, String> {
     of(Kind::Machines, text)
 }
 
+/// The same where an item may follow: `worker-3/hello` is both.
+pub(crate) fn machine_of_item(text: &str) -> Result<String, String> {
+    of(Kind::Machines, text).map_err(|problem| match text.split_once('/') {
+        Some((machine, item)) if !get::is_kind(machine) => {
+            format!("{problem}; an item is a word of its own: {machine} {item}")
+        }
+        _ => problem,
+    })
+}
+
+/// Reads the name of anything.
+pub(crate) fn any(text: &str) -> Result<String, String> {
+    match text {
+        "" => Err("a name is wanted, and this is none: is a variable of the shell not set?".to_owned()),
+        name => Ok(name.to_owned()),
+    }
+}
+
 /// Reads the name of a cluster: `edge-7`, `cluster/edge-7`.
 pub(crate) fn cluster(text: &str) -> Result<String, String> {
     of(Kind::Clusters, text)
@@ -27,15 +45,10 @@ pub(crate) fn rollout(text: &str) -> Result<String, String> {
 
 fn of(kind: Kind, text: &str) -> Result<String, String> {
     match text.split_once('/') {
-        None => Ok(text.to_owned()),
-        Some((word, name)) if word == kind.singular() || word == kind.word() => Ok(name.to_owned()),
-        Some((word, name)) => {
-            let item = format!("; an item is a word of its own: {word} {name}");
-            Err(format!(
-                "the name of a {} is wanted, and \"{word}/\" says something else{}",
-                kind.singular(),
-                if kind == Kind::Machines && !get::is_kind(word) { &item } else { "" }
-            ))
+        None => any(text),
+        Some((word, name)) if word == kind.singular() || word == kind.word() => any(name),
+        Some((word, _)) => {
+            Err(format!("the name of a {} is wanted, and \"{word}/\" says something else", kind.singular()))
         }
     }
 }
@@ -112,8 +125,11 @@ mod tests {
             assert_eq!(machine(text).as_deref(), Ok("worker-3"), "{text}");
         }
         assert!(machine("cluster/edge-7").is_err_and(|problem| problem.ends_with("says something else")));
-        let both = machine("worker-3/hello").expect_err("an item too");
+        let both = machine_of_item("worker-3/hello").expect_err("an item too");
         assert!(both.contains("an item is a word of its own: worker-3 hello"), "{both}");
+        for text in ["", "machine/"] {
+            assert!(machine(text).is_err_and(|problem| problem.contains("not set")), "{text}");
+        }
         assert_eq!(rollout("rollout/edge-7-update-2").as_deref(), Ok("edge-7-update-2"));
         assert_eq!(rollout("cluster/edge-7").as_deref(), Ok("edge-7"));
         assert!(rollout("machine/worker-3").is_err_and(|problem| problem.contains("a rollout is wanted")));

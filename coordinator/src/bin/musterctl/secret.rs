@@ -12,7 +12,7 @@ use muster_proto::{
     wire::{CreateSecretRequest, DeleteSecretRequest},
 };
 
-use crate::{actions::show, config::Context, failure::Failure, get};
+use crate::{actions::show, config::Context, failure::Failure, get, name};
 
 /// Make, list and delete secrets: values for params, kept encrypted and never shown again
 #[derive(clap::Args)]
@@ -46,14 +46,14 @@ struct CreateArgs {
     #[arg(long, value_name = "FILE")]
     from_file: PathBuf,
     /// For the items of this cluster only; it comes before one of the same name for every cluster
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = name::cluster)]
     cluster: Option<String>,
 }
 
 #[derive(clap::Args)]
 struct ListArgs {
     /// Of this cluster only
-    #[arg(long)]
+    #[arg(long, value_parser = name::cluster)]
     cluster: Option<String>,
 }
 
@@ -63,7 +63,7 @@ struct DeleteArgs {
     /// Its name; of a cluster's also CLUSTER/NAME
     name: String,
     /// The one of this cluster
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = name::cluster)]
     cluster: Option<String>,
     /// Though items refer to it: they cannot be started then
     #[arg(long)]

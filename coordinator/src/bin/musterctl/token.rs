@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use muster_coordinator::view::{Kind, age};
 use muster_proto::wire::{CreateTokenRequest, RevokeTokenRequest};
 
-use crate::{actions::show, config::Context, failure::Failure, get, terminal};
+use crate::{actions::show, config::Context, failure::Failure, get, name, terminal};
 
 /// Make, list and revoke join tokens
 #[derive(clap::Args)]
@@ -44,13 +44,13 @@ On the machine:
   muster-agent enroll --coordinator HOST:PORT --token-file worker.token")]
 struct CreateArgs {
     /// The cluster to join
-    #[arg(long)]
+    #[arg(long, value_parser = name::cluster)]
     cluster: String,
     /// What the machines become
     #[arg(long = "type")]
     machine_type: JoinType,
     /// Only for the machine of this name
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = name::machine)]
     machine: Option<String>,
     /// How long it is good, e.g. 90m, 24h, 7d [default: the cluster's tokenTTL]
     #[arg(long, allow_negative_numbers = true, value_parser = duration)]

@@ -6,9 +6,13 @@ use muster_proto::{
 };
 use tonic::Status;
 
-use crate::{core::LockRelease, pki::Peer};
+use crate::{
+    core::LockRelease,
+    manifest::{ANNOTATION_KEY, is_annotation_key},
+    pki::Peer,
+};
 
-/// Longest name of a token, a kind, an annotation.
+/// Longest name of a token, a kind, a controller.
 const WORD_BYTES_MAX: usize = 253;
 /// Longest value of an annotation.
 const ANNOTATION_BYTES_MAX: usize = 4096;
@@ -61,9 +65,16 @@ pub(super) fn word(what: &'static str, text: String) -> Result<String, Status> {
 }
 
 pub(super) fn annotation(name: &str, value: &str) -> Result<(), Status> {
-    word("annotation", name.to_owned())?;
-    if value.len() > ANNOTATION_BYTES_MAX || value.chars().any(char::is_control) {
-        let message = format!("annotation {name}: a value has at most {ANNOTATION_BYTES_MAX} bytes on one line");
+    if !is_annotation_key(name) {
+        return Err(Status::invalid_argument(format!("annotation {name:.80}: expected {ANNOTATION_KEY}")));
+    }
+    if value.len() > ANNOTATION_BYTES_MAX {
+        let message = format!("annotation {name}: a value has at most {ANNOTATION_BYTES_MAX} bytes");
+        return Err(Status::invalid_argument(message));
+    }
+    if value.chars().any(char::is_control) {
+        let message =
+            format!("annotation {name}: a value is one line of plain text, without tabs or control characters");
         return Err(Status::invalid_argument(message));
     }
     Ok(())

@@ -9,6 +9,17 @@ use crate::{
 
 /// `all 9 machines are Ready, after 4m`, in the words of what it was, and who was no part of it and is `not_ready`.
 pub(super) fn ended<'a>(rollout: &Rollout, not_ready: impl Iterator<Item = &'a Machine>) -> String {
+    match named(rollout, not_ready) {
+        None => reached(rollout, NOW),
+        Some(others) => {
+            let name = &rollout.metadata.name;
+            printable(&format!("{name} has ended: {}; not Ready by now: {others}", reached(rollout, THEN)))
+        }
+    }
+}
+
+/// Machines with their reasons, and who says more of them. None: there are none.
+fn named<'a>(rollout: &Rollout, machines: impl Iterator<Item = &'a Machine>) -> Option<String> {
     let reason = |machine: &'a Machine| match &machine.status.blocked {
         _ if machine.status.lost => Some("Lost"),
         wait => wait.as_ref().map(|wait| wait.blocked.reason.as_str()),
@@ -16,18 +27,9 @@ pub(super) fn ended<'a>(rollout: &Rollout, not_ready: impl Iterator<Item = &'a M
     let named = |machine: &'a Machine| {
         format!("{} ({})", machine.metadata.name, reason(machine).unwrap_or(&machine.status.state))
     };
-    let others: Vec<String> = not_ready.map(named).collect();
-    match others.is_empty() {
-        true => reached(rollout, NOW),
-        false => {
-            let (name, others) = (&rollout.metadata.name, some_names(others.iter().map(String::as_str)));
-            let look = format!("musterctl get machines --cluster {}", rollout.spec.cluster_name);
-            printable(&format!(
-                "{name} has ended: {}; not Ready by now: {others} (why: {look})",
-                reached(rollout, THEN)
-            ))
-        }
-    }
+    let all: Vec<String> = machines.map(named).collect();
+    let look = || format!("musterctl get machines --cluster {}", rollout.spec.cluster_name);
+    (!all.is_empty()).then(|| format!("{} (why: {})", some_names(all.iter().map(String::as_str)), look()))
 }
 
 /// Of one machine and of several, as it is and as it was.
@@ -54,13 +56,13 @@ fn reached(rollout: &Rollout, are: [&str; 2]) -> String {
     printable(&format!("{} {reached}, after {took}", who(rollout, ready, are)))
 }
 
-/// `the update was aborted: 6 of 8 machines are at release 1.3, the others keep what they had`.
-pub(super) fn aborted(rollout: &Rollout) -> String {
+/// `the update was aborted: 6 of 8 machines are at release 1.3, the rest is as it was`, and who is `not_ready`.
+pub(super) fn aborted<'a>(rollout: &Rollout, not_ready: impl Iterator<Item = &'a Machine>) -> String {
     let status = &rollout.status;
     let kind = rollout.spec.kind.as_str();
     let who = who(rollout, status.ready, NOW);
     let rest = if status.ready < status.machines { ", the rest is as it was" } else { "" };
-    printable(&match (kind, &status.update) {
+    let how = match (kind, &status.update) {
         ("update", Some(update)) => {
             let again = match rest.is_empty() {
                 true => String::new(),
@@ -70,7 +72,9 @@ pub(super) fn aborted(rollout: &Rollout) -> String {
         }
         ("reboot" | "reconfigure", _) => format!("the {kind} was aborted: {who} through it{rest}"),
         _ => format!("the {kind} was aborted; what it had taken is given back"),
-    })
+    };
+    let others = named(rollout, not_ready).map(|others| format!("; not Ready: {others}")).unwrap_or_default();
+    printable(&format!("{how}{others}"))
 }
 
 /// `all 9 machines are`, `6 of 9 machines are`, or `worker-1 is`.
