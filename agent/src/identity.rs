@@ -29,6 +29,12 @@ pub enum IdentityError {
     /// The token's text is none.
     #[error("this is no join token: {0}; copy the whole line that `musterctl token create` printed")]
     Token(TokenFault),
+    /// The token itself stands where its file is named.
+    #[error(
+        "--token-file names the file that holds the token, or is - for standard input; this is the token itself, which \
+         others may have seen: `musterctl token revoke ID` (what stands before its first dot), and make another"
+    )]
+    TokenGiven,
     /// The token's file cannot be read.
     #[error("cannot read the join token from {from}")]
     TokenFile {
@@ -144,7 +150,7 @@ impl IdentityError {
     #[must_use]
     pub fn is_bad_input(&self) -> bool {
         match self {
-            Self::Token(_) | Self::TokenFile { .. } => true,
+            Self::Token(_) | Self::TokenGiven | Self::TokenFile { .. } => true,
             Self::Connect(error) => error.is_malformed_address(),
             _ => false,
         }

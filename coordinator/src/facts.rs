@@ -8,6 +8,7 @@ mod control_set;
 mod credential;
 mod draft;
 mod enrolled;
+mod greeted;
 mod live;
 mod lock_rows;
 mod removal_rows;

@@ -8,6 +8,7 @@ mod ids;
 mod input;
 mod item;
 mod maintenance;
+mod network;
 mod package;
 mod spec;
 mod status;
@@ -34,6 +35,7 @@ pub use maintenance::{
     DEFAULT_GROUP, DEFAULT_GROUP_INDEX, Deadline, DeadlineOutcome, LockState, MANUAL, MIGRATION_MODE, RemovalPolicy,
     Scope, UpdateDeadlines, UpdateGroup,
 };
+pub use network::Network;
 pub use package::package_and_version;
 pub use spec::{
     ClusterSpec, Counts, LcmType, MachineSpec, TOKEN_TTL_DEFAULT_MS, TOKEN_TTL_MAX_MS, WORKERS_AT_ONCE_MAX,

@@ -1,12 +1,8 @@
 //! Network interfaces, their addresses, and which of them is the InternalIP.
 
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    path::Path,
-};
+use std::{collections::BTreeMap, net::IpAddr, path::Path};
 
-use muster_proto::model::NetworkInterface;
+use muster_proto::model::{Network, NetworkInterface};
 use nix::{
     ifaddrs::{InterfaceAddress, getifaddrs},
     sys::socket::SockaddrStorage,
@@ -117,36 +113,6 @@ fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),
         IpAddr::V6(address) => address.is_unicast_link_local(),
-    }
-}
-
-/// A network in CIDR notation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Network {
-    V4(Ipv4Addr, u32),
-    V6(Ipv6Addr, u32),
-}
-
-impl Network {
-    fn parse(text: &str) -> Option<Self> {
-        let (address, prefix) = text.split_once('/')?;
-        let prefix: u32 = prefix.parse().ok()?;
-        match address.parse().ok()? {
-            IpAddr::V4(address) => (prefix <= 32).then_some(Self::V4(address, prefix)),
-            IpAddr::V6(address) => (prefix <= 128).then_some(Self::V6(address, prefix)),
-        }
-    }
-
-    fn holds(self, address: IpAddr) -> bool {
-        match (self, address) {
-            (Self::V4(network, prefix), IpAddr::V4(address)) => {
-                (network.to_bits() ^ address.to_bits()).leading_zeros() >= prefix
-            }
-            (Self::V6(network, prefix), IpAddr::V6(address)) => {
-                (network.to_bits() ^ address.to_bits()).leading_zeros() >= prefix
-            }
-            (Self::V4(..), IpAddr::V6(_)) | (Self::V6(..), IpAddr::V4(_)) => false,
-        }
     }
 }
 

@@ -68,6 +68,10 @@ impl JoinToken {
     /// # Errors
     /// [`IdentityError::TokenFile`] or [`IdentityError::Token`].
     pub fn read(path: &Path) -> Result<Self, IdentityError> {
+        // It is in the history of a shell now, and must not be in a log too.
+        if path.to_str().is_some_and(|text| Self::parse(text).is_ok()) {
+            return Err(IdentityError::TokenGiven);
+        }
         let stdin = path == Path::new("-");
         let from = if stdin { "standard input".to_owned() } else { path.display().to_string() };
         let mut text = String::new();
@@ -141,6 +145,8 @@ mod tests {
         std::fs::write(&path, format!("a.b.{}\n", "0".repeat(64))).expect("written");
         let read = JoinToken::read(&path).ok();
         assert_eq!(read.map(|token| (token.id().to_owned(), token.ca_spki_sha256())), Some(("a".to_owned(), [0; 32])));
+        let given = JoinToken::read(Path::new(&format!("a.secret.{}", "0".repeat(64)))).err().expect("no file's name");
+        assert!(matches!(&given, IdentityError::TokenGiven) && !given.to_string().contains("secret"), "{given}");
         std::fs::write(&path, [0xff, 0xfe]).expect("written");
         assert!(matches!(JoinToken::read(&path), Err(IdentityError::TokenFile { .. })));
         std::fs::write(&path, "x".repeat(5000)).expect("written");

@@ -124,10 +124,10 @@ fn drop_undelivered(draft: &mut Draft<'_>, machine: &MachineName, has: Generatio
 /// Records what a Hello says of the machine, if it is new.
 fn note_greeting(draft: &mut Draft<'_>, row: &MachineRow, hello: &Hello, new_ledger: bool) {
     let fresh_ledger = row.ledger.is_none() || new_ledger;
-    let accepted = hello.generation.min(row.assigned.generation);
+    let (accepted, host) = (hello.generation.min(row.assigned.generation), row.as_greeted(&hello.facts));
     if accepted == row.assigned.accepted
         && !fresh_ledger
-        && row.host.as_ref() == Some(&hello.facts)
+        && row.host.as_ref() == Some(&host)
         && row.agent_version == hello.agent_version
     {
         return;
@@ -138,7 +138,7 @@ fn note_greeting(draft: &mut Draft<'_>, row: &MachineRow, hello: &Hello, new_led
         row.enrolled_with = None;
     }
     row.assigned.accepted = accepted;
-    row.host = Some(hello.facts.clone());
+    row.host = Some(host);
     row.agent_version.clone_from(&hello.agent_version);
 }
 

@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use muster_proto::model::{ClusterName, Generation, MachineId, MachineName, MachineSpec, MachineType, Now};
 
 use super::{Effect, Enroll, Refusal, Reply};
-use crate::facts::{AuditRow, Draft, EnrolledWith, MachineRow, SwarmLook, TokenRow};
+use crate::{
+    facts::{AuditRow, Draft, EnrolledWith, MachineRow, SwarmLook, TokenRow},
+    plan::safety::token_for,
+};
 
 /// Most machines one coordinator manages.
 const MACHINES_MAX: usize = 10_000;
@@ -162,9 +165,9 @@ pub(super) fn fits_role(row: &MachineRow, cluster: &ClusterName, machine_type: M
     if (own, declared) == (cluster, machine_type) {
         return Ok(());
     }
+    let way = token_for(own, declared);
     let message = format!(
-        "{} is declared as {declared} of {own}, the token is for a {machine_type} of {cluster}; `musterctl token \
-         create --cluster {own} --type {declared}` makes one that fits",
+        "{} is declared as {declared} of {own}, the token is for a {machine_type} of {cluster}; {way}",
         row.name
     );
     Err(Refusal::State { reason: "OtherRole", message })

@@ -5,7 +5,7 @@ use muster_proto::model::{AssignedItem, Blocked, Counts, LEDGER_BEHIND, MachineT
 use super::{
     deploy::{earlier_on_its_way, wants_slot},
     items, locks, recovery, removal,
-    safety::{self, blocked},
+    safety::{self, blocked, token_for},
     survey::{Position, Progress, Survey},
     update::{concerns, maintenance, waits},
 };
@@ -94,12 +94,8 @@ pub(super) fn unusable(survey: &Survey<'_>, position: &Position<'_>) -> Option<B
         return Some(revoked(row));
     }
     if row.id.is_none() {
-        let (cluster, machine_type) = (&row.spec.cluster_name, row.spec.machine_type);
-        return Some(blocked(
-            "NotEnrolled",
-            "declared, but it has not enrolled",
-            format!("it enrols with a token of `musterctl token create --cluster {cluster} --type {machine_type}`"),
-        ));
+        let way = format!("it enrols; {}", token_for(&row.spec.cluster_name, row.spec.machine_type));
+        return Some(blocked("NotEnrolled", "declared, but it has not enrolled", way));
     }
     if row.spec.machine_type == MachineType::Unassigned {
         return Some(blocked("Unassigned", "its type is `unassigned`", "its Machine document gives it another type"));

@@ -1,4 +1,6 @@
-//! Names of machines, as operators read them.
+//! Names of machines, as operators read them, and commands with them.
+
+use muster_proto::model::{ClusterName, MachineType};
 
 /// Names shown in one sentence; the rest is counted.
 const NAMES_SHOWN_MAX: usize = 4;
@@ -26,4 +28,17 @@ pub fn some_names_are<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.into_iter().collect();
     let are = if names.len() == 1 { "is" } else { "are" };
     format!("{} {are}", some_names(names))
+}
+
+/// With which token a machine joins that is declared as such a one.
+pub fn token_for(cluster: &ClusterName, machine_type: MachineType) -> String {
+    match machine_type {
+        MachineType::Control | MachineType::Worker => {
+            format!("`musterctl token create --cluster {cluster} --type {machine_type}` makes a token that fits")
+        }
+        MachineType::Unassigned => {
+            "nothing joins as that: give its Machine document another type, apply it, and make a token of that type"
+                .to_owned()
+        }
+    }
 }

@@ -9,7 +9,7 @@ use muster_proto::{
     plant::planted,
 };
 
-pub use super::names::{for_each, some_names, some_names_are};
+pub use super::names::{for_each, some_names, some_names_are, token_for};
 pub use quorum::{
     accepts_downtime, control_quorum, controls_are_there, majority_is_kept, majority_stays, majority_without, successor,
 };

@@ -97,9 +97,10 @@ pub fn against(error: &(dyn Error + 'static)) -> Option<&'static str> {
         _ if says("make room") || says("as root") || says("--") => None,
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some("Make room on that disk, then try again."),
         io::ErrorKind::PermissionDenied => Some("Run this as root, or as the user whose file it is."),
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => {
-            Some("Is that the right path, and is there what it names?")
-        }
+        io::ErrorKind::NotFound
+        | io::ErrorKind::NotADirectory
+        | io::ErrorKind::IsADirectory
+        | io::ErrorKind::AlreadyExists => Some("Is that the right path, and is there what it names?"),
         _ => None,
     }
 }

@@ -58,10 +58,14 @@ async fn serve(args: ServeArgs) -> Result<(), Failure> {
         return Err(Failure::bad_input(format!("{shown} is not a directory")).next("--dir names the files to serve."));
     }
     let listener = TcpListener::bind(args.listen).await.map_err(|source| {
-        Failure::failed(format!("cannot listen on {}", args.listen)).because(source).next(
-            "--listen ADDRESS:PORT takes an address of this machine (0.0.0.0 for all of them) and a port where no \
-                 other program listens (0 takes a free one)",
-        )
+        let next = match source.kind() {
+            io::ErrorKind::PermissionDenied => "Ports below 1024 are root's: take a higher one.",
+            _ => {
+                "--listen ADDRESS:PORT takes an address of this machine (0.0.0.0 for all of them) and a port where no \
+                 other program listens (0 takes a free one)"
+            }
+        };
+        Failure::failed(format!("cannot listen on {}", args.listen)).because(source).next(next)
     })?;
     let address = listener.local_addr().map_err(|source| Failure::failed("no local address").because(source))?;
     let url = format!("http://{address}/");

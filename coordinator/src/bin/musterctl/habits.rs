@@ -291,8 +291,7 @@ fn tip(error: &Error, words: &[String]) -> Option<String> {
         );
     }
     let Some(word) = said(ContextKind::InvalidValue) else {
-        let option = arg.split('=').next().unwrap_or_default();
-        return of(OPTIONS, &format!("{command} {option}")).or_else(|| of(OPTIONS, option)).map(str::to_owned);
+        return if error.kind() == ErrorKind::UnknownArgument { option_tip(command, arg) } else { None };
     };
     if arg != "<KIND>" {
         return None;
@@ -310,6 +309,12 @@ fn tip(error: &Error, words: &[String]) -> Option<String> {
         None if get::is_kind(kind) => Some("only machines and clusters have annotations".to_owned()),
         None => Some(format!("the kind comes first, and then a name: `musterctl {command} machine {word}`")),
     }
+}
+
+/// Of an option that `command` does not have.
+fn option_tip(command: &str, arg: &str) -> Option<String> {
+    let option = arg.split('=').next().unwrap_or_default();
+    of(OPTIONS, &format!("{command} {option}")).or_else(|| of(OPTIONS, option)).map(str::to_owned)
 }
 
 /// Of a word that is no subcommand of `command` (empty: of musterctl), and the word after it.
@@ -474,8 +479,8 @@ mod tests {
             let said = said(line);
             assert!(said.contains(near) && !said.contains("-- -"), "{line}: {said}");
         }
-        for line in ["plan edge-7 -x", "expose edge-7", "manifest edge-7"] {
-            assert!(!said(line).contains("tip") && !said(line).contains("\n\n\n"), "{}", said(line));
+        for line in ["plan edge-7 -x", "update edge-7 --yes --yes", "expose edge-7", "manifest edge-7"] {
+            assert!(!said(line).contains("tip:") && !said(line).contains("\n\n\n"), "{}", said(line));
         }
         for line in ["version --wait -1", "token create --uses -1"] {
             let said = said(line);

@@ -6,14 +6,14 @@ use muster_proto::{
     model::{
         Epoch, Generation, HostFacts,
         ItemState::{Indeterminate, Running, Succeeded},
-        ItemStatus, LedgerId, LockState, Phase, Seq, WAITING_FOR_SECRET,
+        ItemStatus, LedgerId, LockState, MachineSpec, MachineType, Phase, Seq, WAITING_FOR_SECRET,
     },
 };
 
 use uuid::Uuid;
 
 use super::{
-    fleet::{Fleet, apply, item_name, machine, spec},
+    fleet::{Fleet, apply, item_name, machine, machine_spec, spec},
     reason,
 };
 use crate::{
@@ -127,6 +127,29 @@ fn a_refused_list_is_a_reason_until_the_next() {
     assert_eq!(fleet.why("control-1").as_deref(), Some("AssignmentRefused"));
     fleet.accept("control-1");
     assert_eq!(fleet.why("control-1"), None);
+}
+
+/// An agent that has just started greets with the address that reaches the coordinator, whatever its document asks for.
+#[test]
+fn nothing_is_given_by_an_address_that_was_not_asked_for() {
+    let mut fleet = Fleet::applied(spec(1, 0));
+    let document = MachineSpec { cidr: Some("10.77.0.0/16".to_owned()), ..machine_spec(MachineType::Control) };
+    fleet.ask(apply(spec(1, 0), &[("control-1", document)])).expect("applies");
+    fleet.enroll("control-1", MachineType::Control).expect("enrolls");
+    fleet.connect("control-1");
+    assert_eq!(fleet.why("control-1").as_deref(), Some("NoInternalIP"));
+    assert!(fleet.agents["control-1"].assignment.is_none());
+
+    let (id, mut facts) = (fleet.agents["control-1"].id, fleet.greeting("control-1").facts);
+    facts.internal_ip = Some("10.77.0.4".to_owned());
+    fleet.step(Input::HostChanged { id, facts: Box::new(facts) }).expect("known");
+    let given =
+        |fleet: &Fleet| fleet.agents["control-1"].assignment.clone().map(|list| (list.generation, list.variables));
+    let list = given(&fleet);
+    assert!(list.as_ref().is_some_and(|(_, variables)| variables["machine.internalIP"] == "10.77.0.4"), "{list:?}");
+    fleet.disconnect("control-1");
+    fleet.connect("control-1");
+    assert_eq!(given(&fleet), list, "its agent was started anew, and corrects itself in a moment");
 }
 
 /// Each greeting shows, in its own way, that agents know more than the store: nothing is decided any more.
