@@ -58,6 +58,8 @@ const TIPS: &advice::Tips = &[
     ),
     (&["exec", "ssh"], "Muster opens no shell; what an item printed: `musterctl logs MACHINE ITEM`"),
     (&["show", "items", "ps"], "`muster-agent status` shows what is recorded"),
+    (&["--state-dir"], "it comes after the command: `muster-agent status --state-dir DIR`"),
+    (&["--token"], "`--token-file FILE`, or `-` and the token on stdin: whoever is on a machine can read arguments"),
     (&["--token-file"], "`musterctl token create --cluster C --type worker --out FILE` makes a token; bring it here"),
     (
         &["--coordinator"],

@@ -263,7 +263,8 @@ fn listen_option(host: &str, port: u16) -> String {
 /// The two parts of an address as the command line has it.
 fn host_and_port(address: &str) -> Result<(&str, u16), BadInput> {
     let parts = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
-    let wrong = || BadInput(format!("--address {address}: expected HOST:PORT, as in coordinator.example:7443"));
+    let expected = "expected HOST:PORT as in coordinator.example:7443, the port at most 65535";
+    let wrong = || BadInput(format!("--address {address}: {expected}"));
     let is_host = |host: &str| {
         let v6 = host.starts_with('[') && host.ends_with(']');
         v6 || (!host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-')))

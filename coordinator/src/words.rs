@@ -32,5 +32,6 @@ pub(crate) const TIPS: &Tips = &[
         ],
         "that is done with `musterctl`",
     ),
+    (&["--state-dir", "--key-file"], "it comes after the command: `muster-coordinator run --state-dir DIR`"),
     (&["--port", "-p", "--bind", "--host"], "`--listen ADDRESS:PORT`"),
 ];

@@ -5,6 +5,7 @@ pub mod convert;
 pub mod daemon;
 pub mod hash;
 pub mod json;
+pub mod likeness;
 pub mod model;
 pub mod plant;
 pub mod printable;

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use muster_proto::model::{ClusterName, MachineName, MachineSpec, Now, TOKEN_TTL_DEFAULT_MS};
+use muster_proto::{
+    likeness::nearest,
+    model::{ClusterName, MachineName, MachineSpec, Now, TOKEN_TTL_DEFAULT_MS},
+};
 
 use super::{
     Effect, Refusal, Reply, Request, apply, credentials, delete, deploy, enroll, maintenance, secrets,
@@ -111,24 +114,9 @@ pub(super) fn audited(
     Ok(Reply::Done(lines))
 }
 
-/// No such thing; the nearest name that exists is at most a third of its length away.
+/// No such thing, and the nearest name that exists.
 pub(super) fn not_found<'a>(kind: &'static str, name: &str, known: impl Iterator<Item = &'a str>) -> Refusal {
-    let nearest = known
-        .map(|known| (own_parts(name, known), known))
-        .map(|((name, own), known)| (strsim::damerau_levenshtein(name, own), own.len().max(name.len()), known))
-        .filter(|(distance, longest, _)| *distance <= longest.div_ceil(3))
-        .min()
-        .map(|(.., known)| known.to_owned());
-    Refusal::NotFound { kind, name: name.to_owned(), nearest }
-}
-
-/// What is compared of two names: that both are of the same, as `operator/anna` and `operator/bo`, makes them no more
-/// alike.
-fn own_parts<'a>(name: &'a str, known: &'a str) -> (&'a str, &'a str) {
-    match (name.split_once('/'), known.split_once('/')) {
-        (Some((of, name)), Some((same, known))) if of == same => (name, known),
-        _ => (name, known),
-    }
+    Refusal::NotFound { kind, name: name.to_owned(), nearest: nearest(name, known).map(str::to_owned) }
 }
 
 pub(super) fn known_machine(draft: &Draft<'_>, name: &MachineName) -> Result<Arc<MachineRow>, Refusal> {

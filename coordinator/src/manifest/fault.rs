@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use muster_proto::likeness::nearest;
+
 /// Most faults told of at once; a last one says how many more there are.
 pub const FAULTS_MAX: usize = 100;
 /// What would be right where other tools have a template.
@@ -171,18 +173,4 @@ fn printable(text: &str, chars_max: usize) -> String {
         }
     }
     safe
-}
-
-/// The candidate that differs least from `word`, if it differs in no more than a third of its letters.
-fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
-    if word.is_empty() || word.chars().count() > SHOWN_CHARS_MAX {
-        return None;
-    }
-    let word = word.to_lowercase();
-    candidates
-        .into_iter()
-        .map(|candidate| (strsim::damerau_levenshtein(&word, &candidate.to_lowercase()), candidate))
-        .filter(|(distance, candidate)| *distance <= (candidate.len().max(word.len()) / 3).max(1))
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, candidate)| candidate)
 }

@@ -92,11 +92,6 @@ fn is_number(text: &str) -> bool {
     digits(whole) && digits(fraction) && digits(exponent) && whole.len() + fraction.len() > 0 && !exponent.is_empty()
 }
 
-/// The hours of days as other tools write them, `1d`.
-fn hours_of_days(text: &str) -> Option<u64> {
-    text.strip_suffix('d')?.parse::<u64>().ok()?.checked_mul(24)
-}
-
 impl<'n> Spot<'n> {
     /// The root of a document.
     pub(super) const fn root(node: &'n Node<'n>) -> Self {
@@ -185,7 +180,7 @@ impl<'n> Spot<'n> {
     /// A time with units, `1h30m`, in milliseconds; more than nothing.
     pub(super) fn duration_ms(&self, faults: &mut Faults<'_>, max_ms: u64) -> Option<u64> {
         let most = max_ms / HOUR_MS;
-        let mut expected = format!("a time with units like 90s, 30m or 1h30m, at most {most}h");
+        let expected = format!("a time with units like 90s, 30m or 1h30m, at most {most}h");
         let text = match &self.node.value {
             Value::Scalar { text, plain: true } if matches!(plain(text), Plain::Number) => {
                 self.fault(faults, "a time without a unit", expected);
@@ -196,12 +191,7 @@ impl<'n> Spot<'n> {
             _ => return self.wrong(faults, &expected),
         };
         let problem = match duration_ms(text) {
-            None => {
-                if let Some(hours) = hours_of_days(text).filter(|hours| (1..=most).contains(hours)) {
-                    expected = format!("{hours}h: the units are h, m and s");
-                }
-                "not a time"
-            }
+            None => "not a time",
             Some(0) => "no time at all",
             Some(ms) if ms > max_ms => "too long a time",
             Some(ms) => return Some(ms),

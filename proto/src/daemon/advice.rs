@@ -4,6 +4,8 @@ use std::{error::Error, io, net::AddrParseError, num::ParseIntError};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+use crate::likeness::is_slip;
+
 /// Words, of other programs or of musterctl, and what leads on from them.
 pub type Tips = [(&'static [&'static str], &'static str)];
 
@@ -61,15 +63,6 @@ pub fn drop_far_guesses(error: &mut clap::Error) {
             error.insert(guessed, ContextValue::Strings(near));
         }
     }
-}
-
-/// So many letters of a word for each that may be wrong.
-const LETTERS_PER_SLIP: usize = 3;
-
-fn is_slip(typed: &str, meant: &str) -> bool {
-    let [typed, meant] = [typed, meant].map(|word| word.trim_start_matches('-'));
-    let slips = strsim::damerau_levenshtein(typed, meant);
-    slips <= (typed.chars().count() / LETTERS_PER_SLIP).max(1)
 }
 
 /// What is expected in the place of a value whose own error says only what is wrong with its characters.

@@ -1,11 +1,12 @@
-//! Lengths of time as manifests and documents have them: `24h`, `1h30m`, `90s`.
+//! Lengths of time as manifests, documents and options have them: `7d`, `24h`, `1h30m`, `90s`.
 
 use serde::{Deserialize, Deserializer, Serializer, de};
 
-/// Hours, minutes and seconds in milliseconds.
-const UNITS: [(char, u64); 3] = [('h', 3_600_000), ('m', 60_000), ('s', 1000)];
+/// Days, hours, minutes and seconds in milliseconds.
+const UNITS: [(char, u64); 4] = [('d', 86_400_000), ('h', 3_600_000), ('m', 60_000), ('s', 1000)];
 
-/// Milliseconds of a text of hours, minutes and seconds, in this order, each at most once. None: it is no such text.
+/// Milliseconds of a text of days, hours, minutes and seconds, in this order, each at most once. None: it is no such
+/// text.
 #[must_use]
 pub fn duration_ms(text: &str) -> Option<u64> {
     let mut rest = text;
@@ -21,11 +22,12 @@ pub fn duration_ms(text: &str) -> Option<u64> {
     (rest.is_empty() && !text.is_empty()).then_some(total_ms)
 }
 
-/// The text of so many milliseconds. None: they are no whole seconds, as no manifest can say.
+/// The text of so many milliseconds, in hours at most, as LCM has it. None: they are no whole seconds, as no manifest
+/// can say.
 fn duration_text(ms: u64) -> Option<String> {
     let mut text = String::new();
     let mut left_ms = ms;
-    for (unit, unit_ms) in UNITS {
+    for (unit, unit_ms) in UNITS.into_iter().skip(1) {
         if left_ms >= unit_ms {
             text.push_str(&format!("{}{unit}", left_ms / unit_ms));
             left_ms %= unit_ms;
@@ -79,7 +81,9 @@ mod tests {
             ("-1h", None),
             ("+1h", None),
             ("1.5h", None),
-            ("1d", None),
+            ("1d", Some(86_400_000)),
+            ("1d12h", Some(129_600_000)),
+            ("12h1d", None),
             ("1h 30m", None),
             ("1h30", None),
             ("18446744073709551615h", None),

@@ -4,6 +4,7 @@ use std::{future::Future, time::Duration};
 
 use muster_coordinator::view::Kind;
 use muster_proto::{
+    likeness::nearest,
     resource::Machine,
     tls,
     wire::{GetRequest, Resource, fleet_client::FleetClient},
@@ -20,8 +21,6 @@ use crate::{
 pub(crate) const CALL_DEADLINE: Duration = Duration::from_secs(30);
 /// Largest answer: 1,000 machines with 60 items each, and a message of up to 4 KiB at each.
 const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// A name is "near" another one from this similarity (Jaro-Winkler) on.
-const NEAR: f64 = 0.8;
 
 /// A live connection.
 pub(crate) struct Coordinator {
@@ -126,7 +125,7 @@ impl Coordinator {
         items.sort();
         items.dedup();
         let failure = Failure::bad_input(format!("{machine} has no item named \"{item}\""));
-        Err(match nearest(item, &items) {
+        Err(match nearest(item, items.iter().map(String::as_str)) {
             Some(near) => failure.next(format!("Did you mean \"{near}\"?")),
             None if items.is_empty() => failure.next("It has been told to do nothing yet."),
             None => failure.next(format!("Its items: {}", items.join(", "))),
@@ -194,49 +193,10 @@ pub(crate) fn request(kind: Kind, name: &str, cluster: &str) -> GetRequest {
 fn unknown_name(kind: Kind, name: &str, known: &[String]) -> Failure {
     let failure = Failure::bad_input(format!("there is no {} named \"{name}\"", kind.singular()));
     let of_cluster = known.iter().find(|known| known.split_once('/').is_some_and(|(_, own)| own == name));
-    match of_cluster.map(String::as_str).or_else(|| nearest(name, known)) {
+    match of_cluster.map(String::as_str).or_else(|| nearest(name, known.iter().map(String::as_str))) {
         Some(near) => failure.next(format!("Did you mean \"{near}\"?")),
         None if name == kind.singular() => failure.next("What it is is known here: give the name alone."),
         None if kind == Kind::Audit => failure.next(format!("Its lines have none: musterctl get audit | grep {name}")),
         None => failure.next(format!("See: musterctl get {}", kind.word())),
-    }
-}
-
-/// The known name most like the given one, if any is near.
-pub(crate) fn nearest<'a>(name: &str, known: &'a [String]) -> Option<&'a str> {
-    known
-        .iter()
-        .map(|known| (likeness(name, known), known.as_str()))
-        .filter(|(similarity, _)| *similarity >= NEAR)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, known)| known)
-}
-
-/// From 0 to 1. That both are of the same, as `operator/anna` and `operator/bo`, makes two names no more alike.
-fn likeness(name: &str, known: &str) -> f64 {
-    match (name.split_once('/'), known.split_once('/')) {
-        (Some((of, name)), Some((same, known))) if of == same => strsim::jaro_winkler(name, known),
-        _ => strsim::jaro_winkler(name, known),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_nearest_name_is_suggested() {
-        let known = ["control-1", "worker-1", "worker-12", "operator/vera"].map(str::to_owned);
-        for (name, expected) in [
-            ("wroker-12", Some("worker-12")),
-            ("worker12", Some("worker-12")),
-            ("control1", Some("control-1")),
-            ("zz", None),
-            ("operator/vear", Some("operator/vera")),
-            ("operatr/vera", Some("operator/vera")),
-            ("operator/nope", None),
-        ] {
-            assert_eq!(nearest(name, &known), expected, "{name}");
-        }
     }
 }

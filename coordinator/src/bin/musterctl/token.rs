@@ -11,7 +11,10 @@ use std::{
 use clap::{Subcommand, ValueEnum};
 use jiff::Timestamp;
 use muster_coordinator::view::{Kind, age};
-use muster_proto::wire::{CreateTokenRequest, RevokeTokenRequest};
+use muster_proto::{
+    model::{TOKEN_TTL_MAX_MS, duration_ms},
+    wire::{CreateTokenRequest, RevokeTokenRequest},
+};
 
 use crate::{actions::show, config::Context, failure::Failure, get, name, terminal};
 
@@ -196,21 +199,13 @@ fn new_file(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// `90s`, `15m`, `24h`, `7d`.
+/// `90s`, `15m`, `1h30m`, `24h`, `7d`.
 fn duration(text: &str) -> Result<Duration, String> {
-    let expected = || "expected a number and a unit, e.g. 90m, 24h or 7d".to_owned();
-    let unit_at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(expected)?;
-    let (number, unit) = text.split_at(unit_at);
-    let seconds: u64 = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        _ => return Err(expected()),
-    };
-    let number: u64 = number.parse().map_err(|_| expected())?;
-    let all = number.checked_mul(seconds).filter(|all| (1..=365 * 86_400).contains(all));
-    all.map(Duration::from_secs).ok_or_else(|| "expected something between 1s and 365d".to_owned())
+    match duration_ms(text) {
+        Some(ms @ 1..=TOKEN_TTL_MAX_MS) => Ok(Duration::from_millis(ms)),
+        Some(_) => Err("expected something between 1s and 365d".to_owned()),
+        None => Err("expected a number and a unit, e.g. 90m, 1h30m, 24h or 7d".to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -219,7 +214,7 @@ mod tests {
 
     #[test]
     fn durations_have_a_unit() {
-        for (text, seconds) in [("90s", 90), ("15m", 900), ("24h", 86_400), ("7d", 604_800)] {
+        for (text, seconds) in [("90s", 90), ("15m", 900), ("1h30m", 5400), ("24h", 86_400), ("7d", 604_800)] {
             assert_eq!(duration(text), Ok(Duration::from_secs(seconds)));
         }
         for bad in ["", "7", "d", "0h", "-1h", "1w", "1.5h", "999999999999999999999d", "366d"] {

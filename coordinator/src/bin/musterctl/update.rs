@@ -4,6 +4,7 @@ use std::io::{IsTerminal as _, stdin};
 
 use muster_coordinator::view::{self, Kind};
 use muster_proto::{
+    likeness::nearest,
     model::Scope,
     resource::{Cluster, Machine, Plan, Rollout},
     wire::{PlanRequest, RolloutRequest, UpdateRequest},
@@ -11,7 +12,7 @@ use muster_proto::{
 
 use crate::{
     actions::show,
-    client::{Coordinator, nearest},
+    client::Coordinator,
     config::Context,
     failure::{Exit, Failure},
     get::not_this_version,
@@ -221,7 +222,7 @@ async fn neither(coordinator: &Coordinator, name: &str) -> Failure {
     }
     let mut known = coordinator.names(Kind::Clusters).await;
     known.extend(coordinator.names(Kind::Rollouts).await);
-    match nearest(name, &known) {
+    match nearest(name, known.iter().map(String::as_str)) {
         Some(near) => failure.next(format!("Did you mean \"{near}\"?")),
         None => failure.next("See: musterctl get rollouts, musterctl get clusters"),
     }
