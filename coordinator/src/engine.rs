@@ -7,7 +7,10 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use muster_proto::{daemon::service_manager::Watchdog, model::Now};
+use muster_proto::{
+    daemon::service_manager::Watchdog,
+    model::{ItemState, Now},
+};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
@@ -21,6 +24,9 @@ use crate::{
 const INPUTS_PER_STEP_MAX: usize = 1024;
 /// Inputs waiting; a sender beyond that waits.
 const INBOX_MAX: usize = 8192;
+/// Longest time for which inputs that nobody waits for wait themselves: where fifty machines start at one time, their
+/// words of it are a few steps, not a hundred, beside those that free a slot.
+const GATHER: Duration = Duration::from_millis(10);
 /// What readers see of signs of life is at most so old. A thousand machines give a hundred a second, and each time the
 /// facts would be copied and every reader be woken.
 const PUBLISH_QUIET_AFTER: Duration = Duration::from_secs(1);
@@ -155,6 +161,29 @@ pub fn start(
     Ok((EngineHandle { inbox, facts, limits, clock }, thread))
 }
 
+/// Lets more inputs come to a batch in which nothing is in a hurry.
+async fn gather(inputs: &mut mpsc::Receiver<Envelope>, batch: &mut Vec<Envelope>) {
+    let until = tokio::time::Instant::now() + GATHER;
+    let mut looked_at = 0;
+    while batch.len() < INPUTS_PER_STEP_MAX && batch.iter().skip(looked_at).all(|envelope| may_wait(&envelope.input)) {
+        looked_at = batch.len();
+        let more = inputs.recv_many(batch, INPUTS_PER_STEP_MAX - looked_at);
+        if tokio::time::timeout_at(until, more).await.is_ok_and(|count| count > 0) {
+            continue;
+        }
+        return;
+    }
+}
+
+/// Starts nothing, frees nothing, and keeps nobody but its sender waiting.
+fn may_wait(input: &Input) -> bool {
+    match input {
+        Input::Heard { .. } | Input::Progress { .. } | Input::Answer { refused: None, .. } => true,
+        Input::Status { status, .. } => status.state == ItemState::Running,
+        _ => false,
+    }
+}
+
 struct Engine<S, O> {
     core: Core,
     store: S,
@@ -178,7 +207,7 @@ impl<S: Store, O: Outbox> Engine<S, O> {
             let wait = [self.watchdog.patience(), publish_in].into_iter().flatten().fold(due, Duration::min);
             match tokio::time::timeout(wait, inputs.recv_many(&mut batch, INPUTS_PER_STEP_MAX)).await {
                 Ok(0) => return Ok(()),
-                Ok(_) => {}
+                Ok(_) => gather(&mut inputs, &mut batch).await,
                 Err(_) if publish_in == Some(wait) => {
                     self.publish();
                     continue;
@@ -248,5 +277,40 @@ impl<S: Store, O: Outbox> Engine<S, O> {
     #[expect(clippy::unnecessary_wraps, clippy::unused_self, reason = "the debug build's check can fail")]
     const fn check(&self) -> Result<(), EngineError> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_proto::model::MachineId;
+
+    use super::*;
+
+    fn envelope(input: Input) -> Envelope {
+        Envelope { input, answer: None }
+    }
+
+    fn heard() -> Envelope {
+        envelope(Input::Heard { id: MachineId(uuid::Uuid::nil()) })
+    }
+
+    #[tokio::test]
+    async fn what_is_in_a_hurry_waits_for_nothing() {
+        let (inbox, mut inputs) = mpsc::channel(INBOX_MAX);
+        for input in [heard(), envelope(Input::Tick), heard()] {
+            inbox.try_send(input).expect("room");
+        }
+        let mut hurried = vec![heard(), envelope(Input::Tick)];
+        gather(&mut inputs, &mut hurried).await;
+        assert_eq!((hurried.len(), inputs.len()), (2, 3), "a step of its own, at once");
+        let mut patient = vec![heard()];
+        gather(&mut inputs, &mut patient).await;
+        assert_eq!((patient.len(), inputs.len()), (4, 0), "what came with it");
+        let mut alone = vec![heard()];
+        gather(&mut inputs, &mut alone).await;
+        assert_eq!(alone.len(), 1, "nothing came, and it went on");
+        drop(inbox);
+        gather(&mut inputs, &mut alone).await;
+        assert_eq!(alone.len(), 1, "nothing can come");
     }
 }
