@@ -27,6 +27,7 @@ pub mod swarm;
 mod talks;
 mod tasks;
 mod updating;
+mod upgrade;
 
 use std::collections::BTreeMap;
 

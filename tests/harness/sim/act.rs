@@ -39,7 +39,10 @@ impl World {
             Event::CutPower(index, off_ms) if self.chaos => self.cut_power(index, off_ms)?,
             Event::CutPower(..) => {}
             Event::GoDown(index, key) => self.go_down(index, &key)?,
-            Event::StartCoordinator if self.coordinator.is_none() => self.start_coordinator()?,
+            Event::StartCoordinator if self.coordinator.is_none() => {
+                self.upgrade()?;
+                self.start_coordinator()?;
+            }
             Event::StartCoordinator => {}
             Event::Decide => self.decide()?,
             Event::Operate => self.operate()?,

@@ -11,6 +11,7 @@ pub const REQUIRED: &[&str] = &[
     "coordinator crashed before its commit",
     "coordinator crashed between effects",
     "coordinator killed",
+    "coordinator upgraded",
     "disk full",
     "message delivered twice",
     "old store restored",
