@@ -1,5 +1,7 @@
 //! `muster-agent`: the daemon on every machine. Reads the command line, says what went wrong, sets the exit code.
 
+mod words;
+
 use std::{
     ffi::OsString,
     io::{self, Write as _},
@@ -41,32 +43,6 @@ const UNREACHABLE: u8 = 5;
 /// What `enroll` says that does not know where to turn.
 const NO_COORDINATOR: &str =
     "name the coordinator: --coordinator HOST:PORT, or `coordinator` in /etc/muster/agent.toml";
-
-/// Words that people bring from elsewhere, and what leads on from them.
-const TIPS: &advice::Tips = &[
-    (&["start", "up", "daemon"], "`systemctl start muster-agent`; in the foreground `muster-agent run`"),
-    (&["stop", "restart", "down"], "`systemctl stop muster-agent`, or `restart`"),
-    (
-        &["leave", "remove", "unenroll", "unenrol", "reset"],
-        "`musterctl remove MACHINE` takes a machine out of the fleet; `muster-agent ledger reset --keep-identity` \
-         begins its record anew",
-    ),
-    (&["logs", "log"], "`journalctl -u muster-agent`; what an item said: `musterctl logs MACHINE ITEM`"),
-    (
-        &["get", "describe", "apply", "deploy", "plan", "update", "retry", "watch", "token", "maintenance", "replace"],
-        "that is done with `musterctl`, where an operator has credentials",
-    ),
-    (&["exec", "ssh"], "Muster opens no shell; what an item printed: `musterctl logs MACHINE ITEM`"),
-    (&["show", "items", "ps"], "`muster-agent status` shows what is recorded"),
-    (&["--state-dir"], "it comes after the command: `muster-agent status --state-dir DIR`"),
-    (&["--token"], "`--token-file FILE`, or `-` and the token on stdin: whoever is on a machine can read arguments"),
-    (&["--token-file"], "`musterctl token create --cluster C --type worker --out FILE` makes a token; bring it here"),
-    (
-        &["--coordinator"],
-        "the address is in identity.json of the state directory since it enrolled, and may be changed there while the \
-         agent is stopped",
-    ),
-];
 
 /// Muster's daemon on every machine: brings about the machine's StateItems and reports.
 #[derive(Parser)]
@@ -189,7 +165,8 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            let error = advice::explain(error, TIPS);
+            let words: Vec<String> = args.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+            let error = advice::explain(error, &Cli::command(), &words, words::TIPS);
             error.print().ok(); // there is nobody to complain to
             return ExitCode::from(if error.use_stderr() { BAD_INPUT } else { 0 });
         }
@@ -338,8 +315,10 @@ fn machine_name(given: Option<&str>) -> anyhow::Result<MachineName> {
         Some(name) => name.to_owned(),
         None => {
             let hostname = nix::unistd::gethostname().context("cannot read the hostname; give --name")?;
-            let hostname = hostname.to_string_lossy().to_ascii_lowercase();
-            hostname.split('.').next().unwrap_or_default().to_owned()
+            let hostname = hostname.to_string_lossy();
+            host::own_label(&hostname).ok_or_else(|| {
+                BadInput(format!("the hostname {hostname:?} says nothing of this machine: name it with --name NAME"))
+            })?
         }
     };
     MachineName::new(name.as_str()).map_err(|error| BadInput(format!("--name {name:?}: {error}")).into())

@@ -165,7 +165,9 @@ struct RecoverArgs {
 
 fn main() -> ExitCode {
     muster_proto::process::abort_on_panic();
-    let cli = Cli::try_parse().unwrap_or_else(|error| advice::explain(error, words::TIPS).exit());
+    let words: Vec<String> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let explain = |error| advice::explain(error, &Cli::command(), &words, words::TIPS);
+    let cli = Cli::try_parse().unwrap_or_else(|error| explain(error).exit());
     match dispatch(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -32,6 +32,7 @@ pub(crate) const TIPS: &Tips = &[
         ],
         "that is done with `musterctl`",
     ),
-    (&["--state-dir", "--key-file"], "it comes after the command: `muster-coordinator run --state-dir DIR`"),
+    (&["--key-file"], "leave it out: only `init`, `run` and `credentials` need the key"),
+    (&["--state-dir"], "leave it out: this looks at no record"),
     (&["--port", "-p", "--bind", "--host"], "`--listen ADDRESS:PORT`"),
 ];

@@ -165,7 +165,10 @@ pub(super) fn fits_role(row: &MachineRow, cluster: &ClusterName, machine_type: M
     if (own, declared) == (cluster, machine_type) {
         return Ok(());
     }
-    let way = token_for(own, declared);
+    let mut way = token_for(own, declared);
+    if declared != MachineType::Unassigned {
+        way.push_str("; if it is to be what the token says, apply a Machine document of that type first");
+    }
     let message = format!(
         "{} is declared as {declared} of {own}, the token is for a {machine_type} of {cluster}; {way}",
         row.name

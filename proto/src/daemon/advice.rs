@@ -2,17 +2,26 @@
 
 use std::{error::Error, io, net::AddrParseError, num::ParseIntError};
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{
+    Command,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 
 use crate::likeness::is_slip;
 
-/// Words, of other programs or of musterctl, and what leads on from them.
+/// Words, of other programs or of musterctl, and what leads on from them; of an option that is not there and has to be,
+/// `without --option`.
 pub type Tips = [(&'static [&'static str], &'static str)];
 
-/// Leads from what clap refuses to what was meant, and keeps clap from guessing where it would lead astray.
+/// Leads from what clap refuses to what was meant, and keeps clap from guessing where it would lead astray. `words` are
+/// the command line's, without the program.
 #[must_use]
-pub fn explain(mut error: clap::Error, tips: &Tips) -> clap::Error {
+pub fn explain(mut error: clap::Error, program: &Command, words: &[String], tips: &Tips) -> clap::Error {
     drop_far_guesses(&mut error);
+    if let Some(tip) = before_its_command(&error, program, words) {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+        return error;
+    }
     let said = |error: &clap::Error, kind| match error.get(kind) {
         Some(ContextValue::String(word)) => Some(word.clone()),
         _ => None,
@@ -30,6 +39,7 @@ pub fn explain(mut error: clap::Error, tips: &Tips) -> clap::Error {
         return error;
     }
     let missing = matches!(error.kind(), ErrorKind::MissingRequiredArgument).then(|| lacking(&error)).flatten();
+    let missing = missing.map(|option| format!("without {option}"));
     let tip = word.or(missing).and_then(|word| tips.iter().find(|(words, _)| words.contains(&word.as_str())));
     if let Some((_, tip)) = tip {
         error.remove(ContextKind::SuggestedSubcommand);
@@ -63,6 +73,26 @@ pub fn drop_far_guesses(error: &mut clap::Error) {
             error.insert(guessed, ContextValue::Strings(near));
         }
     }
+}
+
+/// Of an option that stands before the command it belongs to, as other programs have it.
+#[must_use]
+pub fn before_its_command(error: &clap::Error, program: &Command, words: &[String]) -> Option<String> {
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return None };
+    let option = option.split('=').next().filter(|_| error.kind() == ErrorKind::UnknownArgument)?;
+    let at = words.iter().position(|word| word.split('=').next() == Some(option))?;
+    let commands = || words.iter().enumerate().filter(|(_, word)| program.find_subcommand(word).is_some());
+    let (_, name) = commands().next().filter(|(first, _)| *first > at)?;
+    let command = program.find_subcommand(name)?;
+    let its_own = std::iter::once(command).chain(command.get_subcommands()).any(|command| has(command, option));
+    its_own.then(|| format!("it comes after the command: `{} {name} … {option}`", program.get_name()))
+}
+
+fn has(command: &Command, option: &str) -> bool {
+    command.get_arguments().any(|arg| match option.strip_prefix("--") {
+        Some(long) => arg.get_long() == Some(long),
+        None => arg.get_short().is_some_and(|short| option.strip_prefix('-') == Some(short.encode_utf8(&mut [0; 4]))),
+    })
 }
 
 /// What is expected in the place of a value whose own error says only what is wrong with its characters.
@@ -102,24 +132,29 @@ pub fn against(error: &(dyn Error + 'static)) -> Option<&'static str> {
 mod tests {
     use std::net::SocketAddr;
 
-    use clap::{Arg, Command, value_parser};
+    use clap::{Arg, value_parser};
 
     use super::*;
 
     #[test]
     fn words_of_others_lead_on() {
         const TIPS: &Tips =
-            &[(&["serve"], "`daemon run`"), (&["--port"], "`--listen`"), (&["--token-file"], "`token create`")];
+            &[(&["serve"], "`daemon run`"), (&["--port"], "`--listen`"), (&["without --token-file"], "`token create`")];
         let said = |line: &str| {
             let run = Command::new("run").arg(Arg::new("port-file").long("port-file"));
             let enroll = Command::new("enroll").arg(Arg::new("token").long("token-file").required(true));
-            let daemon = Command::new("daemon").subcommands([run, enroll, Command::new("recover")]);
-            explain(daemon.try_get_matches_from(line.split(' ')).expect_err(line), TIPS).to_string()
+            let daemon = Command::new("daemon");
+            let daemon = daemon.subcommands([run, enroll, Command::new("recover")]);
+            let words: Vec<String> = line.split(' ').skip(1).map(str::to_owned).collect();
+            let error = daemon.clone().try_get_matches_from(line.split(' ')).expect_err(line);
+            explain(error, &daemon, &words, TIPS).to_string()
         };
         for (line, tip) in [
             ("daemon serve", "tip: `daemon run`"),
             ("daemon run --port 1", "tip: `--listen`"),
             ("daemon enroll", "tip: `token create`"),
+            ("daemon --port-file x run", "tip: it comes after the command: `daemon run … --port-file`"),
+            ("daemon --token-file=x enroll", "tip: it comes after the command: `daemon enroll … --token-file`"),
         ] {
             assert!(said(line).contains(tip) && !said(line).contains("similar"), "{}", said(line));
         }
@@ -135,7 +170,7 @@ mod tests {
         let command = Command::new("run").args([number, address]);
         let said = |line: &str| {
             let parsed = command.clone().try_get_matches_from(line.split(' '));
-            explain(parsed.expect_err(line), &[]).to_string()
+            explain(parsed.expect_err(line), &command, &[], &[]).to_string()
         };
         assert!(said("run --epoch x").contains("tip: a whole number"), "{}", said("run --epoch x"));
         assert!(said("run --listen 80").contains("127.0.0.1:8080"), "{}", said("run --listen 80"));

@@ -132,6 +132,8 @@ const KINDS: &[(&[&str], &str)] = &[
         "`musterctl describe machine MACHINE` has its items and stages",
     ),
     (&["log", "logs"], "`musterctl logs MACHINE [ITEM]`"),
+    (&["plan", "plans"], "`musterctl plan CLUSTER`"),
+    (&["agent", "agents"], "every machine has one: `musterctl get machines -o wide`"),
     (
         &["manifest", "manifests", "config", "spec"],
         "a cluster's spec is in its document: `musterctl get cluster NAME -o yaml`",
@@ -147,6 +149,10 @@ const KINDS: &[(&[&str], &str)] = &[
 /// Options; of two words, where the subcommand says what is meant.
 const OPTIONS: &[(&[&str], &str)] = &[
     (&["remove --force"], "`--policy forced`, for a machine that is dead: it is not asked, and is revoked"),
+    (
+        &["apply --force", "apply --force-conflicts", "apply --overwrite", "apply --prune", "apply --server-side"],
+        "leave it out: the file says all of what its clusters are to be; `--dry-run` says what would change",
+    ),
     (
         &["update --machine", "update --machines"],
         "an update is of a whole cluster, in the order of its update groups; a reboot can be of one machine: \
@@ -194,7 +200,8 @@ const OPTIONS: &[(&[&str], &str)] = &[
 /// What clap found wrong, with our word for what was meant. `words` are the command line's, without the program.
 pub(crate) fn explain(mut error: Error, words: &[String]) -> Error {
     advice::drop_far_guesses(&mut error);
-    let Some(tip) = tip(&error, words).or_else(|| example(&error, words)) else {
+    let out_of_place = advice::before_its_command(&error, &Cli::command(), words);
+    let Some(tip) = out_of_place.or_else(|| tip(&error, words)).or_else(|| example(&error, words)) else {
         // No option takes what it does not know as a value, and no value of ours begins with `-`.
         if error.kind() == ErrorKind::UnknownArgument {
             error.remove(ContextKind::Suggested);
@@ -291,7 +298,9 @@ fn tip(error: &Error, words: &[String]) -> Option<String> {
         );
     }
     let Some(word) = said(ContextKind::InvalidValue) else {
-        return if error.kind() == ErrorKind::UnknownArgument { option_tip(command, arg) } else { None };
+        let unknown = error.kind() == ErrorKind::UnknownArgument;
+        let tip = || named_without_option(command, arg, words).or_else(|| option_tip(command, arg));
+        return unknown.then(tip).flatten();
     };
     if arg != "<KIND>" {
         return None;
@@ -309,6 +318,22 @@ fn tip(error: &Error, words: &[String]) -> Option<String> {
         None if get::is_kind(kind) => Some("only machines and clusters have annotations".to_owned()),
         None => Some(format!("the kind comes first, and then a name: `musterctl {command} machine {word}`")),
     }
+}
+
+/// Of `--cluster` where the cluster is what the command is about.
+fn named_without_option(command: &str, arg: &str, words: &[String]) -> Option<String> {
+    let option = arg.split('=').next().filter(|option| *option == "--cluster")?;
+    let at = words.iter().position(|word| word.split('=').next() == Some(option))?;
+    let given = words.get(at)?.split_once('=').map(|(_, name)| name).or_else(|| words.get(at + 1).map(String::as_str));
+    let name = given.filter(|name| !name.starts_with('-')).unwrap_or("CLUSTER");
+    let of_cluster = words.iter().any(|word| word == "cluster");
+    let cli = Cli::command();
+    let own = cli
+        .find_subcommand(command)?
+        .get_positionals()
+        .any(|arg| ["cluster", "rollout"].contains(&arg.get_id().as_str()));
+    let kind = if own { "" } else { "cluster " };
+    (own || of_cluster).then(|| format!("a cluster is named without an option: `musterctl {command} {kind}{name}`"))
 }
 
 /// Of an option that `command` does not have.
@@ -397,6 +422,7 @@ mod tests {
             ("edit cluster demo", "musterctl apply -f FILE"),
             ("apply manifest.yaml", "musterctl apply -f manifest.yaml"),
             ("apply -k manifests", "`-f FILE`"),
+            ("apply -f edge-7.yaml --force", "leave it out"),
             ("describe token 821da62ffe70", "`musterctl get token`"),
             ("get audit --since 1h", "`musterctl get audit | grep"),
             ("describe worker-1", "`musterctl describe machine worker-1`"),
@@ -468,6 +494,16 @@ mod tests {
             ("token create --cluster edge-7 --type worker --count 3", "`--uses N`"),
             ("secret list db", "`musterctl get secret db`"),
             ("artifacts serve --dir . --listen 20555", "an IP address and a port"),
+            ("watch --cluster edge-7", "`musterctl watch edge-7`"),
+            ("pause --cluster edge-7", "`musterctl pause edge-7`"),
+            ("update --cluster=edge-7 --yes", "`musterctl update edge-7`"),
+            ("describe cluster --cluster edge-7", "`musterctl describe cluster edge-7`"),
+            ("logs worker-1 --cluster edge-7", "leave it out"),
+            ("--cluster edge-7 get machines", "it comes after the command: `musterctl get … --cluster`"),
+            ("--yes update edge-7", "it comes after the command: `musterctl update … --yes`"),
+            ("-o json get machines", "it comes after the command: `musterctl get … -o`"),
+            ("--dry-run apply -f edge-7.yaml", "it comes after the command: `musterctl apply … --dry-run`"),
+            ("get plan", "`musterctl plan CLUSTER`"),
         ]);
     }
 

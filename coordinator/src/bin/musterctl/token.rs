@@ -90,7 +90,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         TokenCommand::Create(args) => create(args, context).await,
         TokenCommand::List(args) => get::list(Kind::Tokens, args.cluster.unwrap_or_default(), context).await,
         TokenCommand::Revoke(args) => {
-            if let Some((id, _)) = args.id.split_once('.') {
+            if let Some((id, _)) = args.id.split_once('.').filter(|(id, _)| !id.contains('/')) {
                 let next = format!("Its ID is what comes before the first dot: musterctl token revoke {id}");
                 return Err(Failure::bad_input("that is a whole token, secret and all".to_owned()).next(next));
             }
