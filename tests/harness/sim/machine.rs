@@ -227,10 +227,10 @@ impl Machine {
     }
 
     /// Is an attempt under way that comes to its end by itself? One that was recorded and never started may wait for
-    /// its inputs for good.
+    /// its inputs for good, and nobody records the end of one whose agent is gone.
     #[must_use]
     pub fn is_at_work(&self) -> bool {
-        self.disk.running().is_some_and(|slot| self.attempts.contains_key(&slot.key()))
+        self.agent.is_some() && self.disk.running().is_some_and(|slot| self.attempts.contains_key(&slot.key()))
     }
 
     /// What the directory of an attempt says.
