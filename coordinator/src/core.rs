@@ -39,7 +39,7 @@ pub use maintenance::{LockRelease, Word};
 
 use crate::{
     facts::{Draft, FORMAT, Facts, RowError},
-    plan::{Limits, items, reboot::missed_at, removal, survey::Survey, update as plan_update},
+    plan::{Limits, items, reboot::missed_at, removal, safety::SPREAD_MS, survey::Survey, update as plan_update},
     store::{Change, Row},
 };
 
@@ -201,8 +201,12 @@ impl Core {
         let shrinking = shrinking.into_iter().filter_map(|name| Survey::of(&self.facts, name, &self.limits, now));
         let removals = shrinking.filter_map(|survey| removal::wakes_at_ms(&survey));
         let deadlines = surveys.filter_map(|survey| plan_update::wakes_at_ms(&survey)).chain(removals);
-        let deadlines = deadlines.map(|wall_ms| now.mono_ms.saturating_add(wall_ms.saturating_sub(now.wall_ms)));
-        missed.chain([gathered_at]).chain(deadlines).filter(|at| *at > now.mono_ms).min()
+        let in_mono = |wall_ms: u64| now.mono_ms.saturating_add(wall_ms.saturating_sub(now.wall_ms));
+        let deadlines = deadlines.map(in_mono);
+        let slots = self.facts.machines.values().filter_map(|row| row.slot);
+        let granted = slots.map(|slot| slot.granted_at_ms).filter(|at_ms| *at_ms <= now.wall_ms);
+        let spread = granted.map(|at_ms| in_mono(at_ms.saturating_add(SPREAD_MS)));
+        missed.chain([gathered_at]).chain(deadlines).chain(spread).filter(|at| *at > now.mono_ms).min()
     }
 }
 

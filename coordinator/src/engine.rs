@@ -161,9 +161,9 @@ pub fn start(
     Ok((EngineHandle { inbox, facts, limits, clock }, thread))
 }
 
-/// Lets more inputs come to a batch in which nothing is in a hurry.
-async fn gather(inputs: &mut mpsc::Receiver<Envelope>, batch: &mut Vec<Envelope>) {
-    let until = tokio::time::Instant::now() + GATHER;
+/// Lets more inputs come to a batch in which nothing is in a hurry, until time alone makes a step due.
+async fn gather(inputs: &mut mpsc::Receiver<Envelope>, batch: &mut Vec<Envelope>, due: Instant) {
+    let until = (Instant::now() + GATHER).min(due).into();
     let mut looked_at = 0;
     while batch.len() < INPUTS_PER_STEP_MAX && batch.iter().skip(looked_at).all(|envelope| may_wait(&envelope.input)) {
         looked_at = batch.len();
@@ -203,11 +203,12 @@ impl<S: Store, O: Outbox> Engine<S, O> {
             self.watchdog.feed();
             let now = self.clock.now();
             let due = Duration::from_millis(self.core.decide_by_mono_ms().saturating_sub(now.mono_ms));
+            let due_at = Instant::now() + due;
             let publish_in = self.publish_at.map(|at| at.saturating_duration_since(Instant::now()));
             let wait = [self.watchdog.patience(), publish_in].into_iter().flatten().fold(due, Duration::min);
             match tokio::time::timeout(wait, inputs.recv_many(&mut batch, INPUTS_PER_STEP_MAX)).await {
                 Ok(0) => return Ok(()),
-                Ok(_) => gather(&mut inputs, &mut batch).await,
+                Ok(_) => gather(&mut inputs, &mut batch, due_at).await,
                 Err(_) if publish_in == Some(wait) => {
                     self.publish();
                     continue;
@@ -297,20 +298,21 @@ mod tests {
     #[tokio::test]
     async fn what_is_in_a_hurry_waits_for_nothing() {
         let (inbox, mut inputs) = mpsc::channel(INBOX_MAX);
+        let later = Instant::now() + Duration::from_secs(3600);
         for input in [heard(), envelope(Input::Tick), heard()] {
             inbox.try_send(input).expect("room");
         }
         let mut hurried = vec![heard(), envelope(Input::Tick)];
-        gather(&mut inputs, &mut hurried).await;
+        gather(&mut inputs, &mut hurried, later).await;
         assert_eq!((hurried.len(), inputs.len()), (2, 3), "a step of its own, at once");
         let mut patient = vec![heard()];
-        gather(&mut inputs, &mut patient).await;
+        gather(&mut inputs, &mut patient, later).await;
         assert_eq!((patient.len(), inputs.len()), (4, 0), "what came with it");
         let mut alone = vec![heard()];
-        gather(&mut inputs, &mut alone).await;
+        gather(&mut inputs, &mut alone, later).await;
         assert_eq!(alone.len(), 1, "nothing came, and it went on");
         drop(inbox);
-        gather(&mut inputs, &mut alone).await;
+        gather(&mut inputs, &mut alone, later).await;
         assert_eq!(alone.len(), 1, "nothing can come");
     }
 }

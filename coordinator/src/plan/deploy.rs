@@ -216,7 +216,7 @@ fn grants(survey: &Survey<'_>) -> Vec<Step> {
         return Vec::new();
     }
     let mut steps = prepare_grants(survey);
-    steps.extend(slot_grants(survey));
+    steps.extend(slot_grant(survey));
     steps
 }
 
@@ -269,26 +269,19 @@ pub fn wants_slot(survey: &Survey<'_>, position: &Position<'_>) -> Option<Phase>
     (prepared && !position.ready_once() && position.trouble().is_none()).then_some(Phase::Deploy)
 }
 
-fn slot_grants(survey: &Survey<'_>) -> Vec<Step> {
-    let mut steps = Vec::new();
-    let mut workers_free = safety::worker_slots_max(survey).saturating_sub(survey.worker_slots_used);
-    for position in &survey.machines {
-        let Some(phase) = wants_slot(survey, position) else { continue };
-        if !position.available() || safety::may_take_slot(survey, position).is_err() {
-            continue;
-        }
-        match position.row.spec.machine_type {
-            MachineType::Control if earlier_on_its_way(survey, position) => {}
-            // One is enough: the survey does not know of it yet, so the next must wait for the next round.
-            MachineType::Control => return vec![grant(survey, position, phase)],
-            MachineType::Worker if workers_free > 0 => {
-                workers_free -= 1;
-                steps.push(grant(survey, position, phase));
-            }
-            MachineType::Worker | MachineType::Unassigned => {}
-        }
-    }
-    steps
+/// The next slot: at most one in a round, for the survey does not know of it yet.
+fn slot_grant(survey: &Survey<'_>) -> Option<Step> {
+    let has_worker_slot = safety::has_worker_slot(survey);
+    survey.machines.iter().find_map(|position| {
+        let phase = wants_slot(survey, position)?;
+        let has_turn = match position.row.spec.machine_type {
+            MachineType::Control => !earlier_on_its_way(survey, position),
+            MachineType::Worker => has_worker_slot,
+            MachineType::Unassigned => false,
+        };
+        let goes = has_turn && position.available() && safety::may_take_slot(survey, position).is_ok();
+        goes.then(|| grant(survey, position, phase))
+    })
 }
 
 /// Is a control machine that comes before this one still preparing? Then the order is kept; one that cannot go on is

@@ -13,7 +13,7 @@ pub use super::names::{for_each, some_names, some_names_are, token_for};
 pub use quorum::{
     accepts_downtime, control_quorum, controls_are_there, majority_is_kept, majority_stays, majority_without, successor,
 };
-pub use slots::{within_group_limit, worker_slots_max, workers_within_limit};
+pub use slots::{SPREAD_MS, has_worker_slot, within_group_limit, worker_slots_max, workers_within_limit};
 
 use super::{
     locks, recovery,

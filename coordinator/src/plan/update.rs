@@ -196,7 +196,7 @@ fn grants(survey: &Survey<'_>, update: &UpdateRow) -> Vec<Step> {
         return Vec::new();
     }
     let mut steps = prepare_grants(survey);
-    steps.extend(slot_grants(survey));
+    steps.extend(slot_grant(survey));
     steps
 }
 
@@ -283,30 +283,20 @@ pub fn wants_slot(position: &Position<'_>) -> bool {
         && position.trouble().is_none()
 }
 
-fn slot_grants(survey: &Survey<'_>) -> Vec<Step> {
-    let mut steps = Vec::new();
-    let mut workers_free = safety::worker_slots_max(survey).saturating_sub(survey.worker_slots_used);
-    let mut groups_free = groups::Free::of(survey);
-    for position in targets(survey).filter(|position| wants_slot(position) && position.available()) {
-        if safety::may_take_slot(survey, position).is_err() {
-            continue;
-        }
-        let step = Step::Machine {
-            machine: position.row.name.clone(),
-            step: MachineStep::TakeSlot { disruptive: disturbs(survey, position) },
+/// The next slot: at most one in a round, for the survey does not know of it yet.
+fn slot_grant(survey: &Survey<'_>) -> Option<Step> {
+    let has_worker_slot = safety::has_worker_slot(survey);
+    let mut waiting = targets(survey).filter(|position| wants_slot(position) && position.available());
+    let next = waiting.find(|position| {
+        let has_turn = match position.row.spec.machine_type {
+            MachineType::Control => earlier_on_its_way(survey, position).is_none(),
+            MachineType::Worker => has_worker_slot,
+            MachineType::Unassigned => false,
         };
-        match position.row.spec.machine_type {
-            MachineType::Control if earlier_on_its_way(survey, position).is_some() => {}
-            // One is enough: the survey does not know of it yet, so the next must wait for the next round.
-            MachineType::Control => return vec![step],
-            MachineType::Worker if workers_free > 0 && groups_free.take(survey, position) => {
-                workers_free -= 1;
-                steps.push(step);
-            }
-            MachineType::Worker | MachineType::Unassigned => {}
-        }
-    }
-    steps
+        has_turn && safety::may_take_slot(survey, position).is_ok()
+    })?;
+    let step = MachineStep::TakeSlot { disruptive: disturbs(survey, next) };
+    Some(Step::Machine { machine: next.row.name.clone(), step })
 }
 
 /// The control machine that comes before this one, has not had its turn and can take it. Then the order is kept; one

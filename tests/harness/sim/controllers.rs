@@ -347,7 +347,13 @@ fn wishes(facts: &Facts, controller: &Controller) -> Vec<Word> {
     }));
     let away = nodes.iter().filter(|node| node.is_some() && state(**node) == Some(LockState::Inactive)).count();
     let most = if let Manner::Grants(most) = controller.manner { most } else { usize::MAX };
-    let granted = nodes.iter().filter(|n| requested(**n) && state(**n).is_some_and(|s| s != LockState::Inactive));
-    wishes.extend(granted.filter(|node| node.is_none() || away < most).map(|node| word(*node, LockState::Inactive)));
+    let kept = nodes.iter().filter(|n| requested(**n) && state(**n).is_some_and(|s| s != LockState::Inactive));
+    // Whoever asked first goes first: two controllers that chose differently would wait for one another.
+    let since_ms = |node: Option<&MachineName>| Some(facts.machines.get(node?)?.update.as_ref()?.request?.since_ms);
+    let mut kept: Vec<&Option<&MachineName>> = kept.collect();
+    kept.sort_by_key(|node| since_ms(**node));
+    wishes.extend(
+        kept.into_iter().filter(|node| node.is_none() || away < most).map(|node| word(*node, LockState::Inactive)),
+    );
     wishes
 }

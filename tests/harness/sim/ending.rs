@@ -87,6 +87,8 @@ impl World {
             self.use_moment()?;
             if quiet.0 != self.commits || running {
                 quiet = (self.commits, self.at);
+                // Nothing may be under way yet of what an operator has just asked for.
+                still_since = None;
             } else if self.at >= quiet.1 + QUIET_MS {
                 break;
             }

@@ -15,7 +15,11 @@ use uuid::Uuid;
 use crate::{
     core::{Core, Effect, Enroll, Input, Refusal, Reply, Request, SwarmQuestion, recover},
     facts::{MachineRow, Slot},
-    plan::{LIMITS, blocked, survey::Survey},
+    plan::{
+        LIMITS, blocked, deploy, safety,
+        survey::{self, Position, Survey},
+        update,
+    },
     store::{MemoryStore, Store},
 };
 
@@ -162,8 +166,35 @@ impl Fleet {
         Now { wall_ms: 1_700_000_000_000 + self.at_ms, mono_ms: self.at_ms }
     }
 
-    /// One step, made durable, its assignments received.
+    /// A step, and those by which slots are granted a little later.
     pub(crate) fn step(&mut self, input: Input) -> Result<Reply, Refusal> {
+        let answer = self.one_step(input);
+        let mut effects = std::mem::take(&mut self.effects);
+        while self.spreads() {
+            self.at_ms = self.core.decide_by_mono_ms();
+            self.one_step(Input::Tick).expect("time passes");
+            effects.append(&mut self.effects);
+        }
+        self.effects = effects;
+        answer
+    }
+
+    /// Does a worker wait for nothing but that others have just been granted a slot?
+    fn spreads(&self) -> bool {
+        let surveys = survey::all(self.core.facts(), self.core.limits(), self.now());
+        surveys.values().any(|survey| {
+            let wants = |position: &Position<'_>| match survey.update() {
+                Some(_) => update::wants_slot(position),
+                None => deploy::wants_slot(survey, position).is_some(),
+            };
+            let mut workers = survey.of_type(MachineType::Worker);
+            !safety::has_worker_slot(survey)
+                && workers.any(|it| wants(it) && it.available() && safety::may_take_slot(survey, it).is_ok())
+        })
+    }
+
+    /// One step, made durable, its assignments received.
+    pub(crate) fn one_step(&mut self, input: Input) -> Result<Reply, Refusal> {
         let step = self.core.step(vec![input], self.now());
         self.store.commit(&step.changes).expect("in memory");
         for effect in &step.effects {

@@ -7,7 +7,7 @@ use muster_proto::model::{
     ClusterName,
     ItemState::{Failed, Indeterminate, Running, Succeeded},
     MachineType::{Control, Worker},
-    Phase,
+    Now, Phase,
 };
 
 use super::fleet::{Fleet, SECRET, cluster, item, machine, spec};
@@ -63,6 +63,23 @@ fn rule_2_never_more_than_fifty() {
     assert_eq!(withheld(&fleet, "worker-51"), "WaitingForTurn");
     fleet.finish("worker-07");
     assert_eq!((fleet.slots().len(), fleet.slot("worker-51")), (50, Some(Phase::Deploy)));
+}
+
+#[test]
+fn workers_do_not_start_in_one_instant() {
+    let mut fleet = Fleet::of(1, 5).reported().prepared();
+    fleet.finish_all(Control);
+    let granted_ms = |n: u32| fleet.row(&format!("worker-{n}")).slot.expect("it has its turn").granted_at_ms;
+    let after_first: Vec<u64> = (1..=5).map(|n| granted_ms(n) - granted_ms(1)).collect();
+    assert_eq!(after_first, [0, 0, 30, 30, 60]);
+    let may_go = |now: Now| {
+        let survey = Survey::of(fleet.core.facts(), &cluster(), fleet.core.limits(), now).expect("a cluster");
+        safety::has_worker_slot(&survey)
+    };
+    let now = fleet.now();
+    assert!(!may_go(Now { wall_ms: granted_ms(3) + 29, ..now }));
+    assert!(may_go(Now { wall_ms: granted_ms(3) + 30, ..now }));
+    assert!(may_go(Now { wall_ms: granted_ms(1) - 1, ..now }), "a clock that was set back makes nobody wait");
 }
 
 #[test]

@@ -20,7 +20,7 @@ use crate::{
     core::{Input, Refusal, Reply, Request, Word, update::Options},
     documents,
     facts::{MachineUpdate, Stage, Wish},
-    plan::blocked,
+    plan::{blocked, safety::SPREAD_MS},
 };
 
 const FAILED: ItemState = ItemState::Failed { exit_code: 3, retryable: false };
@@ -409,8 +409,10 @@ fn a_controller_that_grants_one_at_a_time_never_runs_out_of_time() {
     for control in ["control-1", "control-2", "control-3"] {
         fleet.upgrade(control);
     }
+    // The five were asked for one after another.
+    let spread_ms = 2 * SPREAD_MS;
     for n in 1..=5 {
-        fleet.pass(NODE_LOCKS_MS - 1, &[]);
+        fleet.pass(NODE_LOCKS_MS - spread_ms - 1, &[]);
         let all_wait = fleet.requests().len();
         assert_eq!(all_wait, 6 - n, "those that wait keep their turn while others come to their end");
         fleet.upgrade(&format!("worker-{n}"));

@@ -24,6 +24,23 @@ pub fn worker_slots_max(survey: &Survey<'_>) -> usize {
     configured.min(WORKERS_AT_ONCE_MAX) as usize
 }
 
+/// In so long a time at most [`SPREAD_MAX`] workers of a cluster are granted a slot. Machines that start in one instant
+/// end in one, and whoever follows them then waits in a crowd: at the coordinator, and wherever they share a host, a
+/// mirror or a registry. So fifty starts take three quarters of a second.
+pub const SPREAD_MS: u64 = 30;
+/// More than one: else a machine that comes a little early would wait for the one before it.
+const SPREAD_MAX: usize = 2;
+
+/// May a worker be granted a slot now, as far as those of the others go?
+#[must_use]
+pub fn has_worker_slot(survey: &Survey<'_>) -> bool {
+    let granted = survey.of_type(MachineType::Worker).filter_map(|worker| worker.row.slot);
+    // A clock that was set back makes nobody wait.
+    let is_new = |at_ms: &u64| survey.now.wall_ms.checked_sub(*at_ms).is_some_and(|age_ms| age_ms < SPREAD_MS);
+    let new = granted.map(|slot| slot.granted_at_ms).filter(is_new).count();
+    new < SPREAD_MAX && survey.worker_slots_used < worker_slots_max(survey)
+}
+
 /// Rule 2: at most min(configured, 50) workers hold a slot together.
 pub fn workers_within_limit(survey: &Survey<'_>) -> Result<(), Blocked> {
     let (used, most) = (survey.worker_slots_used, worker_slots_max(survey));

@@ -2,10 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_proto::{
-    model::{DEFAULT_GROUP, DEFAULT_GROUP_INDEX, MachineType},
-    plant::planted,
-};
+use muster_proto::model::{DEFAULT_GROUP, DEFAULT_GROUP_INDEX, MachineType};
 
 use super::targets;
 use crate::plan::{
@@ -100,30 +97,4 @@ pub fn open_before<'s>(survey: &'s Survey<'_>, position: &Position<'_>) -> Optio
 #[must_use]
 pub fn slots_used(survey: &Survey<'_>, group: &Group<'_>) -> usize {
     Groups::found(survey).used.get(group.name).copied().unwrap_or_default()
-}
-
-/// Slots that are left to each group, while several are granted at once.
-pub(super) struct Free<'a>(BTreeMap<&'a str, usize>);
-
-impl<'a> Free<'a> {
-    pub(super) fn of(survey: &Survey<'a>) -> Self {
-        let mut free = BTreeMap::new();
-        for position in workers(survey) {
-            let group = of(survey, position);
-            let left = free.entry(group.name).or_insert(group.at_once);
-            *left = left.saturating_sub(usize::from(position.row.slot.is_some()));
-        }
-        Self(free)
-    }
-
-    /// Takes one for this machine, if one is left.
-    pub(super) fn take(&mut self, survey: &Survey<'a>, position: &Position<'a>) -> bool {
-        let left = self.0.get_mut(of(survey, position).name);
-        let taken = left.is_some_and(|left| {
-            let some = *left > 0;
-            *left = left.saturating_sub(1);
-            some
-        });
-        taken || planted("ignore-group-limit")
-    }
 }
