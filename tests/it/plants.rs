@@ -80,7 +80,7 @@ plants! {
     consistent_copy_of_two: "consistent-copy-of-two" by "backup";
     no_stage_deadline: "no-stage-deadline" by "stuck";
     drain_degraded_service: "drain-degraded-service" by "service";
-    forget_drain_of_revoked: "forget-drain-of-revoked" by "service", last at 2626;
+    forget_drain_of_revoked: "forget-drain-of-revoked" by "service", last at 8980;
     activate_operators_drain: "activate-operators-drain" by "9";
     give_back_after_failure: "give-back-after-failure" by "9";
     leave_by_itself: "leave-by-itself" by "9";
@@ -108,7 +108,7 @@ plants! {
     agent_answer_older_epoch: "agent-answer-older-epoch" by "6";
     agent_rerun_done: "agent-rerun-done" by "7";
     agent_restart_lost: "agent-restart-lost" by "7";
-    agent_two_at_once: "agent-two-at-once" by "one-at-a-time" | "11";
+    agent_two_at_once: "agent-two-at-once" by "one-at-a-time", last at 22;
     agent_indeterminate_is_success: "agent-indeterminate-is-success" by "7";
     agent_drop_oldest_event: "agent-drop-oldest-event" by "11";
     agent_reboot_twice: "agent-reboot-twice" by "reboot" | "10";

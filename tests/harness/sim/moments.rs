@@ -3,7 +3,7 @@
 
 use muster_coordinator::{
     core::Request,
-    facts::{MachineRow, MachineUpdate},
+    facts::{DrainTarget, MachineRow, MachineUpdate},
 };
 use muster_proto::model::{MachineName, RemovalPolicy, SwarmAvailability, SwarmOp};
 
@@ -32,6 +32,8 @@ enum Kind {
     ReplacedInDrain,
     /// The change that drains a machine's node is carried out late: meanwhile its rollout is aborted.
     AbortedBeforeDrain,
+    /// So it is, and meanwhile another takes the machine's place.
+    ReplacedBeforeDrain,
 }
 
 /// One moment of a life.
@@ -70,6 +72,7 @@ impl World {
             Kind::WantedUnreachable,
             Kind::ReplacedInDrain,
             Kind::AbortedBeforeDrain,
+            Kind::ReplacedBeforeDrain,
         ];
         self.moment = dice.pick(&kinds).map(|kind| Moment { kind: *kind, entered: false });
     }
@@ -81,7 +84,7 @@ impl World {
             Kind::Permit => awaits_permit,
             Kind::ReplacedInDrain => is_drained,
             Kind::RemovedOutOfService | Kind::WantedUnreachable => stays_out,
-            Kind::AbortedBeforeDrain => return self.abort_before_drain(),
+            Kind::AbortedBeforeDrain | Kind::ReplacedBeforeDrain => return self.before_drain(kind),
         };
         let Some((machine, index)) = self.first(there) else {
             return if entered || matches!(kind, Kind::Permit | Kind::ReplacedInDrain) {
@@ -111,31 +114,46 @@ impl World {
                 self.count("a machine was replaced in its drain");
                 self.replace(index)
             }
-            Kind::AbortedBeforeDrain => Ok(()),
+            Kind::AbortedBeforeDrain | Kind::ReplacedBeforeDrain => Ok(()),
         }
     }
 
     /// Does this life wait for an engine that drains a node late?
     pub(crate) fn awaits_late_drain(&self) -> bool {
-        matches!(self.moment, Some(Moment { kind: Kind::AbortedBeforeDrain, .. }))
+        matches!(self.moment, Some(Moment { kind: Kind::AbortedBeforeDrain | Kind::ReplacedBeforeDrain, .. }))
     }
 
     /// What was ordered of an engine comes about after nobody wants it any more.
-    fn abort_before_drain(&mut self) -> Result<(), Violation> {
-        let drain = |event: &Event| {
-            matches!(
-                event,
-                Event::LateChange(_, SwarmOp::SetAvailability { availability: SwarmAvailability::Drain, .. })
-            )
+    fn before_drain(&mut self, kind: Kind) -> Result<(), Violation> {
+        let drained = |event: &Event| match event {
+            Event::LateChange(_, SwarmOp::SetAvailability { node, availability: SwarmAvailability::Drain }) => {
+                Some(node.clone())
+            }
+            _ => None,
         };
-        if !self.queue.values().any(drain) || !self.falls(USED_PERMILLE) {
+        let Some(node) = self.queue.values().find_map(drained).filter(|_| self.falls(USED_PERMILLE)) else {
             return Ok(());
+        };
+        let Some(facts) = self.facts() else { return Ok(()) };
+        let of_node = |row: &MachineRow| {
+            let drain = row.update.as_ref().and_then(|mine| mine.drain.as_ref());
+            drain.is_some_and(|drain| matches!(&drain.target, DrainTarget::Node { id, .. } if *id == node))
+        };
+        let machine = facts.machines.values().find(|row| of_node(row)).and_then(|row| row.id);
+        let rollout = facts.open_rollout(&manifest::cluster_name()).map(|rollout| rollout.name.clone());
+        match (kind, rollout, machine.and_then(|id| self.index_of(id))) {
+            (Kind::ReplacedBeforeDrain, _, Some(index)) => {
+                self.moment = None;
+                self.count("a machine was replaced while its drain was late");
+                self.replace(index)
+            }
+            (Kind::AbortedBeforeDrain, Some(rollout), _) => {
+                self.moment = None;
+                self.count("an update was aborted while a drain was late");
+                self.operator(Request::Abort { rollout }).map(drop)
+            }
+            _ => Ok(()),
         }
-        let open = self.facts().and_then(|facts| facts.open_rollout(&manifest::cluster_name()));
-        let Some(rollout) = open.map(|rollout| rollout.name.clone()) else { return Ok(()) };
-        self.moment = None;
-        self.count("an update was aborted while a drain was late");
-        self.operator(Request::Abort { rollout }).map(drop)
     }
 
     /// The machine is cut off; once that is noticed, an operator wants it back.

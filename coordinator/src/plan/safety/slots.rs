@@ -24,9 +24,9 @@ pub fn worker_slots_max(survey: &Survey<'_>) -> usize {
     configured.min(WORKERS_AT_ONCE_MAX) as usize
 }
 
-/// In so long a time at most [`SPREAD_MAX`] workers of a cluster are granted a slot. Machines that start in one instant
-/// end in one, and whoever follows them then waits in a crowd: at the coordinator, and wherever they share a host, a
-/// mirror or a registry. So fifty starts take three quarters of a second.
+/// Of the slots that a cluster's workers hold, at most [`SPREAD_MAX`] are granted in so long a time. Machines that start
+/// in one instant end in one, and whoever follows them then waits in a crowd: at the coordinator, and wherever they
+/// share a host, a mirror or a registry. So fifty starts take three quarters of a second.
 pub const SPREAD_MS: u64 = 30;
 /// More than one: else a machine that comes a little early would wait for the one before it.
 const SPREAD_MAX: usize = 2;

@@ -48,6 +48,7 @@ pub const REQUIRED: &[&str] = &[
     "a machine was removed while it was out of service",
     "a machine was wanted back while it was away",
     "a machine was replaced in its drain",
+    "a machine was replaced while its drain was late",
     "an update was aborted while a drain was late",
     "a machine was away while its permit was on its way",
     "reboot started",
