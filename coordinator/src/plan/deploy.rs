@@ -14,6 +14,7 @@ use super::{
     items::{self, complete_set, control_set},
     safety,
     survey::{Position, Progress, Survey},
+    swarm,
     update::maintenance,
 };
 use crate::facts::{ControlSet, Member, Stage};
@@ -295,6 +296,8 @@ pub fn earlier_on_its_way(survey: &Survey<'_>, position: &Position<'_>) -> bool 
             && other.row.removal.is_none()
             && other.available()
             && other.trouble().is_none()
+            // Else both would wait: that one lets whoever makes the swarm go first.
+            && swarm::waits_for_maker(survey.facts, other.row).is_none()
     })
 }
 

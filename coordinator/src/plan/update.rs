@@ -23,6 +23,7 @@ use super::{
     items::complete_set,
     safety, secrets,
     survey::{Position, Progress, Survey},
+    swarm,
 };
 use crate::facts::{ClusterRow, ClusterStage, ControlSet, DrainTarget, MachineRow, Stage, UpdateRow, Wish};
 
@@ -306,7 +307,9 @@ pub fn earlier_on_its_way<'a>(survey: &Survey<'a>, position: &Position<'_>) -> O
     let mut earlier = targets(survey).take_while(|other| other.row.name != position.row.name);
     let earlier = earlier.find(|other| {
         let aside = other.update().is_some_and(|mine| mine.set_aside.is_some());
-        other.row.slot.is_none() && !aside && other.available() && other.trouble().is_none()
+        // Else both would wait: that one lets whoever makes the swarm go first.
+        let waits = swarm::waits_for_maker(survey.facts, other.row).is_some();
+        other.row.slot.is_none() && !aside && !waits && other.available() && other.trouble().is_none()
     });
     earlier.map(|other| &other.row.name)
 }

@@ -18,6 +18,11 @@ use crate::{
 
 /// `install`, then `swarm`, on machines whose prepare items are done.
 fn fleet(control: u32, worker: u32) -> Fleet {
+    preparing(control, worker).prepared()
+}
+
+/// Such machines, and nothing is done yet.
+fn preparing(control: u32, worker: u32) -> Fleet {
     let mut spec = spec(control, worker);
     for of in [Control, Worker] {
         let mut join = item("swarm", Phase::Deploy);
@@ -25,7 +30,7 @@ fn fleet(control: u32, worker: u32) -> Fleet {
         join.params = [("advertise".to_owned(), "${machine.internalIP}".to_owned())].into();
         spec.machine_types.get_mut(&of).expect("a type").insert(2, join);
     }
-    Fleet::with(spec).reported().prepared()
+    Fleet::with(spec).reported()
 }
 
 /// The machine's turn comes to `swarm`: what it is told.
@@ -154,6 +159,31 @@ fn whoever_has_begun_to_make_the_swarm_goes_first_after_recover() {
     assert_eq!(fleet.why("control-1").as_deref(), Some("Indeterminate"));
     fleet.ask(Request::Retry { machine: machine(), item: None }).expect("tried again");
     assert_eq!(fleet.slots(), ["control-1"], "{:?}", fleet.why("control-1"));
+}
+
+/// The order of control machines does not make it wait for one that waits for it (seed 19043).
+#[test]
+fn whoever_has_begun_to_make_the_swarm_goes_before_earlier_ones() {
+    let mut fleet = preparing(2, 0);
+    fleet.disconnect("control-1");
+    fleet.accept("control-2");
+    fleet.event("control-2", "images", ItemState::Running);
+    fleet.event("control-2", "images", ItemState::Succeeded);
+    let old = fleet.store.clone();
+    turn(&mut fleet, "control-2").expect("let in");
+    fleet.event("control-2", "swarm", ItemState::Running);
+    fleet.event("control-2", "swarm", ItemState::Indeterminate);
+    fleet.connect("control-1");
+    fleet.finish("control-1");
+    fleet.disconnect("control-1");
+    let machine = || super::fleet::machine("control-2");
+    fleet.ask(Request::Accept { machine: machine(), item: None }).expect("accepted");
+    fleet.accept("control-2");
+    fleet.recover_from(old);
+    fleet.all_report();
+    assert_eq!((fleet.slots(), fleet.why("control-2").as_deref()), (Vec::new(), Some("Indeterminate")));
+    fleet.ask(Request::Retry { machine: machine(), item: None }).expect("tried again");
+    assert_eq!(fleet.slots(), ["control-2"], "{:?} {:?}", fleet.why("control-1"), fleet.why("control-2"));
 }
 
 /// Docker comes with the items before it: there may be no engine to ask.

@@ -24,7 +24,7 @@ pub fn worker_slots_max(survey: &Survey<'_>) -> usize {
     configured.min(WORKERS_AT_ONCE_MAX) as usize
 }
 
-/// Of the slots that a cluster's workers hold, at most [`SPREAD_MAX`] are granted in so long a time. Machines that start
+/// Of the slots that a cluster's workers hold, at most [`SPREAD_MAX`] are granted in so long. Machines that start
 /// in one instant end in one, and whoever follows them then waits in a crowd: at the coordinator, and wherever they
 /// share a host, a mirror or a registry. So fifty starts take three quarters of a second.
 pub const SPREAD_MS: u64 = 30;

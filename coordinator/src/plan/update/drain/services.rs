@@ -8,7 +8,7 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::{SETTLE_MS, aim, fresh, list, look, node, was_reached};
+use super::{SETTLE_MS, aim, fresh, list, look, node, unanswered, was_reached};
 use crate::{
     facts::{DrainTarget, MachineUpdate, Seen, SwarmLook},
     plan::{
@@ -32,8 +32,11 @@ pub(super) fn spared(survey: &Survey<'_>, position: &Position<'_>) -> Result<(),
         return Ok(());
     }
     let uncounted = || {
-        let message = "the tasks of the services on its Swarm node are being counted";
-        blocked("SwarmDraining", message, "a manager has answered")
+        let why = look(position).map(|look| unanswered(survey, position, look));
+        why.filter(|why| why.reason == "SwarmNoManager").unwrap_or_else(|| {
+            let message = "the tasks of the services on its Swarm node are being counted";
+            blocked("SwarmDraining", message, "a manager has answered")
+        })
     };
     let counted = look(position).and_then(|look| look.services.as_ref()).ok_or_else(uncounted)?;
     let missing = counted.what.values().filter(|service| service.running < service.wanted);

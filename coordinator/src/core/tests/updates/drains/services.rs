@@ -1,6 +1,6 @@
 //! Services that lack tasks: what waits for them, and for how long.
 
-use muster_proto::model::{SwarmFailure, SwarmFailureCode};
+use muster_proto::model::{SwarmFailure, SwarmFailureCode, SwarmOp};
 
 use super::*;
 use crate::plan::update::drain::SETTLE_MS;
@@ -50,6 +50,19 @@ fn an_update_that_paused_at_a_drain_says_what_it_waited_for() {
     let rollout = fleet.rollout();
     fleet.ask(Request::Resume { rollout }).expect("goes on");
     assert_eq!(fleet.stuck("worker-1"), None, "it has its time anew");
+}
+
+/// They have said which node it is, and are gone before they count.
+#[test]
+fn where_no_manager_is_left_to_count_the_wait_says_so() {
+    let (mut fleet, mut swarm) = at_worker_1();
+    while !fleet.questions.iter().any(|question| matches!(question.op, SwarmOp::Services { .. })) {
+        assert!(fleet.answer_one(&mut swarm), "{:?}", swarm.log);
+    }
+    ["control-1", "control-2", "control-3"].iter().for_each(|name| fleet.disconnect(name));
+    let why = fleet.look("worker-1", blocked::of_machine).expect("it waits");
+    let cause = "Error: no manager of the swarm can be asked - control-1 is not connected; ";
+    assert!(why.reason == "SwarmNoManager" && why.message.starts_with(cause), "{why:?}");
 }
 
 /// Two workers at once, and both have locks that are inactive.
