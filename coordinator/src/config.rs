@@ -110,7 +110,8 @@ pub fn new_file(text: &str) -> Result<PathBuf, String> {
 pub fn duration(text: &str) -> Result<Duration, String> {
     let expected = || "expected a time with a unit, like 500ms, 30s or 24h".to_owned();
     let parsed: jiff::SignedDuration = text.parse().map_err(|_| expected())?;
-    Duration::try_from(parsed).ok().filter(|duration| !duration.is_zero()).ok_or_else(expected)
+    let time = Duration::try_from(parsed).map_err(|_| expected())?;
+    if time.is_zero() { Err("expected more than no time, like 500ms, 30s or 24h".to_owned()) } else { Ok(time) }
 }
 
 fn some_duration<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Duration>, D::Error> {

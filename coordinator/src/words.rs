@@ -34,5 +34,13 @@ pub(crate) const TIPS: &Tips = &[
     ),
     (&["--key-file"], "leave it out: only `init`, `run` and `credentials` need the key"),
     (&["--state-dir"], "leave it out: this looks at no record"),
+    (
+        &["init --port", "init -p", "init --host", "init --listen", "credentials --port", "credentials --listen"],
+        "`--address HOST:PORT` is how people and machines reach the coordinator",
+    ),
+    (
+        &["health --port", "health --listen", "health --address", "backup --port", "backup --listen"],
+        "leave it out: where the coordinator listens stands in its `--state-dir`",
+    ),
     (&["--port", "-p", "--bind", "--host"], "`--listen ADDRESS:PORT`"),
 ];

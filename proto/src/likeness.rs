@@ -26,11 +26,22 @@ pub fn is_slip(word: &str, known: &str) -> bool {
 fn slips(word: &str, known: &str) -> Option<usize> {
     let (word, known) = own_parts(word, known);
     let longest = word.chars().count().max(known.chars().count());
-    if word.is_empty() || longest > WORD_CHARS_MAX {
+    if word.is_empty() || longest > WORD_CHARS_MAX || is_another_number(word, known) {
         return None;
     }
     let slips = strsim::damerau_levenshtein(&word.to_lowercase(), &known.to_lowercase());
-    (slips <= (longest / LETTERS_PER_SLIP).max(1)).then_some(slips)
+    (slips <= longest / LETTERS_PER_SLIP).then_some(slips)
+}
+
+/// Another number is another name: `worker-9` is no misspelt `worker-1`.
+fn is_another_number(word: &str, known: &str) -> bool {
+    let parts = |name: &str| {
+        let stem = name.trim_end_matches(|letter: char| letter.is_ascii_digit()).len();
+        let (stem, number) = name.split_at(stem);
+        (stem.to_lowercase(), number.trim_start_matches('0').to_owned())
+    };
+    let (word, known) = (parts(word), parts(known));
+    word.0 == known.0 && word.1 != known.1 && !word.1.is_empty() && !known.1.is_empty()
 }
 
 /// What is compared: that both are options, or of the same, as `operator/anna` and `operator/bo`, makes them no more
@@ -48,12 +59,16 @@ mod tests {
 
     #[test]
     fn the_nearest_name_is_one_that_fingers_slip_to() {
-        let known = ["control-1", "worker-1", "worker-12", "operator/vera", "--release"];
+        let known = ["x", "control-1", "worker-1", "worker-12", "operator/vera", "--release"];
         for (word, expected) in [
             ("wroker-12", Some("worker-12")),
             ("worker12", Some("worker-12")),
             ("control1", Some("control-1")),
             ("WORKER-1", Some("worker-1")),
+            ("worker-01", Some("worker-1")),
+            ("worker-9", None),
+            ("w", None),
+            ("worker-11", None),
             ("zz", None),
             ("", None),
             ("operator/vear", Some("operator/vera")),

@@ -114,13 +114,7 @@ fn lcm_type(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<LcmType> {
 
 fn machines(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Counts> {
     let map = spot.map(faults, &COUNTS)?;
-    let control = map.required(faults, "control").and_then(|spot| {
-        let count = spot.number(faults, 0..=MACHINES_MAX);
-        if count == Some(0) {
-            spot.fault(faults, "no control machine", format!("a whole number from 1 to {MACHINES_MAX}"));
-        }
-        count
-    });
+    let control = map.required(faults, "control").and_then(|spot| spot.number(faults, 1..=MACHINES_MAX));
     let worker = map.required(faults, "worker").and_then(|spot| spot.number(faults, 0..=MACHINES_MAX));
     Some(Counts { control: control?, worker: worker? })
 }
@@ -153,7 +147,7 @@ fn machine_types(
                 faults.add(key_at, &value.path, "unassigned machines have no items", one_of(item::TYPES));
             }
             Ok(machine_type) => {
-                types.insert(machine_type, item::read_all(&value, secrets, faults).unwrap_or_default());
+                types.insert(machine_type, item::read_all(machine_type, &value, secrets, faults).unwrap_or_default());
             }
             Err(_) => {
                 let problem = format!("unknown machine type '{}'", shown(key));

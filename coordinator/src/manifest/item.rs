@@ -31,11 +31,17 @@ const ITEM_OVERHEAD_BYTES: usize = 128;
 const PARAM_OVERHEAD_BYTES: usize = 16;
 
 /// The items of one machine type.
-pub(super) fn read_all(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Option<Vec<StateItem>> {
+pub(super) fn read_all(
+    of: MachineType,
+    spot: &Spot<'_>,
+    secrets: Secrets<'_>,
+    faults: &mut Faults<'_>,
+) -> Option<Vec<StateItem>> {
     let before = faults.count();
     let spots = spot.list(faults)?;
     if spots.is_empty() {
-        spot.fault(faults, "no items", "at least one item, or the machine type left out");
+        let or = if of == MachineType::Control { "" } else { ", or the machine type left out" };
+        spot.fault(faults, "no items", format!("at least one item{or}"));
     }
     if spots.len() > ITEMS_MAX {
         spot.fault(faults, "too many items", format!("at most {ITEMS_MAX}"));

@@ -301,7 +301,7 @@ fn a_machine_may_come_without_its_cluster() {
     let with = |text: &str| parse(&[Source { name: "m", text }], &known);
     assert_eq!(with(machine).expect("good").machines.len(), 1);
     let faults = with(&machine.replace("peer: \"x\"", "peer: \"${a}\"").replace("c1", "c9")).expect_err("faults");
-    assert_eq!((faults[0].path.as_str(), faults[0].nearest.as_str()), ("spec.clusterName", "c1"));
+    assert_eq!((faults[0].path.as_str(), faults[0].expected.as_str()), ("spec.clusterName", "c1"));
     let faults = with(&machine.replace("    script", "    scrip")).expect_err("a fault");
     assert_eq!(faults[0].nearest, "script");
     assert!(with(&machine.replace("peer: \"x\"", "peer: \"${secret.db-password}\"")).is_ok());

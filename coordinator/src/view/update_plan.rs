@@ -19,11 +19,6 @@ pub(super) fn update_lines(cluster: &str, plan: &UpdatePlan) -> Vec<String> {
     let mut lines = vec![printable(&format!("An update of cluster {cluster} to release {}{scope}:", plan.release))];
     if let Some(refused) = &plan.refused {
         lines.push(printable(&format!("It cannot start: {refused}")));
-        if refused.starts_with("Quorum") {
-            lines.push(printable(&format!(
-                "What it would do: musterctl plan {cluster} --accept-control-plane-downtime"
-            )));
-        }
         return lines;
     }
     let mut phases = Table::new(&["PHASE", "WHAT HAPPENS", "IMPACT", "CAN BE PAUSED"]);

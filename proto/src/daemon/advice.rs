@@ -10,7 +10,7 @@ use clap::{
 use crate::likeness::is_slip;
 
 /// Words, of other programs or of musterctl, and what leads on from them; of an option that is not there and has to be,
-/// `without --option`.
+/// `without --option`; of one of a certain command, `command --option`.
 pub type Tips = [(&'static [&'static str], &'static str)];
 
 /// Leads from what clap refuses to what was meant, and keeps clap from guessing where it would lead astray. `words` are
@@ -40,7 +40,10 @@ pub fn explain(mut error: clap::Error, program: &Command, words: &[String], tips
     }
     let missing = matches!(error.kind(), ErrorKind::MissingRequiredArgument).then(|| lacking(&error)).flatten();
     let missing = missing.map(|option| format!("without {option}"));
-    let tip = word.or(missing).and_then(|word| tips.iter().find(|(words, _)| words.contains(&word.as_str())));
+    let command = words.iter().find(|word| program.find_subcommand(word).is_some());
+    let of = |word: &str| tips.iter().find(|(words, _)| words.contains(&word));
+    let own = |word: &str| command.and_then(|command| of(&format!("{command} {word}")));
+    let tip = word.or(missing).and_then(|word| own(&word).or_else(|| of(&word)));
     if let Some((_, tip)) = tip {
         error.remove(ContextKind::SuggestedSubcommand);
         error.remove(ContextKind::SuggestedArg);
@@ -120,10 +123,10 @@ pub fn against(error: &(dyn Error + 'static)) -> Option<&'static str> {
         _ if says("make room") || says("as root") || says("--") => None,
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some("Make room on that disk, then try again."),
         io::ErrorKind::PermissionDenied => Some("Run this as root, or as the user whose file it is."),
-        io::ErrorKind::NotFound
-        | io::ErrorKind::NotADirectory
-        | io::ErrorKind::IsADirectory
-        | io::ErrorKind::AlreadyExists => Some("Is that the right path, and is there what it names?"),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => {
+            Some("Is that the right path, and is there what it names?")
+        }
+        io::ErrorKind::AlreadyExists => Some("Name one that is not there yet, or take away what is there."),
         _ => None,
     }
 }
@@ -138,8 +141,12 @@ mod tests {
 
     #[test]
     fn words_of_others_lead_on() {
-        const TIPS: &Tips =
-            &[(&["serve"], "`daemon run`"), (&["--port"], "`--listen`"), (&["without --token-file"], "`token create`")];
+        const TIPS: &Tips = &[
+            (&["serve"], "`daemon run`"),
+            (&["--port"], "`--listen`"),
+            (&["without --token-file"], "`token create`"),
+            (&["enroll --port"], "`--at`"),
+        ];
         let said = |line: &str| {
             let run = Command::new("run").arg(Arg::new("port-file").long("port-file"));
             let enroll = Command::new("enroll").arg(Arg::new("token").long("token-file").required(true));
@@ -153,6 +160,7 @@ mod tests {
             ("daemon serve", "tip: `daemon run`"),
             ("daemon run --port 1", "tip: `--listen`"),
             ("daemon enroll", "tip: `token create`"),
+            ("daemon enroll --port 1", "tip: `--at`"),
             ("daemon --port-file x run", "tip: it comes after the command: `daemon run … --port-file`"),
             ("daemon --token-file=x enroll", "tip: it comes after the command: `daemon enroll … --token-file`"),
         ] {

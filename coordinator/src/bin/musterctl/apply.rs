@@ -104,7 +104,7 @@ fn read(name: &str, left: &mut u64) -> Result<ManifestFile, Failure> {
     }
     *left = u64::try_from(bytes.len()).ok().and_then(|len| left.checked_sub(len)).ok_or_else(|| {
         Failure::bad_input(format!("{name}: the manifests are larger than {} KiB together", TEXT_BYTES_MAX / 1024))
-            .next("Apply them in several calls.")
+            .next("Apply them in several calls. Or is this no manifest? One is YAML, as text.")
     })?;
     let name = if name == "-" { "stdin" } else { name }.to_owned();
     let text = String::from_utf8(bytes).map_err(|error| {

@@ -111,7 +111,10 @@ impl Coordinator {
     /// Has the machine an item of this name, now or from before?
     pub(crate) async fn has_item(&self, machine: &str, item: &str) -> Result<(), Failure> {
         let found = match self.get_one(Kind::Machines, machine).await {
-            Err(failure) if failure.exit == Exit::BadInput && self.has_machine(item).await => {
+            Err(failure) if failure.exit == Exit::BadInput && self.has(Kind::Clusters, machine).await => {
+                return Err(failure.next(format!("{machine} is a cluster, which is known here: leave it out.")));
+            }
+            Err(failure) if failure.exit == Exit::BadInput && self.has(Kind::Machines, item).await => {
                 return Err(failure.next(format!("The machine comes first, then the item: {item} {machine}")));
             }
             found => found?,
@@ -175,8 +178,8 @@ impl Coordinator {
         unknown_name(kind, name, known)
     }
 
-    async fn has_machine(&self, name: &str) -> bool {
-        self.names(Kind::Machines).await.iter().any(|known| known == name)
+    async fn has(&self, kind: Kind, name: &str) -> bool {
+        self.names(kind).await.iter().any(|known| known == name)
     }
 
     /// Names of all documents of a kind; none where they cannot be had, for they only help a message.
@@ -197,6 +200,9 @@ fn unknown_name(kind: Kind, name: &str, known: &[String]) -> Failure {
         Some(near) => failure.next(format!("Did you mean \"{near}\"?")),
         None if name == kind.singular() => failure.next("What it is is known here: give the name alone."),
         None if kind == Kind::Audit => failure.next(format!("Its lines have none: musterctl get audit | grep {name}")),
+        None if kind == Kind::Machines => {
+            failure.next("See: musterctl get machines; which were removed: musterctl get audit")
+        }
         None => failure.next(format!("See: musterctl get {}", kind.word())),
     }
 }

@@ -107,7 +107,8 @@ impl<K: ValueEnum + Clone + Send + Sync + 'static> TypedValueParser for WhatPars
             Some((kind, name)) if !name.is_empty() => (OsStr::new(kind), Some(name.to_owned())),
             _ => (value, None),
         };
-        Ok(What { kind: self.0.parse_ref(command, arg, kind)?, name })
+        let known = kind.to_str().and_then(|kind| K::from_str(kind, true).ok());
+        Ok(What { kind: known.map_or_else(|| self.0.parse_ref(command, arg, kind), Ok)?, name })
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {

@@ -48,7 +48,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         accept_control_plane_downtime: args.accept_control_plane_downtime,
         skip_backup: args.skip_backup,
     };
-    let start = start_line(&request);
+    let (start, downtime) = (command_line("update", &request), with_downtime(&request));
     let answer = coordinator.call_on(Kind::Clusters, &args.cluster, coordinator.fleet().plan(request)).await?;
     match args.output {
         Some(Format::Json) => terminal::print(&crate::get::pretty_json(&crate::get::value(&answer.json)?)?),
@@ -59,8 +59,11 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             if plan.rollout.is_none() && plan.update.is_none() {
                 return say_who_is_missing(&coordinator, &args.cluster).await;
             }
-            let can_start = plan.rollout.is_none() && plan.update.is_some_and(|update| update.refused.is_none());
-            if can_start { terminal::print(&format!("Start it: {start}")) } else { Ok(()) }
+            match plan.update.and_then(|update| update.refused) {
+                _ if plan.rollout.is_some() => Ok(()),
+                Some(refused) => lead_on(&refused, &downtime),
+                None => terminal::print(&format!("Start it: {start}")),
+            }
         }
     }
 }
@@ -95,9 +98,22 @@ fn what_helps(cluster: &Cluster) -> String {
     }
 }
 
-/// The command that starts the update that is shown.
-fn start_line(asked: &PlanRequest) -> String {
-    let mut line = format!("musterctl update {}", asked.cluster);
+/// What an operator looks at next if the quorum is what refuses.
+pub(crate) fn lead_on(refused: &str, downtime: &str) -> Result<(), Failure> {
+    match refused.starts_with("Quorum") {
+        true => terminal::print(&format!("What it would do: {downtime}")),
+        false => Ok(()),
+    }
+}
+
+/// The command that shows what would be done if the control plane may be down.
+pub(crate) fn with_downtime(asked: &PlanRequest) -> String {
+    command_line("plan", &PlanRequest { accept_control_plane_downtime: true, ..asked.clone() })
+}
+
+/// The command, `update` or `plan`, of the update that is shown.
+fn command_line(command: &str, asked: &PlanRequest) -> String {
+    let mut line = format!("musterctl {command} {}", asked.cluster);
     if !asked.scope.is_empty() {
         line.push_str(&format!(" --scope {}", asked.scope));
     }
@@ -117,12 +133,14 @@ mod tests {
     #[test]
     fn what_is_pasted_starts_what_was_shown() {
         let mut asked = PlanRequest { cluster: "edge-7".to_owned(), ..Default::default() };
-        assert_eq!(start_line(&asked), "musterctl update edge-7");
+        assert_eq!(command_line("update", &asked), "musterctl update edge-7");
         asked.scope = "os".to_owned();
         asked.skip_backup = true;
-        assert_eq!(start_line(&asked), "musterctl update edge-7 --scope os --skip-backup");
+        assert_eq!(command_line("update", &asked), "musterctl update edge-7 --scope os --skip-backup");
+        let all = "musterctl plan edge-7 --scope os --accept-control-plane-downtime --skip-backup";
+        assert_eq!(with_downtime(&asked), all);
         asked.accept_control_plane_downtime = true;
         let all = "musterctl update edge-7 --scope os --accept-control-plane-downtime --skip-backup";
-        assert_eq!(start_line(&asked), all);
+        assert_eq!(command_line("update", &asked), all);
     }
 }

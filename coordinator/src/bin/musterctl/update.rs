@@ -16,7 +16,7 @@ use crate::{
     config::Context,
     failure::{Exit, Failure},
     get::not_this_version,
-    name, terminal, watch,
+    name, plan, terminal, watch,
 };
 
 /// Bring a deployed cluster to its newest manifest
@@ -132,12 +132,14 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     if asks {
         let (name, scope) = (cluster.clone(), request.scope.clone());
         let asked = PlanRequest { cluster: name, scope, accept_control_plane_downtime, skip_backup };
+        let downtime = plan::with_downtime(&asked);
         let answer = coordinator.call_on(Kind::Clusters, &cluster, coordinator.fleet().plan(asked)).await?;
         let plan: Plan = serde_json::from_slice(&answer.json).map_err(not_this_version)?;
         terminal::print_all(&view::plan_lines(&plan))?;
         // Without an update to start there is nothing to ask: the coordinator says why it starts none.
         asks = plan.update.is_some();
-        if plan.update.as_ref().is_some_and(|update| update.refused.is_some()) {
+        if let Some(refused) = plan.update.as_ref().and_then(|update| update.refused.as_deref()) {
+            plan::lead_on(refused, &downtime)?;
             return Err(Failure::silent(Exit::Refused)); // the plan says why it cannot start
         }
         // What is started is what was shown, or nothing.
