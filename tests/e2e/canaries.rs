@@ -54,11 +54,11 @@ fn no_secret_is_found_where_it_should_not_be() -> Result<()> {
     let outside = tempfile::tempdir()?;
     let file = outside.path().join("secret").display().to_string();
     fs::write(&file, format!("{CANARY}\n"))?;
-    fleet.ctl(&["secret", "create", "db", "--from-file", &file])?.exits(0)?.says(&["secret db created"])?;
+    fleet.ctl(&["secret", "create", "sql", "--from-file", &file])?.exits(0)?.says(&["secret sql created"])?;
 
-    let tell = "cat \"$MUSTER_SECRET_DB_FILE\" \"$MUSTER_PARAM_DSN_FILE\"; set -x; cat \"$MUSTER_PARAM_DSN_FILE\" >&2";
+    let tell = "cat \"$MUSTER_SECRET_SQL_FILE\" \"$MUSTER_PARAM_DSN_FILE\"; set -x; cat \"$MUSTER_PARAM_DSN_FILE\" >&2";
     let waits = format!("{tell}\nuntil test -e {}; do read -t 0.05 <> <(:) || :; done", fleet.path("go"));
-    let dsn = "dsn: 'postgres://app:${secret.db}@db'";
+    let dsn = "dsn: 'postgres://app:${secret.sql}@sql'";
     let good = with_params(&bash("good", "deploy", &effects, &waits, &[]), dsn);
     let bad = with_params(&bash("bad", "deploy", &effects, &format!("{tell}\nexit 9"), &["retries: 0"]), dsn);
     let fetch = "
@@ -68,12 +68,12 @@ fn no_secret_is_found_where_it_should_not_be() -> Result<()> {
         phase: deploy
         retries: 0
         params:
-          url: 'http://app:${secret.db}@127.0.0.1:9/x?key=${secret.db}'
+          url: 'http://app:${secret.sql}@127.0.0.1:9/x?key=${secret.sql}'
           sha256: \"9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08\"
           path: /tmp/muster-e2e-canaries-never";
-    let misspelt = cluster(1, 0, &[good.replace("secret.db", "secret.bd")], &[], &[]);
+    let misspelt = cluster(1, 0, &[good.replace("secret.sql", "secret.slq")], &[], &[]);
     fs::write(fleet.path("misspelt.yaml"), misspelt)?;
-    fleet.ctl(&["apply", "-f", "misspelt.yaml"])?.exits(2)?.says(&["unknown secret 'bd'", "did you mean \"db\"?"])?;
+    fleet.ctl(&["apply", "-f", "misspelt.yaml"])?.exits(2)?.says(&["unknown secret 'slq'", "did you mean \"sql\"?"])?;
     fleet.apply(&cluster(1, 0, &[good, bad, fetch.to_owned()], &[], &[]))?;
     fleet.add_machines(1, 0)?;
 
@@ -92,7 +92,7 @@ fn no_secret_is_found_where_it_should_not_be() -> Result<()> {
         };
         let machine = fleet.wait_machine("control-1", item, failed)?;
         let tail = &machine.status.state_item_statuses.get(item).context("a status")?.output_tail;
-        ensure!(item == "fetch" || tail.contains("postgres://app:[redacted]@db"), "{tail}");
+        ensure!(item == "fetch" || tail.contains("postgres://app:[redacted]@sql"), "{tail}");
         fleet.ctl(&["logs", "control-1", item])?.exits(0)?;
         fleet.ctl(&["skip", "control-1", item])?.exits(0)?;
     }
@@ -103,7 +103,7 @@ fn no_secret_is_found_where_it_should_not_be() -> Result<()> {
         let text = fleet.ctl(&[&["get"], words, &["-o", "json"]].concat())?.ok()?;
         ensure!(!text.contains(CANARY), "get {words:?}: {text}");
     }
-    fleet.ctl(&["get", "secrets"])?.exits(0)?.says(&["db", "e2e/bad, e2e/fetch, e2e/good"])?;
+    fleet.ctl(&["get", "secrets"])?.exits(0)?.says(&["sql", "e2e/bad, e2e/fetch, e2e/good"])?;
 
     // The join token: in the file that this test made of it.
     let token = fs::read_dir(fleet.path("tokens"))?.next().context("a token")??.path();
@@ -112,7 +112,7 @@ fn no_secret_is_found_where_it_should_not_be() -> Result<()> {
     let found = places(&fleet, secret)?;
     ensure!(found == [token], "{found:?}");
 
-    fleet.ctl(&["secret", "delete", "db"])?.exits(4)?.says(&["SecretInUse"])?;
-    fleet.ctl(&["secret", "delete", "db", "--in-use"])?.exits(0)?;
+    fleet.ctl(&["secret", "delete", "sql"])?.exits(4)?.says(&["SecretInUse"])?;
+    fleet.ctl(&["secret", "delete", "sql", "--in-use"])?.exits(0)?;
     fleet.done()
 }
