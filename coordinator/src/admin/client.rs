@@ -58,7 +58,7 @@ impl AdminClient {
     pub async fn backup(mut self, to: &Path) -> Result<u64, AdminError> {
         let write_error = |source| AdminError::Write { path: to.to_owned(), source };
         if to.symlink_metadata().is_ok() {
-            let there = io::Error::new(io::ErrorKind::AlreadyExists, "there is such a file; name a new one");
+            let there = io::Error::new(io::ErrorKind::AlreadyExists, "there is such a file");
             return Err(write_error(there));
         }
         let (answer, mut rest) = self.ask(&Request::Backup).await?;

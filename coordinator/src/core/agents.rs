@@ -290,7 +290,9 @@ pub(super) fn status(
 fn contradiction(draft: &Draft<'_>, machine: &MachineName, status: &ItemStatus) -> Option<String> {
     let row = draft.machines.get(machine)?;
     if !is_given(row, &status.name) {
-        return Some("no list that this machine was given has such an item".to_owned());
+        let problem =
+            "no list that it was given has such an item (is the store an old copy? `muster-coordinator recover`)";
+        return Some(problem.to_owned());
     }
     let known = row.statuses.get(&status.name).map(|known| &**known);
     let unsure = row.carried.contains(&status.name) || (known.is_none() && row.statuses.len() >= ITEMS_MAX);

@@ -208,6 +208,7 @@ pub(super) const RARE: &[&str] = &[
     "blocked ControlNotDeployed",
     "blocked ControlNotHeard",
     "blocked ControlsAtWork",
+    "blocked EventRefused", // by a store that was put back and not recovered, and gave a list of the same number since
     "blocked ItemRunning",
     "blocked LockFailed",
     "blocked LockNotYetActive",
