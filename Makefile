@@ -13,6 +13,10 @@ STATIC := CARGO_BUILD_TARGET=$(TARGET) RUSTFLAGS="$(RUSTFLAGS) -C target-feature
 RELEASE := --release --locked --workspace
 PROGRAMS := muster-agent muster-coordinator musterctl
 
+# Half of them wait, for time limits and for programs they started: two for each core keep it busy.
+export NEXTEST_TEST_THREADS := $(shell echo $$((2 * $$(nproc))))
+export RUST_TEST_THREADS := $(NEXTEST_TEST_THREADS)
+
 # nextest where it is installed; its closing line counts tests just the same.
 RUN_TESTS := $(if $(shell $(CARGO) nextest --version 2>/dev/null),nextest run --no-fail-fast,test --no-fail-fast)
 
@@ -131,10 +135,11 @@ full: test ## And what takes longer: 20,000 seeds, figures, a machine in qemu, t
 bench: build ## The downloader's throughput against curl | tee | sha256sum; what a thousand machines cost the coordinator
 	$(STATIC) bench --locked --workspace --bench download --bench fleet
 
+# In the release profile: what build scripts and procedural macros need is compiled for the tests too.
 lint: ## Formatting, clippy without warnings, licences and bans
 	$(CARGO) fmt --all -- --check
-	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
-	$(CARGO) clippy --workspace --all-features --test nodes --test machine -- -D warnings
+	$(STATIC) clippy $(RELEASE) --all-targets --all-features -- -D warnings
+	$(STATIC) clippy $(RELEASE) --all-features --test nodes --test machine -- -D warnings
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --offline check bans licenses sources; \
 	else echo "cargo-deny is not installed: licences and bans were not checked (cargo install cargo-deny)"; fi
 

@@ -331,6 +331,7 @@ mod tests {
         for bad in ["", "30", "-5s", "0s", "soon", "5 parsecs"] {
             assert!(duration(bad).is_err(), "{bad}");
         }
+        assert_eq!(duration("0s"), Err("expected more than no time, like 500ms, 30s or 24h".to_owned()));
     }
 
     #[test]

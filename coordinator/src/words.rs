@@ -35,7 +35,16 @@ pub(crate) const TIPS: &Tips = &[
     (&["--key-file"], "leave it out: only `init`, `run` and `credentials` need the key"),
     (&["--state-dir"], "leave it out: this looks at no record"),
     (
-        &["init --port", "init -p", "init --host", "init --listen", "credentials --port", "credentials --listen"],
+        &[
+            "init --port",
+            "init -p",
+            "init --host",
+            "init --listen",
+            "credentials --port",
+            "credentials -p",
+            "credentials --host",
+            "credentials --listen",
+        ],
         "`--address HOST:PORT` is how people and machines reach the coordinator",
     ),
     (

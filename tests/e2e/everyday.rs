@@ -81,6 +81,7 @@ fn what_nobody_has(fleet: &mut Fleet) -> Result<()> {
         (&["get", "machines", "--cluster", ""], &["--cluster"]),
         (&["retry", "control-1", "wrok"], &["control-1 has no item named \"wrok\"", "Did you mean \"work\"?"]),
         (&["skip", "control-1", "nope"], &["Its items: work"]),
+        (&["retry", "e2e", "control-1"], &["no machine named \"e2e\"", "e2e is a cluster", "leave it out"]),
         (&["accept", "control-2", "work"], &["no machine named \"control-2\""]),
         (&["skip", "work", "control-1"], &["no machine named \"work\"", "The machine comes first", "control-1 work"]),
         (

@@ -27,6 +27,8 @@ fn hooks_run_once_before_and_after_everything() -> Result<()> {
 
     fleet.apply(&release(&fleet, "two"))?;
     let downtime = "--accept-control-plane-downtime";
+    let next = format!("What it would do: musterctl plan e2e {downtime}");
+    fleet.ctl(&["plan", "e2e"])?.exits(0)?.says(&["It cannot start: Quorum: ", &next])?;
     let plan = fleet.ctl(&["plan", "e2e", downtime])?.exits(0)?;
     plan.says(&["hooks before", "silence on worker-2", "hooks after", "smoke on worker-1"])?;
     fleet.ctl(&["update", "e2e", "--yes", downtime])?.exits(0)?.says(&["Ready"])?;

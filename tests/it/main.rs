@@ -1,4 +1,5 @@
 //! Hermetic tests over the whole workspace. Each module is one subject.
 
 mod model;
+mod startup;
 mod tidy;

@@ -118,6 +118,8 @@ impl<K: ValueEnum + Clone + Send + Sync + 'static> TypedValueParser for WhatPars
 
 #[cfg(test)]
 mod tests {
+    use clap::ColorChoice;
+
     use super::*;
 
     #[test]
@@ -134,6 +136,23 @@ mod tests {
         assert_eq!(rollout("rollout/edge-7-update-2").as_deref(), Ok("edge-7-update-2"));
         assert_eq!(rollout("cluster/edge-7").as_deref(), Ok("edge-7"));
         assert!(rollout("machine/worker-3").is_err_and(|problem| problem.contains("a rollout is wanted")));
+    }
+
+    /// As in CamelCase, which documents have.
+    #[test]
+    fn kinds_are_known_in_capitals() {
+        let command = || Command::new("get").arg(Arg::new("what").value_parser(WhatParser::<ColorChoice>::new()));
+        let read = |text: &str| command().try_get_matches_from(["get", text]);
+        let what = |text: &str| read(text).expect("known").remove_one::<What<ColorChoice>>("what").expect("given");
+        for text in ["never/x", "Never/x", "NEVER/x"] {
+            let What { kind, name } = what(text);
+            assert_eq!((kind, name.as_deref()), (ColorChoice::Never, Some("x")), "{text}");
+        }
+        let refused = read("Sometimes").expect_err("no such kind").to_string();
+        assert!(
+            refused.contains("'Sometimes'") && refused.contains("possible values: auto, always, never"),
+            "{refused}"
+        );
     }
 
     #[test]

@@ -186,6 +186,38 @@ fn whoever_has_begun_to_make_the_swarm_goes_before_earlier_ones() {
     assert_eq!(fleet.slots(), ["control-2"], "{:?} {:?}", fleet.why("control-1"), fleet.why("control-2"));
 }
 
+/// Nor does it in an update that brings the swarm, where the earlier one was in trouble when the other began.
+#[test]
+fn whoever_has_begun_to_make_the_swarm_goes_before_earlier_ones_in_an_update() {
+    let mut fleet = Fleet::of(3, 0).reported().prepared();
+    fleet.finish_all(Control);
+    let mut newest = spec(3, 0);
+    newest.max_failures.control = 3;
+    let of_control = newest.machine_types.get_mut(&Control).expect("a type");
+    of_control[0].version.push_str(".1");
+    let mut join = item("swarm", Phase::Deploy);
+    (join.runner, join.disruptive) = (RunnerKind::SwarmJoin, Some(false));
+    of_control.insert(1, join);
+    fleet.ask(apply(newest, &[])).expect("applies");
+    let update = || Request::Update { cluster: cluster(), options: Options::of(Scope::Drain) };
+    fleet.ask(update()).expect("starts");
+    fleet.fail("control-1");
+    fleet.begin("control-2");
+    fleet.event("control-2", "images", ItemState::Succeeded);
+    assert_eq!(fleet.slots(), ["control-2"], "{:?} {}", fleet.why("control-2"), fleet.says("control-2"));
+    assert_eq!(turn(&mut fleet, "control-2"), Ok(Entry::Init));
+    fleet.event("control-2", "swarm", ItemState::Running);
+    fleet.event("control-2", "swarm", ItemState::Failed { exit_code: 1, retryable: false });
+    fleet.ask(Request::Retry { machine: machine("control-1"), item: None }).expect("tried again");
+    fleet.finish("control-1");
+    let rollout = fleet.core.facts().open_rollout(&cluster()).expect("a rollout").name.clone();
+    fleet.ask(Request::Abort { rollout }).expect("aborts");
+    assert!(fleet.slots().is_empty(), "{:?}", fleet.slots());
+    fleet.ask(update()).expect("starts again");
+    ["control-1", "control-2"].iter().for_each(|name| fleet.accept(name));
+    assert_eq!(fleet.slots(), ["control-2"], "{} {}", fleet.says("control-1"), fleet.says("control-2"));
+}
+
 /// Docker comes with the items before it: there may be no engine to ask.
 #[test]
 fn one_that_never_began_its_swarm_join_is_removed_unasked() {
