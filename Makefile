@@ -20,15 +20,12 @@ export RUST_TEST_THREADS := $(NEXTEST_TEST_THREADS)
 # nextest where it is installed; its closing line counts tests just the same.
 RUN_TESTS := $(if $(shell $(CARGO) nextest --version 2>/dev/null),nextest run --no-fail-fast,test --no-fail-fast)
 
-# The tool that makes a .deb of a program. Its compilation is most of what it costs, but for the C in it, which
-# compresses.
-CARGO_DEB := target/tools/bin/cargo-deb
 IMAGE := muster-coordinator:$(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 
 # Tests with figures that are held against what is promised where nothing runs beside them.
 FIGURES := sixty_workers defaults_and_a_directory idle_agent
 
-# One fleet serves all tests of nodes: nextest would run each in a process, and a fleet, of its own.
+# Two fleets serve all tests of nodes: nextest would run each in a process, and a fleet, of its own.
 NODES := target/release/test-nodes
 
 PLANTS = $(RELEASE) --features muster-tests/plants --test plants
@@ -56,22 +53,18 @@ build: static-libc ## muster-agent, muster-coordinator and musterctl, in target/
 demo: build ## A whole fleet on this computer: make demo ARGS="--workers 12 --crash"
 	target/release/musterctl demo $(ARGS)
 
-packages: build $(CARGO_DEB) ## .deb and .rpm of all three, in target/packages (needs rpm)
+packages: build ## .deb and .rpm of all three, in target/packages (needs debhelper and rpm)
 	packaging/build $(TARGET)
 
 image: packages ## The coordinator's image, muster-coordinator:VERSION (needs Docker)
 	docker build --quiet --file packaging/Containerfile --tag $(IMAGE) target/packages/image
 
-$(CARGO_DEB):
-	CFLAGS=-O2 CARGO_PROFILE_RELEASE_OPT_LEVEL=0 nice $(CARGO) install --quiet --locked --root target/tools \
-	--target-dir target/tools/build cargo-deb@3.8.0
-
 test-tools:
 	@missing=$$(tests/missing-tools); test -z "$$missing" || { \
 	echo "The tests need more than Rust: apt-get install $$missing" >&2; exit 1; }
 
-# The fleet of nodes takes longest, and waits more than it works. So what it needs is made first; tests are compiled and
-# run beside it, and then programs with planted bugs. Without a Docker Engine: no nodes.
+# The fleets of nodes take longest, and wait more than they work. So what they need is made first; tests are compiled and
+# run beside them, and then programs with planted bugs. Without a Docker Engine: no nodes.
 test: test-tools ## What every change is checked with: tests, simulator, planted bugs, packages, systemd nodes
 	@rm -rf $(SAID)
 	@docker=$$(docker info >/dev/null 2>&1 && echo yes); set -e; \
@@ -125,6 +118,7 @@ demo-nodes-down: ## Remove the fleet of demo-nodes
 
 test-nodes-down: ## Remove what a test-nodes left that was ended in its middle
 	$(call remove-fleet,muster-test)
+	$(call remove-fleet,muster-test-2)
 
 full: test ## And what takes longer: 20,000 seeds, figures, a machine in qemu, throughput against curl
 	MUSTER_SIM_SEEDS=20000 $(STATIC) $(RUN_TESTS) $(RELEASE) --test simulator

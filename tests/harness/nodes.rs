@@ -19,6 +19,7 @@ use std::{
     fs::{self, File, TryLockError},
     path::{Path, PathBuf},
     process::Command,
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -62,7 +63,7 @@ pub struct Nodes {
     shells: Shells,
     keep: bool,
     /// Held while it stands.
-    _turn: File,
+    _turn: Turn,
 }
 
 impl Nodes {
@@ -71,8 +72,7 @@ impl Nodes {
     ///
     /// # Errors
     /// Whatever keeps it from running, and what to do about it.
-    pub fn start(name: &str, control: usize, workers: usize) -> Result<Self> {
-        let turn = turn()?;
+    pub fn start(turn: &Turn, name: &str, control: usize, workers: usize) -> Result<Self> {
         let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the tests lie in the project")?;
         let packages = project.join("target/packages");
         let image = programs::run(&mut Command::new(project.join("tests/nodes/image/build")))?.ok()?.trim().to_owned();
@@ -84,7 +84,8 @@ impl Nodes {
         let coordinator_image = docker(&build)?.ok()?.trim().to_owned();
         let nodes = BTreeMap::new();
         let (name, shells) = (name.to_owned(), Shells::of(operator::container(name)));
-        let mut fleet = Self { name, packages, image, coordinator_image, nodes, shells, keep: false, _turn: turn };
+        let mut fleet =
+            Self { name, packages, image, coordinator_image, nodes, shells, keep: false, _turn: turn.clone() };
         fleet.network_and_volumes()?;
         let names = (1..=control).map(|n| format!("control-{n}")).chain((1..=workers).map(|n| format!("worker-{n}")));
         for name in names {
@@ -344,24 +345,36 @@ impl Nodes {
     }
 }
 
-/// One fleet at a time: two would have the same names in Docker, and not enough of this computer.
-fn turn() -> Result<File> {
-    let path = env::temp_dir().join("muster-nodes.lock");
-    let file = File::create(&path).with_context(|| path.display().to_string())?;
-    let mut said = false;
-    look_every(ASK_EVERY, "the end of another fleet of nodes on this computer", TURN_PATIENCE, || {
-        match file.try_lock() {
-            Ok(()) => return Ok(Some(())),
-            Err(TryLockError::WouldBlock) => {}
-            Err(TryLockError::Error(error)) => return Err(error).context("cannot lock"),
-        }
-        if !said {
-            programs::complain("another fleet of nodes stands on this computer: waiting for its end");
-            said = true;
-        }
-        Ok(None)
-    })?;
-    Ok(file)
+/// Leave to have fleets on this computer, as long as it or a clone of it is there. One program at a time: two would have
+/// the same names in Docker, and not enough of this computer.
+#[derive(Clone)]
+pub struct Turn {
+    _locked: Arc<File>,
+}
+
+impl Turn {
+    /// Waits until no other program has it.
+    ///
+    /// # Errors
+    /// It never came to its end, or the lock file cannot be had.
+    pub fn take() -> Result<Self> {
+        let path = env::temp_dir().join("muster-nodes.lock");
+        let file = File::create(&path).with_context(|| path.display().to_string())?;
+        let mut said = false;
+        look_every(ASK_EVERY, "the end of another fleet of nodes on this computer", TURN_PATIENCE, || {
+            match file.try_lock() {
+                Ok(()) => return Ok(Some(())),
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(error)) => return Err(error).context("cannot lock"),
+            }
+            if !said {
+                programs::complain("another fleet of nodes stands on this computer: waiting for its end");
+                said = true;
+            }
+            Ok(None)
+        })?;
+        Ok(Self { _locked: Arc::new(file) })
+    }
 }
 
 impl Drop for Nodes {

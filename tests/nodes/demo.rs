@@ -3,7 +3,7 @@
 use anyhow::Result;
 use muster_tests::{
     fleet::{manifest::named_cluster, programs::complain},
-    nodes::Nodes,
+    nodes::{Nodes, Turn},
 };
 
 use crate::{site::item, swarm::join};
@@ -19,7 +19,7 @@ const WHAT_NEXT: &str = "The fleet deploys itself. To play with it:
 
 /// Starts it, enrols every node, and leaves it.
 pub(crate) fn run() -> Result<()> {
-    let mut fleet = Nodes::start(FLEET, 3, 3)?;
+    let mut fleet = Nodes::start(&Turn::take()?, FLEET, 3, 3)?;
     let items = [
         item("prepare", "prepare", "sleep 2", &[]),
         item("configure", "deploy", "sleep 3", &[]),

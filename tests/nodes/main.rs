@@ -1,7 +1,7 @@
 //! Real nodes: the packages that are shipped, installed with apt on machines with systemd; the coordinator as a
-//! container of the image that is shipped. One fleet of 3 + 3 serves all tests, in the order of [`TESTS`], because one
-//! each would take too long. So this has a `main` of its own: `make test-nodes`, or `make test-nodes ARGS="WORD…"` for
-//! those tests that have a word in their name.
+//! container of the image that is shipped. Two fleets of 3 + 3, beside each other, serve all tests in their order,
+//! because one each would take too long. So this has a `main` of its own: `make test-nodes`, or
+//! `make test-nodes ARGS="WORD…"` for those tests that have a word in their name.
 //!
 //! What happened is read from what the items themselves wrote on the nodes, never from the programs under test alone.
 
@@ -36,7 +36,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use muster_tests::{
     fleet::programs::complain,
-    nodes::{Nodes, node::Node},
+    nodes::{Nodes, Turn, node::Node},
 };
 
 /// What a test is given.
@@ -53,7 +53,11 @@ type Test = (&'static str, Body);
 
 use Body::{Fleet, OneNode};
 
-const TESTS: &[Test] = &[
+/// Fleets, by what Docker has all of one as, each with its tests. The one that needs more time begins.
+const FLEETS: &[(&str, &[Test])] = &[("muster-test", TOGETHER), ("muster-test-2", ONE_BY_ONE)];
+
+/// What becomes of machines each by itself.
+const ONE_BY_ONE: &[Test] = &[
     (
         "deployment::three_control_machines_and_three_workers",
         Fleet(deployment::three_control_machines_and_three_workers),
@@ -94,11 +98,15 @@ const TESTS: &[Test] = &[
     ("canaries::no_token_is_found_after_a_join_that_fails", Fleet(canaries::no_token_is_found_after_a_join_that_fails)),
     ("backup::managers_copy_the_swarm", Fleet(backup::managers_copy_the_swarm)),
     ("backup::managers_copy_the_swarm_before_and_in_an_update", Fleet(backup::an_update_backs_up_first)),
+    ("package::the_coordinators_image_is_small_and_not_root", Fleet(package::image_is_small_and_not_root)),
+];
+
+/// Updates and removals of machines that serve together.
+const TOGETHER: &[Test] = &[
     ("drain::a_service_keeps_all_tasks_but_one", Fleet(drain::a_service_keeps_all_tasks_but_one)),
     ("update::machines_reboot_as_their_locks_allow", Fleet(update::machines_reboot_as_their_locks_allow)),
     ("update::two_workers_reboot_on_demand", Fleet(update::two_workers_reboot_on_demand)),
     ("removal::machines_leave_the_swarm_for_good", Fleet(removal::machines_leave_the_swarm_for_good)),
-    ("package::the_coordinators_image_is_small_and_not_root", Fleet(package::image_is_small_and_not_root)),
 ];
 
 /// The one that makes the fleet what others find.
@@ -112,9 +120,7 @@ const GO_ON_FROM: &[(&str, &str)] = &[
     ("update::two_workers_reboot_on_demand", "drain::a_service_keeps_all_tasks_but_one"),
     ("update::two_workers_reboot_on_demand", "update::machines_reboot_as_their_locks_allow"),
 ];
-/// Of everything that Docker has of the fleet.
-const FLEET: &str = "muster-test";
-/// After so many failures the fleet is not worth more time, and after that long nobody waits any more.
+/// After so many failures a fleet is not worth more time, and after that long nobody waits any more.
 const FAILURES_MAX: usize = 3;
 const TESTS_MAX: Duration = Duration::from_secs(45 * 60);
 
@@ -131,38 +137,62 @@ fn main() -> ExitCode {
     let words: Vec<String> = env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let named = |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
     let wanted = |name: &str| named(name) || GO_ON_FROM.iter().any(|(next, first)| *first == name && named(next));
-    let tests: Vec<&Test> = TESTS.iter().filter(|(name, _)| wanted(name)).collect();
-    if tests.is_empty() {
+    let of_fleet = |tests: &'static [Test]| tests.iter().filter(|(name, _)| wanted(name)).collect::<Vec<&Test>>();
+    let fleets: Vec<(&str, Vec<&Test>)> =
+        FLEETS.iter().map(|(name, tests)| (*name, of_fleet(tests))).filter(|(_, tests)| !tests.is_empty()).collect();
+    if fleets.is_empty() {
         complain(&format!("no test has one of these words in its name: {}", words.join(" ")));
         return ExitCode::FAILURE;
     }
     let began = Instant::now();
-    let nodes = match Nodes::start(FLEET, 3, 3) {
-        Ok(nodes) => nodes,
-        Err(error) => {
-            complain(&format!("the fleet of nodes does not start: {error:#}"));
-            return ExitCode::FAILURE;
+    let (passed, failed) = Turn::take().map_or_else(
+        |error| {
+            complain(&format!("no fleet of nodes can stand here: {error:#}"));
+            (0, 0)
+        },
+        |turn| run_all(&fleets, &turn, began),
+    );
+    let all: usize = fleets.iter().map(|(_, tests)| tests.len()).sum();
+    let unrun = all - passed - failed;
+    complain(&format!("nodes: {passed} passed; {failed} failed; {unrun} not run; {} s", began.elapsed().as_secs()));
+    if passed == all { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// How many passed and failed. One fleet starts after the other, for they share the images that are built; then both
+/// have their tests.
+fn run_all(fleets: &[(&str, Vec<&Test>)], turn: &Turn, began: Instant) -> (usize, usize) {
+    thread::scope(|scope| {
+        let mut runs = Vec::new();
+        for (name, tests) in fleets {
+            match Nodes::start(turn, name, 3, 3) {
+                Ok(nodes) => {
+                    complain(&format!("the fleet {name} stands after {} s", began.elapsed().as_secs()));
+                    runs.push(scope.spawn(move || run_on(&nodes, tests, began)));
+                }
+                Err(error) => complain(&format!("the fleet {name} does not start: {error:#}")),
+            }
         }
-    };
-    complain(&format!("the fleet of nodes stands after {} s", began.elapsed().as_secs()));
+        let counts = runs.into_iter().filter_map(|run| run.join().ok());
+        counts.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
+    })
+}
+
+fn run_on(nodes: &Nodes, tests: &[&Test], began: Instant) -> (usize, usize) {
     let run = Run {
-        nodes: &nodes,
+        nodes,
         began,
         passed: AtomicUsize::new(0),
         failed: AtomicUsize::new(0),
         has_fleet: AtomicBool::new(true),
     };
-    match supplies::make_repository(&nodes) {
-        Ok(()) => run.all(&tests),
+    match supplies::make_repository(nodes) {
+        Ok(()) => run.all(tests),
         Err(error) => complain(&format!("the operator's repository is not made: {error:#}")),
     }
-    let (passed, failed) = (run.passed.into_inner(), run.failed.into_inner());
-    let unrun = tests.len() - passed - failed;
-    complain(&format!("nodes: {passed} passed; {failed} failed; {unrun} not run; {} s", began.elapsed().as_secs()));
-    if passed == tests.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    (run.passed.into_inner(), run.failed.into_inner())
 }
 
-/// The tests, on their way.
+/// The tests of a fleet, on their way.
 struct Run<'a> {
     nodes: &'a Nodes,
     began: Instant,
