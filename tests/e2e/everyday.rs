@@ -92,10 +92,12 @@ fn what_nobody_has(fleet: &mut Fleet) -> Result<()> {
         (&["revoke", "operator/nope"], &["no credential named", "See: musterctl get credentials"]),
         (&["secret", "create", "Bad", "--from-file", "other.yaml"], &["secret: \"Bad\" is no name"]),
         (&["logs", "control-1", "nope"], &["Its items: work"]),
+        (&["token", "revoke", "worker.token"], &["no token named \"worker.token\"", "See: musterctl get tokens"]),
         (&["token", "revoke", "abc.hunter2.00"], &["a whole token", "musterctl token revoke abc"]),
     ] {
         fleet.ctl(words)?.exits(2)?.says(says)?;
     }
+    fleet.ctl(&["token", "ls"])?.exits(0)?;
     let none = fleet.ctl(&["get", "machines", "--cluster", "other"])?.exits(0)?;
     none.says(&["No machines found in cluster other"])?;
     Ok(())

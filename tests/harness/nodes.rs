@@ -345,8 +345,8 @@ impl Nodes {
     }
 }
 
-/// Leave to have fleets on this computer, as long as it or a clone of it is there. One program at a time: two would have
-/// the same names in Docker, and not enough of this computer.
+/// Leave to have fleets on this computer, as long as it or a clone of it is there. One program at a time: two would
+/// have the same names in Docker, and not enough of this computer.
 #[derive(Clone)]
 pub struct Turn {
     _locked: Arc<File>,

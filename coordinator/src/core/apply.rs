@@ -83,11 +83,14 @@ fn may_declare(draft: &Draft<'_>, name: &MachineName, spec: &MachineSpec, in_man
     // Under a name that was given up another machine is to come: it may be another in everything.
     let Some(row) = draft.machines.get(name).filter(|row| row.id.is_some() && !row.replaceable) else { return Ok(()) };
     if row.spec.machine_type != spec.machine_type || row.spec.cluster_name != spec.cluster_name {
+        let then = match spec.machine_type {
+            MachineType::Control | MachineType::Worker => "apply again, then enrol it with a token of the new role",
+            MachineType::Unassigned => "then apply again (no machine enrols as that)",
+        };
         return Err(Refusal::State {
             reason: "RoleChange",
             message: format!(
-                "{name} is a {} machine of {}, and enrolled; to make it {} of {}: `musterctl replace {name}`, apply \
-                 again, then enrol it with a token of the new role",
+                "{name} is a {} machine of {}, and enrolled; to make it {} of {}: `musterctl replace {name}`, {then}",
                 row.spec.machine_type, row.spec.cluster_name, spec.machine_type, spec.cluster_name
             ),
         });

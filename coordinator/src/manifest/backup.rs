@@ -27,12 +27,7 @@ pub(super) fn read(
     let map = spot.map(faults, &BACKUPS)?;
     let mut of = |name: &str, runner: RunnerKind, own: &str| -> Option<BTreeMap<String, String>> {
         let Some(spot) = map.get(name) else { return Some(BTreeMap::new()) };
-        let params = params::read(&spot, Some(runner), secrets, faults)?;
-        if params.contains_key(own) {
-            spot.child(own).fault(faults, "a param that the update sets itself", "it left out");
-            return None;
-        }
-        Some(params)
+        params::read(&spot, Some(runner), Some(own), secrets, faults)
     };
     let (swarm, mke) = (of("swarm", RunnerKind::SwarmBackup, "mode"), of("mke", RunnerKind::Mke, "action"));
     let backups = Backups { swarm: swarm?, mke: mke? };

@@ -109,7 +109,7 @@ pub(super) fn params(
     faults: &mut Faults<'_>,
 ) -> Option<BTreeMap<String, String>> {
     let given = map.get("params");
-    let params = map.or("params", BTreeMap::new(), |spot| params::read(&spot, runner, secrets, faults));
+    let params = map.or("params", BTreeMap::new(), |spot| params::read(&spot, runner, None, secrets, faults));
     if let Some(runner) = runner {
         let (at, path) = given
             .as_ref()

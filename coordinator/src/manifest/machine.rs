@@ -122,7 +122,7 @@ fn overwrites(
             let problem = format!("machines of this type have no item '{}'", shown(key));
             faults.add_near(key_at, &value.path, problem, one_of(&names), (key, names));
         }
-        let params = params::read(&value, template.map(|item| item.runner), secrets, faults);
+        let params = params::read(&value, template.map(|item| item.runner), None, secrets, faults);
         if let (Some(template), Some(params)) = (template, &params) {
             let has = |name: &str| params.contains_key(name) || template.params.contains_key(name);
             params::complete(value.at(), &value.path, template.runner, has, faults);

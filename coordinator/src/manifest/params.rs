@@ -130,19 +130,24 @@ pub(super) const fn schema(runner: RunnerKind) -> &'static Schema {
     }
 }
 
-/// The params of a map, each checked by itself. `runner`: `None` if it is not known.
+/// The params of a map, each checked by itself. `runner`: `None` if it is not known. `own`: one that nobody gives.
 pub(super) fn read(
     spot: &Spot<'_>,
     runner: Option<RunnerKind>,
+    own: Option<&str>,
     secrets: Secrets<'_>,
     faults: &mut Faults<'_>,
 ) -> Option<BTreeMap<String, String>> {
     let before = faults.count();
     let mut params = BTreeMap::new();
     for Free { key, key_at, value } in spot.free(faults)? {
+        if own == Some(key) {
+            value.fault(faults, "a param that the update sets itself", "it left out");
+            continue;
+        }
         let known = runner.map(schema).and_then(|schema| schema.params.iter().find(|param| param.name == key));
         if known.is_none() {
-            name(key, key_at, &value.path, runner, faults);
+            name(key, key_at, &value.path, (runner, own), faults);
         }
         if let Some(text) = value.text(faults)
             && size(&value, text, faults)
@@ -272,14 +277,21 @@ fn is_inside(path: &str) -> bool {
 }
 
 /// A param that is not in the table.
-fn name(key: &str, at: Position, path: &str, runner: Option<RunnerKind>, faults: &mut Faults<'_>) {
+fn name(
+    key: &str,
+    at: Position,
+    path: &str,
+    (runner, own): (Option<RunnerKind>, Option<&str>),
+    faults: &mut Faults<'_>,
+) {
     if !is_param_name(key) {
         return faults.add(at, path, "not a param's name", "a lower-case letter, then up to 62 of a-z, 0-9 and '_'");
     }
     let Some(runner) = runner else { return };
     let schema = schema(runner);
     if !schema.free {
-        let known: Vec<&str> = schema.params.iter().map(|param| param.name).collect();
+        let names = schema.params.iter().map(|param| param.name);
+        let known: Vec<&str> = names.filter(|name| own != Some(*name)).collect();
         let expected = if known.is_empty() { "no params".to_owned() } else { one_of(&known) };
         faults.add_near(at, path, format!("unknown param for runner {runner}"), expected, (key, known));
     }

@@ -51,8 +51,9 @@ pub enum KeyFileError {
     },
     /// It is not a key.
     #[error(
-        "the key file {} does not hold exactly {KEY_BYTES} bytes: it is no key, or damaged; put the copy of it in its \
-         place that was kept", path.display()
+        "the key file {} does not hold exactly {KEY_BYTES} bytes: it is no key, or damaged; name the right one with \
+         --key-file (`init` makes one that is not there), or put the copy of it in its place that was kept",
+        path.display()
     )]
     Length {
         /// Its path.
@@ -93,13 +94,14 @@ impl StateKey {
         if metadata.is_dir() {
             return Err(error(io::ErrorKind::IsADirectory.into()));
         }
-        if metadata.permissions().mode() & OTHERS_MASK != 0 {
-            return Err(KeyFileError::Exposed { path: path.to_owned() });
-        }
         let mut bytes = Vec::new();
         file.take(KEY_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(error)?;
         if bytes.len() != KEY_BYTES {
             return Err(KeyFileError::Length { path: path.to_owned() });
+        }
+        // Only now: nobody is to close what is no key, as /dev/null.
+        if metadata.permissions().mode() & OTHERS_MASK != 0 {
+            return Err(KeyFileError::Exposed { path: path.to_owned() });
         }
         Self::new(&bytes)
     }

@@ -81,7 +81,12 @@ impl<K> What<K> {
     /// There is one with the kind, and there are more.
     pub(crate) fn names(&self, words: Vec<String>) -> Result<Vec<String>, Failure> {
         match &self.name {
-            Some(_) => Ok(self.name(words.into_iter().next())?.into_iter().collect()),
+            Some(name) if words.is_empty() => Ok(vec![name.clone()]),
+            Some(name) => {
+                let words = words.join(" ");
+                Err(Failure::bad_input(format!("there are two names, \"{name}\" and \"{words}\""))
+                    .next(format!("With several the kind stands alone, as in: machines {name} {words}")))
+            }
             None => Ok(words),
         }
     }

@@ -25,6 +25,7 @@ pub(crate) struct Args {
 enum SecretCommand {
     Create(CreateArgs),
     /// List the secrets; values are never shown
+    #[command(alias = "ls")]
     List(ListArgs),
     Delete(DeleteArgs),
 }

@@ -29,6 +29,7 @@ pub(crate) struct Args {
 enum TokenCommand {
     Create(CreateArgs),
     /// List the tokens; secrets are never shown
+    #[command(alias = "ls")]
     List(ListArgs),
     /// Make a token worthless; machines that joined with it stay
     Revoke(RevokeArgs),
@@ -90,7 +91,10 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         TokenCommand::Create(args) => create(args, context).await,
         TokenCommand::List(args) => get::list(Kind::Tokens, args.cluster.unwrap_or_default(), context).await,
         TokenCommand::Revoke(args) => {
-            if let Some((id, _)) = args.id.split_once('.').filter(|(id, _)| !id.contains('/')) {
+            let parts: Vec<&str> = args.id.split('.').collect();
+            if let [id, _, _] = parts[..]
+                && !args.id.contains('/')
+            {
                 let next = format!("Its ID is what comes before the first dot: musterctl token revoke {id}");
                 return Err(Failure::bad_input("that is a whole token, secret and all".to_owned()).next(next));
             }

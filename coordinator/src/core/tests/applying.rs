@@ -2,7 +2,7 @@
 
 use muster_proto::model::{
     ClusterName, ClusterSpec, Counts, MachineSpec,
-    MachineType::{Control, Worker},
+    MachineType::{Control, Unassigned, Worker},
     Scope,
 };
 
@@ -12,7 +12,7 @@ use super::{
     reason,
     updates::deployed,
 };
-use crate::core::{Effect, Request, update::Options};
+use crate::core::{Effect, Refusal, Request, update::Options};
 
 fn own_images(param: &str) -> MachineSpec {
     let mut own = machine_spec(Worker);
@@ -86,6 +86,12 @@ fn a_live_machine_keeps_its_role() {
     edited.max_worker_deploy_count = 7;
     assert_eq!(reason(fleet.ask(apply(edited, &[("worker-1", machine_spec(Control))]))), "RoleChange");
     assert!(before.same_record(fleet.core.facts()), "refused as a whole");
+    let aside = fleet.ask(apply(spec(1, 1), &[("worker-1", machine_spec(Unassigned))]));
+    let Err(Refusal::State { message, .. }) = aside else { panic!("{aside:?}") };
+    assert!(
+        message.ends_with("`musterctl replace worker-1`, then apply again (no machine enrols as that)"),
+        "{message}"
+    );
     fleet.ask(Request::ReplaceMachine { machine: machine("worker-1"), machine_is_off: false }).expect("given up");
     fleet.ask(apply(spec(1, 1), &[("worker-1", machine_spec(Control))])).expect("another machine is to come");
     assert_eq!(reason(fleet.enroll("worker-1", Worker)), "OtherRole");
