@@ -71,15 +71,31 @@ fn workers_do_not_start_in_one_instant() {
     fleet.finish_all(Control);
     let granted_ms = |n: u32| fleet.row(&format!("worker-{n}")).slot.expect("it has its turn").granted_at_ms;
     let after_first: Vec<u64> = (1..=5).map(|n| granted_ms(n) - granted_ms(1)).collect();
-    assert_eq!(after_first, [0, 0, 30, 30, 60]);
+    assert_eq!(after_first, [0, 30, 60, 90, 120]);
     let may_go = |now: Now| {
         let survey = Survey::of(fleet.core.facts(), &cluster(), fleet.core.limits(), now).expect("a cluster");
         safety::has_worker_slot(&survey)
     };
     let now = fleet.now();
-    assert!(!may_go(Now { wall_ms: granted_ms(3) + 29, ..now }));
-    assert!(may_go(Now { wall_ms: granted_ms(3) + 30, ..now }));
+    assert!(!may_go(Now { wall_ms: granted_ms(5) + 29, ..now }));
+    assert!(may_go(Now { wall_ms: granted_ms(5) + 30, ..now }));
     assert!(may_go(Now { wall_ms: granted_ms(1) - 1, ..now }), "a clock that was set back makes nobody wait");
+}
+
+#[test]
+fn whoever_follows_a_worker_that_ended_does_not_wait() {
+    let mut limited = spec(1, 9);
+    limited.max_worker_deploy_count = 6;
+    let mut fleet = Fleet::with(limited).reported().prepared();
+    fleet.finish_all(Control);
+    let granted_ms = |fleet: &Fleet, n: u32| fleet.row(&format!("worker-{n}")).slot.expect("granted").granted_at_ms;
+    let after_first: Vec<u64> = (1..=6).map(|n| granted_ms(&fleet, n) - granted_ms(&fleet, 1)).collect();
+    assert_eq!(after_first, [0, 30, 30, 30, 30, 30], "of the last four free slots nobody is kept");
+    for ended in ["worker-1", "worker-2", "worker-3"] {
+        fleet.finish(ended);
+    }
+    let ended_ms = fleet.now().wall_ms;
+    assert_eq!((7..=9).map(|n| granted_ms(&fleet, n)).collect::<Vec<_>>(), [ended_ms; 3]);
 }
 
 #[test]

@@ -410,7 +410,7 @@ fn a_controller_that_grants_one_at_a_time_never_runs_out_of_time() {
         fleet.upgrade(control);
     }
     // The five were asked for one after another.
-    let spread_ms = 2 * SPREAD_MS;
+    let spread_ms = 4 * SPREAD_MS;
     for n in 1..=5 {
         fleet.pass(NODE_LOCKS_MS - spread_ms - 1, &[]);
         let all_wait = fleet.requests().len();

@@ -24,21 +24,22 @@ pub fn worker_slots_max(survey: &Survey<'_>) -> usize {
     configured.min(WORKERS_AT_ONCE_MAX) as usize
 }
 
-/// Of the slots that a cluster's workers hold, at most [`SPREAD_MAX`] are granted in so long. Machines that start
+/// While more than [`FEW_FREE`] slots are free, one worker of a cluster is granted one in so long. Machines that start
 /// in one instant end in one, and whoever follows them then waits in a crowd: at the coordinator, and wherever they
-/// share a host, a mirror or a registry. So fifty starts take three quarters of a second.
+/// share a host, a mirror or a registry. So fifty starts take a second and a half.
 pub const SPREAD_MS: u64 = 30;
-/// More than one: else a machine that comes a little early would wait for the one before it.
-const SPREAD_MAX: usize = 2;
+/// So few were freed by machines that ended just now. Whoever follows these is spread as they were, and must not be
+/// kept from a free slot because the one before came a little late.
+const FEW_FREE: usize = 4;
 
 /// May a worker be granted a slot now, as far as those of the others go?
 #[must_use]
 pub fn has_worker_slot(survey: &Survey<'_>) -> bool {
+    let free = worker_slots_max(survey).saturating_sub(survey.worker_slots_used);
     let granted = survey.of_type(MachineType::Worker).filter_map(|worker| worker.row.slot);
     // A clock that was set back makes nobody wait.
-    let is_new = |at_ms: &u64| survey.now.wall_ms.checked_sub(*at_ms).is_some_and(|age_ms| age_ms < SPREAD_MS);
-    let new = granted.map(|slot| slot.granted_at_ms).filter(is_new).count();
-    new < SPREAD_MAX && survey.worker_slots_used < worker_slots_max(survey)
+    let is_new = |at_ms: u64| survey.now.wall_ms.checked_sub(at_ms).is_some_and(|age_ms| age_ms < SPREAD_MS);
+    free > 0 && (free <= FEW_FREE || !granted.map(|slot| slot.granted_at_ms).any(is_new))
 }
 
 /// Rule 2: at most min(configured, 50) workers hold a slot together.
