@@ -67,6 +67,12 @@ impl StateDir {
         private_dir(&self.0)
     }
 
+    /// Is it where a coordinator of this host keeps its record?
+    #[must_use]
+    pub fn is_coordinators(&self) -> bool {
+        self.0.join("store").is_file()
+    }
+
     /// The directory itself.
     #[must_use]
     pub fn path(&self) -> &Path {

@@ -267,6 +267,13 @@ fn enroll(args: &EnrollArgs, settings: Settings) -> anyhow::Result<()> {
         (given, _) => machine_name(given.as_deref())?,
     };
     let token = JoinToken::read(&args.token_file)?;
+    if dir.is_coordinators() {
+        let problem = format!(
+            "{} is the state directory of a muster-coordinator; name another with --state-dir",
+            dir.path().display()
+        );
+        return Err(BadInput(problem).into());
+    }
     create(&dir)?;
     let _lock = ledger::lock(dir.path())?;
     match Identity::load(&dir.identity()) {

@@ -25,6 +25,8 @@ const ADDRESS_KEY: &str = "address";
 pub const LOCAL_ACTOR: &str = "coordinator";
 /// Of a file with a private key.
 const SECRET_MODE: u32 = 0o600;
+/// A file in the state directory of every muster-agent that is enrolled.
+const AGENT_IDENTITY: &str = "identity.json";
 
 /// What cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +55,12 @@ pub enum SetupError {
         path.display()
     )]
     Exists {
+        /// The state directory.
+        path: PathBuf,
+    },
+    /// Another program's.
+    #[error("{} is the state directory of a muster-agent; name another with --state-dir", path.display())]
+    OfAgent {
         /// The state directory.
         path: PathBuf,
     },
@@ -97,7 +105,8 @@ impl SetupError {
     #[must_use]
     pub const fn is_bad_input(&self) -> bool {
         let out = matches!(self, Self::OutExists { .. } | Self::OutIsNoFile { .. });
-        out || matches!(self, Self::Config(_) | Self::Exists { .. } | Self::KeyBesideRecord { .. })
+        let place = matches!(self, Self::Exists { .. } | Self::OfAgent { .. } | Self::KeyBesideRecord { .. });
+        out || place || matches!(self, Self::Config(_))
     }
 }
 
@@ -254,6 +263,9 @@ impl Init<'_> {
         if store.exists() {
             return Err(SetupError::Exists { path: self.state_dir.path().to_owned() });
         }
+        if self.state_dir.path().join(AGENT_IDENTITY).is_file() {
+            return Err(SetupError::OfAgent { path: self.state_dir.path().to_owned() });
+        }
         if self.out == self.key_file {
             return Err(SetupError::OutIsNoFile { path: self.out.to_owned(), what: "the key file" });
         }
@@ -389,6 +401,16 @@ mod tests {
         let credentials: Credentials = toml::from_str(&text).expect("TOML");
         assert_eq!((credentials.ca.as_str(), credentials.coordinator.as_str()), (ca.pem(), "coordinator.example:7443"));
         assert!(matches!(init(dir.path(), &key_file, false), Err(SetupError::Exists { .. })));
+    }
+
+    #[test]
+    fn no_record_is_made_in_an_agents_directory() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::create_dir(dir.path().join("state")).expect("made");
+        fs::write(dir.path().join("state/identity.json"), "{}").expect("written");
+        let refused = init(dir.path(), &dir.path().join("key"), false).expect_err("an agent's");
+        assert!(refused.is_bad_input() && refused.to_string().contains("of a muster-agent"), "{refused}");
+        assert!(!dir.path().join("key").exists() && !dir.path().join("anna.toml").exists());
     }
 
     #[test]

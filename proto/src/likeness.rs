@@ -44,12 +44,14 @@ fn is_another_number(word: &str, known: &str) -> bool {
     word.0 == known.0 && word.1 != known.1 && !word.1.is_empty() && !known.1.is_empty()
 }
 
-/// What is compared: that both are options, or of the same, as `operator/anna` and `operator/bo`, makes them no more
-/// alike.
+/// What is compared: that both are options, or of the same, as `operator/anna` and `operator/bo` or `machine.ip` and
+/// `machine.name`, makes them no more alike.
 fn own_parts<'a>(word: &'a str, known: &'a str) -> (&'a str, &'a str) {
-    match (word.split_once('/'), known.split_once('/')) {
-        (Some((of, word)), Some((same, known))) if of == same => (word, known),
-        _ => (word.trim_start_matches('-'), known.trim_start_matches('-')),
+    let parts =
+        |mark: char| word.split_once(mark).zip(known.split_once(mark)).filter(|(word, known)| word.0 == known.0);
+    match parts('/').or_else(|| parts('.')) {
+        Some(((_, word), (_, known))) => (word, known),
+        None => (word.trim_start_matches('-'), known.trim_start_matches('-')),
     }
 }
 
@@ -59,7 +61,7 @@ mod tests {
 
     #[test]
     fn the_nearest_name_is_one_that_fingers_slip_to() {
-        let known = ["x", "control-1", "worker-1", "worker-12", "operator/vera", "--release"];
+        let known = ["x", "control-1", "worker-1", "worker-12", "operator/vera", "machine.name", "--release"];
         for (word, expected) in [
             ("wroker-12", Some("worker-12")),
             ("worker12", Some("worker-12")),
@@ -68,6 +70,8 @@ mod tests {
             ("worker-01", Some("worker-1")),
             ("worker-9", None),
             ("w", None),
+            ("machine.ip", None),
+            ("machine.nmae", Some("machine.name")),
             ("worker-11", None),
             ("zz", None),
             ("", None),

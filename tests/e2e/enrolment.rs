@@ -109,6 +109,12 @@ fn a_token_goes_into_a_new_file_of_one_s_own() -> Result<()> {
     let nowhere = ["token", "create", "--cluster", "nope", "--type", "worker", "--out", "no.token"];
     fleet.ctl(&nowhere)?.exits(2)?.says(&["no cluster named"])?;
     assert!(!Path::new(&fleet.path("no.token")).exists(), "an empty file is left behind");
+    let of_coordinator = fleet.agent_dir("worker-1");
+    fs::create_dir_all(&of_coordinator)?;
+    fs::write(of_coordinator.join("store"), "")?;
+    let refused = fleet.enroll("worker-1", &fleet.path("new.token"), &[])?.exits(2)?;
+    refused.says(&["the state directory of a muster-coordinator", "--state-dir"])?;
+    fs::remove_file(of_coordinator.join("store"))?;
     fleet.enroll("worker-1", &fleet.path("new.token"), &[])?.ok()?;
     fleet.done()
 }

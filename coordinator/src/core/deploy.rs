@@ -20,12 +20,16 @@ pub(super) fn cluster(
     operators::known_cluster(draft, cluster)?;
     let started = draft.clusters.get(cluster).is_some_and(|row| row.rollout_seq > 0 || row.deploy_requested);
     if started {
-        let open = draft.open_rollout(cluster).filter(|rollout| rollout.update.is_some());
-        let line = match open {
-            None => format!("cluster {cluster}: its deployment has begun already; machines that report join it"),
-            Some(open) => {
+        let begun = draft.clusters.get(cluster).is_some_and(|row| row.rollout_seq > 0);
+        let line = match draft.open_rollout(cluster) {
+            Some(open) if open.update.is_some() => {
                 format!("cluster {cluster}: machines that have come since join it when {} has ended", open.name)
             }
+            None if begun => format!(
+                "cluster {cluster}: it has been deployed; machines that report join it, and what a newer manifest asks \
+                 of the others is brought about by `musterctl update {cluster}`"
+            ),
+            _ => format!("cluster {cluster}: its deployment has begun already; machines that report join it"),
         };
         return Ok(Reply::Done(vec![line]));
     }

@@ -339,6 +339,12 @@ fn variables(value: &Spot<'_>, text: &str, secrets: Secrets<'_>, faults: &mut Fa
             value.fault(faults, "a template ('${{ … }}')", NO_TEMPLATES);
             false
         }
+        Err(VariableError::Unknown(name)) if name.starts_with(SECRET_PREFIX) => {
+            let named = name.strip_prefix(SECRET_PREFIX).unwrap_or_default();
+            let expected = "one with 1 to 63 of a-z, 0-9 and '-', as `musterctl get secrets` lists them";
+            value.fault(faults, format!("'{}' is no secret's name", shown(named)), expected);
+            false
+        }
         Err(VariableError::Unknown(name)) => {
             let problem = format!("unknown variable '${{{}}}'", shown(&name));
             // Without a dot it is one of a shell, and perhaps for the shell.

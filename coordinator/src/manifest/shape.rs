@@ -61,6 +61,7 @@ pub(super) fn check(value: &Spot<'_>, text: &str, shape: Shape, faults: &mut Fau
         }
         Shape::Urls => (are_urls(text), "not an http or https URL", "http://… or https://…, mirrors after blanks"),
         Shape::Sha256 => (is_sha256(text), "not a SHA-256 digest", "64 hex digits"),
+        Shape::Path if text == "/" => (false, "the whole file system", "a directory below '/'"),
         Shape::Path => (is_path(text), "not an absolute path", "a path that begins with '/', without '..'"),
         Shape::File if is_path(text) && text.ends_with('/') => {
             (false, "a path that ends in '/': here a file is named", "the file's own name at its end")

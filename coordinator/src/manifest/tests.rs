@@ -203,6 +203,7 @@ fn whole_texts_that_are_no_manifest() {
 #[test]
 fn broken_yaml_is_told_with_what_to_do() {
     let neighbours = "'key: value' indented as its neighbours";
+    let blank = "'key: value' or '- value', a blank behind ':' and '-'; text of '|' is indented deeper than its key";
     for (text, place, expected) in [
         ("a: b\nc: \"d\ne: f\n", "3:1", "the \" of line 2 closed before here"),
         ("a: b\nc: 'd\ne: f\n", "3:1", "the ' of line 2 closed before here"),
@@ -215,6 +216,12 @@ fn broken_yaml_is_told_with_what_to_do() {
         ("a: [b}\n", "1:4", ""),
         ("a: b: c\n", "1:5", &format!("{neighbours}, a value with ': ' in quotes")),
         ("a:\n  b: c\n d: e\n", "3:2", neighbours),
+        ("a: b\nc:d\ne: f\n", "2:1", blank),
+        ("a:\n- b: |\n  c\n", "3:3", blank),
+        ("a:\n- b\n-c\n", "3:1", blank),
+        ("a:\n  - b\n  c: d\n", "3:3", "'- ' before each entry of a list, indented as its neighbours"),
+        ("a: @b\n", "1:4", "a value that begins with such a character in quotes"),
+        ("a: \"\\d\"\n", "1:4", "the value in single quotes, where '\\' is itself"),
     ] {
         let first = faults(text).swap_remove(0);
         assert_eq!(format!("{}:{}", first.line, first.column), place, "{text:?}: {first}");

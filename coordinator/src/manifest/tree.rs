@@ -297,6 +297,13 @@ impl<'t> Builder<'t, '_, '_> {
                 "'key: value' indented as its neighbours, a value with ': ' in quotes".into()
             }
             (_, E::ExpectedBlockMappingKey) => "'key: value' indented as its neighbours".into(),
+            (_, E::ExpectedBlockSequenceEntry) => "'- ' before each entry of a list, indented as its neighbours".into(),
+            (_, E::SimpleKeyExpected) => {
+                "'key: value' or '- value', a blank behind ':' and '-'; text of '|' is indented deeper than its key"
+                    .into()
+            }
+            (_, E::UnexpectedCharacter { .. }) => "a value that begins with such a character in quotes".into(),
+            (_, E::UnknownQuotedScalarEscape) => "the value in single quotes, where '\\' is itself".into(),
             _ => String::new(),
         }
     }

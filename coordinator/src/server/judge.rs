@@ -22,34 +22,38 @@ use crate::{
     pki::{Ca, Certificate, CertificateError, Peer, PkiError, Role, TrustDomain},
 };
 
-/// Who is refused; the newest value.
-pub type Denied = watch::Receiver<Arc<DenyList>>;
+/// What is recorded of identities; the newest value.
+pub type Identities = watch::Receiver<Arc<Recorded>>;
 
-/// Who is refused though the certificate has not expired.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct DenyList {
-    machines: BTreeSet<MachineId>,
+/// All of the record that decides who is refused though the certificate has not expired. Of most changes of the facts
+/// it is no part, and no connection need look at them.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Recorded {
+    denied: BTreeSet<MachineId>,
     /// Role and name, and until when a certificate was issued that is refused, Unix milliseconds.
-    people: BTreeMap<String, u64>,
+    people: BTreeMap<String, Option<u64>>,
 }
 
-impl DenyList {
-    /// As recorded.
+impl Recorded {
+    /// As it is.
     #[must_use]
     pub fn of(facts: &Facts) -> Self {
-        let people = facts.credentials.values().filter_map(|row| Some((row.subject.clone(), row.revoked_at_ms?)));
-        Self { machines: facts.denied.keys().copied().collect(), people: people.collect() }
+        let people = facts.credentials.values().map(|row| (row.subject.clone(), row.revoked_at_ms));
+        Self { denied: facts.denied.keys().copied().collect(), people: people.collect() }
     }
+}
 
-    fn has(&self, certificate: &Certificate) -> bool {
-        match &certificate.peer.role {
-            Role::Agent(id) => self.machines.contains(id),
-            Role::Operator(_) | Role::Viewer(_) | Role::Controller(_) => {
-                let revoked_at_ms = self.people.get(&certificate.peer.to_string());
-                revoked_at_ms.is_some_and(|at_ms| certificate.issued_at_ms <= *at_ms)
-            }
-            Role::Coordinator => false,
+/// Is this certificate refused though it has not expired? Of people everyone who is not in the record: credentials are
+/// recorded before anybody has them, so this record is an older one that was put back, and nobody could see them there
+/// or revoke them.
+fn refuses(facts: &Facts, certificate: &Certificate) -> bool {
+    match &certificate.peer.role {
+        Role::Agent(id) => facts.denied.contains_key(id),
+        Role::Operator(_) | Role::Viewer(_) | Role::Controller(_) => {
+            let row = facts.credentials.get(&certificate.peer.to_string());
+            row.is_none_or(|row| row.revoked_at_ms.is_some_and(|at_ms| certificate.issued_at_ms <= at_ms))
         }
+        Role::Coordinator => false,
     }
 }
 
@@ -124,8 +128,8 @@ pub enum Refusal {
     /// Its time has passed while the connection stood.
     #[error("the certificate has expired")]
     Expired,
-    /// An operator took it back.
-    #[error("the identity is revoked")]
+    /// An operator took it back, or the record does not have it.
+    #[error("the identity is revoked, or not in the record")]
     Denied,
 }
 
@@ -134,21 +138,27 @@ pub struct Judge {
     chain: Arc<dyn ClientCertVerifier>,
     trust_domain: TrustDomain,
     clock: WallClock,
-    denied: Denied,
+    facts: watch::Receiver<Arc<Facts>>,
+    identities: Identities,
 }
 
 impl Judge {
-    /// A judge for the clients of `ca`.
+    /// A judge for the clients of `ca`, by the facts. Of `identities` it hears when to look at them again.
     ///
     /// # Errors
     /// [`PkiError::Tls`], [`PkiError::Damaged`] if the CA's certificate cannot be used.
-    pub fn new(ca: &Ca, clock: WallClock, denied: Denied) -> Result<Self, PkiError> {
+    pub fn new(
+        ca: &Ca,
+        clock: WallClock,
+        facts: watch::Receiver<Arc<Facts>>,
+        identities: Identities,
+    ) -> Result<Self, PkiError> {
         let mut roots = RootCertStore::empty();
         roots.add(ca.certificate().clone()).map_err(PkiError::Tls)?;
         let chain = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
             .build()
             .map_err(|_| PkiError::Damaged { problem: "its certificate verifies nothing" })?;
-        Ok(Self { chain, trust_domain: ca.trust_domain().clone(), clock, denied })
+        Ok(Self { chain, trust_domain: ca.trust_domain().clone(), clock, facts, identities })
     }
 
     /// What a client that showed `certificates` in its handshake is.
@@ -195,7 +205,7 @@ impl Judge {
         match &certificate.peer.role {
             Role::Coordinator => Err(Refusal::Coordinator),
             Role::Agent(_) | Role::Operator(_) | Role::Viewer(_) | Role::Controller(_)
-                if self.denied.borrow().has(certificate) =>
+                if refuses(&self.facts.borrow(), certificate) =>
             {
                 Err(Refusal::Denied)
             }
@@ -206,12 +216,15 @@ impl Judge {
     /// Ends when a certificate that is good now is so no more.
     pub fn until_bad(&self, certificate: &Arc<Certificate>) -> impl Future<Output = Refusal> + Send + use<> {
         let left = Duration::from_millis(certificate.not_after_ms.saturating_sub((self.clock)()));
-        let (certificate, mut denied) = (Arc::clone(certificate), self.denied.clone());
+        let (certificate, facts, mut identities) =
+            (Arc::clone(certificate), self.facts.clone(), self.identities.clone());
         async move {
             let taken_back = async {
-                if denied.wait_for(|denied| denied.has(&certificate)).await.is_err() {
-                    // Nobody can deny any more: the coordinator is ending.
-                    std::future::pending().await
+                while !refuses(&facts.borrow(), &certificate) {
+                    if identities.changed().await.is_err() {
+                        // Nobody can deny any more: the coordinator is ending.
+                        std::future::pending().await
+                    }
                 }
             };
             tokio::select! {

@@ -43,7 +43,7 @@ use crate::{
     pki::{Ca, PkiError, Vault},
 };
 
-pub use judge::{Caller, Denied, DenyList, Judge, Standing};
+pub use judge::{Caller, Identities, Judge, Recorded, Standing};
 pub use sessions::Sessions;
 pub use swarm_relay::Asker;
 
@@ -101,8 +101,8 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     let clock_of = engine.clone();
     let clock: WallClock = Arc::new(move || clock_of.now().wall_ms);
-    let denied = denied(&engine);
-    let judge = Arc::new(Judge::new(&ca, Arc::clone(&clock), denied).map_err(ServeError::Tls)?);
+    let judge = Judge::new(&ca, Arc::clone(&clock), engine.watch(), identities(&engine));
+    let judge = Arc::new(judge.map_err(ServeError::Tls)?);
     let tls = tls::server_config(Arc::clone(&ca), clock).map_err(ServeError::Tls)?;
     let guesses = Arc::new(guesses::Guesses::default());
     let noted = (Arc::clone(&guesses), engine.clone());
@@ -163,13 +163,13 @@ pub async fn serve(
         .map_err(ServeError::Grpc)
 }
 
-/// The denied identities as they are, and whenever they change; not whenever anything does.
-fn denied(engine: &EngineHandle) -> Denied {
+/// What is recorded of identities, and whenever that changes; not whenever anything does.
+fn identities(engine: &EngineHandle) -> Identities {
     let mut facts = engine.watch();
-    let (publish, denied) = watch::channel(Arc::new(DenyList::of(&facts.borrow_and_update())));
+    let (publish, identities) = watch::channel(Arc::new(Recorded::of(&facts.borrow_and_update())));
     tokio::spawn(async move {
         while facts.changed().await.is_ok() {
-            let now = Arc::new(DenyList::of(&facts.borrow_and_update()));
+            let now = Arc::new(Recorded::of(&facts.borrow_and_update()));
             publish.send_if_modified(|known| {
                 let changed = *known != now;
                 *known = now;
@@ -177,7 +177,7 @@ fn denied(engine: &EngineHandle) -> Denied {
             });
         }
     });
-    denied
+    identities
 }
 
 /// Who calls: put into each request by its connection.

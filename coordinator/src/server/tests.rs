@@ -10,7 +10,7 @@ mod links;
 mod secrets;
 mod swarm;
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
 
 use muster_proto::{
     model::{ItemHash, MachineId, MachineName, MachineType},
@@ -26,6 +26,7 @@ use super::*;
 use crate::{
     core::{Enroll, Input, Reply, Request as Wish},
     engine,
+    facts::CredentialRow,
     pki::{NewToken, Peer, Role, TrustDomain, Validity, Vault},
     plan::Limits,
     setup::Credentials,
@@ -35,6 +36,20 @@ use crate::{
 /// Nothing here takes so long, unless it is broken.
 const PATIENCE: Duration = Duration::from_secs(20);
 const HOUR: Duration = Duration::from_secs(3600);
+/// Whose credentials are in the record of every [`World`].
+const PEOPLE: [&str; 11] = [
+    "operator/anna",
+    "operator/bert",
+    "operator/cy",
+    "operator/eve",
+    "viewer/bo",
+    "viewer/eve",
+    "controller/ceph",
+    "controller/locks",
+    "controller/nova",
+    "controller/own",
+    "controller/theirs",
+];
 
 const MANIFEST: &str = r"
 apiVersion: muster/v1alpha1
@@ -97,6 +112,16 @@ impl World {
         });
         tokio::spawn(async { serving.await.expect("it serves") });
         let world = Self { address, ca, engine, _end: end };
+        for subject in PEOPLE {
+            let row = CredentialRow {
+                subject: subject.to_owned(),
+                clusters: BTreeSet::new(),
+                issued_at_ms: 0,
+                expires_at_ms: u64::MAX,
+                revoked_at_ms: None,
+            };
+            world.wish(Wish::RecordCredentials(row)).await;
+        }
         let files = vec![muster_proto::wire::ManifestFile { name: "m".to_owned(), text: MANIFEST.to_owned() }];
         let applied = world.operator().await.apply(muster_proto::wire::ApplyRequest { files, dry_run: false }).await;
         assert_eq!(applied.expect("applied").into_inner().faults, []);

@@ -14,7 +14,7 @@ use tonic::{Response, Status, transport::Channel};
 use crate::{
     config::Config,
     failure::{Exit, Failure},
-    get::not_this_version,
+    get::{is_kind, not_this_version},
 };
 
 /// Longest wait for an answer.
@@ -115,6 +115,9 @@ impl Coordinator {
                 return Err(failure.next(format!("{machine} is a cluster, which is known here: leave it out.")));
             }
             Err(failure) if failure.exit == Exit::BadInput && self.has(Kind::Machines, item).await => {
+                if is_kind(machine) {
+                    return Err(failure.next(format!("The kind is known here: leave {machine} out, as in {item}")));
+                }
                 return Err(failure.next(format!("The machine comes first, then the item: {item} {machine}")));
             }
             found => found?,

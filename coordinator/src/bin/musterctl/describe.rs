@@ -25,7 +25,7 @@ pub(crate) struct Args {
     name: Option<String>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Described {
     #[value(alias = "clusters", alias = "lcmcluster", alias = "lcmclusters")]
     Cluster,

@@ -48,7 +48,7 @@ pub(crate) struct Args {
     cluster: Option<String>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum KindArg {
     #[value(alias = "cluster", alias = "lcmclusters", alias = "lcmcluster")]
     Clusters,

@@ -96,9 +96,10 @@ fn tip(error: &Error, words: &[String]) -> Option<String> {
         return Some(format!("`musterctl get secret {arg}`"));
     }
     if command == "secret" && !arg.starts_with('-') {
-        return Some(
-            "a value is never on a command line: `--from-file FILE`, or `--from-file -` for a pipe".to_owned(),
-        );
+        return Some(match words.iter().any(|word| word == "generic") {
+            true => format!("all are of one kind: `musterctl secret create {arg} --from-file FILE`"),
+            false => "a value is never on a command line: `--from-file FILE`, or `--from-file -` for a pipe".to_owned(),
+        });
     }
     if command == "remove" && !arg.starts_with('-') {
         let is = |kinds: &[&str]| words.iter().any(|word| kinds.contains(&word.as_str()));
@@ -250,6 +251,7 @@ mod tests {
             ("apply -k manifests", "`-f FILE`"),
             ("apply -f edge-7.yaml --force", "leave it out"),
             ("describe token 821da62ffe70", "`musterctl get token`"),
+            ("secret create generic db --from-file pw", "`musterctl secret create db --from-file FILE`"),
             ("get audit --since 1h", "`musterctl get audit | grep"),
             ("describe worker-1", "`musterctl describe machine worker-1`"),
             ("annotate machine/worker-1 a=b", "`musterctl annotate machine worker-1`"),

@@ -60,7 +60,7 @@ pub(crate) struct What<K> {
     name: Option<String>,
 }
 
-impl<K> What<K> {
+impl<K: ValueEnum + PartialEq> What<K> {
     /// The name that stands with the kind or is the word after it; None: neither.
     ///
     /// # Errors
@@ -71,8 +71,18 @@ impl<K> What<K> {
                 Err(Failure::bad_input(format!("there are two names, \"{name}\" and \"{word}\""))
                     .next("One at a time; without a name it is all of them."))
             }
-            (name, word) => Ok(word.or_else(|| name.clone())),
+            (name, word) => Ok(word.map(|word| self.bare(word)).or_else(|| name.clone())),
         }
+    }
+
+    /// The name alone, where the same kind stands with it: `get -o name` prints names so.
+    fn bare(&self, word: String) -> String {
+        let named = word.split_once('/').filter(|(kind, name)| !name.is_empty() && self.is(kind));
+        named.map_or_else(|| word.clone(), |(_, name)| name.to_owned())
+    }
+
+    fn is(&self, kind: &str) -> bool {
+        K::from_str(kind, true).is_ok_and(|kind| kind == self.kind)
     }
 
     /// The names that stand with the kind or are the words after it.
@@ -81,13 +91,15 @@ impl<K> What<K> {
     /// There is one with the kind, and there are more.
     pub(crate) fn names(&self, words: Vec<String>) -> Result<Vec<String>, Failure> {
         match &self.name {
-            Some(name) if words.is_empty() => Ok(vec![name.clone()]),
+            Some(name) if words.iter().all(|word| self.bare(word.clone()) != *word) => {
+                Ok([name.clone()].into_iter().chain(words.into_iter().map(|word| self.bare(word))).collect())
+            }
             Some(name) => {
                 let words = words.join(" ");
                 Err(Failure::bad_input(format!("there are two names, \"{name}\" and \"{words}\""))
                     .next(format!("With several the kind stands alone, as in: machines {name} {words}")))
             }
-            None => Ok(words),
+            None => Ok(words.into_iter().map(|word| self.bare(word)).collect()),
         }
     }
 }
@@ -162,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_name_stands_with_its_kind_or_after_it() {
-        let what = |name: Option<&str>| What { kind: (), name: name.map(str::to_owned) };
+        let what = |name: Option<&str>| What { kind: ColorChoice::Never, name: name.map(str::to_owned) };
         assert_eq!(what(Some("a")).name(None).expect("one"), Some("a".to_owned()));
         assert_eq!(what(None).name(Some("b".to_owned())).expect("one"), Some("b".to_owned()));
         assert_eq!(what(None).name(None).expect("none"), None);
@@ -171,5 +183,13 @@ mod tests {
         assert_eq!(what(None).names(words()).expect("two"), words());
         assert_eq!(what(Some("a")).names(Vec::new()).expect("one"), ["a"]);
         assert!(what(Some("a")).names(words()).is_err());
+        // As `get -o name` prints them, for `xargs`.
+        let printed = || vec!["never/b".to_owned(), "Never/c".to_owned()];
+        assert_eq!(what(Some("a")).names(printed()).expect("three"), ["a", "b", "c"]);
+        assert_eq!(what(None).names(printed()).expect("two"), ["b", "c"]);
+        assert_eq!(what(None).name(Some("never/b".to_owned())).expect("one"), Some("b".to_owned()));
+        for other in ["operator/bo", "always/b", "never/"] {
+            assert_eq!(what(None).names(vec![other.to_owned()]).expect("a name"), [other]);
+        }
     }
 }

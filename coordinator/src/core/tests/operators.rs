@@ -182,6 +182,9 @@ fn deploy_needs_a_control_machine() {
     assert!(done(fleet.ask(deploy())).contains("has begun already"));
     fleet.connect("control-1");
     assert!(fleet.row("control-1").rollout.is_some(), "it joins");
+    let mut fleet = Fleet::of(1, 0).reported().prepared();
+    fleet.finish_all(Control);
+    assert!(done(fleet.ask(deploy())).ends_with("is brought about by `musterctl update edge-7`"));
 }
 
 #[test]

@@ -131,6 +131,7 @@ async fn a_certificate_is_good_or_gets_one_constant_answer() {
     let mut answers = Vec::new();
     for (what, identity) in [
         ("expired", issue(&world.ca, &anna(), past)),
+        ("made after the backup that is the record now", world.identity(Role::Operator("new".to_owned()))),
         ("not yet valid", issue(&world.ca, &anna(), future)),
         ("of another CA", issue(&other_ca, &anna(), long)),
         ("of another CA and trust domain", issue(&stranger_ca, &anna(), long)),
