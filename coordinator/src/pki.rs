@@ -76,7 +76,7 @@ pub enum PkiError {
     Tls(#[source] rustls::Error),
 }
 
-fn millis(duration: Duration) -> u64 {
+pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 

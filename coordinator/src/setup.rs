@@ -2,6 +2,7 @@
 //! one to be made good from the fleet.
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::{self, Write as _},
     os::unix::fs::OpenOptionsExt,
@@ -145,6 +146,7 @@ impl Credentials {
             clusters: peer.clusters.clone().unwrap_or_default(),
             issued_at_ms,
             expires_at_ms: validity.not_after_ms,
+            older_ms: BTreeSet::new(),
             revoked_at_ms,
         };
         let credentials = Self {

@@ -84,7 +84,7 @@ fn what_nobody_has(fleet: &mut Fleet) -> Result<()> {
         (&["retry", "e2e", "control-1"], &["no machine named \"e2e\"", "e2e is a cluster", "leave it out"]),
         (&["accept", "control-2", "work"], &["no machine named \"control-2\""]),
         (&["skip", "work", "control-1"], &["no machine named \"work\"", "The machine comes first", "control-1 work"]),
-        (&["logs", "machine", "control-1"], &["no machine named \"machine\"", "leave machine out, as in control-1"]),
+        (&["logs", "machine", "control-1"], &["no machine named \"machine\"", "leave machine out"]),
         (
             &["pause", "control-1"],
             &["no rollout and no cluster named", "a machine of cluster e2e", "maintenance enter"],

@@ -5,10 +5,15 @@ use std::collections::BTreeSet;
 use muster_proto::model::{ClusterName, Now};
 
 use super::{Refusal, Reply, operators::not_found};
-use crate::facts::{CredentialRow, Draft};
+use crate::{
+    facts::{CredentialRow, Draft},
+    pki::{PERSON_LIFETIME, millis},
+};
 
 /// Names that may have credentials at once; expired ones make room.
 const CREDENTIALS_MAX: usize = 10_000;
+/// Certificates of one name that may be good at once; expired ones make room.
+const CERTIFICATES_MAX: usize = 1_000;
 
 /// Records credentials before anybody has them.
 pub(crate) fn record(draft: &mut Draft<'_>, actor: &str, row: CredentialRow, now: Now) -> Result<Reply, Refusal> {
@@ -43,9 +48,22 @@ fn beside(known: Option<&CredentialRow>, row: CredentialRow, now: Now) -> Result
     if known.revoked() || known.expires_at_ms <= now.wall_ms {
         return Ok(row);
     }
+    let mut issued_ms = known.older_ms.clone();
+    issued_ms.retain(|at_ms| at_ms.saturating_add(millis(PERSON_LIFETIME)) > now.wall_ms);
+    issued_ms.extend([known.issued_at_ms, row.issued_at_ms]);
+    if issued_ms.len() > CERTIFICATES_MAX {
+        let message = format!(
+            "{} has {CERTIFICATES_MAX} certificates that are good; `musterctl revoke {}` ends them all, or take \
+             another name",
+            row.subject, row.subject
+        );
+        return Err(Refusal::State { reason: "TooManyCredentials", message });
+    }
+    // The clock may have been set back.
+    let issued_at_ms = issued_ms.pop_last().unwrap_or(row.issued_at_ms);
     let all = known.clusters.is_empty() || row.clusters.is_empty();
     let clusters = if all { BTreeSet::new() } else { known.clusters.union(&row.clusters).cloned().collect() };
-    Ok(CredentialRow { clusters, ..row })
+    Ok(CredentialRow { clusters, issued_at_ms, older_ms: issued_ms, ..row })
 }
 
 /// Refuses every certificate of this name that there is.

@@ -16,11 +16,24 @@ pub struct CredentialRow {
     pub issued_at_ms: u64,
     /// Of the newest certificate, Unix milliseconds.
     pub expires_at_ms: u64,
+    /// When the older certificates were issued that are good beside the newest, Unix milliseconds.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub older_ms: BTreeSet<u64>,
     /// Certificates that were issued until then are refused, Unix milliseconds. None: none was ever revoked.
     pub revoked_at_ms: Option<u64>,
 }
 
 impl CredentialRow {
+    /// Is a certificate of this name refused that was issued then? Also one that is not in the record: it is of a later
+    /// record, in whose place this one was put, and may have been revoked there.
+    #[must_use]
+    pub fn refuses(&self, issued_at_ms: u64) -> bool {
+        // A certificate counts in seconds.
+        let is_it = |at_ms: &u64| at_ms / 1000 == issued_at_ms / 1000;
+        let known = is_it(&self.issued_at_ms) || self.older_ms.iter().any(is_it);
+        !known || self.revoked_at_ms.is_some_and(|at_ms| issued_at_ms <= at_ms)
+    }
+
     /// Is the newest certificate among those that are refused?
     #[must_use]
     pub fn revoked(&self) -> bool {

@@ -341,7 +341,7 @@ fn variables(value: &Spot<'_>, text: &str, secrets: Secrets<'_>, faults: &mut Fa
         }
         Err(VariableError::Unknown(name)) if name.starts_with(SECRET_PREFIX) => {
             let named = name.strip_prefix(SECRET_PREFIX).unwrap_or_default();
-            let expected = "one with 1 to 63 of a-z, 0-9 and '-', as `musterctl get secrets` lists them";
+            let expected = "1 to 63 of a-z, 0-9 and '-', a letter or digit first and last (`musterctl get secrets`)";
             value.fault(faults, format!("'{}' is no secret's name", shown(named)), expected);
             false
         }

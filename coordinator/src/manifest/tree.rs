@@ -302,7 +302,9 @@ impl<'t> Builder<'t, '_, '_> {
                 "'key: value' or '- value', a blank behind ':' and '-'; text of '|' is indented deeper than its key"
                     .into()
             }
-            (_, E::UnexpectedCharacter { .. }) => "a value that begins with such a character in quotes".into(),
+            (_, E::UnexpectedCharacter { character: '@' | '`' | '%' }) => {
+                "a value that begins with such a character in quotes".into()
+            }
             (_, E::UnknownQuotedScalarEscape) => "the value in single quotes, where '\\' is itself".into(),
             _ => String::new(),
         }

@@ -126,7 +126,8 @@ pub fn may_disturb_again(survey: &Survey<'_>, position: &Position<'_>) -> Result
 /// Rule 4, its Swarm alone.
 pub fn swarm_drained(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     // Planted: whatever tasks run on a worker, it is disturbed.
-    if planted("ignore-swarm-tasks") { Ok(()) } else { update::drain::reached(survey, position) }
+    let ignored = position.row.spec.machine_type == MachineType::Worker && planted("ignore-swarm-tasks");
+    if ignored { Ok(()) } else { update::drain::reached(survey, position) }
 }
 
 /// Rule 4, its locks alone.

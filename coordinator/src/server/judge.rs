@@ -51,7 +51,7 @@ fn refuses(facts: &Facts, certificate: &Certificate) -> bool {
         Role::Agent(id) => facts.denied.contains_key(id),
         Role::Operator(_) | Role::Viewer(_) | Role::Controller(_) => {
             let row = facts.credentials.get(&certificate.peer.to_string());
-            row.is_none_or(|row| row.revoked_at_ms.is_some_and(|at_ms| certificate.issued_at_ms <= at_ms))
+            row.is_none_or(|row| row.refuses(certificate.issued_at_ms))
         }
         Role::Coordinator => false,
     }

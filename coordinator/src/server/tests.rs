@@ -79,6 +79,8 @@ struct World {
     address: SocketAddr,
     ca: Arc<Ca>,
     engine: EngineHandle,
+    /// When all certificates were issued but those that it enrols, and [`World::issued`].
+    began_ms: u64,
     _end: oneshot::Sender<()>,
 }
 
@@ -111,13 +113,15 @@ impl World {
             drop(ended.await);
         });
         tokio::spawn(async { serving.await.expect("it serves") });
-        let world = Self { address, ca, engine, _end: end };
+        let began_ms = engine.now().wall_ms;
+        let world = Self { address, ca, engine, began_ms, _end: end };
         for subject in PEOPLE {
             let row = CredentialRow {
                 subject: subject.to_owned(),
                 clusters: BTreeSet::new(),
-                issued_at_ms: 0,
+                issued_at_ms: world.began_ms,
                 expires_at_ms: u64::MAX,
+                older_ms: BTreeSet::new(),
                 revoked_at_ms: None,
             };
             world.wish(Wish::RecordCredentials(row)).await;
@@ -129,7 +133,7 @@ impl World {
     }
 
     fn validity(&self) -> Validity {
-        Validity::from(self.engine.now().wall_ms, HOUR)
+        Validity::from(self.began_ms, HOUR)
     }
 
     fn identity(&self, role: Role) -> Identity {

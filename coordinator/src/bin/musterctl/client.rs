@@ -116,7 +116,7 @@ impl Coordinator {
             }
             Err(failure) if failure.exit == Exit::BadInput && self.has(Kind::Machines, item).await => {
                 if is_kind(machine) {
-                    return Err(failure.next(format!("The kind is known here: leave {machine} out, as in {item}")));
+                    return Err(failure.next(format!("The kind is known here: leave {machine} out")));
                 }
                 return Err(failure.next(format!("The machine comes first, then the item: {item} {machine}")));
             }

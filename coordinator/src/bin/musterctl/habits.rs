@@ -96,7 +96,7 @@ fn tip(error: &Error, words: &[String]) -> Option<String> {
         return Some(format!("`musterctl get secret {arg}`"));
     }
     if command == "secret" && !arg.starts_with('-') {
-        return Some(match words.iter().any(|word| word == "generic") {
+        return Some(match words.windows(2).any(|pair| pair == ["create", "generic"]) {
             true => format!("all are of one kind: `musterctl secret create {arg} --from-file FILE`"),
             false => "a value is never on a command line: `--from-file FILE`, or `--from-file -` for a pipe".to_owned(),
         });

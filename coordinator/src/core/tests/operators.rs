@@ -1,5 +1,7 @@
 //! What operators wish: what is done, and what is refused with a reason.
 
+use std::collections::BTreeSet;
+
 use muster_proto::model::{
     ClusterName,
     ItemState::{self, Failed, Indeterminate, Running, Succeeded},
@@ -227,18 +229,33 @@ fn a_revocation_outlives_new_credentials_that_were_under_way() {
         let clusters = clusters.iter().map(|name| ClusterName::new(*name).expect("a label")).collect();
         let subject = "operator/bo".to_owned();
         let expires_at_ms = at_ms + 3_600_000;
-        let row = CredentialRow { subject, clusters, issued_at_ms: at_ms, expires_at_ms, revoked_at_ms: None };
+        let row = CredentialRow {
+            subject,
+            clusters,
+            issued_at_ms: at_ms,
+            expires_at_ms,
+            older_ms: BTreeSet::new(),
+            revoked_at_ms: None,
+        };
         Request::RecordCredentials(row)
     };
     let of = |fleet: &Fleet| (*fleet.core.facts().credentials["operator/bo"]).clone();
     fleet.ask(issued(now_ms - 5_000, &["edge-7"])).expect("recorded");
     fleet.ask(issued(now_ms - 4_000, &["edge-8"])).expect("recorded");
     assert_eq!(of(&fleet).clusters.len(), 2, "the older one is still good");
+    let refused = |fleet: &Fleet, at_ms: u64| of(fleet).refuses(at_ms);
+    for (issued_at_ms, is_refused) in [(5_000, false), (4_000, false), (4_500, false), (3_000, true), (6_000, true)] {
+        assert_eq!(refused(&fleet, now_ms / 1000 * 1000 - issued_at_ms), is_refused, "{issued_at_ms} ms ago");
+    }
     fleet.ask(Request::RevokeCredentials { subject: "operator/bo".to_owned() }).expect("revoked");
     assert_eq!(reason(fleet.ask(issued(now_ms - 1, &[]))), "Conflict", "made before, recorded after");
     assert!(of(&fleet).revoked());
-    fleet.ask(issued(now_ms + 1_000, &["edge-9"])).expect("made after");
+    fleet.ask(issued(now_ms + 3_000, &["edge-9"])).expect("made after");
     assert!(!of(&fleet).revoked() && of(&fleet).revoked_at_ms.is_some() && of(&fleet).clusters.len() == 1);
+    assert!(refused(&fleet, now_ms - 4_000) && !refused(&fleet, now_ms + 3_000));
+    // The clock was set back.
+    fleet.ask(issued(now_ms + 2_000, &[])).expect("made after");
+    assert_eq!((of(&fleet).issued_at_ms, of(&fleet).older_ms), (now_ms + 3_000, [now_ms + 2_000].into()));
 }
 
 /// Whoever mistypes a name is not led to shutting itself out.
@@ -249,9 +266,10 @@ fn a_mistyped_name_suggests_the_credentials_of_others() {
     let mut issue = |subject: &str| {
         let row = CredentialRow {
             subject: subject.to_owned(),
-            clusters: std::collections::BTreeSet::new(),
+            clusters: BTreeSet::new(),
             issued_at_ms: now_ms,
             expires_at_ms: now_ms + 3_600_000,
+            older_ms: BTreeSet::new(),
             revoked_at_ms: None,
         };
         fleet.ask(Request::RecordCredentials(row)).expect("recorded");

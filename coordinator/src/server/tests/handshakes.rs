@@ -131,7 +131,8 @@ async fn a_certificate_is_good_or_gets_one_constant_answer() {
     let mut answers = Vec::new();
     for (what, identity) in [
         ("expired", issue(&world.ca, &anna(), past)),
-        ("made after the backup that is the record now", world.identity(Role::Operator("new".to_owned()))),
+        ("of a name that is not in the record", world.identity(Role::Operator("new".to_owned()))),
+        ("not in the record, of a name that is", issue(&world.ca, &anna(), Validity::from(now_ms + 2000, DAY))),
         ("not yet valid", issue(&world.ca, &anna(), future)),
         ("of another CA", issue(&other_ca, &anna(), long)),
         ("of another CA and trust domain", issue(&stranger_ca, &anna(), long)),
@@ -189,7 +190,7 @@ async fn a_connection_ends_with_its_certificate() {
     let world = World::start().await;
     let now_ms = world.engine.now().wall_ms;
     // Certificates count in seconds.
-    let validity = Validity { not_before_ms: now_ms - 10_000, not_after_ms: now_ms + 6000 };
+    let validity = Validity { not_after_ms: now_ms + 6000, ..world.validity() };
     let short = Peer { role: Role::Operator("anna".to_owned()), clusters: None };
     let channel = world.channel(Some(&world.ca.issue(&short, validity).expect("issued"))).await;
     version(channel.clone()).await.expect("still good");
