@@ -67,13 +67,13 @@ fn the_workspace_is_tidy() -> anyhow::Result<()> {
 fn each_rule_fires() -> anyhow::Result<()> {
     let long = |lines: usize| "// x\n".repeat(lines);
     let function = |lines: usize| format!("fn f() {{\n{}}}\n", "    f();\n".repeat(lines - 2));
-    let tested = format!("fn f() {{}}\n#[cfg(test)]\nmod tests {{\n{}}}\n", long(500));
+    let tested = format!("fn f() {{}}\n#[cfg(test)]\nmod tests {{\n{}}}\n", long(900));
     let to_do = ["// TO", "DO: later\n"].concat();
     let cases: &[(&str, &str, &[usize])] = &[
-        ("agent/src/a.rs", &long(400), &[]),
-        ("agent/src/a.rs", &long(401), &[401]),
+        ("agent/src/a.rs", &long(800), &[]),
+        ("agent/src/a.rs", &long(801), &[801]),
         ("agent/src/a.rs", &tested, &[]),
-        ("agent/src/a/tests.rs", &long(500), &[]),
+        ("agent/src/a/tests.rs", &long(900), &[]),
         ("agent/src/a.rs", &format!("//{}", "ä".repeat(118)), &[]),
         ("agent/src/a.rs", &format!("\n//{}", "x".repeat(119)), &[2]),
         ("agent/src/a.rs", &function(70), &[]),

@@ -3,7 +3,7 @@
 use super::{Violation, source::Source};
 
 /// Longest file, without its tests (docs/ARCHITECTURE.md).
-const FILE_LINES_MAX: usize = 400;
+const FILE_LINES_MAX: usize = 800;
 /// Longest line, in characters.
 const LINE_CHARS_MAX: usize = 120;
 /// Longest function, from `fn` to its closing brace.
