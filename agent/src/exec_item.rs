@@ -171,13 +171,14 @@ fn run(dir: &AttemptDir, request: &Request, inputs: &Inputs, events: Events, mut
         Err(refused) => Ok(over(Outcome::refused(&refused))),
         Ok(Work::Program(command)) => {
             speaks = true;
-            program::run(command, events, limit, &mut log).map(|outcome| over(runner::with_result(outcome, dir)))
+            let ended = program::run(command, events, limit, &mut log);
+            ended.map(|end| over(end.map(|outcome| runner::with_result(outcome, dir))))
         }
         // Checked already; the process that does it makes it anew.
         Ok(Work::Hosted(_)) => {
             let reserved = dir.reserve_outcome().map_err(HostError::from);
             let ended = reserved.and_then(|()| program::run(runner::hosted(dir), events, limit, &mut log));
-            ended.map(|outcome| over(work::outcome(outcome, dir)))
+            ended.map(|end| over(end.map(|outcome| work::outcome(outcome, dir))))
         }
         Ok(Work::Builtin(work)) => builtin::run(work, dir, events, limit, &mut log),
     };

@@ -55,13 +55,34 @@ enum Course {
     },
 }
 
+/// How a program ended.
+pub(super) struct ProgramEnd {
+    /// From its exit status, or from what ended it before its time.
+    outcome: Outcome,
+    /// What its host saw besides: processes that were left behind, kills for want of memory.
+    notes: Vec<String>,
+}
+
+impl ProgramEnd {
+    /// The outcome that is made of the program's own, with the notes behind its message.
+    pub(super) fn map(self, outcome: impl FnOnce(Outcome) -> Outcome) -> Outcome {
+        let mut outcome = outcome(self.outcome);
+        for note in self.notes {
+            outcome.message += "; ";
+            outcome.message += &note;
+        }
+        outcome
+    }
+}
+
 struct Program {
     main: Pid,
     limit: Limit,
     course: Course,
     status: Option<WaitStatus>,
     cause: Option<Cause>,
-    left_behind: usize,
+    /// Names of processes that outlived the main program and were ended.
+    left_behind: Vec<String>,
     /// Since when nothing lives that could write output.
     childless: Option<Instant>,
     unkillable: usize,
@@ -73,7 +94,7 @@ pub(super) fn run(
     mut events: Events,
     limit: Limit,
     log: &mut OutputLog,
-) -> Result<Outcome, HostError> {
+) -> Result<ProgramEnd, HostError> {
     let oom_kills = memory::oom_kills();
     let main = spawn(spec, &mut events)?;
     let mut program = Program {
@@ -82,7 +103,7 @@ pub(super) fn run(
         course: Course::Running,
         status: None,
         cause: None,
-        left_behind: 0,
+        left_behind: Vec::new(),
         childless: None,
         unkillable: 0,
     };
@@ -96,12 +117,12 @@ pub(super) fn run(
         }
         program.advance(Instant::now());
     }
-    let mut outcome = program.outcome();
+    let mut end = program.end();
     let oom_kills = memory::oom_kills().saturating_sub(oom_kills);
     if oom_kills > 0 {
-        outcome.message += &format!("; out of memory: the kernel killed {oom_kills} process(es)");
+        end.notes.push(format!("out of memory: the kernel killed {oom_kills} process(es)"));
     }
-    Ok(outcome)
+    Ok(end)
 }
 
 /// Forks rather than have the standard library spawn: what the program needs done between fork and exec, that library
@@ -195,7 +216,8 @@ impl Program {
             }
             Course::Lingering { until } if now >= *until => {
                 let mut told = BTreeSet::new();
-                self.left_behind = tree::signal(Signal::SIGTERM, &mut told);
+                self.left_behind = tree::names();
+                tree::signal(Signal::SIGTERM, &mut told);
                 self.course = Course::Ending { since: now, told };
             }
             Course::Running | Course::Lingering { .. } => {}
@@ -211,18 +233,21 @@ impl Program {
         }
     }
 
-    fn outcome(&self) -> Outcome {
-        let mut outcome = match (self.cause, self.status) {
+    fn end(&self) -> ProgramEnd {
+        let outcome = match (self.cause, self.status) {
             (Some(cause), _) => cause.outcome(),
             (None, status) => ended(status),
         };
-        if self.left_behind > 0 {
-            outcome.message += &format!("; {} process(es) it left behind were ended", self.left_behind);
+        let mut notes = Vec::new();
+        if let Some((first, rest)) = self.left_behind.split_first() {
+            let more = if rest.is_empty() { "" } else { ", …" };
+            let count = self.left_behind.len();
+            notes.push(format!("{count} process(es) it left behind were ended ({first}{more}): a daemon needs a unit"));
         }
         if self.unkillable > 0 {
-            outcome.message += &format!("; {} process(es) hang in the kernel and outlived KILL", self.unkillable);
+            notes.push(format!("{} process(es) hang in the kernel and outlived KILL", self.unkillable));
         }
-        outcome
+        ProgramEnd { outcome, notes }
     }
 }
 

@@ -27,6 +27,12 @@ pub(super) fn signal(signal: Signal, done: &mut BTreeSet<Pid>) -> usize {
     all.len()
 }
 
+/// Names of all living descendants, as the kernel has them (at most 15 characters each, proc(5)).
+pub(super) fn names() -> Vec<String> {
+    let name = |pid: Pid| fs::read_to_string(format!("/proc/{pid}/comm"));
+    descendants().into_iter().map(|pid| name(pid).map_or_else(|_| "?".to_owned(), |it| it.trim().to_owned())).collect()
+}
+
 /// What reaping found.
 pub(super) struct Reaped {
     /// How `main` ended, if it did now.

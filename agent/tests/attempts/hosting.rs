@@ -140,7 +140,23 @@ async fn what_the_program_leaves_behind_is_ended_and_said() {
     let site = Site::new();
     let exit = site.run(&site.script("setsid sleep 1000 & echo $! > $SITE/pid; exit 0")).await;
     assert_eq!(exit.state, ItemState::Succeeded);
-    assert_eq!(exit.message, "exit status 0; 1 process(es) it left behind were ended");
+    assert_eq!(exit.message, "exit status 0; 1 process(es) it left behind were ended (sleep): a daemon needs a unit");
+    assert!(is_gone(site.told_pid("pid").await));
+}
+
+#[tokio::test]
+async fn daemon_of_hosted_work_is_ended_and_said() {
+    let site = Site::new();
+    let playbook = site.path("play.yaml");
+    let command = format!("sh -c 'setsid sleep 1000 >/dev/null 2>&1 & echo $! >{}'", site.path("pid").display());
+    fs::write(&playbook, format!("- hosts: all\n  tasks: [{{ansible.builtin.command: {{cmd: \"{command}\"}}}}]\n"))
+        .expect("written");
+    let exit = site.run(&site.request("ansible", &[("playbook", &playbook.display().to_string())])).await;
+    assert_eq!(exit.state, ItemState::Succeeded, "{exit:?}");
+    assert!(
+        exit.message.ends_with("; 1 process(es) it left behind were ended (sleep): a daemon needs a unit"),
+        "{exit:?}"
+    );
     assert!(is_gone(site.told_pid("pid").await));
 }
 
