@@ -14,13 +14,17 @@ use crate::site::{Alone, item};
 const STUBBORN: &str = "trap '' TERM
 (setsid bash -c 'trap \"\" TERM; while :; do sleep 0.987; done' &) &
 while :; do sleep 0.987; done";
-/// Units to act upon: two that run, one that fails.
+/// Units to act upon: two that run, one that fails, and one that systemd makes of an init script.
 const WRITE_UNITS: &str = "cd /etc/systemd/system
 for unit in good spare; do
     printf '[Service]\\nExecStart=/bin/sleep infinity\\nExecReload=/bin/touch /run/%s-reloaded\\n' $unit >$unit.service
     printf '[Install]\\nWantedBy=multi-user.target\\n' >>$unit.service
 done
 printf '[Service]\\nExecStart=/bin/sh -c \"echo no such disk; exit 7\"\\n' >bad.service
+cd /etc/init.d
+printf '#!/bin/sh\\n### BEGIN INIT INFO\\n# Provides: old\\n# Required-Start:\\n# Required-Stop:\\n' >old
+printf '# Default-Start: 2 3 4 5\\n# Default-Stop: 0 1 6\\n### END INIT INFO\\n' >>old
+chmod +x old
 systemctl daemon-reload";
 /// Units to which nothing happens when they are acted upon, or not what was asked for.
 const WRITE_REFUSING: &str = "cd /etc/systemd/system
@@ -137,6 +141,7 @@ pub(crate) fn acts_on_units(fleet: &Nodes, node: &Node) -> Result<()> {
         act("stop-spare", "stop", "spare.service"),
         act("disable-spare", "disable", "spare.service"),
         act("stop-again", "stop", "spare.service"),
+        act("enable-init-script", "enable", "old.service"),
         act("broken", "start", "bad.service"),
     ];
     let alone = Alone::begin(fleet, node, "service", &items)?;
@@ -150,6 +155,7 @@ pub(crate) fn acts_on_units(fleet: &Nodes, node: &Node) -> Result<()> {
         ("reload", "unit good.service reloaded"),
         ("stop-spare", "unit spare.service stopped"),
         ("disable-spare", "unit spare.service disabled"),
+        ("enable-init-script", "unit old.service enabled (an init script)"),
         ("stop-again", "unit spare.service is inactive (dead) already"),
         ("broken", "no such disk"),
     ] {
@@ -160,6 +166,8 @@ pub(crate) fn acts_on_units(fleet: &Nodes, node: &Node) -> Result<()> {
         "for unit in good spare; do systemctl is-enabled $unit; systemctl is-active $unit; done; ls /run/*-reloaded";
     let found = node.sh(stand)?;
     ensure!(found == "enabled\nactive\ndisabled\ninactive\n/run/good-reloaded\n", "they are {found}");
+    let links = node.sh("ls /etc/rc3.d")?;
+    ensure!(links.lines().any(|link| link.starts_with('S') && link.ends_with("old")), "runlevel 3 has {links}");
     Ok(())
 }
 

@@ -6,7 +6,10 @@ use std::{process::Command, time::Duration};
 use muster_proto::model::ItemState;
 use tokio::time::{Instant, sleep};
 
-use super::{BuiltinWork, Outcome, Refused};
+use super::{
+    BuiltinWork, Outcome, Refused,
+    programs::{ProgramError, output_of},
+};
 use crate::{
     attempt::Request,
     exec_item::{Report, with_sources},
@@ -27,6 +30,8 @@ const JOURNAL_LINES: &str = "20";
 const MESSAGE_LINES: &str = "3";
 /// Types of units that can be acted upon.
 const SUFFIXES: &[&str] = &[".service", ".socket", ".timer", ".target", ".path", ".mount", ".automount", ".swap"];
+/// State of a unit file that a generator made, such as the one for init scripts (systemctl(1), `is-enabled`).
+const GENERATED: &str = "generated";
 /// Longest name of a unit, as systemd has it.
 const NAME_BYTES_MAX: usize = 255;
 
@@ -52,6 +57,13 @@ enum ServiceError {
     NotLoaded { unit: String, load: String },
     #[error("unit {0} cannot be enabled: it has no [Install] section")]
     NotInstallable(String),
+    #[error("cannot {verb} unit {unit}, which a generator of systemd made")]
+    Generated {
+        verb: &'static str,
+        unit: String,
+        #[source]
+        source: ProgramError,
+    },
     #[error("unit {unit} failed: {state}")]
     Failed { unit: String, state: String },
     #[error("unit {unit} ends again and again: systemd has started it {restarts} times more, and it is {state}")]
@@ -72,7 +84,7 @@ impl ServiceError {
 
     /// What is not on the machine, or not made for it, does not come by trying again.
     const fn is_retryable(&self) -> bool {
-        !matches!(self, Self::NotLoaded { .. } | Self::NotInstallable(_))
+        !matches!(self, Self::NotLoaded { .. } | Self::NotInstallable(_) | Self::Generated { .. })
     }
 }
 
@@ -266,8 +278,10 @@ impl Work<'_> {
     }
 
     async fn enable(&self) -> Result<String, ServiceError> {
-        if self.systemd.file_state(self.unit).await?.as_deref() == Some("enabled") {
-            return Ok(format!("unit {} is enabled already", self.unit));
+        match self.systemd.file_state(self.unit).await?.as_deref() {
+            Some("enabled") => return Ok(format!("unit {} is enabled already", self.unit)),
+            Some(GENERATED) => return self.systemctl("enable", "enabled"),
+            Some(_) | None => {}
         }
         if !self.systemd.enable(self.unit).await? {
             return Err(ServiceError::NotInstallable(self.unit.to_owned()));
@@ -281,9 +295,18 @@ impl Work<'_> {
                 self.systemd.disable(self.unit).await?;
                 Ok(format!("unit {} disabled", self.unit))
             }
+            Some(GENERATED) => self.systemctl("disable", "disabled"),
             Some(state) => Ok(format!("unit {} is {state} already", self.unit)),
             None => Ok(format!("unit {} is not on this machine, and so not enabled", self.unit)),
         }
+    }
+
+    /// Has systemctl do it: it hands init scripts to the distribution's own tool (`systemd-sysv-install`), which
+    /// systemd's bus does not.
+    fn systemctl(&self, verb: &'static str, done: &str) -> Result<String, ServiceError> {
+        let generated = |source| ServiceError::Generated { verb, unit: self.unit.to_owned(), source };
+        output_of(Command::new("systemctl").args(["--quiet", verb, "--", self.unit])).map_err(generated)?;
+        Ok(format!("unit {} {done} (an init script)", self.unit))
     }
 }
 
