@@ -27,6 +27,9 @@ use plan::{Obstacle, Plan, Want, Wanted};
 /// Most packages of one item.
 const PACKAGES_MAX: usize = 256;
 
+/// Said where a refresh of the indexes failed in part.
+const NOT_ALL_ANSWERED: &str = "not every repository answered";
+
 /// What can go wrong after the params were found good.
 #[derive(Debug, thiserror::Error)]
 enum PackageError {
@@ -71,6 +74,12 @@ enum PackageError {
     OtherRemovals { names: String },
     #[error(transparent)]
     Obstacle(#[from] Obstacle),
+    #[error("{obstacle}; {NOT_ALL_ANSWERED}")]
+    NotRefreshed {
+        obstacle: Box<Obstacle>,
+        #[source]
+        source: ProgramError,
+    },
     #[error("{name} is still {found} after it was installed as {wanted}")]
     NotBroughtAbout { name: String, found: String, wanted: String },
 }
@@ -83,6 +92,7 @@ impl PackageError {
             | Self::Locked { .. }
             | Self::Broken { .. }
             | Self::DownloadBroken { .. }
+            | Self::NotRefreshed { .. }
             | Self::NotBroughtAbout { .. } => true,
             Self::NoManager
             | Self::UnknownDnf(_)
@@ -126,18 +136,25 @@ fn bring_about(manager: &Manager, wanted: &Wanted, report: &Report) -> Result<St
 
 /// Brings it about on a machine where nothing is left to be finished first.
 fn bring_about_now(manager: &Manager, wanted: &Wanted, report: &Report) -> Result<String, PackageError> {
-    if wanted.update {
-        manager.refresh(report)?;
-    }
+    // One dead repository must not stop what another one has.
+    let unanswered = if wanted.update { manager.refresh(report)? } else { None };
     let seen = manager.look(wanted, report)?;
-    let plan = plan::plan(wanted, &seen)?;
+    let (plan, unanswered) = match (plan::plan(wanted, &seen), unanswered) {
+        (Err(obstacle), Some(source)) if obstacle.is_of_index() => {
+            return Err(PackageError::NotRefreshed { obstacle: Box::new(obstacle), source });
+        }
+        (plan, unanswered) => (plan?, unanswered),
+    };
     if !plan.is_nothing() {
         manager.perform(&plan, &seen, wanted, report)?;
     }
     if !wanted.download_only {
         verify(manager, &plan)?;
     }
-    let summary = plan.summary(wanted.download_only);
+    let mut summary = plan.summary(wanted.download_only);
+    if let Some(error) = unanswered {
+        summary += &format!("; {NOT_ALL_ANSWERED}: {error}");
+    }
     report.line(&summary);
     Ok(summary)
 }

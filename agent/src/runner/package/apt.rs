@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     exec_item::Report,
-    runner::programs::{output_of, run, run_and_read, succeeds},
+    runner::programs::{ProgramError, output_of, run, run_and_read, succeeds},
 };
 
 /// Between our look and apt's own taking of the lock another may come first.
@@ -117,9 +117,14 @@ impl Apt {
         Ok(text.lines().filter_map(unfinished).chain(record).collect())
     }
 
-    pub(super) fn refresh(&self, report: &Report) -> Result<(), PackageError> {
+    /// What apt could fetch it keeps, and of the others the former index.
+    pub(super) fn refresh(&self, report: &Report) -> Result<Option<ProgramError>, PackageError> {
         self.locks.wait(report)?;
-        Ok(run(self.apt_get().arg("update"), report)?)
+        match run(self.apt_get().arg("update"), report) {
+            Ok(()) => Ok(None),
+            Err(error @ ProgramError::Failed { .. }) => Ok(Some(error)),
+            Err(error @ ProgramError::Start { .. }) => Err(error.into()),
+        }
     }
 
     /// The version that is installed.
@@ -149,7 +154,13 @@ impl Apt {
                 available.iter().filter(is_older).cloned().collect()
             }
         };
-        Ok(Seen { installed, held, candidate: candidate_of(&policy), available, older })
+        let candidate = candidate_of(&policy);
+        let providers = if candidate.is_none() && installed.is_none() {
+            providers_of(&output_of(self.apt("apt-cache").args(["showpkg", "--", name]))?)
+        } else {
+            Vec::new()
+        };
+        Ok(Seen { installed, held, candidate, available, older, providers })
     }
 
     /// Does what the plan says: all of it in one transaction, which removes nothing before everything is fetched.
@@ -231,6 +242,16 @@ fn status_of(text: &str) -> (Option<String>, bool) {
 fn candidate_of(policy: &str) -> Option<String> {
     let candidate = policy.lines().find_map(|line| line.trim().strip_prefix("Candidate: "))?;
     (candidate != "(none)").then(|| candidate.to_owned())
+}
+
+/// Of `apt-cache showpkg`, what stands behind `Reverse Provides:`, a line each: `name version (= provided)`.
+fn providers_of(showpkg: &str) -> Vec<String> {
+    let lines = showpkg.lines().skip_while(|line| !line.starts_with("Reverse Provides:")).skip(1);
+    let mut names: Vec<String> = lines.filter_map(|line| line.split(' ').next().map(str::to_owned)).collect();
+    names.retain(|name| !name.is_empty());
+    names.sort();
+    names.dedup();
+    names
 }
 
 /// `name | version | where it is from`, newest first; each version once.

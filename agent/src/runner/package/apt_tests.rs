@@ -222,6 +222,29 @@ fn a_run_that_was_cut_off_is_finished_first() {
 }
 
 #[test]
+fn dead_repository_stops_only_its_packages() {
+    let machine = Machine::new(&[("tool 1.0", "")]);
+    let dead = "deb [trusted=yes] http://127.0.0.1:9/third ./\n";
+    fs::write(machine.root().join("etc/apt/sources.list.d/dead.list"), dead).expect("written");
+    let update = |wanted| Wanted { update: true, ..wanted };
+    let said = machine.done(&update(wants("tool")));
+    assert!(said.starts_with("installed tool 1.0; not every repository answered: apt-get ended with "), "{said}");
+    assert!(said.contains("127.0.0.1:9/third"), "{said}");
+    let (done, text) = machine.bring_about(&update(wants("third")));
+    let error = done.expect_err("it is not there");
+    assert!(error.starts_with("PackageNotFound: ") && error.contains("127.0.0.1:9/third"), "{error}\n{text}");
+}
+
+#[test]
+fn virtual_package_is_named_with_its_providers() {
+    let machine = Machine::new(&[("one 1", "Provides: virtual\n"), ("other 1", "Provides: virtual\n")]);
+    let error = machine.refused(&Wanted { update: true, ..wants("virtual") });
+    let expected = "VirtualPackage: no package is called virtual; name one that provides it: one, other";
+    assert_eq!(error, expected);
+    assert_eq!(machine.done(&wants("other")), "installed other 1");
+}
+
+#[test]
 fn another_apt_is_waited_for_and_named() {
     let machine = Machine::new(&[("tool 1.0", "")]);
     machine.done(&Wanted { update: true, ..wants("tool") });

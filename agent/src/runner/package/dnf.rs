@@ -3,6 +3,7 @@
 //! was cut off is two versions of one.
 
 use std::{
+    cell::Cell,
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     process::Command,
@@ -41,11 +42,13 @@ pub(super) struct Dnf {
     /// `/`, but in tests.
     root: PathBuf,
     locks: Locks,
+    /// A repository did not answer: dnf, which by default does nothing without it, goes on with the others.
+    skips_unavailable: Cell<bool>,
 }
 
 impl Dnf {
     pub(super) fn in_root(root: &Path, patience: Patience) -> Self {
-        Self { root: root.to_owned(), locks: Locks::below(root, &LOCKS, patience) }
+        Self { root: root.to_owned(), locks: Locks::below(root, &LOCKS, patience), skips_unavailable: Cell::new(false) }
     }
 
     /// `4.14.0`.
@@ -77,6 +80,7 @@ impl Dnf {
                 command.arg(format!("--setopt={setting}={root}/{path}"));
             }
         }
+        command.args(self.skips_unavailable.get().then_some("--setopt=*.skip_if_unavailable=1"));
         // It would wait for another without end.
         command.env("LC_ALL", "C").arg("--setopt=exit_on_lock=True");
         command
@@ -99,8 +103,17 @@ impl Dnf {
         command
     }
 
-    pub(super) fn refresh(&self, report: &Report) -> Result<(), PackageError> {
-        self.run(self.dnf().args(["--refresh", "makecache"]), report)
+    pub(super) fn refresh(&self, report: &Report) -> Result<Option<ProgramError>, PackageError> {
+        let refresh = || self.run(self.dnf().args(["--refresh", "makecache"]), report);
+        self.skips_unavailable.set(false);
+        match refresh() {
+            Ok(()) => Ok(None),
+            Err(PackageError::Program(error @ ProgramError::Failed { .. })) => {
+                self.skips_unavailable.set(true);
+                refresh().map(|()| Some(error))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Brings transactions to an end that were cut off after a new version came and before the old one went.
@@ -167,9 +180,23 @@ impl Dnf {
         } else {
             self.locked(wanted.hold.is_some(), report)?
         };
-        let seen =
-            |(name, installed): (&str, Option<String>)| (name.to_owned(), seen(name, installed, &offered, &locked));
-        Ok(installed.into_iter().map(seen).collect())
+        let seen = |(name, installed): (&str, Option<String>)| {
+            let mut seen = seen(name, installed, &offered, &locked);
+            if changes.contains(&split(name).0) && seen.installed.is_none() && seen.available.is_empty() {
+                seen.providers = self.providers(name, report)?;
+            }
+            Ok((name.to_owned(), seen))
+        };
+        installed.into_iter().map(seen).collect()
+    }
+
+    /// Packages that provide what no package is called.
+    fn providers(&self, name: &str, report: &Report) -> Result<Vec<String>, PackageError> {
+        let mut query = self.dnf();
+        query.args(["repoquery", "--available", "--whatprovides", name, "--queryformat", "%{name}"]);
+        let names: BTreeSet<String> =
+            self.output_of(&mut query, report)?.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect();
+        Ok(names.into_iter().collect())
     }
 
     /// The locks on versions, a line each; none where dnf has no such plugin and the item wants nothing of it.
@@ -339,7 +366,7 @@ fn seen(name: &str, installed: Option<String>, offered: &str, locked: &str) -> S
         rest.and_then(|rest| rest.split_once(':')).is_some_and(|(epoch, _)| epoch.bytes().all(|b| b.is_ascii_digit()))
     };
     let held = locked.lines().any(is_its_lock);
-    Seen { installed, held, candidate: available.first().cloned(), available, older }
+    Seen { installed, held, candidate: available.first().cloned(), available, older, providers: Vec::new() }
 }
 
 #[cfg(test)]

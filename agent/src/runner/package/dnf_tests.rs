@@ -86,6 +86,28 @@ fn packages_come_change_hold_and_go() {
 }
 
 #[test]
+fn dead_repository_stops_only_its_packages() {
+    let machine = machine(&[("tool 1.0", "")]);
+    let dead = "[third]\nname=third\nbaseurl=http://127.0.0.1:9/third\ngpgcheck=0\nretries=1\n";
+    fs::write(machine.dir.path().join("root/etc/yum.repos.d/third.repo"), dead).expect("written");
+    let update = |wanted| Wanted { update: true, ..wanted };
+    let said = machine.done(&update(wants("tool")));
+    assert!(said.starts_with("installed tool 1.0-1; not every repository answered: dnf ended with "), "{said}");
+    assert!(said.contains("'third'"), "{said}");
+    let (done, text) = machine.bring_about(&update(wants("other")));
+    let error = done.expect_err("it is not there");
+    assert!(error.starts_with("PackageNotFound: ") && error.contains("'third'"), "{error}\n{text}");
+}
+
+#[test]
+fn virtual_package_is_named_with_its_providers() {
+    let machine = machine(&[("one 1", "Provides: virtual\n"), ("other 1", "Provides: virtual\n")]);
+    let error = machine.refused(&wants("virtual"));
+    let expected = "VirtualPackage: no package is called virtual; name one that provides it: one, other";
+    assert_eq!(error, expected);
+}
+
+#[test]
 fn nothing_is_taken_away_that_is_not_named() {
     let machine = machine(&[("old 1", ""), ("new 1", "Conflicts: old\n")]);
     machine.done(&wants("old"));

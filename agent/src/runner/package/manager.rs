@@ -9,7 +9,7 @@ use super::{
     locks::Patience,
     plan::{Plan, Seen, Wanted},
 };
-use crate::exec_item::Report;
+use crate::{exec_item::Report, runner::programs::ProgramError};
 
 /// See the module.
 pub(super) enum Manager {
@@ -59,8 +59,8 @@ impl Manager {
         }
     }
 
-    /// Fetches the indexes of the repositories.
-    pub(super) fn refresh(&self, report: &Report) -> Result<(), PackageError> {
+    /// Fetches the indexes of the repositories. Some = not all of them could be had, and why.
+    pub(super) fn refresh(&self, report: &Report) -> Result<Option<ProgramError>, PackageError> {
         match self {
             Self::Apt(apt) => apt.refresh(report),
             Self::Dnf(dnf) => dnf.refresh(report),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Versions named in a message.
+/// Versions, or providers, named in a message.
 const VERSIONS_SHOWN_MAX: usize = 5;
 
 /// A package as an item names it, `NAME` or `NAME=VERSION`.
@@ -40,6 +40,8 @@ pub(super) struct Seen {
     pub(super) available: Vec<String>,
     /// Those of them that are older than the installed one.
     pub(super) older: Vec<String>,
+    /// Packages that provide it, where no package has this name.
+    pub(super) providers: Vec<String>,
 }
 
 /// Everything to be done, each list in the order of the params.
@@ -61,6 +63,8 @@ pub(super) enum Obstacle {
         "PackageNotFound: no repository of this machine has {0}; is its name right, and its index fresh (`update`)?"
     )]
     Missing(String),
+    #[error("VirtualPackage: no package is called {name}; name one that provides it: {providers}")]
+    Virtual { name: String, providers: String },
     #[error("VersionNotFound: {name} {version} cannot be had here; there are: {available}")]
     NoVersion { name: String, version: String, available: String },
     #[error(
@@ -73,6 +77,16 @@ pub(super) enum Obstacle {
          say `hold: \"true\"`"
     )]
     Held(String),
+}
+
+impl Obstacle {
+    /// Can a fresh index of the repositories take it away?
+    pub(super) const fn is_of_index(&self) -> bool {
+        match self {
+            Self::Missing(_) | Self::Virtual { .. } | Self::NoVersion { .. } => true,
+            Self::Downgrade { .. } | Self::Held(_) => false,
+        }
+    }
 }
 
 /// What is to be done.
@@ -108,9 +122,9 @@ pub(super) fn plan(wanted: &Wanted, seen: &BTreeMap<String, Seen>) -> Result<Pla
 fn version_to_install(want: &Want, seen: &Seen, allow_downgrade: bool) -> Result<Option<String>, Obstacle> {
     match (&want.version, &seen.installed) {
         (None, Some(_)) => Ok(None),
-        (None, None) => seen.candidate.clone().map(Some).ok_or_else(|| Obstacle::Missing(want.name.clone())),
+        (None, None) => seen.candidate.clone().map(Some).ok_or_else(|| missing(&want.name, seen)),
         (Some(version), Some(installed)) if version == installed => Ok(None),
-        (Some(_), _) if seen.available.is_empty() => Err(Obstacle::Missing(want.name.clone())),
+        (Some(_), _) if seen.available.is_empty() => Err(missing(&want.name, seen)),
         (Some(version), _) if !seen.available.contains(version) => {
             let shown = seen.available.iter().take(VERSIONS_SHOWN_MAX).cloned().collect::<Vec<_>>().join(", ");
             Err(Obstacle::NoVersion { name: want.name.clone(), version: version.clone(), available: shown })
@@ -119,6 +133,17 @@ fn version_to_install(want: &Want, seen: &Seen, allow_downgrade: bool) -> Result
             Err(Obstacle::Downgrade { name: want.name.clone(), installed: installed.clone(), wanted: version.clone() })
         }
         (Some(version), _) => Ok(Some(version.clone())),
+    }
+}
+
+/// Which provider is installed would depend on the order of the repositories, so a person names it.
+fn missing(name: &str, seen: &Seen) -> Obstacle {
+    match seen.providers.as_slice() {
+        [] => Obstacle::Missing(name.to_owned()),
+        providers => {
+            let shown = providers.iter().take(VERSIONS_SHOWN_MAX).cloned().collect::<Vec<_>>();
+            Obstacle::Virtual { name: name.to_owned(), providers: shown.join(", ") }
+        }
     }
 }
 
@@ -172,7 +197,14 @@ mod tests {
     fn seen(installed: Option<&str>, held: bool) -> Seen {
         let available: Vec<String> = ["3", "2", "1"].map(str::to_owned).into();
         let older = available.iter().filter(|version| Some(version.as_str()) < installed).cloned().collect();
-        Seen { installed: installed.map(str::to_owned), held, candidate: Some("3".to_owned()), available, older }
+        Seen {
+            installed: installed.map(str::to_owned),
+            held,
+            candidate: Some("3".to_owned()),
+            available,
+            older,
+            providers: Vec::new(),
+        }
     }
 
     #[test]
