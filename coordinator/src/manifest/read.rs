@@ -10,8 +10,8 @@ use muster_proto::{
 };
 
 use super::{
-    fault::{Faults, Position, shown},
-    tree::{Entry, Node, Value, join},
+    fault::{Faults, NO_TEMPLATES, Position, shown},
+    tree::{Entry, Node, Value, join, odd_blank},
 };
 
 /// Longest text of one line in a field of its own (release, version).
@@ -148,6 +148,10 @@ impl<'n> Spot<'n> {
             self.fault(faults, "not a short line of text", format!("1 to {TEXT_BYTES_MAX} bytes, one line"));
             return None;
         }
+        if text.contains("{{") {
+            self.fault(faults, "a template ('{{ … }}')", NO_TEMPLATES);
+            return None;
+        }
         Some(text)
     }
 
@@ -278,7 +282,9 @@ impl<'n> Spot<'n> {
                 faults.add(*at, &path, LATER, "it left out");
             } else if !fields.known.contains(&key.as_ref()) {
                 let candidates = fields.known.iter().chain(fields.later).copied();
-                faults.add_near(*at, &path, "unknown field", one_of(fields.known), (key, candidates));
+                let odd = key.chars().find_map(odd_blank).map(|name| format!(", with {name} in it"));
+                let problem = format!("unknown field{}", odd.unwrap_or_default());
+                faults.add_near(*at, &path, problem, one_of(fields.known), (key, candidates));
             }
         }
         Some(Map { at: self.node.at, path: self.path.clone(), entries })

@@ -271,6 +271,10 @@ impl<'t> Builder<'t, '_, '_> {
             }
             kind => {
                 let reason = shown_reason(&kind.to_string());
+                if let Some((blank, name)) = self.odd_blank(at) {
+                    self.faults.add(blank, "", format!("not YAML: {name}"), "an ordinary blank (U+0020)");
+                    return;
+                }
                 match self.tab_in_indentation(at, reason.contains("tab")) {
                     Some(tab) => self.faults.add(tab, "", "not YAML: a tab where a line is indented", "blanks"),
                     None => self.faults.add(at, &path, format!("not YAML: {reason}"), self.cure(kind, at)),
@@ -342,6 +346,22 @@ impl<'t> Builder<'t, '_, '_> {
         lines.filter(|(text, _)| !text.trim().is_empty()).find_map(tab)
     }
 
+    /// A character that looks like a blank, or like nothing, where YAML needs a blank: before a line's first word, or
+    /// behind a ':'. The last one before a syntax error: it may have been read as text, lines before.
+    fn odd_blank(&self, at: Position) -> Option<(Position, String)> {
+        let found = |(text, line): (&str, u32)| {
+            let mut is_needed = true;
+            for (index, c) in text.chars().enumerate() {
+                match odd_blank(c) {
+                    Some(name) if is_needed => return Some((Position { line, column: saturated(index + 1) }, name)),
+                    Some(_) | None => is_needed = c == ':' || (is_needed && matches!(c, ' ' | '\t' | '-')),
+                }
+            }
+            None
+        };
+        self.text.lines().zip(1..).take_while(|(_, line)| *line <= at.line).filter_map(found).last()
+    }
+
     /// Path of what is being built.
     fn path(&self) -> String {
         self.open.iter().fold(String::new(), |path, open| match open {
@@ -350,6 +370,17 @@ impl<'t> Builder<'t, '_, '_> {
             Open::Map { key: None, .. } => path,
         })
     }
+}
+
+/// The name of a character that a person takes for a blank and YAML for text. Editors and web pages leave them.
+pub(super) fn odd_blank(c: char) -> Option<String> {
+    let name = match c {
+        '\u{a0}' => "no-break blank",
+        '\u{2007}' | '\u{202f}' | '\u{2002}'..='\u{200a}' | '\u{3000}' => "blank of another width",
+        '\u{200b}'..='\u{200d}' | '\u{2060}' | '\u{feff}' => "invisible character",
+        _ => return None,
+    };
+    Some(format!("a {name} (U+{:04X})", u32::from(c)))
 }
 
 /// The library's words on a syntax error. They may quote a character of the text.
