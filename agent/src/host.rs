@@ -3,7 +3,6 @@
 use std::{
     fs::{File, OpenOptions},
     io,
-    net::IpAddr,
     path::{Path, PathBuf},
     process::Stdio,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -181,32 +180,4 @@ fn millis(duration: Duration) -> u64 {
 /// What the kernel says.
 pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string(BOOT_ID)?.trim().to_owned())
-}
-
-/// The first label of a hostname, in lower case. None: it is one that any machine may have, `localhost` or an address.
-#[must_use]
-pub fn own_label(hostname: &str) -> Option<String> {
-    let label = hostname.split('.').next().unwrap_or_default().to_ascii_lowercase();
-    let of_any = label == "localhost" || hostname.parse::<IpAddr>().is_ok();
-    (!of_any && !label.is_empty()).then_some(label)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_hostname_of_any_machine_names_none() {
-        for (hostname, label) in [
-            ("Worker-3.example.org", Some("worker-3")),
-            ("worker-3", Some("worker-3")),
-            ("localhost", None),
-            ("localhost.localdomain", None),
-            ("10.0.0.5", None),
-            ("fe80::1", None),
-            ("", None),
-        ] {
-            assert_eq!(own_label(hostname).as_deref(), label, "{hostname}");
-        }
-    }
 }

@@ -27,7 +27,7 @@ use muster_agent::{
 };
 use muster_proto::{
     daemon::{advice, config_file::ConfigFileError, logging},
-    model::{LedgerId, MachineName},
+    model::{LedgerId, MachineName, own_label},
     printable::printable_lines,
     process::abort_on_panic,
 };
@@ -323,7 +323,7 @@ fn machine_name(given: Option<&str>) -> anyhow::Result<MachineName> {
         None => {
             let hostname = nix::unistd::gethostname().context("cannot read the hostname; give --name")?;
             let hostname = hostname.to_string_lossy();
-            host::own_label(&hostname).ok_or_else(|| {
+            own_label(&hostname).ok_or_else(|| {
                 BadInput(format!("the hostname {hostname:?} says nothing of this machine: name it with --name NAME"))
             })?
         }

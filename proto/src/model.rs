@@ -17,7 +17,7 @@ mod swarm_join;
 
 pub use backup::Backups;
 pub use duration::duration_ms;
-pub use facts::{Disk, HostFacts, NetworkInterface};
+pub use facts::{Disk, HostFacts, NetworkInterface, own_label};
 pub use hook::{Hook, HookMachines, UpdateHooks};
 pub use ids::{
     CONSISTENT_COPY_ITEM, ClusterName, Epoch, Generation, InvalidName, ItemName, LABEL_BYTES_MAX, LedgerId,

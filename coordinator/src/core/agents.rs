@@ -323,9 +323,12 @@ fn record_status(draft: &mut Draft<'_>, machine: &MachineName, status: ItemStatu
 
 pub(super) fn host_changed(draft: &mut Draft<'_>, id: MachineId, facts: HostFacts, now: Now) -> Result<Reply, Refusal> {
     let name = heard(draft, id, now)?;
+    let Some(row) = draft.machines.get(&name) else { return Ok(Reply::Ok) };
+    let facts = row.with_own_hostname(facts);
     // Said again it costs no write.
-    let known = draft.machines.get(&name).and_then(|row| row.host.as_ref()) == Some(&facts);
-    if !known && let Some(row) = draft.machine_mut(&name) {
+    if row.host.as_ref() != Some(&facts)
+        && let Some(row) = draft.machine_mut(&name)
+    {
         row.host = Some(facts);
     }
     Ok(Reply::Ok)

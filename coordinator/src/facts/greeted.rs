@@ -1,8 +1,8 @@
-//! What a greeting says of a machine's InternalIP, which is not always the one that its document asks for.
+//! What a machine says of its InternalIP and its hostname, as it can be recorded.
 
 use core::net::IpAddr;
 
-use muster_proto::model::{HostFacts, MachineSpec, Network};
+use muster_proto::model::{HostFacts, MachineSpec, Network, own_label};
 
 use super::MachineRow;
 
@@ -17,7 +17,18 @@ impl MachineRow {
             Some(told) if !is_chosen(&self.spec, facts, told) => self.internal_ip().map(str::to_owned),
             told => told.clone(),
         };
-        HostFacts { internal_ip, ..facts.clone() }
+        self.with_own_hostname(HostFacts { internal_ip, ..facts.clone() })
+    }
+
+    /// The facts with a hostname of this machine's own. A machine is called `localhost` for some seconds when a lease
+    /// or a name server is lost: it keeps the name it had, or every item that uses the name would run again.
+    #[must_use]
+    pub fn with_own_hostname(&self, facts: HostFacts) -> HostFacts {
+        if own_label(&facts.hostname).is_some() {
+            return facts;
+        }
+        let known = self.host.as_ref().map(|host| host.hostname.clone());
+        HostFacts { hostname: known.unwrap_or_default(), ..facts }
     }
 }
 

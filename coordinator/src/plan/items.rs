@@ -17,6 +17,9 @@ use crate::facts::{
     Added, AddedReboot, ClusterRow, ControlSet, Draft, Facts, ItemInputs, Items, MachineRow, Member, Unresolved,
 };
 
+/// The variable for the hostname that a machine's agent reports.
+const HOSTNAME: &str = "machine.hostname";
+
 /// Resolves the items of every machine whose inputs changed since they were last resolved. Asked in every step, of
 /// every machine; nearly all of them are the very same as the last time, which is quickly seen.
 pub fn refresh(draft: &mut Draft<'_>) {
@@ -151,6 +154,9 @@ pub(super) fn gives_value(cluster: &ClusterName, fault: &VariableError) -> Strin
                      every cluster without --cluster"
                 )
             }
+            None if variable == HOSTNAME => {
+                "the machine has a hostname of its own (`hostnamectl hostname NAME`)".to_owned()
+            }
             None => "its agent reports".to_owned(),
         },
         _ => "the manifest is corrected and applied again".to_owned(),
@@ -198,8 +204,8 @@ fn resolve_all(spec: &Arc<ClusterSpec>, machine: &MachineRow, inputs: Inputs) ->
         ("cluster.release", spec.release.clone()),
     ]);
     values.extend(variables.iter().map(|(name, version)| (name.as_str(), version.clone())));
-    if machine.host.is_some() {
-        values.insert("machine.hostname", hostname(machine).to_owned());
+    if !hostname(machine).is_empty() {
+        values.insert(HOSTNAME, hostname(machine).to_owned());
     }
     let of_update: Vec<StateItem> = added.iter().flat_map(|(version, all)| added::items(spec, all, version)).collect();
     let mut templates: Vec<&StateItem> = of_update.iter().chain(spec.items(machine.spec.machine_type)).collect();

@@ -487,6 +487,24 @@ fn a_greeting_that_was_overtaken_does_not_take_the_stream_back() {
 }
 
 #[test]
+fn passing_localhost_changes_no_hostname() {
+    let mut fleet = Fleet::of(1, 0).reported();
+    let (id, facts) = (fleet.agents["control-1"].id, fleet.greeting("control-1").facts);
+    let recorded = |fleet: &Fleet| fleet.row("control-1").host.as_ref().map(|host| host.hostname.clone());
+    let own = recorded(&fleet).expect("a hostname");
+    for passing in ["localhost", "localhost.localdomain", "10.0.0.9", ""] {
+        let facts = HostFacts { hostname: passing.to_owned(), ..facts.clone() };
+        fleet.step(Input::HostChanged { id, facts: Box::new(facts.clone()) }).expect("known");
+        assert_eq!(recorded(&fleet).as_deref(), Some(own.as_str()), "{passing:?}");
+        fleet.disconnect("control-1");
+        let mut hello = fleet.greeting("control-1");
+        hello.facts = facts;
+        fleet.hello("control-1", hello).expect("greeted");
+        assert_eq!(recorded(&fleet).as_deref(), Some(own.as_str()), "{passing:?} in a Hello");
+    }
+}
+
+#[test]
 fn facts_that_are_said_again_cost_no_write() {
     let mut fleet = Fleet::of(1, 0).reported();
     let (id, facts) = (fleet.agents["control-1"].id, fleet.greeting("control-1").facts);
