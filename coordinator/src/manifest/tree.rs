@@ -375,12 +375,12 @@ impl<'t> Builder<'t, '_, '_> {
 /// The name of a character that a person takes for a blank and YAML for text. Editors and web pages leave them.
 pub(super) fn odd_blank(c: char) -> Option<String> {
     let name = match c {
-        '\u{a0}' => "no-break blank",
-        '\u{2007}' | '\u{202f}' | '\u{2002}'..='\u{200a}' | '\u{3000}' => "blank of another width",
-        '\u{200b}'..='\u{200d}' | '\u{2060}' | '\u{feff}' => "invisible character",
+        '\u{a0}' => "a no-break blank",
+        '\u{2007}' | '\u{202f}' | '\u{2002}'..='\u{200a}' | '\u{3000}' => "a blank of another width",
+        '\u{200b}'..='\u{200d}' | '\u{2060}' | '\u{feff}' => "an invisible character",
         _ => return None,
     };
-    Some(format!("a {name} (U+{:04X})", u32::from(c)))
+    Some(format!("{name} (U+{:04X})", u32::from(c)))
 }
 
 /// The library's words on a syntax error. They may quote a character of the text.
