@@ -130,7 +130,7 @@ fn outcome(position: &Position<'_>, planted_bug: bool) -> Option<Step> {
         return Some(Step::Ready { machine });
     }
     let first_deploy_of_worker = position.row.spec.machine_type == MachineType::Worker && !position.ready_once();
-    let needs_update = position.row.removal.is_none() && position.awaits_permit();
+    let needs_update = position.row.removal.is_none() && position.is_withheld();
     let needs_update = needs_update && maintenance::nothing_runs(position).is_ok();
     let frees = (first_deploy_of_worker && position.has_given_up()) || needs_update || planted_bug;
     frees.then_some(Step::FreeSlot { machine })

@@ -232,10 +232,17 @@ impl<'a> Position<'a> {
         }
     }
 
-    /// Its next item waits for a permit, and for nothing else.
+    /// Is its next item one that starts with a permit only, and has it none?
+    #[must_use]
+    pub fn is_withheld(&self) -> bool {
+        self.next_open().is_some_and(|item| self.needs_permit(item) && self.live_permit(item).is_none())
+    }
+
+    /// Its next item waits for a permit, and for nothing else: an item that failed waits for a person.
     #[must_use]
     pub fn awaits_permit(&self) -> bool {
-        self.next_open().is_some_and(|item| self.needs_permit(item) && self.live_permit(item).is_none())
+        let may_run = |item| matches!(self.standing(item), Standing::Due { .. } | Standing::Running { .. });
+        self.is_withheld() && self.next_open().is_some_and(may_run)
     }
 
     /// Does its agent wait for what an item of the list it has starts with?
@@ -258,7 +265,7 @@ impl<'a> Position<'a> {
         let reach = self.row.reach;
         let may_run = self.row.slot.is_some() || reach == Some(Phase::Prepare);
         let unanswered = self.row.slot.is_some() && self.row.assigned.accepted != self.row.assigned.generation;
-        let at_work = (!self.all_done() && !self.awaits_permit()) || unanswered;
+        let at_work = (!self.all_done() && !self.is_withheld()) || unanswered;
         let known = self.trouble().is_none() && !self.lost && !self.row.revoked && !self.in_maintenance();
         may_run && at_work && known
     }

@@ -63,8 +63,8 @@ pub enum ClusterStep {
     Begin(ClusterStage),
     /// This stage has succeeded.
     End(ClusterStage),
-    /// A deadline has passed whose outcome is that the update pauses.
-    Pause,
+    /// The deadline of this stage has passed, and its outcome is that the update pauses.
+    Pause(ClusterStage),
     /// A deadline has passed whose outcome is that the update is aborted.
     Abort(ClusterStage),
     /// Machines that were put aside are tried once more.

@@ -2,11 +2,11 @@
 
 use muster_proto::model::{DeadlineOutcome, MachineName, Now};
 
-use super::record::{self, of_cluster};
+use super::record;
 use crate::{
     core::decide::{begin_stage, end_stage},
     facts::{Draft, SetAside, Stage, Stuck},
-    plan::update::{ClusterStep, stages},
+    plan::update::stages,
 };
 
 /// The stages at which items run.
@@ -50,13 +50,15 @@ pub(super) fn stuck(
     let undisturbed = stage == Stage::PrepareDone;
     let Some(mine) = &mut row.update else { return };
     let counts = outcome == DeadlineOutcome::Fail && !undisturbed;
+    let waited = if message.is_empty() { String::new() } else { format!(" ({message})") };
     mine.stuck = Some(Stuck { stage, since_ms, counts, message });
     if undisturbed && outcome != DeadlineOutcome::Pause {
         let message = "its prepare items took longer than updateDeadlines.prepare allows".to_owned();
         mine.set_aside = Some(SetAside { message, failed: outcome == DeadlineOutcome::Fail });
     }
     if let Some(rollout) = rollout.filter(|_| outcome == DeadlineOutcome::Pause) {
-        of_cluster(draft, &rollout, ClusterStep::Pause, now);
+        let what = format!("\"{}\" of {machine}{waited}", stage.as_str());
+        record::pause(draft, &rollout, &what, now);
     }
 }
 

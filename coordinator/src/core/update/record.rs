@@ -42,6 +42,17 @@ fn abort(draft: &mut Draft<'_>, rollout: &str, stage: ClusterStage, now: Now) {
     wants(draft, "muster", rollout, (Wish::Abort, "abort", &line), now);
 }
 
+/// A deadline has passed whose outcome is that an operator decides. `what`: what took longer than it may.
+pub(super) fn pause(draft: &mut Draft<'_>, rollout: &str, what: &str, now: Now) {
+    let Some(update) = draft.update_mut(rollout) else { return };
+    update.wish = Wish::Pause { since_ms: now.wall_ms };
+    let line = format!(
+        "rollout {rollout}: paused, for {what} took longer than updateDeadlines allows: nothing new starts; machines \
+         that are being disturbed come to their end"
+    );
+    draft.audit("muster", "pause", &format!("rollout/{rollout}"), &line, now.wall_ms);
+}
+
 pub(super) fn of_cluster(draft: &mut Draft<'_>, rollout: &str, step: ClusterStep, now: Now) {
     let revision = draft.meta.revision + 1;
     let Some(update) = draft.update_mut(rollout) else { return };
@@ -60,7 +71,10 @@ pub(super) fn of_cluster(draft: &mut Draft<'_>, rollout: &str, step: ClusterStep
             set_stage(update, stage, true, now);
             around::end(draft, rollout, stage, now);
         }
-        ClusterStep::Pause => update.wish = Wish::Pause { since_ms: now.wall_ms },
+        ClusterStep::Pause(stage) => {
+            let what = format!("\"{}\"", stage.name(update.kind));
+            pause(draft, rollout, &what, now);
+        }
         ClusterStep::Abort(stage) => abort(draft, rollout, stage, now),
         ClusterStep::TryAgain => try_again(draft, rollout, now),
         ClusterStep::Close => close(draft, rollout, now),

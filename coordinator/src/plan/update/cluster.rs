@@ -94,7 +94,7 @@ fn is_late(survey: &Survey<'_>, update: &UpdateRow, stage: ClusterStage) -> Opti
 pub(super) const fn halt(kind: UpdateKind, outcome: DeadlineOutcome, stage: ClusterStage) -> ClusterStep {
     match outcome {
         DeadlineOutcome::Fail if !kind.takes_out() => ClusterStep::Abort(stage),
-        DeadlineOutcome::Fail | DeadlineOutcome::Pause | DeadlineOutcome::Defer => ClusterStep::Pause,
+        DeadlineOutcome::Fail | DeadlineOutcome::Pause | DeadlineOutcome::Defer => ClusterStep::Pause(stage),
     }
 }
 

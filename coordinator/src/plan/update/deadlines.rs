@@ -1,6 +1,6 @@
 //! When what machines wait for has had its time, and when time alone changes something.
 
-use super::{DECISION_MS, around, cluster, drain, is_at_work, stages, targets, wants_slot};
+use super::{DECISION_MS, around, cluster, drain, is_at_work, machine, stages, targets, wants_slot};
 use crate::{
     facts::{ClusterStage, MachineUpdate, UpdateRow, Wish},
     plan::{
@@ -67,6 +67,10 @@ pub fn is_waiting_for_others(survey: &Survey<'_>, position: &Position<'_>) -> bo
     }
     if position.row.slot.is_none() {
         return coming(return_deadline_ms(survey, update, position));
+    }
+    let gives_back = machine::gives_back(survey, update, position, mine).is_some();
+    if mine.maintenance.is_none() && position.trouble().is_some() && !gives_back {
+        return false;
     }
     if drain::aim(survey, position).is_some() {
         return coming(drain::deadline_ms(survey, update, position));

@@ -53,7 +53,7 @@ fn on_its_way(
         let aborted = update.wish == Wish::Abort && !is_at_work(position);
         let free = match mine.maintenance {
             Some(_) => maintenance::will_run_nothing(survey, position).is_ok(),
-            None => (position.awaits_permit() || aborted) && !position.in_flight(),
+            None => (position.is_withheld() || aborted) && !position.in_flight(),
         };
         if free {
             return Some(MachineStep::FreeSlot);
@@ -235,7 +235,7 @@ fn after_request(
     if mine.disturbed() && !planted("free-slot-before-accepted") {
         // Who was disturbed has done its items: its slot is held until its agent has the very list that says so. What
         // became due since is for the next update.
-        let left = position.awaits_permit() && assign::is_accepted(survey.facts, position);
+        let left = position.is_withheld() && assign::is_accepted(survey.facts, position);
         return (through || left).then_some(MachineStep::Finish);
     }
     Some(if through && mine.set_aside.is_none() { MachineStep::Finish } else { MachineStep::FreeSlot })
@@ -283,7 +283,9 @@ fn before_first_permit(
         let leaves = || drain::step(survey, position).or_else(|| stays_too_long(survey, update, position, mine));
         return removal::takes_turn(position).then(leaves).flatten();
     }
-    if update.wish == Wish::Abort || mine.set_aside.is_some() {
+    // One that failed waits for a person: no deadline of controllers or of the swarm runs for it.
+    let failed = mine.maintenance.is_none() && position.trouble().is_some();
+    if update.wish == Wish::Abort || mine.set_aside.is_some() || failed {
         return None;
     }
     if is_left_out(update, position) {

@@ -53,6 +53,24 @@ fn one_whose_tasks_stay_is_put_aside_and_given_back() {
     assert_eq!(fleet.requests(), ["worker-2"], "the next has its turn");
 }
 
+/// With one slot nothing else moves: what the swarm drain may take is no reason to wait.
+#[test]
+fn failed_worker_wants_person_at_once() {
+    let (mut fleet, mut swarm) = at_worker_1();
+    swarm.node("worker-1").tasks.clear();
+    fleet.talk(&mut swarm);
+    fleet.fail("worker-1");
+    assert_eq!((fleet.why("worker-1").as_deref(), fleet.wants_a_person()), (Some("Failed"), true));
+    swarm.node("worker-1").tasks.push("web");
+    fleet.lock("ceph", Some("worker-1"), LockState::Active);
+    assert!(fleet.wants_a_person(), "no deadline of its controllers runs for it");
+    fleet.wait_for(&mut swarm, 3 * NODE_LOCKS_MS);
+    assert_eq!((fleet.why("worker-1").as_deref(), fleet.wish()), (Some("Failed"), Wish::Go));
+    fleet.ask(Request::Skip { machine: machine("worker-1"), item: None }).expect("skips");
+    complete(&mut fleet, &mut swarm, "worker-1");
+    assert_eq!((fleet.requests(), fleet.wish()), (vec!["worker-2"], Wish::Go), "nobody has to resume it");
+}
+
 #[test]
 fn tasks_that_come_back_between_two_permits_pause_the_update() {
     let (mut fleet, mut swarm) = at_worker_1_with(&["restart"]);
@@ -68,6 +86,12 @@ fn tasks_that_come_back_between_two_permits_pause_the_update() {
     assert!(!fleet.wants_a_person(), "its time runs from when the first item was done");
     fleet.wait_for(&mut swarm, 20_000);
     assert!(matches!(fleet.wish(), Wish::Pause { .. }) && fleet.wants_a_person());
+    let audited = fleet.core.facts().audit.values().next_back().expect("the pause is audited");
+    assert_eq!((audited.actor.as_str(), audited.action.as_str()), ("muster", "pause"));
+    let why = "paused, for \"Deploy phase done\" of worker-1 (Error: waiting for swarm node worker-1 to be drained \
+               first - web: 1 task) took longer than updateDeadlines allows: nothing new starts; machines that are \
+               being disturbed come to their end";
+    assert_eq!(audited.message, format!("rollout {}: {why}", fleet.rollout()));
     assert_eq!(fleet.slots(), ["worker-1"], "what was disturbed is not given back");
     swarm.node("worker-1").tasks.clear();
     fleet.wait_for(&mut swarm, 20_000);
