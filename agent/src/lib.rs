@@ -12,6 +12,7 @@ pub mod host;
 pub mod identity;
 pub mod ledger;
 pub mod link;
+mod mounts;
 mod news;
 pub mod output;
 pub mod runner;

@@ -1,11 +1,16 @@
 //! Unpacks an archive into a directory that is its alone. It is unpacked beside the target and swapped in, so nobody
-//! ever sees half of it; nothing is written outside, whatever the archive's names and links say.
+//! ever sees half of it; nothing is written outside, whatever the archive's names and links say. A former directory is
+//! replaced only while it holds what its archive brought and nothing else, and beside workloads only while it is not in
+//! use: whoever is in it stays in the old one.
 //!
 //! Why links cannot lead out: a link's `..` stand only at its front and never climb above the root, and the
 //! directories they climb through are real ones, because nothing is ever written through a link. What follows the
 //! `..` only descends, and every link it may pass obeys the same rule.
 
 mod entries;
+mod in_use;
+mod inventory;
+mod xattrs;
 
 use std::{
     fs::{self, DirBuilder, File, Permissions},
@@ -16,13 +21,17 @@ use std::{
 
 use flate2::read::MultiGzDecoder;
 use nix::{
-    errno::Errno,
     fcntl::{AT_FDCWD, RenameFlags, renameat2},
     unistd::syncfs,
 };
 
 use super::way;
-use crate::attempt::{remove_tree, sync_dir};
+use crate::{
+    attempt::{remove_tree, sync_dir},
+    mounts::Mounts,
+};
+use in_use::User;
+use inventory::{Inventory, Moment};
 
 /// Most entries of one archive.
 pub(super) const ENTRIES_MAX: u64 = 1_000_000;
@@ -34,9 +43,8 @@ const GROWN_BYTES_MIN: u64 = 64 << 20;
 const GROWN_BYTES_MAX: u64 = 256 << 30;
 /// Largest window of a zstd archive, as a power of two: 128 MiB, what `zstd -d` takes unasked.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
-/// In the unpacked directory: digest of the archive it came from. Only a directory that has it, or an empty one, is
-/// ever replaced.
-const MARKER: &str = ".muster-unpacked";
+/// Of entries that stand in the way, an error names so many.
+const NAMED_MAX: usize = 5;
 
 /// How an archive is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +95,20 @@ pub(super) enum ArchiveError {
     Bomb(u64),
     #[error("{} has other content and was not made by muster: remove it, or unpack elsewhere", .0.display())]
     Occupied(PathBuf),
+    #[error(
+        "{} is replaced as a whole, and this in it is not from its archive or was changed since: {}; move that elsewhere \
+         or remove it, then retry, or unpack into another directory",
+        dir.display(), named(names)
+    )]
+    Foreign { dir: PathBuf, names: Vec<String> },
+    #[error("{} is mounted there: unmount it first", .0.display())]
+    Mounted(PathBuf),
+    #[error(
+        "{} is in use: {user}; what is in it stays in the old one, and nothing moves workloads away before an item of \
+         phase prepare or a hook: put it into phase deploy, or unpack each version into a directory of its own",
+        dir.display()
+    )]
+    InUse { dir: PathBuf, user: User },
     #[error("{} belongs to {who}, who may want it taken for ours: remove it, or unpack elsewhere", .path.display())]
     Planted { path: PathBuf, who: String },
 }
@@ -97,27 +119,123 @@ impl ArchiveError {
         move |source| Self::File { what, path, source }
     }
 
-    /// A full disk may be emptied; the archive stays what it is.
+    /// A full disk may be emptied, and a process ends; the archive stays what it is.
     pub(super) const fn is_retryable(&self) -> bool {
-        matches!(self, Self::File { .. })
+        matches!(self, Self::File { .. } | Self::InUse { .. })
     }
 }
 
-/// Unpacks `archive`, whose digest is given, as the directory `target`. False = that is there already.
-pub(super) fn unpack(archive: &File, format: Format, target: &Path, digest: &str) -> Result<bool, ArchiveError> {
-    let marker = format!("{digest}\n");
-    if is_unpacked(target, &marker)? {
+fn named(names: &[String]) -> String {
+    let more = names.len().saturating_sub(NAMED_MAX);
+    let named = names.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
+    if more > 0 { format!("{named} and {more} more") } else { named }
+}
+
+/// May workloads be on the machine while an archive is unpacked?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Surroundings {
+    /// Nothing was moved away: phase prepare, and hooks.
+    Workloads,
+    /// What can be moved away was, or the item's author says that it is harmless.
+    Cleared,
+}
+
+/// Where an archive is to go, and what is known of it before.
+pub(super) struct Place<'a> {
+    pub(super) target: &'a Path,
+    /// Of the archive.
+    pub(super) digest: &'a str,
+    pub(super) surroundings: Surroundings,
+}
+
+/// What is at the target.
+enum Present {
+    /// This archive's content.
+    Wanted,
+    Nothing,
+    /// An empty directory.
+    Empty,
+    /// What another archive brought.
+    Former(Inventory),
+}
+
+impl Place<'_> {
+    /// Would unpacking be refused for what is there? Known before a byte is fetched.
+    pub(super) fn check(&self) -> Result<(), ArchiveError> {
+        self.replaceable(&self.present()?)
+    }
+
+    fn present(&self) -> Result<Present, ArchiveError> {
+        let target = self.target;
+        // First of all: the marker proves nothing where others could lay one down.
+        if let Some(who) = way::planted_by(target) {
+            return Err(ArchiveError::Planted { path: target.to_owned(), who });
+        }
+        match Inventory::read(target).map_err(ArchiveError::file("read the marker in", target))? {
+            Some(found) if found.archive == self.digest => return Ok(Present::Wanted),
+            Some(found) => return Ok(Present::Former(found)),
+            None => {}
+        }
+        match fs::symlink_metadata(target) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Present::Nothing),
+            Err(error) => Err(ArchiveError::file("look at", target)(error)),
+            Ok(found) => {
+                let empty = found.is_dir() && fs::read_dir(target).is_ok_and(|mut entries| entries.next().is_none());
+                if empty { Ok(Present::Empty) } else { Err(ArchiveError::Occupied(target.to_owned())) }
+            }
+        }
+    }
+
+    /// May what is there be replaced?
+    fn replaceable(&self, present: &Present) -> Result<(), ArchiveError> {
+        let (target, look) = (self.target, ArchiveError::file("look at", self.target));
+        match present {
+            Present::Wanted | Present::Nothing => return Ok(()),
+            Present::Empty => {}
+            Present::Former(former) => only_its_own(former, target)?,
+        }
+        let real = fs::canonicalize(target);
+        let mounted = real.and_then(|real| Ok(Mounts::of("self")?.below(&real).map(Path::to_owned)));
+        if let Some(mount) = mounted.map_err(look)? {
+            return Err(ArchiveError::Mounted(mount));
+        }
+        if self.surroundings == Surroundings::Cleared {
+            return Ok(());
+        }
+        let user = in_use::user_of(target).map_err(ArchiveError::file("tell who uses", target))?;
+        user.map_or(Ok(()), |user| Err(ArchiveError::InUse { dir: target.to_owned(), user }))
+    }
+}
+
+/// Does a directory hold what its archive brought and nothing else?
+fn only_its_own(listed: &Inventory, dir: &Path) -> Result<(), ArchiveError> {
+    let names = listed.foreign(dir).map_err(ArchiveError::file("look through", dir))?;
+    if names.is_empty() { Ok(()) } else { Err(ArchiveError::Foreign { dir: dir.to_owned(), names }) }
+}
+
+/// Unpacks the archive as the directory `place.target`. False = that is there already.
+pub(super) fn unpack(archive: &File, format: Format, place: &Place<'_>) -> Result<bool, ArchiveError> {
+    let target = place.target;
+    if matches!(place.present()?, Present::Wanted) {
         return Ok(false);
     }
     let parent = target.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(parent).map_err(ArchiveError::file("create", parent))?;
     let fresh = beside(target);
+    // A kill between swap and removal leaves the former content there, and somebody may have written to it meanwhile.
+    if let Some(left) = Inventory::read(&fresh).map_err(ArchiveError::file("read the marker in", &fresh))? {
+        only_its_own(&left, &fresh)?;
+    }
     remove(&fresh)?;
     DirBuilder::new().mode(0o700).create(&fresh).map_err(ArchiveError::file("create", &fresh))?;
-    let placed = fill(&fresh, archive, format, &marker).and_then(|()| place(&fresh, target));
-    // The half that failed, or the old content that was swapped out.
-    remove(&fresh)?;
-    placed.map(|()| true)
+    match fill(&fresh, archive, format, place.digest).and_then(|()| put(&fresh, place)) {
+        Err(ArchiveError::Foreign { dir, names }) if dir == fresh => Err(ArchiveError::Foreign { dir, names }),
+        // The half that failed, or the old content that was swapped out.
+        done => {
+            remove(&fresh)?;
+            done.map(|()| true)
+        }
+    }
 }
 
 fn beside(target: &Path) -> PathBuf {
@@ -126,33 +244,12 @@ fn beside(target: &Path) -> PathBuf {
     name.into()
 }
 
-/// Is this archive's content at the target? An error if what is there is not ours to replace.
-fn is_unpacked(target: &Path, marker: &str) -> Result<bool, ArchiveError> {
-    // First of all: the marker proves nothing where others could lay one down.
-    if let Some(who) = way::planted_by(target) {
-        return Err(ArchiveError::Planted { path: target.to_owned(), who });
-    }
-    match fs::read(target.join(MARKER)) {
-        Ok(found) => return Ok(found == marker.as_bytes()),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
-        Err(error) => return Err(ArchiveError::file("read the marker in", target)(error)),
-    }
-    match fs::symlink_metadata(target) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(ArchiveError::file("look at", target)(error)),
-        Ok(found) => {
-            let empty = found.is_dir() && fs::read_dir(target).is_ok_and(|mut entries| entries.next().is_none());
-            if empty { Ok(false) } else { Err(ArchiveError::Occupied(target.to_owned())) }
-        }
-    }
-}
-
 fn remove(fresh: &Path) -> Result<(), ArchiveError> {
     remove_tree(fresh).map_err(ArchiveError::file("remove", fresh))
 }
 
 /// Unpacks into the fresh directory, durably.
-fn fill(fresh: &Path, mut file: &File, format: Format, marker: &str) -> Result<(), ArchiveError> {
+fn fill(fresh: &Path, mut file: &File, format: Format, digest: &str) -> Result<(), ArchiveError> {
     file.rewind().map_err(ArchiveError::Unreadable)?;
     let packed_bytes = file.metadata().map_err(ArchiveError::Unreadable)?.len();
     let limit = packed_bytes.saturating_mul(RATIO_MAX).clamp(GROWN_BYTES_MIN, GROWN_BYTES_MAX);
@@ -167,22 +264,37 @@ fn fill(fresh: &Path, mut file: &File, format: Format, marker: &str) -> Result<(
         }
     };
     entries::unpack(unpacked, fresh, limit)?;
-    let marker_path = fresh.join(MARKER);
-    fs::write(&marker_path, marker).map_err(ArchiveError::file("write", &marker_path))?;
+    let listed = Inventory::take(fresh, digest).and_then(|inventory| inventory.write(fresh));
+    listed.map_err(ArchiveError::file("write the marker in", fresh))?;
     fs::set_permissions(fresh, Permissions::from_mode(0o755)).map_err(ArchiveError::file("open up", fresh))?;
     let synced = File::open(fresh).and_then(|dir| Ok(syncfs(dir)?));
     synced.map_err(ArchiveError::file("make durable", fresh))
 }
 
 /// Puts the fresh directory at the target, in one step; what was there before is then at `fresh`.
-fn place(fresh: &Path, target: &Path) -> Result<(), ArchiveError> {
-    let swapped = match renameat2(AT_FDCWD, fresh, AT_FDCWD, target, RenameFlags::RENAME_EXCHANGE) {
-        Err(Errno::ENOENT) => fs::rename(fresh, target),
-        done => done.map_err(io::Error::from),
-    };
-    swapped
-        .and_then(|()| sync_dir(target.parent().unwrap_or(Path::new("/"))))
-        .map_err(ArchiveError::file("put in place", target))
+fn put(fresh: &Path, place: &Place<'_>) -> Result<(), ArchiveError> {
+    let target = place.target;
+    let failed = || ArchiveError::file("put in place", target);
+    let sync = || sync_dir(target.parent().unwrap_or(Path::new("/"))).map_err(failed());
+    // Unpacking takes its time.
+    let present = place.present()?;
+    if matches!(present, Present::Nothing) {
+        fs::rename(fresh, target).map_err(failed())?;
+        return sync();
+    }
+    let before = Moment::of(target).map_err(failed())?;
+    place.replaceable(&present)?;
+    let swap = || renameat2(AT_FDCWD, fresh, AT_FDCWD, target, RenameFlags::RENAME_EXCHANGE).map_err(io::Error::from);
+    swap().map_err(failed())?;
+    sync()?;
+    // Whoever wrote between the look and the swap wrote to what is to be removed now.
+    let names = Moment::of(fresh).map_err(failed())?.since(&before);
+    if names.is_empty() {
+        return Ok(());
+    }
+    let dir = if swap().is_ok() { target } else { fresh };
+    sync()?;
+    Err(ArchiveError::Foreign { dir: dir.to_owned(), names })
 }
 
 #[cfg(test)]

@@ -17,12 +17,12 @@ use std::{
     time::Instant,
 };
 
-use muster_proto::model::{ItemHash, ItemState};
+use muster_proto::model::{ItemHash, ItemState, Phase};
 use reqwest::Url;
 
 use super::{
     BuiltinWork, Outcome, Refused,
-    archive::{self, ArchiveError, Format},
+    archive::{self, ArchiveError, Format, Place, Surroundings},
     way,
 };
 use crate::{
@@ -64,6 +64,7 @@ struct Wanted {
     mode: u32,
     max_bytes: u64,
     extract: Option<Extract>,
+    surroundings: Surroundings,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,7 +138,11 @@ impl Wanted {
             }
             None => None,
         };
-        Ok(Self { urls, sha256, path, mode, max_bytes, extract })
+        let surroundings = match request.phase {
+            Phase::Prepare => Surroundings::Workloads,
+            Phase::Deploy | Phase::Reconfigure => Surroundings::Cleared,
+        };
+        Ok(Self { urls, sha256, path, mode, max_bytes, extract, surroundings })
     }
 }
 
@@ -198,16 +203,23 @@ fn format(named: Option<&str>, path: &Path, urls: &[Url]) -> Result<Format, Refu
 /// Brings it about, and says how in one line. From the digest on it is one open file: what others put at the path
 /// meanwhile is neither unpacked nor given a mode.
 fn bring_about(wanted: &Wanted, patience: &Patience, report: &Report) -> Result<String, DownloadError> {
+    let digest = wanted.sha256.to_string();
+    let refused = |source| DownloadError::Archive { path: wanted.path.clone(), source };
+    let extract = wanted.extract.as_ref().map(|Extract { target, format }| {
+        (Place { target, digest: &digest, surroundings: wanted.surroundings }, *format)
+    });
+    if let Some((place, _)) = &extract {
+        place.check().map_err(refused)?;
+    }
     let (file, mut message) = match there(wanted)? {
         Some(file) => (file, "already there".to_owned()),
         None => fetch(wanted, patience, report)?,
     };
     file.set_permissions(Permissions::from_mode(wanted.mode))
         .map_err(DownloadError::file("set the mode of", &wanted.path))?;
-    if let Some(Extract { target, format }) = &wanted.extract {
-        report.line(&format!("unpacking into {}", target.display()));
-        let unpacked = archive::unpack(&file, *format, target, &wanted.sha256.to_string())
-            .map_err(|source| DownloadError::Archive { path: wanted.path.clone(), source })?;
+    if let Some((place, format)) = &extract {
+        report.line(&format!("unpacking into {}", place.target.display()));
+        let unpacked = archive::unpack(&file, *format, place).map_err(refused)?;
         message += if unpacked { ", unpacked" } else { ", already unpacked" };
     }
     report.line(&message);

@@ -9,7 +9,7 @@ use std::{
 
 use tar::{Archive, Entry, EntryType};
 
-use super::{ArchiveError, ENTRIES_MAX};
+use super::{ArchiveError, ENTRIES_MAX, inventory::MARKER};
 
 /// Set-user-id and set-group-id.
 const SET_ID: u32 = 0o6000;
@@ -69,6 +69,9 @@ fn place<R: Read>(mut entry: Entry<'_, R>, root: &Path, left: u64) -> Result<u64
     let Some(inside) = below(&name).ok_or_else(|| bad("leads out of the archive"))? else {
         return if kind.is_dir() { Ok(0) } else { Err(bad("has no name")) };
     };
+    if inside == Path::new(MARKER) {
+        return Err(bad("has a name that is Muster's own"));
+    }
     let mode = entry.header().mode().map_err(Problem::Read)?;
     let spot = Spot { root, path: root.join(&inside), directory: inside.parent().unwrap_or(Path::new("")) };
     let through = || bad("goes through a link or a file");

@@ -53,14 +53,16 @@ impl Site {
     }
 
     fn unpack(&self, format: Format, bytes: &[u8]) -> Result<bool, ArchiveError> {
+        self.unpack_amid(Surroundings::Workloads, format, bytes)
+    }
+
+    fn unpack_amid(&self, surroundings: Surroundings, format: Format, bytes: &[u8]) -> Result<bool, ArchiveError> {
         let archive = self.dir.path().join("archive");
         fs::write(&archive, bytes).expect("an archive");
-        unpack(
-            &File::open(&archive).expect("there"),
-            format,
-            &self.target(),
-            &format!("digest of {} bytes", bytes.len()),
-        )
+        let digest = format!("digest of {} bytes", bytes.len());
+        let target = self.target();
+        let place = Place { target: &target, digest: &digest, surroundings };
+        unpack(&File::open(&archive).expect("there"), format, &place)
     }
 
     /// Everything is as it was, and no half of it lies about.
@@ -136,6 +138,7 @@ fn nothing_leads_out() {
         (vec![(EntryType::Char, "null", 0o666, "", b"")], "is a device"),
         (vec![(EntryType::Block, "sda", 0o666, "", b"")], "is a device"),
         (vec![(EntryType::Fifo, "pipe", 0o666, "", b"")], "is a fifo"),
+        (vec![file(".muster-unpacked", b"x")], "has a name that is Muster's own"),
         (vec![(EntryType::Regular, "su", 0o4755, "", b"x")], "is set-user-id or set-group-id"),
         (vec![(EntryType::Regular, "sg", 0o2755, "", b"x")], "is set-user-id or set-group-id"),
         (vec![(EntryType::new(b'Z'), "z", 0o644, "", b"")], "is of a kind that is not unpacked"),
@@ -241,6 +244,124 @@ fn what_others_put_there_is_not_replaced() {
     std::os::unix::fs::symlink("..", site.target()).expect("a link");
     site.unpack(Format::Tar, &archive).expect_err("a link to elsewhere");
     assert!(!site.dir.path().join("a").exists());
+}
+
+/// Two releases of one thing.
+fn releases() -> [Vec<u8>; 2] {
+    let release = |app: &'static [u8]| {
+        tar(&[(EntryType::Regular, "bin/app", 0o755, "", app), file("app.conf", b"default"), link("now", "bin/app")])
+    };
+    [release(b"one"), [release(b"two"), vec![0; 512]].concat()]
+}
+
+#[test]
+fn foreign_content_is_named_and_kept() {
+    let [one, two] = releases();
+    let site = Site::new();
+    site.unpack(Format::Tar, &one).expect("unpacked");
+    let at = |name: &str| site.target().join(name);
+    let refused = |name: &str| {
+        let error = site.unpack(Format::Tar, &two).expect_err(name);
+        assert!(error.to_string().contains(&format!("changed since: {name};")), "{error}");
+        assert!(!error.is_retryable());
+        assert_eq!(fs::read_to_string(at("bin/app")).expect("the app"), "one");
+        assert_eq!(fs::read_dir(site.dir.path().join("opt")).expect("opt").count(), 1);
+    };
+    fs::create_dir(at("data")).expect("a directory");
+    fs::write(at("data/db"), "precious").expect("data");
+    refused("data");
+    fs::remove_dir_all(at("data")).expect("moved elsewhere");
+    fs::write(at("app.conf"), "edited!").expect("an edit of the same length");
+    refused("app.conf");
+    fs::write(at("app.conf"), "default").expect("as it was");
+    fs::set_permissions(at("bin"), Permissions::from_mode(0o700)).expect("a mode");
+    refused("bin");
+    fs::set_permissions(at("bin"), Permissions::from_mode(0o755)).expect("a mode");
+    fs::remove_file(at("now")).expect("removed");
+    std::os::unix::fs::symlink("app.conf", at("now")).expect("another link");
+    refused("now");
+    fs::remove_file(at("now")).expect("removed");
+    // What is missing is nobody's loss.
+    assert!(site.unpack(Format::Tar, &two).expect("replaced"));
+    assert_eq!(fs::read_to_string(at("bin/app")).expect("the app"), "two");
+    assert!(at("now").exists());
+}
+
+#[test]
+fn swapped_out_content_with_additions_is_kept() {
+    let [one, two] = releases();
+    let site = Site::new();
+    site.unpack(Format::Tar, &one).expect("unpacked");
+    // As a kill between swap and removal leaves it, with an application that went on in it.
+    fs::rename(site.target(), beside(&site.target())).expect("moved");
+    fs::write(beside(&site.target()).join("late"), "precious").expect("written");
+    let error = site.unpack(Format::Tar, &two).expect_err("something is there");
+    assert!(error.to_string().contains("app.muster-new is replaced as a whole") && !error.is_retryable(), "{error}");
+    fs::remove_file(beside(&site.target()).join("late")).expect("moved elsewhere");
+    site.unpack(Format::Tar, &two).expect("unpacked");
+}
+
+#[test]
+fn moment_tells_late_changes() {
+    let site = Site::new();
+    site.unpack(Format::Tar, &releases()[0]).expect("unpacked");
+    let now = || Moment::of(&site.target()).expect("readable");
+    let before = now();
+    assert_eq!(now().since(&before), [""; 0]);
+    fs::write(site.target().join("app.conf"), "default").expect("written");
+    fs::write(site.target().join("bin/new"), "").expect("written");
+    assert_eq!(now().since(&before), ["app.conf", "bin", "bin/new"]);
+}
+
+#[test]
+fn directory_in_use_is_replaced_in_its_turn_only() {
+    let [one, two] = releases();
+    let site = Site::new();
+    site.unpack(Format::Tar, &one).expect("unpacked");
+    let mut app =
+        std::process::Command::new("sleep").arg("60").current_dir(site.target().join("bin")).spawn().expect("started");
+    let in_use = site.unpack(Format::Tar, &two).expect_err("in use");
+    let cleared = site.unpack_amid(Surroundings::Cleared, Format::Tar, &two);
+    app.kill().expect("killed");
+    app.wait().expect("ended");
+    assert!(in_use.to_string().contains(&format!("process sleep (pid {}) works in", app.id())), "{in_use}");
+    assert!(in_use.is_retryable(), "it may end");
+    assert!(cleared.expect("its turn"));
+}
+
+/// A container's volume: the mount stays with the old directory.
+#[test]
+fn directory_mounted_into_container_is_in_use() {
+    // Only root can mount.
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let [one, two] = releases();
+    let site = Site::new();
+    let volume = site.dir.path().join("volume");
+    fs::create_dir(&volume).expect("a directory");
+    for empty in [true, false] {
+        if empty {
+            fs::create_dir(site.target()).expect("a directory");
+        } else {
+            site.unpack(Format::Tar, &one).expect("unpacked");
+        }
+        let mut container = std::process::Command::new("unshare")
+            .args(["--mount", "sh", "-c", "mount --bind \"$0\" \"$1\" && cd / && echo ready && read x"])
+            .args([site.target(), volume.clone()])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("started");
+        let mut ready = [0; 6];
+        container.stdout.as_mut().expect("piped").read_exact(&mut ready).expect("mounted");
+        let in_use = site.unpack(Format::Tar, &two);
+        drop(container.stdin.take());
+        container.wait().expect("ended");
+        let expected = format!("(pid {}) sees it mounted at {}", container.id(), volume.display());
+        let told = in_use.expect_err("in use").to_string();
+        assert!(told.contains(&expected), "{told}");
+    }
 }
 
 /// Parts of names that an attacker, or a bug, would combine.

@@ -455,6 +455,38 @@ fn a_refused_connection_does_not_tell_secrets() {
 }
 
 #[test]
+fn foreign_content_is_refused_before_transfer() {
+    let archive = |content: &[u8]| {
+        let mut builder = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(0o644);
+        header.set_size(content.len() as u64);
+        builder.append_data(&mut header, "app", content).expect("appended");
+        builder.into_inner().expect("an archive")
+    };
+    let (one, two) = (archive(b"one"), archive(b"two"));
+    let (web, next) = (Web::file(one.clone()), Web::file(two.clone()));
+    let site = Site::wanting(&one, &web.url("/app.tar"));
+    let target = site.dir.path().join("app");
+    let site = site.with("extract", &target.display().to_string());
+    assert!(site.succeeds(&one).ends_with(", unpacked"));
+    fs::write(target.join("db"), "precious").expect("written");
+    let params = site.params.iter().map(|(name, value)| match *name {
+        "url" => ("url", next.url("/app.tar")),
+        "sha256" => ("sha256", digest(&two)),
+        name => (name, value.clone()),
+    });
+    let params = params.collect();
+    let site = Site { params, ..site };
+    let (result, lines) = site.run();
+    let error = with_sources(&result.expect_err("refused"));
+    assert!(error.contains("changed since: db;"), "{error}\n{lines}");
+    assert_eq!(next.asked().len(), 0);
+    assert_eq!(fs::read_to_string(target.join("db")).expect("there"), "precious");
+    assert!(fs::read(site.path()).expect("the former archive") == one);
+}
+
+#[test]
 fn bad_params_are_refused() {
     let digest = "0".repeat(64);
     let good = [("url", "http://a/x".to_owned()), ("sha256", digest.clone()), ("path", "/srv/x".to_owned())];
