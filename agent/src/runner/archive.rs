@@ -3,13 +3,17 @@
 //! replaced only while it holds what its archive brought and nothing else, and beside workloads only while it is not in
 //! use: whoever is in it stays in the old one.
 //!
-//! Why links cannot lead out: a link's `..` stand only at its front and never climb above the root, and the
-//! directories they climb through are real ones, because nothing is ever written through a link. What follows the
-//! `..` only descends, and every link it may pass obeys the same rule.
+//! What an entry is comes out as it was packed, or the archive is refused by the entry's name: docs/MANIFEST.md has the
+//! list. Archives are made by GNU tar, bsdtar and others, each with headers of its own for what ustar cannot say.
 
+mod attributes;
 mod entries;
 mod in_use;
 mod inventory;
+mod links;
+mod members;
+mod pax;
+mod sparse;
 mod xattrs;
 
 use std::{
@@ -30,6 +34,7 @@ use crate::{
     attempt::{remove_tree, sync_dir},
     mounts::Mounts,
 };
+use attributes::AttributeError;
 use in_use::User;
 use inventory::{Inventory, Moment};
 
@@ -88,7 +93,7 @@ pub(super) enum ArchiveError {
     #[error("it does not read as an archive of its format")]
     Unreadable(#[source] io::Error),
     #[error("entry {name:?} {problem}")]
-    Entry { name: String, problem: &'static str },
+    Entry { name: String, problem: String },
     #[error("it has more than {ENTRIES_MAX} entries")]
     TooMany,
     #[error("it unpacks to more than {0} bytes")]
@@ -140,9 +145,40 @@ pub(super) enum Surroundings {
     Cleared,
 }
 
+/// Whom what is unpacked belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owners {
+    /// Root; an agent that is not root has no choice but itself.
+    Root,
+    /// The users and groups that the archive has, by their numbers.
+    Archive,
+}
+
+impl Owners {
+    pub(super) fn named(name: &str) -> Option<Self> {
+        match name {
+            "root" => Some(Self::Root),
+            "archive" => Some(Self::Archive),
+            _ => None,
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unpacked {
+    /// It was there.
+    Before,
+    Now {
+        /// Entries that do not belong to whom the archive names.
+        disowned: u64,
+    },
+}
+
 /// Where an archive is to go, and what is known of it before.
 pub(super) struct Place<'a> {
     pub(super) target: &'a Path,
+    pub(super) owners: Owners,
     /// Of the archive.
     pub(super) digest: &'a str,
     pub(super) surroundings: Surroundings,
@@ -213,11 +249,11 @@ fn only_its_own(listed: &Inventory, dir: &Path) -> Result<(), ArchiveError> {
     if names.is_empty() { Ok(()) } else { Err(ArchiveError::Foreign { dir: dir.to_owned(), names }) }
 }
 
-/// Unpacks the archive as the directory `place.target`. False = that is there already.
-pub(super) fn unpack(archive: &File, format: Format, place: &Place<'_>) -> Result<bool, ArchiveError> {
+/// Unpacks the archive as the directory `place.target`.
+pub(super) fn unpack(archive: &File, format: Format, place: &Place<'_>) -> Result<Unpacked, ArchiveError> {
     let target = place.target;
     if matches!(place.present()?, Present::Wanted) {
-        return Ok(false);
+        return Ok(Unpacked::Before);
     }
     let parent = target.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(parent).map_err(ArchiveError::file("create", parent))?;
@@ -228,12 +264,13 @@ pub(super) fn unpack(archive: &File, format: Format, place: &Place<'_>) -> Resul
     }
     remove(&fresh)?;
     DirBuilder::new().mode(0o700).create(&fresh).map_err(ArchiveError::file("create", &fresh))?;
-    match fill(&fresh, archive, format, place.digest).and_then(|()| put(&fresh, place)) {
+    let filled = fill(&fresh, archive, format, place);
+    match filled.and_then(|disowned| put(&fresh, place).map(|()| Unpacked::Now { disowned })) {
         Err(ArchiveError::Foreign { dir, names }) if dir == fresh => Err(ArchiveError::Foreign { dir, names }),
         // The half that failed, or the old content that was swapped out.
         done => {
             remove(&fresh)?;
-            done.map(|()| true)
+            done
         }
     }
 }
@@ -248,8 +285,8 @@ fn remove(fresh: &Path) -> Result<(), ArchiveError> {
     remove_tree(fresh).map_err(ArchiveError::file("remove", fresh))
 }
 
-/// Unpacks into the fresh directory, durably.
-fn fill(fresh: &Path, mut file: &File, format: Format, digest: &str) -> Result<(), ArchiveError> {
+/// Unpacks into the fresh directory, durably. How many entries are not whose the archive says they are.
+fn fill(fresh: &Path, mut file: &File, format: Format, place: &Place<'_>) -> Result<u64, ArchiveError> {
     file.rewind().map_err(ArchiveError::Unreadable)?;
     let packed_bytes = file.metadata().map_err(ArchiveError::Unreadable)?.len();
     let limit = packed_bytes.saturating_mul(RATIO_MAX).clamp(GROWN_BYTES_MIN, GROWN_BYTES_MAX);
@@ -263,12 +300,20 @@ fn fill(fresh: &Path, mut file: &File, format: Format, digest: &str) -> Result<(
             Box::new(decoder)
         }
     };
-    entries::unpack(unpacked, fresh, limit)?;
-    let listed = Inventory::take(fresh, digest).and_then(|inventory| inventory.write(fresh));
+    let placed = entries::unpack(unpacked, fresh, limit, place.owners)?;
+    let listed = Inventory::take(fresh, place.digest).and_then(|inventory| inventory.write(fresh));
     listed.map_err(ArchiveError::file("write the marker in", fresh))?;
-    fs::set_permissions(fresh, Permissions::from_mode(0o755)).map_err(ArchiveError::file("open up", fresh))?;
+    match placed.root {
+        Some(attributes) => attributes.set(fresh, place.owners).map_err(|error| match error {
+            AttributeError::Refused(problem) => ArchiveError::Entry { name: ".".to_owned(), problem },
+            AttributeError::File(what, path, source) => ArchiveError::File { what, path, source },
+        })?,
+        None => fs::set_permissions(fresh, Permissions::from_mode(entries::DIRECTORY_MODE))
+            .map_err(ArchiveError::file("open up", fresh))?,
+    }
     let synced = File::open(fresh).and_then(|dir| Ok(syncfs(dir)?));
-    synced.map_err(ArchiveError::file("make durable", fresh))
+    synced.map_err(ArchiveError::file("make durable", fresh))?;
+    Ok(placed.disowned)
 }
 
 /// Puts the fresh directory at the target, in one step; what was there before is then at `fresh`.

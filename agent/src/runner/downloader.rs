@@ -22,7 +22,7 @@ use reqwest::Url;
 
 use super::{
     BuiltinWork, Outcome, Refused,
-    archive::{self, ArchiveError, Format, Place, Surroundings},
+    archive::{self, ArchiveError, Format, Owners, Place, Surroundings, Unpacked},
     way,
 };
 use crate::{
@@ -71,6 +71,7 @@ struct Wanted {
 struct Extract {
     target: PathBuf,
     format: Format,
+    owners: Owners,
 }
 
 /// What can go wrong after the params were found good.
@@ -134,7 +135,9 @@ impl Wanted {
         let extract = match optional("extract") {
             Some(target) => {
                 let target = absolute("extract", target)?;
-                Some(Extract { target, format: format(optional("format"), &path, &urls)? })
+                let unknown = || Refused::param("owners", "expected one of: archive, root");
+                let owners = optional("owners").map_or(Some(Owners::Root), Owners::named).ok_or_else(unknown)?;
+                Some(Extract { target, format: format(optional("format"), &path, &urls)?, owners })
             }
             None => None,
         };
@@ -205,8 +208,8 @@ fn format(named: Option<&str>, path: &Path, urls: &[Url]) -> Result<Format, Refu
 fn bring_about(wanted: &Wanted, patience: &Patience, report: &Report) -> Result<String, DownloadError> {
     let digest = wanted.sha256.to_string();
     let refused = |source| DownloadError::Archive { path: wanted.path.clone(), source };
-    let extract = wanted.extract.as_ref().map(|Extract { target, format }| {
-        (Place { target, digest: &digest, surroundings: wanted.surroundings }, *format)
+    let extract = wanted.extract.as_ref().map(|&Extract { ref target, format, owners }| {
+        (Place { target, owners, digest: &digest, surroundings: wanted.surroundings }, format)
     });
     if let Some((place, _)) = &extract {
         place.check().map_err(refused)?;
@@ -219,8 +222,13 @@ fn bring_about(wanted: &Wanted, patience: &Patience, report: &Report) -> Result<
         .map_err(DownloadError::file("set the mode of", &wanted.path))?;
     if let Some((place, format)) = &extract {
         report.line(&format!("unpacking into {}", place.target.display()));
-        let unpacked = archive::unpack(&file, *format, place).map_err(refused)?;
-        message += if unpacked { ", unpacked" } else { ", already unpacked" };
+        message += &match archive::unpack(&file, *format, place).map_err(refused)? {
+            Unpacked::Before => ", already unpacked".to_owned(),
+            Unpacked::Now { disowned: 0 } => ", unpacked".to_owned(),
+            Unpacked::Now { disowned } => {
+                format!(", unpacked; {disowned} entries belong to other owners in the archive (param `owners`)")
+            }
+        };
     }
     report.line(&message);
     Ok(message)

@@ -69,6 +69,7 @@ const DOWNLOADER: Schema = only(&[
     may("max_bytes", Shape::Count(FILE_BYTES_MOST)),
     may("extract", Shape::Path),
     may("format", Shape::Word(FORMATS)),
+    may("owners", Shape::Word(&["archive", "root"])),
 ]);
 const BASH: Schema = Schema { free: true, ..only(&[must(VERBATIM_PARAM, Shape::Text)]) };
 const PACKAGE: Schema = Schema {
@@ -223,6 +224,10 @@ pub(super) fn quarrel(runner: RunnerKind, params: &BTreeMap<String, String>) -> 
 }
 
 fn of_download<'p>(of: impl Fn(&str) -> Option<&'p str>) -> Option<Quarrel> {
+    if of("extract").is_none() && of("owners").is_some() {
+        let expected = "'extract', the directory to unpack into, beside it, or it left out";
+        return Some(("owners", "nothing is unpacked without 'extract'", expected));
+    }
     match (of("extract"), of("format")) {
         (None, Some(_)) => {
             let expected = "'extract', the directory to unpack into, beside it, or it left out";

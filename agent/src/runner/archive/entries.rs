@@ -1,154 +1,207 @@
-//! The entries of an archive, one by one, into a directory that nobody else writes to.
+//! The members of an archive, one by one, into a directory that nobody else writes to.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File, OpenOptions},
-    io::{self, Read},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink},
+    io::{self, Read, Seek, SeekFrom, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink},
     path::{Component, Path, PathBuf},
 };
 
-use tar::{Archive, Entry, EntryType};
+use tar::EntryType;
 
-use super::{ArchiveError, ENTRIES_MAX, inventory::MARKER};
+use super::{
+    ArchiveError, ENTRIES_MAX, Owners,
+    attributes::{AttributeError, Attributes},
+    inventory::MARKER,
+    links,
+    members::{Member, MemberError, Members},
+};
 
 /// Set-user-id and set-group-id.
 const SET_ID: u32 = 0o6000;
+/// Of a directory, where the archive does not say.
+pub(super) const DIRECTORY_MODE: u32 = 0o755;
+/// Copied at a time.
+const COPY_BYTES: usize = 256 * 1024;
 
-/// Unpacks all entries below `root`.
-pub(super) fn unpack(archive: impl Read, root: &Path, grown_bytes_max: u64) -> Result<(), ArchiveError> {
-    let mut archive = Archive::new(Limited { inner: archive, left: grown_bytes_max });
-    let mut written_bytes = 0;
-    let readable = |error| unreadable(error, grown_bytes_max);
-    for (count, entry) in (1..).zip(archive.entries().map_err(readable)?) {
+/// What is left to be done, and told, when all members are there.
+pub(super) struct Placed {
+    /// Of the directory itself, if the archive says so.
+    pub(super) root: Option<Attributes>,
+    /// Entries that do not belong to whom the archive names.
+    pub(super) disowned: u64,
+}
+
+/// Unpacks all members below `root`.
+pub(super) fn unpack(
+    archive: impl Read,
+    root: &Path,
+    grown_bytes_max: u64,
+    owners: Owners,
+) -> Result<Placed, ArchiveError> {
+    let mut members = Members::new(Limited { inner: archive, left: grown_bytes_max });
+    let mut unpacking = Unpacking {
+        root,
+        owners,
+        left: grown_bytes_max,
+        directories: BTreeMap::new(),
+        disowned: 0,
+        buffer: vec![0; COPY_BYTES],
+    };
+    let of = |problem: Problem| problem.of(grown_bytes_max);
+    let mut count = 0;
+    while let Some(member) = members.next().map_err(Problem::from).map_err(of)? {
+        count += 1;
         if count > ENTRIES_MAX {
             return Err(ArchiveError::TooMany);
         }
-        let entry = entry.map_err(readable)?;
-        // A sparse file is larger than its entry.
-        let left = grown_bytes_max.saturating_sub(written_bytes);
-        written_bytes += place(entry, root, left).map_err(|problem| problem.of(grown_bytes_max))?;
+        unpacking.place(member, &mut members).map_err(of)?;
     }
-    Ok(())
+    unpacking.finish().map_err(of)
 }
 
-/// What is wrong with one entry.
+/// What is wrong with one member.
 enum Problem {
-    Entry(String, &'static str),
+    Entry(String, String),
     File(&'static str, PathBuf, io::Error),
     Read(io::Error),
     TooLong,
 }
 
 impl Problem {
+    fn entry(name: &Path, problem: impl Into<String>) -> Self {
+        Self::Entry(name.display().to_string(), problem.into())
+    }
+
+    fn attribute(name: &Path, error: AttributeError) -> Self {
+        match error {
+            AttributeError::Refused(problem) => Self::entry(name, problem),
+            AttributeError::File(what, path, error) => Self::File(what, path, error),
+        }
+    }
+
     fn of(self, grown_bytes_max: u64) -> ArchiveError {
         match self {
             Self::Entry(name, problem) => ArchiveError::Entry { name, problem },
             Self::File(what, path, source) => ArchiveError::File { what, path, source },
-            Self::Read(error) => unreadable(error, grown_bytes_max),
+            Self::Read(error) if error.kind() == io::ErrorKind::FileTooLarge => ArchiveError::Bomb(grown_bytes_max),
+            Self::Read(error) => ArchiveError::Unreadable(error),
             Self::TooLong => ArchiveError::Bomb(grown_bytes_max),
         }
     }
 }
 
-fn unreadable(error: io::Error, grown_bytes_max: u64) -> ArchiveError {
-    if error.kind() == io::ErrorKind::FileTooLarge {
-        ArchiveError::Bomb(grown_bytes_max)
-    } else {
-        ArchiveError::Unreadable(error)
+impl From<MemberError> for Problem {
+    fn from(error: MemberError) -> Self {
+        match error {
+            MemberError::Read(error) => Self::Read(error),
+            MemberError::Member(name, problem) => Self::Entry(name, problem),
+        }
     }
 }
 
-/// Puts one entry where it belongs and says how many bytes it took.
-fn place<R: Read>(mut entry: Entry<'_, R>, root: &Path, left: u64) -> Result<u64, Problem> {
-    let name = entry.path().map_err(Problem::Read)?.into_owned();
-    let bad = |problem| Problem::Entry(name.display().to_string(), problem);
-    let kind = entry.header().entry_type();
-    if kind == EntryType::XGlobalHeader {
-        return Ok(0);
-    }
-    let Some(inside) = below(&name).ok_or_else(|| bad("leads out of the archive"))? else {
-        return if kind.is_dir() { Ok(0) } else { Err(bad("has no name")) };
-    };
-    if inside == Path::new(MARKER) {
-        return Err(bad("has a name that is Muster's own"));
-    }
-    let mode = entry.header().mode().map_err(Problem::Read)?;
-    let spot = Spot { root, path: root.join(&inside), directory: inside.parent().unwrap_or(Path::new("")) };
-    let through = || bad("goes through a link or a file");
-    real_directory(root, spot.directory).map_err(|problem| problem.unwrap_or_else(through))?;
-    match kind {
-        EntryType::Directory => {
-            let in_the_way = || bad("is there as no directory");
-            real_directory(root, &inside).map_err(|problem| problem.unwrap_or_else(in_the_way))?;
-            set_mode(&spot.path, (mode & 0o777) | 0o700).map_err(|error| spot.failed(error))?;
-            Ok(0)
-        }
-        EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse if mode & SET_ID != 0 => {
-            Err(bad("is set-user-id or set-group-id"))
-        }
-        EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => place_file(&mut entry, &spot, mode, left),
-        EntryType::Symlink | EntryType::Link => {
-            let target = entry.link_name().map_err(Problem::Read)?.ok_or_else(|| bad("is a link to nothing"))?;
-            let placed = if kind.is_symlink() { place_symlink(&target, &spot) } else { place_link(&target, &spot) };
-            placed.map_err(|problem| match problem {
-                Ok(words) => bad(words),
-                Err(error) => spot.failed(error),
-            })?;
-            Ok(0)
-        }
-        EntryType::Char | EntryType::Block => Err(bad("is a device")),
-        EntryType::Fifo => Err(bad("is a fifo")),
-        _ => Err(bad("is of a kind that is not unpacked")),
-    }
-}
-
-/// Where an entry goes.
-struct Spot<'a> {
+/// How far it has come.
+struct Unpacking<'a> {
     root: &'a Path,
-    path: PathBuf,
-    /// Of the entry, below the root; real all the way.
-    directory: &'a Path,
+    owners: Owners,
+    /// Bytes that may still be unpacked: a sparse file is larger than its member.
+    left: u64,
+    /// Their attributes are set when nothing is to be written there any more.
+    directories: BTreeMap<PathBuf, Attributes>,
+    disowned: u64,
+    buffer: Vec<u8>,
 }
 
-impl Spot<'_> {
-    fn failed(&self, error: io::Error) -> Problem {
-        Problem::File("create", self.path.clone(), error)
+impl Unpacking<'_> {
+    /// Puts one member where it belongs.
+    fn place(&mut self, member: Member, content: &mut impl Read) -> Result<(), Problem> {
+        let bad = |problem: &str| Problem::entry(&member.name, problem);
+        let attributes = Attributes::of(&member).map_err(bad)?;
+        let inside = below(&member.name).ok_or_else(|| bad("leads out of the archive"))?;
+        if inside == Path::new(MARKER) {
+            return Err(bad("has a name that is Muster's own"));
+        }
+        self.disowned += u64::from(self.owners == Owners::Root && !attributes.is_roots());
+        if member.kind == EntryType::Directory {
+            let in_the_way = || bad("is there as no directory");
+            real_directory(self.root, &inside).map_err(|problem| problem.unwrap_or_else(in_the_way))?;
+            self.directories.insert(inside, attributes);
+            return Ok(());
+        }
+        let Some(directory) = inside.parent() else { return Err(bad("has no name")) };
+        let through = || bad("goes through a link or a file");
+        real_directory(self.root, directory).map_err(|problem| problem.unwrap_or_else(through))?;
+        let path = self.root.join(&inside);
+        if fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
+            return Err(bad("is there as a directory"));
+        }
+        let failed = |error| Problem::File("create", path.clone(), error);
+        match member.kind {
+            EntryType::Regular | EntryType::GNUSparse if member.mode & SET_ID != 0 => {
+                return Err(bad("is set-user-id or set-group-id"));
+            }
+            EntryType::Regular | EntryType::GNUSparse => self.place_file(&member, content, &path)?,
+            EntryType::Symlink => {
+                let target = member.link.as_ref().ok_or_else(|| bad("is a link to nothing"))?;
+                replace_file(&path).and_then(|()| symlink(target, &path)).map_err(failed)?;
+            }
+            // It is one file with its target, attributes and all.
+            EntryType::Link => {
+                let target = member.link.as_ref().ok_or_else(|| bad("is a link to nothing"))?;
+                return self.place_link(target, &path).map_err(|problem| problem.map_or_else(failed, bad));
+            }
+            EntryType::Char | EntryType::Block => return Err(bad("is a device")),
+            EntryType::Fifo => return Err(bad("is a fifo")),
+            _ => return Err(bad("is of a kind that is not unpacked")),
+        }
+        attributes.set(&path, self.owners).map_err(|error| Problem::attribute(&member.name, error))
+    }
+
+    fn place_file(&mut self, member: &Member, content: &mut impl Read, path: &Path) -> Result<(), Problem> {
+        self.left = self.left.checked_sub(member.extents.size).ok_or(Problem::TooLong)?;
+        let failed = |what| move |error| Problem::File(what, path.to_owned(), error);
+        let create = || OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let mut file = replace_file(path).and_then(|()| create()).map_err(failed("create"))?;
+        for extent in &member.extents.list {
+            file.seek(SeekFrom::Start(extent.at)).map_err(failed("write"))?;
+            copy((&mut *content).take(extent.bytes), &mut file, path, &mut self.buffer)?;
+        }
+        file.set_len(member.extents.size).map_err(failed("write"))
+    }
+
+    /// Ok in the error: what is wrong with the archive.
+    fn place_link(&self, target: &Path, path: &Path) -> Result<(), Result<&'static str, io::Error>> {
+        let inside = below(target).ok_or(Ok("is a hard link that leads out of the archive"))?;
+        let through_real = is_real_directory(self.root, inside.parent().unwrap_or(Path::new("")));
+        let source = self.root.join(inside);
+        if !through_real || !fs::symlink_metadata(&source).is_ok_and(|found| found.is_file()) {
+            return Err(Ok("is a hard link to no file of the archive"));
+        }
+        if source == path {
+            return Ok(());
+        }
+        replace_file(path).and_then(|()| fs::hard_link(&source, path)).map_err(Err)
+    }
+
+    /// What can only be done when everything is there.
+    fn finish(mut self) -> Result<Placed, Problem> {
+        let out = links::first_that_leads_out(self.root);
+        if let Some(link) = out.map_err(|error| Problem::File("look through", self.root.to_owned(), error))? {
+            return Err(Problem::entry(&link, "is a link that leads out of the archive"));
+        }
+        let root = self.directories.remove(Path::new(""));
+        // The deepest first: one that may not be entered is no way to those in it.
+        for (inside, attributes) in self.directories.iter().rev() {
+            let set = attributes.set(&self.root.join(inside), self.owners);
+            set.map_err(|error| Problem::attribute(inside, error))?;
+        }
+        Ok(Placed { root, disowned: self.disowned })
     }
 }
 
-fn place_file(from: &mut impl Read, spot: &Spot<'_>, mode: u32, left: u64) -> Result<u64, Problem> {
-    let create = || OpenOptions::new().write(true).create_new(true).mode(0o600).open(&spot.path);
-    let mut file = replace_file(&spot.path).and_then(|()| create()).map_err(|error| spot.failed(error))?;
-    let bytes = copy(from, &mut file, left, &spot.path)?;
-    set_mode(&spot.path, mode & 0o777).map_err(|error| spot.failed(error))?;
-    Ok(bytes)
-}
-
-/// Ok in the error: what is wrong with the archive.
-fn place_symlink(target: &Path, spot: &Spot<'_>) -> Result<(), Result<&'static str, io::Error>> {
-    if !stays_inside(target, spot.directory) {
-        return Err(Ok("is a link that leads out of the archive"));
-    }
-    replace_file(&spot.path).and_then(|()| symlink(target, &spot.path)).map_err(Err)
-}
-
-/// As [`place_symlink`].
-fn place_link(target: &Path, spot: &Spot<'_>) -> Result<(), Result<&'static str, io::Error>> {
-    let inside = below(target).flatten().ok_or(Ok("is a hard link that leads out of the archive"))?;
-    let through_real = is_real_directory(spot.root, inside.parent().unwrap_or(Path::new("")));
-    let source = spot.root.join(inside);
-    if !through_real || !fs::symlink_metadata(&source).is_ok_and(|found| found.is_file()) {
-        return Err(Ok("is a hard link to no file of the archive"));
-    }
-    if source == spot.path {
-        return Ok(());
-    }
-    replace_file(&spot.path).and_then(|()| fs::hard_link(&source, &spot.path)).map_err(Err)
-}
-
-/// The name as a path below the root. None = it leads out; `Some(None)` = it is the root itself.
-#[expect(clippy::option_option, reason = "three answers, each used once")]
-fn below(name: &Path) -> Option<Option<PathBuf>> {
+/// The name as a path below the root, empty for the root itself. None: it leads out.
+fn below(name: &Path) -> Option<PathBuf> {
     let mut inside = PathBuf::new();
     for part in name.components() {
         match part {
@@ -157,14 +210,7 @@ fn below(name: &Path) -> Option<Option<PathBuf>> {
             Component::ParentDir | Component::RootDir | Component::Prefix(_) => return None,
         }
     }
-    Some(Some(inside).filter(|inside| !inside.as_os_str().is_empty()))
-}
-
-/// The rule for links; see the head of archive.rs.
-fn stays_inside(target: &Path, directory: &Path) -> bool {
-    let climbs = target.components().take_while(|part| *part == Component::ParentDir).count();
-    climbs <= directory.components().count()
-        && target.components().skip(climbs).all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
+    Some(inside)
 }
 
 /// Is every step of the way, and its end, a directory and no link?
@@ -185,8 +231,9 @@ fn real_directory(root: &Path, inside: &Path) -> Result<(), Option<Problem>> {
             Ok(found) if found.is_dir() => {}
             Ok(_) => return Err(None),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let made = fs::DirBuilder::new().mode(0o755).create(&path);
-                made.map_err(|source| Some(Problem::File("create", path.clone(), source)))?;
+                let made = fs::DirBuilder::new().mode(DIRECTORY_MODE).create(&path);
+                made.and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(DIRECTORY_MODE)))
+                    .map_err(|source| Some(Problem::File("create", path.clone(), source)))?;
             }
             Err(source) => return Err(Some(Problem::File("look at", path, source))),
         }
@@ -194,7 +241,7 @@ fn real_directory(root: &Path, inside: &Path) -> Result<(), Option<Problem>> {
     Ok(())
 }
 
-/// Like tar: a later entry of the same name counts. A directory is not replaced by a file.
+/// Like tar: a later entry of the same name counts.
 fn replace_file(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -202,27 +249,17 @@ fn replace_file(path: &Path) -> io::Result<()> {
     }
 }
 
-fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
-    fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))
-}
-
 /// Copies, telling apart which side failed.
-fn copy(from: &mut impl Read, to: &mut File, left: u64, path: &Path) -> Result<u64, Problem> {
-    let mut buffer = vec![0; 256 * 1024];
-    let mut bytes = 0;
+fn copy(mut from: impl Read, to: &mut File, path: &Path, buffer: &mut [u8]) -> Result<(), Problem> {
     loop {
-        let count = match from.read(&mut buffer) {
+        let count = match from.read(buffer) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             read => read.map_err(Problem::Read)?,
         };
         if count == 0 {
-            return Ok(bytes);
+            return Ok(());
         }
-        bytes += count as u64;
-        if bytes > left {
-            return Err(Problem::TooLong);
-        }
-        io::Write::write_all(to, buffer.get(..count).unwrap_or_default())
+        to.write_all(buffer.get(..count).unwrap_or_default())
             .map_err(|source| Problem::File("write", path.to_owned(), source))?;
     }
 }

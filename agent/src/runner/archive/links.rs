@@ -1,0 +1,73 @@
+//! Where symbolic links lead. They are looked at when everything is unpacked, with all that they may pass in its place,
+//! and followed as the kernel would: a link may be written in any way that stays inside. While it is unpacked nothing is
+//! ever written through a link.
+
+use std::{
+    ffi::OsString,
+    fs, io,
+    path::{Component, Path, PathBuf},
+};
+
+/// The kernel follows no more on one way (MAXSYMLINKS).
+const FOLLOWED_MAX: usize = 40;
+
+/// One step of a way.
+enum Step {
+    Root,
+    Up,
+    Into(OsString),
+}
+
+/// The first link below `root` that leads out of it, as a path from there.
+pub(super) fn first_that_leads_out(root: &Path) -> io::Result<Option<PathBuf>> {
+    let mut left = vec![PathBuf::new()];
+    while let Some(inside) = left.pop() {
+        for entry in fs::read_dir(root.join(&inside))? {
+            let entry = entry?;
+            let (kind, inside) = (entry.file_type()?, inside.join(entry.file_name()));
+            if kind.is_dir() {
+                left.push(inside);
+            } else if kind.is_symlink() && leads_out(root, &inside) {
+                return Ok(Some(inside));
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn leads_out(root: &Path, link: &Path) -> bool {
+    // Real so far, below the root; and what is left of the way, the next step last.
+    let mut at = PathBuf::new();
+    let mut left = steps(link);
+    let mut followed = 0;
+    while let Some(step) = left.pop() {
+        match step {
+            Step::Root => return true,
+            Step::Up if at.pop() => {}
+            Step::Up => return true,
+            Step::Into(name) => {
+                at.push(name);
+                // What is not there, or no link, is passed as a directory.
+                let Ok(target) = fs::read_link(root.join(&at)) else { continue };
+                followed += 1;
+                if followed > FOLLOWED_MAX {
+                    return false;
+                }
+                at.pop();
+                left.extend(steps(&target));
+            }
+        }
+    }
+    false
+}
+
+/// The steps of a way, the first last.
+fn steps(path: &Path) -> Vec<Step> {
+    let step = |part: Component<'_>| match part {
+        Component::Prefix(_) | Component::RootDir => Some(Step::Root),
+        Component::CurDir => None,
+        Component::ParentDir => Some(Step::Up),
+        Component::Normal(name) => Some(Step::Into(name.to_owned())),
+    };
+    path.components().rev().filter_map(step).collect()
+}
