@@ -30,6 +30,7 @@ use crate::{
     exec_item::with_sources,
     host::{Host, LaunchError},
     output::OutputReader,
+    proxy::Proxies,
     systemd::unit::{Verdict, Wanted},
 };
 
@@ -90,6 +91,7 @@ pub struct Attempts {
     host: Host,
     /// Where inputs lie while a program runs. None: in the attempts' own directories.
     inputs: Option<PathBuf>,
+    proxies: Proxies,
 }
 
 impl Attempts {
@@ -101,7 +103,7 @@ impl Attempts {
     pub fn open(state_dir: &Path, program: PathBuf, host: Host) -> Result<Self, AttemptError> {
         let root = state_dir.join("attempts");
         private_dir(&root).map_err(|source| AttemptError::File { what: "create", path: root.clone(), source })?;
-        Ok(Self { root, program, host, inputs: None })
+        Ok(Self { root, program, host, inputs: None, proxies: Proxies::default() })
     }
 
     /// The same with inputs below `runtime_dir`, which is this agent's own and should be on tmpfs.
@@ -114,6 +116,12 @@ impl Attempts {
         Ok(Self { inputs: Some(path), ..self })
     }
 
+    /// The same with the site's proxies for what is fetched.
+    #[must_use]
+    pub fn with_proxies(self, proxies: Proxies) -> Self {
+        Self { proxies, ..self }
+    }
+
     /// Writes down what is to be done, and lays down the inputs that it needs; each [`Attempts::start`] follows one of
     /// these. Again for the same key is harmless, whatever became of it.
     ///
@@ -124,6 +132,9 @@ impl Attempts {
         dir.create(request)?;
         if dir.claimed() {
             return Ok(());
+        }
+        if !self.proxies.is_empty() {
+            dir.write_proxies(&self.proxies)?;
         }
         let runtime = self.runtime_inputs(&request.key);
         inputs::lay_down(&dir.inputs(), runtime.as_deref(), inputs).map_err(|source| AttemptError::File {

@@ -33,6 +33,10 @@ pub struct Settings {
     pub state_dir: Option<PathBuf>,
     /// `HOST:PORT` of the coordinator that `muster-agent enroll` turns to.
     pub coordinator: Option<String>,
+    /// The proxy that downloads go through, or `none`. May hold a password.
+    pub proxy: Option<String>,
+    /// What is reached without it, as `no_proxy` has it everywhere.
+    pub no_proxy: Option<String>,
 }
 
 impl Settings {
@@ -117,6 +121,7 @@ mod tests {
         let settings = |state_dir: Option<&str>, coordinator: Option<&str>| Settings {
             state_dir: state_dir.map(PathBuf::from),
             coordinator: coordinator.map(str::to_owned),
+            ..Settings::default()
         };
         let check = |text: &str, expected: Result<Settings, &str>| {
             fs::write(&path, text).expect("write");
@@ -131,6 +136,12 @@ mod tests {
         check("", Ok(settings(None, None)));
         check("state-dir = \"/srv/m\"", Ok(settings(Some("/srv/m"), None)));
         check("# c\ncoordinator = \"c.example:7443\"\n", Ok(settings(None, Some("c.example:7443"))));
+        let proxied = |proxy: &str, no_proxy: &str| Settings {
+            proxy: Some(proxy.to_owned()),
+            no_proxy: Some(no_proxy.to_owned()),
+            ..Settings::default()
+        };
+        check("proxy = \"http://p:3128\"\nno-proxy = \".x\"", Ok(proxied("http://p:3128", ".x")));
         check("coordinater = \"c.example:7443\"", Err("unknown field `coordinater`"));
         check("state-dir = 7", Err("invalid type"));
         assert!(matches!(Settings::read(Some(&dir.path().join("none"))), Err(ConfigFileError::Read { .. })));

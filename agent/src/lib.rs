@@ -15,6 +15,7 @@ pub mod link;
 mod mounts;
 mod news;
 pub mod output;
+pub mod proxy;
 pub mod runner;
 pub mod status;
 pub mod swarm;

@@ -22,6 +22,7 @@ use muster_agent::{
     identity::{self, EnrolmentKey, Identity, IdentityError, JoinToken},
     ledger::{self, FileDisk, Ledger},
     link::{ENGINE_QUEUE_MAX, FACTS_EVERY_MS, Link},
+    proxy::Proxies,
     status::AgentStatus,
     systemd::starts_at_enrolment,
 };
@@ -219,7 +220,10 @@ fn perform(cli: Cli) -> anyhow::Result<()> {
     let settings = || Settings::read(cli.config.as_deref());
     match cli.command {
         Command::Enroll(args) => enroll(&args, settings()?),
-        Command::Run(args) => run(&args.state.dir(&settings()?), Duration::from_millis(args.facts_every_ms)),
+        Command::Run(args) => {
+            let settings = settings()?;
+            run(&args.state.dir(&settings), proxies(&settings)?, Duration::from_millis(args.facts_every_ms))
+        }
         Command::Status(args) => {
             let dir = args.state.dir(&settings()?);
             let status = AgentStatus::read(&dir)?;
@@ -331,7 +335,22 @@ fn machine_name(given: Option<&str>) -> anyhow::Result<MachineName> {
     MachineName::new(name.as_str()).map_err(|error| BadInput(format!("--name {name:?}: {error}")).into())
 }
 
-fn run(dir: &StateDir, facts_every: Duration) -> anyhow::Result<()> {
+/// The site's proxies: the configuration's, or else those of the environment.
+fn proxies(settings: &Settings) -> Result<Proxies, BadInput> {
+    let except = settings.no_proxy.as_deref();
+    match &settings.proxy {
+        Some(proxy) => Proxies::of(proxy, except.unwrap_or_default())
+            .map_err(|error| BadInput(format!("`proxy` in the configuration: {error}"))),
+        None => Proxies::of_environment(|name| std::env::var(name).ok())
+            .map_err(|(name, error)| BadInput(format!("{name} in the environment: {error}")))
+            .map(|proxies| match except {
+                Some(except) => proxies.but_for(except),
+                None => proxies,
+            }),
+    }
+}
+
+fn run(dir: &StateDir, proxies: Proxies, facts_every: Duration) -> anyhow::Result<()> {
     let identity = Identity::load(&dir.identity())?;
     logging::init(Some(&identity.name));
     let _lock = ledger::lock(dir.path())?;
@@ -340,7 +359,7 @@ fn run(dir: &StateDir, facts_every: Duration) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("cannot tell where this program is")?;
     let boot_id = host::boot_id().context("cannot read the machine's boot id")?;
     block_on(async {
-        let mut attempts = Attempts::open(dir.path(), program, Host::detect().await?)?;
+        let mut attempts = Attempts::open(dir.path(), program, Host::detect().await?)?.with_proxies(proxies);
         if let Some(runtime_dir) = runtime_dir() {
             attempts = attempts.with_runtime_dir(&runtime_dir)?;
         }

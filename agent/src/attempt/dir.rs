@@ -40,6 +40,10 @@ use super::{
     record::{Exit, Found, NO_EXIT_CODE, Progress, Request},
     removal::remove_tree,
 };
+use crate::proxy::Proxies;
+
+/// Name of the file with the site's proxies.
+const PROXIES: &str = "proxies.json";
 
 /// Space for `exit`, and for `outcome`.
 const RESERVE: &str = "reserve";
@@ -139,6 +143,17 @@ impl AttemptDir {
             durable::replace_unsynced(&path, &bytes).map_err(failed)?;
         }
         Ok(())
+    }
+
+    /// The site's proxies; they may hold passwords, and go when the attempt has ended.
+    pub(crate) fn write_proxies(&self, proxies: &Proxies) -> Result<(), AttemptError> {
+        let path = self.file(PROXIES);
+        let bytes = encode(&path, proxies)?;
+        durable::replace_unsynced(&path, &bytes).map_err(|source| AttemptError::File { what: "write", path, source })
+    }
+
+    pub(crate) fn proxies(&self) -> Result<Proxies, AttemptError> {
+        Ok(self.read(PROXIES)?.unwrap_or_default())
     }
 
     pub(crate) fn request(&self) -> Result<Request, AttemptError> {

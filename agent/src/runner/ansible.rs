@@ -103,7 +103,7 @@ impl Wanted {
                     ("extract", target.display().to_string()),
                 ];
                 let params = params.map(|(name, value)| (name.to_owned(), value)).into();
-                let fetch = downloader::prepare(&Request { params, ..request.clone() })?;
+                let fetch = downloader::prepare(&Request { params, ..request.clone() }, dir)?;
                 Playbook::Archive { fetch, target, inside: PathBuf::from(inside) }
             }
         };

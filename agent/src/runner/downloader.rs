@@ -26,8 +26,9 @@ use super::{
     way,
 };
 use crate::{
-    attempt::Request,
+    attempt::{AttemptDir, Request},
     exec_item::{Report, with_sources},
+    proxy::Proxies,
 };
 use part::Part;
 use transfer::{Patience, TransferError};
@@ -65,6 +66,7 @@ struct Wanted {
     max_bytes: u64,
     extract: Option<Extract>,
     surroundings: Surroundings,
+    proxies: Proxies,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,8 +112,9 @@ impl DownloadError {
 }
 
 /// Checks the params and says what is to be done.
-pub(super) fn prepare(request: &Request) -> Result<BuiltinWork, Refused> {
-    let wanted = Wanted::of(request)?;
+pub(super) fn prepare(request: &Request, dir: &AttemptDir) -> Result<BuiltinWork, Refused> {
+    let proxies = dir.proxies().map_err(|error| Refused::param("proxy", with_sources(&error)))?;
+    let wanted = Wanted::of(request, proxies)?;
     Ok(Box::new(move |report| {
         bring_about(&wanted, &Patience::default(), report).map_or_else(
             |error| Outcome::failed(with_sources(&error), error.is_retryable()),
@@ -121,7 +124,8 @@ pub(super) fn prepare(request: &Request) -> Result<BuiltinWork, Refused> {
 }
 
 impl Wanted {
-    fn of(request: &Request) -> Result<Self, Refused> {
+    /// `proxies`: the site's, where the item names none.
+    fn of(request: &Request, proxies: Proxies) -> Result<Self, Refused> {
         let optional = |name| request.params.get(name).map(String::as_str);
         let required = |name| optional(name).ok_or(Refused::Missing(name));
         let urls = urls(required("url")?)?;
@@ -141,11 +145,13 @@ impl Wanted {
             }
             None => None,
         };
+        let proxies = proxies.with_params(optional("proxy"), optional("no_proxy"));
+        let proxies = proxies.map_err(|error| Refused::param("proxy", error.to_string()))?;
         let surroundings = match request.phase {
             Phase::Prepare => Surroundings::Workloads,
             Phase::Deploy | Phase::Reconfigure => Surroundings::Cleared,
         };
-        Ok(Self { urls, sha256, path, mode, max_bytes, extract, surroundings })
+        Ok(Self { urls, sha256, path, mode, max_bytes, extract, surroundings, proxies })
     }
 }
 

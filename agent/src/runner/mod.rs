@@ -144,7 +144,7 @@ pub(crate) fn work(request: &Request, inputs: &Inputs, dir: &AttemptDir) -> Resu
     let params = all.map(|(name, value)| (name.clone(), value.clone())).collect();
     let request = &Request { params, secret_params: BTreeMap::new(), ..request.clone() };
     match kind {
-        RunnerKind::Downloader => downloader::prepare(request).map(Work::Builtin),
+        RunnerKind::Downloader => downloader::prepare(request, dir).map(Work::Builtin),
         RunnerKind::Mke => mke::prepare(request).map(Work::Builtin),
         RunnerKind::Ansible => ansible::prepare(request, inputs, dir).map(Work::Hosted),
         RunnerKind::Package => package::prepare(request).map(Work::Hosted),

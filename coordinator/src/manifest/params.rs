@@ -70,6 +70,8 @@ const DOWNLOADER: Schema = only(&[
     may("extract", Shape::Path),
     may("format", Shape::Word(FORMATS)),
     may("owners", Shape::Word(&["archive", "root"])),
+    may("proxy", Shape::Proxy).secret(),
+    may("no_proxy", Shape::Text),
 ]);
 const BASH: Schema = Schema { free: true, ..only(&[must(VERBATIM_PARAM, Shape::Text)]) };
 const PACKAGE: Schema = Schema {

@@ -23,6 +23,8 @@ pub(super) enum Shape {
     Word(&'static [&'static str]),
     /// http or https URLs, parted by blanks: mirrors.
     Urls,
+    /// The URL of one http or https proxy, or `none`.
+    Proxy,
     /// 64 hex digits.
     Sha256,
     /// An absolute path without `..`.
@@ -60,6 +62,10 @@ pub(super) fn check(value: &Spot<'_>, text: &str, shape: Shape, faults: &mut Fau
             (false, "URLs parted by a comma", "blanks between mirrors, and no commas")
         }
         Shape::Urls => (are_urls(text), "not an http or https URL", "http://… or https://…, mirrors after blanks"),
+        Shape::Proxy => {
+            let expected = "http://[USER:PASSWORD@]HOST[:PORT], the like with https, or none";
+            (text == "none" || is_proxy(text), "not a proxy", expected)
+        }
         Shape::Sha256 => (is_sha256(text), "not a SHA-256 digest", "64 hex digits"),
         Shape::Path if text == "/" => (false, "the whole file system", "a directory below '/'"),
         Shape::Path => (is_path(text), "not an absolute path", "a path that begins with '/', without '..'"),
@@ -106,12 +112,18 @@ fn have_commas_between(text: &str) -> bool {
 }
 
 fn are_urls(text: &str) -> bool {
-    let is_url = |url: &str| {
-        url.parse::<http::Uri>().is_ok_and(|uri| {
-            matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty())
-        })
-    };
     some_and_all(text, is_url)
+}
+
+fn is_url(text: &str) -> bool {
+    text.parse::<http::Uri>().is_ok_and(|uri| {
+        matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty())
+    })
+}
+
+/// One with a variable in it is looked at on the machine.
+fn is_proxy(text: &str) -> bool {
+    text.contains("${") || (is_url(text) && text.parse::<http::Uri>().is_ok_and(|uri| matches!(uri.path(), "" | "/")))
 }
 
 /// How many there may be, and what those that variables stand for are, the agent looks at again.

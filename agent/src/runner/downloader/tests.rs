@@ -18,7 +18,12 @@ mod web;
 
 /// Tries again at once, so that the tests are done soon. A server that answers in these tests is never so slow as to
 /// stall, however busy the computer is.
-const HASTY: Patience = Patience { stall: Duration::from_secs(30), backoff: Duration::from_millis(1), passes: 3 };
+const HASTY: Patience = Patience {
+    stall: Duration::from_secs(30),
+    backoff: Duration::from_millis(1),
+    passes: 3,
+    asked: Duration::from_millis(1500),
+};
 /// Bears with no server that is slow.
 const STRICT: Patience = Patience { stall: Duration::from_secs(1), passes: 1, ..HASTY };
 
@@ -36,6 +41,7 @@ struct Site {
     dir: tempfile::TempDir,
     params: Vec<(&'static str, String)>,
     patience: Patience,
+    proxies: Proxies,
 }
 
 impl Site {
@@ -44,7 +50,7 @@ impl Site {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("sub/file").display().to_string();
         let params = vec![("url", urls.to_owned()), ("sha256", digest(body)), ("path", path)];
-        Self { dir, params, patience: HASTY }
+        Self { dir, params, patience: HASTY, proxies: Proxies::default() }
     }
 
     fn with(mut self, name: &'static str, value: &str) -> Self {
@@ -69,7 +75,7 @@ impl Site {
     /// Runs it; the lines it reported beside the outcome.
     fn run(&self) -> (Result<String, DownloadError>, String) {
         let request = request(&self.params);
-        let wanted = Wanted::of(&request).expect("good params");
+        let wanted = Wanted::of(&request, self.proxies.clone()).expect("good params");
         let (mut reader, writer) = std::io::pipe().expect("a pipe");
         let report = Report::new(writer, AttemptDir::new(self.dir.path().to_owned()));
         let result = bring_about(&wanted, &self.patience, &report);
@@ -136,10 +142,10 @@ fn a_file_is_fetched_once() {
 fn a_wrong_digest_says_both_and_leaves_nothing() {
     let web = Web::file(b"another file".to_vec());
     let site = Site::wanting(&body(), &web.url("/file"));
-    let message = site.fails(false, &format!("sha256 is {}, expected {}", digest(b"another file"), digest(&body())));
+    let message = site.fails(true, &format!("sha256 is {}, expected {}", digest(b"another file"), digest(&body())));
     assert!(!message.contains("HTML"), "{message}");
     assert!(!site.part().exists());
-    assert_eq!(web.asked().len(), 1, "it will not become right");
+    assert_eq!(web.asked().len(), 1, "once in each attempt");
 }
 
 #[test]
@@ -154,7 +160,7 @@ fn what_was_there_stays_until_the_new_file_is_whole() {
 #[test]
 fn an_html_page_is_named() {
     let web = Web::file(b"\n<!DOCTYPE HTML><title>Please log in</title>".to_vec());
-    Site::wanting(&body(), &web.url("/file")).fails(false, "it is an HTML page");
+    Site::wanting(&body(), &web.url("/file")).fails(true, "it is an HTML page");
 }
 
 #[test]
@@ -261,7 +267,7 @@ fn games_with_206_end_in_one_new_start() {
     // One that never stops playing is left.
     let web = counting(|_, _, stream| send(stream, "206 Partial Content", "", &body()));
     let site = Site::wanting(&body(), &web.url("/file")).keep_part(&body()[..10]);
-    site.fails(false, "a range other than the one asked for");
+    site.fails(true, "a range other than the one asked for");
     assert_eq!(web.asked().len(), 2);
     assert!(!site.part().exists());
 }
@@ -289,7 +295,7 @@ fn a_wrong_length_is_a_cut() {
     assert_eq!(web.asked().len(), 3, "tried on each pass");
     // Too short a length makes another file.
     let web = counting(|_, _, stream| send(stream, "200 OK", "Content-Length: 1199999\r\n", &body()));
-    Site::wanting(&body(), &web.url("/file")).fails(false, "sha256 is");
+    Site::wanting(&body(), &web.url("/file")).fails(true, "sha256 is");
 }
 
 #[test]
@@ -365,6 +371,111 @@ fn a_slow_server_is_left_and_its_part_kept() {
     }
 }
 
+/// A server behind a proxy that is started again: no length, and the connection is closed in the middle.
+#[test]
+fn short_answer_without_length_is_retried_by_next_attempt() {
+    let web = counting(|n, _, stream| send(stream, "200 OK", "", if n == 0 { &[1; 1000] } else { b"whole" }));
+    let site = Site::wanting(b"whole", &web.url("/file"));
+    site.fails(true, "sha256 is");
+    assert!(!site.part().exists());
+    site.succeeds(b"whole");
+}
+
+#[test]
+fn unasked_range_is_never_whole() {
+    let partial = "Content-Range: bytes 0-1199999/1200000\r\n";
+    let web = counting(move |n, asked, stream| match n {
+        0 => send(stream, "206 Partial Content", partial, &body()),
+        _ => send_file(stream, asked, &body()),
+    });
+    let site = Site::wanting(&body(), &web.url("/file"));
+    site.fails(true, "a range other than the one asked for");
+    site.succeeds(&body());
+}
+
+#[test]
+fn retry_after_delays_next_request() {
+    for (status, headers, waits) in [
+        ("503 Service Unavailable", "Retry-After: 1\r\n", true),
+        ("429 Too Many Requests", "Retry-After: 3600\r\n", true),
+        ("503 Service Unavailable", "Retry-After: Tue, 14 Nov 2023 22:13:20 GMT\r\n", false),
+        ("503 Service Unavailable", "Retry-After: soon\r\n", false),
+        ("500 Internal Server Error", "Retry-After: 1\r\n", false),
+    ] {
+        let times = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let seen = std::sync::Arc::clone(&times);
+        let web = counting(move |n, asked, stream| {
+            seen.lock().expect("not poisoned").push(Instant::now());
+            match n {
+                0 => send(stream, status, &format!("{headers}Content-Length: 0\r\n"), b""),
+                _ => send_file(stream, asked, &body()),
+            }
+        });
+        Site::wanting(&body(), &web.url("/file")).succeeds(&body());
+        let times = times.lock().expect("not poisoned");
+        let waited = times[1] - times[0];
+        assert_eq!(waited >= Duration::from_millis(900), waits, "{status}, {headers}: {waited:?}");
+    }
+}
+
+#[test]
+fn busy_mirror_does_not_delay_others() {
+    let busy = counting(|_, _, stream| {
+        send(stream, "503 Service Unavailable", "Retry-After: 3600\r\nContent-Length: 0\r\n", b"");
+    });
+    let flaky = counting(|n, asked, stream| match n {
+        0 | 1 => send(stream, "502 Bad Gateway", "Content-Length: 0\r\n", b""),
+        _ => send_file(stream, asked, &body()),
+    });
+    let urls = format!("{} {}", busy.url("/a"), flaky.url("/b"));
+    let patience = Patience { asked: Duration::from_secs(3600), ..HASTY };
+    let site = Site { patience, ..Site::wanting(&body(), &urls) };
+    site.succeeds(&body());
+    assert_eq!((busy.asked().len(), flaky.asked().len()), (1, 3));
+}
+
+#[test]
+fn proxy_brings_what_is_out_of_reach() {
+    let proxy = Web::file(body());
+    let direct = Web::file(body());
+    let through = format!("http://robot:hunter2@{}", proxy.authority());
+    let proxies = Proxies::of(&through, "127.0.0.1").expect("a proxy");
+    let far = Site { proxies: proxies.clone(), ..Site::wanting(&body(), "http://mirror.corp.invalid/file") };
+    let (result, lines) = far.run();
+    result.expect("fetched");
+    assert!(proxy.asked()[0].header("proxy-authorization").is_some_and(|value| value.starts_with("Basic ")));
+    assert!(lines.contains(&format!("proxy: http://{}, but not for 127.0.0.1\n", proxy.authority())), "{lines}");
+    assert!(!lines.contains("hunter") && !lines.contains("robot"), "{lines}");
+    let near = Site { proxies: proxies.clone(), ..Site::wanting(&body(), &direct.url("/file")) };
+    near.succeeds(&body());
+    // The item's own word counts more.
+    let own = Site::wanting(&body(), "http://mirror.corp.invalid/file").with("proxy", &through);
+    Site { proxies: Proxies::of("http://127.0.0.1:1", "").expect("a proxy"), ..own }.succeeds(&body());
+    let none = Site::wanting(&body(), &direct.url("/file")).with("proxy", "none");
+    Site { proxies: Proxies::of("http://127.0.0.1:1", "").expect("a proxy"), ..none }.succeeds(&body());
+    assert_eq!((proxy.asked().len(), direct.asked().len()), (2, 2));
+}
+
+#[test]
+fn dead_proxy_keeps_its_password() {
+    for url in ["http://mirror.corp.invalid/file", "https://mirror.corp.invalid/file"] {
+        let proxies = Proxies::of("http://robot:hunter2@127.0.0.1:1", "").expect("a proxy");
+        let site = Site { proxies, ..Site::wanting(&body(), url) };
+        let message = site.fails(true, "Connection refused");
+        assert!(message.contains("proxy: http://127.0.0.1:1"), "{message}");
+        assert!(!message.contains("hunter") && !message.contains("robot"), "{message}");
+    }
+    let refusing = counting(|_, _, stream| {
+        send(stream, "407 Proxy Authentication Required", "Content-Length: 0\r\n", b"");
+    });
+    let proxies = Proxies::of(&format!("http://robot:hunter2@{}", refusing.authority()), "").expect("a proxy");
+    for (url, expected) in [("http://a.invalid/f", "407"), ("https://a.invalid/f", "proxy authorization required")] {
+        let site = Site { proxies: proxies.clone(), ..Site::wanting(&body(), url) };
+        let message = site.fails(true, expected);
+        assert!(!message.contains("hunter") && !message.contains("robot"), "{message}");
+    }
+}
+
 #[test]
 fn mirrors_are_taken_in_turn() {
     let broken = counting(|_, _, stream| send(stream, "404 Not Found", "Content-Length: 0\r\n", b""));
@@ -424,7 +535,7 @@ fn credentials_stay_with_their_host_and_out_of_messages() {
         send(stream, "302 Found", &format!("Location: {target}\r\nContent-Length: 0\r\n"), b"");
     });
     let url = format!("http://robot:hunter2@{}/file?signature=hunter3", web.authority());
-    let message = Site::wanting(&body(), &url).fails(false, "sha256 is");
+    let message = Site::wanting(&body(), &url).fails(true, "sha256 is");
     assert!(web.asked()[0].header("authorization").is_some_and(|value| value.starts_with("Basic ")));
     assert_eq!(other.asked()[0].header("authorization"), None);
     assert_eq!(other.asked()[0].header("referer"), None);
@@ -493,11 +604,11 @@ fn bad_params_are_refused() {
     let check = |name: &'static str, value: Option<&str>, expected: &str| {
         let mut params: Vec<_> = good.iter().filter(|(given, _)| *given != name).cloned().collect();
         params.extend(value.map(|value| (name, value.to_owned())));
-        let refused = Wanted::of(&request(&params)).expect_err(expected);
+        let refused = Wanted::of(&request(&params), Proxies::default()).expect_err(expected);
         assert_eq!(refused.to_string(), expected, "{name}: {value:?}");
         assert!(!refused.is_retryable());
     };
-    Wanted::of(&request(&good)).expect("good params");
+    Wanted::of(&request(&good), Proxies::default()).expect("good params");
     for name in ["url", "sha256", "path"] {
         check(name, None, &format!("param `{name}` is missing"));
     }
@@ -515,6 +626,8 @@ fn bad_params_are_refused() {
     for mode in ["8", "u+x", "4755", "-1", ""] {
         check("mode", Some(mode), "param `mode`: is not an octal number up to 777");
     }
+    let no_proxy = "it is neither http://[USER:PASSWORD@]HOST[:PORT], nor https://…, nor `none`";
+    check("proxy", Some("ftp://u:p@proxy"), &format!("param `proxy`: {no_proxy}"));
     check("max_bytes", Some("1 GiB"), "param `max_bytes`: is not a number of bytes");
     check("extract", Some("/opt/x"), "param `format`: expected one of: tar, tar.gz, tar.zst");
 }

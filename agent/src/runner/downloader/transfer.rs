@@ -3,13 +3,20 @@
 
 mod response;
 
-use std::{fmt, io, path::PathBuf, time::Duration};
+use std::{
+    fmt, io,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use reqwest::{Client, StatusCode, Url, redirect};
 use tokio::runtime::{self, Runtime};
 
 use super::{Part, Sha256, Wanted};
-use crate::exec_item::{Report, with_sources};
+use crate::{
+    exec_item::{Report, with_sources},
+    proxy::Proxies,
+};
 
 /// Most redirects of one request.
 const REDIRECTS_MAX: usize = 5;
@@ -23,6 +30,9 @@ const PROGRESS_BYTES_MIN: u64 = 1 << 20;
 const BACKOFF: Duration = Duration::from_millis(500);
 /// Longest wait between two passes.
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// Longest wait that a server's Retry-After is heeded for: with the passes there are, less than the usual time limit of
+/// an item.
+const ASKED_WAIT_MAX: Duration = Duration::from_secs(300);
 /// In this time [`response::STALL_BYTES_MIN`] have to come.
 const STALL: Duration = Duration::from_secs(30);
 
@@ -36,11 +46,13 @@ pub(super) struct Patience {
     pub(super) stall: Duration,
     pub(super) backoff: Duration,
     pub(super) passes: u32,
+    /// Longest wait that a server may ask for.
+    pub(super) asked: Duration,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { stall: STALL, backoff: BACKOFF, passes: PASSES_MAX }
+        Self { stall: STALL, backoff: BACKOFF, passes: PASSES_MAX, asked: ASKED_WAIT_MAX }
     }
 }
 
@@ -53,8 +65,8 @@ pub(super) enum FetchError {
         #[source]
         source: reqwest::Error,
     },
-    #[error("the server answered {0}")]
-    Status(StatusCode),
+    #[error("the server answered {status}{}", retry_after.map_or_else(String::new, |wait| format!(" and asks to wait {wait:?}")))]
+    Status { status: StatusCode, retry_after: Option<Duration> },
     #[error("less than {} KiB came in {:?}", response::STALL_BYTES_MIN / 1024, .0)]
     Stalled(Duration),
     #[error("cut off after {have} bytes")]
@@ -78,7 +90,7 @@ impl FetchError {
     fn gives_up_mirror(&self) -> bool {
         match self {
             Self::Request { source, .. } => source.is_redirect(),
-            Self::Status(status) => {
+            Self::Status { status, .. } => {
                 !status.is_server_error()
                     && ![StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS]
                         .contains(status)
@@ -89,9 +101,18 @@ impl FetchError {
         }
     }
 
-    /// May another attempt help? A file that is not the wanted one will not become it.
-    fn is_retryable(&self) -> bool {
-        !matches!(self, Self::Range | Self::TooLong { .. } | Self::Digest { .. })
+    /// May another attempt help? An answer that was cut short without a length to tell it by, or that something on the
+    /// way has made, is another file; the next may be the wanted one.
+    const fn is_retryable(&self) -> bool {
+        !matches!(self, Self::TooLong { .. })
+    }
+
+    /// How long this mirror asks to be left alone.
+    const fn asked_wait(&self) -> Option<Duration> {
+        match self {
+            Self::Status { retry_after, .. } => *retry_after,
+            _ => None,
+        }
     }
 }
 
@@ -136,6 +157,25 @@ impl fmt::Display for Shown {
     }
 }
 
+/// One of the places that a file may come from.
+struct Mirror<'a> {
+    url: &'a Url,
+    /// Why it did not deliver when it was last asked.
+    error: Option<FetchError>,
+    /// It asked to be left alone until then.
+    not_before: Option<Instant>,
+}
+
+impl Mirror<'_> {
+    fn is_given_up(&self) -> bool {
+        self.error.as_ref().is_some_and(FetchError::gives_up_mirror)
+    }
+
+    fn wait(&self) -> Duration {
+        self.not_before.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()))
+    }
+}
+
 /// What a request needs apart from its URL.
 struct Courier<'a> {
     wanted: &'a Wanted,
@@ -155,22 +195,24 @@ pub(super) fn transfer(
     report: &Report,
 ) -> Result<(), TransferError> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(TransferError::Runtime)?;
-    let (client, rootless) = client()?;
+    let (client, rootless) = client(&wanted.proxies)?;
+    if !wanted.proxies.is_empty() {
+        report.line(&format!("proxy: {}", wanted.proxies));
+    }
     let courier = Courier { wanted, patience, report, runtime, client, rootless };
-    let mut mirrors: Vec<(&Url, Option<FetchError>)> = wanted.urls.iter().map(|url| (url, None)).collect();
+    let mut mirrors: Vec<Mirror<'_>> =
+        wanted.urls.iter().map(|url| Mirror { url, error: None, not_before: None }).collect();
     let mut passes = 0;
     'passes: while passes < patience.passes {
         let before = part.bytes();
-        for (url, error) in &mut mirrors {
-            if error.as_ref().is_some_and(FetchError::gives_up_mirror) {
-                continue;
-            }
-            match courier.fetch_verified(url, part) {
+        for mirror in mirrors.iter_mut().filter(|mirror| !mirror.is_given_up() && mirror.wait().is_zero()) {
+            match courier.fetch_verified(mirror.url, part) {
                 Ok(()) => return Ok(()),
                 Err(failure) => {
-                    report.line(&format!("{}: {}", Shown::from(*url), with_sources(&failure)));
+                    report.line(&format!("{}: {}", Shown::from(mirror.url), with_sources(&failure)));
                     let is_ours = matches!(failure, FetchError::Disk { .. });
-                    *error = Some(failure);
+                    mirror.not_before = failure.asked_wait().map(|wait| Instant::now() + wait.min(patience.asked));
+                    mirror.error = Some(failure);
                     // No mirror makes room on this disk.
                     if is_ours {
                         break 'passes;
@@ -178,19 +220,18 @@ pub(super) fn transfer(
                 }
             }
         }
-        if mirrors.iter().all(|(_, error)| error.as_ref().is_some_and(FetchError::gives_up_mirror)) {
-            break;
-        }
+        let usable = mirrors.iter().filter(|mirror| !mirror.is_given_up());
+        let Some(asked) = usable.map(Mirror::wait).min() else { break };
         passes = if part.bytes() >= before + PROGRESS_BYTES_MIN { 1 } else { passes + 1 };
         if passes < patience.passes {
-            let wait = backoff(patience.backoff, passes);
+            let wait = asked + backoff(patience.backoff, passes);
             courier.runtime.block_on(async { tokio::time::sleep(wait).await });
         }
     }
     if part.bytes() == 0 {
         let _ = std::fs::remove_file(part.path());
     }
-    let errors = mirrors.into_iter().filter_map(|(url, error)| Some((Shown::from(url), error?))).collect();
+    let errors = mirrors.into_iter().filter_map(|mirror| Some((Shown::from(mirror.url), mirror.error?))).collect();
     Err(TransferError::Mirrors(errors))
 }
 
@@ -205,16 +246,18 @@ fn backoff(first: Duration, passes: u32) -> Duration {
 }
 
 /// True beside it: the machine has no CA certificates. http works all the same.
-fn client() -> Result<(Client, bool), TransferError> {
+fn client(proxies: &Proxies) -> Result<(Client, bool), TransferError> {
+    let rules = proxies.rules().map_err(TransferError::Client)?;
     let builder = || {
-        Client::builder()
+        let builder = Client::builder()
             .user_agent(concat!("muster-agent/", env!("CARGO_PKG_VERSION")))
             .redirect(redirect::Policy::limited(REDIRECTS_MAX))
             // A URL may hold a token; the next server must not learn it.
             .referer(false)
-            // Mirrors are the site's own; what some environment says of proxies is not meant for them.
+            // None but those that were named; this process has an environment of its own.
             .no_proxy()
-            .connect_timeout(CONNECT_DEADLINE)
+            .connect_timeout(CONNECT_DEADLINE);
+        rules.iter().cloned().fold(builder, reqwest::ClientBuilder::proxy)
     };
     match builder().build() {
         Ok(client) => Ok((client, false)),
@@ -238,7 +281,10 @@ impl Courier<'_> {
             // Proved wrong, or in the way of everything else on a full disk: nothing of it is kept.
             if !matches!(
                 error,
-                FetchError::Request { .. } | FetchError::Status(_) | FetchError::Stalled(_) | FetchError::Cut { .. }
+                FetchError::Request { .. }
+                    | FetchError::Status { .. }
+                    | FetchError::Stalled(_)
+                    | FetchError::Cut { .. }
             ) {
                 let _ = part.restart();
             }

@@ -5,13 +5,13 @@ use std::{
     io,
     sync::mpsc::{Receiver, SyncSender, sync_channel},
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use bytes::Bytes;
 use reqwest::{
     Response, StatusCode, Url,
-    header::{ACCEPT_ENCODING, CONTENT_RANGE, RANGE},
+    header::{ACCEPT_ENCODING, CONTENT_RANGE, RANGE, RETRY_AFTER},
 };
 use tokio::time::timeout_at;
 
@@ -95,7 +95,7 @@ impl Courier<'_> {
                 Ok(Fits::Complete)
             }
             (StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::PARTIAL_CONTENT, _) => Err(FetchError::Range),
-            (status, _) => Err(FetchError::Status(status)),
+            (status, _) => Err(FetchError::Status { status, retry_after: retry_after(response) }),
         }
     }
 
@@ -133,6 +133,16 @@ impl Courier<'_> {
         }
         news.tell_last(done, self.report);
         Ok(())
+    }
+}
+
+/// How long the server asks to be left alone: in seconds, or until a date.
+fn retry_after(response: &Response) -> Option<Duration> {
+    let busy = matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+    let text = response.headers().get(RETRY_AFTER).filter(|_| busy)?.to_str().ok()?.trim();
+    match text.parse() {
+        Ok(seconds) => Some(Duration::from_secs(seconds)),
+        Err(_) => Some(httpdate::parse_http_date(text).ok()?.duration_since(SystemTime::now()).unwrap_or_default()),
     }
 }
 

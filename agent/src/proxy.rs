@@ -1,0 +1,184 @@
+//! The proxies that downloads go through: of an item's params, of agent.toml, or of the environment that the agent was
+//! started in, in this order. Passwords in them appear in no message.
+
+use std::fmt;
+
+use reqwest::{NoProxy, Proxy, Url};
+use serde::{Deserialize, Serialize};
+
+/// What stands for no proxy where another would be taken otherwise.
+const NONE: &str = "none";
+
+/// A proxy's URL, checked.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct ProxyUrl(String);
+
+impl ProxyUrl {
+    /// `http://[USER:PASSWORD@]HOST[:PORT]`, or https; without a scheme, http is meant. `Ok(None)`: no proxy.
+    fn parse(text: &str) -> Result<Option<Self>, ProxyError> {
+        let text = text.trim();
+        if text.is_empty() || text == NONE {
+            return Ok(None);
+        }
+        let text = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+        let url = Url::parse(&text).map_err(|_| ProxyError)?;
+        let is_proxy = matches!(url.scheme(), "http" | "https")
+            && url.host_str().is_some_and(|host| !host.is_empty())
+            && url.path() == "/"
+            && url.query().is_none();
+        if is_proxy { Ok(Some(Self(text))) } else { Err(ProxyError) }
+    }
+}
+
+/// Scheme, host and port alone.
+impl fmt::Display for ProxyUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Ok(url) = Url::parse(&self.0) else { return f.write_str("?") };
+        write!(f, "{}://{}", url.scheme(), url.host_str().unwrap_or_default())?;
+        url.port().map_or(Ok(()), |port| write!(f, ":{port}"))
+    }
+}
+
+impl fmt::Debug for ProxyUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// It is no proxy's URL. Which text it is stays out of the message: there may be a password in it.
+#[derive(Debug, thiserror::Error)]
+#[error("it is neither http://[USER:PASSWORD@]HOST[:PORT], nor https://…, nor `{NONE}`")]
+pub struct ProxyError;
+
+/// The proxies for each scheme, and what is reached without them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proxies {
+    http: Option<ProxyUrl>,
+    https: Option<ProxyUrl>,
+    /// Hosts, domains, addresses and networks with commas between, as `no_proxy` has them everywhere.
+    except: String,
+}
+
+impl Proxies {
+    /// One proxy for both schemes.
+    ///
+    /// # Errors
+    /// [`ProxyError`].
+    pub fn of(proxy: &str, except: &str) -> Result<Self, ProxyError> {
+        let proxy = ProxyUrl::parse(proxy)?;
+        Ok(Self { http: proxy.clone(), https: proxy, except: except.to_owned() })
+    }
+
+    /// By `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, in lower case or else in upper case.
+    ///
+    /// # Errors
+    /// The name of the variable that holds something else.
+    pub fn of_environment(get: impl Fn(&str) -> Option<String>) -> Result<Self, (String, ProxyError)> {
+        let variable = |name: &str| {
+            let value = |name: String| get(&name).filter(|value| !value.is_empty()).map(|value| (name, value));
+            value(name.to_owned()).or_else(|| value(name.to_ascii_uppercase()))
+        };
+        let proxy = |name: &str| match variable(name).or_else(|| variable("all_proxy")) {
+            Some((name, value)) => ProxyUrl::parse(&value).map_err(|error| (name, error)),
+            None => Ok(None),
+        };
+        let except = variable("no_proxy").map(|(_, value)| value).unwrap_or_default();
+        Ok(Self { http: proxy("http_proxy")?, https: proxy("https_proxy")?, except })
+    }
+
+    /// The same with what an item says of its own.
+    pub(crate) fn with_params(self, proxy: Option<&str>, except: Option<&str>) -> Result<Self, ProxyError> {
+        let own = proxy.map(|proxy| Self::of(proxy, &self.except)).transpose()?.unwrap_or(self);
+        Ok(match except {
+            Some(except) => own.but_for(except),
+            None => own,
+        })
+    }
+
+    /// The same, with other exceptions.
+    #[must_use]
+    pub fn but_for(self, except: &str) -> Self {
+        Self { except: except.to_owned(), ..self }
+    }
+
+    /// None is taken at all.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.http.is_none() && self.https.is_none()
+    }
+
+    /// As the client takes them.
+    pub(crate) fn rules(&self) -> reqwest::Result<Vec<Proxy>> {
+        let except = || NoProxy::from_string(&self.except);
+        let http = self.http.iter().map(|proxy| Proxy::http(&proxy.0));
+        let https = self.https.iter().map(|proxy| Proxy::https(&proxy.0));
+        http.chain(https).map(|rule| Ok(rule?.no_proxy(except()))).collect()
+    }
+}
+
+/// For people: without passwords.
+impl fmt::Display for Proxies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        match (&self.http, &self.https) {
+            (Some(http), Some(https)) if http == https => parts.push(http.to_string()),
+            (http, https) => {
+                parts.extend(http.iter().map(|proxy| format!("{proxy} for http")));
+                parts.extend(https.iter().map(|proxy| format!("{proxy} for https")));
+            }
+        }
+        if !self.except.is_empty() {
+            parts.push(format!("but not for {}", self.except));
+        }
+        f.write_str(&parts.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proxy_urls_are_checked() {
+        for (text, expected) in [
+            ("http://proxy.corp:3128", Some("http://proxy.corp:3128")),
+            ("proxy.corp:3128", Some("http://proxy.corp:3128")),
+            ("https://u:p@[fd00::1]:8443/", Some("https://[fd00::1]:8443")),
+            ("none", None),
+            (" ", None),
+        ] {
+            let proxy = ProxyUrl::parse(text).expect(text);
+            assert_eq!(proxy.map(|proxy| proxy.to_string()).as_deref(), expected, "{text}");
+        }
+        for bad in ["ftp://proxy", "socks5://proxy", "http://", "http://proxy/path", "http://proxy?x", "http://a b"] {
+            assert!(ProxyUrl::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn environment_names_proxies() {
+        let of = |variables: &[(&str, &str)]| {
+            let get = |name: &str| variables.iter().find(|(of, _)| *of == name).map(|(_, value)| (*value).to_owned());
+            Proxies::of_environment(get).map(|proxies| proxies.to_string()).map_err(|(name, _)| name)
+        };
+        let said = |text: &str| Ok(text.to_owned());
+        assert_eq!(of(&[]), said(""));
+        assert_eq!(
+            of(&[("http_proxy", "http://u:p@a:1"), ("HTTP_PROXY", "http://b:2"), ("no_proxy", "c,10.0.0.0/8")]),
+            said("http://a:1 for http, but not for c,10.0.0.0/8")
+        );
+        assert_eq!(of(&[("ALL_PROXY", "http://a"), ("https_proxy", "http://a")]), said("http://a"));
+        assert_eq!(of(&[("HTTPS_PROXY", "ftp://u:p@a")]), Err("HTTPS_PROXY".to_owned()));
+    }
+
+    #[test]
+    fn item_overrides_agent() {
+        let agent = || Proxies::of("http://u:p@a", "x").expect("a proxy");
+        let with = |proxy, except| agent().with_params(proxy, except).expect("proxies").to_string();
+        assert_eq!(with(None, None), "http://a, but not for x");
+        assert_eq!(with(Some("http://b"), None), "http://b, but not for x");
+        assert_eq!(with(None, Some("")), "http://a");
+        assert!(agent().with_params(Some("none"), None).expect("proxies").is_empty());
+        assert!(!format!("{:?} {}", agent(), agent()).contains("u:p"));
+    }
+}
