@@ -1,17 +1,22 @@
 //! `musterctl artifacts serve`: a small file server, for the demo and for a first fleet without a mirror of its own.
 
+mod answer;
+mod files;
+mod server;
+
 use std::{
     fs, io,
     net::SocketAddr,
     path::{Path, PathBuf},
 };
 
-use axum::Router;
 use clap::Subcommand;
+use nix::libc::ENOSYS;
 use tokio::net::TcpListener;
-use tower_http::services::ServeDir;
 
 use crate::{failure::Failure, terminal};
+use files::Files;
+use server::Limits;
 
 /// Serve files to the downloader
 #[derive(clap::Args)]
@@ -28,7 +33,8 @@ enum ArtifactsCommand {
 /// Serve the files of a directory over HTTP, until Ctrl-C
 ///
 /// Plain HTTP, read-only, with Range requests: machines check every artifact against the manifest's sha256, so the
-/// way need not be trusted. Whoever reaches the address can read the directory.
+/// way need not be trusted. Whoever reaches the address can read the regular files of the directory, and nothing that
+/// its links lead out to.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -57,6 +63,15 @@ async fn serve(args: ServeArgs) -> Result<(), Failure> {
     if !args.dir.is_dir() {
         return Err(Failure::bad_input(format!("{shown} is not a directory")).next("--dir names the files to serve."));
     }
+    let files = Files::of(&args.dir).map_err(|source| {
+        let next = match source.raw_os_error() {
+            Some(ENOSYS) => {
+                "This takes Linux 5.6 or later: serve the files from another machine, or by another server."
+            }
+            _ => "--dir names the files to serve.",
+        };
+        Failure::failed(format!("cannot serve {shown}")).because(source).next(next)
+    })?;
     let listener = TcpListener::bind(args.listen).await.map_err(|source| {
         let next = match source.kind() {
             io::ErrorKind::PermissionDenied => "Ports below 1024 are root's: take a higher one.",
@@ -74,8 +89,8 @@ async fn serve(args: ServeArgs) -> Result<(), Failure> {
             .map_err(|source| Failure::failed(format!("cannot write {}", file.display())).because(source))?;
     }
     terminal::print(&url)?;
-    let files = Router::new().fallback_service(ServeDir::new(&args.dir).append_index_html_on_directories(false));
-    axum::serve(listener, files).await.map_err(|source| Failure::failed("the file server ended").because(source))
+    server::run(&listener, files, Limits::default()).await;
+    Ok(())
 }
 
 /// Whoever waits for the file finds it whole or not at all.
