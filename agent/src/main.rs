@@ -24,7 +24,7 @@ use muster_agent::{
     link::{ENGINE_QUEUE_MAX, FACTS_EVERY_MS, Link},
     proxy::Proxies,
     status::AgentStatus,
-    systemd::starts_at_enrolment,
+    systemd::{AfterEnrolment, run_from_now_on},
 };
 use muster_proto::{
     daemon::{advice, config_file::ConfigFileError, logging},
@@ -279,7 +279,7 @@ fn enroll(args: &EnrollArgs, settings: Settings) -> anyhow::Result<()> {
         return Err(BadInput(problem).into());
     }
     create(&dir)?;
-    let _lock = ledger::lock(dir.path())?;
+    let lock = ledger::lock(dir.path())?;
     match Identity::load(&dir.identity()) {
         Ok(Identity { name, coordinator, .. }) if !args.force => {
             return Err(IdentityError::AlreadyEnrolled { name, coordinator }.into());
@@ -289,21 +289,21 @@ fn enroll(args: &EnrollArgs, settings: Settings) -> anyhow::Result<()> {
         }
         _ => {}
     }
-    let by_itself = dir.path() == Path::new(STATE_DIR_DEFAULT);
     let key = EnrolmentKey::kept_at(&dir.enrolment_key())?;
-    let (identity, by_itself) = block_on(async {
-        let identity = identity::enroll(&coordinator, &token, name.clone(), &key).await;
-        let identity = identity.map_err(|error| match error {
+    let identity = block_on(async {
+        identity::enroll(&coordinator, &token, name.clone(), &key).await.map_err(|error| match error {
             IdentityError::Refused { .. } => anyhow::Error::from(error).context(asked_as(&name, &token)),
             error => error.into(),
-        })?;
-        // Asked before the identity is there, which the unit acts upon.
-        Ok((identity, by_itself && starts_at_enrolment().await))
+        })
     })?;
     identity.save(&dir.identity())?;
     key.remove()?;
+    // The service takes it.
+    drop(lock);
+    let is_own = dir.path() == Path::new(STATE_DIR_DEFAULT);
+    let service = if is_own { block_on(async { Ok(run_from_now_on().await) })? } else { AfterEnrolment::NoService };
     let Identity { name, machine_type, cluster, .. } = identity;
-    say(&format!("enrolled as {name} ({machine_type}) in cluster {cluster}\n{}", next_step(dir.path(), by_itself)));
+    say(&format!("enrolled as {name} ({machine_type}) in cluster {cluster}\n{}", next_step(dir.path(), service)));
     Ok(())
 }
 
@@ -313,11 +313,19 @@ fn asked_as(name: &MachineName, token: &JoinToken) -> String {
 }
 
 /// What is left to be done on a machine that has enrolled.
-fn next_step(state_dir: &Path, by_itself: bool) -> String {
-    match (by_itself, state_dir == Path::new(STATE_DIR_DEFAULT)) {
-        (true, _) => "The agent starts by itself now: systemctl status muster-agent".to_owned(),
-        (false, true) => "Next: systemctl enable --now muster-agent; without systemd: muster-agent run".to_owned(),
-        (false, false) => format!("Next: muster-agent run --state-dir {}", state_dir.display()),
+fn next_step(state_dir: &Path, service: AfterEnrolment) -> String {
+    match service {
+        AfterEnrolment::Starts => {
+            "The agent starts by itself now, and at every boot: systemctl status muster-agent".to_owned()
+        }
+        AfterEnrolment::Refused(error) => format!(
+            "The agent does not start by itself: {:#}\nNext: systemctl enable --now muster-agent",
+            anyhow::Error::from(error)
+        ),
+        AfterEnrolment::NoService if state_dir == Path::new(STATE_DIR_DEFAULT) => {
+            "Next: systemctl enable --now muster-agent; without systemd: muster-agent run".to_owned()
+        }
+        AfterEnrolment::NoService => format!("Next: muster-agent run --state-dir {}", state_dir.display()),
     }
 }
 

@@ -19,16 +19,39 @@ const MODE: &str = "replace";
 const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
 
-/// Watches for the identity of this machine, and starts the agent.
-const PATH_UNIT: &str = "muster-agent.path";
-/// Longest wait for what is asked only to say it to a person.
-const GLANCE_DEADLINE: Duration = Duration::from_secs(3);
+/// The agent's own service.
+const OWN_SERVICE: &str = "muster-agent.service";
+/// There while systemd is process 1.
+const RUNS_SYSTEMD: &str = "/run/systemd/system";
 
-/// Does the agent's service start by itself at the machine's enrolment? No, where no systemd says so.
-pub async fn starts_at_enrolment() -> bool {
-    let look = async { Systemd::connect().await?.state(PATH_UNIT).await };
-    std::path::Path::new("/run/systemd/system").exists()
-        && matches!(timeout(GLANCE_DEADLINE, look).await, Ok(Ok(unit)) if unit.active == "active")
+/// What becomes of the agent's service when its machine has enrolled.
+#[derive(Debug)]
+pub enum AfterEnrolment {
+    /// It runs now, and starts at every boot.
+    Starts,
+    /// No systemd runs here, or it has no such service.
+    NoService,
+    /// systemd was asked for that and did not do it.
+    Refused(SystemdError),
+}
+
+/// Start the agent's service now and at every boot. An .rpm leaves that to presets, which may disable everything.
+pub async fn run_from_now_on() -> AfterEnrolment {
+    if !std::path::Path::new(RUNS_SYSTEMD).exists() {
+        return AfterEnrolment::NoService;
+    }
+    let start = async {
+        let systemd = Systemd::connect().await?;
+        match systemd.file_state(OWN_SERVICE).await? {
+            None => return Ok(AfterEnrolment::NoService),
+            Some(state) if state == "enabled" => {}
+            Some(_) => drop(systemd.enable(OWN_SERVICE).await?),
+        }
+        let start = systemd.manager.start_unit(OWN_SERVICE.to_owned(), MODE.to_owned());
+        answer(format!("start {OWN_SERVICE}"), start).await?;
+        Ok(AfterEnrolment::Starts)
+    };
+    start.await.unwrap_or_else(AfterEnrolment::Refused)
 }
 
 /// What a unit can be asked for.

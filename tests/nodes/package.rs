@@ -15,6 +15,7 @@ sed -i 's/^Version:.*/Version: 0.0.1/' /var/tmp/older/DEBIAN/control
 dpkg-deb --root-owner-group --build /var/tmp/older /var/tmp/older.deb >/dev/null";
 /// The package of the other sort.
 const RPM: &str = "/var/tmp/muster-agent.rpm";
+const PRESET: &str = "/etc/systemd/system-preset/00-nothing.preset";
 const VERSION: &str = "dpkg-query --show --showformat '${Version}' muster-agent";
 
 pub(crate) fn upgrade_removal_and_purge(fleet: &Nodes, node: &Node) -> Result<()> {
@@ -45,14 +46,24 @@ pub(crate) fn upgrade_removal_and_purge(fleet: &Nodes, node: &Node) -> Result<()
     node.install(&fleet.package("muster-agent")?)
 }
 
-/// The .rpm, with Debian's rpm, whose record knows nothing of what dpkg has installed: hence no dependencies.
+fn is_enabled(node: &Node) -> Result<bool> {
+    Ok(node.run(&["systemctl", "is-enabled", "muster-agent.service"])?.out.trim() == "enabled")
+}
+
+/// The .rpm where presets disable everything, with Debian's rpm, whose record knows nothing of what dpkg has installed:
+/// hence no dependencies.
 pub(crate) fn rpm_does_as_much(fleet: &Nodes, node: &Node) -> Result<()> {
     fleet.begin_anew(node)?;
     node.sh("apt-get -qq purge --yes muster-agent")?;
     node.copy_in(&fleet.rpm("muster-agent")?, RPM)?;
+    node.sh(&format!("mkdir -p /etc/systemd/system-preset && echo 'disable *' >{PRESET}"))?;
     node.sh(&format!("rpm --install --nodeps {RPM}"))?;
+    ensure!(!is_enabled(node)?, "the presets disable everything, and it is enabled before it has enrolled");
     let alone = Alone::enter(fleet, node, "rpm", &[item("set", "deploy", ":", &[])])?;
     alone.wait_ready()?;
+    node.cut_power()?;
+    node.restore_power()?;
+    node.wait_until("the agent runs after the boot", || Ok(node.agent_pid().is_ok()))?;
     node.sh("rpm --verify --nodeps muster-agent").context("what was installed is not what the package says")?;
 
     // Upgrade, to another package of the same name: settings and state stay, the agent is a new one.
@@ -64,12 +75,15 @@ pub(crate) fn rpm_does_as_much(fleet: &Nodes, node: &Node) -> Result<()> {
     fleet.wait_machine(&alone.name, "connected again", |machine| machine.status.blocked.is_none())?;
     ensure!(node.story()? == "set/1 set/1.", "not once: {}", node.story()?);
 
+    ensure!(is_enabled(node)?, "the upgrade has disabled it");
+
     node.sh("rpm --erase --nodeps muster-agent")?;
+    ensure!(!is_enabled(node)?, "it is enabled after removal");
     ensure!(node.run(&["systemctl", "is-active", "muster-agent"])?.out.trim() != "active", "it runs on after removal");
     node.sh("test -e /var/lib/muster/agent/identity.json && grep -qx '# mine' /etc/muster/agent.toml.rpmsave")?;
     // Whoever has this node next finds nothing that says who it was.
     fleet.ctl(&["revoke", &alone.name, "--yes"])?.ok()?;
-    node.sh("rm -rf /var/lib/muster /etc/muster")?;
+    node.sh(&format!("rm -rf /var/lib/muster /etc/muster {PRESET}"))?;
     node.install(&fleet.package("muster-agent")?)
 }
 
