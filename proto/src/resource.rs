@@ -64,8 +64,11 @@ pub struct Metadata {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterStatus {
-    /// Machines that belong to it.
+    /// Machines that its manifest asks for, or that it has, whichever are more.
     pub requested_nodes: u32,
+    /// Machines that have enrolled and are not revoked.
+    #[serde(default)]
+    pub nodes: u32,
     /// Those that are Ready.
     pub ready_nodes: u32,
     /// The release every machine was last Ready at, once there is one.

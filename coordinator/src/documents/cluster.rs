@@ -38,6 +38,7 @@ pub(super) fn document(survey: &Survey<'_>, now: Now) -> Cluster {
         spec: survey.spec.clone(),
         status: ClusterStatus {
             requested_nodes: wanted.max(count(members.len())),
+            nodes: count(members.iter().filter(|position| position.row.id.is_some()).count()),
             ready_nodes: count(ready.saturating_sub(out)),
             release: releases.first().filter(|_| all_ready && releases.len() == 1).cloned(),
             releases,

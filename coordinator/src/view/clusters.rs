@@ -16,7 +16,7 @@ pub(super) fn row(cluster: &Cluster, look: Look) -> Vec<String> {
     let status = &cluster.status;
     let mut row = vec![
         cluster.metadata.name.clone(),
-        format!("{}/{}", status.ready_nodes, status.requested_nodes),
+        format!("{}/{}", status.ready_nodes, status.nodes),
         status.releases.join(", "),
     ];
     if look.wide {
@@ -52,8 +52,14 @@ fn note(cluster: &Cluster, now: Timestamp) -> String {
     let stands = status.blocked.as_ref().is_some_and(|wait| STANDS.contains(&wait.blocked.reason.as_str()));
     let person = status.needs_operator || stands;
     let person = person.then(|| format!("needs a person: musterctl watch {}", cluster.metadata.name));
-    let parts = [troubles(cluster), stuck, blocked.or_else(open), person, due(cluster)];
+    let parts = [missing(cluster), troubles(cluster), stuck, blocked.or_else(open), person, due(cluster)];
     parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+/// `6 of 7 machines are there`. None: all that the manifest asks for have enrolled.
+pub(super) fn missing(cluster: &Cluster) -> Option<String> {
+    let (there, asked) = (cluster.status.nodes, cluster.status.requested_nodes);
+    (there < asked).then(|| format!("{there} of {asked} machines are there"))
 }
 
 /// `1 Lost: worker-1; 2 Failed: worker-2, worker-3`. None: nobody is in trouble.
@@ -85,10 +91,11 @@ pub(super) fn due(cluster: &Cluster) -> Option<String> {
     cluster.status.update_due.then(|| format!("update due{way}"))
 }
 
-/// `5 of 6 machines Ready`, and who is in trouble.
+/// `5 of 6 machines Ready`, whether more are asked for, and who is in trouble.
 #[must_use]
 pub fn ready_line(cluster: &Cluster) -> String {
     let status = &cluster.status;
     let troubles = troubles(cluster).map(|said| format!("; {said}")).unwrap_or_default();
-    format!("{} of {} machines Ready{troubles}", status.ready_nodes, status.requested_nodes)
+    let missing = missing(cluster).map(|said| format!("; {said}")).unwrap_or_default();
+    format!("{} of {} machines Ready{missing}{troubles}", status.ready_nodes, status.nodes)
 }

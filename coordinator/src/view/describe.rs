@@ -16,7 +16,7 @@ pub use self::rollout::describe_rollout;
 pub(super) use self::rollout::under_way_lines;
 use super::{
     Table, age, bytes,
-    clusters::{due, troubles},
+    clusters::{due, missing, troubles},
     durations::moment,
     machines::{activity_text, address, note, outcome},
     printable_lines,
@@ -82,7 +82,10 @@ pub fn describe_cluster(cluster: &Cluster, machines: &[Machine], now: Timestamp)
     let (spec, status) = (&cluster.spec, &cluster.status);
     let mut page = Page::default();
     page.field("Name", &cluster.metadata.name);
-    page.field("Ready", &format!("{} of {} machines", status.ready_nodes, status.requested_nodes));
+    page.field("Ready", &format!("{} of {} machines", status.ready_nodes, status.nodes));
+    if let Some(missing) = missing(cluster) {
+        page.field("Enrolled", &missing);
+    }
     if let Some(who) = troubles(cluster) {
         page.field("In trouble", &who);
     }

@@ -184,6 +184,10 @@ fn a_cluster_says_who_is_in_trouble_and_what_is_due() {
     for said in ["In trouble:         1 Lost: worker-4", "1.2, 17.2 -> 17.3.0 (`musterctl plan edge-7` shows"] {
         assert!(page.contains(said), "{page}");
     }
+    cluster.status.requested_nodes = 7;
+    assert_eq!(clusters::missing(&cluster).as_deref(), Some("6 of 7 machines are there"));
+    assert!(ready_line(&cluster).starts_with("1 of 6 machines Ready; 6 of 7 machines are there; 1 Lost"));
+    cluster.status.requested_nodes = 6;
     assert_eq!(ready_line(&cluster), "1 of 6 machines Ready; 1 Lost: worker-4; 4 Failed: a, b, c, …");
     (cluster.status.lost_nodes, cluster.status.failed_nodes) = (Vec::new(), Vec::new());
     cluster.status.needs_operator = true;

@@ -319,6 +319,20 @@ fn a_machine_that_failed_keeps_everything_until_a_retry_completes_it() {
     assert_eq!(fleet.row("worker-2").ready_at.as_ref().map(|(release, _)| release.as_str()), Some("1"));
 }
 
+/// Its list reaches the phase reconfigure from its first permit on.
+#[test]
+fn updating_machine_shows_phase_of_open_item() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install", "join"], 1);
+    let mut fleet = fleet.started();
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    let item = fleet.begin("control-1");
+    assert_eq!((item.as_str(), fleet.state("control-1")), ("install", "Deploy"));
+    fleet.event("control-1", "install", ItemState::Succeeded);
+    let item = fleet.begin("control-1");
+    assert_eq!((item.as_str(), fleet.state("control-1")), ("join", "Reconfigure"));
+}
+
 #[test]
 fn an_abort_ends_where_a_harmless_item_has_failed() {
     let mut spec = spec(3, 1);

@@ -134,12 +134,12 @@ pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Blocked {
     }
     let name = &found.hostname;
     about(match failure {
-        _ if found.manager.is_some() => format!("Error: waiting for swarm node {name} to be demoted first"),
+        _ if found.manager.is_some() => format!("waiting for swarm node {name} to be demoted first"),
         Some(failure) if !is_forced(position) => format!("Error: swarm node {name} does not leave: {failure}"),
         _ if found.state == SwarmNodeState::Down || is_forced(position) => {
-            format!("Error: waiting for swarm node {name} to be removed")
+            format!("waiting for swarm node {name} to be removed")
         }
-        _ => format!("Error: waiting for swarm node {name} to leave and to be down (it is {})", found.state),
+        _ => format!("waiting for swarm node {name} to leave and to be down (it is {})", found.state),
     })
 }
 

@@ -66,8 +66,9 @@ impl Position<'_> {
             Phase::Prepare => State::Prepare,
             Phase::Deploy | Phase::Reconfigure if self.has_its_version() => State::Ready,
             Phase::Deploy | Phase::Reconfigure if self.only_a_reboot_is_left(reach) => State::Reboot,
-            Phase::Deploy => State::Deploy,
-            Phase::Reconfigure => State::Reconfigure,
+            // In an update its list reaches all of its phases from the first disruptive item on.
+            Phase::Reconfigure if self.progress(Phase::Deploy) == Progress::Done => State::Reconfigure,
+            Phase::Deploy | Phase::Reconfigure => State::Deploy,
         }
     }
 

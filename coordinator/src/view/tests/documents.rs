@@ -189,6 +189,7 @@ pub(super) fn cluster() -> Cluster {
         },
         status: ClusterStatus {
             requested_nodes: 6,
+            nodes: 6,
             ready_nodes: 1,
             release: None,
             releases: Vec::new(),

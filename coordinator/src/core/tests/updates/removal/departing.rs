@@ -214,6 +214,14 @@ fn a_manager_is_demoted_leaves_and_is_forgotten() {
     assert_eq!(reason(fleet.ask(keep("control-2"))), "TooLate");
     let states = documents::cluster_states(fleet.core.facts(), |_| true, fleet.core.limits(), fleet.now());
     assert_eq!((states[0].metadata.name.as_str(), states[0].spec.kind.as_str()), ("sr-control-2", "swarm-remove"));
+    while !fleet.questions.is_empty() {
+        let waits = fleet.look("control-2", blocked::of_machine).expect("it waits").message;
+        assert!(!waits.starts_with("Error"), "a step on its way: {waits}");
+        fleet.answers_one(&mut swarm);
+        if fleet.is_gone("control-2") {
+            break;
+        }
+    }
     fleet.goes_on(&mut swarm);
     assert_eq!(swarm.log, ["demote control-2", "control-2 leaves", "remove control-2"]);
     assert!(fleet.is_gone("control-2"));
