@@ -23,9 +23,10 @@ use bollard::{
 use muster_proto::{
     convert::as_line,
     model::{
-        SWARM_NODES_MAX, SWARM_SERVICES_MAX, SWARM_TASKS_MAX, SwarmAnswer, SwarmAvailability, SwarmCall, SwarmFailure,
-        SwarmFailureCode, SwarmId, SwarmInfo, SwarmLocalState, SwarmManager, SwarmNode, SwarmNodeState, SwarmOp,
-        SwarmReply, SwarmService, SwarmTask, SwarmTokens,
+        SWARM_LABELS_BYTES_MAX, SWARM_LABELS_MAX, SWARM_NODES_MAX, SWARM_SERVICES_MAX, SWARM_TASKS_MAX, SwarmAnswer,
+        SwarmAvailability, SwarmCall, SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo, SwarmLabels, SwarmLocalState,
+        SwarmManager, SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmService, SwarmTask, SwarmTokens,
+        are_labels_few,
     },
 };
 use tokio::{sync::Semaphore, time::timeout};
@@ -81,6 +82,11 @@ impl SwarmCalls {
                 let wanted = docker_availability(*availability);
                 let set = |spec: &mut NodeSpec| spec.availability.replace(wanted) != Some(wanted);
                 update(&docker, node, set).await
+            }
+            SwarmOp::Labels { node } => labels(&docker, node).await,
+            SwarmOp::AddLabels { node, labels } => {
+                update(&docker, node, |spec: &mut NodeSpec| add_missing(spec.labels.get_or_insert_default(), labels))
+                    .await
             }
             SwarmOp::Demote { node } => {
                 let worker = NodeSpecRoleEnum::WORKER;
@@ -286,6 +292,31 @@ fn lives(task: &Task) -> bool {
             | TaskState::ORPHANED,
         ) => false,
     }
+}
+
+/// The labels of a node.
+async fn labels(docker: &Docker, node: &SwarmId) -> Result<SwarmReply, SwarmFailure> {
+    let doing = DockerError::while_doing("read a node");
+    let found = docker.inspect_node(node.as_str()).await.map_err(|error| failed(&doing(error)))?;
+    let labels: SwarmLabels = found.spec.and_then(|spec| spec.labels).unwrap_or_default().into_iter().collect();
+    if are_labels_few(&labels) {
+        return Ok(SwarmReply::Labels(labels));
+    }
+    let message = format!(
+        "node {node} has {} labels; at most {SWARM_LABELS_MAX}, of {SWARM_LABELS_BYTES_MAX} bytes together, are \
+         carried over to the node that takes its place: note them, and `docker node rm {node}`",
+        labels.len()
+    );
+    Err(failure(SwarmFailureCode::NotAllowed, &message))
+}
+
+/// Adds the labels that are missing. False: none was.
+fn add_missing(has: &mut HashMap<String, String>, wanted: &SwarmLabels) -> bool {
+    let before = has.len();
+    for (name, value) in wanted {
+        has.entry(name.clone()).or_insert_with(|| value.clone());
+    }
+    has.len() > before
 }
 
 /// Changes a node's spec, unless it is so already.

@@ -24,7 +24,7 @@ mod transition;
 pub mod update;
 mod verdicts;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use muster_proto::{
     VERSION,
@@ -38,8 +38,11 @@ pub use io::{Effect, Enroll, Input, Request, SwarmQuestion};
 pub use maintenance::{LockRelease, Word};
 
 use crate::{
-    facts::{Draft, FORMAT, Facts, RowError},
-    plan::{Limits, items, reboot::missed_at, removal, safety::SPREAD_MS, survey::Survey, update as plan_update},
+    facts::{Draft, FORMAT, Facts, MachineRow, RowError},
+    plan::{
+        Limits, items, reboot::missed_at, removal, safety::SPREAD_MS, survey::Survey, swarm as plan_swarm,
+        update as plan_update,
+    },
     store::{Change, Row},
 };
 
@@ -196,10 +199,13 @@ impl Core {
         let missed = self.facts.machines.values().map(|row| missed_at(&self.facts, row, &self.limits));
         let updates = self.facts.rollouts.values().filter(|row| row.finished_at_ms.is_none() && row.update.is_some());
         let surveys = updates.filter_map(|row| Survey::of(&self.facts, &row.cluster, &self.limits, now));
-        let removed = self.facts.machines.values().filter(|row| row.removal.is_some());
-        let shrinking: BTreeSet<&ClusterName> = removed.map(|row| &row.spec.cluster_name).collect();
-        let shrinking = shrinking.into_iter().filter_map(|name| Survey::of(&self.facts, name, &self.limits, now));
-        let removals = shrinking.filter_map(|survey| removal::wakes_at_ms(&survey));
+        let asks = |row: &&Arc<MachineRow>| row.removal.is_some() || row.former_node.is_some();
+        let asking: BTreeSet<&ClusterName> =
+            self.facts.machines.values().filter(asks).map(|row| &row.spec.cluster_name).collect();
+        let asking = asking.into_iter().filter_map(|name| Survey::of(&self.facts, name, &self.limits, now));
+        let removals = asking.flat_map(|survey| {
+            removal::wakes_at_ms(&survey).into_iter().chain(plan_swarm::restore::wakes_at_ms(&survey))
+        });
         let deadlines = surveys.filter_map(|survey| plan_update::wakes_at_ms(&survey)).chain(removals);
         let in_mono = |wall_ms: u64| now.mono_ms.saturating_add(wall_ms.saturating_sub(now.wall_ms));
         let deadlines = deadlines.map(in_mono);
@@ -236,6 +242,11 @@ fn take(
         Input::Progress { id, item, done, total, rate } => agents::progress(draft, id, (item, done, total, rate), now),
         Input::AgentBlocked { id, session, blocked } => agents::agent_blocked(draft, (id, session), blocked, now),
         Input::Fetch { id, item, generation } => secrets::fetch(draft, id, &item, generation, limits, now),
+        Input::NodeLeftBehind { id, entry } => {
+            let machine = agents::heard(draft, id, now)?;
+            swarm::note_left_behind(draft, &machine, entry, now);
+            Ok(Reply::Ok)
+        }
         Input::SwarmAnswered { about, number, result } => {
             Ok(update::drain::answered(draft, &about, number, result, now))
         }

@@ -42,9 +42,10 @@ pub use spec::{
 };
 pub use status::{ItemState, ItemStatus, Standing};
 pub use swarm::{
-    InvalidSwarmId, SWARM_ID_BYTES_MAX, SWARM_NODES_MAX, SWARM_SERVICES_MAX, SWARM_TASKS_MAX, SwarmAnswer,
-    SwarmAvailability, SwarmCall, SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo, SwarmLocalState, SwarmManager,
-    SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmService, SwarmTask, SwarmTokens,
+    InvalidSwarmId, SWARM_ID_BYTES_MAX, SWARM_LABELS_BYTES_MAX, SWARM_LABELS_MAX, SWARM_NODES_MAX, SWARM_SERVICES_MAX,
+    SWARM_TASKS_MAX, SwarmAnswer, SwarmAvailability, SwarmCall, SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo,
+    SwarmLabels, SwarmLocalState, SwarmManager, SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmService,
+    SwarmTask, SwarmTokens, are_labels_few,
 };
 pub use swarm_join::{SWARM_JOIN_INPUT, SWARM_LABEL, SWARM_TOKEN_INPUT, SwarmJoin, SwarmMember, SwarmWay};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use muster_proto::{
     json::json,
-    model::{Epoch, ItemInput, MachineId, Now, SWARM_JOIN_INPUT, SWARM_TOKEN_INPUT, SecretName, SwarmJoin, SwarmWay},
+    model::{ItemInput, MachineId, SWARM_JOIN_INPUT, SWARM_TOKEN_INPUT, SecretName, SwarmJoin, SwarmWay},
 };
 
 use crate::{
@@ -25,21 +25,27 @@ use crate::{
 /// [`Refused`]: the machine asks again later.
 pub async fn enter(
     sessions: &Sessions,
-    clock: impl Fn() -> Now,
-    epoch: Epoch,
+    engine: &EngineHandle,
     machine: MachineId,
     entry: Entry,
 ) -> Result<(SwarmJoin, Option<Token>), Refused> {
     let Entry::Join { manager, managers, others } = entry else {
         return Ok((SwarmJoin { manager: true, way: SwarmWay::Init }, None));
     };
-    let (mut joining, mut next) = Joining::begin(machine, manager, managers, others, clock().mono_ms);
+    let epoch = engine.facts().meta.epoch;
+    let (mut joining, mut next) = Joining::begin(machine, manager, managers, others, engine.now().mono_ms);
     loop {
         match next {
             Next::Ask { machine: asked, op, patience_ms } => {
                 let (asker, patience) = (Asker::Machine(machine), Duration::from_millis(patience_ms));
                 let answer = sessions.call_swarm((asked, epoch), op, asker, patience).await;
-                next = joining.answered(answer, clock().mono_ms);
+                next = joining.answered(answer, engine.now().mono_ms);
+            }
+            Next::Record(entry) => {
+                let node = entry.node.clone();
+                let kept = engine.submit(Input::NodeLeftBehind { id: machine, entry }).await;
+                kept.map_err(|error| Refused::Unrecorded { node, why: error.to_string() })?;
+                next = joining.recorded(engine.now().mono_ms);
             }
             Next::Give { join, token } => return Ok((join, token)),
             Next::Refuse(refused) => return Err(refused),

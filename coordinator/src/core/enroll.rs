@@ -203,6 +203,7 @@ pub(super) fn void(draft: &mut Draft<'_>, name: &MachineName) {
         row.verdicts.clear();
         row.control_sets.clear();
         row.ready_at = None;
+        row.former_node = row.node_left_behind();
         row.swarm = None;
         row.ready_overwrites = None;
         row.update = None;

@@ -11,7 +11,10 @@ use muster_proto::{
 };
 
 use super::{LockRelease, Word, update::Options};
-use crate::facts::{CredentialRow, Sealed, SecretId};
+use crate::{
+    facts::{CredentialRow, Sealed, SecretId},
+    plan::swarm::joining::NodeEntry,
+};
 
 /// Something that happened.
 #[derive(Clone, Debug)]
@@ -110,6 +113,13 @@ pub enum Input {
         /// As the agent has accepted it.
         generation: Generation,
     },
+    /// A machine that wants to get into its swarm has left this entry behind there, which is removed next.
+    NodeLeftBehind {
+        /// Whose agent waits.
+        id: MachineId,
+        /// What the entry has.
+        entry: NodeEntry,
+    },
     /// What became of a question that was asked with [`Effect::AskSwarm`].
     SwarmAnswered {
         /// Of this machine's node.
@@ -145,7 +155,8 @@ impl Input {
             | Self::Progress { id, .. }
             | Self::PermitWanted { id, .. }
             | Self::AgentBlocked { id, .. }
-            | Self::Fetch { id, .. } => Some(*id),
+            | Self::Fetch { id, .. }
+            | Self::NodeLeftBehind { id, .. } => Some(*id),
             Self::Gone { .. }
             | Self::Maintenance { .. }
             | Self::SwarmAnswered { .. }

@@ -1,7 +1,8 @@
 //! The swarm in the record: who makes it, and who is in it.
 
 use muster_proto::{
-    model::{ItemState, ItemStatus, MachineName, Now, SwarmMember},
+    convert::as_line,
+    model::{ItemState, ItemStatus, MachineName, Now, SwarmAvailability, SwarmMember},
     plant::planted,
 };
 
@@ -10,7 +11,7 @@ use crate::{
     facts::{Draft, DrainTarget, SwarmLook},
     plan::{
         Limits,
-        swarm::{self, Entry},
+        swarm::{self, Entry, joining::NodeEntry},
         update::drain::own,
     },
 };
@@ -39,6 +40,38 @@ pub(super) fn enter(
     Ok(Some(entry))
 }
 
+/// The entry that a machine has left behind is about to be removed, and what it has with it. Its next node gets that,
+/// if the entry is known to have been this machine's: any other could be one that it only shares the hostname with.
+pub(super) fn note_left_behind(draft: &mut Draft<'_>, machine: &MachineName, entry: NodeEntry, now: Now) {
+    let Some(row) = draft.machine_mut(machine) else { return };
+    let NodeEntry { node, hostname, availability, labels } = entry;
+    let named: Vec<String> = labels.iter().map(|(name, value)| as_line(&format!("{name}={value}"))).collect();
+    let had = if named.is_empty() { String::new() } else { format!(", its labels {}", named.join(", ")) };
+    let line = match row.former_node.as_mut().filter(|former| former.id == node) {
+        Some(former) => {
+            former.labels.extend(labels);
+            // A node that has just joined may have tasks, and no drain is ordered but by the rules for them.
+            let drained = availability == SwarmAvailability::Drain;
+            match former.availability.or((!drained).then_some(availability)) {
+                Some(availability) => {
+                    former.availability = Some(availability);
+                    format!("removed from the swarm; its next node gets its availability {availability}{had}")
+                }
+                None => format!(
+                    "removed from the swarm; its availability drain goes with it (`docker node update --availability \
+                     drain` sets it again); its next node gets the rest{had}"
+                ),
+            }
+        }
+        None => format!(
+            "removed from the swarm; it is not known to have been this machine's, so its availability {availability}\
+             {had} go with it"
+        ),
+    };
+    let line = format!("machine {machine}: swarm node {node} ({hostname}), which was left behind there, is {line}");
+    draft.audit("muster", "swarm", &format!("machine/{machine}"), &line, now.wall_ms);
+}
+
 /// A swarm-join that succeeded left the machine's place in the swarm.
 pub(super) fn note_member(draft: &mut Draft<'_>, machine: &MachineName, status: &ItemStatus) {
     let Some(result) = status.result_json.as_ref().filter(|_| status.state == ItemState::Succeeded) else { return };
@@ -53,6 +86,7 @@ pub(super) fn note_member(draft: &mut Draft<'_>, machine: &MachineName, status: 
     if let (Some(member), Some(row)) = (member, draft.machine_mut(machine)) {
         let node = member.node_id.clone();
         row.swarm = Some(member);
+        row.former_node.take_if(|former| former.labels.is_empty() && former.availability.is_none());
         // What was in no swarm when its update came to it, or was another node, may be given tasks now.
         let drain = row.update.as_mut().and_then(|mine| mine.drain.as_mut());
         let is_new = |target: &DrainTarget| match target {

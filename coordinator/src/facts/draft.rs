@@ -248,6 +248,9 @@ impl<'a> Draft<'a> {
         if let Some(known) = known.as_ref().filter(|_| drained) {
             self.facts.live.drains_let_go_mono_ms.insert(known.spec.cluster_name.clone(), now.mono_ms);
         }
+        if let Some(row) = self.machine_mut(machine) {
+            row.former_node = row.node_left_behind();
+        }
         let generation = known.map(|row| row.assigned.generation).unwrap_or_default();
         let row = DeniedRow { id, machine: machine.clone(), at_ms: now.wall_ms, generation };
         self.facts.denied.insert(id, Arc::new(row));

@@ -11,7 +11,9 @@ use muster_proto::model::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{ControlSet, EnrolledWith, MachineUpdate, Member, Overwrites, RebootAsked, RemovalRow, UpdateRow};
+use super::{
+    ControlSet, EnrolledWith, FormerNode, MachineUpdate, Member, Overwrites, RebootAsked, RemovalRow, UpdateRow,
+};
 
 /// What concerns the whole coordinator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -268,6 +270,9 @@ pub struct MachineRow {
     /// Its place in the swarm, once a swarm-join of it has succeeded.
     #[serde(default)]
     pub swarm: Option<SwarmMember>,
+    /// The node that its former identity was, and what its own gets back of it. None: nothing.
+    #[serde(default)]
+    pub former_node: Option<FormerNode>,
     /// Versions of secrets its items had when it was last Ready: a new version alone does not undo that.
     #[serde(default)]
     pub ready_secrets: BTreeMap<SecretName, u64>,
@@ -315,6 +320,7 @@ impl MachineRow {
             control_sets: BTreeMap::new(),
             ready_at: None,
             swarm: None,
+            former_node: None,
             ready_overwrites: None,
             reboot: None,
             update: None,

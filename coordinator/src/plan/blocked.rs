@@ -7,6 +7,7 @@ use super::{
     items, locks, recovery, removal,
     safety::{self, blocked, token_for},
     survey::{Position, Progress, Survey},
+    swarm,
     update::{concerns, maintenance, waits},
 };
 use crate::facts::{MachineRow, RolloutRow, UpdateKind, Wish};
@@ -67,6 +68,7 @@ pub fn of_machine(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocke
         .or_else(|| waits_for_reconfigure(survey, position))
         .or_else(|| waiting(survey, position))
         .or_else(|| locks::left_away(survey, position.row))
+        .or_else(|| swarm::restore::waits(survey, position))
 }
 
 /// Of a revoked machine nothing is heard any more: if it was disturbed in an update, a person says when it is off.

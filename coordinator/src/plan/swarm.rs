@@ -2,6 +2,7 @@
 //! has to say is asked for by `joining`.
 
 pub mod joining;
+pub mod restore;
 #[cfg(test)]
 mod tests;
 

@@ -124,8 +124,7 @@ impl Link {
     /// Asks the swarm, if there is one, for what the machine needs to get in.
     async fn way_into_swarm(&self, id: MachineId, asked: Input, entry: Entry) -> Result<Vec<ItemInput>, Status> {
         let joins = matches!(entry, Entry::Join { .. });
-        let epoch = self.engine.facts().meta.epoch;
-        let entered = swarm::enter(&self.sessions, || self.engine.now(), epoch, id, entry).await;
+        let entered = swarm::enter(&self.sessions, &self.engine, id, entry).await;
         let (join, token) = entered.map_err(|refused| {
             tracing::info!(machine = %id, %refused, "no way into the swarm yet");
             Status::failed_precondition(refused.to_string())

@@ -4,8 +4,8 @@ use crate::{
     convert::{WireError, counted, line},
     model::{
         Epoch, SWARM_NODES_MAX, SWARM_SERVICES_MAX, SWARM_TASKS_MAX, SwarmAnswer, SwarmAvailability, SwarmCall,
-        SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo, SwarmLocalState, SwarmManager, SwarmNode, SwarmNodeState,
-        SwarmOp, SwarmReply, SwarmService, SwarmTask, SwarmTokens,
+        SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo, SwarmLabels, SwarmLocalState, SwarmManager, SwarmNode,
+        SwarmNodeState, SwarmOp, SwarmReply, SwarmService, SwarmTask, SwarmTokens, are_labels_few,
     },
     wire::{self, swarm_answer::Result as WireResult, swarm_call::Op},
 };
@@ -36,6 +36,10 @@ fn name(field: &'static str, text: String) -> Result<String, WireError> {
 fn token(field: &'static str, text: String) -> Result<String, WireError> {
     let good = (1..=TOKEN_BYTES_MAX).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic());
     if good { Ok(text) } else { Err(WireError::new(field, "not a token")) }
+}
+
+fn labels(field: &'static str, labels: SwarmLabels) -> Result<SwarmLabels, WireError> {
+    if are_labels_few(&labels) { Ok(labels) } else { Err(WireError::new(field, "too many")) }
 }
 
 /// Converts between an enum of the model and its twin on the wire, of which `Unspecified` is no value.
@@ -84,6 +88,10 @@ impl From<&SwarmCall> for wire::SwarmCall {
                 node_id: node.to_string(),
                 availability: wire_availability(*availability),
             }),
+            SwarmOp::Labels { node } => Op::Labels(wire::SwarmLabelsOp { node_id: node.to_string() }),
+            SwarmOp::AddLabels { node, labels } => {
+                Op::AddLabels(wire::SwarmAddLabelsOp { node_id: node.to_string(), labels: labels.clone() })
+            }
             SwarmOp::Demote { node } => Op::Demote(wire::SwarmDemoteOp { node_id: node.to_string() }),
             SwarmOp::Remove { node, hostname, force } => {
                 Op::Remove(wire::SwarmRemoveOp { node_id: node.to_string(), hostname: hostname.clone(), force: *force })
@@ -107,6 +115,11 @@ impl TryFrom<wire::SwarmCall> for SwarmCall {
             Op::SetAvailability(op) => SwarmOp::SetAvailability {
                 node: id("swarm_call.set_availability.node_id", op.node_id)?,
                 availability: availability(op.availability)?,
+            },
+            Op::Labels(op) => SwarmOp::Labels { node: id("swarm_call.labels.node_id", op.node_id)? },
+            Op::AddLabels(op) => SwarmOp::AddLabels {
+                node: id("swarm_call.add_labels.node_id", op.node_id)?,
+                labels: labels("swarm_call.add_labels.labels", op.labels)?,
             },
             Op::Demote(op) => SwarmOp::Demote { node: id("swarm_call.demote.node_id", op.node_id)? },
             Op::Remove(op) => SwarmOp::Remove {
@@ -157,6 +170,7 @@ impl From<&SwarmAnswer> for wire::SwarmAnswer {
                 };
                 WireResult::Services(wire::SwarmServices { services: services.iter().map(service).collect() })
             }
+            Ok(SwarmReply::Labels(labels)) => WireResult::Labels(wire::SwarmLabels { labels: labels.clone() }),
             Ok(SwarmReply::Done) => WireResult::Done(wire::SwarmDone {}),
         };
         Self { id: answer.id, result: Some(result) }
@@ -196,6 +210,7 @@ impl TryFrom<wire::SwarmAnswer> for SwarmAnswer {
             WireResult::Services(wire::SwarmServices { services }) => {
                 Ok(SwarmReply::Services(services.into_iter().map(TryInto::try_into).collect::<Result<_, _>>()?))
             }
+            WireResult::Labels(found) => Ok(SwarmReply::Labels(labels("swarm_answer.labels", found.labels)?)),
             WireResult::Done(wire::SwarmDone {}) => Ok(SwarmReply::Done),
         };
         Ok(Self { id: wire.id, result })

@@ -1,4 +1,4 @@
-use std::{fmt, str::FromStr};
+use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +15,21 @@ pub const SWARM_NODES_MAX: usize = 4_000;
 pub const SWARM_TASKS_MAX: usize = 2_000;
 /// Most services one answer lists: as many as there may be tasks.
 pub const SWARM_SERVICES_MAX: usize = SWARM_TASKS_MAX;
+
+/// Most labels of one node: MKE gives it about ten, operators a few more.
+pub const SWARM_LABELS_MAX: usize = 256;
+/// Most bytes that the labels of one node have together, names and values.
+pub const SWARM_LABELS_BYTES_MAX: usize = 32 << 10;
+
+/// Labels of a node.
+pub type SwarmLabels = BTreeMap<String, String>;
+
+/// Are these so few that they are passed on?
+#[must_use]
+pub fn are_labels_few(labels: &SwarmLabels) -> bool {
+    let bytes: usize = labels.iter().map(|(name, value)| name.len() + value.len()).sum();
+    labels.len() <= SWARM_LABELS_MAX && bytes <= SWARM_LABELS_BYTES_MAX
+}
 
 /// Not an id as Docker gives them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -101,6 +116,18 @@ pub enum SwarmOp {
         /// What it is to be.
         availability: SwarmAvailability,
     },
+    /// The labels of a node.
+    Labels {
+        /// Which node.
+        node: SwarmId,
+    },
+    /// Give a node those of these labels that it has not.
+    AddLabels {
+        /// Which node.
+        node: SwarmId,
+        /// The labels.
+        labels: SwarmLabels,
+    },
     /// Make a manager a worker.
     Demote {
         /// Which node.
@@ -132,9 +159,12 @@ impl SwarmOp {
             Self::Nodes => matches!(reply, SwarmReply::Nodes(_)),
             Self::Tasks { .. } => matches!(reply, SwarmReply::Tasks(_)),
             Self::Services { .. } => matches!(reply, SwarmReply::Services(_)),
-            Self::SetAvailability { .. } | Self::Demote { .. } | Self::Remove { .. } | Self::Leave { .. } => {
-                matches!(reply, SwarmReply::Done)
-            }
+            Self::Labels { .. } => matches!(reply, SwarmReply::Labels(_)),
+            Self::SetAvailability { .. }
+            | Self::AddLabels { .. }
+            | Self::Demote { .. }
+            | Self::Remove { .. }
+            | Self::Leave { .. } => matches!(reply, SwarmReply::Done),
         }
     }
 }
@@ -161,6 +191,8 @@ pub enum SwarmReply {
     Tasks(Vec<SwarmTask>),
     /// To [`SwarmOp::Services`].
     Services(Vec<SwarmService>),
+    /// To [`SwarmOp::Labels`].
+    Labels(SwarmLabels),
     /// It is so now, or was so before.
     Done,
 }

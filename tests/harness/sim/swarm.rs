@@ -7,8 +7,8 @@ use muster_coordinator::{
     store::Table,
 };
 use muster_proto::model::{
-    ItemState, MachineId, MachineName, SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo, SwarmJoin, SwarmLocalState,
-    SwarmManager, SwarmMember, SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmTokens, SwarmWay,
+    ItemState, MachineId, MachineName, SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo, SwarmJoin, SwarmLabels,
+    SwarmLocalState, SwarmManager, SwarmMember, SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmTokens, SwarmWay,
 };
 
 use super::{
@@ -154,6 +154,8 @@ impl World {
             SwarmOp::Tasks { .. } | SwarmOp::Services { .. } | SwarmOp::SetAvailability { .. } => {
                 self.load_answers(at, op)
             }
+            SwarmOp::Labels { .. } => Ok(SwarmReply::Labels(SwarmLabels::new())),
+            SwarmOp::AddLabels { .. } => Ok(SwarmReply::Done),
             SwarmOp::Demote { node } => {
                 let found = swarm.nodes.iter_mut().find(|known| known.id == *node);
                 found.map_or(Err(failure(SwarmFailureCode::NoSuchNode)), |node| {

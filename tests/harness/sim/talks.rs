@@ -5,7 +5,7 @@ use muster_coordinator::{
     core::{Input, Reply},
     plan::swarm::{
         Entry,
-        joining::{Joining, Next},
+        joining::{Joining, Next, Refused},
     },
 };
 use muster_proto::model::{
@@ -58,6 +58,16 @@ impl World {
         loop {
             let (machine, op, patience_ms) = match next {
                 Next::Ask { machine, op, patience_ms } => (machine, op, patience_ms),
+                Next::Record(entry) => {
+                    let node = entry.node.clone();
+                    let kept = self.ask(Input::NodeLeftBehind { id, entry })?;
+                    let Some(talk) = self.talks.get_mut(&id) else { return Ok(()) };
+                    next = match kept {
+                        Ok(_) => talk.joining.recorded(self.at),
+                        Err(refusal) => Next::Refuse(Refused::Unrecorded { node, why: refusal.to_string() }),
+                    };
+                    continue;
+                }
                 Next::Give { join, token } => {
                     let token = token.map(|token| String::from_utf8_lossy(&token.into_bytes()).into_owned());
                     return self.give_way(id, Way { join, token });

@@ -1,7 +1,10 @@
 //! Services in a simulated swarm: their tasks, and how they leave a node that is drained, some slowly; what operators
 //! set with docker itself; and the questions that the coordinator asks for its drains.
 
-use muster_coordinator::core::{Input, SwarmQuestion};
+use muster_coordinator::{
+    core::{Input, SwarmQuestion},
+    facts::MachineRow,
+};
 use muster_proto::model::{
     MachineId, MachineName, MachineType, SwarmAvailability, SwarmCall, SwarmFailure, SwarmFailureCode, SwarmId,
     SwarmOp, SwarmReply, SwarmTask,
@@ -31,6 +34,7 @@ impl World {
             return Ok(SwarmReply::Done);
         };
         let by_us = self.is_counted_on(node);
+        let gets_back = self.gets_back(node);
         let Some(swarm) = self.swarms.get_mut(swarm) else { return Ok(SwarmReply::Done) };
         swarm.restart_tasks(at, &mut self.rng);
         let Some(known) = swarm.nodes.iter().position(|known| known.id == *node) else {
@@ -42,6 +46,9 @@ impl World {
             SwarmOp::SetAvailability { availability, .. } => {
                 let lost = node.load.set(*availability, at, (node.index, by_us), (&mut self.rng, self.chaos));
                 swarm.lost.extend(lost);
+                if gets_back {
+                    node.load.word = *availability;
+                }
                 Ok(SwarmReply::Done)
             }
             SwarmOp::Services { .. } => {
@@ -58,6 +65,13 @@ impl World {
                 Ok(SwarmReply::Tasks(running.map(task).collect()))
             }
         }
+    }
+
+    /// Has its machine yet to get back what the node of its former identity had?
+    fn gets_back(&self, node: &SwarmId) -> bool {
+        let of_it = |row: &MachineRow| row.swarm.as_ref().is_some_and(|member| member.node_id == *node);
+        let mut machines = self.facts().into_iter().flat_map(|facts| facts.machines.values());
+        machines.any(|row| row.former_node.is_some() && of_it(row))
     }
 
     /// Is the node's machine one that the coordinator knows, and whose drains it waits for?

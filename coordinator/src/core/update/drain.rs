@@ -16,6 +16,7 @@ use crate::{
     facts::{Asked, DepartingNode, Draft, DrainRow, DrainTarget, MachineRow, Peers, Seen, Stage, SwarmLook},
     plan::{
         Limits, removal, survey,
+        swarm::restore,
         update::{
             DrainStep,
             drain::{SETTLE_MS, is_awaited, questions},
@@ -74,20 +75,26 @@ pub(super) fn record(draft: &mut Draft<'_>, machine: &MachineName, step: DrainSt
 pub(in crate::core) fn ask(draft: &mut Draft<'_>, limits: &Limits, now: Now, effects: &mut Vec<Effect>) {
     let drains = |row: &MachineRow| row.update.as_ref().is_some_and(|update| update.drain.is_some());
     let is_counted = |row: &MachineRow| row.slot.is_some() && row.swarm.as_ref().is_some_and(|member| member.manager);
-    if !draft.machines.values().any(|row| drains(row) || is_counted(row) || row.departs()) {
+    let owes = |row: &MachineRow| row.former_node.is_some();
+    if !draft.machines.values().any(|row| drains(row) || is_counted(row) || owes(row) || row.departs()) {
         stop_waiting(draft, &[]);
         return;
     }
-    let (mut awaited, mut questions) = (Vec::new(), Vec::new());
+    let (mut awaited, mut questions, mut restored) = (Vec::new(), Vec::new(), Vec::new());
     for survey in survey::all(draft, limits, now).values() {
         for position in targets(survey) {
             awaited.push((position.row.name.clone(), is_awaited(survey, position)));
         }
         let leaving = survey.machines.iter();
         let leaving = leaving.filter_map(|p| Some((&p.row.name, removal::questions::next(survey, p)?)));
-        let all = questions::all(survey).into_iter().chain(leaving);
+        let done = survey.machines.iter().filter(|position| restore::is_done(survey, position));
+        restored.extend(done.map(|position| position.row.name.clone()));
+        let owing = survey.machines.iter();
+        let owing = owing.filter_map(|position| Some((&position.row.name, restore::next(survey, position)?)));
+        let all = questions::all(survey).into_iter().chain(leaving).chain(owing);
         questions.extend(all.map(|(name, question)| (name.clone(), question)));
     }
+    restored.into_iter().for_each(|machine| is_restored(draft, &machine, now));
     stop_waiting(draft, &awaited);
     for (name, waits) in awaited {
         let since_ms = &mut draft.live_mut(&name).swarm.awaited_since_ms;
@@ -121,6 +128,13 @@ pub(in crate::core) fn ask(draft: &mut Draft<'_>, limits: &Limits, now: Now, eff
     }
 }
 
+/// The machine's node has what its former one had.
+fn is_restored(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
+    let Some(former) = draft.machine_mut(machine).and_then(|row| row.former_node.take()) else { return };
+    let line = format!("machine {machine}: its Swarm node has what its former one, {}, had", former.id);
+    draft.audit("muster", "swarm", &format!("machine/{machine}"), &line, now.wall_ms);
+}
+
 /// Whoever waits for the swarm no more, for it is no part of an update, has all its time the next time.
 fn stop_waiting(draft: &mut Draft<'_>, awaited: &[(MachineName, bool)]) {
     let waits = |name: &MachineName| awaited.iter().any(|(waiting, _)| waiting == name);
@@ -146,7 +160,13 @@ pub(in crate::core) fn answered(
     match result {
         Ok(reply) => {
             look.failures.remove(&asked.agent);
+            let has_labels = matches!(asked.op, SwarmOp::AddLabels { .. });
             replied(look, asked, reply, id, now);
+            if let Some(former) =
+                draft.machine_mut(about).and_then(|row| row.former_node.as_mut()).filter(|_| has_labels)
+            {
+                former.labels.clear();
+            }
         }
         Err(failure) => failed(look, asked, &failure, now),
     }
@@ -162,6 +182,9 @@ fn node_of(row: &MachineRow) -> Option<SwarmId> {
         };
     }
     if row.spec.machine_type == MachineType::Control {
+        return row.swarm.as_ref().map(|member| member.node_id.clone());
+    }
+    if restore::owed(row).is_some() {
         return row.swarm.as_ref().map(|member| member.node_id.clone());
     }
     match &row.update.as_ref()?.drain.as_ref()?.target {
@@ -214,7 +237,7 @@ fn replied(look: &mut SwarmLook, asked: Asked, reply: SwarmReply, id: Option<Swa
             }
             look.moved_mono_ms = Some(now.mono_ms);
         }
-        SwarmReply::Tasks(_) | SwarmReply::Services(_) | SwarmReply::Tokens(_) => {}
+        SwarmReply::Tasks(_) | SwarmReply::Services(_) | SwarmReply::Labels(_) | SwarmReply::Tokens(_) => {}
     }
 }
 

@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 
 use muster_proto::{
     model::{
-        MachineId, MachineName, SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo, SwarmJoin, SwarmLocalState,
-        SwarmManager, SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmTokens, SwarmWay,
+        MachineId, MachineName, SwarmAvailability, SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo, SwarmJoin,
+        SwarmLabels, SwarmLocalState, SwarmManager, SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmTokens,
+        SwarmWay,
     },
     plant::planted,
 };
@@ -34,6 +35,8 @@ pub enum Next {
         /// Milliseconds.
         patience_ms: u64,
     },
+    /// Record what this entry has: it is removed next.
+    Record(NodeEntry),
     /// Hand this to the machine.
     Give {
         /// The way in.
@@ -43,6 +46,19 @@ pub enum Next {
     },
     /// It cannot get in now.
     Refuse(Refused),
+}
+
+/// What a machine has left behind in the list of its swarm's nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeEntry {
+    /// The node.
+    pub node: SwarmId,
+    /// Its hostname.
+    pub hostname: String,
+    /// Its availability.
+    pub availability: SwarmAvailability,
+    /// Its labels.
+    pub labels: SwarmLabels,
 }
 
 /// A token on its way to the machine.
@@ -79,6 +95,14 @@ pub enum Refused {
         manager: MachineName,
         /// What it said.
         failure: SwarmFailure,
+    },
+    /// What its former entry has could not be recorded, so that entry is not removed.
+    #[error("NotRecorded: what swarm node {node}, which this machine has left behind, has is not recorded: {why}")]
+    Unrecorded {
+        /// The node.
+        node: SwarmId,
+        /// Why not.
+        why: String,
     },
     /// Another node has its name.
     #[error(
@@ -126,6 +150,8 @@ pub enum Refused {
 enum Stage {
     Info,
     Nodes,
+    /// What a dead node has is being read.
+    Labels(SwarmNode),
     /// What a dead node has left behind is being removed: what is asked, and what remains to be asked.
     Clean(Vec<SwarmOp>),
     Tokens,
@@ -189,12 +215,35 @@ impl Joining {
                 self.next_manager(now_mono_ms)
             }
             Ok(SwarmReply::Nodes(nodes)) => self.listed(&nodes, now_mono_ms),
+            Ok(SwarmReply::Labels(labels)) => self.read(labels, now_mono_ms),
             Ok(SwarmReply::Done) => self.cleaned(now_mono_ms),
             Ok(SwarmReply::Tokens(tokens)) => self.let_in(tokens),
-            Ok(SwarmReply::Tasks(_) | SwarmReply::Services(_)) => {
-                let message = "the answer belongs to another question".to_owned();
-                self.another(&SwarmFailure { code: SwarmFailureCode::Engine, message }, now_mono_ms)
-            }
+            Ok(SwarmReply::Tasks(_) | SwarmReply::Services(_)) => self.another_question(now_mono_ms),
+        }
+    }
+
+    fn another_question(&mut self, now_mono_ms: u64) -> Next {
+        let message = "the answer belongs to another question".to_owned();
+        self.another(&SwarmFailure { code: SwarmFailureCode::Engine, message }, now_mono_ms)
+    }
+
+    /// What the entry of a dead node has is to be recorded before the entry goes.
+    fn read(&mut self, labels: SwarmLabels, now_mono_ms: u64) -> Next {
+        let Stage::Labels(SwarmNode { id, hostname, availability, .. }) = self.stage.clone() else {
+            return self.another_question(now_mono_ms);
+        };
+        Next::Record(NodeEntry { node: id, hostname, availability, labels })
+    }
+
+    /// What the entry has is recorded: it goes.
+    pub fn recorded(&mut self, now_mono_ms: u64) -> Next {
+        let Stage::Labels(SwarmNode { id: node, hostname, manager, .. }) = self.stage.clone() else {
+            return self.another_question(now_mono_ms);
+        };
+        let remove = SwarmOp::Remove { node: node.clone(), hostname, force: false };
+        match manager {
+            Some(_) => self.ask_manager(Stage::Clean(vec![remove]), SwarmOp::Demote { node }, now_mono_ms),
+            None => self.ask_manager(Stage::Clean(Vec::new()), remove, now_mono_ms),
         }
     }
 
@@ -243,11 +292,11 @@ impl Joining {
             Some(node) => return self.give(SwarmWay::Foreign { node }, None),
             None => match newcomer(nodes, &self.others, &info.hostname, self.manager) {
                 Err(refused) => return Next::Refuse(refused),
-                Ok(mut ops) if !ops.is_empty() => {
-                    let first = ops.remove(0);
-                    return self.ask_manager(Stage::Clean(ops), first, now_mono_ms);
+                Ok(Some(found)) => {
+                    let op = SwarmOp::Labels { node: found.id.clone() };
+                    return self.ask_manager(Stage::Labels(found), op, now_mono_ms);
                 }
-                Ok(_) => {}
+                Ok(None) => {}
             },
         }
         self.addresses = addresses(nodes);
@@ -260,7 +309,7 @@ impl Joining {
                 let first = ops.remove(0);
                 self.ask_manager(Stage::Clean(ops), first, now_mono_ms)
             }
-            Stage::Clean(_) | Stage::Info | Stage::Nodes | Stage::Tokens => {
+            Stage::Clean(_) | Stage::Info | Stage::Nodes | Stage::Labels(_) | Stage::Tokens => {
                 self.ask_manager(Stage::Nodes, SwarmOp::Nodes, now_mono_ms)
             }
         }
@@ -282,42 +331,37 @@ impl Joining {
     }
 }
 
-/// What has to be done before a machine that is in no swarm may join.
+/// The entry that has to go before a machine that is in no swarm may join.
 fn newcomer(
     nodes: &[SwarmNode],
     others: &BTreeMap<SwarmId, MachineName>,
     hostname: &str,
     manager: bool,
-) -> Result<Vec<SwarmOp>, Refused> {
-    let ops = leftovers(nodes, others, hostname)?;
-    if manager && ops.is_empty() {
+) -> Result<Option<SwarmNode>, Refused> {
+    let leftover = leftover(nodes, others, hostname)?;
+    if manager && leftover.is_none() {
         quorum(nodes)?;
     }
-    Ok(ops)
+    Ok(leftover)
 }
 
-/// What removes the entries that a machine of this hostname has left behind: only nodes that are down, and nobody
-/// else's. Another that reboots is down too.
-fn leftovers(
+/// The first of the entries that a machine of this hostname has left behind: all of them are down, and nobody else's.
+/// Another that reboots is down too.
+fn leftover(
     nodes: &[SwarmNode],
     others: &BTreeMap<SwarmId, MachineName>,
     hostname: &str,
-) -> Result<Vec<SwarmOp>, Refused> {
-    let mut ops = Vec::new();
-    for found in nodes.iter().filter(|found| found.hostname == hostname) {
-        let (node, hostname) = (found.id.clone(), found.hostname.clone());
-        if found.state != SwarmNodeState::Down {
+) -> Result<Option<SwarmNode>, Refused> {
+    let found = || nodes.iter().filter(|found| found.hostname == hostname);
+    for SwarmNode { id: node, hostname, state, .. } in found().cloned() {
+        if state != SwarmNodeState::Down {
             return Err(Refused::Hostname { node, hostname });
         }
-        if let Some(owner) = others.get(&node) {
-            return Err(Refused::Owned { node, hostname, owner: owner.clone() });
+        if let Some(owner) = others.get(&node).cloned() {
+            return Err(Refused::Owned { node, hostname, owner });
         }
-        if found.manager.is_some() {
-            ops.push(SwarmOp::Demote { node: node.clone() });
-        }
-        ops.push(SwarmOp::Remove { node, hostname, force: false });
     }
-    Ok(ops)
+    Ok(found().next().cloned())
 }
 
 /// Does the swarm keep its majority even if one more manager is counted and never comes up? From one manager to two

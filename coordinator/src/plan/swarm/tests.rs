@@ -8,7 +8,7 @@ use muster_proto::model::{
 };
 use uuid::Uuid;
 
-use super::joining::{ANSWER_DEADLINE_MS, JOINING_DEADLINE_MS, Joining, Next, Refused};
+use super::joining::{ANSWER_DEADLINE_MS, JOINING_DEADLINE_MS, Joining, Next, NodeEntry, Refused};
 
 const JOINER: MachineId = MachineId(Uuid::from_u128(100));
 
@@ -72,6 +72,10 @@ fn run(manager: bool, managers: u128, answers: Vec<Result<SwarmReply, SwarmFailu
     let (mut joining, mut next) = Joining::begin(JOINER, manager, (1..=managers).map(machine).collect(), others, 0);
     let mut asked = Vec::new();
     for answer in answers {
+        if let Next::Record(NodeEntry { node, availability, labels, .. }) = &next {
+            asked.push(format!("record {node} {availability} {labels:?}"));
+            next = joining.recorded(0);
+        }
         let Next::Ask { machine, op, patience_ms } = &next else { panic!("nothing is asked any more: {next:?}") };
         assert_eq!(*patience_ms, ANSWER_DEADLINE_MS);
         let of = if *machine == JOINER { "me".to_owned() } else { format!("c{}", machine.0.as_u128()) };
@@ -79,6 +83,7 @@ fn run(manager: bool, managers: u128, answers: Vec<Result<SwarmReply, SwarmFailu
             SwarmOp::Demote { node } => format!("{of} demote {node}"),
             SwarmOp::Remove { node, hostname, .. } => format!("{of} remove {node} {hostname}"),
             SwarmOp::Leave { node } => format!("{of} leave {node}"),
+            SwarmOp::Labels { node } => format!("{of} labels {node}"),
             op => format!("{of} {op:?}"),
         });
         next = joining.answered(answer.map_err(failure), 0);
@@ -125,14 +130,26 @@ fn what_a_reinstalled_machine_left_behind_goes_first() {
         vec![
             Ok(info(OUT, None)),
             Ok(nodes("l:c1 d:me m:c3 D:me")),
+            Ok(SwarmReply::Labels([("disk".to_owned(), "ssd".to_owned())].into())),
             Ok(SwarmReply::Done),
             Ok(SwarmReply::Done),
+            Ok(nodes("l:c1 m:c3 m:c4 D:me")),
+            Ok(SwarmReply::Labels(BTreeMap::new())),
             Ok(SwarmReply::Done),
             Ok(nodes("l:c1 m:c3")),
             Ok(tokens()),
         ],
     );
-    let cleaning = ["c1 demote n2", "c1 remove n2 me", "c1 remove n4 me"];
+    let cleaning = [
+        "c1 labels n2",
+        "record n2 active {\"disk\": \"ssd\"}",
+        "c1 demote n2",
+        "c1 remove n2 me",
+        "c1 Nodes",
+        "c1 labels n4",
+        "record n4 active {}",
+        "c1 remove n4 me",
+    ];
     assert_eq!(asked, [["me Info", "c1 Nodes"].as_slice(), &cleaning, &["c1 Nodes", "c1 Tokens"]].concat());
     assert!(matches!(next, Next::Give { .. }), "{next:?}");
     let (_, next) = run(false, 1, vec![Ok(info(OUT, None)), Ok(nodes("l:c1 R:me"))]);

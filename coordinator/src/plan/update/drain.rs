@@ -24,6 +24,7 @@ use crate::{
         removal,
         safety::{self, blocked},
         survey::{Position, Survey},
+        swarm,
     },
 };
 
@@ -140,7 +141,10 @@ fn identified(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) ->
     if own::foreign(survey, position, id, Some(found)).is_some() {
         return None;
     }
-    Some(DrainTarget::Node { id: id.clone(), was: found.availability })
+    // What a drain took from its former identity is what it gets back.
+    let owed = position.row.former_node.as_ref().and_then(|former| swarm::restore::availability_of(former, id));
+    let was = owed.filter(|(_, until)| found.availability == *until).map_or(found.availability, |(wanted, _)| wanted);
+    Some(DrainTarget::Node { id: id.clone(), was })
 }
 
 /// Does its own engine say that it is in no swarm any more? Then no task runs there, and there is no node to give back.

@@ -221,6 +221,7 @@ pub(super) const RARE: &[&str] = &[
     "blocked RecoveryOpen",
     "blocked Refused",
     "blocked SwarmNoManager",
+    "blocked SwarmNodeNotRestored",
     "blocked SwarmNodeUnknown",
     "blocked UpdateInProgress",
     "ended AssignmentRefused",

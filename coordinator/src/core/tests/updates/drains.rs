@@ -19,7 +19,7 @@ use super::*;
 use crate::{
     core::SwarmQuestion,
     facts::{DrainRow, DrainTarget},
-    plan::{blocked, update::drain},
+    plan::{blocked, swarm::joining::NodeEntry, update::drain},
 };
 
 #[test]
@@ -73,6 +73,59 @@ fn one_that_is_removed_at_work_waits_for_its_item_and_for_no_look_at_the_swarm()
     fleet.heartbeats(drain::FRESH_MS, &[]);
     assert!(fleet.questions.is_empty(), "{:?}", fleet.questions);
     assert_eq!(fleet.why("worker-1").as_deref(), Some("ItemRunning"), "time alone changes nothing");
+}
+
+/// Its new identity has the same disk, so its engine is the node that was drained for the former one.
+#[test]
+fn replaced_worker_gets_its_node_back() {
+    let (mut fleet, mut swarm) = at_worker_1();
+    swarm.node("worker-1").tasks.clear();
+    fleet.talk(&mut swarm);
+    assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Drain);
+    is_replaced(&mut fleet, "worker-1");
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Abort { rollout }).expect("aborts");
+    fleet.lock("ceph", None, LockState::Active);
+    fleet.finish("worker-1");
+    assert_eq!(fleet.state("worker-1"), "Ready");
+    fleet.talk(&mut swarm);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("SwarmNodeNotRestored"), "the old drain may still be ordered");
+    fleet.wait_for(&mut swarm, drain::SETTLE_MS + 20_000);
+    assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Active, "{:?}", swarm.log);
+    assert_eq!((fleet.why("worker-1"), fleet.row("worker-1").former_node.clone()), (None, None));
+}
+
+/// Its disk is new: what its entry in the list of nodes had goes to the next, if it was its own.
+#[test]
+fn reinstalled_worker_gets_its_labels_back() {
+    let mut fleet = deployed(3, 1);
+    fleet.join_all();
+    is_replaced(&mut fleet, "worker-1");
+    let left_behind = |fleet: &mut Fleet, node: SwarmId| {
+        let labels = [("disk".to_owned(), "ssd".to_owned())].into();
+        let entry = NodeEntry { node, hostname: "w".to_owned(), availability: SwarmAvailability::Pause, labels };
+        let id = fleet.agents["worker-1"].id;
+        fleet.step(Input::NodeLeftBehind { id, entry }).expect("taken");
+        fleet.core.facts().audit.values().next_back().expect("audited").message.clone()
+    };
+    let said = left_behind(&mut fleet, node_id("another"));
+    assert!(said.ends_with("so its availability pause, its labels disk=ssd go with it"), "{said}");
+    assert_eq!(fleet.row("worker-1").former_node.as_ref().map(|former| former.labels.len()), Some(0));
+    let said = left_behind(&mut fleet, node_id("worker-1"));
+    assert!(said.ends_with("its next node gets its availability pause, its labels disk=ssd"), "{said}");
+    fleet.finish("worker-1");
+    let mut swarm = Swarm::of(&fleet);
+    swarm.rejoined.push("worker-1");
+    fleet.talk(&mut swarm);
+    let changed: Vec<&str> = swarm.log.iter().map(String::as_str).filter(|line| line.contains("worker-1 ")).collect();
+    let expected = ["control-1: worker-1 gets {\"disk\": \"ssd\"}", "control-1: worker-1 is pause"];
+    assert_eq!((changed, fleet.row("worker-1").former_node.clone()), (expected.to_vec(), None));
+}
+
+fn is_replaced(fleet: &mut Fleet, name: &str) {
+    fleet.ask(Request::ReplaceMachine { machine: machine(name), machine_is_off: true }).expect("replaced");
+    fleet.enroll(name, Worker).expect("enrols");
+    fleet.connect(name);
 }
 
 /// A machine that was broken into names a manager, or another worker, as its node.

@@ -134,7 +134,7 @@ pub(in crate::plan) const fn question(agent: MachineId, op: SwarmOp) -> Question
 }
 
 /// A change of the node. No other question follows before it can no more be carried out.
-fn set(agent: MachineId, id: &SwarmId, availability: SwarmAvailability) -> Question {
+pub(in crate::plan) fn set(agent: MachineId, id: &SwarmId, availability: SwarmAvailability) -> Question {
     let op = SwarmOp::SetAvailability { node: id.clone(), availability };
     Question { agent, op, patience_ms: SETTLE_MS }
 }

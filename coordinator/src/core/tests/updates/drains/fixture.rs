@@ -132,9 +132,16 @@ impl Swarm {
                 self.log.push(format!("{agent}: {} is {availability}", self.nodes[at].name));
                 Ok(SwarmReply::Done)
             }
-            SwarmOp::Tokens | SwarmOp::Demote { .. } | SwarmOp::Remove { .. } | SwarmOp::Leave { .. } => {
-                panic!("nobody asks for {op:?}")
+            SwarmOp::AddLabels { node, labels } => {
+                let name = &self.nodes[found(node)].name;
+                self.log.push(format!("{agent}: {name} gets {labels:?}"));
+                Ok(SwarmReply::Done)
             }
+            SwarmOp::Tokens
+            | SwarmOp::Labels { .. }
+            | SwarmOp::Demote { .. }
+            | SwarmOp::Remove { .. }
+            | SwarmOp::Leave { .. } => panic!("nobody asks for {op:?}"),
         }
     }
 }

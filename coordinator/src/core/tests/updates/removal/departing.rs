@@ -74,7 +74,7 @@ impl Swarm {
                 assert!(!manager && (*force || state == SwarmNodeState::Down), "{op:?}");
                 self.log.push(format!("remove {name}{}", if *force { " by force" } else { "" }));
             }
-            SwarmOp::SetAvailability { .. } | SwarmOp::Tokens => {
+            SwarmOp::SetAvailability { .. } | SwarmOp::Labels { .. } | SwarmOp::AddLabels { .. } | SwarmOp::Tokens => {
                 let message = "nobody asks for it".to_owned();
                 return Err(SwarmFailure { code: SwarmFailureCode::Engine, message });
             }

@@ -1,0 +1,117 @@
+//! What a machine's node gets back of what the node of its former identity had: the availability that a drain of ours
+//! took, when it is the same node; labels and availability of the entry, when that was removed.
+
+use muster_proto::model::{Blocked, SwarmAvailability, SwarmId, SwarmOp};
+
+use crate::{
+    facts::{FormerNode, MachineRow, SwarmLook},
+    plan::{
+        safety::{self, blocked},
+        survey::{Position, Survey},
+        update::drain::{
+            FRESH_MS, SETTLE_MS, fresh, look, own,
+            questions::{Question, RETRY_MS, known, manager, own_engine, question, set},
+            unanswered,
+        },
+    },
+};
+
+/// What it gets back now: when it is in the swarm, and no update, which asks the swarm for itself, is under way on it.
+#[must_use]
+pub fn owed(row: &MachineRow) -> Option<&FormerNode> {
+    let there = row.swarm.is_some() || row.ready_at.is_some();
+    let free = row.update.is_none() && !row.revoked && row.removal.is_none();
+    let former = row.former_node.as_ref().filter(|_| there && free)?;
+    (former.availability.is_some() || !former.labels.is_empty()).then_some(former)
+}
+
+/// The availability that a node of this id gets back, and the one that it has until then.
+#[must_use]
+pub fn availability_of(former: &FormerNode, id: &SwarmId) -> Option<(SwarmAvailability, SwarmAvailability)> {
+    let until = if former.id == *id { SwarmAvailability::Drain } else { SwarmAvailability::Active };
+    let wanted = former.availability.filter(|wanted| *wanted != until && *wanted != SwarmAvailability::Drain)?;
+    Some((wanted, until))
+}
+
+/// Its node, by the word of its swarm-join; without one, by that of its own engine.
+fn node(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> Option<SwarmId> {
+    let joined = position.row.swarm.as_ref().map(|member| &member.node_id);
+    joined.or_else(|| fresh(survey, look.info.as_ref())?.node.as_ref()).cloned()
+}
+
+/// When a drain that the former identity's update ordered can no more be carried out, monotonic milliseconds: by this
+/// coordinator, or by the one before it, at the last moment.
+fn settled_at(survey: &Survey<'_>, former: &FormerNode, id: &SwarmId) -> u64 {
+    let live = &survey.facts.live;
+    let let_go = live.drains_let_go_mono_ms.get(&survey.cluster.name).copied().unwrap_or_default();
+    if former.id == *id { let_go.max(live.started_mono_ms).saturating_add(SETTLE_MS) } else { 0 }
+}
+
+/// The next question. None: an answer is waited for, nobody can be asked, or nothing has to be.
+#[must_use]
+pub fn next(survey: &Survey<'_>, position: &Position<'_>) -> Option<Question> {
+    if safety::store_is_current(survey).is_err() || survey.facts.meta.recovering {
+        return None;
+    }
+    let former = owed(position.row)?;
+    let look = look(position).filter(|look| look.asked.is_none())?;
+    let Some(id) = node(survey, position, look) else { return own_engine(survey, position, look) };
+    let manager = manager(survey, position)?;
+    let Some(found) = known(survey, position, look) else { return Some(question(manager, SwarmOp::Nodes)) };
+    let found = found.as_ref().filter(|found| found.id == id)?;
+    if own::foreign(survey, position, &id, Some(found)).is_some() {
+        return None;
+    }
+    if !former.labels.is_empty() {
+        return Some(question(manager, SwarmOp::AddLabels { node: id, labels: former.labels.clone() }));
+    }
+    let (wanted, until) = availability_of(former, &id)?;
+    let due = found.availability == until && settled_at(survey, former, &id) <= survey.now.mono_ms;
+    due.then(|| set(manager, &id, wanted))
+}
+
+/// Has its node all that it gets back, or something that an operator has given it since?
+#[must_use]
+pub fn is_done(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+    let found = || {
+        let (former, look) = (owed(position.row)?, look(position).filter(|look| look.asked.is_none())?);
+        let id = node(survey, position, look)?;
+        let found = known(survey, position, look)?.as_ref().filter(|found| found.id == id)?;
+        let settled = settled_at(survey, former, &id) <= survey.now.mono_ms;
+        let has = availability_of(former, &id).is_none_or(|(_, until)| settled && found.availability != until);
+        Some(former.labels.is_empty() && has)
+    };
+    found().unwrap_or(false)
+}
+
+/// Why its node is not as its former one was. None: it is, or the machine has other reasons first.
+#[must_use]
+pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
+    let former = owed(position.row).filter(|_| position.ready_once())?;
+    let nothing = SwarmLook::default();
+    let why = unanswered(survey, position, look(position).unwrap_or(&nothing));
+    if why.reason == "SwarmNoManager" {
+        return Some(why);
+    }
+    let availability = former.availability.map(|was| format!("availability {was}"));
+    let labels = (!former.labels.is_empty()).then(|| format!("{} labels", former.labels.len()));
+    let what: Vec<String> = [availability, labels].into_iter().flatten().collect();
+    let message = format!("its Swarm node gets back what its former one had: {}", what.join(", "));
+    Some(blocked("SwarmNodeNotRestored", message, "a manager has confirmed it"))
+}
+
+/// The next moment, Unix milliseconds, at which time alone brings a question. None: there is none.
+#[must_use]
+pub fn wakes_at_ms(survey: &Survey<'_>) -> Option<u64> {
+    let moments = survey.machines.iter().filter_map(|position| {
+        let former = owed(position.row)?;
+        let look = look(position).filter(|look| look.asked.is_none())?;
+        let later = |at_mono_ms: u64, by_ms: u64| at_mono_ms.saturating_add(by_ms);
+        let failures = look.failures.values().map(|failure| later(failure.at_mono_ms, RETRY_MS));
+        let info = look.info.iter().map(|seen| later(seen.at_mono_ms, FRESH_MS));
+        let found = look.node.iter().map(|seen| later(seen.at_mono_ms, FRESH_MS));
+        let settled = [settled_at(survey, former, &former.id)];
+        failures.chain(info).chain(found).chain(settled).filter(|at| *at > survey.now.mono_ms).min()
+    });
+    moments.min().map(|mono_ms| survey.now.wall_ms + mono_ms.saturating_sub(survey.now.mono_ms))
+}
