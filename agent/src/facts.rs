@@ -2,6 +2,7 @@
 //! system, and keeps nothing in memory. What cannot be read stays empty: a machine with a broken /etc still reports.
 
 mod addresses;
+pub mod containers;
 mod disks;
 
 use std::{fs, net::IpAddr, path::Path};
@@ -54,6 +55,7 @@ pub fn collect(choice: &AddressChoice) -> HostFacts {
         disks: disks::read(),
         reboot_required,
         reboot_reason,
+        containers: Vec::new(),
     }
 }
 

@@ -7,6 +7,7 @@ mod report;
 mod session;
 
 use std::{
+    path::Path,
     pin::{Pin, pin},
     time::Duration,
 };
@@ -27,7 +28,7 @@ pub use report::LinkReport;
 pub use session::SessionHandle;
 
 use crate::{
-    config::StateDir,
+    config::{STATE_DIR_DEFAULT, StateDir},
     facts::AddressChoice,
     host::unix_ms,
     identity::{Identity, IdentityError},
@@ -222,7 +223,9 @@ impl Link {
     }
 
     fn open(&self) -> impl Future<Output = Result<Session, LinkError>> {
-        Session::open(&self.identity, &self.choice, self.facts_every, &self.engine)
+        // Agents of a demo, many on one machine, are none of that machine's own.
+        let is_own = self.dir.path() == Path::new(STATE_DIR_DEFAULT);
+        Session::open(&self.identity, &self.choice, (self.facts_every, is_own), &self.engine)
     }
 
     /// Keeps a session, and its successor after each renewal, until it ends.

@@ -8,6 +8,7 @@ mod input;
 mod status;
 mod swarm;
 
+pub use facts::CONTAINERS_MAX;
 pub use hello::Hello;
 
 use crate::model::{ItemHash, Phase};

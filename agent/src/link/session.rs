@@ -23,7 +23,10 @@ use tonic::{Streaming, transport::Channel};
 use crate::{
     attempt::record,
     core::{EVENTS_IN_FLIGHT_MAX, ToCoordinator},
-    facts::{self, AddressChoice},
+    facts::{
+        self, AddressChoice,
+        containers::{self, Watch},
+    },
     identity::Identity,
     link::{FromLink, LinkError, logs::LOG_QUEUE_MAX},
 };
@@ -34,6 +37,8 @@ pub(super) const WELCOME_TIMEOUT: Duration = Duration::from_secs(20);
 const QUEUE_MAX: usize = EVENTS_IN_FLIGHT_MAX * 2;
 /// Time for an answer to a request for inputs: a little less than the core waits for it.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(40);
+/// However often containers start and end, they are looked at no more often than this.
+const CONTAINERS_EVERY: Duration = Duration::from_secs(1);
 /// Bounds of what a coordinator may ask for.
 const HEARTBEAT_MS: std::ops::RangeInclusive<u64> = 100..=300_000;
 /// If it asks for nothing.
@@ -124,6 +129,8 @@ pub(super) struct Session {
     facts_every: Duration,
     /// When the facts are looked at again: at once if the welcome wants another address than the hello gave.
     first_look: Duration,
+    /// Tells when containers start and end. None: containers of this machine are not this agent's to report.
+    containers: Option<Watch>,
     /// The engine's end, until it has it.
     handle: Option<SessionHandle>,
     closed: oneshot::Receiver<()>,
@@ -134,12 +141,13 @@ impl Session {
     pub(super) async fn open(
         identity: &Identity,
         choice: &AddressChoice,
-        facts_every: Duration,
+        (facts_every, containers): (Duration, bool),
         engine: &mpsc::Sender<FromLink>,
     ) -> Result<Self, LinkError> {
         let connection = tls::connect(&identity.coordinator, identity.tls()?).await?;
         let choice = AddressChoice { reaches_coordinator: Some(connection.local.ip()), ..choice.clone() };
-        let facts = collect(choice.clone()).await;
+        let containers = containers.then(Watch::begin);
+        let facts = collect(choice.clone(), containers.is_some()).await;
         let hello = ask_hello(facts.clone(), engine).await?;
 
         let (out, out_queue) = mpsc::channel(QUEUE_MAX);
@@ -158,7 +166,7 @@ impl Session {
         };
         let (inbound, welcome) =
             tokio::time::timeout(WELCOME_TIMEOUT, welcomed).await.map_err(|_| LinkError::Silent)??;
-        Self::welcomed(inbound, &welcome, (out, logs, client), choice, (facts, facts_every))
+        Self::welcomed(inbound, &welcome, (out, logs, client), choice, (facts, facts_every, containers))
     }
 
     fn welcomed(
@@ -166,7 +174,7 @@ impl Session {
         welcome: &Welcome,
         (out, logs, client): (mpsc::Sender<AgentMessage>, mpsc::Sender<AgentMessage>, AgentLinkClient<Channel>),
         choice: AddressChoice,
-        (facts, facts_every): (HostFacts, Duration),
+        (facts, facts_every, containers): (HostFacts, Duration, Option<Watch>),
     ) -> Result<Self, LinkError> {
         if welcome.epoch == 0 {
             return Err(LinkError::NoWelcome);
@@ -190,6 +198,7 @@ impl Session {
             facts,
             facts_every,
             first_look,
+            containers,
             handle,
             closed,
         })
@@ -211,6 +220,8 @@ impl Session {
         let beat = Duration::from_millis(self.heartbeat_ms);
         let mut heartbeat = every(beat, beat);
         let mut look = every(self.first_look, self.facts_every);
+        let mut look_at_containers = every(Duration::ZERO, CONTAINERS_EVERY);
+        let mut changed = false;
         loop {
             let outcome = tokio::select! {
                 message = self.inbound.message() => match message {
@@ -220,6 +231,14 @@ impl Session {
                 },
                 _ = heartbeat.tick() => self.put(Out::Heartbeat(Heartbeat {})),
                 _ = look.tick() => self.look().await,
+                () = has_changed(self.containers.as_mut()), if !changed => {
+                    changed = true;
+                    Ok(())
+                }
+                _ = look_at_containers.tick(), if changed => {
+                    changed = false;
+                    self.look().await
+                }
                 _ = &mut self.closed => Err(LinkError::Full),
             };
             if let Err(error) = outcome {
@@ -229,7 +248,7 @@ impl Session {
     }
 
     async fn look(&mut self) -> Result<(), LinkError> {
-        let facts = collect(self.choice.clone()).await;
+        let facts = collect(self.choice.clone(), self.containers.is_some()).await;
         if facts == self.facts {
             return Ok(());
         }
@@ -284,9 +303,18 @@ async fn ask_hello(facts: HostFacts, engine: &mpsc::Sender<FromLink>) -> Result<
     hello.await.map_err(|_| LinkError::Stopping)
 }
 
-/// Reads files of the kernel: on a thread of its own, for some of them take their time.
-async fn collect(choice: AddressChoice) -> HostFacts {
-    tokio::task::spawn_blocking(move || facts::collect(&choice)).await.unwrap_or_default()
+/// Reads files of the kernel: on a thread of its own, for some of them take their time. And asks the Docker Engine.
+async fn collect(choice: AddressChoice, with_containers: bool) -> HostFacts {
+    let facts = tokio::task::spawn_blocking(move || facts::collect(&choice)).await.unwrap_or_default();
+    let containers = if with_containers { containers::running().await } else { Vec::new() };
+    HostFacts { containers, ..facts }
+}
+
+async fn has_changed(containers: Option<&mut Watch>) {
+    match containers {
+        Some(watch) => watch.changed().await,
+        None => std::future::pending().await,
+    }
 }
 
 fn refused(status: tonic::Status) -> LinkError {

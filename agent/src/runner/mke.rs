@@ -8,7 +8,7 @@
 
 mod backup;
 mod health;
-mod run;
+pub(crate) mod run;
 
 pub(crate) use run::forget_ended;
 

@@ -51,6 +51,7 @@ fn host(hostname: &str) -> HostFacts {
         disks: vec![Disk { name: "/dev/sda1".to_owned(), size_bytes: 1 << 40, mount_point: "/".to_owned() }],
         reboot_required: true,
         reboot_reason: "linux-image".to_owned(),
+        containers: Vec::new(),
     }
 }
 

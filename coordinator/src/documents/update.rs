@@ -17,7 +17,7 @@ use crate::{
     core::update::{Options, digest, has_work, planned as started},
     facts::{ClusterStage, MachineRow, RebootWhy, RolloutRow, UpdateRow, Wish},
     plan::{
-        Limits, blocked, locks, reboot, removal, safety,
+        Limits, blocked, containers, locks, reboot, removal, safety,
         survey::{Position, Survey},
         update::{
             DECIDING, are_locks_late, drain::uses_swarm, groups, is_cluster_moving, is_waiting_for_others, maintenance,
@@ -205,6 +205,7 @@ pub(super) fn planned(survey: &Survey<'_>, options: &Options, limits: &Limits) -
 /// What its backups lack, and reboots that are due, and that an update of this scope leaves out.
 fn notes(survey: &Survey<'_>, update: &UpdateRow) -> Vec<String> {
     let mut notes = backups::notes(survey, update);
+    notes.extend(staying(survey));
     let due = targets(survey).filter(|position| {
         let disruptive = position.update().is_some_and(|mine| mine.disruptive);
         let why = reboot::due(survey.spec, position.row, disruptive);
@@ -219,6 +220,19 @@ fn notes(survey: &Survey<'_>, update: &UpdateRow) -> Vec<String> {
     let names = safety::some_names(names);
     notes.push(format!("{who} due to reboot ({names}); this update does not reboot, one with --scope os does"));
     notes
+}
+
+/// Containers that no service runs, and that stay on machines that are disturbed.
+fn staying(survey: &Survey<'_>) -> Option<String> {
+    let disturbed = targets(survey).filter(|position| position.update().is_some_and(|mine| mine.disruptive));
+    let named: Vec<String> =
+        disturbed.filter_map(|p| Some(format!("{}: {}", p.row.name, containers::left(p.row)?))).collect();
+    let machines = safety::some_names(named.iter().map(String::as_str));
+    (!named.is_empty()).then(|| {
+        format!(
+            "these containers are of no service, so nobody moves them before their machine is disturbed: {machines}"
+        )
+    })
 }
 
 /// The group of a worker. None: a control machine, or a cluster without groups.

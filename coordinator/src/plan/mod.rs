@@ -8,6 +8,7 @@
 pub mod added;
 pub mod assign;
 pub mod blocked;
+pub mod containers;
 pub mod deploy;
 pub mod items;
 pub mod kept_open;

@@ -9,6 +9,9 @@ use crate::{
 /// Most network interfaces and disks a machine reports; a machine with more reports the first ones.
 const DEVICES_MAX: usize = 512;
 
+/// Most containers a machine names; one with more names the first ones.
+pub const CONTAINERS_MAX: usize = 64;
+
 /// Whatever a machine calls its disks and itself, a peer takes it.
 impl From<&HostFacts> for wire::HostFacts {
     fn from(facts: &HostFacts) -> Self {
@@ -38,6 +41,7 @@ impl From<&HostFacts> for wire::HostFacts {
             disks: facts.disks.iter().take(DEVICES_MAX).map(disk).collect(),
             reboot_required: facts.reboot_required,
             reboot_reason: as_line(&facts.reboot_reason),
+            containers: facts.containers.iter().take(CONTAINERS_MAX).map(|name| as_line(name)).collect(),
         }
     }
 }
@@ -54,6 +58,9 @@ impl TryFrom<wire::HostFacts> for HostFacts {
         }
         if !wire.internal_ip.is_empty() && wire.internal_ip.parse::<IpAddr>().is_err() {
             return Err(WireError::new("facts.internal_ip", "not an IP address"));
+        }
+        if wire.containers.len() > CONTAINERS_MAX {
+            return Err(WireError::new("facts.containers", "too many"));
         }
         let interface = |nic: wire::NetworkInterface| {
             if nic.addresses.len() > DEVICES_MAX {
@@ -92,6 +99,11 @@ impl TryFrom<wire::HostFacts> for HostFacts {
             disks: wire.disks.into_iter().map(disk).collect::<Result<_, WireError>>()?,
             reboot_required: wire.reboot_required,
             reboot_reason: line("facts.reboot_reason", wire.reboot_reason)?,
+            containers: wire
+                .containers
+                .into_iter()
+                .map(|name| line("facts.containers", name))
+                .collect::<Result<_, WireError>>()?,
         })
     }
 }
@@ -176,6 +188,8 @@ mod tests {
                 "facts.interfaces.addresses: too many",
             ),
             (|wire| wire.disks = vec![disk(); DEVICES_MAX + 1], "facts.disks: too many"),
+            (|wire| wire.containers = vec![String::new(); CONTAINERS_MAX + 1], "facts.containers: too many"),
+            (|wire| wire.containers = vec!["\t".to_owned()], "facts.containers: has a control character"),
             (|wire| wire.disks[0].name = "\t".to_owned(), "facts.disks.name: has a control character"),
             (|wire| wire.disks[0].mount_point = "\t".to_owned(), "facts.disks.mount_point: has a control character"),
         ];

@@ -34,6 +34,9 @@ pub struct HostFacts {
     pub reboot_required: bool,
     /// Why, as far as the machine tells.
     pub reboot_reason: String,
+    /// Names of running containers that no Swarm drain moves: of no service, not MKE's, not Muster's. The first ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub containers: Vec<String>,
 }
 
 /// One network interface.

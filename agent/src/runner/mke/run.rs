@@ -30,7 +30,7 @@ pub(super) const PROXY: &str = "ucp-proxy";
 /// MKE's service on every node of its swarm, which brings the rest of MKE there.
 const SERVICE: &str = "ucp-agent";
 /// Our container.
-const NAME: &str = "muster-mke";
+pub(crate) const NAME: &str = "muster-mke";
 /// Label of our container: what it does.
 const LABEL: &str = "muster.mke";
 /// Label of our container: the copy it makes.

@@ -21,7 +21,7 @@ use super::{DrainStep, MachineStep, is_at_work, machine, not_halted, stages};
 use crate::{
     facts::{DrainTarget, Seen, Stage, SwarmLook, UpdateRow, Wish},
     plan::{
-        removal,
+        containers, removal,
         safety::{self, blocked},
         survey::{Position, Survey},
         swarm,
@@ -178,6 +178,13 @@ fn node<'a>(survey: &Survey<'_>, look: &'a SwarmLook) -> Option<&'a Option<Swarm
 /// # Errors
 /// Which services still have tasks there, or who does not answer.
 pub fn reached(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    is_reached(survey, position).map_err(|why| match why.reason.as_str() {
+        "SwarmDraining" => Blocked { message: format!("{}{}", why.message, containers::stay(position.row)), ..why },
+        _ => why,
+    })
+}
+
+fn is_reached(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     if managers::is_asked(survey, position) {
         return managers::majority(survey, position);
     }

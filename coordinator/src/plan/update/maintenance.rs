@@ -11,7 +11,7 @@ use super::{DECIDING, drain, targets};
 use crate::{
     facts::{MachineUpdate, MaintenanceRow},
     plan::{
-        assign, locks,
+        assign, containers, locks,
         safety::{self, blocked},
         survey::{Position, Survey},
     },
@@ -99,7 +99,8 @@ pub fn out_of_service(survey: &Survey<'_>, position: &Position<'_>) -> Option<Bl
     let name = &position.row.name;
     let moved = !locks::nobody_moves(survey) || drain::uses_swarm(survey);
     let workloads = if moved { "its workloads were moved away" } else { "nobody moves workloads here" };
-    let mut message = format!("out of service: {workloads} and no item is run on it");
+    let stay = containers::stay(position.row);
+    let mut message = format!("out of service: {workloads} and no item is run on it{stay}");
     if !position.connected() {
         message.push_str("; it is not connected now");
     }

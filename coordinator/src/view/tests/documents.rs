@@ -67,6 +67,7 @@ fn base(name: &str, machine_type: MachineType, state: &str) -> Machine {
         disks: Vec::new(),
         reboot_required: true,
         reboot_reason: "linux-image".into(),
+        containers: Vec::new(),
     };
     Machine {
         metadata: metadata(name, "2026-02-27T12:00:00Z"),
