@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use muster_proto::model::ItemInput;
+use muster_proto::model::{ItemInput, MachineId};
 use tokio::{
     net::unix::pipe,
     time::{Instant, sleep, timeout},
@@ -23,7 +23,7 @@ use tokio::{
 
 pub(crate) use dir::{AttemptDir, private_dir};
 pub(crate) use durable::sync_dir;
-pub use record::{AttemptKey, Exit, Found, InvalidKey, Progress, Request};
+pub use record::{AttemptKey, Exit, Found, InvalidKey, Progress, Request, Trace};
 pub(crate) use removal::remove_tree;
 
 use crate::{
@@ -268,6 +268,25 @@ impl Attempts {
     /// [`AttemptError::Launch`] if the host does not answer.
     pub async fn release_others(&self, running: Option<&AttemptKey>) -> Result<(), AttemptError> {
         Ok(self.host.release_others(running).await.map_err(LaunchError::from)?)
+    }
+
+    /// Is it this machine's, and no attempt of one that was enrolled before it? One whose request cannot be read is.
+    #[must_use]
+    pub fn is_of(&self, key: &AttemptKey, machine: MachineId) -> bool {
+        self.dir(key).request().map_or(true, |request| request.machine_id == machine)
+    }
+
+    /// What an attempt leaves for a new ledger.
+    ///
+    /// # Errors
+    /// As [`Attempts::inspect`].
+    pub fn trace(&self, key: AttemptKey) -> Result<Trace, AttemptError> {
+        let hash = self.dir(&key).request().ok().map(|request| request.hash);
+        let found = match self.inspect(&key) {
+            Err(AttemptError::Damaged { .. }) => Found::Lost,
+            found => found?,
+        };
+        Ok(Trace { key, hash, found })
     }
 
     /// What became of it, as far as its directory proves.

@@ -30,6 +30,7 @@ pub use accept::{Refusal, RefusalCode};
 pub use decide::{BACKOFF_MS_MAX, BACKOFF_MS_MIN};
 pub use inputs::FETCH_DEADLINE_MS;
 pub use interface::{AgentBlocked, Effect, Input, ToCoordinator};
+pub(crate) use outcome::status as outcome_of;
 pub use reboot::GOODBYE_MS_MAX;
 pub use record::{LedgerState, Misfit, Record, Slot};
 
@@ -60,13 +61,24 @@ const OUTBOX_FULL: AgentBlocked = AgentBlocked {
     message: Cow::Borrowed("too many results wait for the coordinator; nothing new is started until it has taken them"),
 };
 
-const BEHIND: AgentBlocked = AgentBlocked {
+/// The coordinator has an event that the ledger never held.
+const BEHIND_REPORTS: AgentBlocked = AgentBlocked {
     reason: LEDGER_BEHIND,
     message: Cow::Borrowed(
         "it has reported more than its ledger holds, as where a disk was restored from a copy: what has run since is \
          not known there, and nothing new is started",
     ),
 };
+
+/// An attempt has a directory, and the ledger never held its start.
+fn behind_attempt(key: &AttemptKey) -> AgentBlocked {
+    let message = format!(
+        "attempts/{key} is newer than anything its ledger holds of that item, as where the ledger was restored from a \
+         copy: what has run since is not known there, and nothing is started or removed; stop the agent, \
+         `muster-agent ledger reset --keep-identity` takes over what attempts/ proves, start it"
+    );
+    AgentBlocked { reason: LEDGER_BEHIND, message: message.into() }
+}
 
 /// What the core has to know of its agent.
 #[derive(Clone, Debug)]
@@ -91,8 +103,8 @@ pub struct Core {
     /// What the coordinator of this session knows of our being blocked.
     told_blocked: Option<AgentBlocked>,
     disk_full: bool,
-    /// The coordinator has an event that our ledger never held: it is older than it was.
-    behind: bool,
+    /// The ledger is older than it was: what proves it.
+    behind: Option<AgentBlocked>,
     permits: Permits,
     /// The inputs that are waited for now.
     fetch: Option<Fetch>,
@@ -122,7 +134,7 @@ impl Core {
             sent: Seq(0),
             told_blocked: None,
             disk_full: false,
-            behind: false,
+            behind: None,
             permits: Permits::new(),
             fetch: None,
             ended_mono_ms: 0,
@@ -141,6 +153,7 @@ impl Core {
     pub fn step(&mut self, input: Input, now: Now) -> Vec<Effect> {
         let mut step = Step::default();
         match input {
+            Input::AttemptsFound(keys) => self.attempts_found(&keys),
             Input::Started { boot_id } => self.started(boot_id, now, &mut step),
             Input::LinkUp { epoch } => self.link_up(epoch, &mut step),
             Input::LinkDown => self.link_up = false,
@@ -182,6 +195,13 @@ impl Core {
         }
     }
 
+    /// Is the ledger older than it was? Then nothing that an attempt has left may be removed: it is the proof, and all
+    /// that is known of what ran.
+    #[must_use]
+    pub const fn is_behind(&self) -> bool {
+        self.behind.is_some()
+    }
+
     /// Attempts whose directories are kept, newest first, but the one that runs before all. Every other may be deleted.
     #[must_use]
     pub fn kept_attempts(&self) -> Vec<AttemptKey> {
@@ -198,8 +218,8 @@ impl Core {
 
     /// Why nothing at all is started.
     fn stopped(&self) -> Option<AgentBlocked> {
-        if self.behind {
-            Some(BEHIND)
+        if self.behind.is_some() {
+            self.behind.clone()
         } else if self.disk_full {
             Some(DISK_FULL)
         } else if self.ledger.outbox_bytes() > OUTBOX_BYTES_MAX {
@@ -218,9 +238,19 @@ impl Core {
         step.records.push(record);
     }
 
+    fn attempts_found(&mut self, keys: &[AttemptKey]) {
+        // Planted: what lies in attempts/ proves nothing.
+        if !planted("agent-trust-old-ledger") {
+            self.behind = keys.iter().find(|key| self.ledger.lacks(key)).map(behind_attempt);
+        }
+    }
+
     fn started(&mut self, boot_id: String, now: Now, step: &mut Step) {
         self.boot_id = Some(boot_id);
         self.ended_mono_ms = now.mono_ms;
+        if self.is_behind() {
+            return; // what it says is running may have ended, and others may have run since
+        }
         step.acts.extend(self.ledger.running().map(|slot| Effect::Inspect(slot.key())));
     }
 
@@ -262,7 +292,9 @@ impl Core {
 
     fn acked(&mut self, seq: Seq, step: &mut Step) {
         // For good, as long as we run: the missing part does not come back by itself.
-        self.behind |= self.link_up && seq > self.ledger.last_seq;
+        if self.link_up && seq > self.ledger.last_seq && self.behind.is_none() {
+            self.behind = Some(BEHIND_REPORTS);
+        }
         let outbox = &self.ledger.outbox;
         // An acknowledgement of what was never sent on this session is not ours.
         if self.link_up && seq <= self.sent && outbox.first_key_value().is_some_and(|(first, _)| *first <= seq) {

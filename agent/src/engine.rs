@@ -127,7 +127,10 @@ impl Engine {
         mut link: mpsc::Receiver<FromLink>,
         stop: impl Future<Output = ()>,
     ) -> Result<(), EngineError> {
-        self.sweep().await?;
+        self.find_attempts()?;
+        if !self.core.is_behind() {
+            self.sweep().await?;
+        }
         self.look_at_disk()?;
         self.step(Input::Started { boot_id })?;
         let mut disk = tokio::time::interval_at(Instant::now() + DISK_EVERY, DISK_EVERY);
@@ -287,6 +290,16 @@ impl Engine {
         Ok(())
     }
 
+    /// Shows the core what lies in attempts/, before anything there is changed. What an earlier identity of this
+    /// machine has left is no proof of anything, and is swept.
+    fn find_attempts(&mut self) -> Result<(), EngineError> {
+        let ledger = self.core.ledger();
+        let mut keys = self.attempts.list()?;
+        // Of what the ledger knows nothing need be read.
+        keys.retain(|key| !ledger.lacks(key) || self.attempts.is_of(key, ledger.machine_id));
+        self.step(Input::AttemptsFound(keys))
+    }
+
     /// Gives up and deletes what a crash kept from being given up and deleted. Before anything new is started, which
     /// must not be swept away with it.
     async fn sweep(&self) -> Result<(), EngineError> {
@@ -308,6 +321,9 @@ impl Engine {
     }
 
     fn look_for_ended_runs(&self) {
+        if self.core.is_behind() {
+            return; // one that the ledger does not know may be under way
+        }
         let ledger = self.core.ledger();
         let items = ledger.assignment.iter().flat_map(|assignment| &assignment.items);
         if ledger.running().is_none() && items.into_iter().any(|item| item.runner == RunnerKind::Mke.as_str()) {

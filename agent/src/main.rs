@@ -394,8 +394,12 @@ fn runtime_dir() -> Option<PathBuf> {
 fn reset(dir: &StateDir) -> anyhow::Result<()> {
     let identity = Identity::load(&dir.identity())?;
     let _lock = ledger::lock(dir.path())?;
-    let mut disk = FileDisk::new(dir.path());
-    let outcome = ledger::reset(&mut disk, LedgerId(Uuid::new_v4()), identity.machine_id, host::unix_ms())?;
+    let ids = (LedgerId(Uuid::new_v4()), identity.machine_id);
+    let program = std::env::current_exe().context("cannot tell where this program is")?;
+    let attempts = Attempts::open(dir.path(), program, Host::Processes)?; // only looked at
+    let of_machine = attempts.list()?.into_iter().filter(|key| attempts.is_of(key, identity.machine_id));
+    let traces = of_machine.map(|key| attempts.trace(key)).collect::<Result<Vec<_>, _>>()?;
+    let outcome = ledger::reset(&mut FileDisk::new(dir.path()), ids, &traces, host::unix_ms())?;
     if let Some(old) = &outcome.old_log {
         say(&format!("the old ledger is kept as {}", old.display()));
     }

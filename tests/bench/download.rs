@@ -19,7 +19,7 @@ use std::{
 };
 
 use muster_agent::attempt::{AttemptKey, Attempts, Exit, Found, Request};
-use muster_proto::model::{ClusterName, Generation, ItemName, ItemState, MachineName, Phase};
+use muster_proto::model::{ClusterName, Generation, ItemHash, ItemName, ItemState, MachineId, MachineName, Phase};
 
 /// What the issue asks for.
 const RATIO_MIN: f64 = 0.9;
@@ -115,7 +115,9 @@ fn run_downloader(attempts: &Attempts, round: u32, url: &str, path: &Path, sha25
     let params = [("url", url), ("sha256", sha256), ("path", &path.display().to_string())];
     let request = Request {
         key: AttemptKey { item: ItemName::new("bench").expect("a label"), generation: Generation(1), attempt: round },
+        hash: ItemHash([0; 32]),
         machine: MachineName::new("bench").expect("a label"),
+        machine_id: MachineId(uuid::Uuid::nil()),
         cluster: ClusterName::new("bench").expect("a label"),
         runner: "downloader".to_owned(),
         version: String::new(),

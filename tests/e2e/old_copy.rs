@@ -62,6 +62,44 @@ fn a_copy_of_a_ledger() -> Result<()> {
     fleet.done()
 }
 
+/// The same while the coordinator is away, so that only what lies in attempts/ says that items have run since.
+#[test]
+fn ledger_put_back_under_newer_attempts() -> Result<()> {
+    let mut fleet = Fleet::start("ledger-attempts", &[])?;
+    let (effects, gate) = (fleet.effects_log(), fleet.path("gate"));
+    let wait = format!("until [ -e {gate} ]; do sleep 0.05; done");
+    let items = [("one", ":"), ("two", &*wait), ("three", ":"), ("four", ":")];
+    let items = items.map(|(name, body)| bash(name, "deploy", &effects, body, &[]));
+    fleet.apply(&cluster(1, 0, &items, &[], &[]))?;
+    let machine = fleet.add_machines(1, 0)?.remove(0);
+    wait_for("the second item", PATIENCE, || Ok((fleet.effects()?.len() >= 3).then_some(())))?;
+    let ledger = fleet.agent_dir(&machine).join("ledger.log");
+    fs::copy(&ledger, fleet.path("old"))?;
+    fs::write(gate, "")?;
+    fleet.wait_ready(1)?;
+    fleet.stop_coordinator()?;
+
+    fleet.kill_agent(&machine)?;
+    fs::copy(fleet.path("old"), &ledger)?;
+    let before = fs::read_dir(fleet.agent_dir(&machine).join("attempts"))?.count();
+    fleet.start_agent(&machine)?;
+    let behind = wait_for("LedgerBehind", PATIENCE, || {
+        let status = fleet.agent_status(&machine)?;
+        Ok(status.out.contains("LedgerBehind").then_some(status))
+    })?;
+    behind.says(&["attempts/", "muster-agent ledger reset --keep-identity"])?;
+    let attempts = fs::read_dir(fleet.agent_dir(&machine).join("attempts"))?.count();
+    assert_eq!(attempts, before, "nothing is swept");
+    fleet.kill_agent(&machine)?;
+    fleet.agent_command(&machine, &["ledger", "reset", "--keep-identity"])?.ok()?;
+    fleet.start_agent(&machine)?;
+    fleet.start_coordinator()?;
+    fleet.wait_ready(1)?;
+    fleet.wait_machine(&machine, "no reason to wait", |machine| machine.status.blocked.is_none())?;
+    assert_eq!(fleet.effects()?.len(), 8, "each of four items began and ended once");
+    fleet.done()
+}
+
 /// `copy` makes the file `old`. Control machine, then two workers, one at a time: the copy is of the time when the
 /// control machine was at work, and is put back when the first worker has done all it was told to do.
 fn restored(copy: impl FnOnce(&mut Fleet) -> Result<()>) -> Result<()> {

@@ -98,6 +98,11 @@ impl Watcher {
         self.shut_out.contains(&id)
     }
 
+    /// An old copy of a machine's ledger took the place of the newest.
+    pub fn ledger_put_back(&mut self, id: MachineId) {
+        self.ledgers.remove(&id);
+    }
+
     /// The store knows everything again.
     pub fn store_recovered(&mut self) {
         self.restored = false;
@@ -367,7 +372,8 @@ impl Watcher {
     /// Rule 11 at rest: the coordinator has the very statuses that the ledgers hold.
     pub fn settled(&self, machines: &[Machine], core: Option<&Core>) -> Checked {
         let Some(facts) = core.map(Core::facts) else { return Ok(()) };
-        for machine in machines.iter().filter(|machine| !self.denied.contains(&machine.id)) {
+        let knows = |machine: &&Machine| !self.denied.contains(&machine.id) && !machine.rolled_back;
+        for machine in machines.iter().filter(knows) {
             let Some(row) = facts.by_id(machine.id) else { continue };
             if !machine.disk.outbox.is_empty() {
                 let detail = format!("{}: events wait though everything is at rest", machine.name);

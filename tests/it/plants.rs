@@ -108,6 +108,7 @@ plants! {
     agent_answer_older_epoch: "agent-answer-older-epoch" by "6";
     agent_rerun_done: "agent-rerun-done" by "7";
     agent_restart_lost: "agent-restart-lost" by "7";
+    agent_trust_old_ledger: "agent-trust-old-ledger" by "7" | "5";
     agent_two_at_once: "agent-two-at-once" by "one-at-a-time", last at 22;
     agent_indeterminate_is_success: "agent-indeterminate-is-success" by "7";
     agent_drop_oldest_event: "agent-drop-oldest-event" by "11";

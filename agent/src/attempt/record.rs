@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
-use muster_proto::model::{ClusterName, Generation, ItemName, ItemState, MachineName, Phase};
+use muster_proto::model::{ClusterName, Generation, ItemHash, ItemName, ItemState, MachineId, MachineName, Phase};
 use serde::{Deserialize, Serialize};
 
 /// Exit code of an attempt that has none.
@@ -56,8 +56,12 @@ impl FromStr for AttemptKey {
 pub struct Request {
     /// Which attempt this is.
     pub key: AttemptKey,
+    /// Of the item.
+    pub hash: ItemHash,
     /// The machine it runs on.
     pub machine: MachineName,
+    /// Its identity: attempts of one that was enrolled anew on the same disk are another's.
+    pub machine_id: MachineId,
     /// The machine's cluster.
     pub cluster: ClusterName,
     /// Name of the runner. Text, because the agent may be older than the manifest.
@@ -119,6 +123,17 @@ pub enum Found {
     Exited(Exit),
     /// It began, its exec-item is gone, and nothing says how it ended.
     Lost,
+}
+
+/// What the directory of an attempt says to a ledger that does not know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// Which attempt.
+    pub key: AttemptKey,
+    /// Of the item; None: its request cannot be read.
+    pub hash: Option<ItemHash>,
+    /// What became of it.
+    pub found: Found,
 }
 
 /// How far a long transfer has come.

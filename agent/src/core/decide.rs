@@ -112,7 +112,9 @@ pub(super) fn request(ledger: &LedgerState, config: &Config, status: &ItemStatus
     }
     Ok(Request {
         key: Slot::key_of(status),
+        hash: status.hash,
         machine: config.machine.clone(),
+        machine_id: ledger.machine_id,
         cluster: assignment.cluster.clone(),
         runner: item.runner.clone(),
         version: item.version.clone(),

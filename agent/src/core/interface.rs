@@ -17,6 +17,9 @@ pub enum Input {
         /// Of this boot of the machine.
         boot_id: String,
     },
+    /// This machine's attempts that have a directory, before anything is started or removed. Comes once, before
+    /// [`Input::Started`].
+    AttemptsFound(Vec<AttemptKey>),
     /// A coordinator welcomed us on a new session; what was sent on an older one may be lost.
     LinkUp {
         /// Of that coordinator.

@@ -51,7 +51,7 @@ pub(super) fn lost(rebooted: bool) -> Exit {
 }
 
 /// The status that ends the attempt `running`.
-pub(super) fn status(running: &ItemStatus, exit: Exit, now: Now) -> ItemStatus {
+pub(crate) fn status(running: &ItemStatus, exit: Exit, now: Now) -> ItemStatus {
     let state = match exit.state {
         ItemState::Succeeded => ItemState::Succeeded,
         ItemState::Failed { exit_code: 0, retryable } => ItemState::Failed { exit_code: NO_EXIT_CODE, retryable },

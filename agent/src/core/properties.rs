@@ -200,6 +200,8 @@ impl World {
         self.followed.clear();
         self.replies.clear();
         self.crash_before = None;
+        self.step(Input::AttemptsFound(self.processes.keys().cloned().collect()))?;
+        hold(!self.core.is_behind(), "what a crash leaves is no ledger that was put back")?;
         self.step(self.boot_input())
     }
 

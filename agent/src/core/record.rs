@@ -229,6 +229,16 @@ impl LedgerState {
         self.slots.values().find(|slot| slot.is_running())
     }
 
+    /// Did this attempt begin after the newest that the ledger holds of its item? A start is durable before its
+    /// directory is made, so a directory of such an attempt proves that the ledger was put back. Generations never go
+    /// back, and within one attempts are counted up.
+    #[must_use]
+    pub fn lacks(&self, key: &AttemptKey) -> bool {
+        self.slots
+            .get(&key.item)
+            .is_none_or(|slot| (slot.status.generation, slot.status.attempt) < (key.generation, key.attempt))
+    }
+
     /// What waits for an acknowledgement, in bytes of memory, about.
     #[must_use]
     pub fn outbox_bytes(&self) -> usize {

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use muster_proto::model::{ItemName, ItemState, ItemStatus, LedgerId, MachineId};
+use muster_proto::model::{ItemHash, ItemName, ItemState, ItemStatus, LedgerId, MachineId, Now};
 
 use crate::{
-    core::{LedgerState, Record, Slot},
+    attempt::record::{Found, Trace},
+    core::{LedgerState, Record, Slot, outcome_of},
     ledger::{Disk, LOG, LedgerError, act, line, set_aside, write_whole},
 };
 
@@ -18,34 +19,42 @@ pub struct Reset {
     pub indeterminate: Vec<ItemName>,
 }
 
-/// Begins a new ledger from what is sound in the old one, which is kept aside. The events of the new one count anew.
+/// Begins a new ledger from what is sound in the old one, which is kept aside, and from the `traces` of this machine's
+/// attempts. The events of the new one count anew.
 ///
 /// # Errors
 /// [`LedgerError::File`]; the old ledger is in place then.
 pub fn reset(
     disk: &mut impl Disk,
-    ledger_id: LedgerId,
-    machine_id: MachineId,
+    (ledger_id, machine_id): (LedgerId, MachineId),
+    traces: &[Trace],
     now_ms: u64,
 ) -> Result<Reset, LedgerError> {
     let old = act(disk, "read", LOG, |disk| disk.read(LOG))?;
     let aside = format!("{LOG}.{now_ms}");
     set_aside(disk, &aside)?;
     let (records, damaged) = line::parse_what_is_sound(old.as_deref().unwrap_or_default());
-    let (state, indeterminate) = salvage(&records, damaged, LedgerState::new(ledger_id, machine_id), now_ms);
+    let (state, indeterminate) = salvage((&records, damaged), traces, LedgerState::new(ledger_id, machine_id), now_ms);
     write_whole(disk, &state)?;
     Ok(Reset { old_log: old.map(|_| disk.path(&aside)), indeterminate })
 }
 
 /// What a ledger can be rebuilt to. An attempt that ran is Indeterminate. If a line could not be read, so is every
-/// assigned item that is not recorded as done: the line may have held its start.
-fn salvage(records: &[Record], damaged: bool, fresh: LedgerState, now_ms: u64) -> (LedgerState, Vec<ItemName>) {
+/// assigned item that is not recorded as done: the line may have held its start. The ledger that comes of it
+/// [lacks](LedgerState::lacks) none of the attempts.
+fn salvage(
+    (records, damaged): (&[Record], bool),
+    traces: &[Trace],
+    fresh: LedgerState,
+    now_ms: u64,
+) -> (LedgerState, Vec<ItemName>) {
     let mut old = LedgerState::clone(&fresh);
     records.iter().for_each(|record| old.apply(record));
     // Of another enrolment: its numbers were counted by another coordinator, and its items are not this machine's.
     if old.machine_id != fresh.machine_id {
         return (fresh, Vec::new());
     }
+    traces.iter().for_each(|trace| replay(&mut old, trace, now_ms));
     let mut state = LedgerState { epoch: old.epoch, assignment: old.assignment.clone(), ..fresh };
 
     let mut uncertain: Vec<ItemStatus> =
@@ -56,6 +65,8 @@ fn salvage(records: &[Record], damaged: bool, fresh: LedgerState, now_ms: u64) -
         match slot.map(|slot| &slot.status).filter(|status| status.hash == item.hash) {
             Some(status) if matches!(status.state, ItemState::Succeeded | ItemState::Running) => {}
             Some(status) => uncertain.push(ItemStatus::clone(status)),
+            // Of a list that could not be read.
+            None if slot.is_some_and(|slot| slot.status.generation > old.generation()) => {}
             None => uncertain.push(ItemStatus {
                 name: item.name.clone(),
                 hash: item.hash,
@@ -92,4 +103,39 @@ fn salvage(records: &[Record], damaged: bool, fresh: LedgerState, now_ms: u64) -
         state.apply(&Record::Finished { seq, status });
     }
     (state, uncertain.into_iter().map(|status| status.name).collect())
+}
+
+/// Folds in what the directory of an attempt proves and the ledger does not hold: its start, and its outcome if it left
+/// one.
+fn replay(old: &mut LedgerState, trace: &Trace, now_ms: u64) {
+    let Trace { key, hash, found } = trace;
+    let recorded = old.running().filter(|slot| slot.key() == *key).map(|slot| Arc::clone(&slot.status));
+    if recorded.is_none() && !old.lacks(key) {
+        return;
+    }
+    let assigned = old.assigned(&key.item).map(|item| item.hash);
+    let began = || {
+        Arc::new(ItemStatus {
+            name: key.item.clone(),
+            hash: hash.or(assigned).unwrap_or(ItemHash([0; 32])),
+            state: ItemState::Running,
+            attempt: key.attempt,
+            generation: key.generation,
+            message: String::new(),
+            output_tail: String::new(),
+            result_json: None,
+            started_at_ms: now_ms,
+            finished_at_ms: None,
+        })
+    };
+    let running = recorded.unwrap_or_else(|| {
+        let status = began();
+        let (seq, boot_id) = (old.last_seq.next(), String::new());
+        old.apply(&Record::Started { seq, boot_id, status: Arc::clone(&status) });
+        status
+    });
+    if let Found::Exited(exit) = found {
+        let status = Arc::new(outcome_of(&running, exit.clone(), Now { wall_ms: now_ms, mono_ms: 0 }));
+        old.apply(&Record::Finished { seq: old.last_seq.next(), status });
+    }
 }

@@ -10,7 +10,10 @@ use muster_proto::model::{
 use uuid::Uuid;
 
 use super::{disk::Disk, *};
-use crate::core::{LedgerState, Record};
+use crate::{
+    attempt::{Found, Trace},
+    core::{LedgerState, Record},
+};
 
 const MACHINE: MachineId = MachineId(Uuid::from_u128(2));
 
@@ -361,7 +364,7 @@ fn a_reset_keeps_what_can_be_read_and_guesses_nothing() {
     let sound = ledger.disk.content(LOG);
     let check = |bytes: &[u8], indeterminate: &[&str], events: &[&str]| {
         let mut disk = FakeDisk::with(LOG, bytes);
-        let outcome = reset(&mut disk, id, MACHINE, 5_000).expect("reset");
+        let outcome = reset(&mut disk, (id, MACHINE), &[], 5_000).expect("reset");
         let named: Vec<&str> = outcome.indeterminate.iter().map(ItemName::as_str).collect();
         assert_eq!(named, indeterminate);
         assert_eq!(disk.content(&format!("{LOG}.5000")), bytes);
@@ -385,13 +388,53 @@ fn a_reset_keeps_what_can_be_read_and_guesses_nothing() {
 }
 
 #[test]
+fn reset_takes_over_what_attempts_prove() {
+    let (mut ledger, _) = Ledger::open(FakeDisk::default(), fresh()).expect("opened");
+    ledger.append(&[Record::EpochSeen(Epoch(1)), accepted(1, &["a", "b", "c", "d"])]).expect("appended");
+    let hash = |item| crate::core::tests::item(item, "1").hash;
+    let Record::Started { seq, boot_id, status } = started(1, "a", 1) else { panic!("a start") };
+    let status = Arc::new(ItemStatus { hash: hash("a"), ..ItemStatus::clone(&status) });
+    ledger.append(&[Record::Started { seq, boot_id, status }]).expect("appended");
+    let exited = |state| Found::Exited(crate::core::tests::exit(state));
+    let failed = ItemState::Failed { exit_code: 1, retryable: true };
+    let trace = |item, generation, attempt, found| Trace {
+        key: crate::core::tests::key(item, generation, attempt),
+        hash: Some(hash(item)),
+        found,
+    };
+    let traces = [
+        trace("a", 1, 1, exited(ItemState::Succeeded)),
+        trace("b", 1, 1, exited(failed.clone())),
+        trace("b", 1, 2, Found::Lost),
+        trace("c", 1, 1, exited(failed.clone())),
+        Trace { hash: None, ..trace("d", 1, 1, exited(ItemState::Succeeded)) },
+        trace("later", 2, 1, exited(ItemState::Succeeded)),
+    ];
+    let mut damaged = ledger.disk.content(LOG);
+    damaged.extend(b"00000000 [{}]\n");
+    for (bytes, indeterminate) in [(ledger.disk.content(LOG), &["b"][..]), (damaged, &["b", "c"])] {
+        let mut disk = FakeDisk::with(LOG, &bytes);
+        let outcome = reset(&mut disk, (LedgerId(Uuid::from_u128(9)), MACHINE), &traces, 5_000).expect("reset");
+        assert_eq!(outcome.indeterminate.iter().map(ItemName::as_str).collect::<Vec<_>>(), indeterminate);
+        let state = read(&mut disk).expect("sound").expect("a ledger");
+        assert_eq!(traces.iter().find(|trace| state.lacks(&trace.key)), None, "it is not behind again");
+        let status = |name: &str| &state.slots[name].status;
+        assert_eq!((&status("a").state, status("a").hash), (&ItemState::Succeeded, hash("a")));
+        assert_eq!((&status("b").state, status("b").attempt), (&ItemState::Indeterminate, 2));
+        assert_eq!((&status("later").state, status("later").generation), (&ItemState::Succeeded, Generation(2)));
+        assert_eq!((&status("d").state, status("d").hash), (&ItemState::Succeeded, hash("d")), "of the list");
+        assert_eq!(state.outbox.len(), state.slots.len(), "the coordinator hears of each");
+    }
+}
+
+#[test]
 fn a_reset_takes_nothing_from_the_ledger_of_another_machine() {
     let (mut ledger, _) = Ledger::open(FakeDisk::default(), fresh()).expect("opened");
     ledger.append(&[Record::EpochSeen(Epoch(57)), accepted(300, &["a"])]).expect("appended");
     ledger.append(&[started(1, "a", 1)]).expect("appended");
     let (id, machine) = (LedgerId(Uuid::from_u128(77)), MachineId(Uuid::from_u128(9)));
     let mut disk = FakeDisk::with(LOG, &ledger.disk.content(LOG));
-    let outcome = reset(&mut disk, id, machine, 5_000).expect("reset");
+    let outcome = reset(&mut disk, (id, machine), &[], 5_000).expect("reset");
     assert_eq!(outcome.indeterminate, []);
     assert_eq!(read(&mut disk).ok().flatten(), Some(LedgerState::new(id, machine)));
 }

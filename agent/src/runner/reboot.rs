@@ -89,7 +89,7 @@ fn may_be_under_way(error: &SystemdError) -> bool {
 mod tests {
     use std::{collections::BTreeMap, io};
 
-    use muster_proto::model::{ClusterName, Generation, ItemName, MachineName, Phase};
+    use muster_proto::model::{ClusterName, Generation, ItemHash, ItemName, MachineId, MachineName, Phase};
 
     use super::*;
     use crate::attempt::AttemptKey;
@@ -106,7 +106,9 @@ mod tests {
     fn nothing_but_a_service_of_systemd_reboots_its_machine() {
         let request = |when: &str| Request {
             key: AttemptKey { item: ItemName::new("a").expect("a label"), generation: Generation(1), attempt: 1 },
+            hash: ItemHash([0; 32]),
             machine: MachineName::new("w").expect("a label"),
+            machine_id: MachineId(uuid::Uuid::nil()),
             cluster: ClusterName::new("c").expect("a label"),
             runner: "reboot".to_owned(),
             version: "1".to_owned(),

@@ -12,7 +12,7 @@ use muster_agent::{
     attempt::{AttemptKey, Attempts, Exit, Found, Request},
     host::Host,
 };
-use muster_proto::model::{ClusterName, Generation, ItemName, ItemState, MachineName, Phase};
+use muster_proto::model::{ClusterName, Generation, ItemHash, ItemName, ItemState, MachineId, MachineName, Phase};
 use nix::{sys::signal::kill, unistd::Pid};
 
 /// Nothing in these tests takes this long unless it hangs.
@@ -49,7 +49,9 @@ impl Site {
     pub(crate) fn request(&self, runner: &str, params: &[(&str, &str)]) -> Request {
         Request {
             key: key("it"),
+            hash: ItemHash([0; 32]),
             machine: MachineName::new("worker-1").expect("a label"),
+            machine_id: MachineId(uuid::Uuid::nil()),
             cluster: ClusterName::new("edge").expect("a label"),
             runner: runner.to_owned(),
             version: "1.10".to_owned(),

@@ -15,6 +15,9 @@ use crate::{invariants::Violation, rng::Rng};
 /// So many of a thousand events at which a machine gives back cut it off.
 const LATE_LISTS_PERMILLE: u64 = 20;
 
+/// So many of a thousand faults come with a copy of a ledger, or with its return.
+const LEDGER_FAULTS_PERMILLE: u64 = 60;
+
 /// Points at which a process may crash.
 pub(crate) const AGENT_CRASH: &str = "agent crashed between effects";
 pub(crate) const BEFORE_COMMIT: &str = "coordinator crashed before its commit";
@@ -62,6 +65,7 @@ impl World {
             if self.rng.permille(self.plan.fault_permille) {
                 self.fault()?;
                 self.engine_fault();
+                self.ledger_fault();
             }
         }
         self.at = until;
@@ -88,6 +92,23 @@ impl World {
         let Some(machine) = managers.get_mut(chosen).filter(|_| dice.permille(150)) else { return };
         machine.engine_down_until = self.at + dice.between(5_000, 60_000);
         self.count("a manager's engine went down");
+    }
+
+    /// The ledger of a machine is copied, or the copy takes its place while what lies beside it stays. Dice of their
+    /// own.
+    fn ledger_fault(&mut self) {
+        let mut dice = Rng::new(!self.rng.clone().next());
+        let last = u64::try_from(self.machines.len().max(1) - 1).unwrap_or(0);
+        let index = usize::try_from(dice.between(0, last)).unwrap_or(0);
+        let Some(machine) = self.machines.get_mut(index).filter(|_| dice.permille(LEDGER_FAULTS_PERMILLE)) else {
+            return;
+        };
+        if machine.put_ledger_back() {
+            let id = machine.id;
+            self.watcher.ledger_put_back(id);
+            self.count("ledger put back under newer attempts");
+            self.crash_agent(index);
+        }
     }
 
     /// A machine that was disturbed, and gives its request back, is cut off; then its list changes with the address of

@@ -121,6 +121,10 @@ pub struct Machine {
     pub engine: Option<Place>,
     /// When it was installed.
     pub installed_at: u64,
+    /// A copy of its ledger.
+    pub old_ledger: Option<LedgerState>,
+    /// The copy took the ledger's place, and attempts had begun since it was made.
+    pub rolled_back: bool,
 }
 
 /// Effects still to be performed; a crash cuts the list off anywhere.
@@ -152,6 +156,8 @@ impl Machine {
             waking_at: None,
             engine: None,
             installed_at: 0,
+            old_ledger: None,
+            rolled_back: false,
         }
     }
 
@@ -190,10 +196,32 @@ impl Machine {
         }
         let config = Config { machine: self.name.clone(), supports: |_| true };
         let mut core = Core::new(config, self.disk.clone());
-        let effects = core.step(Input::Started { boot_id: self.boot_id() }, self.now(at));
+        let found = Input::AttemptsFound(self.attempts.keys().cloned().collect());
+        let mut effects = core.step(found, self.now(at));
+        if core.is_behind() && !self.rolled_back {
+            return Err(format!("{}: {:?} though its ledger was never put back", self.name, core.blocked()));
+        }
+        if !core.is_behind() {
+            let kept = core.kept_attempts();
+            self.attempts.retain(|key, _| kept.contains(key));
+        }
+        effects.extend(core.step(Input::Started { boot_id: self.boot_id() }, self.now(at)));
         self.agent = Some(core);
         self.session = None;
         Ok(effects.into())
+    }
+
+    /// Puts the copy of its ledger back, if attempts have begun since it was made; else makes a copy. Attempts stay, and
+    /// what runs goes on. True = it was put back.
+    pub fn put_ledger_back(&mut self) -> bool {
+        let copy = self.old_ledger.take().filter(|old| self.attempts.keys().any(|key| old.lacks(key)));
+        let Some(old) = copy else {
+            self.old_ledger = Some(self.disk.clone());
+            return false;
+        };
+        self.disk = old;
+        self.rolled_back = true;
+        true
     }
 
     /// Gives the agent an input.
@@ -227,10 +255,11 @@ impl Machine {
     }
 
     /// Is an attempt under way that comes to its end by itself? One that was recorded and never started may wait for
-    /// its inputs for good, and nobody records the end of one whose agent is gone.
+    /// its inputs for good, and nobody records the end of one whose agent is gone, or waits with an old ledger.
     #[must_use]
     pub fn is_at_work(&self) -> bool {
-        self.agent.is_some() && self.disk.running().is_some_and(|slot| self.attempts.contains_key(&slot.key()))
+        self.agent.as_ref().is_some_and(|agent| !agent.is_behind())
+            && self.disk.running().is_some_and(|slot| self.attempts.contains_key(&slot.key()))
     }
 
     /// What the directory of an attempt says.

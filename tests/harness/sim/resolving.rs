@@ -184,7 +184,9 @@ impl World {
                 "WaitingForMachines" | "DeployNotStarted" => {
                     wishes.push(Request::Deploy { cluster: manifest::cluster_name() });
                 }
-                "Lost" | "RebootOverdue" | "Revoked" | "NotReported" | "NotEnrolled" => replaced.push(machine),
+                "Lost" | "RebootOverdue" | "Revoked" | "NotReported" | "NotEnrolled" | "LedgerBehind" => {
+                    replaced.push(machine);
+                }
                 _ => {}
             }
         }

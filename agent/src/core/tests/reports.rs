@@ -41,6 +41,38 @@ fn a_ledger_older_than_what_it_told_starts_nothing() {
 }
 
 #[test]
+fn ledger_older_than_attempts_starts_nothing() {
+    let mut rig = Rig::new();
+    rig.receive(assignment(1, 1, vec![item("a", "1"), item("b", "1")]));
+    let old = rig.core.ledger().clone();
+    rig.end(key("a", 1, 1), FAILED);
+    rig.now.mono_ms = 60_000;
+    rig.step(Input::Tick);
+    rig.end(key("a", 1, 2), ItemState::Succeeded);
+    let newest = rig.core.ledger().clone();
+    let found = [key("a", 1, 1), key("a", 1, 2), key("b", 1, 1)];
+    for (ledger, keys, behind) in [
+        (&old, &found[..1], false),
+        (&old, &found[1..2], true),
+        (&old, &found[2..], true),
+        (&newest, &found[..], false),
+        (&newest, &[key("b", 2, 1)], true),
+        (&newest, &[], false),
+        (&empty(), &found[..1], true),
+    ] {
+        let mut rig = Rig::on(ledger.clone());
+        assert_eq!(rig.step(Input::AttemptsFound(keys.to_vec())), []);
+        let effects = rig.started("boot-1");
+        assert_eq!((rig.core.is_behind(), effects.is_empty()), (behind, behind), "{keys:?}: {effects:?}");
+        if behind {
+            let said = blocked_message(&rig).expect("a reason");
+            assert!(said.starts_with("LedgerBehind: attempts/") && rig.core.summary() == said, "{said}");
+            assert_eq!(started_key(&rig.receive(assignment(1, 9, vec![item("c", "1")]))), None);
+        }
+    }
+}
+
+#[test]
 fn an_older_coordinator_gets_no_events() {
     let mut rig = Rig::new();
     rig.receive(assignment(5, 1, vec![item("a", "1")]));

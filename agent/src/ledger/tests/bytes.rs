@@ -44,7 +44,7 @@ fn has_a_way_out(bytes: &[u8], error: &LedgerError) {
     assert!(text.contains("LedgerCorrupt") && text.contains(", line ") && text.contains("ledger reset"), "{text}");
     let mut disk = FakeDisk::with(LOG, bytes);
     assert!(read(&mut disk).is_err(), "what only looks says the same");
-    reset(&mut disk, LedgerId(Uuid::from_u128(9)), MACHINE, 7).expect("reset");
+    reset(&mut disk, (LedgerId(Uuid::from_u128(9)), MACHINE), &[], 7).expect("reset");
     let kept = format!("{LOG}.7");
     assert_eq!(disk.content(&kept), bytes, "the old one is kept as it was");
     let fresh = LedgerState::new(LedgerId(Uuid::from_u128(9)), MACHINE);
@@ -86,7 +86,7 @@ proptest! {
                 has_a_way_out(&changed, &error);
                 // What the lines before and behind it say is kept: an item is done if both of its lines are whole.
                 let mut disk = FakeDisk::with(LOG, &changed);
-                reset(&mut disk, LedgerId(Uuid::from_u128(9)), MACHINE, 7).expect("reset");
+                reset(&mut disk, (LedgerId(Uuid::from_u128(9)), MACHINE), &[], 7).expect("reset");
                 let state = read(&mut disk).expect("sound").expect("a ledger");
                 for (name, lines) in names().into_iter().zip((2..).step_by(2)) {
                     let done = state.slots.get(name).is_some_and(|slot| slot.status.state == ItemState::Succeeded);

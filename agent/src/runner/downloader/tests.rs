@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use muster_proto::model::{ClusterName, Generation, ItemName, MachineName, Phase};
+use muster_proto::model::{ClusterName, Generation, ItemHash, ItemName, MachineId, MachineName, Phase};
 
 use super::*;
 use crate::attempt::{AttemptDir, AttemptKey};
@@ -108,7 +108,9 @@ impl Site {
 fn request(params: &[(&str, String)]) -> Request {
     Request {
         key: AttemptKey { item: ItemName::new("it").expect("a label"), generation: Generation(1), attempt: 1 },
+        hash: ItemHash([0; 32]),
         machine: MachineName::new("worker-1").expect("a label"),
+        machine_id: MachineId(uuid::Uuid::nil()),
         cluster: ClusterName::new("edge").expect("a label"),
         runner: "downloader".to_owned(),
         version: "1".to_owned(),

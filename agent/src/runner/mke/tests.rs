@@ -5,7 +5,9 @@ use super::{run::tag_of, *};
 fn wanted(params: &[(&str, &str)]) -> Result<Wanted, String> {
     let request: Request = serde_json::from_value(serde_json::json!({
         "key": { "item": "mke", "generation": 1, "attempt": 1 },
+        "hash": "0".repeat(64),
         "machine": "c1",
+        "machine_id": uuid::Uuid::nil(),
         "cluster": "edge",
         "runner": "mke",
         "version": "1",

@@ -8,7 +8,9 @@ use crate::attempt::AttemptDir;
 fn request(params: &[(&str, &str)]) -> Request {
     serde_json::from_value(serde_json::json!({
         "key": { "item": "copy", "generation": 1, "attempt": 1 },
+        "hash": "0".repeat(64),
         "machine": "c1",
+        "machine_id": uuid::Uuid::nil(),
         "cluster": "edge",
         "runner": "swarm-backup",
         "version": "1",

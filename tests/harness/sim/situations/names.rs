@@ -13,6 +13,7 @@ pub const REQUIRED: &[&str] = &[
     "coordinator killed",
     "coordinator upgraded",
     "disk full",
+    "ledger put back under newer attempts",
     "message delivered twice",
     "old store restored",
     "partition",
@@ -197,8 +198,10 @@ pub const REQUIRED_OF_MANY: &[&str] = &[
 /// What a run may or may not reach: only several faults together lead there.
 pub(super) const RARE: &[&str] = &[
     "blocked Deciding",
+    "blocked LedgerBehind",
     "blocked LeavingSwarm",
     "blocked RemovalNeedsAgent",
+    "ended LedgerBehind",
     "ended LeavingSwarm",
     "ended RemovalNeedsAgent",
     "a foreign swarm was left",
