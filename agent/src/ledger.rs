@@ -1,7 +1,7 @@
-//! The ledger: the agent's durable record, `<state-dir>/ledger.log`. A log of CRC'd JSON lines that begins with a
-//! snapshot; [`LedgerState`] is what it comes to. Each line is one batch of records, and a line is only written after
-//! the one before it is on the disk: so nothing but the last line can be torn, and any other damage is an error, never
-//! silence. Whoever calls [`Ledger::append`] may act on what it recorded; after an error nothing is certain and the
+//! The ledger: the agent's durable record, `<state-dir>/ledger.log`. A log of JSON lines that begins with a snapshot;
+//! [`LedgerState`] is what it comes to. Each line is one batch of records, its checksum covers all lines up to it, and
+//! it is only written after the one before it is on the disk: so nothing but a last line without its end can be torn,
+//! and any other damage, or a line that is missing, is an error, never silence. Whoever calls [`Ledger::append`] may act on what it recorded; after an error nothing is certain and the
 //! process must end.
 
 mod disk;
@@ -22,6 +22,7 @@ use nix::{
 };
 
 pub use disk::{Disk, FileDisk};
+use line::Chain;
 pub use reset::{Reset, reset};
 
 use crate::{
@@ -130,6 +131,8 @@ pub struct Ledger<D> {
     snapshot_bytes: u64,
     /// End of the space set aside for the log.
     reserved_bytes: u64,
+    /// Of the last line.
+    chain: Chain,
     /// Records that need not be durable yet; they go with the next batch.
     lazy: Vec<Record>,
 }
@@ -147,15 +150,16 @@ impl<D: Disk> Ledger<D> {
                     act(&mut disk, "truncate", LOG, |disk| disk.truncate(LOG, loaded.log_bytes))?;
                     act(&mut disk, "sync", LOG, |disk| disk.sync(LOG))?;
                 }
-                let Loaded { state, log_bytes, snapshot_bytes, .. } = loaded;
-                Ok((Self { disk, log_bytes, snapshot_bytes, reserved_bytes: 0, lazy: Vec::new() }, state))
+                let Loaded { state, log_bytes, snapshot_bytes, chain, .. } = loaded;
+                Ok((Self { disk, log_bytes, snapshot_bytes, reserved_bytes: 0, chain, lazy: Vec::new() }, state))
             }
             loaded => {
                 if let Some(other) = loaded {
                     set_aside(&mut disk, &format!("{LOG}.{}", other.state.machine_id))?;
                 }
-                let bytes = write_whole(&mut disk, &fresh)?;
-                Ok((Self { disk, log_bytes: bytes, snapshot_bytes: bytes, reserved_bytes: 0, lazy: Vec::new() }, fresh))
+                let (bytes, chain) = write_whole(&mut disk, &fresh)?;
+                let (log_bytes, snapshot_bytes) = (bytes, bytes);
+                Ok((Self { disk, log_bytes, snapshot_bytes, reserved_bytes: 0, chain, lazy: Vec::new() }, fresh))
             }
         }
     }
@@ -183,10 +187,11 @@ impl<D: Disk> Ledger<D> {
         if self.lazy.is_empty() {
             return Ok(());
         }
-        let line = line::encode(&self.lazy);
+        let (line, chain) = line::encode(self.chain, &self.lazy);
         act(&mut self.disk, WRITE, LOG, |disk| disk.append(LOG, &line))?;
         act(&mut self.disk, "sync", LOG, |disk| disk.sync(LOG))?;
         self.lazy.clear();
+        self.chain = chain;
         self.log_bytes += line.len() as u64;
         Ok(())
     }
@@ -206,7 +211,8 @@ impl<D: Disk> Ledger<D> {
             return Ok(());
         }
         match write_whole(&mut self.disk, state) {
-            Ok(bytes) => {
+            Ok((bytes, chain)) => {
+                self.chain = chain;
                 self.log_bytes = bytes;
                 self.snapshot_bytes = bytes;
                 self.reserved_bytes = 0;
@@ -249,6 +255,7 @@ struct Loaded {
     log_bytes: u64,
     snapshot_bytes: u64,
     torn: bool,
+    chain: Chain,
 }
 
 fn load(disk: &mut impl Disk) -> Result<Option<Loaded>, LedgerError> {
@@ -266,17 +273,17 @@ fn load(disk: &mut impl Disk) -> Result<Option<Loaded>, LedgerError> {
             state.apply_read(record).map_err(|_| corrupt(at + 2, "it does not follow on the lines before it"))?;
         }
     }
-    let snapshot_bytes = parsed.first_line_bytes;
-    Ok(Some(Loaded { state, log_bytes: parsed.whole_bytes, snapshot_bytes, torn: parsed.torn }))
+    let (snapshot_bytes, log_bytes) = (parsed.first_line_bytes, parsed.whole_bytes);
+    Ok(Some(Loaded { state, log_bytes, snapshot_bytes, torn: parsed.torn, chain: parsed.chain }))
 }
 
-/// Puts a snapshot in the log's place. Returns its length.
-fn write_whole(disk: &mut impl Disk, state: &LedgerState) -> Result<u64, LedgerError> {
-    let line = line::encode(&[Record::Snapshot(Box::new(state.clone()))]);
+/// Puts a snapshot in the log's place. Returns its length and its checksum, from which that of the next line goes on.
+fn write_whole(disk: &mut impl Disk, state: &LedgerState) -> Result<(u64, Chain), LedgerError> {
+    let (line, chain) = line::encode(Chain::default(), &[Record::Snapshot(Box::new(state.clone()))]);
     write_durably(disk, NEXT, &line)?;
     act(disk, "rename", NEXT, |disk| disk.rename(NEXT, LOG))?;
     act(disk, "sync the directory of", LOG, Disk::sync_dir)?;
-    Ok(line.len() as u64)
+    Ok((line.len() as u64, chain))
 }
 
 /// Copies the log, so that the log itself is there at every moment.

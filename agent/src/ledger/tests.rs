@@ -263,13 +263,15 @@ fn a_torn_tail_is_cut_and_damage_is_an_error() {
         assert_eq!(open(&sound[..length]).ok(), Some(1), "torn at {length}");
     }
     for at in 0..sound.len() {
-        let mut damaged = sound.clone();
-        damaged[at] ^= 0x10;
         let line = 1 + ends.iter().filter(|end| **end < at).count();
-        match open(&damaged) {
-            Ok(seq) => assert!(line == 3 || at == ends[1], "byte {at} of line {line}: {seq} was read"),
-            Err(LedgerError::Corrupt { line: said, .. }) => assert_eq!(said, line, "byte {at}"),
-            Err(other) => panic!("byte {at}: {other}"),
+        for bit in 0..8 {
+            let mut damaged = sound.clone();
+            damaged[at] ^= 1 << bit;
+            match open(&damaged) {
+                Ok(seq) => panic!("bit {bit} of byte {at} of line {line}: {seq} was read"),
+                Err(LedgerError::Corrupt { line: said, .. }) => assert_eq!(said, line, "bit {bit} of byte {at}"),
+                Err(other) => panic!("bit {bit} of byte {at}: {other}"),
+            }
         }
     }
     let mut two = sound.clone();
@@ -277,7 +279,7 @@ fn a_torn_tail_is_cut_and_damage_is_an_error() {
     two[ends[1] + 20] ^= 0x10;
     assert!(matches!(open(&two), Err(LedgerError::Corrupt { line: 2, .. })), "two damaged lines are not one torn one");
     let json = br#"[{"of-the-future":1}]"#;
-    let newer = format!("{:08x} {}\n", crc32fast::hash(json), String::from_utf8_lossy(json)).into_bytes();
+    let newer = line_of_json(&sound, json);
     match open(&[&sound[..], &newer].concat()) {
         Err(LedgerError::Corrupt { line: 4, problem, .. }) => assert!(problem.contains("install"), "{problem}"),
         other => panic!("a newer agent's record, written whole: {other:?}"),
@@ -285,6 +287,7 @@ fn a_torn_tail_is_cut_and_damage_is_an_error() {
     let mut lines: Vec<&[u8]> = sound.split_inclusive(|byte| *byte == b'\n').collect();
     let missing = [lines[0], lines[2]].concat();
     assert!(matches!(open(&missing), Err(LedgerError::Corrupt { line: 2, .. })), "a line that is gone");
+    assert_eq!(open(&[lines[0], lines[1]].concat()).ok(), Some(1), "the last one: what lies beside it tells");
     lines.swap(1, 2);
     assert!(matches!(open(&lines.concat()), Err(LedgerError::Corrupt { line: 2, .. })), "lines out of order");
     assert!(matches!(open(b""), Err(LedgerError::Corrupt { line: 1, .. })), "emptied by somebody");
@@ -294,6 +297,41 @@ fn a_torn_tail_is_cut_and_damage_is_an_error() {
     for part in ["LedgerCorrupt", LOG, "line 1", "muster-agent ledger reset --keep-identity"] {
         assert!(error.contains(part), "{error}");
     }
+}
+
+/// The line with this JSON behind a sound log.
+fn line_of_json(log: &[u8], json: &[u8]) -> Vec<u8> {
+    let all: Vec<u8> =
+        log.split(|byte| *byte == b'\n').flat_map(|line| line.get(9..).unwrap_or_default()).copied().collect();
+    format!("{:08x} {}\n", crc32fast::hash(&[&all, json].concat()), String::from_utf8_lossy(json)).into_bytes()
+}
+
+/// Records that change nothing that the next ones rest upon: only the checksum of the next line misses them.
+#[test]
+fn whole_line_taken_out_is_missed() {
+    let batches: Vec<_> = life().into_iter().take(200).collect();
+    let states = states(&batches);
+    let (mut ledger, _) = Ledger::open(FakeDisk::default(), fresh()).expect("opened");
+    for (at, batch) in batches.iter().enumerate() {
+        ledger.append(batch).expect("appended");
+        ledger.compact(&states[at + 1]).expect("compacted");
+    }
+    ledger.append(&[Record::EpochSeen(Epoch(80))]).expect("appended");
+    ledger.append(&[Record::EpochSeen(Epoch(81))]).expect("appended");
+    let sound = ledger.disk.content(LOG);
+    let lines: Vec<&[u8]> = sound.split_inclusive(|byte| *byte == b'\n').collect();
+    assert!(lines.len() > 10, "{}", lines.len());
+    for gone in 0..lines.len() - 1 {
+        let rest = [&lines[..gone], &lines[gone + 1..]].concat().concat();
+        let found = Ledger::open(FakeDisk::with(LOG, &rest), fresh()).map(|(_, state)| state.last_seq);
+        assert!(matches!(found, Err(LedgerError::Corrupt { line, .. }) if line == gone + 1), "{gone}: {found:?}");
+    }
+    // A piece of an older log of the same machine fits nowhere either.
+    let (mut other, _) = Ledger::open(FakeDisk::default(), fresh()).expect("opened");
+    batches.iter().take(3).for_each(|batch| other.append(batch).expect("appended"));
+    let foreign = other.disk.content(LOG);
+    let foreign = foreign.split_inclusive(|byte| *byte == b'\n').next_back().expect("a line");
+    assert!(Ledger::open(FakeDisk::with(LOG, &[&sound, foreign].concat()), fresh()).is_err());
 }
 
 #[test]

@@ -413,7 +413,8 @@ impl Machine {
 
 /// Records as they come back from the disk: the ledger's codec is part of what is tested.
 fn stored(batch: &[Record]) -> Result<Vec<Record>, String> {
-    let log = line::parse(&line::encode(batch)).map_err(|bad| format!("{}: {batch:?}", bad.problem))?;
+    let log = line::parse(&line::encode(line::Chain::default(), batch).0)
+        .map_err(|bad| format!("{}: {batch:?}", bad.problem))?;
     if log.torn { Err(format!("not read as whole: {batch:?}")) } else { Ok(log.batches.concat()) }
 }
 
