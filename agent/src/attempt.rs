@@ -27,7 +27,8 @@ pub use record::{AttemptKey, Exit, Found, InvalidKey, Progress, Request, Trace};
 pub(crate) use removal::remove_tree;
 
 use crate::{
-    exec_item::with_sources,
+    disk_space::{self, is_full},
+    exec_item::{NO_ROOM, with_sources},
     host::{Host, LaunchError},
     output::OutputReader,
     proxy::Proxies,
@@ -73,6 +74,14 @@ pub enum AttemptError {
     /// exec-item could not be launched.
     #[error(transparent)]
     Launch(#[from] LaunchError),
+    /// exec-item found no room on the disk, and has ended without beginning.
+    #[error("exec-item found no room for attempt {key}: {complaint}")]
+    NoRoom {
+        /// Which attempt.
+        key: AttemptKey,
+        /// What exec-item said.
+        complaint: String,
+    },
     /// exec-item did not begin. It may yet: see [`Attempts::bar`].
     #[error("exec-item did not begin attempt {key}: {complaint}")]
     NotClaimed {
@@ -81,6 +90,18 @@ pub enum AttemptError {
         /// What exec-item said.
         complaint: String,
     },
+}
+
+impl AttemptError {
+    /// Is it for want of disk space? Then nothing has begun, and nothing will by itself.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::File { source, .. } | Self::Launch(LaunchError::Spawn { source, .. }) => is_full(source),
+            Self::NoRoom { .. } => true,
+            Self::Damaged { .. } | Self::Launch(LaunchError::Unit(_)) | Self::NotClaimed { .. } => false,
+        }
+    }
 }
 
 /// All attempts of this machine, in `<state-dir>/attempts`.
@@ -175,11 +196,24 @@ impl Attempts {
         Ok(keys)
     }
 
+    /// Is there room on the disk to begin another attempt?
+    ///
+    /// # Errors
+    /// [`AttemptError::File`].
+    pub fn has_room(&self) -> Result<bool, AttemptError> {
+        let path = self.root.clone();
+        disk_space::has_room(&path).map_err(|source| AttemptError::File {
+            what: "tell the free space of",
+            path,
+            source,
+        })
+    }
+
     /// Starts exec-item and returns once it has claimed the attempt, or found it claimed before: then it has done
     /// nothing, and [`Attempts::inspect`] tells what became of the first.
     ///
     /// # Errors
-    /// [`AttemptError::NotClaimed`] or [`AttemptError::Launch`] if nothing has begun so far.
+    /// [`AttemptError::NoRoom`], [`AttemptError::NotClaimed`] or [`AttemptError::Launch`] if nothing has begun so far.
     pub async fn start(&self, key: &AttemptKey) -> Result<(), AttemptError> {
         let dir = self.dir(key);
         let file = |source| AttemptError::File { what: "watch", path: dir.begun(), source };
@@ -207,12 +241,15 @@ impl Attempts {
         if !matches!(dir.find()?, Found::NotStarted) {
             return Ok(());
         }
-        let complaint = if in_time {
-            read_start(&stderr).unwrap_or_else(|| "it ended without a word".to_owned())
-        } else {
-            format!("nothing for {} s", CLAIM_DEADLINE.as_secs())
-        };
-        Err(AttemptError::NotClaimed { key: key.clone(), complaint })
+        let key = key.clone();
+        if !in_time {
+            let complaint = format!("nothing for {} s", CLAIM_DEADLINE.as_secs());
+            return Err(AttemptError::NotClaimed { key, complaint });
+        }
+        let complaint = read_start(&stderr).unwrap_or_else(|| "it ended without a word".to_owned());
+        let mut said = [0];
+        let no_room = matches!(begun.try_read(&mut said), Ok(1)) && said == NO_ROOM;
+        Err(if no_room { AttemptError::NoRoom { key, complaint } } else { AttemptError::NotClaimed { key, complaint } })
     }
 
     /// The host gives up the unit of that name in its own time; another follows it.

@@ -22,6 +22,7 @@ pub(crate) mod tests;
 use std::{borrow::Cow, cmp::Reverse, sync::Arc};
 
 use muster_proto::{
+    convert::as_line,
     model::{Assignment, Epoch, LEDGER_BEHIND, MachineName, Now, Seq, SwarmCall},
     plant::planted,
 };
@@ -53,7 +54,7 @@ const DISK_FULL: AgentBlocked = AgentBlocked {
     reason: "DiskFull",
     message: Cow::Borrowed(
         "the disk of the agent's state directory (/var/lib/muster/agent, unless it was told another) has less than \
-         16 MiB free; nothing new is started until there is space again",
+         16 MiB free, or fewer than 256 files (inodes); nothing new is started until there is space again",
     ),
 };
 const OUTBOX_FULL: AgentBlocked = AgentBlocked {
@@ -103,6 +104,8 @@ pub struct Core {
     /// What the coordinator of this session knows of our being blocked.
     told_blocked: Option<AgentBlocked>,
     disk_full: bool,
+    /// There was no room to begin what is due, whatever was known of the disk: for what.
+    no_room: Option<String>,
     /// The ledger is older than it was: what proves it.
     behind: Option<AgentBlocked>,
     permits: Permits,
@@ -134,6 +137,7 @@ impl Core {
             sent: Seq(0),
             told_blocked: None,
             disk_full: false,
+            no_room: None,
             behind: None,
             permits: Permits::new(),
             fetch: None,
@@ -168,7 +172,11 @@ impl Core {
             }
             Input::SwarmCalled(call) => self.swarm_called(call, &mut step),
             Input::Fetched { key, generation, outcome } => self.fetched(&key, generation, outcome, now),
-            Input::DiskFull(full) => self.disk_full = full,
+            Input::NoRoom { key, message } => self.no_room(key, &message),
+            Input::DiskFull(full) => {
+                self.disk_full = full;
+                self.no_room = None;
+            }
             Input::Tick => {}
         }
         self.go_on(now, &mut step);
@@ -222,6 +230,9 @@ impl Core {
             self.behind.clone()
         } else if self.disk_full {
             Some(DISK_FULL)
+        } else if let Some(why) = &self.no_room {
+            let message = format!("no room to begin what is due, which is tried again every half minute: {why}");
+            Some(AgentBlocked { reason: DISK_FULL.reason, message: message.into() })
         } else if self.ledger.outbox_bytes() > OUTBOX_BYTES_MAX {
             Some(OUTBOX_FULL)
         } else {
@@ -271,6 +282,14 @@ impl Core {
         // Planted: the fence against older coordinators is forgotten in a crash.
         if epoch > self.ledger.epoch && !planted("agent-forget-epoch") {
             self.record(Record::EpochSeen(epoch), step);
+        }
+    }
+
+    /// The attempt stays recorded as the one that is begun next, and counts once.
+    fn no_room(&mut self, key: AttemptKey, message: &str) {
+        if self.is_running(&key) {
+            self.no_room = Some(as_line(message));
+            self.permits.not_started(key);
         }
     }
 

@@ -9,7 +9,6 @@ use muster_proto::{
     daemon::service_manager,
     model::{Generation, ItemInput, MachineName, RunnerKind, Seq, SwarmAnswer, SwarmCall},
 };
-use nix::sys::statvfs::statvfs;
 use tokio::{
     sync::mpsc,
     task::spawn_blocking,
@@ -22,7 +21,7 @@ use crate::{
     block_news::BlockNews,
     config::StateDir,
     core::{Config, Core, Effect, Input, LedgerState, Record, Slot, ToCoordinator},
-    docker,
+    disk_space, docker,
     host::Clock,
     ledger::{FileDisk, Ledger, LedgerError},
     link::{ENGINE_QUEUE_MAX, FromLink, SessionHandle, chain, logs::LogStreams},
@@ -34,8 +33,6 @@ use attempts::{follow, forget_ended_runs, forget_inputs, inspect, release, remov
 
 /// How often the disk's space is looked at.
 const DISK_EVERY: Duration = Duration::from_secs(30);
-/// With less free space than this for the agent, its disk counts as full.
-const DISK_FREE_BYTES_MIN: u64 = 16 * 1024 * 1024;
 /// How long an acknowledgement may wait to be written down.
 const FLUSH_AFTER: Duration = Duration::from_secs(1);
 
@@ -333,10 +330,9 @@ impl Engine {
 
     fn look_at_disk(&mut self) -> Result<(), EngineError> {
         let reserved = self.ledger.reserve()?;
-        let space = statvfs(self.dir.path())
-            .map_err(|errno| EngineError::Host { what: "free disk space", source: errno.into() })?;
-        let free = space.blocks_available().saturating_mul(space.fragment_size());
-        self.step(Input::DiskFull(!reserved || free < DISK_FREE_BYTES_MIN))
+        let room = disk_space::has_room(self.dir.path())
+            .map_err(|source| EngineError::Host { what: "free disk space", source })?;
+        self.step(Input::DiskFull(!reserved || !room))
     }
 }
 

@@ -30,6 +30,7 @@ use crate::{
         AttemptDir, AttemptError, Exit, Request,
         inputs::{self, Inputs},
     },
+    disk_space::is_full,
     host::unix_ms,
     output::{Hidden, OutputLog, Redactor},
     runner::{self, Outcome, Work},
@@ -41,6 +42,9 @@ pub(crate) use work::args as work_args;
 
 /// First argument of the process that hosts one program: `muster-agent exec-item DIR`.
 pub const STAGE: &str = "exec-item";
+/// What an exec-item says on stdout that has ended without beginning because the disk is full. A disk is not needed to
+/// say it.
+pub(crate) const NO_ROOM: [u8; 1] = [b'F'];
 /// Exit status of an exec-item that found the attempt claimed and did nothing.
 pub const CLAIMED_BEFORE: u8 = 3;
 /// Of a program's last line of output, in what is said of its failure.
@@ -62,6 +66,15 @@ enum HostError {
 }
 
 impl HostError {
+    /// Is it for want of disk space?
+    fn is_full(&self) -> bool {
+        match self {
+            Self::Attempt(error) => error.is_full(),
+            Self::System { source, .. } => is_full(source),
+            Self::NoWork(_) => false,
+        }
+    }
+
     fn system<E: Into<std::io::Error>>(what: &'static str) -> impl Fn(E) -> Self {
         move |source| Self::System { what, source: source.into() }
     }
@@ -96,7 +109,14 @@ fn host(args: &[OsString]) -> ExitCode {
     match host_attempt(&AttemptDir::new(Path::new(dir).to_owned())) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(CLAIMED_BEFORE),
-        Err(error) => complain(&with_sources(&error)),
+        Err(error) => {
+            let failure = complain(&with_sources(&error));
+            if error.is_full() {
+                // Once it has claimed, this leads nowhere.
+                let _ = std::io::stdout().write_all(&NO_ROOM).and_then(|()| std::io::stdout().flush());
+            }
+            failure
+        }
     }
 }
 

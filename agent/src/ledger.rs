@@ -28,6 +28,7 @@ pub use reset::{Reset, reset};
 use crate::{
     config::command,
     core::{LedgerState, Record},
+    disk_space::is_full,
 };
 
 /// The log, in the state directory.
@@ -243,11 +244,6 @@ impl<D: Disk> Ledger<D> {
         }
         Ok(reserved)
     }
-}
-
-/// Is there no space left: on the disk, or of what this user may have of it?
-fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 struct Loaded {

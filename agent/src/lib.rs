@@ -4,6 +4,7 @@ pub mod attempt;
 pub mod block_news;
 pub mod config;
 pub mod core;
+mod disk_space;
 pub mod docker;
 pub mod engine;
 pub mod exec_item;

@@ -3,7 +3,8 @@
 //! ```text
 //! request.json   what is to be done; written by the agent
 //! lock           record lock, held by exec-item while it lives; the kernel names the holder
-//! begun          FIFO that is exec-item's stdout until it has claimed: its closing wakes whoever started it
+//! begun          FIFO that is exec-item's stdout until it has claimed: its closing wakes whoever started it; a byte before
+//!                that: there was no room on the disk, and nothing began
 //! alive          FIFO that exec-item keeps open: its closing wakes whoever waits for the end
 //! claim          created with O_EXCL by the one exec-item that runs this attempt
 //! output.log     newest output; output.log.old the piece before it
@@ -137,6 +138,8 @@ impl AttemptDir {
                 Err(errno) => return Err(failed(errno.into())),
             }
         }
+        // The host opens it for exec-item: where there is no room for it, that is known before anything is launched.
+        OpenOptions::new().create(true).append(true).mode(0o600).open(self.stderr()).map_err(failed)?;
         if !self.claimed() {
             let path = self.file("request.json");
             let bytes = encode(&path, request)?;

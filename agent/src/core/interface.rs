@@ -52,6 +52,13 @@ pub enum Input {
         /// Why, in one line.
         message: String,
     },
+    /// The disk had no room to begin an attempt. Nothing of it has begun: it is begun when there is room again.
+    NoRoom {
+        /// The attempt.
+        key: AttemptKey,
+        /// What there was no room for, in one line.
+        message: String,
+    },
     /// The coordinator asks something of this machine's swarm.
     SwarmCalled(SwarmCall),
     /// What [`Effect::Fetch`] came to. Whoever drives the core holds the values; the core never sees one.
@@ -63,7 +70,8 @@ pub enum Input {
         /// They are at hand for an [`Effect::Start`] of this very step; or why not, in one line.
         outcome: Result<(), String>,
     },
-    /// The state directory's disk is out of space, or no longer.
+    /// The state directory's disk is out of space, or it is not. Said again from time to time: after
+    /// [`Input::NoRoom`] it is tried again then.
     DiskFull(bool),
     /// Time passed.
     Tick,
@@ -88,7 +96,7 @@ pub enum Effect {
         generation: Generation,
     },
     /// Create the attempt's directory unless it is there, start its process, then follow it. Answered by
-    /// [`Input::Ended`] or [`Input::StartFailed`].
+    /// [`Input::Ended`], [`Input::StartFailed`] or [`Input::NoRoom`].
     Start(Box<Request>),
     /// Wait for the end of an attempt that runs already; answered by [`Input::Ended`].
     Follow(AttemptKey),

@@ -58,7 +58,8 @@ impl Core {
     /// waits or what it is busy with.
     #[must_use]
     pub fn summary(&self) -> String {
-        summary::of(&self.ledger, self.blocked())
+        let running = self.ledger.running().filter(|slot| self.permits.unstarted() != Some(&slot.key()));
+        summary::of(&self.ledger, running, self.blocked())
     }
 
     /// Sends what the coordinator of this session does not know yet.

@@ -3,17 +3,17 @@
 
 use muster_proto::model::{AssignedItem, Assignment, ItemStatus, LEDGER_BEHIND, Phase, RunnerKind, Standing};
 
-use crate::core::{AgentBlocked, LedgerState};
+use crate::core::{AgentBlocked, LedgerState, Slot};
 
-/// The line. `blocked`: why the agent itself starts nothing.
-pub(super) fn of(ledger: &LedgerState, blocked: Option<AgentBlocked>) -> String {
+/// The line. `started`: the attempt that has begun; `blocked`: why the agent itself starts nothing.
+pub(super) fn of(ledger: &LedgerState, started: Option<&Slot>, blocked: Option<AgentBlocked>) -> String {
     // What it is at is not known there.
     if let Some(AgentBlocked { reason, message }) = blocked.as_ref().filter(|blocked| blocked.reason == LEDGER_BEHIND) {
         return format!("{reason}: {message}");
     }
     let assignment = ledger.assignment.as_deref();
     let state = assignment.map_or("Pending", |assignment| state(ledger, assignment));
-    let note = match (ledger.running(), blocked) {
+    let note = match (started, blocked) {
         (Some(slot), _) => running(&slot.status),
         (None, Some(blocked)) => Some(format!("{}: {}", blocked.reason, blocked.message)),
         (None, None) => assignment.and_then(|assignment| next(ledger, assignment)),

@@ -54,6 +54,12 @@ pub(super) async fn start(
     engine: mpsc::Sender<FromAttempt>,
 ) {
     let key = request.key.clone();
+    // The disk may have filled since it was looked at last.
+    if matches!(attempts.has_room(), Ok(false)) {
+        let message = "the disk of the agent's state directory has filled".to_owned();
+        engine.send(FromAttempt::Input(Input::NoRoom { key, message })).await.ok();
+        return;
+    }
     let started = match attempts.create(&request, &inputs) {
         Ok(()) => attempts.start(&key).await,
         Err(error) => Err(error),
@@ -63,6 +69,11 @@ pub(super) async fn start(
     let Err(error) = started else { return follow(attempts, key, engine).await };
     let message = chain(&error);
     error!(item = %key.item, attempt = key.attempt, error = %message, "not started");
+    if error.is_full() && matches!(attempts.inspect(&key), Ok(Found::NotStarted)) {
+        forget_inputs(&attempts, &key);
+        engine.send(FromAttempt::Input(Input::NoRoom { key, message })).await.ok();
+        return;
+    }
     if has_begun(&attempts, &key).await {
         return follow(attempts, key, engine).await;
     }

@@ -8,7 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_agent::attempt::{AttemptError, Found};
+use muster_agent::{
+    attempt::{AttemptError, Attempts, Found},
+    host::Host,
+};
 use muster_proto::model::ItemState;
 use nix::sys::signal::{Signal, kill};
 
@@ -335,4 +338,33 @@ async fn an_item_that_eats_the_memory_does_not_take_its_host_with_it() {
     assert!(ended.success(), "exec-item: {ended}");
     let Found::Exited(exit) = site.ended(&request).await else { panic!("recorded") };
     assert!(exit.message.contains("out of memory: the kernel killed "), "{exit:?}");
+}
+
+/// A file system too small for what an attempt sets aside is mounted over its directory, in a mount namespace of
+/// exec-item's own: the agent sees that it never began.
+#[tokio::test]
+async fn attempt_without_room_has_not_begun() {
+    let site = Site::new();
+    let mounts = Command::new("unshare").args(["--mount", "true"]).status();
+    if !mounts.is_ok_and(|status| status.success()) {
+        return; // only where mounts are allowed: root, in a container that lets it
+    }
+    let stand_in = site.path("agent-on-a-full-disk");
+    let script = format!(
+        "#!/bin/sh\nexec unshare --mount sh -ec 'cp -a \"$2\" {copy}; mount -t tmpfs -o size=64k none \"$2\"; \
+         cp -a {copy}/. \"$2\"; exec {agent} \"$1\" \"$2\"' sh \"$1\" \"$2\"\n",
+        copy = site.path("copy").display(),
+        agent = env!("CARGO_BIN_EXE_muster-agent"),
+    );
+    fs::write(&stand_in, script).expect("written");
+    fs::set_permissions(&stand_in, fs::Permissions::from_mode(0o755)).expect("executable");
+    let attempts = Attempts::open(&site.path("."), stand_in, Host::Processes).expect("attempts");
+    let request = site.script("echo never");
+    attempts.create(&request, &[]).expect("create");
+    let error = attempts.start(&request.key).await.expect_err("no room");
+    assert!(error.is_full() && matches!(error, AttemptError::NoRoom { .. }), "{error}");
+    assert!(error.to_string().contains("No space left on device"), "{error}");
+    assert_eq!(attempts.inspect(&request.key).expect("a record"), Found::NotStarted);
+    // There is room again: the same attempt.
+    assert!(matches!(site.run(&request).await.state, ItemState::Succeeded));
 }

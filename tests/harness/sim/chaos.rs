@@ -180,9 +180,20 @@ impl World {
             }
             6 => {
                 self.count("disk full");
-                self.agent_input(index, AgentInput::DiskFull(true))?;
+                let noticed = Rng::new(self.rng.clone().next()).permille(500);
+                if let Some(machine) = self.machines.get_mut(index) {
+                    machine.disk_full = true;
+                }
+                if noticed {
+                    self.agent_input(index, AgentInput::DiskFull(true))?;
+                }
             }
-            7 => self.agent_input(index, AgentInput::DiskFull(false))?,
+            7 => {
+                if let Some(machine) = self.machines.get_mut(index) {
+                    machine.disk_full = false;
+                }
+                self.agent_input(index, AgentInput::DiskFull(false))?;
+            }
             8..=10 => self.ghost(index)?,
             11 => self.ask_for_any(index),
             12 => {

@@ -48,6 +48,7 @@ impl World {
             if let Some(machine) = self.machines.get_mut(index) {
                 machine.cut_off_until = 0;
                 machine.engine_down_until = 0;
+                machine.disk_full = false;
             }
             self.readdress(index, Some(format!("10.0.255.{}", index + 1)));
             self.happen(Event::PowerOn(index))?;

@@ -121,6 +121,8 @@ pub struct Machine {
     pub engine: Option<Place>,
     /// When it was installed.
     pub installed_at: u64,
+    /// Its disk is full, whatever its agent knows of that.
+    pub disk_full: bool,
     /// A copy of its ledger.
     pub old_ledger: Option<LedgerState>,
     /// The copy took the ledger's place, and attempts had begun since it was made.
@@ -156,6 +158,7 @@ impl Machine {
             waking_at: None,
             engine: None,
             installed_at: 0,
+            disk_full: false,
             old_ledger: None,
             rolled_back: false,
         }
@@ -313,6 +316,9 @@ impl Machine {
 
     fn start(&mut self, request: Request, at: u64, rng: &mut Rng, fate: &Fate) -> (Option<Deed>, Option<Input>) {
         let key = request.key.clone();
+        if self.disk_full {
+            return (None, Some(Input::NoRoom { key, message: "the disk is full".to_owned() }));
+        }
         let claimed = self.attempts.contains_key(&key);
         let at_hand = self.at_hand.take().filter(|(of, _)| *of == key);
         let joins = request.runner == RunnerKind::SwarmJoin.as_str();

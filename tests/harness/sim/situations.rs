@@ -145,6 +145,9 @@ impl Reached {
                 Phase::Reconfigure => "phase reconfigure",
             });
         }
+        if matches!(answer, Some(AgentInput::NoRoom { .. })) {
+            self.count("no room to begin an attempt");
+        }
         if let Some(AgentInput::Inspected { found, .. }) = answer {
             self.count(match found {
                 Found::NotStarted => "found not started",

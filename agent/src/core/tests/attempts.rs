@@ -123,6 +123,28 @@ fn a_start_that_failed_is_retried() {
 }
 
 #[test]
+fn item_without_room_counts_no_attempt() {
+    let mut rig = Rig::new();
+    rig.step(Input::LinkUp { epoch: Epoch(1) });
+    rig.receive(assignment(1, 1, vec![item("a", "1")]));
+    let no_room = || Input::NoRoom { key: key("a", 1, 1), message: "cannot create x: No\nspace".to_owned() };
+    for _ in 0..5 {
+        assert_eq!(started_key(&rig.step(no_room())), None);
+        let said = blocked_message(&rig).expect("a reason");
+        assert!(said.starts_with("DiskFull: ") && said.ends_with("cannot create x: No space"), "{said}");
+        assert_eq!(rig.core.summary(), format!("Deploy: {said}"));
+        assert_eq!((rig.state("a"), rig.core.wake_at()), (Some(ItemState::Running), None));
+        // It is still full; then there is room, as far as anybody can see.
+        assert_eq!(started_key(&rig.step(Input::DiskFull(true))), None);
+        assert_eq!(started_key(&rig.step(Input::DiskFull(false))), Some(key("a", 1, 1)), "the same attempt");
+        assert_eq!((blocked_message(&rig), rig.core.summary().as_str()), (None, "Deploy: item a"));
+    }
+    rig.end(key("a", 1, 1), ItemState::Succeeded);
+    assert_eq!(rig.core.ledger().last_seq, Seq(2), "one start and one end");
+    assert_eq!(rig.step(no_room()), [], "of what does not run nothing is said");
+}
+
+#[test]
 fn the_newest_attempt_is_found_for_its_output() {
     let mut rig = Rig::new();
     assert_eq!(rig.core.newest_attempt(None), None);

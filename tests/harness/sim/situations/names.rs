@@ -13,6 +13,7 @@ pub const REQUIRED: &[&str] = &[
     "coordinator killed",
     "coordinator upgraded",
     "disk full",
+    "no room to begin an attempt",
     "ledger put back under newer attempts",
     "message delivered twice",
     "old store restored",
