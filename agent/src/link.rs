@@ -95,6 +95,14 @@ pub enum FromLink {
 const ANOTHER_COORDINATOR: &str = "; another coordinator answers there than enrolled this machine: is it the right \
                                    address? If it was made anew: `muster-agent enroll --force` with a token of it";
 
+/// The reasons that are left when a certificate is rejected and was not renewed either.
+const SHUT_OUT: &str = ", and does not renew it: it was revoked (`musterctl get machines` says so), the machine was \
+                        removed (`musterctl get audit` says so), or it ran out too long ago; to come back: `musterctl \
+                        replace MACHINE`, unless it was removed, then here `muster-agent enroll --force` with a new \
+                        token; every item runs again then";
+/// What is done about a certificate that is rejected, before anybody need do anything.
+const TO_BE_RENEWED: &str = "; it may have run out, and is to be renewed: nothing need be done yet";
+
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
@@ -104,13 +112,8 @@ pub enum LinkError {
     /// The identity's credentials cannot be used.
     #[error("this machine's credentials cannot be used; enrol it anew with `muster-agent enroll --force`")]
     Credentials(#[from] TlsError),
-    /// The certificate is worth nothing there. A coordinator tells nobody why; these are the reasons there are.
-    #[error(
-        "the coordinator does not accept this machine's certificate: it was revoked (`musterctl get machines` says \
-         so), the machine was removed (`musterctl get audit` says so), or it ran out and could not be renewed; to come \
-         back: `musterctl replace MACHINE`, unless it was removed, then here `muster-agent enroll --force` with a new \
-         token"
-    )]
+    /// The coordinator rejects the certificate, and tells nobody why.
+    #[error("the coordinator does not accept this machine's certificate")]
     NotAccepted,
     /// The coordinator closed the stream, saying why.
     #[error("the coordinator closed the link: {0}")]
@@ -175,6 +178,8 @@ pub struct Link {
     renew_at: Instant,
     /// No renewal of a certificate that has run out is tried before.
     renew_expired_not_before: Instant,
+    /// Was the last renewal of a certificate that had run out refused?
+    renewal_refused: bool,
     /// The reason that was logged last since there was a session. Empty = none.
     complained: String,
 }
@@ -193,6 +198,7 @@ impl Link {
             choice: AddressChoice::default(),
             renew_at,
             renew_expired_not_before: now,
+            renewal_refused: false,
             complained: String::new(),
         }
     }
@@ -238,6 +244,7 @@ impl Link {
                 return LinkError::Stopping;
             }
             connected.clone().save(&self.dir);
+            self.renewal_refused = false;
             self.complained.clear();
             info!(coordinator = %self.identity.coordinator, "connected");
             let next = self.next(pin!(session.run(&engine))).await;
@@ -290,6 +297,8 @@ impl Link {
         }
         self.renew_expired_not_before = Instant::now() + RENEW_AGAIN_AFTER;
         let renewed = self.identity.renew_expired().await;
+        // One that nobody answered was refused by nobody.
+        self.renewal_refused = matches!(renewed, Err(IdentityError::Refused { code, .. }) if is_refusal(code));
         self.take(renewed);
     }
 
@@ -320,7 +329,7 @@ impl Link {
 
     /// Says why there is no session; in the log once for each reason.
     fn complain(&mut self, error: &LinkError) {
-        let text = with_advice(error);
+        let text = with_advice(error, self.renewal_refused);
         LinkReport::disconnected(&self.identity.coordinator, &text).save(&self.dir);
         let reason = match error {
             // It says what time it is.
@@ -334,9 +343,18 @@ impl Link {
     }
 }
 
-/// An error with what caused it, and what to do where another coordinator answers than ours.
-fn with_advice(error: &LinkError) -> String {
+/// Does this answer say no, rather than that there is none just now?
+const fn is_refusal(code: tonic::Code) -> bool {
+    matches!(code, tonic::Code::Unauthenticated | tonic::Code::PermissionDenied)
+}
+
+/// An error with what caused it, and what to do about it: where another coordinator answers than ours, and where ours
+/// rejects the certificate, by what came of its renewal.
+fn with_advice(error: &LinkError, renewal_refused: bool) -> String {
     let mut text = chain(error);
+    if matches!(error, LinkError::NotAccepted) {
+        text += if renewal_refused { SHUT_OUT } else { TO_BE_RENEWED };
+    }
     // rustls' words, whatever is wrong with the certificate.
     if matches!(error, LinkError::Connect(ConnectError::Tls { .. })) && text.contains("invalid peer certificate") {
         text += ANOTHER_COORDINATOR;
@@ -417,10 +435,19 @@ mod tests {
     fn another_coordinator_is_told_from_one_that_went_away() {
         let tls = |why: &str| {
             let source = std::io::Error::other(why.to_owned());
-            with_advice(&LinkError::Connect(ConnectError::Tls { address: "a:1".to_owned(), source }))
+            with_advice(&LinkError::Connect(ConnectError::Tls { address: "a:1".to_owned(), source }), false)
         };
         assert!(tls("invalid peer certificate: BadSignature").ends_with(ANOTHER_COORDINATOR));
         assert!(!tls("tls handshake eof").contains("enroll"));
+    }
+
+    #[test]
+    fn rejected_certificate_is_renewed_before_advice() {
+        let rejected = |renewal_refused| with_advice(&LinkError::NotAccepted, renewal_refused);
+        assert!(!rejected(false).contains("replace") && rejected(false).contains("to be renewed"));
+        assert!(rejected(true).contains("musterctl replace MACHINE"));
+        let codes = [tonic::Code::Unauthenticated, tonic::Code::PermissionDenied, tonic::Code::Unavailable];
+        assert_eq!(codes.map(is_refusal), [true, true, false]);
     }
 
     #[test]

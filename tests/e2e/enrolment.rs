@@ -259,8 +259,12 @@ fn a_revoked_machine_is_cut_off() -> Result<()> {
     fleet.kill_agent("worker-1")?;
     fs::remove_file(fleet.agent_dir("worker-1").join("link.json")).ok();
     fleet.start_agent("worker-1")?;
-    let why = wait_for("refused again", PATIENCE, || Ok(link(&fleet)?["error"].as_str().map(str::to_owned)))?;
-    assert!(why.contains("does not accept this machine's certificate") && why.contains("musterctl replace"), "{why}");
+    let says = |fleet: &Fleet, word: &str| {
+        Ok(link(fleet)?["error"].as_str().filter(|error| error.contains(word)).map(str::to_owned))
+    };
+    let why = wait_for("refused again", PATIENCE, || says(&fleet, "musterctl replace"))?;
+    assert!(why.contains("does not accept this machine's certificate, and does not renew it"), "{why}");
+
     assert!(!fleet.machines()?["worker-1"].status.connected, "{why}");
     let renewals = |fleet: &Fleet| {
         let log = fleet.log("worker-1");
