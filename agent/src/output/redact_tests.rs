@@ -15,6 +15,25 @@ fn assert_shown(secrets: &[&str], text: &str, expected: &str) {
 }
 
 #[test]
+fn secret_in_hexadecimal_is_hidden() {
+    let hidden = Hidden::of([&b"Tr0ub4dor&3-\xff"[..]]);
+    let digits: Vec<String> = b"Tr0ub4dor&3-\xff".iter().map(|byte| format!("{byte:02x}")).collect();
+    let wrapped = format!("{}\n{}", digits[..5].concat(), digits[5..].concat());
+    let upper = digits.concat().to_uppercase();
+    for spelled in [digits.concat(), digits.join(":"), digits.join(" "), digits.join("\r\n "), upper, wrapped] {
+        for cut in 0..=spelled.len() {
+            let mut redactor = Redactor::new(hidden.clone());
+            let mut shown = redactor.push(format!("> {}", &spelled[..cut]).as_bytes());
+            shown.extend(redactor.push(format!("{} <", &spelled[cut..]).as_bytes()));
+            shown.extend(redactor.finish());
+            assert_eq!(String::from_utf8_lossy(&shown), "> [redacted] <", "{spelled:?} cut at {cut}");
+        }
+    }
+    let short = Redactor::new(Hidden::of([&b"abc"[..]])).all_of("abc 616263");
+    assert_eq!(short, "[redacted] 616263", "too short to be hidden so");
+}
+
+#[test]
 fn secrets_go_wherever_the_chunks_are_cut() {
     for (secrets, text, expected) in [
         (&["hunter2"][..], "password=hunter2\n", "password=[redacted]\n"),

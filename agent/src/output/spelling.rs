@@ -1,8 +1,9 @@
 //! How a secret may be spelled in an output: as it is, and in the encodings that programs commonly print texts in:
 //! base64 (both alphabets, padded or not, in lines, amid other data), URLs, JSON and other strings with backslashes (of
-//! a JSON inside another too), words of a shell.
+//! a JSON inside another too), words of a shell, hexadecimal digits (of either case, with blanks, colons or line ends
+//! between the bytes, as `xxd -p`, `od` and `openssl` print them).
 //!
-//! Not covered: hexadecimal, what is compressed, encrypted or digested, an encoding of an encoding (but for JSON in
+//! Not covered: hexadecimal of a secret under 4 bytes, or with other output between its lines, what is compressed, encrypted or digested, an encoding of an encoding (but for JSON in
 //! JSON), and a secret that other output interrupts. Amid other data the first and the last character of base64 may be
 //! shared with that, and stay: at most 4 bits at either end.
 
@@ -15,6 +16,8 @@ use base64::{
 
 /// Shorter lines of a secret, and shorter pieces of base64, are too common to be hidden for its sake.
 const PIECE_BYTES_MIN: usize = 8;
+/// Fewer bytes in hexadecimal are too common to be hidden.
+const HEX_BYTES_MIN: usize = 4;
 
 /// One spelling of a secret.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,6 +36,8 @@ enum Sort {
     Wrapped,
     /// Any of them as `%2F`, a blank as `+`.
     Percent,
+    /// Two hexadecimal digits for each.
+    Hex,
     /// Any of them behind a backslash, as in JSON, C, Python, or a word of a shell.
     Backslash,
 }
@@ -82,6 +87,7 @@ fn texts(text: &[u8]) -> Vec<Spelling> {
     let mut sorts = vec![Sort::Plain];
     sorts.extend((!text.iter().all(is_in_every_url)).then_some(Sort::Percent));
     sorts.extend((!text.iter().all(u8::is_ascii_alphanumeric)).then_some(Sort::Backslash));
+    sorts.extend((text.len() >= HEX_BYTES_MIN).then_some(Sort::Hex));
     let mut all: Vec<_> = sorts.into_iter().map(|sort| Spelling { sort, bytes: text.to_vec() }).collect();
     // What is behind backslashes already, for JSON in JSON: with other alphabets as they are, or not.
     let json = in_json(text).filter(|json| json != text);
@@ -134,8 +140,15 @@ fn base64(secret: &[u8]) -> Vec<Vec<u8>> {
 impl Spelling {
     /// Bytes that a text may begin with in which it stands.
     pub(super) fn starts(&self) -> Vec<u8> {
+        if self.sort == Sort::Hex {
+            let digit = self.bytes.first().map(|byte| format!("{:x}", byte >> 4)).unwrap_or_default();
+            return BTreeSet::from([digit.to_ascii_lowercase(), digit.to_ascii_uppercase()])
+                .into_iter()
+                .flat_map(String::into_bytes)
+                .collect();
+        }
         let more = match self.sort {
-            Sort::Plain | Sort::Wrapped => &b""[..],
+            Sort::Hex | Sort::Plain | Sort::Wrapped => &b""[..],
             Sort::Percent => b"%+",
             Sort::Backslash => b"\\",
         };
@@ -150,6 +163,7 @@ impl Spelling {
                 Sort::Plain => plain(secret, rest),
                 Sort::Wrapped => wrapped(secret, rest),
                 Sort::Percent => percent(secret, rest),
+                Sort::Hex => hex(secret, rest),
                 Sort::Backslash => backslash(secret, rest),
             };
             match step {
@@ -181,6 +195,16 @@ fn wrapped(secret: &[u8], text: &[u8]) -> Step {
     match plain(secret, text.get(line_end..).unwrap_or_default()) {
         Step::Taken(..) => Step::Taken(1, line_end + 1),
         other => other,
+    }
+}
+
+/// Before the digits may stand what separates them from those of the byte before; a secret's first byte has none.
+fn hex(secret: &[u8], text: &[u8]) -> Step {
+    let separators = text.iter().take_while(|byte| b" :\r\n".contains(byte)).count();
+    match number(text.get(separators..).unwrap_or_default(), 2, 16) {
+        byte if byte.is_first_of(secret) => Step::Taken(1, separators + 2),
+        Number::Cut => Step::Cut,
+        Number::Is(_) | Number::Not => Step::Differs,
     }
 }
 
