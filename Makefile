@@ -9,7 +9,9 @@ SHELL := /bin/bash
 # would link build scripts and procedural macros statically too, which cannot be. Always the whole workspace: a part of
 # it would switch on fewer features of shared libraries, and compile them once more.
 TARGET := $(shell rustc -vV | sed -n 's/^host: //p')
-STATIC := CARGO_BUILD_TARGET=$(TARGET) RUSTFLAGS="$(RUSTFLAGS) -C target-feature=+crt-static" $(CARGO)
+# Panics and logs name source files: not by where this machine has them.
+SOURCES := --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=cargo --remap-path-prefix=$(CURDIR)=muster
+STATIC := CARGO_BUILD_TARGET=$(TARGET) RUSTFLAGS="$(RUSTFLAGS) -C target-feature=+crt-static $(SOURCES)" $(CARGO)
 RELEASE := --release --locked --workspace
 PROGRAMS := muster-agent muster-coordinator musterctl
 
