@@ -6,7 +6,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_proto::daemon::config_file::{self, ConfigFileError};
+use muster_proto::daemon::{
+    config_file::{self, ConfigFileError},
+    state_dir::{self, StateDirFault},
+};
+use nix::unistd::geteuid;
 use serde::Deserialize;
 
 use crate::attempt::private_dir;
@@ -69,6 +73,16 @@ impl StateDir {
     /// What the file system says.
     pub fn create(&self) -> io::Result<()> {
         private_dir(&self.0)
+    }
+
+    /// Is it, as far as it is there, ours alone to change, and so is the record of the attempts in it?
+    ///
+    /// # Errors
+    /// [`StateDirFault`], which says what mends it.
+    pub fn check(&self) -> Result<(), StateDirFault> {
+        let us = geteuid().as_raw();
+        state_dir::check(&self.0, us, &[us])?;
+        state_dir::check(&self.0.join("attempts"), us, &[us])
     }
 
     /// Is it where a coordinator of this host keeps its record?

@@ -27,15 +27,13 @@ use muster_agent::{
     systemd::{AfterEnrolment, run_from_now_on},
 };
 use muster_proto::{
-    daemon::{advice, config_file::ConfigFileError, logging},
+    daemon::{advice, config_file::ConfigFileError, logging, signals::Signals},
     model::{LedgerId, MachineName, own_label},
     printable::printable_lines,
     process::abort_on_panic,
 };
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    sync::mpsc,
-};
+use tokio::sync::mpsc;
+use tracing::info;
 use uuid::Uuid;
 
 const FAILED: u8 = 1;
@@ -278,6 +276,7 @@ fn enroll(args: &EnrollArgs, settings: Settings) -> anyhow::Result<()> {
         );
         return Err(BadInput(problem).into());
     }
+    dir.check()?;
     create(&dir)?;
     let lock = ledger::lock(dir.path())?;
     match Identity::load(&dir.identity()) {
@@ -359,14 +358,16 @@ fn proxies(settings: &Settings) -> Result<Proxies, BadInput> {
 }
 
 fn run(dir: &StateDir, proxies: Proxies, facts_every: Duration) -> anyhow::Result<()> {
+    dir.check()?;
     let identity = Identity::load(&dir.identity())?;
     logging::init(Some(&identity.name));
     let _lock = ledger::lock(dir.path())?;
     let fresh = LedgerState::new(LedgerId(Uuid::new_v4()), identity.machine_id);
-    let (ledger, state) = Ledger::open(FileDisk::new(dir.path()), fresh)?;
     let program = std::env::current_exe().context("cannot tell where this program is")?;
     let boot_id = host::boot_id().context("cannot read the machine's boot id")?;
     block_on(async {
+        let mut signals = Signals::new().context("cannot wait for signals")?;
+        let (ledger, state) = Ledger::open(FileDisk::new(dir.path()), fresh)?;
         let mut attempts = Attempts::open(dir.path(), program, Host::detect().await?)?.with_proxies(proxies);
         if let Some(runtime_dir) = runtime_dir() {
             attempts = attempts.with_runtime_dir(&runtime_dir)?;
@@ -374,10 +375,9 @@ fn run(dir: &StateDir, proxies: Proxies, facts_every: Duration) -> anyhow::Resul
         let (to_engine, from_link) = mpsc::channel(ENGINE_QUEUE_MAX);
         let engine = Engine::new(identity.name.clone(), dir.clone(), (ledger, state), attempts);
         let link = tokio::spawn(Link::new(identity, dir.clone(), facts_every, to_engine).run());
-        let mut terminated = signal(SignalKind::terminate())?;
-        let mut interrupted = signal(SignalKind::interrupt())?;
         let stop = async {
-            tokio::select! { _ = terminated.recv() => {} _ = interrupted.recv() => {} }
+            let signal = signals.wait_for_end().await;
+            info!("{signal}: ends; what items run goes on");
         };
         engine.run(boot_id, from_link, stop).await?;
         link.abort();
@@ -392,6 +392,7 @@ fn runtime_dir() -> Option<PathBuf> {
 }
 
 fn reset(dir: &StateDir) -> anyhow::Result<()> {
+    dir.check()?;
     let identity = Identity::load(&dir.identity())?;
     let _lock = ledger::lock(dir.path())?;
     let ids = (LedgerId(Uuid::new_v4()), identity.machine_id);

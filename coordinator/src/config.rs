@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use muster_proto::daemon::config_file::{self, ConfigFileError};
+use muster_proto::daemon::{
+    config_file::{self, ConfigFileError},
+    state_dir::{self, StateDirFault},
+};
 use nix::{fcntl::OFlag, unistd::geteuid};
 use serde::{Deserialize, Deserializer};
 
@@ -72,6 +75,9 @@ pub enum ConfigError {
         #[source]
         source: io::Error,
     },
+    /// Others can change it, or it is not where it seems to be.
+    #[error(transparent)]
+    Untrusted(#[from] StateDirFault),
     /// The record cannot be made over to the directory's owner.
     #[error("cannot make {} over to the owner of the state directory", path.display())]
     Owner {
@@ -239,6 +245,7 @@ impl StateDir {
     /// [`ConfigError::StateDir`], [`ConfigError::StateDirShared`].
     pub fn create(&self) -> Result<(), ConfigError> {
         let error = |source| ConfigError::StateDir { path: self.0.clone(), source };
+        self.check_trust()?;
         if let Some(parent) = self.0.parent() {
             fs::create_dir_all(parent).map_err(error)?;
         }
@@ -255,14 +262,33 @@ impl StateDir {
         Ok(())
     }
 
-    /// That there is a record in it.
+    /// That it is ours: a coordinator that runs in another user's directory could be led anywhere, and one that root
+    /// runs in the service's leaves files there that the service cannot use.
+    ///
+    /// # Errors
+    /// [`ConfigError::Untrusted`]; as [`Self::check`].
+    pub fn check_to_run(&self) -> Result<(), ConfigError> {
+        self.check()?;
+        let us = geteuid().as_raw();
+        Ok(state_dir::check(&self.0, us, &[us])?)
+    }
+
+    /// That nobody but us can change it. Root works beside the service too, in the directory that is the service's.
+    fn check_trust(&self) -> Result<(), ConfigError> {
+        let us = geteuid();
+        let service = fs::symlink_metadata(&self.0).ok().filter(|_| us.is_root()).map(|found| found.uid());
+        let owners: Vec<u32> = [us.as_raw()].into_iter().chain(service).collect();
+        Ok(state_dir::check(&self.0, us.as_raw(), &owners)?)
+    }
+
+    /// That there is a record in it, and nobody else can change it.
     ///
     /// # Errors
     /// [`ConfigError::NotInitialised`]; [`ConfigError::StateDirIsNone`]; [`ConfigError::StateDirClosed`] if we may not
-    /// know.
+    /// know; [`ConfigError::Untrusted`].
     pub fn check(&self) -> Result<(), ConfigError> {
         match self.store().try_exists() {
-            Ok(true) => Ok(()),
+            Ok(true) => self.check_trust(),
             Ok(false) => Err(ConfigError::NotInitialised { path: self.0.clone() }),
             Err(source) if source.kind() == io::ErrorKind::NotADirectory => {
                 Err(ConfigError::StateDirIsNone { path: self.0.clone() })

@@ -22,15 +22,14 @@ use muster_coordinator::{
     store::{EmbeddedStore, Store},
 };
 use muster_proto::{
-    daemon::service_manager::{self, StatusLine},
+    daemon::{
+        service_manager::{self, StatusLine},
+        signals::Signals,
+    },
     model::Epoch,
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tokio::{
-    net::TcpListener,
-    signal::unix::{SignalKind, signal},
-    sync::watch,
-};
+use tokio::{net::TcpListener, sync::watch};
 
 /// Fewer open files than this are not enough for a thousand machines, each of which has two connections when it renews
 /// its certificate, and for strangers and operators besides.
@@ -42,16 +41,16 @@ const ENGINE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The status line need not be newer than this.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 
-/// Runs until SIGTERM or SIGINT (then it is a success), or until something fails that must not.
+/// Runs until a signal ends it (then it is a success), or until something fails that must not.
 pub(crate) async fn run(
     config: &Config,
     port_file: Option<&Path>,
     ready: impl FnOnce(SocketAddr, Epoch),
 ) -> anyhow::Result<()> {
     // First of all: a signal that comes during the start must not be lost.
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut signals = Signals::new()?;
     raise_open_files();
-    config.state_dir.check()?;
+    config.state_dir.check_to_run()?;
     let key = StateKey::read(&config.key_file)?;
     let store = EmbeddedStore::open(&config.state_dir.store())?;
     let rows = store.load()?;
@@ -95,8 +94,7 @@ pub(crate) async fn run(
     let gone = engine_gone(&engine);
     let shutdown = async move {
         tokio::select! {
-            _ = terminate.recv() => tracing::info!("SIGTERM: shutting down"),
-            _ = interrupt.recv() => tracing::info!("SIGINT: shutting down"),
+            signal = signals.wait_for_end() => tracing::info!("{signal}: shutting down"),
             () = gone => {}
         }
     };

@@ -481,6 +481,47 @@ mod tests {
     }
 
     #[test]
+    fn root_leaves_nothing_in_the_services_directory() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let state_dir = StateDir::new(dir.path().join("state"));
+        let us = geteuid().as_raw();
+        let service = if us == 0 { 64_710 } else { us };
+        state_dir.create().expect("made");
+        chown(state_dir.path(), Some(service), None).expect("given");
+        let key_file = dir.path().join("key");
+        init(dir.path(), &key_file, false).expect("made");
+        state_dir.check().expect("root works beside the service");
+        assert!(crate::admin::AdminClient::connect(&state_dir).expect("nobody is there").is_none());
+        let mut store = EmbeddedStore::open(&state_dir.store()).expect("open");
+        let key = StateKey::read(&key_file).expect("a key");
+        issue(&mut store, &key, &operator(), 1_800_000_001_000).expect("issued");
+        store.backup(&dir.path().join("copy")).expect("copied");
+        recover(&mut store, None, 0).expect("marked");
+        for entry in fs::read_dir(state_dir.path()).expect("read") {
+            let entry = entry.expect("an entry");
+            assert_eq!(entry.metadata().expect("there").uid(), service, "{:?}", entry.path());
+        }
+        // A coordinator that root runs there would leave its socket and more behind, for the service to stumble upon.
+        let refused = state_dir.check_to_run().err().map(|error| error.to_string());
+        assert_eq!(refused.is_some(), us == 0, "{refused:?}");
+        assert!(refused.is_none_or(|refused| refused.contains("run it as that user")));
+    }
+
+    #[test]
+    fn state_directory_of_everybody_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        init(dir.path(), &dir.path().join("key"), false).expect("made");
+        let state_dir = StateDir::new(dir.path().join("state"));
+        fs::set_permissions(state_dir.path(), fs::Permissions::from_mode(0o777)).expect("opened");
+        let refused = state_dir.check().expect_err("everybody's").to_string();
+        assert!(refused.contains("chmod o-w"), "{refused}");
+        fs::set_permissions(state_dir.path(), fs::Permissions::from_mode(0o700)).expect("closed");
+        symlink(state_dir.path(), dir.path().join("link")).expect("a link");
+        let refused = StateDir::new(dir.path().join("link")).check().expect_err("a link").to_string();
+        assert!(refused.contains("`rm "), "{refused}");
+    }
+
+    #[test]
     fn credentials_are_recorded_before_anybody_has_them() {
         let dir = tempfile::tempdir().expect("a directory");
         let key_file = dir.path().join("key");

@@ -6,3 +6,5 @@ pub mod advice;
 pub mod config_file;
 pub mod logging;
 pub mod service_manager;
+pub mod signals;
+pub mod state_dir;

@@ -8,6 +8,7 @@ use muster_tests::fleet::{
     manifest::{bash, cluster},
     wait_for,
 };
+use nix::sys::signal::Signal;
 
 const MODE: &str = "openstack.lcm.mirantis.com/instance_migration_mode";
 
@@ -102,6 +103,28 @@ fn what_nobody_has(fleet: &mut Fleet) -> Result<()> {
     let none = fleet.ctl(&["get", "machines", "--cluster", "other"])?.exits(0)?;
     none.says(&["No machines found in cluster other"])?;
     Ok(())
+}
+
+/// Told to reload, both say that they do not, and go on.
+#[test]
+fn hangup_ends_no_daemon() -> Result<()> {
+    if fs::File::open("/dev/tty").is_ok() {
+        return Ok(()); // there it says that the terminal is closed
+    }
+    let mut fleet = Fleet::start("hangup", &[])?;
+    fleet.apply(&cluster(1, 0, &[bash("work", "deploy", &fleet.effects_log(), ":", &[])], &[], &[]))?;
+    fleet.add_machines(1, 0)?;
+    fleet.wait_ready(1)?;
+    let (agent, coordinator) = (fleet.agent_pid("control-1")?, fleet.coordinator_pid()?);
+    fleet.signal_agent("control-1", Signal::SIGHUP)?;
+    fleet.signal_coordinator(Signal::SIGHUP)?;
+    for process in ["control-1", "coordinator"] {
+        let said = || Ok(fleet.log(process).contains("SIGHUP: refused").then_some(()));
+        wait_for(&format!("{process} says it"), PATIENCE, said)?;
+    }
+    fleet.wait_machine("control-1", "connected", |machine| machine.status.connected)?;
+    assert_eq!((fleet.agent_pid("control-1")?, fleet.coordinator_pid()?), (agent, coordinator));
+    fleet.done()
 }
 
 /// The tenth line of the audit comes after the ninth.

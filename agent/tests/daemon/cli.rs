@@ -1,5 +1,11 @@
 //! What operators type.
 
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::Path,
+};
+
 use crate::{
     coordinator::{Coordinator, Traits},
     machine::Machine,
@@ -54,6 +60,32 @@ async fn a_ledger_is_reset_and_an_identity_kept() {
     let hello = coordinator.welcomed(1).await.hello;
     assert_ne!(hello.ledger_id, first);
     assert_eq!(hello.name.as_str(), "worker-1");
+}
+
+#[tokio::test]
+async fn state_directory_of_others_is_refused() {
+    let coordinator = Coordinator::start(Traits::default()).await;
+    let machine = Machine::enrolled(&coordinator).await;
+    let (state, moved) = (machine.state(), machine.path("moved"));
+    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("mode");
+    let refused = async |command: String| {
+        for words in [&["run"][..], &["ledger", "reset", "--keep-identity"], &["enroll", "--token-file", "-"]] {
+            let words =
+                if words[0] == "enroll" { [words, &["--coordinator", "127.0.0.1:1"]].concat() } else { words.to_vec() };
+            let ended = machine.command_with(&words, &format!("a.b.{}", "0".repeat(64))).await;
+            assert_eq!((ended.code, ended.stderr.contains(&command)), (1, true), "{command}: {ended:?}");
+        }
+    };
+    mode(&state, 0o777);
+    refused(format!("`chmod o-w {}`", state.display())).await;
+    mode(&state, 0o700);
+    fs::rename(&state, &moved).expect("moved");
+    symlink(&moved, &state).expect("a link");
+    refused(format!("`rm {}`", state.display())).await;
+    fs::remove_file(&state).expect("removed");
+    fs::rename(&moved, &state).expect("moved back");
+    symlink(machine.path("."), state.join("attempts")).expect("a link");
+    refused(format!("`rm {}`", state.join("attempts").display())).await;
 }
 
 /// `muster-agent … | head -1`: whoever reads it has seen enough.
