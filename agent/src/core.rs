@@ -33,7 +33,7 @@ pub use inputs::FETCH_DEADLINE_MS;
 pub use interface::{AgentBlocked, Effect, Input, ToCoordinator};
 pub(crate) use outcome::status as outcome_of;
 pub use reboot::GOODBYE_MS_MAX;
-pub use record::{LedgerState, Misfit, Record, Slot};
+pub use record::{LedgerState, Mark, Misfit, Record, Slot};
 
 use crate::attempt::record::{AttemptKey, Exit, Found};
 use accept::Verdict;
@@ -68,6 +68,16 @@ const BEHIND_REPORTS: AgentBlocked = AgentBlocked {
     message: Cow::Borrowed(
         "it has reported more than its ledger holds, as where a disk was restored from a copy: what has run since is \
          not known there, and nothing new is started",
+    ),
+};
+
+/// The ledger has been further than it is.
+const BEHIND_MARK: AgentBlocked = AgentBlocked {
+    reason: LEDGER_BEHIND,
+    message: Cow::Borrowed(
+        "its ledger has been further than it is (ledger.mark), as where the ledger was restored from a copy or deleted: \
+         what has run since is not known there, and nothing is started or removed; stop the agent, `muster-agent ledger \
+         reset --keep-identity` takes over what attempts/ proves, start it",
     ),
 };
 
@@ -157,7 +167,7 @@ impl Core {
     pub fn step(&mut self, input: Input, now: Now) -> Vec<Effect> {
         let mut step = Step::default();
         match input {
-            Input::AttemptsFound(keys) => self.attempts_found(&keys),
+            Input::TracesFound { attempts, mark } => self.traces_found(&attempts, mark.as_ref()),
             Input::Started { boot_id } => self.started(boot_id, now, &mut step),
             Input::LinkUp { epoch } => self.link_up(epoch, &mut step),
             Input::LinkDown => self.link_up = false,
@@ -249,11 +259,14 @@ impl Core {
         step.records.push(record);
     }
 
-    fn attempts_found(&mut self, keys: &[AttemptKey]) {
-        // Planted: what lies in attempts/ proves nothing.
-        if !planted("agent-trust-old-ledger") {
-            self.behind = keys.iter().find(|key| self.ledger.lacks(key)).map(behind_attempt);
+    fn traces_found(&mut self, attempts: &[AttemptKey], mark: Option<&Mark>) {
+        // Planted: what lies beside the ledger proves nothing.
+        if planted("agent-trust-old-ledger") {
+            return;
         }
+        let further = mark.is_some_and(|mark| mark.is_ahead_of(&self.ledger)).then_some(BEHIND_MARK);
+        let attempt = attempts.iter().find(|key| self.ledger.lacks(key));
+        self.behind = attempt.map(behind_attempt).or(further);
     }
 
     fn started(&mut self, boot_id: String, now: Now, step: &mut Step) {

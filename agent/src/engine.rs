@@ -23,7 +23,7 @@ use crate::{
     core::{Config, Core, Effect, Input, LedgerState, Record, Slot, ToCoordinator},
     disk_space, docker,
     host::Clock,
-    ledger::{FileDisk, Ledger, LedgerError},
+    ledger::{FileDisk, Ledger, LedgerError, MarkFile},
     link::{ENGINE_QUEUE_MAX, FromLink, SessionHandle, chain, logs::LogStreams},
     news::News,
     runner,
@@ -72,6 +72,7 @@ enum FromAttempt {
 pub struct Engine {
     core: Core,
     ledger: Ledger<FileDisk>,
+    mark: MarkFile,
     attempts: Attempts,
     clock: Clock,
     dir: StateDir,
@@ -100,6 +101,7 @@ impl Engine {
         Self {
             core,
             ledger,
+            mark: MarkFile::new(dir.path()),
             attempts,
             clock: Clock::default(),
             blocked: BlockNews::new(&dir),
@@ -282,19 +284,20 @@ impl Engine {
 
     fn record(&mut self, records: &[Record]) -> Result<(), EngineError> {
         self.ledger.append(records)?;
+        self.mark.follow(self.core.ledger());
         records.iter().for_each(log);
         self.ledger.compact(self.core.ledger())?;
         Ok(())
     }
 
-    /// Shows the core what lies in attempts/, before anything there is changed. What an earlier identity of this
+    /// Shows the core what lies beside the ledger, before anything there is changed. What an earlier identity of this
     /// machine has left is no proof of anything, and is swept.
     fn find_attempts(&mut self) -> Result<(), EngineError> {
         let ledger = self.core.ledger();
         let mut keys = self.attempts.list()?;
         // Of what the ledger knows nothing need be read.
         keys.retain(|key| !ledger.lacks(key) || self.attempts.is_of(key, ledger.machine_id));
-        self.step(Input::AttemptsFound(keys))
+        self.step(Input::TracesFound { attempts: keys, mark: self.mark.read() })
     }
 
     /// Gives up and deletes what a crash kept from being given up and deleted. Before anything new is started, which

@@ -6,6 +6,7 @@
 
 mod disk;
 pub mod line;
+mod mark;
 mod reset;
 
 #[cfg(test)]
@@ -23,6 +24,7 @@ use nix::{
 
 pub use disk::{Disk, FileDisk};
 use line::Chain;
+pub use mark::MarkFile;
 pub use reset::{Reset, reset};
 
 use crate::{

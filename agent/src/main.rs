@@ -20,7 +20,7 @@ use muster_agent::{
     exec_item,
     host::{self, Host},
     identity::{self, EnrolmentKey, Identity, IdentityError, JoinToken},
-    ledger::{self, FileDisk, Ledger},
+    ledger::{self, FileDisk, Ledger, MarkFile},
     link::{ENGINE_QUEUE_MAX, FACTS_EVERY_MS, Link},
     proxy::Proxies,
     status::AgentStatus,
@@ -400,6 +400,7 @@ fn reset(dir: &StateDir) -> anyhow::Result<()> {
     let attempts = Attempts::open(dir.path(), program, Host::Processes)?; // only looked at
     let of_machine = attempts.list()?.into_iter().filter(|key| attempts.is_of(key, identity.machine_id));
     let traces = of_machine.map(|key| attempts.trace(key)).collect::<Result<Vec<_>, _>>()?;
+    MarkFile::new(dir.path()).remove().context("cannot remove the mark of the old ledger")?;
     let outcome = ledger::reset(&mut FileDisk::new(dir.path()), ids, &traces, host::unix_ms())?;
     if let Some(old) = &outcome.old_log {
         say(&format!("the old ledger is kept as {}", old.display()));

@@ -6,7 +6,7 @@ use muster_proto::model::{Assignment, Epoch, Generation, ItemStatus, Seq, SwarmA
 
 use crate::{
     attempt::record::{AttemptKey, Found, Request},
-    core::{Record, Refusal},
+    core::{Mark, Record, Refusal},
 };
 
 /// Something that happened.
@@ -17,9 +17,13 @@ pub enum Input {
         /// Of this boot of the machine.
         boot_id: String,
     },
-    /// This machine's attempts that have a directory, before anything is started or removed. Comes once, before
-    /// [`Input::Started`].
-    AttemptsFound(Vec<AttemptKey>),
+    /// What lies beside the ledger, before anything is started or removed. Comes once, before [`Input::Started`].
+    TracesFound {
+        /// This machine's attempts that have a directory.
+        attempts: Vec<AttemptKey>,
+        /// How far the ledger has been; None: that was not written down.
+        mark: Option<Mark>,
+    },
     /// A coordinator welcomed us on a new session; what was sent on an older one may be lost.
     LinkUp {
         /// Of that coordinator.

@@ -88,6 +88,7 @@ enum Process {
 struct World {
     core: Core,
     durable: LedgerState,
+    mark: Option<Mark>,
     now: Now,
     boot: u64,
     processes: BTreeMap<AttemptKey, Process>,
@@ -112,6 +113,7 @@ impl World {
         let mut world = Self {
             core: Core::new(config(), empty()),
             durable: empty(),
+            mark: None,
             now: Now { wall_ms: 1_000, mono_ms: 0 },
             boot: 1,
             processes: BTreeMap::new(),
@@ -200,7 +202,8 @@ impl World {
         self.followed.clear();
         self.replies.clear();
         self.crash_before = None;
-        self.step(Input::AttemptsFound(self.processes.keys().cloned().collect()))?;
+        let attempts = self.processes.keys().cloned().collect();
+        self.step(Input::TracesFound { attempts, mark: self.mark.clone() })?;
         hold(!self.core.is_behind(), "what a crash leaves is no ledger that was put back")?;
         self.step(self.boot_input())
     }
@@ -327,6 +330,7 @@ impl World {
             Record::Snapshot(_) => {}
         }
         self.durable.apply(record);
+        self.mark = Some(Mark::of(&self.durable));
         Ok(())
     }
 

@@ -61,6 +61,35 @@ impl Record {
     }
 }
 
+/// How far a ledger has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Mark {
+    ledger_id: LedgerId,
+    machine_id: MachineId,
+    epoch: Epoch,
+    generation: Generation,
+    last_seq: Seq,
+}
+
+impl Mark {
+    /// Of this ledger.
+    #[must_use]
+    pub fn of(ledger: &LedgerState) -> Self {
+        let LedgerState { ledger_id, machine_id, epoch, last_seq, .. } = *ledger;
+        Self { ledger_id, machine_id, epoch, generation: ledger.generation(), last_seq }
+    }
+
+    /// Has this machine's ledger been further than it is? So it has if it is another one, for a ledger that begins anew
+    /// begins without a mark.
+    #[must_use]
+    pub fn is_ahead_of(&self, ledger: &LedgerState) -> bool {
+        let now = Self::of(ledger);
+        let further = self.epoch > now.epoch || self.generation > now.generation || self.last_seq > now.last_seq;
+        self.machine_id == now.machine_id && (self.ledger_id != now.ledger_id || further)
+    }
+}
+
 /// What the ledger holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

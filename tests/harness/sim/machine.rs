@@ -199,7 +199,8 @@ impl Machine {
         }
         let config = Config { machine: self.name.clone(), supports: |_| true };
         let mut core = Core::new(config, self.disk.clone());
-        let found = Input::AttemptsFound(self.attempts.keys().cloned().collect());
+        let attempts = self.attempts.keys().cloned().collect();
+        let found = Input::TracesFound { attempts, mark: None };
         let mut effects = core.step(found, self.now(at));
         if core.is_behind() && !self.rolled_back {
             return Err(format!("{}: {:?} though its ledger was never put back", self.name, core.blocked()));

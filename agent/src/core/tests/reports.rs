@@ -61,7 +61,7 @@ fn ledger_older_than_attempts_starts_nothing() {
         (&empty(), &found[..1], true),
     ] {
         let mut rig = Rig::on(ledger.clone());
-        assert_eq!(rig.step(Input::AttemptsFound(keys.to_vec())), []);
+        assert_eq!(rig.step(Input::TracesFound { attempts: keys.to_vec(), mark: None }), []);
         let effects = rig.started("boot-1");
         assert_eq!((rig.core.is_behind(), effects.is_empty()), (behind, behind), "{keys:?}: {effects:?}");
         if behind {
@@ -70,6 +70,19 @@ fn ledger_older_than_attempts_starts_nothing() {
             assert_eq!(started_key(&rig.receive(assignment(1, 9, vec![item("c", "1")]))), None);
         }
     }
+}
+
+#[test]
+fn ledger_behind_its_mark_starts_nothing() {
+    let mut rig = Rig::new();
+    let old = rig.core.ledger().clone();
+    rig.receive(assignment(1, 1, vec![item("a", "1")]));
+    let mark = Mark::of(rig.core.ledger());
+    let mut rig = Rig::on(old);
+    rig.step(Input::TracesFound { attempts: Vec::new(), mark: Some(mark) });
+    rig.started("boot-1");
+    assert_eq!(started_key(&rig.receive(assignment(1, 1, vec![item("a", "1")]))), None);
+    assert!(blocked_message(&rig).is_some_and(|said| said.starts_with("LedgerBehind: its ledger has been further")));
 }
 
 #[test]
