@@ -109,6 +109,9 @@ pub enum IdentityError {
         /// As gRPC has it.
         code: tonic::Code,
     },
+    /// The connection ended before an answer came.
+    #[error("the connection broke before the coordinator answered")]
+    Broken(#[source] tonic::Status),
     /// The coordinator did not answer.
     #[error("the coordinator did not answer within {} s", RPC_TIMEOUT.as_secs())]
     Silent,
@@ -160,7 +163,7 @@ impl IdentityError {
     #[must_use]
     pub fn is_unreachable(&self) -> bool {
         match self {
-            Self::Silent | Self::Refused { code: tonic::Code::Unavailable, .. } => true,
+            Self::Silent | Self::Broken(_) | Self::Refused { code: tonic::Code::Unavailable, .. } => true,
             Self::Connect(error) => !matches!(error, ConnectError::PinMismatch { .. }) && !self.is_bad_input(),
             _ => false,
         }

@@ -15,14 +15,13 @@ use std::{
 use muster_proto::{
     convert::{Hello, WireError},
     model::{Assignment, Epoch, HostFacts, ItemName, Seq, SwarmCall},
-    tls::{ConnectError, TlsError, without_manual},
+    tls::{ConnectError, TlsError, spread, without_manual},
 };
 use tokio::{
     sync::{mpsc, oneshot},
     time::Instant,
 };
 use tracing::{info, warn};
-use uuid::Uuid;
 
 pub use report::LinkReport;
 pub use session::SessionHandle;
@@ -370,10 +369,7 @@ fn tries_after(tries: u32, held: Option<Duration>) -> u32 {
 
 /// Waits double with each try; spread, so that a fleet does not come back in step.
 fn reconnect_after(tries: u32) -> Duration {
-    let wait = RECONNECT_MIN.saturating_mul(1 << tries.saturating_sub(1).min(10)).min(RECONNECT_MAX);
-    // Between half of it and one and a half times.
-    let spread = u32::from(Uuid::new_v4().as_bytes()[0]);
-    wait / 2 + wait * spread / 255
+    spread(RECONNECT_MIN.saturating_mul(1 << tries.saturating_sub(1).min(10)).min(RECONNECT_MAX))
 }
 
 /// An error with what caused it, in one line.

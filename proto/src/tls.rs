@@ -18,6 +18,7 @@ use rustls::{
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint};
+use uuid::Uuid;
 
 pub use verify::spki_sha256;
 
@@ -28,6 +29,10 @@ pub const SERVER_NAME: &str = "coordinator.muster.internal";
 pub const ALPN: &[u8] = b"h2";
 /// Time for TCP and TLS together.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A handshake that is cut is tried so often in all, where nobody would try later: some three seconds.
+const TRIES_MAX: u32 = 6;
+/// Wait before the second try; doubled before each that follows.
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// A certificate and its key, both PEM.
 #[derive(Clone)]
@@ -204,6 +209,30 @@ pub fn without_manual(said: &str) -> &str {
 }
 
 impl ConnectError {
+    /// Did whoever answered cut the handshake off without a word? So does a coordinator that many connect to and say
+    /// nothing, and one that is killed.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        let mut next: Option<&(dyn std::error::Error + 'static)> = match self {
+            Self::Tls { source, .. } => Some(source),
+            Self::Http { source, .. } => Some(source),
+            _ => None,
+        };
+        while let Some(error) = next {
+            if let Some(kind) = error.downcast_ref::<io::Error>().map(io::Error::kind) {
+                return matches!(
+                    kind,
+                    io::ErrorKind::ConnectionReset
+                        | io::ErrorKind::ConnectionAborted
+                        | io::ErrorKind::BrokenPipe
+                        | io::ErrorKind::UnexpectedEof
+                );
+            }
+            next = error.source();
+        }
+        false
+    }
+
     /// Is it an address that can never be right, wherever it is resolved?
     #[must_use]
     pub fn is_malformed_address(&self) -> bool {
@@ -256,6 +285,30 @@ pub async fn connect(address: &str, config: Arc<ClientConfig>) -> Result<Connect
     tokio::time::timeout(CONNECT_TIMEOUT, dial(address, config))
         .await
         .unwrap_or_else(|_| Err(ConnectError::Timeout { address: address.to_owned() }))
+}
+
+/// As [`connect`], for who would not come again by himself: a handshake that was cut is tried again, some times, each
+/// after a longer wait.
+///
+/// # Errors
+/// [`ConnectError`], of the last try.
+pub async fn connect_again(address: &str, config: Arc<ClientConfig>) -> Result<Connection, ConnectError> {
+    let mut wait = TRY_AGAIN_AFTER;
+    for _ in 1..TRIES_MAX {
+        match connect(address, Arc::clone(&config)).await {
+            Err(error) if error.is_cut() => tokio::time::sleep(spread(wait)).await,
+            outcome => return outcome,
+        }
+        wait *= 2;
+    }
+    connect(address, config).await
+}
+
+/// Between half of a wait and one and a half times as long: many that wait do not come back in step.
+#[must_use]
+pub fn spread(wait: Duration) -> Duration {
+    let part = u32::from(Uuid::new_v4().as_bytes()[0]);
+    wait / 2 + wait * part / 255
 }
 
 async fn dial(address: &str, config: Arc<ClientConfig>) -> Result<Connection, ConnectError> {
@@ -365,6 +418,25 @@ mod tests {
             let hint = port_hint(address);
             assert!(hint.contains(said) && hint.is_empty() == said.is_empty(), "{address}: {hint}");
         }
+    }
+
+    /// Somebody hangs up on the first, and is gone when the second comes.
+    #[test]
+    fn a_handshake_that_was_cut_is_tried_again() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let address = listener.local_addr().expect("an address").to_string();
+            let config = pinned_config([0; 32]).expect("a config");
+            let cut_once = async {
+                drop(listener.accept().await.expect("he comes"));
+                drop(listener.accept().await.expect("he comes again"));
+                drop(listener);
+            };
+            let (outcome, ()) = tokio::join!(connect_again(&address, config), cut_once);
+            let error = outcome.err().expect("nobody is there");
+            assert!(matches!(error, ConnectError::Tcp { .. }), "not cut, and not tried again: {error:?}");
+        });
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod demo;
 mod enrolment;
 mod everyday;
 mod failing;
+mod floods;
 mod growing;
 mod happy;
 mod hooks;

@@ -220,6 +220,12 @@ impl Fleet {
         Ok(pid_of(self.coordinator.as_ref().context("the coordinator does not run")?)?.as_raw())
     }
 
+    /// Where the one that runs listens, on loopback.
+    #[must_use]
+    pub fn coordinator_port(&self) -> Option<u16> {
+        self.door.leads_to()
+    }
+
     /// Starts it, and waits until it listens.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! The three calls of the Enrollment service.
 
-use std::{future::Future, time::Duration};
+use std::{error::Error as _, future::Future, sync::Arc, time::Duration};
 
 use aws_lc_rs::{
     rand::SystemRandom,
@@ -19,6 +19,11 @@ use crate::identity::{EnrolmentKey, Identity, IdentityError, JoinToken};
 
 /// Time for one answer.
 pub const RPC_TIMEOUT: Duration = Duration::from_secs(30);
+/// An enrolment whose connection broke before the answer is asked for so often in all: asked again with the same key it
+/// gets the same answer.
+const ENROL_TRIES_MAX: u32 = 4;
+/// Wait before it is asked for again.
+const ENROL_AGAIN_AFTER: Duration = Duration::from_millis(300);
 
 /// A key and the request that carries its public half.
 struct Fresh {
@@ -51,15 +56,25 @@ pub async fn enroll(
     key: &EnrolmentKey,
 ) -> Result<Identity, IdentityError> {
     let fresh = Fresh::with(key.pair())?;
-    let connection = tls::connect(coordinator, tls::pinned_config(token.ca_spki_sha256())?).await?;
+    let config = tls::pinned_config(token.ca_spki_sha256())?;
     let request = EnrollRequest {
         token: token.text().to_owned(),
         name: name.to_string(),
         csr_der: fresh.csr_der,
         agent_version: muster_proto::VERSION.to_owned(),
     };
-    let mut client = EnrollmentClient::new(connection.channel);
-    let credentials = answered(client.enroll(request)).await?;
+    let ask = async || {
+        let connection = tls::connect_again(coordinator, Arc::clone(&config)).await?;
+        answered(EnrollmentClient::new(connection.channel).enroll(request.clone())).await
+    };
+    let mut tries = 1;
+    let credentials = loop {
+        match ask().await {
+            Err(IdentityError::Broken(_)) if tries < ENROL_TRIES_MAX => tries += 1,
+            answer => break answer?,
+        }
+        tokio::time::sleep(tls::spread(ENROL_AGAIN_AFTER)).await;
+    };
     let ours = |ca| tls::spki_sha256(&ca) == Some(token.ca_spki_sha256());
     if !tls::certificates("the CA certificate", &credentials.ca_pem)?.into_iter().any(ours) {
         return Err(IdentityError::Answer("its CA is not the token's"));
@@ -122,6 +137,8 @@ async fn answered(
 ) -> Result<Credentials, IdentityError> {
     match tokio::time::timeout(RPC_TIMEOUT, call).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
+        // What has a cause here is no answer.
+        Ok(Err(status)) if status.source().is_some() => Err(IdentityError::Broken(status)),
         Ok(Err(status)) => Err(IdentityError::Refused { message: status.message().to_owned(), code: status.code() }),
         Err(_) => Err(IdentityError::Silent),
     }

@@ -1,21 +1,25 @@
-//! From a listening socket to connections whose peer is known. Handshakes run beside each other, with a deadline and a
-//! limit; a connection is cut the moment its certificate is no longer good.
+//! From a listening socket to connections whose peer is known. Handshakes run beside each other, with deadlines and in
+//! a room of their own, from which those that say nothing make way for whoever comes (`room.rs`); so are connections
+//! that show no certificate we know. A connection is cut the moment its certificate is no longer good.
 
 use std::{
     io,
     net::SocketAddr,
+    os::fd::AsRawFd as _,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
+use futures_util::future::Either;
 use muster_proto::tls::ALPN;
+use nix::sys::socket::{MsgFlags, recv};
 use rustls::ServerConfig;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
-    sync::{Semaphore, mpsc},
+    sync::mpsc,
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tonic::transport::server::Connected;
@@ -23,23 +27,22 @@ use tonic::transport::server::Connected;
 use super::{
     guesses::{Guesses, origin},
     judge::{Caller, Judge, Standing, why},
+    room::{Engaged, Line, Place, Room},
     seats::{Seat, Seats},
 };
 use crate::engine::EngineHandle;
 
-/// Time for a TLS handshake.
+/// Time until a handshake begins. A client sends its first byte with what completes the TCP connection, or once more
+/// when that was lost.
+const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time for a TLS handshake that has begun.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Handshakes at once; who comes then waits in the kernel's queue.
-const HANDSHAKES_MAX: usize = 512;
-/// Of those, such as come from one address: whoever says nothing cannot keep the others waiting. Those above it are
-/// hung up on, and an agent comes again.
-const HANDSHAKES_PER_ADDRESS_MAX: usize = 128;
+/// Handshakes at once: a fleet of a thousand machines comes back in one moment.
+const HANDSHAKES_MAX: usize = 1024;
 /// Connections of peers that are not known, together: a whole fleet may enrol at once.
 const STRANGERS_MAX: usize = 1024;
-/// Of those, such as come from one address: whoever opens many cannot keep the others out. Many machines may stand
-/// behind one address.
-const STRANGERS_PER_ADDRESS_MAX: usize = 256;
-/// Connections of one known peer. An agent has two for a moment when it renews; an operator has some terminals.
+/// Connections of one known peer, which has this room for itself, whoever else comes. An agent has two for a moment
+/// when it renews; an operator has some terminals.
 const CONNECTIONS_OF_PEER_MAX: usize = 32;
 /// Longest life of a connection whose peer is not known. To enrol takes a second.
 const STRANGER_LIFE: Duration = Duration::from_secs(60);
@@ -57,7 +60,7 @@ pub(super) struct Connection {
     /// Ends when the connection must.
     cut: Pin<Box<dyn Future<Output = ()> + Send>>,
     is_cut: bool,
-    _seats: (Seat, Option<Seat>),
+    _held: Either<Place, Seat>,
 }
 
 impl Connected for Connection {
@@ -111,6 +114,8 @@ pub(super) struct Acceptor {
     judge: Arc<Judge>,
     guesses: Arc<Guesses>,
     engine: EngineHandle,
+    handshakes: Arc<Room>,
+    strangers: Arc<Room>,
     seats: Seats,
     ready: mpsc::Sender<io::Result<Connection>>,
 }
@@ -125,7 +130,8 @@ impl Acceptor {
     ) -> mpsc::Receiver<io::Result<Connection>> {
         let (ready, taken) = mpsc::channel(READY_MAX);
         let (tls, seats) = (TlsAcceptor::from(config), Seats::default());
-        let acceptor = Arc::new(Self { tls, judge, guesses, engine, seats, ready });
+        let (handshakes, strangers) = (Room::new(HANDSHAKES_MAX), Room::new(STRANGERS_MAX));
+        let acceptor = Arc::new(Self { tls, judge, guesses, engine, handshakes, strangers, seats, ready });
         tokio::spawn(async move {
             let closed = acceptor.ready.clone();
             tokio::select! {
@@ -137,9 +143,7 @@ impl Acceptor {
     }
 
     async fn run(self: Arc<Self>, listener: TcpListener) {
-        let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
-        // The semaphore is never closed, so this ends only with the task.
-        while let Ok(permit) = Arc::clone(&handshakes).acquire_owned().await {
+        loop {
             let (tcp, address) = match listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
@@ -148,15 +152,18 @@ impl Acceptor {
                     continue;
                 }
             };
-            let from = format!("handshake from {}", origin(address.ip()));
-            let Some(seat) = self.seats.take(from, HANDSHAKES_PER_ADDRESS_MAX) else {
-                tracing::debug!(%address, "hung up: too many handshakes of this address");
-                continue;
-            };
+            // An IPv4 address as such, though a socket for both families says it as IPv6.
+            let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+            let place = self.handshakes.enter(origin(address.ip()), Arc::default());
+            // Looked at now: in a crowd whoever has spoken is not to be taken for a silent one until his turn comes.
+            let begun = has_spoken(&tcp).then(|| place.line.engage());
             let acceptor = Arc::clone(&self);
             tokio::spawn(async move {
-                let made = acceptor.handshake(tcp, address).await;
-                drop((permit, seat));
+                let made = tokio::select! {
+                    made = acceptor.handshake(tcp, address, &place.line, begun) => made,
+                    () = place.line.hung_up() => Err(io::Error::other("it made room for others")),
+                };
+                drop(place);
                 match made {
                     // If nobody takes it any more, the server is ending.
                     Ok(connection) => drop(acceptor.ready.send(Ok(connection)).await),
@@ -166,8 +173,22 @@ impl Acceptor {
         }
     }
 
-    async fn handshake(&self, tcp: TcpStream, address: SocketAddr) -> io::Result<Connection> {
+    async fn handshake(
+        &self,
+        tcp: TcpStream,
+        address: SocketAddr,
+        line: &Arc<Line>,
+        begun: Option<Engaged>,
+    ) -> io::Result<Connection> {
         tcp.set_nodelay(true)?;
+        let _begun = match begun {
+            Some(begun) => begun,
+            None => {
+                // Not `readable`, which may say so of a socket that is not.
+                tokio::time::timeout(FIRST_BYTE_TIMEOUT, tcp.peek(&mut [0])).await??;
+                line.engage()
+            }
+        };
         let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.tls.accept(tcp)).await??;
         let (_, session) = stream.get_ref();
         if session.alpn_protocol() != Some(ALPN) {
@@ -178,20 +199,20 @@ impl Acceptor {
             self.guesses.note(address.ip(), self.engine.now().mono_ms, &detail);
             Standing::Refused
         });
-        let seats = self.seats_of(&standing, address).ok_or_else(|| io::Error::other("too many connections"))?;
         let caller = Caller::new(address, standing);
-        Ok(Connection { stream, cut: self.cut(&caller), caller, is_cut: false, _seats: seats })
+        let held = self.hold(&caller).ok_or_else(|| io::Error::other("too many connections of this peer"))?;
+        Ok(Connection { stream, cut: self.cut(&caller), caller, is_cut: false, _held: held })
     }
 
-    /// What a connection takes as long as it lives. None: there are too many of its kind.
-    fn seats_of(&self, standing: &Standing, address: SocketAddr) -> Option<(Seat, Option<Seat>)> {
-        match standing {
+    /// What a connection takes as long as it lives. None: its peer has too many.
+    fn hold(&self, caller: &Caller) -> Option<Either<Place, Seat>> {
+        match &caller.standing {
             Standing::Stranger | Standing::Refused => {
-                let own = self.seats.take(format!("from {}", origin(address.ip())), STRANGERS_PER_ADDRESS_MAX)?;
-                Some((own, Some(self.seats.take("stranger".to_owned(), STRANGERS_MAX)?)))
+                let origin = origin(caller.address.ip());
+                Some(Either::Left(self.strangers.enter(origin, Arc::clone(caller.line()))))
             }
             Standing::Known(certificate) => {
-                Some((self.seats.take(certificate.peer.to_string(), CONNECTIONS_OF_PEER_MAX)?, None))
+                Some(Either::Right(self.seats.take(certificate.peer.to_string(), CONNECTIONS_OF_PEER_MAX)?))
             }
         }
     }
@@ -221,4 +242,9 @@ impl Acceptor {
             }
         })
     }
+}
+
+/// Has something come on this connection?
+fn has_spoken(tcp: &TcpStream) -> bool {
+    recv(tcp.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT).is_ok_and(|bytes| bytes > 0)
 }

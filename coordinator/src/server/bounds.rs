@@ -16,6 +16,7 @@ use tower::{Layer, Service};
 use super::{
     authz::NOT_ACCEPTED,
     judge::{Caller, Standing},
+    room::Engaged,
     seats::{Seat, Seats},
 };
 
@@ -122,6 +123,7 @@ impl Default for Bound {
 /// A call under way, as long as it lives.
 struct UnderWay {
     _seats: (Seat, Seat),
+    _engaged: Engaged,
 }
 
 impl Bound {
@@ -139,7 +141,7 @@ impl Bound {
         let own = self.seats.take(format!("{sort} of {who}"), *of_peer).ok_or_else(|| busy(whose, *of_peer))?;
         let one = self.seats.take((*sort).to_owned(), *of_all);
         let one = one.ok_or_else(|| busy("all callers together have", *of_all))?;
-        Ok(UnderWay { _seats: (own, one) })
+        Ok(UnderWay { _seats: (own, one), _engaged: caller.engage() })
     }
 }
 

@@ -14,9 +14,12 @@ use rustls::{
     pki_types::{CertificateDer, UnixTime},
     server::{WebPkiClientVerifier, danger::ClientCertVerifier},
 };
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
-use super::WallClock;
+use super::{
+    WallClock,
+    room::{Engaged, Line},
+};
 use crate::{
     facts::Facts,
     pki::{Ca, Certificate, CertificateError, Peer, PkiError, Role, TrustDomain},
@@ -67,7 +70,7 @@ pub struct Caller {
     pub address: SocketAddr,
     /// What it proved to be.
     pub standing: Standing,
-    cut: Arc<Notify>,
+    line: Arc<Line>,
 }
 
 /// What a connection proved to be.
@@ -84,18 +87,28 @@ pub enum Standing {
 impl Caller {
     /// The caller at the other end of a new connection.
     pub(super) fn new(address: SocketAddr, standing: Standing) -> Self {
-        Self { address, standing, cut: Arc::default() }
+        Self { address, standing, line: Arc::default() }
+    }
+
+    /// Its connection.
+    pub(super) const fn line(&self) -> &Arc<Line> {
+        &self.line
+    }
+
+    /// A call of it begins.
+    pub(super) fn engage(&self) -> Engaged {
+        self.line.engage()
     }
 
     /// Cuts its connection, with everything on it.
     pub(super) fn hang_up(&self) {
-        self.cut.notify_one();
+        self.line.hang_up();
     }
 
     /// Ends when somebody hangs up.
     pub(super) fn hung_up(&self) -> impl Future<Output = ()> + Send + use<> {
-        let cut = Arc::clone(&self.cut);
-        async move { cut.notified().await }
+        let line = Arc::clone(&self.line);
+        async move { line.hung_up().await }
     }
 
     #[cfg(test)]

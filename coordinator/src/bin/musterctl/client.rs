@@ -36,7 +36,7 @@ impl Coordinator {
                 .because(error)
                 .next("Make new ones: muster-coordinator credentials --help")
         })?;
-        let connection = tls::connect(&address, tls).await.map_err(|error| Failure::connect(&address, error))?;
+        let connection = tls::connect_again(&address, tls).await.map_err(|error| Failure::connect(&address, error))?;
         let fleet = FleetClient::new(connection.channel).max_decoding_message_size(ANSWER_BYTES_MAX);
         Ok(Self { fleet, address })
     }

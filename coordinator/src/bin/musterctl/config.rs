@@ -4,6 +4,8 @@ use std::{
     env, fs, io,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
+    pin::pin,
+    time::Duration,
 };
 
 use muster_proto::tls::Identity;
@@ -15,6 +17,8 @@ use crate::{
     terminal,
 };
 
+/// A connection takes less; who waits for longer is told for what.
+const TELL_AFTER: Duration = Duration::from_secs(2);
 /// Bits of a file's mode that let others than its owner read or write it.
 const OTHERS: u32 = 0o077;
 
@@ -110,9 +114,15 @@ impl Context {
         Config::read(&Path::new(&home).join(".config/muster/config.toml"))
     }
 
-    /// A connection to the coordinator.
+    /// A connection to the coordinator. Says so when that takes long.
     pub(crate) async fn coordinator(&self) -> Result<Coordinator, Failure> {
-        Coordinator::connect(&self.config()?).await
+        let config = self.config()?;
+        let mut connecting = pin!(Coordinator::connect(&config));
+        if let Ok(outcome) = tokio::time::timeout(TELL_AFTER, &mut connecting).await {
+            return outcome;
+        }
+        terminal::say(&format!("no connection to the coordinator at {} yet; trying on …", config.coordinator));
+        connecting.await
     }
 }
 

@@ -122,7 +122,7 @@ impl Failure {
     /// No connection.
     pub(crate) fn connect(address: &str, error: ConnectError) -> Self {
         let (exit, next) = match &error {
-            ConnectError::Tls { .. } if went_away(&error) => (Exit::Unreachable, unreachable_advice(address)),
+            ConnectError::Tls { .. } if error.is_cut() => (Exit::Unreachable, unreachable_advice(address)),
             ConnectError::Resolve { .. } | ConnectError::NotTls13 { .. } => {
                 let exit = if error.is_malformed_address() { Exit::BadInput } else { Exit::Unreachable };
                 (exit, "Is `coordinator` in your config right? It is HOST:PORT.".to_owned())
@@ -182,24 +182,6 @@ fn credentials_advice() -> String {
 
 fn credentials_from(which: &str) -> String {
     format!("{which} credentials come from the coordinator's machine: muster-coordinator credentials --help")
-}
-
-/// Did whoever listened go away in the middle of the handshake, without a word?
-fn went_away(error: &(dyn Error + 'static)) -> bool {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(kind) = error.downcast_ref::<io::Error>().map(io::Error::kind) {
-            return matches!(
-                kind,
-                io::ErrorKind::ConnectionReset
-                    | io::ErrorKind::ConnectionAborted
-                    | io::ErrorKind::BrokenPipe
-                    | io::ErrorKind::UnexpectedEof
-            );
-        }
-        next = error.source();
-    }
-    false
 }
 
 /// The TLS alert the peer sent, if that is what is behind an error: with TLS 1.3 a refused client certificate shows
