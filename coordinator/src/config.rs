@@ -21,8 +21,8 @@ use crate::pki::AGENT_LIFETIME;
 pub const STATE_DIR_DEFAULT: &str = "/var/lib/muster/coordinator";
 /// Where the key file is, unless told otherwise: not in the state directory.
 pub const KEY_FILE_DEFAULT: &str = "/etc/muster/coordinator.key";
-/// Where the coordinator listens, unless told otherwise.
-pub const LISTEN_DEFAULT: &str = "0.0.0.0:7443";
+/// Where the coordinator listens, unless told otherwise: on every address of both families.
+pub const LISTEN_DEFAULT: &str = "[::]:7443";
 /// How often an agent gives a sign of life, unless told otherwise.
 pub const HEARTBEAT_DEFAULT: Duration = Duration::from_secs(10);
 /// A machine not heard of for so long is Lost, unless told otherwise.
@@ -135,7 +135,7 @@ pub struct Given {
     /// File with the key that opens the CA's key [default: /etc/muster/coordinator.key]
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
-    /// Where to listen for agents and operators; port 0 takes a free one [default: 0.0.0.0:7443]
+    /// Where to listen for agents and operators; port 0 takes a free one [default: [::]:7443, all addresses]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<String>,
     /// How often an agent gives a sign of life [default: 10s]
@@ -404,10 +404,10 @@ mod tests {
             }
         };
         let listen = |text: &str| Given { listen: Some(text.to_owned()), ..Given::default() };
-        check("", Given::default(), Ok("0.0.0.0:7443 30s"));
+        check("", Given::default(), Ok("[::]:7443 30s"));
         check("listen = \"[::1]:1\"\nlost-after = \"60s\"", Given::default(), Ok("[::1]:1 60s"));
         check("listen = \"[::1]:1\"", listen("127.0.0.1:2"), Ok("127.0.0.1:2 30s"));
-        check("", listen("127.0.0.1"), Err("listen (127.0.0.1) must be ADDRESS:PORT, as 0.0.0.0:7443"));
+        check("", listen("127.0.0.1"), Err("listen (127.0.0.1) must be ADDRESS:PORT, as [::]:7443"));
         check("heartbeat = \"20s\"", Given::default(), Err("at least twice heartbeat"));
         check("lost-after = 60", Given::default(), Err("invalid type"));
         check("lost-after = \"60\"", Given::default(), Err("expected a time with a unit"));

@@ -9,6 +9,7 @@ pub mod documents;
 pub mod engine;
 pub mod facts;
 pub mod health;
+pub mod listen;
 pub mod manifest;
 pub mod pki;
 pub mod plan;

@@ -22,7 +22,11 @@ use muster_coordinator::{
     setup::{CredentialsFile, Init, SetupError, issue, recover},
     store::{EmbeddedStore, Store},
 };
-use muster_proto::{daemon::advice, printable::printable_lines};
+use muster_proto::{
+    address::{host_and_port, ip_of},
+    daemon::advice,
+    printable::printable_lines,
+};
 
 const FAILED: u8 = 1;
 const BAD_INPUT: u8 = 2;
@@ -211,7 +215,7 @@ fn init(args: InitArgs) -> anyhow::Result<()> {
     let wanted = Wanted { role: "operator".to_owned(), name: args.operator, clusters: Vec::new() };
     let operator = wanted.peer().map_err(|text| BadInput(text.replace("--name", "--operator")))?;
     let address = args.address.as_deref().unwrap_or(ADDRESS_DEFAULT);
-    let (host, port) = host_and_port(address)?;
+    let (host, port) = reachable(address)?;
     let home = env::var_os("HOME").filter(|home| !home.is_empty());
     let default_out = || home.map(|home| Path::new(&home).join(MUSTERCTL_CONFIG));
     let no_home = || BadInput("--out: there is no $HOME, where musterctl looks; name a file".to_owned());
@@ -254,25 +258,19 @@ fn init(args: InitArgs) -> anyhow::Result<()> {
 
 /// Whoever names another port than the usual one means it to be listened on.
 fn listen_option(host: &str, port: u16) -> String {
+    let only_here = ip_of(host).is_some_and(|ip| ip.is_loopback());
     match host {
         _ if LISTEN_DEFAULT.ends_with(&format!(":{port}")) => String::new(),
         "localhost" => format!(" --listen 127.0.0.1:{port}"),
-        host if host.starts_with("127.") => format!(" --listen {host}:{port}"),
-        _ => format!(" --listen 0.0.0.0:{port}"),
+        host if only_here => format!(" --listen {host}:{port}"),
+        _ => format!(" --listen [::]:{port}"),
     }
 }
 
-/// The two parts of an address as the command line has it.
-fn host_and_port(address: &str) -> Result<(&str, u16), BadInput> {
-    let parts = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
-    let expected = "expected HOST:PORT as in coordinator.example:7443, the port at most 65535";
-    let wrong = || BadInput(format!("--address {address}: {expected}"));
-    let is_host = |host: &str| {
-        let v6 = host.starts_with('[') && host.ends_with(']');
-        v6 || (!host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-')))
-    };
-    let (host, port) = parts.filter(|(host, port)| is_host(host) && *port != 0).ok_or_else(wrong)?;
-    if matches!(host, "0.0.0.0" | "[::]") {
+/// The two parts of an address that others connect to.
+fn reachable(address: &str) -> Result<(&str, u16), BadInput> {
+    let (host, port) = host_and_port(address).map_err(|fault| BadInput(format!("--address {address}: {fault}")))?;
+    if ip_of(host).is_some_and(|ip| ip.is_unspecified()) {
         return Err(BadInput(format!(
             "--address {address}: agents and operators connect to it, so name this machine; {host} is for run --listen"
         )));
@@ -299,7 +297,7 @@ const RUNTIME_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 async fn credentials(args: CredentialsArgs) -> anyhow::Result<()> {
     let wanted = Wanted { role: args.role, name: args.name, clusters: args.clusters };
     let peer = wanted.peer().map_err(BadInput)?;
-    args.address.as_deref().map(host_and_port).transpose()?;
+    args.address.as_deref().map(reachable).transpose()?;
     let state_dir = StateDir::new(args.place.state_dir);
     state_dir.check()?;
     let mut out = CredentialsFile::create(&args.out)?;

@@ -15,6 +15,7 @@ use muster_coordinator::{
     engine::{self, EngineError, EngineHandle},
     facts::Facts,
     health::{self, Listening},
+    listen::listen,
     pki::{Ca, StateKey, Vault},
     plan::Limits,
     server::{self, Sessions, Settings},
@@ -29,7 +30,7 @@ use muster_proto::{
     model::Epoch,
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tokio::{net::TcpListener, sync::watch};
+use tokio::sync::watch;
 
 /// Fewer open files than this are not enough for a thousand machines, each of which has two connections when it renews
 /// its certificate, and for strangers and operators besides.
@@ -58,9 +59,9 @@ pub(crate) async fn run(
     let vault = Arc::new(Vault::new(key));
     let admin_address = address(&rows);
     drop(rows);
-    let listener = TcpListener::bind(&config.listen).await.with_context(|| {
+    let listener = listen(&config.listen).await.with_context(|| {
         let listen = &config.listen;
-        format!("cannot listen on {listen}; --listen takes an address of this machine (0.0.0.0: all) and a free port")
+        format!("cannot listen on {listen}; --listen takes an address of this machine ([::]: all) and a free port")
     })?;
     let bound = listener.local_addr()?;
 

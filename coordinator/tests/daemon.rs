@@ -248,7 +248,7 @@ fn health_is_an_answer_on_its_own_listener() {
     };
     init(dir);
     unhealthy("is --state-dir right, and has it been started?");
-    let running = Running::start(dir, &["--listen", "0.0.0.0:0"]);
+    let running = Running::start(dir, &["--listen", "[::]:0"]);
     assert!(succeed(&health, dir).contains(&format!("127.0.0.1:{}", running.port)));
     drop(running);
     unhealthy("cannot reach 127.0.0.1:");
@@ -289,6 +289,7 @@ fn what_is_wrong_is_said_and_what_to_do() {
     check(&["init", "--operator", "Anna!", "--out", "a"], 2, &["--operator"]);
     check(&["init", "--address", "nowhere", "--out", "a"], 2, &["--address", "HOST:PORT"]);
     check(&["init", "--address", "http://here:7443", "--out", "a"], 2, &["--address", "HOST:PORT"]);
+    check(&["init", "--address", "fd00::7:7443", "--out", "a"], 2, &["--address", "[2001:db8::7]:7443"]);
     init(dir);
     check(
         &["init", "--state-dir", "state", "--key-file", "key", "--out", "b"],

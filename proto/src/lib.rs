@@ -1,6 +1,7 @@
 //! The words and the wire of Muster: domain types, the gRPC messages generated from `muster/v1/*.proto`, and the
 //! checked conversion between the two. Agent, coordinator and musterctl build on it; it depends on nothing of ours.
 
+pub mod address;
 pub mod convert;
 pub mod daemon;
 pub mod hash;

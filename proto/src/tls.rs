@@ -22,6 +22,8 @@ use uuid::Uuid;
 
 pub use verify::spki_sha256;
 
+use crate::address::host_and_port;
+
 /// The DNS name in every coordinator's certificate, whatever address it is reached at. Who may speak for the
 /// coordinator is decided by the CA alone, so a moved address or a new load balancer needs no new certificate.
 pub const SERVER_NAME: &str = "coordinator.muster.internal";
@@ -72,7 +74,7 @@ pub enum TlsError {
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// Not `HOST:PORT`, or the name does not resolve.
-    #[error("cannot resolve {address}{}", port_hint(address))]
+    #[error("cannot resolve {address}{}", address_hint(address))]
     Resolve {
         /// As given.
         address: String,
@@ -236,22 +238,13 @@ impl ConnectError {
     /// Is it an address that can never be right, wherever it is resolved?
     #[must_use]
     pub fn is_malformed_address(&self) -> bool {
-        matches!(self, Self::Resolve { address, .. } if !port_hint(address).is_empty())
+        matches!(self, Self::Resolve { address, .. } if !address_hint(address).is_empty())
     }
 }
 
 /// What is wrong with an address that no resolver can take.
-fn port_hint(address: &str) -> String {
-    if address.contains("://") {
-        return ": it is a URL; an address is expected, HOST:PORT".to_owned();
-    }
-    match address.rsplit_once(':') {
-        Some((_, port)) if port.parse::<u16>().is_ok() => String::new(),
-        Some((host, port)) if !host.ends_with(':') => {
-            format!(": \"{port}\" is no port, which is a number up to {} (expected HOST:PORT)", u16::MAX)
-        }
-        _ => format!(": its port is missing (expected HOST:PORT, as in {address}:7443)"),
-    }
+fn address_hint(address: &str) -> String {
+    host_and_port(address).err().map(|fault| format!(": {fault}")).unwrap_or_default()
 }
 
 fn config(verifier: Arc<dyn ServerCertVerifier>, identity: Option<&Identity>) -> Result<Arc<ClientConfig>, TlsError> {
@@ -404,20 +397,6 @@ mod tests {
                    https://docs.rs/rustls/latest/rustls/manual/_03_howto/index.html#unexpected-eof";
         assert_eq!(without_manual(eof), "peer closed connection without sending TLS close_notify");
         assert_eq!(without_manual("another"), "another");
-    }
-
-    #[test]
-    fn what_is_wrong_with_an_address_is_said() {
-        for (address, said) in [
-            ("host:7443", ""),
-            ("host", "expected HOST:PORT, as in host:7443"),
-            ("host:99999", "\"99999\" is no port"),
-            ("host:7443/", "\"7443/\" is no port"),
-            ("https://host:7443", "it is a URL"),
-        ] {
-            let hint = port_hint(address);
-            assert!(hint.contains(said) && hint.is_empty() == said.is_empty(), "{address}: {hint}");
-        }
     }
 
     /// Somebody hangs up on the first, and is gone when the second comes.

@@ -1,6 +1,11 @@
 //! Credentials that are not right, and none: who may do what, and the exit status a script sees.
 
-use std::{fs, path::Path, process::Command, time::Duration};
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result};
 use muster_tests::fleet::{
@@ -79,6 +84,33 @@ fn a_coordinator_is_somewhere() -> Result<()> {
         let init = fleet.coordinator_command(&[&["init", "--address", address][..], &place].concat())?.exits(2)?;
         init.says(&[address, "name this machine", "--listen"])?;
         assert!(["other", "other.key", "other.toml"].iter().all(|name| !Path::new(&fleet.path(name)).exists()));
+    }
+    fleet.done()
+}
+
+/// What `init` prints is pasted, and the coordinator is reached where it was said to be.
+#[test]
+fn the_next_line_listens_where_the_address_is() -> Result<()> {
+    let fleet = Fleet::start("next-line", &[])?;
+    for (number, host) in ["127.0.0.1", "[::1]", "localhost"].into_iter().enumerate() {
+        let free = std::net::TcpListener::bind("[::]:0")?.local_addr()?.port();
+        let (state, key, out) = (format!("state-{number}"), format!("key-{number}"), format!("out-{number}.toml"));
+        let (address, place) = (format!("{host}:{free}"), ["--state-dir", &state, "--key-file", &key, "--out", &out]);
+        let said = fleet.coordinator_command(&[&["init", "--address", &address], &place[..]].concat())?.ok()?;
+        let next =
+            said.lines().find_map(|line| line.strip_prefix("Next: muster-coordinator ")).context("a next line")?;
+        let mut running = Command::new(Programs::find()?.coordinator)
+            .args(next.split(' '))
+            .current_dir(fleet.dir())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let reached = wait_for(&format!("an answer at {address}"), PATIENCE, || {
+            Ok((fleet.ctl_as(&out, &["get", "clusters"])?.code == Some(0)).then_some(()))
+        });
+        running.kill()?;
+        running.wait()?;
+        reached.with_context(|| said)?;
     }
     fleet.done()
 }
