@@ -109,6 +109,9 @@ pub enum IdentityError {
         /// As gRPC has it.
         code: tonic::Code,
     },
+    /// The record says that this machine's identity was taken back.
+    #[error("this machine's identity was revoked, or the machine was removed")]
+    Revoked,
     /// The connection ended before an answer came.
     #[error("the connection broke before the coordinator answered")]
     Broken(#[source] tonic::Status),

@@ -95,10 +95,9 @@ const ANOTHER_COORDINATOR: &str = "; another coordinator answers there than enro
                                    address? If it was made anew: `muster-agent enroll --force` with a token of it";
 
 /// The reasons that are left when a certificate is rejected and was not renewed either.
-const SHUT_OUT: &str = ", and does not renew it: it was revoked (`musterctl get machines` says so), the machine was \
-                        removed (`musterctl get audit` says so), or it ran out too long ago; to come back: `musterctl \
-                        replace MACHINE`, unless it was removed, then here `muster-agent enroll --force` with a new \
-                        token; every item runs again then";
+const SHUT_OUT: &str = ", and does not renew it: it ran out too long ago, or the record there does not have this \
+                        machine; to come back: `musterctl replace MACHINE`, then here `muster-agent enroll --force` \
+                        with a new token; every item runs again then";
 /// What is done about a certificate that is rejected, before anybody need do anything.
 const TO_BE_RENEWED: &str = "; it may have run out, and is to be renewed: nothing need be done yet";
 
@@ -114,6 +113,14 @@ pub enum LinkError {
     /// The coordinator rejects the certificate, and tells nobody why.
     #[error("the coordinator does not accept this machine's certificate")]
     NotAccepted,
+    /// The record says that this identity was taken back. Nothing brings it back but a person.
+    #[error(
+        "this machine's identity was revoked, the machine was removed, or another took its place (`musterctl get \
+         audit` says which): the agent dials no more; to come back: `musterctl replace MACHINE`, unless it was \
+         removed, then here `systemctl stop muster-agent`, `muster-agent enroll --force` with a new token, and start \
+         it. Was an older record put back, which lets it in? Restart the agent"
+    )]
+    Revoked,
     /// The coordinator closed the stream, saying why.
     #[error("the coordinator closed the link: {0}")]
     Refused(String),
@@ -154,6 +161,7 @@ impl LinkError {
                 | ConnectError::PinMismatch { .. },
             )
             | Self::Credentials(_)
+            | Self::Revoked
             | Self::Silent
             | Self::NoWelcome
             | Self::Malformed(_)
@@ -217,11 +225,16 @@ impl Link {
             if matches!(error, LinkError::Stopping) {
                 return;
             }
-            self.complain(&error);
             tries = tries_after(tries, held);
             refusals = if error.is_refusal() { refusals + 1 } else { 0 };
-            if self.has_run_out() || refusals >= REFUSALS_BEFORE_RENEWAL {
-                self.renew_expired().await;
+            let error = match self.has_run_out() || refusals >= REFUSALS_BEFORE_RENEWAL {
+                true => self.renew_expired(error).await,
+                false => error,
+            };
+            self.complain(&error);
+            if matches!(error, LinkError::Revoked) {
+                // What runs is left to finish, and the engine goes on; there is nobody to talk to.
+                return self.engine.closed().await;
             }
             tokio::time::sleep(reconnect_after(tries)).await;
         }
@@ -290,15 +303,18 @@ impl Link {
         }
     }
 
-    async fn renew_expired(&mut self) {
+    /// Asks to have the certificate renewed that was not accepted for this reason; what the reason is then.
+    async fn renew_expired(&mut self, error: LinkError) -> LinkError {
         if Instant::now() < self.renew_expired_not_before {
-            return;
+            return error;
         }
         self.renew_expired_not_before = Instant::now() + RENEW_AGAIN_AFTER;
         let renewed = self.identity.renew_expired().await;
+        let revoked = matches!(renewed, Err(IdentityError::Revoked));
         // One that nobody answered was refused by nobody.
         self.renewal_refused = matches!(renewed, Err(IdentityError::Refused { code, .. }) if is_refusal(code));
         self.take(renewed);
+        if revoked { LinkError::Revoked } else { error }
     }
 
     fn take(&mut self, renewed: Result<Identity, IdentityError>) -> bool {

@@ -35,5 +35,8 @@ pub const OUTPUT_TAIL_BYTES_MAX: usize = 8 * 1024;
 /// What stands before the request in the message that the key of an expired certificate signs to renew it: so that the
 /// signature means nothing anywhere else.
 pub const RENEW_PURPOSE: &[u8] = b"muster-renew-v1";
+/// Metadata of a refusal: the record says that the agent's identity was taken back, for good. The text beside it is for
+/// people, and the same for everybody.
+pub const IDENTITY_REVOKED: &str = "muster-identity-revoked";
 /// Version of this build, as shown by `version` and reported by agents.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -8,6 +8,7 @@ use muster_proto::resource::Machine;
 use muster_tests::fleet::{
     CLUSTER, Fleet, PATIENCE,
     manifest::{bash, cluster},
+    pause,
     programs::Ran,
     wait_for,
 };
@@ -226,7 +227,15 @@ fn a_certificate_that_ran_out_is_renewed() -> Result<()> {
     fleet.done()
 }
 
-/// Cut off within 10 s; cannot come back, not even to renew, and says what to do.
+/// Nobody dials for the machine, for longer than an agent waits between the first tries.
+fn stays_away(fleet: &Fleet) -> Result<()> {
+    let came = fleet.proxy("worker-1")?.came();
+    pause(Duration::from_secs(4));
+    assert_eq!(fleet.proxy("worker-1")?.came(), came, "{}", fleet.log("worker-1"));
+    Ok(())
+}
+
+/// Cut off within 10 s; cannot come back, stops trying, and says what to do.
 #[test]
 fn a_revoked_machine_is_cut_off() -> Result<()> {
     let mut fleet = Fleet::start("revoked", &["--agent-cert-ttl", "20s"])?;
@@ -256,22 +265,29 @@ fn a_revoked_machine_is_cut_off() -> Result<()> {
     assert_eq!(machine.status.blocked.context("blocked")?.blocked.reason, "Revoked");
     fleet.ctl(&["logs", "worker-1", "work"])?.exits(4)?.says(&["Revoked: worker-1", "/var/lib/muster/agent"])?;
 
-    fleet.kill_agent("worker-1")?;
-    fs::remove_file(fleet.agent_dir("worker-1").join("link.json")).ok();
-    fleet.start_agent("worker-1")?;
-    let says = |fleet: &Fleet, word: &str| {
-        Ok(link(fleet)?["error"].as_str().filter(|error| error.contains(word)).map(str::to_owned))
-    };
-    let why = wait_for("refused again", PATIENCE, || says(&fleet, "musterctl replace"))?;
-    assert!(why.contains("does not accept this machine's certificate, and does not renew it"), "{why}");
+    let gone = |fleet: &Fleet| Ok(link(fleet)?["error"].as_str().filter(|why| why.contains("dials no more")).map(drop));
+    wait_for("the agent has given up", PATIENCE, || gone(&fleet))?;
+    stays_away(&fleet)?;
+    // Not for its restart either, nor when it is removed for good.
+    for words in [&[][..], &["remove", "worker-1", "--policy", "forced", "--yes", "--detach"]] {
+        if !words.is_empty() {
+            fleet.ctl(words)?.exits(0)?;
+        }
+        fleet.kill_agent("worker-1")?;
+        fs::remove_file(fleet.agent_dir("worker-1").join("link.json")).ok();
+        fleet.start_agent("worker-1")?;
+        wait_for("refused again, and it gave up", PATIENCE, || gone(&fleet))?;
+        stays_away(&fleet)?;
+    }
+    fleet.agent_status("worker-1")?.exits(0)?.says(&["was revoked", "musterctl replace", "enroll --force"])?;
+    let log = fleet.log("coordinator");
+    let said = log.lines().filter(|line| line.contains("refused") && line.contains("worker-1")).count();
+    assert_eq!(said, 1, "its name, once an hour: {log}");
 
-    assert!(!fleet.machines()?["worker-1"].status.connected, "{why}");
-    let renewals = |fleet: &Fleet| {
-        let log = fleet.log("worker-1");
-        Ok(log.lines().find(|line| line.contains("the certificate could not be renewed")).map(str::to_owned))
-    };
-    let refusal = wait_for("a renewal that is refused", PATIENCE, || renewals(&fleet))?;
-    assert!(refusal.contains("these credentials are not accepted"), "{refusal}");
-    fleet.ctl(&["get", "machines", "--cluster", CLUSTER])?.exits(0)?.says(&["Revoked"])?;
+    fleet.kill_agent("worker-1")?;
+    let token = fleet.token("worker", &[])?;
+    fleet.enroll("worker-1", &token, &["--force"])?.ok()?;
+    fleet.start_agent("worker-1")?;
+    fleet.wait_machine("worker-1", "connected as another", |machine| machine.status.connected)?;
     fleet.done()
 }

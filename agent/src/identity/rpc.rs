@@ -7,7 +7,7 @@ use aws_lc_rs::{
     signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair},
 };
 use muster_proto::{
-    RENEW_PURPOSE,
+    IDENTITY_REVOKED, RENEW_PURPOSE,
     model::{ClusterName, MachineName, MachineType},
     tls,
     wire::{Credentials, EnrollRequest, RenewExpiredRequest, RenewRequest, enrollment_client::EnrollmentClient},
@@ -137,6 +137,7 @@ async fn answered(
 ) -> Result<Credentials, IdentityError> {
     match tokio::time::timeout(RPC_TIMEOUT, call).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) if status.metadata().contains_key(IDENTITY_REVOKED) => Err(IdentityError::Revoked),
         // What has a cause here is no answer.
         Ok(Err(status)) if status.source().is_some() => Err(IdentityError::Broken(status)),
         Ok(Err(status)) => Err(IdentityError::Refused { message: status.message().to_owned(), code: status.code() }),

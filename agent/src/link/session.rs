@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use muster_proto::{
-    LINK_MESSAGE_BYTES_MAX,
+    IDENTITY_REVOKED, LINK_MESSAGE_BYTES_MAX,
     convert::{Hello, WireError, as_line},
     model::{Assignment, Epoch, Generation, HostFacts, ItemInput, ItemName, Seq, SwarmCall},
     tls,
@@ -320,6 +320,7 @@ async fn has_changed(containers: Option<&mut Watch>) {
 fn refused(status: tonic::Status) -> LinkError {
     use std::error::Error as _;
     match (status.message(), status.source()) {
+        _ if status.metadata().contains_key(IDENTITY_REVOKED) => LinkError::Revoked,
         _ if status.code() == tonic::Code::Unauthenticated => LinkError::NotAccepted,
         (message, Some(source)) => LinkError::Refused(format!("{message}: {}", super::chain(source))),
         (message, None) => LinkError::Refused(message.to_owned()),

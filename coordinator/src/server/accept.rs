@@ -26,7 +26,7 @@ use tonic::transport::server::Connected;
 
 use super::{
     guesses::{Guesses, origin},
-    judge::{Caller, Judge, Standing, why},
+    judge::{Caller, Judge, Standing, TAKEN_BACK, why},
     room::{Engaged, Line, Place, Room},
     seats::{Seat, Seats},
 };
@@ -194,11 +194,20 @@ impl Acceptor {
         if session.alpn_protocol() != Some(ALPN) {
             return Err(io::Error::other("the client did not ask for HTTP/2"));
         }
-        let standing = self.judge.judge(session.peer_certificates().unwrap_or_default()).unwrap_or_else(|refusal| {
+        let shown = session.peer_certificates().unwrap_or_default();
+        let standing = self.judge.judge(shown).unwrap_or_else(|refusal| {
             let detail = format!("a certificate: {}", why(&refusal));
-            self.guesses.note(address.ip(), self.engine.now().mono_ms, &detail);
+            match self.judge.machine_of(shown) {
+                Some(id) => self.judge.note(id, address, &detail),
+                None => {
+                    self.guesses.note(address.ip(), self.engine.now().mono_ms, &detail);
+                }
+            }
             Standing::Refused
         });
+        if let Standing::Revoked(id) = standing {
+            self.judge.note(id, address, TAKEN_BACK);
+        }
         let caller = Caller::new(address, standing);
         let held = self.hold(&caller).ok_or_else(|| io::Error::other("too many connections of this peer"))?;
         Ok(Connection { stream, cut: self.cut(&caller), caller, is_cut: false, _held: held })
@@ -207,7 +216,7 @@ impl Acceptor {
     /// What a connection takes as long as it lives. None: its peer has too many.
     fn hold(&self, caller: &Caller) -> Option<Either<Place, Seat>> {
         match &caller.standing {
-            Standing::Stranger | Standing::Refused => {
+            Standing::Stranger | Standing::Refused | Standing::Revoked(_) => {
                 let origin = origin(caller.address.ip());
                 Some(Either::Left(self.strangers.enter(origin, Arc::clone(caller.line()))))
             }

@@ -15,6 +15,7 @@ use tower::{Layer, Service};
 use super::{
     guesses::Guesses,
     judge::{Caller, Judge, Standing},
+    status::revoked,
 };
 use crate::{engine::EngineHandle, pki::Role};
 
@@ -82,7 +83,7 @@ const NO_CREDENTIALS: &str = "this takes credentials; none were shown";
 fn sort(standing: &Standing) -> Option<Sort> {
     match standing {
         Standing::Stranger => Some(Nobody),
-        Standing::Refused => None,
+        Standing::Refused | Standing::Revoked(_) => None,
         Standing::Known(certificate) => match &certificate.peer.role {
             Role::Agent(_) => Some(Agent),
             Role::Operator(_) => Some(Operator),
@@ -123,8 +124,10 @@ fn judge_request<B>(judge: &Judge, request: &http::Request<B>) -> Result<(), (St
     let refused = || (Status::unauthenticated(NOT_ACCEPTED), None);
     // Without a caller there is no connection of ours behind it.
     let caller = request.extensions().get::<Caller>().ok_or_else(refused)?;
-    if let Standing::Known(certificate) = &caller.standing {
-        judge.still_good(certificate).map_err(|_| refused())?;
+    match &caller.standing {
+        Standing::Known(certificate) => judge.still_good(certificate).map_err(|_| refused())?,
+        Standing::Revoked(_) => return Err((revoked(), None)),
+        Standing::Stranger | Standing::Refused => {}
     }
     decide(sort(&caller.standing), request.uri().path()).map_err(|status| {
         let peer = caller.peer().map_or_else(|| "nobody we know".to_owned(), ToString::to_string);

@@ -132,7 +132,9 @@ impl Bound {
         let (who, whose) = match &caller.standing {
             Standing::Known(certificate) => (certificate.peer.to_string(), "these credentials have"),
             // With its port: each connection for itself.
-            Standing::Stranger | Standing::Refused => (caller.address.to_string(), "this connection has"),
+            Standing::Stranger | Standing::Refused | Standing::Revoked(_) => {
+                (caller.address.to_string(), "this connection has")
+            }
         };
         let busy = |whose: &str, most: usize| {
             let message = format!("Busy: {whose} {most} {sort} under way; let one end and try again");

@@ -15,7 +15,13 @@ use rustls::pki_types::{CertificateDer, pem::PemObject};
 use tonic::{Request, Response, Status};
 use uuid::Uuid;
 
-use super::{authz::NOT_ACCEPTED, caller_of, guesses::Guesses, judge::Judge, status::TOKEN_REFUSED};
+use super::{
+    authz::NOT_ACCEPTED,
+    caller_of,
+    guesses::Guesses,
+    judge::{Judge, TAKEN_BACK, why},
+    status::{TOKEN_REFUSED, revoked},
+};
 use crate::{
     core::{Enroll, Input, Refusal, Reply},
     engine::{EngineError, EngineHandle},
@@ -81,19 +87,31 @@ impl Service for Enrollment {
     }
 
     async fn renew_expired(&self, request: Request<RenewExpiredRequest>) -> Result<Response<Credentials>, Status> {
-        let address = caller_of(&request)?.address.ip();
+        let address = caller_of(&request)?.address;
         let request = request.into_inner();
         let id = match self.expired(&request) {
             Ok(id) => id,
-            Err(reason) => {
+            Err(Turned::Revoked(id)) => {
+                self.judge.note(id, address, TAKEN_BACK);
+                return Err(revoked());
+            }
+            Err(Turned::Away(reason)) => {
                 let detail = format!("to renew an expired certificate: {reason}");
-                self.guesses.was_wrong(address, self.engine.now().mono_ms, &detail).await;
+                self.guesses.was_wrong(address.ip(), self.engine.now().mono_ms, &detail).await;
                 return Err(Status::unauthenticated(NOT_ACCEPTED));
             }
         };
         tracing::info!(machine = %id, %address, "renews an expired certificate");
         self.credentials(id, &request.csr_der)
     }
+}
+
+/// Why an expired certificate is not renewed.
+enum Turned {
+    /// The reason, for our log; the peer is not told.
+    Away(String),
+    /// The machine's identity was taken back, and it has proved that it was its own.
+    Revoked(MachineId),
 }
 
 /// SHA-256 of a public key.
@@ -119,16 +137,20 @@ impl Enrollment {
     }
 
     /// Whose the expired certificate is, if it is one of ours and the request is signed with its key.
-    fn expired(&self, request: &RenewExpiredRequest) -> Result<MachineId, String> {
+    fn expired(&self, request: &RenewExpiredRequest) -> Result<MachineId, Turned> {
         let der = CertificateDer::from(request.certificate_der.as_slice());
-        let certificate = self.judge.judge_expired(&der).map_err(|refusal| super::judge::why(&refusal))?;
-        let Role::Agent(id) = certificate.peer.role else { return Err("not an agent's certificate".to_owned()) };
+        let certificate = self.judge.judge_expired(&der).map_err(|refusal| Turned::Away(why(&refusal)))?;
+        let away = |reason: String| Err(Turned::Away(reason));
+        let Role::Agent(id) = certificate.peer.role else { return away("not an agent's certificate".to_owned()) };
         let message = [RENEW_PURPOSE, &request.csr_der].concat();
         if !signed_by(&certificate.public_key, &message, &request.signature) {
-            return Err(format!("agent/{id}: not signed with the certificate's key"));
+            return away(format!("agent/{id}: not signed with the certificate's key"));
+        }
+        if self.judge.revoked(&certificate).is_some() {
+            return Err(Turned::Revoked(id));
         }
         if self.engine.facts().by_id(id).is_none() {
-            return Err(format!("agent/{id}: no machine has this identity"));
+            return away(format!("agent/{id}: no machine has this identity"));
         }
         Ok(id)
     }

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 
 use super::{
     WallClock,
+    refusals::Refusals,
     room::{Engaged, Line},
 };
 use crate::{
@@ -60,6 +61,8 @@ fn refuses(facts: &Facts, certificate: &Certificate) -> bool {
     }
 }
 
+/// Why an identity is refused for good, in our log.
+pub(super) const TAKEN_BACK: &str = "its identity was revoked or removed, or another machine took its place";
 /// A certificate can be renewed for so long after it ran out.
 const GRACE_MS: u64 = 7 * 24 * 3600 * 1000;
 
@@ -80,6 +83,9 @@ pub enum Standing {
     Stranger,
     /// It showed one that says nothing to us. It gets one constant answer.
     Refused,
+    /// It is an agent whose identity the record says was taken back for good: revoked, removed, or another's by now. It
+    /// gets the same answer, and learns that much from it.
+    Revoked(MachineId),
     /// It is who its certificate says.
     Known(Arc<Certificate>),
 }
@@ -121,7 +127,7 @@ impl Caller {
     pub fn peer(&self) -> Option<&Peer> {
         match &self.standing {
             Standing::Known(certificate) => Some(&certificate.peer),
-            Standing::Stranger | Standing::Refused => None,
+            Standing::Stranger | Standing::Refused | Standing::Revoked(_) => None,
         }
     }
 }
@@ -153,6 +159,7 @@ pub struct Judge {
     clock: WallClock,
     facts: watch::Receiver<Arc<Facts>>,
     identities: Identities,
+    refusals: Refusals,
 }
 
 impl Judge {
@@ -171,7 +178,14 @@ impl Judge {
         let chain = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
             .build()
             .map_err(|_| PkiError::Damaged { problem: "its certificate verifies nothing" })?;
-        Ok(Self { chain, trust_domain: ca.trust_domain().clone(), clock, facts, identities })
+        Ok(Self {
+            chain,
+            trust_domain: ca.trust_domain().clone(),
+            clock,
+            facts,
+            identities,
+            refusals: Refusals::default(),
+        })
     }
 
     /// What a client that showed `certificates` in its handshake is.
@@ -183,11 +197,42 @@ impl Judge {
         let now = UnixTime::since_unix_epoch(Duration::from_millis((self.clock)()));
         self.chain.verify_client_cert(leaf, between, now).map_err(Refusal::Chain)?;
         let certificate = Certificate::read(&self.trust_domain, leaf)?;
+        if let Some(id) = self.revoked(&certificate) {
+            return Ok(Standing::Revoked(id));
+        }
         self.still_good(&certificate)?;
         Ok(Standing::Known(Arc::new(certificate)))
     }
 
-    /// What a certificate says that ran out a while ago, if it was good then. The caller has to prove that it is his.
+    /// The machine, if this is its agent's and was taken back.
+    pub fn revoked(&self, certificate: &Certificate) -> Option<MachineId> {
+        let Role::Agent(id) = certificate.peer.role else { return None };
+        self.facts.borrow().denied.contains_key(&id).then_some(id)
+    }
+
+    /// Whose agent's certificate this is, if it is one of ours that says nothing to us any more: mostly it ran out.
+    pub fn machine_of(&self, certificates: &[CertificateDer<'_>]) -> Option<MachineId> {
+        let leaf = certificates.first()?;
+        let certificate = Certificate::read(&self.trust_domain, leaf).ok()?;
+        let Role::Agent(id) = certificate.peer.role else { return None };
+        let then = UnixTime::since_unix_epoch(Duration::from_millis(certificate.not_after_ms));
+        self.chain.verify_client_cert(leaf, &[], then).is_ok().then_some(id)
+    }
+
+    /// Says in our log that this machine was turned away, once an hour.
+    pub(super) fn note(&self, id: MachineId, address: SocketAddr, reason: &str) {
+        if !self.refusals.is_news(id, (self.clock)()) {
+            return;
+        }
+        let facts = self.facts.borrow();
+        let removed = || facts.denied.get(&id).map(|row| &row.machine);
+        let machine = facts.by_id(id).map(|row| &row.name).or_else(removed).map(ToString::to_string);
+        let machine = machine.unwrap_or_else(|| "a machine that is not in the record".to_owned());
+        tracing::warn!(machine, %id, %address, reason, "refused; for an hour this is not said again of it");
+    }
+
+    /// What a certificate says that ran out a while ago, if it was good then. The caller has to prove that it is his;
+    /// whether it was taken back is not looked at.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -199,7 +244,6 @@ impl Judge {
         }
         let then = UnixTime::since_unix_epoch(Duration::from_millis(now_ms.min(certificate.not_after_ms)));
         self.chain.verify_client_cert(leaf, &[], then).map_err(Refusal::Chain)?;
-        self.not_denied(&certificate)?;
         Ok(certificate)
     }
 

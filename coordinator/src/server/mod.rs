@@ -12,6 +12,7 @@ mod judge;
 mod log_relay;
 mod maintenance;
 mod reader;
+mod refusals;
 mod room;
 mod seats;
 mod sessions;

@@ -1,8 +1,12 @@
 //! What the engine says, as gRPC says it.
 
-use muster_proto::model::{MachineId, MachineName};
-use tonic::Status;
+use muster_proto::{
+    IDENTITY_REVOKED,
+    model::{MachineId, MachineName},
+};
+use tonic::{Status, metadata::MetadataValue};
 
+use super::authz::NOT_ACCEPTED;
 use crate::{
     core::Refusal,
     engine::EngineError,
@@ -71,6 +75,13 @@ impl From<VaultError> for Status {
             }
         }
     }
+}
+
+/// What an agent is told whose identity was taken back: in words what everybody is told who is not accepted.
+pub(super) fn revoked() -> Status {
+    let mut status = Status::unauthenticated(NOT_ACCEPTED);
+    status.metadata_mut().insert(IDENTITY_REVOKED, MetadataValue::from_static("1"));
+    status
 }
 
 /// What is our own fault: the peer is told where to look.

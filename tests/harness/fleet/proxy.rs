@@ -24,6 +24,8 @@ struct Wire {
 struct WireState {
     target: Option<u16>,
     cut: bool,
+    /// Connections that came.
+    came: usize,
 }
 
 impl Wire {
@@ -61,6 +63,7 @@ impl Proxy {
         let of_listener = Arc::clone(&wire);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
+                of_listener.change(|state| state.came += 1);
                 let wire = Arc::clone(&of_listener);
                 thread::spawn(move || carry(stream, &wire));
             }
@@ -83,6 +86,12 @@ impl Proxy {
     #[must_use]
     pub fn leads_to(&self) -> Option<u16> {
         self.wire.state.lock().unwrap_or_else(PoisonError::into_inner).target
+    }
+
+    /// How many connections have come so far.
+    #[must_use]
+    pub fn came(&self) -> usize {
+        self.wire.state.lock().unwrap_or_else(PoisonError::into_inner).came
     }
 
     /// Nothing passes from now on.

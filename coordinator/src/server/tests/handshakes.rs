@@ -1,6 +1,9 @@
 //! Who comes through the handshake, and what he is then (reliability.md, "TLS").
 
-use muster_proto::wire::{VersionRequest, fleet_client::FleetClient};
+use muster_proto::{
+    IDENTITY_REVOKED,
+    wire::{VersionRequest, fleet_client::FleetClient},
+};
 use rustls::{
     ClientConfig,
     client::ResolvesClientCert,
@@ -143,6 +146,7 @@ async fn a_certificate_is_good_or_gets_one_constant_answer() {
     let stranger_ca = Ca::create(&other_domain, now_ms).expect("a CA");
     let revoked = world.enrolled("edge", "gone").await;
     world.wish(Wish::RevokeMachine { machine: revoked.name.clone(), machine_is_off: false }).await;
+    let revoked = revoked.identity;
 
     let operator = Role::Operator("anna".to_owned());
     for role in [operator, Role::Viewer("bo".to_owned()), Role::Controller("locks".to_owned())] {
@@ -165,12 +169,17 @@ async fn a_certificate_is_good_or_gets_one_constant_answer() {
             "a client that calls itself coordinator",
             issue(&world.ca, &Peer { role: Role::Coordinator, clusters: None }, long),
         ),
-        ("revoked", revoked.identity),
+        ("revoked", revoked.clone()),
     ] {
         let (code, text) = answer(&world, Some(&identity)).await;
         assert_eq!(code, Code::Unauthenticated, "{what}");
         answers.push(text);
     }
+    // Which identity was taken back, only its own agent learns.
+    let of_the_revoked = version(world.channel(Some(&revoked)).await).await.expect_err("refused");
+    assert!(of_the_revoked.metadata().contains_key(IDENTITY_REVOKED));
+    let of_an_expired = version(world.channel(Some(&issue(&world.ca, &anna(), past))).await).await;
+    assert!(!of_an_expired.expect_err("refused").metadata().contains_key(IDENTITY_REVOKED));
     answers.push(answer_to_key(&world, world.ca.server_key(long).expect("a certificate")).await.1);
     answers.dedup();
     assert_eq!(answers, [authz::NOT_ACCEPTED], "the peer learns no reason");

@@ -1,0 +1,50 @@
+//! Machines that are turned away with a certificate of ours: each is said in our log, with its name, once an hour. An
+//! agent comes again every few seconds, and what it says is no news.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+};
+
+use muster_proto::model::MachineId;
+
+/// A machine is said again after so long.
+const SAID_AGAIN_MS: u64 = 3_600_000;
+/// Machines that are remembered: as many as one coordinator manages. Those that come beside them are not said.
+const MACHINES_MAX: usize = 10_000;
+
+/// When each was said last.
+#[derive(Default)]
+pub(super) struct Refusals(Mutex<BTreeMap<MachineId, u64>>);
+
+impl Refusals {
+    /// It is turned away now. True: that is to be said.
+    pub(super) fn is_news(&self, id: MachineId, now_ms: u64) -> bool {
+        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        said.retain(|_, at_ms| now_ms.saturating_sub(*at_ms) < SAID_AGAIN_MS);
+        let news = said.len() < MACHINES_MAX && !said.contains_key(&id);
+        if news {
+            said.insert(id, now_ms);
+        }
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn a_machine_is_said_once_an_hour() {
+        let refusals = Refusals::default();
+        let id = |number| MachineId(Uuid::from_u128(number));
+        assert_eq!([0, 1, SAID_AGAIN_MS - 1].map(|at_ms| refusals.is_news(id(1), at_ms)), [true, false, false]);
+        assert!(refusals.is_news(id(2), SAID_AGAIN_MS - 1), "another");
+        assert!(refusals.is_news(id(1), SAID_AGAIN_MS));
+        assert_eq!(refusals.0.lock().expect("lock").len(), 2);
+        let count = (10..20_000).filter(|number| refusals.is_news(id(*number), SAID_AGAIN_MS)).count();
+        assert_eq!(count, MACHINES_MAX - 2);
+    }
+}
