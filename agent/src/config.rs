@@ -35,7 +35,7 @@ pub(crate) fn command(words: &str, state_dir: Option<&Path>) -> String {
 pub struct Settings {
     /// Where the agent keeps its identity and its record.
     pub state_dir: Option<PathBuf>,
-    /// `HOST:PORT` of the coordinator that `muster-agent enroll` turns to.
+    /// `HOST:PORT` of the coordinator that `muster-agent enroll` turns to; several with commas between them.
     pub coordinator: Option<String>,
     /// The proxy that downloads go through, or `none`. May hold a password.
     pub proxy: Option<String>,

@@ -5,12 +5,14 @@ mod key;
 mod rpc;
 mod token;
 
-use std::{io, path::Path};
+use std::{io, os::unix::fs::OpenOptionsExt as _, path::Path};
 
 use muster_proto::{
+    address::Addresses,
     model::{ClusterName, MachineId, MachineName, MachineType},
     tls::{self, ConnectError, TlsError},
 };
+use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 pub use key::EnrolmentKey;
@@ -53,7 +55,7 @@ pub enum IdentityError {
         /// Its name.
         name: MachineName,
         /// Where.
-        coordinator: String,
+        coordinator: Addresses,
     },
     /// There is none.
     #[error(
@@ -177,8 +179,8 @@ impl IdentityError {
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Identity {
-    /// `HOST:PORT`.
-    pub coordinator: String,
+    /// Where the coordinator is reached; the first is where the last session was.
+    pub coordinators: Addresses,
     /// The machine's name.
     pub name: MachineName,
     /// As in the certificate.
@@ -223,6 +225,28 @@ impl Identity {
         durable::replace(path, &text).map_err(failed)
     }
 
+    /// Changes the identity file while nobody else does, and returns it as it is then.
+    ///
+    /// # Errors
+    /// As [`Self::load`] and [`Self::save`].
+    pub fn change(path: &Path, change: impl FnOnce(&mut Self)) -> Result<Self, IdentityError> {
+        let _only = locked(path)?;
+        let mut identity = Self::load(path)?;
+        change(&mut identity);
+        identity.save(path)?;
+        Ok(identity)
+    }
+
+    /// Writes a renewed one. Where the coordinator is reached may have been set meanwhile, and stays.
+    ///
+    /// # Errors
+    /// [`IdentityError::File`].
+    pub fn save_renewed(&self, path: &Path) -> Result<(), IdentityError> {
+        let _only = locked(path)?;
+        let coordinators = Self::load(path).map_or_else(|_| self.coordinators.clone(), |kept| kept.coordinators);
+        Self { coordinators, ..self.clone() }.save(path)
+    }
+
     /// For connections as this machine.
     ///
     /// # Errors
@@ -249,13 +273,23 @@ impl Identity {
     }
 }
 
+/// Held while the identity file is changed: the agent renews its certificate, an operator sets where the coordinator
+/// is.
+fn locked(path: &Path) -> Result<Flock<std::fs::File>, IdentityError> {
+    let path = path.with_extension("lock");
+    let failed = |source| IdentityError::File { what: "lock", path: path.clone(), source };
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.create(true).append(true).mode(0o600).open(&path).map_err(failed)?;
+    Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| failed(errno.into()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn identity(issued_at_ms: u64, not_after_ms: u64) -> Identity {
         Identity {
-            coordinator: "127.0.0.1:1".to_owned(),
+            coordinators: Addresses::parse("127.0.0.1:1").expect("an address"),
             name: MachineName::new("worker-1").expect("a label"),
             machine_id: "a0e1b2c3-0000-4000-8000-00000000ffff".parse().expect("a UUID"),
             cluster: ClusterName::new("c").expect("a label"),
@@ -294,6 +328,12 @@ mod tests {
         identity(1, 2).save(&path).expect("saved");
         assert_eq!(path.metadata().expect("there").permissions().mode() & 0o777, 0o600);
         assert_eq!(Identity::load(&path).ok().map(|identity| identity.not_after_ms), Some(2));
+        let renewed = identity(3, 4);
+        Identity::change(&path, |kept| kept.coordinators = Addresses::parse("b:1,a:1").expect("addresses"))
+            .expect("set");
+        renewed.save_renewed(&path).expect("saved");
+        let kept = Identity::load(&path).expect("there");
+        assert_eq!((kept.not_after_ms, kept.coordinators.first()), (4, "b:1"), "a renewal leaves them alone");
         std::fs::write(&path, "{").expect("written");
         let error = Identity::load(&path).err().expect("an error").to_string();
         assert!(error.contains("enroll --force"), "{error}");

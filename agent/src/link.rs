@@ -13,12 +13,13 @@ use std::{
 };
 
 use muster_proto::{
+    address::Addresses,
     convert::{Hello, WireError},
     model::{Assignment, Epoch, HostFacts, ItemName, Seq, SwarmCall},
     tls::{ConnectError, TlsError, spread, without_manual},
 };
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     time::Instant,
 };
 use tracing::{info, warn};
@@ -32,7 +33,7 @@ use crate::{
     host::unix_ms,
     identity::{Identity, IdentityError},
 };
-use session::Session;
+use session::{Lent, Session};
 
 /// First wait before dialling again.
 const RECONNECT_MIN: Duration = Duration::from_millis(200);
@@ -139,15 +140,42 @@ pub enum LinkError {
     /// The coordinator does not take what we send.
     #[error("the coordinator takes our messages too slowly")]
     Full,
+    /// None of several addresses gave a session.
+    #[error("{all}")]
+    Everywhere {
+        /// The one that says most.
+        most: Box<LinkError>,
+        /// All of them, each with its address.
+        all: String,
+    },
     /// The engine stopped.
     #[error("the agent stops")]
     Stopping,
 }
 
 impl LinkError {
+    /// What it comes to that there is no session at any of these addresses.
+    fn of_all(mut failed: Vec<(String, Self)>, renewal_refused: bool) -> Self {
+        let each = failed.iter().map(|(address, error)| format!("{address}: {}", with_advice(error, renewal_refused)));
+        let all = each.collect::<Vec<_>>().join("; ");
+        // What a coordinator said weighs more than that nobody answers elsewhere.
+        failed.sort_by_key(|(_, error)| (matches!(error, Self::Revoked), error.is_refusal()));
+        match failed.pop() {
+            Some((_, only)) if failed.is_empty() => only,
+            Some((_, most)) => Self::Everywhere { most: Box::new(most), all },
+            None => Self::Closed,
+        }
+    }
+
+    /// The one that counts, where it was tried at several addresses.
+    fn most(&self) -> &Self {
+        if let Self::Everywhere { most, .. } = self { most } else { self }
+    }
+
     /// Did a coordinator answer, and turn us away?
-    const fn is_refusal(&self) -> bool {
+    fn is_refusal(&self) -> bool {
         match self {
+            Self::Everywhere { most, .. } => most.is_refusal(),
             Self::Connect(ConnectError::Tls { .. } | ConnectError::Http { .. })
             | Self::NotAccepted
             | Self::Refused(_)
@@ -178,6 +206,8 @@ pub struct Link {
     /// How often the machine's facts are looked at.
     facts_every: Duration,
     engine: mpsc::Sender<FromLink>,
+    /// Where the coordinator says that it is reached.
+    told: watch::Sender<Option<Addresses>>,
     /// How the last coordinator wants the InternalIP chosen.
     choice: AddressChoice,
     /// When the certificate is to be renewed. Counted on the monotonic clock, so that a clock that jumps neither
@@ -202,6 +232,7 @@ impl Link {
             dir,
             facts_every,
             engine,
+            told: watch::Sender::new(None),
             choice: AddressChoice::default(),
             renew_at,
             renew_expired_not_before: now,
@@ -215,6 +246,7 @@ impl Link {
         let mut tries = 0;
         let mut refusals = 0;
         while !self.engine.is_closed() {
+            self.read_addresses();
             let (error, held) = match self.open().await {
                 Ok(session) => {
                     let welcomed = Instant::now();
@@ -232,7 +264,7 @@ impl Link {
                 false => error,
             };
             self.complain(&error);
-            if matches!(error, LinkError::Revoked) {
+            if matches!(error.most(), LinkError::Revoked) {
                 // What runs is left to finish, and the engine goes on; there is nobody to talk to.
                 return self.engine.closed().await;
             }
@@ -240,25 +272,64 @@ impl Link {
         }
     }
 
-    fn open(&self) -> impl Future<Output = Result<Session, LinkError>> {
+    /// A session, at the first address that gives one.
+    async fn open(&self) -> Result<Session, LinkError> {
+        let mut failed = Vec::new();
         // Agents of a demo, many on one machine, are none of that machine's own.
-        let is_own = self.dir.path() == Path::new(STATE_DIR_DEFAULT);
-        Session::open(&self.identity, &self.choice, (self.facts_every, is_own), &self.engine)
+        let containers = self.dir.path() == Path::new(STATE_DIR_DEFAULT);
+        for address in self.identity.coordinators.iter() {
+            let (choice, facts_every) = (&self.choice, self.facts_every);
+            let lent = Lent { choice, facts_every, containers, told: &self.told, engine: &self.engine };
+            match Session::open(&self.identity, address, lent).await {
+                Err(LinkError::Stopping) => return Err(LinkError::Stopping),
+                Err(error) => failed.push((address.to_owned(), error)),
+                opened => return opened,
+            }
+        }
+        Err(LinkError::of_all(failed, self.renewal_refused))
+    }
+
+    /// An operator may have set other addresses (`muster-agent set-coordinator`).
+    fn read_addresses(&mut self) {
+        // What cannot be read now says nothing else than before.
+        if let Ok(kept) = Identity::load(&self.dir.identity()) {
+            self.identity.coordinators = kept.coordinators;
+        }
+    }
+
+    /// Records other addresses, if these are others.
+    fn change_addresses(&mut self, change: impl Fn(&Addresses) -> Addresses) {
+        if change(&self.identity.coordinators) == self.identity.coordinators {
+            return;
+        }
+        let kept = Identity::change(&self.dir.identity(), |kept| kept.coordinators = change(&kept.coordinators));
+        self.identity.coordinators = match kept {
+            Ok(kept) => kept.coordinators,
+            Err(error) => {
+                warn!(error = %chain(&error), "the coordinator's addresses are not saved: known until a restart");
+                change(&self.identity.coordinators)
+            }
+        };
+        info!(coordinators = %self.identity.coordinators, "the coordinator's addresses, in the order of trying them");
     }
 
     /// Keeps a session, and its successor after each renewal, until it ends.
     async fn keep(&mut self, mut session: Session) -> LinkError {
         let engine = self.engine.clone();
-        let connected = LinkReport::connected(&self.identity.coordinator);
+        let mut report: Option<LinkReport> = None;
         loop {
+            let address = session.address().to_owned();
+            self.change_addresses(|known| known.led_by(&address));
             self.choice = session.choice().clone();
             if session.announce(&engine).await.is_err() {
                 return LinkError::Stopping;
             }
-            connected.clone().save(&self.dir);
+            let report = report.get_or_insert_with(|| LinkReport::connected(&address));
+            report.coordinator.clone_from(&address);
+            report.clone().save(&self.dir);
             self.renewal_refused = false;
             self.complained.clear();
-            info!(coordinator = %self.identity.coordinator, "connected");
+            info!(coordinator = %address, "connected");
             let next = self.next(pin!(session.run(&engine))).await;
             match next {
                 Ok(next) => session = next,
@@ -270,9 +341,18 @@ impl Link {
 
     /// The session that follows the running one after a renewal; or why that one ended, and none follows.
     async fn next(&mut self, mut running: Pin<&mut impl Future<Output = LinkError>>) -> Result<Session, LinkError> {
+        let mut told = self.told.subscribe();
         loop {
             tokio::select! {
                 error = &mut running => return Err(error),
+                Ok(()) = told.changed() => {
+                    let addresses = told.borrow_and_update().clone();
+                    self.change_addresses(|known| match &addresses {
+                        Some(addresses) => known.joined_by(addresses),
+                        None => known.clone(),
+                    });
+                    continue;
+                }
                 () = self.renewed() => {}
             }
             let mut opening = pin!(self.open());
@@ -320,7 +400,7 @@ impl Link {
     fn take(&mut self, renewed: Result<Identity, IdentityError>) -> bool {
         match renewed {
             Ok(identity) => {
-                match identity.save(&self.dir.identity()) {
+                match identity.save_renewed(&self.dir.identity()) {
                     Ok(()) => info!("certificate renewed"),
                     // Good as long as this process lives; after that the old one may still be exchanged for a week.
                     Err(error) => {
@@ -345,14 +425,14 @@ impl Link {
     /// Says why there is no session; in the log once for each reason.
     fn complain(&mut self, error: &LinkError) {
         let text = with_advice(error, self.renewal_refused);
-        LinkReport::disconnected(&self.identity.coordinator, &text).save(&self.dir);
-        let reason = match error {
+        LinkReport::disconnected(&self.identity.coordinators.to_string(), &text).save(&self.dir);
+        let reason = match error.most() {
             // It says what time it is.
             LinkError::Connect(ConnectError::ClockSkew { .. }) => "ClockSkew",
             _ => &text,
         };
         if self.complained != reason {
-            warn!(coordinator = %self.identity.coordinator, error = %text, "no link to the coordinator");
+            warn!(coordinator = %self.identity.coordinators, error = %text, "no link to the coordinator");
             reason.clone_into(&mut self.complained);
         }
     }
@@ -460,6 +540,23 @@ mod tests {
         assert!(rejected(true).contains("musterctl replace MACHINE"));
         let codes = [tonic::Code::Unauthenticated, tonic::Code::PermissionDenied, tonic::Code::Unavailable];
         assert_eq!(codes.map(is_refusal), [true, true, false]);
+    }
+
+    #[test]
+    fn what_each_address_said_is_told() {
+        let of_all = |errors: Vec<LinkError>| {
+            LinkError::of_all(
+                errors.into_iter().zip(["a:1", "b:1"]).map(|(error, at)| (at.to_owned(), error)).collect(),
+                false,
+            )
+        };
+        let gone = || LinkError::Connect(ConnectError::Timeout { address: "a:1".to_owned() });
+        assert!(matches!(of_all(vec![gone()]), LinkError::Connect(_)), "one speaks for itself");
+        let all = of_all(vec![LinkError::NotAccepted, gone()]);
+        assert!(all.is_refusal(), "somebody answered");
+        let said = with_advice(&all, false);
+        assert!(said.starts_with("a:1: the coordinator does not accept") && said.contains("; b:1: a:1 does"), "{said}");
+        assert!(matches!(of_all(vec![LinkError::Revoked, LinkError::NotAccepted]).most(), LinkError::Revoked));
     }
 
     #[test]

@@ -27,6 +27,7 @@ use muster_agent::{
     systemd::{AfterEnrolment, run_from_now_on},
 };
 use muster_proto::{
+    address::Addresses,
     daemon::{advice, config_file::ConfigFileError, logging, signals::Signals},
     model::{LedgerId, MachineName, own_label},
     printable::printable_lines,
@@ -59,6 +60,8 @@ enum Command {
     /// Get this machine its identity with a join token
     #[command(alias = "join")]
     Enroll(EnrollArgs),
+    /// Say where the coordinator is reached, if it has moved where the agent does not find it; it may run meanwhile
+    SetCoordinator(SetCoordinatorArgs),
     /// Run the agent; systemd does this
     Run(RunArgs),
     /// Print what the agent has recorded; needs no network
@@ -114,9 +117,10 @@ struct RunArgs {
 struct EnrollArgs {
     #[command(flatten)]
     state: StateArgs,
-    /// Where the coordinator listens for agents [default: the configuration's]
-    #[arg(long, value_name = "HOST:PORT")]
-    coordinator: Option<String>,
+    /// Where the coordinator is reached; several with commas between them are tried in turn [default: the
+    /// configuration's]
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
+    coordinator: Vec<String>,
     /// File with the join token, "-" for standard input
     #[arg(long, value_name = "FILE")]
     token_file: PathBuf,
@@ -126,6 +130,15 @@ struct EnrollArgs {
     /// Enrol anew, as another machine, though this one is enrolled already
     #[arg(long)]
     force: bool,
+}
+
+#[derive(Args)]
+struct SetCoordinatorArgs {
+    #[command(flatten)]
+    state: StateArgs,
+    /// Addresses, tried in this order, in place of those that the agent knows
+    #[arg(value_name = "HOST:PORT", value_delimiter = ',', required = true)]
+    addresses: Vec<String>,
 }
 
 #[derive(Args)]
@@ -218,6 +231,7 @@ fn perform(cli: Cli) -> anyhow::Result<()> {
     let settings = || Settings::read(cli.config.as_deref());
     match cli.command {
         Command::Enroll(args) => enroll(&args, settings()?),
+        Command::SetCoordinator(args) => set_coordinator(&args, &settings()?),
         Command::Run(args) => {
             let settings = settings()?;
             run(&args.state.dir(&settings), proxies(&settings)?, Duration::from_millis(args.facts_every_ms))
@@ -261,8 +275,9 @@ fn create(dir: &StateDir) -> anyhow::Result<()> {
 
 fn enroll(args: &EnrollArgs, settings: Settings) -> anyhow::Result<()> {
     let dir = args.state.dir(&settings);
-    let coordinator = args.coordinator.clone().or(settings.coordinator);
-    let coordinator = coordinator.ok_or_else(|| BadInput(NO_COORDINATOR.to_owned()))?;
+    let given = Some(args.coordinator.join(",")).filter(|given| !given.is_empty());
+    let coordinators = given.or(settings.coordinator).ok_or_else(|| BadInput(NO_COORDINATOR.to_owned()))?;
+    let coordinators = addresses("--coordinator", &coordinators)?;
     let former = Identity::load(&dir.identity()).ok().filter(|_| args.force).map(|identity| identity.name);
     let name = match (&args.name, former) {
         (None, Some(former)) => former,
@@ -280,7 +295,7 @@ fn enroll(args: &EnrollArgs, settings: Settings) -> anyhow::Result<()> {
     create(&dir)?;
     let lock = ledger::lock(dir.path())?;
     match Identity::load(&dir.identity()) {
-        Ok(Identity { name, coordinator, .. }) if !args.force => {
+        Ok(Identity { name, coordinators: coordinator, .. }) if !args.force => {
             return Err(IdentityError::AlreadyEnrolled { name, coordinator }.into());
         }
         Err(error @ (IdentityError::File { .. } | IdentityError::Damaged { .. })) if !args.force => {
@@ -290,7 +305,7 @@ fn enroll(args: &EnrollArgs, settings: Settings) -> anyhow::Result<()> {
     }
     let key = EnrolmentKey::kept_at(&dir.enrolment_key())?;
     let identity = block_on(async {
-        identity::enroll(&coordinator, &token, name.clone(), &key).await.map_err(|error| match error {
+        identity::enroll(&coordinators, &token, name.clone(), &key).await.map_err(|error| match error {
             IdentityError::Refused { .. } => anyhow::Error::from(error).context(asked_as(&name, &token)),
             error => error.into(),
         })
@@ -303,6 +318,23 @@ fn enroll(args: &EnrollArgs, settings: Settings) -> anyhow::Result<()> {
     let service = if is_own { block_on(async { Ok(run_from_now_on().await) })? } else { AfterEnrolment::NoService };
     let Identity { name, machine_type, cluster, .. } = identity;
     say(&format!("enrolled as {name} ({machine_type}) in cluster {cluster}\n{}", next_step(dir.path(), service)));
+    Ok(())
+}
+
+fn addresses(what: &str, text: &str) -> Result<Addresses, BadInput> {
+    Addresses::parse(text).map_err(|fault| BadInput(format!("{what}: {fault}")))
+}
+
+fn set_coordinator(args: &SetCoordinatorArgs, settings: &Settings) -> anyhow::Result<()> {
+    let dir = args.state.dir(settings);
+    dir.check()?;
+    let coordinators = addresses("set-coordinator", &args.addresses.join(","))?;
+    let Identity { name, .. } = Identity::change(&dir.identity(), |kept| kept.coordinators = coordinators.clone())?;
+    let when = match ledger::in_use(dir.path()) {
+        true => "when it dials next: within half a minute, if it has no session",
+        false => "when it is started",
+    };
+    say(&format!("{name} turns to {coordinators}: the agent tries them in this order, {when}"));
     Ok(())
 }
 

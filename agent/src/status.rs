@@ -4,7 +4,10 @@
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
-use muster_proto::model::{ItemState, ItemStatus, Standing};
+use muster_proto::{
+    address::Addresses,
+    model::{ItemState, ItemStatus, Standing},
+};
 use serde::Serialize;
 
 use crate::{
@@ -46,8 +49,8 @@ pub struct AgentStatus {
     pub cluster: String,
     /// As enrolled.
     pub machine_type: String,
-    /// `HOST:PORT`.
-    pub coordinator: String,
+    /// `HOST:PORT` each, in the order in which they are tried.
+    pub coordinators: Addresses,
     /// End of the certificate.
     pub certificate_not_after: Option<Timestamp>,
     /// Does the agent run? If not, the news are those of the agent that ran here last.
@@ -112,7 +115,7 @@ impl AgentStatus {
             machine_id: identity.machine_id.to_string(),
             cluster: identity.cluster.to_string(),
             machine_type: identity.machine_type.to_string(),
-            coordinator: identity.coordinator,
+            coordinators: identity.coordinators,
             certificate_not_after: timestamp(identity.not_after_ms),
             running: ledger::in_use(dir.path()),
             link: LinkReport::load(dir),
@@ -137,7 +140,7 @@ impl AgentStatus {
             },
         };
         // Writing to a String does not fail.
-        writeln!(text, "coordinator  {}, {link}", self.coordinator).ok();
+        writeln!(text, "coordinator  {}, {link}", self.coordinators).ok();
         if let Some(BlockReport { reason, message, since_ms }) = self.blocked.as_ref().filter(|_| self.running) {
             writeln!(text, "blocked      {reason} since {}: {message}", shown(timestamp(*since_ms))).ok();
         }

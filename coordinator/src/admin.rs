@@ -13,6 +13,7 @@ use std::{
 };
 
 pub use client::AdminClient;
+use muster_proto::address::Addresses;
 use nix::sys::statvfs::statvfs;
 use serde::{Deserialize, Serialize};
 use tokio::{
@@ -125,6 +126,7 @@ impl Wanted {
 enum Request {
     Backup,
     Credentials(Wanted),
+    SetAddress(Addresses),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -136,6 +138,8 @@ enum Answer {
         bytes: u64,
     },
     Credentials(Issued),
+    /// It is done, and there is nothing to say of it.
+    Done,
     Error(String),
 }
 
@@ -156,8 +160,6 @@ pub struct Admin {
     pub store: EmbeddedStore,
     /// Who signs.
     pub ca: Arc<Ca>,
-    /// Where operators reach the coordinator.
-    pub address: String,
     /// Who records what is issued.
     pub engine: EngineHandle,
     /// Held while a copy is made: all are made under one name.
@@ -228,7 +230,7 @@ impl Admin {
         let request = tokio::time::timeout(REQUEST_LINE_TIMEOUT, read_line(&mut read)).await;
         let silent = || format!("nothing was asked within {} s", REQUEST_LINE_TIMEOUT.as_secs());
         let request: Request = request.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, silent()))??;
-        if let Request::Credentials(_) = request {
+        if let Request::Credentials(_) | Request::SetAddress(_) = request {
             // They are recorded first: an engine that hangs takes nothing up.
             self.engine.submit(Input::Tick).await.map_err(io::Error::other)?;
         }
@@ -237,6 +239,12 @@ impl Admin {
         match request {
             Request::Credentials(wanted) => {
                 let answer = self.credentials(&wanted).await.map_or_else(Answer::Error, Answer::Credentials);
+                write_line(&mut write, &answer).await
+            }
+            Request::SetAddress(addresses) => {
+                let set = Input::Operator { actor: LOCAL_ACTOR.to_owned(), request: Wish::SetAddress(addresses) };
+                let set = self.engine.submit(set).await;
+                let answer = set.map_or_else(|error| Answer::Error(with_sources(&error)), |_| Answer::Done);
                 write_line(&mut write, &answer).await
             }
             Request::Backup => match self.copy().await {
@@ -257,8 +265,8 @@ impl Admin {
         let peer = wanted.peer()?;
         let (facts, now_ms) = (self.engine.facts(), self.engine.now().wall_ms);
         let known = facts.credentials.get(&peer.to_string()).map(|row| &**row);
-        let (credentials, row) =
-            Credentials::issue(&self.ca, &self.address, &peer, known, now_ms).map_err(|error| with_sources(&error))?;
+        let (credentials, row) = Credentials::issue(&self.ca, &facts.meta.address, &peer, known, now_ms)
+            .map_err(|error| with_sources(&error))?;
         let record = Input::Operator { actor: LOCAL_ACTOR.to_owned(), request: Wish::RecordCredentials(row) };
         self.engine.submit(record).await.map_err(|error| with_sources(&error))?;
         tracing::info!(%peer, "credentials issued");

@@ -19,11 +19,11 @@ use muster_coordinator::{
     config::{Config, ConfigError, Given, LISTEN_DEFAULT, STATE_DIR_DEFAULT, StateDir, new_file},
     health::probe,
     pki::{StateKey, TrustDomain},
-    setup::{CredentialsFile, Init, SetupError, issue, recover},
+    setup::{CredentialsFile, Init, SetupError, issue, recover, set_address as record_address},
     store::{EmbeddedStore, Store},
 };
 use muster_proto::{
-    address::{host_and_port, ip_of},
+    address::{Addresses, host_and_port, ip_of},
     daemon::advice,
     printable::printable_lines,
 };
@@ -53,6 +53,10 @@ enum Command {
     Run(RunArgs),
     /// Write credentials for a person or a program, whether the coordinator runs or not
     Credentials(CredentialsArgs),
+    /// Say where the coordinator is reached, whether it runs or not: agents are told, new credentials name it
+    ///
+    /// Its certificate is good at any address.
+    SetAddress(SetAddressArgs),
     /// Copy the record to a new file, whether the coordinator runs or not
     Backup(BackupArgs),
     /// After an old copy of the record was put in place: take over what the agents know better
@@ -149,6 +153,15 @@ struct CredentialsArgs {
 }
 
 #[derive(Args)]
+struct SetAddressArgs {
+    #[command(flatten)]
+    place: Place,
+    /// Addresses, the first to be tried first; agents keep those that they knew behind them
+    #[arg(value_name = "HOST:PORT", value_delimiter = ',', required = true)]
+    addresses: Vec<String>,
+}
+
+#[derive(Args)]
 struct BackupArgs {
     #[command(flatten)]
     place: Place,
@@ -193,6 +206,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Init(args) => init(args),
         Command::Run(args) => run_daemon(args),
         Command::Credentials(args) => block_on(credentials(args)),
+        Command::SetAddress(args) => block_on(set_address(args)),
         Command::Backup(args) => block_on(backup(args)),
         Command::Recover(args) => recover_record(&args),
         Command::Health(place) => block_on(async {
@@ -269,10 +283,10 @@ fn listen_option(host: &str, port: u16) -> String {
 
 /// The two parts of an address that others connect to.
 fn reachable(address: &str) -> Result<(&str, u16), BadInput> {
-    let (host, port) = host_and_port(address).map_err(|fault| BadInput(format!("--address {address}: {fault}")))?;
+    let (host, port) = host_and_port(address).map_err(|fault| BadInput(format!("address {address}: {fault}")))?;
     if ip_of(host).is_some_and(|ip| ip.is_unspecified()) {
         return Err(BadInput(format!(
-            "--address {address}: agents and operators connect to it, so name this machine; {host} is for run --listen"
+            "address {address}: agents and operators connect to it, so name this machine; {host} is for run --listen"
         )));
     }
     Ok((host, port))
@@ -325,6 +339,29 @@ async fn credentials(args: CredentialsArgs) -> anyhow::Result<()> {
             "warning: there is no cluster {name} yet; if that is mistyped, take the credentials back and make new ones"
         ));
     }
+    Ok(())
+}
+
+async fn set_address(args: SetAddressArgs) -> anyhow::Result<()> {
+    for address in &args.addresses {
+        reachable(address)?;
+    }
+    let addresses = Addresses::try_from(args.addresses).map_err(|fault| BadInput(fault.to_string()))?;
+    let state_dir = StateDir::new(args.place.state_dir);
+    state_dir.check()?;
+    let told = if let Some(running) = AdminClient::connect(&state_dir)? {
+        running.set_address(addresses.clone()).await?;
+        "Agents that are connected are told now, others when they connect"
+    } else {
+        record_address(&mut EmbeddedStore::open(&state_dir.store())?, addresses.clone(), now_ms())?;
+        "Agents are told when the coordinator runs and they connect"
+    };
+    say(&format!(
+        "The coordinator is reached at {addresses}\n{told}; an agent that no longer finds it: muster-agent \
+         set-coordinator {first}\nNew credentials name {first}; in those that people have, change the line \
+         `coordinator`.",
+        first = addresses.first()
+    ));
     Ok(())
 }
 

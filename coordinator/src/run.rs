@@ -19,7 +19,6 @@ use muster_coordinator::{
     pki::{Ca, StateKey, Vault},
     plan::Limits,
     server::{self, Sessions, Settings},
-    setup::address,
     store::{EmbeddedStore, Store},
 };
 use muster_proto::{
@@ -57,7 +56,6 @@ pub(crate) async fn run(
     let rows = store.load()?;
     let ca = Arc::new(Ca::load(&rows, &key)?);
     let vault = Arc::new(Vault::new(key));
-    let admin_address = address(&rows);
     drop(rows);
     let listener = listen(&config.listen).await.with_context(|| {
         let listen = &config.listen;
@@ -72,7 +70,6 @@ pub(crate) async fn run(
         state_dir: config.state_dir.clone(),
         store,
         ca: Arc::clone(&ca),
-        address: admin_address,
         engine: engine.clone(),
         copying: Mutex::default(),
     };

@@ -9,7 +9,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_proto::model::{ClusterName, Epoch, Now};
+use muster_proto::{
+    address::{Addresses, is_loopback},
+    model::{ClusterName, Epoch, Now},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -17,11 +20,9 @@ use crate::{
     core::{self, credentials},
     facts::{CredentialRow, Draft, Facts, RowError},
     pki::{Ca, KeyFileError, PERSON_LIFETIME, Peer, PkiError, StateKey, TrustDomain, Validity},
-    store::{Change, EmbeddedStore, Row, Store, StoreError, Table},
+    store::{Change, EmbeddedStore, Store, StoreError},
 };
 
-/// Row of [`Table::Meta`] with the address that credentials name.
-const ADDRESS_KEY: &str = "address";
 /// Who is named in the audit record for what is done on the coordinator's machine.
 pub const LOCAL_ACTOR: &str = "coordinator";
 /// Of a file with a private key.
@@ -292,9 +293,12 @@ impl Init<'_> {
         let (credentials, row) = Credentials::issue(&ca, self.address, self.operator, None, now_ms)?;
         out.write(&credentials)?;
         let mut rows = ca.rows(key)?;
-        rows.extend(recorded(&mut Facts::default(), row, now_ms)?);
-        let address = self.address.as_bytes().to_vec();
-        rows.push(Change::Put { table: Table::Meta, key: ADDRESS_KEY.to_owned(), value: address });
+        let mut facts = Facts::default();
+        self.address.clone_into(&mut facts.meta.address);
+        // Agents are told too, unless it leads each of them to itself.
+        let others = Addresses::parse(self.address).ok().filter(|_| !is_loopback(self.address));
+        facts.meta.advertised = others;
+        rows.extend(recorded(&mut facts, row, now_ms)?);
         EmbeddedStore::create_with(&self.state_dir.store(), &rows)?;
         Ok(self.state_dir.give_record()?)
     }
@@ -321,8 +325,9 @@ impl Init<'_> {
 /// [`SetupError`].
 pub fn issue(store: &mut EmbeddedStore, key: &StateKey, peer: &Peer, now_ms: u64) -> Result<Issued, SetupError> {
     let rows = store.load()?;
-    let (ca, address) = (Ca::load(&rows, key)?, address(&rows));
+    let ca = Ca::load(&rows, key)?;
     let mut facts = Facts::load(rows)?;
+    let address = facts.meta.address.clone();
     let known = facts.credentials.get(&peer.to_string()).map(|row| &**row);
     let (credentials, row) = Credentials::issue(&ca, &address, peer, known, now_ms)?;
     store.commit(&recorded(&mut facts, row, now_ms)?)?;
@@ -337,11 +342,15 @@ fn recorded(facts: &mut Facts, row: CredentialRow, now_ms: u64) -> Result<Vec<Ch
     Ok(draft.into_changes())
 }
 
-/// The address that credentials name.
-#[must_use]
-pub fn address(rows: &[Row]) -> String {
-    let row = rows.iter().find(|(table, key, _)| *table == Table::Meta && key == ADDRESS_KEY);
-    row.map(|(.., value)| String::from_utf8_lossy(value).into_owned()).unwrap_or_default()
+/// Records where the coordinator is reached while none runs, as one that runs does.
+///
+/// # Errors
+/// [`SetupError`].
+pub fn set_address(store: &mut EmbeddedStore, addresses: Addresses, now_ms: u64) -> Result<(), SetupError> {
+    let mut facts = Facts::load(store.load()?)?;
+    let mut draft = Draft::new(&mut facts);
+    credentials::set_address(&mut draft, LOCAL_ACTOR, addresses, Now { wall_ms: now_ms, mono_ms: 0 });
+    Ok(store.commit(&draft.into_changes())?)
 }
 
 /// Marks the record as older than the fleet: the next start takes an epoch above every one that was seen, and takes
@@ -398,7 +407,12 @@ mod tests {
         );
         let rows = EmbeddedStore::open(&dir.path().join("state/store")).expect("a store").load().expect("rows");
         let ca = Ca::load(&rows, &StateKey::read(&key_file).expect("a key")).expect("a CA");
-        assert_eq!(address(&rows), "coordinator.example:7443");
+        let facts = Facts::load(rows).expect("facts");
+        let advertised = facts.meta.advertised.map(|addresses| addresses.to_string());
+        assert_eq!(
+            (facts.meta.address.as_str(), advertised.as_deref()),
+            ("coordinator.example:7443", Some("coordinator.example:7443"))
+        );
         let text = fs::read_to_string(dir.path().join("anna.toml")).expect("credentials");
         let credentials: Credentials = toml::from_str(&text).expect("TOML");
         assert_eq!((credentials.ca.as_str(), credentials.coordinator.as_str()), (ca.pem(), "coordinator.example:7443"));

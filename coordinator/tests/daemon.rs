@@ -287,9 +287,9 @@ fn what_is_wrong_is_said_and_what_to_do() {
     );
     check(&["init", "--trust-domain", "NO", "--out", "a"], 2, &["--trust-domain"]);
     check(&["init", "--operator", "Anna!", "--out", "a"], 2, &["--operator"]);
-    check(&["init", "--address", "nowhere", "--out", "a"], 2, &["--address", "HOST:PORT"]);
-    check(&["init", "--address", "http://here:7443", "--out", "a"], 2, &["--address", "HOST:PORT"]);
-    check(&["init", "--address", "fd00::7:7443", "--out", "a"], 2, &["--address", "[2001:db8::7]:7443"]);
+    check(&["init", "--address", "nowhere", "--out", "a"], 2, &["address nowhere", "HOST:PORT"]);
+    check(&["init", "--address", "http://here:7443", "--out", "a"], 2, &["address http", "HOST:PORT"]);
+    check(&["init", "--address", "fd00::7:7443", "--out", "a"], 2, &["address fd00", "[2001:db8::7]:7443"]);
     init(dir);
     check(
         &["init", "--state-dir", "state", "--key-file", "key", "--out", "b"],

@@ -1,7 +1,15 @@
 //! Where a coordinator is reached, as people write it: `HOST:PORT`, an IPv6 address in brackets. One rule for whoever
 //! takes an address.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv6Addr},
+};
+
+use serde::{Deserialize, Serialize};
+
+/// Addresses of one coordinator that an agent keeps. With those of a whole house move there is room for some more.
+pub const ADDRESSES_MAX: usize = 6;
 
 /// What is wrong with an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,6 +64,107 @@ pub fn ip_of(host: &str) -> Option<IpAddr> {
     host.trim_start_matches('[').trim_end_matches(']').parse().ok()
 }
 
+/// Does this address lead nowhere but to the machine that uses it?
+#[must_use]
+pub fn is_loopback(address: &str) -> bool {
+    let host = host_and_port(address).map_or("", |(host, _)| host);
+    host == "localhost" || ip_of(host).is_some_and(|ip| ip.is_loopback())
+}
+
+/// Addresses of one coordinator, at least one; they are tried in this order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<String>", into = "Vec<String>")]
+pub struct Addresses(Vec<String>);
+
+/// What is wrong with a list of addresses.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressesFault {
+    /// One is none.
+    #[error("{address}: {fault}")]
+    Address {
+        /// As it was given.
+        address: String,
+        /// What is wrong with it.
+        fault: AddressFault,
+    },
+    /// There is none.
+    #[error("no address is given (expected HOST:PORT, several with commas between them)")]
+    None,
+    /// There are more than [`ADDRESSES_MAX`].
+    #[error("{0} addresses are too many: at most {ADDRESSES_MAX}")]
+    TooMany(usize),
+}
+
+impl Addresses {
+    /// Those of a text, with commas between them.
+    ///
+    /// # Errors
+    /// [`AddressesFault`].
+    pub fn parse(text: &str) -> Result<Self, AddressesFault> {
+        let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+        words.map(str::to_owned).collect::<Vec<_>>().try_into()
+    }
+
+    /// The one to be tried first.
+    #[must_use]
+    pub fn first(&self) -> &str {
+        self.0.first().map_or("", String::as_str)
+    }
+
+    /// In the order in which they are tried.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+
+    /// The same, this one first, if it is among them.
+    #[must_use]
+    pub fn led_by(&self, first: &str) -> Self {
+        let (mut led, rest): (Vec<_>, Vec<_>) = self.0.iter().cloned().partition(|address| address == first);
+        led.extend(rest);
+        Self(led)
+    }
+
+    /// What an agent keeps that hears of `others`: the one that it has a session at, then those, then what it knew
+    /// before, as long as there is room.
+    #[must_use]
+    pub fn joined_by(&self, others: &Self) -> Self {
+        let mut joined: Vec<String> = Vec::new();
+        for address in self.0.iter().take(1).chain(&others.0).chain(&self.0) {
+            if joined.len() < ADDRESSES_MAX && !joined.contains(address) {
+                joined.push(address.clone());
+            }
+        }
+        Self(joined)
+    }
+}
+
+impl TryFrom<Vec<String>> for Addresses {
+    type Error = AddressesFault;
+
+    fn try_from(addresses: Vec<String>) -> Result<Self, AddressesFault> {
+        for address in &addresses {
+            host_and_port(address).map_err(|fault| AddressesFault::Address { address: address.clone(), fault })?;
+        }
+        match addresses.len() {
+            0 => Err(AddressesFault::None),
+            count if count > ADDRESSES_MAX => Err(AddressesFault::TooMany(count)),
+            _ => Ok(Self(addresses)),
+        }
+    }
+}
+
+impl From<Addresses> for Vec<String> {
+    fn from(addresses: Addresses) -> Self {
+        addresses.0
+    }
+}
+
+impl fmt::Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0.join(", "))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,5 +197,25 @@ mod tests {
         }
         assert_eq!(ip_of("[::1]"), Some(IpAddr::V6(Ipv6Addr::LOCALHOST)));
         assert_eq!(ip_of("localhost"), None);
+        for (address, expected) in [("localhost:1", true), ("127.0.1.1:1", true), ("[::1]:1", true), ("host:1", false)]
+        {
+            assert_eq!(is_loopback(address), expected, "{address}");
+        }
+    }
+
+    #[test]
+    fn what_is_learned_comes_behind_what_works() {
+        let addresses = |text: &str| Addresses::parse(text).expect(text);
+        let ours = addresses("a:1,b:1, c:1");
+        assert_eq!(ours.joined_by(&addresses("n:1,b:1")).to_string(), "a:1, n:1, b:1, c:1");
+        assert_eq!(ours.joined_by(&ours), ours);
+        let many = addresses("p:1,q:1,r:1,s:1");
+        assert_eq!(ours.joined_by(&many).to_string(), "a:1, p:1, q:1, r:1, s:1, b:1", "the oldest make room");
+        assert_eq!(ours.led_by("c:1").to_string(), "c:1, a:1, b:1");
+        assert_eq!(ours.led_by("x:1"), ours);
+        assert_eq!(Addresses::parse(" , "), Err(AddressesFault::None));
+        assert_eq!(Addresses::parse(&"a:1,".repeat(7)), Err(AddressesFault::TooMany(7)));
+        let fault = Addresses::parse("a:1,b").expect_err("no port").to_string();
+        assert!(fault.starts_with("b: its port is missing"), "{fault}");
     }
 }

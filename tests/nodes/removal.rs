@@ -38,12 +38,15 @@ pub(crate) fn machines_leave_the_swarm_for_good(fleet: &Nodes) -> Result<()> {
     let removed = |node: &Node| format!("{}: removed", machine(node));
     fleet.ctl(&["remove", &machine(worker), "--yes"])?.exits(0)?.says(&[&removed(worker)])?;
     ensure!(swarm_state(worker)? == "inactive", "its engine is in the swarm still");
+    let gave_up = |node: &Node| Ok(node.run(&["muster-agent", "status"])?.out.contains("the agent dials no more"));
+    worker.wait_until("its agent has stopped dialling", || gave_up(worker))?;
     wait_swarm(second, &["control-1", "control-2", "control-3"], &["worker-2"])?;
 
     dead.cut_power()?;
     fleet.ctl(&["remove", &machine(dead), "--policy", "forced", "--yes"])?.exits(0)?.says(&[&removed(dead)])?;
     wait_swarm(second, &["control-1", "control-2", "control-3"], &[])?;
     dead.restore_power()?;
+    dead.wait_until("its agent came, and has stopped dialling", || gave_up(dead))?;
 
     fleet.ctl(&["remove", &machine(leader), "--yes"])?.exits(0)?.says(&[&removed(leader)])?;
     ensure!(swarm_state(leader)? == "inactive", "its engine is in the swarm still");

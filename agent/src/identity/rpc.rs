@@ -8,6 +8,7 @@ use aws_lc_rs::{
 };
 use muster_proto::{
     IDENTITY_REVOKED, RENEW_PURPOSE,
+    address::Addresses,
     model::{ClusterName, MachineName, MachineType},
     tls,
     wire::{Credentials, EnrollRequest, RenewExpiredRequest, RenewRequest, enrollment_client::EnrollmentClient},
@@ -44,13 +45,18 @@ impl Fresh {
     }
 }
 
+/// Did nobody answer, so that the next address is asked?
+const fn is_unheard(outcome: &Result<Credentials, IdentityError>) -> bool {
+    matches!(outcome, Err(IdentityError::Connect(_) | IdentityError::Broken(_) | IdentityError::Silent))
+}
+
 /// Enrols this machine: checks the CA by the token's digest, and only then sends the token. With the same key, token
 /// and name again it gets the same identity, until that is in use.
 ///
 /// # Errors
 /// [`IdentityError`], which says what to do.
 pub async fn enroll(
-    coordinator: &str,
+    coordinators: &Addresses,
     token: &JoinToken,
     name: MachineName,
     key: &EnrolmentKey,
@@ -63,33 +69,40 @@ pub async fn enroll(
         csr_der: fresh.csr_der,
         agent_version: muster_proto::VERSION.to_owned(),
     };
-    let ask = async || {
-        let connection = tls::connect_again(coordinator, Arc::clone(&config)).await?;
-        answered(EnrollmentClient::new(connection.channel).enroll(request.clone())).await
-    };
-    let mut tries = 1;
-    let credentials = loop {
-        match ask().await {
-            Err(IdentityError::Broken(_)) if tries < ENROL_TRIES_MAX => tries += 1,
-            answer => break answer?,
+    let ask = async |address: &str| {
+        let mut tries = 1;
+        loop {
+            let connection = tls::connect_again(address, Arc::clone(&config)).await?;
+            match answered(EnrollmentClient::new(connection.channel).enroll(request.clone())).await {
+                Err(IdentityError::Broken(_)) if tries < ENROL_TRIES_MAX => tries += 1,
+                answer => return answer,
+            }
+            tokio::time::sleep(tls::spread(ENROL_AGAIN_AFTER)).await;
         }
-        tokio::time::sleep(tls::spread(ENROL_AGAIN_AFTER)).await;
     };
+    let (mut outcome, mut asked) = (Err(IdentityError::Silent), "");
+    for address in coordinators.iter() {
+        (outcome, asked) = (ask(address).await, address);
+        if !is_unheard(&outcome) {
+            break;
+        }
+    }
+    let credentials = outcome?;
     let ours = |ca| tls::spki_sha256(&ca) == Some(token.ca_spki_sha256());
     if !tls::certificates("the CA certificate", &credentials.ca_pem)?.into_iter().any(ours) {
         return Err(IdentityError::Answer("its CA is not the token's"));
     }
-    identity(coordinator, name, fresh.key_pem, credentials)
+    identity(coordinators.led_by(asked), name, fresh.key_pem, credentials)
 }
 
 impl Identity {
-    /// A new key and certificate, asked for with the valid ones.
+    /// A new key and certificate, asked for with the valid ones, where the last session was.
     ///
     /// # Errors
     /// [`IdentityError`].
     pub async fn renew(&self) -> Result<Self, IdentityError> {
         let fresh = Fresh::generate()?;
-        let connection = tls::connect(&self.coordinator, self.tls()?).await?;
+        let connection = tls::connect(self.coordinators.first(), self.tls()?).await?;
         let mut client = EnrollmentClient::new(connection.channel);
         let credentials = answered(client.renew(RenewRequest { csr_der: fresh.csr_der })).await?;
         self.renewed(fresh.key_pem, credentials)
@@ -106,15 +119,27 @@ impl Identity {
             .first()
             .map(|leaf| leaf.to_vec())
             .ok_or(IdentityError::Crypto { what: "renewal without a certificate" })?;
-        let connection = tls::connect(&self.coordinator, tls::client_config(&self.ca_pem, None)?).await?;
-        let mut client = EnrollmentClient::new(connection.channel);
+        let config = tls::client_config(&self.ca_pem, None)?;
         let request = RenewExpiredRequest { csr_der: fresh.csr_der, certificate_der, signature };
-        let credentials = answered(client.renew_expired(request)).await?;
+        let mut outcome = Err(IdentityError::Silent);
+        for address in self.coordinators.iter() {
+            outcome = match tls::connect(address, Arc::clone(&config)).await {
+                Ok(connection) => {
+                    let mut client = EnrollmentClient::new(connection.channel);
+                    answered(client.renew_expired(request.clone())).await
+                }
+                Err(error) => Err(error.into()),
+            };
+            if !is_unheard(&outcome) {
+                break;
+            }
+        }
+        let credentials = outcome?;
         self.renewed(fresh.key_pem, credentials)
     }
 
     fn renewed(&self, key_pem: String, credentials: Credentials) -> Result<Self, IdentityError> {
-        let renewed = identity(&self.coordinator, self.name.clone(), key_pem, credentials)?;
+        let renewed = identity(self.coordinators.clone(), self.name.clone(), key_pem, credentials)?;
         if renewed.machine_id != self.machine_id {
             return Err(IdentityError::Answer("it is for another machine"));
         }
@@ -147,7 +172,7 @@ async fn answered(
 
 /// Checks an answer, and that it can be used.
 fn identity(
-    coordinator: &str,
+    coordinators: Addresses,
     name: MachineName,
     key_pem: String,
     answer: Credentials,
@@ -156,7 +181,7 @@ fn identity(
         return Err(IdentityError::Answer("the certificate has run out"));
     }
     let identity = Identity {
-        coordinator: coordinator.to_owned(),
+        coordinators,
         name,
         machine_id: answer.machine_id.parse().map_err(|_| IdentityError::Answer("the machine id is no UUID"))?,
         cluster: ClusterName::new(answer.cluster)

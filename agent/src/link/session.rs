@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use muster_proto::{
     IDENTITY_REVOKED, LINK_MESSAGE_BYTES_MAX,
+    address::Addresses,
     convert::{Hello, WireError, as_line},
     model::{Assignment, Epoch, Generation, HostFacts, ItemInput, ItemName, Seq, SwarmCall},
     tls,
@@ -14,7 +15,7 @@ use muster_proto::{
     },
 };
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     time::{Instant, Interval, MissedTickBehavior},
 };
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
@@ -117,8 +118,25 @@ pub(super) const fn message_of(body: Out) -> AgentMessage {
     AgentMessage { body: Some(body) }
 }
 
+/// What the link lends to a session.
+pub(super) struct Lent<'a> {
+    /// How the InternalIP is chosen.
+    pub(super) choice: &'a AddressChoice,
+    /// How often the facts are looked at.
+    pub(super) facts_every: Duration,
+    /// Are the containers of this machine its to report?
+    pub(super) containers: bool,
+    /// Where the coordinator says that it is reached.
+    pub(super) told: &'a watch::Sender<Option<Addresses>>,
+    /// The engine.
+    pub(super) engine: &'a mpsc::Sender<FromLink>,
+}
+
 /// A welcomed session.
 pub(super) struct Session {
+    /// `HOST:PORT` of the coordinator.
+    address: String,
+    told: watch::Sender<Option<Addresses>>,
     inbound: Streaming<CoordinatorMessage>,
     out: mpsc::Sender<AgentMessage>,
     epoch: Epoch,
@@ -137,14 +155,10 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Connects, says hello, waits for the welcome.
-    pub(super) async fn open(
-        identity: &Identity,
-        choice: &AddressChoice,
-        (facts_every, containers): (Duration, bool),
-        engine: &mpsc::Sender<FromLink>,
-    ) -> Result<Self, LinkError> {
-        let connection = tls::connect(&identity.coordinator, identity.tls()?).await?;
+    /// Connects to the coordinator at this address, says hello, waits for the welcome.
+    pub(super) async fn open(identity: &Identity, address: &str, lent: Lent<'_>) -> Result<Self, LinkError> {
+        let Lent { choice, facts_every, containers, told, engine } = lent;
+        let connection = tls::connect(address, identity.tls()?).await?;
         let choice = AddressChoice { reaches_coordinator: Some(connection.local.ip()), ..choice.clone() };
         let containers = containers.then(Watch::begin);
         let facts = collect(choice.clone(), containers.is_some()).await;
@@ -166,15 +180,16 @@ impl Session {
         };
         let (inbound, welcome) =
             tokio::time::timeout(WELCOME_TIMEOUT, welcomed).await.map_err(|_| LinkError::Silent)??;
-        Self::welcomed(inbound, &welcome, (out, logs, client), choice, (facts, facts_every, containers))
+        let place = (address.to_owned(), told.clone());
+        Self::welcomed(inbound, &welcome, (out, logs, client), place, (choice, facts, facts_every, containers))
     }
 
     fn welcomed(
         inbound: Streaming<CoordinatorMessage>,
         welcome: &Welcome,
         (out, logs, client): (mpsc::Sender<AgentMessage>, mpsc::Sender<AgentMessage>, AgentLinkClient<Channel>),
-        choice: AddressChoice,
-        (facts, facts_every, containers): (HostFacts, Duration, Option<Watch>),
+        (address, told): (String, watch::Sender<Option<Addresses>>),
+        (choice, facts, facts_every, containers): (AddressChoice, HostFacts, Duration, Option<Watch>),
     ) -> Result<Self, LinkError> {
         if welcome.epoch == 0 {
             return Err(LinkError::NoWelcome);
@@ -190,6 +205,8 @@ impl Session {
         let (open, closed) = oneshot::channel();
         let handle = Some(SessionHandle { out: out.clone(), logs, client, open });
         Ok(Self {
+            address,
+            told,
             inbound,
             out,
             epoch: Epoch(welcome.epoch),
@@ -202,6 +219,11 @@ impl Session {
             handle,
             closed,
         })
+    }
+
+    /// `HOST:PORT` of the coordinator.
+    pub(super) fn address(&self) -> &str {
+        &self.address
     }
 
     /// How the InternalIP is chosen.
@@ -225,6 +247,10 @@ impl Session {
         loop {
             let outcome = tokio::select! {
                 message = self.inbound.message() => match message {
+                    Ok(Some(CoordinatorMessage { body: Some(In::Addresses(told)) })) => {
+                        self.hear(told.addresses);
+                        Ok(())
+                    }
                     Ok(Some(message)) => pass(message, engine).await,
                     Ok(None) => Err(LinkError::Closed),
                     Err(status) => Err(refused(status)),
@@ -244,6 +270,14 @@ impl Session {
             if let Err(error) = outcome {
                 return error;
             }
+        }
+    }
+
+    /// Keeps for the link where the coordinator says that it is reached.
+    fn hear(&self, addresses: Vec<String>) {
+        match Addresses::try_from(addresses) {
+            Ok(addresses) => drop(self.told.send_replace(Some(addresses))),
+            Err(fault) => tracing::warn!(%fault, "the coordinator names addresses that are none"),
         }
     }
 
@@ -288,7 +322,7 @@ async fn pass(message: CoordinatorMessage, engine: &mpsc::Sender<FromLink>) -> R
         Some(In::LogCancel(cancel)) => FromLink::LogCanceled { request_id: cancel.request_id },
         Some(In::Welcome(_)) => return Err(LinkError::NoWelcome),
         // A coordinator that is newer than this agent may say things we need not understand.
-        None => return Ok(()),
+        Some(In::Addresses(_)) | None => return Ok(()),
     };
     tell(engine, message).await
 }

@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use muster_proto::address::Addresses;
 use tokio::{
     io::{AsyncReadExt, BufReader},
     net::UnixStream,
@@ -47,7 +48,23 @@ impl AdminClient {
         match self.ask(&Request::Credentials(wanted)).await?.0 {
             Answer::Credentials(issued) => Ok(issued),
             Answer::Error(text) => Err(AdminError::Refused(text)),
-            Answer::Backup { .. } | Answer::TakenUp => Err(AdminError::Talk(io::ErrorKind::InvalidData.into())),
+            Answer::Backup { .. } | Answer::TakenUp | Answer::Done => {
+                Err(AdminError::Talk(io::ErrorKind::InvalidData.into()))
+            }
+        }
+    }
+
+    /// Says where the coordinator is reached.
+    ///
+    /// # Errors
+    /// [`AdminError`].
+    pub async fn set_address(mut self, addresses: Addresses) -> Result<(), AdminError> {
+        match self.ask(&Request::SetAddress(addresses)).await?.0 {
+            Answer::Done => Ok(()),
+            Answer::Error(text) => Err(AdminError::Refused(text)),
+            Answer::Credentials(_) | Answer::Backup { .. } | Answer::TakenUp => {
+                Err(AdminError::Talk(io::ErrorKind::InvalidData.into()))
+            }
         }
     }
 
@@ -65,7 +82,7 @@ impl AdminClient {
         let bytes = match answer {
             Answer::Backup { bytes } => bytes,
             Answer::Error(text) => return Err(AdminError::Refused(text)),
-            Answer::Credentials(_) | Answer::TakenUp => {
+            Answer::Credentials(_) | Answer::TakenUp | Answer::Done => {
                 return Err(AdminError::Talk(io::ErrorKind::InvalidData.into()));
             }
         };

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use muster_proto::model::{ClusterName, Now};
+use muster_proto::{
+    address::Addresses,
+    model::{ClusterName, Now},
+};
 
 use super::{Refusal, Reply, operators::not_found};
 use crate::{
@@ -34,6 +37,15 @@ pub(crate) fn record(draft: &mut Draft<'_>, actor: &str, row: CredentialRow, now
     draft.audit(actor, "issue", &format!("credentials/{}", row.subject), &message, now.wall_ms);
     draft.put_credentials(row);
     Ok(Reply::Ok)
+}
+
+/// Records where the coordinator is reached: new credentials name the first, and agents are told all of them.
+pub(crate) fn set_address(draft: &mut Draft<'_>, actor: &str, addresses: Addresses, now: Now) -> Reply {
+    draft.audit(actor, "set-address", "coordinator", &addresses.to_string(), now.wall_ms);
+    let meta = draft.meta_mut();
+    addresses.first().clone_into(&mut meta.address);
+    meta.advertised = Some(addresses);
+    Reply::Ok
 }
 
 /// The row of a new certificate beside what is recorded of its name: a revocation stays, and older certificates that

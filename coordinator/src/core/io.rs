@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::{
+    address::Addresses,
     convert::Hello,
     model::{
         Assignment, ClusterName, ClusterSpec, Generation, HostFacts, ItemHash, ItemName, ItemStatus, MachineId,
@@ -321,6 +322,8 @@ pub enum Request {
     },
     /// Record credentials that the rim is about to hand out.
     RecordCredentials(CredentialRow),
+    /// Name these addresses in new credentials, and to the agents.
+    SetAddress(Addresses),
     /// Refuse every certificate that a person or a program has so far.
     RevokeCredentials {
         /// Role and name: `operator/anna`.

@@ -87,6 +87,7 @@ pub(super) fn take(
             }
             audited(draft, actor, "revoke", &format!("token/{id}"), vec![format!("token {id} revoked")], now)
         }
+        Request::SetAddress(addresses) => Ok(credentials::set_address(draft, actor, addresses, now)),
         Request::RecordCredentials(row) => credentials::record(draft, actor, row, now),
         Request::RevokeCredentials { subject } => credentials::revoke(draft, actor, &subject, now),
         Request::CreateSecret { id, version, sealed } => secrets::create(draft, actor, (id, version, sealed), now),

@@ -5,9 +5,12 @@ use std::{
     sync::Arc,
 };
 
-use muster_proto::model::{
-    ClusterName, ClusterSpec, Epoch, Generation, HostFacts, ItemHash, ItemName, ItemStatus, LedgerId, MachineId,
-    MachineName, MachineSpec, MachineType, Phase, SecretName, Seq, SwarmMember,
+use muster_proto::{
+    address::Addresses,
+    model::{
+        ClusterName, ClusterSpec, Epoch, Generation, HostFacts, ItemHash, ItemName, ItemStatus, LedgerId, MachineId,
+        MachineName, MachineSpec, MachineType, Phase, SecretName, Seq, SwarmMember,
+    },
 };
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +36,12 @@ pub struct Meta {
     /// `recover` was run once: an identity that this store does not know is explained by that, and proves nothing more.
     #[serde(default)]
     pub recovered: bool,
+    /// `HOST:PORT` that new credentials name.
+    #[serde(default)]
+    pub address: String,
+    /// Where agents are told that the coordinator is reached. None: they are told nothing.
+    #[serde(default)]
+    pub advertised: Option<Addresses>,
     /// Number of the newest audit line.
     pub audit_seq: u64,
     /// Of the newest change of a lock, or the newest request.

@@ -19,7 +19,12 @@ use muster_proto::{
 use tokio::sync::oneshot;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{caller_of, judge::Caller, sessions::Sessions, status::internal};
+use super::{
+    caller_of,
+    judge::Caller,
+    sessions::{Sessions, addresses_told},
+    status::internal,
+};
 use crate::{
     cluster::swarm,
     core::{Input, Reply},
@@ -65,6 +70,10 @@ impl AgentLink for Link {
         let welcome = self.welcome(id)?;
         let (session, outgoing) = self.sessions.open(id, caller);
         self.sessions.send(id, Some(session), Outbound::Welcome(welcome));
+        // Read now: of what changes after this, the session is told as all are.
+        if let Some(addresses) = &self.engine.facts().meta.advertised {
+            self.sessions.send(id, Some(session), addresses_told(addresses));
+        }
         let name = hello.name.clone();
         let talk = Talk { engine: self.engine.clone(), sessions: self.sessions.clone(), id, session };
         // Apart from this call, which ends unfinished when the stream is reset: whoever was greeted is missed.

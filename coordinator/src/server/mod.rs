@@ -42,6 +42,7 @@ use bounds::{ENROLLMENT_MESSAGE_BYTES_MAX, NAMES_MESSAGE_BYTES_MAX};
 use crate::{
     cluster,
     engine::EngineHandle,
+    facts::Facts,
     pki::{Ca, PkiError, Vault},
 };
 
@@ -111,6 +112,7 @@ pub async fn serve(
     let connections = accept::Acceptor::spawn(listener, tls, Arc::clone(&judge), noted);
     let authorize = authz::Authorize { judge: Arc::clone(&judge), guesses, engine: engine.clone() };
 
+    tokio::spawn(advertise(engine.watch(), sessions.clone()));
     let watches = watches::Watches::default();
     let (asking, ending) = (cluster::swarm::ask(engine.clone(), sessions.clone()), sessions.ending());
     tokio::spawn(async move {
@@ -163,6 +165,21 @@ pub async fn serve(
         })
         .await
         .map_err(ServeError::Grpc)
+}
+
+/// Tells the agents that are connected where the coordinator is reached, whenever that changes.
+async fn advertise(mut facts: watch::Receiver<Arc<Facts>>, sessions: Sessions) {
+    let mut told = facts.borrow_and_update().meta.advertised.clone();
+    while facts.changed().await.is_ok() {
+        let news = {
+            let facts = facts.borrow_and_update();
+            (facts.meta.advertised != told).then(|| facts.meta.advertised.clone())
+        };
+        if let Some(advertised) = news {
+            told = advertised;
+            sessions.tell_addresses(told.as_ref());
+        }
+    }
 }
 
 /// What is recorded of identities, and whenever that changes; not whenever anything does.

@@ -15,6 +15,7 @@ use std::{
 use futures_util::Stream;
 use muster_proto::{
     Message as _,
+    address::Addresses,
     model::{Epoch, MachineId, SwarmAnswer, SwarmFailure, SwarmOp, SwarmReply},
     wire::{self, CoordinatorMessage, coordinator_message::Body},
 };
@@ -212,6 +213,16 @@ impl Sessions {
         false
     }
 
+    /// Tells every agent where the coordinator is reached.
+    pub(super) fn tell_addresses(&self, addresses: Option<&Addresses>) {
+        let Some(addresses) = addresses else { return };
+        let ids: Vec<MachineId> = self.live().keys().copied().collect();
+        for id in ids {
+            // One that is gone meanwhile hears of it when it comes back.
+            self.send(id, None, addresses_told(addresses));
+        }
+    }
+
     /// Asks a machine for an item's output, for `peer`.
     pub(super) fn request_log(
         &self,
@@ -268,6 +279,11 @@ impl Sessions {
         self.0.logs.forget(id, request_id);
         self.send(id, None, Body::LogCancel(wire::LogCancel { request_id }));
     }
+}
+
+/// Where the coordinator is reached, as an agent is told.
+pub(super) fn addresses_told(addresses: &Addresses) -> Body {
+    Body::Addresses(wire::CoordinatorAddresses { addresses: addresses.clone().into() })
 }
 
 fn going() -> Status {
