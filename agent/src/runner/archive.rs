@@ -101,8 +101,8 @@ pub(super) enum ArchiveError {
     #[error("{} has other content and was not made by muster: remove it, or unpack elsewhere", .0.display())]
     Occupied(PathBuf),
     #[error(
-        "{} is replaced as a whole, and this in it is not from its archive or was changed since: {}; move that elsewhere \
-         or remove it, then retry, or unpack into another directory",
+        "{} is replaced as a whole, and this in it is not from its archive or was changed since: {}; move that \
+         elsewhere or remove it, then retry, or unpack into another directory",
         dir.display(), named(names)
     )]
     Foreign { dir: PathBuf, names: Vec<String> },

@@ -1,5 +1,5 @@
-//! What an entry has besides its content: owner, permissions, extended attributes and time of change, set in this order,
-//! for each may take back the one before.
+//! What an entry has besides its content: owner, permissions, extended attributes and time of change. They are set in
+//! this order, for each may take back the one before.
 
 use std::{
     collections::BTreeMap,

@@ -1,6 +1,6 @@
 //! Where symbolic links lead. They are looked at when everything is unpacked, with all that they may pass in its place,
-//! and followed as the kernel would: a link may be written in any way that stays inside. While it is unpacked nothing is
-//! ever written through a link.
+//! and followed as the kernel would: a link may be written in any way that stays inside. While an archive is unpacked
+//! nothing is ever written through a link.
 
 use std::{
     ffi::OsString,

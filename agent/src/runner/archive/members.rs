@@ -1,6 +1,6 @@
-//! The members of a tar archive, one by one: old (V7), ustar, GNU and POSIX (pax) headers, as GNU tar, bsdtar and others
-//! write them. What is told of a member here is complete, or the archive is refused: a part that is not understood is
-//! never left out.
+//! The members of a tar archive, one by one: old (V7), ustar, GNU and POSIX (pax) headers, as GNU tar, bsdtar and
+//! others write them. What is told of a member here is complete, or the archive is refused: a part that is not
+//! understood is never left out.
 
 use std::{
     collections::BTreeMap,

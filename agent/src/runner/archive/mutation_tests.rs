@@ -1,4 +1,5 @@
-//! Archives that were changed at random, unpacked by GNU tar too: what is unpacked at all is unpacked as GNU tar does it.
+//! Archives that were changed at random: what both Muster and GNU tar unpack comes out alike, and nothing is written
+//! outside.
 
 use std::process::{Command, Stdio};
 

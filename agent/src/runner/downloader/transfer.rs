@@ -65,7 +65,7 @@ pub(super) enum FetchError {
         #[source]
         source: reqwest::Error,
     },
-    #[error("the server answered {status}{}", retry_after.map_or_else(String::new, |wait| format!(" and asks to wait {wait:?}")))]
+    #[error("the server answered {status}{}", asking(*retry_after))]
     Status { status: StatusCode, retry_after: Option<Duration> },
     #[error("less than {} KiB came in {:?}", response::STALL_BYTES_MIN / 1024, .0)]
     Stalled(Duration),
@@ -83,6 +83,10 @@ pub(super) enum FetchError {
         #[source]
         source: io::Error,
     },
+}
+
+fn asking(wait: Option<Duration>) -> String {
+    wait.map_or_else(String::new, |wait| format!(" and asks to wait {wait:?}"))
 }
 
 impl FetchError {

@@ -44,7 +44,7 @@ impl Files {
         if !found.metadata()?.is_file() {
             return Ok(None);
         }
-        // To open a FIFO would wait for its writer, and to open a device may do something: it is known by now what it is.
+        // To open a FIFO would wait for its writer, and to open a device may do something; this is neither.
         File::open(format!("/proc/self/fd/{}", found.as_raw_fd())).map(Some)
     }
 
