@@ -23,7 +23,7 @@ use std::{borrow::Cow, cmp::Reverse, sync::Arc};
 
 use muster_proto::{
     convert::as_line,
-    model::{Assignment, Epoch, LEDGER_BEHIND, MachineName, Now, Seq, SwarmCall},
+    model::{Assignment, AuthCode, Epoch, LEDGER_BEHIND, MachineName, Now, Seq, SwarmCall},
     plant::planted,
 };
 
@@ -169,10 +169,10 @@ impl Core {
         match input {
             Input::TracesFound { attempts, mark } => self.traces_found(&attempts, mark.as_ref()),
             Input::Started { boot_id } => self.started(boot_id, now, &mut step),
-            Input::LinkUp { epoch } => self.link_up(epoch, &mut step),
+            Input::LinkUp { epoch, code } => self.link_up(epoch, code, &mut step),
             Input::LinkDown => self.link_up = false,
             Input::Received(assignment) => self.received(assignment, now, &mut step),
-            Input::Acked(seq) => self.acked(seq, &mut step),
+            Input::Acked(seq, code) => self.acked(seq, code, &mut step),
             Input::Inspected { key, found } => self.inspected(&key, found, now, &mut step),
             Input::Ended { key, found } => self.ended(&key, found, now, &mut step),
             Input::StartFailed { key, message } => {
@@ -278,8 +278,8 @@ impl Core {
         step.acts.extend(self.ledger.running().map(|slot| Effect::Inspect(slot.key())));
     }
 
-    fn link_up(&mut self, epoch: Epoch, step: &mut Step) {
-        self.saw(epoch, step);
+    fn link_up(&mut self, epoch: Epoch, code: AuthCode, step: &mut Step) {
+        self.saw(epoch, code, step);
         // An older coordinator must not acknowledge what its successor has to know.
         self.link_up = epoch >= self.ledger.epoch;
         self.sent = self.ledger.acked;
@@ -291,10 +291,10 @@ impl Core {
         }
     }
 
-    fn saw(&mut self, epoch: Epoch, step: &mut Step) {
+    fn saw(&mut self, epoch: Epoch, code: AuthCode, step: &mut Step) {
         // Planted: the fence against older coordinators is forgotten in a crash.
         if epoch > self.ledger.epoch && !planted("agent-forget-epoch") {
-            self.record(Record::EpochSeen(epoch), step);
+            self.record(Record::EpochSeen(epoch, code), step);
         }
     }
 
@@ -309,7 +309,7 @@ impl Core {
     fn received(&mut self, assignment: Assignment, now: Now, step: &mut Step) {
         let generation = assignment.generation;
         let verdict = accept::verdict(&self.ledger, &assignment);
-        self.saw(assignment.epoch, step);
+        self.saw(assignment.epoch, AuthCode::NONE, step);
         let refusal = match verdict {
             Verdict::Same => None,
             Verdict::Refused(refusal) => Some(refusal),
@@ -322,7 +322,7 @@ impl Core {
         step.sends.push(ToCoordinator::Answer { generation, refusal });
     }
 
-    fn acked(&mut self, seq: Seq, step: &mut Step) {
+    fn acked(&mut self, seq: Seq, code: AuthCode, step: &mut Step) {
         // For good, as long as we run: the missing part does not come back by itself.
         if self.link_up && seq > self.ledger.last_seq && self.behind.is_none() {
             self.behind = Some(BEHIND_REPORTS);
@@ -330,7 +330,7 @@ impl Core {
         let outbox = &self.ledger.outbox;
         // An acknowledgement of what was never sent on this session is not ours.
         if self.link_up && seq <= self.sent && outbox.first_key_value().is_some_and(|(first, _)| *first <= seq) {
-            self.record(Record::Acked(seq), step);
+            self.record(Record::Acked(seq, code), step);
         }
     }
 
@@ -338,7 +338,7 @@ impl Core {
         match accept::refused_call(&self.ledger, &call) {
             Some(answer) => step.sends.push(ToCoordinator::Swarm(answer)),
             None => {
-                self.saw(call.epoch, step);
+                self.saw(call.epoch, AuthCode::NONE, step);
                 step.acts.push(Effect::CallSwarm(call));
             }
         }

@@ -196,11 +196,11 @@ impl Engine {
                 answer.send(self.core.hello(*facts)).ok();
                 Ok(())
             }
-            Some(FromLink::Up { epoch, session }) => {
+            Some(FromLink::Up { epoch, code, session }) => {
                 self.logs.cancel_all();
                 self.session = Some(session);
                 self.news.link(true);
-                self.step(Input::LinkUp { epoch })
+                self.step(Input::LinkUp { epoch, code })
             }
             None => Err(EngineError::LinkGone),
             Some(FromLink::Down) => {
@@ -210,7 +210,7 @@ impl Engine {
                 self.step(Input::LinkDown)
             }
             Some(FromLink::Assigned(assignment)) => self.step(Input::Received(assignment)),
-            Some(FromLink::Acked(seq)) => self.step(Input::Acked(seq)),
+            Some(FromLink::Acked(seq, code)) => self.step(Input::Acked(seq, code)),
             Some(FromLink::SwarmCalled(call)) => self.step(Input::SwarmCalled(call)),
             Some(FromLink::LogWanted { request_id, item, follow }) => {
                 if let Some(session) = &self.session {
@@ -347,7 +347,7 @@ fn flush_at_or(known: Option<Instant>, lazy: bool, now: Instant) -> Option<Insta
 /// Every record is a line of the log; the record itself is the ledger.
 fn log(record: &Record) {
     match record {
-        Record::EpochSeen(epoch) => debug!(epoch = epoch.0, "a coordinator with a higher epoch"),
+        Record::EpochSeen(epoch, _) => debug!(epoch = epoch.0, "a coordinator with a higher epoch"),
         Record::Accepted(assignment) => {
             info!(generation = assignment.generation.0, items = assignment.items.len(), "assignment accepted");
         }
@@ -357,10 +357,7 @@ fn log(record: &Record) {
         Record::Finished { status, .. } => {
             info!(item = %status.name, attempt = status.attempt, state = ?status.state, "{}", status.message);
         }
-        Record::Acked(seq) => {
-            let Seq(seq) = seq;
-            debug!(seq, "acknowledged");
-        }
+        Record::Acked(Seq(seq), _) => debug!(seq, "acknowledged"),
         Record::Snapshot(_) => {}
     }
 }

@@ -174,7 +174,7 @@ impl<D: Disk> Ledger<D> {
     /// [`LedgerError::File`]: the process must end, what the disk holds is unknown.
     pub fn append(&mut self, records: &[Record]) -> Result<(), LedgerError> {
         for record in records {
-            if let (Record::Acked(_), Some(Record::Acked(_))) = (record, self.lazy.last()) {
+            if let (Record::Acked(..), Some(Record::Acked(..))) = (record, self.lazy.last()) {
                 self.lazy.pop(); // the later one says it all
             }
             self.lazy.push(record.clone());

@@ -15,7 +15,7 @@ use std::{
 use muster_proto::{
     address::Addresses,
     convert::{Hello, WireError},
-    model::{Assignment, Epoch, HostFacts, ItemName, Seq, SwarmCall},
+    model::{Assignment, AuthCode, Epoch, HostFacts, ItemName, Seq, SwarmCall},
     tls::{ConnectError, TlsError, spread, without_manual},
 };
 use tokio::{
@@ -64,6 +64,8 @@ pub enum FromLink {
     Up {
         /// Of that coordinator.
         epoch: Epoch,
+        /// Proves that the epoch was told.
+        code: AuthCode,
         /// Dropping it closes the session.
         session: SessionHandle,
     },
@@ -72,7 +74,7 @@ pub enum FromLink {
     /// An assignment came.
     Assigned(Assignment),
     /// The coordinator has every event up to this one.
-    Acked(Seq),
+    Acked(Seq, AuthCode),
     /// The coordinator asks something of this machine's swarm.
     SwarmCalled(SwarmCall),
     /// Somebody wants to read output.

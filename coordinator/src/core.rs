@@ -12,6 +12,7 @@ mod decide;
 mod delete;
 mod deploy;
 mod enroll;
+mod evidence;
 mod io;
 mod maintenance;
 mod operators;
@@ -32,7 +33,6 @@ use muster_proto::{
     plant::planted,
 };
 
-pub use agents::EPOCHS_AHEAD_MAX;
 pub use answer::{Refusal, Reply};
 pub use io::{Effect, Enroll, Input, Request, SwarmQuestion};
 pub use maintenance::{LockRelease, Word};
@@ -43,6 +43,7 @@ use crate::{
         Limits, items, reboot::missed_at, removal, safety::SPREAD_MS, survey::Survey, swarm as plan_swarm,
         update as plan_update,
     },
+    proof::ProofKey,
     store::{Change, Row},
 };
 
@@ -94,6 +95,7 @@ const DECIDE_EVERY_MS: u64 = 10_000;
 pub struct Core {
     facts: Facts,
     limits: Limits,
+    proof_key: ProofKey,
     /// The first step at or after this moment decides, whatever it takes in. Set anew only by a step that decides: what
     /// passes in a step that does not is decided in the next. Monotonic milliseconds.
     decide_by_mono_ms: u64,
@@ -104,7 +106,12 @@ impl Core {
     ///
     /// # Errors
     /// [`RowError`] if a row does not parse.
-    pub fn start(rows: Vec<Row>, limits: Limits, now: Now) -> Result<(Self, Vec<Change>), RowError> {
+    pub fn start(
+        rows: Vec<Row>,
+        limits: Limits,
+        proof_key: ProofKey,
+        now: Now,
+    ) -> Result<(Self, Vec<Change>), RowError> {
         let mut facts = Facts::load(rows)?;
         facts.live.started_mono_ms = now.mono_ms;
         facts.live.started_wall_ms = now.wall_ms;
@@ -125,7 +132,7 @@ impl Core {
         }
         items::refresh(&mut draft);
         let changes = draft.into_changes();
-        Ok((Self { facts, limits, decide_by_mono_ms: now.mono_ms }, changes))
+        Ok((Self { facts, limits, proof_key, decide_by_mono_ms: now.mono_ms }, changes))
     }
 
     /// What is known.
@@ -146,14 +153,14 @@ impl Core {
         let due = now.mono_ms >= self.decide_by_mono_ms && !planted("quiet-past-deadline");
         let quiet = !due && inputs.iter().all(|input| self.is_quiet(input, now));
         let mut settled = true;
+        let rules = Rules { limits: &self.limits, proof_key: &self.proof_key };
         let mut draft = Draft::new(&mut self.facts);
         let mut effects = Vec::new();
-        let answers =
-            inputs.into_iter().map(|input| take(&mut draft, &mut effects, input, &self.limits, now)).collect();
+        let answers = inputs.into_iter().map(|input| take(&mut draft, &mut effects, input, &rules, now)).collect();
         if !quiet {
             settled = decide::decide(&mut draft, &self.limits, now, &mut effects);
             debug_assert!(settled, "a decision undoes another");
-            decide::assign_all(&mut draft, &self.limits, now, &mut effects);
+            decide::assign_all(&mut draft, &rules, now, &mut effects);
             update::drain::ask(&mut draft, &self.limits, now, &mut effects);
             decide::note_waits(&mut draft, &self.limits, now);
         }
@@ -216,24 +223,31 @@ impl Core {
     }
 }
 
+/// What inputs are taken by.
+struct Rules<'a> {
+    limits: &'a Limits,
+    proof_key: &'a ProofKey,
+}
+
 fn take(
     draft: &mut Draft<'_>,
     effects: &mut Vec<Effect>,
     input: Input,
-    limits: &Limits,
+    rules: &Rules<'_>,
     now: Now,
 ) -> Result<Reply, Refusal> {
+    let limits = rules.limits;
     // The servers let nobody through who is denied; what was on its way when that was decided ends here.
     if input.agent().is_some_and(|id| draft.denied.contains_key(&id)) {
         let message = "an operator revoked this identity".to_owned();
         return Err(Refusal::Protocol { code: "Revoked", message });
     }
     match input {
-        Input::Hello { id, session, hello } => agents::hello(draft, effects, (id, session), *hello, limits, now),
+        Input::Hello { id, session, hello } => agents::hello(draft, effects, (id, session), *hello, rules, now),
         Input::Gone { id, session } => agents::gone(draft, id, session),
         Input::Heard { id } => agents::heard(draft, id, now).map(|_| Reply::Ok),
         Input::Status { id, session, seq, status } => {
-            agents::status(draft, effects, (id, session), (seq, *status), now)
+            agents::status(draft, effects, (id, session), (seq, *status), rules.proof_key, now)
         }
         Input::HostChanged { id, facts } => agents::host_changed(draft, id, *facts, now),
         Input::Answer { id, generation, refused } => agents::answer(draft, id, generation, refused, now),
@@ -241,7 +255,7 @@ fn take(
         Input::Maintenance { controller, word } => maintenance::take(draft, controller, word, now),
         Input::Progress { id, item, done, total, rate } => agents::progress(draft, id, (item, done, total, rate), now),
         Input::AgentBlocked { id, session, blocked } => agents::agent_blocked(draft, (id, session), blocked, now),
-        Input::Fetch { id, item, generation } => secrets::fetch(draft, id, &item, generation, limits, now),
+        Input::Fetch { id, item, generation } => secrets::fetch(draft, id, &item, generation, rules, now),
         Input::NodeLeftBehind { id, entry } => {
             let machine = agents::heard(draft, id, now)?;
             swarm::note_left_behind(draft, &machine, entry, now);
@@ -268,8 +282,8 @@ pub fn recover(rows: Vec<Row>, seen: Epoch, actor: &str, now: Now) -> Result<(Ep
     let meta = draft.meta_mut();
     meta.epoch = meta.epoch.max(meta.fleet_epoch).max(seen);
     meta.recovering = true;
-    meta.recovered = true;
     let next = meta.epoch.next();
+    meta.recovered_epoch = next;
     update::distrust(&mut draft, now);
     let message = format!("the next start has epoch {next} and takes over what the agents know better");
     draft.audit(actor, "recover", "store", &message, now.wall_ms);

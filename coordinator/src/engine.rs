@@ -17,6 +17,7 @@ use crate::{
     core::{Act, Core, Effect, Input, Refusal, Reply},
     facts::{Facts, RowError},
     plan::Limits,
+    proof::ProofKey,
     store::{Store, StoreError},
 };
 
@@ -74,6 +75,7 @@ pub struct EngineHandle {
     inbox: mpsc::Sender<Envelope>,
     facts: watch::Receiver<Arc<Facts>>,
     limits: Limits,
+    proof_key: ProofKey,
     clock: Clock,
 }
 
@@ -115,6 +117,12 @@ impl EngineHandle {
         &self.limits
     }
 
+    /// What proves that an agent was told something.
+    #[must_use]
+    pub const fn proof_key(&self) -> &ProofKey {
+        &self.proof_key
+    }
+
     /// The engine's time: views of the facts must use the same.
     #[must_use]
     pub fn now(&self) -> Now {
@@ -145,9 +153,10 @@ pub fn start(
     mut store: impl Store + 'static,
     outbox: impl Outbox,
     limits: Limits,
+    proof_key: ProofKey,
 ) -> Result<(EngineHandle, JoinHandle<Result<(), EngineError>>), EngineError> {
     let clock = Clock { zero: Instant::now() };
-    let (core, changes) = Core::start(store.load()?, limits, clock.now())?;
+    let (core, changes) = Core::start(store.load()?, limits, proof_key.clone(), clock.now())?;
     store.commit(&changes)?;
     let (inbox, inputs) = mpsc::channel(INBOX_MAX);
     let (publish, facts) = watch::channel(Arc::new(core.facts().clone()));
@@ -158,7 +167,7 @@ pub fn start(
         .name("engine".to_owned())
         .spawn(move || runtime.block_on(engine.run(inputs)))
         .map_err(EngineError::Thread)?;
-    Ok((EngineHandle { inbox, facts, limits, clock }, thread))
+    Ok((EngineHandle { inbox, facts, limits, proof_key, clock }, thread))
 }
 
 /// Lets more inputs come to a batch in which nothing is in a hurry, until time alone makes a step due.

@@ -13,6 +13,7 @@ pub mod listen;
 pub mod manifest;
 pub mod pki;
 pub mod plan;
+pub mod proof;
 pub mod server;
 pub mod setup;
 pub mod store;

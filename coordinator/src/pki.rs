@@ -9,6 +9,7 @@ mod vault;
 
 use std::{fmt, time::Duration};
 
+use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
 use muster_proto::tls::{SERVER_NAME, provider, spki_sha256};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -19,7 +20,10 @@ use rustls::{
     sign::CertifiedKey,
 };
 
-use crate::store::{Change, Row, Table};
+use crate::{
+    proof::{PROOF_KEY_BYTES, ProofKey},
+    store::{Change, Row, Table},
+};
 
 pub use key_file::{KeyFileError, StateKey};
 pub use peer::{Certificate, CertificateError, Peer, Role, TrustDomain};
@@ -41,6 +45,8 @@ const CLOCK_SLACK: Duration = Duration::from_secs(3600);
 const SERIAL_BYTES: usize = 16;
 /// What the CA's key is sealed for.
 const KEY_PURPOSE: &[u8] = b"muster ca key v1";
+/// What a key is derived from the CA's for.
+const PROOF_PURPOSE: &[u8] = b"muster proof key v1";
 const CERTIFICATE_KEY: &str = "ca-certificate";
 const SEALED_KEY_KEY: &str = "ca-key";
 
@@ -71,6 +77,9 @@ pub enum PkiError {
     /// The system has no randomness.
     #[error("no random bytes from the system")]
     Random,
+    /// No key can be derived from the CA's.
+    #[error("no key can be derived from the CA's key")]
+    Derive,
     /// TLS does not take our own certificate.
     #[error("the coordinator's certificate is unusable")]
     Tls(#[source] rustls::Error),
@@ -215,6 +224,19 @@ impl Ca {
     #[must_use]
     pub fn pin(&self) -> [u8; 32] {
         token::sha256(&self.issuer.key().subject_public_key_info())
+    }
+
+    /// The key of the codes that agents show for what they were told. It follows from the CA's key, so every backup has
+    /// it, whatever key file that is sealed with; and whoever showed an agent this CA's signature had it.
+    ///
+    /// # Errors
+    /// [`PkiError::Derive`].
+    pub fn proof_key(&self) -> Result<ProofKey, PkiError> {
+        let secret = Salt::new(HKDF_SHA256, &[]).extract(self.issuer.key().serialized_der());
+        let mut bytes = [0; PROOF_KEY_BYTES];
+        let derived = secret.expand(&[PROOF_PURPOSE], HKDF_SHA256);
+        derived.and_then(|derived| derived.fill(&mut bytes)).map_err(|_| PkiError::Derive)?;
+        Ok(ProofKey::new(&bytes))
     }
 
     /// A client's certificate for `peer`, as PEM. The caller has decided that `public_key` is the peer's.

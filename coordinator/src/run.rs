@@ -65,7 +65,7 @@ pub(crate) async fn run(
 
     let sessions = Sessions::default();
     let lost_after_ms = u64::try_from(config.lost_after.as_millis()).context("lost-after is out of range")?;
-    let (engine, thread) = engine::start(store.clone(), sessions.clone(), Limits { lost_after_ms })?;
+    let (engine, thread) = engine::start(store.clone(), sessions.clone(), Limits { lost_after_ms }, ca.proof_key()?)?;
     let admin = Admin {
         state_dir: config.state_dir.clone(),
         store,

@@ -11,7 +11,7 @@ mod swarm;
 pub use facts::CONTAINERS_MAX;
 pub use hello::Hello;
 
-use crate::model::{ItemHash, Phase};
+use crate::model::{AuthCode, ItemHash, Phase};
 
 /// A wire value that is not what it should be. Said to the peer and logged; never echoes the value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -85,6 +85,17 @@ fn word(field: &'static str, value: String) -> Result<String, WireError> {
 
 fn hash(field: &'static str, value: &[u8]) -> Result<ItemHash, WireError> {
     value.try_into().map(ItemHash).map_err(|_| WireError::new(field, "a hash has 32 bytes"))
+}
+
+/// An authentication code; no bytes: none was given.
+///
+/// # Errors
+/// [`WireError`] if it is neither 32 bytes nor none.
+pub fn code(field: &'static str, value: &[u8]) -> Result<AuthCode, WireError> {
+    if value.is_empty() {
+        return Ok(AuthCode::NONE);
+    }
+    value.try_into().map(AuthCode::new).map_err(|_| WireError::new(field, "a code has 32 bytes"))
 }
 
 /// An optional phase; `PHASE_UNSPECIFIED` is none.

@@ -10,6 +10,7 @@ mod item;
 mod maintenance;
 mod network;
 mod package;
+mod proof;
 mod spec;
 mod status;
 mod swarm;
@@ -37,6 +38,7 @@ pub use maintenance::{
 };
 pub use network::Network;
 pub use package::package_and_version;
+pub use proof::{AckProof, AuthCode, ListProof};
 pub use spec::{
     ClusterSpec, Counts, LcmType, MachineSpec, TOKEN_TTL_DEFAULT_MS, TOKEN_TTL_MAX_MS, WORKERS_AT_ONCE_MAX,
 };

@@ -16,13 +16,14 @@ use std::{
 use muster_coordinator::{
     core::{Core, Effect, Enroll, Input, Request, Word, update::Options},
     plan::Limits,
+    proof::ProofKey,
     store::{Change, EmbeddedStore, MemoryStore, Store},
 };
 use muster_proto::{
     convert::Hello,
     model::{
-        Assignment, ClusterSpec, Counts, Epoch, Generation, HostFacts, ItemHash, ItemName, ItemState, ItemStatus,
-        LedgerId, LockState, MachineId, MachineName, MachineType, Now, Scope, Seq,
+        Assignment, AuthCode, ClusterSpec, Counts, Epoch, Generation, HostFacts, ItemHash, ItemName, ItemState,
+        ItemStatus, LedgerId, LockState, MachineId, MachineName, MachineType, Now, Scope, Seq,
     },
 };
 use muster_tests::{
@@ -96,7 +97,7 @@ struct Fleet {
 impl Fleet {
     fn new(workers: u32) -> Self {
         let now = Now { wall_ms: 1_700_000_000_000, mono_ms: 1_000 };
-        let (core, changes) = Core::start(Vec::new(), LIMITS, now).expect("an empty store");
+        let (core, changes) = Core::start(Vec::new(), LIMITS, ProofKey::new(&[1; 32]), now).expect("an empty store");
         let mut store = MemoryStore::default();
         store.commit(&changes).expect("in memory");
         let (agents, names, busy) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
@@ -203,6 +204,9 @@ impl Fleet {
             reach: agent.assignment.as_ref().and_then(Assignment::reach),
             statuses: agent.statuses.values().cloned().collect(),
             busy: false,
+            epoch_code: AuthCode::NONE,
+            list: agent.assignment.as_ref().map(Assignment::proof),
+            acked: None,
             facts: HostFacts {
                 hostname: name.to_string(),
                 internal_ip: Some(agent.ip.clone()),
@@ -262,8 +266,8 @@ impl Fleet {
 
     /// The coordinator starts again from its store.
     fn restart(&mut self) {
-        let (core, changes) =
-            Core::start(self.store.load().expect("in memory"), LIMITS, self.now()).expect("its own rows");
+        let rows = self.store.load().expect("in memory");
+        let (core, changes) = Core::start(rows, LIMITS, ProofKey::new(&[1; 32]), self.now()).expect("its own rows");
         self.store.commit(&changes).expect("in memory");
         self.core = core;
     }

@@ -16,6 +16,7 @@ mod happy;
 mod hooks;
 mod idle;
 mod kills;
+mod liar;
 mod moving;
 mod old_copy;
 mod partition;

@@ -12,6 +12,7 @@ mod copies;
 mod ending;
 pub mod fate;
 mod joining;
+mod liars;
 mod life;
 mod loads;
 pub mod machine;
@@ -29,16 +30,17 @@ mod tasks;
 mod updating;
 mod upgrade;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_agent::attempt::record::AttemptKey;
 use muster_coordinator::{
     core::{Act, Core, Effect, Input, Reply, Request},
     facts::Facts,
     plan::Limits,
+    proof::ProofKey,
     store::{Change, Row, Table},
 };
-use muster_proto::model::{Assignment, ClusterSpec, MachineId, MachineName, MachineType, Now, SwarmOp};
+use muster_proto::model::{Assignment, ClusterSpec, Generation, MachineId, MachineName, MachineType, Now, SwarmOp};
 
 use crate::{
     invariants::{Violation, Watcher},
@@ -55,6 +57,8 @@ use talks::Talk;
 
 /// What the coordinator goes by.
 pub(crate) const LIMITS: Limits = Limits { lost_after_ms: 30_000 };
+/// Bytes of the key with which every coordinator proves what it tells.
+const PROOF_KEY: [u8; 32] = [7; 32];
 /// A world that does so much without coming to rest has a bug, or the simulator has.
 const EVENTS_MAX: u64 = 60_000;
 
@@ -147,6 +151,14 @@ pub struct World {
     pub(crate) appointment: Option<appointments::Appointment>,
     /// What else somebody waits for then.
     pub(crate) moment: Option<moments::Moment>,
+    /// Machines whose newest greeting made numbers up.
+    pub(crate) liars: BTreeSet<MachineId>,
+    /// Another build runs than the one before the newest upgrade.
+    pub(crate) other_build: bool,
+    /// Which of the two gave a list.
+    pub(crate) built: BTreeMap<(MachineId, Generation), bool>,
+    /// An older copy of the store took its place once.
+    pub(crate) was_restored: bool,
     /// What agents say now goes to somebody who should be gone.
     pub(crate) ghostly: bool,
     /// Tell every event on standard error.
@@ -203,6 +215,10 @@ impl World {
             second_life: None,
             appointment: None,
             moment: None,
+            liars: BTreeSet::new(),
+            other_build: false,
+            built: BTreeMap::new(),
+            was_restored: false,
             ghostly: false,
             trace: std::env::var_os("MUSTER_SIM_TRACE").is_some(),
         };
@@ -268,7 +284,7 @@ impl World {
     }
 
     pub(crate) fn start_coordinator(&mut self) -> Result<(), Violation> {
-        let started = Core::start(self.rows(), LIMITS, self.now());
+        let started = Core::start(self.rows(), LIMITS, proof_key(), self.now());
         let (core, changes) = started.map_err(|error| self.watcher.violation("codec", error.to_string()))?;
         self.commit(&changes);
         self.watcher.coordinator_started(core.facts().meta.epoch)?;
@@ -349,11 +365,12 @@ impl World {
             Effect::Assign { id, assignment } => {
                 self.watcher.assigned(id, &assignment, self.coordinator.as_ref().map(Core::facts))?;
                 self.past.push((id, assignment.clone()));
+                self.note_build(id, &assignment);
                 self.carry_assignment(id, assignment);
             }
-            Effect::Ack { id, session, seq } => {
+            Effect::Ack { id, session, seq, code } => {
                 self.watcher.acked(id, seq, &self.disk, &self.machines)?;
-                self.carry_ack(id, session, seq);
+                self.carry_ack(id, session, (seq, code));
             }
             Effect::AskSwarm(question) => self.ask_swarm(question)?,
             Effect::Close { id, .. } => {
@@ -373,10 +390,16 @@ impl World {
             self.reached.look_at(core.facts());
             self.watcher.updates_are_right(core.facts(), &guards, now)?;
         }
+        self.no_liar_is_believed()?;
         self.see_removals()?;
         self.nodes_are_given_back()?;
         self.nobody_left_with_tasks()
     }
+}
+
+/// The key of the codes.
+pub(crate) fn proof_key() -> ProofKey {
+    ProofKey::new(&PROOF_KEY)
 }
 
 /// One line of the trace: what is recorded.

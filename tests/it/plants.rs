@@ -50,6 +50,8 @@ plants! {
     failed_lock_is_back: "failed-lock-is-back" by "9", last at 117;
     no_settle_after_change: "no-settle-after-change" by "9", last at 854;
     trust_old_store: "trust-old-store" by "old-store";
+    believe_unproven: "believe-unproven" by "liar";
+    doubt_proven: "doubt-proven" by "proof";
     free_slot_when_lost: "free-slot-when-lost" by "5";
     free_slot_when_held: "free-slot-when-held" by "5";
     assign_without_slot: "assign-without-slot" by "5" | "1" | "4" | "scope";

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use muster_proto::model::{Assignment, Epoch, Generation, ItemStatus, Seq, SwarmAnswer, SwarmCall};
+use muster_proto::model::{Assignment, AuthCode, Epoch, Generation, ItemStatus, Seq, SwarmAnswer, SwarmCall};
 
 use crate::{
     attempt::record::{AttemptKey, Found, Request},
@@ -28,13 +28,15 @@ pub enum Input {
     LinkUp {
         /// Of that coordinator.
         epoch: Epoch,
+        /// Proves that it was told.
+        code: AuthCode,
     },
     /// The session ended.
     LinkDown,
     /// The coordinator says which items this machine should have.
     Received(Assignment),
-    /// The coordinator has recorded every event up to this one.
-    Acked(Seq),
+    /// The coordinator has recorded every event up to this one; the code proves that it was told.
+    Acked(Seq, AuthCode),
     /// What [`Effect::Inspect`] found.
     Inspected {
         /// The attempt inspected.

@@ -6,7 +6,9 @@ use std::{
     sync::Arc,
 };
 
-use muster_proto::model::{AssignedItem, Epoch, Generation, ItemHash, ItemName, ItemState, ItemStatus, Now, Seq};
+use muster_proto::model::{
+    AssignedItem, AuthCode, Epoch, Generation, ItemHash, ItemName, ItemState, ItemStatus, Now, Seq,
+};
 use proptest::{
     collection::vec,
     prelude::{Just, Strategy, any},
@@ -147,12 +149,12 @@ impl World {
             Action::LinkUp { epoch } => {
                 let epoch = shifted(self.epoch_met.0, epoch);
                 self.meet(epoch);
-                self.step(Input::LinkUp { epoch: Epoch(epoch) })
+                self.step(Input::LinkUp { epoch: Epoch(epoch), code: AuthCode::NONE })
             }
             Action::LinkDown => self.step(Input::LinkDown),
             Action::Ack { back } => {
                 let last = self.heard.last_key_value().map_or(0, |(seq, _)| seq.0);
-                self.step(Input::Acked(Seq(last.saturating_sub(back))))
+                self.step(Input::Acked(Seq(last.saturating_sub(back)), AuthCode::NONE))
             }
             Action::End { state } => {
                 for process in self.processes.values_mut().filter(|process| **process == Process::Running) {
@@ -303,7 +305,7 @@ impl World {
 
     fn record(&mut self, record: &Record) -> Verdict {
         match record {
-            Record::EpochSeen(epoch) => hold(*epoch > self.durable.epoch, "the epoch never goes back")?,
+            Record::EpochSeen(epoch, _) => hold(*epoch > self.durable.epoch, "the epoch never goes back")?,
             Record::Accepted(new) => {
                 hold(new.generation >= self.durable.generation(), "the generation never goes back")?;
                 hold(new.epoch >= self.durable.epoch, "an older coordinator is not obeyed")?;
@@ -326,7 +328,7 @@ impl World {
                     self.succeeded.remove(&status.name);
                 }
             }
-            Record::Acked(seq) => hold(self.heard.contains_key(seq), "what was acknowledged was heard")?,
+            Record::Acked(seq, _) => hold(self.heard.contains_key(seq), "what was acknowledged was heard")?,
             Record::Snapshot(_) => {}
         }
         self.durable.apply(record);

@@ -123,7 +123,7 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::model::{AssignedItem, Epoch, Seq};
+    use muster_proto::model::{AssignedItem, AuthCode, Epoch, Seq};
 
     use super::*;
     use crate::core::{
@@ -160,10 +160,10 @@ mod tests {
     /// Assigned and started in boot "a"; its exec-item runs.
     fn asked() -> Core {
         let mut core = started(empty(), "a");
-        at(&mut core, 1, Input::LinkUp { epoch: Epoch(1) });
+        at(&mut core, 1, Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE });
         let effects = at(&mut core, 2, Input::Received(assignment(1, 1, vec![reboot()])));
         assert_eq!((starts(&effects), state(&core)), (0, ItemState::Running), "not before it was heard");
-        let effects = at(&mut core, 3, Input::Acked(Seq(1)));
+        let effects = at(&mut core, 3, Input::Acked(Seq(1), AuthCode::NONE));
         assert_eq!(starts(&effects), 1);
         core
     }

@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use muster_proto::{
-    model::{AssignedItem, Assignment, Epoch, Generation, ItemName, ItemState, ItemStatus, LedgerId, MachineId, Seq},
+    model::{
+        AckProof, AssignedItem, Assignment, AuthCode, Epoch, Generation, ItemName, ItemState, ItemStatus, LedgerId,
+        MachineId, Seq,
+    },
     plant::planted,
 };
 use serde::{Deserialize, Serialize};
@@ -22,7 +25,7 @@ pub enum Record {
     /// Everything up to here: the first line of a ledger.
     Snapshot(Box<LedgerState>),
     /// A coordinator with a higher epoch was met: older ones are refused from now on.
-    EpochSeen(Epoch),
+    EpochSeen(Epoch, AuthCode),
     /// This is what the machine should have.
     Accepted(Arc<Assignment>),
     /// An attempt is about to be started. An event.
@@ -42,7 +45,7 @@ pub enum Record {
         status: Arc<ItemStatus>,
     },
     /// The coordinator has every event up to this one.
-    Acked(Seq),
+    Acked(Seq, AuthCode),
 }
 
 impl Record {
@@ -52,11 +55,11 @@ impl Record {
     pub const fn must_be_synced(&self) -> bool {
         match self {
             Self::Snapshot(_)
-            | Self::EpochSeen(_)
+            | Self::EpochSeen(..)
             | Self::Accepted(_)
             | Self::Started { .. }
             | Self::Finished { .. } => true,
-            Self::Acked(_) => false,
+            Self::Acked(..) => false,
         }
     }
 }
@@ -100,6 +103,8 @@ pub struct LedgerState {
     pub machine_id: MachineId,
     /// Highest ever seen.
     pub epoch: Epoch,
+    /// Proves the epoch to the coordinator.
+    pub epoch_code: AuthCode,
     /// The accepted one.
     pub assignment: Option<Arc<Assignment>>,
     /// The newest attempt at each item ever assigned.
@@ -110,6 +115,8 @@ pub struct LedgerState {
     pub last_seq: Seq,
     /// Highest event acknowledged.
     pub acked: Seq,
+    /// Proves that to the coordinator. None: nothing was acknowledged.
+    pub acked_proof: Option<AckProof>,
 }
 
 /// The newest attempt at one item.
@@ -157,11 +164,13 @@ impl LedgerState {
             ledger_id,
             machine_id,
             epoch: Epoch(0),
+            epoch_code: AuthCode::NONE,
             assignment: None,
             slots: BTreeMap::new(),
             outbox: BTreeMap::new(),
             last_seq: Seq(0),
             acked: Seq(0),
+            acked_proof: None,
         }
     }
 
@@ -169,7 +178,7 @@ impl LedgerState {
     pub fn apply(&mut self, record: &Record) {
         match record {
             Record::Snapshot(state) => self.clone_from(state),
-            Record::EpochSeen(epoch) => self.epoch = *epoch,
+            Record::EpochSeen(epoch, code) => (self.epoch, self.epoch_code) = (*epoch, *code),
             Record::Accepted(assignment) => self.assignment = Some(Arc::clone(assignment)),
             Record::Started { seq, boot_id, status } => {
                 let slot = Slot { status: Arc::clone(status), boot_id: boot_id.clone(), seq: *seq };
@@ -183,7 +192,10 @@ impl LedgerState {
                 }
                 self.event(*seq, status);
             }
-            Record::Acked(seq) => self.forget(*seq),
+            Record::Acked(seq, code) => {
+                self.forget(*seq);
+                self.acked_proof = Some(AckProof { epoch: self.epoch, code: *code });
+            }
         }
     }
 
@@ -194,13 +206,13 @@ impl LedgerState {
     pub fn apply_read(&mut self, record: &Record) -> Result<(), Misfit> {
         let fits = match record {
             Record::Snapshot(_) => false,
-            Record::EpochSeen(epoch) => *epoch > self.epoch,
+            Record::EpochSeen(epoch, _) => *epoch > self.epoch,
             Record::Accepted(assignment) => assignment.generation > self.generation(),
             Record::Started { seq, .. } => *seq == self.last_seq.next(),
             Record::Finished { seq, status } => {
                 *seq == self.last_seq.next() && self.slots.get(&status.name).is_some_and(Slot::is_running)
             }
-            Record::Acked(seq) => *seq > self.acked && *seq <= self.last_seq,
+            Record::Acked(seq, _) => *seq > self.acked && *seq <= self.last_seq,
         };
         if !fits {
             return Err(Misfit);

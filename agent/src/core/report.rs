@@ -40,6 +40,9 @@ impl Core {
             reach: self.ledger.assignment.as_ref().and_then(|assignment| assignment.reach()),
             statuses: assigned.into_iter().chain(others).take(ITEMS_MAX).map(brief).collect(),
             facts,
+            epoch_code: self.ledger.epoch_code,
+            list: self.ledger.assignment.as_ref().map(|assignment| assignment.proof()),
+            acked: self.ledger.acked_proof,
             busy: decide::next(&self.ledger, &self.config.machine, self.ended_mono_ms) != Next::Nothing,
         }
     }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use muster_proto::{
     convert::ITEMS_MAX,
     model::{
-        AssignedItem, Assignment, ClusterName, Epoch, Generation, HostFacts, ItemName, ItemState, ItemStatus, LedgerId,
-        MachineId, MachineName, Now, OnInterrupt, Phase, Seq,
+        AssignedItem, Assignment, AuthCode, ClusterName, Epoch, Generation, HostFacts, ItemName, ItemState, ItemStatus,
+        LedgerId, MachineId, MachineName, Now, OnInterrupt, Phase, Seq,
     },
 };
 use uuid::Uuid;
@@ -74,6 +74,8 @@ pub(crate) fn assignment(epoch: u64, generation: u64, items: Vec<AssignedItem>) 
         cluster: ClusterName::new("edge").expect("a label"),
         items,
         variables: [("machine.internalIP".to_owned(), "10.0.0.7".to_owned())].into(),
+        digest: muster_proto::model::ItemHash([1; 32]),
+        code: AuthCode::NONE,
     }
 }
 

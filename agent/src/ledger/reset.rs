@@ -55,7 +55,8 @@ fn salvage(
         return (fresh, Vec::new());
     }
     traces.iter().for_each(|trace| replay(&mut old, trace, now_ms));
-    let mut state = LedgerState { epoch: old.epoch, assignment: old.assignment.clone(), ..fresh };
+    let mut state =
+        LedgerState { epoch: old.epoch, epoch_code: old.epoch_code, assignment: old.assignment.clone(), ..fresh };
 
     let mut uncertain: Vec<ItemStatus> =
         old.slots.values().filter(|slot| slot.is_running()).map(|slot| ItemStatus::clone(&slot.status)).collect();

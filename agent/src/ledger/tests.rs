@@ -5,7 +5,8 @@ mod bytes;
 use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
 
 use muster_proto::model::{
-    Assignment, ClusterName, Epoch, Generation, ItemHash, ItemName, ItemState, ItemStatus, LedgerId, MachineId, Seq,
+    Assignment, AuthCode, ClusterName, Epoch, Generation, ItemHash, ItemName, ItemState, ItemStatus, LedgerId,
+    MachineId, Seq,
 };
 use uuid::Uuid;
 
@@ -53,6 +54,8 @@ fn accepted(generation: u64, names: &[&str]) -> Record {
         cluster: ClusterName::new("c").expect("a label"),
         items: names.iter().map(item).collect(),
         variables: BTreeMap::new(),
+        digest: ItemHash([1; 32]),
+        code: AuthCode::NONE,
     }))
 }
 
@@ -170,13 +173,13 @@ impl Disk for FakeDisk {
 
 /// A long life: many attempts with much output, acknowledged in between, so that the log is compacted twice.
 fn life() -> Vec<Vec<Record>> {
-    let mut batches = vec![vec![Record::EpochSeen(Epoch(1)), accepted(1, &["a"])]];
+    let mut batches = vec![vec![Record::EpochSeen(Epoch(1), AuthCode::NONE), accepted(1, &["a"])]];
     for attempt in 1..=20_u32 {
         let seq = u64::from(attempt) * 2;
         batches.push(vec![started(seq - 1, "a", attempt)]);
         batches.push(vec![finished(seq, "a", attempt, 32 * 1024)]);
-        batches.push(vec![Record::Acked(Seq(seq - 1))]);
-        batches.push(vec![Record::Acked(Seq(seq))]);
+        batches.push(vec![Record::Acked(Seq(seq - 1), AuthCode::NONE)]);
+        batches.push(vec![Record::Acked(Seq(seq), AuthCode::NONE)]);
     }
     batches
 }
@@ -240,14 +243,15 @@ fn an_acknowledgement_is_put_off_and_joined() {
     let (mut ledger, _) = Ledger::open(FakeDisk::default(), fresh()).expect("opened");
     ledger.append(&[started(1, "a", 1), finished(2, "a", 1, 0)]).expect("appended");
     let before = ledger.disk.operations;
-    ledger.append(&[Record::Acked(Seq(1))]).expect("appended");
-    ledger.append(&[Record::Acked(Seq(2))]).expect("appended");
+    ledger.append(&[Record::Acked(Seq(1), AuthCode::NONE)]).expect("appended");
+    ledger.append(&[Record::Acked(Seq(2), AuthCode::NONE)]).expect("appended");
     assert_eq!((ledger.disk.operations, ledger.has_lazy()), (before, true));
     ledger.flush().expect("flushed");
     assert!(!ledger.has_lazy());
     let text = String::from_utf8(ledger.disk.content(LOG)).expect("text");
     let last = text.lines().last().expect("a line");
-    assert!(last.ends_with(r#" [{"acked":2}]"#), "{last}");
+    let record = serde_json::to_string(&[Record::Acked(Seq(2), AuthCode::NONE)]).expect("JSON");
+    assert!(last.ends_with(&format!(" {record}")), "{last}");
 }
 
 #[test]
@@ -316,8 +320,8 @@ fn whole_line_taken_out_is_missed() {
         ledger.append(batch).expect("appended");
         ledger.compact(&states[at + 1]).expect("compacted");
     }
-    ledger.append(&[Record::EpochSeen(Epoch(80))]).expect("appended");
-    ledger.append(&[Record::EpochSeen(Epoch(81))]).expect("appended");
+    ledger.append(&[Record::EpochSeen(Epoch(80), AuthCode::NONE)]).expect("appended");
+    ledger.append(&[Record::EpochSeen(Epoch(81), AuthCode::NONE)]).expect("appended");
     let sound = ledger.disk.content(LOG);
     let lines: Vec<&[u8]> = sound.split_inclusive(|byte| *byte == b'\n').collect();
     assert!(lines.len() > 10, "{}", lines.len());
@@ -392,9 +396,13 @@ fn a_reset_keeps_what_can_be_read_and_guesses_nothing() {
     };
     let names = ["done", "acked", "runs", "next"];
     for batch in [
-        vec![Record::EpochSeen(Epoch(4)), accepted(3, &names)],
+        vec![Record::EpochSeen(Epoch(4), AuthCode::NONE), accepted(3, &names)],
         vec![of(started(1, "acked", 1), "acked"), of(finished(2, "acked", 1, 0), "acked")],
-        vec![Record::Acked(Seq(2)), of(started(3, "done", 1), "done"), of(finished(4, "done", 1, 0), "done")],
+        vec![
+            Record::Acked(Seq(2), AuthCode::NONE),
+            of(started(3, "done", 1), "done"),
+            of(finished(4, "done", 1, 0), "done"),
+        ],
         vec![of(started(5, "runs", 2), "runs")],
     ] {
         ledger.append(&batch).expect("appended");
@@ -428,7 +436,9 @@ fn a_reset_keeps_what_can_be_read_and_guesses_nothing() {
 #[test]
 fn reset_takes_over_what_attempts_prove() {
     let (mut ledger, _) = Ledger::open(FakeDisk::default(), fresh()).expect("opened");
-    ledger.append(&[Record::EpochSeen(Epoch(1)), accepted(1, &["a", "b", "c", "d"])]).expect("appended");
+    ledger
+        .append(&[Record::EpochSeen(Epoch(1), AuthCode::NONE), accepted(1, &["a", "b", "c", "d"])])
+        .expect("appended");
     let hash = |item| crate::core::tests::item(item, "1").hash;
     let Record::Started { seq, boot_id, status } = started(1, "a", 1) else { panic!("a start") };
     let status = Arc::new(ItemStatus { hash: hash("a"), ..ItemStatus::clone(&status) });
@@ -468,7 +478,7 @@ fn reset_takes_over_what_attempts_prove() {
 #[test]
 fn a_reset_takes_nothing_from_the_ledger_of_another_machine() {
     let (mut ledger, _) = Ledger::open(FakeDisk::default(), fresh()).expect("opened");
-    ledger.append(&[Record::EpochSeen(Epoch(57)), accepted(300, &["a"])]).expect("appended");
+    ledger.append(&[Record::EpochSeen(Epoch(57), AuthCode::NONE), accepted(300, &["a"])]).expect("appended");
     ledger.append(&[started(1, "a", 1)]).expect("appended");
     let (id, machine) = (LedgerId(Uuid::from_u128(77)), MachineId(Uuid::from_u128(9)));
     let mut disk = FakeDisk::with(LOG, &ledger.disk.content(LOG));

@@ -5,8 +5,8 @@ use std::time::Duration;
 use muster_proto::{
     IDENTITY_REVOKED, LINK_MESSAGE_BYTES_MAX,
     address::Addresses,
-    convert::{Hello, WireError, as_line},
-    model::{Assignment, Epoch, Generation, HostFacts, ItemInput, ItemName, Seq, SwarmCall},
+    convert::{Hello, WireError, as_line, code},
+    model::{Assignment, AuthCode, Epoch, Generation, HostFacts, ItemInput, ItemName, Seq, SwarmCall},
     tls,
     wire::{
         AgentBlocked, AgentMessage, AssignmentAnswer, CoordinatorMessage, FetchSecretsRequest, Heartbeat, PermitWanted,
@@ -140,6 +140,8 @@ pub(super) struct Session {
     inbound: Streaming<CoordinatorMessage>,
     out: mpsc::Sender<AgentMessage>,
     epoch: Epoch,
+    /// Proves that the epoch was told.
+    code: AuthCode,
     heartbeat_ms: u64,
     choice: AddressChoice,
     facts: HostFacts,
@@ -210,6 +212,7 @@ impl Session {
             inbound,
             out,
             epoch: Epoch(welcome.epoch),
+            code: code("welcome.code", &welcome.code)?,
             heartbeat_ms,
             choice: wanted,
             facts,
@@ -234,7 +237,7 @@ impl Session {
     /// Hands the engine its end.
     pub(super) async fn announce(&mut self, engine: &mpsc::Sender<FromLink>) -> Result<(), LinkError> {
         let session = self.handle.take().ok_or(LinkError::Stopping)?;
-        tell(engine, FromLink::Up { epoch: self.epoch, session }).await
+        tell(engine, FromLink::Up { epoch: self.epoch, code: self.code, session }).await
     }
 
     /// Keeps the session until it ends.
@@ -306,7 +309,7 @@ fn every(first: Duration, period: Duration) -> Interval {
 async fn pass(message: CoordinatorMessage, engine: &mpsc::Sender<FromLink>) -> Result<(), LinkError> {
     let message = match message.body {
         Some(In::Assignment(assignment)) => FromLink::Assigned(Assignment::try_from(assignment)?),
-        Some(In::Ack(ack)) => FromLink::Acked(Seq(ack.seq)),
+        Some(In::Ack(ack)) => FromLink::Acked(Seq(ack.seq), code("ack.code", &ack.code)?),
         Some(In::LogRequest(wanted)) => FromLink::LogWanted {
             request_id: wanted.request_id,
             item: match wanted.item.as_str() {

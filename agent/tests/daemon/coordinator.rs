@@ -12,7 +12,9 @@ use std::{
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
 use muster_proto::{
     convert::Hello,
-    model::{AssignedItem, Assignment, ClusterName, Epoch, Generation, ItemName, ItemState, OnInterrupt, Phase},
+    model::{
+        AssignedItem, Assignment, AuthCode, ClusterName, Epoch, Generation, ItemName, ItemState, OnInterrupt, Phase,
+    },
     tls::{ALPN, SERVER_NAME, provider, spki_sha256},
     wire::{
         Ack, AgentMessage, CoordinatorMessage, Credentials, EnrollRequest, FetchSecretsRequest, FetchSecretsResponse,
@@ -322,6 +324,8 @@ impl Session {
             cluster: ClusterName::new("edge").expect("a label"),
             items,
             variables: [].into(),
+            digest: muster_proto::model::ItemHash([1; 32]),
+            code: AuthCode::NONE,
         };
         self.send(ToAgent::Assignment((&assignment).into())).await;
     }
@@ -333,7 +337,7 @@ impl Session {
             let message = tokio::time::timeout_at(deadline, self.inbound.message()).await.expect("a message in time");
             let body = message.ok()??.body.expect("a body");
             if let (FromAgent::Status(event), true) = (&body, self.acks) {
-                self.send(ToAgent::Ack(Ack { seq: event.seq })).await;
+                self.send(ToAgent::Ack(Ack { seq: event.seq, code: Vec::new() })).await;
             }
             if let Some(found) = wanted(body) {
                 return Some(found);

@@ -5,14 +5,16 @@ use std::{collections::BTreeMap, sync::Arc};
 use muster_proto::{
     convert::{Hello, ITEMS_MAX},
     model::{
-        Generation, HostFacts, ItemHash, ItemName, ItemState, ItemStatus, MachineId, MachineName, Now, Phase, Seq,
+        Generation, HostFacts, ItemHash, ItemName, ItemState, ItemStatus, LedgerId, MachineId, MachineName, Now, Phase,
+        Seq,
     },
     plant::planted,
 };
 
 use super::{
-    Effect, Refusal, Reply,
+    Effect, Refusal, Reply, Rules,
     decide::current_assignment,
+    evidence::{self, Beyond},
     share::{is_given, put_status},
     swarm,
     transition::impossible,
@@ -20,15 +22,12 @@ use super::{
 };
 use crate::{
     facts::{Draft, LeftOut, MachineRow, Slot, Verdict},
-    plan::{Limits, items},
+    plan::items,
+    proof::{ProofKey, Told},
 };
 
-/// An agent may have seen so many epochs more than this store: each start of a coordinator is one. One that claims more
-/// does not show that the store is old, but that it lies.
-pub const EPOCHS_AHEAD_MAX: u64 = 1_000_000;
-
-/// Refusals of the newest list which say that its number is taken (agent_link.proto), by a list that this store does
-/// not know: it is older by just so much that the numbers meet, and no greeting shows it.
+/// Refusals of the newest list which say that its number is taken (agent_link.proto), by another list. The
+/// greeting of such a machine proves it; one whose greeting did not is not believed.
 const GIVEN_BY_ANOTHER: [&str; 2] = ["GenerationReused", "StaleGeneration"];
 
 /// The machine behind an identity, noted as alive.
@@ -44,14 +43,10 @@ pub(super) fn hello(
     draft: &mut Draft<'_>,
     effects: &mut Vec<Effect>,
     (id, session): (MachineId, u64),
-    hello: Hello,
-    limits: &Limits,
+    mut hello: Hello,
+    rules: &Rules<'_>,
     now: Now,
 ) -> Result<Reply, Refusal> {
-    if hello.epoch.0 > draft.meta.epoch.0.saturating_add(EPOCHS_AHEAD_MAX) {
-        let message = format!("epoch {} is not one that a coordinator of ours can have had", hello.epoch);
-        return Err(Refusal::Protocol { code: "EpochOutOfRange", message });
-    }
     if let Some(row) = draft.by_id(id).filter(|row| row.name != hello.name) {
         let message = format!("this certificate is of machine {}, not of {}", row.name, hello.name);
         return Err(Refusal::Protocol { code: "ForeignMachine", message });
@@ -61,14 +56,7 @@ pub(super) fn hello(
         let message = format!("stream {session} was followed by another before its Hello came");
         return Err(Refusal::Protocol { code: "Overtaken", message });
     }
-    if let Some(evidence) = evidence_of_newer(draft, id, &hello) {
-        if hello.epoch > draft.meta.fleet_epoch {
-            draft.meta_mut().fleet_epoch = hello.epoch;
-        }
-        if !draft.meta.recovering || hello.epoch > draft.meta.epoch {
-            draft.older_than_fleet(id, evidence);
-        }
-    }
+    let unproven = weigh(draft, id, &mut hello, rules.proof_key);
     let known = draft.by_id(id).and_then(|row| row.ledger);
     let new_ledger = known.is_some_and(|(ledger, _)| ledger != hello.ledger_id);
     if draft.meta.recovering {
@@ -80,6 +68,7 @@ pub(super) fn hello(
     let name = heard(draft, id, now)?;
     let live = draft.live_mut(&name);
     live.has_stream(session, now);
+    live.unproven = unproven;
     live.busy_mono_ms = hello.busy.then_some(now.mono_ms);
     draft.stop_awaiting(&name);
     let Some(row) = draft.machines.get(&name).cloned() else { return Ok(Reply::Ok) };
@@ -97,14 +86,42 @@ pub(super) fn hello(
     if let Some((_, seq)) = draft.machines.get(&name).and_then(|row| row.ledger)
         && seq > hello.acked_seq
     {
-        effects.push(Effect::Ack { id, session, seq });
+        effects.push(ack(draft, (id, session), (hello.ledger_id, seq), rules.proof_key));
     }
     if hello.generation <= row.assigned.generation
-        && let Some(assignment) = current_assignment(draft, &name, limits, now)
+        && let Some(assignment) = current_assignment(draft, &name, rules, now)
     {
         effects.push(Effect::Assign { id, assignment });
     }
     Ok(Reply::Ok)
+}
+
+/// Takes note of what a greeting proves beyond this store. Returns what it claims without proof, and leaves that out of
+/// the greeting: nothing that is recorded may come from it.
+fn weigh(draft: &mut Draft<'_>, id: MachineId, hello: &mut Hello, key: &ProofKey) -> Option<String> {
+    match evidence::beyond(draft, id, hello, key)? {
+        Beyond::Proven(evidence) => {
+            if hello.epoch > draft.meta.fleet_epoch && evidence::proves_epoch(id, hello, key) {
+                draft.meta_mut().fleet_epoch = hello.epoch;
+            }
+            if !draft.meta.recovering || hello.epoch > draft.meta.epoch {
+                draft.older_than_fleet(id, evidence);
+            }
+            None
+        }
+        Beyond::Unproven(claim) => {
+            if let Some(row) = draft.by_id(id).cloned() {
+                evidence::leave_out_claims(&row, hello);
+            }
+            Some(claim)
+        }
+    }
+}
+
+/// Tells an agent that its events up to this one are recorded, with what proves it.
+fn ack(draft: &Draft<'_>, (id, session): (MachineId, u64), (ledger, seq): (LedgerId, Seq), key: &ProofKey) -> Effect {
+    let told = Told::Acked { ledger, epoch: draft.meta.epoch, seq };
+    Effect::Ack { id, session, seq, code: key.code(id, &told) }
 }
 
 /// A permit that its agent has never had, and that is not on its way on another stream of its, is none any more: its
@@ -140,26 +157,6 @@ fn note_greeting(draft: &mut Draft<'_>, row: &MachineRow, hello: &Hello, new_led
     row.assigned.accepted = accepted;
     row.host = Some(host);
     row.agent_version.clone_from(&hello.agent_version);
-}
-
-/// Does this Hello show that agents know more than this store?
-fn evidence_of_newer(draft: &Draft<'_>, id: MachineId, hello: &Hello) -> Option<String> {
-    let Some(row) = draft.by_id(id) else {
-        let stranger =
-            || format!("a machine that calls itself {} has a certificate of ours and is not in it", hello.name);
-        return (!draft.meta.recovered).then(stranger);
-    };
-    if hello.epoch > draft.meta.epoch {
-        let ours = draft.meta.epoch;
-        return Some(format!("{} has seen epoch {}, this one is {ours}", row.name, hello.epoch));
-    }
-    if hello.generation > row.assigned.generation {
-        let ours = row.assigned.generation;
-        return Some(format!("{} has generation {}, the store has {ours}", row.name, hello.generation));
-    }
-    let (ledger, seq) = row.ledger?;
-    (ledger == hello.ledger_id && hello.acked_seq > seq)
-        .then(|| format!("{} had event {} acknowledged, the store has {seq}", row.name, hello.acked_seq))
 }
 
 /// After `recover`: what the agent knows better is taken over. Who holds a slot is asked of the machines themselves:
@@ -257,6 +254,7 @@ pub(super) fn status(
     effects: &mut Vec<Effect>,
     (id, session): (MachineId, u64),
     (seq, status): (Seq, ItemStatus),
+    key: &ProofKey,
     now: Now,
 ) -> Result<Reply, Refusal> {
     let name = heard(draft, id, now)?;
@@ -281,7 +279,7 @@ pub(super) fn status(
         }
     }
     let seq = draft.machines.get(&name).and_then(|row| row.ledger).map_or(seq, |(_, recorded)| recorded.max(seq));
-    effects.push(Effect::Ack { id, session, seq });
+    effects.push(ack(draft, (id, session), (ledger, seq), key));
     Ok(Reply::Ok)
 }
 
@@ -347,7 +345,8 @@ pub(super) fn answer(
     let outdated = assigned.generation != generation || (assigned.refused == refused && assigned.accepted == accepted);
     let refusal = refused.as_deref().unwrap_or_default();
     if !outdated && !draft.meta.recovering && GIVEN_BY_ANOTHER.iter().any(|code| refusal.starts_with(code)) {
-        draft.older_than_fleet(id, format!("{name} was given another list under the same number ({refusal})"));
+        let claim = format!("{name} was given another list under the same number ({refusal})");
+        draft.live_mut(&name).unproven = Some(claim);
     }
     if !outdated && let Some(row) = draft.machine_mut(&name) {
         row.assigned.refused = refused;

@@ -7,7 +7,7 @@ use muster_proto::{
     resource::rollout_number,
 };
 
-use super::{Effect, share::note_given};
+use super::{Effect, Rules, share::note_given};
 use crate::{
     facts::{Draft, Items, MachineRow, RolloutRow, Slot, Stage, StageRow},
     plan::{
@@ -206,7 +206,8 @@ pub(super) fn end_stages(row: &mut MachineRow, now: Now) {
 }
 
 /// Gives every machine whose list has to change the next generation, and sends it.
-pub(super) fn assign_all(draft: &mut Draft<'_>, limits: &Limits, now: Now, effects: &mut Vec<Effect>) {
+pub(super) fn assign_all(draft: &mut Draft<'_>, rules: &Rules<'_>, now: Now, effects: &mut Vec<Effect>) {
+    let limits = rules.limits;
     let epoch = draft.meta.epoch;
     let mut changed = Vec::new();
     // Looked for once for each cluster that needs it: that takes a look at every machine.
@@ -222,7 +223,7 @@ pub(super) fn assign_all(draft: &mut Draft<'_>, limits: &Limits, now: Now, effec
         }
         let generation = machine.assigned.generation.next();
         let send = machine.id.filter(|_| position.connected());
-        let assignment = content.into_assignment(&position, epoch, generation);
+        let assignment = content.into_assignment(&position, epoch, generation, rules.proof_key);
         changed.push((machine.name.clone(), digest, send, assignment));
     }
     for (name, digest, send, assignment) in changed {
@@ -249,14 +250,14 @@ pub(super) fn assign_all(draft: &mut Draft<'_>, limits: &Limits, now: Now, effec
 pub(super) fn current_assignment(
     draft: &Draft<'_>,
     machine: &MachineName,
-    limits: &Limits,
+    rules: &Rules<'_>,
     now: Now,
 ) -> Option<Assignment> {
     let row = draft.machines.get(machine)?;
-    let position = survey::Position::of(draft, row, limits, now);
+    let position = survey::Position::of(draft, row, rules.limits, now);
     let content = assign::wanted(draft, &position)?;
     let same = row.assigned.digest == Some(content.digest());
-    same.then(|| content.into_assignment(&position, draft.meta.epoch, row.assigned.generation))
+    same.then(|| content.into_assignment(&position, draft.meta.epoch, row.assigned.generation, rules.proof_key))
 }
 
 /// Records since when each cluster and machine waits for what it waits for.

@@ -6,8 +6,8 @@ use muster_proto::{
     address::Addresses,
     convert::Hello,
     model::{
-        Assignment, ClusterName, ClusterSpec, Generation, HostFacts, ItemHash, ItemName, ItemStatus, MachineId,
-        MachineName, MachineSpec, MachineType, RemovalPolicy, Seq, SwarmFailure, SwarmOp, SwarmReply,
+        Assignment, AuthCode, ClusterName, ClusterSpec, Generation, HostFacts, ItemHash, ItemName, ItemStatus,
+        MachineId, MachineName, MachineSpec, MachineType, RemovalPolicy, Seq, SwarmFailure, SwarmOp, SwarmReply,
     },
 };
 
@@ -401,6 +401,8 @@ pub enum Effect {
         session: u64,
         /// Up to here.
         seq: Seq,
+        /// Proves that it was told.
+        code: AuthCode,
     },
     /// Ask an agent something of its swarm. Ends in [`Input::SwarmAnswered`], whatever happens.
     AskSwarm(SwarmQuestion),

@@ -8,10 +8,10 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::{Refusal, Reply, agents, decide::current_assignment, operators, swarm};
+use super::{Refusal, Reply, Rules, agents, decide::current_assignment, operators, swarm};
 use crate::{
     facts::{Draft, Sealed, SecretId, SecretRow},
-    plan::{Limits, secrets},
+    plan::secrets,
 };
 
 /// Secrets recorded at once: 16 MiB of values in memory.
@@ -88,12 +88,12 @@ pub(super) fn fetch(
     id: MachineId,
     item: &ItemName,
     generation: Generation,
-    limits: &Limits,
+    rules: &Rules<'_>,
     now: Now,
 ) -> Result<Reply, Refusal> {
     let machine = agents::heard(draft, id, now)?;
     let refused = |message: String| Refusal::State { reason: "NotAssigned", message };
-    let assignment = current_assignment(draft, &machine, limits, now)
+    let assignment = current_assignment(draft, &machine, rules, now)
         .ok_or_else(|| refused(format!("{machine} is not to start anything now")))?;
     let found = assignment.items.iter().find(|known| known.name == *item && assignment.generation == generation);
     // Planted: an item of any machine's list is good enough.
@@ -114,7 +114,7 @@ pub(super) fn fetch(
     };
     let secrets = found.secrets().into_iter().map(secret).collect::<Result<_, _>>()?;
     let joins = found.joins_swarm();
-    let entry = if joins { swarm::enter(draft, &machine, limits, now)? } else { None };
+    let entry = if joins { swarm::enter(draft, &machine, rules.limits, now)? } else { None };
     Ok(Reply::Inputs { secrets, entry })
 }
 

@@ -21,7 +21,7 @@ mod swarm;
 pub(crate) mod update_reboots;
 pub(crate) mod updates;
 
-pub(crate) use fleet::{Fleet, apply, cluster, machine, machine_spec, spec};
+pub(crate) use fleet::{Fleet, apply, cluster, machine, machine_spec, proof_key, spec};
 
 use super::{Refusal, Reply};
 

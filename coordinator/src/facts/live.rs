@@ -32,7 +32,7 @@ pub struct Live {
     pub started_wall_ms: u64,
     /// Machines that were enrolled when this coordinator started and have not said Hello since.
     pub awaited: BTreeSet<MachineName>,
-    /// What agents know and this store does not, in one sentence each: it is older than the fleet, or they lie.
+    /// What agents were told and this store does not have, in one sentence each: it is older than the fleet.
     pub newer: BTreeMap<MachineId, String>,
     /// Questions about swarms asked so far.
     pub swarm_questions: u64,
@@ -81,6 +81,8 @@ pub struct MachineLive {
     pub stranger: bool,
     /// The event of its agent that cannot be, and why: none is taken before it comes right.
     pub event_refused: Option<String>,
+    /// What it claims beyond this store and nothing proves, in one sentence. It gets nothing before it greets without.
+    pub unproven: Option<String>,
     /// What the swarm was asked of its node.
     pub swarm: SwarmLook,
     /// Its items, resolved; derived.
@@ -106,6 +108,7 @@ impl MachineLive {
     /// Its identity is refused from now on: it has no stream, and who took it from whom is over.
     pub fn is_shut_out(&mut self) {
         self.session = None;
+        self.unproven = None;
         self.taken_over = (0, 0);
     }
 

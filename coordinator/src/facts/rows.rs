@@ -33,9 +33,10 @@ pub struct Meta {
     pub fleet_epoch: Epoch,
     /// `muster-coordinator recover` was run: the agents' ledgers fill in what this store lacks.
     pub recovering: bool,
-    /// `recover` was run once: an identity that this store does not know is explained by that, and proves nothing more.
+    /// Epoch of the first coordinator after the newest `recover`; 0: there was none. What was told before it proves
+    /// nothing more, nor does an identity that this store does not know.
     #[serde(default)]
-    pub recovered: bool,
+    pub recovered_epoch: Epoch,
     /// `HOST:PORT` that new credentials name.
     #[serde(default)]
     pub address: String,

@@ -11,7 +11,10 @@ use muster_proto::{
 };
 
 use super::{items::first_control, survey::Position, update::around};
-use crate::facts::Facts;
+use crate::{
+    facts::Facts,
+    proof::{ProofKey, Told},
+};
 
 /// A permit counts for so long from its receipt, in milliseconds.
 pub const PERMIT_MS: u64 = 30_000;
@@ -53,10 +56,21 @@ impl Content<'_> {
         ItemHash(sum)
     }
 
-    /// With its fences.
+    /// With its fences, and with what proves them.
     #[must_use]
-    pub fn into_assignment(self, position: &Position<'_>, epoch: Epoch, generation: Generation) -> Assignment {
+    pub fn into_assignment(
+        self,
+        position: &Position<'_>,
+        epoch: Epoch,
+        generation: Generation,
+        key: &ProofKey,
+    ) -> Assignment {
+        let digest = self.digest();
+        let told = Told::List { epoch, generation, digest };
         Assignment {
+            digest,
+            // A machine that has not enrolled is told nothing.
+            code: position.row.id.map(|id| key.code(id, &told)).unwrap_or_default(),
             epoch,
             generation,
             cluster: position.row.spec.cluster_name.clone(),
@@ -130,6 +144,7 @@ pub fn wanted_beside<'a>(
         || !position.row.reported()
         || (facts.live.older_than_fleet().is_some() && !planted("trust-old-store"))
         || facts.meta.recovering
+        || position.unproven().is_some()
     {
         return None;
     }

@@ -207,6 +207,17 @@ fn retry_or_skip(survey: &Survey<'_>, position: &Position<'_>, item: &AssignedIt
 pub(super) fn refuses(position: &Position<'_>) -> Option<Blocked> {
     let row = position.row;
     let name = &row.name;
+    if let Some(claim) = position.unproven() {
+        return Some(blocked(
+            "UnprovenLedger",
+            format!("{claim}, and nothing proves that: its ledger was changed, or the machine lies"),
+            format!(
+                "it greets without that claim: `musterctl replace {name}`, and `muster-agent enroll --force` there \
+                 (every item runs again); if nobody changed its ledger, `musterctl revoke {name}` and look who has \
+                 been there"
+            ),
+        ));
+    }
     if let Some(refused) = &row.assigned.refused {
         return Some(blocked(
             "AssignmentRefused",
@@ -381,7 +392,8 @@ fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
 #[must_use]
 pub fn activity<'a>(position: &Position<'a>) -> Option<(&'a AssignedItem, u32, bool)> {
     let reach = position.row.reach?;
-    if !position.in_flight() || position.live.is_some_and(|live| live.event_refused.is_some()) {
+    let unheeded = position.live.is_some_and(|live| live.event_refused.is_some()) || position.unproven().is_some();
+    if unheeded || !position.in_flight() {
         return None;
     }
     let items = position.items.ok()?;

@@ -261,8 +261,7 @@ pub fn store_is_current(survey: &Survey<'_>) -> Result<(), Blocked> {
         Some(evidence) if !planted("trust-old-store") => Err(blocked(
             "StoreOlderThanFleet",
             format!("this coordinator's store is older than the fleet: {evidence}"),
-            "the newest store is restored, or `muster-coordinator recover` was run; or, if that machine lies, it is \
-             revoked",
+            "the newest store is restored, or `muster-coordinator recover` was run",
         )),
         Some(_) | None => Ok(()),
     }

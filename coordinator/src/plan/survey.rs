@@ -158,6 +158,12 @@ impl<'a> Position<'a> {
         self.state() == State::Ready
     }
 
+    /// What it claims beyond this store and nothing proves.
+    #[must_use]
+    pub fn unproven(&self) -> Option<&'a str> {
+        self.live?.unproven.as_deref()
+    }
+
     /// Can it be given work now: enrolled, known, with us, and nothing of its own in the way?
     #[must_use]
     pub fn available(&self) -> bool {
@@ -167,6 +173,7 @@ impl<'a> Position<'a> {
             && self.items.is_ok()
             && self.row.assigned.refused.is_none()
             && self.live.is_none_or(|live| live.event_refused.is_none())
+            && self.unproven().is_none()
             && (self.live.is_none_or(|live| live.agent_blocked.is_none()) || self.waits_in_vain())
     }
 

@@ -32,6 +32,7 @@ use crate::{
     facts::SecretRow,
     pki::{Role, Vault},
     plan::swarm::Entry,
+    proof::Told,
 };
 
 /// Time for an agent's first message.
@@ -88,6 +89,7 @@ impl AgentLink for Link {
                 return;
             }
             tracing::info!(machine = %name, %id, session, "connected");
+            talk.warn_of_unproven();
             drop(tell.send(Ok(())));
             let end = talk.listen(inbound).await;
             tracing::info!(machine = %name, %id, session, reason = end.message(), "stream ended");
@@ -171,7 +173,9 @@ impl Link {
         };
         let heartbeat_interval_ms =
             u64::try_from(self.heartbeat.as_millis()).map_err(|_| Status::internal("the heartbeat is out of range"))?;
-        Ok(wire::Welcome { epoch: facts.meta.epoch.0, heartbeat_interval_ms, cluster, machine_type, interface, cidr })
+        let epoch = facts.meta.epoch;
+        let code = self.engine.proof_key().code(id, &Told::Epoch(epoch)).bytes().to_vec();
+        Ok(wire::Welcome { epoch: epoch.0, heartbeat_interval_ms, cluster, machine_type, interface, cidr, code })
     }
 }
 
@@ -214,6 +218,19 @@ impl Talk {
         }
     }
 
+    /// Says in the log what the machine claims and nothing proves.
+    fn warn_of_unproven(&self) {
+        let facts = self.engine.facts();
+        let live = facts.by_id(self.id).and_then(|row| facts.live.machines.get(&row.name));
+        if let Some(claim) = live.and_then(|live| live.unproven.as_ref()) {
+            tracing::warn!(
+                machine = %self.id,
+                "{claim}, and nothing proves that: it gets nothing more, and the others go on (UnprovenLedger); \
+                 `musterctl describe machine` says what to do"
+            );
+        }
+    }
+
     async fn take(&self, message: AgentMessage) -> Result<(), Trouble> {
         let (id, session) = (self.id, self.session);
         let body = message.body.ok_or(WireError { field: "message.body", problem: "missing or unknown" })?;
@@ -239,6 +256,7 @@ impl Talk {
                 let refused = (!answer.accepted).then(|| reason(&answer.code, &answer.message));
                 let generation = Generation(count("answer.generation", answer.generation)?);
                 self.engine.submit(Input::Answer { id, generation, refused }).await?;
+                self.warn_of_unproven();
             }
             Body::Log(chunk) => self.sessions.log_came(id, chunk),
             Body::SwarmAnswer(answer) => self.sessions.swarm_answered(id, SwarmAnswer::try_from(answer)?),

@@ -296,8 +296,8 @@ impl Outbox for Sessions {
             Effect::Assign { id, assignment } => {
                 self.send(id, None, Body::Assignment((&assignment).into()));
             }
-            Effect::Ack { id, session, seq } => {
-                self.send(id, Some(session), Body::Ack(wire::Ack { seq: seq.0 }));
+            Effect::Ack { id, session, seq, code } => {
+                self.send(id, Some(session), Body::Ack(wire::Ack { seq: seq.0, code: code.bytes().to_vec() }));
             }
             // Nobody asks any more: the coordinator is going, and forgets what it wanted to know.
             Effect::AskSwarm(question) => drop(self.0.questions.ask.send(question)),
@@ -316,6 +316,7 @@ impl Outbox for Sessions {
 #[cfg(test)]
 mod tests {
     use futures_util::{FutureExt, StreamExt};
+    use muster_proto::model::{AuthCode, Seq};
     use tonic::Code;
     use uuid::Uuid;
 
@@ -324,7 +325,7 @@ mod tests {
     const ID: MachineId = MachineId(Uuid::from_u128(1));
 
     fn ack(seq: u64) -> Body {
-        Body::Ack(wire::Ack { seq })
+        Body::Ack(wire::Ack { seq, code: vec![0; 32] })
     }
 
     async fn drain(mut outgoing: Outgoing) -> (Vec<u64>, Option<Code>) {
@@ -384,8 +385,8 @@ mod tests {
     async fn effects_reach_their_stream() {
         let sessions = Sessions::default();
         let (number, mut outgoing) = sessions.open(ID, Caller::nobody());
-        sessions.perform(Effect::Ack { id: ID, session: number + 1, seq: muster_proto::model::Seq(8) });
-        sessions.perform(Effect::Ack { id: ID, session: number, seq: muster_proto::model::Seq(7) });
+        sessions.perform(Effect::Ack { id: ID, session: number + 1, seq: Seq(8), code: AuthCode::NONE });
+        sessions.perform(Effect::Ack { id: ID, session: number, seq: Seq(7), code: AuthCode::NONE });
         let sent = outgoing.next().await.expect("sent").expect("a message");
         assert_eq!(sent.body, Some(ack(7)), "what is for another stream is not sent");
         let over = sessions.over(ID, number);

@@ -24,6 +24,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::{
+    core::tests::proof_key,
     core::{Enroll, Input, Reply, Request as Wish},
     engine,
     facts::CredentialRow,
@@ -103,7 +104,8 @@ impl World {
     async fn with(settings: Settings) -> Self {
         let sessions = Sessions::default();
         let limits = Limits { lost_after_ms: 30_000 };
-        let (engine, _) = engine::start(MemoryStore::default(), sessions.clone(), limits).expect("an engine");
+        let (engine, _) =
+            engine::start(MemoryStore::default(), sessions.clone(), limits, proof_key()).expect("an engine");
         let ca = Arc::new(Ca::create(&domain(), engine.now().wall_ms).expect("a CA"));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");

@@ -26,7 +26,7 @@ const ORDINARY_WAITS: [&str; 5] =
     ["WaitingForTurn", "WaitingForControl", "WaitingForGroup", "WaitingForMachines", "NotReported"];
 /// Reasons that never pass by themselves, or only if a machine comes back that has long been missed. (Failed and held
 /// items are found by their standing.)
-const WANT_A_PERSON: [&str; 12] = [
+const WANT_A_PERSON: [&str; 13] = [
     "AssignmentRefused",
     "ControlNotHeard",
     "ControlsAtWork",
@@ -38,6 +38,7 @@ const WANT_A_PERSON: [&str; 12] = [
     "RecoveredInDoubt",
     "RecoveryOpen",
     "StoreOlderThanFleet",
+    "UnprovenLedger",
     "VariableWithoutValue",
 ];
 

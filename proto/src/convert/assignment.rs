@@ -1,5 +1,5 @@
 use crate::{
-    convert::{ATTEMPT_MAX, ITEMS_MAX, WireError, counted, hash, line, phase, text, wire_phase, word},
+    convert::{ATTEMPT_MAX, ITEMS_MAX, WireError, code, counted, hash, line, phase, text, wire_phase, word},
     model::{
         AssignedItem, Assignment, ClusterName, Epoch, Generation, ItemName, OnInterrupt, PARAM_BYTES_MAX, Permit,
         RETRIES_MAX, TIMEOUT_MAX, is_param_name,
@@ -18,6 +18,8 @@ impl From<&Assignment> for wire::Assignment {
             cluster: assignment.cluster.to_string(),
             items: assignment.items.iter().map(Into::into).collect(),
             variables: assignment.variables.clone(),
+            digest: assignment.digest.0.to_vec(),
+            code: assignment.code.bytes().to_vec(),
         }
     }
 }
@@ -75,6 +77,8 @@ impl TryFrom<wire::Assignment> for Assignment {
                 .map_err(|_| WireError::new("assignment.cluster", "not a DNS-1123 label"))?,
             items,
             variables: wire.variables,
+            digest: hash("assignment.digest", &wire.digest)?,
+            code: code("assignment.code", &wire.code)?,
         })
     }
 }

@@ -1,8 +1,11 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    convert::{ITEMS_MAX, WireError, count, phase, wire_phase, word},
-    model::{Epoch, Generation, HostFacts, ItemName, ItemStatus, LedgerId, MachineName, Phase, Seq},
+    convert::{ITEMS_MAX, WireError, code, count, hash, phase, wire_phase, word},
+    model::{
+        AckProof, AuthCode, Epoch, Generation, HostFacts, ItemName, ItemStatus, LedgerId, ListProof, MachineName,
+        Phase, Seq,
+    },
     wire,
 };
 
@@ -29,6 +32,12 @@ pub struct Hello {
     pub facts: HostFacts,
     /// An item of the accepted assignment runs or is due: the agent goes on by itself.
     pub busy: bool,
+    /// Proves the epoch.
+    pub epoch_code: AuthCode,
+    /// Proves the generation. None: nothing was accepted.
+    pub list: Option<ListProof>,
+    /// Proves the highest acknowledged event. None: nothing was acknowledged.
+    pub acked: Option<AckProof>,
 }
 
 impl From<&Hello> for wire::Hello {
@@ -44,6 +53,13 @@ impl From<&Hello> for wire::Hello {
             statuses: hello.statuses.iter().map(Into::into).collect(),
             facts: Some((&hello.facts).into()),
             busy: hello.busy,
+            epoch_code: hello.epoch_code.bytes().to_vec(),
+            list: hello.list.map(|list| wire::ListProof {
+                epoch: list.epoch.0,
+                digest: list.digest.0.to_vec(),
+                code: list.code.bytes().to_vec(),
+            }),
+            acked: hello.acked.map(|acked| wire::AckProof { epoch: acked.epoch.0, code: acked.code.bytes().to_vec() }),
         }
     }
 }
@@ -75,7 +91,30 @@ impl TryFrom<wire::Hello> for Hello {
             statuses,
             facts: HostFacts::try_from(wire.facts.ok_or(WireError::new("hello.facts", "missing"))?)?,
             busy: wire.busy,
+            epoch_code: code("hello.epoch_code", &wire.epoch_code)?,
+            list: wire.list.map(TryInto::try_into).transpose()?,
+            acked: wire.acked.map(TryInto::try_into).transpose()?,
         })
+    }
+}
+
+impl TryFrom<wire::ListProof> for ListProof {
+    type Error = WireError;
+
+    fn try_from(wire: wire::ListProof) -> Result<Self, WireError> {
+        Ok(Self {
+            epoch: Epoch(count("hello.list.epoch", wire.epoch)?),
+            digest: hash("hello.list.digest", &wire.digest)?,
+            code: code("hello.list.code", &wire.code)?,
+        })
+    }
+}
+
+impl TryFrom<wire::AckProof> for AckProof {
+    type Error = WireError;
+
+    fn try_from(wire: wire::AckProof) -> Result<Self, WireError> {
+        Ok(Self { epoch: Epoch(count("hello.acked.epoch", wire.epoch)?), code: code("hello.acked.code", &wire.code)? })
     }
 }
 

@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::{ClusterName, Epoch, Generation, ItemName, Standing, status::ItemStatus};
+use super::{AuthCode, ClusterName, Epoch, Generation, ItemName, ListProof, Standing, status::ItemStatus};
 
 /// Attempts after the first that an item gets unless its manifest says otherwise.
 pub const RETRIES_DEFAULT: u32 = 3;
@@ -301,9 +301,19 @@ pub struct Assignment {
     pub items: Vec<AssignedItem>,
     /// Values of the late variables.
     pub variables: BTreeMap<String, String>,
+    /// Of items and variables, as the coordinator records them.
+    pub digest: ItemHash,
+    /// Over machine, epoch, generation and digest.
+    pub code: AuthCode,
 }
 
 impl Assignment {
+    /// What proves its generation.
+    #[must_use]
+    pub const fn proof(&self) -> ListProof {
+        ListProof { epoch: self.epoch, digest: self.digest, code: self.code }
+    }
+
     /// The highest phase the list reaches. None = no items.
     #[must_use]
     pub fn reach(&self) -> Option<Phase> {

@@ -101,9 +101,9 @@ fn status(status: &ItemStatus, to: &mut DefaultHasher) {
 fn parcel(parcel: &Parcel, machine: &Machine, to: &mut DefaultHasher) {
     (machine.session == Some(parcel.session), discriminant(&parcel.what)).hash(to);
     match &parcel.what {
-        Said::Welcome(epoch) => epoch.hash(to),
+        Said::Welcome(epoch, _) => epoch.hash(to),
         Said::Assignment(what) => assignment(what, to),
-        Said::Ack(seq) => seq.hash(to),
+        Said::Ack(seq, _) => seq.hash(to),
         Said::FromAgent(ToCoordinator::Event { seq, status: event }) => {
             seq.hash(to);
             status(event, to);

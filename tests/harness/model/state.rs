@@ -189,7 +189,8 @@ impl State {
     /// After an event: what it has brought waits, and if nothing more is to happen, everything must be well.
     pub(super) fn settle(&mut self) -> Result<(), Violation> {
         self.collect();
-        let recovered = self.world.facts().is_some_and(|facts| facts.meta.recovered && !facts.meta.recovering);
+        let recovered =
+            self.world.facts().is_some_and(|facts| facts.meta.recovered_epoch.0 > 0 && !facts.meta.recovering);
         if recovered {
             self.world.watcher.store_recovered();
         }

@@ -4,7 +4,10 @@ use muster_agent::{
     attempt::record::AttemptKey,
     core::{Input as AgentInput, ToCoordinator},
 };
-use muster_coordinator::core::{Act, Core, Input, Refusal, Reply};
+use muster_coordinator::{
+    core::{Act, Core, Input, Refusal, Reply},
+    proof::Told,
+};
 use muster_proto::model::{MachineId, REBOOT_ITEM};
 
 use super::{
@@ -12,7 +15,7 @@ use super::{
     chaos::{AGENT_CRASH, BEFORE_COMMIT, BETWEEN_EFFECTS},
     machine::{Deed, Effects, End, status_of},
     network::{Parcel, Said},
-    secrets,
+    proof_key, secrets,
 };
 use crate::invariants::Violation;
 
@@ -90,12 +93,16 @@ impl World {
         let greetings: Vec<Option<(MachineId, u64)>> = inputs.iter().map(greeting).collect();
         let senders: Vec<Option<MachineId>> = inputs.iter().map(sender).collect();
         let fetches: Vec<_> = inputs.iter().map(secrets::fetch_of).collect();
+        let told_more: Vec<_> = inputs.iter().map(|input| self.told_more(input)).collect();
         let (now, sent_before) = (self.now(), self.past.len());
         let Some(core) = &mut self.coordinator else { return Ok(()) };
         let (answers, acts) = core.step(inputs, now).into_acts();
         if self.crash_now(BEFORE_COMMIT) {
             self.crash_coordinator();
             return Ok(());
+        }
+        for (id, answer) in told_more.into_iter().zip(&answers) {
+            self.is_believed(id, answer)?;
         }
         for (greeting, answer) in greetings.into_iter().zip(&answers) {
             if let Some((id, session)) = greeting {
@@ -152,7 +159,8 @@ impl World {
                 if let Some(replaced) = self.sessions.insert(id, session).filter(|other| *other != session) {
                     self.carry_end(id, replaced);
                 }
-                self.carry(Parcel { index, id, session, what: Said::Welcome(epoch) });
+                let code = proof_key().code(id, &Told::Epoch(epoch));
+                self.carry(Parcel { index, id, session, what: Said::Welcome(epoch, code) });
             }
             _ => self.carry(Parcel { index, id, session, what: Said::End }),
         }
@@ -172,18 +180,20 @@ impl World {
             Said::Fetched(item, generation, outcome) if at_machine(self) => {
                 self.inputs_came(index, &item, generation, outcome)?;
             }
-            Said::Welcome(epoch) if at_machine(self) => self.agent_input(index, AgentInput::LinkUp { epoch })?,
+            Said::Welcome(epoch, code) if at_machine(self) => {
+                self.agent_input(index, AgentInput::LinkUp { epoch, code })?;
+            }
             Said::Assignment(assignment) if at_machine(self) => {
                 self.agent_input(index, AgentInput::Received(*assignment))?;
             }
-            Said::Ack(seq) if at_machine(self) => {
-                self.agent_input(index, AgentInput::Acked(seq))?;
+            Said::Ack(seq, code) if at_machine(self) => {
+                self.agent_input(index, AgentInput::Acked(seq, code))?;
             }
             Said::SwarmCall(call) if at_machine(self) => self.agent_input(index, AgentInput::SwarmCalled(call))?,
             Said::End if at_machine(self) => self.drop_session(index),
-            Said::Welcome(_)
+            Said::Welcome(..)
             | Said::Assignment(_)
-            | Said::Ack(_)
+            | Said::Ack(..)
             | Said::Fetched(..)
             | Said::SwarmCall(_)
             | Said::End => {}

@@ -2,7 +2,7 @@
 
 use muster_agent::core::Input as AgentInput;
 use muster_coordinator::{core::Request, facts::MachineRow};
-use muster_proto::model::{MachineId, MachineType, SwarmCall, SwarmOp};
+use muster_proto::model::{AuthCode, MachineId, MachineType, SwarmCall, SwarmOp};
 
 use super::{
     Event, World,
@@ -230,7 +230,7 @@ impl World {
             self.count("an old coordinator spoke");
             assignment.generation = generation.next();
             let epoch = assignment.epoch;
-            self.agent_input(index, AgentInput::LinkUp { epoch })?;
+            self.agent_input(index, AgentInput::LinkUp { epoch, code: AuthCode::NONE })?;
             let op = SwarmOp::Tokens;
             self.agent_input(index, AgentInput::SwarmCalled(SwarmCall { id: 1, epoch, op }))?;
         } else if assignment.generation < generation {
@@ -257,6 +257,7 @@ impl World {
         self.count("old store restored");
         self.crash_coordinator();
         self.disk = old;
+        self.was_restored = true;
         self.watcher.store_restored();
         for index in 0..self.machines.len() {
             if let Some(machine) = self.machines.get_mut(index) {

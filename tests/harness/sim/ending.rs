@@ -44,6 +44,7 @@ impl World {
     pub(crate) fn calm_down(&mut self) -> Result<(), Violation> {
         self.chaos = false;
         self.loosen_tasks();
+        self.nobody_lies_any_more();
         for index in 0..self.machines.len() {
             if let Some(machine) = self.machines.get_mut(index) {
                 machine.cut_off_until = 0;

@@ -3,7 +3,7 @@
 use muster_agent::core::ToCoordinator;
 use muster_proto::{
     convert::Hello,
-    model::{Assignment, Epoch, Generation, HostFacts, ItemName, MachineId, Seq, SwarmCall},
+    model::{Assignment, AuthCode, Epoch, Generation, HostFacts, ItemName, MachineId, Seq, SwarmCall},
 };
 
 use super::{Event, World, swarm::Way};
@@ -31,11 +31,11 @@ pub(crate) enum Said {
     /// By the agent: the machine is another in something.
     HostChanged(Box<HostFacts>),
     /// By the coordinator, first.
-    Welcome(Epoch),
+    Welcome(Epoch, AuthCode),
     /// By the coordinator.
     Assignment(Box<Assignment>),
     /// By the coordinator.
-    Ack(Seq),
+    Ack(Seq, AuthCode),
     /// By the agent, in a call of its own.
     Fetch(ItemName, Generation),
     /// By the coordinator, in answer to it.
@@ -71,7 +71,7 @@ impl World {
             if self.chaos && self.rng.permille(50) { self.rng.between(100, 3_000) } else { self.rng.between(0, 8) };
         let arrives = (self.at + lag).max(self.arrivals.get(&direction).copied().unwrap_or(0));
         self.arrivals.insert(direction, arrives);
-        let twice = self.chaos && self.rng.permille(10) && !matches!(parcel.what, Said::Hello(_) | Said::Welcome(_));
+        let twice = self.chaos && self.rng.permille(10) && !matches!(parcel.what, Said::Hello(_) | Said::Welcome(..));
         if twice {
             self.count("message delivered twice");
             self.later(arrives - self.at, Event::Deliver(parcel.clone()));
@@ -84,9 +84,9 @@ impl World {
         self.carry(Parcel { index, id, session, what: Said::Assignment(Box::new(assignment)) });
     }
 
-    pub(crate) fn carry_ack(&mut self, id: MachineId, session: u64, seq: Seq) {
+    pub(crate) fn carry_ack(&mut self, id: MachineId, session: u64, (seq, code): (Seq, AuthCode)) {
         let Some(index) = self.index_of(id).filter(|_| self.sessions.get(&id) == Some(&session)) else { return };
-        self.carry(Parcel { index, id, session, what: Said::Ack(seq) });
+        self.carry(Parcel { index, id, session, what: Said::Ack(seq, code) });
     }
 
     pub(crate) fn carry_end(&mut self, id: MachineId, session: u64) {
@@ -130,7 +130,9 @@ impl World {
         let Some(machine) = self.machines.get_mut(index) else { return };
         let (session, id, facts) = (self.last_session, machine.id, machine.facts());
         machine.session = Some(session);
-        let Some(hello) = machine.agent.as_ref().map(|core| core.hello(facts)) else { return };
+        let Some(mut hello) = machine.agent.as_ref().map(|core| core.hello(facts)) else { return };
+        self.as_of_this_build(id, &mut hello);
+        self.lie(id, &mut hello);
         self.carry(Parcel { index, id, session, what: Said::Hello(Box::new(hello)) });
     }
 }

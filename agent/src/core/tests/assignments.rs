@@ -34,7 +34,7 @@ fn which_assignments_are_accepted() {
         assert_eq!(ledger.assignment != before.assignment, is_new);
         if new.epoch > before.epoch {
             let Some(Effect::Record(records)) = effects.first() else { panic!("recorded first: {effects:?}") };
-            assert_eq!(records.first(), Some(&Record::EpochSeen(new.epoch)));
+            assert_eq!(records.first(), Some(&Record::EpochSeen(new.epoch, AuthCode::NONE)));
         }
     }
 }
@@ -91,7 +91,7 @@ fn a_call_is_answered_beside_what_runs_and_only_for_the_newest_coordinator() {
     let mut core = Core::new(config(), empty());
     for input in [
         Input::Started { boot_id: "b".to_owned() },
-        Input::LinkUp { epoch: Epoch(2) },
+        Input::LinkUp { epoch: Epoch(2), code: AuthCode::NONE },
         Input::Received(assignment(2, 1, vec![item("a", "1")])),
     ] {
         drop(core.step(input, now));
@@ -100,8 +100,8 @@ fn a_call_is_answered_beside_what_runs_and_only_for_the_newest_coordinator() {
     for (epoch, recorded) in [(2, false), (3, true)] {
         let effects = core.step(call(epoch), now);
         assert!(matches!(effects.last(), Some(Effect::CallSwarm(call)) if call.epoch == Epoch(epoch)), "{effects:?}");
-        let first =
-            matches!(effects.first(), Some(Effect::Record(records)) if *records == [Record::EpochSeen(Epoch(3))]);
+        let seen = [Record::EpochSeen(Epoch(3), AuthCode::NONE)];
+        let first = matches!(effects.first(), Some(Effect::Record(records)) if *records == seen);
         assert_eq!(first, recorded, "a higher epoch is durable before the swarm is touched: {effects:?}");
     }
     let effects = core.step(call(2), now);

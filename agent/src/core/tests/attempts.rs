@@ -125,7 +125,7 @@ fn a_start_that_failed_is_retried() {
 #[test]
 fn item_without_room_counts_no_attempt() {
     let mut rig = Rig::new();
-    rig.step(Input::LinkUp { epoch: Epoch(1) });
+    rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE });
     rig.receive(assignment(1, 1, vec![item("a", "1")]));
     let no_room = || Input::NoRoom { key: key("a", 1, 1), message: "cannot create x: No\nspace".to_owned() };
     for _ in 0..5 {

@@ -20,7 +20,7 @@ fn asked(effects: &[Effect]) -> Option<u64> {
 /// An agent with a link, and the disk full, so that what it receives is not started at once.
 fn held_up() -> Rig {
     let mut rig = Rig::new();
-    rig.step(Input::LinkUp { epoch: Epoch(1) });
+    rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE });
     rig.step(Input::DiskFull(true));
     rig
 }
@@ -44,10 +44,10 @@ fn after_a_restart_it_asks_and_a_new_permit_lets_it_go_on() {
     rig.receive(assignment(1, 1, vec![permitted(1)]));
     let mut rig = rig.restarted();
     assert_eq!(started_key(&rig.started("boot-1")), None, "nobody knows how old the permit is");
-    assert_eq!(asked(&rig.step(Input::LinkUp { epoch: Epoch(2) })), Some(1));
+    assert_eq!(asked(&rig.step(Input::LinkUp { epoch: Epoch(2), code: AuthCode::NONE })), Some(1));
     let again = rig.receive(assignment(2, 1, vec![permitted(1)]));
     assert_eq!((started_key(&again), asked(&again)), (None, None), "the same permit, sent again, counts no more");
-    assert_eq!(asked(&rig.step(Input::LinkUp { epoch: Epoch(2) })), Some(1), "once a session");
+    assert_eq!(asked(&rig.step(Input::LinkUp { epoch: Epoch(2), code: AuthCode::NONE })), Some(1), "once a session");
     assert_eq!(started_key(&rig.receive(assignment(2, 2, vec![permitted(2)]))), Some(key("a", 2, 1)));
 }
 
@@ -69,13 +69,13 @@ fn a_permit_grows_no_younger_in_a_new_list() {
 #[test]
 fn an_attempt_recorded_but_not_started_waits_for_a_permit_too() {
     let mut rig = Rig::new();
-    rig.step(Input::LinkUp { epoch: Epoch(1) });
+    rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE });
     assert_eq!(started_key(&rig.receive(assignment(1, 1, vec![permitted(1)]))), Some(key("a", 1, 1)));
     let mut rig = rig.restarted();
     rig.started("boot-1");
     let not_started = Input::Inspected { key: key("a", 1, 1), found: Found::NotStarted };
     assert_eq!(started_key(&rig.step(not_started)), None);
-    assert_eq!(asked(&rig.step(Input::LinkUp { epoch: Epoch(2) })), Some(1));
+    assert_eq!(asked(&rig.step(Input::LinkUp { epoch: Epoch(2), code: AuthCode::NONE })), Some(1));
     let effects = rig.receive(assignment(2, 2, vec![permitted(2)]));
     assert_eq!(started_key(&effects), Some(key("a", 1, 1)), "the same attempt, under the new permit");
 }
@@ -84,7 +84,7 @@ fn an_attempt_recorded_but_not_started_waits_for_a_permit_too() {
 fn a_retry_needs_a_permit_of_its_own() {
     for ran_ms in [0, PERMIT_MS] {
         let mut rig = Rig::new();
-        rig.step(Input::LinkUp { epoch: Epoch(1) });
+        rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE });
         rig.receive(assignment(1, 1, vec![permitted(1)]));
         rig.now.mono_ms += ran_ms;
         rig.end(key("a", 1, 1), FAILED);

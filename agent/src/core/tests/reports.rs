@@ -6,37 +6,40 @@ use super::*;
 fn events_are_sent_in_order_until_they_are_acknowledged() {
     let mut rig = Rig::new();
     rig.receive(assignment(1, 1, vec![item("a", "1"), item("b", "1")]));
-    assert_eq!(sent_seqs(&rig.step(Input::LinkUp { epoch: Epoch(1) })), [1]);
+    assert_eq!(sent_seqs(&rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE })), [1]);
     assert_eq!(sent_seqs(&rig.end(key("a", 1, 1), ItemState::Succeeded)), [2, 3]);
-    assert_eq!(rig.step(Input::Acked(Seq(2))), [Effect::Record(vec![Record::Acked(Seq(2))])]);
-    assert_eq!(rig.step(Input::Acked(Seq(2))), [], "said twice");
+    assert_eq!(
+        rig.step(Input::Acked(Seq(2), AuthCode::NONE)),
+        [Effect::Record(vec![Record::Acked(Seq(2), AuthCode::NONE)])]
+    );
+    assert_eq!(rig.step(Input::Acked(Seq(2), AuthCode::NONE)), [], "said twice");
     rig.step(Input::LinkDown);
     assert_eq!(sent_seqs(&rig.end(key("b", 1, 1), ItemState::Succeeded)), [] as [u64; 0]);
     let mut rig = rig.restarted();
     rig.started("boot-1");
-    assert_eq!(sent_seqs(&rig.step(Input::LinkUp { epoch: Epoch(2) })), [3, 4]);
-    rig.step(Input::Acked(Seq(4)));
+    assert_eq!(sent_seqs(&rig.step(Input::LinkUp { epoch: Epoch(2), code: AuthCode::NONE })), [3, 4]);
+    rig.step(Input::Acked(Seq(4), AuthCode::NONE));
     assert!(rig.core.ledger().outbox.is_empty());
     assert_eq!(rig.status("b").map(|status| status.output_tail), Some(String::new()), "the coordinator has it");
-    assert_eq!(sent_seqs(&rig.step(Input::LinkUp { epoch: Epoch(2) })), [] as [u64; 0]);
+    assert_eq!(sent_seqs(&rig.step(Input::LinkUp { epoch: Epoch(2), code: AuthCode::NONE })), [] as [u64; 0]);
 }
 
 #[test]
 fn a_ledger_older_than_what_it_told_starts_nothing() {
     let mut rig = Rig::new();
-    rig.step(Input::LinkUp { epoch: Epoch(2) });
-    assert_eq!(rig.step(Input::Acked(Seq(9))).len(), 1, "the coordinator is told");
+    rig.step(Input::LinkUp { epoch: Epoch(2), code: AuthCode::NONE });
+    assert_eq!(rig.step(Input::Acked(Seq(9), AuthCode::NONE)).len(), 1, "the coordinator is told");
     assert!(blocked_message(&rig).is_some_and(|said| said.starts_with("LedgerBehind: ")));
     rig.receive(assignment(2, 1, vec![item("a", "1")]));
     assert_eq!(rig.state("a"), None);
     rig.step(Input::LinkDown);
-    rig.step(Input::LinkUp { epoch: Epoch(2) });
+    rig.step(Input::LinkUp { epoch: Epoch(2), code: AuthCode::NONE });
     assert_eq!(rig.state("a"), None, "nor on the next session");
     // An older coordinator may know of anything.
     let mut rig = Rig::new();
     rig.receive(assignment(5, 1, vec![item("a", "1")]));
-    rig.step(Input::LinkUp { epoch: Epoch(4) });
-    rig.step(Input::Acked(Seq(9)));
+    rig.step(Input::LinkUp { epoch: Epoch(4), code: AuthCode::NONE });
+    rig.step(Input::Acked(Seq(9), AuthCode::NONE));
     assert_eq!(blocked_message(&rig), None);
 }
 
@@ -89,9 +92,9 @@ fn ledger_behind_its_mark_starts_nothing() {
 fn an_older_coordinator_gets_no_events() {
     let mut rig = Rig::new();
     rig.receive(assignment(5, 1, vec![item("a", "1")]));
-    assert_eq!(rig.step(Input::LinkUp { epoch: Epoch(4) }), []);
-    assert_eq!(rig.step(Input::Acked(Seq(1))), []);
-    assert_eq!(sent_seqs(&rig.step(Input::LinkUp { epoch: Epoch(6) })), [1]);
+    assert_eq!(rig.step(Input::LinkUp { epoch: Epoch(4), code: AuthCode::NONE }), []);
+    assert_eq!(rig.step(Input::Acked(Seq(1), AuthCode::NONE)), []);
+    assert_eq!(sent_seqs(&rig.step(Input::LinkUp { epoch: Epoch(6), code: AuthCode::NONE })), [1]);
     assert_eq!(rig.core.ledger().epoch, Epoch(6));
 }
 
@@ -104,8 +107,8 @@ fn few_events_are_in_flight() {
         rig.end(key(&format!("i{n}"), 1, 1), ItemState::Succeeded);
     }
     let first: Vec<u64> = (1..=64).collect();
-    assert_eq!(sent_seqs(&rig.step(Input::LinkUp { epoch: Epoch(1) })), first);
-    assert_eq!(sent_seqs(&rig.step(Input::Acked(Seq(10)))), (65..=74).collect::<Vec<u64>>());
+    assert_eq!(sent_seqs(&rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE })), first);
+    assert_eq!(sent_seqs(&rig.step(Input::Acked(Seq(10), AuthCode::NONE))), (65..=74).collect::<Vec<u64>>());
 }
 
 #[test]
@@ -117,12 +120,16 @@ fn a_full_disk_or_outbox_starts_nothing_new_and_says_so() {
         })
     };
     let mut rig = Rig::new();
-    rig.step(Input::LinkUp { epoch: Epoch(1) });
+    rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE });
     rig.receive(assignment(1, 1, vec![item("a", "1"), item("b", "1")]));
     assert_eq!(said(&rig.step(Input::DiskFull(true))), Some(Some("DiskFull")));
     let effects = rig.end(key("a", 1, 1), ItemState::Succeeded);
     assert_eq!((started_key(&effects), rig.state("a")), (None, Some(ItemState::Succeeded)));
-    assert_eq!(said(&rig.step(Input::LinkUp { epoch: Epoch(1) })), Some(Some("DiskFull")), "on every session");
+    assert_eq!(
+        said(&rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE })),
+        Some(Some("DiskFull")),
+        "on every session"
+    );
     let effects = rig.step(Input::DiskFull(false));
     assert_eq!((said(&effects), started_key(&effects)), (Some(None), Some(key("b", 1, 1))));
 
@@ -137,8 +144,8 @@ fn a_full_disk_or_outbox_starts_nothing_new_and_says_so() {
         ended += 1;
     }
     assert!((600..800).contains(&ended), "{ended}");
-    assert_eq!(said(&rig.step(Input::LinkUp { epoch: Epoch(1) })), Some(Some("OutboxFull")));
-    assert!(started_key(&rig.step(Input::Acked(Seq(60)))).is_some());
+    assert_eq!(said(&rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE })), Some(Some("OutboxFull")));
+    assert!(started_key(&rig.step(Input::Acked(Seq(60), AuthCode::NONE))).is_some());
 }
 
 #[test]
@@ -150,8 +157,8 @@ fn the_hello_fits_into_a_message() {
     while let Some(slot) = rig.core.ledger().running() {
         let ended = slot.key();
         rig.step(Input::Ended { key: ended, found: Found::Exited(wordy.clone()) });
-        rig.step(Input::LinkUp { epoch: Epoch(1) });
-        rig.step(Input::Acked(rig.core.ledger().last_seq));
+        rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE });
+        rig.step(Input::Acked(rig.core.ledger().last_seq, AuthCode::NONE));
     }
     let hello = rig.core.hello(HostFacts::default());
     assert_eq!(hello.statuses.len(), ITEMS_MAX);
@@ -164,9 +171,12 @@ fn the_hello_fits_into_a_message() {
 fn the_ledger_is_a_fold_of_its_records() {
     let mut rig = Rig::new();
     let mut folded = empty();
-    let mut inputs = vec![Input::LinkUp { epoch: Epoch(3) }, Input::Received(assignment(3, 1, vec![item("a", "1")]))];
+    let mut inputs = vec![
+        Input::LinkUp { epoch: Epoch(3), code: AuthCode::NONE },
+        Input::Received(assignment(3, 1, vec![item("a", "1")])),
+    ];
     inputs.push(Input::Ended { key: key("a", 1, 1), found: Found::Lost });
-    inputs.push(Input::Acked(Seq(1)));
+    inputs.push(Input::Acked(Seq(1), AuthCode::NONE));
     for input in inputs {
         for effect in rig.step(input) {
             if let Effect::Record(records) = effect {

@@ -11,7 +11,7 @@ fn an_item_with_secrets_is_started_when_they_have_come_and_recorded_without_them
     let effects = rig.receive(assignment(1, 1, vec![with_secret("a", "1"), item("b", "1")]));
     assert_eq!((fetched_key(&effects), started_key(&effects)), (None, None), "no session");
     assert_eq!((blocked_message(&rig).as_deref(), rig.core.wake_at()), (Some(NO_SESSION), None));
-    let effects = rig.step(Input::LinkUp { epoch: Epoch(1) });
+    let effects = rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE });
     assert_eq!((fetched_key(&effects), started_key(&effects)), (Some(key("a", 1, 1)), None));
     assert_eq!((rig.state("a"), blocked_message(&rig)), (None, None), "nothing is recorded yet, nothing is wrong");
     let effects = rig.step(fetched(key("a", 1, 1), 1, Ok(())));
@@ -26,7 +26,7 @@ fn an_item_with_secrets_is_started_when_they_have_come_and_recorded_without_them
 #[test]
 fn a_refused_or_lost_fetch_is_asked_again_with_backoff_and_said() {
     let mut rig = Rig::new();
-    rig.step(Input::LinkUp { epoch: Epoch(1) });
+    rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE });
     let mut asked = rig.receive(assignment(1, 1, vec![with_secret("a", "1")]));
     for (failures, why) in [(1, "NotAssigned: not now"), (2, "it did not answer for 45 s"), (3, "NotAssigned: not now")]
     {
@@ -60,7 +60,7 @@ fn secrets_that_nobody_waits_for_any_more_start_nothing() {
         (Input::LinkDown, None),
     ] {
         let mut rig = Rig::new();
-        rig.step(Input::LinkUp { epoch: Epoch(1) });
+        rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE });
         rig.receive(assignment(1, 1, vec![with_secret("a", "1")]));
         assert_eq!(fetched_key(&rig.step(change.clone())), next, "{change:?}");
         let effects = rig.step(fetched(key("a", 1, 1), 1, Ok(())));
@@ -73,14 +73,14 @@ fn secrets_that_nobody_waits_for_any_more_start_nothing() {
 #[test]
 fn an_attempt_that_was_recorded_but_not_begun_gets_its_secrets_again() {
     let mut rig = Rig::new();
-    rig.step(Input::LinkUp { epoch: Epoch(1) });
+    rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE });
     rig.receive(assignment(1, 1, vec![with_secret("a", "1")]));
     rig.step(fetched(key("a", 1, 1), 1, Ok(())));
     let mut rig = rig.restarted();
     assert_eq!(rig.started("boot-1"), [Effect::Inspect(key("a", 1, 1))]);
     let effects = rig.step(Input::Inspected { key: key("a", 1, 1), found: Found::NotStarted });
     assert_eq!((fetched_key(&effects), blocked_message(&rig).as_deref()), (None, Some(NO_SESSION)));
-    assert_eq!(fetched_key(&rig.step(Input::LinkUp { epoch: Epoch(1) })), Some(key("a", 1, 1)));
+    assert_eq!(fetched_key(&rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE })), Some(key("a", 1, 1)));
     // The same item under a new generation: asked for under that.
     let effects = rig.receive(assignment(1, 2, vec![with_secret("a", "1")]));
     let asked = Effect::Fetch { key: key("a", 1, 1), generation: Generation(2) };

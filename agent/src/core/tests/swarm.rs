@@ -13,7 +13,7 @@ fn a_swarm_join_waits_for_the_way_in() {
     let waits = "WaitingForSwarm: item a waits for the way into the swarm: ";
     let no_session = format!("{waits}there is no session with the coordinator");
     assert_eq!(blocked_message(&rig), Some(no_session));
-    let effects = rig.step(Input::LinkUp { epoch: Epoch(1) });
+    let effects = rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE });
     assert_eq!((fetched_key(&effects), started_key(&effects)), (Some(key("a", 1, 1)), None));
     rig.step(fetched(key("a", 1, 1), 1, Err("QuorumAtRisk: 2 of 3")));
     assert_eq!(blocked_message(&rig), Some(format!("{waits}QuorumAtRisk: 2 of 3")));

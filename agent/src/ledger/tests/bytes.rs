@@ -14,7 +14,7 @@ fn sound() -> (Vec<u8>, Vec<LedgerState>) {
     let Record::Accepted(mut assignment) = accepted(1, &names()) else { panic!("an assignment") };
     // The content that the statuses are of.
     Arc::make_mut(&mut assignment).items.iter_mut().for_each(|item| item.hash = ItemHash([7; 32]));
-    let mut batches = vec![vec![Record::EpochSeen(Epoch(1)), Record::Accepted(assignment)]];
+    let mut batches = vec![vec![Record::EpochSeen(Epoch(1), AuthCode::NONE), Record::Accepted(assignment)]];
     for (name, seq) in names().into_iter().zip((1..).step_by(2)) {
         batches.push(vec![started(seq, name, 1)]);
         batches.push(vec![finished(seq + 1, name, 1, 40)]);

@@ -4,21 +4,22 @@ use muster_proto::{
     convert::{Hello, ITEMS_MAX},
     json::json,
     model::{
-        Epoch, Generation, HostFacts,
+        Epoch, Generation, HostFacts, ItemHash,
         ItemState::{Indeterminate, Running, Succeeded},
-        ItemStatus, LedgerId, LockState, MachineSpec, MachineType, Phase, Seq, WAITING_FOR_SECRET,
+        ItemStatus, LedgerId, ListProof, LockState, MachineSpec, MachineType, Phase, Seq, WAITING_FOR_SECRET,
     },
 };
 
 use uuid::Uuid;
 
 use super::{
-    fleet::{Fleet, apply, item_name, machine, machine_spec, spec},
+    fleet::{Fleet, apply, item_name, machine, machine_spec, proof_key, spec},
     reason,
 };
 use crate::{
     core::{Effect, Input, Request},
     plan::blocked,
+    proof::Told,
 };
 
 fn acked(fleet: &Fleet) -> Option<Seq> {
@@ -160,12 +161,14 @@ fn a_store_older_than_the_fleet_decides_nothing() {
         fleet.disconnect("control-1");
         let mut hello = fleet.greeting("control-1");
         change(&mut hello);
+        let hello = fleet.proven("control-1", hello);
         fleet.hello("control-1", hello).expect("greeted");
         assert!(fleet.core.facts().live.older_than_fleet().is_some(), "{case}");
         assert_eq!(fleet.why("control-2").as_deref(), Some("StoreOlderThanFleet"), "{case}");
         let others = fleet.greeting("control-2");
         fleet.disconnect("control-2");
-        fleet.hello("control-2", Hello { generation: Generation(99), ..others.clone() }).expect("greeted");
+        let others = fleet.proven("control-2", Hello { generation: Generation(99), ..others });
+        fleet.hello("control-2", others).expect("greeted");
         fleet.agents.get_mut("control-1").expect("an agent").assignment = None;
         fleet.ask(Request::RevokeMachine { machine: machine("control-1"), machine_is_off: false }).expect("revoked");
         assert_eq!(fleet.slots(), Vec::<&str>::new(), "{case}: another says so too");
@@ -173,49 +176,100 @@ fn a_store_older_than_the_fleet_decides_nothing() {
     check("epoch", |hello| hello.epoch = Epoch(9));
     check("generation", |hello| hello.generation = Generation(99));
     check("acknowledged", |hello| hello.acked_seq = Seq(99));
+    check("acknowledged by a ledger that the store does not know", |hello| {
+        hello.ledger_id = LedgerId(uuid::Uuid::from_u128(77));
+        hello.acked_seq = Seq(1);
+    });
+}
+
+/// A machine that makes numbers up is blocked, and it alone; whatever it was shown before and kept back since changes
+/// nothing.
+#[test]
+fn unproven_number_blocks_its_machine_alone() {
+    let check = |case: &str, change: fn(&mut Hello)| {
+        let mut fleet = Fleet::of(2, 0).reported().prepared();
+        fleet.disconnect("control-1");
+        let mut hello = fleet.proven("control-1", fleet.greeting("control-1"));
+        change(&mut hello);
+        fleet.agents.get_mut("control-1").expect("an agent").assignment = None;
+        fleet.hello("control-1", hello).expect("greeted");
+        assert_eq!(fleet.why("control-1").as_deref(), Some("UnprovenLedger"), "{case}");
+        let facts = fleet.core.facts();
+        assert_eq!((facts.live.older_than_fleet(), facts.meta.fleet_epoch), (None, Epoch(0)), "{case}");
+        assert!(facts.machines[&machine("control-1")].assigned.generation < Generation(99), "{case}");
+        assert!(fleet.agents["control-1"].assignment.is_none(), "{case}: it is given nothing");
+        assert_ne!(fleet.why("control-2").as_deref(), Some("UnprovenLedger"), "{case}");
+        fleet.disconnect("control-1");
+        fleet.connect("control-1");
+        assert_ne!(fleet.why("control-1").as_deref(), Some("UnprovenLedger"), "{case}: it greets without");
+    };
+    check("epoch", |hello| hello.epoch = Epoch(u64::MAX));
+    check("generation", |hello| hello.generation = Generation(u64::MAX));
+    check("another list", |hello| hello.list.as_mut().expect("a list").digest = ItemHash([8; 32]));
+    check("acknowledged", |hello| hello.acked_seq = Seq(99));
+    check("a ledger of its own", |hello| {
+        hello.ledger_id = LedgerId(uuid::Uuid::from_u128(77));
+        hello.acked_seq = Seq(1);
+    });
+}
+
+/// What was told before a recovery was asked of every machine in it: one that kept its newest list to itself then stops
+/// nobody with it later.
+#[test]
+fn proof_from_before_a_recovery_is_none() {
+    let mut fleet = Fleet::of(2, 0).reported().prepared();
+    fleet.disconnect("control-1");
+    let hello = fleet.proven("control-1", Hello { generation: Generation(99), ..fleet.greeting("control-1") });
+    fleet.recover_from(fleet.store.clone());
+    fleet.all_report();
+    assert!(!fleet.core.facts().meta.recovering);
+    fleet.disconnect("control-1");
+    fleet.hello("control-1", hello).expect("greeted");
+    assert_eq!(fleet.why("control-1").as_deref(), Some("UnprovenLedger"));
+    assert_eq!(fleet.core.facts().live.older_than_fleet(), None);
 }
 
 /// The copy is older by exactly one list: its next one has the number of one that the agent has, and another content.
 #[test]
-fn a_number_that_is_taken_shows_that_the_store_is_old() {
+fn other_list_of_the_same_number_shows_an_old_store() {
+    let mut fleet = Fleet::of(2, 0).reported().prepared();
+    fleet.disconnect("control-1");
+    let mut hello = fleet.greeting("control-1");
+    let (id, epoch, generation) = (fleet.agents["control-1"].id, hello.epoch, hello.generation);
+    let digest = ItemHash([8; 32]);
+    let code = proof_key().code(id, &Told::List { epoch, generation, digest });
+    hello.list = Some(ListProof { epoch, digest, code });
+    fleet.hello("control-1", hello).expect("greeted");
+    for name in ["control-1", "control-2"] {
+        assert_eq!(fleet.why(name).as_deref(), Some("StoreOlderThanFleet"), "{name}");
+    }
+}
+
+/// Its greeting did not prove that, so what it answers is its own affair.
+#[test]
+fn refusal_of_a_taken_number_blocks_its_machine_alone() {
     for code in ["GenerationReused", "StaleGeneration"] {
         let mut fleet = Fleet::of(2, 0).reported().prepared();
         let (id, generation) = (fleet.agents["control-1"].id, fleet.row("control-1").assigned.generation);
         let refused = Some(format!("{code}: it was accepted with other content"));
         fleet.step(Input::Answer { id, generation: Generation(99), refused: refused.clone() }).expect("known");
-        assert_eq!(fleet.core.facts().live.older_than_fleet(), None, "an answer to another list");
+        assert_ne!(fleet.why("control-1").as_deref(), Some("UnprovenLedger"), "an answer to another list");
         fleet.step(Input::Answer { id, generation, refused }).expect("known");
-        for name in ["control-1", "control-2"] {
-            assert_eq!(fleet.why(name).as_deref(), Some("StoreOlderThanFleet"), "{code}");
-        }
-        fleet.ask(Request::RevokeMachine { machine: machine("control-1"), machine_is_off: true }).expect("revoked");
-        assert_ne!(fleet.why("control-2").as_deref(), Some("StoreOlderThanFleet"), "one that lies");
+        assert_eq!(fleet.why("control-1").as_deref(), Some("UnprovenLedger"), "{code}");
+        assert_ne!(fleet.why("control-2").as_deref(), Some("StoreOlderThanFleet"), "{code}");
     }
 }
 
-/// One that lies stops nobody for longer than until it is revoked.
+/// A store that is old in the eyes of one machine alone goes on when an operator has shut that one out.
 #[test]
 fn what_a_revoked_machine_said_of_the_store_counts_no_more() {
     let mut fleet = Fleet::of(2, 0).reported().prepared();
     fleet.disconnect("control-1");
-    let hello = Hello { generation: Generation(99), ..fleet.greeting("control-1") };
+    let hello = fleet.proven("control-1", Hello { generation: Generation(99), ..fleet.greeting("control-1") });
     fleet.hello("control-1", hello).expect("greeted");
     assert_eq!(fleet.why("control-2").as_deref(), Some("StoreOlderThanFleet"));
     fleet.ask(Request::RevokeMachine { machine: machine("control-1"), machine_is_off: false }).expect("revoked");
     assert_eq!(fleet.slots(), ["control-2"], "it goes on");
-}
-
-/// A machine that lies about epochs keeps nobody from working, and leaves nothing behind that `recover` would count
-/// from.
-#[test]
-fn an_epoch_that_nobody_can_have_seen_is_no_evidence() {
-    let mut fleet = Fleet::of(2, 0).reported().prepared();
-    fleet.disconnect("control-1");
-    let hello = Hello { epoch: Epoch(u64::MAX), ..fleet.greeting("control-1") };
-    assert_eq!(reason(fleet.hello("control-1", hello)), "EpochOutOfRange");
-    let facts = fleet.core.facts();
-    assert_eq!((facts.live.older_than_fleet(), facts.meta.fleet_epoch), (None, Epoch(0)));
-    assert_ne!(fleet.why("control-2").as_deref(), Some("StoreOlderThanFleet"));
 }
 
 /// What was on its way when an operator revoked a machine counts for nothing.
@@ -237,12 +291,12 @@ fn events_are_taken_of_items_that_the_machine_was_given() {
     fleet.event("worker-1", "images", Running);
     let running = fleet.agents["worker-1"].statuses[&item_name("images")].clone();
     let made_up = ItemStatus { name: item_name("made-up"), ..running.clone() };
-    for _ in 0..2 {
-        assert_eq!(reason(fleet.event_at("worker-1", Seq(2), made_up.clone())), "ImpossibleTransition");
+    for next in [2, 1] {
+        assert_eq!(reason(fleet.event_at("worker-1", Seq(next), made_up.clone())), "ImpossibleTransition");
         assert_eq!(fleet.why("worker-1").as_deref(), Some("EventRefused"));
         // Nor if the machine says that its ledger is a new one, which knows the item.
         let agent = fleet.agents.get_mut("worker-1").expect("an agent");
-        (agent.ledger, agent.acked) = (LedgerId(Uuid::from_u128(77)), Seq(1));
+        (agent.ledger, agent.acked) = (LedgerId(Uuid::from_u128(77)), Seq(0));
         agent.statuses.insert(made_up.name.clone(), made_up.clone());
         fleet.connect("worker-1");
     }
@@ -258,7 +312,7 @@ fn events_are_taken_of_items_that_the_machine_was_given() {
     let list = fleet.agents["worker-1"].assignment.clone().expect("a list");
     assert!(list.items.iter().all(|item| item.name.as_str() == "pictures"), "{list:?}");
     let done = ItemStatus { state: Succeeded, finished_at_ms: Some(1), ..running };
-    fleet.event_at("worker-1", Seq(2), done).expect("what ran is left to finish");
+    fleet.event_at("worker-1", Seq(1), done).expect("what ran is left to finish");
 }
 
 /// A machine of a store that was recovered, of which `with` makes up so many items that ended.

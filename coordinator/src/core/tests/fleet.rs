@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_proto::{
     convert::Hello,
     model::{
-        Assignment, Backups, ClusterName, ClusterSpec, Counts, Epoch, Generation, HostFacts, ItemHash, ItemName,
-        ItemState, ItemStatus, LcmType, LedgerId, MachineId, MachineName, MachineSpec, MachineType, Now, OnInterrupt,
-        Phase, RunnerKind, Seq, StateItem, UpdateDeadlines, UpdateHooks,
+        AckProof, Assignment, AuthCode, Backups, ClusterName, ClusterSpec, Counts, Epoch, Generation, HostFacts,
+        ItemHash, ItemName, ItemState, ItemStatus, LcmType, LedgerId, ListProof, MachineId, MachineName, MachineSpec,
+        MachineType, Now, OnInterrupt, Phase, RunnerKind, Seq, StateItem, UpdateDeadlines, UpdateHooks,
     },
 };
 use uuid::Uuid;
@@ -20,6 +20,7 @@ use crate::{
         survey::{self, Position, Survey},
         update,
     },
+    proof::{PROOF_KEY_BYTES, ProofKey, Told},
     store::{MemoryStore, Store},
 };
 
@@ -128,6 +129,11 @@ pub(crate) fn machine_spec(machine_type: MachineType) -> MachineSpec {
     }
 }
 
+/// The key of the codes in tests.
+pub(crate) fn proof_key() -> ProofKey {
+    ProofKey::new(&[7; PROOF_KEY_BYTES])
+}
+
 impl Fleet {
     /// `spec(control, worker)` applied and its machines enrolled; nobody has connected.
     pub(crate) fn of(control: u32, worker: u32) -> Self {
@@ -150,7 +156,7 @@ impl Fleet {
     pub(crate) fn applied(spec: ClusterSpec) -> Self {
         let mut store = MemoryStore::default();
         let now = Now { wall_ms: 1_700_000_000_000, mono_ms: 1_000 };
-        let (core, changes) = Core::start(Vec::new(), LIMITS, now).expect("an empty store");
+        let (core, changes) = Core::start(Vec::new(), LIMITS, proof_key(), now).expect("an empty store");
         store.commit(&changes).expect("in memory");
         let agents = BTreeMap::new();
         let (effects, questions) = (Vec::new(), Vec::new());
@@ -278,11 +284,29 @@ impl Fleet {
             statuses: agent.statuses.values().cloned().collect(),
             busy: self.due(name).is_some(),
             facts: HostFacts { hostname: name.to_owned(), internal_ip: Some(agent.ip.clone()), ..HostFacts::default() },
+            epoch_code: AuthCode::NONE,
+            list: agent.assignment.as_ref().map(Assignment::proof),
+            acked: None,
+        }
+    }
+
+    /// The same with a code for every number in it, as coordinators of this fleet have told them.
+    pub(crate) fn proven(&self, name: &str, hello: Hello) -> Hello {
+        let (id, ledger, epoch) = (self.agents[name].id, hello.ledger_id, hello.epoch);
+        let (generation, seq) = (hello.generation, hello.acked_seq);
+        let known = hello.list.filter(|_| generation == self.greeting(name).generation);
+        let digest = known.map_or(ItemHash([9; 32]), |list| list.digest);
+        let code = |told: Told| proof_key().code(id, &told);
+        Hello {
+            epoch_code: code(Told::Epoch(epoch)),
+            list: Some(ListProof { epoch, digest, code: code(Told::List { epoch, generation, digest }) }),
+            acked: Some(AckProof { epoch, code: code(Told::Acked { ledger, epoch, seq }) }),
+            ..hello
         }
     }
 
     pub(crate) fn connect(&mut self, name: &str) {
-        let hello = self.greeting(name);
+        let hello = self.proven(name, self.greeting(name));
         self.hello(name, hello).expect("greeted");
     }
 
@@ -456,7 +480,7 @@ impl Fleet {
     pub(crate) fn restart_from(&mut self, store: MemoryStore) {
         self.store = store;
         let rows = self.store.load().expect("in memory");
-        let (core, changes) = Core::start(rows, LIMITS, self.now()).expect("its own rows");
+        let (core, changes) = Core::start(rows, LIMITS, proof_key(), self.now()).expect("its own rows");
         self.store.commit(&changes).expect("in memory");
         self.core = core;
         self.agents.values_mut().for_each(|agent| agent.session = None);

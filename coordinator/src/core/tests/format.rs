@@ -1,6 +1,6 @@
 //! The record's format: a coordinator that is too old for a record leaves it alone.
 
-use super::fleet::Fleet;
+use super::fleet::{Fleet, proof_key};
 use crate::{
     core::Core,
     facts::{FORMAT, RowError},
@@ -18,7 +18,7 @@ fn a_record_of_a_newer_coordinator_is_refused() {
     let known = format!("\"format\":{FORMAT}");
     assert!(text.contains(&known), "{text}");
     meta.2 = text.replace(&known, "\"format\":99,\"more\":1").replace(muster_proto::VERSION, "9.9.9").into_bytes();
-    let refused = Core::start(rows, LIMITS, fleet.now()).expect_err("too new");
+    let refused = Core::start(rows, LIMITS, proof_key(), fleet.now()).expect_err("too new");
     assert!(matches!(refused, RowError::Newer { format: 99, .. }), "{refused}");
     assert!(refused.to_string().contains("run version 9.9.9 or newer"), "{refused}");
 }

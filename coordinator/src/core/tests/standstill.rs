@@ -136,6 +136,7 @@ fn a_store_older_than_the_fleet_decides_nothing() {
     let mut fleet = fleet.started();
     let mut hello = fleet.greeting("worker-1");
     hello.epoch = muster_proto::model::Epoch(9);
+    let hello = fleet.proven("worker-1", hello);
     fleet.hello("worker-1", hello).expect("greeted");
     fleet.wait(NODE_LOCKS_MS + 60_000);
     assert_eq!(fleet.requests(), ["control-1"], "by the newer store it may be at work");

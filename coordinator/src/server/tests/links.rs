@@ -237,12 +237,11 @@ async fn an_event_that_cannot_be_is_refused_and_seen() {
 async fn numbers_that_nobody_can_have_counted_to_are_refused() {
     let world = World::start().await;
     let machine = world.enrolled("edge", "node-1").await;
-    let lies: [fn(&mut wire::Hello); 5] = [
+    let lies: [fn(&mut wire::Hello); 4] = [
         |hello| hello.acked_seq = u64::MAX,
         |hello| hello.generation = u64::MAX,
         |hello| hello.epoch = u64::MAX,
         |hello| hello.acked_seq = (1 << 62) + 1,
-        |hello| hello.epoch = 1 << 62,
     ];
     for (n, lie) in lies.into_iter().enumerate() {
         let mut first = hello(&machine.name);
@@ -250,7 +249,7 @@ async fn numbers_that_nobody_can_have_counted_to_are_refused() {
             lie(hello);
         }
         let ended = open(&world, &machine.identity, first).await.err().expect("refused");
-        assert!(matches!(ended.code(), Code::InvalidArgument | Code::Aborted), "lie {n}: {ended:?}");
+        assert_eq!(ended.code(), Code::InvalidArgument, "lie {n}: {ended:?}");
     }
     let status: [fn(&mut wire::ItemStatus); 2] =
         [|status| status.attempt = u32::MAX, |status| status.generation = u64::MAX];

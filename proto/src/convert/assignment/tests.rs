@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::{
     convert::{COUNT_MAX, LINE_BYTES_MAX},
-    model::{ItemHash, Phase},
+    model::{AuthCode, ItemHash, Phase},
 };
 
 /// A change of a message that was good.
@@ -35,6 +35,8 @@ fn assignment() -> Assignment {
         cluster: ClusterName::new("edge-7").expect("a label"),
         items: vec![item("images", Phase::Prepare), item("install", Phase::Deploy)],
         variables: BTreeMap::from([("machine.internalIP".to_owned(), "10.0.0.1".to_owned())]),
+        digest: ItemHash([1; 32]),
+        code: AuthCode::NONE,
     }
 }
 

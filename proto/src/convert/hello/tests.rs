@@ -36,6 +36,9 @@ fn hello() -> Hello {
         statuses: vec![status("images"), status("install")],
         facts: HostFacts { hostname: "node-1".to_owned(), ..HostFacts::default() },
         busy: true,
+        epoch_code: AuthCode::new([1; 32]),
+        list: Some(ListProof { epoch: Epoch(2), digest: ItemHash([2; 32]), code: AuthCode::new([3; 32]) }),
+        acked: Some(AckProof { epoch: Epoch(1), code: AuthCode::new([4; 32]) }),
     }
 }
 

@@ -294,6 +294,7 @@ fn a_store_older_than_the_fleet_changes_no_node() {
         let store = fleet.store.clone();
         fleet.restart_from(store);
         let newer = Hello { generation: Generation(99), ..fleet.greeting("control-1") };
+        let newer = fleet.proven("control-1", newer);
         fleet.hello("control-1", newer).expect("greeted");
         for name in ["control-2", "control-3", "worker-1", "worker-2"] {
             fleet.connect(name);

@@ -143,7 +143,7 @@ fn a_store_older_than_the_fleet_takes_nobody_out() {
     fleet.ask(remove_by("worker-1", RemovalPolicy::Unsafe)).expect("begins");
     assert!(!fleet.questions.is_empty());
     fleet.restart_from(fleet.store.clone());
-    let newer = Hello { generation: Generation(99), ..fleet.greeting("control-1") };
+    let newer = fleet.proven("control-1", Hello { generation: Generation(99), ..fleet.greeting("control-1") });
     fleet.hello("control-1", newer).expect("greeted");
     for name in ["control-2", "control-3", "worker-1", "worker-2"] {
         fleet.connect(name);

@@ -1,0 +1,61 @@
+//! What proves a number that the coordinator told an agent: the agent keeps it and shows it with the number.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Epoch, ItemHash};
+
+/// An authentication code of the coordinator (HMAC-SHA256). Agents keep it and cannot check it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct AuthCode(ItemHash);
+
+impl AuthCode {
+    /// The code of a coordinator that gave none. No key makes it.
+    pub const NONE: Self = Self(ItemHash([0; 32]));
+
+    /// The code of these bytes.
+    #[must_use]
+    pub const fn new(bytes: [u8; 32]) -> Self {
+        Self(ItemHash(bytes))
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub const fn bytes(&self) -> &[u8; 32] {
+        &self.0.0
+    }
+}
+
+impl Default for AuthCode {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+impl fmt::Debug for AuthCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+/// Proves the generation of an accepted assignment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListProof {
+    /// Of the coordinator that gave the list.
+    pub epoch: Epoch,
+    /// Of the list's content.
+    pub digest: ItemHash,
+    /// Over machine, epoch, generation and digest.
+    pub code: AuthCode,
+}
+
+/// Proves the highest acknowledged event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AckProof {
+    /// Of the coordinator that acknowledged.
+    pub epoch: Epoch,
+    /// Over machine, ledger, epoch and number.
+    pub code: AuthCode,
+}

@@ -1,0 +1,79 @@
+//! Machines that make numbers up, and machines that were told more than the store has: the first stop nobody but
+//! themselves, the others stop everybody.
+
+use muster_coordinator::core::{Input, Refusal, Reply};
+use muster_proto::{convert::Hello, model::MachineId};
+
+use super::World;
+use crate::{invariants::Violation, rng::Rng};
+
+/// So many of a thousand greetings make a number up.
+const LIES_PERMILLE: u64 = 20;
+/// A number that is made up is at most so much too high.
+const FAR: u64 = 1 << 40;
+
+impl World {
+    /// Whoever has got hold of a machine lets its agent greet with a higher number, and has no code for that. Dice of
+    /// their own.
+    pub(crate) fn lie(&mut self, id: MachineId, hello: &mut Hello) {
+        self.liars.remove(&id);
+        let mut dice = Rng::new(self.rng.clone().next());
+        if !self.chaos || !dice.permille(LIES_PERMILLE) {
+            return;
+        }
+        let far = if dice.permille(500) { 1 } else { dice.between(1, FAR) };
+        match dice.between(0, 2) {
+            0 => hello.epoch.0 += far,
+            1 => hello.generation.0 += far,
+            _ => hello.acked_seq.0 += far,
+        }
+        self.liars.insert(id);
+        self.count("a machine made numbers up");
+    }
+
+    /// Faults stop: those machines are looked after, and greet again.
+    pub(crate) fn nobody_lies_any_more(&mut self) {
+        let liars = std::mem::take(&mut self.liars);
+        for index in liars.into_iter().filter_map(|id| self.index_of(id)).collect::<Vec<_>>() {
+            self.drop_session(index);
+        }
+    }
+
+    /// Machines whose greeting is true and has numbers that the store does not have.
+    pub(crate) fn told_more(&self, input: &Input) -> Option<MachineId> {
+        let Input::Hello { id, hello, .. } = input else { return None };
+        let facts = self.facts().filter(|facts| !facts.meta.recovering)?;
+        let row = facts.by_id(*id).filter(|_| !self.liars.contains(id))?;
+        let recorded = row.ledger.filter(|(ledger, _)| *ledger == hello.ledger_id).map_or(0, |(_, seq)| seq.0);
+        let more = hello.epoch > facts.meta.epoch
+            || hello.generation > row.assigned.generation
+            || hello.acked_seq.0 > recorded;
+        more.then_some(*id)
+    }
+
+    /// A machine that was told more than the store has is believed.
+    pub(crate) fn is_believed(
+        &self,
+        told_more: Option<MachineId>,
+        answer: &Result<Reply, Refusal>,
+    ) -> Result<(), Violation> {
+        let Some(id) = told_more.filter(|_| answer.is_ok()) else { return Ok(()) };
+        match self.facts() {
+            Some(facts) if facts.live.older_than_fleet().is_none() => Err(self
+                .watcher
+                .violation("proof", format!("{id} was told more than the store has, and nothing stops"))),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// A machine that makes numbers up stops nobody else.
+    pub(crate) fn no_liar_is_believed(&self) -> Result<(), Violation> {
+        let evidence = self.facts().and_then(|facts| facts.live.older_than_fleet());
+        match evidence.filter(|_| !self.was_restored) {
+            Some(evidence) => {
+                Err(self.watcher.violation("liar", format!("the store is the newest, and yet: {evidence}")))
+            }
+            None => Ok(()),
+        }
+    }
+}
