@@ -303,21 +303,26 @@ impl StateDir {
     /// # Errors
     /// [`ConfigError::Owner`].
     pub fn give_record(&self) -> Result<(), ConfigError> {
-        let store = self.store();
+        self.give(self.store())?;
+        let mark = self.mark();
+        if mark.exists() { self.give(mark) } else { Ok(()) }
+    }
+
+    fn give(&self, path: PathBuf) -> Result<(), ConfigError> {
         // Whoever keeps it elsewhere sees to that place.
-        if !geteuid().is_root() || store.is_symlink() {
+        if !geteuid().is_root() || path.is_symlink() {
             return Ok(());
         }
-        let error = |source| ConfigError::Owner { path: store.clone(), source };
+        let error = |source| ConfigError::Owner { path: path.clone(), source };
         let owner = fs::metadata(&self.0).map_err(error)?;
         // Never through a link: the directory's owner could put one here that leads to somebody else's file.
         let mut options = fs::File::options();
-        let record = options.read(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(&store).map_err(error)?;
-        let of_record = record.metadata().map_err(error)?;
-        if (of_record.uid(), of_record.gid()) == (owner.uid(), owner.gid()) {
+        let file = options.read(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(&path).map_err(error)?;
+        let metadata = file.metadata().map_err(error)?;
+        if (metadata.uid(), metadata.gid()) == (owner.uid(), owner.gid()) {
             return Ok(());
         }
-        fchown(&record, Some(owner.uid()), Some(owner.gid())).map_err(error)
+        fchown(&file, Some(owner.uid()), Some(owner.gid())).map_err(error)
     }
 
     /// The directory itself.
@@ -330,6 +335,12 @@ impl StateDir {
     #[must_use]
     pub fn store(&self) -> PathBuf {
         self.0.join("store")
+    }
+
+    /// What names the record's newest commit.
+    #[must_use]
+    pub fn mark(&self) -> PathBuf {
+        self.0.join("store.mark")
     }
 
     /// Where the coordinator listens; news, not a record.

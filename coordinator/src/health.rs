@@ -11,7 +11,10 @@ use std::{
 use muster_proto::tls::{self, ConnectError, TlsError};
 use serde::{Deserialize, Serialize};
 
-use crate::config::StateDir;
+use crate::{
+    config::{KEY_FILE_DEFAULT, StateDir},
+    pki::{KeyCheck, KeyFileError, StateKey},
+};
 
 /// Where a coordinator listens. News, not a record: each start writes it anew.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +24,37 @@ pub struct Listening {
     pub address: SocketAddr,
     /// SHA-256 of its CA's public key info, so that nobody else can answer for it.
     pub ca_pin: [u8; 32],
+    /// Opens with the key of the record, and with no other.
+    pub key_check: KeyCheck,
+    /// Where its key was read. None: systemd handed it over, and the file is elsewhere.
+    pub key_file: Option<PathBuf>,
+}
+
+impl Listening {
+    /// What the coordinator of that state directory has written down.
+    ///
+    /// # Errors
+    /// [`HealthError::NeverListened`].
+    pub fn read(state_dir: &StateDir) -> Result<Self, HealthError> {
+        let path = state_dir.listening();
+        let error = |source| HealthError::NeverListened { path: path.clone(), source };
+        let text = fs::read_to_string(&path).map_err(error)?;
+        serde_json::from_str(&text).map_err(|fault| error(fault.into()))
+    }
+
+    /// Does the key that the next start reads open the record? `named`: the file, where that is said.
+    ///
+    /// # Errors
+    /// [`HealthError::KeyLost`].
+    pub fn check_key(&self, named: Option<&Path>) -> Result<(), HealthError> {
+        let path = named.or(self.key_file.as_deref()).unwrap_or(Path::new(KEY_FILE_DEFAULT));
+        let problem = match StateKey::read(path) {
+            Ok(key) if self.key_check.opens_with(&key) => return Ok(()),
+            Ok(_) => KeyFileError::Other { path: path.to_owned() },
+            Err(problem) => problem,
+        };
+        Err(HealthError::KeyLost(problem))
+    }
 }
 
 /// Why a coordinator is not healthy.
@@ -38,6 +72,12 @@ pub enum HealthError {
     /// Nobody answers, or somebody else does.
     #[error("it does not answer; systemctl status muster-coordinator")]
     Connect(#[from] ConnectError),
+    /// It goes on with the key that it has read, and the next start would fail.
+    #[error(
+        "the coordinator runs, but its next start would fail, and no backup could be opened: do not stop it before \
+         the copy of the key file that was kept is back in its place (--key-file names another)"
+    )]
+    KeyLost(#[source] KeyFileError),
     /// No connection can even be tried.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -81,18 +121,16 @@ pub fn replace(path: &Path, line: &str) -> io::Result<()> {
     fs::rename(&part, path)
 }
 
-/// Makes one connection to the coordinator of that state directory, as an agent would: TCP, TLS, HTTP/2. Returns where
-/// it answered.
+/// Makes one connection to the coordinator of that state directory, as an agent would: TCP, TLS, HTTP/2. Then looks
+/// whether the next start has its key. Returns where it answered.
 ///
 /// # Errors
 /// [`HealthError`]: it is not healthy.
-pub async fn probe(state_dir: &StateDir) -> Result<SocketAddr, HealthError> {
-    let path = state_dir.listening();
-    let error = |source| HealthError::NeverListened { path: path.clone(), source };
-    let text = fs::read_to_string(&path).map_err(error)?;
-    let listening: Listening = serde_json::from_str(&text).map_err(|fault| error(fault.into()))?;
+pub async fn probe(state_dir: &StateDir, key_file: Option<&Path>) -> Result<SocketAddr, HealthError> {
+    let listening = Listening::read(state_dir)?;
     let address = listening.reachable_at();
     tls::connect(&address.to_string(), tls::pinned_config(listening.ca_pin)?).await?;
+    listening.check_key(key_file)?;
     Ok(address)
 }
 
@@ -102,13 +140,19 @@ mod tests {
 
     #[test]
     fn one_knocks_where_somebody_can_answer() {
+        let key_check = KeyCheck::of_test;
         for (bound, knock) in [
             ("0.0.0.0:7443", "127.0.0.1:7443"),
             ("[::]:7443", "127.0.0.1:7443"),
             ("10.1.2.3:7443", "10.1.2.3:7443"),
             ("[fd00::1]:1", "[fd00::1]:1"),
         ] {
-            let listening = Listening { address: bound.parse().expect("an address"), ca_pin: [7; 32] };
+            let listening = Listening {
+                address: bound.parse().expect("an address"),
+                ca_pin: [7; 32],
+                key_check: key_check(),
+                key_file: None,
+            };
             assert_eq!(listening.reachable_at().to_string(), knock);
         }
     }

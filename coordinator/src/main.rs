@@ -5,8 +5,9 @@ mod run;
 mod words;
 
 use std::{
-    env,
-    io::{self, Write as _},
+    env, fs,
+    io::{self, IsTerminal as _, Write as _},
+    os::fd::AsFd as _,
     path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, SystemTime},
@@ -16,9 +17,9 @@ use anyhow::Context as _;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use muster_coordinator::{
     admin::{AdminClient, Wanted},
-    config::{Config, ConfigError, Given, LISTEN_DEFAULT, STATE_DIR_DEFAULT, StateDir, new_file},
-    health::probe,
-    pki::{StateKey, TrustDomain},
+    config::{Config, ConfigError, Given, KEY_FILE_DEFAULT, LISTEN_DEFAULT, STATE_DIR_DEFAULT, StateDir, new_file},
+    health::{Listening, probe},
+    pki::{Ca, StateKey, TrustDomain},
     setup::{CredentialsFile, Init, SetupError, issue, recover, set_address as record_address},
     store::{EmbeddedStore, Store},
 };
@@ -63,8 +64,8 @@ enum Command {
     ///
     /// Run as root, it also gives the copy to the owner of the state directory.
     Recover(RecoverArgs),
-    /// Knock at a coordinator that runs here; exit status 0: it answers, 1: it does not
-    Health(Place),
+    /// Knock at a coordinator that runs here; exit status 0: it answers and its key is there, 1: not so
+    Health(HealthArgs),
     /// Print the version
     Version,
     /// Print a completion script for a shell
@@ -92,6 +93,22 @@ struct Key {
     /// File with the key that opens the CA's key
     #[arg(long, default_value = muster_coordinator::config::KEY_FILE_DEFAULT, value_name = "FILE")]
     key_file: PathBuf,
+}
+
+#[derive(Args)]
+struct LookedForKey {
+    /// The key file to look for [default: the one that the coordinator was started with, or
+    /// /etc/muster/coordinator.key]
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct HealthArgs {
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    key: LookedForKey,
 }
 
 #[derive(Args)]
@@ -165,8 +182,9 @@ struct SetAddressArgs {
 struct BackupArgs {
     #[command(flatten)]
     place: Place,
-    /// Where to; must not exist
-    #[arg(value_parser = new_file)]
+    #[command(flatten)]
+    key: LookedForKey,
+    /// Where to; must not exist; `-`: to standard output
     file: PathBuf,
 }
 
@@ -209,8 +227,8 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::SetAddress(args) => block_on(set_address(args)),
         Command::Backup(args) => block_on(backup(args)),
         Command::Recover(args) => recover_record(&args),
-        Command::Health(place) => block_on(async {
-            let address = probe(&StateDir::new(place.state_dir)).await?;
+        Command::Health(args) => block_on(async {
+            let address = probe(&StateDir::new(args.place.state_dir), args.key.key_file.as_deref()).await?;
             answer(&format!("muster-coordinator answers on {address}"))
         }),
         Command::Version => answer(&format!("muster-coordinator {}", muster_proto::VERSION)),
@@ -368,22 +386,49 @@ async fn set_address(args: SetAddressArgs) -> anyhow::Result<()> {
 async fn backup(args: BackupArgs) -> anyhow::Result<()> {
     let state_dir = StateDir::new(args.place.state_dir);
     state_dir.check()?;
+    let to_stdout = args.file == Path::new("-");
+    if to_stdout && io::stdout().is_terminal() {
+        return Err(BadInput("-: standard output is a terminal; redirect it to a file".to_owned()).into());
+    }
     let dir = args.file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !dir.is_dir() {
         return Err(BadInput(format!("{} is no directory; name a new file in one that is there", dir.display())).into());
     }
+    // A copy that no key opens is none.
+    let key_file = args.key.key_file.as_deref();
     if let Some(running) = AdminClient::connect(&state_dir)? {
-        running.backup(&args.file).await?;
+        Listening::read(&state_dir)?.check_key(key_file)?;
+        if to_stdout {
+            let stdout = fs::File::from(io::stdout().as_fd().try_clone_to_owned()?);
+            running.backup_to(&mut tokio::fs::File::from_std(stdout)).await?;
+        } else {
+            running.backup(&args.file).await?;
+        }
     } else {
-        EmbeddedStore::open(&state_dir.store())?.backup(&args.file)?;
+        let store = EmbeddedStore::open(&state_dir.store())?;
+        Ca::load(&store.load()?, &StateKey::read(key_file.unwrap_or(Path::new(KEY_FILE_DEFAULT)))?)?;
+        if to_stdout {
+            let copy = state_dir.outgoing();
+            store.backup(&copy)?;
+            let copied = fs::File::open(&copy).and_then(|mut from| {
+                fs::remove_file(&copy)?;
+                io::copy(&mut from, &mut io::stdout())
+            });
+            copied.context("cannot write to stdout")?;
+        } else {
+            store.backup(&args.file)?;
+        }
     }
-    say(&format!(
-        "The record is copied to {}\nIt opens only with the key file.\nTo restore: stop the coordinator, copy it to \
-         {}, run `muster-coordinator recover --state-dir {}`",
-        args.file.display(),
-        state_dir.store().display(),
-        state_dir.path().display()
-    ));
+    // Nothing but the copy goes to standard output.
+    if !to_stdout {
+        say(&format!(
+            "The record is copied to {}\nIt opens only with the key file.\nTo restore: stop the coordinator, copy it \
+             to {}, run `muster-coordinator recover --state-dir {}`",
+            args.file.display(),
+            state_dir.store().display(),
+            state_dir.path().display()
+        ));
+    }
     Ok(())
 }
 
@@ -391,8 +436,10 @@ fn recover_record(args: &RecoverArgs) -> anyhow::Result<()> {
     let state_dir = StateDir::new(args.place.state_dir.clone());
     state_dir.check()?;
     state_dir.give_record()?;
-    let mut store = EmbeddedStore::open(&state_dir.store())?;
+    let mut store = EmbeddedStore::open_copy(&state_dir.store())?;
     let epoch = recover(&mut store, args.seen_epoch, now_ms())?;
+    // The mark may be new, and root's.
+    state_dir.give_record()?;
     say(&format!(
         "The next start has epoch {epoch} and takes over what the agents' ledgers know better.\n\
          Start the coordinator; nothing new begins before every enrolled machine has reported.\n\

@@ -25,7 +25,7 @@ use crate::{
     store::{Change, Row, Table},
 };
 
-pub use key_file::{KeyFileError, StateKey};
+pub use key_file::{KeyCheck, KeyFileError, StateKey};
 pub use peer::{Certificate, CertificateError, Peer, Role, TrustDomain};
 pub use request::{RequestError, public_key, signed_by};
 pub use token::{NewToken, Token};

@@ -2,7 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex},
     thread::JoinHandle,
     time::Duration,
@@ -19,7 +19,7 @@ use muster_coordinator::{
     pki::{Ca, StateKey, Vault},
     plan::Limits,
     server::{self, Sessions, Settings},
-    store::{EmbeddedStore, Store},
+    store::{EmbeddedStore, Store, StoreError},
 };
 use muster_proto::{
     daemon::{
@@ -29,7 +29,10 @@ use muster_proto::{
     model::Epoch,
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tokio::sync::watch;
+use tokio::{
+    net::TcpListener,
+    sync::{oneshot, watch},
+};
 
 /// Fewer open files than this are not enough for a thousand machines, each of which has two connections when it renews
 /// its certificate, and for strangers and operators besides.
@@ -37,6 +40,10 @@ const OPEN_FILES_MIN: u64 = 8192;
 
 /// Time for the engine to end when nobody needs it any more.
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The store's file is looked for at its place so often: nobody is told for longer than this that something is recorded
+/// which no restart finds.
+const PLACE_EVERY: Duration = Duration::from_secs(5);
 
 /// The status line need not be newer than this.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
@@ -55,16 +62,15 @@ pub(crate) async fn run(
     let store = EmbeddedStore::open(&config.state_dir.store())?;
     let rows = store.load()?;
     let ca = Arc::new(Ca::load(&rows, &key)?);
+    let key_check = key.check().context("no random bytes from the system")?;
     let vault = Arc::new(Vault::new(key));
     drop(rows);
-    let listener = listen(&config.listen).await.with_context(|| {
-        let listen = &config.listen;
-        format!("cannot listen on {listen}; --listen takes an address of this machine ([::]: all) and a free port")
-    })?;
+    let listener = bind(config).await?;
     let bound = listener.local_addr()?;
 
     let sessions = Sessions::default();
     let lost_after_ms = u64::try_from(config.lost_after.as_millis()).context("lost-after is out of range")?;
+    let place = store.clone();
     let (engine, thread) = engine::start(store.clone(), sessions.clone(), Limits { lost_after_ms }, ca.proof_key()?)?;
     let admin = Admin {
         state_dir: config.state_dir.clone(),
@@ -76,13 +82,8 @@ pub(crate) async fn run(
     let admin_socket = admin.listen()?;
     let admin = tokio::spawn(admin.run(admin_socket));
 
-    let listening = Listening { address: bound, ca_pin: ca.pin() };
-    listening
-        .write(&config.state_dir)
-        .with_context(|| format!("cannot write {}", config.state_dir.listening().display()))?;
-    if let Some(file) = port_file {
-        health::replace(file, &bound.port().to_string()).with_context(|| format!("cannot write {}", file.display()))?;
-    }
+    let listening = Listening { address: bound, ca_pin: ca.pin(), key_check, key_file: key_file_of(&config.key_file)? };
+    write_down(&listening, config, port_file)?;
     let epoch = engine.facts().meta.epoch;
     tracing::info!(address = %bound, %epoch, version = muster_proto::VERSION, "ready");
     ready(bound, epoch);
@@ -90,8 +91,14 @@ pub(crate) async fn run(
     service_manager::ready();
 
     let gone = engine_gone(&engine);
+    let (tell_moved, mut moved) = oneshot::channel();
     let shutdown = async move {
         tokio::select! {
+            error = until_moved(place) => {
+                tracing::error!(%error, "shutting down");
+                // Only a coordinator that is going anyway does not listen.
+                drop(tell_moved.send(error));
+            }
             signal = signals.wait_for_end() => tracing::info!("{signal}: shutting down"),
             () = gone => {}
         }
@@ -105,7 +112,46 @@ pub(crate) async fn run(
     let served = server::serve(listener, engine, sessions, (ca, vault), settings, shutdown).await;
     admin.abort();
     end_of_engine(thread).await?;
+    // A failure: systemd starts it again, which says what is at the place now, or goes on if the file is back.
+    if let Ok(error) = moved.try_recv() {
+        return Err(error.into());
+    }
     Ok(served?)
+}
+
+async fn bind(config: &Config) -> anyhow::Result<TcpListener> {
+    listen(&config.listen).await.with_context(|| {
+        let listen = &config.listen;
+        format!("cannot listen on {listen}; --listen takes an address of this machine ([::]: all) and a free port")
+    })
+}
+
+/// Tells others on this machine where the coordinator listens.
+fn write_down(listening: &Listening, config: &Config, port_file: Option<&Path>) -> anyhow::Result<()> {
+    listening
+        .write(&config.state_dir)
+        .with_context(|| format!("cannot write {}", config.state_dir.listening().display()))?;
+    let Some(file) = port_file else { return Ok(()) };
+    let port = listening.address.port().to_string();
+    health::replace(file, &port).with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// Where the next start finds the key. None: it is systemd that knows, and this one has a copy.
+fn key_file_of(path: &Path) -> anyhow::Result<Option<PathBuf>> {
+    let path = std::path::absolute(path).context("the key file's path")?;
+    let handed_over =
+        std::env::var_os("CREDENTIALS_DIRECTORY").is_some_and(|credentials| path.starts_with(credentials));
+    Ok((!handed_over).then_some(path))
+}
+
+/// Ends when the store's file is not at its place any more.
+async fn until_moved(store: EmbeddedStore) -> StoreError {
+    loop {
+        tokio::time::sleep(PLACE_EVERY).await;
+        if let Err(error) = store.check_place() {
+            return error;
+        }
+    }
 }
 
 /// Keeps the line of `systemctl status` true.

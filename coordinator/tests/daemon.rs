@@ -4,7 +4,10 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Read},
-    os::unix::net::{UnixDatagram, UnixStream},
+    os::unix::{
+        fs::PermissionsExt,
+        net::{UnixDatagram, UnixStream},
+    },
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Output, Stdio},
     time::{Duration, Instant},
@@ -193,7 +196,7 @@ async fn credentials_and_backups_whether_it_runs_or_not() {
         let more = ["--role", role, "--name", "bo", "--out", out, "--cluster", "edge"];
         succeed(&[&["credentials"], &PLACE[..], &KEY, &more].concat(), dir)
     };
-    let backup = |file: &str| succeed(&[&["backup"], &PLACE[..], &[file]].concat(), dir);
+    let backup = |file: &str| succeed(&[&["backup"], &PLACE[..], &KEY, &[file]].concat(), dir);
     credentials("before.toml", "viewer");
     backup("before");
     let running = Running::start(dir, &[]);
@@ -209,14 +212,14 @@ async fn credentials_and_backups_whether_it_runs_or_not() {
     assert_eq!(refused.code(), Code::PermissionDenied);
 
     let epoch = |file: &str| {
-        let rows = EmbeddedStore::open(&dir.join(file)).expect("a store").load().expect("rows");
+        let rows = EmbeddedStore::open_copy(&dir.join(file)).expect("a store").load().expect("rows");
         Facts::load(rows).expect("facts").meta.epoch.0
     };
     assert_eq!((epoch("before"), epoch("beside")), (0, 1));
     let mut left: Vec<_> =
         fs::read_dir(dir.join("state")).expect("list").map(|entry| entry.expect("entry").file_name()).collect();
     left.sort();
-    assert_eq!(left, ["admin.sock", "listening.json", "store"], "nothing is left of the copying");
+    assert_eq!(left, ["admin.sock", "listening.json", "store", "store.mark"], "nothing is left of the copying");
 
     // Restored, and made good.
     drop(running);
@@ -263,6 +266,69 @@ fn health_is_an_answer_on_its_own_listener() {
     written["address"] = format!("127.0.0.1:{}", stranger.port).into();
     fs::write(&listening, written.to_string()).expect("write");
     unhealthy("is not the coordinator");
+}
+
+#[test]
+fn lost_key_fails_health_and_backup() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    init(dir);
+    let health = [&["health"], &PLACE[..]].concat();
+    let backup = [&["backup"], &PLACE[..], &["copy"]].concat();
+    let running = Running::start(dir, &[]);
+    let check = |said: &str| {
+        for words in [&health, &backup] {
+            let (code, complaint) = fail(words, dir);
+            assert_eq!((code, complaint.contains(said)), (1, true), "{words:?}: {complaint}");
+            assert!(complaint.contains("do not stop it before"), "{words:?}: {complaint}");
+        }
+        assert!(!dir.join("copy").exists());
+    };
+    fs::rename(dir.join("key"), dir.join("kept")).expect("moved");
+    check("cannot read the key file");
+    fs::write(dir.join("key"), [7; 32]).expect("written");
+    fs::set_permissions(dir.join("key"), fs::Permissions::from_mode(0o600)).expect("closed");
+    check("is not the one this record was made with");
+    fs::rename(dir.join("kept"), dir.join("key")).expect("put back");
+    succeed(&health, dir);
+    succeed(&backup, dir);
+    drop(running);
+    fs::rename(dir.join("key"), dir.join("kept")).expect("moved");
+    let (code, complaint) = fail(&[&["backup"], &PLACE[..], &KEY, &["other"]].concat(), dir);
+    assert_eq!((code, complaint.contains("cannot read the key file key")), (1, true), "{complaint}");
+    assert!(!dir.join("other").exists());
+}
+
+#[test]
+fn backup_to_stdout_is_the_copy_alone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    init(dir);
+    let copied = |file: &str| {
+        let written = output(&[&["backup"], &PLACE[..], &KEY, &["-"]].concat(), dir);
+        assert!(written.status.success() && written.stderr.is_empty(), "{written:?}");
+        fs::write(dir.join(file), written.stdout).expect("written");
+        EmbeddedStore::open_copy(&dir.join(file)).expect("a store").load().expect("rows").len()
+    };
+    let down = copied("down");
+    let _running = Running::start(dir, &[]);
+    assert!(down > 3 && copied("up") >= down);
+}
+
+#[test]
+fn store_moved_away_ends_its_coordinator() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    init(dir);
+    let mut running = Running::start(dir, &[]);
+    fs::rename(dir.join("state/store"), dir.join("state/elsewhere")).expect("moved");
+    let moved = Instant::now();
+    let status = running.child.wait().expect("it ends");
+    assert!(moved.elapsed() < Duration::from_secs(10), "noticed after {:?}", moved.elapsed());
+    assert_eq!(status.code(), Some(1), "a failure: the service manager starts it again");
+    drop(running);
+    fs::rename(dir.join("state/elsewhere"), dir.join("state/store")).expect("put back");
+    Running::start(dir, &[]);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 mod access;
 mod canaries;
 mod clock;
+mod damage;
 mod damaged_ledger;
 mod demo;
 mod enrolment;

@@ -8,7 +8,7 @@ use std::{
 
 use muster_proto::address::Addresses;
 use tokio::{
-    io::{AsyncReadExt, BufReader},
+    io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader},
     net::UnixStream,
 };
 
@@ -78,14 +78,7 @@ impl AdminClient {
             let there = io::Error::new(io::ErrorKind::AlreadyExists, "there is such a file");
             return Err(write_error(there));
         }
-        let (answer, mut rest) = self.ask(&Request::Backup).await?;
-        let bytes = match answer {
-            Answer::Backup { bytes } => bytes,
-            Answer::Error(text) => return Err(AdminError::Refused(text)),
-            Answer::Credentials(_) | Answer::TakenUp | Answer::Done => {
-                return Err(AdminError::Talk(io::ErrorKind::InvalidData.into()));
-            }
-        };
+        let (bytes, mut rest) = self.ask_backup().await?;
         // It may be the store's own disk, on which the copy it comes from is until it is here.
         has_room(dir_of(to), bytes).map_err(write_error)?;
         let mut part = to.as_os_str().to_owned();
@@ -98,6 +91,27 @@ impl AdminClient {
         }
         written.map_err(write_error)?;
         Ok(bytes)
+    }
+
+    /// Asks for a copy of the store and writes it to a stream. Returns its size in bytes.
+    ///
+    /// # Errors
+    /// [`AdminError`]; what was written is no copy then.
+    pub async fn backup_to(mut self, to: &mut (impl AsyncWrite + Unpin)) -> Result<u64, AdminError> {
+        let (bytes, mut rest) = self.ask_backup().await?;
+        copy_whole(&mut rest, bytes, to).await.map_err(AdminError::Talk)?;
+        Ok(bytes)
+    }
+
+    async fn ask_backup(&mut self) -> Result<(u64, impl AsyncReadExt + Unpin), AdminError> {
+        let (answer, rest) = self.ask(&Request::Backup).await?;
+        match answer {
+            Answer::Backup { bytes } => Ok((bytes, rest)),
+            Answer::Error(text) => Err(AdminError::Refused(text)),
+            Answer::Credentials(_) | Answer::TakenUp | Answer::Done => {
+                Err(AdminError::Talk(io::ErrorKind::InvalidData.into()))
+            }
+        }
     }
 
     async fn ask(&mut self, request: &Request) -> Result<(Answer, impl AsyncReadExt + Unpin), AdminError> {
@@ -120,13 +134,23 @@ impl AdminClient {
     }
 }
 
+/// Writes all that comes, which must be so many bytes.
+async fn copy_whole(
+    read: &mut (impl AsyncReadExt + Unpin),
+    bytes: u64,
+    to: &mut (impl AsyncWrite + Unpin),
+) -> io::Result<()> {
+    if tokio::io::copy(read, to).await? != bytes {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the coordinator broke off"));
+    }
+    to.flush().await
+}
+
 /// Writes what comes to `part`, and puts it in the place of `to` once it is whole and durable.
 async fn write_copy(read: &mut (impl AsyncReadExt + Unpin), bytes: u64, part: &Path, to: &Path) -> io::Result<()> {
     let file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(part)?;
     let mut file = tokio::fs::File::from_std(file);
-    if tokio::io::copy(read, &mut file).await? != bytes {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the coordinator broke off"));
-    }
+    copy_whole(read, bytes, &mut file).await?;
     file.sync_all().await?;
     fs::rename(part, to)?;
     let parent = dir_of(to);

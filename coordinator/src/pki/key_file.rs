@@ -10,6 +10,8 @@ use std::{
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
 
+use serde::{Deserialize, Serialize};
+
 use super::random;
 
 /// Of the key file.
@@ -59,9 +61,37 @@ pub enum KeyFileError {
         /// Its path.
         path: PathBuf,
     },
+    /// It is a key, and another's.
+    #[error("the key file {} is not the one this record was made with", path.display())]
+    Other {
+        /// Its path.
+        path: PathBuf,
+    },
     /// The system has no randomness, or the cipher does not take the key.
     #[error("no key can be made")]
     Key,
+}
+
+/// What a key check is sealed for.
+const CHECK_PURPOSE: &[u8] = b"muster key check v1";
+
+/// Nothing, sealed: tells whether a key is the record's, and gives nothing away.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct KeyCheck(Vec<u8>);
+
+impl KeyCheck {
+    /// Is this the key?
+    #[must_use]
+    pub fn opens_with(&self, key: &StateKey) -> bool {
+        key.open(CHECK_PURPOSE, &self.0).is_some()
+    }
+
+    /// One that nothing opens.
+    #[cfg(test)]
+    pub(crate) const fn of_test() -> Self {
+        Self(Vec::new())
+    }
 }
 
 /// The key that seals what is secret in the store.
@@ -109,6 +139,12 @@ impl StateKey {
     /// The key of these 32 bytes.
     pub(super) fn new(bytes: &[u8]) -> Result<Self, KeyFileError> {
         RandomizedNonceKey::new(&AES_256_GCM, bytes).map(Self).map_err(|_| KeyFileError::Key)
+    }
+
+    /// What tells this key from others. None: no randomness.
+    #[must_use]
+    pub fn check(&self) -> Option<KeyCheck> {
+        self.seal(CHECK_PURPOSE, &[]).map(KeyCheck)
     }
 
     /// Encrypts; the nonce stands in front. `purpose` says what is sealed, and how, so that nothing else passes for it.

@@ -1,5 +1,9 @@
 //! The store in one file (redb). One batch is one transaction, on disk before `commit` returns. The file is locked for
 //! as long as a handle lives, so two coordinators cannot write the same record.
+//!
+//! After a crash redb goes back to the commit before when the newest does not verify, for it may be half written. What
+//! was acknowledged must not go that way, so each commit is numbered, and a mark beside the file names the newest
+//! (`mark.rs`): a file that ends with another is refused.
 
 use std::{
     fs, io,
@@ -14,12 +18,13 @@ use redb::{Database, DatabaseError, Durability, ReadableDatabase, ReadableTable,
 use super::{
     Change, Row, Store, StoreError, Table,
     file::{LockedFile, holder},
+    mark::{CommitRow, Mark},
 };
 
 /// The database's page cache. The facts are in memory anyway; this is for writing.
 const CACHE_BYTES: usize = 8 * 1024 * 1024;
 /// Of the file and of its copies: a join token's digest and the sealed CA key are in it.
-const FILE_MODE: u32 = 0o600;
+pub(super) const FILE_MODE: u32 = 0o600;
 /// What redb's repair reports as its progress when the newest commit did not verify, and when one did.
 const NEWEST_IS_BAD: f64 = 0.2;
 const NEWEST_IS_GOOD: f64 = 0.5;
@@ -32,21 +37,51 @@ const fn definition(table: Table) -> Definition {
     TableDefinition::new(table.name())
 }
 
+/// The row that numbers commits: in a table of its own, for it is no part of the record.
+const COMMITS: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("commit");
+const NEWEST_KEY: &str = "newest";
+
 /// A handle on the store's file. Clones share it: the engine writes, a backup reads beside it.
 #[derive(Clone)]
 pub struct EmbeddedStore {
     database: Arc<Database>,
     path: Arc<Path>,
+    /// Device and inode of the open file.
+    file: (u64, u64),
+    marking: Marking,
+}
+
+/// Where the newest commit is marked.
+#[derive(Clone)]
+enum Marking {
+    /// Nowhere: nobody goes on from this copy.
+    Never,
+    /// Beside the store, from the next commit on. Until then the mark there is another store's.
+    FromNextCommit,
+    /// There.
+    At(Arc<Mark>),
 }
 
 impl EmbeddedStore {
-    /// Opens the store at `path`, which must be there. Every page is checked.
+    /// Opens the store at `path`, which must be there. Every page is checked, and that its newest commit is the one
+    /// that was acknowledged last.
+    ///
+    /// # Errors
+    /// [`StoreError::InUse`], [`StoreError::Damaged`], [`StoreError::NotNewest`] or [`StoreError::Open`].
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let store = Self::open_copy(path)?;
+        let marking = Marking::At(Arc::new(store.checked_mark()?));
+        Ok(Self { marking, ..store })
+    }
+
+    /// Opens the store at `path`, which may be an older copy. The first commit makes it the one to go on from.
     ///
     /// # Errors
     /// [`StoreError::InUse`], [`StoreError::Damaged`] or [`StoreError::Open`].
-    pub fn open(path: &Path) -> Result<Self, StoreError> {
+    pub fn open_copy(path: &Path) -> Result<Self, StoreError> {
         let open_error = |error: io::Error| opening(path, error.into());
         let file = fs::OpenOptions::new().read(true).write(true).open(path).map_err(open_error)?;
+        let opened = id_of(&file.metadata().map_err(open_error)?);
         let (file, distrust) = LockedFile::lock(file).map_err(open_error)?.ok_or_else(|| in_use(path))?;
         let Some(closed_in_order) = file.closed_in_order().map_err(open_error)? else {
             return Err(damaged(path, redb::Error::Corrupted("it does not begin as a store does".to_owned())));
@@ -61,7 +96,50 @@ impl EmbeddedStore {
         });
         let database = builder.create_with_backend(file).map_err(|error| opening(path, error))?;
         drop(distrust);
-        Ok(Self { database: Arc::new(database), path: path.into() })
+        Ok(Self { database: Arc::new(database), path: path.into(), file: opened, marking: Marking::FromNextCommit })
+    }
+
+    /// Is the file still where it was opened?
+    ///
+    /// # Errors
+    /// [`StoreError::Moved`]: it was moved or removed, or another is in its place.
+    pub fn check_place(&self) -> Result<(), StoreError> {
+        match fs::metadata(&self.path) {
+            Ok(there) if id_of(&there) == self.file => Ok(()),
+            Ok(_) | Err(_) => Err(StoreError::Moved { path: self.path.to_path_buf() }),
+        }
+    }
+
+    /// The mark, if it names the newest commit.
+    fn checked_mark(&self) -> Result<Mark, StoreError> {
+        let error = |error: io::Error| opening(&self.path, error.into());
+        let newest = self.newest().map_err(|error| StoreError::Read(Box::new(error)))?;
+        let mark = Mark::open(&self.path).map_err(error)?;
+        let marked = mark.as_ref().map(Mark::read).transpose().map_err(error)?.flatten();
+        match (mark, marked) {
+            (Some(mark), Some(marked)) if marked == newest.commit => Ok(mark),
+            // The power was cut between the two, before anybody heard of the commit.
+            (Some(mark), Some(marked)) if newest.follows(&marked) => {
+                mark.write(newest.commit).map_err(error)?;
+                Ok(mark)
+            }
+            (_, marked) => Err(StoreError::NotNewest {
+                path: self.path.to_path_buf(),
+                commit: newest.commit.number,
+                mark: Mark::path(&self.path),
+                marked: marked.map(|marked| marked.number),
+            }),
+        }
+    }
+
+    /// The newest commit, as the file has it.
+    fn newest(&self) -> Result<CommitRow, redb::Error> {
+        let transaction = self.database.begin_read()?;
+        match transaction.open_table(COMMITS) {
+            Ok(table) => newest_in(&table),
+            Err(redb::TableError::TableDoesNotExist(_)) => Ok(CommitRow::default()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Makes a new store at `path`, where nothing may be.
@@ -69,16 +147,22 @@ impl EmbeddedStore {
     /// # Errors
     /// [`StoreError::Open`].
     pub fn create(path: &Path) -> Result<Self, StoreError> {
+        let mut store = Self { marking: Marking::FromNextCommit, ..Self::create_copy(path)? };
+        store.commit(&[])?;
+        Ok(store)
+    }
+
+    /// Makes a new store without a mark.
+    fn create_copy(path: &Path) -> Result<Self, StoreError> {
         let open_error = |error: io::Error| opening(path, error.into());
         let mut options = fs::OpenOptions::new();
         let file = options.read(true).write(true).create_new(true).mode(FILE_MODE).open(path).map_err(open_error)?;
+        let opened = id_of(&file.metadata().map_err(open_error)?);
         let (file, _) = LockedFile::lock(file).map_err(open_error)?.ok_or_else(|| in_use(path))?;
         let database = builder().create_with_backend(file).map_err(|error| opening(path, error))?;
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         sync_directory(parent).map_err(open_error)?;
-        let mut store = Self { database: Arc::new(database), path: path.into() };
-        store.commit(&[])?;
-        Ok(store)
+        Ok(Self { database: Arc::new(database), path: path.into(), file: opened, marking: Marking::Never })
     }
 
     /// Makes a new store at `path`, where nothing may be, that holds these rows from the first moment it is there.
@@ -86,6 +170,21 @@ impl EmbeddedStore {
     /// # Errors
     /// [`StoreError::Open`], [`StoreError::Full`], [`StoreError::Commit`]; then there is no file at `path`.
     pub fn create_with(path: &Path, rows: &[Change]) -> Result<(), StoreError> {
+        Self::place(path, rows, |made| {
+            let error = |error: io::Error| opening(path, error.into());
+            let newest = made.newest().map_err(|error| StoreError::Read(Box::new(error)))?;
+            Mark::create(path).and_then(|mark| mark.write(newest.commit)).map_err(error)
+        })
+        // A mark without its store is of no use.
+        .inspect_err(|_| drop(fs::remove_file(Mark::path(path))))
+    }
+
+    /// The same; `ready` is called when all but the file's name is there.
+    fn place(
+        path: &Path,
+        rows: &[Change],
+        ready: impl FnOnce(&Self) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
         let mut part = path.as_os_str().to_owned();
         part.push(".part");
         let part = PathBuf::from(part);
@@ -94,7 +193,10 @@ impl EmbeddedStore {
         if part.exists() {
             fs::remove_file(&part).map_err(open_error)?;
         }
-        let made = Self::create(&part).and_then(|mut store| store.commit(rows));
+        let made = Self::create_copy(&part).and_then(|mut store| {
+            store.commit(rows)?;
+            ready(&store)
+        });
         let placed = made.and_then(|()| fs::rename(&part, path).map_err(open_error));
         // Half a store is of no use, and the disk may be full because of it.
         placed.inspect_err(|_| drop(fs::remove_file(&part))).map_err(|error| match error {
@@ -121,9 +223,11 @@ impl EmbeddedStore {
         Ok(rows)
     }
 
-    fn write(&self, batch: &[Change]) -> Result<(), redb::Error> {
+    fn write(&self, batch: &[Change]) -> Result<CommitRow, redb::Error> {
         let mut transaction = self.database.begin_write()?;
         transaction.set_durability(Durability::Immediate)?;
+        let newest = newest_in(&transaction.open_table(COMMITS)?)?.next();
+        transaction.open_table(COMMITS)?.insert(NEWEST_KEY, newest.to_bytes().as_slice())?;
         for change in batch {
             match change {
                 Change::Put { table, key, value } => {
@@ -135,8 +239,27 @@ impl EmbeddedStore {
             }
         }
         transaction.commit()?;
-        Ok(())
+        Ok(newest)
     }
+
+    /// Makes it known that a commit is the newest. Nobody may hear of the commit before.
+    fn write_mark(&mut self, newest: CommitRow) -> io::Result<()> {
+        if let Marking::FromNextCommit = self.marking {
+            self.marking = Marking::At(Arc::new(Mark::create(&self.path)?));
+        }
+        match &self.marking {
+            Marking::At(mark) => mark.write(newest.commit),
+            Marking::Never | Marking::FromNextCommit => Ok(()),
+        }
+    }
+}
+
+fn newest_in(table: &impl ReadableTable<&'static str, &'static [u8]>) -> Result<CommitRow, redb::Error> {
+    let row = table.get(NEWEST_KEY)?;
+    row.map_or(Ok(CommitRow::default()), |row| {
+        let damaged = || redb::Error::Corrupted("its newest commit has no number".to_owned());
+        CommitRow::from_bytes(row.value()).ok_or_else(damaged)
+    })
 }
 
 impl Store for EmbeddedStore {
@@ -145,7 +268,8 @@ impl Store for EmbeddedStore {
     }
 
     fn commit(&mut self, batch: &[Change]) -> Result<(), StoreError> {
-        self.write(batch).map_err(|error| match error {
+        let written = self.write(batch).and_then(|newest| Ok(self.write_mark(newest)?));
+        written.map_err(|error| match error {
             redb::Error::Io(io) if is_full(&io) => StoreError::Full { path: self.path.to_path_buf() },
             error => StoreError::Commit { path: self.path.to_path_buf(), source: Box::new(error) },
         })
@@ -159,7 +283,7 @@ impl Store for EmbeddedStore {
         }
         let put = |(table, key, value)| Change::Put { table, key, value };
         let rows: Vec<_> = self.load()?.into_iter().map(put).collect();
-        Self::create_with(&to, &rows).map_err(|source| error(source.into()))
+        Self::place(&to, &rows, |_| Ok(())).map_err(|source| error(source.into()))
     }
 }
 
@@ -187,6 +311,10 @@ fn opening(path: &Path, error: DatabaseError) -> StoreError {
     }
 }
 
+fn id_of(file: &fs::Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
+}
+
 fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
@@ -206,7 +334,7 @@ fn damaged(path: &Path, error: redb::Error) -> StoreError {
     StoreError::Damaged { path: path.to_owned(), source: Box::new(error) }
 }
 
-fn sync_directory(path: &Path) -> io::Result<()> {
+pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
     fs::File::open(path)?.sync_all()
 }
 

@@ -3,6 +3,7 @@
 
 mod embedded;
 mod file;
+mod mark;
 mod memory;
 pub mod row;
 
@@ -58,6 +59,37 @@ pub enum StoreError {
         /// What the database says.
         #[source]
         source: Box<redb::Error>,
+    },
+    /// The newest commit of the file is not the one that was acknowledged last.
+    #[error(
+        "the store {} ends with commit {commit}, and {}: its newest commits are damaged, or another copy is in its \
+         place, and it would undo what was acknowledged since. Keep the file for inspection, put the newest backup in \
+         its place unless the file itself is the newest copy there is, then run `muster-coordinator recover`",
+        path.display(),
+        marked.map_or_else(
+            || format!("{}, which names the newest one, is missing or damaged", mark.display()),
+            |number| format!("commit {number} was acknowledged ({})", mark.display())
+        )
+    )]
+    NotNewest {
+        /// The store's file.
+        path: PathBuf,
+        /// Number of its newest commit.
+        commit: u64,
+        /// The file that names the newest commit.
+        mark: PathBuf,
+        /// Number of that commit. None: the file names none.
+        marked: Option<u64>,
+    },
+    /// The file that is open is not at its place any more.
+    #[error(
+        "the store {} was moved, removed or replaced while this coordinator ran on it: what it acknowledged since \
+         then is in the file that is gone from there. Put that file back (if only an older copy is left, \
+         `muster-coordinator recover`), then start the coordinator", path.display()
+    )]
+    Moved {
+        /// Where it was opened.
+        path: PathBuf,
     },
     /// The file is another user's.
     #[error(

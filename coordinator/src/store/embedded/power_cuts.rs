@@ -1,6 +1,6 @@
-//! Power cuts at every write and every sync of the store. What was synced is on the disk; of what was written since,
-//! a disk may have kept anything: so the file is opened again with every such remainder. All that was acknowledged must
-//! be there, and a batch as a whole or not at all.
+//! Power cuts at every write and every sync of the store and of its mark. What was synced is on the disk; of what was
+//! written since, a disk may have kept anything: so the files are opened again with every such remainder. All that was
+//! acknowledged must be there, and a batch as a whole or not at all; and no such remainder is refused.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use std::{
 
 use redb::StorageBackend;
 
-use super::{Change, EmbeddedStore, Row, Store, Table, builder};
+use super::{Change, EmbeddedStore, Mark, Marking, Row, Store, StoreError, Table, builder};
 
 /// A write that is so long may be torn in between: disks write sectors, not pages.
 const SECTOR: usize = 512;
@@ -53,6 +53,12 @@ struct Contents {
     unsynced: Vec<Unsynced>,
     /// What a process that runs reads.
     seen: Vec<u8>,
+    power: Arc<Mutex<Power>>,
+}
+
+/// What all files of one machine share.
+#[derive(Default)]
+struct Power {
     /// Writes, changes of length and syncs so far.
     operations: usize,
     /// The power is cut before the operation of this number.
@@ -60,11 +66,12 @@ struct Contents {
 }
 
 impl Contents {
-    fn operate(&mut self) -> io::Result<()> {
-        if self.cut_at.is_some_and(|cut_at| self.operations >= cut_at) {
+    fn operate(&self) -> io::Result<()> {
+        let mut power = self.power.lock().unwrap_or_else(PoisonError::into_inner);
+        if power.cut_at.is_some_and(|cut_at| power.operations >= cut_at) {
             return Err(io::Error::other("the power is cut"));
         }
-        self.operations += 1;
+        power.operations += 1;
         Ok(())
     }
 
@@ -97,13 +104,14 @@ impl Contents {
     }
 }
 
-/// A disk whose power can be cut.
+/// A file on a disk whose power can be cut.
 #[derive(Clone, Default)]
 struct Disk(Arc<Mutex<Contents>>);
 
 impl Disk {
-    fn holding(bytes: &[u8], cut_at: Option<usize>) -> Self {
-        let contents = Contents { synced: bytes.to_vec(), seen: bytes.to_vec(), cut_at, ..Contents::default() };
+    fn holding(bytes: &[u8], power: &Arc<Mutex<Power>>) -> Self {
+        let power = Arc::clone(power);
+        let contents = Contents { synced: bytes.to_vec(), seen: bytes.to_vec(), power, ..Contents::default() };
         Self(Arc::new(Mutex::new(contents)))
     }
 
@@ -182,42 +190,67 @@ fn histories(batches: &[Vec<Change>]) -> Vec<Vec<Row>> {
     histories
 }
 
-/// A new store on `disk`, and the batches one after another. Returns how many were acknowledged.
-fn commit_all(disk: &Disk, batches: &[Vec<Change>]) -> usize {
-    let Ok(database) = builder().create_with_backend(disk.clone()) else { return 0 };
-    let mut store = EmbeddedStore { database: Arc::new(database), path: Path::new("store").into() };
-    batches.iter().take_while(|batch| store.commit(batch).is_ok()).count()
+/// The two files of a store.
+struct Files {
+    store: Disk,
+    mark: Disk,
+    power: Arc<Mutex<Power>>,
 }
 
-/// A store as `init` leaves it: there, closed in order, and empty.
-fn fresh() -> Vec<u8> {
-    let disk = Disk::default();
-    assert_eq!(commit_all(&disk, &[vec![]]), 1);
-    mem::take(&mut disk.contents().synced)
+impl Files {
+    fn holding(store: &[u8], mark: &[u8], cut_at: Option<usize>) -> Self {
+        let power = Arc::new(Mutex::new(Power { operations: 0, cut_at }));
+        Self { store: Disk::holding(store, &power), mark: Disk::holding(mark, &power), power }
+    }
+
+    fn operations(&self) -> usize {
+        self.power.lock().unwrap_or_else(PoisonError::into_inner).operations
+    }
+
+    /// The batches one after another. Returns how many were acknowledged.
+    fn commit_all(&self, batches: &[Vec<Change>]) -> usize {
+        let Ok(database) = builder().create_with_backend(self.store.clone()) else { return 0 };
+        let marking = Marking::At(Arc::new(Mark::on(self.mark.clone())));
+        let mut store =
+            EmbeddedStore { database: Arc::new(database), path: Path::new("store").into(), file: (0, 0), marking };
+        batches.iter().take_while(|batch| store.commit(batch).is_ok()).count()
+    }
 }
 
-/// Opens a file with these bytes as the coordinator does.
-fn opened(path: &Path, bytes: &[u8]) -> Vec<Row> {
-    fs::write(path, bytes).expect("write");
-    EmbeddedStore::open(path).and_then(|store| store.load()).expect("a power cut is no damage")
+/// Files as `init` leaves them: there, closed in order, and the store empty.
+fn fresh() -> (Vec<u8>, Vec<u8>) {
+    let files = Files::holding(&[], &[0; 8192], None);
+    assert_eq!(files.commit_all(&[vec![]]), 1);
+    (mem::take(&mut files.store.contents().synced), mem::take(&mut files.mark.contents().synced))
+}
+
+/// Opens files with these bytes as the coordinator does.
+fn open(path: &Path, store: &[u8], mark: &[u8]) -> Result<Vec<Row>, StoreError> {
+    fs::write(path, store).expect("write");
+    fs::write(Mark::path(path), mark).expect("write");
+    EmbeddedStore::open(path).and_then(|store| store.load())
 }
 
 #[test]
 fn a_power_cut_loses_nothing_acknowledged_and_leaves_no_half_batch() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("store");
-    let (fresh, batches) = (fresh(), batches());
+    let ((store, mark), batches) = (fresh(), batches());
     let histories = histories(&batches);
-    let whole = Disk::holding(&fresh, None);
-    assert_eq!(commit_all(&whole, &batches), batches.len());
-    let operations = whole.contents().operations;
+    let whole = Files::holding(&store, &mark, None);
+    assert_eq!(whole.commit_all(&batches), batches.len());
+    let operations = whole.operations();
     let (mut as_acknowledged, mut with_the_next) = (0, 0);
     for cut_at in 0..=operations {
-        let disk = Disk::holding(&fresh, Some(cut_at));
-        let acknowledged = commit_all(&disk, &batches);
-        let contents = disk.contents();
-        for remainder in contents.remainders() {
-            let rows = opened(&path, &contents.with(&remainder));
+        let files = Files::holding(&store, &mark, Some(cut_at));
+        let acknowledged = files.commit_all(&batches);
+        let (store, mark) = (files.store.contents(), files.mark.contents());
+        for (of_store, of_mark) in store
+            .remainders()
+            .iter()
+            .flat_map(|of_store| mark.remainders().into_iter().map(move |of_mark| (of_store, of_mark)))
+        {
+            let rows = open(&path, &store.with(of_store), &mark.with(&of_mark)).expect("a power cut is no damage");
             if rows == histories[acknowledged] {
                 as_acknowledged += 1;
             } else {
@@ -229,4 +262,54 @@ fn a_power_cut_loses_nothing_acknowledged_and_leaves_no_half_batch() {
     }
     println!("{operations} operations: {as_acknowledged} as acknowledged, {with_the_next} with the next batch");
     assert!(as_acknowledged > 100 && with_the_next > 10, "{as_acknowledged} and {with_the_next}: too few to prove it");
+}
+
+/// Bits flip in the files that a killed coordinator leaves, after its last acknowledged commit: nothing of it is undone
+/// without a word.
+#[test]
+fn flipped_bit_after_a_kill_undoes_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("store");
+    let ((store, mark), batches) = (fresh(), batches());
+    let all = Files::holding(&store, &mark, None);
+    let before_closing = {
+        // The process is killed right after the last commit: nothing is closed in order.
+        let (mut acknowledged, mut cut_at) = (0, 0);
+        while acknowledged < batches.len() {
+            cut_at += 1;
+            acknowledged = Files::holding(&store, &mark, Some(cut_at)).commit_all(&batches);
+        }
+        cut_at
+    };
+    assert_eq!(all.commit_all(&batches), batches.len());
+    let files = Files::holding(&store, &mark, Some(before_closing));
+    assert_eq!(files.commit_all(&batches), batches.len());
+    let (store, mark) = (files.store.contents().seen.clone(), files.mark.contents().seen.clone());
+    let newest = histories(&batches).pop().expect("a history");
+    assert_eq!(open(&path, &store, &mark).expect("whole"), newest);
+
+    // Every bit of the flags, one of every byte of the header, where both newest commits stand, and some of the pages.
+    let flags = (0..8).map(|bit| (9, bit));
+    let header = (0..320).map(|at| (at, at % 8));
+    let pages = (0..store.len()).step_by(4099).map(|at| (at, at % 8));
+    let (mut refused, mut harmless) = (0, 0);
+    for (at, bit) in flags.chain(header).chain(pages) {
+        let mut damaged = store.clone();
+        damaged[at] ^= 1 << bit;
+        match open(&path, &damaged, &mark) {
+            Err(StoreError::Damaged { .. } | StoreError::NotNewest { .. } | StoreError::Read(_)) => refused += 1,
+            Err(other) => panic!("byte {at}, bit {bit}: {other}"),
+            Ok(rows) => {
+                assert_eq!(rows, newest, "byte {at}, bit {bit}: something is undone");
+                harmless += 1;
+            }
+        }
+    }
+    for at in (0..56).chain(4096..4152) {
+        let mut damaged = mark.clone();
+        damaged[at] ^= 1;
+        assert_eq!(open(&path, &store, &damaged).expect("the other slot tells"), newest, "byte {at} of the mark");
+    }
+    println!("{refused} flips refused, {harmless} harmless");
+    assert!(refused > 100, "{refused} refused");
 }

@@ -94,14 +94,18 @@ fn a_backup_is_a_store() {
     let copy = dir.path().join("copy");
     store.backup(&copy).expect("backup");
     store.commit(&[put(Table::Meta, "a", "2")]).expect("commit");
-    let copied = EmbeddedStore::open(&copy).expect("open");
+    assert!(
+        matches!(EmbeddedStore::open(&copy), Err(StoreError::NotNewest { .. })),
+        "nobody says that it is the newest"
+    );
+    let copied = EmbeddedStore::open_copy(&copy).expect("open");
     assert_eq!(copied.load().expect("load"), [row(Table::Meta, "a", "1"), row(Table::Audit, "1", "x")]);
     assert!(matches!(store.backup(&copy), Err(StoreError::Backup { .. })), "it overwrites nothing");
     assert!(matches!(store.backup(&dir.path().join("no/such/dir")), Err(StoreError::Backup { .. })));
     let mut left: Vec<_> =
         fs::read_dir(dir.path()).expect("list").map(|entry| entry.expect("entry").file_name()).collect();
     left.sort();
-    assert_eq!(left, ["copy", "store"]);
+    assert_eq!(left, ["copy", "store", "store.mark"]);
 }
 
 /// Whatever happens to the file: the rows as committed, or an error that says what to do. Never a panic, never other
@@ -118,6 +122,7 @@ fn damage_is_an_error_and_never_silence() {
     let expected = store.load().expect("load");
     drop(store);
     let whole = fs::read(&path).expect("read");
+    fs::copy(Mark::path(&path), Mark::path(&dir.path().join("broken"))).expect("copied");
     let found = std::cell::Cell::new(0);
     let check = |what: String, bytes: Vec<u8>| {
         let broken = dir.path().join("broken");

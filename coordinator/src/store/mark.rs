@@ -1,0 +1,176 @@
+//! The store's high-water mark: a small file beside it that names the newest commit. It is durable after the commit
+//! and before anybody hears of it. A store that has lost its newest commit, to damage or to an older copy in its place,
+//! is told by it.
+
+use std::{
+    fs, io,
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use aws_lc_rs::digest::{SHA256, digest};
+use redb::StorageBackend;
+use uuid::Uuid;
+
+use super::embedded::{FILE_MODE, sync_directory};
+
+/// Bytes of a commit's number and id.
+const COMMIT_BYTES: usize = 24;
+/// The same twice: the row of a commit names the one before it, too.
+const ROW_BYTES: usize = 40;
+/// SHA-256.
+const SUM_BYTES: usize = 32;
+/// Where the second slot begins: no disk tears one write over both.
+const SLOT_BYTES: u64 = 4096;
+const SLOTS: u64 = 2;
+/// Of the file, from the beginning on: no write of a mark changes its length.
+const FILE_BYTES: usize = 8192;
+
+/// A commit of a store. The id is random: two histories that part have different commits of one number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Commit {
+    /// Counts from 1.
+    pub(super) number: u64,
+    id: [u8; 16],
+}
+
+/// A commit as its store holds it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct CommitRow {
+    pub(super) commit: Commit,
+    /// Id of the commit before it.
+    before: [u8; 16],
+}
+
+impl CommitRow {
+    /// The commit that follows on this one.
+    pub(super) fn next(self) -> Self {
+        let commit = Commit { number: self.commit.number + 1, id: Uuid::new_v4().into_bytes() };
+        Self { commit, before: self.commit.id }
+    }
+
+    pub(super) fn to_bytes(self) -> [u8; ROW_BYTES] {
+        let mut bytes = [0; ROW_BYTES];
+        bytes[..COMMIT_BYTES].copy_from_slice(&self.commit.to_bytes());
+        bytes[COMMIT_BYTES..].copy_from_slice(&self.before);
+        bytes
+    }
+
+    /// None: these are no such bytes.
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (commit, before) = bytes.split_at_checked(COMMIT_BYTES)?;
+        Some(Self { commit: Commit::from_bytes(commit)?, before: before.try_into().ok()? })
+    }
+
+    /// Is this the commit right after that one?
+    pub(super) fn follows(&self, marked: &Commit) -> bool {
+        self.commit.number == marked.number + 1 && self.before == marked.id
+    }
+}
+
+impl Commit {
+    fn to_bytes(self) -> [u8; COMMIT_BYTES] {
+        let mut bytes = [0; COMMIT_BYTES];
+        bytes[..8].copy_from_slice(&self.number.to_be_bytes());
+        bytes[8..].copy_from_slice(&self.id);
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (number, id) = bytes.split_at_checked(8)?;
+        Some(Self { number: u64::from_be_bytes(number.try_into().ok()?), id: id.try_into().ok()? })
+    }
+
+    /// Odd and even numbers have slots of their own: what is torn is the newer of the two.
+    const fn offset(&self) -> u64 {
+        self.number % SLOTS * SLOT_BYTES
+    }
+}
+
+/// An open mark.
+pub(super) struct Mark(Box<dyn StorageBackend>);
+
+impl Mark {
+    /// The mark that belongs to the store at `store`.
+    pub(super) fn path(store: &Path) -> PathBuf {
+        let mut path = store.as_os_str().to_owned();
+        path.push(".mark");
+        path.into()
+    }
+
+    /// Opens the mark of the store at `store`. None: there is none.
+    pub(super) fn open(store: &Path) -> io::Result<Option<Self>> {
+        match fs::OpenOptions::new().read(true).write(true).open(Self::path(store)) {
+            Ok(file) => Ok(Some(Self::on(File(file)))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes the mark of the store at `store`, in the place of another store's. It names no commit.
+    pub(super) fn create(store: &Path) -> io::Result<Self> {
+        let path = Self::path(store);
+        let mut options = fs::OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(true).mode(FILE_MODE).open(&path)?;
+        file.write_all_at(&[0; FILE_BYTES], 0)?;
+        file.sync_all()?;
+        sync_directory(path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
+        Ok(Self::on(File(file)))
+    }
+
+    /// The mark on this file.
+    pub(super) fn on(file: impl StorageBackend) -> Self {
+        Self(Box::new(file))
+    }
+
+    /// The newest commit that is marked. None: no slot is whole.
+    pub(super) fn read(&self) -> io::Result<Option<Commit>> {
+        let mut newest: Option<Commit> = None;
+        for slot in 0..SLOTS {
+            let mut bytes = [0; COMMIT_BYTES + SUM_BYTES];
+            match self.0.read(slot * SLOT_BYTES, &mut bytes) {
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => continue,
+                outcome => outcome?,
+            }
+            let (commit, sum) = bytes.split_at(COMMIT_BYTES);
+            let whole = digest(&SHA256, commit).as_ref() == sum;
+            let commit = Commit::from_bytes(commit).filter(|commit| whole && commit.offset() == slot * SLOT_BYTES);
+            newest = newest.into_iter().chain(commit).max_by_key(|commit| commit.number);
+        }
+        Ok(newest)
+    }
+
+    /// Marks a commit; durable when this returns.
+    pub(super) fn write(&self, commit: Commit) -> io::Result<()> {
+        let bytes = commit.to_bytes();
+        let record = [&bytes[..], digest(&SHA256, &bytes).as_ref()].concat();
+        self.0.write(commit.offset(), &record)?;
+        self.0.sync_data()
+    }
+}
+
+/// A write touches no metadata, and costs one flush.
+#[derive(Debug)]
+struct File(fs::File);
+
+impl StorageBackend for File {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(out, offset)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(data, offset)
+    }
+}
