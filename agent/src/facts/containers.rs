@@ -25,8 +25,9 @@ use crate::{
 const PID_FILE: &str = "/run/docker.pid";
 /// Longest wait for the engine's answer.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
-/// Between two looks for an engine that does not run, or whose events have ended.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// Between two looks for an engine that does not run, or whose events have ended, as they do when it restarts. Each
+/// costs one look at a file.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Every container of a task of a service has this label.
 const TASK_LABEL: &str = "com.docker.swarm.task.id";
 /// MKE's own containers begin with it, and their labels with the other.
