@@ -249,7 +249,7 @@ fn take(
         Input::Status { id, session, seq, status } => {
             agents::status(draft, effects, (id, session), (seq, *status), rules.proof_key, now)
         }
-        Input::HostChanged { id, facts } => agents::host_changed(draft, id, *facts, now),
+        Input::HostChanged { id, session, facts } => agents::host_changed(draft, (id, session), *facts, now),
         Input::Answer { id, generation, refused } => agents::answer(draft, id, generation, refused, now),
         Input::PermitWanted { id, permit } => agents::permit_wanted(draft, id, permit, now),
         Input::Maintenance { controller, word } => maintenance::take(draft, controller, word, now),

@@ -319,8 +319,16 @@ fn record_status(draft: &mut Draft<'_>, machine: &MachineName, status: ItemStatu
     live.busy_mono_ms = Some(now.mono_ms);
 }
 
-pub(super) fn host_changed(draft: &mut Draft<'_>, id: MachineId, facts: HostFacts, now: Now) -> Result<Reply, Refusal> {
+pub(super) fn host_changed(
+    draft: &mut Draft<'_>,
+    (id, session): (MachineId, u64),
+    facts: HostFacts,
+    now: Now,
+) -> Result<Reply, Refusal> {
     let name = heard(draft, id, now)?;
+    if draft.live.machines.get(&name).and_then(|live| live.session) != Some(session) {
+        return Ok(Reply::Ok);
+    }
     let Some(row) = draft.machines.get(&name) else { return Ok(Reply::Ok) };
     let facts = row.with_own_hostname(facts);
     // Said again it costs no write.

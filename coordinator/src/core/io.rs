@@ -56,6 +56,8 @@ pub enum Input {
     HostChanged {
         /// Whose.
         id: MachineId,
+        /// The stream it came on: what comes late on an older one is from before the newest Hello, and does not count.
+        session: u64,
         /// What they are now.
         facts: Box<HostFacts>,
     },

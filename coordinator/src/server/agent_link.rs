@@ -247,7 +247,7 @@ impl Talk {
             }
             Body::Facts(facts) => {
                 let facts = Box::new(HostFacts::try_from(facts)?);
-                self.engine.submit(Input::HostChanged { id, facts }).await?;
+                self.engine.submit(Input::HostChanged { id, session, facts }).await?;
             }
             Body::Answer(answer) => {
                 if answer.accepted != answer.code.is_empty() {

@@ -175,7 +175,7 @@ impl World {
             Said::Hello(hello) => self.tell(Input::Hello { id, session, hello }),
             Said::FromAgent(ToCoordinator::Swarm(answer)) => self.swarm_answered(id, answer)?,
             Said::FromAgent(what) => self.tell_what(id, session, what),
-            Said::HostChanged(facts) => self.tell(Input::HostChanged { id, facts }),
+            Said::HostChanged(facts) => self.tell(Input::HostChanged { id, session, facts }),
             Said::Fetch(item, generation) => self.tell(Input::Fetch { id, item, generation }),
             Said::Fetched(item, generation, outcome) if at_machine(self) => {
                 self.inputs_came(index, &item, generation, outcome)?;

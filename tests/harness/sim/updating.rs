@@ -76,7 +76,8 @@ impl World {
             let Some(machine) = self.machines.get_mut(index) else { continue };
             machine.wants_reboot = wants;
             let (id, facts) = (machine.id, Box::new(machine.facts()));
-            self.tell(Input::HostChanged { id, facts });
+            let Some(session) = machine.session else { continue };
+            self.tell(Input::HostChanged { id, session, facts });
         }
     }
 

@@ -143,7 +143,7 @@ fn nothing_is_given_by_an_address_that_was_not_asked_for() {
 
     let (id, mut facts) = (fleet.agents["control-1"].id, fleet.greeting("control-1").facts);
     facts.internal_ip = Some("10.77.0.4".to_owned());
-    fleet.step(Input::HostChanged { id, facts: Box::new(facts) }).expect("known");
+    fleet.report_host(id, facts);
     let given =
         |fleet: &Fleet| fleet.agents["control-1"].assignment.clone().map(|list| (list.generation, list.variables));
     let list = given(&fleet);
@@ -548,7 +548,7 @@ fn passing_localhost_changes_no_hostname() {
     let own = recorded(&fleet).expect("a hostname");
     for passing in ["localhost", "localhost.localdomain", "10.0.0.9", ""] {
         let facts = HostFacts { hostname: passing.to_owned(), ..facts.clone() };
-        fleet.step(Input::HostChanged { id, facts: Box::new(facts.clone()) }).expect("known");
+        fleet.report_host(id, facts.clone());
         assert_eq!(recorded(&fleet).as_deref(), Some(own.as_str()), "{passing:?}");
         fleet.disconnect("control-1");
         let mut hello = fleet.greeting("control-1");
@@ -562,11 +562,24 @@ fn passing_localhost_changes_no_hostname() {
 fn facts_that_are_said_again_cost_no_write() {
     let mut fleet = Fleet::of(1, 0).reported();
     let (id, facts) = (fleet.agents["control-1"].id, fleet.greeting("control-1").facts);
-    let now = fleet.now();
+    let (now, session) = (fleet.now(), fleet.agents["control-1"].session.expect("connected"));
     let mut changes = |facts: &HostFacts| {
-        let said = Input::HostChanged { id, facts: Box::new(facts.clone()) };
+        let said = Input::HostChanged { id, session, facts: Box::new(facts.clone()) };
         fleet.core.step(vec![said], now).changes.len()
     };
     assert_eq!(changes(&facts), 0);
     assert_eq!(changes(&HostFacts { hostname: "other".to_owned(), ..facts }), 1);
+}
+
+/// Seed 6000281: an address was gone for a moment, and that came after the greeting of the next stream.
+#[test]
+fn late_facts_of_older_stream_do_not_count() {
+    let mut fleet = Fleet::of(1, 0).reported();
+    let (id, facts) = (fleet.agents["control-1"].id, fleet.greeting("control-1").facts);
+    let older = fleet.agents["control-1"].session.expect("connected");
+    fleet.connect("control-1");
+    let without = Box::new(HostFacts { internal_ip: None, ..facts });
+    fleet.step(Input::HostChanged { id, session: older, facts: without }).expect("known");
+    assert_eq!(fleet.why("control-1"), None);
+    assert!(fleet.row("control-1").internal_ip().is_some());
 }

@@ -321,6 +321,13 @@ impl Fleet {
         self.step(Input::Hello { id, session, hello: Box::new(hello) })
     }
 
+    /// A machine's facts change, and its agent says so.
+    pub(crate) fn report_host(&mut self, id: MachineId, facts: HostFacts) {
+        let agent = self.agents.values().find(|agent| agent.id == id).expect("known");
+        let session = agent.session.expect("connected");
+        self.step(Input::HostChanged { id, session, facts: Box::new(facts) }).expect("known");
+    }
+
     pub(crate) fn disconnect(&mut self, name: &str) {
         let agent = self.agents.get_mut(name).expect("an agent");
         let (id, session) = (agent.id, agent.session.take().expect("connected"));

@@ -4,7 +4,7 @@ use muster_proto::model::{ClusterName, LockState, MachineType::Control, Phase, S
 
 use super::{fleet::*, reason, updates::*};
 use crate::{
-    core::{Input, Request},
+    core::Request,
     facts::{Sealed, SecretId},
 };
 
@@ -125,7 +125,7 @@ fn what_becomes_disruptive_in_the_middle_gets_a_turn_with_a_request() {
     let mut hello = fleet.greeting("control-1");
     hello.facts.hostname.push_str("-renamed");
     let id = fleet.agents["control-1"].id;
-    fleet.step(Input::HostChanged { id, facts: Box::new(hello.facts) }).expect("known");
+    fleet.report_host(id, hello.facts);
     for name in ["control-1", "control-2", "control-3", "worker-1"] {
         fleet.finish(name);
     }

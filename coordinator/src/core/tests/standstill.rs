@@ -121,7 +121,7 @@ fn a_machine_that_was_disturbed_keeps_its_slot_until_its_agent_has_the_last_list
     let mut facts = fleet.greeting("control-1").facts;
     facts.internal_ip = Some("10.9.9.9".to_owned());
     let id = fleet.agents["control-1"].id;
-    fleet.step(Input::HostChanged { id, facts: Box::new(facts) }).expect("known");
+    fleet.report_host(id, facts);
     fleet.lock("ceph", Some("worker-1"), LockState::Active);
     assert_eq!(fleet.slots(), ["worker-1"], "its list has changed, and its agent does not know");
     fleet.connect("worker-1");
@@ -235,7 +235,7 @@ fn a_machine_that_is_lost_says_so_whatever_it_said_last() {
     let mut facts = fleet.greeting("worker-1").facts;
     facts.internal_ip = None;
     let id = fleet.agents["worker-1"].id;
-    fleet.step(Input::HostChanged { id, facts: Box::new(facts) }).expect("known");
+    fleet.report_host(id, facts);
     assert_eq!(fleet.why("worker-1").as_deref(), Some("NoInternalIP"));
     fleet.disconnect("worker-1");
     fleet.pass(30_000, &[]);

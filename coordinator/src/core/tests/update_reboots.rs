@@ -7,7 +7,7 @@ use muster_proto::model::{
 
 use super::{fleet::*, reason, updates::*};
 use crate::{
-    core::{Input, Request, update::Options},
+    core::{Request, update::Options},
     documents,
     facts::{RebootWhy, Stage},
 };
@@ -38,7 +38,7 @@ fn asked(fleet: &mut Fleet, reboot_required: bool) {
 fn host_wants(fleet: &mut Fleet, name: &str) {
     let facts = HostFacts { reboot_required: true, ..fleet.row(name).host.clone().expect("reported") };
     let id = fleet.agents[name].id;
-    fleet.step(Input::HostChanged { id, facts: Box::new(facts) }).expect("known");
+    fleet.report_host(id, facts);
 }
 
 #[test]

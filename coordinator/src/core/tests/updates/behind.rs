@@ -15,7 +15,7 @@ fn rename_host(fleet: &mut Fleet, name: &str) {
     let mut facts = fleet.greeting(name).facts;
     facts.hostname.push_str("-renamed");
     let id = fleet.agents[name].id;
-    fleet.step(Input::HostChanged { id, facts: Box::new(facts) }).expect("known");
+    fleet.report_host(id, facts);
 }
 
 #[test]

@@ -131,7 +131,7 @@ fn a_control_machine_without_an_address_for_a_moment_is_still_one() {
     let mut facts = fleet.row("control-2").host.clone().expect("it has reported");
     facts.internal_ip = None;
     let id = fleet.agents["control-2"].id;
-    fleet.step(Input::HostChanged { id, facts: Box::new(facts) }).expect("known");
+    fleet.report_host(id, facts);
     assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
     let facts = fleet.core.facts();
     let set = crate::plan::items::complete_set(facts, &facts.clusters[&cluster()]);
