@@ -25,7 +25,10 @@ mod transition;
 pub mod update;
 mod verdicts;
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use muster_proto::{
     VERSION,
@@ -40,8 +43,13 @@ pub use maintenance::{LockRelease, Word};
 use crate::{
     facts::{Draft, FORMAT, Facts, MachineRow, RowError},
     plan::{
-        Limits, items, reboot::missed_at, removal, safety::SPREAD_MS, survey::Survey, swarm as plan_swarm,
-        update as plan_update,
+        Limits, items,
+        reboot::missed_at,
+        removal,
+        safety::SPREAD_MS,
+        survey::Survey,
+        swarm as plan_swarm,
+        update::{self as plan_update, drain::SETTLE_MS},
     },
     proof::ProofKey,
     store::{Change, Row},
@@ -87,6 +95,13 @@ impl Step {
     }
 }
 
+/// The clusters in which a machine was shut out in the middle of its drain before this start, and so shortly that the
+/// drain may yet begin: their time runs from the start, for the clock may have jumped since.
+fn drains_let_go(facts: &Facts, now: Now) -> BTreeMap<ClusterName, u64> {
+    let lately = facts.denied.values().filter(|row| now.wall_ms.saturating_sub(row.at_ms) < SETTLE_MS);
+    lately.filter_map(|row| Some((row.in_drain_of.clone()?, now.mono_ms))).collect()
+}
+
 /// It is decided at least this often, whatever happens, in milliseconds.
 const DECIDE_EVERY_MS: u64 = 10_000;
 
@@ -121,6 +136,7 @@ impl Core {
             .filter(|machine| machine.id.is_some() && !machine.revoked)
             .map(|machine| machine.name.clone())
             .collect();
+        facts.live.drains_let_go_mono_ms = drains_let_go(&facts, now);
         let mut draft = Draft::new(&mut facts);
         let meta = draft.meta_mut();
         if !planted("same-epoch") {

@@ -54,6 +54,9 @@ pub struct DeniedRow {
     /// Of its newest list, if its row was dropped: under its name generations go on from here.
     #[serde(default)]
     pub generation: Generation,
+    /// The cluster that it was being drained in: the drain may have been ordered at the last moment.
+    #[serde(default)]
+    pub in_drain_of: Option<ClusterName>,
 }
 
 /// A join token. Of its secret only a digest is kept.

@@ -245,14 +245,17 @@ impl<'a> Draft<'a> {
         self.touch(Table::Denied, id.to_string());
         let known = self.machines.get(machine).cloned();
         let drained = known.as_ref().and_then(|known| known.update.as_ref()).is_some_and(MachineUpdate::takes_tasks);
-        if let Some(known) = known.as_ref().filter(|_| drained) {
-            self.facts.live.drains_let_go_mono_ms.insert(known.spec.cluster_name.clone(), now.mono_ms);
+        let in_drain_of = known.as_ref().filter(|_| drained).map(|known| known.spec.cluster_name.clone());
+        if let Some(cluster) = &in_drain_of {
+            self.facts.live.drains_let_go_mono_ms.insert(cluster.clone(), now.mono_ms);
         }
         if let Some(row) = self.machine_mut(machine) {
             row.former_node = row.node_left_behind();
         }
+        // It may be refused already, and its successor be about to take its name.
+        let in_drain_of = in_drain_of.or_else(|| self.facts.denied.get(&id)?.in_drain_of.clone());
         let generation = known.map(|row| row.assigned.generation).unwrap_or_default();
-        let row = DeniedRow { id, machine: machine.clone(), at_ms: now.wall_ms, generation };
+        let row = DeniedRow { id, machine: machine.clone(), at_ms: now.wall_ms, generation, in_drain_of };
         self.facts.denied.insert(id, Arc::new(row));
         // Its word is worth nothing any more.
         self.facts.live.newer.remove(&id);

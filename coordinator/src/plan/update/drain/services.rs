@@ -125,14 +125,19 @@ fn shares(services: &Services, other: &SwarmLook) -> bool {
     counted.what.keys().chain(&other.losing).any(|name| services.contains_key(name))
 }
 
-/// Until when a drain that was ordered and not confirmed may begin, monotonic milliseconds: by this coordinator, or by
-/// the one before it, at the last moment.
+/// Until when a drain may begin that was ordered and not confirmed, by this coordinator or by the one before it at the
+/// last moment; or may take away what is not counted as missing yet, because its tasks are not looked at any more: its
+/// locks were taken back in its middle. Monotonic milliseconds.
 fn may_begin_until(survey: &Survey<'_>, other: &Position<'_>, look: &SwarmLook) -> Option<u64> {
     other.update()?.drain.as_ref().filter(|row| matches!(row.target, DrainTarget::Node { .. }))?;
     let ordered = look.unsettled.values().filter(|seen| seen.what == SwarmAvailability::Drain);
     let inherited = !look.begun_here && look.tasks.is_none() && !was_reached(other);
     let inherited = inherited.then_some(survey.facts.live.started_mono_ms);
-    let asked = ordered.map(|seen| seen.at_mono_ms).chain(inherited);
+    let left = || look.tasks.as_ref().is_none_or(|seen| !seen.what.is_empty());
+    let under_way = look.ordered && left() && !was_reached(other) && !other.in_maintenance();
+    let interrupted = under_way && aim(survey, other).is_none();
+    let interrupted = look.moved_mono_ms.filter(|_| interrupted);
+    let asked = ordered.map(|seen| seen.at_mono_ms).chain(inherited).chain(interrupted);
     asked.max().map(|at_mono_ms| at_mono_ms.saturating_add(SETTLE_MS))
 }
 

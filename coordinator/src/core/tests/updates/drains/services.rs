@@ -110,6 +110,44 @@ fn one_that_is_replaced_in_its_drain_takes_its_tasks_with_it_all_the_same() {
     assert_eq!(swarm.availability("worker-2"), SwarmAvailability::Drain, "{:?}", swarm.log);
 }
 
+/// Seed 25221: the next coordinator has not seen its drain.
+#[test]
+fn replaced_in_drain_is_remembered_by_next_coordinator() {
+    let (mut fleet, mut swarm) = at_both_workers(DeadlineOutcome::Defer);
+    let is_order = |question: &SwarmQuestion| matches!(question.op, SwarmOp::SetAvailability { .. });
+    while !fleet.questions.iter().any(is_order) {
+        assert!(fleet.answer_one(&mut swarm));
+    }
+    let request = Request::ReplaceMachine { machine: machine("worker-1"), machine_is_off: true };
+    fleet.ask(request).expect("replaced");
+    fleet.enroll("worker-1", Worker).expect("its successor");
+    fleet.restart_after(1_000);
+    ["control-1", "control-2", "control-3", "worker-2"].iter().for_each(|name| fleet.connect(name));
+    fleet.wait_without(&["worker-1"], &mut swarm, SETTLE_MS - 5_000);
+    assert_eq!(swarm.availability("worker-2"), SwarmAvailability::Active, "{:?}", swarm.log);
+    assert_eq!(fleet.why("worker-2").as_deref(), Some("ServiceDegraded"));
+    fleet.wait_without(&["worker-1"], &mut swarm, 20_000);
+    assert_eq!(swarm.availability("worker-2"), SwarmAvailability::Drain, "{:?}", swarm.log);
+}
+
+/// Seed 40955: nobody looks at its tasks any more, and they leave all the same.
+#[test]
+fn drain_whose_lock_returned_takes_its_tasks() {
+    let (mut fleet, mut swarm) = at_both_workers(DeadlineOutcome::Defer);
+    while swarm.availability("worker-1") == SwarmAvailability::Active {
+        assert!(fleet.answer_one(&mut swarm));
+    }
+    fleet.lock("ceph", Some("worker-1"), LockState::Active);
+    for _ in 0..4 {
+        fleet.pass(2_000, &[]);
+        while fleet.answer_first(&mut swarm, |question| question.about.as_str() == "worker-2") {}
+    }
+    assert_eq!(swarm.availability("worker-2"), SwarmAvailability::Active, "{:?}", swarm.log);
+    assert_eq!(fleet.why("worker-2").as_deref(), Some("ServiceDegraded"));
+    fleet.wait_for(&mut swarm, SETTLE_MS);
+    assert_eq!(swarm.availability("worker-2"), SwarmAvailability::Drain, "a manager counts them: {:?}", swarm.log);
+}
+
 #[test]
 fn two_that_share_no_service_are_drained_at_once() {
     let (mut fleet, mut swarm) = at_both_workers(DeadlineOutcome::Defer);
