@@ -7,8 +7,8 @@ use muster_proto::{
 };
 
 use super::{
-    fresh, look,
-    questions::{LOOK_EVERY_MS, Question, manager, question},
+    FRESH_MS, fresh, look,
+    questions::{ANSWER_MS, LOOK_EVERY_MS, Question, controls, manager, question},
     unanswered,
 };
 use crate::{
@@ -80,7 +80,7 @@ pub(super) fn majority(survey: &Survey<'_>, position: &Position<'_>) -> Result<(
     let look = look(position).unwrap_or(&nothing);
     // What was begun has to come to its end; and where nobody can say how many they are there is no majority to lose.
     let disturbed = position.update().is_some_and(|mine| mine.disturbed());
-    if disturbed && unanswered(survey, position, look).reason == "SwarmNoManager" {
+    if disturbed && nobody_can_count(survey, position, look) {
         return Ok(());
     }
     let being_counted = || {
@@ -93,6 +93,19 @@ pub(super) fn majority(survey: &Survey<'_>, position: &Position<'_>) -> Result<(
         return Err(too_few(survey, position, peers));
     }
     fresh(survey, look.peers.as_ref()).map(|_| ()).ok_or_else(being_counted)
+}
+
+/// Is no manager connected that could count, or could none of them when they were asked one after another just now? An
+/// older failure says nothing: the swarm may have its majority back.
+fn nobody_can_count(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> bool {
+    let others = controls(survey).filter(|control| control.row.name != position.row.name);
+    let connected: Vec<_> = others.filter(|control| control.connected()).collect();
+    let failed = connected.iter().map(|control| Some(look.failures.get(&control.row.id?)?.at_mono_ms));
+    let Some(failed) = failed.collect::<Option<Vec<u64>>>() else { return false };
+    let ago = |at_mono_ms: &u64| survey.now.mono_ms.saturating_sub(*at_mono_ms);
+    let round_ms = failed.iter().fold(FRESH_MS, |sum_ms, _| sum_ms.saturating_add(ANSWER_MS));
+    let newest = failed.iter().map(ago).min();
+    newest.is_none_or(|newest| newest < FRESH_MS) && failed.iter().all(|at| ago(at) < round_ms)
 }
 
 /// Why they are not enough, and what helps.

@@ -20,7 +20,7 @@ pub(in crate::plan) const LOOK_EVERY_MS: u64 = 2_000;
 /// Who could not answer is asked again after so long, in milliseconds.
 pub(in crate::plan) const RETRY_MS: u64 = 5_000;
 /// So long an answer may take, in milliseconds; there may be another manager to ask.
-const ANSWER_MS: u64 = 12_000;
+pub(super) const ANSWER_MS: u64 = 12_000;
 
 /// Something to be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,7 +152,8 @@ pub(super) fn controls<'a>(survey: &'a Survey<'a>) -> impl Iterator<Item = &'a P
     survey.of_type(MachineType::Control).filter(counts)
 }
 
-/// The control machine that is asked about this machine's node: the one that was, or the first that can be.
+/// The control machine that is asked about this machine's node: the one that was, or the first that can be; those that
+/// could not answer come last, in turn.
 #[must_use]
 pub fn manager(survey: &Survey<'_>, position: &Position<'_>) -> Option<MachineId> {
     let look = look(position)?;
@@ -161,7 +162,8 @@ pub fn manager(survey: &Survey<'_>, position: &Position<'_>) -> Option<MachineId
     let controls = others.filter(|control| control.connected());
     let usable: Vec<MachineId> =
         controls.filter_map(|control| control.row.id).filter(|id| may_ask(survey, look, *id)).collect();
-    look.manager.filter(|id| usable.contains(id)).or_else(|| usable.first().copied())
+    let failed_at = |id: &&MachineId| look.failures.get(*id).map(|failure| failure.at_mono_ms);
+    look.manager.filter(|id| usable.contains(id)).or_else(|| usable.iter().min_by_key(failed_at).copied())
 }
 
 /// When time alone brings the next question, monotonic milliseconds.

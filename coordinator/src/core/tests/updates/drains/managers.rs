@@ -155,6 +155,49 @@ fn what_paused_for_the_managers_goes_on_when_they_are_there() {
     assert_eq!(waits(&fleet), [(Stage::LocksInactive, true), (Stage::SwarmDrained, true)]);
 }
 
+/// Seeds 35371 and 38675: what they could not say when they were asked last says nothing of now.
+#[test]
+fn managers_that_failed_long_ago_are_asked_again() {
+    let (mut fleet, mut swarm) = at_control_1(Options::of(Scope::Drain));
+    fleet.talk(&mut swarm);
+    fleet.begin("control-1");
+    fleet.pass(drain::FRESH_MS, &[]);
+    swarm.silent = ["control-2", "control-3"].map(str::to_owned).to_vec();
+    fleet.event("control-1", "install", ItemState::Succeeded);
+    fleet.accept("control-1");
+    fleet.talk(&mut swarm);
+    assert_eq!(fleet.permit("control-1").map(|permit| permit.number), Some(2), "nobody can count: it goes on");
+    fleet.pass(drain::FRESH_MS, &[]);
+    fleet.accept("control-1");
+    swarm.silent.clear();
+    swarm.down.push("control-3");
+    let id = fleet.agents["control-1"].id;
+    fleet.step(Input::PermitWanted { id, permit: 2 }).expect("known");
+    assert_eq!(fleet.permit("control-1"), None, "they are asked before the next");
+    fleet.accept("control-1");
+    fleet.talk(&mut swarm);
+    assert_eq!((fleet.permit("control-1"), why(&fleet).as_deref()), (None, Some("Quorum")));
+}
+
+/// One that does not answer is not asked on and on in the place of others.
+#[test]
+fn managers_that_fail_are_asked_in_turn() {
+    let mut fleet = guarded(Fleet::with(spec(5, 1)));
+    fleet.join_all();
+    release(&mut fleet, &["install"], 1);
+    fleet.ask(update()).expect("starts");
+    fleet.lock("ceph", None, LockState::Inactive);
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    let mut swarm = Swarm::of(&fleet);
+    swarm.silent = ["control-2", "control-3", "control-4"].map(str::to_owned).to_vec();
+    // Each answers nothing for twelve seconds: by then the one before could be asked again.
+    for _ in 0..4 {
+        fleet.pass(12_000, &[]);
+        assert!(fleet.answer_one(&mut swarm));
+    }
+    assert_eq!(swarm.log.last().map(String::as_str), Some("control-5: nodes"), "{:?}", swarm.log);
+}
+
 /// Its node stays in the swarm until its successor is deployed, and that comes after the update.
 #[test]
 fn in_the_middle_of_a_turn_nobody_waits_for_a_manager_that_was_replaced() {
