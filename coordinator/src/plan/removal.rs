@@ -98,7 +98,7 @@ pub fn may_depart(survey: &Survey<'_>, position: &Position<'_>, row: &RemovalRow
             true if !out => return Err(goes_out(survey, position).unwrap_or_else(about)),
             // It may be out of service for days: its workloads may be back.
             true if planted("depart-in-service") => {}
-            true => safety::may_disturb(survey, position)?,
+            true => safety::may_leave(survey, position)?,
             false => is_idle(survey, position)?,
         }
     }

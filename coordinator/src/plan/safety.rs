@@ -130,6 +130,20 @@ pub fn swarm_drained(survey: &Survey<'_>, position: &Position<'_>) -> Result<(),
     if ignored { Ok(()) } else { update::drain::reached(survey, position) }
 }
 
+/// Rule 4 for a machine that is out of service and is to leave for good, from which there is no way back either.
+pub fn may_leave(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    store_is_current(survey)?;
+    locks_let_leave(survey, position)?;
+    swarm_drained(survey, position)
+}
+
+/// The same, its locks alone: those of its cluster too, unless it was disturbed before.
+pub fn locks_let_leave(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+    locks_granted(survey, position)?;
+    let disturbed = position.update().is_some_and(|mine| mine.disturbed());
+    survey.update().filter(|_| !disturbed).map_or(Ok(()), |row| update::cluster_lets(survey, row))
+}
+
 /// Rule 4, its locks alone.
 pub fn locks_granted(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     let request = position.update().and_then(|mine| mine.request.as_ref());

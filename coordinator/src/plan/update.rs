@@ -27,6 +27,7 @@ use super::{
 };
 use crate::facts::{ClusterRow, ClusterStage, ControlSet, DrainTarget, MachineRow, Stage, UpdateRow, Wish};
 
+pub(in crate::plan) use cluster::cluster_lets;
 pub use cluster::{is_cluster_moving, is_open, not_halted, overdue_stage, paused_too_long};
 pub use deadlines::{are_locks_late, is_waiting_for_others, wakes_at_ms};
 

@@ -167,7 +167,7 @@ pub fn is_open(survey: &Survey<'_>) -> Result<(), Blocked> {
 ///
 /// # Errors
 /// What is waited for.
-pub(super) fn cluster_lets(survey: &Survey<'_>, update: &UpdateRow) -> Result<(), Blocked> {
+pub(in crate::plan) fn cluster_lets(survey: &Survey<'_>, update: &UpdateRow) -> Result<(), Blocked> {
     let Some(request) = &update.request else {
         locks::may_request(survey, None)?;
         return Err(blocked(DECIDING, "the cluster's maintenance is about to be requested", "it is requested"));

@@ -75,7 +75,9 @@ pub fn is_waiting_for_others(survey: &Survey<'_>, position: &Position<'_>) -> bo
     if drain::aim(survey, position).is_some() {
         return coming(drain::deadline_ms(survey, update, position));
     }
-    let waits = safety::locks_granted(survey, position).is_err() && !is_at_work(position);
+    let leaves = mine.in_maintenance();
+    let locks = if leaves { safety::locks_let_leave } else { safety::locks_granted };
+    let waits = locks(survey, position).is_err() && !is_at_work(position);
     waits && coming(lock_deadline_ms(survey, update, position, mine))
 }
 

@@ -184,9 +184,9 @@ fn stays_too_long(
     position: &Position<'_>,
     mine: &MachineUpdate,
 ) -> Option<MachineStep> {
-    let Blocked { message, .. } = safety::may_disturb(survey, position).err()?;
+    let Blocked { message, .. } = safety::may_leave(survey, position).err()?;
     let deadlines = &survey.spec.update_deadlines;
-    let (stage, late_at_ms, outcome) = match safety::locks_granted(survey, position) {
+    let (stage, late_at_ms, outcome) = match safety::locks_let_leave(survey, position) {
         Err(_) => {
             let late_at_ms = lock_deadline_ms(survey, update, position, mine)?;
             (Stage::LocksInactive, late_at_ms, deadlines.node_locks.outcome)

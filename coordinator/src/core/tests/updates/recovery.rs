@@ -94,6 +94,7 @@ fn a_machine_that_is_out_of_service_leaves_for_good_only_when_its_controllers_le
     fleet.ask(remove).expect("begins");
     assert_eq!(fleet.why(SERVES_AGAIN).as_deref(), Some("LocksActive"));
     fleet.lock("ceph", Some(SERVES_AGAIN), LockState::Inactive);
+    fleet.lock("ceph", None, LockState::Inactive);
     fleet.watch("ceph", 9);
     fleet.is_heard_of(SERVES_AGAIN);
     assert!(!fleet.core.facts().machines.contains_key(SERVES_AGAIN), "{:?}", fleet.why(SERVES_AGAIN));

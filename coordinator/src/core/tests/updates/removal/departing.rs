@@ -227,6 +227,30 @@ fn a_manager_is_demoted_leaves_and_is_forgotten() {
     assert!(fleet.is_gone("control-2"));
 }
 
+/// Seed 1001195: it is out of service, and the cluster as a whole can spare nobody any more.
+#[test]
+fn departure_waits_for_cluster_lock() {
+    let (mut fleet, _) = deployed(3, 2).in_swarm();
+    let enter = Request::EnterMaintenance { machine: machine("worker-1"), accept_control_plane_downtime: false };
+    fleet.ask(enter).expect("begins");
+    let mut swarm = drains::Swarm::of(&fleet);
+    swarm.node("worker-1").tasks.clear();
+    fleet.lets_go("worker-1");
+    fleet.talk(&mut swarm);
+    fleet.accept("worker-1");
+    fleet.talk(&mut swarm);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("InMaintenance"));
+    fleet.lock("ceph", None, LockState::Active);
+    fleet.ask(remove("worker-1")).expect("begins");
+    fleet.watch("ceph", 9);
+    fleet.is_heard_of("worker-1");
+    fleet.talk(&mut swarm);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksActive"));
+    assert!(!fleet.wants_a_person(), "its controller has time to let it go");
+    fleet.lock("ceph", None, LockState::Inactive);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("LeavingSwarm"));
+}
+
 #[test]
 fn a_manager_is_not_demoted_without_a_majority_of_the_others() {
     let (mut fleet, mut swarm) = deployed(3, 1).in_swarm();
