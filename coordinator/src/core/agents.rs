@@ -191,6 +191,8 @@ fn adopt(draft: &mut Draft<'_>, id: MachineId, hello: &Hello, now: Now) {
     row.given = None;
     row.assigned.generation = row.assigned.generation.max(hello.generation);
     row.assigned.digest = None;
+    // It refused a list of the copy's, and gets none of these any more.
+    row.assigned.refused = None;
     row.reach = row.reach.max(hello.reach);
     if stays {
         return;

@@ -100,6 +100,20 @@ fn a_machine_that_is_out_of_service_leaves_for_good_only_when_its_controllers_le
     assert!(!fleet.core.facts().machines.contains_key(SERVES_AGAIN), "{:?}", fleet.why(SERVES_AGAIN));
 }
 
+/// Seed 45849: the copy gave a list under a number that was taken. After `recover` no such list is given any more.
+#[test]
+fn refusal_of_copys_list_ends_with_recovery() {
+    let mut fleet = deployed(3, 2);
+    let id = fleet.agents[SERVES_AGAIN].id;
+    let generation = fleet.row(SERVES_AGAIN).assigned.generation;
+    let refused = Some("GenerationReused: it was accepted with other content".to_owned());
+    fleet.step(Input::Answer { id, generation, refused }).expect("known");
+    assert!(fleet.row(SERVES_AGAIN).assigned.refused.is_some());
+    fleet.recover_from(fleet.store.clone());
+    fleet.all_report();
+    assert_eq!((&fleet.row(SERVES_AGAIN).assigned.refused, fleet.why(SERVES_AGAIN)), (&None, None));
+}
+
 /// It has come back, and was updated, since the copy was made: its operator says that it is in service, and no lock of
 /// the copy is waited for any more.
 #[test]
