@@ -1,6 +1,6 @@
 //! What must hold of the machines' swarm.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_coordinator::{
     facts::{Added, ClusterRow, Facts, MachineRow},
@@ -23,8 +23,15 @@ pub enum Listed {
     Majority,
     /// They are, and one can be spared for a consistent copy: all of them are up, or too few for such a copy.
     Whole,
-    /// None of those that are down can come back.
-    Hopeless,
+    /// Nothing: nobody could say.
+    Unanswered,
+}
+
+/// Can one of these nodes come back before an update ends? Its machine is deployed, as far as is known now: it may have
+/// been shut out since the node was listed.
+fn any_comes_back(facts: &Facts, nodes: &BTreeSet<SwarmId>) -> bool {
+    let is_one = |row: &MachineRow| row.swarm.as_ref().is_some_and(|member| nodes.contains(&member.node_id));
+    facts.machines.values().any(|row| is_one(row) && row.ready_at.is_some() && !row.revoked)
 }
 
 impl Watcher {
@@ -54,6 +61,11 @@ impl Watcher {
         self.seen.majorities.extend(what.iter().map(|what| ((name.clone(), *what), at)));
     }
 
+    /// The managers among them that were down.
+    pub fn managers_away(&mut self, name: &MachineName, away: BTreeSet<SwarmId>, at: u64) {
+        self.seen.away.insert(name.clone(), (at, away));
+    }
+
     /// Rule 1, the swarm's word: a manager may be disturbed in an update only if a moment ago the others were a
     /// majority without it, or an operator accepts that there is none.
     pub(super) fn managers_were_counted(&self, facts: &Facts, row: &MachineRow, now: Now) -> Checked {
@@ -75,13 +87,15 @@ impl Watcher {
         let part = row.update.as_ref();
         let copied = part.is_some_and(|mine| mine.maintenance.is_none() && mine.added.contains(&Added::ConsistentCopy));
         let copied = copied && row.verdicts.get(CONSISTENT_COPY_ITEM).is_none_or(|verdict| verdict.left_out.is_none());
-        let enough: &[Listed] = match (self.seen.permitted.contains_key(&row.name), copied) {
-            (true, _) => &[Listed::Majority, Listed::Hopeless],
+        let begun = self.seen.permitted.contains_key(&row.name);
+        let enough: &[Listed] = match (begun, copied) {
+            (true, _) => &[Listed::Majority, Listed::Unanswered],
             (false, true) => &[Listed::Whole],
             (false, false) => &[Listed::Majority],
         };
         let listed = enough.iter().filter_map(|enough| self.seen.majorities.get(&(row.name.clone(), *enough)));
-        let counted = listed.max();
+        let away = self.seen.away.get(&row.name).filter(|(_, away)| begun && !any_comes_back(facts, away));
+        let counted = listed.chain(away.map(|(at, _)| at)).max();
         let counted = counted.map(|at| now.mono_ms.saturating_sub(*at));
         if counted.is_some_and(|ago| ago <= COUNTED_AGO_MS) {
             return Ok(());
@@ -127,5 +141,35 @@ impl Watcher {
             return Ok(());
         }
         Err(self.violation("9", format!("{name} is in nobody's hands; its operator said {was}, and it is {is}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_coordinator::core::Request;
+    use muster_proto::model::Counts;
+
+    use super::*;
+    use crate::{
+        rng::Rng,
+        sim::{Plan, World},
+    };
+
+    /// Seed 1009743: it was listed as down, and replaced right after.
+    #[test]
+    fn shut_out_manager_does_not_come_back() {
+        let mut rng = Rng::new(1);
+        let plan = Plan { counts: Counts { control: 2, worker: 0 }, swarm: true, ..Plan::of(&mut rng) };
+        let spec = manifest::spec(&mut rng, plan);
+        let mut world = World::with_spec(rng, plan, spec).expect("a world");
+        world.rest().expect("deployed");
+        let machine = manifest::machine_name(MachineType::Control, 2);
+        let row = world.facts().expect("it runs").machines[&machine].clone();
+        let away = BTreeSet::from([row.swarm.as_ref().expect("joined").node_id.clone()]);
+        let comes_back = |world: &World| any_comes_back(world.facts().expect("it runs"), &away);
+        assert!(comes_back(&world));
+        let revoke = Request::RevokeMachine { machine, machine_is_off: true };
+        world.operator(revoke).expect("no violation").expect("revoked");
+        assert!(!comes_back(&world));
     }
 }

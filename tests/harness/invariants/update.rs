@@ -10,7 +10,9 @@ use std::{
 
 use muster_agent::attempt::record::AttemptKey;
 use muster_coordinator::facts::{Facts, LockKey, MachineRow, Stage, UpdateKind, Wish};
-use muster_proto::model::{AssignedItem, ItemState, LockState, MachineId, MachineName, MachineType, Now, Phase, Scope};
+use muster_proto::model::{
+    AssignedItem, ItemState, LockState, MachineId, MachineName, MachineType, Now, Phase, Scope, SwarmId,
+};
 
 use super::{Checked, Watcher, record::own, swarm::Listed};
 use crate::sim::{controllers::Guards, machine::Machine, manifest};
@@ -54,6 +56,8 @@ pub(super) struct Seen {
     voters: BTreeMap<MachineName, Option<MachineId>>,
     /// When the managers but for a machine's node were last so, as they were listed for its sake.
     pub(super) majorities: BTreeMap<(MachineName, Listed), u64>,
+    /// Those of them that were down when they were last listed, and when that was.
+    pub(super) away: BTreeMap<MachineName, (u64, BTreeSet<SwarmId>)>,
     /// Hooks.
     pub(super) hooks: super::hooks::Seen,
     /// Who is out of service.
@@ -71,7 +75,8 @@ impl Hash for Seen {
         }
         self.inactive.keys().for_each(|key| key.text().hash(to));
         (&self.permits, &self.found, &self.permitted, &self.received, &self.used).hash(to);
-        (&self.controls, &self.voters, &self.majorities, &self.maintenance, &self.removals, &self.hooks).hash(to);
+        (&self.controls, &self.voters, &self.majorities, &self.away, &self.maintenance, &self.removals, &self.hooks)
+            .hash(to);
     }
 }
 

@@ -1,14 +1,8 @@
 //! Operators who remove machines, loosen that and take it back; and machines that come again under their old names.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
-use muster_coordinator::{
-    core::Request,
-    facts::{DepartingNode, MachineRow},
-};
+use muster_coordinator::{core::Request, facts::DepartingNode};
 use muster_proto::model::{
     MachineId, MachineName, RemovalPolicy, SwarmFailure, SwarmFailureCode, SwarmId, SwarmOp, SwarmReply,
 };
@@ -141,20 +135,14 @@ impl World {
         let (others, up) = self.count_managers_but(swarm, &member.node_id);
         let majority = 2 * up > others + 1;
         let is_down = |node: &&Node| node.id != member.node_id && !self.is_up(node);
-        let awaited = self.managers(swarm).filter(is_down).any(|node| self.comes_back(node));
+        let away = self.managers(swarm).filter(is_down).map(|node| node.id.clone()).collect();
         let what = if majority { "managers were counted for an update" } else { "managers were too few for an update" };
         self.count(what);
         let whole = majority && (up == others || others + 1 < copies::MANAGERS_MIN);
-        let all = [(majority, Listed::Majority), (whole, Listed::Whole), (!majority && !awaited, Listed::Hopeless)];
+        let all = [(majority, Listed::Majority), (whole, Listed::Whole)];
         let listed: Vec<Listed> = all.into_iter().filter(|(holds, _)| *holds).map(|(_, listed)| listed).collect();
         self.watcher.managers_listed(&about, &listed, self.at);
-    }
-
-    /// Is this the node of a machine that is deployed?
-    fn comes_back(&self, node: &Node) -> bool {
-        let owner = |row: &&Arc<MachineRow>| row.swarm.as_ref().is_some_and(|member| member.node_id == node.id);
-        let row = self.facts().and_then(|facts| facts.machines.values().find(owner));
-        row.is_some_and(|row| row.ready_at.is_some() && !row.revoked)
+        self.watcher.managers_away(&about, away, self.at);
     }
 
     fn leaving(&self, machine: &MachineName) -> Option<SwarmId> {

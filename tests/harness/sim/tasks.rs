@@ -160,7 +160,7 @@ impl World {
         }
         let Some((_, about, number)) = self.questions.remove(&call) else { return false };
         if result.is_err() {
-            self.watcher.managers_listed(&about, &[Listed::Hopeless], self.at);
+            self.watcher.managers_listed(&about, &[Listed::Unanswered], self.at);
         }
         self.tell(Input::SwarmAnswered { about, number, result });
         true
