@@ -26,7 +26,7 @@ pub use names::{REQUIRED, REQUIRED_OF_MANY};
 /// may be missing by chance.
 pub const SEEDS_REQUIRED: u64 = 1_000;
 /// From so many seeds on everything in [`REQUIRED_OF_MANY`] too.
-pub const SEEDS_REQUIRED_OF_MANY: u64 = 2_000;
+pub const SEEDS_REQUIRED_OF_MANY: u64 = 10_000;
 
 /// Every name there is.
 fn all() -> impl Iterator<Item = &'static str> {
