@@ -21,6 +21,7 @@ mod share;
 mod swarm;
 #[cfg(test)]
 pub(crate) mod tests;
+mod tokens;
 mod transition;
 pub mod update;
 mod verdicts;
@@ -155,6 +156,11 @@ impl Core {
     #[must_use]
     pub const fn facts(&self) -> &Facts {
         &self.facts
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_facts(&mut self, facts: Facts) {
+        self.facts = facts;
     }
 
     /// What may be set.

@@ -155,6 +155,7 @@ fn machine(survey: &Survey<'_>, position: &Position<'_>, now: Now) -> Machine {
             addresses: row.internal_ip().map(|ip| address("InternalIP", ip)).into_iter().chain(hostname).collect(),
             agent_version: Some(row.agent_version.clone()).filter(|version| !version.is_empty()),
             machine_id: row.id.map(|id| id.to_string()),
+            join_token: row.enrolled_with.as_ref().map(|with| with.token_id.clone()),
             connected: position.connected(),
             two_agents: live.is_some_and(|live| live.has_two_agents(now)),
             lost: is_lost(position),
@@ -279,7 +280,7 @@ fn token(row: &TokenRow, now: Now) -> Token {
         "Revoked"
     } else if row.expires_at_ms <= now.wall_ms {
         "Expired"
-    } else if row.uses.is_some_and(|uses| row.used >= uses) {
+    } else if row.used >= row.uses {
         "UsedUp"
     } else {
         "Valid"

@@ -12,6 +12,7 @@ mod former_node;
 mod greeted;
 mod live;
 mod lock_rows;
+mod rate;
 mod removal_rows;
 mod rows;
 mod secret;
@@ -33,6 +34,7 @@ pub use enrolled::EnrolledWith;
 pub use former_node::FormerNode;
 pub use live::{ItemInputs, Items, Live, MachineLive, Unresolved};
 pub use lock_rows::{LockKey, LockRow, SETTLE_MS};
+pub use rate::{Rate, Used};
 pub use removal_rows::{DepartingNode, Departure, RemovalRow};
 pub use rows::{Assigned, ClusterRow, LeftOut, MachineRow, Meta, RolloutRow, Slot, SpecRow, Stage, StageRow, Verdict};
 pub use secret::{Sealed, SecretId, SecretRow};
@@ -210,6 +212,13 @@ impl Facts {
     /// The machines of a cluster, by name.
     pub fn machines_of<'a>(&'a self, cluster: &'a ClusterName) -> impl Iterator<Item = &'a Arc<MachineRow>> {
         self.machines.values().filter(move |machine| machine.spec.cluster_name == *cluster)
+    }
+
+    /// Has this machine enrolled, and never reported? While the record may be older than the fleet, nobody knows that.
+    #[must_use]
+    pub fn never_reported(&self, row: &MachineRow) -> bool {
+        let current = !self.meta.recovering && self.live.older_than_fleet().is_none();
+        current && row.id.is_some() && row.ledger.is_none() && row.slot.is_none()
     }
 
     /// The rollout of a cluster that has not ended.

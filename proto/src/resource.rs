@@ -150,6 +150,9 @@ pub struct MachineStatus {
     /// Identity in its certificate. None: declared, not enrolled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine_id: Option<String>,
+    /// Id of the join token it enrolled with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub join_token: Option<String>,
     /// Has it a stream to the coordinator now?
     pub connected: bool,
     /// Two agents have its identity: they take its stream from each other. Left out where that is not so.
@@ -359,9 +362,8 @@ pub struct TokenSpec {
     /// For this machine only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
-    /// How often. None = as often as wanted until it expires.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub uses: Option<u32>,
+    /// How often.
+    pub uses: u32,
 }
 
 /// What is left of a token.

@@ -111,7 +111,7 @@ impl Fleet {
                 machine_type,
                 machine: None,
                 ttl_ms: None,
-                uses: None,
+                uses: Some(u32::MAX),
             });
             (1..=count).for_each(|n| fleet.enroll(machine_type, n));
         }

@@ -39,7 +39,7 @@ fn tokens_that_are_good_no_more() -> Result<()> {
     fleet.enroll("worker-1", &once, &[])?.ok()?;
     refused(fleet.enroll("worker-2", &once, &[])?, &once, &["used up", "musterctl token create"])?;
 
-    let short = fleet.token("worker", &["--ttl", "1s"])?;
+    let short = fleet.token("worker", &["--ttl", "1s", "--uses", "1"])?;
     wait_for("the token's end", PATIENCE, || {
         let tokens = fleet.ctl(&["get", "tokens", "-o", "json"])?.ok()?;
         Ok(tokens.contains("\"Expired\"").then_some(()))
@@ -49,7 +49,11 @@ fn tokens_that_are_good_no_more() -> Result<()> {
     let bound = fleet.token("worker", &["--machine", "worker-9"])?;
     refused(fleet.enroll("worker-4", &bound, &[])?, &bound, &["for another machine"])?;
 
-    let revoked = fleet.token("worker", &[])?;
+    fleet.ctl(&["token", "create", "--cluster", CLUSTER, "--type", "worker"])?.exits(4)?.says(&[
+        "NothingLacking: every worker machine that the manifest of cluster e2e names has enrolled",
+        "--uses N",
+    ])?;
+    let revoked = fleet.token("worker", &["--uses", "1"])?;
     let id = fs::read_to_string(&revoked)?.split('.').next().context("an id")?.to_owned();
     fleet.ctl(&["token", "revoke", &id])?.ok()?;
     refused(fleet.enroll("worker-5", &revoked, &[])?, &revoked, &["revoked"])?;
@@ -133,6 +137,8 @@ fn a_cluster_that_was_mistyped() -> Result<()> {
     assert!(!left.contains("mistyped") && left.contains(CLUSTER), "{left}");
     let token = fleet.token("worker", &[])?;
     fleet.enroll("worker-1", &token, &[])?.ok()?;
+    fleet.start_agent("worker-1")?;
+    fleet.wait_machine("worker-1", "connected", |machine| machine.status.connected)?;
     fleet.ctl(&["delete", "cluster", CLUSTER, "--yes"])?.exits(4)?.says(&["worker-1", "musterctl remove worker-1"])?;
     fleet.done()
 }
@@ -169,7 +175,7 @@ fn a_name_that_is_taken_and_replaced() -> Result<()> {
     fleet.wait_ready(2)?;
     let before = fleet.machines()?;
     fleet.kill_agent("worker-1")?;
-    let token = fleet.token("worker", &[])?;
+    let token = fleet.token("worker", &["--uses", "1"])?;
     let again = fleet.enroll("worker-1", &token, &[])?;
     refused(again, &token, &["enrolled already", "--force"])?;
     fs::rename(fleet.agent_dir("worker-1"), fleet.path("machines/old-worker-1"))?;

@@ -57,7 +57,7 @@ fn machines_are_reconfigured_when_their_workloads_are_away() -> Result<()> {
     let mut refusing = controller(&fleet, Some("worker-1"))?;
     let deployed = fleet.effects()?.len();
 
-    let token = fleet.token("control", &[])?;
+    let token = fleet.token("control", &["--uses", "1"])?;
     fleet.enroll("control-4", &token, &[])?.ok()?;
     fleet.start_agent("control-4")?;
     // Before the first turn all wait for the lock of the whole cluster, in the same words.

@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod access;
+mod attacks;
 mod canaries;
 mod clock;
 mod damage;

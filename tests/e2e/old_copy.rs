@@ -112,7 +112,7 @@ fn restored(copy: impl FnOnce(&mut Fleet) -> Result<()>) -> Result<()> {
     let lines = |fleet: &Fleet, count: usize| Ok((fleet.effects()?.len() >= count).then_some(()));
     wait_for("the control machine's first item", PATIENCE, || lines(&fleet, 1))?;
     copy(&mut fleet)?;
-    let token = fleet.token("worker", &[])?;
+    let token = fleet.token("worker", &["--uses", "1"])?;
     fleet.enroll("stranger", &token, &[])?.ok()?;
     wait_for("the first worker's first item", PATIENCE, || lines(&fleet, 5))?;
     fleet.stop_coordinator()?;
@@ -153,7 +153,7 @@ fn go_on(mut fleet: Fleet, mut machines: Vec<String>) -> Result<()> {
     wait_for("the stranger is sent away", PATIENCE, || {
         Ok(fleet.log("stranger").contains("UnknownMachine").then_some(()))
     })?;
-    let token = fleet.token("worker", &[])?;
+    let token = fleet.token("worker", &["--uses", "1"])?;
     fleet.enroll("worker-3", &token, &[])?.ok()?;
     fleet.start_agent("worker-3")?;
     machines.push("worker-3".to_owned());

@@ -9,6 +9,7 @@ pub mod manifest;
 pub mod processes;
 pub mod programs;
 pub mod proxy;
+pub mod raw;
 
 use std::{
     collections::BTreeMap,

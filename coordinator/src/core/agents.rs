@@ -152,7 +152,6 @@ fn note_greeting(draft: &mut Draft<'_>, row: &MachineRow, hello: &Hello, new_led
     let Some(row) = draft.machine_mut(&row.name) else { return };
     if fresh_ledger {
         row.ledger = Some((hello.ledger_id, hello.acked_seq));
-        row.enrolled_with = None;
     }
     row.assigned.accepted = accepted;
     row.host = Some(host);

@@ -33,6 +33,8 @@ pub enum Reply {
     Token {
         /// Unix milliseconds.
         expires_at_ms: u64,
+        /// How often it may be used.
+        uses: u32,
     },
 }
 
@@ -62,6 +64,14 @@ pub enum Refusal {
     Token {
         /// For our own log.
         detail: String,
+    },
+    /// More than a rate limit allows. The caller may come again later.
+    #[error("TooFast: {what}; come again in {} s", again_in_ms.div_ceil(1_000).max(1))]
+    TooFast {
+        /// Whose limit it is, and how much it allows.
+        what: String,
+        /// When one more fits, in milliseconds.
+        again_in_ms: u64,
     },
     /// A message that breaks the protocol: its stream is to be closed.
     #[error("{code}: {message}")]

@@ -1,17 +1,27 @@
 //! Forgetting a cluster: one that was applied by mistake, or whose machines have all left it. Only where no agent is
-//! left that could be at work for it; what operators did to it stays in the audit.
+//! left that could be at work for it: machines that enrolled and never reported go with it. What operators did to it
+//! stays in the audit.
 
-use muster_proto::model::{ClusterName, MachineName, MachineType, Now};
+use std::sync::Arc;
 
-use super::{Refusal, Reply, operators};
+use muster_proto::model::{ClusterName, MachineType, Now};
+
+use super::{Effect, Refusal, Reply, enroll, operators};
 use crate::{
     facts::{Draft, MachineRow},
     plan::safety::some_names,
 };
 
-pub(super) fn cluster(draft: &mut Draft<'_>, actor: &str, name: &ClusterName, now: Now) -> Result<Reply, Refusal> {
+pub(super) fn cluster(
+    draft: &mut Draft<'_>,
+    effects: &mut Vec<Effect>,
+    actor: &str,
+    name: &ClusterName,
+    now: Now,
+) -> Result<Reply, Refusal> {
     operators::known_cluster(draft, name)?;
-    let mut live: Vec<_> = draft.machines_of(name).filter(|machine| machine.may_live()).collect();
+    let is_live = |machine: &&Arc<MachineRow>| machine.may_live() && !draft.never_reported(machine);
+    let mut live: Vec<_> = draft.machines_of(name).filter(is_live).collect();
     let is_control = |machine: &MachineRow| machine.spec.machine_type == MachineType::Control;
     // The last control machine cannot be removed: workers first.
     live.sort_by_key(|machine| is_control(machine));
@@ -27,8 +37,14 @@ pub(super) fn cluster(draft: &mut Draft<'_>, actor: &str, name: &ClusterName, no
         let message = format!("cluster {name} has machines: {names}; {way}; then delete it again");
         return Err(Refusal::State { reason: "MachinesLeft", message });
     }
-    let machines: Vec<MachineName> = draft.machines_of(name).map(|machine| machine.name.clone()).collect();
-    machines.iter().for_each(|machine| draft.drop_machine(machine));
+    let machines: Vec<Arc<MachineRow>> = draft.machines_of(name).cloned().collect();
+    for machine in &machines {
+        // One that never reported still has a certificate.
+        if let Some(id) = machine.id.filter(|_| !machine.revoked) {
+            enroll::deny(draft, effects, &machine.name, id, "its cluster was deleted", now);
+        }
+        draft.drop_machine(&machine.name);
+    }
     let (tokens, secrets) = draft.drop_cluster(name);
     let gone: Vec<String> = [(machines.len(), "machine"), (tokens, "join token"), (secrets, "secret")]
         .into_iter()

@@ -6,10 +6,12 @@ use muster_proto::model::{ClusterName, Generation, MachineId, MachineName, Machi
 
 use super::{Effect, Enroll, Refusal, Reply};
 use crate::{
-    facts::{AuditRow, Draft, EnrolledWith, MachineRow, SwarmLook, TokenRow},
-    plan::safety::token_for,
+    facts::{AuditRow, Draft, EnrolledWith, MachineRow, Rate, SwarmLook, TokenRow},
+    plan::{enrolment, safety::token_for},
 };
 
+/// Enrolments of one cluster. A whole fleet that is switched on comes at 300 a second.
+pub(super) const RATE: Rate = Rate { burst: 1_000, per_second: 500 };
 /// Most machines one coordinator manages.
 const MACHINES_MAX: usize = 10_000;
 
@@ -20,6 +22,10 @@ pub(super) fn enroll(
     now: Now,
 ) -> Result<Reply, Refusal> {
     let token = valid_token(draft, enroll, now).map_err(|detail| Refusal::Token { detail })?;
+    draft.count_enrolment(&token.cluster, RATE, now).map_err(|again_in_ms| Refusal::TooFast {
+        what: format!("cluster {} takes {} enrolments a second", token.cluster, RATE.per_second),
+        again_in_ms,
+    })?;
     let (cluster, machine_type) = (token.cluster.clone(), token.machine_type);
     let name = &enroll.name;
     let actor = AuditRow::token(&enroll.token_id);
@@ -30,6 +36,8 @@ pub(super) fn enroll(
     let old = draft.machines.get(name).cloned();
     if let Some(row) = &old {
         may_take_name(row, &token)?;
+    } else if let Some(full) = is_full(draft, &cluster) {
+        return Err(full);
     } else if draft.machines.len() >= MACHINES_MAX {
         return Err(Refusal::State {
             reason: "TooManyMachines",
@@ -111,7 +119,44 @@ fn note_repeated(draft: &mut Draft<'_>, name: &MachineName, actor: &str, id: Mac
 fn enrolled_before(draft: &Draft<'_>, enroll: &Enroll) -> Option<MachineId> {
     let row = draft.machines.get(&enroll.name).filter(|row| !row.revoked && !row.replaceable)?;
     let asks_again = |with: &EnrolledWith| with.token_id == enroll.token_id && with.key_sha256 == enroll.key_sha256;
-    row.id.filter(|_| row.enrolled_with.as_ref().is_some_and(asks_again))
+    row.id.filter(|_| row.ledger.is_none() && row.enrolled_with.as_ref().is_some_and(asks_again))
+}
+
+/// As many machines as the cluster takes? One that has a row, as by a Machine document, has its place already.
+fn is_full(draft: &Draft<'_>, cluster: &ClusterName) -> Option<Refusal> {
+    let (count, most) = (draft.machines_of(cluster).count(), enrolment::machines_max(draft, cluster));
+    (count >= most).then(|| Refusal::State {
+        reason: "ClusterFull",
+        message: format!(
+            "cluster {cluster} has {count} machines, and its manifest lets it have {most}: an operator applies one that \
+             names more (`machines`), or takes back those that never reported (`musterctl get tokens`, `musterctl token \
+             revoke ID --machines`)"
+        ),
+    })
+}
+
+/// Takes back an enrolment of a machine that never reported: its identity is refused, and its name is what it was
+/// before.
+pub(super) fn take_back(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, name: &MachineName, now: Now) {
+    let Some(row) = draft.machines.get(name).cloned() else { return };
+    if let Some(id) = row.id.filter(|_| !row.revoked) {
+        deny(draft, effects, name, id, "its enrolment was taken back", now);
+    }
+    let took_a_place = row.assigned.generation > Generation(0);
+    if !row.declared && !took_a_place {
+        draft.drop_machine(name);
+        return;
+    }
+    if !took_a_place {
+        draft.identify(name, None);
+    }
+    let Some(row) = draft.machine_mut(name) else { return };
+    // As `musterctl replace` left it: another may come under this name.
+    row.revoked = took_a_place;
+    row.replaceable = took_a_place;
+    row.enrolled_with = None;
+    row.given = None;
+    row.agent_version.clear();
 }
 
 /// The newest list that a removed machine of this name may have had: its ledger may live on.
@@ -133,7 +178,7 @@ fn valid_token(draft: &Draft<'_>, enroll: &Enroll, now: Now) -> Result<TokenRow,
     if now.wall_ms >= token.expires_at_ms {
         return Err(format!("token {}: expired", token.id));
     }
-    if token.uses.is_some_and(|uses| token.used >= uses) && enrolled_before(draft, enroll).is_none() {
+    if token.used >= token.uses && enrolled_before(draft, enroll).is_none() {
         return Err(format!("token {}: used up", token.id));
     }
     if token.machine.as_ref().is_some_and(|machine| *machine != enroll.name) {

@@ -314,13 +314,15 @@ pub enum Request {
         machine: Option<MachineName>,
         /// Milliseconds; None: the cluster's `tokenTTL`.
         ttl_ms: Option<u64>,
-        /// How often; None: until it expires.
+        /// How often; None: as often as the manifest still lacks machines.
         uses: Option<u32>,
     },
     /// Take a token back.
     RevokeToken {
         /// This one.
         id: String,
+        /// And the enrolments made with it of machines that never reported.
+        machines: bool,
     },
     /// Record credentials that the rim is about to hand out.
     RecordCredentials(CredentialRow),

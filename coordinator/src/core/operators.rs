@@ -4,21 +4,19 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use muster_proto::{
     likeness::nearest,
-    model::{ClusterName, MachineName, MachineSpec, Now, TOKEN_TTL_DEFAULT_MS},
+    model::{ClusterName, MachineName, MachineSpec, Now},
 };
 
 use super::{
-    Effect, Refusal, Reply, Request, apply, credentials, delete, deploy, enroll, maintenance, secrets,
+    Effect, Refusal, Reply, Request, apply, credentials, delete, deploy, enroll, maintenance, secrets, tokens,
     update::{self, removal},
     verdicts::{self, Wish},
 };
 use crate::{
-    facts::{Draft, MachineRow, TokenRow},
+    facts::{Draft, MachineRow},
     plan::Limits,
 };
 
-/// Join tokens recorded at once; expired ones make room.
-const TOKENS_MAX: usize = 10_000;
 /// Why a slot is not freed: rule 5.
 const STILL_AT_WORK: &str =
     " keeps its slot: it has leave to start an item and may be at work; once it is off, say so with --machine-is-off";
@@ -77,23 +75,15 @@ pub(super) fn take(
             let lines = row.map(|row| annotate(&mut row.annotations, set, &remove)).transpose()?;
             audited(draft, actor, "annotate", &format!("cluster/{cluster}"), lines.unwrap_or_default(), now)
         }
-        Request::CreateToken { .. } => create_token(draft, actor, request, now),
-        Request::RevokeToken { id } => {
-            if !draft.tokens.contains_key(&id) {
-                return Err(not_found("token", &id, draft.tokens.keys().map(String::as_str)));
-            }
-            if let Some(token) = draft.token_mut(&id) {
-                token.revoked = true;
-            }
-            audited(draft, actor, "revoke", &format!("token/{id}"), vec![format!("token {id} revoked")], now)
-        }
         Request::SetAddress(addresses) => Ok(credentials::set_address(draft, actor, addresses, now)),
+        Request::CreateToken { .. } => tokens::create(draft, actor, request, now),
+        Request::RevokeToken { id, machines } => tokens::revoke(draft, effects, actor, (&id, machines), now),
         Request::RecordCredentials(row) => credentials::record(draft, actor, row, now),
         Request::RevokeCredentials { subject } => credentials::revoke(draft, actor, &subject, now),
         Request::CreateSecret { id, version, sealed } => secrets::create(draft, actor, (id, version, sealed), now),
         Request::DeleteSecret { id, in_use } => secrets::delete(draft, actor, &id, in_use, now),
         Request::ReleaseLocks(what) => maintenance::release(draft, actor, what, now),
-        Request::DeleteCluster { cluster } => delete::cluster(draft, actor, &cluster, now),
+        Request::DeleteCluster { cluster } => delete::cluster(draft, effects, actor, &cluster, now),
         Request::RevokeMachine { machine, machine_is_off } => {
             revoke(draft, effects, actor, (&machine, machine_is_off), now)
         }
@@ -151,54 +141,6 @@ fn annotate(
     }
     *annotations = changed;
     Ok(lines)
-}
-
-fn create_token(draft: &mut Draft<'_>, actor: &str, request: Request, now: Now) -> Result<Reply, Refusal> {
-    let Request::CreateToken { id, secret_sha256, cluster, machine_type, machine, ttl_ms, uses } = request else {
-        return Ok(Reply::Ok);
-    };
-    known_cluster(draft, &cluster)?;
-    if let Some(row) = machine.as_ref().and_then(|machine| draft.machines.get(machine)) {
-        enroll::fits_role(row, &cluster, machine_type)?;
-    }
-    let expired: Vec<String> = draft
-        .tokens
-        .values()
-        .filter(|token| token.expires_at_ms <= now.wall_ms)
-        .map(|token| token.id.clone())
-        .collect();
-    if draft.tokens.len() >= TOKENS_MAX {
-        for id in &expired {
-            draft.drop_token(id);
-        }
-    }
-    if draft.tokens.len() >= TOKENS_MAX {
-        let message = format!("there are {TOKENS_MAX} join tokens; `musterctl token revoke` some");
-        return Err(Refusal::State { reason: "TooManyTokens", message });
-    }
-    let default_ms = draft.spec(&cluster).map_or(TOKEN_TTL_DEFAULT_MS, |spec| spec.token_ttl_ms);
-    let expires_at_ms = now.wall_ms.saturating_add(ttl_ms.unwrap_or(default_ms));
-    let message = format!(
-        "for {machine_type} machines of {cluster}, {}",
-        match &machine {
-            Some(machine) => format!("for {machine} only"),
-            None => "any name".to_owned(),
-        }
-    );
-    draft.put_token(TokenRow {
-        id: id.clone(),
-        secret_sha256,
-        cluster,
-        machine_type,
-        machine,
-        uses,
-        used: 0,
-        created_at_ms: now.wall_ms,
-        expires_at_ms,
-        revoked: false,
-    });
-    draft.audit(actor, "create", &format!("token/{id}"), &message, now.wall_ms);
-    Ok(Reply::Token { expires_at_ms })
 }
 
 fn revoke(

@@ -32,6 +32,7 @@ fn reason(answer: Result<Reply, Refusal>) -> &'static str {
         Refusal::Protocol { code, .. } => code,
         Refusal::NotFound { .. } => "NotFound",
         Refusal::Token { .. } => "Token",
+        Refusal::TooFast { .. } => "TooFast",
     }
 }
 

@@ -72,8 +72,8 @@ pub struct TokenRow {
     pub machine_type: MachineType,
     /// For this machine only.
     pub machine: Option<MachineName>,
-    /// How often it may be used. None: until it expires.
-    pub uses: Option<u32>,
+    /// How often it may be used.
+    pub uses: u32,
     /// How often it was.
     pub used: u32,
     /// Unix milliseconds.

@@ -13,7 +13,7 @@ use muster_proto::{
 
 use super::{
     AuditRow, ClusterRow, CredentialRow, DeniedRow, Facts, LockKey, LockRow, META_KEY, MachineLive, MachineRow,
-    MachineUpdate, Meta, RolloutRow, SETTLE_MS, SecretId, SecretRow, SpecRow, TokenRow, UpdateRow, status_key,
+    MachineUpdate, Meta, Rate, RolloutRow, SETTLE_MS, SecretId, SecretRow, SpecRow, TokenRow, UpdateRow, status_key,
 };
 use crate::store::{Change, Table};
 
@@ -309,6 +309,14 @@ impl<'a> Draft<'a> {
     /// What is known of a machine while the process lives: not stored, so nothing is to be remembered.
     pub fn live_mut(&mut self, name: &MachineName) -> &mut MachineLive {
         self.facts.live.machines.entry(name.clone()).or_default()
+    }
+
+    /// Counts an enrolment in a cluster. Not stored.
+    ///
+    /// # Errors
+    /// More than `rate`: milliseconds until one more fits.
+    pub fn count_enrolment(&mut self, cluster: &ClusterName, rate: Rate, now: Now) -> Result<(), u64> {
+        self.facts.live.enrolments.entry(cluster.clone()).or_default().take(rate, now.mono_ms)
     }
 
     /// The number of the next question about a swarm. Not stored: answers do not outlive the process.

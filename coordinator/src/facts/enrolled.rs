@@ -1,4 +1,5 @@
-//! What a machine enrolled with: part of its row.
+//! What a machine enrolled with: part of its row. It says by which token a machine came, for as long as the machine
+//! has that identity.
 
 use muster_proto::model::ItemHash;
 use serde::{Deserialize, Serialize};

@@ -13,7 +13,7 @@ use muster_proto::{
     variables::VariableError,
 };
 
-use super::{Added, AddedReboot, ControlSet, MachineRow, Overwrites, SwarmLook};
+use super::{Added, AddedReboot, ControlSet, MachineRow, Overwrites, SwarmLook, Used};
 
 /// Streams of one machine that took the place of open ones so soon after each other are of two agents. An agent that is
 /// turned away comes back within 25 s (its `RECONNECT_MAX`, spread).
@@ -42,6 +42,8 @@ pub struct Live {
     /// When a machine was last shut out in the middle of its Swarm drain, by cluster, in monotonic milliseconds: what
     /// that takes from services is nobody's any more, and a manager may not count it as missing yet.
     pub drains_let_go_mono_ms: BTreeMap<ClusterName, u64>,
+    /// Enrolments of late, by cluster.
+    pub enrolments: BTreeMap<ClusterName, Used>,
     /// When a controller that could have answered last stopped to watch a cluster, Unix milliseconds.
     pub controllers_left_ms: BTreeMap<ClusterName, u64>,
 }

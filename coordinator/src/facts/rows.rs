@@ -226,7 +226,7 @@ pub struct MachineRow {
     pub declared: bool,
     /// Identity in its certificate. None: not enrolled.
     pub id: Option<MachineId>,
-    /// With what it enrolled, until it greets for the first time: who asks with the same again has lost the answer.
+    /// With what it enrolled. Who asks with the same again before it has reported has lost the answer.
     #[serde(default)]
     pub enrolled_with: Option<EnrolledWith>,
     /// An operator revoked it.

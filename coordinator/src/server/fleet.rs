@@ -266,8 +266,8 @@ impl Service for Fleet {
             uses: Some(request.uses).filter(|uses| *uses != 0),
         };
         match self.engine.submit(Input::Operator { actor: peer.to_string(), request: wish }).await? {
-            Reply::Token { expires_at_ms } => {
-                Ok(Response::new(wire::CreateTokenResponse { token: new.text, id: new.id, expires_at_ms }))
+            Reply::Token { expires_at_ms, uses } => {
+                Ok(Response::new(wire::CreateTokenResponse { token: new.text, id: new.id, expires_at_ms, uses }))
             }
             Reply::Ok | Reply::Done(_) | Reply::Enrolled { .. } | Reply::Inputs { .. } => {
                 Err(Status::internal("no token was recorded"))
@@ -284,7 +284,7 @@ impl Service for Fleet {
         if let Some(row) = self.engine.facts().tokens.get(&id) {
             may_touch(&peer, &row.cluster)?;
         }
-        self.act(&peer, Wish::RevokeToken { id }).await
+        self.act(&peer, Wish::RevokeToken { id, machines: request.machines }).await
     }
 
     async fn revoke_credentials(

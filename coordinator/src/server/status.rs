@@ -53,6 +53,7 @@ impl From<Refusal> for Status {
         match refusal {
             Refusal::NotFound { .. } => Self::not_found(refusal.to_string()),
             Refusal::State { .. } => Self::failed_precondition(refusal.to_string()),
+            Refusal::TooFast { .. } => Self::resource_exhausted(refusal.to_string()),
             Refusal::Token { .. } => Self::unauthenticated(TOKEN_REFUSED),
             Refusal::Protocol { .. } => Self::aborted(refusal.to_string()),
         }

@@ -192,7 +192,7 @@ impl World {
             machine_type: MachineType::Control,
             machine: machine.map(|name| MachineName::new(name).expect("a name")),
             ttl_ms: Some(ttl_ms),
-            uses,
+            uses: Some(uses.unwrap_or(u32::MAX)),
         })
         .await;
         token

@@ -136,11 +136,11 @@ fn clusters_rollouts_tokens_secrets_audit() {
     check(
         Kind::Tokens,
         false,
-        &[json(&token(Some(60), None)), json(&token(None, Some("worker-1")))],
+        &[json(&token(60, None)), json(&token(1, Some("worker-1")))],
         &[
             "NAME     CLUSTERNAME   TYPE     MACHINE    STATE   USED   EXPIRES   AGE",
             "k3x9qa   edge-7        worker   any        Valid   1/60   in 24h    2d",
-            "k3x9qa   edge-7        worker   worker-1   Valid   1      in 24h    2d",
+            "k3x9qa   edge-7        worker   worker-1   Valid   1/1    in 24h    2d",
         ],
     );
     check(

@@ -13,10 +13,7 @@ pub(super) fn row(token: &Token, look: Look) -> Vec<String> {
         token.spec.machine_type.to_string(),
         token.spec.machine.clone().unwrap_or_else(|| "any".to_owned()),
         token.status.state.clone(),
-        match token.spec.uses {
-            Some(uses) => format!("{}/{uses}", token.status.used),
-            None => token.status.used.to_string(),
-        },
+        format!("{}/{}", token.status.used, token.spec.uses),
         until(token.status.expires_at, look.now),
         age(token.metadata.creation_timestamp, look.now),
     ]

@@ -17,7 +17,7 @@ impl World {
             machine_type,
             machine: None,
             ttl_ms: Some(24 * 3600 * 1000),
-            uses: None,
+            uses: Some(u32::MAX),
         })?;
         made.map(|_| ()).map_err(|error| self.watcher.violation("sim", error))
     }

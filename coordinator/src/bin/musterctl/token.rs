@@ -31,7 +31,6 @@ enum TokenCommand {
     /// List the tokens; secrets are never shown
     #[command(alias = "ls")]
     List(ListArgs),
-    /// Make a token worthless; machines that joined with it stay
     Revoke(RevokeArgs),
 }
 
@@ -59,7 +58,8 @@ struct CreateArgs {
     /// How long it is good, e.g. 90m, 24h, 7d [default: the cluster's tokenTTL]
     #[arg(long, allow_negative_numbers = true, value_parser = duration)]
     ttl: Option<Duration>,
-    /// How many machines may join with it [default: any number until it expires]
+    /// How many machines may join with it [default: as many as the manifest still lacks, and one to spare; with
+    /// --machine once]
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     uses: Option<u32>,
     /// A new file for the token, for your eyes only [default: stdout]
@@ -80,10 +80,18 @@ struct ListArgs {
     cluster: Option<String>,
 }
 
+/// Make a token worthless; machines that joined with it stay
+///
+/// A token that has leaked may have let in machines that are none of yours: --machines takes back, all at once, the
+/// enrolments of those that never reported. Machines that have reported stay, and are named; `musterctl revoke` shuts
+/// one of them out.
 #[derive(clap::Args)]
 struct RevokeArgs {
     /// Its id, as `musterctl token list` shows it
     id: String,
+    /// Take back the enrolments made with it of machines that never reported
+    #[arg(long)]
+    machines: bool,
 }
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
@@ -99,7 +107,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
                 return Err(Failure::bad_input("that is a whole token, secret and all".to_owned()).next(next));
             }
             let coordinator = context.coordinator().await?;
-            let request = RevokeTokenRequest { id: args.id.clone() };
+            let request = RevokeTokenRequest { id: args.id.clone(), machines: args.machines };
             show(&coordinator.call_on(Kind::Tokens, &args.id, coordinator.fleet().revoke_token(request)).await?)
         }
     }
@@ -134,11 +142,10 @@ async fn create(args: CreateArgs, context: &Context) -> Result<(), Failure> {
         }
     };
     let name = args.machine.as_ref().map_or_else(String::new, |machine| format!(" --name {machine}"));
-    let uses = match (args.machine, args.uses) {
+    let uses = match (args.machine, answer.uses) {
         (Some(machine), _) => format!("machine {machine}"),
-        (None, Some(1)) => format!("one {machine_type} machine"),
-        (None, Some(uses)) => format!("{uses} {machine_type} machines"),
-        (None, None) => format!("any number of {machine_type} machines"),
+        (None, 1) => format!("one {machine_type} machine"),
+        (None, uses) => format!("{uses} {machine_type} machines"),
     };
     let end = i64::try_from(answer.expires_at_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     let left = end.map_or_else(|| "a long time".to_owned(), |end| age(Timestamp::now(), end));

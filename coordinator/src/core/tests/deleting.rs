@@ -44,6 +44,16 @@ fn a_cluster_without_machines_goes_with_all_that_is_its_own() {
 }
 
 #[test]
+fn deleted_cluster_takes_unheard_machines() {
+    let mut fleet = Fleet::of(1, 1);
+    let ids: Vec<_> = fleet.agents.values().map(|agent| agent.id).collect();
+    let said = done(fleet.ask(delete()));
+    assert!(said.starts_with("cluster edge-7 deleted with 2 machines, 2 join tokens"), "{said}");
+    assert!(ids.iter().all(|id| fleet.core.facts().denied.contains_key(id)), "their certificates are refused");
+    nothing_is_left(&fleet);
+}
+
+#[test]
 fn nothing_of_another_cluster_goes() {
     let mut fleet = Fleet::of(1, 1).reported();
     let other = ClusterName::new("edge-70").expect("a label");
@@ -59,7 +69,7 @@ fn nothing_of_another_cluster_goes() {
 
 #[test]
 fn a_cluster_with_an_enrolled_machine_stays() {
-    let mut fleet = Fleet::of(1, 1);
+    let mut fleet = Fleet::of(1, 1).reported();
     let before = fleet.core.facts().clone();
     let refused = fleet.ask(delete());
     let way = "`musterctl remove worker-1` and so on";

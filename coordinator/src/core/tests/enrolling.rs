@@ -1,14 +1,22 @@
 //! Who is let in, and who is not.
 
-use muster_proto::model::MachineType::{Control, Worker};
+use std::collections::BTreeMap;
+
+use muster_proto::model::{
+    ClusterName, ClusterSpec,
+    MachineType::{Control, Worker},
+    Now,
+};
 
 use super::{
+    done,
     fleet::{Fleet, cluster, machine, machine_spec, spec, token},
     reason,
 };
 use crate::{
-    core::{Effect, Refusal, Reply, Request},
-    facts::{Draft, MachineRow},
+    core::{Effect, Refusal, Reply, Request, enroll::RATE},
+    facts::{Draft, Facts, MachineRow},
+    store::Store,
 };
 
 /// A cluster with a token `worker` that `how` changes as it is made.
@@ -60,7 +68,7 @@ fn tokens_that_are_no_good() {
     fleet.enroll_with("special", "worker-1").expect("its own machine");
 
     let mut fleet = fleet_with_token(|_, _| {});
-    fleet.ask(Request::RevokeToken { id: "special".to_owned() }).expect("revoked");
+    fleet.ask(Request::RevokeToken { id: "special".to_owned(), machines: false }).expect("revoked");
     assert_eq!(refused(&mut fleet, "special", "worker-1"), "token special: revoked");
 
     let mut fleet = fleet_with_token(|_, _| {});
@@ -128,12 +136,128 @@ fn enrolments_do_not_push_what_people_did_out_of_the_record() {
     assert_eq!(newest.object, "machine/worker-10499", "the oldest are gone");
 }
 
+/// A token for workers for which nobody said how often it may be used: how often it may, or the reason of the refusal.
+fn uses(fleet: &mut Fleet, only: Option<&str>) -> Result<u32, &'static str> {
+    let mut request = token("counted", Worker);
+    if let Request::CreateToken { machine: of, uses, .. } = &mut request {
+        (*of, *uses) = (only.map(machine), None);
+    }
+    match fleet.ask(request) {
+        Ok(Reply::Token { uses, .. }) => Ok(uses),
+        refused => Err(reason(refused)),
+    }
+}
+
+#[test]
+fn token_uses_are_what_is_lacking() {
+    let mut fleet = Fleet::applied(spec(1, 2));
+    assert_eq!(uses(&mut fleet, None), Ok(3), "two, and one to spare");
+    assert_eq!(uses(&mut fleet, Some("worker-1")), Ok(1));
+    fleet.enroll("worker-1", Worker).expect("let in");
+    assert_eq!(uses(&mut fleet, None), Ok(2));
+    fleet.enroll("worker-2", Worker).expect("let in");
+    assert_eq!(uses(&mut fleet, None), Err("NothingLacking"));
+    fleet.ask(super::fleet::apply(spec(1, 2), &[("worker-9", machine_spec(Worker))])).expect("declares one more");
+    assert_eq!(uses(&mut fleet, None), Ok(2));
+    fleet.enroll("worker-9", Worker).expect("let in");
+    fleet.ask(Request::RevokeMachine { machine: machine("worker-2"), machine_is_off: true }).expect("revoked");
+    assert_eq!(uses(&mut fleet, None), Err("NothingLacking"), "worker-9 is one of the two");
+    fleet.ask(Request::RevokeMachine { machine: machine("worker-1"), machine_is_off: true }).expect("revoked");
+    assert_eq!(uses(&mut fleet, None), Ok(2));
+    let mut uncounted = Fleet::applied(ClusterSpec { machines: None, ..spec(1, 2) });
+    assert_eq!(uses(&mut uncounted, None), Err("NothingLacking"));
+}
+
+#[test]
+fn cluster_is_full_others_are_not() {
+    let mut fleet = Fleet::applied(spec(1, 1));
+    let other = ClusterName::new("other").expect("a label");
+    let clusters = BTreeMap::from([(other.clone(), (spec(1, 0), BTreeMap::new()))]);
+    fleet.ask(Request::Apply { clusters, machines: BTreeMap::new(), dry_run: false }).expect("applies");
+    let mut theirs = token("theirs", Control);
+    if let Request::CreateToken { cluster, .. } = &mut theirs {
+        *cluster = other;
+    }
+    fleet.ask(theirs).expect("a token");
+    // Two are named, and ten more are let in.
+    (0..12).for_each(|n| drop(fleet.enroll(&format!("junk-{n}"), Worker).expect("let in")));
+    assert_eq!(reason(fleet.enroll("junk-12", Worker)), "ClusterFull");
+    fleet.enroll_with("theirs", "control-9").expect("another cluster has room");
+    fleet.ask(super::fleet::apply(spec(1, 1), &[("worker-1", machine_spec(Worker))])).expect("declares one");
+    fleet.enroll("worker-1", Worker).expect("its place was kept");
+}
+
+#[test]
+fn enrolment_rate_lets_a_fleet_in() {
+    let mut fleet = fleet_with_token(|_, _| {});
+    let mut facts = fleet.core.facts().clone();
+    let mut draft = Draft::new(&mut facts);
+    let mut take = |at_ms| draft.count_enrolment(&cluster(), RATE, Now { wall_ms: 0, mono_ms: at_ms });
+    assert!((0..10_000).all(|n| take(5_000 + n * 1_000 / 300).is_ok()), "ten thousand, 300 a second");
+    assert_eq!((0..3_000).filter(|_| take(3_600_000).is_ok()).count(), 1_000, "and no more at once");
+
+    let now = fleet.now();
+    let mut draft = Draft::new(&mut facts);
+    while draft.count_enrolment(&cluster(), RATE, now).is_ok() {}
+    fleet.core.set_facts(facts);
+    let refused = fleet.enroll_with("special", "worker-1").expect_err("too many at once");
+    assert!(refused.to_string().ends_with("500 enrolments a second; come again in 1 s"), "{refused}");
+    fleet.pass(10, &[]);
+    fleet.enroll_with("special", "worker-1").expect("a moment later");
+}
+
+#[test]
+fn leaked_token_takes_its_machines_back() {
+    let mut fleet = Fleet::of(1, 2).reported();
+    fleet.ask(super::fleet::apply(spec(1, 2), &[("worker-9", machine_spec(Worker))])).expect("declares one");
+    fleet.ask(token("leaked", Worker)).expect("a token");
+    fleet.ask(Request::ReplaceMachine { machine: machine("worker-1"), machine_is_off: false }).expect("replaces");
+    for name in ["worker-1", "worker-9", "junk-1", "junk-2", "mine"] {
+        fleet.enroll_with("leaked", name).expect("let in");
+    }
+    fleet.connect("mine");
+    let ids = |fleet: &Fleet, names: &[&str]| names.iter().map(|name| fleet.agents[*name].id).collect::<Vec<_>>();
+    let junk = ids(&fleet, &["worker-1", "worker-9", "junk-1", "junk-2"]);
+    let revoke = |machines| Request::RevokeToken { id: "leaked".to_owned(), machines };
+    let hint = done(fleet.ask(revoke(false)));
+    assert!(hint.contains("4 machines enrolled with it never reported; `musterctl token revoke leaked"), "{hint}");
+    assert_eq!(
+        done(fleet.ask(revoke(true))),
+        "token leaked revoked\n4 machines enrolled with it taken back that never reported\n\
+         1 machine enrolled with it reported and stay: mine"
+    );
+    let facts = fleet.core.facts();
+    assert!(junk.iter().all(|id| facts.denied.contains_key(id) && facts.by_id(*id).is_none_or(|row| row.revoked)));
+    assert!(!facts.machines.contains_key("junk-1") && facts.machines.contains_key("worker-2"), "only its own");
+    assert!(fleet.row("worker-9").id.is_none() && fleet.row("worker-9").declared, "as its document has it");
+    assert!(fleet.row("worker-1").replaceable, "as `replace` left it");
+    assert!(!fleet.row("mine").revoked);
+    for name in ["worker-1", "worker-9"] {
+        fleet.enroll(name, Worker).expect("the right one comes");
+    }
+    let loaded = Facts::load(fleet.store.load().expect("in memory")).expect("rows");
+    assert!(loaded.same_record(fleet.core.facts()), "it is all durable");
+}
+
+/// A copy of the record may be older than what its machines have done since.
+#[test]
+fn recovering_store_takes_no_machine_back() {
+    let mut fleet = fleet_with_token(|_, _| {});
+    fleet.enroll_with("special", "worker-1").expect("let in");
+    let copy = fleet.store.clone();
+    fleet.connect("worker-1");
+    fleet.recover_from(copy);
+    let said = done(fleet.ask(Request::RevokeToken { id: "special".to_owned(), machines: true }));
+    assert!(said.contains("1 machine enrolled with it reported and stay: worker-1"), "{said}");
+    assert_eq!(reason(fleet.ask(Request::DeleteCluster { cluster: cluster() })), "MachinesLeft");
+}
+
 #[test]
 fn what_was_taken_back_is_not_given_again() {
     let by = [
         Request::RevokeMachine { machine: machine("worker-1"), machine_is_off: false },
         Request::ReplaceMachine { machine: machine("worker-1"), machine_is_off: false },
-        Request::RevokeToken { id: "special".to_owned() },
+        Request::RevokeToken { id: "special".to_owned(), machines: false },
     ];
     for request in by {
         let mut fleet = fleet_with_token(|_, uses| *uses = Some(1));

@@ -553,6 +553,6 @@ pub(crate) fn token(id: &str, machine_type: MachineType) -> Request {
         machine_type,
         machine: None,
         ttl_ms: None,
-        uses: None,
+        uses: Some(u32::MAX),
     }
 }

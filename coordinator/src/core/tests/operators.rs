@@ -120,7 +120,11 @@ fn what_does_not_exist_is_named_with_its_nearest() {
     check(&mut fleet, typo, "there is no machine contrl-1; did you mean control-1?");
     let other = muster_proto::model::ClusterName::new("elsewhere").expect("a label");
     check(&mut fleet, Request::Deploy { cluster: other }, "there is no cluster elsewhere");
-    check(&mut fleet, Request::RevokeToken { id: "contrl".into() }, "there is no token contrl; did you mean control?");
+    check(
+        &mut fleet,
+        Request::RevokeToken { id: "contrl".into(), machines: false },
+        "there is no token contrl; did you mean control?",
+    );
 }
 
 #[test]

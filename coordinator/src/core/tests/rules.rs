@@ -322,7 +322,7 @@ fn gathering_is_of_one_cluster() {
         machine_type: Control,
         machine: None,
         ttl_ms: None,
-        uses: None,
+        uses: Some(1),
     };
     fleet.ask(theirs).expect("a token");
     fleet.enroll_with("theirs", "silent").expect("enrols");

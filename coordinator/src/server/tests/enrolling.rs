@@ -52,7 +52,7 @@ async fn whatever_is_wrong_with_a_token_the_answer_is_the_same() {
     let used_up = world.token("edge", None, Some(1), 60_000).await;
     enroll(&world, &used_up.text, "first").await.expect("its one use");
     let revoked = world.token("edge", None, None, 60_000).await;
-    world.wish(Wish::RevokeToken { id: revoked.id.clone() }).await;
+    world.wish(Wish::RevokeToken { id: revoked.id.clone(), machines: false }).await;
     let for_another = world.token("edge", Some("somebody"), None, 60_000).await;
     let expired = world.token("edge", None, None, 1).await;
     let expires_ms = world.engine.facts().tokens.get(&expired.id).expect("there").expires_at_ms;

@@ -97,7 +97,10 @@ async fn foreign(client: &mut FleetClient<Channel>, token: &str) -> Vec<(&'stati
         ("Annotate a machine", client.annotate(annotate).await.map(drop)),
         ("Annotate a cluster", client.annotate(of_cluster).await.map(drop)),
         ("CreateToken", client.create_token(new_token).await.map(drop)),
-        ("RevokeToken", client.revoke_token(wire::RevokeTokenRequest { id: token.to_owned() }).await.map(drop)),
+        (
+            "RevokeToken",
+            client.revoke_token(wire::RevokeTokenRequest { id: token.to_owned(), machines: true }).await.map(drop),
+        ),
         ("RevokeCredentials", client.revoke_credentials(subject).await.map(drop)),
         ("RevokeMachine", client.revoke_machine(machine()).await.map(drop)),
         ("ReplaceMachine", client.replace_machine(machine()).await.map(drop)),
@@ -240,7 +243,7 @@ async fn a_token_made_here_carries_our_pin_and_its_secret_is_kept_nowhere() {
     let mut client = world.operator().await;
     let made = client.create_token(request.clone()).await.expect("made").into_inner();
     let row = world.engine.facts().tokens[&made.id].clone();
-    assert_eq!((row.uses, row.expires_at_ms), (Some(3), made.expires_at_ms));
+    assert_eq!((row.uses, row.expires_at_ms), (3, made.expires_at_ms));
     let secret = made.token.split('.').nth(1).expect("three parts");
     assert!(!serde_json::to_string(&*row).expect("JSON").contains(secret));
     let code = |status: Result<_, tonic::Status>| status.map(|_| ()).expect_err("refused").code();

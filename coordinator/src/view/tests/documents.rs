@@ -88,6 +88,7 @@ fn base(name: &str, machine_type: MachineType, state: &str) -> Machine {
                 .into(),
             agent_version: Some("0.1.0".into()),
             machine_id: Some("6a0b".into()),
+            join_token: Some("k3v9".into()),
             connected: true,
             two_agents: false,
             lost: false,
@@ -226,7 +227,7 @@ pub(super) fn rollout(state: &str) -> Rollout {
     }
 }
 
-pub(super) fn token(uses: Option<u32>, machine: Option<&str>) -> Token {
+pub(super) fn token(uses: u32, machine: Option<&str>) -> Token {
     Token {
         metadata: metadata("k3x9qa", "2026-02-27T12:05:00Z"),
         spec: TokenSpec {

@@ -1,0 +1,127 @@
+//! Join tokens: made for as many machines as are lacking, and taken back, with the machines that nobody has heard of.
+
+use muster_proto::model::{ClusterName, MachineName, MachineType, Now, TOKEN_TTL_DEFAULT_MS};
+
+use super::{
+    Effect, Refusal, Reply, Request, enroll, operators::audited, operators::known_cluster, operators::not_found,
+};
+use crate::{
+    facts::{Draft, MachineRow, TokenRow},
+    plan::{enrolment, safety::some_names},
+};
+
+/// Join tokens recorded at once; expired ones make room.
+const TOKENS_MAX: usize = 10_000;
+/// Uses of a token beyond the machines that are lacking: one may have to enrol again, as under a mistyped name.
+const SPARE_USES: u32 = 1;
+
+pub(super) fn create(draft: &mut Draft<'_>, actor: &str, request: Request, now: Now) -> Result<Reply, Refusal> {
+    let Request::CreateToken { id, secret_sha256, cluster, machine_type, machine, ttl_ms, uses } = request else {
+        return Ok(Reply::Ok);
+    };
+    known_cluster(draft, &cluster)?;
+    if let Some(row) = machine.as_ref().and_then(|machine| draft.machines.get(machine)) {
+        enroll::fits_role(row, &cluster, machine_type)?;
+    }
+    let uses = match (uses, &machine) {
+        (Some(uses), _) => uses,
+        (None, Some(_)) => 1,
+        (None, None) => uses_of(draft, &cluster, machine_type)?,
+    };
+    make_room(draft, now)?;
+    let default_ms = draft.spec(&cluster).map_or(TOKEN_TTL_DEFAULT_MS, |spec| spec.token_ttl_ms);
+    let expires_at_ms = now.wall_ms.saturating_add(ttl_ms.unwrap_or(default_ms));
+    let times = if uses == 1 { "once".to_owned() } else { format!("up to {uses} times") };
+    let message = match &machine {
+        Some(machine) => format!("for {machine_type} machines of {cluster}, for {machine} only, {times}"),
+        None => format!("for {machine_type} machines of {cluster}, any name, {times}"),
+    };
+    draft.put_token(TokenRow {
+        id: id.clone(),
+        secret_sha256,
+        cluster,
+        machine_type,
+        machine,
+        uses,
+        used: 0,
+        created_at_ms: now.wall_ms,
+        expires_at_ms,
+        revoked: false,
+    });
+    draft.audit(actor, "create", &format!("token/{id}"), &message, now.wall_ms);
+    Ok(Reply::Token { expires_at_ms, uses })
+}
+
+/// As many uses as the manifest still lacks machines, and [`SPARE_USES`].
+fn uses_of(draft: &Draft<'_>, cluster: &ClusterName, machine_type: MachineType) -> Result<u32, Refusal> {
+    let message = match enrolment::lacking(draft, cluster, machine_type) {
+        Some(0) => format!(
+            "every {machine_type} machine that the manifest of cluster {cluster} names has enrolled; say `--uses N` for \
+             a token with which N more may join, or apply a manifest that names more"
+        ),
+        Some(lacking) => return Ok(lacking.saturating_add(SPARE_USES)),
+        None => format!(
+            "the manifest of cluster {cluster} does not say how many machines it has (`machines`): say `--uses N`"
+        ),
+    };
+    Err(Refusal::State { reason: "NothingLacking", message })
+}
+
+/// Expired tokens make room for a new one.
+fn make_room(draft: &mut Draft<'_>, now: Now) -> Result<(), Refusal> {
+    if draft.tokens.len() < TOKENS_MAX {
+        return Ok(());
+    }
+    let expired = draft.tokens.values().filter(|token| token.expires_at_ms <= now.wall_ms);
+    for id in expired.map(|token| token.id.clone()).collect::<Vec<_>>() {
+        draft.drop_token(&id);
+    }
+    if draft.tokens.len() < TOKENS_MAX {
+        return Ok(());
+    }
+    let message =
+        format!("there are {TOKENS_MAX} join tokens; `musterctl delete cluster` takes those of a cluster along");
+    Err(Refusal::State { reason: "TooManyTokens", message })
+}
+
+/// Makes a token worthless; with `machines` takes back the enrolments made with it of machines that never reported.
+pub(super) fn revoke(
+    draft: &mut Draft<'_>,
+    effects: &mut Vec<Effect>,
+    actor: &str,
+    (id, machines): (&str, bool),
+    now: Now,
+) -> Result<Reply, Refusal> {
+    if !draft.tokens.contains_key(id) {
+        return Err(not_found("token", id, draft.tokens.keys().map(String::as_str)));
+    }
+    if let Some(token) = draft.token_mut(id) {
+        token.revoked = true;
+    }
+    let by_it = |row: &MachineRow| row.enrolled_with.as_ref().is_some_and(|with| with.token_id == id);
+    let came = draft.machines.values().filter(|row| by_it(row) && row.id.is_some());
+    let (silent, reported): (Vec<_>, Vec<_>) = came.cloned().partition(|row| draft.never_reported(row));
+    let mut lines = vec![format!("token {id} revoked")];
+    if machines {
+        for row in &silent {
+            enroll::take_back(draft, effects, &row.name, now);
+        }
+        lines.push(format!("{} taken back that never reported", machines_of_it(silent.len())));
+    } else if !silent.is_empty() {
+        let count = machines_of_it(silent.len());
+        lines.push(format!("{count} never reported; `musterctl token revoke {id} --machines` takes them back"));
+    }
+    if machines && !reported.is_empty() {
+        let names = names(reported.iter().map(|row| &row.name));
+        lines.push(format!("{} reported and stay: {names}", machines_of_it(reported.len())));
+    }
+    audited(draft, actor, "revoke", &format!("token/{id}"), lines, now)
+}
+
+fn machines_of_it(count: usize) -> String {
+    format!("{count} machine{} enrolled with it", if count == 1 { "" } else { "s" })
+}
+
+fn names<'a>(names: impl Iterator<Item = &'a MachineName>) -> String {
+    some_names(names.map(MachineName::as_str))
+}
