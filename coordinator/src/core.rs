@@ -42,7 +42,7 @@ pub use io::{Effect, Enroll, Input, Request, SwarmQuestion};
 pub use maintenance::{LockRelease, Word};
 
 use crate::{
-    facts::{Draft, FORMAT, Facts, MachineRow, RowError},
+    facts::{AuditObject, AuditRow, Draft, FORMAT, Facts, MachineRow, RowError},
     plan::{
         Limits, items,
         reboot::missed_at,
@@ -63,6 +63,8 @@ pub struct Step {
     pub answers: Vec<Result<Reply, Refusal>>,
     /// To be made durable before anything of this step is seen.
     pub changes: Vec<Change>,
+    /// Audit lines of this step: to be told to the log once they are durable, and before anything of this step is seen.
+    pub audited: Vec<Arc<AuditRow>>,
     /// To be performed after.
     pub effects: Vec<Effect>,
     /// Was anything decided? A step that took in nothing but signs of life decides nothing and changes little.
@@ -195,12 +197,13 @@ impl Core {
             Effect::Assign { id, .. } | Effect::Ack { id, .. } => !draft.denied.contains_key(id),
             Effect::AskSwarm(_) | Effect::Close { .. } => true,
         });
+        let audited = draft.take_audited();
         let changes = draft.into_changes();
         if !quiet {
             let wake_at = self.wake_at(now).unwrap_or(u64::MAX);
             self.decide_by_mono_ms = wake_at.min(now.mono_ms.saturating_add(DECIDE_EVERY_MS));
         }
-        Step { answers, changes, effects, decided: !quiet, unsettled: !settled }
+        Step { answers, changes, audited, effects, decided: !quiet, unsettled: !settled }
     }
 
     /// A sign of life of a machine that nobody has missed decides nothing. A thousand machines send a hundred of them a
@@ -308,6 +311,6 @@ pub fn recover(rows: Vec<Row>, seen: Epoch, actor: &str, now: Now) -> Result<(Ep
     meta.recovered_epoch = next;
     update::distrust(&mut draft, now);
     let message = format!("the next start has epoch {next} and takes over what the agents know better");
-    draft.audit(actor, "recover", "store", &message, now.wall_ms);
+    draft.audit(actor, "recover", AuditObject::Store, &message, now.wall_ms);
     Ok((next, draft.into_changes()))
 }

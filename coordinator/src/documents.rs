@@ -24,7 +24,9 @@ pub use handshake::{Requested, cluster_states, locks, requested, requests};
 
 use crate::{
     core::update::Options,
-    facts::{AuditRow, CredentialRow, Facts, LeftOut, MachineRow, SecretRow, Stage, StageRow, TokenRow},
+    facts::{
+        AuditRow, CertificateRow, CredentialRow, Facts, LeftOut, MachineRow, SecretRow, Stage, StageRow, TokenRow,
+    },
     plan::{
         self, Limits, blocked,
         survey::{Position, Progress, Survey},
@@ -105,23 +107,31 @@ pub fn tokens(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, now: Now) ->
     facts.tokens.values().filter(|row| wanted(&row.cluster)).map(|row| token(row, now)).collect()
 }
 
-/// Everybody's credentials, by role and name.
+/// Everybody's certificates, by role and name, oldest first: two of one name may be for different clusters.
 #[must_use]
 pub fn credentials(facts: &Facts, now: Now) -> Vec<Credential> {
-    facts.credentials.values().map(|row| credential(row, now)).collect()
+    let of = |row: &Arc<CredentialRow>| -> Vec<Credential> {
+        row.certificates.iter().map(|certificate| credential(row, certificate, now)).collect()
+    };
+    facts.credentials.values().flat_map(of).collect()
 }
 
-/// Every secret of the clusters that `wanted` lets through, and those for every cluster if `shared`. Without values.
+/// Every secret of the clusters that `wanted` lets through, and those that are shared with one of them; if `all`, those
+/// that are shared with none too. Without values, and without a word of other clusters.
 #[must_use]
-pub fn secrets(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, shared: bool) -> Vec<Secret> {
-    let seen = |row: &&Arc<SecretRow>| row.id.cluster.as_ref().map_or(shared, &wanted);
-    facts.secrets.values().filter(seen).map(|row| secret(facts, row)).collect()
+pub fn secrets(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, all: bool) -> Vec<Secret> {
+    let seen = |row: &&Arc<SecretRow>| {
+        let shared = row.id.cluster.is_none() && (all || row.clusters.iter().any(&wanted));
+        shared || row.id.cluster.as_ref().is_some_and(&wanted)
+    };
+    facts.secrets.values().filter(seen).map(|row| secret(facts, row, &wanted)).collect()
 }
 
-/// The audit record, oldest first.
+/// The audit record, in the order in which it was written: of one cluster, or all of it.
 #[must_use]
-pub fn audit(facts: &Facts) -> Vec<Audit> {
-    facts.audit.values().map(|row| audit_line(row)).collect()
+pub fn audit(facts: &Facts, only: Option<&ClusterName>) -> Vec<Audit> {
+    let wanted = |row: &&&Arc<AuditRow>| only.is_none_or(|only| row.scope.cluster.as_ref() == Some(only));
+    facts.audit_lines().iter().filter(wanted).map(|row| audit_line(row)).collect()
 }
 
 /// Who goes when in a cluster. None if there is no such cluster.
@@ -301,36 +311,41 @@ fn token(row: &TokenRow, now: Now) -> Token {
     }
 }
 
-fn credential(row: &CredentialRow, now: Now) -> Credential {
-    let state = match row.revoked() {
+fn credential(row: &CredentialRow, certificate: &CertificateRow, now: Now) -> Credential {
+    let revoked = row.has_revoked(certificate);
+    let state = match revoked {
         true => "Revoked",
-        false if row.expires_at_ms <= now.wall_ms => "Expired",
+        false if certificate.expires_at_ms <= now.wall_ms => "Expired",
         false => "Valid",
     };
     Document {
         metadata: Metadata {
             name: row.subject.clone(),
-            creation_timestamp: at(row.issued_at_ms),
+            creation_timestamp: at(certificate.issued_at_ms),
             annotations: std::collections::BTreeMap::new(),
         },
-        spec: CredentialSpec { clusters: row.clusters.iter().map(ToString::to_string).collect() },
+        spec: CredentialSpec { clusters: certificate.clusters.iter().map(ToString::to_string).collect() },
         status: CredentialStatus {
             state: state.to_owned(),
-            expires_at: at(row.expires_at_ms),
-            revoked_at: row.revoked_at_ms.filter(|_| row.revoked()).map(at),
+            expires_at: at(certificate.expires_at_ms),
+            revoked_at: row.revoked_at_ms.filter(|_| revoked).map(at),
         },
     }
 }
 
-fn secret(facts: &Facts, row: &SecretRow) -> Secret {
+fn secret(facts: &Facts, row: &SecretRow, wanted: impl Fn(&ClusterName) -> bool) -> Secret {
+    let users = plan::secrets::used_by(facts, &row.id).into_iter().filter(|user| wanted(&user.cluster));
     Document {
         metadata: Metadata {
             name: row.id.to_string(),
             creation_timestamp: at(row.created_at_ms),
             annotations: std::collections::BTreeMap::new(),
         },
-        spec: SecretSpec { cluster_name: row.id.cluster.as_ref().map(ToString::to_string) },
-        status: SecretStatus { version: row.version, used_by: plan::secrets::used_by(facts, &row.id) },
+        spec: SecretSpec {
+            cluster_name: row.id.cluster.as_ref().map(ToString::to_string),
+            clusters: row.clusters.iter().filter(|cluster| wanted(cluster)).map(ToString::to_string).collect(),
+        },
+        status: SecretStatus { version: row.version, used_by: users.map(|user| user.to_string()).collect() },
     }
 }
 
@@ -342,12 +357,20 @@ fn audit_line(row: &AuditRow) -> Audit {
             annotations: std::collections::BTreeMap::new(),
         },
         spec: AuditSpec {
+            cluster_name: row.scope.cluster.as_ref().map(ToString::to_string),
             actor: row.actor.clone(),
             action: row.action.clone(),
             object: row.object.clone(),
             message: row.message.clone(),
+            times: row.times,
+            last_ms: row.last_ms,
         },
-        status: AuditStatus {},
+        status: AuditStatus {
+            chain: row.scope.to_string(),
+            number: row.number,
+            previous: row.previous,
+            hash: row.hash,
+        },
     }
 }
 

@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::{
     core::{Act, Core, Effect, Input, Refusal, Reply},
     facts::{Facts, RowError},
+    journal,
     plan::Limits,
     proof::ProofKey,
     store::{Store, StoreError},
@@ -158,6 +159,7 @@ pub fn start(
     let clock = Clock { zero: Instant::now() };
     let (core, changes) = Core::start(store.load()?, limits, proof_key.clone(), clock.now())?;
     store.commit(&changes)?;
+    journal::audit_goes_on(core.facts());
     let (inbox, inputs) = mpsc::channel(INBOX_MAX);
     let (publish, facts) = watch::channel(Arc::new(core.facts().clone()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(EngineError::Thread)?;
@@ -232,7 +234,7 @@ impl<S: Store, O: Outbox> Engine<S, O> {
         let (inputs, answers): (Vec<_>, Vec<_>) =
             batch.into_iter().map(|envelope| (envelope.input, envelope.answer)).unzip();
         let was_old = self.core.facts().live.older_than_fleet().is_some();
-        let step = self.core.step(inputs, self.clock.now());
+        let mut step = self.core.step(inputs, self.clock.now());
         if let Some(evidence) = self.core.facts().live.older_than_fleet().filter(|_| !was_old) {
             tracing::warn!(
                 "this store is older than the fleet, and nothing is started ({evidence}): stop the coordinator and put \
@@ -246,10 +248,14 @@ impl<S: Store, O: Outbox> Engine<S, O> {
             );
         }
         let decided = step.decided;
+        let audited = std::mem::take(&mut step.audited);
         let (results, acts) = step.into_acts();
         for act in acts {
             match act {
-                Act::Commit(changes) => self.store.commit(&changes)?,
+                Act::Commit(changes) => {
+                    self.store.commit(&changes)?;
+                    audited.iter().for_each(|line| journal::audit(line));
+                }
                 Act::Perform(effect) => self.outbox.perform(effect),
             }
         }

@@ -25,10 +25,10 @@ use muster_proto::model::{ClusterName, ClusterSpec, ItemName, ItemStatus, Machin
 use serde::de::DeserializeOwned;
 
 pub use added_rows::{Added, AddedEnd, AddedReboot, RebootAsked, RebootWhy};
-pub use audit::AuditRow;
+pub use audit::{AuditChain, AuditGap, AuditHead, AuditObject, AuditRow, AuditScope};
 pub use backup_rows::BackupRow;
 pub use control_set::{ControlSet, Member};
-pub use credential::{CredentialRow, DeniedRow, TokenRow};
+pub use credential::{CertificateRow, CredentialRow, DeniedRow, TokenRow};
 pub use draft::Draft;
 pub use enrolled::EnrolledWith;
 pub use former_node::FormerNode;
@@ -101,8 +101,8 @@ pub struct Facts {
     pub tokens: BTreeMap<String, Arc<TokenRow>>,
     /// By name.
     pub secrets: BTreeMap<SecretId, Arc<SecretRow>>,
-    /// By number; the oldest are dropped.
-    pub audit: BTreeMap<u64, Arc<AuditRow>>,
+    /// Who did what, in chains; the oldest lines are dropped.
+    pub audit: BTreeMap<AuditScope, Arc<AuditChain>>,
     /// Identities that are refused.
     pub denied: BTreeMap<MachineId, Arc<DeniedRow>>,
     /// Of people and programs, by role and name.
@@ -174,8 +174,7 @@ impl Facts {
                     facts.secrets.insert(row.id.clone(), Arc::new(row));
                 }
                 Table::Audit => {
-                    let row: AuditRow = parse(table, &key, &value)?;
-                    facts.audit.insert(row.seq, Arc::new(row));
+                    facts.load_audit(&key, &value)?;
                 }
             }
         }
@@ -185,6 +184,33 @@ impl Facts {
             }
         }
         Ok(facts)
+    }
+
+    fn load_audit(&mut self, key: &str, value: &[u8]) -> Result<(), RowError> {
+        let Some((scope, number)) = AuditScope::of_key(key) else { return Ok(()) };
+        let chain = Arc::make_mut(self.audit.entry(scope).or_default());
+        match number {
+            Some(_) => chain.load(parse(Table::Audit, key, value)?),
+            None => chain.load_head(parse(Table::Audit, key, value)?),
+        }
+        Ok(())
+    }
+
+    /// The audit record, in the order in which it was written.
+    #[must_use]
+    pub fn audit_lines(&self) -> Vec<&Arc<AuditRow>> {
+        let mut lines: Vec<_> = self.audit.values().flat_map(|chain| chain.lines()).collect();
+        lines.sort_by_key(|line| line.seq);
+        lines
+    }
+
+    /// Is the audit record whole, as far as it is kept?
+    ///
+    /// # Errors
+    /// The first gap of each chain that has one.
+    pub fn verify_audit(&self) -> Result<(), Vec<AuditGap>> {
+        let gaps: Vec<_> = self.audit.iter().filter_map(|(scope, chain)| chain.verify(scope).err()).collect();
+        if gaps.is_empty() { Ok(()) } else { Err(gaps) }
     }
 
     /// The machine with this identity.

@@ -9,6 +9,7 @@ pub mod documents;
 pub mod engine;
 pub mod facts;
 pub mod health;
+mod journal;
 pub mod listen;
 pub mod manifest;
 pub mod pki;

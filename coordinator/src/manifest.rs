@@ -88,7 +88,7 @@ type Found<N, S> = BTreeMap<N, (Option<S>, Option<Annotations>)>;
 pub struct Known {
     /// Clusters, with their newest specs.
     pub clusters: BTreeMap<ClusterName, ClusterSpec>,
-    /// Names of secrets.
+    /// The secrets that items of each cluster may refer to: its own, and those that are shared with it.
     pub secrets: BTreeSet<SecretId>,
 }
 

@@ -85,7 +85,7 @@ pub enum PkiError {
     Tls(#[source] rustls::Error),
 }
 
-pub(crate) fn millis(duration: Duration) -> u64 {
+fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 

@@ -2,7 +2,6 @@
 //! one to be made good from the fleet.
 
 use std::{
-    collections::BTreeSet,
     fs,
     io::{self, Write as _},
     os::unix::fs::OpenOptionsExt,
@@ -18,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     config::{ConfigError, StateDir},
     core::{self, credentials},
-    facts::{CredentialRow, Draft, Facts, RowError},
+    facts::{CertificateRow, CredentialRow, Draft, Facts, RowError},
     pki::{Ca, KeyFileError, PERSON_LIFETIME, Peer, PkiError, StateKey, TrustDomain, Validity},
     store::{Change, EmbeddedStore, Store, StoreError},
 };
@@ -144,14 +143,12 @@ impl Credentials {
         let issued_at_ms = now_ms.max(revoked_at_ms.map_or(0, |at_ms| (at_ms / 1000 + 1) * 1000));
         let validity = Validity::from(issued_at_ms, PERSON_LIFETIME);
         let identity = ca.issue(peer, validity)?;
-        let row = CredentialRow {
-            subject: peer.to_string(),
-            clusters: peer.clusters.clone().unwrap_or_default(),
+        let certificate = CertificateRow {
             issued_at_ms,
             expires_at_ms: validity.not_after_ms,
-            older_ms: BTreeSet::new(),
-            revoked_at_ms,
+            clusters: peer.clusters.clone().unwrap_or_default(),
         };
+        let row = CredentialRow { subject: peer.to_string(), certificates: vec![certificate], revoked_at_ms };
         let credentials = Self {
             coordinator: address.to_owned(),
             ca: ca.pem().to_owned(),
@@ -548,7 +545,8 @@ mod tests {
         issue(&mut store, &key, &bo, 1_800_000_001_000).expect("issued");
         let facts = Facts::load(store.load().expect("rows")).expect("facts");
         assert_eq!(facts.credentials.keys().collect::<Vec<_>>(), ["operator/anna", "viewer/bo"]);
-        let objects: Vec<_> = facts.audit.values().map(|line| (line.action.as_str(), line.object.as_str())).collect();
+        let objects: Vec<_> =
+            facts.audit_lines().into_iter().map(|line| (line.action.as_str(), line.object.as_str())).collect();
         assert_eq!(objects, [("issue", "credentials/operator/anna"), ("issue", "credentials/viewer/bo")]);
         // A new certificate under a name that was revoked in this very second is not among those that are refused.
         let revoked =
@@ -556,7 +554,7 @@ mod tests {
         assert!(revoked.revoked());
         let ca = Ca::create(&TrustDomain::new("muster.test").expect("a name"), 0).expect("a CA");
         let (_, row) = Credentials::issue(&ca, "", &bo, Some(&revoked), 1_800_000_001_600).expect("issued");
-        assert_eq!((row.issued_at_ms, row.revoked()), (1_800_000_002_000, false));
+        assert_eq!((row.certificates[0].issued_at_ms, row.revoked()), (1_800_000_002_000, false));
     }
 
     #[test]
@@ -570,6 +568,6 @@ mod tests {
         let beyond = recover(&mut store, Some(u64::MAX), 0).expect_err("none can be taken after it").to_string();
         assert!(beyond.contains("this store's is 7"), "{beyond}");
         let facts = Facts::load(store.load().expect("rows")).expect("facts");
-        assert!(facts.meta.recovering && facts.meta.recovered_epoch == Epoch(8) && facts.audit.len() == 4);
+        assert!(facts.meta.recovering && facts.meta.recovered_epoch == Epoch(8) && facts.audit_lines().len() == 3);
     }
 }

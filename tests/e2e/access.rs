@@ -175,6 +175,10 @@ fn credentials_that_are_taken_back() -> Result<()> {
 
     issue("vera-2.toml")?;
     fleet.ctl_as("vera-2.toml", &["get", "clusters"])?.exits(0)?;
+    let words = ["--role", "viewer", "--name", "vera", "--cluster", "other", "--out", "vera-3.toml"];
+    fleet.coordinator_command(&[&place[..], &words].concat())?.ok()?;
+    let listed = fleet.ctl(&["get", "credential", "viewer/vera"])?.ok()?;
+    assert!(listed.lines().count() == 3 && listed.contains(" e2e ") && listed.contains(" other "), "{listed}");
     fleet.ctl_as("vera.toml", &["get", "clusters"])?.exits(3)?;
     let audit = fleet.ctl(&["get", "audit"])?.exits(0)?;
     audit.says(&["issue", "credentials/viewer/vera", "revoke", "operator/admin"])?;

@@ -7,12 +7,13 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use muster_proto::{resource::Audit, wire::AnnotateRequest};
 use muster_tests::fleet::{
-    Fleet, alone,
+    CLUSTER, Fleet, alone,
     manifest::{bash, cluster, named_cluster},
     programs::complain,
 };
-use tonic::Status;
+use tonic::{Code, Status};
 
 /// Enrolments, or calls, of one attack.
 const ATTACK: usize = 2_000;
@@ -88,7 +89,8 @@ fn leaked_token_fills_no_coordinator() -> Result<()> {
     let let_in = answers.iter().filter(|answer| answer.is_ok()).count();
     assert_eq!((answers.len(), let_in), (ATTACK, 9), "two are named, ten more fit, three were there");
     let refused: Vec<_> = answers.iter().filter_map(|answer| answer.as_ref().err()).collect();
-    assert!(refused.iter().all(|status| status.message().contains("ClusterFull")), "{:?}", refused.first());
+    let bounded = |status: &&Status| ["ClusterFull", "TooFast"].iter().any(|why| status.message().contains(why));
+    assert!(refused.iter().all(bounded), "{:?}", refused.first());
 
     let token = fleet.ctl(&["token", "create", "--cluster", "other", "--type", "control"])?.ok()?;
     fleet.write_secret("tokens/other", &token)?;
@@ -108,5 +110,113 @@ fn leaked_token_fills_no_coordinator() -> Result<()> {
     assert_eq!(left, ["control-1", "other-1"]);
     fleet.add_machines(0, 1)?;
     fleet.wait_ready(3)?;
+    fleet.done()
+}
+
+/// Credentials of an operator who is limited to the fleet's own cluster; the name of their file.
+fn limited(fleet: &Fleet, name: &str) -> Result<String> {
+    let file = format!("{name}.toml");
+    let place = ["credentials", "--state-dir", "coordinator", "--key-file", "coordinator.key"];
+    let who = ["--role", "operator", "--name", name, "--cluster", CLUSTER, "--out", &file];
+    fleet.coordinator_command(&[&place[..], &who].concat())?.ok()?;
+    Ok(file)
+}
+
+fn audit(fleet: &Fleet) -> Result<Vec<Audit>> {
+    let list: serde_json::Value = serde_json::from_str(&fleet.ctl(&["get", "audit", "-o", "json"])?.ok()?)?;
+    Ok(serde_json::from_value(list["items"].clone())?)
+}
+
+/// An operator of one cluster would have the audit of all overwritten, two thousand notes in a row.
+#[test]
+fn audit_flood_erases_nothing() -> Result<()> {
+    let mut fleet = Fleet::start("flood", &[])?;
+    let items = [bash("work", "deploy", &fleet.effects_log(), ":", &[])];
+    fleet.apply(&cluster(1, 0, &items, &[], &[]))?;
+    fleet.apply(&named_cluster("other", (1, 0), &items, &[], &[]))?;
+    fleet.add_machines(1, 0)?;
+    fleet.wait_ready(1)?;
+    fleet.ctl(&["annotate", "cluster", "other", "rack=7"])?.exits(0)?;
+    let eve = limited(&fleet, "eve")?;
+    let before = audit(&fleet)?;
+    let journalled = |fleet: &Fleet| fleet.log("coordinator").matches("audit: ").count();
+    let logged_before = journalled(&fleet);
+
+    let note = |n: usize| AnnotateRequest {
+        kind: "cluster".to_owned(),
+        name: CLUSTER.to_owned(),
+        // The same note again and again, and now and then another.
+        set: [(format!("note-{}", n / 10 % 7), n.to_string())].into(),
+        remove: Vec::new(),
+    };
+    let of_each = ATTACK / CONNECTIONS;
+    let answers: Vec<Result<(), Status>> = attack(&fleet, |_| {
+        let operator = fleet.raw_operator(&eve)?;
+        Ok((0..of_each).map(|n| operator.call(async |mut fleet| fleet.annotate(note(n)).await).map(drop)).collect())
+    })?;
+    let taken = answers.iter().filter(|answer| answer.is_ok()).count();
+    assert!((1_000..ATTACK).contains(&taken), "{taken} of {ATTACK}");
+    let refused: Vec<&Status> = answers.iter().filter_map(|answer| answer.as_ref().err()).collect();
+    for status in &refused {
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+        assert!(status.message().contains("TooFast: operator/eve") && status.message().contains("come again in"));
+    }
+    let late = fleet.ctl_as(&eve, &["annotate", "cluster", CLUSTER, "a=b"])?;
+    assert!(late.code == Some(0) || late.err.contains("come again in 1 s"), "{late:?}");
+    fleet.ctl(&["annotate", "cluster", "other", "row=8"])?.exits(0)?;
+
+    // Each was told to the log before its answer, and nothing of others is gone.
+    let logged = journalled(&fleet) - logged_before;
+    assert!(logged >= taken && logged <= taken + 2, "{logged} lines in the log, {taken} were taken");
+    let after = audit(&fleet)?;
+    let is_there = |line: &Audit| after.iter().any(|known| known.status.hash == line.status.hash);
+    assert!(before.iter().all(is_there), "{} lines before, {} after", before.len(), after.len());
+    let eves = || after.iter().filter(|line| line.spec.actor == "operator/eve");
+    let times: usize = eves().map(|line| line.spec.times as usize).sum();
+    assert!(times >= taken && eves().count() < taken, "{} lines, {times} times", eves().count());
+    complain(&format!("{taken} of {ATTACK} notes were taken, in {} audit lines", eves().count()));
+
+    fleet.ctl(&["get", "audit", "--cluster", "other"])?.exits(0)?.says(&["annotate", "rack set"])?;
+    let whole = fleet.ctl(&["audit", "verify"])?.exits(0)?.says(&["e2e: lines 1 to ", "other: lines 1 to 3, whole"])?;
+    fleet.kill_coordinator()?;
+    fleet.start_coordinator()?;
+    assert_eq!(fleet.ctl(&["audit", "verify"])?.ok()?, whole.out, "kept through a crash");
+    assert!(!fleet.log("coordinator").contains("has a gap"), "{}", fleet.log("coordinator"));
+    fleet.done()
+}
+
+/// Whoever may apply a manifest has the secrets that it may name: an operator of one cluster names none of another's.
+#[test]
+fn shared_secret_stays_with_its_clusters() -> Result<()> {
+    let mut fleet = Fleet::start("shared", &[])?;
+    let steal = format!("cat \"$MUSTER_SECRET_REGISTRY_FILE\" >{}", fleet.path("stolen"));
+    let item = bash("work", "deploy", &fleet.effects_log(), &steal, &[]);
+    let item = item.replace("          effects:", "          password: '${secret.registry}'\n          effects:");
+    fleet.apply(&cluster(1, 0, &[bash("work", "deploy", &fleet.effects_log(), ":", &[])], &[], &[]))?;
+    std::fs::write(fleet.path("password"), "hunter2-of-others")?;
+    let create = ["secret", "create", "registry", "--clusters", "other", "--from-file", "password"];
+    fleet.ctl(&create)?.exits(0)?.says(&["secret registry created; it is for other"])?;
+    let eve = limited(&fleet, "eve")?;
+    std::fs::write(fleet.path("steal.yaml"), cluster(1, 0, &[item], &[], &[]))?;
+    let refused = fleet.ctl_as(&eve, &["apply", "-f", "steal.yaml"])?.exits(2)?;
+    refused.says(&["unknown secret 'registry'", "musterctl secret share registry --clusters e2e"])?;
+    fleet.ctl_as(&eve, &["secret", "share", "registry", "--clusters", CLUSTER])?.exits(3)?;
+    let seen = fleet.ctl_as(&eve, &["get", "secrets", "-o", "name"])?.ok()?;
+    assert!(!seen.contains("registry"), "{seen}");
+    fleet.add_machines(1, 0)?;
+    fleet.wait_ready(1)?;
+    assert!(!std::path::Path::new(&fleet.path("stolen")).exists());
+
+    fleet.ctl(&["secret", "share", "registry", "--clusters", CLUSTER])?.exits(0)?.says(&["is for e2e, other"])?;
+    fleet.ctl_as(&eve, &["apply", "-f", "steal.yaml"])?.exits(0)?;
+    let update = ["update", CLUSTER, "--yes", "--accept-control-plane-downtime"];
+    fleet.ctl_as(&eve, &update)?.exits(0)?;
+    assert_eq!(std::fs::read_to_string(fleet.path("stolen"))?, "hunter2-of-others", "now it may");
+    fleet
+        .ctl(&["secret", "unshare", "registry", "--clusters", CLUSTER])?
+        .exits(4)?
+        .says(&["SecretInUse", "e2e/work"])?;
+    let seen = fleet.ctl_as(&eve, &["get", "secrets"])?.exits(0)?.says(&["registry", "e2e"])?;
+    assert!(!seen.out.contains("other"), "{seen:?}");
     fleet.done()
 }

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use muster_tests::fleet::{
-    Fleet, PATIENCE,
+    CLUSTER, Fleet, PATIENCE,
     manifest::{bash, cluster},
     wait_for,
 };
@@ -54,7 +54,9 @@ fn no_secret_is_found_where_it_should_not_be() -> Result<()> {
     let outside = tempfile::tempdir()?;
     let file = outside.path().join("secret").display().to_string();
     fs::write(&file, format!("{CANARY}\n"))?;
-    fleet.ctl(&["secret", "create", "sql", "--from-file", &file])?.exits(0)?.says(&["secret sql created"])?;
+    let create = ["secret", "create", "sql", "--from-file", &file];
+    fleet.ctl(&create)?.exits(4)?.says(&["ForNoCluster", "--clusters A,B"])?;
+    fleet.ctl(&[&create[..], &["--clusters", CLUSTER]].concat())?.exits(0)?.says(&["secret sql created"])?;
 
     let tell = "cat \"$MUSTER_SECRET_SQL_FILE\" \"$MUSTER_PARAM_DSN_FILE\"; set -x; cat \"$MUSTER_PARAM_DSN_FILE\" >&2";
     let waits = format!("{tell}\nuntil test -e {}; do read -t 0.05 <> <(:) || :; done", fleet.path("go"));

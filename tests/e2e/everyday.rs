@@ -78,7 +78,7 @@ fn what_nobody_has(fleet: &mut Fleet) -> Result<()> {
         (&["get", "tokens", "-w", "--cluster", "e2ee"], &["no cluster named \"e2ee\""]),
         (&["get", "machine", "control-1", "--cluster", "nope"], &["no cluster named \"nope\"", "get clusters"]),
         (&["get", "machine", "control-1", "--cluster", "other"], &["in cluster \"other\"", "get machine control-1"]),
-        (&["get", "audit", "--cluster", "e2e"], &["--cluster says nothing of audit", "musterctl get audit"]),
+        (&["get", "credentials", "--cluster", "e2e"], &["--cluster says nothing of credentials"]),
         (&["get", "machines", "--cluster", ""], &["--cluster"]),
         (&["retry", "control-1", "wrok"], &["control-1 has no item named \"wrok\"", "Did you mean \"work\"?"]),
         (&["skip", "control-1", "nope"], &["Its items: work"]),
@@ -130,7 +130,7 @@ fn hangup_ends_no_daemon() -> Result<()> {
 /// The tenth line of the audit comes after the ninth.
 fn a_watch_begins_as_a_list(fleet: &mut Fleet) -> Result<()> {
     for at in 1..=10 {
-        fleet.ctl(&["annotate", "machine", "control-1", &format!("example.com/at={at}")])?.exits(0)?;
+        fleet.ctl(&["annotate", "machine", "control-1", &format!("example.com/at-{at}=1")])?.exits(0)?;
     }
     let listed = fleet.ctl(&["get", "audit", "-o", "name"])?.ok()?;
     assert!(listed.contains("audit/9\naudit/10\n"), "{listed}");

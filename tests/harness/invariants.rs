@@ -372,6 +372,9 @@ impl Watcher {
     /// Rule 11 at rest: the coordinator has the very statuses that the ledgers hold.
     pub fn settled(&self, machines: &[Machine], core: Option<&Core>) -> Checked {
         let Some(facts) = core.map(Core::facts) else { return Ok(()) };
+        if let Err(gaps) = facts.verify_audit() {
+            return Err(self.violation("audit", format!("{gaps:?}")));
+        }
         let knows = |machine: &&Machine| !self.denied.contains(&machine.id) && !machine.rolled_back;
         for machine in machines.iter().filter(knows) {
             let Some(row) = facts.by_id(machine.id) else { continue };

@@ -30,7 +30,7 @@ apt-get install --yes ./muster-coordinator.deb ./musterctl.deb
 export HOME=/root MUSTER_CONFIG=/root/operator.toml
 muster-coordinator init --address 127.0.0.1:7443 --out $MUSTER_CONFIG
 systemctl start muster-coordinator
-musterctl secret create own --from-file token
+musterctl secret create own --clusters edge-7 --from-file token
 ps -o user:32= -p $(systemctl show --property MainPID --value muster-coordinator) | grep -x 'muster-coordinator *'
 before=$(systemctl show --property MainPID --value muster-coordinator)
 systemctl kill --signal KILL muster-coordinator

@@ -38,8 +38,8 @@ pub(crate) fn no_secret_is_found(fleet: &Nodes) -> Result<()> {
     // Of this run: what an earlier one may have left in a cache is none of its.
     let salt = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
     let (database, password) = (format!("canary-database-{salt}"), format!("canary-registry-{salt}"));
-    fleet.secret("database", &database)?.exits(0)?;
-    fleet.secret("registry", &password)?.exits(0)?;
+    fleet.secret("database", &format!("{NAME},{OUTSIDE}"), &database)?.exits(0)?;
+    fleet.secret("registry", &format!("{NAME},{OUTSIDE}"), &password)?.exits(0)?;
     let node = fleet.node(NODE)?;
     fleet.begin_anew(node)?;
     fleet.apply(&named_cluster(NAME, (1, 0), &items(), &[], &[]))?;

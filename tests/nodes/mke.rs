@@ -56,7 +56,7 @@ fn says(fleet: &Nodes, item: &str, message: &str, words: &[&str], canary: &str) 
 
 pub(crate) fn mke_is_installed_upgraded_and_backed_up(fleet: &Nodes, node: &Node) -> Result<()> {
     let canary = format!("canary-mke-{}", node.boot_id()?);
-    fleet.secret(SECRET, &canary)?.exits(0)?;
+    fleet.secret(SECRET, NAME, &canary)?.exits(0)?;
     make_images(fleet, node)?;
 
     // It fails, for a reason that its output tells.

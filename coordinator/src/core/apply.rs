@@ -11,11 +11,11 @@ use muster_proto::model::{
 };
 
 use super::{Effect, Refusal, Reply};
-use crate::facts::{ClusterRow, Draft, MachineRow, RebootAsked};
+use crate::facts::{AuditObject, ClusterRow, Draft, MachineRow, RebootAsked};
 
 /// The last word of a line about what is as it was.
 const UNCHANGED: &str = "unchanged";
-/// Longest text of one `apply` in the audit record, in bytes.
+/// Longest text of one `apply` in the audit record of one cluster, in bytes.
 const AUDITED_MAX: usize = 4 * 1024;
 
 /// Clusters of a manifest, with their annotations.
@@ -35,7 +35,7 @@ pub(super) fn apply(
         may_declare(draft, name, spec, clusters.contains_key(&spec.cluster_name))?;
     }
     overrides_fit(draft, &clusters, &machines)?;
-    let mut lines = Vec::new();
+    let mut lines: Vec<(ClusterName, String)> = Vec::new();
     for (name, (spec, annotations)) in clusters {
         let mut warned = idle_hooks(draft, &name, &spec, &machines);
         warned.extend(more_than_awaited(draft, &name, &spec, &machines));
@@ -43,32 +43,41 @@ pub(super) fn apply(
         warned.extend(variables_in_scripts(&name, &spec));
         let line = apply_cluster(draft, &name, spec, annotations, dry_run, now);
         let changed = !line.ends_with(UNCHANGED);
-        lines.push(line);
-        lines.extend(warned.into_iter().filter(|_| changed));
+        lines.push((name.clone(), line));
+        lines.extend(warned.into_iter().filter(|_| changed).map(|line| (name.clone(), line)));
     }
     for (name, (spec, annotations)) in machines {
         let moved = moved(draft, &name, &spec).filter(|_| !dry_run);
-        lines.push(apply_machine(draft, &name, spec, annotations, dry_run, now));
+        let cluster = spec.cluster_name.clone();
+        lines.push((cluster, apply_machine(draft, &name, spec, annotations, dry_run, now)));
         if let Some(id) = moved {
             let reason = "its Machine document has another interface or cidr: the next greeting says which".to_owned();
             draft.live_mut(&name).session = None;
             effects.push(Effect::Close { id, reason });
         }
     }
-    let message = changes(&lines);
-    if !dry_run && !message.is_empty() {
-        draft.audit(actor, "apply", "manifest", &message, now.wall_ms);
+    if !dry_run {
+        for (cluster, message) in changes(&lines) {
+            draft.audit(actor, "apply", AuditObject::Manifest(cluster), &message, now.wall_ms);
+        }
     }
-    Ok(Reply::Done(lines))
+    Ok(Reply::Done(lines.into_iter().map(|(_, line)| line).collect()))
 }
 
-/// What was changed, for the audit record; empty: nothing. A thousand machines are named as far as a line goes.
-fn changes(lines: &[String]) -> String {
-    let changed: Vec<&str> = lines.iter().map(String::as_str).filter(|line| !line.ends_with(UNCHANGED)).collect();
+/// What was changed in each cluster, for the audit record. A thousand machines are named as far as a line goes.
+fn changes(lines: &[(ClusterName, String)]) -> BTreeMap<&ClusterName, String> {
+    let mut changed: BTreeMap<&ClusterName, Vec<&str>> = BTreeMap::new();
+    for (cluster, line) in lines.iter().filter(|(_, line)| !line.ends_with(UNCHANGED)) {
+        changed.entry(cluster).or_default().push(line);
+    }
+    changed.into_iter().map(|(cluster, lines)| (cluster, joined(&lines))).collect()
+}
+
+fn joined(lines: &[&str]) -> String {
     let mut message = String::new();
-    for (at, line) in changed.iter().enumerate() {
+    for (at, line) in lines.iter().enumerate() {
         if message.len() + line.len() > AUDITED_MAX {
-            return format!("{message}; and {} more", changed.len() - at);
+            return format!("{message}; and {} more", lines.len() - at);
         }
         message = if message.is_empty() { (*line).to_owned() } else { format!("{message}; {line}") };
     }

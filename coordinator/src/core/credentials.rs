@@ -8,10 +8,7 @@ use muster_proto::{
 };
 
 use super::{Refusal, Reply, operators::not_found};
-use crate::{
-    facts::{CredentialRow, Draft},
-    pki::{PERSON_LIFETIME, millis},
-};
+use crate::facts::{AuditObject, CertificateRow, CredentialRow, Draft};
 
 /// Names that may have credentials at once; expired ones make room.
 const CREDENTIALS_MAX: usize = 10_000;
@@ -21,49 +18,47 @@ const CERTIFICATES_MAX: usize = 1_000;
 /// Records credentials before anybody has them.
 pub(crate) fn record(draft: &mut Draft<'_>, actor: &str, row: CredentialRow, now: Now) -> Result<Reply, Refusal> {
     if draft.credentials.len() >= CREDENTIALS_MAX && !draft.credentials.contains_key(&row.subject) {
-        let expired = draft.credentials.values().find(|row| row.expires_at_ms <= now.wall_ms);
+        let expired = draft.credentials.values().find(|row| row.expired(now.wall_ms));
         let Some(expired) = expired.map(|row| row.subject.clone()) else {
             let message = format!("{CREDENTIALS_MAX} names have credentials; use one of them again");
             return Err(Refusal::State { reason: "TooManyCredentials", message });
         };
         draft.drop_credentials(&expired);
     }
-    let row = beside(draft.credentials.get(&row.subject).map(|known| &**known), row, now)?;
-    let clusters: Vec<&str> = row.clusters.iter().map(ClusterName::as_str).collect();
+    let clusters = row.certificates.iter().flat_map(|certificate| &certificate.clusters);
+    let clusters: Vec<&str> = clusters.map(ClusterName::as_str).collect();
     let message = match clusters.as_slice() {
         [] => "for every cluster".to_owned(),
         some => format!("for {}", some.join(", ")),
     };
-    draft.audit(actor, "issue", &format!("credentials/{}", row.subject), &message, now.wall_ms);
+    let row = beside(draft.credentials.get(&row.subject).map(|known| &**known), row, now)?;
+    draft.audit(actor, "issue", AuditObject::Credentials(&row.subject), &message, now.wall_ms);
     draft.put_credentials(row);
     Ok(Reply::Ok)
 }
 
 /// Records where the coordinator is reached: new credentials name the first, and agents are told all of them.
 pub(crate) fn set_address(draft: &mut Draft<'_>, actor: &str, addresses: Addresses, now: Now) -> Reply {
-    draft.audit(actor, "set-address", "coordinator", &addresses.to_string(), now.wall_ms);
+    draft.audit(actor, "set-address", AuditObject::Coordinator, &addresses.to_string(), now.wall_ms);
     let meta = draft.meta_mut();
     addresses.first().clone_into(&mut meta.address);
     meta.advertised = Some(addresses);
     Reply::Ok
 }
 
-/// The row of a new certificate beside what is recorded of its name: a revocation stays, and older certificates that
-/// are still good keep the clusters they are for.
+/// The row of a new certificate beside what is recorded of its name: a revocation stays, and so do certificates that
+/// are still good.
 fn beside(known: Option<&CredentialRow>, row: CredentialRow, now: Now) -> Result<CredentialRow, Refusal> {
     let Some(known) = known else { return Ok(row) };
-    let row = CredentialRow { revoked_at_ms: known.revoked_at_ms.max(row.revoked_at_ms), ..row };
+    let mut row = CredentialRow { revoked_at_ms: known.revoked_at_ms.max(row.revoked_at_ms), ..row };
     if row.revoked() {
         let message = format!("the credentials of {} were revoked while new ones were made; try again", row.subject);
         return Err(Refusal::State { reason: "Conflict", message });
     }
-    if known.revoked() || known.expires_at_ms <= now.wall_ms {
-        return Ok(row);
-    }
-    let mut issued_ms = known.older_ms.clone();
-    issued_ms.retain(|at_ms| at_ms.saturating_add(millis(PERSON_LIFETIME)) > now.wall_ms);
-    issued_ms.extend([known.issued_at_ms, row.issued_at_ms]);
-    if issued_ms.len() > CERTIFICATES_MAX {
+    let good = |known: &&CertificateRow| !row.has_revoked(known) && known.expires_at_ms > now.wall_ms;
+    let good: Vec<CertificateRow> = known.certificates.iter().filter(good).cloned().collect();
+    row.certificates.extend(good);
+    if row.certificates.len() > CERTIFICATES_MAX {
         let message = format!(
             "{} has {CERTIFICATES_MAX} certificates that are good; `musterctl revoke {}` ends them all, or take \
              another name",
@@ -72,10 +67,8 @@ fn beside(known: Option<&CredentialRow>, row: CredentialRow, now: Now) -> Result
         return Err(Refusal::State { reason: "TooManyCredentials", message });
     }
     // The clock may have been set back.
-    let issued_at_ms = issued_ms.pop_last().unwrap_or(row.issued_at_ms);
-    let all = known.clusters.is_empty() || row.clusters.is_empty();
-    let clusters = if all { BTreeSet::new() } else { known.clusters.union(&row.clusters).cloned().collect() };
-    Ok(CredentialRow { clusters, issued_at_ms, older_ms: issued_ms, ..row })
+    row.certificates.sort_by_key(|certificate| certificate.issued_at_ms);
+    Ok(row)
 }
 
 /// Refuses every certificate of this name that there is.
@@ -97,11 +90,12 @@ pub(super) fn revoke(draft: &mut Draft<'_>, actor: &str, subject: &str, now: Now
         return Err(Refusal::State { reason: "OwnCredentials", message });
     }
     // A certificate that was made a moment ahead of this clock is one of them.
-    let revoked_at_ms = Some(now.wall_ms.max(row.issued_at_ms));
+    let newest_ms = row.certificates.iter().map(|certificate| certificate.issued_at_ms).max();
+    let revoked_at_ms = newest_ms.max(Some(now.wall_ms));
     let row = CredentialRow { revoked_at_ms, ..(**row).clone() };
     draft.put_credentials(row);
     let line = format!("credentials of {subject} revoked: their connections are cut and they open no new one");
-    draft.audit(actor, "revoke", &format!("credentials/{subject}"), &line, now.wall_ms);
+    draft.audit(actor, "revoke", AuditObject::Credentials(subject), &line, now.wall_ms);
     Ok(Reply::Done(std::iter::once(line).chain(locks_that_stay(draft, subject)).collect()))
 }
 

@@ -8,7 +8,7 @@ use muster_proto::model::{ClusterName, MachineType, Now};
 
 use super::{Effect, Refusal, Reply, enroll, operators};
 use crate::{
-    facts::{Draft, MachineRow},
+    facts::{AuditObject, Draft, MachineRow},
     plan::safety::some_names,
 };
 
@@ -53,5 +53,5 @@ pub(super) fn cluster(
         .collect();
     let with = if gone.is_empty() { String::new() } else { format!(" with {} of its own", gone.join(", ")) };
     let line = format!("cluster {name} deleted{with}; `get audit` keeps what was done to it");
-    operators::audited(draft, actor, "delete", &format!("cluster/{name}"), vec![line], now)
+    operators::audited(draft, actor, "delete", AuditObject::Cluster(name), vec![line], now)
 }

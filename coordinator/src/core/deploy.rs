@@ -6,7 +6,7 @@ use muster_proto::model::{ClusterName, MachineName, MachineType, Now};
 
 use super::{Refusal, Reply, operators};
 use crate::{
-    facts::{Draft, MachineRow},
+    facts::{AuditObject, Draft, MachineRow},
     plan::{Limits, safety::some_names, survey::Survey},
 };
 
@@ -45,7 +45,7 @@ pub(super) fn cluster(
         "cluster {cluster}: deployment started with {} control and {} worker machines; others join when they report",
         reported.control, reported.worker
     );
-    operators::audited(draft, actor, "deploy", &format!("cluster/{cluster}"), vec![line], now)
+    operators::audited(draft, actor, "deploy", AuditObject::Cluster(cluster), vec![line], now)
 }
 
 /// How a control machine comes to report: those that enrolled have to say an address that fits, or to be one.

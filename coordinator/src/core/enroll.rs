@@ -6,11 +6,11 @@ use muster_proto::model::{ClusterName, Generation, MachineId, MachineName, Machi
 
 use super::{Effect, Enroll, Refusal, Reply};
 use crate::{
-    facts::{AuditRow, Draft, EnrolledWith, MachineRow, Rate, SwarmLook, TokenRow},
+    facts::{AuditObject, AuditRow, Draft, EnrolledWith, MachineRow, Rate, SwarmLook, TokenRow},
     plan::{enrolment, safety::token_for},
 };
 
-/// Enrolments of one cluster. A whole fleet that is switched on comes at 300 a second.
+/// Enrolments with one join token. A whole fleet that is switched on comes at 300 a second.
 pub(super) const RATE: Rate = Rate { burst: 1_000, per_second: 500 };
 /// Most machines one coordinator manages.
 const MACHINES_MAX: usize = 10_000;
@@ -22,21 +22,53 @@ pub(super) fn enroll(
     now: Now,
 ) -> Result<Reply, Refusal> {
     let token = valid_token(draft, enroll, now).map_err(|detail| Refusal::Token { detail })?;
-    draft.count_enrolment(&token.cluster, RATE, now).map_err(|again_in_ms| Refusal::TooFast {
-        what: format!("cluster {} takes {} enrolments a second", token.cluster, RATE.per_second),
+    let actor = AuditRow::token(&enroll.token_id);
+    draft.count(&actor, RATE, now).map_err(|again_in_ms| Refusal::TooFast {
+        what: format!("{actor} lets {} machines a second enrol", RATE.per_second),
         again_in_ms,
     })?;
     let (cluster, machine_type) = (token.cluster.clone(), token.machine_type);
     let name = &enroll.name;
-    let actor = AuditRow::token(&enroll.token_id);
     if let Some(id) = enrolled_before(draft, enroll) {
         note_repeated(draft, name, &actor, id, now);
         return Ok(Reply::Enrolled { id, cluster, machine_type });
     }
+    take_place(draft, effects, name, &token, now)?;
+    draft.identify(name, Some(enroll.new_id));
+    if let Some(row) = draft.machine_mut(name) {
+        row.replaceable = false;
+        row.revoked = false;
+        row.enrolled_with = Some(with(enroll));
+        // Its ledger begins with the identity.
+        row.given = Some(BTreeSet::new());
+        row.agent_version.clone_from(&enroll.agent_version);
+    }
+    if let Some(token) = draft.token_mut(&enroll.token_id) {
+        token.used += 1;
+    }
+    draft.audit(
+        &actor,
+        "enroll",
+        AuditObject::Machine(name),
+        &format!("as {machine_type} of {cluster}, id {}", enroll.new_id),
+        now.wall_ms,
+    );
+    Ok(Reply::Enrolled { id: enroll.new_id, cluster, machine_type })
+}
+
+/// Makes a machine's row, or clears the one whose place it takes.
+fn take_place(
+    draft: &mut Draft<'_>,
+    effects: &mut Vec<Effect>,
+    name: &MachineName,
+    token: &TokenRow,
+    now: Now,
+) -> Result<(), Refusal> {
+    let (cluster, machine_type) = (&token.cluster, token.machine_type);
     let old = draft.machines.get(name).cloned();
     if let Some(row) = &old {
-        may_take_name(row, &token)?;
-    } else if let Some(full) = is_full(draft, &cluster) {
+        may_take_name(row, token)?;
+    } else if let Some(full) = is_full(draft, cluster) {
         return Err(full);
     } else if draft.machines.len() >= MACHINES_MAX {
         return Err(Refusal::State {
@@ -73,26 +105,7 @@ pub(super) fn enroll(
             void(draft, name);
         }
     }
-    draft.identify(name, Some(enroll.new_id));
-    if let Some(row) = draft.machine_mut(name) {
-        row.replaceable = false;
-        row.revoked = false;
-        row.enrolled_with = Some(with(enroll));
-        // Its ledger begins with the identity.
-        row.given = Some(BTreeSet::new());
-        row.agent_version.clone_from(&enroll.agent_version);
-    }
-    if let Some(token) = draft.token_mut(&enroll.token_id) {
-        token.used += 1;
-    }
-    draft.audit(
-        &actor,
-        "enroll",
-        &format!("machine/{name}"),
-        &format!("as {machine_type} of {cluster}, id {}", enroll.new_id),
-        now.wall_ms,
-    );
-    Ok(Reply::Enrolled { id: enroll.new_id, cluster, machine_type })
+    Ok(())
 }
 
 fn with(enroll: &Enroll) -> EnrolledWith {
@@ -110,7 +123,7 @@ fn note_repeated(draft: &mut Draft<'_>, name: &MachineName, actor: &str, id: Mac
         with.repeated = true;
     }
     let message = format!("as id {id}, once more: it asks with the same key and has not greeted yet");
-    draft.audit(actor, "enroll", &format!("machine/{name}"), &message, now.wall_ms);
+    draft.audit(actor, "enroll", AuditObject::Machine(name), &message, now.wall_ms);
 }
 
 /// The identity it was given when it asked for the first time: the answer, or what the machine made of it, was lost. It
@@ -128,9 +141,9 @@ fn is_full(draft: &Draft<'_>, cluster: &ClusterName) -> Option<Refusal> {
     (count >= most).then(|| Refusal::State {
         reason: "ClusterFull",
         message: format!(
-            "cluster {cluster} has {count} machines, and its manifest lets it have {most}: an operator applies one that \
-             names more (`machines`), or takes back those that never reported (`musterctl get tokens`, `musterctl token \
-             revoke ID --machines`)"
+            "cluster {cluster} has {count} machines, and its manifest lets it have {most}: an operator applies one \
+             that names more (`machines`), or takes back those that never reported (`musterctl get tokens`, `musterctl \
+             token revoke ID --machines`)"
         ),
     })
 }
@@ -209,6 +222,11 @@ pub(super) fn fits_role(row: &MachineRow, cluster: &ClusterName, machine_type: M
     let (declared, own) = (row.spec.machine_type, &row.spec.cluster_name);
     if (own, declared) == (cluster, machine_type) {
         return Ok(());
+    }
+    if own != cluster {
+        let message =
+            format!("another cluster than {cluster} has a machine {}; names are of the whole fleet", row.name);
+        return Err(Refusal::State { reason: "NameTaken", message });
     }
     let mut way = token_for(own, declared);
     if declared != MachineType::Unassigned {

@@ -7,7 +7,8 @@ use muster_proto::{
     convert::Hello,
     model::{
         Assignment, AuthCode, ClusterName, ClusterSpec, Generation, HostFacts, ItemHash, ItemName, ItemStatus,
-        MachineId, MachineName, MachineSpec, MachineType, RemovalPolicy, Seq, SwarmFailure, SwarmOp, SwarmReply,
+        MachineId, MachineName, MachineSpec, MachineType, RemovalPolicy, SecretName, Seq, SwarmFailure, SwarmOp,
+        SwarmReply,
     },
 };
 
@@ -341,6 +342,19 @@ pub enum Request {
         version: u64,
         /// Its value.
         sealed: Sealed,
+        /// Share it with these clusters too.
+        clusters: BTreeSet<ClusterName>,
+    },
+    /// Say which clusters may refer to a shared secret.
+    ShareSecret {
+        /// This one.
+        name: SecretName,
+        /// These may too.
+        add: BTreeSet<ClusterName>,
+        /// These may no more.
+        remove: BTreeSet<ClusterName>,
+        /// Though items of theirs refer to it.
+        in_use: bool,
     },
     /// Forget a secret.
     DeleteSecret {

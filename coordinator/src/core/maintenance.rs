@@ -6,7 +6,7 @@ use super::{
     Refusal, Reply,
     operators::{audited, known_cluster, not_found},
 };
-use crate::facts::{Draft, LockKey, LockRow};
+use crate::facts::{AuditObject, Draft, LockKey, LockRow};
 
 /// Locks of one controller; a cluster of ten thousand machines fits.
 const LOCKS_PER_CONTROLLER_MAX: usize = 20_000;
@@ -145,7 +145,7 @@ pub(super) fn release(draft: &mut Draft<'_>, actor: &str, what: LockRelease, now
     } else {
         line.push_str("; nothing waits for it any more");
     }
-    audited(draft, actor, "release-locks", &format!("cluster/{cluster}"), vec![line], now)
+    audited(draft, actor, "release-locks", AuditObject::Cluster(&cluster), vec![line], now)
 }
 
 /// That a manifest still names a controller, and what is to be done about it.

@@ -13,10 +13,12 @@ use super::{
     verdicts::{self, Wish},
 };
 use crate::{
-    facts::{Draft, MachineRow},
+    facts::{AuditObject, Draft, MachineRow, Rate},
     plan::Limits,
 };
 
+/// Requests of one operator. A script over a thousand machines fits; what floods the record does not.
+pub(super) const RATE: Rate = Rate { burst: 1_000, per_second: 20 };
 /// Why a slot is not freed: rule 5.
 const STILL_AT_WORK: &str =
     " keeps its slot: it has leave to start an item and may be at work; once it is off, say so with --machine-is-off";
@@ -31,6 +33,7 @@ pub(super) fn take(
     limits: &Limits,
     now: Now,
 ) -> Result<Reply, Refusal> {
+    may_ask(draft, actor, now)?;
     match request {
         Request::Apply { clusters, machines, dry_run } => {
             apply::apply(draft, effects, actor, (clusters, machines), dry_run, now)
@@ -52,7 +55,7 @@ pub(super) fn take(
         Request::Abort { rollout } => update::say(draft, actor, &rollout, update::Say::Abort, now),
         Request::Retry { machine, item: None } if update::is_set_aside(draft, &machine) => {
             let line = update::ask_again(draft, &machine, now);
-            audited(draft, actor, "retry", &format!("machine/{machine}"), vec![line], now)
+            audited(draft, actor, "retry", AuditObject::Machine(&machine), vec![line], now)
         }
         Request::Retry { machine, item } => {
             verdicts::decide(draft, actor, Wish::Retry, (&machine, item.as_ref()), limits, now)
@@ -67,21 +70,22 @@ pub(super) fn take(
             known_machine(draft, &machine)?;
             let row = draft.machine_mut(&machine);
             let lines = row.map(|row| annotate(&mut row.annotations, set, &remove)).transpose()?;
-            audited(draft, actor, "annotate", &format!("machine/{machine}"), lines.unwrap_or_default(), now)
+            audited(draft, actor, "annotate", AuditObject::Machine(&machine), lines.unwrap_or_default(), now)
         }
         Request::AnnotateCluster { cluster, set, remove } => {
             known_cluster(draft, &cluster)?;
             let row = draft.cluster_mut(&cluster);
             let lines = row.map(|row| annotate(&mut row.annotations, set, &remove)).transpose()?;
-            audited(draft, actor, "annotate", &format!("cluster/{cluster}"), lines.unwrap_or_default(), now)
+            audited(draft, actor, "annotate", AuditObject::Cluster(&cluster), lines.unwrap_or_default(), now)
         }
         Request::SetAddress(addresses) => Ok(credentials::set_address(draft, actor, addresses, now)),
         Request::CreateToken { .. } => tokens::create(draft, actor, request, now),
         Request::RevokeToken { id, machines } => tokens::revoke(draft, effects, actor, (&id, machines), now),
         Request::RecordCredentials(row) => credentials::record(draft, actor, row, now),
         Request::RevokeCredentials { subject } => credentials::revoke(draft, actor, &subject, now),
-        Request::CreateSecret { id, version, sealed } => secrets::create(draft, actor, (id, version, sealed), now),
-        Request::DeleteSecret { id, in_use } => secrets::delete(draft, actor, &id, in_use, now),
+        request @ (Request::CreateSecret { .. } | Request::ShareSecret { .. } | Request::DeleteSecret { .. }) => {
+            secrets::take(draft, actor, request, now)
+        }
         Request::ReleaseLocks(what) => maintenance::release(draft, actor, what, now),
         Request::DeleteCluster { cluster } => delete::cluster(draft, effects, actor, &cluster, now),
         Request::RevokeMachine { machine, machine_is_off } => {
@@ -93,11 +97,18 @@ pub(super) fn take(
     }
 }
 
+fn may_ask(draft: &mut Draft<'_>, actor: &str, now: Now) -> Result<(), Refusal> {
+    draft.count(actor, RATE, now).map_err(|again_in_ms| Refusal::TooFast {
+        what: format!("{actor} may make {} requests a second that change something", RATE.per_second),
+        again_in_ms,
+    })
+}
+
 pub(super) fn audited(
     draft: &mut Draft<'_>,
     actor: &str,
     action: &str,
-    object: &str,
+    object: AuditObject<'_>,
     lines: Vec<String>,
     now: Now,
 ) -> Result<Reply, Refusal> {
@@ -173,7 +184,7 @@ fn revoke(
         }
     }
     let lines = std::iter::once(line).chain(left_out).collect();
-    audited(draft, actor, "revoke", &format!("machine/{machine}"), lines, now)
+    audited(draft, actor, "revoke", AuditObject::Machine(machine), lines, now)
 }
 
 fn replace(
@@ -215,5 +226,5 @@ fn replace(
          there: the `muster-agent enroll …` that it prints (with --force where the old one's state is still there)"
     );
     let lines = [line].into_iter().chain(left_out).chain([next]).collect();
-    audited(draft, actor, "replace", &format!("machine/{machine}"), lines, now)
+    audited(draft, actor, "replace", AuditObject::Machine(machine), lines, now)
 }

@@ -1,17 +1,20 @@
 //! Secrets: recorded as the rim sealed them, and handed out, with whatever else an item starts with, when it is about
 //! to. No value and no key is ever here.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use muster_proto::{
-    model::{Generation, ItemName, MachineId, Now},
+    model::{ClusterName, Generation, ItemName, MachineId, Now, SecretName},
     plant::planted,
 };
 
-use super::{Refusal, Reply, Rules, agents, decide::current_assignment, operators, swarm};
+use super::{Refusal, Reply, Request, Rules, agents, decide::current_assignment, operators, swarm};
 use crate::{
-    facts::{Draft, Sealed, SecretId, SecretRow},
-    plan::secrets,
+    facts::{AuditObject, Draft, Sealed, SecretId, SecretRow},
+    plan::{
+        safety::some_names,
+        secrets::{self, SecretUser},
+    },
 };
 
 /// Secrets recorded at once: 16 MiB of values in memory.
@@ -19,11 +22,24 @@ const SECRETS_MAX: usize = 256;
 /// Users of a secret that a message names.
 const USERS_SHOWN_MAX: usize = 5;
 
-/// A new secret, or a new version of one.
-pub(super) fn create(
+/// What operators wish of secrets.
+pub(super) fn take(draft: &mut Draft<'_>, actor: &str, request: Request, now: Now) -> Result<Reply, Refusal> {
+    match request {
+        Request::CreateSecret { id, version, sealed, clusters } => {
+            create(draft, actor, (id, version, sealed), clusters, now)
+        }
+        Request::ShareSecret { name, add, remove, in_use } => share(draft, actor, name, (add, &remove), in_use, now),
+        Request::DeleteSecret { id, in_use } => delete(draft, actor, &id, in_use, now),
+        _ => Ok(Reply::Ok),
+    }
+}
+
+/// A new secret, or a new version of one. One that is shared is for the clusters that are named, and no others.
+fn create(
     draft: &mut Draft<'_>,
     actor: &str,
     (id, version, sealed): (SecretId, u64, Sealed),
+    clusters: BTreeSet<ClusterName>,
     now: Now,
 ) -> Result<Reply, Refusal> {
     // The version is part of what was sealed; another secret was created meanwhile.
@@ -31,54 +47,103 @@ pub(super) fn create(
         let message = format!("version {version} is not the next; try again");
         return Err(Refusal::State { reason: "Conflict", message });
     }
-    let known = draft.secrets.contains_key(&id);
-    if !known && draft.secrets.len() >= SECRETS_MAX {
+    let known = draft.secrets.get(&id).cloned();
+    if known.is_none() && draft.secrets.len() >= SECRETS_MAX {
         let message = format!("there are {SECRETS_MAX} secrets; `musterctl secret delete` those that nothing uses");
         return Err(Refusal::State { reason: "TooManySecrets", message });
     }
+    let mut shared = known.as_ref().map(|row| row.clusters.clone()).unwrap_or_default();
+    shared.extend(clusters);
+    if id.cluster.is_none() && shared.is_empty() {
+        let message = format!(
+            "secret {id} is for no cluster: say --clusters A,B for those that share it, or --cluster C for one of that \
+             cluster's own"
+        );
+        return Err(Refusal::State { reason: "ForNoCluster", message });
+    }
     draft.meta_mut().secret_seq = version;
-    draft.put_secret(SecretRow { id: id.clone(), version, created_at_ms: now.wall_ms, sealed });
     // A manifest may refer to it from the first: it comes before its cluster.
-    let to_come = id.cluster.as_ref().filter(|cluster| !draft.clusters.contains_key(*cluster));
-    let line = if let Some(cluster) = to_come {
-        format!("secret {id} created; there is no cluster {cluster} yet: `musterctl apply` makes one")
-    } else if known {
-        format!(
-            "secret {id} has a new value; items that refer to it run again, but not on deployed machines \
-             until an update is started"
-        )
-    } else {
-        format!("secret {id} created")
+    let to_come: Vec<&str> = id
+        .cluster
+        .iter()
+        .chain(&shared)
+        .filter(|cluster| !draft.clusters.contains_key(*cluster))
+        .map(ClusterName::as_str)
+        .collect();
+    let mut line = match known {
+        Some(_) => format!(
+            "secret {id} has a new value; items that refer to it run again, but not on deployed machines until an \
+             update is started"
+        ),
+        None => format!("secret {id} created"),
     };
-    operators::audited(draft, actor, "create", &format!("secret/{id}"), vec![line], now)
+    if id.cluster.is_none() {
+        line = format!("{line}; it is for {}", names(&shared));
+    }
+    if !to_come.is_empty() {
+        line = format!("{line}; there is no cluster {} yet: `musterctl apply` makes one", some_names(to_come));
+    }
+    draft.put_secret(SecretRow { id: id.clone(), version, created_at_ms: now.wall_ms, sealed, clusters: shared });
+    operators::audited(draft, actor, "create", AuditObject::Secret(&id), vec![line], now)
 }
 
-pub(super) fn delete(
+/// Adds and removes clusters whose items may refer to a shared secret. Its version stays: nothing runs again.
+fn share(
     draft: &mut Draft<'_>,
     actor: &str,
-    id: &SecretId,
+    name: SecretName,
+    (add, remove): (BTreeSet<ClusterName>, &BTreeSet<ClusterName>),
     in_use: bool,
     now: Now,
 ) -> Result<Reply, Refusal> {
+    let id = SecretId { cluster: None, name };
+    let Some(row) = draft.secrets.get(&id).cloned() else { return Err(unknown(draft, &id)) };
+    let users = secrets::used_by(draft, &id).into_iter().filter(|user| remove.contains(&user.cluster)).collect();
+    is_unused(&id, users, in_use)?;
+    let mut clusters = row.clusters.clone();
+    clusters.extend(add);
+    clusters.retain(|cluster| !remove.contains(cluster));
+    let line = format!("secret {id} is for {}", names(&clusters));
+    draft.put_secret(SecretRow { clusters, ..(*row).clone() });
+    operators::audited(draft, actor, "share", AuditObject::Secret(&id), vec![line], now)
+}
+
+fn names(clusters: &BTreeSet<ClusterName>) -> String {
+    match clusters.is_empty() {
+        true => "no cluster".to_owned(),
+        false => clusters.iter().map(ClusterName::as_str).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// No such secret, and the nearest name among those that belong to the same.
+fn unknown(draft: &Draft<'_>, id: &SecretId) -> Refusal {
+    let known: Vec<String> =
+        draft.secrets.keys().filter(|known| known.cluster == id.cluster).map(ToString::to_string).collect();
+    operators::not_found("secret", &id.to_string(), known.iter().map(String::as_str))
+}
+
+/// Items that could not be started any more keep a secret, unless the operator says that they may.
+fn is_unused(id: &SecretId, users: Vec<SecretUser>, in_use: bool) -> Result<(), Refusal> {
+    if users.is_empty() || in_use {
+        return Ok(());
+    }
+    let shown = users.iter().take(USERS_SHOWN_MAX).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let more = users.len().saturating_sub(USERS_SHOWN_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let message = format!(
+        "{id} is used by {shown}{more}; apply a manifest without it first, or say --in-use: such items cannot be \
+         started then"
+    );
+    Err(Refusal::State { reason: "SecretInUse", message })
+}
+
+fn delete(draft: &mut Draft<'_>, actor: &str, id: &SecretId, in_use: bool, now: Now) -> Result<Reply, Refusal> {
     if !draft.secrets.contains_key(id) {
-        let known: Vec<String> = draft.secrets.keys().map(ToString::to_string).collect();
-        return Err(operators::not_found("secret", &id.to_string(), known.iter().map(String::as_str)));
+        return Err(unknown(draft, id));
     }
-    let users = secrets::used_by(draft, id);
-    if !users.is_empty() && !in_use {
-        let shown = users.iter().take(USERS_SHOWN_MAX).cloned().collect::<Vec<_>>().join(", ");
-        let more = users.len().saturating_sub(USERS_SHOWN_MAX);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        return Err(Refusal::State {
-            reason: "SecretInUse",
-            message: format!(
-                "{id} is used by {shown}{more}; apply a manifest without it first, or say --in-use: such items cannot \
-                 be started then"
-            ),
-        });
-    }
+    is_unused(id, secrets::used_by(draft, id), in_use)?;
     draft.drop_secret(id);
-    operators::audited(draft, actor, "delete", &format!("secret/{id}"), vec![format!("secret {id} deleted")], now)
+    operators::audited(draft, actor, "delete", AuditObject::Secret(id), vec![format!("secret {id} deleted")], now)
 }
 
 /// The inputs of an item that an agent is about to start. Granted only for an item of the very list that the machine
@@ -107,8 +172,9 @@ pub(super) fn fetch(
         row.ok_or_else(|| Refusal::State {
             reason: "SecretMissing",
             message: format!(
-                "secret {name} was deleted; `musterctl secret create {name} --cluster {cluster} --from-file FILE` \
-                 makes it again, for every cluster without --cluster"
+                "secret {name} was deleted, or is not for cluster {cluster} any more; `musterctl secret create {name} \
+                 --cluster {cluster} --from-file FILE` makes it again, `musterctl secret share {name} --clusters \
+                 {cluster}` shares it again"
             ),
         })
     };

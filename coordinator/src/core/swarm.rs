@@ -8,7 +8,7 @@ use muster_proto::{
 
 use super::Refusal;
 use crate::{
-    facts::{Draft, DrainTarget, SwarmLook},
+    facts::{AuditObject, Draft, DrainTarget, SwarmLook},
     plan::{
         Limits,
         swarm::{self, Entry, joining::NodeEntry},
@@ -69,7 +69,7 @@ pub(super) fn note_left_behind(draft: &mut Draft<'_>, machine: &MachineName, ent
         ),
     };
     let line = format!("machine {machine}: swarm node {node} ({hostname}), which was left behind there, is {line}");
-    draft.audit("muster", "swarm", &format!("machine/{machine}"), &line, now.wall_ms);
+    draft.audit("muster", "swarm", AuditObject::Machine(machine), &line, now.wall_ms);
 }
 
 /// A swarm-join that succeeded left the machine's place in the swarm.

@@ -2,6 +2,7 @@
 
 mod agents;
 mod applying;
+mod audit;
 mod backups;
 mod deleting;
 mod enrolling;

@@ -6,7 +6,7 @@ use super::{
     Effect, Refusal, Reply, Request, enroll, operators::audited, operators::known_cluster, operators::not_found,
 };
 use crate::{
-    facts::{Draft, MachineRow, TokenRow},
+    facts::{AuditObject, Draft, MachineRow, TokenRow},
     plan::{enrolment, safety::some_names},
 };
 
@@ -48,7 +48,7 @@ pub(super) fn create(draft: &mut Draft<'_>, actor: &str, request: Request, now: 
         expires_at_ms,
         revoked: false,
     });
-    draft.audit(actor, "create", &format!("token/{id}"), &message, now.wall_ms);
+    draft.audit(actor, "create", AuditObject::Token(&id), &message, now.wall_ms);
     Ok(Reply::Token { expires_at_ms, uses })
 }
 
@@ -56,8 +56,8 @@ pub(super) fn create(draft: &mut Draft<'_>, actor: &str, request: Request, now: 
 fn uses_of(draft: &Draft<'_>, cluster: &ClusterName, machine_type: MachineType) -> Result<u32, Refusal> {
     let message = match enrolment::lacking(draft, cluster, machine_type) {
         Some(0) => format!(
-            "every {machine_type} machine that the manifest of cluster {cluster} names has enrolled; say `--uses N` for \
-             a token with which N more may join, or apply a manifest that names more"
+            "every {machine_type} machine that the manifest of cluster {cluster} names has enrolled; say `--uses N` \
+             for a token with which N more may join, or apply a manifest that names more"
         ),
         Some(lacking) => return Ok(lacking.saturating_add(SPARE_USES)),
         None => format!(
@@ -115,7 +115,7 @@ pub(super) fn revoke(
         let names = names(reported.iter().map(|row| &row.name));
         lines.push(format!("{} reported and stay: {names}", machines_of_it(reported.len())));
     }
-    audited(draft, actor, "revoke", &format!("token/{id}"), lines, now)
+    audited(draft, actor, "revoke", AuditObject::Token(id), lines, now)
 }
 
 fn machines_of_it(count: usize) -> String {

@@ -20,7 +20,7 @@ use muster_proto::model::{
 
 use super::{Refusal, Reply, operators::not_found};
 use crate::{
-    facts::{Draft, Facts, MachineRow, MachineUpdate, Stage, Stuck, UpdateKind, Wish},
+    facts::{AuditObject, Draft, Facts, MachineRow, MachineUpdate, Stage, Stuck, UpdateKind, Wish},
     plan::{
         Limits, items, kept_open, safety,
         survey::{Position, Survey},
@@ -77,7 +77,7 @@ pub(super) fn start(
         return Err(refusal("PlanChanged", message));
     }
     let line = freeze(draft, cluster, &Start { kind: UpdateKind::Update, options, only: None }, actor, limits, now);
-    draft.audit(actor, "update", &format!("cluster/{cluster}"), &line, now.wall_ms);
+    draft.audit(actor, "update", AuditObject::Cluster(cluster), &line, now.wall_ms);
     Ok(Reply::Done(vec![line]))
 }
 
@@ -99,7 +99,7 @@ pub(super) fn reboot(
     freeze(&mut trial, cluster, &start, actor, limits, now);
     has_quorum(&trial, cluster, limits, now)?;
     let line = freeze(draft, cluster, &start, actor, limits, now);
-    draft.audit(actor, "reboot", &format!("cluster/{cluster}"), &line, now.wall_ms);
+    draft.audit(actor, "reboot", AuditObject::Cluster(cluster), &line, now.wall_ms);
     Ok(Reply::Done(vec![line]))
 }
 
@@ -115,7 +115,7 @@ pub(super) fn reconfigure(
     let options = &Options::of(Scope::Os);
     let start = Start { kind: UpdateKind::Reconfigure, options, only: Some(machines) };
     let line = freeze(draft, cluster, &start, "muster", limits, now);
-    draft.audit("muster", "reconfigure", &format!("cluster/{cluster}"), &line, now.wall_ms);
+    draft.audit("muster", "reconfigure", AuditObject::Cluster(cluster), &line, now.wall_ms);
 }
 
 fn refusal(reason: &'static str, message: String) -> Refusal {
@@ -367,7 +367,7 @@ fn wants(
     lines.extend(stay);
     lines.extend(left_out(draft, rollout, None).filter(|_| wish == Wish::Abort));
     lines.extend((by_itself && wish == Wish::Abort).then_some(later));
-    draft.audit(actor, word, &format!("rollout/{rollout}"), &lines.join("; "), now.wall_ms);
+    draft.audit(actor, word, AuditObject::Rollout(rollout), &lines.join("; "), now.wall_ms);
     lines
 }
 

@@ -8,7 +8,7 @@ use super::{
     update,
 };
 use crate::{
-    facts::{self, Draft, LeftOut, MachineRow, Verdict},
+    facts::{self, AuditObject, Draft, LeftOut, MachineRow, Verdict},
     plan::{Limits, safety, survey::Position},
 };
 
@@ -98,7 +98,7 @@ pub(super) fn decide(
             "machine {machine}: is not connected; its update goes on when it has confirmed that ({gone})"
         ));
     }
-    audited(draft, actor, wish.word(), &format!("machine/{machine}"), lines, now)
+    audited(draft, actor, wish.word(), AuditObject::Machine(machine), lines, now)
 }
 
 /// The machine has no such item now; it may have had one.

@@ -10,17 +10,21 @@ use serde::{Deserialize, Serialize};
 pub struct CredentialRow {
     /// Role and name, as the audit record has them: `operator/anna`.
     pub subject: String,
-    /// The only clusters that certificates of this name are for, taken together; empty: all.
-    pub clusters: BTreeSet<ClusterName>,
-    /// Of the newest certificate, Unix milliseconds.
-    pub issued_at_ms: u64,
-    /// Of the newest certificate, Unix milliseconds.
-    pub expires_at_ms: u64,
-    /// When the older certificates were issued that are good beside the newest, Unix milliseconds.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub older_ms: BTreeSet<u64>,
+    /// Its certificates, oldest first. Those that have expired, or were revoked before the newest was issued, are gone.
+    pub certificates: Vec<CertificateRow>,
     /// Certificates that were issued until then are refused, Unix milliseconds. None: none was ever revoked.
     pub revoked_at_ms: Option<u64>,
+}
+
+/// One certificate of a person or a program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CertificateRow {
+    /// Unix milliseconds.
+    pub issued_at_ms: u64,
+    /// Unix milliseconds.
+    pub expires_at_ms: u64,
+    /// The only clusters it is for; empty: all.
+    pub clusters: BTreeSet<ClusterName>,
 }
 
 impl CredentialRow {
@@ -29,16 +33,26 @@ impl CredentialRow {
     #[must_use]
     pub fn refuses(&self, issued_at_ms: u64) -> bool {
         // A certificate counts in seconds.
-        let is_it = |at_ms: &u64| at_ms / 1000 == issued_at_ms / 1000;
-        let known = is_it(&self.issued_at_ms) || self.older_ms.iter().any(is_it);
+        let known = self.certificates.iter().any(|known| known.issued_at_ms / 1000 == issued_at_ms / 1000);
         !known || self.revoked_at_ms.is_some_and(|at_ms| issued_at_ms <= at_ms)
     }
 
-    /// Is the newest certificate among those that are refused?
+    /// Is this certificate, in whole seconds as it says itself, among those that are refused?
+    #[must_use]
+    pub fn has_revoked(&self, certificate: &CertificateRow) -> bool {
+        self.revoked_at_ms.is_some_and(|at_ms| certificate.issued_at_ms / 1000 <= at_ms / 1000)
+    }
+
+    /// Are all its certificates revoked?
     #[must_use]
     pub fn revoked(&self) -> bool {
-        // A certificate counts in seconds.
-        self.revoked_at_ms.is_some_and(|at_ms| self.issued_at_ms / 1000 <= at_ms / 1000)
+        self.certificates.iter().all(|certificate| self.has_revoked(certificate))
+    }
+
+    /// Have all its certificates expired?
+    #[must_use]
+    pub fn expired(&self, now_ms: u64) -> bool {
+        self.certificates.iter().all(|certificate| certificate.expires_at_ms <= now_ms)
     }
 }
 

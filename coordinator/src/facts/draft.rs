@@ -12,20 +12,22 @@ use muster_proto::{
 };
 
 use super::{
-    AuditRow, ClusterRow, CredentialRow, DeniedRow, Facts, LockKey, LockRow, META_KEY, MachineLive, MachineRow,
-    MachineUpdate, Meta, Rate, RolloutRow, SETTLE_MS, SecretId, SecretRow, SpecRow, TokenRow, UpdateRow, status_key,
+    AuditObject, AuditRow, AuditScope, ClusterRow, CredentialRow, DeniedRow, Facts, LockKey, LockRow, META_KEY,
+    MachineLive, MachineRow, MachineUpdate, Meta, Rate, RolloutRow, SETTLE_MS, SecretId, SecretRow, SpecRow, TokenRow,
+    UpdateRow,
+    audit::{self, Deed},
+    status_key,
 };
 use crate::store::{Change, Table};
 
-/// Audit lines kept; the oldest are dropped.
-const AUDIT_LINES_MAX: usize = 10_000;
-/// Of these, lines of enrolments: whoever holds a token makes as many as it likes, and what people did has to stay.
-const TOKEN_LINES_MAX: usize = AUDIT_LINES_MAX / 2;
+/// Operators and tokens whose requests are counted before those are forgotten that have made none of late.
+const ACTORS_COUNTED_MAX: usize = 1_000;
 
 /// Reads like [`Facts`]; writes only through the methods here.
 pub struct Draft<'a> {
     facts: &'a mut Facts,
     dirty: BTreeSet<(Table, String)>,
+    audited: Vec<Arc<AuditRow>>,
 }
 
 impl Deref for Draft<'_> {
@@ -46,7 +48,7 @@ fn unshared<'a, K: Ord + ?Sized, Q: Ord + std::borrow::Borrow<K>, T: Clone>(
 impl<'a> Draft<'a> {
     /// Begins a change.
     pub const fn new(facts: &'a mut Facts) -> Self {
-        Self { facts, dirty: BTreeSet::new() }
+        Self { facts, dirty: BTreeSet::new(), audited: Vec::new() }
     }
 
     fn touch(&mut self, table: Table, key: impl Into<String>) {
@@ -89,6 +91,13 @@ impl<'a> Draft<'a> {
         let secrets: Vec<SecretId> =
             self.secrets.keys().filter(|id| id.cluster.as_ref() == Some(name)).cloned().collect();
         secrets.iter().for_each(|id| self.drop_secret(id));
+        // A cluster that is made under this name later is another.
+        let shared: Vec<_> = self.secrets.values().filter(|row| row.clusters.contains(name)).cloned().collect();
+        for row in shared {
+            let mut row = (*row).clone();
+            row.clusters.remove(name);
+            self.put_secret(row);
+        }
         self.touch(Table::Clusters, name.as_str());
         self.facts.clusters.remove(name);
         (tokens.len(), secrets.len())
@@ -273,37 +282,39 @@ impl<'a> Draft<'a> {
         self.facts.credentials.remove(subject);
     }
 
-    /// Writes an audit line.
-    pub fn audit(&mut self, actor: &str, action: &str, object: &str, message: &str, at_ms: u64) {
-        let meta = self.meta_mut();
-        meta.audit_seq += 1;
-        let seq = meta.audit_seq;
-        self.touch(Table::Audit, audit_key(seq));
-        let row = AuditRow {
-            seq,
-            at_ms,
-            actor: actor.to_owned(),
-            action: action.to_owned(),
-            object: object.to_owned(),
-            message: message.to_owned(),
-        };
-        let of_token = row.is_of_token();
-        self.facts.audit.insert(seq, Arc::new(row));
-        if of_token {
-            let mut lines = self.audit.values().filter(|row| row.is_of_token());
-            let too_many = lines.clone().count() > TOKEN_LINES_MAX;
-            let oldest = lines.next().filter(|_| too_many).map(|row| row.seq);
-            oldest.into_iter().for_each(|oldest| self.drop_audit(oldest));
+    /// Writes an audit line. The same thing, done again soon by the same one, counts its newest line up.
+    pub fn audit(&mut self, actor: &str, action: &str, object: AuditObject<'_>, message: &str, at_ms: u64) {
+        let deed = Deed::new(self.facts, (actor, action), object, message);
+        let next_seq = self.facts.meta.audit_seq + 1;
+        let scope = deed.scope.clone();
+        let chain = Arc::make_mut(self.facts.audit.entry(scope.clone()).or_default());
+        let row = chain.write(&deed, at_ms, next_seq);
+        let mut dropped = Vec::new();
+        while chain.is_too_long() {
+            dropped.extend(chain.drop_oldest());
         }
-        if self.audit.len() > AUDIT_LINES_MAX {
-            let oldest = self.audit.keys().next().copied();
-            oldest.into_iter().for_each(|oldest| self.drop_audit(oldest));
+        self.touch(Table::Audit, scope.line_key(row.number));
+        self.touch(Table::Audit, scope.head_key());
+        dropped.into_iter().for_each(|number| self.touch(Table::Audit, scope.line_key(number)));
+        if row.seq == next_seq {
+            self.meta_mut().audit_seq = next_seq;
+        }
+        self.audited.push(row);
+        if let Some(longest) = audit::longest(&self.facts.audit).cloned() {
+            self.drop_oldest_line(&longest);
         }
     }
 
-    fn drop_audit(&mut self, seq: u64) {
-        self.touch(Table::Audit, audit_key(seq));
-        self.facts.audit.remove(&seq);
+    fn drop_oldest_line(&mut self, scope: &AuditScope) {
+        let Some(chain) = self.facts.audit.get_mut(scope) else { return };
+        let Some(number) = Arc::make_mut(chain).drop_oldest() else { return };
+        self.touch(Table::Audit, scope.line_key(number));
+    }
+
+    /// The audit lines that this change has written, in order: of a line that was counted up every count.
+    #[must_use]
+    pub fn take_audited(&mut self) -> Vec<Arc<AuditRow>> {
+        std::mem::take(&mut self.audited)
     }
 
     /// What is known of a machine while the process lives: not stored, so nothing is to be remembered.
@@ -311,12 +322,16 @@ impl<'a> Draft<'a> {
         self.facts.live.machines.entry(name.clone()).or_default()
     }
 
-    /// Counts an enrolment in a cluster. Not stored.
+    /// Counts a request of an operator, or an enrolment with a join token. Not stored.
     ///
     /// # Errors
     /// More than `rate`: milliseconds until one more fits.
-    pub fn count_enrolment(&mut self, cluster: &ClusterName, rate: Rate, now: Now) -> Result<(), u64> {
-        self.facts.live.enrolments.entry(cluster.clone()).or_default().take(rate, now.mono_ms)
+    pub fn count(&mut self, actor: &str, rate: Rate, now: Now) -> Result<(), u64> {
+        let requests = &mut self.facts.live.requests;
+        if requests.len() >= ACTORS_COUNTED_MAX {
+            requests.retain(|_, used| !used.is_over(now.mono_ms));
+        }
+        requests.entry(actor.to_owned()).or_default().take(rate, now.mono_ms)
     }
 
     /// The number of the next question about a swarm. Not stored: answers do not outlive the process.
@@ -374,11 +389,6 @@ fn spec_key(cluster: &ClusterName, version: u64) -> String {
     format!("{cluster}/{version}")
 }
 
-/// Zero-padded, so that keys sort as numbers.
-fn audit_key(seq: u64) -> String {
-    format!("{seq:020}")
-}
-
 /// The stored form of a row. None: there is no such row any more.
 fn value_of(facts: &Facts, table: Table, key: &str) -> Option<Vec<u8>> {
     match table {
@@ -408,6 +418,13 @@ fn value_of(facts: &Facts, table: Table, key: &str) -> Option<Vec<u8>> {
         }
         Table::Tokens => facts.tokens.get(key).map(|row| json(&**row)),
         Table::Secrets => facts.secrets.get(&key.parse().ok()?).map(|row| json(&**row)),
-        Table::Audit => facts.audit.get(&key.parse().ok()?).map(|row| json(&**row)),
+        Table::Audit => {
+            let (scope, number) = AuditScope::of_key(key)?;
+            let chain = facts.audit.get(&scope)?;
+            match number {
+                Some(number) => chain.line(number).map(|row| json(&**row)),
+                None => Some(json(&chain.head())),
+            }
+        }
     }
 }

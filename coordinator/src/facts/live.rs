@@ -42,8 +42,8 @@ pub struct Live {
     /// When a machine was last shut out in the middle of its Swarm drain, by cluster, in monotonic milliseconds: what
     /// that takes from services is nobody's any more, and a manager may not count it as missing yet.
     pub drains_let_go_mono_ms: BTreeMap<ClusterName, u64>,
-    /// Enrolments of late, by cluster.
-    pub enrolments: BTreeMap<ClusterName, Used>,
+    /// Requests of late by operator, and enrolments by join token.
+    pub requests: BTreeMap<String, Used>,
     /// When a controller that could have answered last stopped to watch a cluster, Unix milliseconds.
     pub controllers_left_ms: BTreeMap<ClusterName, u64>,
 }

@@ -16,6 +16,8 @@ pub struct Used {
     thousandths: u64,
     /// When it was counted last, monotonic milliseconds.
     at_mono_ms: u64,
+    /// Of its rate: so much leaks.
+    per_second: u64,
 }
 
 /// One use, in thousandths.
@@ -27,9 +29,9 @@ impl Used {
     /// # Errors
     /// The limit is reached: milliseconds until one more fits. Nothing is counted then.
     pub fn take(&mut self, rate: Rate, now_mono_ms: u64) -> Result<(), u64> {
-        let passed_ms = now_mono_ms.saturating_sub(self.at_mono_ms);
-        self.thousandths = self.thousandths.saturating_sub(passed_ms.saturating_mul(rate.per_second));
+        self.thousandths = self.thousandths.saturating_sub(self.leaked(now_mono_ms));
         self.at_mono_ms = now_mono_ms;
+        self.per_second = rate.per_second;
         let over = (self.thousandths + ONE).saturating_sub(rate.burst.saturating_mul(ONE));
         if over > 0 {
             return Err(over.div_ceil(rate.per_second.max(1)));
@@ -40,9 +42,12 @@ impl Used {
 
     /// Has everything leaked out by now? Then nothing is worth remembering.
     #[must_use]
-    pub const fn is_over(&self, rate: Rate, now_mono_ms: u64) -> bool {
-        let passed_ms = now_mono_ms.saturating_sub(self.at_mono_ms);
-        self.thousandths <= passed_ms.saturating_mul(rate.per_second)
+    pub const fn is_over(&self, now_mono_ms: u64) -> bool {
+        self.thousandths <= self.leaked(now_mono_ms)
+    }
+
+    const fn leaked(&self, now_mono_ms: u64) -> u64 {
+        now_mono_ms.saturating_sub(self.at_mono_ms).saturating_mul(self.per_second)
     }
 }
 
@@ -60,6 +65,6 @@ mod tests {
         assert_eq!([take(10_499), take(10_500), take(10_500)], [Err(1), Ok(()), Err(500)]);
         assert_eq!([(); 3].map(|()| take(60_000)), [Ok(()); 3], "after a pause, all of it");
         assert_eq!(take(60_000), Err(500));
-        assert!(!used.is_over(rate, 61_499) && used.is_over(rate, 61_500));
+        assert!(!used.is_over(61_499) && used.is_over(61_500));
     }
 }

@@ -1,14 +1,14 @@
 //! Secrets as they are recorded: the value is sealed, and no key is here.
 
-use std::{fmt, str::FromStr};
+use std::{collections::BTreeSet, fmt, str::FromStr};
 
 use muster_proto::model::{ClusterName, InvalidName, SecretName};
 use serde::{Deserialize, Serialize};
 
-/// Names a secret: for every cluster, or for one.
+/// Names a secret: one that clusters share, or a cluster's own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SecretId {
-    /// None: for every cluster.
+    /// Whose own it is. None: shared by those that its row names.
     pub cluster: Option<ClusterName>,
     /// As params refer to it.
     pub name: SecretName,
@@ -85,6 +85,21 @@ pub struct SecretRow {
     pub created_at_ms: u64,
     /// Its value.
     pub sealed: Sealed,
+    /// The clusters whose items may refer to it, if it is shared. No cluster but those: whoever may apply a manifest of
+    /// another would have the value.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub clusters: BTreeSet<ClusterName>,
+}
+
+impl SecretRow {
+    /// May items of this cluster refer to it?
+    #[must_use]
+    pub fn is_for(&self, cluster: &ClusterName) -> bool {
+        match &self.id.cluster {
+            Some(own) => own == cluster,
+            None => self.clusters.contains(cluster),
+        }
+    }
 }
 
 #[cfg(test)]

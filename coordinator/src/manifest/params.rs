@@ -322,8 +322,7 @@ pub(super) struct Secrets<'a> {
 
 impl<'a> Secrets<'a> {
     fn names(self) -> impl Iterator<Item = &'a str> {
-        let reached =
-            move |id: &&SecretId| id.cluster.is_none() || self.cluster.is_none() || id.cluster.as_ref() == self.cluster;
+        let reached = move |id: &&SecretId| self.cluster.is_none() || id.cluster.as_ref() == self.cluster;
         self.known.iter().filter(reached).map(|id| id.name.as_str())
     }
 }
@@ -336,8 +335,11 @@ fn variables(value: &Spot<'_>, text: &str, secrets: Secrets<'_>, faults: &mut Fa
             let missing = named.find(|name| !secrets.names().any(|known| known == *name));
             if let Some(missing) = missing {
                 let problem = format!("unknown secret '{}'", shown(missing));
-                let expected =
-                    format!("a secret; `musterctl secret create {} --from-file FILE` makes one", shown(missing));
+                let (name, cluster) = (shown(missing), secrets.cluster.map_or("C", ClusterName::as_str));
+                let expected = format!(
+                    "a secret of cluster {cluster}; `musterctl secret create {name} --cluster {cluster} --from-file \
+                     FILE` makes one, `musterctl secret share {name} --clusters {cluster}` shares one that others have"
+                );
                 faults.add_near(value.at(), &value.path, problem, expected, (missing, secrets.names()));
             }
             missing.is_none()

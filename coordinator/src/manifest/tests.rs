@@ -68,7 +68,7 @@ spec:
 
 /// One secret for every cluster, one of `c1` and one of another.
 fn known() -> Known {
-    let secrets = ["registry", "c1/db-password", "other/theirs"];
+    let secrets = ["c1/registry", "c1/db-password", "other/theirs"];
     Known { secrets: secrets.map(|id| id.parse().expect("an id")).into(), ..Known::default() }
 }
 
@@ -255,7 +255,7 @@ fn limits_hold_at_their_edge() {
     assert!(max_bytes(1 << 50).is_ok());
     assert!(max_bytes((1 << 50) + 1).expect_err("a fault")[0].problem.contains("not a number in its range"));
 
-    let secrets: BTreeSet<SecretId> = (0..=12).map(|n| format!("s{n}").parse().expect("an id")).collect();
+    let secrets: BTreeSet<SecretId> = (0..=12).map(|n| format!("c1/s{n}").parse().expect("an id")).collect();
     let known = Known { secrets, ..Known::default() };
     let referring = |count: usize| {
         let text: String = (0..count).map(|n| format!("${{secret.s{n}}}")).collect();

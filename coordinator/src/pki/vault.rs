@@ -64,7 +64,7 @@ mod tests {
         let id: SecretId = "edge/db".parse().expect("an id");
         let sealed = vault.seal(&id, 3, b"hunter2").expect("sealed");
         assert!(!sealed.0.windows(7).any(|seven| seven == b"hunter2"));
-        let row = SecretRow { id, version: 3, created_at_ms: 0, sealed };
+        let row = SecretRow { id, version: 3, created_at_ms: 0, sealed, clusters: std::collections::BTreeSet::new() };
         assert_eq!(vault.open(&row).ok().as_deref(), Some(&b"hunter2"[..]));
         let mut bytes = row.sealed.clone();
         bytes.0[20] ^= 1;

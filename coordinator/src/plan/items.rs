@@ -150,8 +150,8 @@ pub(super) fn gives_value(cluster: &ClusterName, fault: &VariableError) -> Strin
         VariableError::NoValue(variable) => match secret_of(variable) {
             Some(secret) => {
                 format!(
-                    "the secret is there: `musterctl secret create {secret} --cluster {cluster} --from-file FILE`, for \
-                     every cluster without --cluster"
+                    "the secret is there: `musterctl secret create {secret} --cluster {cluster} --from-file FILE`, or \
+                     `musterctl secret share {secret} --clusters {cluster}` of one that others have"
                 )
             }
             None if variable == HOSTNAME => {

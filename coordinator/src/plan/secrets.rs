@@ -1,6 +1,6 @@
-//! Which secret an item means, and who uses a secret. A cluster's own secret comes before one for every cluster.
+//! Which secret an item means, and who uses a secret. A cluster's own secret comes before one that is shared with it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use muster_proto::{
     model::{ClusterName, ClusterSpec, MKE_BACKUP_ITEM, MachineName, SWARM_COPY_ITEM, SecretName},
@@ -14,18 +14,18 @@ use crate::facts::{Facts, MachineRow, Overwrites, SecretId, SecretRow};
 pub fn find<'a>(facts: &'a Facts, cluster: &ClusterName, name: &SecretName) -> Option<&'a Arc<SecretRow>> {
     let own = SecretId { cluster: Some(cluster.clone()), name: name.clone() };
     let shared = SecretId { cluster: None, name: name.clone() };
-    facts.secrets.get(&own).or_else(|| facts.secrets.get(&shared))
+    facts.secrets.get(&own).or_else(|| facts.secrets.get(&shared).filter(|row| row.is_for(cluster)))
 }
 
 /// Newest versions of the secrets that items of a cluster can refer to.
 #[must_use]
 pub fn newest(facts: &Facts, cluster: &ClusterName) -> BTreeMap<SecretName, u64> {
-    let of = |owner: Option<&ClusterName>| {
-        let rows = facts.secrets.values().filter(move |row| row.id.cluster.as_ref() == owner);
+    let of = |own: bool| {
+        let rows = facts.secrets.values().filter(move |row| row.is_for(cluster) && row.id.cluster.is_some() == own);
         rows.map(|row| (row.id.name.clone(), row.version)).collect::<BTreeMap<_, _>>()
     };
-    let mut versions = of(None);
-    versions.extend(of(Some(cluster)));
+    let mut versions = of(false);
+    versions.extend(of(true));
     versions
 }
 
@@ -47,9 +47,25 @@ pub fn has_newer(facts: &Facts, machine: &MachineRow) -> bool {
     machine.ready_secrets.iter().any(|(name, version)| newest.get(name).is_some_and(|newest| newest != version))
 }
 
-/// The items that refer to a secret, `cluster/item`, in order; an override names its machine too.
+/// An item that refers to a secret: `edge-7/install`, of an override with its machine.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SecretUser {
+    /// The item's cluster.
+    pub cluster: ClusterName,
+    item: String,
+    machine: Option<MachineName>,
+}
+
+impl fmt::Display for SecretUser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.cluster, self.item)?;
+        self.machine.as_ref().map_or(Ok(()), |machine| write!(f, " ({machine})"))
+    }
+}
+
+/// The items that refer to a secret, in order.
 #[must_use]
-pub fn used_by(facts: &Facts, id: &SecretId) -> Vec<String> {
+pub fn used_by(facts: &Facts, id: &SecretId) -> Vec<SecretUser> {
     let mut users = Vec::new();
     for ((cluster, _), spec) in &facts.specs {
         let meant = find(facts, cluster, &id.name).is_some_and(|row| row.id == *id);
@@ -71,16 +87,17 @@ pub fn used_by(facts: &Facts, id: &SecretId) -> Vec<String> {
     users
 }
 
-fn users_in(cluster: &ClusterName, spec: &ClusterSpec, name: &SecretName) -> Vec<String> {
+fn users_in(cluster: &ClusterName, spec: &ClusterSpec, name: &SecretName) -> Vec<SecretUser> {
     let items = spec.machine_types.values().flatten().map(|item| (&item.name, &item.params));
     let hooks = spec.update_hooks.all().map(|hook| (&hook.name, &hook.params));
     let backups = [(SWARM_COPY_ITEM, &spec.backups.swarm), (MKE_BACKUP_ITEM, &spec.backups.mke)];
     let named = items.chain(hooks).map(|(item, params)| (item.as_str(), params)).chain(backups);
     let using = named.filter(|(_, params)| variables::secrets_of(params).contains(name));
-    using.map(|(item, _)| format!("{cluster}/{item}")).collect()
+    using.map(|(item, _)| SecretUser { cluster: cluster.clone(), item: item.to_owned(), machine: None }).collect()
 }
 
-fn overrides_of(machine: &MachineName, cluster: &ClusterName, own: &Overwrites, name: &SecretName) -> Vec<String> {
+fn overrides_of(machine: &MachineName, cluster: &ClusterName, own: &Overwrites, name: &SecretName) -> Vec<SecretUser> {
     let using = own.iter().filter(|(_, params)| variables::secrets_of(params).contains(name));
-    using.map(|(item, _)| format!("{cluster}/{item} ({machine})")).collect()
+    let user = |item: String| SecretUser { cluster: cluster.clone(), item, machine: Some(machine.clone()) };
+    using.map(|(item, _)| user(item.to_string())).collect()
 }

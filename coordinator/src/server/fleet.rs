@@ -16,7 +16,7 @@ use muster_proto::{
 use tonic::{Request, Response, Status};
 
 use manifests::{known_to, parse, wire_fault};
-use words::{annotation, item_name, lock_release, may_touch, policy, scope, word};
+use words::{annotation, is_not_foreign, item_name, lock_release, may_touch, policy, scope, there_is_no, word};
 pub(super) use words::{cluster_name, machine_name};
 
 use super::{
@@ -26,9 +26,10 @@ use super::{
     watches::Watches,
 };
 use crate::{
-    core::{Input, Reply, Request as Wish, update::Options},
+    core::{Input, Refusal, Reply, Request as Wish, update::Options},
     documents,
-    engine::EngineHandle,
+    engine::{EngineError, EngineHandle},
+    facts::SecretId,
     pki::{Ca, NewToken, Peer, Vault},
 };
 
@@ -115,12 +116,14 @@ impl Service for Fleet {
                 return Ok(Response::new(wire::ApplyResponse { changes: Vec::new(), faults }));
             }
         };
-        let of_machines = manifest.machines.iter().flat_map(|(name, (spec, _))| {
-            let before = facts.machines.get(name).map(|row| &row.spec.cluster_name);
-            std::iter::once(&spec.cluster_name).chain(before)
-        });
-        for cluster in manifest.clusters.keys().chain(of_machines) {
+        for cluster in manifest.clusters.keys().chain(manifest.machines.values().map(|(spec, _)| &spec.cluster_name)) {
             may_touch(&peer, cluster)?;
+        }
+        let foreign =
+            |name: &&MachineName| facts.machines.get(*name).is_some_and(|row| !peer.may_touch(&row.spec.cluster_name));
+        if let Some(name) = manifest.machines.keys().find(foreign) {
+            let message = format!("NameTaken: another cluster has a machine {name}; names are of the whole fleet");
+            return Err(Status::failed_precondition(message));
         }
         let (clusters, machines) = (manifest.clusters, manifest.machines);
         let wish = Wish::Apply { clusters, machines, dry_run: request.dry_run };
@@ -265,7 +268,7 @@ impl Service for Fleet {
             ttl_ms: Some(request.ttl_ms).filter(|ms| *ms != 0),
             uses: Some(request.uses).filter(|uses| *uses != 0),
         };
-        match self.engine.submit(Input::Operator { actor: peer.to_string(), request: wish }).await? {
+        match self.ask(&peer, wish).await? {
             Reply::Token { expires_at_ms, uses } => {
                 Ok(Response::new(wire::CreateTokenResponse { token: new.text, id: new.id, expires_at_ms, uses }))
             }
@@ -281,9 +284,8 @@ impl Service for Fleet {
     ) -> Result<Response<ActionResponse>, Status> {
         let (peer, request) = known(request)?;
         let id = word("id", request.id)?;
-        if let Some(row) = self.engine.facts().tokens.get(&id) {
-            may_touch(&peer, &row.cluster)?;
-        }
+        let facts = self.engine.facts();
+        is_not_foreign(&peer, facts.tokens.get(&id).map(|row| &row.cluster), ("token", id.as_str()))?;
         self.act(&peer, Wish::RevokeToken { id, machines: request.machines }).await
     }
 
@@ -317,9 +319,22 @@ impl Service for Fleet {
         &self,
         request: Request<wire::CreateSecretRequest>,
     ) -> Result<Response<ActionResponse>, Status> {
-        let (peer, wire::CreateSecretRequest { name, cluster, value }) = known(request)?;
+        let (peer, wire::CreateSecretRequest { name, cluster, value, clusters }) = known(request)?;
         let id = secrets::secret_id(&peer, cluster, name)?;
-        self.record_secret(&peer, id, &value).await
+        if id.cluster.is_some() && !clusters.is_empty() {
+            return Err(Status::invalid_argument("clusters: a cluster's own secret is shared with no other"));
+        }
+        self.record_secret(&peer, id, &value, secrets::cluster_names(clusters)?).await
+    }
+
+    async fn share_secret(
+        &self,
+        request: Request<wire::ShareSecretRequest>,
+    ) -> Result<Response<ActionResponse>, Status> {
+        let (peer, wire::ShareSecretRequest { name, add, remove, in_use }) = known(request)?;
+        let SecretId { name, .. } = secrets::secret_id(&peer, String::new(), name)?;
+        let (add, remove) = (secrets::cluster_names(add)?, secrets::cluster_names(remove)?);
+        self.act(&peer, Wish::ShareSecret { name, add, remove, in_use }).await
     }
 
     async fn delete_secret(
@@ -352,7 +367,7 @@ impl Service for Fleet {
 
 impl Fleet {
     async fn act(&self, peer: &Peer, request: Wish) -> Result<Response<ActionResponse>, Status> {
-        match self.engine.submit(Input::Operator { actor: peer.to_string(), request }).await? {
+        match self.ask(peer, request).await? {
             Reply::Done(lines) => Ok(Response::new(ActionResponse { lines })),
             Reply::Ok | Reply::Token { .. } | Reply::Enrolled { .. } | Reply::Inputs { .. } => {
                 Ok(Response::new(ActionResponse { lines: Vec::new() }))
@@ -360,14 +375,22 @@ impl Fleet {
         }
     }
 
+    /// What the engine answers. Whoever is limited to clusters is told of no near name: it may be a foreign one.
+    async fn ask(&self, peer: &Peer, request: Wish) -> Result<Reply, Status> {
+        let answer = self.engine.submit(Input::Operator { actor: peer.to_string(), request }).await;
+        answer.map_err(|error| match error {
+            EngineError::Refused(Refusal::NotFound { kind, name, .. }) if peer.clusters.is_some() => {
+                there_is_no(kind, &name)
+            }
+            error => error.into(),
+        })
+    }
+
     /// A machine that the peer may touch, or that does not exist: then the core says which names are near.
     fn machine(&self, peer: &Peer, name: String) -> Result<MachineName, Status> {
         let name = machine_name(name)?;
-        match self.engine.facts().machines.get(&name) {
-            Some(row) => may_touch(peer, &row.spec.cluster_name)?,
-            None if peer.clusters.is_some() => return Err(Status::not_found(format!("there is no machine {name}"))),
-            None => {}
-        }
+        let facts = self.engine.facts();
+        is_not_foreign(peer, facts.machines.get(&name).map(|row| &row.spec.cluster_name), ("machine", name.as_str()))?;
         Ok(name)
     }
 
@@ -375,11 +398,8 @@ impl Fleet {
     fn rollout(&self, request: Request<wire::RolloutRequest>) -> Result<(Peer, String), Status> {
         let (peer, request) = known(request)?;
         let rollout = word("rollout", request.rollout)?;
-        match self.engine.facts().rollouts.get(&rollout) {
-            Some(row) => may_touch(&peer, &row.cluster)?,
-            None if peer.clusters.is_some() => return Err(Status::not_found(format!("there is no rollout {rollout}"))),
-            None => {}
-        }
+        let facts = self.engine.facts();
+        is_not_foreign(&peer, facts.rollouts.get(&rollout).map(|row| &row.cluster), ("rollout", rollout.as_str()))?;
         Ok((peer, rollout))
     }
 

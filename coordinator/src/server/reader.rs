@@ -128,12 +128,14 @@ impl Reader {
             }
             Kind::ClusterStates => self.resources(documents::cluster_states(facts, wanted, limits, now)),
             Kind::Tokens => self.resources(documents::tokens(facts, wanted, now)),
-            Kind::Credentials => self.resources(documents::credentials(facts, now)),
+            Kind::Credentials => self.keyed(documents::credentials(facts, now), |credential| {
+                format!("{}/{}", credential.metadata.name, credential.metadata.creation_timestamp)
+            }),
             Kind::Secrets => {
-                let shared = self.peer.clusters.is_none() && self.cluster.is_none();
-                self.resources(documents::secrets(facts, wanted, shared))
+                let all = self.peer.clusters.is_none() && self.cluster.is_none();
+                self.resources(documents::secrets(facts, wanted, all))
             }
-            Kind::Audit => self.resources(documents::audit(facts)),
+            Kind::Audit => self.resources(documents::audit(facts, self.cluster.as_ref())),
         }
     }
 
@@ -144,8 +146,8 @@ impl Reader {
         self.keyed(documents, |document| document.metadata.name.clone())
     }
 
-    /// Documents whose names two may share: the controller ceph and the node osd-1 make the same as ceph-osd and 1. No
-    /// label has a `/` in it.
+    /// Documents whose names two may share: the controller ceph and the node osd-1 make the same as ceph-osd and 1, and
+    /// a person may have several certificates. No label has a `/` in it.
     fn keyed<Spec: Serialize, Status_: Serialize>(
         &self,
         documents: Vec<Document<Spec, Status_>>,

@@ -27,7 +27,7 @@ use crate::{
     core::tests::proof_key,
     core::{Enroll, Input, Reply, Request as Wish},
     engine,
-    facts::CredentialRow,
+    facts::{CertificateRow, CredentialRow},
     pki::{NewToken, Peer, Role, TrustDomain, Validity, Vault},
     plan::Limits,
     setup::Credentials,
@@ -120,10 +120,11 @@ impl World {
         for subject in PEOPLE {
             let row = CredentialRow {
                 subject: subject.to_owned(),
-                clusters: BTreeSet::new(),
-                issued_at_ms: world.began_ms,
-                expires_at_ms: u64::MAX,
-                older_ms: BTreeSet::new(),
+                certificates: vec![CertificateRow {
+                    issued_at_ms: world.began_ms,
+                    expires_at_ms: u64::MAX,
+                    clusters: BTreeSet::new(),
+                }],
                 revoked_at_ms: None,
             };
             world.wish(Wish::RecordCredentials(row)).await;

@@ -12,6 +12,9 @@ pub(super) fn row(audit: &Audit) -> Vec<String> {
         audit.spec.actor.clone(),
         audit.spec.action.clone(),
         audit.spec.object.clone(),
-        audit.spec.message.clone(),
+        match audit.spec.times {
+            0 | 1 => audit.spec.message.clone(),
+            times => format!("{} ({times} times)", audit.spec.message),
+        },
     ]
 }

@@ -19,7 +19,11 @@ pub(super) fn row(secret: &Secret, look: Look) -> Vec<String> {
     }
     vec![
         secret.metadata.name.clone(),
-        secret.spec.cluster_name.clone().unwrap_or_else(|| "all".to_owned()),
+        match (&secret.spec.cluster_name, secret.spec.clusters.as_slice()) {
+            (Some(own), _) => own.clone(),
+            (None, []) => "none".to_owned(),
+            (None, shared) => shared.join(","),
+        },
         secret.status.version.to_string(),
         if used_by.is_empty() { "-".to_owned() } else { used_by },
         age(secret.metadata.creation_timestamp, look.now),

@@ -148,9 +148,9 @@ fn clusters_rollouts_tokens_secrets_audit() {
         false,
         &[json(&secret("registry", None, &[])), json(&secret("edge-7/db", Some("edge-7"), &["a", "b", "c", "d"]))],
         &[
-            "NAME        CLUSTERNAME   VERSION   USED BY              AGE",
-            "registry    all           7         -                    2d",
-            "edge-7/db   edge-7        7         a, b, c and 1 more   2d",
+            "NAME        CLUSTERNAME     VERSION   USED BY              AGE",
+            "registry    edge-7,edge-8   7         -                    2d",
+            "edge-7/db   edge-7          7         a, b, c and 1 more   2d",
         ],
     );
     check(
@@ -159,7 +159,7 @@ fn clusters_rollouts_tokens_secrets_audit() {
         &[json(&audit())],
         &[
             "TIME                   ACTOR           ACTION   OBJECT             MESSAGE",
-            "2026-03-01 12:00:00Z   operator/anna   retry    machine/worker-3   item api^J^[[31m",
+            "2026-03-01 12:00:00Z   operator/anna   retry    machine/worker-3   item api^J^[[31m (3 times)",
         ],
     );
 }

@@ -24,6 +24,9 @@ use crate::{model::MachineName, printable::printable};
 
 /// Names the level, `debug`, or levels by module, `info,muster_agent::link=debug,muster_coordinator::server=trace`.
 pub const LEVEL_VARIABLE: &str = "MUSTER_LOG";
+/// Target of the audit record's lines. They are in the log at every level: it is the copy that an attacker who has the
+/// record does not have.
+pub const AUDIT_TARGET: &str = "muster_coordinator::audit";
 /// Prefix of our fields in the journal: `journalctl MUSTER_MACHINE=worker-1`.
 const FIELD_PREFIX: &str = "muster_";
 
@@ -70,7 +73,8 @@ fn filter(text: &str) -> Result<EnvFilter, String> {
         }
         filter = filter.add_directive(directive.parse().map_err(|fault| format!("\"{directive}\": {fault}"))?);
     }
-    Ok(filter)
+    let audit = format!("{AUDIT_TARGET}=info");
+    Ok(filter.add_directive(audit.parse().map_err(|fault| format!("\"{audit}\": {fault}"))?))
 }
 
 /// Prefix of what our own modules say.

@@ -167,7 +167,7 @@ impl RunnerKind {
 }
 
 /// SHA-256 over the canonical form of an item (src/hash.rs). Same hash = already done.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ItemHash(pub [u8; 32]);
 

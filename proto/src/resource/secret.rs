@@ -9,9 +9,12 @@ pub type Secret = Document<SecretSpec, SecretStatus>;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SecretSpec {
-    /// Items of this cluster only; none = of every cluster.
+    /// Items of this cluster; none = it is shared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_name: Option<String>,
+    /// Items of these clusters, if it is shared.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clusters: Vec<String>,
 }
 
 /// What is known of a secret besides its value.

@@ -96,12 +96,12 @@ impl Nodes {
         Ok(())
     }
 
-    /// Makes a secret of that value.
+    /// Makes a secret of that value, for these clusters.
     ///
     /// # Errors
     /// musterctl did not start, or did not end.
-    pub fn secret(&self, name: &str, value: &str) -> Result<Ran> {
-        let create = ["musterctl", "secret", "create", name, "--from-file", "-"];
+    pub fn secret(&self, name: &str, clusters: &str, value: &str) -> Result<Ran> {
+        let create = ["musterctl", "secret", "create", name, "--clusters", clusters, "--from-file", "-"];
         docker_with(&[&["exec", "--interactive", &self.operator()], &create[..]].concat(), value)
     }
 }

@@ -1,5 +1,7 @@
 //! Secrets in the simulated world: they are created, renewed, asked for by right and without, and handed out.
 
+use std::collections::BTreeSet;
+
 use muster_coordinator::{
     core::{Input, Refusal, Reply, Request},
     facts::{Sealed, SecretId},
@@ -32,7 +34,8 @@ impl World {
         let cluster = (machine_type == MachineType::Control).then(cluster_name);
         let id = SecretId { cluster, name: secret_name(machine_type) };
         let sealed = Sealed(version.to_be_bytes().to_vec());
-        let made = self.operator(Request::CreateSecret { id, version, sealed })?;
+        let clusters = if id.cluster.is_none() { [cluster_name()].into() } else { BTreeSet::new() };
+        let made = self.operator(Request::CreateSecret { id, version, sealed, clusters })?;
         made.map(|_| ()).map_err(|error| self.watcher.violation("sim", error))
     }
 
@@ -82,6 +85,10 @@ impl World {
     ) -> Result<(), Violation> {
         let outcome = match answer {
             Ok(Reply::Inputs { secrets, entry }) => {
+                if let Some(foreign) = secrets.iter().find(|row| !row.is_for(&cluster_name())) {
+                    let detail = format!("{id} got {}, which is not for its cluster", foreign.id);
+                    return Err(self.watcher.violation("secret", detail));
+                }
                 let served: Vec<SecretName> = secrets.iter().map(|row| row.id.name.clone()).collect();
                 let lists = [&self.past[..sent_before], &self.past[..]];
                 if !lists.iter().any(|sent| has_right(sent, (id, &item, generation), &served)) {

@@ -81,7 +81,8 @@ impl Reached {
 
     /// What the coordinator holds when it has decided.
     pub(super) fn look_at(&mut self, facts: &Facts) {
-        let last = facts.audit.values().next_back();
+        let newest = facts.audit.values().filter_map(|chain| chain.lines().next_back());
+        let last = newest.max_by_key(|line| line.seq);
         if last.is_some_and(|line| line.actor == "muster" && line.action == "abort") {
             self.count("a deadline aborted an update");
         }

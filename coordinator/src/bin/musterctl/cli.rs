@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    actions, annotate, apply, artifacts, completion, delete, demo, deploy, describe, get, locks, logs, maintenance,
-    plan, reboot, remove, secret, token, update, version, watch,
+    actions, annotate, apply, artifacts, audit, completion, delete, demo, deploy, describe, get, locks, logs,
+    maintenance, plan, reboot, remove, secret, token, update, version, watch,
 };
 
 /// Brings fleets of bare-metal machines through deployment and updates: the operator's CLI of Muster.
@@ -62,6 +62,7 @@ pub(crate) enum Command {
     Secret(secret::Args),
     Locks(locks::Args),
     Annotate(annotate::Args),
+    Audit(audit::Args),
     Artifacts(artifacts::Args),
     Demo(demo::Args),
     #[command(hide = true)]

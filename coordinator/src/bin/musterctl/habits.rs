@@ -310,7 +310,10 @@ mod tests {
             ("update edge-7 --machine worker-1", "`musterctl reboot CLUSTER --machine MACHINE`"),
             ("maintenance exit worker-1", "`musterctl maintenance leave MACHINE`"),
             ("maintenance worker-1", "an example: `musterctl maintenance enter worker-3`"),
-            ("secret create db", "an example: `musterctl secret create registry-password --from-file password.txt`"),
+            (
+                "secret create db",
+                "`musterctl secret create registry-password --clusters edge-7,edge-8 --from-file password.txt`",
+            ),
             ("token create", "an example: `musterctl token create --cluster edge-7 --type worker --out worker.token`"),
             ("locks release nova", "an example: `musterctl locks release nova --cluster edge-7`"),
             ("logs", "an example: `musterctl logs worker-3`"),

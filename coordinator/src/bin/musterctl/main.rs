@@ -6,6 +6,7 @@ mod actions;
 mod annotate;
 mod apply;
 mod artifacts;
+mod audit;
 mod cli;
 mod client;
 mod completion;
@@ -94,6 +95,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Secret(args) => secret::run(args, &context).await,
         Command::Locks(args) => locks::run(args, &context).await,
         Command::Annotate(args) => annotate::run(args, &context).await,
+        Command::Audit(args) => audit::run(args, &context).await,
         Command::Artifacts(args) => artifacts::run(args).await,
         Command::Demo(args) => demo::run(args).await,
         Command::ToyController(args) => demo::toy::run(args, &context).await,

@@ -9,7 +9,7 @@ use std::{
 use muster_coordinator::view::Kind;
 use muster_proto::{
     model::INPUT_BYTES_MAX,
-    wire::{CreateSecretRequest, DeleteSecretRequest},
+    wire::{CreateSecretRequest, DeleteSecretRequest, ShareSecretRequest},
 };
 
 use crate::{actions::show, config::Context, failure::Failure, get, name};
@@ -24,6 +24,8 @@ pub(crate) struct Args {
 #[derive(clap::Subcommand)]
 enum SecretCommand {
     Create(CreateArgs),
+    Share(ShareArgs),
+    Unshare(UnshareArgs),
     /// List the secrets; values are never shown
     #[command(alias = "ls")]
     List(ListArgs),
@@ -34,11 +36,12 @@ enum SecretCommand {
 ///
 /// Params refer to it as `${secret.NAME}`. A machine fetches it right before an item that does, and only then. A new
 /// version takes the place of the old one: items that refer to it run again, on deployed machines with the next update.
-/// Versions are counted over all secrets: a new one may begin with 5.
+/// Versions are counted over all secrets: a new one may begin with 5. A new secret says for whom it is: for one
+/// cluster, or for several that share it. No other cluster's manifest can name it.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  musterctl secret create registry-password --from-file password.txt
+  musterctl secret create registry-password --clusters edge-7,edge-8 --from-file password.txt
   pass show registry | musterctl secret create registry-password --cluster edge-7 --from-file -")]
 struct CreateArgs {
     /// As params refer to it: lower-case letters, digits and '-'
@@ -46,9 +49,37 @@ struct CreateArgs {
     /// File that holds the value, "-" for standard input; at most 64 KiB
     #[arg(long, value_name = "FILE")]
     from_file: PathBuf,
-    /// For the items of this cluster only; it comes before one of the same name for every cluster
-    #[arg(long, value_name = "NAME", value_parser = name::cluster)]
+    /// This cluster's own; it comes before a shared one of the same name
+    #[arg(long, value_name = "NAME", value_parser = name::cluster, conflicts_with = "clusters")]
     cluster: Option<String>,
+    /// Shared by these clusters; a new value stays with those that share it already
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = name::cluster)]
+    clusters: Vec<String>,
+}
+
+/// Let items of further clusters refer to a shared secret
+///
+/// Its value and version stay: nothing runs again. Whoever may apply a manifest of one of these clusters can have it.
+#[derive(clap::Args)]
+struct ShareArgs {
+    /// Its name
+    name: String,
+    /// These clusters
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', required = true, value_parser = name::cluster)]
+    clusters: Vec<String>,
+}
+
+/// Let items of these clusters refer to a shared secret no more
+#[derive(clap::Args)]
+struct UnshareArgs {
+    /// Its name
+    name: String,
+    /// These clusters
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', required = true, value_parser = name::cluster)]
+    clusters: Vec<String>,
+    /// Though items of theirs refer to it: they cannot be started then
+    #[arg(long)]
+    in_use: bool,
 }
 
 #[derive(clap::Args)]
@@ -74,6 +105,12 @@ struct DeleteArgs {
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.command {
         SecretCommand::Create(args) => create(args, context).await,
+        SecretCommand::Share(ShareArgs { name, clusters: add }) => {
+            share(ShareSecretRequest { name, add, ..Default::default() }, context).await
+        }
+        SecretCommand::Unshare(UnshareArgs { name, clusters: remove, in_use }) => {
+            share(ShareSecretRequest { name, remove, in_use, ..Default::default() }, context).await
+        }
         SecretCommand::List(args) => get::list(Kind::Secrets, args.cluster.unwrap_or_default(), context).await,
         SecretCommand::Delete(DeleteArgs { name, cluster, in_use }) => {
             let coordinator = context.coordinator().await?;
@@ -83,6 +120,12 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             show(&coordinator.call_on(Kind::Secrets, &id, coordinator.fleet().delete_secret(request)).await?)
         }
     }
+}
+
+async fn share(request: ShareSecretRequest, context: &Context) -> Result<(), Failure> {
+    let coordinator = context.coordinator().await?;
+    let name = request.name.clone();
+    show(&coordinator.call_on(Kind::Secrets, &name, coordinator.fleet().share_secret(request)).await?)
 }
 
 /// A secret of a cluster may be named as lists show it: `edge-7/db`.
@@ -112,7 +155,7 @@ async fn create(args: CreateArgs, context: &Context) -> Result<(), Failure> {
     }
     let coordinator = context.coordinator().await?;
     let cluster = args.cluster.unwrap_or_default();
-    let request = CreateSecretRequest { name: args.name, cluster: cluster.clone(), value };
+    let request = CreateSecretRequest { name: args.name, cluster: cluster.clone(), value, clusters: args.clusters };
     show(&coordinator.call_on(Kind::Clusters, &cluster, coordinator.fleet().create_secret(request)).await?)
 }
 

@@ -104,7 +104,9 @@ fn a_live_machine_keeps_its_role() {
 #[test]
 fn the_audit_record_says_what_an_apply_changed_and_no_more() {
     let mut fleet = Fleet::of(1, 1);
-    let lines = |fleet: &Fleet| fleet.core.facts().audit.values().map(|line| line.message.clone()).collect::<Vec<_>>();
+    let lines = |fleet: &Fleet| {
+        fleet.core.facts().audit_lines().into_iter().map(|line| line.message.clone()).collect::<Vec<_>>()
+    };
     let before = lines(&fleet).len();
     fleet.ask(apply(spec(1, 1), &[])).expect("applies");
     assert_eq!(lines(&fleet).len(), before, "nothing was changed");

@@ -190,7 +190,7 @@ fn what_is_backed_up_and_where() {
     assert_eq!(planned(&fleet, true), ["nothing is backed up (--skip-backup)"]);
     fleet.ask(start(true)).expect("starts");
     assert!(added(&fleet, "control-1").is_empty() && update_row(&fleet).skip_backup);
-    let said = fleet.core.facts().audit.values().next_back().expect("a line").message.clone();
+    let said = fleet.core.facts().audit_lines().pop().expect("a line").message.clone();
     assert!(said.contains("without backups"), "{said}");
 
     // A swarm that nobody told Muster how to come into.

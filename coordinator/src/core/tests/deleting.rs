@@ -1,6 +1,6 @@
 //! Clusters that are forgotten: which may be, and that nothing of theirs is left.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::model::{
     ClusterName, LockState,
@@ -25,8 +25,8 @@ fn nothing_is_left(fleet: &Fleet) {
     assert!(stored.same_record(fleet.core.facts()));
     assert!(stored.clusters.is_empty() && stored.specs.is_empty() && stored.rollouts.is_empty());
     assert!(stored.machines.is_empty() && stored.locks.is_empty());
-    assert!(stored.tokens.is_empty() && stored.secrets.is_empty());
-    let (_, line) = stored.audit.last_key_value().expect("audited");
+    assert!(stored.tokens.is_empty() && stored.secrets.values().all(|row| !row.is_for(&cluster())));
+    let line = stored.audit_lines().pop().expect("audited");
     assert_eq!((line.action.as_str(), line.object.as_str()), ("delete", "cluster/edge-7"));
 }
 
@@ -35,7 +35,11 @@ fn a_cluster_without_machines_goes_with_all_that_is_its_own() {
     let mut fleet = Fleet::applied(spec(1, 1));
     fleet.ask(apply(spec(1, 1), &[("worker-9", machine_spec(Worker))])).expect("declares a machine");
     let id = SecretId { cluster: Some(cluster()), name: SecretName::new("db").expect("a name") };
-    fleet.ask(Request::CreateSecret { id, version: 1, sealed: Sealed(vec![1]) }).expect("made");
+    let clusters = BTreeSet::new();
+    fleet.ask(Request::CreateSecret { id, version: 1, sealed: Sealed(vec![1]), clusters }).expect("made");
+    let id = SecretId { cluster: None, name: SecretName::new("shared").expect("a name") };
+    let clusters = [cluster(), ClusterName::new("edge-8").expect("a label")].into();
+    fleet.ask(Request::CreateSecret { id, version: 2, sealed: Sealed(vec![1]), clusters }).expect("made");
     let line = "cluster edge-7 deleted with 1 machine, 2 join tokens, 1 secret of its own; `get audit` keeps what was \
                 done to it";
     assert_eq!(done(fleet.ask(delete())), line);

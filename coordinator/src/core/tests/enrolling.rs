@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     core::{Effect, Refusal, Reply, Request, enroll::RATE},
-    facts::{Draft, Facts, MachineRow},
+    facts::{AuditObject, Draft, Facts, MachineRow},
     store::Store,
 };
 
@@ -100,7 +100,7 @@ fn an_enrolment_whose_answer_was_lost_is_answered_again() {
     assert_eq!(fleet.enroll_by("special", "worker-1", Some(255)).as_ref(), Ok(&first), "the same identity");
     let facts = fleet.core.facts();
     assert_eq!((facts.tokens["special"].used, facts.denied.len()), (1, 0));
-    let line = facts.audit.values().last().expect("a line");
+    let line = facts.audit_lines().pop().expect("a line");
     assert_eq!((line.action.as_str(), line.message.contains("once more")), ("enroll", true));
 
     assert_eq!(refused(&mut fleet, "special", "worker-1"), "token special: used up", "with another key");
@@ -115,8 +115,9 @@ fn an_enrolment_whose_answer_was_lost_is_answered_again() {
 #[test]
 fn enrolments_do_not_push_what_people_did_out_of_the_record() {
     let mut fleet = fleet_with_token(|_, _| {});
-    let lines =
-        |fleet: &Fleet, of: &str| fleet.core.facts().audit.values().filter(|line| line.actor.starts_with(of)).count();
+    let lines = |fleet: &Fleet, of: &str| {
+        fleet.core.facts().audit_lines().into_iter().filter(|line| line.actor.starts_with(of)).count()
+    };
     let by_people = lines(&fleet, "operator/");
     for _ in 0..20 {
         fleet.enroll_by("special", "worker-1", Some(255)).expect("let in, and answered again");
@@ -126,14 +127,14 @@ fn enrolments_do_not_push_what_people_did_out_of_the_record() {
     let mut facts = fleet.core.facts().clone();
     let mut draft = Draft::new(&mut facts);
     for n in 0..10_500 {
-        draft.audit("token/special", "enroll", &format!("machine/worker-{n}"), "as worker", 0);
+        draft.audit("token/special", "enroll", AuditObject::Cluster(&cluster()), &format!("worker-{n}"), 0);
     }
-    draft.audit("operator/anna", "retry", "machine/worker-1", "again", 0);
+    draft.audit("operator/anna", "retry", AuditObject::Machine(&machine("worker-1")), "again", 0);
     drop(draft);
-    let count = |of: &str| facts.audit.values().filter(|line| line.actor.starts_with(of)).count();
+    let count = |of: &str| facts.audit_lines().into_iter().filter(|line| line.actor.starts_with(of)).count();
     assert_eq!((count("operator/"), count("token/")), (by_people + 1, 5_000));
-    let newest = facts.audit.values().rfind(|line| line.actor.starts_with("token/")).expect("a line");
-    assert_eq!(newest.object, "machine/worker-10499", "the oldest are gone");
+    let newest = facts.audit_lines().into_iter().rfind(|line| line.actor.starts_with("token/")).expect("a line");
+    assert_eq!(newest.message, "worker-10499", "the oldest are gone");
 }
 
 /// A token for workers for which nobody said how often it may be used: how often it may, or the reason of the refusal.
@@ -192,16 +193,17 @@ fn enrolment_rate_lets_a_fleet_in() {
     let mut fleet = fleet_with_token(|_, _| {});
     let mut facts = fleet.core.facts().clone();
     let mut draft = Draft::new(&mut facts);
-    let mut take = |at_ms| draft.count_enrolment(&cluster(), RATE, Now { wall_ms: 0, mono_ms: at_ms });
+    let mut take = |at_ms| draft.count("token/special", RATE, Now { wall_ms: 0, mono_ms: at_ms });
     assert!((0..10_000).all(|n| take(5_000 + n * 1_000 / 300).is_ok()), "ten thousand, 300 a second");
     assert_eq!((0..3_000).filter(|_| take(3_600_000).is_ok()).count(), 1_000, "and no more at once");
 
     let now = fleet.now();
     let mut draft = Draft::new(&mut facts);
-    while draft.count_enrolment(&cluster(), RATE, now).is_ok() {}
+    while draft.count("token/special", RATE, now).is_ok() {}
     fleet.core.set_facts(facts);
     let refused = fleet.enroll_with("special", "worker-1").expect_err("too many at once");
-    assert!(refused.to_string().ends_with("500 enrolments a second; come again in 1 s"), "{refused}");
+    fleet.enroll("worker-2", Worker).expect("with another token");
+    assert!(refused.to_string().ends_with("lets 500 machines a second enrol; come again in 1 s"), "{refused}");
     fleet.pass(10, &[]);
     fleet.enroll_with("special", "worker-1").expect("a moment later");
 }
@@ -275,7 +277,7 @@ fn an_enrolment_is_audited_and_counted() {
     assert_eq!(reply, Reply::Enrolled { id, cluster: cluster(), machine_type: Control });
     let facts = fleet.core.facts();
     assert_eq!(facts.tokens["control"].used, 1);
-    let line = facts.audit.values().last().expect("a line");
+    let line = facts.audit_lines().pop().expect("a line");
     assert_eq!((line.actor.as_str(), line.action.as_str()), ("token/control", "enroll"));
 }
 

@@ -218,7 +218,12 @@ impl Fleet {
     }
 
     pub(crate) fn ask(&mut self, request: Request) -> Result<Reply, Refusal> {
-        self.step(Input::Operator { actor: "operator/anna".to_owned(), request })
+        self.ask_as("operator/anna", request)
+    }
+
+    /// Another operator's request.
+    pub(crate) fn ask_as(&mut self, actor: &str, request: Request) -> Result<Reply, Refusal> {
+        self.step(Input::Operator { actor: actor.to_owned(), request })
     }
 
     /// A machine enrols with the token of its type.

@@ -443,7 +443,8 @@ fn a_renewed_secret_of_hooks_alone_is_no_reason_for_an_update() {
     let renew = |fleet: &mut Fleet| {
         let id = SecretId { cluster: None, name: SecretName::new("pager").expect("a name") };
         let version = fleet.core.facts().meta.secret_seq + 1;
-        fleet.ask(Request::CreateSecret { id, version, sealed: Sealed(vec![1]) }).expect("made");
+        let clusters = [cluster()].into();
+        fleet.ask(Request::CreateSecret { id, version, sealed: Sealed(vec![1]), clusters }).expect("made");
     };
     renew(&mut fleet);
     let mut silence = hook("silence", on("worker-1"));
@@ -473,7 +474,7 @@ fn hooks_that_never_end_may_abort_the_update() {
     fleet.begin("worker-2");
     fleet.pass(HOOKS_MS, &[]);
     assert_eq!(update_row(&fleet).wish, Wish::Abort, "what runs comes to its end");
-    let (_, line) = fleet.core.facts().audit.last_key_value().expect("a line");
+    let line = fleet.core.facts().audit_lines().pop().expect("a line");
     let what = "\"Hooks and backups before the update done\" took longer than updateDeadlines allows";
     assert!(line.actor == "muster" && line.message.contains(what), "{line:?}");
 }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     core::{Effect, Refusal, Request},
-    facts::CredentialRow,
+    facts::{CertificateRow, CredentialRow},
     plan::blocked,
 };
 
@@ -51,11 +51,11 @@ fn standing(state: Option<ItemState>) -> Fleet {
 fn wishes_fit_or_are_refused() {
     let check = |state: Option<ItemState>, request: Request, fits: bool| {
         let mut fleet = standing(state.clone());
-        let lines = fleet.core.facts().audit.len();
+        let lines = fleet.core.facts().audit_lines().len();
         let case = format!("{state:?} {request:?}");
         let answer = fleet.ask(request);
         assert_eq!(answer.is_ok(), fits, "{case}: {answer:?}");
-        assert_eq!(fleet.core.facts().audit.len(), lines + usize::from(fits), "{case}: audited if it was done");
+        assert_eq!(fleet.core.facts().audit_lines().len(), lines + usize::from(fits), "{case}: audited if it was done");
         if !fits {
             assert_eq!(reason(answer), "NothingToDo", "{case}");
         }
@@ -231,22 +231,18 @@ fn a_revocation_outlives_new_credentials_that_were_under_way() {
     let now_ms = fleet.now().wall_ms;
     let issued = |at_ms: u64, clusters: &[&str]| {
         let clusters = clusters.iter().map(|name| ClusterName::new(*name).expect("a label")).collect();
+        let certificate = CertificateRow { issued_at_ms: at_ms, expires_at_ms: at_ms + 3_600_000, clusters };
         let subject = "operator/bo".to_owned();
-        let expires_at_ms = at_ms + 3_600_000;
-        let row = CredentialRow {
-            subject,
-            clusters,
-            issued_at_ms: at_ms,
-            expires_at_ms,
-            older_ms: BTreeSet::new(),
-            revoked_at_ms: None,
-        };
-        Request::RecordCredentials(row)
+        Request::RecordCredentials(CredentialRow { subject, certificates: vec![certificate], revoked_at_ms: None })
     };
     let of = |fleet: &Fleet| (*fleet.core.facts().credentials["operator/bo"]).clone();
     fleet.ask(issued(now_ms - 5_000, &["edge-7"])).expect("recorded");
     fleet.ask(issued(now_ms - 4_000, &["edge-8"])).expect("recorded");
-    assert_eq!(of(&fleet).clusters.len(), 2, "the older one is still good");
+    let clusters = |fleet: &Fleet| {
+        let certificates = of(fleet).certificates.into_iter();
+        certificates.map(|known| known.clusters.into_iter().map(String::from).collect()).collect::<Vec<Vec<String>>>()
+    };
+    assert_eq!(clusters(&fleet), [["edge-7"], ["edge-8"]], "each is for its own, and both are good");
     let refused = |fleet: &Fleet, at_ms: u64| of(fleet).refuses(at_ms);
     for (issued_at_ms, is_refused) in [(5_000, false), (4_000, false), (4_500, false), (3_000, true), (6_000, true)] {
         assert_eq!(refused(&fleet, now_ms / 1000 * 1000 - issued_at_ms), is_refused, "{issued_at_ms} ms ago");
@@ -255,11 +251,13 @@ fn a_revocation_outlives_new_credentials_that_were_under_way() {
     assert_eq!(reason(fleet.ask(issued(now_ms - 1, &[]))), "Conflict", "made before, recorded after");
     assert!(of(&fleet).revoked());
     fleet.ask(issued(now_ms + 3_000, &["edge-9"])).expect("made after");
-    assert!(!of(&fleet).revoked() && of(&fleet).revoked_at_ms.is_some() && of(&fleet).clusters.len() == 1);
+    assert!(!of(&fleet).revoked() && of(&fleet).revoked_at_ms.is_some());
+    assert_eq!(clusters(&fleet), [["edge-9"]]);
     assert!(refused(&fleet, now_ms - 4_000) && !refused(&fleet, now_ms + 3_000));
     // The clock was set back.
     fleet.ask(issued(now_ms + 2_000, &[])).expect("made after");
-    assert_eq!((of(&fleet).issued_at_ms, of(&fleet).older_ms), (now_ms + 3_000, [now_ms + 2_000].into()));
+    let issued_ms: Vec<u64> = of(&fleet).certificates.iter().map(|known| known.issued_at_ms).collect();
+    assert_eq!(issued_ms, [now_ms + 2_000, now_ms + 3_000]);
 }
 
 /// Whoever mistypes a name is not led to shutting itself out.
@@ -268,14 +266,9 @@ fn a_mistyped_name_suggests_the_credentials_of_others() {
     let mut fleet = Fleet::of(1, 1);
     let now_ms = fleet.now().wall_ms;
     let mut issue = |subject: &str| {
-        let row = CredentialRow {
-            subject: subject.to_owned(),
-            clusters: BTreeSet::new(),
-            issued_at_ms: now_ms,
-            expires_at_ms: now_ms + 3_600_000,
-            older_ms: BTreeSet::new(),
-            revoked_at_ms: None,
-        };
+        let expires_at_ms = now_ms + 3_600_000;
+        let certificate = CertificateRow { issued_at_ms: now_ms, expires_at_ms, clusters: BTreeSet::new() };
+        let row = CredentialRow { subject: subject.to_owned(), certificates: vec![certificate], revoked_at_ms: None };
         fleet.ask(Request::RecordCredentials(row)).expect("recorded");
         match fleet.ask(Request::RevokeCredentials { subject: "operator/anne".to_owned() }) {
             Err(Refusal::NotFound { nearest, .. }) => nearest,

@@ -1,10 +1,12 @@
 //! Secrets in an update: a newer version is a reason for one, and none changes in the middle of one.
 
+use std::collections::BTreeSet;
+
 use muster_proto::model::{ClusterName, LockState, MachineType::Control, Phase, SecretName};
 
 use super::{fleet::*, reason, updates::*};
 use crate::{
-    core::Request,
+    core::{Input, Reply, Request},
     facts::{Sealed, SecretId},
 };
 
@@ -15,7 +17,8 @@ fn id() -> SecretId {
 /// Another version of the secret `db`.
 fn renew(fleet: &mut Fleet) {
     let version = fleet.core.facts().meta.secret_seq + 1;
-    fleet.ask(Request::CreateSecret { id: id(), version, sealed: Sealed(vec![1]) }).expect("made");
+    let clusters = [cluster()].into();
+    fleet.ask(Request::CreateSecret { id: id(), version, sealed: Sealed(vec![1]), clusters }).expect("made");
 }
 
 /// The spec in which `install` refers to `db`.
@@ -41,9 +44,46 @@ fn upgrade_all(fleet: &mut Fleet) {
 fn a_secret_of_a_cluster_comes_before_the_cluster() {
     let mut fleet = Fleet::of(1, 0);
     let id = SecretId { cluster: ClusterName::new("later").ok(), ..id() };
-    let create = |version| Request::CreateSecret { id: id.clone(), version, sealed: Sealed(vec![1]) };
-    let said = super::done(fleet.ask(create(1)));
+    let clusters = BTreeSet::new();
+    let create = Request::CreateSecret { id, version: 1, sealed: Sealed(vec![1]), clusters };
+    let said = super::done(fleet.ask(create));
     assert!(said.contains("secret later/db created") && said.contains("there is no cluster later yet"), "{said}");
+}
+
+fn create(clusters: BTreeSet<ClusterName>, version: u64) -> Request {
+    Request::CreateSecret { id: id(), version, sealed: Sealed(vec![1]), clusters }
+}
+
+fn share(add: &[&str], remove: &[&str], in_use: bool) -> Request {
+    let names = |names: &[&str]| names.iter().map(|name| ClusterName::new(*name).expect("a label")).collect();
+    Request::ShareSecret { name: id().name, add: names(add), remove: names(remove), in_use }
+}
+
+#[test]
+fn shared_secret_is_for_named_clusters() {
+    let mut fleet = Fleet::with(using(spec(1, 0), "${secret.db}")).reported();
+    assert_eq!(reason(fleet.ask(create(BTreeSet::new(), 1))), "ForNoCluster");
+    assert_eq!(reason(fleet.ask(share(&["edge-7"], &[], false))), "NotFound");
+    let elsewhere = ClusterName::new("elsewhere").expect("a label");
+    let said = super::done(fleet.ask(create([elsewhere].into(), 1)));
+    assert_eq!(
+        said,
+        "secret db created; it is for elsewhere; there is no cluster elsewhere yet: `musterctl apply` makes one"
+    );
+    assert_eq!(fleet.why("control-1").as_deref(), Some("VariableWithoutValue"), "for others it is not there");
+    let said = super::done(fleet.ask(share(&["edge-7"], &[], false)));
+    assert_eq!(said, "secret db is for edge-7, elsewhere");
+    let mut fleet = fleet.prepared();
+    fleet.accept("control-1");
+    let agent = &fleet.agents["control-1"];
+    let (id, generation) = (agent.id, agent.assignment.as_ref().expect("a list").generation);
+    let fetch = || Input::Fetch { id, item: item_name("install"), generation };
+    assert!(matches!(fleet.step(fetch()), Ok(Reply::Inputs { secrets, .. }) if secrets.len() == 1));
+    assert_eq!(reason(fleet.ask(share(&[], &["edge-7"], false))), "SecretInUse");
+    fleet.ask(share(&[], &["edge-7"], true)).expect("insisted upon");
+    assert!(matches!(reason(fleet.step(fetch())), "SecretMissing" | "NotAssigned"), "nobody fetches it any more");
+    let said = super::done(fleet.ask(create(BTreeSet::new(), 2)));
+    assert!(said.ends_with("; it is for elsewhere; there is no cluster elsewhere yet: `musterctl apply` makes one"));
 }
 
 #[test]

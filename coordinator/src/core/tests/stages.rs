@@ -242,7 +242,7 @@ fn under(deadlines: impl Fn(&mut UpdateDeadlines)) -> Fleet {
 
 /// What is recorded of it last, by whom.
 fn last_word(fleet: &Fleet) -> (String, String) {
-    let (_, line) = fleet.core.facts().audit.last_key_value().expect("a line");
+    let line = fleet.core.facts().audit_lines().pop().expect("a line");
     (line.actor.clone(), line.message.clone())
 }
 

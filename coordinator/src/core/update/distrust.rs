@@ -6,7 +6,7 @@ use muster_proto::model::{ItemState, LockState, MachineName, Now, RemovalPolicy}
 use super::{at_rest_reach, refusal};
 use crate::{
     core::{Refusal, Reply},
-    facts::{Draft, LockKey, LockRow, MachineRow, UpdateKind, Wish},
+    facts::{AuditObject, Draft, LockKey, LockRow, MachineRow, UpdateKind, Wish},
     plan::{Limits, assign, survey::Position},
 };
 
@@ -88,7 +88,7 @@ pub(super) fn settle(
     if row.removal.is_some() {
         line.push_str(&format!("; it stays, unless you say `musterctl remove {name}` again"));
     }
-    draft.audit(actor, "maintenance-leave", &format!("machine/{name}"), &line, now.wall_ms);
+    draft.audit(actor, "maintenance-leave", AuditObject::Machine(name), &line, now.wall_ms);
     Ok(Reply::Done(vec![line]))
 }
 

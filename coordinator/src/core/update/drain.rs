@@ -13,7 +13,9 @@ use crate::{
         Effect, Reply, SwarmQuestion,
         decide::{begin_stage, end_stage},
     },
-    facts::{Asked, DepartingNode, Draft, DrainRow, DrainTarget, MachineRow, Peers, Seen, Stage, SwarmLook},
+    facts::{
+        Asked, AuditObject, DepartingNode, Draft, DrainRow, DrainTarget, MachineRow, Peers, Seen, Stage, SwarmLook,
+    },
     plan::{
         Limits, removal, survey,
         swarm::restore,
@@ -132,7 +134,7 @@ pub(in crate::core) fn ask(draft: &mut Draft<'_>, limits: &Limits, now: Now, eff
 fn is_restored(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     let Some(former) = draft.machine_mut(machine).and_then(|row| row.former_node.take()) else { return };
     let line = format!("machine {machine}: its Swarm node has what its former one, {}, had", former.id);
-    draft.audit("muster", "swarm", &format!("machine/{machine}"), &line, now.wall_ms);
+    draft.audit("muster", "swarm", AuditObject::Machine(machine), &line, now.wall_ms);
 }
 
 /// Whoever waits for the swarm no more, for it is no part of an update, has all its time the next time.

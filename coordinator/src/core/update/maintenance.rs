@@ -5,7 +5,7 @@ use muster_proto::model::{Blocked, MachineName, MachineType, Now, RemovalPolicy,
 use super::{Options, at_rest, decides, distrust::settle, freeze::Start, freeze::freeze, has_quorum, refusal};
 use crate::{
     core::{Refusal, Reply, operators::known_machine},
-    facts::{Draft, MachineRow, UpdateKind, Wish},
+    facts::{AuditObject, Draft, MachineRow, UpdateKind, Wish},
     plan::{
         Limits, safety,
         survey::{Position, Survey},
@@ -33,7 +33,7 @@ pub(in crate::core) fn enter(
     has_quorum(&trial, &cluster, limits, now)?;
     has_room(&trial, machine, limits, now)?;
     let line = freeze(draft, &cluster, &start, actor, limits, now);
-    draft.audit(actor, "maintenance-enter", &format!("machine/{machine}"), &line, now.wall_ms);
+    draft.audit(actor, "maintenance-enter", AuditObject::Machine(machine), &line, now.wall_ms);
     Ok(Reply::Done(vec![line]))
 }
 
@@ -132,7 +132,7 @@ pub(in crate::core) fn leave(
         if let Some(maintenance) = maintenance {
             maintenance.leaving = true;
         }
-        draft.audit(actor, "maintenance-leave", &format!("machine/{machine}"), &line, now.wall_ms);
+        draft.audit(actor, "maintenance-leave", AuditObject::Machine(machine), &line, now.wall_ms);
     }
     Ok(Reply::Done(vec![line]))
 }

@@ -9,7 +9,7 @@ use muster_proto::model::{MachineName, MachineType, Now, RemovalPolicy, Scope};
 use super::{Options, around, at_rest_reach, freeze::Start, freeze::freeze, freeze::removal_part, refusal};
 use crate::{
     core::{Effect, Refusal, Reply, Request, enroll, operators::known_machine},
-    facts::{Departure, Draft, LockKey, MachineRow, MaintenanceRow, RemovalRow, Stage, UpdateKind},
+    facts::{AuditObject, Departure, Draft, LockKey, MachineRow, MaintenanceRow, RemovalRow, Stage, UpdateKind},
     plan::{
         Limits,
         removal::{RemovalStep, Step},
@@ -91,7 +91,7 @@ fn remove(
     lines.extend(still_counted(draft, &row));
     lines.extend(few_controls_left(draft, &row));
     lines.extend(row.rollout.as_ref().and_then(|rollout| around::left_out(draft, rollout, Some(machine))));
-    draft.audit(actor, "remove", &format!("machine/{machine}"), &lines.join("; "), now.wall_ms);
+    draft.audit(actor, "remove", AuditObject::Machine(machine), &lines.join("; "), now.wall_ms);
     Ok(Reply::Done(lines))
 }
 
@@ -234,7 +234,7 @@ fn abort(draft: &mut Draft<'_>, actor: &str, machine: &MachineName, now: Now) ->
         Some((Some(_), None)) => format!("machine {machine}: stays, and goes on where it was"),
         Some((None, _)) | None => format!("machine {machine}: stays"),
     };
-    draft.audit(actor, "remove-abort", &format!("machine/{machine}"), &line, now.wall_ms);
+    draft.audit(actor, "remove-abort", AuditObject::Machine(machine), &line, now.wall_ms);
     Ok(Reply::Done(vec![line]))
 }
 
@@ -321,8 +321,8 @@ fn drop_machine(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, machine: &Mach
         // What it kept others from they are tried on again.
         update.finished_in_round += 1;
     }
+    let line = format!("machine {machine}: removed; its name is free");
+    draft.audit("muster", "removed", AuditObject::Machine(machine), &line, now.wall_ms);
     draft.drop_machine(machine);
     draft.drop_unused_specs(cluster);
-    let line = format!("machine {machine}: removed; its name is free");
-    draft.audit("muster", "removed", &format!("machine/{machine}"), &line, now.wall_ms);
 }

@@ -3,18 +3,21 @@
 use muster_proto::wire;
 
 use crate::{
-    facts::Facts,
+    facts::{Facts, SecretId},
     manifest::{self, Fault, Known, Manifest, Source},
     pki::Peer,
 };
 
 /// What a manifest of this peer may refer to. What it may not touch is for it as if it were not there: its faults must
-/// not tell of others' clusters. Secrets for all clusters may be named in any.
+/// not tell of others' clusters. A shared secret is there for the clusters it is shared with.
 pub(super) fn known_to(peer: &Peer, facts: &Facts) -> Known {
     let own = facts.clusters.keys().filter(|name| peer.may_touch(name));
     let clusters = own.filter_map(|name| Some((name.clone(), (**facts.spec(name)?).clone())));
-    let secrets = facts.secrets.keys().filter(|id| id.cluster.as_ref().is_none_or(|name| peer.may_touch(name)));
-    Known { clusters: clusters.collect(), secrets: secrets.cloned().collect() }
+    let secrets = facts.secrets.values().flat_map(|row| {
+        let of = row.id.cluster.iter().chain(&row.clusters).filter(|cluster| peer.may_touch(cluster));
+        of.map(|cluster| SecretId { cluster: Some(cluster.clone()), name: row.id.name.clone() })
+    });
+    Known { clusters: clusters.collect(), secrets: secrets.collect() }
 }
 
 /// Parses manifests. 4 MiB of YAML take a while: not where others' calls wait for it.

@@ -1,7 +1,9 @@
 //! Secrets as operators hand them in: checked, sealed, and given to the engine.
 
+use std::collections::BTreeSet;
+
 use muster_proto::{
-    model::{INPUT_BYTES_MAX, SecretName},
+    model::{ClusterName, INPUT_BYTES_MAX, SecretName},
     wire::ActionResponse,
 };
 use tonic::{Response, Status};
@@ -19,6 +21,7 @@ impl Fleet {
         peer: &Peer,
         id: SecretId,
         value: &[u8],
+        clusters: BTreeSet<ClusterName>,
     ) -> Result<Response<ActionResponse>, Status> {
         if value.is_empty() || value.len() > INPUT_BYTES_MAX {
             let message = format!("value: expected 1 to {INPUT_BYTES_MAX} bytes, not {}", value.len());
@@ -28,7 +31,8 @@ impl Fleet {
         loop {
             let version = self.engine.facts().meta.secret_seq + 1;
             let sealed = self.vault.seal(&id, version, value)?;
-            let wished = self.act(peer, Wish::CreateSecret { id: id.clone(), version, sealed }).await;
+            let (id, clusters) = (id.clone(), clusters.clone());
+            let wished = self.act(peer, Wish::CreateSecret { id, version, sealed, clusters }).await;
             // Sealed for a version that another secret has taken meanwhile.
             let outrun = self.engine.facts().meta.secret_seq >= version;
             if wished.is_ok() || !outrun || tries.next().is_none() {
@@ -38,7 +42,12 @@ impl Fleet {
     }
 }
 
-/// A secret that the peer may touch: who is limited to clusters has none that is for all.
+/// Clusters that share a secret.
+pub(super) fn cluster_names(names: Vec<String>) -> Result<BTreeSet<ClusterName>, Status> {
+    names.into_iter().map(cluster_name).collect()
+}
+
+/// A secret that the peer may touch: who is limited to clusters touches none that is shared.
 pub(super) fn secret_id(peer: &Peer, cluster: String, name: String) -> Result<SecretId, Status> {
     let name = SecretName::new(name.clone())
         .map_err(|error| Status::invalid_argument(format!("secret: \"{name}\" is no name: {error}")))?;

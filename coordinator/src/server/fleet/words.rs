@@ -24,6 +24,18 @@ pub(super) fn may_touch(peer: &Peer, cluster: &ClusterName) -> Result<(), Status
     Err(Status::permission_denied(format!("these credentials are not for cluster {cluster}")))
 }
 
+/// Nothing of this name, as somebody is told who may not know of it either.
+pub(super) fn there_is_no(kind: &str, name: &str) -> Status {
+    Status::not_found(format!("there is no {kind} {name}"))
+}
+
+/// Does this belong to a cluster that the peer may touch, or not exist at all? For somebody who is limited to clusters
+/// what is foreign is answered like what does not exist: a refusal must not tell whose it is.
+pub(super) fn is_not_foreign(peer: &Peer, of: Option<&ClusterName>, (kind, name): (&str, &str)) -> Result<(), Status> {
+    let known = of.map_or(peer.clusters.is_none(), |cluster| peer.may_touch(cluster));
+    if known { Ok(()) } else { Err(there_is_no(kind, name)) }
+}
+
 pub(in crate::server) fn cluster_name(name: String) -> Result<ClusterName, Status> {
     ClusterName::new(name).map_err(|error| Status::invalid_argument(format!("cluster: {error}")))
 }

@@ -88,7 +88,34 @@ async fn who_sees_one_cluster_only_sees_and_revokes_no_credentials() {
     let status = limited.revoke_credentials(subject("viewer/bo")).await.expect_err("no");
     assert_eq!(status.code(), Code::PermissionDenied);
     let items = world.operator().await.get(get("credentials")).await.expect("read").into_inner().items;
-    let names: Vec<&str> = items.iter().map(|item| item.name.as_str()).collect();
+    let mut names: Vec<&str> = items.iter().map(|item| item.name.as_str()).collect();
+    // Bo has two certificates.
+    names.dedup();
     assert!(PEOPLE.iter().all(|subject| names.contains(subject)) && names.len() == PEOPLE.len(), "{names:?}");
     assert!(items.iter().all(|item| String::from_utf8_lossy(&item.json).contains("\"Valid\"")));
+}
+
+/// Two certificates of one name may be for different clusters.
+#[tokio::test]
+async fn certificates_of_one_name_are_listed_apart() {
+    let world = World::start().await;
+    let issue = async |cluster: &str, issued_at_ms: u64| {
+        let certificate = CertificateRow {
+            issued_at_ms,
+            expires_at_ms: issued_at_ms + 3_600_000,
+            clusters: [muster_proto::model::ClusterName::new(cluster).expect("a name")].into(),
+        };
+        let subject = "operator/dora".to_owned();
+        let row = CredentialRow { subject, certificates: vec![certificate], revoked_at_ms: None };
+        world.wish(Wish::RecordCredentials(row)).await;
+    };
+    issue("edge", world.began_ms).await;
+    issue("other", world.began_ms + 1_000).await;
+    let mut anna = world.operator().await;
+    let get = GetRequest { name: "operator/dora".to_owned(), ..get("credentials") };
+    let items = anna.get(get).await.expect("read").into_inner().items;
+    let [first, second] = items.as_slice() else { panic!("two: {items:?}") };
+    let text = |item: &muster_proto::wire::Resource| String::from_utf8_lossy(&item.json).into_owned();
+    assert!(text(first).contains("[\"edge\"]") && text(second).contains("[\"other\"]"), "{items:?}");
+    assert!(first.name == second.name && first.key != second.key, "a watcher tells them apart");
 }

@@ -47,40 +47,50 @@ async fn get_gives_what_is_asked_for() {
 /// Methods that show nothing of a foreign cluster instead of being refused, or name none.
 const READS: [&str; 3] = ["Version", "Get", "Watch"];
 
-/// What every other method answers to somebody who names the machine `theirs`, its cluster `other`, or what is theirs.
-async fn foreign(client: &mut FleetClient<Channel>, token: &str) -> Vec<(&'static str, Result<(), Status>)> {
-    let machine = || wire::MachineRequest { machine: "theirs".to_owned(), machine_is_off: true };
-    let item = || wire::ItemRequest { machine: "theirs".to_owned(), item: String::new() };
-    let cluster = || "other".to_owned();
-    let rollout = || wire::RolloutRequest { rollout: "other-deploy-1".to_owned() };
+/// What somebody names that is not of its own cluster.
+struct Named<'a> {
+    machine: &'a str,
+    cluster: &'a str,
+    token: &'a str,
+}
+
+/// What every other method answers to somebody who names these.
+async fn foreign(client: &mut FleetClient<Channel>, named: Named<'_>) -> Vec<(&'static str, Result<(), Status>)> {
+    let cluster = || named.cluster.to_owned();
+    let machine_name = || named.machine.to_owned();
+    let machine = || wire::MachineRequest { machine: machine_name(), machine_is_off: true };
+    let item = || wire::ItemRequest { machine: machine_name(), item: String::new() };
+    let rollout = || wire::RolloutRequest { rollout: format!("{}-deploy-1", named.cluster) };
     let files = |text: &str| wire::ApplyRequest {
         files: vec![wire::ManifestFile { name: "m".to_owned(), text: text.to_owned() }],
         dry_run: true,
     };
-    let moved = "{apiVersion: muster/v1alpha1, kind: Machine, metadata: {name: theirs}, \
-                 spec: {clusterName: edge, type: control}}";
-    let annotate =
-        wire::AnnotateRequest { kind: "machine".to_owned(), name: "theirs".to_owned(), ..Default::default() };
+    let annotate = wire::AnnotateRequest { kind: "machine".to_owned(), name: machine_name(), ..Default::default() };
     let of_cluster = wire::AnnotateRequest { kind: "cluster".to_owned(), name: cluster(), ..Default::default() };
     let new_token =
         wire::CreateTokenRequest { cluster: cluster(), machine_type: "control".to_owned(), ..Default::default() };
-    let secret = wire::CreateSecretRequest { name: "s".to_owned(), cluster: cluster(), value: vec![1] };
-    let of_all = wire::CreateSecretRequest { name: "s".to_owned(), cluster: String::new(), value: vec![1] };
+    let secret =
+        wire::CreateSecretRequest { name: "s".to_owned(), cluster: cluster(), value: vec![1], clusters: vec![] };
+    let of_all =
+        wire::CreateSecretRequest { name: "s".to_owned(), cluster: String::new(), value: vec![1], clusters: vec![] };
+    let share = wire::ShareSecretRequest { name: "s".to_owned(), add: vec![cluster()], ..Default::default() };
     let no_secret = wire::DeleteSecretRequest { name: "s".to_owned(), cluster: cluster(), in_use: true };
     let release = wire::ReleaseLocksRequest { cluster: cluster(), controller: "ceph".to_owned(), ..Default::default() };
     let delete = wire::DeleteClusterRequest { cluster: cluster() };
-    let reboot = wire::RebootRequest { cluster: cluster(), machines: vec!["theirs".to_owned()], ..Default::default() };
-    let enter = wire::EnterMaintenanceRequest { machine: "theirs".to_owned(), ..Default::default() };
-    let leave = wire::LeaveMaintenanceRequest { machine: "theirs".to_owned() };
-    let keep = wire::AbortRemovalRequest { machine: "theirs".to_owned() };
+    let reboot = wire::RebootRequest { cluster: cluster(), machines: vec![machine_name()], ..Default::default() };
+    let enter = wire::EnterMaintenanceRequest { machine: machine_name(), ..Default::default() };
+    let leave = wire::LeaveMaintenanceRequest { machine: machine_name() };
+    let keep = wire::AbortRemovalRequest { machine: machine_name() };
     let policy = "graceful".to_owned();
-    let remove = wire::RemoveRequest { machine: "theirs".to_owned(), policy, ..Default::default() };
+    let remove = wire::RemoveRequest { machine: machine_name(), policy, ..Default::default() };
     let subject = wire::CredentialsRequest { subject: "operator/anna".to_owned() };
     vec![
         ("Plan", client.plan(wire::PlanRequest { cluster: cluster(), ..Default::default() }).await.map(drop)),
-        ("Logs", client.logs(wire::LogsRequest { machine: "theirs".to_owned(), ..Default::default() }).await.map(drop)),
-        ("Apply", client.apply(files(MANIFEST)).await.map(drop)),
-        ("Apply a move", client.apply(files(moved)).await.map(drop)),
+        ("Logs", client.logs(wire::LogsRequest { machine: machine_name(), ..Default::default() }).await.map(drop)),
+        (
+            "Apply",
+            client.apply(files(&MANIFEST.replace("name: other", &format!("name: {}", named.cluster)))).await.map(drop),
+        ),
         ("Deploy", client.deploy(wire::DeployRequest { cluster: cluster() }).await.map(drop)),
         ("Update", client.update(wire::UpdateRequest { cluster: cluster(), ..Default::default() }).await.map(drop)),
         ("Reboot", client.reboot(reboot).await.map(drop)),
@@ -99,13 +109,17 @@ async fn foreign(client: &mut FleetClient<Channel>, token: &str) -> Vec<(&'stati
         ("CreateToken", client.create_token(new_token).await.map(drop)),
         (
             "RevokeToken",
-            client.revoke_token(wire::RevokeTokenRequest { id: token.to_owned(), machines: true }).await.map(drop),
+            client
+                .revoke_token(wire::RevokeTokenRequest { id: named.token.to_owned(), machines: true })
+                .await
+                .map(drop),
         ),
         ("RevokeCredentials", client.revoke_credentials(subject).await.map(drop)),
         ("RevokeMachine", client.revoke_machine(machine()).await.map(drop)),
         ("ReplaceMachine", client.replace_machine(machine()).await.map(drop)),
         ("CreateSecret", client.create_secret(secret).await.map(drop)),
         ("CreateSecret for all", client.create_secret(of_all).await.map(drop)),
+        ("ShareSecret", client.share_secret(share).await.map(drop)),
         ("DeleteSecret", client.delete_secret(no_secret).await.map(drop)),
         ("ReleaseLocks", client.release_locks(release).await.map(drop)),
         ("DeleteCluster", client.delete_cluster(delete).await.map(drop)),
@@ -124,14 +138,23 @@ async fn who_is_limited_to_a_cluster_sees_and_touches_only_that() {
     let mut client = world.fleet(&identity).await;
     assert_eq!(names(&mut client, get("clusters", "", "")).await, Ok(vec!["edge".to_owned()]));
     assert_eq!(names(&mut client, get("machines", "", "")).await, Ok(vec!["mine".to_owned()]));
-    assert_eq!(names(&mut client, get("machines", "theirs", "")).await, Err(Code::NotFound));
     assert_eq!(names(&mut client, get("machines", "", "other")).await, Ok(vec![]));
     assert_eq!(names(&mut client, get("audit", "", "")).await, Err(Code::PermissionDenied));
+    let mut one =
+        async |name: &str| client.get(get("machines", name, "")).await.expect_err("none").message().replace(name, "");
+    assert_eq!(one("theirs").await, one("nobody").await);
 
     let before = world.engine.facts();
+    assert!(before.rollouts.contains_key("other-deploy-1"), "there is something to be seen");
     let mut walked = BTreeSet::from(READS.map(str::to_owned));
-    for (method, status) in foreign(&mut client, &theirs_token.id).await {
-        assert_eq!(status.err().map(|status| status.code()), Some(Code::PermissionDenied), "{method}");
+    let there = foreign(&mut client, Named { machine: "theirs", cluster: "other", token: &theirs_token.id }).await;
+    let not_there = foreign(&mut client, Named { machine: "nobody", cluster: "nowhere", token: "0123456789ab" }).await;
+    for ((method, there), (_, not_there)) in there.into_iter().zip(not_there) {
+        let (there, not_there) = (there.expect_err(method), not_there.expect_err(method));
+        assert!(matches!(there.code(), Code::PermissionDenied | Code::NotFound), "{method}: {there}");
+        let names = [("theirs", "nobody"), ("other", "nowhere"), (theirs_token.id.as_str(), "0123456789ab")];
+        let same = names.iter().fold(there.message().to_owned(), |text, (theirs, none)| text.replace(theirs, none));
+        assert_eq!((there.code(), same.as_str()), (not_there.code(), not_there.message()), "{method}");
         walked.insert(method.split(' ').next().expect("a name").to_owned());
     }
     let of_fleet = authz::methods().filter_map(|method| method.strip_prefix("/muster.v1.Fleet/"));
@@ -146,6 +169,26 @@ async fn who_is_limited_to_a_cluster_sees_and_touches_only_that() {
         .revoke_machine(wire::MachineRequest { machine: mine.name.to_string(), machine_is_off: false })
         .await
         .expect("its own");
+}
+
+/// Names of machines are of the whole fleet: that one is taken is told, not by whom.
+#[tokio::test]
+async fn taken_name_tells_no_cluster() {
+    let world = World::start().await;
+    world.enrolled("other", "theirs").await;
+    let mut client = world.fleet(&world.limited(Role::Operator("eve".to_owned()), "edge")).await;
+    let moved = "{apiVersion: muster/v1alpha1, kind: Machine, metadata: {name: theirs}, \
+                 spec: {clusterName: edge, type: control}}";
+    let files = vec![wire::ManifestFile { name: "m".to_owned(), text: moved.to_owned() }];
+    let applied = client.apply(wire::ApplyRequest { files, dry_run: true }).await.expect_err("taken");
+    let (cluster, machine_type, machine) = ("edge".to_owned(), "control".to_owned(), "theirs".to_owned());
+    let token = wire::CreateTokenRequest { cluster, machine_type, machine, ..Default::default() };
+    let token = client.create_token(token).await.expect_err("taken");
+    for status in [applied, token] {
+        assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+        assert!(status.message().starts_with("NameTaken: another cluster"), "{status}");
+        assert!(!status.message().contains("cluster other"), "{status}");
+    }
 }
 
 /// Faults tell of no cluster that is not one's own: for who is limited, there is none.

@@ -15,9 +15,11 @@ fn manifest(param: &str) -> wire::ApplyRequest {
     wire::ApplyRequest { files: vec![wire::ManifestFile { name: "m".to_owned(), text }], dry_run: false }
 }
 
+/// Creates the secret `registry`: a cluster's own, or one that `edge` and `other` share.
 async fn create(world: &World, identity: &Identity, cluster: &str, value: &[u8]) -> Result<Vec<String>, Status> {
+    let clusters = if cluster.is_empty() { ["edge", "other"].map(str::to_owned).into() } else { Vec::new() };
     let (name, cluster, value) = ("registry".to_owned(), cluster.to_owned(), value.to_vec());
-    let request = wire::CreateSecretRequest { name, cluster, value };
+    let request = wire::CreateSecretRequest { name, cluster, value, clusters };
     Ok(world.fleet(identity).await.create_secret(request).await?.into_inner().lines)
 }
 
@@ -119,7 +121,7 @@ async fn secrets_are_made_listed_and_deleted_but_never_shown() {
     assert_eq!(delete("other", false).await.expect("unused").into_inner().lines, ["secret other/registry deleted"]);
     delete("edge", true).await.expect("insisted upon");
     assert!(world.engine.facts().secrets.is_empty());
-    let actions: Vec<_> = world.engine.facts().audit.values().map(|row| row.action.clone()).collect();
+    let actions: Vec<_> = world.engine.facts().audit_lines().into_iter().map(|row| row.action.clone()).collect();
     assert_eq!(actions.iter().filter(|action| ["create", "delete"].contains(&action.as_str())).count(), 4);
 }
 
@@ -137,5 +139,44 @@ async fn who_is_limited_to_a_cluster_touches_its_secrets_only() {
     }
     let request = wire::GetRequest { kind: "secrets".to_owned(), ..Default::default() };
     let seen = world.fleet(&limited).await.get(request).await.expect("answered").into_inner().items;
-    assert_eq!(seen.iter().map(|item| item.name.as_str()).collect::<Vec<_>>(), ["edge/registry"]);
+    assert_eq!(seen.iter().map(|item| item.name.as_str()).collect::<Vec<_>>(), ["registry", "edge/registry"]);
+    let text: String = seen.iter().map(|item| String::from_utf8_lossy(&item.json)).collect();
+    assert!(text.contains("\"clusters\":[\"edge\"]") && !text.contains("other"), "nothing of foreign clusters: {text}");
+}
+
+/// Whoever applies a manifest would have a secret that it may name.
+#[tokio::test]
+async fn limited_operator_names_shared_secrets_only() {
+    let world = World::start().await;
+    let anna = world.identity(Role::Operator("anna".to_owned()));
+    let limited = world.limited(Role::Operator("bert".to_owned()), "edge");
+    let share = async |identity: &Identity, add: &[&str], remove: &[&str]| {
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+        let (name, add, remove) = ("registry".to_owned(), names(add), names(remove));
+        world.fleet(identity).await.share_secret(wire::ShareSecretRequest { name, add, remove, in_use: true }).await
+    };
+    let only = MANIFEST.split("---").next().expect("the first").replacen(
+        "script: echo hello",
+        "script: echo hello, password: '${secret.registry}'",
+        1,
+    );
+    let apply = async || {
+        let files = vec![wire::ManifestFile { name: "m".to_owned(), text: only.clone() }];
+        let applied = world.fleet(&limited).await.apply(wire::ApplyRequest { files, dry_run: false }).await;
+        applied.expect("answered").into_inner().faults
+    };
+    let unknown = apply().await;
+    create(&world, &anna, "", VALUE).await.expect("created");
+    share(&anna, &[], &["edge"]).await.expect("not for edge");
+    let foreign = apply().await;
+    assert_eq!(unknown, foreign, "whether others have one is not told");
+    assert_eq!(foreign[0].problem, "unknown secret 'registry'");
+    assert!(foreign[0].expected.contains("`musterctl secret share registry --clusters edge`"), "{foreign:?}");
+    assert_eq!(share(&limited, &["edge"], &[]).await.expect_err("no").code(), Code::PermissionDenied);
+    let none: Vec<String> = Vec::new();
+    let seen = wire::GetRequest { kind: "secrets".to_owned(), ..Default::default() };
+    let seen = world.fleet(&limited).await.get(seen).await.expect("read").into_inner().items;
+    assert_eq!(seen.into_iter().map(|item| item.name).collect::<Vec<_>>(), none);
+    share(&anna, &["edge"], &[]).await.expect("shared");
+    assert_eq!(apply().await, []);
 }

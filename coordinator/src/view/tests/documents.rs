@@ -241,9 +241,13 @@ pub(super) fn token(uses: u32, machine: Option<&str>) -> Token {
 }
 
 pub(super) fn secret(name: &str, cluster: Option<&str>, used_by: &[&str]) -> Secret {
+    let shared = if cluster.is_some() { [].as_slice() } else { &["edge-7", "edge-8"] };
     Secret {
         metadata: metadata(name, "2026-02-27T12:05:00Z"),
-        spec: SecretSpec { cluster_name: cluster.map(str::to_owned) },
+        spec: SecretSpec {
+            cluster_name: cluster.map(str::to_owned),
+            clusters: shared.iter().map(ToString::to_string).collect(),
+        },
         status: SecretStatus { version: 7, used_by: used_by.iter().map(|user| (*user).to_owned()).collect() },
     }
 }
@@ -256,8 +260,16 @@ pub(super) fn audit() -> Audit {
             action: "retry".into(),
             object: "machine/worker-3".into(),
             message: "item api\n\x1b[31m".into(),
+            cluster_name: Some("edge-7".into()),
+            times: 3,
+            last_ms: 1_772_366_401_000,
         },
-        status: AuditStatus {},
+        status: AuditStatus {
+            chain: "edge-7".into(),
+            number: 17,
+            previous: ItemHash::default(),
+            hash: ItemHash::default(),
+        },
     }
 }
 

@@ -119,7 +119,7 @@ fn a_controller_without_locks_is_not_known_any_more() {
     assert!(line.contains("nothing waits for it any more"), "{line}");
     assert_eq!(why(&fleet), None);
     assert_eq!(take_away(&mut fleet, None), Err("lock of"));
-    let audit = fleet.core.facts().audit.values().next_back().expect("a line");
+    let audit = fleet.core.facts().audit_lines().pop().expect("a line");
     assert_eq!((audit.actor.as_str(), audit.action.as_str()), ("operator/anna", "release-locks"));
 }
 

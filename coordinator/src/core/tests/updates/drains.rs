@@ -106,7 +106,7 @@ fn reinstalled_worker_gets_its_labels_back() {
         let entry = NodeEntry { node, hostname: "w".to_owned(), availability: SwarmAvailability::Pause, labels };
         let id = fleet.agents["worker-1"].id;
         fleet.step(Input::NodeLeftBehind { id, entry }).expect("taken");
-        fleet.core.facts().audit.values().next_back().expect("audited").message.clone()
+        fleet.core.facts().audit_lines().pop().expect("audited").message.clone()
     };
     let said = left_behind(&mut fleet, node_id("another"));
     assert!(said.ends_with("so its availability pause, its labels disk=ssd go with it"), "{said}");

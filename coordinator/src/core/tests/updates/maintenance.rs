@@ -87,7 +87,7 @@ fn a_machine_goes_out_of_service_when_its_locks_say_so_and_comes_back() {
     let stages = rollouts.last().and_then(|newest| newest.status.update.as_ref()).expect("as an update").stages.iter();
     let stages: Vec<&str> = stages.map(|stage| stage.name.as_str()).collect();
     assert!(stages.contains(&"Worker nodes done") && !stages.iter().any(|n| n.contains("upgraded")), "{stages:?}");
-    let said = fleet.core.facts().audit.values().map(|line| line.action.as_str());
+    let said = fleet.core.facts().audit_lines().into_iter().map(|line| line.action.as_str());
     assert_eq!(said.filter(|action| action.starts_with("maintenance")).count(), 2);
     assert_eq!(reason(fleet.ask(leave("worker-1"))), "NothingToDo");
 }

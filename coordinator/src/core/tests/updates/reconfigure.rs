@@ -39,7 +39,8 @@ fn the_others_are_reconfigured_as_in_an_update() {
     assert_eq!((row.name.as_str(), row.started_by.as_str()), ("edge-7-reconfigure-3", "muster"));
     let targets = &row.update.as_ref().expect("like an update").targets;
     assert_eq!(targets.keys().map(|name| name.as_str()).collect::<Vec<_>>(), ["control-1", "control-2", "control-3"]);
-    let audited = fleet.core.facts().audit.values().any(|line| line.actor == "muster" && line.action == "reconfigure");
+    let audited =
+        fleet.core.facts().audit_lines().into_iter().any(|line| line.actor == "muster" && line.action == "reconfigure");
     assert!(audited, "it began by itself, and that is recorded");
     let waves = |fleet: &Fleet| fleet.look("control-1", |survey, _| crate::plan::waves::plan(survey)).waves;
     let wave = &waves(&fleet)[0];
@@ -179,7 +180,7 @@ fn whoever_is_lost_in_the_middle_is_left_out() {
         let first = fleet.rollout();
         lose(&mut fleet, lost);
         assert_eq!((fleet.part(lost), fleet.slots()), (None, vec![other]), "whatever was requested is given back");
-        let said = fleet.core.facts().audit.values().next_back().expect("a line").message.clone();
+        let said = fleet.core.facts().audit_lines().pop().expect("a line").message.clone();
         assert_eq!(said, format!("machine {lost}: lost, and left out of {first}; it is reconfigured when it is back"));
         fleet.upgrade(other);
         assert!(fleet.core.facts().open_rollout(&cluster()).is_none(), "nobody is waited for");

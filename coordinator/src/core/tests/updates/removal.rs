@@ -75,7 +75,7 @@ fn a_worker_goes_when_its_workloads_are_away() {
     let facts = fleet.core.facts();
     assert!(facts.denied.contains_key(&id) && !facts.names.contains_key(&id));
     assert!(facts.locks.keys().all(|key| key.node.as_ref() != Some(&machine("worker-1"))), "its locks are gone");
-    let said: Vec<&str> = facts.audit.values().map(|line| line.action.as_str()).collect();
+    let said: Vec<&str> = facts.audit_lines().into_iter().map(|line| line.action.as_str()).collect();
     assert_eq!(&said[said.len() - 2..], ["remove", "removed"], "what was done stays on record");
     fleet.lock("ceph", None, LockState::Active);
     fleet.enroll("worker-1", Worker).expect("the name is free");

@@ -86,7 +86,7 @@ fn tasks_that_come_back_between_two_permits_pause_the_update() {
     assert!(!fleet.wants_a_person(), "its time runs from when the first item was done");
     fleet.wait_for(&mut swarm, 20_000);
     assert!(matches!(fleet.wish(), Wish::Pause { .. }) && fleet.wants_a_person());
-    let audited = fleet.core.facts().audit.values().next_back().expect("the pause is audited");
+    let audited = fleet.core.facts().audit_lines().pop().expect("the pause is audited");
     assert_eq!((audited.actor.as_str(), audited.action.as_str()), ("muster", "pause"));
     let why = "paused, for \"Deploy phase done\" of worker-1 (Error: waiting for swarm node worker-1 to be drained \
                first - web: 1 task) took longer than updateDeadlines allows: nothing new starts; machines that are \
