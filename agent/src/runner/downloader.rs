@@ -232,7 +232,7 @@ fn bring_about(wanted: &Wanted, patience: &Patience, report: &Report) -> Result<
             Unpacked::Before => ", already unpacked".to_owned(),
             Unpacked::Now { disowned: 0 } => ", unpacked".to_owned(),
             Unpacked::Now { disowned } => {
-                format!(", unpacked; {disowned} entries belong to other owners in the archive (param `owners`)")
+                format!(", unpacked; entries that have other owners in the archive (param `owners`): {disowned}")
             }
         };
     }
