@@ -4,6 +4,7 @@
 
 mod dir;
 pub(crate) mod durable;
+pub(crate) mod handlers;
 pub(crate) mod inputs;
 pub mod record;
 mod removal;
@@ -287,7 +288,8 @@ impl Attempts {
             // A host that does not answer proves nothing.
             Err(error) => Some(with_sources(&error)),
         };
-        let why: Vec<String> = what.into_iter().chain(read_start(&self.dir(key).stderr())).collect();
+        let handlers = self.dir(key).request().ok().and_then(|request| self.dir(key).handlers_left(&request));
+        let why: Vec<String> = what.into_iter().chain(read_start(&self.dir(key).stderr())).chain(handlers).collect();
         if why.is_empty() { Found::Lost } else { Found::Exited(Exit::of_unknown(&why.join(": "))) }
     }
 

@@ -204,6 +204,9 @@ fn run(dir: &AttemptDir, request: &Request, inputs: &Inputs, events: Events, mut
     };
     let failed = |error: HostError| Ended { outcome: Outcome::failed(with_sources(&error), true), at_work: true };
     let mut ended = ended.unwrap_or_else(failed);
+    if let Some(handlers) = dir.handlers_left(request) {
+        runner::is_not_done(&mut ended.outcome, &handlers);
+    }
     let output_tail = log.finish();
     if speaks
         && matches!(ended.outcome.state, ItemState::Failed { .. })

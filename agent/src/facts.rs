@@ -5,7 +5,7 @@ mod addresses;
 pub mod containers;
 mod disks;
 
-use std::{fs, net::IpAddr, path::Path};
+use std::{fs, io::Read, net::IpAddr, path::Path};
 
 use muster_proto::model::HostFacts;
 use nix::sys::utsname::uname;
@@ -15,6 +15,8 @@ use crate::host;
 
 /// Longest reason for a reboot; a machine left alone for a year has hundreds of packages to name.
 const REASON_BYTES_MAX: usize = 1024;
+/// What is read of a mark: many times what is shown of it.
+const MARK_BYTES_MAX: u64 = 64 * 1024;
 
 /// How the InternalIP is chosen among the machine's addresses, IPv4 first. With both `interface` and `cidr`, both have
 /// to fit; with neither, it is the address by which the coordinator is reached.
@@ -74,22 +76,33 @@ fn pretty_name(os_release: &str) -> String {
     unquoted.unwrap_or(value).to_owned()
 }
 
-/// Debian's marks: a file that says so, and one that names the packages.
+/// The marks that a reboot is wanted. Debian's has the packages that want it in a file beside it; that of modules for
+/// day two has its reason in itself.
 pub(crate) fn reboot_required(root: &Path) -> (bool, String) {
-    if !root.join("run/reboot-required").exists() {
+    let (debian, day2) = (root.join("run/reboot-required"), root.join("run/day2/reboot-required"));
+    if !debian.exists() && !day2.exists() {
         return (false, String::new());
     }
-    let text = fs::read_to_string(root.join("run/reboot-required.pkgs")).unwrap_or_default();
-    let mut packages: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let mut packages = if debian.exists() { lines_of(&root.join("run/reboot-required.pkgs")) } else { Vec::new() };
     packages.sort_unstable();
     packages.dedup();
-    let mut reason = packages.join(", ");
+    let mut reason = packages.into_iter().chain(lines_of(&day2)).collect::<Vec<_>>().join(", ");
     if reason.len() > REASON_BYTES_MAX {
         let end = reason.floor_char_boundary(REASON_BYTES_MAX - '…'.len_utf8());
         reason.truncate(end);
         reason.push('…');
     }
     (true, if reason.is_empty() { "the system says so".to_owned() } else { reason })
+}
+
+/// The lines of a file that say something. Not there, or not to be read: none.
+fn lines_of(path: &Path) -> Vec<String> {
+    let mut bytes = Vec::new();
+    // Nothing is said after what was read.
+    let _ = fs::File::open(path).map(|file| file.take(MARK_BYTES_MAX).read_to_end(&mut bytes));
+    let text = String::from_utf8_lossy(&bytes);
+    let plain = |line: &str| line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
+    text.lines().map(|line| plain(line).trim().to_owned()).filter(|line| !line.is_empty()).collect()
 }
 
 #[cfg(test)]
@@ -124,6 +137,16 @@ mod tests {
         let (_, reason) = reboot_required(root.path());
         assert!(reason.len() <= REASON_BYTES_MAX && reason.ends_with("ö…"), "{}", reason.len());
         fs::remove_file(run.join("reboot-required.pkgs")).expect("remove");
+        assert_eq!(reboot_required(root.path()), (true, "the system says so".to_owned()));
+        fs::create_dir(run.join("day2")).expect("a directory");
+        let day2 = run.join("day2/reboot-required");
+        fs::write(&day2, "sysctl: needs a boot\n\n grub\t\n").expect("write");
+        assert_eq!(reboot_required(root.path()), (true, "sysctl: needs a boot, grub".to_owned()));
+        fs::write(run.join("reboot-required.pkgs"), "dbus").expect("write");
+        assert_eq!(reboot_required(root.path()), (true, "dbus, sysctl: needs a boot, grub".to_owned()));
+        fs::remove_file(run.join("reboot-required")).expect("remove");
+        assert_eq!(reboot_required(root.path()), (true, "sysctl: needs a boot, grub".to_owned()));
+        fs::write(&day2, "").expect("write");
         assert_eq!(reboot_required(root.path()), (true, "the system says so".to_owned()));
     }
 

@@ -16,6 +16,7 @@ mod evidence;
 mod io;
 mod maintenance;
 mod operators;
+mod rerun;
 mod secrets;
 mod share;
 mod swarm;
@@ -278,7 +279,7 @@ fn take(
         Input::Answer { id, generation, refused } => agents::answer(draft, id, generation, refused, now),
         Input::PermitWanted { id, permit } => agents::permit_wanted(draft, id, permit, now),
         Input::Maintenance { controller, word } => maintenance::take(draft, controller, word, now),
-        Input::Progress { id, item, done, total, rate } => agents::progress(draft, id, (item, done, total, rate), now),
+        Input::Progress { id, progress } => agents::progress(draft, id, progress, now),
         Input::AgentBlocked { id, session, blocked } => agents::agent_blocked(draft, (id, session), blocked, now),
         Input::Fetch { id, item, generation } => secrets::fetch(draft, id, &item, generation, rules, now),
         Input::NodeLeftBehind { id, entry } => {

@@ -206,16 +206,18 @@ fn is_indeterminate(position: &Position<'_>) -> bool {
 fn activity(position: &Position<'_>, now: Now) -> Option<Activity> {
     let (item, attempt, running) = blocked::activity(position)?;
     let status = position.row.statuses.get(&item.name).filter(|status| running && status.hash == item.hash);
-    let progress = position.live.and_then(|live| live.progress.as_ref()).filter(|(name, ..)| *name == item.name);
+    let progress = position.live.and_then(|live| live.progress.as_ref()).filter(|known| known.item == item.name);
+    let task = progress.and_then(|known| known.task.clone());
     Some(Activity {
         item: item.name.to_string(),
         attempt,
         started_at: at(status.map_or(now.wall_ms, |status| status.started_at_ms)),
-        progress: progress.map(|(_, done, total, per_second)| Bytes {
-            done: *done,
-            total: *total,
-            per_second: *per_second,
+        progress: progress.filter(|_| task.is_none()).map(|known| Bytes {
+            done: known.done,
+            total: known.total,
+            per_second: known.per_second,
         }),
+        task,
     })
 }
 

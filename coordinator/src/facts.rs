@@ -32,7 +32,7 @@ pub use credential::{CertificateRow, CredentialRow, DeniedRow, TokenRow};
 pub use draft::Draft;
 pub use enrolled::EnrolledWith;
 pub use former_node::FormerNode;
-pub use live::{ItemInputs, Items, Live, MachineLive, Unresolved};
+pub use live::{ItemInputs, ItemProgress, Items, Live, MachineLive, Unresolved};
 pub use lock_rows::{LockKey, LockRow, SETTLE_MS};
 pub use rate::{Rate, Used};
 pub use removal_rows::{DepartingNode, Departure, RemovalRow};

@@ -13,6 +13,7 @@ mod read;
 mod shape;
 mod tree;
 mod update;
+mod vars;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

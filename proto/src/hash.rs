@@ -1,14 +1,16 @@
 //! The hash of an item: what decides that it has been done already. The coordinator computes it, the agent computes it
 //! again and refuses a difference.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aws_lc_rs::digest;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::{
     json::json,
     model::{AssignedItem, ItemHash, ItemName, Phase},
+    variables::{VARS_PARAM, vars},
 };
 
 /// Number of the canonical form. A new form gets a new number, so that no unchanged item looks changed by accident.
@@ -36,8 +38,9 @@ struct Canonical<'a> {
     version: &'a str,
 }
 
-/// The hash of an item with its early variables replaced. Late variables enter as their text, locating params not at
-/// all; `timeout`, `retries`, `onInterrupt` and `disruptive` are not part of what is brought about.
+/// The hash of an item with its early variables replaced. Late variables enter as their text, locating params and
+/// those of `ignore_changes` not at all; `timeout`, `retries`, `onInterrupt` and `disruptive` are not part of what is
+/// brought about.
 #[must_use]
 pub fn item_hash(
     name: &ItemName,
@@ -45,14 +48,19 @@ pub fn item_hash(
     version: &str,
     params: &BTreeMap<String, String>,
     phase: Phase,
+    ignore_changes: &BTreeSet<String>,
 ) -> ItemHash {
+    let counts = |name: &str| !LOCATING_PARAMS.contains(&name) && !ignore_changes.contains(name);
+    // Of what is no JSON object the text itself counts; no agent starts it.
+    let vars = params.get(VARS_PARAM).map(|text| match vars(text) {
+        Ok(vars) => Value::Object(vars.into_iter().filter(|(name, _)| counts(name)).collect()).to_string(),
+        Err(_) => text.clone(),
+    });
+    let plain = params.iter().filter(|(name, _)| *name != VARS_PARAM && counts(name));
+    let plain = plain.map(|(name, value)| (name.as_str(), value.as_str()));
     of_json(&Canonical {
         name: name.as_str(),
-        params: params
-            .iter()
-            .map(|(key, value)| (key.as_str(), value.as_str()))
-            .filter(|(key, _)| !LOCATING_PARAMS.contains(key))
-            .collect(),
+        params: plain.chain(vars.as_deref().map(|vars| (VARS_PARAM, vars))).collect(),
         phase: phase.as_str(),
         runner,
         schema: SCHEMA,
@@ -72,7 +80,7 @@ impl AssignedItem {
     /// The hash this item should carry.
     #[must_use]
     pub fn computed_hash(&self) -> ItemHash {
-        item_hash(&self.name, &self.runner, &self.version, &self.params, self.phase)
+        item_hash(&self.name, &self.runner, &self.version, &self.params, self.phase, &self.ignore_changes)
     }
 }
 
@@ -83,7 +91,7 @@ mod tests {
     fn hash_of(version: &str, params: &[(&str, &str)]) -> String {
         let params = params.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let name = ItemName::new("images").expect("a label");
-        item_hash(&name, "downloader", version, &params, Phase::Prepare).to_string()
+        item_hash(&name, "downloader", version, &params, Phase::Prepare, &["ignored".to_owned()].into()).to_string()
     }
 
     #[test]
@@ -99,9 +107,19 @@ mod tests {
     #[test]
     fn locating_params_stay_out() {
         let plain = hash_of("1", &[("a", "b")]);
-        assert_eq!(plain, hash_of("1", &[("a", "b"), ("ucp_lb", "10.0.0.1")]));
+        assert_eq!(plain, hash_of("1", &[("a", "b"), ("ucp_lb", "10.0.0.1"), ("ignored", "x")]));
         assert_ne!(plain, hash_of("2", &[("a", "b")]));
         assert_ne!(plain, hash_of("1", &[("a", "c")]));
+    }
+
+    #[test]
+    fn vars_count_whatever_their_order() {
+        let of = |vars: &str| hash_of("1", &[(VARS_PARAM, vars)]);
+        let plain = of(r#"{"a":{"x":1,"y":[true]},"b":"2"}"#);
+        assert_eq!(plain, of(r#"{ "b": "2", "a": {"y": [true], "x": 1}, "ucp_tag": 3, "ignored": [4]}"#));
+        for other in [r#"{"a":{"x":1,"y":[true]},"b":2}"#, r#"{"a":{"x":1,"y":[true],"ignored":1},"b":"2"}"#] {
+            assert_ne!(plain, of(other), "{other}");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod plant;
 pub mod printable;
 pub mod process;
 pub mod resource;
+pub mod script;
 pub mod tls;
 pub mod variables;
 

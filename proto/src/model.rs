@@ -29,8 +29,9 @@ pub use input::{
     INPUT_BYTES_MAX, INPUTS_PER_ITEM_MAX, ItemInput, LEDGER_BEHIND, WAITING_FOR_SECRET, WAITING_FOR_SWARM,
 };
 pub use item::{
-    AssignedItem, Assignment, ItemHash, MachineType, OnInterrupt, PARAM_BYTES_MAX, PARAM_NAME_BYTES_MAX, Permit, Phase,
-    RETRIES_DEFAULT, RETRIES_MAX, RunnerKind, StateItem, TIMEOUT_DEFAULT, TIMEOUT_MAX, Unknown, is_param_name,
+    AssignedItem, Assignment, IGNORE_CHANGES_MAX, ItemHash, MachineType, OnInterrupt, PARAM_BYTES_MAX,
+    PARAM_NAME_BYTES_MAX, Permit, Phase, RETRIES_DEFAULT, RETRIES_MAX, RunnerKind, StateItem, TIMEOUT_DEFAULT,
+    TIMEOUT_MAX, Unknown, VAR_NAME_BYTES_MAX, VARS_DEPTH_MAX, is_param_name, is_var_name,
 };
 pub use maintenance::{
     DEFAULT_GROUP, DEFAULT_GROUP_INDEX, Deadline, DeadlineOutcome, LockState, MANUAL, MIGRATION_MODE, RemovalPolicy,

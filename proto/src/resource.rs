@@ -227,6 +227,9 @@ pub struct Activity {
     /// Fetched so far, for downloads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Bytes>,
+    /// Task that runs now, for playbooks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
 }
 
 /// How far a download is.

@@ -4,6 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::{Map, Value};
+
 use crate::model::SecretName;
 
 /// Replaced by the coordinator.
@@ -17,6 +19,10 @@ pub const SECRET_PREFIX: &str = "secret.";
 const VERSION_MARK: char = '@';
 /// The one param that is never searched for variables: shell has its own `${}`.
 pub const VERBATIM_PARAM: &str = "script";
+
+/// The param that carries an item's `vars`: a JSON object whose texts are searched one by one, its names not. A
+/// manifest cannot name it: no param's name begins so.
+pub const VARS_PARAM: &str = "_vars";
 
 /// What is wrong with a param's text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,6 +39,9 @@ pub enum VariableError {
     /// Known, but it has no value here and now.
     #[error("variable '{0}' has no value here")]
     NoValue(String),
+    /// The param that carries `vars` is no JSON object.
+    #[error("not a JSON object")]
+    NotVars,
 }
 
 /// A piece of a param's text.
@@ -99,15 +108,72 @@ pub fn names(text: &str) -> Result<Vec<&str>, VariableError> {
 /// The secrets that some params refer to, in order, each once. A param that does not parse refers to none.
 #[must_use]
 pub fn secrets_of(params: &BTreeMap<String, String>) -> Vec<SecretName> {
-    let searched = params.iter().filter(|(name, _)| *name != VERBATIM_PARAM);
-    let found: BTreeSet<SecretName> = searched.flat_map(|(_, text)| secrets_in(text)).collect();
+    let found: BTreeSet<SecretName> = params.iter().flat_map(|(name, text)| secrets_of_param(name, text)).collect();
     found.into_iter().collect()
 }
 
-/// Does the text of a param refer to a secret?
+/// Does a param refer to a secret?
 #[must_use]
-pub fn has_secret(text: &str) -> bool {
-    !secrets_in(text).is_empty()
+pub fn has_secret(name: &str, text: &str) -> bool {
+    !secrets_of_param(name, text).is_empty()
+}
+
+fn secrets_of_param(name: &str, text: &str) -> Vec<SecretName> {
+    match name {
+        VERBATIM_PARAM => Vec::new(),
+        VARS_PARAM => vars(text).map(|vars| vars.values().flat_map(secrets_in_value).collect()).unwrap_or_default(),
+        _ => secrets_in(text),
+    }
+}
+
+fn secrets_in_value(value: &Value) -> Vec<SecretName> {
+    match value {
+        Value::String(text) => secrets_in(text),
+        Value::Array(all) => all.iter().flat_map(secrets_in_value).collect(),
+        Value::Object(all) => all.values().flat_map(secrets_in_value).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => Vec::new(),
+    }
+}
+
+/// An item's `vars`, from the param that carries them.
+///
+/// # Errors
+/// [`VariableError::NotVars`].
+pub fn vars(text: &str) -> Result<Map<String, Value>, VariableError> {
+    serde_json::from_str(text).map_err(|_| VariableError::NotVars)
+}
+
+/// A param with its variables replaced: as a whole, or in each text of `vars`, whose form no value can change.
+///
+/// # Errors
+/// [`VariableError`] for the first fault.
+pub fn replace_in_param(
+    name: &str,
+    text: &str,
+    replace: impl Fn(&str) -> Result<String, VariableError>,
+) -> Result<String, VariableError> {
+    match name {
+        VERBATIM_PARAM => Ok(text.to_owned()),
+        VARS_PARAM => {
+            let mut vars = vars(text)?;
+            vars.values_mut().try_for_each(|value| replace_in_value(value, &replace))?;
+            Ok(Value::Object(vars).to_string())
+        }
+        _ => replace(text),
+    }
+}
+
+fn replace_in_value(
+    value: &mut Value,
+    replace: &impl Fn(&str) -> Result<String, VariableError>,
+) -> Result<(), VariableError> {
+    match value {
+        Value::String(text) => *text = replace(text)?,
+        Value::Array(all) => all.iter_mut().try_for_each(|value| replace_in_value(value, replace))?,
+        Value::Object(all) => all.values_mut().try_for_each(|value| replace_in_value(value, replace))?,
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+    Ok(())
 }
 
 fn secrets_in(text: &str) -> Vec<SecretName> {
@@ -256,6 +322,24 @@ mod tests {
         let secrets = BTreeMap::from([("secret.db-1".to_owned(), "p$$${x}".to_owned())]);
         assert_eq!(replace_late(&text, &secrets).as_deref(), Ok("$ e$ u:p$$${x}@1$2"));
         assert_eq!(replace_late(&text, &late), Err(VariableError::NoValue("secret.db-1".to_owned())));
+    }
+
+    #[test]
+    fn vars_are_replaced_text_by_text() {
+        let text = r#"{"${secret.no}":[{"a":"${secret.b@2} ${machine.internalIP}"},true,7,null],"z":"$$"}"#;
+        let params = BTreeMap::from([(VARS_PARAM.to_owned(), text.to_owned())]);
+        assert_eq!(secrets_of(&params).into_iter().map(String::from).collect::<Vec<_>>(), ["b"]);
+        let values = [("secret.b", "\"}],\"owned\":\"$"), ("machine.internalIP", "10.0.0.7")];
+        let values = values.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let replaced = replace_in_param(VARS_PARAM, text, |text| replace_late(text, &values)).expect("replaced");
+        let expected = serde_json::json!({
+            "${secret.no}": [{"a": "\"}],\"owned\":\"$ 10.0.0.7"}, true, 7, null],
+            "z": "$",
+        });
+        assert_eq!(vars(&replaced).map(Value::Object), Ok(expected));
+        for bad in ["", "[]", "7", "{"] {
+            assert_eq!(replace_in_param(VARS_PARAM, bad, |_| Ok(String::new())), Err(VariableError::NotVars), "{bad}");
+        }
     }
 
     #[test]

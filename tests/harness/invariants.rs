@@ -7,6 +7,7 @@ mod maintenance;
 mod memory;
 mod outcomes;
 mod record;
+mod redo;
 mod removal;
 pub mod swarm;
 mod update;
@@ -58,6 +59,8 @@ pub struct Watcher {
     accepted: BTreeMap<(MachineId, Generation), String>,
     started: BTreeSet<(MachineId, AttemptKey)>,
     succeeded: BTreeSet<(MachineId, ItemName, ItemHash)>,
+    /// What has succeeded, and was in no list of its machine since.
+    dropped: BTreeSet<(MachineId, ItemName, ItemHash)>,
     /// What took a machine down: at most once for an item of a generation.
     rebooted: BTreeSet<(MachineId, Generation, ItemName)>,
     /// Hashes of attempts, as recorded when they were started.
@@ -89,6 +92,7 @@ impl Watcher {
     pub fn store_restored(&mut self) {
         self.restored = true;
         self.assigned.clear();
+        self.dropped.clear();
         self.epoch = Epoch(0);
     }
 
@@ -162,7 +166,9 @@ impl Watcher {
     /// A process ended.
     pub fn ended(&mut self, machine: &Machine, key: &AttemptKey, succeeded: bool) {
         if succeeded && let Some(hash) = self.hashes.get(&(machine.id, key.clone())) {
-            self.succeeded.insert((machine.id, key.item.clone(), *hash));
+            let done = (machine.id, key.item.clone(), *hash);
+            self.dropped.remove(&done);
+            self.succeeded.insert(done);
         }
     }
 
@@ -266,6 +272,7 @@ impl Watcher {
         self.denied = facts.denied.keys().copied().collect();
         self.shut_out.extend(&self.denied);
         self.slots_are_right(facts, now)?;
+        self.dropped_runs_again(facts, now)?;
         self.nobody_waits_for_nothing(facts, machines, now)
     }
 

@@ -108,6 +108,7 @@ plants! {
     agent_accept_reused_generation: "agent-accept-reused-generation" by "6" | "codec";
     agent_forget_epoch: "agent-forget-epoch" by "6";
     agent_answer_older_epoch: "agent-answer-older-epoch" by "6";
+    keep_dropped_done: "keep-dropped-done" by "again";
     agent_rerun_done: "agent-rerun-done" by "7";
     agent_restart_lost: "agent-restart-lost" by "7";
     agent_trust_old_ledger: "agent-trust-old-ledger" by "7" | "5";

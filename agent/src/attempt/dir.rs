@@ -8,7 +8,7 @@
 //! alive          FIFO that exec-item keeps open: its closing wakes whoever waits for the end
 //! claim          created with O_EXCL by the one exec-item that runs this attempt
 //! output.log     newest output; output.log.old the piece before it
-//! progress       of a transfer; news, not record
+//! progress       of a transfer or a playbook; news, not record
 //! outcome        what built-in work in a process of its own came to
 //! exit           the outcome; durable when exec-item has ended
 //! reserve        the exit's file before it has anything to say: its disk space is set aside before the claim
@@ -26,7 +26,10 @@ use std::{
     time::Duration,
 };
 
-use muster_proto::{json::json, model::ItemState};
+use muster_proto::{
+    json::json,
+    model::{ItemName, ItemState, RunnerKind},
+};
 use nix::{
     errno::Errno,
     fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl},
@@ -37,7 +40,7 @@ use nix::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    AttemptError, durable,
+    AttemptError, durable, handlers,
     record::{Exit, Found, NO_EXIT_CODE, Progress, Request},
     removal::remove_tree,
 };
@@ -120,6 +123,22 @@ impl AttemptDir {
     /// What the program is given and no record keeps: a directory, or a link to one.
     pub(crate) fn inputs(&self) -> PathBuf {
         self.file("inputs")
+    }
+
+    /// Beside this attempt and the others at its item: the handlers of its playbook that are due.
+    pub(crate) fn handlers(&self, item: &ItemName) -> PathBuf {
+        handlers::file(self.path.parent().unwrap_or(Path::new("/")), item)
+    }
+
+    /// The handlers of a playbook that are due, in words. A record that cannot be read is said likewise.
+    pub(crate) fn handlers_left(&self, request: &Request) -> Option<String> {
+        if request.runner != RunnerKind::Ansible.as_str() {
+            return None;
+        }
+        let file = self.handlers(&request.key.item);
+        let unread =
+            |error| Some(format!("cannot tell which notified handlers did not run: {}: {error}", file.display()));
+        handlers::left(&file).unwrap_or_else(unread)
     }
 
     pub(crate) fn stderr(&self) -> PathBuf {
@@ -329,7 +348,12 @@ impl AttemptDir {
     /// News: not durable, and a failure to tell it is no failure.
     pub(crate) fn write_progress(&self, progress: Progress) {
         let bytes = json(&progress);
-        let _ = durable::replace_unsynced(&self.file("progress"), &bytes);
+        let _ = durable::replace_unsynced(&self.progress_file(), &bytes);
+    }
+
+    /// Where a program may tell it itself.
+    pub(crate) fn progress_file(&self) -> PathBuf {
+        self.file("progress")
     }
 
     pub(crate) fn progress(&self) -> Option<Progress> {

@@ -19,7 +19,7 @@ use std::{
 
 use muster_proto::{
     model::ItemInput,
-    variables::{SECRET_PREFIX, VariableError, replace_late},
+    variables::{SECRET_PREFIX, VariableError, replace_in_param, replace_late},
 };
 
 use super::private_dir;
@@ -105,14 +105,14 @@ impl Inputs {
         self.secrets.keys().map(|name| (name.as_str(), self.dir.join("secret").join(name)))
     }
 
-    /// A param's text with the values of its secrets, each without its last newline.
-    pub(crate) fn resolve(&self, text: &str) -> Result<String, InputError> {
+    /// A param with the values of its secrets, each without its last newline.
+    pub(crate) fn resolve(&self, name: &str, text: &str) -> Result<String, InputError> {
         let mut values = BTreeMap::new();
         for (name, value) in &self.secrets {
             let value = std::str::from_utf8(without_newline(value)).map_err(|_| InputError::NotText(name.clone()))?;
             values.insert(format!("{SECRET_PREFIX}{name}"), value.to_owned());
         }
-        Ok(replace_late(text, &values)?)
+        Ok(replace_in_param(name, text, |text| replace_late(text, &values))?)
     }
 
     /// A directory that goes when the inputs go, for what a runner makes of them; without inputs, one at `otherwise`.
@@ -182,10 +182,10 @@ mod tests {
             secrets: [("db", &b"p$w\n"[..]), ("bin", &[0xff])].map(|(n, v)| (n.to_owned(), v.to_vec())).into(),
             ..Inputs::default()
         };
-        assert!(matches!(inputs.resolve("${secret.db@1}"), Err(InputError::NotText(name)) if name == "bin"));
+        assert!(matches!(inputs.resolve("x", "${secret.db@1}"), Err(InputError::NotText(name)) if name == "bin"));
         let inputs = Inputs { secrets: [("db".to_owned(), b"p$w\n".to_vec())].into(), ..inputs };
-        assert_eq!(inputs.resolve("u:${secret.db@12}$$").expect("resolved"), "u:p$w$");
-        let error = inputs.resolve("${secret.other@1}").expect_err("not there").to_string();
+        assert_eq!(inputs.resolve("x", "u:${secret.db@12}$$").expect("resolved"), "u:p$w$");
+        let error = inputs.resolve("x", "${secret.other@1}").expect_err("not there").to_string();
         assert_eq!(error, "variable 'secret.other' has no value here");
     }
 }

@@ -136,8 +136,9 @@ pub struct Trace {
     pub found: Found,
 }
 
-/// How far a long transfer has come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// How far a long transfer has come, or which task of a playbook runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Progress {
     /// Bytes that are here.
     pub done_bytes: u64,
@@ -145,6 +146,9 @@ pub struct Progress {
     pub total_bytes: u64,
     /// Since the last progress.
     pub bytes_per_second: u64,
+    /// Name of the task, as the playbook has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
 }
 
 #[cfg(test)]

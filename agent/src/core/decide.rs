@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use muster_proto::{
     model::{AssignedItem, ItemHash, ItemName, ItemStatus, MachineName, Standing},
     plant::planted,
-    variables::{VERBATIM_PARAM, has_secret, replace_all_but_secrets, replace_late},
+    variables::{has_secret, replace_all_but_secrets, replace_in_param, replace_late},
 };
 
 use crate::{
@@ -101,13 +101,13 @@ pub(super) fn request(ledger: &LedgerState, config: &Config, status: &ItemStatus
     let (mut params, mut secret_params) = (BTreeMap::new(), BTreeMap::new());
     for (name, text) in &item.params {
         let faulty = |error| outcome::hopeless(format!("param {name}: {error}"));
-        if name == VERBATIM_PARAM {
-            params.insert(name.clone(), text.clone());
-        } else if has_secret(text) {
-            let text = replace_all_but_secrets(text, &assignment.variables).map_err(faulty)?;
+        let values = &assignment.variables;
+        if has_secret(name, text) {
+            let text = replace_in_param(name, text, |text| replace_all_but_secrets(text, values)).map_err(faulty)?;
             secret_params.insert(name.clone(), text);
         } else {
-            params.insert(name.clone(), replace_late(text, &assignment.variables).map_err(faulty)?);
+            let text = replace_in_param(name, text, |text| replace_late(text, values)).map_err(faulty)?;
+            params.insert(name.clone(), text);
         }
     }
     Ok(Request {

@@ -7,7 +7,7 @@ mod reports;
 mod secrets;
 mod swarm;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use muster_proto::{
     convert::ITEMS_MAX,
@@ -33,6 +33,8 @@ pub(crate) fn item(name: &str, version: &str) -> AssignedItem {
         retries: 2,
         on_interrupt: OnInterrupt::Hold,
         cleared_attempts: 0,
+        redo_up_to: Generation(0),
+        ignore_changes: BTreeSet::new(),
         permit: None,
     };
     item.hash = item.computed_hash();

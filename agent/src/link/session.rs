@@ -79,13 +79,14 @@ impl SessionHandle {
         self.out.try_send(message_of(body)).is_ok()
     }
 
-    /// Queues how far a transfer is; left out if there is no room, the next one comes soon.
+    /// Queues how far a transfer or a playbook is; left out if there is no room, the next one comes soon.
     pub fn send_progress(&self, item: &ItemName, progress: record::Progress) {
         let body = Out::Progress(Progress {
             item: item.to_string(),
             done_bytes: progress.done_bytes,
             total_bytes: progress.total_bytes,
             bytes_per_second: progress.bytes_per_second,
+            task: progress.task.unwrap_or_default(),
         });
         self.out.try_send(message_of(body)).ok();
     }

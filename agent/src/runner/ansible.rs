@@ -11,16 +11,19 @@ use std::{
     process::Command,
 };
 
-use muster_proto::model::ItemState;
+use muster_proto::{
+    model::ItemState,
+    variables::{VARS_PARAM, VariableError, vars},
+};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::{
     BuiltinWork, Outcome, Refused, downloader,
     programs::{ProgramError, run},
 };
 use crate::{
-    attempt::{AttemptDir, Request, inputs::Inputs},
+    attempt::{AttemptDir, Request, handlers, inputs::Inputs},
     exec_item::{Report, with_sources},
 };
 
@@ -35,7 +38,15 @@ const PLUGIN: &str = include_str!("ansible/muster_report.py");
 /// The params, checked.
 struct Wanted {
     playbook: Playbook,
-    variables: BTreeMap<String, String>,
+    variables: Map<String, Value>,
+}
+
+/// Where it leaves what, and for which version of its item.
+struct Files {
+    scratch: PathBuf,
+    handlers: PathBuf,
+    progress: PathBuf,
+    version: String,
 }
 
 enum Playbook {
@@ -69,6 +80,8 @@ struct Told {
     task: Option<String>,
     message: String,
     counts: Option<BTreeMap<String, u64>>,
+    /// Handlers that an earlier version of the item notified, and that this one's playbook has not.
+    gone: Vec<String>,
     /// A play was left out: this machine is none of its `hosts`.
     no_hosts: bool,
 }
@@ -78,13 +91,15 @@ pub(super) fn prepare(request: &Request, inputs: &Inputs, dir: &AttemptDir) -> R
     let wanted = Wanted::of(request, dir)?;
     let scratch = dir.file("ansible");
     let scratch = inputs.scratch(&scratch).map_err(|source| Refused::Write { path: scratch, source })?;
-    Ok(Box::new(move |report| bring_about(wanted, &scratch, report)))
+    let (handlers, progress) = (dir.handlers(&request.key.item), dir.progress_file());
+    let files = Files { scratch, handlers, progress, version: request.version.clone() };
+    Ok(Box::new(move |report| bring_about(wanted, &files, report)))
 }
 
 impl Wanted {
     fn of(request: &Request, dir: &AttemptDir) -> Result<Self, Refused> {
         let own = |name: &str| request.params.get(name);
-        let variables = request.params.iter().filter(|(name, _)| !OWN_PARAMS.contains(&name.as_str()));
+        let variables = variables(&request.params).map_err(|error| Refused::param("vars", error.to_string()))?;
         let playbook = match (own("url"), own("playbook")) {
             (None, None) => return Err(Refused::Missing("playbook")),
             (None, Some(path)) if is_plain(path, true) => Playbook::Here(PathBuf::from(path)),
@@ -107,7 +122,7 @@ impl Wanted {
                 Playbook::Archive { fetch, target, inside: PathBuf::from(inside) }
             }
         };
-        Ok(Self { playbook, variables: variables.map(|(name, value)| (name.clone(), value.clone())).collect() })
+        Ok(Self { playbook, variables })
     }
 }
 
@@ -117,7 +132,7 @@ fn is_plain(text: &str, absolute: bool) -> bool {
     plain && path.is_absolute() == absolute && path.file_name().is_some()
 }
 
-fn bring_about(wanted: Wanted, scratch: &Path, report: &Report) -> Outcome {
+fn bring_about(wanted: Wanted, files: &Files, report: &Report) -> Outcome {
     let playbook = match wanted.playbook {
         Playbook::Here(path) => path,
         Playbook::Archive { fetch, target, inside } => {
@@ -138,28 +153,25 @@ fn bring_about(wanted: Wanted, scratch: &Path, report: &Report) -> Outcome {
     if !playbook.is_file() {
         return failed(&AnsibleError::NoPlaybook(playbook));
     }
-    let ended = match play(&playbook, &wanted.variables, scratch, report) {
+    let ended = match play(&playbook, &wanted.variables, files, report) {
         Ok(()) => Ok(()),
         Err(AnsibleError::Program(error @ ProgramError::Failed { .. })) => Err(error),
         Err(error) => return failed(&error),
     };
-    outcome(ended, &told(&scratch.join("report")))
+    outcome(ended, &told(&files.scratch.join("report")))
 }
 
 /// Lays the files down and runs it.
-fn play(
-    playbook: &Path,
-    variables: &BTreeMap<String, String>,
-    scratch: &Path,
-    report: &Report,
-) -> Result<(), AnsibleError> {
+fn play(playbook: &Path, variables: &Map<String, Value>, files: &Files, report: &Report) -> Result<(), AnsibleError> {
+    let Files { scratch, handlers, progress, version } = files;
     let plugins = scratch.join("plugins");
     fs::create_dir_all(&plugins).map_err(|source| AnsibleError::Write { path: plugins.clone(), source })?;
     write(&plugins.join("muster_report.py"), PLUGIN.as_bytes())?;
     let vars = scratch.join("variables.json");
-    write(&vars, as_data(variables).to_string().as_bytes())?;
+    write(&vars, &muster_proto::json::json(variables))?;
     let told = scratch.join("report");
     write(&told, b"")?;
+    handlers::begin(handlers).map_err(|source| AnsibleError::Write { path: handlers.clone(), source })?;
     let mut command = Command::new("ansible-playbook");
     command
         .env("ANSIBLE_NOCOLOR", "1")
@@ -168,6 +180,9 @@ fn play(
         .env("ANSIBLE_CALLBACK_PLUGINS", &plugins)
         .env("ANSIBLE_CALLBACKS_ENABLED", "muster_report")
         .env("MUSTER_ANSIBLE_REPORT", &told)
+        .env("MUSTER_ANSIBLE_HANDLERS", handlers)
+        .env("MUSTER_ANSIBLE_PROGRESS", progress)
+        .env("MUSTER_ANSIBLE_VERSION", version)
         // Else every module writes its arguments to the machine's journal, and secrets are among them.
         .env("ANSIBLE_NO_TARGET_SYSLOG", "1")
         // Nor does a site's own ansible.cfg have the results, which are not redacted there, written to a file.
@@ -179,7 +194,8 @@ fn play(
         .env("ANSIBLE_LOCAL_TEMP", scratch.join("local"))
         .env("ANSIBLE_REMOTE_TEMP", scratch.join("remote"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
-        .args(["--inventory", "localhost,", "--connection", "local", "--extra-vars"])
+        // What was notified runs though a later task fails: the next attempt finds nothing changed.
+        .args(["--force-handlers", "--inventory", "localhost,", "--connection", "local", "--extra-vars"])
         .arg(format!("@{}", vars.display()))
         .arg("--")
         .arg(playbook);
@@ -191,9 +207,23 @@ fn play(
     }
 }
 
-/// Variables that Ansible takes as they are: `{{ }}` in them means nothing.
-fn as_data(variables: &BTreeMap<String, String>) -> serde_json::Value {
-    variables.iter().map(|(name, value)| (name.clone(), json!({ "__ansible_unsafe": value }))).collect()
+/// `vars` as they are, and every param that is not ours; a machine's own param takes the place of a variable.
+fn variables(params: &BTreeMap<String, String>) -> Result<Map<String, Value>, VariableError> {
+    let mut variables = params.get(VARS_PARAM).map(|text| vars(text)).transpose()?.unwrap_or_default();
+    let others = params.iter().filter(|(name, _)| !OWN_PARAMS.contains(&name.as_str()) && *name != VARS_PARAM);
+    variables.extend(others.map(|(name, value)| (name.clone(), Value::String(value.clone()))));
+    variables.values_mut().for_each(as_data);
+    Ok(variables)
+}
+
+/// Texts that Ansible takes as they are: `{{ }}` in them means nothing.
+fn as_data(value: &mut Value) {
+    match value {
+        Value::String(text) => *value = json!({ "__ansible_unsafe": text }),
+        Value::Array(all) => all.iter_mut().for_each(as_data),
+        Value::Object(all) => all.values_mut().for_each(as_data),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<(), AnsibleError> {
@@ -222,8 +252,17 @@ fn outcome(ended: Result<(), ProgramError>, told: &[Told]) -> Outcome {
                            `localhost` only; write `hosts: all` or `hosts: localhost`";
             Outcome::failed(message.to_owned(), false)
         }
+        (Ok(()), _) if counts.is_none() => {
+            let message = "its callback plugin told nothing, so nobody knows whether notified handlers ran; the output \
+                           says why Ansible did not load it";
+            Outcome::failed(message.to_owned(), false)
+        }
         (Ok(()), _) => {
-            let message = format!("{} tasks ok, {} changed something", count("ok"), count("changed"));
+            let gone: Vec<&str> = told.iter().flat_map(|told| &told.gone).map(String::as_str).collect();
+            let mut message = format!("{} tasks ok, {} changed something", count("ok"), count("changed"));
+            if !gone.is_empty() {
+                message += &format!("; it has no handlers that an earlier version notified: {}", gone.join(", "));
+            }
             Outcome { state: ItemState::Succeeded, message, result_json }
         }
         (Err(error), failure) => {

@@ -1,10 +1,11 @@
-//! Runs a script with bash. Params reach it as environment variables and are never put into its text; it sees nothing
-//! of the agent's own environment. What is secret reaches it as files, for an environment can be read by others:
-//! `MUSTER_SECRET_<NAME>_FILE` holds a secret, `MUSTER_PARAM_<NAME>_FILE` a param with secrets in it.
+//! Runs a script with bash, or with what its first line names. Params reach it as environment variables and are never
+//! put into its text; it sees nothing of the agent's own environment. What is secret reaches it as files, for an
+//! environment can be read by others: `MUSTER_SECRET_<NAME>_FILE` holds a secret, `MUSTER_PARAM_<NAME>_FILE` a param
+//! with secrets in it.
 
 use std::{collections::BTreeMap, ffi::OsString, fs, io, os::unix::fs::OpenOptionsExt, path::PathBuf};
 
-use muster_proto::convert::RESULT_BYTES_MAX;
+use muster_proto::{convert::RESULT_BYTES_MAX, script::interpreter};
 use nix::unistd::{User, geteuid};
 
 use super::{Outcome, ProgramSpec, Refused};
@@ -35,9 +36,12 @@ pub(super) fn prepare(
         .open(&path)
         .and_then(|mut file| io::Write::write_all(&mut file, script.as_bytes()))
         .map_err(|source| Refused::Write { path: path.clone(), source })?;
+    let named = interpreter(script).map_err(|error| Refused::param("script", error.to_string()))?;
+    let program = named.map_or_else(bash, |named| named.program.into());
+    let argument = named.and_then(|named| named.argument).map(OsString::from);
     Ok(ProgramSpec {
-        program: bash(),
-        args: vec![path.into()],
+        program,
+        args: argument.into_iter().chain([path.into()]).collect(),
         environment: environment(request, files(inputs, secret_params)?, dir)?,
         directory: dir.file("work"),
     })
@@ -104,7 +108,7 @@ fn environment(
             return Err(Refused::param(name, problem));
         }
         if environment.insert(variable, value.into()).is_some() {
-            let problem = "its variable would be the one that names the file of another param; call it otherwise";
+            let problem = "its variable would be the one of another param, or of its file; call it otherwise";
             return Err(Refused::param(name, problem));
         }
     }

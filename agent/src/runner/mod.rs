@@ -23,6 +23,7 @@ use crate::{
     attempt::{
         AttemptDir, Request,
         inputs::{InputError, Inputs},
+        record::NO_EXIT_CODE,
     },
     exec_item::{Report, with_sources, work_args},
 };
@@ -164,11 +165,21 @@ pub(crate) fn hosted(dir: &AttemptDir) -> ProgramSpec {
 
 /// The params that refer to secrets, with their values. They live in this process, and are written nowhere.
 fn resolved(request: &Request, inputs: &Inputs) -> Result<BTreeMap<String, String>, Refused> {
-    let value = |(name, text): (&String, &String)| match inputs.resolve(text) {
+    let value = |(name, text): (&String, &String)| match inputs.resolve(name, text) {
         Ok(value) => Ok((name.clone(), value)),
         Err(source) => Err(Refused::Input { name: name.clone(), source }),
     };
     request.secret_params.iter().map(value).collect()
+}
+
+/// What the item brought about is not whole: a success is none, and is tried again.
+pub(crate) fn is_not_done(outcome: &mut Outcome, what: &str) {
+    if outcome.state == ItemState::Succeeded {
+        outcome.state = ItemState::Failed { exit_code: NO_EXIT_CODE, retryable: true };
+        outcome.message = format!("{what} ({})", outcome.message);
+    } else {
+        outcome.message += &format!("; {what}");
+    }
 }
 
 /// Removes what a program left besides its outcome.

@@ -2,11 +2,12 @@
 
 use std::{fs, process::Command};
 
-use muster_agent::attempt::{Exit, Request};
+use muster_agent::attempt::{Exit, Found, Request};
 use muster_proto::model::{ItemInput, ItemState, SecretName};
+use nix::sys::signal::{Signal, kill};
 
 use crate::{
-    site::{HOPELESS, Site, failed},
+    site::{HOPELESS, Site, exec_item_pid, failed, until},
     web::Web,
 };
 
@@ -183,4 +184,167 @@ async fn what_is_no_playbook_is_said() {
         let exit = site.run(&site.request("ansible", params)).await;
         assert_eq!((exit.message.as_str(), exit.state), (message, HOPELESS));
     }
+}
+
+/// Settings that notify, in a playbook whose tasks fail while these files are there. A handler leaves a line each time.
+fn hardening(site: &Site, between: &str) -> Request {
+    let text = format!(
+        r#"
+- hosts: all
+  gather_facts: false
+  pre_tasks:
+    - {{name: first, ansible.builtin.debug: {{msg: first}}}}
+  tasks:
+    - name: settings
+      ansible.builtin.copy: {{content: x, dest: "{{{{ site }}}}/settings"}}
+      notify: [restart it, "tell {{{{ whom }}}}"]
+{between}
+    - {{name: breaks, ansible.builtin.shell: "! test -e {{{{ site }}}}/broken"}}
+  handlers:
+    - {{name: restart it, ansible.builtin.shell: "! test -e {{{{ site }}}}/stuck && echo r >> {{{{ site }}}}/ran"}}
+    - {{name: "tell {{{{ whom }}}}", ansible.builtin.shell: "echo t >> {{{{ site }}}}/ran"}}
+    - {{name: not notified, ansible.builtin.shell: "echo n >> {{{{ site }}}}/ran"}}
+"#
+    );
+    let path = site.path("site.yml");
+    fs::write(&path, text).expect("a playbook");
+    let (path, dir) = (path.display().to_string(), site.path("").display().to_string());
+    site.request("ansible", &[("playbook", &path), ("site", dir.trim_end_matches('/')), ("whom", "them")])
+}
+
+/// Puts this in the place of all that the playbook does before it may break.
+fn instead_of_settings(site: &Site, tasks: &str) {
+    let text = fs::read_to_string(site.path("site.yml")).expect("a playbook");
+    let settings = text.find("    - name: settings").expect("there");
+    let breaks = text.find("    - {name: breaks").expect("there");
+    fs::write(site.path("site.yml"), [&text[..settings], tasks, &text[breaks..]].concat()).expect("a playbook");
+}
+
+fn ran(site: &Site) -> String {
+    fs::read_to_string(site.path("ran")).unwrap_or_default().replace('\n', "")
+}
+
+/// The next attempt at the same item.
+fn again(request: &mut Request) {
+    request.key.attempt += 1;
+}
+
+#[tokio::test]
+async fn handlers_run_though_a_later_task_fails() {
+    let site = Site::new();
+    let mut request = hardening(&site, "");
+    fs::write(site.path("broken"), "").expect("written");
+    assert_failed(&site.run(&request).await, "task \"breaks\" failed: non-zero return code");
+    assert_eq!(ran(&site), "rt");
+    fs::remove_file(site.path("broken")).expect("removed");
+    again(&mut request);
+    let exit = site.run(&request).await;
+    assert_eq!((exit.state, ran(&site).as_str()), (ItemState::Succeeded, "rt"), "{}", exit.message);
+}
+
+#[tokio::test]
+async fn failed_handlers_run_in_the_next_attempt() {
+    let site = Site::new();
+    let mut request = hardening(&site, "");
+    fs::write(site.path("stuck"), "").expect("written");
+    for _ in 0..2 {
+        let exit = site.run(&request).await;
+        let (what, left) = ("task \"restart it\" failed: non-zero return code", "restart it, tell {{ whom }}");
+        assert_failed(&exit, &format!("{what}; notified handlers did not run: {left}"));
+        again(&mut request);
+    }
+    fs::remove_file(site.path("stuck")).expect("removed");
+    let exit = site.run(&request).await;
+    assert_eq!((exit.state, ran(&site).as_str()), (ItemState::Succeeded, "rt"), "{}", exit.message);
+    again(&mut request);
+    let exit = site.run(&request).await;
+    assert_eq!((exit.state, ran(&site).as_str()), (ItemState::Succeeded, "rt"), "{}", exit.message);
+}
+
+#[tokio::test]
+async fn handlers_of_a_killed_playbook_run_in_the_next_attempt() {
+    let waits = "until test -e {{ site }}/go; do touch {{ site }}/waits; sleep 0.1; done";
+    let slow = |first: &str| format!("    - name: slow\n      ansible.builtin.shell: \"{first}{waits}\"\n");
+    // In the middle of the task it has changed what it is to change, and Ansible does not know yet.
+    let within = "      args: {creates: \"{{ site }}/x\"}\n      notify: [restart it, \"tell {{ whom }}\"]\n";
+    for in_the_middle in [false, true] {
+        let site = Site::new();
+        let mut request = hardening(&site, &slow(""));
+        if in_the_middle {
+            instead_of_settings(&site, &(slow("touch {{ site }}/x; ") + within));
+        }
+        site.start(&request).await;
+        until("the playbook waits", || site.path("waits").exists().then_some(())).await;
+        kill(exec_item_pid(&site.attempt()), Signal::SIGKILL).expect("killed");
+        let found = site.ended(&request).await;
+        let Found::Exited(exit) = site.attempts.explain(&request.key, found).await else { panic!("not explained") };
+        let left = "its process ended without an outcome: notified handlers did not run: restart it, tell {{ whom }}";
+        assert_eq!((exit.state, exit.message.as_str()), (ItemState::Indeterminate, left));
+        assert_eq!(ran(&site), "");
+        fs::write(site.path("go"), "").expect("written");
+        again(&mut request);
+        let exit = site.run(&request).await;
+        assert_eq!((exit.state, ran(&site).as_str()), (ItemState::Succeeded, "rt"), "{}", exit.message);
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_nothing_reaches_keeps_the_item_open() {
+    let site = Site::new();
+    let mut request = hardening(&site, "    - {ansible.builtin.meta: end_play, when: not whom is search('never')}");
+    let exit = site.run(&request).await;
+    assert_eq!((exit.state, ran(&site).as_str()), (failed(-1), ""), "{}", exit.message);
+    assert!(
+        exit.message.starts_with("notified handlers did not run: restart it, tell {{ whom }} ("),
+        "{}",
+        exit.message
+    );
+    // The playbook without that end, and without the task: no task notifies them, and they are run all the same.
+    instead_of_settings(&site, "");
+    again(&mut request);
+    let exit = site.run(&request).await;
+    assert_eq!((exit.state, ran(&site).as_str()), (ItemState::Succeeded, "rt"), "{}", exit.message);
+}
+
+#[tokio::test]
+async fn handlers_of_an_earlier_version_are_not_lost() {
+    let site = Site::new();
+    let mut request = hardening(&site, "");
+    fs::write(site.path("stuck"), "").expect("written");
+    assert_eq!(site.run(&request).await.state, failed(2));
+    request.version = "2".to_owned();
+    again(&mut request);
+    let text = fs::read_to_string(site.path("site.yml")).expect("a playbook");
+    let text = text.replace("{name: restart it,", "{name: start it,").replace("[restart it,", "[start it,");
+    fs::write(site.path("site.yml"), text).expect("a playbook");
+    fs::remove_file(site.path("stuck")).expect("removed");
+    let exit = site.run(&request).await;
+    let gone = "; it has no handlers that an earlier version notified: restart it";
+    assert_eq!((exit.state, ran(&site).as_str()), (ItemState::Succeeded, "t"), "{}", exit.message);
+    assert!(exit.message.ends_with(gone), "{}", exit.message);
+}
+
+#[tokio::test]
+async fn vars_come_as_they_were_written() {
+    let site = Site::new();
+    let text = r#"
+- hosts: all
+  gather_facts: false
+  tasks:
+    - ansible.builtin.assert:
+        that:
+          - not isDedicatedMaster and none_at_all is none
+          - values is mapping and values.sysctl['vm.swappiness'] == 10
+          - ports == [22, 2222] and ratio == 0.5
+          - nested[0].text == '{' ~ '{ 7 * 7 }' ~ '} 1'
+          - values['a b'] == ''
+          - controlNodeIP == '10.0.0.7'
+"#;
+    let path = site.path("site.yml");
+    fs::write(&path, text).expect("a playbook");
+    let vars = r#"{"isDedicatedMaster":false,"none_at_all":null,"ports":[22,2222],"ratio":0.5,
+                   "values":{"sysctl":{"vm.swappiness":10},"a b":""},"nested":[{"text":"{{ 7 * 7 }} 1"}]}"#;
+    let (path, ip) = (path.display().to_string(), ("controlNodeIP", "10.0.0.7"));
+    let exit = site.run(&site.request("ansible", &[("playbook", &path), ("_vars", vars), ip])).await;
+    assert_eq!(exit.state, ItemState::Succeeded, "{} {}", exit.message, exit.output_tail);
 }

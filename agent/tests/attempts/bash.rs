@@ -66,6 +66,24 @@ async fn a_script_is_never_templated() {
 }
 
 #[tokio::test]
+async fn first_line_of_script_is_honoured() {
+    for (script, state, output) in [
+        ("#!/bin/bash -e\nfalse\necho went on", failed(1), ""),
+        ("#!/bin/bash\nfalse\necho went on", ItemState::Succeeded, "went on\n"),
+        ("#!/bin/sh\necho \"$0\" | grep -c /script$; [ -z \"$BASH\" ]", ItemState::Succeeded, "1\n"),
+        ("#!/usr/bin/env python3\nimport os\nprint(os.environ['MUSTER_ITEM'])", ItemState::Succeeded, "it\n"),
+        ("#!/usr/bin/env -S python3 -c print(7)\n", ItemState::Succeeded, "7\n"),
+    ] {
+        let site = Site::new();
+        let exit = site.run(&site.request("bash", &[("script", script)])).await;
+        assert_eq!((&exit.state, exit.output_tail.as_str()), (&state, output), "{script}: {}", exit.message);
+    }
+    let site = Site::new();
+    let exit = site.run(&site.request("bash", &[("script", "#!/no/such -e\n")])).await;
+    assert!(exit.message.contains("cannot execute /no/such: "), "{}", exit.message);
+}
+
+#[tokio::test]
 async fn bad_params_are_refused_before_anything_runs() {
     let too_big = "x".repeat(128 * 1024);
     let many: Vec<_> = (0..20).map(|i| (format!("p{i}"), "x".repeat(100 * 1024))).collect();
@@ -75,6 +93,7 @@ async fn bad_params_are_refused_before_anything_runs() {
         ("bash", &[][..], "param `script` is missing"),
         ("bash", &[script, ("x", "a\0b")], "param `x`: holds a NUL byte"),
         ("bash", &[("script", "a\0b")], "param `script`: holds a NUL byte"),
+        ("bash", &[("script", "#!bash")], "param `script`: '#!' in its first line, and no absolute path behind it"),
         ("bash", &[script, ("x", &too_big)], "param `x`: 131072 bytes; a script takes at most 128 KiB per param"),
         ("bash", &[&[script][..], &many].concat(), "param `script`: its params have 2048"),
         ("vrouter-restart", &[script], "RunnerNotSupported: this agent has no runner `vrouter-restart`"),

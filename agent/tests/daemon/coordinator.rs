@@ -1,6 +1,7 @@
 //! A coordinator that does what the test says, message by message. TLS, certificates and gRPC are real.
 
 use std::{
+    collections::BTreeSet,
     net::SocketAddr,
     sync::{
         Arc, Mutex,
@@ -368,6 +369,8 @@ pub(crate) fn script(name: &str, script: &str) -> AssignedItem {
         retries: 0,
         on_interrupt: OnInterrupt::Hold,
         cleared_attempts: 0,
+        redo_up_to: Generation(0),
+        ignore_changes: BTreeSet::new(),
         permit: None,
     };
     item.hash = item.computed_hash();

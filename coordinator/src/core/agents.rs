@@ -21,7 +21,7 @@ use super::{
     update,
 };
 use crate::{
-    facts::{Draft, LeftOut, MachineRow, Slot, Verdict},
+    facts::{Draft, ItemProgress, LeftOut, MachineRow, Slot, Verdict},
     plan::items,
     proof::{ProofKey, Told},
 };
@@ -213,6 +213,8 @@ fn carry_over(draft: &mut Draft<'_>, row: &Arc<MachineRow>, known: &[ItemStatus]
     let known: BTreeMap<&ItemName, ItemHash> = known.iter().map(|status| (&status.name, status.hash)).collect();
     for (item, status) in row.statuses.iter().filter(|(item, status)| known.get(item) != Some(&status.hash)) {
         match status.state {
+            // What is to be done again anyway is no loss.
+            ItemState::Succeeded if !row.counts(status) => {}
             ItemState::Succeeded => {
                 let Some(row) = draft.machine_mut(&row.name) else { return };
                 let left_out = Some(LeftOut::DoneBefore);
@@ -295,7 +297,7 @@ fn contradiction(draft: &Draft<'_>, machine: &MachineName, status: &ItemStatus) 
     }
     let known = row.statuses.get(&status.name).map(|known| &**known);
     let unsure = row.carried.contains(&status.name) || (known.is_none() && row.statuses.len() >= ITEMS_MAX);
-    impossible(known, status).filter(|_| !unsure)
+    impossible(known, row.redo_up_to(&status.name), status).filter(|_| !unsure)
 }
 
 /// Takes a status over, unless it would take back a success that another ledger told of: the same content is done.
@@ -303,8 +305,9 @@ fn record_status(draft: &mut Draft<'_>, machine: &MachineName, status: ItemStatu
     if planted("drop-failed-status") && matches!(status.state, ItemState::Failed { .. }) {
         return;
     }
-    let known = draft.machines.get(machine).and_then(|row| row.statuses.get(&status.name));
-    let done = known.is_some_and(|known| known.hash == status.hash && known.state == ItemState::Succeeded);
+    let row = draft.machines.get(machine);
+    let known = row.and_then(|row| row.statuses.get(&status.name).filter(|known| row.counts(known)));
+    let done = known.is_some_and(|known| known.hash == status.hash);
     if !done {
         swarm::note_member(draft, machine, &status);
         update::backups::note(draft, machine, &status);
@@ -382,7 +385,7 @@ pub(super) fn permit_wanted(draft: &mut Draft<'_>, id: MachineId, number: u64, n
 pub(super) fn progress(
     draft: &mut Draft<'_>,
     id: MachineId,
-    progress: (ItemName, u64, u64, u64),
+    progress: ItemProgress,
     now: Now,
 ) -> Result<Reply, Refusal> {
     let name = heard(draft, id, now)?;

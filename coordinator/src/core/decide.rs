@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::{
-    model::{AssignedItem, Assignment, ClusterName, MachineName, Now, Phase, SecretName},
+    model::{AssignedItem, Assignment, ClusterName, ItemName, MachineName, Now, Phase, SecretName},
     resource::rollout_number,
 };
 
@@ -152,9 +152,10 @@ fn ready(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     }) else {
         return;
     };
-    let ready_secrets = secrets_in_use(draft, machine);
+    let (ready_secrets, items) = (secrets_in_use(draft, machine), item_names(draft, machine));
     let Some(row) = draft.machine_mut(machine) else { return };
     row.ready_at = Some((release, version));
+    items.into_iter().for_each(|items| row.drop_others(|item| items.contains(item)));
     row.ready_overwrites = Some(row.overwrites().clone());
     row.ready_secrets = ready_secrets;
     match row.slot.take().map(|slot| slot.phase) {
@@ -176,6 +177,12 @@ pub(super) fn secrets_in_use(draft: &Draft<'_>, machine: &MachineName) -> BTreeM
         names.filter_map(|name| items.secrets.get(&name).map(|version| (name.clone(), *version))).collect()
     };
     items.map(of).unwrap_or_default()
+}
+
+/// The names of a machine's items, those among them that its list does not reach yet. None: they cannot be resolved.
+pub(super) fn item_names(draft: &Draft<'_>, machine: &MachineName) -> Option<BTreeSet<ItemName>> {
+    let items = draft.live.machines.get(machine)?.items.as_ref()?;
+    Some(items.resolved.as_ref().ok()?.iter().map(|item| item.name.clone()).collect())
 }
 
 pub(super) fn begin_stage(row: &mut MachineRow, stage: Stage, now: Now) {
@@ -227,7 +234,11 @@ pub(super) fn assign_all(draft: &mut Draft<'_>, rules: &Rules<'_>, now: Now, eff
         changed.push((machine.name.clone(), digest, send, assignment));
     }
     for (name, digest, send, assignment) in changed {
+        // One that was Ready may yet go back to the list that it had then.
+        let items = draft.machines.get(&name).filter(|row| row.ready_at.is_none());
+        let items = items.and_then(|_| item_names(draft, &name));
         if let Some(row) = draft.machine_mut(&name) {
+            items.into_iter().for_each(|items| row.drop_others(|item| items.contains(item)));
             row.assigned.generation = assignment.generation;
             row.assigned.digest = Some(digest);
             row.assigned.refused = None;

@@ -264,6 +264,7 @@ pub(super) fn void(draft: &mut Draft<'_>, name: &MachineName) {
         row.reach = None;
         row.slot = None;
         row.verdicts.clear();
+        row.redo.clear();
         row.control_sets.clear();
         row.ready_at = None;
         row.former_node = row.node_left_behind();

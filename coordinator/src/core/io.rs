@@ -14,7 +14,7 @@ use muster_proto::{
 
 use super::{LockRelease, Word, update::Options};
 use crate::{
-    facts::{CredentialRow, Sealed, SecretId},
+    facts::{CredentialRow, ItemProgress, Sealed, SecretId},
     plan::swarm::joining::NodeEntry,
 };
 
@@ -85,18 +85,12 @@ pub enum Input {
         /// What it says.
         word: Word,
     },
-    /// How far a download is.
+    /// How far a download or a playbook is.
     Progress {
         /// Whose.
         id: MachineId,
-        /// Of this item.
-        item: ItemName,
-        /// Bytes so far.
-        done: u64,
-        /// Bytes in all; 0 = unknown.
-        total: u64,
-        /// Bytes per second.
-        rate: u64,
+        /// What it has come to.
+        progress: ItemProgress,
     },
     /// Why an agent itself starts nothing; None: nothing is in its way any more.
     AgentBlocked {
@@ -282,6 +276,13 @@ pub enum Request {
         machine: MachineName,
         /// This one; None: the one in the way.
         item: Option<ItemName>,
+    },
+    /// Let an item that is done run again.
+    Rerun {
+        /// On this machine.
+        machine: MachineName,
+        /// This one.
+        item: ItemName,
     },
     /// Set and remove annotations of a machine.
     AnnotateMachine {

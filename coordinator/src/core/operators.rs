@@ -8,7 +8,7 @@ use muster_proto::{
 };
 
 use super::{
-    Effect, Refusal, Reply, Request, apply, credentials, delete, deploy, enroll, maintenance, secrets, tokens,
+    Effect, Refusal, Reply, Request, apply, credentials, delete, deploy, enroll, maintenance, rerun, secrets, tokens,
     update::{self, removal},
     verdicts::{self, Wish},
 };
@@ -66,6 +66,7 @@ pub(super) fn take(
         Request::Accept { machine, item } => {
             verdicts::decide(draft, actor, Wish::Accept, (&machine, item.as_ref()), limits, now)
         }
+        Request::Rerun { machine, item } => rerun::item(draft, actor, (&machine, &item), limits, now),
         Request::AnnotateMachine { machine, set, remove } => {
             known_machine(draft, &machine)?;
             let row = draft.machine_mut(&machine);

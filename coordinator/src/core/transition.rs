@@ -1,15 +1,17 @@
 //! Which status may follow which: an agent's ledger has a start before every outcome, and one attempt at a time. An
 //! event that breaks this is the mark of a broken or lying agent, and is not taken.
 
-use muster_proto::model::{ItemState, ItemStatus};
+use muster_proto::model::{Generation, ItemState, ItemStatus};
 
-/// Why `new` cannot follow on what events of the same ledger said of this item before; None if it can.
-pub(super) fn impossible(known: Option<&ItemStatus>, new: &ItemStatus) -> Option<String> {
+/// Why `new` cannot follow on what events of the same ledger said of this item before; None if it can. A success under
+/// a list up to `redo_up_to` counts no more.
+pub(super) fn impossible(known: Option<&ItemStatus>, redo_up_to: Generation, new: &ItemStatus) -> Option<String> {
     let begins = new.state == ItemState::Running;
     let Some(known) = known else {
         return (!begins).then(|| "it ended, and was never said to have begun".to_owned());
     };
     let runs = known.state == ItemState::Running;
+    let is_done = known.state == ItemState::Succeeded && known.generation > redo_up_to;
     let same_attempt = (known.hash, known.generation, known.attempt) == (new.hash, new.generation, new.attempt);
     let later = (new.generation, new.attempt) > (known.generation, known.attempt);
     let (attempt, generation) = (known.attempt, known.generation);
@@ -18,7 +20,7 @@ pub(super) fn impossible(known: Option<&ItemStatus>, new: &ItemStatus) -> Option
         (false, true) => format!("it ended, but attempt {attempt} of generation {generation} is the one that runs"),
         (false, false) => format!("it ended, but nothing runs: attempt {attempt} ended before"),
         (true, true) => format!("it began again, and attempt {attempt} has not ended"),
-        (true, false) if known.hash == new.hash && known.state == ItemState::Succeeded => {
+        (true, false) if known.hash == new.hash && is_done => {
             format!("it began again after attempt {attempt} succeeded")
         }
         (true, false) if !later => {
@@ -32,7 +34,7 @@ pub(super) fn impossible(known: Option<&ItemStatus>, new: &ItemStatus) -> Option
 #[cfg(test)]
 mod tests {
     use ItemState::{Indeterminate, Running, Succeeded};
-    use muster_proto::model::{Generation, ItemHash, ItemName};
+    use muster_proto::model::{ItemHash, ItemName};
 
     use super::*;
 
@@ -59,7 +61,7 @@ mod tests {
             |known: Option<(ItemState, u8, u64, u32)>, new: (ItemState, u8, u64, u32), expected: Option<&str>| {
                 let known = known.map(|(state, hash, generation, attempt)| status(state, hash, generation, attempt));
                 let new = status(new.0, new.1, new.2, new.3);
-                let problem = impossible(known.as_ref(), &new);
+                let problem = impossible(known.as_ref(), Generation(0), &new);
                 let as_expected = match (&problem, expected) {
                     (None, None) => true,
                     (Some(problem), Some(part)) => problem.contains(part),
@@ -92,5 +94,16 @@ mod tests {
         check(Some((Succeeded, 1, 1, 1)), (Running, 1, 2, 2), Some("after attempt 1 succeeded"));
         check(Some((Running, 1, 1, 1)), (Running, 1, 1, 2), Some("has not ended"));
         check(Some((Running, 1, 1, 1)), (Running, 2, 2, 1), Some("has not ended"));
+    }
+
+    #[test]
+    fn success_to_redo_may_be_followed() {
+        let known = status(Succeeded, 1, 2, 2);
+        let problem = |redo_up_to, generation, attempt| {
+            impossible(Some(&known), Generation(redo_up_to), &status(Running, 1, generation, attempt))
+        };
+        assert_eq!(problem(2, 3, 1), None);
+        assert!(problem(1, 3, 1).is_some_and(|problem| problem.contains("after attempt 2 succeeded")));
+        assert!(problem(2, 2, 1).is_some_and(|problem| problem.contains("before attempt 2")));
     }
 }

@@ -102,7 +102,7 @@ pub(super) fn decide(
 }
 
 /// The machine has no such item now; it may have had one.
-fn unknown(row: &MachineRow, item: &ItemName, items: &[AssignedItem]) -> Refusal {
+pub(super) fn unknown(row: &MachineRow, item: &ItemName, items: &[AssignedItem]) -> Refusal {
     let machine = &row.name;
     if !row.statuses.contains_key(item) {
         return not_found("item", item.as_str(), items.iter().map(|known| known.name.as_str()));
@@ -158,7 +158,7 @@ fn nothing_to_do(wish: Wish, (machine, item): (&MachineName, Option<&ItemName>),
 }
 
 /// How an item stands, in words.
-fn stands(position: &Position<'_>, item: &AssignedItem) -> &'static str {
+pub(super) fn stands(position: &Position<'_>, item: &AssignedItem) -> &'static str {
     let verdict = position.row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
     match position.standing(item) {
         Standing::Done if verdict.is_some_and(|verdict| verdict.left_out == Some(LeftOut::Skipped)) => {

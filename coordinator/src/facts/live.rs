@@ -56,6 +56,21 @@ impl Live {
     }
 }
 
+/// How far what runs on a machine has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ItemProgress {
+    /// The item.
+    pub item: ItemName,
+    /// Bytes of a download so far.
+    pub done: u64,
+    /// Bytes in all; 0 = unknown.
+    pub total: u64,
+    /// Bytes per second.
+    pub per_second: u64,
+    /// Task of a playbook.
+    pub task: Option<String>,
+}
+
 /// What is known of one machine while the process lives.
 #[derive(Clone, Debug, Default)]
 pub struct MachineLive {
@@ -68,8 +83,8 @@ pub struct MachineLive {
     pub heard_mono_ms: Option<u64>,
     /// Unix milliseconds of the last sign of life.
     pub heard_wall_ms: Option<u64>,
-    /// How far the running download is: item, done, total, rate (bytes).
-    pub progress: Option<(ItemName, u64, u64, u64)>,
+    /// How far what runs there has come.
+    pub progress: Option<ItemProgress>,
     /// Why the agent itself starts nothing: reason, message.
     pub agent_blocked: Option<(String, String)>,
     /// Since when it waits for the inputs of one item, Unix milliseconds: through every permit that runs out meanwhile.

@@ -8,9 +8,10 @@ use std::{
 use muster_proto::{
     address::Addresses,
     model::{
-        ClusterName, ClusterSpec, Epoch, Generation, HostFacts, ItemHash, ItemName, ItemStatus, LedgerId, MachineId,
-        MachineName, MachineSpec, MachineType, Phase, SecretName, Seq, SwarmMember,
+        ClusterName, ClusterSpec, Epoch, Generation, HostFacts, ItemHash, ItemName, ItemState, ItemStatus, LedgerId,
+        MachineId, MachineName, MachineSpec, MachineType, Phase, SecretName, Seq, SwarmMember,
     },
+    plant::planted,
 };
 use serde::{Deserialize, Serialize};
 
@@ -255,6 +256,9 @@ pub struct MachineRow {
     pub slot: Option<Slot>,
     /// Decisions about single items.
     pub verdicts: BTreeMap<ItemName, Verdict>,
+    /// Items to be done again though they succeeded: successes under lists up to this one count no more.
+    #[serde(default)]
+    pub redo: BTreeMap<ItemName, Generation>,
     /// Control machines as the items of each phase see them, frozen when the phase is granted.
     pub control_sets: BTreeMap<Phase, ControlSet>,
     /// The release it was last Ready at, and the version of the spec. None: never Ready.
@@ -327,6 +331,7 @@ impl MachineRow {
             reach: None,
             slot: None,
             verdicts: BTreeMap::new(),
+            redo: BTreeMap::new(),
             control_sets: BTreeMap::new(),
             ready_at: None,
             swarm: None,
@@ -357,6 +362,41 @@ impl MachineRow {
     pub fn overwrites(&self) -> &Overwrites {
         let frozen = self.update.as_ref().map(|update| &update.overwrites).or(self.ready_overwrites.as_ref());
         frozen.unwrap_or(&self.spec.state_items_overwrites)
+    }
+
+    /// Successes of this item under lists up to this one count no more.
+    #[must_use]
+    pub fn redo_up_to(&self, item: &ItemName) -> Generation {
+        self.redo.get(item).copied().unwrap_or_default()
+    }
+
+    /// Did this attempt bring about what its item still stands for?
+    #[must_use]
+    pub fn counts(&self, status: &ItemStatus) -> bool {
+        status.state == ItemState::Succeeded && status.generation > self.redo_up_to(&status.name)
+    }
+
+    /// Its items are these, and no others: what another brought about may be gone before it comes again, so that it is
+    /// due then. An operator's word of another is over too, but for `skip`: that holds until the item is another.
+    pub fn drop_others(&mut self, is_mine: impl Fn(&ItemName) -> bool) {
+        // Planted: what was done once is taken for done for ever.
+        if planted("keep-dropped-done") {
+            return;
+        }
+        let dropped: Vec<ItemName> = self
+            .statuses
+            .values()
+            .filter(|status| !is_mine(&status.name) && self.counts(status))
+            .map(|status| status.name.clone())
+            .collect();
+        let newest = self.assigned.generation;
+        self.redo.retain(|item, _| self.statuses.contains_key(item));
+        for item in dropped {
+            self.verdicts.remove(&item);
+            self.redo.insert(item, newest);
+        }
+        let is_word = |verdict: &Verdict| matches!(verdict.left_out, Some(LeftOut::Accepted | LeftOut::DoneBefore));
+        self.verdicts.retain(|item, verdict| is_mine(item) || !is_word(verdict));
     }
 
     /// The address the cluster uses.

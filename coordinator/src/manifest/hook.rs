@@ -18,7 +18,7 @@ use super::{
 pub(super) const HOOKS: Fields = Fields { known: &["before", "after"], later: &[] };
 /// Fields of one hook.
 pub(super) const HOOK: Fields = Fields {
-    known: &["name", "runner", "machine", "machineType", "params", "timeout", "retries", "onInterrupt"],
+    known: &["name", "runner", "machine", "machineType", "params", "vars", "timeout", "retries", "onInterrupt"],
     later: &[],
 };
 /// Hooks before or after an update.

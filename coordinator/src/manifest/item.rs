@@ -1,6 +1,6 @@
 //! StateItems: single ones, and what must hold of all items of a machine type together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::{
     MACHINE_ITEMS_BYTES_MAX,
@@ -16,11 +16,24 @@ use super::{
     fault::Faults,
     params::{self, Secrets},
     read::{Fields, Map, Spot},
+    vars,
 };
 
 /// Fields of an item.
 pub(super) const ITEM: Fields = Fields {
-    known: &["name", "runner", "version", "phase", "params", "timeout", "retries", "onInterrupt", "disruptive"],
+    known: &[
+        "name",
+        "runner",
+        "version",
+        "phase",
+        "params",
+        "vars",
+        "ignoreChanges",
+        "timeout",
+        "retries",
+        "onInterrupt",
+        "disruptive",
+    ],
     later: &[],
 };
 /// Machine types whose machines have items.
@@ -64,6 +77,7 @@ fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Optio
     let version = map.required(faults, "version").and_then(|spot| spot.line(faults));
     let phase = map.required_word::<Phase>(faults, "phase", "phase");
     let params = params(spot, &map, runner, secrets, faults);
+    let ignore_changes = map.or("ignoreChanges", BTreeSet::new(), |spot| vars::ignored(&spot, params.as_ref(), faults));
     let timeout_max_ms = whole_ms(TIMEOUT_MAX);
     let timeout_default = whole_ms(runner.map_or(TIMEOUT_DEFAULT, RunnerKind::timeout_default));
     let timeout_ms = map.or("timeout", timeout_default, |spot| spot.duration_ms(faults, timeout_max_ms));
@@ -87,6 +101,7 @@ fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Optio
         retries: retries?,
         on_interrupt: on_interrupt?.unwrap_or(runner.on_interrupt_default()),
         disruptive: disruptive?,
+        ignore_changes: ignore_changes?,
     })
 }
 
@@ -100,7 +115,8 @@ pub(super) fn name(map: &Map<'_>, faults: &mut Faults<'_>) -> Option<ItemName> {
     Some(name)
 }
 
-/// The params of an item or of a hook: each by itself, and whether they are what the runner needs.
+/// The params of an item or of a hook: each by itself, and whether they are what the runner needs. Its `vars` are
+/// among them.
 pub(super) fn params(
     spot: &Spot<'_>,
     map: &Map<'_>,
@@ -119,7 +135,7 @@ pub(super) fn params(
         let place = |name: &str| given.as_ref().map_or(at, |given| given.child(name).at());
         params.iter().for_each(|params| params::agree(place, &path, runner, params, faults));
     }
-    params
+    vars::read(map, runner, params, secrets, faults)
 }
 
 pub(super) fn whole_ms(time: std::time::Duration) -> u64 {

@@ -73,7 +73,7 @@ const DOWNLOADER: Schema = only(&[
     may("proxy", Shape::Proxy).secret(),
     may("no_proxy", Shape::Text),
 ]);
-const BASH: Schema = Schema { free: true, ..only(&[must(VERBATIM_PARAM, Shape::Text)]) };
+const BASH: Schema = Schema { free: true, ..only(&[must(VERBATIM_PARAM, Shape::Script)]) };
 const PACKAGE: Schema = Schema {
     one_of: &["install", "remove"],
     ..only(&[
@@ -151,6 +151,12 @@ pub(super) fn read(
         let known = runner.map(schema).and_then(|schema| schema.params.iter().find(|param| param.name == key));
         if known.is_none() {
             name(key, key_at, &value.path, (runner, own), faults);
+        }
+        if runner == Some(RunnerKind::Bash)
+            && let Some(other) = params.keys().find(|known: &&String| known.eq_ignore_ascii_case(key))
+        {
+            let problem = format!("as '{other}' it is $MUSTER_PARAM_{}", key.to_ascii_uppercase());
+            faults.add(key_at, &value.path, problem, "names that differ in more than upper and lower case");
         }
         if let Some(text) = value.text(faults)
             && size(&value, text, faults)
@@ -292,7 +298,7 @@ fn name(
     faults: &mut Faults<'_>,
 ) {
     if !is_param_name(key) {
-        return faults.add(at, path, "not a param's name", "a lower-case letter, then up to 62 of a-z, 0-9 and '_'");
+        return faults.add(at, path, "not a param's name", "a letter, then up to 62 letters, digits and '_'");
     }
     let Some(runner) = runner else { return };
     let schema = schema(runner);
@@ -328,7 +334,7 @@ impl<'a> Secrets<'a> {
 }
 
 /// Are the `${…}` of a value all known?
-fn variables(value: &Spot<'_>, text: &str, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> bool {
+pub(super) fn variables(value: &Spot<'_>, text: &str, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> bool {
     match variables::names(text) {
         Ok(names) => {
             let mut named = names.iter().filter_map(|name| name.strip_prefix(SECRET_PREFIX));
@@ -381,7 +387,7 @@ fn known_variables() -> String {
 
 /// Is nothing said here that other tools would replace? Free text may hold the like: a script, a format of Docker's.
 fn is_no_template(value: &Spot<'_>, text: &str, shape: Shape, faults: &mut Faults<'_>) -> bool {
-    let none = matches!(shape, Shape::Text) || !text.contains("{{");
+    let none = matches!(shape, Shape::Text | Shape::Script) || !text.contains("{{");
     if !none {
         value.fault(faults, "a template ('{{ … }}')", NO_TEMPLATES);
     }
@@ -390,7 +396,7 @@ fn is_no_template(value: &Spot<'_>, text: &str, shape: Shape, faults: &mut Fault
 
 /// Is nothing said here that others would see? A script is taken as it is: it reads what other params hold.
 fn hides_secrets(value: &Spot<'_>, text: &str, param: &Param, faults: &mut Faults<'_>) -> bool {
-    let hides = param.secret || param.name == VERBATIM_PARAM || !variables::has_secret(text);
+    let hides = param.secret || param.name == VERBATIM_PARAM || !variables::has_secret(param.name, text);
     if !hides {
         let problem = format!("a secret in '{}', which is no secret on the machine", param.name);
         value.fault(faults, problem, "a value without secrets: it becomes an argument, a name or a path");

@@ -6,12 +6,13 @@ use std::{ops::RangeInclusive, str::FromStr};
 
 use muster_proto::{
     convert::LINE_BYTES_MAX,
-    model::{LABEL_BYTES_MAX, Unknown, duration_ms},
+    model::{LABEL_BYTES_MAX, Unknown, VARS_DEPTH_MAX, duration_ms},
 };
 
 use super::{
     fault::{Faults, NO_TEMPLATES, Position, shown},
     tree::{Entry, Node, Value, join, odd_blank},
+    vars,
 };
 
 /// Longest text of one line in a field of its own (release, version).
@@ -153,6 +154,54 @@ impl<'n> Spot<'n> {
             return None;
         }
         Some(text)
+    }
+
+    /// What stands here, as JSON, down to so many levels. `text` looks at each text and tells of its faults.
+    pub(super) fn data(
+        &self,
+        levels: usize,
+        text: &impl Fn(&Self, &str, &mut Faults<'_>) -> bool,
+        faults: &mut Faults<'_>,
+    ) -> Option<serde_json::Value> {
+        let nested = matches!(self.node.value, Value::List(_) | Value::Map(_));
+        if nested && levels == 0 {
+            self.fault(faults, "nested too deeply", format!("at most {VARS_DEPTH_MAX} levels"));
+            return None;
+        }
+        let levels = levels.saturating_sub(1);
+        match &self.node.value {
+            Value::Refused => None,
+            Value::List(_) => {
+                let values: Vec<_> = self.list(faults)?.iter().map(|spot| spot.data(levels, text, faults)).collect();
+                values.into_iter().collect::<Option<Vec<_>>>().map(serde_json::Value::Array)
+            }
+            Value::Map(_) => {
+                let mut values = Vec::new();
+                for Free { key, key_at, value } in self.free(faults)? {
+                    if !vars::is_key(key) {
+                        let expected = "one without NUL that does not begin with '__ansible'";
+                        faults.add(key_at, &value.path, "a key that Ansible does not take as it is", expected);
+                    }
+                    values.push(value.data(levels, text, faults).map(|value| (key.to_owned(), value)));
+                }
+                values.into_iter().collect::<Option<serde_json::Map<_, _>>>().map(serde_json::Value::Object)
+            }
+            Value::Scalar { text: scalar, plain: true } => match plain(scalar) {
+                Plain::Null => Some(serde_json::Value::Null),
+                Plain::Boolean(value) => Some(value.into()),
+                Plain::OldBoolean => self.wrong(faults, "true or false, or the word in quotes"),
+                Plain::Number => {
+                    let number = vars::number(scalar);
+                    if number.is_none() {
+                        let expected = "a plain decimal number, or it in quotes";
+                        self.fault(faults, "a number that not every parser reads alike", expected);
+                    }
+                    number
+                }
+                Plain::Text => self.text(faults).filter(|it| text(self, it, faults)).map(Into::into),
+            },
+            Value::Scalar { plain: false, .. } => self.text(faults).filter(|it| text(self, it, faults)).map(Into::into),
+        }
     }
 
     pub(super) fn boolean(&self, faults: &mut Faults<'_>) -> Option<bool> {

@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use muster_proto::model::package_and_version;
+use muster_proto::{model::package_and_version, script::interpreter};
 
 use super::{fault::Faults, read::Spot};
 
@@ -17,6 +17,8 @@ pub(super) const INTERFACE_BYTES_MAX: usize = 15;
 pub(super) enum Shape {
     /// Any text but an empty one.
     Text,
+    /// A script whose first line can be honoured.
+    Script,
     /// `true` or `false`, as text.
     Flag,
     /// One of these.
@@ -51,6 +53,10 @@ pub(super) enum Shape {
 pub(super) fn check(value: &Spot<'_>, text: &str, shape: Shape, faults: &mut Faults<'_>) {
     let (good, problem, expected) = match shape {
         Shape::Text => (!text.trim().is_empty(), "an empty value", "text"),
+        Shape::Script => match interpreter(text) {
+            Err(error) => return value.fault(faults, error.to_string(), error.cure()),
+            Ok(_) => (!text.trim().is_empty(), "an empty value", "text"),
+        },
         Shape::Flag => (matches!(text, "true" | "false"), "neither true nor false", "\"true\" or \"false\", in quotes"),
         Shape::Word(words) => {
             if !words.contains(&text) {

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use muster_proto::model::{
-    ClusterName, Counts, ItemName, LcmType, MachineName, MachineType, OnInterrupt, Phase, RunnerKind,
+    ClusterName, Counts, ItemName, LcmType, MachineName, MachineType, OnInterrupt, PARAM_BYTES_MAX, Phase, RunnerKind,
+    VARS_DEPTH_MAX,
 };
 use proptest::prelude::*;
 
@@ -360,6 +361,79 @@ fn secrets_are_refused_where_others_would_see_them() {
         ("downloader", r#"{url: "http://app:$@h/x", sha256: DIGEST, path: "/srv/x"}"#),
     ] {
         assert_eq!(read(&of(runner, params)).err(), None, "{runner} {params}");
+    }
+}
+
+/// An item with `vars`, in the place of the reboot.
+fn playbook(more: &str) -> String {
+    let head =
+        "runner: ansible\n        version: \"1\"\n        phase: deploy\n        params: {playbook: /x.yml, tag: a}";
+    damaged("runner: reboot\n        version: \"1\"\n        phase: deploy", &format!("{head}\n        {more}"))
+}
+
+#[test]
+fn vars_are_yaml_as_it_is() {
+    let vars =
+        "vars: {isDedicatedMaster: false, _a: [22, -1, 0.5, ~], b: {\"x y\": \"010\", z: '${secret.db-password}'}}";
+    let manifest = read(&playbook(&format!("{vars}\n        ignoreChanges: [tag, _a]"))).expect("good");
+    let (spec, _) = manifest.clusters.values().next().expect("a cluster");
+    let items = spec.machine_types.values().flatten();
+    let item = items.into_iter().find(|item| item.runner == RunnerKind::Ansible).expect("a playbook");
+    let expected = r#"{"_a":[22,-1,0.5,null],"b":{"x y":"010","z":"${secret.db-password}"},"isDedicatedMaster":false}"#;
+    assert_eq!(item.params["_vars"], expected);
+    assert_eq!(item.ignore_changes, ["_a".to_owned(), "tag".to_owned()].into());
+    assert_eq!(muster_proto::variables::secrets_of(&item.params).len(), 1);
+    let deep = format!("vars: {{a: {}1{}}}", "[".repeat(VARS_DEPTH_MAX - 1), "]".repeat(VARS_DEPTH_MAX - 1));
+    assert_eq!(read(&playbook(&deep)).err(), None);
+}
+
+#[test]
+fn vars_with_faults_are_refused() {
+    let deep = format!("vars: {{a: {}1{}}}", "[".repeat(VARS_DEPTH_MAX), "]".repeat(VARS_DEPTH_MAX));
+    let long = format!("vars: {{a: {}}}", "x".repeat(PARAM_BYTES_MAX));
+    for (more, path) in [
+        (deep.as_str(), "vars.a[0][0][0][0][0][0][0][0][0][0][0][0][0][0][0]"),
+        (&long, ".vars"),
+        ("vars: [a]", ".vars"),
+        ("vars: {1a: x}", ".vars.1a"),
+        ("vars: {a.b: x}", ".vars[\"a.b\"]"),
+        ("vars: {__ansible_unsafe: x}", ".vars.__ansible_unsafe"),
+        ("vars: {a: {__ansible_vault: x}}", ".vars.a.__ansible_vault"),
+        ("vars: {tag: x}", ".vars.tag"),
+        ("vars: {a: [yes]}", ".vars.a[0]"),
+        ("vars: {a: 0644}", ".vars.a"),
+        ("vars: {a: .inf}", ".vars.a"),
+        ("vars: {a: 99999999999999999999}", ".vars.a"),
+        ("vars: {a: {b: $x}}", ".vars.a.b"),
+        ("vars: {a: '${secret.not-made}'}", ".vars.a"),
+        ("ignoreChanges: [tog]", ".ignoreChanges[0]"),
+        ("ignoreChanges: tag", ".ignoreChanges"),
+    ] {
+        let found = faults(&playbook(more));
+        assert!(found.iter().any(|fault| fault.path.ends_with(path)), "{more:.80}: {found:?}");
+    }
+    let found =
+        faults(&damaged("params: {script: \"echo $X ${Y}\"", "vars: {a: 1}\n        params: {script: \"echo\""));
+    assert!(found.len() == 1 && found[0].path.ends_with(".vars"), "{found:?}");
+}
+
+#[test]
+fn params_of_scripts_differ_without_case() {
+    let with = |params: &str| damaged("script: \"echo $X ${Y}\"", &format!("script: \"echo\", {params}"));
+    assert_eq!(read(&with("controlNodeIP: a, controlPlaneNodes: b, isDedicatedMaster: c")).err(), None);
+    let found = faults(&with("peerIP: a, peerip: b"));
+    assert!(found.len() == 1 && found[0].path.ends_with("params.peerip"), "{found:?}");
+}
+
+#[test]
+fn first_line_without_program_is_refused() {
+    let with = |line: &str| damaged("\"echo $X ${Y}\"", &format!("\"{line}\\necho\\n\""));
+    for line in ["#!/bin/bash -e", "#!/usr/bin/env python3", "#!/usr/bin/env -S perl -w", "# {{ x }}"] {
+        assert_eq!(read(&with(line)).err(), None, "{line}");
+    }
+    for line in ["#!bash", "#!", "#!/bin/bash\\r", "#!/usr/bin/env python3 -u"] {
+        let found = faults(&with(line));
+        assert!(found.len() == 1 && found[0].path.ends_with("params.script"), "{line}: {found:?}");
     }
 }
 

@@ -152,14 +152,15 @@ pub fn wanted_beside<'a>(
     let wanted = |listed: Listed<'a>| {
         let Listed { item, .. } = &listed;
         let verdict = position.row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
-        match verdict {
-            None => Some(listed),
-            Some(verdict) if verdict.left_out.is_some() => None,
-            Some(verdict) => {
-                let cleared_attempts = verdict.cleared_attempts;
-                Some(Listed::changed(AssignedItem { cleared_attempts, ..listed.item.into_owned() }))
-            }
+        if verdict.is_some_and(|verdict| verdict.left_out.is_some()) {
+            return None;
         }
+        let redo_up_to = position.row.redo_up_to(&item.name);
+        if verdict.is_none() && redo_up_to == Generation(0) {
+            return Some(listed);
+        }
+        let cleared_attempts = verdict.map_or(0, |verdict| verdict.cleared_attempts);
+        Some(Listed::changed(AssignedItem { cleared_attempts, redo_up_to, ..listed.item.into_owned() }))
     };
     let items = match around::is_called_off(facts, position.row) {
         true => Vec::new(),

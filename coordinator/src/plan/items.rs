@@ -8,8 +8,8 @@ use std::{
 
 use muster_proto::{
     hash::{item_hash, of_json},
-    model::{AssignedItem, ClusterName, ClusterSpec, MachineId, MachineType, Phase, SecretName, StateItem},
-    variables::{SECRET_PREFIX, VERBATIM_PARAM, VariableError, replace_early, secret_of},
+    model::{AssignedItem, ClusterName, ClusterSpec, Generation, MachineId, MachineType, Phase, SecretName, StateItem},
+    variables::{SECRET_PREFIX, VariableError, replace_early, replace_in_param, secret_of},
 };
 
 use super::{added, reboot, secrets};
@@ -249,17 +249,13 @@ fn resolve(
     for name in names {
         let text = overwrites.and_then(|own| own.get(name)).or_else(|| template.params.get(name));
         let text = text.map(String::as_str).unwrap_or_default();
-        let value = if name == VERBATIM_PARAM {
-            text.to_owned()
-        } else {
-            let unresolved = |fault| Unresolved { item: template.name.clone(), param: name.clone(), fault };
-            replace_early(text, values).map_err(unresolved)?
-        };
+        let unresolved = |fault| Unresolved { item: template.name.clone(), param: name.clone(), fault };
+        let value = replace_in_param(name, text, |text| replace_early(text, values)).map_err(unresolved)?;
         params.insert(name.clone(), value);
     }
     let runner = template.runner.as_str();
     Ok(AssignedItem {
-        hash: item_hash(&template.name, runner, &template.version, &params, template.phase),
+        hash: item_hash(&template.name, runner, &template.version, &params, template.phase, &template.ignore_changes),
         name: template.name.clone(),
         runner: runner.to_owned(),
         version: template.version.clone(),
@@ -269,6 +265,8 @@ fn resolve(
         retries: template.retries,
         on_interrupt: template.on_interrupt,
         cleared_attempts: 0,
+        redo_up_to: Generation(0),
+        ignore_changes: template.ignore_changes.clone(),
         permit: None,
     })
 }

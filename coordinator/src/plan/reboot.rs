@@ -1,11 +1,12 @@
 //! Machines that go down because an item says so: when an update adds such an item, and how long they may be silent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::{
     hash::item_hash,
     model::{
-        AssignedItem, ClusterSpec, ItemName, ItemState, OnInterrupt, RETRIES_DEFAULT, RunnerKind, TIMEOUT_DEFAULT,
+        AssignedItem, ClusterSpec, Generation, ItemName, ItemState, OnInterrupt, RETRIES_DEFAULT, RunnerKind,
+        TIMEOUT_DEFAULT,
     },
 };
 
@@ -49,7 +50,7 @@ pub fn item(added: &AddedReboot) -> AssignedItem {
     let (name, runner) = (ItemName::of_reboot(), RunnerKind::Reboot.as_str());
     let params = BTreeMap::from([(WHEN.to_owned(), when.to_owned())]);
     AssignedItem {
-        hash: item_hash(&name, runner, &added.version, &params, added.phase),
+        hash: item_hash(&name, runner, &added.version, &params, added.phase, &BTreeSet::new()),
         name,
         runner: runner.to_owned(),
         version: added.version.clone(),
@@ -59,6 +60,8 @@ pub fn item(added: &AddedReboot) -> AssignedItem {
         retries: RETRIES_DEFAULT,
         on_interrupt: OnInterrupt::Rerun,
         cleared_attempts: 0,
+        redo_up_to: Generation(0),
+        ignore_changes: BTreeSet::new(),
         permit: None,
     }
 }

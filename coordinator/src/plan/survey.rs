@@ -48,7 +48,7 @@ pub fn standing(row: &MachineRow, item: &AssignedItem) -> Standing {
     }
     let cleared = verdict.map_or(0, |verdict| verdict.cleared_attempts);
     let status = row.statuses.get(&item.name).map(|status| &**status);
-    Standing::of(item.hash, item.retries, cleared, item.on_interrupt, status)
+    Standing::of(item.hash, item.retries, cleared, item.on_interrupt, row.redo_up_to(&item.name), status)
 }
 
 impl<'a> Position<'a> {

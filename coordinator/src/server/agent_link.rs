@@ -29,7 +29,7 @@ use crate::{
     cluster::swarm,
     core::{Input, Reply},
     engine::{EngineError, EngineHandle},
-    facts::SecretRow,
+    facts::{ItemProgress, SecretRow},
     pki::{Role, Vault},
     plan::swarm::Entry,
     proof::Told,
@@ -263,8 +263,10 @@ impl Talk {
             Body::Progress(progress) => {
                 let item = ItemName::new(progress.item)
                     .map_err(|_| WireError { field: "progress.item", problem: "not a DNS-1123 label" })?;
-                let (done, total, rate) = (progress.done_bytes, progress.total_bytes, progress.bytes_per_second);
-                self.engine.notify(Input::Progress { id, item, done, total, rate }).await?;
+                let task = Some(as_line(&progress.task)).filter(|task| !task.is_empty());
+                let (done, total, per_second) = (progress.done_bytes, progress.total_bytes, progress.bytes_per_second);
+                let progress = ItemProgress { item, done, total, per_second, task };
+                self.engine.notify(Input::Progress { id, progress }).await?;
             }
             Body::PermitWanted(wire::PermitWanted { permit: 0 }) => {
                 return Err(WireError { field: "permit_wanted.permit", problem: "counts from 1" }.into());

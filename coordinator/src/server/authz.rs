@@ -58,6 +58,7 @@ const TABLE: &[(&str, &[Sort])] = &[
     ("/muster.v1.Fleet/Retry", &[Operator]),
     ("/muster.v1.Fleet/Skip", &[Operator]),
     ("/muster.v1.Fleet/Accept", &[Operator]),
+    ("/muster.v1.Fleet/Rerun", &[Operator]),
     ("/muster.v1.Fleet/Annotate", &[Operator]),
     ("/muster.v1.Fleet/CreateToken", &[Operator]),
     ("/muster.v1.Fleet/RevokeToken", &[Operator]),

@@ -223,6 +223,12 @@ impl Service for Fleet {
         self.act(&peer, Wish::Accept { machine, item }).await
     }
 
+    async fn rerun(&self, request: Request<wire::ItemRequest>) -> Result<Response<ActionResponse>, Status> {
+        let (peer, machine, item) = self.item(request)?;
+        let item = item.ok_or_else(|| Status::invalid_argument("item: missing"))?;
+        self.act(&peer, Wish::Rerun { machine, item }).await
+    }
+
     async fn annotate(&self, request: Request<wire::AnnotateRequest>) -> Result<Response<ActionResponse>, Status> {
         let (peer, request) = known(request)?;
         for (name, value) in &request.set {

@@ -126,6 +126,9 @@ pub(super) fn activity_text(activity: &Activity, now: Timestamp) -> String {
         text.push_str(&format!(", attempt {}", activity.attempt));
     }
     text.push_str(&format!(", {}", age(activity.started_at, now)));
+    if let Some(task) = &activity.task {
+        text.push_str(&format!(", task \"{task}\""));
+    }
     if let Some(progress) = activity.progress {
         text.push_str(&format!(", {}", bytes(progress.done)));
         if progress.total > 0 {

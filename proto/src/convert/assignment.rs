@@ -1,9 +1,10 @@
 use crate::{
     convert::{ATTEMPT_MAX, ITEMS_MAX, WireError, code, counted, hash, line, phase, text, wire_phase, word},
     model::{
-        AssignedItem, Assignment, ClusterName, Epoch, Generation, ItemName, OnInterrupt, PARAM_BYTES_MAX, Permit,
-        RETRIES_MAX, TIMEOUT_MAX, is_param_name,
+        AssignedItem, Assignment, ClusterName, Epoch, Generation, IGNORE_CHANGES_MAX, ItemName, OnInterrupt,
+        PARAM_BYTES_MAX, Permit, RETRIES_MAX, TIMEOUT_MAX, is_param_name, is_var_name,
     },
+    variables::VARS_PARAM,
     wire,
 };
 
@@ -41,6 +42,8 @@ impl From<&AssignedItem> for wire::AssignedItem {
             retries: item.retries,
             on_interrupt: on_interrupt.into(),
             cleared_attempts: item.cleared_attempts,
+            redo_up_to: item.redo_up_to.0,
+            ignore_changes: item.ignore_changes.iter().cloned().collect(),
             permit: item.permit.map_or(0, |permit| permit.number),
             start_within_ms: item.permit.map_or(0, |permit| permit.start_within_ms),
         }
@@ -70,9 +73,15 @@ impl TryFrom<wire::Assignment> for Assignment {
             word("assignment.variables", name.clone())?;
             line("assignment.variables", value.clone())?;
         }
+        let epoch = Epoch(counted("assignment.epoch", wire.epoch)?);
+        let generation = Generation(counted("assignment.generation", wire.generation)?);
+        // Its own success would count no more, and it would run again for ever.
+        if items.iter().any(|item| item.redo_up_to >= generation) {
+            return Err(WireError::new("item.redo_up_to", "not a list before this one"));
+        }
         Ok(Self {
-            epoch: Epoch(counted("assignment.epoch", wire.epoch)?),
-            generation: Generation(counted("assignment.generation", wire.generation)?),
+            epoch,
+            generation,
             cluster: ClusterName::new(wire.cluster)
                 .map_err(|_| WireError::new("assignment.cluster", "not a DNS-1123 label"))?,
             items,
@@ -88,10 +97,16 @@ impl TryFrom<wire::AssignedItem> for AssignedItem {
 
     fn try_from(wire: wire::AssignedItem) -> Result<Self, WireError> {
         for (name, value) in &wire.params {
-            if !is_param_name(name) {
-                return Err(WireError::new("item.params", "a name is [a-z][a-z0-9_]{0,62}"));
+            if !is_param_name(name) && name != VARS_PARAM {
+                return Err(WireError::new("item.params", "a name is [a-zA-Z][a-zA-Z0-9_]{0,62}"));
             }
             text("item.params", value.clone(), PARAM_BYTES_MAX)?;
+        }
+        if wire.ignore_changes.len() > IGNORE_CHANGES_MAX {
+            return Err(WireError::new("item.ignore_changes", "too many"));
+        }
+        if !wire.ignore_changes.iter().all(|name| is_param_name(name) || is_var_name(name)) {
+            return Err(WireError::new("item.ignore_changes", "not the name of a param or of one of `vars`"));
         }
         if wire.timeout_ms == 0 {
             return Err(WireError::new("item.timeout_ms", "missing"));
@@ -126,6 +141,8 @@ impl TryFrom<wire::AssignedItem> for AssignedItem {
                 }
             },
             cleared_attempts: wire.cleared_attempts,
+            redo_up_to: Generation(wire.redo_up_to),
+            ignore_changes: wire.ignore_changes.into_iter().collect(),
             permit: (wire.permit != 0).then_some(Permit { number: wire.permit, start_within_ms: wire.start_within_ms }),
         })
     }

@@ -1,6 +1,6 @@
 //! What every update backs up before it changes anything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -83,5 +83,6 @@ fn item(
         // One copy more does no harm, and a run of MKE that was cut off from its item is followed.
         on_interrupt: OnInterrupt::Rerun,
         disruptive: None,
+        ignore_changes: BTreeSet::new(),
     }
 }

@@ -1,6 +1,6 @@
 //! What a cluster's manifest wants around its updates.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -88,6 +88,7 @@ impl Hook {
             retries: self.retries,
             on_interrupt: self.on_interrupt,
             disruptive: None,
+            ignore_changes: BTreeSet::new(),
         }
     }
 }

@@ -1,4 +1,9 @@
-use std::{collections::BTreeMap, fmt, str::FromStr, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    str::FromStr,
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -19,12 +24,29 @@ pub const PARAM_NAME_BYTES_MAX: usize = 63;
 /// Longest value of a param.
 pub const PARAM_BYTES_MAX: usize = 256 * 1024;
 
-/// Is `text` a param's name, `[a-z][a-z0-9_]{0,62}`?
+/// Is `text` a param's name, `[a-zA-Z][a-zA-Z0-9_]{0,62}`?
 #[must_use]
 pub fn is_param_name(text: &str) -> bool {
     text.len() <= PARAM_NAME_BYTES_MAX
-        && text.bytes().next().is_some_and(|b| b.is_ascii_lowercase())
-        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+        && text.bytes().next().is_some_and(|b| b.is_ascii_alphabetic())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+/// Longest name of one of an item's `vars`.
+pub const VAR_NAME_BYTES_MAX: usize = 128;
+/// Deepest nesting of an item's `vars`, they themselves being one level.
+pub const VARS_DEPTH_MAX: usize = 16;
+/// Most names in an item's `ignoreChanges`.
+pub const IGNORE_CHANGES_MAX: usize = 256;
+
+/// Is `text` a name that Ansible takes for a variable: letters, digits and `_`, no digit first? What begins with
+/// `__ansible` is Ansible's own.
+#[must_use]
+pub fn is_var_name(text: &str) -> bool {
+    (1..=VAR_NAME_BYTES_MAX).contains(&text.len())
+        && !text.starts_with("__ansible")
+        && !text.starts_with(|first: char| first.is_ascii_digit())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
 /// A word that is none of those known; `known` lists them for the message.
@@ -240,6 +262,9 @@ pub struct StateItem {
     /// `Some(false)`: harmless to workloads even on a machine that serves them.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub disruptive: Option<bool>,
+    /// Params and `vars` whose change alone does not run it again: they are left out of its hash.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty", default)]
+    pub ignore_changes: BTreeSet<String>,
 }
 
 /// One StateItem as one machine should have it. Late variables are still text in `params` (src/variables.rs).
@@ -265,9 +290,20 @@ pub struct AssignedItem {
     pub on_interrupt: OnInterrupt,
     /// Attempts up to this one were cleared by an operator's `retry`: they count no more.
     pub cleared_attempts: u32,
+    /// Successes under lists up to this one count no more: the item was out of the list since, or an operator has it
+    /// run again. 0: every success counts.
+    #[serde(default, skip_serializing_if = "counts_all")]
+    pub redo_up_to: Generation,
+    /// Params and `vars` that its hash leaves out.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub ignore_changes: BTreeSet<String>,
     /// Leave to start it. None: it needs none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permit: Option<Permit>,
+}
+
+fn counts_all(redo_up_to: &Generation) -> bool {
+    *redo_up_to == Generation::default()
 }
 
 /// Leave to start one disruptive item soon: what it rests on (workloads moved away) may not hold for long.
@@ -284,7 +320,7 @@ impl AssignedItem {
     /// and "a person must decide" are told apart; agent and coordinator both ask here.
     #[must_use]
     pub fn standing(&self, status: Option<&ItemStatus>) -> Standing {
-        Standing::of(self.hash, self.retries, self.cleared_attempts, self.on_interrupt, status)
+        Standing::of(self.hash, self.retries, self.cleared_attempts, self.on_interrupt, self.redo_up_to, status)
     }
 }
 

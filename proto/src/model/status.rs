@@ -74,6 +74,7 @@ impl Standing {
         retries: u32,
         cleared_attempts: u32,
         on_interrupt: OnInterrupt,
+        redo_up_to: Generation,
         status: Option<&ItemStatus>,
     ) -> Self {
         let Some(status) = status.filter(|status| status.hash == hash) else {
@@ -84,6 +85,7 @@ impl Standing {
         let next = Self::Due { attempt: status.attempt.saturating_add(1) };
         match &status.state {
             ItemState::Running => Self::Running { attempt: status.attempt },
+            ItemState::Succeeded if status.generation <= redo_up_to => Self::Due { attempt: 1 },
             ItemState::Succeeded => Self::Done,
             ItemState::Failed { .. } | ItemState::Indeterminate if cleared => next,
             ItemState::Failed { retryable, .. } if *retryable && attempts_left => next,
@@ -123,7 +125,8 @@ mod tests {
         let hopeless = Failed { exit_code: -1, retryable: false };
         let check = |state: &ItemState, attempt, retries, cleared, on_interrupt, expected| {
             let status = status(state.clone(), attempt);
-            assert_eq!(Standing::of(HASH, retries, cleared, on_interrupt, Some(&status)), expected, "{status:?}");
+            let standing = Standing::of(HASH, retries, cleared, on_interrupt, Generation(0), Some(&status));
+            assert_eq!(standing, expected, "{status:?}");
         };
         check(&Running, 2, 3, 0, Hold, Standing::Running { attempt: 2 });
         check(&Succeeded, 1, 3, 0, Hold, Standing::Done);
@@ -145,7 +148,25 @@ mod tests {
     #[test]
     fn another_hash_starts_anew() {
         let old = status(ItemState::Succeeded, 3);
-        assert_eq!(Standing::of(ItemHash([8; 32]), 3, 0, OnInterrupt::Hold, Some(&old)), Standing::Due { attempt: 1 });
-        assert_eq!(Standing::of(HASH, 3, 0, OnInterrupt::Hold, None), Standing::Due { attempt: 1 });
+        let standing = |hash, status| Standing::of(hash, 3, 0, OnInterrupt::Hold, Generation(0), status);
+        assert_eq!(standing(ItemHash([8; 32]), Some(&old)), Standing::Due { attempt: 1 });
+        assert_eq!(standing(HASH, None), Standing::Due { attempt: 1 });
+    }
+
+    #[test]
+    fn success_to_redo_starts_anew() {
+        use ItemState::{Failed, Indeterminate, Running, Succeeded};
+        let standing = |state, generation, redo_up_to| {
+            let status = ItemStatus { generation: Generation(generation), ..status(state, 2) };
+            Standing::of(HASH, 0, 0, OnInterrupt::Hold, Generation(redo_up_to), Some(&status))
+        };
+        for generation in [3, 4] {
+            assert_eq!(standing(Succeeded, generation, 4), Standing::Due { attempt: 1 });
+        }
+        assert_eq!(standing(Succeeded, 5, 4), Standing::Done);
+        // What runs ends first, and what a person must decide waits for that person.
+        assert_eq!(standing(Running, 3, 4), Standing::Running { attempt: 2 });
+        assert_eq!(standing(Indeterminate, 3, 4), Standing::Held);
+        assert_eq!(standing(Failed { exit_code: 1, retryable: true }, 3, 4), Standing::Failed);
     }
 }

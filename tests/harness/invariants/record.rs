@@ -12,7 +12,7 @@ pub(super) fn has_outcome(facts: &Facts, row: &MachineRow) -> bool {
     let done = own(items, row).all(|item| {
         let left_out = row.verdicts.get(&item.name).is_some_and(|v| v.hash == item.hash && v.left_out.is_some());
         let status = row.statuses.get(&item.name).filter(|status| status.hash == item.hash);
-        left_out || status.is_some_and(|status| status.state == ItemState::Succeeded)
+        left_out || status.is_some_and(|status| row.counts(status))
     });
     done || failed_for_good(facts, row)
 }

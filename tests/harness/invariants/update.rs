@@ -10,9 +10,7 @@ use std::{
 
 use muster_agent::attempt::record::AttemptKey;
 use muster_coordinator::facts::{Facts, LockKey, MachineRow, Stage, UpdateKind, Wish};
-use muster_proto::model::{
-    AssignedItem, ItemState, LockState, MachineId, MachineName, MachineType, Now, Phase, Scope, SwarmId,
-};
+use muster_proto::model::{AssignedItem, LockState, MachineId, MachineName, MachineType, Now, Phase, Scope, SwarmId};
 
 use super::{Checked, Watcher, record::own, swarm::Listed};
 use crate::sim::{controllers::Guards, machine::Machine, manifest};
@@ -378,8 +376,7 @@ fn all_succeeded(facts: &Facts, row: &MachineRow) -> bool {
         own(items, row).all(|item| {
             let verdict = row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
             let status = row.statuses.get(&item.name).filter(|status| status.hash == item.hash);
-            verdict.is_some_and(|verdict| verdict.left_out.is_some())
-                || status.is_some_and(|status| status.state == ItemState::Succeeded)
+            verdict.is_some_and(|verdict| verdict.left_out.is_some()) || status.is_some_and(|status| row.counts(status))
         })
     })
 }

@@ -53,6 +53,7 @@ fn item(phase: Phase) -> StateItem {
         retries: 3,
         on_interrupt: OnInterrupt::Rerun,
         disruptive: None,
+        ignore_changes: Default::default(),
     }
 }
 

@@ -90,7 +90,8 @@ fn ledger(ledger: &LedgerState, to: &mut DefaultHasher) {
 fn assignment(assignment: &Assignment, to: &mut DefaultHasher) {
     (assignment.epoch, assignment.generation, &assignment.variables).hash(to);
     for item in &assignment.items {
-        (&item.name, item.hash, item.cleared_attempts, item.permit.map(|permit| permit.number)).hash(to);
+        let permit = item.permit.map(|permit| permit.number);
+        (&item.name, item.hash, item.cleared_attempts, item.redo_up_to, permit).hash(to);
     }
 }
 

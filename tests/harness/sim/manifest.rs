@@ -1,6 +1,6 @@
 //! Random clusters: what the simulated operators ask for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::model::{
     Backups, ClusterName, ClusterSpec, Counts, Deadline, DeadlineOutcome, Hook, HookMachines, ItemName, LcmType,
@@ -162,6 +162,7 @@ fn item(rng: &mut Rng, name: &str, phase: Phase, of: MachineType) -> StateItem {
         retries: u32::try_from(rng.between(0, 2)).unwrap_or(0),
         on_interrupt: if rng.permille(500) { OnInterrupt::Rerun } else { OnInterrupt::Hold },
         disruptive: (phase != Phase::Prepare && rng.permille(200)).then_some(false),
+        ignore_changes: BTreeSet::new(),
     }
 }
 
@@ -199,6 +200,27 @@ fn hook(rng: &mut Rng, name: &str, counts: Counts) -> Hook {
         HookMachines::Machine(machine_name(machine_type, n))
     };
     Hook { name, runner, on, params, timeout_ms, retries, on_interrupt }
+}
+
+/// One item less of each type that has several.
+pub fn drop_items(dice: &mut Rng, spec: &ClusterSpec) -> ClusterSpec {
+    let mut spec = spec.clone();
+    for items in spec.machine_types.values_mut() {
+        let others = items.iter().enumerate().filter(|(_, item)| item.runner != RunnerKind::SwarmJoin);
+        let at: Vec<usize> = others.map(|(at, _)| at).collect();
+        if let Some(at) = dice.pick(&at).copied().filter(|_| items.len() > 1) {
+            items.remove(at);
+        }
+    }
+    spec
+}
+
+/// The items that an earlier manifest had and this one has not come back to their places.
+pub fn put_back(spec: &mut ClusterSpec, earlier: &ClusterSpec) {
+    for (of, items) in &mut spec.machine_types {
+        let before = earlier.items(*of).iter();
+        *items = before.map(|old| items.iter().find(|item| item.name == old.name).unwrap_or(old).clone()).collect();
+    }
 }
 
 /// An edit in the middle: another version of one item, one item less, or another limit.

@@ -12,6 +12,9 @@ use muster_proto::model::{ClusterSpec, MachineName, MachineSpec, MachineType, Sc
 use super::{World, appointments, controllers::Controller, fate::Fate, manifest};
 use crate::{invariants::Violation, rng::Rng};
 
+/// In so many of 1,000 seeds items leave the manifest, and come again.
+const DROPS_PERMILLE: u64 = 150;
+
 impl World {
     /// Deploys without faults, and starts an update; then the faults may come.
     pub(crate) fn begin_update(&mut self) -> Result<(), Violation> {
@@ -20,13 +23,14 @@ impl World {
         self.plan.fate = Fate { fail_permille: 0, hopeless_permille: 0, lost_permille: 0, ..fate };
         self.choose_outsider();
         self.rest()?;
+        let first = self.drop_an_item()?;
         self.leave_out()?;
         self.controllers = Controller::some(&mut self.rng);
         self.limit_controllers();
         self.start_controllers()?;
         self.want_reboots();
         self.rest()?;
-        self.release()?;
+        self.release(first.as_ref())?;
         let update = self.update();
         if self.operator(update)?.is_ok() {
             self.count("update started");
@@ -81,13 +85,39 @@ impl World {
         }
     }
 
-    /// The next release: a few edits, and the controllers that must be asked.
-    fn release(&mut self) -> Result<(), Violation> {
+    /// Some clusters are updated to a manifest without an item of each type, so that it comes again with the next
+    /// release. The manifest before that.
+    fn drop_an_item(&mut self) -> Result<Option<ClusterSpec>, Violation> {
+        let name = manifest::cluster_name();
+        // Dice of their own: the other seeds stay as they are.
+        let mut dice = Rng::new(!self.rng.clone().next());
+        let known = self.facts().and_then(|facts| facts.spec(&name)).map(|spec| (**spec).clone());
+        let Some(first) = known.filter(|_| dice.permille(DROPS_PERMILLE)) else { return Ok(None) };
+        let spec = ClusterSpec { release: format!("{}.0", first.release), ..manifest::drop_items(&mut dice, &first) };
+        let clusters = [(name.clone(), (spec, BTreeMap::new()))].into();
+        let apply = Request::Apply { clusters, machines: BTreeMap::new(), dry_run: false };
+        let accept_control_plane_downtime = self.accepts_downtime();
+        let options = Options { accept_control_plane_downtime, ..Options::of(Scope::Os) };
+        for request in [apply, Request::Update { cluster: name, options }] {
+            if self.operator(request)?.is_err() {
+                return Ok(None);
+            }
+        }
+        self.rest()?;
+        self.count("item dropped");
+        Ok(Some(first))
+    }
+
+    /// The next release: a few edits, what an update before it dropped, and the controllers that must be asked.
+    fn release(&mut self, dropped_from: Option<&ClusterSpec>) -> Result<(), Violation> {
         let name = manifest::cluster_name();
         let known = self.facts().and_then(|facts| facts.spec(&name)).map(|spec| (**spec).clone());
         let Some(mut spec) = known else { return Ok(()) };
         for _ in 0..self.rng.between(1, 4) {
             spec = manifest::edit(&mut self.rng, &spec);
+        }
+        if let Some(first) = dropped_from {
+            manifest::put_back(&mut spec, first);
         }
         spec.release.push_str(".1");
         spec.workload_controllers = self.controllers.iter().map(|controller| controller.name.clone()).collect();

@@ -22,6 +22,19 @@ fn items_run_in_order_and_one_at_a_time() {
 }
 
 #[test]
+fn success_to_redo_runs_again_once() {
+    let mut rig = Rig::new();
+    rig.receive(assignment(1, 1, vec![item("a", "1"), item("b", "1")]));
+    rig.end(key("a", 1, 1), ItemState::Succeeded);
+    rig.end(key("b", 1, 1), ItemState::Succeeded);
+    let again = AssignedItem { redo_up_to: Generation(1), ..item("a", "1") };
+    let effects = rig.receive(assignment(1, 2, vec![again.clone(), item("b", "1")]));
+    assert_eq!(started_key(&effects), Some(key("a", 2, 1)));
+    assert_eq!(started_key(&rig.end(key("a", 2, 1), ItemState::Succeeded)), None);
+    assert_eq!(started_key(&rig.receive(assignment(1, 3, vec![again, item("b", "1")]))), None);
+}
+
+#[test]
 fn a_failed_item_is_retried_after_its_backoff_and_then_waits_for_a_person() {
     let mut rig = Rig::new();
     rig.receive(assignment(1, 1, vec![item("a", "1"), item("b", "1")]));

@@ -1,4 +1,4 @@
-//! What an operator does to a machine: `retry`, `skip`, `accept`, `revoke`, `replace`. Each is one audited call.
+//! What an operator does to a machine: `retry`, `skip`, `accept`, `rerun`, `revoke`, `replace`. Each is one audited call.
 //! `revoke` shuts out people and programs too.
 
 use muster_coordinator::view::{Kind, printable};
@@ -20,7 +20,7 @@ use crate::{
 /// Let a failed item be tried again
 ///
 /// A machine is Failed when an item has used up its retries. Mend the cause, then retry: the item gets a full set of
-/// attempts again. Items that are done are never run again.
+/// attempts again. Items that are done are not run again: that is `musterctl rerun`.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -56,6 +56,24 @@ pub(crate) struct SkipArgs {
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  musterctl accept worker-3 swarm")]
 pub(crate) struct AcceptArgs {
+    /// Name of the machine
+    #[arg(value_parser = name::machine_of_item)]
+    machine: String,
+    /// Name of the item
+    #[arg(value_parser = name::any)]
+    item: String,
+}
+
+/// Run a done item again
+///
+/// On a machine that is Ready it runs in the next update, which moves workloads away first where the item disturbs them.
+/// Recorded in the audit.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Example:
+  musterctl rerun worker-3 hardening
+  musterctl update edge-7")]
+pub(crate) struct RerunArgs {
     /// Name of the machine
     #[arg(value_parser = name::machine_of_item)]
     machine: String,
@@ -126,6 +144,12 @@ pub(crate) async fn accept(args: AcceptArgs, context: &Context) -> Result<(), Fa
     let coordinator = context.coordinator().await?;
     let request = ItemRequest { machine: args.machine.clone(), item: args.item.clone() };
     show(&coordinator.call_on_item((&args.machine, &args.item), coordinator.fleet().accept(request)).await?)
+}
+
+pub(crate) async fn rerun(args: RerunArgs, context: &Context) -> Result<(), Failure> {
+    let coordinator = context.coordinator().await?;
+    let request = ItemRequest { machine: args.machine.clone(), item: args.item.clone() };
+    show(&coordinator.call_on_item((&args.machine, &args.item), coordinator.fleet().rerun(request)).await?)
 }
 
 pub(crate) async fn revoke(args: RevokeArgs, context: &Context) -> Result<(), Failure> {

@@ -56,6 +56,7 @@ pub(crate) enum Command {
     Retry(actions::RetryArgs),
     Skip(actions::SkipArgs),
     Accept(actions::AcceptArgs),
+    Rerun(actions::RerunArgs),
     Revoke(actions::RevokeArgs),
     Replace(actions::ReplaceArgs),
     Token(token::Args),

@@ -89,6 +89,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Retry(args) => actions::retry(args, &context).await,
         Command::Skip(args) => actions::skip(args, &context).await,
         Command::Accept(args) => actions::accept(args, &context).await,
+        Command::Rerun(args) => actions::rerun(args, &context).await,
         Command::Revoke(args) => actions::revoke(args, &context).await,
         Command::Replace(args) => actions::replace(args, &context).await,
         Command::Token(args) => token::run(args, &context).await,

@@ -80,6 +80,7 @@ pub(crate) fn item(name: &str, phase: Phase) -> StateItem {
         retries: 0,
         on_interrupt: OnInterrupt::Hold,
         disruptive: None,
+        ignore_changes: BTreeSet::new(),
     }
 }
 
@@ -443,7 +444,10 @@ impl Fleet {
         let agent = &self.agents[name];
         let done = |item: &muster_proto::model::AssignedItem| {
             let status = agent.statuses.get(&item.name).filter(|status| status.hash == item.hash);
-            status.is_some_and(|status| status.state != ItemState::Running && status.attempt > item.cleared_attempts)
+            status.is_some_and(|status| {
+                let counts = status.generation > item.redo_up_to && status.attempt > item.cleared_attempts;
+                status.state != ItemState::Running && counts
+            })
         };
         let items = &agent.assignment.as_ref()?.items;
         items.iter().find(|item| !done(item)).map(|item| item.name.to_string())

@@ -1,5 +1,6 @@
 //! The update, told as stories: what is granted, what is withheld though it were possible, and what is given back.
 
+mod again;
 mod behind;
 mod controllers;
 mod drains;

@@ -3,7 +3,7 @@
 
 use muster_proto::model::{ItemState, LockState, MachineName, Now, RemovalPolicy};
 
-use super::{at_rest_reach, refusal};
+use super::{at_rest_reach, record::has_its_own_items, refusal};
 use crate::{
     core::{Refusal, Reply},
     facts::{AuditObject, Draft, LockKey, LockRow, MachineRow, UpdateKind, Wish},
@@ -81,6 +81,7 @@ pub(super) fn settle(
         row.removal = None;
         row.reach = at_rest_reach(row);
     }
+    has_its_own_items(draft, name, row.update.as_ref());
     let mut line = format!(
         "machine {name}: is in service; apply the newest manifest, then `musterctl update {cluster}` brings about what \
          it lacks"

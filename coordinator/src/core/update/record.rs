@@ -13,10 +13,10 @@ use super::{
     wants,
 };
 use crate::{
-    core::decide::{begin_stage, end_rollout, end_stage, end_stages, secrets_in_use},
+    core::decide::{begin_stage, end_rollout, end_stage, end_stages, item_names, secrets_in_use},
     facts::{
-        AddedReboot, AuditObject, ClusterStage, ControlSet, Draft, LockKey, MachineRow, PermitRow, RebootWhy,
-        RequestRow, SetAside, Slot, Stage, StageRow, UpdateRow, Wish,
+        AddedReboot, AuditObject, ClusterStage, ControlSet, Draft, LockKey, MachineRow, MachineUpdate, PermitRow,
+        RebootWhy, RequestRow, SetAside, Slot, Stage, StageRow, UpdateRow, Wish,
     },
     plan::{
         locks, reboot,
@@ -193,9 +193,10 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
             around::keep_ends(draft, machine);
             let Some(row) = draft.machine_mut(machine) else { return };
             row.slot = None;
-            row.update = None;
+            let mine = row.update.take();
             row.reach = at_rest_reach(row);
             end_stages(row, now);
+            has_its_own_items(draft, machine, mine.as_ref());
         }
         MachineStep::LeaveOut => leave_out(draft, machine, now),
         MachineStep::IsBack => {
@@ -204,6 +205,15 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
             }
         }
     }
+}
+
+/// It is at the version that it had: what its update brought about beside that version's items is none of it.
+pub(super) fn has_its_own_items(draft: &mut Draft<'_>, machine: &MachineName, mine: Option<&MachineUpdate>) {
+    let Some(row) = draft.machines.get(machine) else { return };
+    let (spec, of) = (draft.spec_of(row).cloned(), row.spec.machine_type);
+    let (Some(spec), Some(row)) = (spec, draft.machine_mut(machine)) else { return };
+    let added = |item: &ItemName| mine.is_some_and(|mine| mine.adds(item));
+    row.drop_others(|item| added(item) || spec.items(of).iter().any(|own| own.name == *item));
 }
 
 /// Its rollout goes on without it, and another begins when it is back: it has not seen the set of control machines that
@@ -336,7 +346,7 @@ fn locks_are_back(draft: &Draft<'_>, machine: &MachineName) -> bool {
 fn finish(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     let Some(row) = draft.machines.get(machine) else { return };
     let release = draft.spec_of(row).map(|spec| spec.release.clone()).unwrap_or_default();
-    let ready_secrets = secrets_in_use(draft, machine);
+    let (ready_secrets, items) = (secrets_in_use(draft, machine), item_names(draft, machine));
     around::keep_ends(draft, machine);
     let back = locks_are_back(draft, machine);
     let Some(row) = draft.machine_mut(machine) else { return };
@@ -346,6 +356,7 @@ fn finish(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     }
     let worked = row.slot.take().is_some();
     row.ready_at = Some((release, mine.version));
+    items.into_iter().for_each(|items| row.drop_others(|item| items.contains(item)));
     row.ready_overwrites = Some(mine.overwrites);
     // Planted: what a machine was given by an update is not what it keeps.
     if !planted("float-secrets") {

@@ -57,6 +57,7 @@ const ACT: &[&str] = &[
     "Retry",
     "Skip",
     "Accept",
+    "Rerun",
     "Annotate",
     "CreateToken",
     "RevokeToken",

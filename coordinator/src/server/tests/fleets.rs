@@ -104,6 +104,7 @@ async fn foreign(client: &mut FleetClient<Channel>, named: Named<'_>) -> Vec<(&'
         ("Retry", client.retry(item()).await.map(drop)),
         ("Skip", client.skip(item()).await.map(drop)),
         ("Accept", client.accept(item()).await.map(drop)),
+        ("Rerun", client.rerun(item()).await.map(drop)),
         ("Annotate a machine", client.annotate(annotate).await.map(drop)),
         ("Annotate a cluster", client.annotate(of_cluster).await.map(drop)),
         ("CreateToken", client.create_token(new_token).await.map(drop)),

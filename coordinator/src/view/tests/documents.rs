@@ -131,7 +131,7 @@ pub(super) fn machine(name: &str) -> Machine {
         "worker-1" => {
             let progress = Some(Bytes { done: 45 << 20, total: 64 << 20, per_second: 30 << 20 });
             let started_at = at("2026-03-01T12:04:00Z");
-            all.activity = Some(Activity { item: "images".into(), attempt: 2, started_at, progress });
+            all.activity = Some(Activity { item: "images".into(), attempt: 2, started_at, progress, task: None });
         }
         "worker-2" => {
             let wait = blocked("WaitingForTurn", "control machines go first", "the last control machine is Ready");

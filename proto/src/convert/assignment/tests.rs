@@ -24,6 +24,8 @@ fn item(name: &str, phase: Phase) -> AssignedItem {
         retries: 3,
         on_interrupt: OnInterrupt::Hold,
         cleared_attempts: 2,
+        redo_up_to: Generation(1),
+        ignore_changes: ["ucpTag".to_owned(), "_own".to_owned()].into(),
         permit: Some(Permit { number: 9, start_within_ms: 30_000 }),
     }
 }
@@ -92,6 +94,7 @@ fn assignments_at_their_limits() {
 #[test]
 fn assignments_that_are_none() {
     let table: &[(OfAssignment, &str)] = &[
+        (|wire| wire.items[0].redo_up_to = wire.generation, "item.redo_up_to: not a list before this one"),
         (|wire| *wire = wire::Assignment::default(), "assignment.epoch: counts from 1"),
         (|wire| wire.epoch = 0, "assignment.epoch: counts from 1"),
         (|wire| wire.epoch = COUNT_MAX + 1, "assignment.epoch: nobody can have counted so far"),
@@ -133,17 +136,28 @@ fn items_that_are_none() {
         (|wire| wire.version.clear(), "item.version: missing"),
         (|wire| wire.version = "1\u{1b}[31m".to_owned(), "item.version: has a control character"),
         (|wire| wire.version = "1\0".to_owned(), "item.version: has a NUL"),
-        (|wire| drop(wire.params.insert(String::new(), String::new())), "item.params: a name is [a-z][a-z0-9_]{0,62}"),
-        (|wire| drop(wire.params.insert("x".repeat(64), String::new())), "item.params: a name is [a-z][a-z0-9_]{0,62}"),
         (
-            |wire| drop(wire.params.insert("LD_PRELOAD".to_owned(), String::new())),
-            "item.params: a name is [a-z][a-z0-9_]{0,62}",
+            |wire| drop(wire.params.insert(String::new(), String::new())),
+            "item.params: a name is [a-zA-Z][a-zA-Z0-9_]{0,62}",
+        ),
+        (
+            |wire| drop(wire.params.insert("x".repeat(64), String::new())),
+            "item.params: a name is [a-zA-Z][a-zA-Z0-9_]{0,62}",
+        ),
+        (
+            |wire| drop(wire.params.insert("LD-PRELOAD".to_owned(), String::new())),
+            "item.params: a name is [a-zA-Z][a-zA-Z0-9_]{0,62}",
         ),
         (|wire| drop(wire.params.insert("x".to_owned(), "a\0b".to_owned())), "item.params: has a NUL"),
         (|wire| drop(wire.params.insert("x".to_owned(), "x".repeat(PARAM_BYTES_MAX + 1))), "item.params: too long"),
         (|wire| wire.phase = 0, "item.phase: missing"),
         (|wire| wire.phase = 99, "item.phase: unknown phase"),
         (|wire| wire.phase = -1, "item.phase: unknown phase"),
+        (
+            |wire| wire.ignore_changes.push("a b".to_owned()),
+            "item.ignore_changes: not the name of a param or of one of `vars`",
+        ),
+        (|wire| wire.ignore_changes = vec!["a".to_owned(); 257], "item.ignore_changes: too many"),
         (|wire| wire.hash.clear(), "item.hash: a hash has 32 bytes"),
         (|wire| wire.hash.push(0), "item.hash: a hash has 32 bytes"),
         (|wire| wire.timeout_ms = 0, "item.timeout_ms: missing"),

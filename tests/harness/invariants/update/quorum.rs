@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use muster_coordinator::facts::{Added, Facts, MachineRow};
-use muster_proto::model::{ItemState, MachineId, MachineName, MachineType, Phase};
+use muster_proto::model::{MachineId, MachineName, MachineType, Phase};
 
 use super::{Checked, Watcher, is_disruptive};
 use crate::invariants::maintenance::accepts;
@@ -96,7 +96,7 @@ fn is_to_be_disturbed(facts: &Facts, row: &MachineRow) -> bool {
     stopped
         || items.iter().any(|item| {
             let status = row.statuses.get(&item.name).filter(|status| status.hash == item.hash);
-            let done = status.is_some_and(|status| status.state == ItemState::Succeeded);
+            let done = status.is_some_and(|status| row.counts(status));
             item.phase > Phase::Prepare && !done && is_disruptive(facts, row, &item.name)
         })
 }

@@ -51,6 +51,7 @@ pub const REQUIRED: &[&str] = &[
     "reboot started",
     "rebooted by an update",
     "update started",
+    "item dropped",
     "a hook ran after an update",
     "a hook ran before an update",
     "a manager was copied before an update",

@@ -240,7 +240,8 @@ impl News {
     fn tell_last(&mut self, done: u64, report: &Report) {
         let ms = u64::try_from(self.told_at.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
         let bytes_per_second = (done - self.told_bytes).saturating_mul(1000) / ms;
-        report.progress(Progress { done_bytes: done, total_bytes: self.total_bytes, bytes_per_second });
+        let total_bytes = self.total_bytes;
+        report.progress(Progress { done_bytes: done, total_bytes, bytes_per_second, task: None });
         (self.told_at, self.told_bytes) = (Instant::now(), done);
     }
 }

@@ -111,11 +111,13 @@ impl Printer {
     }
 }
 
-/// How a document reads in a table, but for what changes all the time: no new row for every piece of a download.
+/// How a document reads in a table, but for what changes all the time: no new row for every piece of a download, or
+/// every task of a playbook.
 fn reads(kind: Kind, json: &[u8], look: Look) -> Result<Vec<String>, Failure> {
     let mut document = value(json)?;
     if let Some(activity) = document.pointer_mut("/status/activity").and_then(Value::as_object_mut) {
         activity.remove("progress");
+        activity.remove("task");
     }
     let table = view::table(kind, [document.to_string().as_bytes()], look).map_err(not_this_version)?;
     Ok(table.lines())

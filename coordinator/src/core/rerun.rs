@@ -1,0 +1,79 @@
+//! `rerun`: an item that is done is done again. On a machine that is Ready that is for an update, as whatever is done
+//! there: its successes so far count no more, and so it is due in the next one.
+
+use muster_proto::model::{AssignedItem, ItemName, ItemState, MachineName, Now, RunnerKind, Standing};
+
+use super::{
+    Refusal, Reply,
+    operators::{audited, known_machine},
+    verdicts::{stands, unknown},
+};
+use crate::{
+    facts::{AuditObject, Draft, LeftOut, Verdict},
+    plan::{Limits, items, survey::Position},
+};
+
+pub(super) fn item(
+    draft: &mut Draft<'_>,
+    actor: &str,
+    (machine, item): (&MachineName, &ItemName),
+    limits: &Limits,
+    now: Now,
+) -> Result<Reply, Refusal> {
+    let row = known_machine(draft, machine)?;
+    items::refresh(draft);
+    let position = Position::of(draft, &row, limits, now);
+    let items = position.items.unwrap_or_default();
+    let Some(known) = items.iter().find(|known| known.name == *item) else {
+        return Err(unknown(&row, item, items));
+    };
+    may_run_again(draft, &position, known)?;
+    let cluster = &row.spec.cluster_name;
+    let when = match position.ready_once() {
+        true if position.is_disruptive(known) => {
+            format!("in the next update, when its workloads are away: `musterctl update {cluster}`")
+        }
+        true => format!("in the next update: `musterctl update {cluster}`"),
+        false => "in its deployment".to_owned(),
+    };
+    // What an operator accepted without knowing how it ended needs leave to be tried again.
+    let unsettled = |state: &ItemState| matches!(state, ItemState::Failed { .. } | ItemState::Indeterminate);
+    let status = row.statuses.get(item).filter(|status| status.hash == known.hash && unsettled(&status.state));
+    let cleared = status.map(|status| Verdict { hash: known.hash, cleared_attempts: status.attempt, left_out: None });
+    let newest = row.assigned.generation;
+    if let Some(row) = draft.machine_mut(machine) {
+        row.redo.insert(item.clone(), newest);
+        row.verdicts.remove(item);
+        row.verdicts.extend(cleared.map(|cleared| (item.clone(), cleared)));
+    }
+    let line = format!("machine {machine}: item {item} runs again {when}");
+    audited(draft, actor, "rerun", AuditObject::Machine(machine), vec![line], now)
+}
+
+fn may_run_again(draft: &Draft<'_>, position: &Position<'_>, item: &AssignedItem) -> Result<(), Refusal> {
+    let (row, name) = (position.row, &item.name);
+    let (machine, cluster) = (&row.name, &row.spec.cluster_name);
+    let refused = |reason, message| Err(Refusal::State { reason, message });
+    if draft.meta.recovering || row.in_doubt || draft.live.older_than_fleet().is_some() {
+        let message = format!(
+            "the store does not know for certain what was done on {machine}: `musterctl describe machine {machine}`"
+        );
+        return refused("RecoveryOpen", message);
+    }
+    if row.update.is_some() || row.removal.is_some() {
+        let rollout = row.rollout.as_deref().unwrap_or("a rollout");
+        let message = format!("{machine} is in {rollout}, whose plan stays as it began: ask again when it has ended");
+        return refused("RolloutOpen", message);
+    }
+    if item.runner == RunnerKind::Reboot.as_str() {
+        let message = format!("item {name} reboots: `musterctl reboot {cluster} --machine {machine}` does it again");
+        return refused("NotForReboots", message);
+    }
+    let verdict = row.verdicts.get(name).filter(|verdict| verdict.hash == item.hash);
+    let skipped = verdict.is_some_and(|verdict| verdict.left_out == Some(LeftOut::Skipped));
+    if skipped || position.standing(item) != Standing::Done {
+        let message = format!("rerun is for items that are done; item {name} of {machine} {}", stands(position, item));
+        return refused("NothingToDo", message);
+    }
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! Items that succeeded and run again: those that were out of the manifest meanwhile, and those that an operator wants.
+
+use super::{super::done, *};
+
+/// Worker `worker-1` with these deploy items.
+fn with(items: &[&str], release: &str) -> ClusterSpec {
+    let mut spec = spec(1, 1);
+    let of_worker = items.iter().map(|name| item(name, Phase::Deploy));
+    spec.machine_types.insert(Worker, [item("images", Phase::Prepare)].into_iter().chain(of_worker).collect());
+    ClusterSpec { release: release.to_owned(), ..spec }
+}
+
+/// An update in which the worker is disturbed, to its end.
+pub(super) fn updated(fleet: Fleet) -> Fleet {
+    let mut fleet = fleet.started();
+    fleet.upgrade("worker-1");
+    fleet.lock("ceph", None, LockState::Active);
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none(), "it has ended");
+    fleet
+}
+
+/// The list under which the newest attempt at this item was started.
+pub(super) fn last_run(fleet: &Fleet, item: &str) -> u64 {
+    fleet.agents["worker-1"].statuses[&item_name(item)].generation.0
+}
+
+#[test]
+fn dropped_item_runs_again() {
+    let mut fleet = guarded(Fleet::with(with(&["tool", "kept"], "1")));
+    let (tool, kept) = (last_run(&fleet, "tool"), last_run(&fleet, "kept"));
+    fleet.ask(apply(with(&["no-tool", "kept"], "2"), &[])).expect("applies");
+    let mut fleet = updated(fleet);
+    assert!(!fleet.row("worker-1").counts(&fleet.row("worker-1").statuses[&item_name("tool")]));
+    fleet.ask(apply(with(&["tool", "kept"], "1"), &[])).expect("applies");
+    let mut fleet = updated(fleet);
+    let again = last_run(&fleet, "tool");
+    assert!(again > tool, "it was out of the list, and runs again");
+    assert_eq!(last_run(&fleet, "kept"), kept, "it stayed in the list, and never runs again");
+    assert_eq!(reason(fleet.ask(update())), "NothingToDo");
+    // Nor does what was done again, under the next release that has it.
+    fleet.ask(apply(with(&["tool", "kept", "more"], "3"), &[])).expect("applies");
+    let fleet = updated(fleet);
+    assert_eq!((last_run(&fleet, "tool"), last_run(&fleet, "kept")), (again, kept));
+}
+
+#[test]
+fn item_dropped_in_first_deployment_runs_again() {
+    let mut fleet = Fleet::with(with(&["tool", "last"], "1")).reported().prepared();
+    fleet.finish_all(Control);
+    fleet.accept("worker-1");
+    fleet.event("worker-1", "tool", ItemState::Running);
+    fleet.event("worker-1", "tool", ItemState::Succeeded);
+    for items in [&["no-tool", "last"], &["tool", "last"]] {
+        fleet.ask(apply(with(items, "1"), &[])).expect("applies");
+        fleet.accept("worker-1");
+        assert_eq!(fleet.due("worker-1").as_deref(), Some(items[0]));
+        fleet.event("worker-1", items[0], ItemState::Running);
+        fleet.event("worker-1", items[0], ItemState::Succeeded);
+    }
+    fleet.finish("worker-1");
+    assert_eq!(fleet.state("worker-1"), "Ready");
+}
+
+fn rerun(item: &str) -> Request {
+    Request::Rerun { machine: machine("worker-1"), item: item_name(item) }
+}
+
+#[test]
+fn done_item_runs_again_in_next_update() {
+    let mut fleet = guarded(Fleet::with(with(&["tool", "kept"], "1")));
+    let (tool, kept) = (last_run(&fleet, "tool"), last_run(&fleet, "kept"));
+    let line = done(fleet.ask(rerun("tool")));
+    let when = "in the next update, when its workloads are away: `musterctl update edge-7`";
+    assert_eq!(line, format!("machine worker-1: item tool runs again {when}"));
+    assert_eq!((fleet.state("worker-1"), fleet.why("worker-1").as_deref()), ("Ready", Some("NotUpToDate")));
+    assert_eq!(reason(fleet.ask(rerun("tool"))), "NothingToDo");
+    fleet.pass(60_000, &[]);
+    assert_eq!(fleet.due("worker-1"), None, "nothing disturbs it outside of an update");
+    let mut fleet = updated(fleet);
+    assert!(last_run(&fleet, "tool") > tool);
+    assert_eq!(last_run(&fleet, "kept"), kept);
+    assert_eq!((fleet.why("worker-1"), reason(fleet.ask(update()))), (None, "NothingToDo"));
+    assert!(fleet.core.facts().audit_lines().iter().any(|line| line.action == "rerun"), "it is audited");
+}
+
+#[test]
+fn rerun_is_refused_where_it_makes_no_sense() {
+    let mut fleet = guarded(Fleet::with(with(&["tool", "kept"], "1")));
+    let answer = fleet.ask(rerun("tol")).expect_err("no such item").to_string();
+    assert!(answer.contains("did you mean tool?"), "{answer}");
+    fleet.ask(apply(with(&["tool", "kept", "more"], "2"), &[])).expect("applies");
+    let mut fleet = fleet.started();
+    assert_eq!(reason(fleet.ask(rerun("tool"))), "RolloutOpen");
+    fleet.upgrade("worker-1");
+    let mut fleet = Fleet::with(with(&["tool"], "1")).reported().prepared();
+    assert_eq!(reason(fleet.ask(rerun("tool"))), "NothingToDo");
+}
+
+#[test]
+fn accepted_item_runs_again() {
+    let mut fleet = Fleet::with(with(&["tool"], "1")).reported().prepared();
+    fleet.finish_all(Control);
+    fleet.accept("worker-1");
+    fleet.event("worker-1", "tool", ItemState::Running);
+    fleet.event("worker-1", "tool", ItemState::Indeterminate);
+    let (machine, item) = (machine("worker-1"), Some(item_name("tool")));
+    fleet.ask(Request::Accept { machine, item }).expect("held");
+    fleet.accept("worker-1");
+    assert_eq!(fleet.state("worker-1"), "Ready");
+    fleet.ask(rerun("tool")).expect("done");
+    fleet.ask(update()).expect("starts");
+    fleet.finish("worker-1");
+    assert_eq!(fleet.agents["worker-1"].statuses[&item_name("tool")].state, ItemState::Succeeded);
+    assert_eq!((fleet.state("worker-1"), fleet.why("worker-1")), ("Ready", None));
+}

@@ -1,0 +1,106 @@
+//! First line of a script: which program reads the rest. What the kernel makes of `#!` is made of it here, for the file
+//! itself is executable to nobody. Whatever cannot be honoured is refused, when a manifest is applied.
+
+/// Longest first line that the kernel reads as a whole, with the `#!` (BINPRM_BUF_SIZE, less its NUL).
+pub const FIRST_LINE_BYTES_MAX: usize = 255;
+
+/// The program that reads a script, and its one argument before the script's path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interpreter<'s> {
+    /// An absolute path.
+    pub program: &'s str,
+    /// All that follows it in the line: the kernel does not part it at blanks.
+    pub argument: Option<&'s str>,
+}
+
+/// Why a first line cannot be honoured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FirstLineError {
+    /// Nothing follows `#!`.
+    #[error("'#!' in its first line, and no program behind it")]
+    NoProgram,
+    /// The kernel would look in whatever directory it is in.
+    #[error("'#!' in its first line, and no absolute path behind it")]
+    NotAbsolute,
+    /// From an editor of another system.
+    #[error("its first line ends in a carriage return, which the program's name would end in too")]
+    CarriageReturn,
+    /// The kernel cuts it off.
+    #[error("its first line is longer than 255 bytes, more than Linux reads of it")]
+    TooLong,
+    /// `env` looks for one program whose name has a blank in it.
+    #[error("'env' gets all that follows as one program's name, blanks and options too")]
+    EnvOptions,
+}
+
+impl FirstLineError {
+    /// What would be right.
+    #[must_use]
+    pub const fn cure(self) -> &'static str {
+        match self {
+            Self::NoProgram | Self::NotAbsolute => "the whole path: #!/bin/bash, #!/usr/bin/env python3",
+            Self::CarriageReturn => "lines that end in a newline alone (dos2unix)",
+            Self::TooLong => "a shorter one: options may stand in a second line, 'set -eu'",
+            Self::EnvOptions => "'#!/usr/bin/env -S PROGRAM OPTIONS', or the options in a second line",
+        }
+    }
+}
+
+/// The program that a script's first line names. None: it names none, and bash reads it.
+///
+/// # Errors
+/// [`FirstLineError`] if the line cannot be honoured.
+pub fn interpreter(script: &str) -> Result<Option<Interpreter<'_>>, FirstLineError> {
+    let line = script.split('\n').next().unwrap_or_default();
+    let Some(named) = line.strip_prefix("#!") else { return Ok(None) };
+    if line.len() > FIRST_LINE_BYTES_MAX {
+        return Err(FirstLineError::TooLong);
+    }
+    if line.ends_with('\r') {
+        return Err(FirstLineError::CarriageReturn);
+    }
+    let blanks = [' ', '\t'];
+    let named = named.trim_matches(blanks);
+    let (program, argument) = named.split_once(blanks).unwrap_or((named, ""));
+    let argument = Some(argument.trim_start_matches(blanks)).filter(|argument| !argument.is_empty());
+    if program.is_empty() {
+        return Err(FirstLineError::NoProgram);
+    }
+    if !program.starts_with('/') {
+        return Err(FirstLineError::NotAbsolute);
+    }
+    let is_split = |argument: &str| argument.starts_with("-S") || argument.starts_with("--split-string");
+    if program.ends_with("/env") && argument.is_some_and(|it| it.contains(blanks) && !is_split(it)) {
+        return Err(FirstLineError::EnvOptions);
+    }
+    Ok(Some(Interpreter { program, argument }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_line_names_interpreter() {
+        let with = |program, argument| Ok(Some(Interpreter { program, argument }));
+        for (script, expected) in [
+            ("", Ok(None)),
+            ("echo\n#!/bin/sh -e", Ok(None)),
+            ("# !/bin/sh", Ok(None)),
+            ("#!/bin/bash", with("/bin/bash", None)),
+            ("#!/bin/bash -e\nfalse\r\n", with("/bin/bash", Some("-e"))),
+            ("#! \t/bin/bash \t -e -u \t\n", with("/bin/bash", Some("-e -u"))),
+            ("#!/usr/bin/env python3\nprint()", with("/usr/bin/env", Some("python3"))),
+            ("#!/usr/bin/env -S python3 -u\n", with("/usr/bin/env", Some("-S python3 -u"))),
+            ("#!/usr/bin/env python3 -u\n", Err(FirstLineError::EnvOptions)),
+            ("#!\n", Err(FirstLineError::NoProgram)),
+            ("#!bash\n", Err(FirstLineError::NotAbsolute)),
+            ("#!/bin/bash\r\necho\r\n", Err(FirstLineError::CarriageReturn)),
+        ] {
+            assert_eq!(interpreter(script), expected, "{script:?}");
+        }
+        let longest = |bytes: usize| format!("#!/{}\n", "x".repeat(bytes - 3));
+        assert!(interpreter(&longest(FIRST_LINE_BYTES_MAX)).is_ok());
+        assert_eq!(interpreter(&longest(FIRST_LINE_BYTES_MAX + 1)), Err(FirstLineError::TooLong));
+    }
+}

@@ -1,0 +1,55 @@
+//! What was out of a machine's list runs again when it comes again: something else may have undone it.
+
+use std::collections::BTreeSet;
+
+use muster_coordinator::{
+    facts::{Facts, MachineRow},
+    plan::survey::Position,
+};
+use muster_proto::model::{AssignedItem, ItemName, Now, OWN_ITEMS, Standing};
+
+use super::{Checked, Watcher};
+use crate::sim::{
+    LIMITS,
+    manifest::{HOOK_AFTER, HOOK_BEFORE},
+};
+
+impl Watcher {
+    /// No machine that is at rest counts an item as done that was out of its list since it succeeded there.
+    pub(super) fn dropped_runs_again(&mut self, facts: &Facts, now: Now) -> Checked {
+        for row in facts.machines.values().filter(|row| row.update.is_none() && row.slot.is_none()) {
+            let position = Position::of(facts, row, &LIMITS, now);
+            let (Some(id), Ok(items)) = (row.id, position.items) else { continue };
+            if items.is_empty() {
+                continue;
+            }
+            if row.ready_at.is_some() && !row.in_doubt && !facts.meta.recovering {
+                let again = |item: &&AssignedItem| self.dropped.contains(&(id, item.name.clone(), item.hash));
+                let taken = |item: &&AssignedItem| position.standing(item) == Standing::Done && !is_left_out(row, item);
+                if let Some(item) = items.iter().find(|item| again(item) && taken(item)) {
+                    let detail = format!("{}: {} counts as done, and was out of its list since", row.name, item.name);
+                    return Err(self.violation("again", detail));
+                }
+            }
+            let names: BTreeSet<&ItemName> = items.iter().map(|item| &item.name).collect();
+            let is_gone = |item: &ItemName| !names.contains(item) && !is_of_an_update(item);
+            let gone = self.succeeded.extract_if(.., |(of, item, _)| *of == id && is_gone(item));
+            let gone: Vec<_> = gone.collect();
+            if row.ready_at.is_some() {
+                self.dropped.extend(gone);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Does an update add it, in a version of its own?
+fn is_of_an_update(item: &ItemName) -> bool {
+    let name = item.as_str();
+    OWN_ITEMS.contains(&name) || name.starts_with(HOOK_BEFORE) || name.starts_with(HOOK_AFTER)
+}
+
+/// Does an operator's word, or what the store knows from another ledger, stand in for a success?
+fn is_left_out(row: &MachineRow, item: &AssignedItem) -> bool {
+    row.verdicts.get(&item.name).is_some_and(|verdict| verdict.hash == item.hash && verdict.left_out.is_some())
+}
