@@ -28,8 +28,8 @@ const RUNNING: &str = "docker ps --no-trunc --filter label=com.docker.swarm.serv
                        --format '{{.Label \"com.docker.swarm.task.id\"}}'";
 /// An image of this program alone, with what it is linked against. Engines ask its registry before they take what they
 /// have: there is none at this address, and they hear so at once.
-const IMAGE: &str = "localhost:9/sleeper:1";
-const MAKE_IMAGE: &str = "tar --create --dereference --directory / usr/bin/sleep lib64/ld-linux-x86-64.so.2 \
+pub(crate) const IMAGE: &str = "localhost:9/sleeper:1";
+pub(crate) const MAKE_IMAGE: &str = "tar --create --dereference --directory / usr/bin/sleep lib64/ld-linux-x86-64.so.2 \
                           lib/x86_64-linux-gnu/libc.so.6 | docker import - ";
 /// Between two counts of what runs: a task that is lost comes again after three seconds at the earliest, and each count
 /// asks three engines.

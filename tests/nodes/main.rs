@@ -7,6 +7,7 @@
 
 mod backup;
 mod canaries;
+mod daytwo;
 mod demo;
 mod deployment;
 mod drain;
@@ -106,6 +107,10 @@ const TOGETHER: &[Test] = &[
     ("drain::a_service_keeps_all_tasks_but_one", Fleet(drain::a_service_keeps_all_tasks_but_one)),
     ("update::machines_reboot_as_their_locks_allow", Fleet(update::machines_reboot_as_their_locks_allow)),
     ("update::two_workers_reboot_on_demand", Fleet(update::two_workers_reboot_on_demand)),
+    ("daytwo::failed_worker_wants_person_at_once", Fleet(daytwo::failed_worker_wants_person_at_once)),
+    ("daytwo::replaced_worker_serves_again", Fleet(daytwo::replaced_worker_serves_again)),
+    ("daytwo::reinstalled_worker_keeps_its_labels", Fleet(daytwo::reinstalled_worker_keeps_its_labels)),
+    ("daytwo::plain_containers_are_named", Fleet(daytwo::plain_containers_are_named)),
     ("removal::machines_leave_the_swarm_for_good", Fleet(removal::machines_leave_the_swarm_for_good)),
 ];
 
@@ -113,6 +118,9 @@ const TOGETHER: &[Test] = &[
 const FIRST: &str = "deployment::three_control_machines_and_three_workers";
 /// These begin where another ended.
 const GO_ON_FROM: &[(&str, &str)] = &[
+    ("daytwo::replaced_worker_serves_again", "daytwo::failed_worker_wants_person_at_once"),
+    ("daytwo::reinstalled_worker_keeps_its_labels", "daytwo::failed_worker_wants_person_at_once"),
+    ("daytwo::plain_containers_are_named", "daytwo::failed_worker_wants_person_at_once"),
     ("deployment::an_idle_agent_is_small_and_listens_on_nothing", FIRST),
     ("swarm::three_managers_and_three_workers", FIRST),
     ("backup::managers_copy_the_swarm_before_and_in_an_update", "backup::managers_copy_the_swarm"),
