@@ -2,7 +2,9 @@
 //! `src/process/nss.c`.
 #![allow(missing_docs, reason = "a build script has no readers of its documentation")]
 
-use std::{env, error::Error};
+use std::{env, error::Error, fs, path::PathBuf};
+
+use prost::Message as _;
 
 fn main() -> Result<(), Box<dyn Error>> {
     messages()?;
@@ -27,6 +29,8 @@ fn messages() -> Result<(), Box<dyn Error>> {
     let files = ["model", "enrollment", "swarm", "agent_link", "fleet", "maintenance"];
     let files = files.map(|name| format!("muster/v1/{name}.proto"));
     let descriptors = protox::compile(&files, ["."])?;
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
     tonic_prost_build::configure()
         .btree_map(".")
         .skip_debug([".muster.v1.SwarmTokens"]) // secret: src/convert/swarm.rs shows what may be shown

@@ -25,6 +25,8 @@ pub mod wire {
     tonic::include_proto!("muster.v1");
 }
 
+/// The services as a `FileDescriptorSet`, for gRPC reflection.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 /// Largest message on the agent link, either way (reliability.md, "wire").
 pub const LINK_MESSAGE_BYTES_MAX: usize = 1024 * 1024;
 /// Largest `Apply` request: manifests of up to 4 MiB and their file names.

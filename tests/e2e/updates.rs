@@ -1,5 +1,6 @@
 //! Updates, end to end: `musterctl demo --update`, and what becomes of a machine that its controller refuses.
 
+mod examples;
 mod faults;
 mod place;
 

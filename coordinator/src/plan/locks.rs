@@ -200,7 +200,7 @@ fn answered(survey: &Survey<'_>, node: Option<&MachineName>, request: &RequestRo
         return Err(blocked(
             "ControllerSilent",
             format!("{} {is} not connected, and may yet make a {} here", away.join(", "), kind(node)),
-            connects_or_is_gone(survey, &away),
+            connects_or_is_gone(survey, &away, None),
         ));
     }
     let newest = silent.iter().filter_map(|name| watching.get(name)).map(|since| wall_ms(survey, *since)).max();
@@ -227,7 +227,7 @@ fn removal_is_heard_of(survey: &Survey<'_>, row: &MachineRow, request: &RequestR
         known(survey).into_iter().partition(|controller| is_connected(survey, controller));
     if !away.is_empty() {
         let message = format!("{} does not know that it is removed for good{NOT_CONNECTED}", away.join(", "));
-        let connects = connects_or_is_released(survey, &away);
+        let connects = connects_or_is_released(survey, &away, None);
         let clears_when = format!("{connects}, or `musterctl remove {} --policy unsafe` does without", row.name);
         return Err(blocked("ControllerSilent", message, clears_when));
     }
@@ -243,10 +243,11 @@ fn removal_is_heard_of(survey: &Survey<'_>, row: &MachineRow, request: &RequestR
     ))
 }
 
-/// What ends the wait for controllers that are not there, before a machine is disturbed.
-fn connects_or_is_gone(survey: &Survey<'_>, away: &[&str]) -> String {
+/// What ends the wait for controllers that are not there, before a machine is disturbed. `sets`: what they have to make
+/// of their locks besides.
+fn connects_or_is_gone(survey: &Survey<'_>, away: &[&str], sets: Option<LockState>) -> String {
     let declared = away.iter().any(|name| survey.spec.workload_controllers.iter().any(|declared| declared == name));
-    let text = connects_or_is_released(survey, away);
+    let text = connects_or_is_released(survey, away, sets);
     match survey.rollout.filter(|rollout| declared && rollout.update.is_some()) {
         Some(update) => {
             format!("{text}, `musterctl abort {}`, and a manifest without it in spec.workloadControllers", update.name)
@@ -256,12 +257,15 @@ fn connects_or_is_gone(survey: &Survey<'_>, away: &[&str]) -> String {
 }
 
 /// What ends the wait for locks of controllers that are not there.
-fn connects_or_is_released(survey: &Survey<'_>, away: &[&str]) -> String {
+fn connects_or_is_released(survey: &Survey<'_>, away: &[&str], sets: Option<LockState>) -> String {
     let cluster = &survey.cluster.name;
     let releases: Vec<String> =
         away.iter().map(|name| format!("`musterctl locks release {name} --cluster {cluster}`")).collect();
-    let connects = if away.len() == 1 { "it connects; or, if it is" } else { "they connect; or, for those that are" };
-    format!("{connects} gone for good, {}", releases.join(" and "))
+    let one = away.len() == 1;
+    let sets =
+        sets.map(|state| if one { format!(" and sets its lock {state}") } else { format!(" and set theirs {state}") });
+    let (connect, those) = if one { ("it connects", "if it is") } else { ("they connect", "for those that are") };
+    format!("{connect}{}; or, {those} gone for good, {}", sets.unwrap_or_default(), releases.join(" and "))
 }
 
 /// A moment of this process, monotonic milliseconds, in Unix milliseconds as they are now.
@@ -294,7 +298,8 @@ fn clears_when(survey: &Survey<'_>, row: Option<&MachineRow>, open: &[&LockRow])
         )),
         (None, false) => Some(format!("{} sets its lock inactive", there.join(" and "))),
     };
-    let away = (!away.is_empty()).then(|| connects_or_is_gone(survey, &away));
+    let inactive = Some(LockState::Inactive);
+    let away = (!away.is_empty()).then(|| connects_or_is_gone(survey, &away, inactive));
     [there, away].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
@@ -340,7 +345,7 @@ pub fn returned(survey: &Survey<'_>, row: &MachineRow) -> Result<(), Blocked> {
         let names = away.iter().map(|lock| lock.key.controller.as_str());
         let (there, gone): (Vec<&str>, Vec<&str>) = names.partition(|name| is_connected(survey, name));
         let there = (!there.is_empty()).then(|| format!("{} sets its lock active", there.join(" and ")));
-        let gone = (!gone.is_empty()).then(|| connects_or_is_released(survey, &gone));
+        let gone = (!gone.is_empty()).then(|| connects_or_is_released(survey, &gone, Some(LockState::Active)));
         [there, gone].into_iter().flatten().collect::<Vec<_>>().join("; ")
     };
     if !failed.is_empty() {

@@ -68,17 +68,29 @@ const TABLE: &[(&str, &[Sort])] = &[
     ("/muster.v1.Maintenance/Register", &[Controller]),
     ("/muster.v1.Maintenance/Release", &[Controller]),
     ("/muster.v1.Maintenance/SetLock", &[Controller]),
+    ("/muster.v1.Maintenance/ListLocks", &[Controller]),
     ("/muster.v1.Maintenance/WatchRequests", &[Controller]),
     ("/muster.v1.Fleet/CreateSecret", &[Operator]),
     ("/muster.v1.Fleet/ShareSecret", &[Operator]),
     ("/muster.v1.Fleet/DeleteSecret", &[Operator]),
     ("/muster.v1.Fleet/ReleaseLocks", &[Operator]),
     ("/muster.v1.Fleet/DeleteCluster", &[Operator]),
+    (HEALTH, KNOWN),
+    (REFLECTION, KNOWN),
 ];
+
+/// What probes of gRPC servers call. `Watch` is not served: gRPC clients take that for healthy.
+const HEALTH: &str = "/grpc.health.v1.Health/Check";
+/// What tools such as grpcurl call, to know the services.
+const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+/// Everybody with a certificate of ours.
+const KNOWN: &[Sort] = &[Agent, Viewer, Operator, Controller];
 
 /// What a caller is told whose certificate says nothing to us. The reason is in our log only.
 pub(super) const NOT_ACCEPTED: &str =
     "these credentials are not accepted: they were revoked, or this coordinator's record does not have them";
+/// What a known caller is told of a method that is not in the table.
+const NO_METHOD: &str = "this coordinator has no such method; it may be older than the caller";
 /// What a caller without a certificate is told.
 const NO_CREDENTIALS: &str = "this takes credentials; none were shown";
 
@@ -99,10 +111,12 @@ fn sort(standing: &Standing) -> Option<Sort> {
 /// May a caller of this sort call this method?
 fn decide(sort: Option<Sort>, method: &str) -> Result<(), Status> {
     let sort = sort.ok_or_else(|| Status::unauthenticated(NOT_ACCEPTED))?;
-    let sorts = TABLE.iter().find(|(name, _)| *name == method).map(|(_, sorts)| *sorts).unwrap_or_default();
+    let known = TABLE.iter().find(|(name, _)| *name == method).map(|(_, sorts)| *sorts);
+    let sorts = known.unwrap_or_default();
     match sort {
         _ if sorts.contains(&sort) => Ok(()),
         Nobody => Err(Status::unauthenticated(NO_CREDENTIALS)),
+        _ if known.is_none() => Err(Status::unimplemented(NO_METHOD)),
         Agent | Viewer | Operator | Controller => Err(Status::permission_denied(not_allowed(sort, sorts))),
     }
 }
@@ -210,7 +224,7 @@ mod tests {
 
     /// Every method of every service, taken from the protos.
     fn methods_of_protos() -> Vec<String> {
-        let mut methods = Vec::new();
+        let mut methods = vec![HEALTH.to_owned(), REFLECTION.to_owned()];
         for proto in [
             include_str!("../../../proto/muster/v1/enrollment.proto"),
             include_str!("../../../proto/muster/v1/agent_link.proto"),
@@ -250,6 +264,13 @@ mod tests {
     fn every_method_for_every_sort_of_caller() {
         let reads = ["Get", "Watch", "Plan", "Logs"];
         for method in methods_of_protos() {
+            if [HEALTH, REFLECTION].contains(&method.as_str()) {
+                for sort in [Agent, Viewer, Operator, Controller] {
+                    assert!(decide(Some(sort), &method).is_ok(), "{sort:?} {method}");
+                }
+                assert!(decide(Some(Nobody), &method).is_err() && decide(None, &method).is_err(), "{method}");
+                continue;
+            }
             let (service, name) = method.trim_start_matches("/muster.v1.").split_once('/').expect("a method");
             for sort in [None, Some(Nobody), Some(Agent), Some(Viewer), Some(Operator), Some(Controller)] {
                 let expected = match (sort, service) {
@@ -279,7 +300,12 @@ mod tests {
     fn what_is_not_in_the_table_is_denied() {
         for method in ["", "/", "/muster.v1.Fleet/Drop", "/muster.v1.Fleet/Get/", "/muster.v1.fleet/get", "*"] {
             for sort in [None, Some(Nobody), Some(Agent), Some(Viewer), Some(Operator), Some(Controller)] {
-                assert!(decide(sort, method).is_err(), "{sort:?} {method}");
+                let code = decide(sort, method).expect_err("denied").code();
+                let expected = match sort {
+                    None | Some(Nobody) => tonic::Code::Unauthenticated,
+                    Some(_) => tonic::Code::Unimplemented,
+                };
+                assert_eq!(code, expected, "{sort:?} {method}");
             }
         }
     }

@@ -14,8 +14,8 @@ use muster_proto::{
     convert::as_line,
     model::{ClusterName, LockState, MachineName},
     wire::{
-        self, MaintenanceDone, MaintenanceRequest, RequestEvent, maintenance_server::Maintenance as Service,
-        request_event::Type,
+        self, HeldLock, HeldLocks, MaintenanceDone, MaintenanceRequest, RequestEvent,
+        maintenance_server::Maintenance as Service, request_event::Type,
     },
 };
 use tokio::sync::{oneshot, watch};
@@ -32,7 +32,7 @@ use crate::{
     core::{Input, Word},
     documents::{self, Requested},
     engine::EngineHandle,
-    facts::Facts,
+    facts::{Facts, LockRow},
     pki::{Peer, Role},
     plan::locks::CONTROLLERS_PREFIX,
 };
@@ -96,6 +96,12 @@ impl Service for Maintenance {
         self.take(&peer, word).await
     }
 
+    async fn list_locks(&self, request: Request<wire::ListLocksRequest>) -> Result<Response<HeldLocks>, Status> {
+        let (peer, request) = known(request)?;
+        let (controller, cluster) = (controller(&peer)?, cluster_name(request.cluster)?);
+        Ok(Response::new(HeldLocks { locks: held(&self.engine.facts(), &cluster, controller) }))
+    }
+
     async fn watch_requests(
         &self,
         request: Request<wire::WatchRequestsRequest>,
@@ -106,7 +112,8 @@ impl Service for Maintenance {
         let presence = self.announce(&peer, &cluster).await?;
         let ending = Box::pin(self.sessions.ending());
         let (facts, events) = (self.engine.watch(), Vec::new().into_iter());
-        let watch = Watch { watching, _presence: presence, cluster, facts, ending, sent: None, events };
+        let controller = controller(&peer)?.to_owned();
+        let watch = Watch { watching, _presence: presence, controller, cluster, facts, ending, sent: None, events };
         Ok(Response::new(Box::pin(stream::try_unfold(watch, Watch::next))))
     }
 }
@@ -146,8 +153,13 @@ impl Maintenance {
 
 /// A controller's word as an input.
 fn said(peer: &Peer, word: Word) -> Result<Input, Status> {
+    Ok(Input::Maintenance { controller: controller(peer)?.to_owned(), word })
+}
+
+/// The name in a controller's certificate.
+fn controller(peer: &Peer) -> Result<&str, Status> {
     match &peer.role {
-        Role::Controller(controller) => Ok(Input::Maintenance { controller: controller.clone(), word }),
+        Role::Controller(controller) => Ok(controller),
         _ => Err(Status::permission_denied("these credentials are no controller's")),
     }
 }
@@ -157,6 +169,7 @@ struct Watch {
     watching: Watching,
     /// With it goes what is known of the controller's presence.
     _presence: oneshot::Sender<()>,
+    controller: String,
     cluster: ClusterName,
     facts: watch::Receiver<Arc<Facts>>,
     /// Ends when the coordinator does.
@@ -191,10 +204,15 @@ impl Watch {
     /// What is new since the last look.
     async fn look(&mut self) -> Result<(), Status> {
         let (facts, cluster) = (Arc::clone(&self.facts.borrow_and_update()), self.cluster.clone());
-        let before = self.sent.take();
+        let (before, controller) = (self.sent.take(), self.controller.clone());
         let look = move || {
             let now = requests(&facts, &cluster);
-            (news(&facts, before.as_ref(), &now), now)
+            let mut events = news(&facts, before.as_ref(), &now);
+            if before.is_none() {
+                let locks = held(&facts, &cluster, &controller);
+                events.push(RequestEvent { r#type: Type::Synced.into(), request: None, locks });
+            }
+            (events, now)
         };
         let (events, now) = self.watching.look(look).await?;
         (self.events, self.sent) = (events.into_iter(), Some(now));
@@ -207,7 +225,11 @@ type Requests = BTreeMap<String, MaintenanceRequest>;
 
 /// What somebody is told who knows those before. None: nothing was told yet.
 fn news(facts: &Facts, before: Option<&Requests>, now: &Requests) -> Vec<RequestEvent> {
-    let event = |kind: Type, request: Option<MaintenanceRequest>| RequestEvent { r#type: kind.into(), request };
+    let event = |kind: Type, request: Option<MaintenanceRequest>| RequestEvent {
+        r#type: kind.into(),
+        request,
+        locks: Vec::new(),
+    };
     let known = |name: &String| before.and_then(|before| before.get(name));
     let put = now.iter().filter(|(name, request)| known(name) != Some(*request));
     let mut events: Vec<_> = put.map(|(_, request)| event(Type::Put, Some(request.clone()))).collect();
@@ -217,10 +239,35 @@ fn news(facts: &Facts, before: Option<&Requests>, now: &Requests) -> Vec<Request
         let removal = !name.is_empty() && facts.machines.get(name.as_str()).is_none_or(|row| row.is_removed());
         event(Type::Deleted, Some(MaintenanceRequest { removal, ..request.clone() }))
     }));
-    if before.is_none() {
-        events.push(event(Type::Synced, None));
-    }
     events
+}
+
+/// The locks of a controller in a cluster.
+fn held(facts: &Facts, cluster: &ClusterName, controller: &str) -> Vec<HeldLock> {
+    let requested = requests(facts, cluster);
+    let own = facts.locks.values().filter(|row| row.key.cluster == *cluster && row.key.controller == controller);
+    let lock = |row: &Arc<LockRow>| {
+        let machine = row.key.node.as_ref().map(ToString::to_string).unwrap_or_default();
+        HeldLock {
+            state: state(row.state).into(),
+            since_ms: row.since_ms,
+            message: row.message.clone(),
+            percentage: row.percentage,
+            description: row.description.clone(),
+            release: row.release.clone(),
+            requested: requested.contains_key(&machine),
+            machine,
+        }
+    };
+    own.map(lock).collect()
+}
+
+const fn state(state: LockState) -> wire::LockState {
+    match state {
+        LockState::Active => wire::LockState::Active,
+        LockState::Inactive => wire::LockState::Inactive,
+        LockState::Failed => wire::LockState::Failed,
+    }
 }
 
 fn requests(facts: &Facts, cluster: &ClusterName) -> Requests {
@@ -362,6 +409,28 @@ mod tests {
         let removed = requests_of(&fleet);
         fleet.ask(keep("worker-1")).expect("kept");
         assert_eq!(told(&fleet, &removed), of_worker(Type::Put, false));
+    }
+
+    #[test]
+    fn restarted_controller_sees_locks_without_request() {
+        let mut fleet = updates::deployed(3, 1);
+        updates::release(&mut fleet, &["install"], 1);
+        let mut fleet = fleet.started();
+        fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+        fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+        fleet
+            .say("nova", Word::Register { cluster: cluster(), machines: vec![machine("worker-1")], of_cluster: false });
+        let held = held(fleet.core.facts(), &cluster(), "ceph");
+        let told: Vec<_> = held.iter().map(|lock| (lock.machine.as_str(), lock.state(), lock.requested)).collect();
+        use wire::LockState::{Active, Inactive};
+        let expected = [
+            ("", Inactive, true),
+            ("control-1", Inactive, true),
+            ("control-2", Active, false),
+            ("control-3", Active, false),
+        ];
+        assert_eq!(told[..4], expected);
+        assert_eq!(told[4], ("worker-1", Inactive, false), "its request is gone, if there was one");
     }
 
     /// Whose requests are there, and which release is coming there.

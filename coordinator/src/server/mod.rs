@@ -85,6 +85,9 @@ pub enum ServeError {
     /// No certificate, or no judge of certificates.
     #[error("cannot set up TLS")]
     Tls(#[source] PkiError),
+    /// The descriptors of the services are damaged: a bug in the build.
+    #[error("cannot describe the services for gRPC reflection")]
+    Reflection(#[source] tonic_reflection::server::Error),
     /// The transport failed.
     #[error("the gRPC server failed")]
     Grpc(#[source] tonic::transport::Error),
@@ -142,6 +145,12 @@ pub async fn serve(
         last_stream: AtomicU64::default(),
     };
     let fleet = fleet::Fleet { engine, sessions: sessions.clone(), ca, vault, watches };
+    let (health, serving) = tonic_health::server::health_reporter();
+    health.set_service_status("", tonic_health::ServingStatus::Serving).await;
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(muster_proto::DESCRIPTORS)
+        .build_v1()
+        .map_err(ServeError::Reflection)?;
     Server::builder()
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
         .http2_max_header_list_size(HEADER_LIST_BYTES_MAX)
@@ -159,6 +168,8 @@ pub async fn serve(
         )
         .add_service(FleetServer::new(fleet).max_decoding_message_size(APPLY_MESSAGE_BYTES_MAX))
         .add_service(MaintenanceServer::new(maintenance).max_decoding_message_size(NAMES_MESSAGE_BYTES_MAX))
+        .add_service(serving)
+        .add_service(reflection)
         .serve_with_incoming_shutdown(ReceiverStream::new(connections), async move {
             shutdown.await;
             sessions.end_all();

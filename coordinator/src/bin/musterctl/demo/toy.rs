@@ -293,7 +293,11 @@ mod tests {
             let annotations = [(MIGRATION_MODE.to_owned(), mode.to_owned())].into();
             let (machine, release) = (machine.to_owned(), "2.0".to_owned());
             let request = MaintenanceRequest { machine, release, annotations, ..Default::default() };
-            RequestEvent { r#type: kind.into(), request: Some(request).filter(|it| !it.machine.is_empty()) }
+            RequestEvent {
+                r#type: kind.into(),
+                request: Some(request).filter(|it| !it.machine.is_empty()),
+                locks: Vec::new(),
+            }
         };
         let asked = |by_hand| Some(Asked { release: "2.0".to_owned(), by_hand });
         let (all, mut requested) = (["a".to_owned(), "b".to_owned()], Vec::new());

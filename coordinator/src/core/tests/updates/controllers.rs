@@ -211,9 +211,12 @@ fn who_holds_a_lock_and_is_not_there_is_named() {
     release(&mut fleet, &["install"], 1);
     let mut fleet = fleet.started();
     fleet.say("ceph", Word::Unwatch { cluster: cluster(), stream: 1 });
-    let gone = "it connects; or, if it is gone for good, `musterctl locks release ceph --cluster edge-7`".to_owned();
+    let gone = |state: &str| {
+        let sets = format!("it connects and sets its lock {state}; or, if it is gone for good, ");
+        sets + "`musterctl locks release ceph --cluster edge-7`"
+    };
     let open = "Error: following NodeWorkloadLocks are still active - ceph: active";
-    assert_eq!(waits(&fleet, "control-1"), (format!("{open} (not connected)"), gone.clone()));
+    assert_eq!(waits(&fleet, "control-1"), (format!("{open} (not connected)"), gone("inactive")));
     fleet.watch("ceph", 7);
     assert_eq!(waits(&fleet, "control-1"), (open.to_owned(), "ceph sets its lock inactive".to_owned()));
     fleet.lock("ceph", Some("control-1"), LockState::Inactive);
@@ -221,7 +224,7 @@ fn who_holds_a_lock_and_is_not_there_is_named() {
     let returning = "the request is gone; workloads are not back yet - ceph";
     assert_eq!(waits(&fleet, "control-1"), (returning.to_owned(), "ceph sets its lock active".to_owned()));
     fleet.say("ceph", Word::Unwatch { cluster: cluster(), stream: 7 });
-    assert_eq!(waits(&fleet, "control-1"), (format!("{returning} (not connected)"), gone));
+    assert_eq!(waits(&fleet, "control-1"), (format!("{returning} (not connected)"), gone("active")));
 }
 
 /// Nobody waits for these locks any more: what is under way has nothing to do with them.
@@ -238,7 +241,8 @@ fn nothing_is_to_be_aborted_for_locks_that_never_came_back() {
     (0..100).for_each(|_| fleet.pass(20_000, &[]));
     assert_eq!(fleet.requests(), ["control-2"], "it had its time");
     fleet.say("ceph", Word::Unwatch { cluster: cluster(), stream: 1 });
-    let gone = "it connects; or, if it is gone for good, `musterctl locks release ceph --cluster edge-7`";
+    let gone = "it connects and sets its lock active; or, if it is gone for good, `musterctl locks release ceph --cluster \
+                edge-7`";
     assert_eq!(waits(&fleet, "control-1").1, gone);
     assert!(waits(&fleet, "control-2").1.contains("`musterctl abort "), "{:?}", waits(&fleet, "control-2"));
 }
