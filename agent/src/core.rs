@@ -75,9 +75,9 @@ const BEHIND_REPORTS: AgentBlocked = AgentBlocked {
 const BEHIND_MARK: AgentBlocked = AgentBlocked {
     reason: LEDGER_BEHIND,
     message: Cow::Borrowed(
-        "its ledger has been further than it is (ledger.mark), as where the ledger was restored from a copy or deleted: \
-         what has run since is not known there, and nothing is started or removed; stop the agent, `muster-agent ledger \
-         reset --keep-identity` takes over what attempts/ proves, start it",
+        "its ledger has been further than it is (ledger.mark), as where the ledger was restored from a copy or \
+         deleted: what has run since is not known there, and nothing is started or removed; stop the agent, \
+         `muster-agent ledger reset --keep-identity` takes over what attempts/ proves, start it",
     ),
 };
 

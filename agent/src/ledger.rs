@@ -1,8 +1,8 @@
 //! The ledger: the agent's durable record, `<state-dir>/ledger.log`. A log of JSON lines that begins with a snapshot;
 //! [`LedgerState`] is what it comes to. Each line is one batch of records, its checksum covers all lines up to it, and
 //! it is only written after the one before it is on the disk: so nothing but a last line without its end can be torn,
-//! and any other damage, or a line that is missing, is an error, never silence. Whoever calls [`Ledger::append`] may act on what it recorded; after an error nothing is certain and the
-//! process must end.
+//! and any other damage, or a line that is missing, is an error, never silence. Whoever calls
+//! [`Ledger::append`] may act on what it recorded; after an error nothing is certain and the process must end.
 
 mod disk;
 pub mod line;

@@ -3,8 +3,8 @@
 //! ```text
 //! request.json   what is to be done; written by the agent
 //! lock           record lock, held by exec-item while it lives; the kernel names the holder
-//! begun          FIFO that is exec-item's stdout until it has claimed: its closing wakes whoever started it; a byte before
-//!                that: there was no room on the disk, and nothing began
+//! begun          FIFO that is exec-item's stdout until it has claimed: its closing wakes whoever started it; a byte
+//!                before that: there was no room on the disk, and nothing began
 //! alive          FIFO that exec-item keeps open: its closing wakes whoever waits for the end
 //! claim          created with O_EXCL by the one exec-item that runs this attempt
 //! output.log     newest output; output.log.old the piece before it

@@ -1,6 +1,6 @@
-//! The text of the log: per line 8 hex digits of CRC-32, a blank, a JSON array of records, a newline. The checksum goes
-//! on from that of the line before, so that it covers all JSON up to here: a line that is gone, or of another log, shows
-//! in the next one.
+//! The text of the log: per line 8 hex digits of CRC-32, a blank, a JSON array of records, a newline. The checksum
+//! goes on from that of the line before, so that it covers all JSON up to here: a line that is gone, or of another log,
+//! shows in the next one.
 
 use muster_proto::json::json;
 

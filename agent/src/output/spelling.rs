@@ -3,9 +3,10 @@
 //! a JSON inside another too), words of a shell, hexadecimal digits (of either case, with blanks, colons or line ends
 //! between the bytes, as `xxd -p`, `od` and `openssl` print them).
 //!
-//! Not covered: hexadecimal of a secret under 4 bytes, or with other output between its lines, what is compressed, encrypted or digested, an encoding of an encoding (but for JSON in
-//! JSON), and a secret that other output interrupts. Amid other data the first and the last character of base64 may be
-//! shared with that, and stay: at most 4 bits at either end.
+//! Not covered: hexadecimal of a secret under 4 bytes, or with other output between its lines, what is compressed,
+//! encrypted or digested, an encoding of an encoding (but for JSON in JSON), and a secret that other output interrupts.
+//! Amid other data the first and the last character of base64 may be shared with that, and stay: at most 4 bits at
+//! either end.
 
 use std::collections::BTreeSet;
 

@@ -215,8 +215,8 @@ impl Machine {
         Ok(effects.into())
     }
 
-    /// Puts the copy of its ledger back, if attempts have begun since it was made; else makes a copy. Attempts stay, and
-    /// what runs goes on. True = it was put back.
+    /// Puts the copy of its ledger back, if attempts have begun since it was made; else makes a copy. Attempts stay,
+    /// and what runs goes on. True = it was put back.
     pub fn put_ledger_back(&mut self) -> bool {
         let copy = self.old_ledger.take().filter(|old| self.attempts.keys().any(|key| old.lacks(key)));
         let Some(old) = copy else {

@@ -1,5 +1,5 @@
-//! What an operator does to a machine: `retry`, `skip`, `accept`, `rerun`, `revoke`, `replace`. Each is one audited call.
-//! `revoke` shuts out people and programs too.
+//! What an operator does to a machine: `retry`, `skip`, `accept`, `rerun`, `revoke`, `replace`. Each is one audited
+//! call. `revoke` shuts out people and programs too.
 
 use muster_coordinator::view::{Kind, printable};
 use muster_proto::{
@@ -66,8 +66,8 @@ pub(crate) struct AcceptArgs {
 
 /// Run a done item again
 ///
-/// On a machine that is Ready it runs in the next update, which moves workloads away first where the item disturbs them.
-/// Recorded in the audit.
+/// On a machine that is Ready it runs in the next update, which moves workloads away first where the item disturbs
+/// them. Recorded in the audit.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Example:

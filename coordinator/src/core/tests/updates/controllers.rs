@@ -241,8 +241,8 @@ fn nothing_is_to_be_aborted_for_locks_that_never_came_back() {
     (0..100).for_each(|_| fleet.pass(20_000, &[]));
     assert_eq!(fleet.requests(), ["control-2"], "it had its time");
     fleet.say("ceph", Word::Unwatch { cluster: cluster(), stream: 1 });
-    let gone = "it connects and sets its lock active; or, if it is gone for good, `musterctl locks release ceph --cluster \
-                edge-7`";
+    let gone = "it connects and sets its lock active; or, if it is gone for good, `musterctl locks release ceph \
+                --cluster edge-7`";
     assert_eq!(waits(&fleet, "control-1").1, gone);
     assert!(waits(&fleet, "control-2").1.contains("`musterctl abort "), "{:?}", waits(&fleet, "control-2"));
 }
