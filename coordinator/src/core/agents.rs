@@ -13,7 +13,7 @@ use muster_proto::{
 
 use super::{
     Effect, Refusal, Reply, Rules,
-    decide::current_assignment,
+    decide::{self, current_assignment},
     evidence::{self, Beyond},
     share::{is_given, put_status},
     swarm,
@@ -314,13 +314,32 @@ fn record_status(draft: &mut Draft<'_>, machine: &MachineName, status: ItemStatu
         if let Some(row) = draft.machine_mut(machine) {
             row.carried.remove(&status.name);
         }
+        let name = status.name.clone();
         put_status(draft, machine, status);
+        note_late_success(draft, machine, &name);
     }
     let live = draft.live_mut(machine);
     live.progress = None;
     live.wants_permit = false;
     live.inputs_wanted_ms = None;
     live.busy_mono_ms = Some(now.mono_ms);
+}
+
+/// An item that ended after it had left the list of a machine at rest is due when it comes again, as are those that had
+/// ended before (`MachineRow::drop_others`). In an update its success may count yet: the machine may go back to the
+/// list that it had.
+fn note_late_success(draft: &mut Draft<'_>, machine: &MachineName, item: &ItemName) {
+    let Some(items) = decide::item_names(draft, machine) else { return };
+    let is_late = |row: &&Arc<MachineRow>| {
+        row.update.is_none() && !items.contains(item) && row.statuses.get(item).is_some_and(|status| row.counts(status))
+    };
+    // Planted: what was done once is taken for done for ever.
+    if planted("keep-dropped-done") || draft.machines.get(machine).filter(is_late).is_none() {
+        return;
+    }
+    if let Some(row) = draft.machine_mut(machine) {
+        row.redo.insert(item.clone(), row.assigned.generation);
+    }
 }
 
 pub(super) fn host_changed(

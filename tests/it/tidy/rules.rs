@@ -29,6 +29,7 @@ const WIRE: &[&str] = &[
     "agent/src/identity",
     "agent/src/link",
     "agent/tests",
+    "coordinator/examples",
     "coordinator/src/bin/musterctl",
     "coordinator/src/server",
     "coordinator/tests",

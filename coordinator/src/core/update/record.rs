@@ -189,15 +189,7 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
                 mine.returned_at_ms = None;
             }
         }
-        MachineStep::Leave => {
-            around::keep_ends(draft, machine);
-            let Some(row) = draft.machine_mut(machine) else { return };
-            row.slot = None;
-            let mine = row.update.take();
-            row.reach = at_rest_reach(row);
-            end_stages(row, now);
-            has_its_own_items(draft, machine, mine.as_ref());
-        }
+        MachineStep::Leave => leave(draft, machine, now),
         MachineStep::LeaveOut => leave_out(draft, machine, now),
         MachineStep::IsBack => {
             if let Some(mine) = draft.machine_mut(machine).and_then(|row| row.update.as_mut()) {
@@ -205,6 +197,17 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
             }
         }
     }
+}
+
+/// It leaves the update, at the version that it had.
+fn leave(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
+    around::keep_ends(draft, machine);
+    let Some(row) = draft.machine_mut(machine) else { return };
+    row.slot = None;
+    let mine = row.update.take();
+    row.reach = at_rest_reach(row);
+    end_stages(row, now);
+    has_its_own_items(draft, machine, mine.as_ref());
 }
 
 /// It is at the version that it had: what its update brought about beside that version's items is none of it.

@@ -76,7 +76,6 @@ async fn foreign(client: &mut FleetClient<Channel>, named: Named<'_>) -> Vec<(&'
     let share = wire::ShareSecretRequest { name: "s".to_owned(), add: vec![cluster()], ..Default::default() };
     let no_secret = wire::DeleteSecretRequest { name: "s".to_owned(), cluster: cluster(), in_use: true };
     let release = wire::ReleaseLocksRequest { cluster: cluster(), controller: "ceph".to_owned(), ..Default::default() };
-    let delete = wire::DeleteClusterRequest { cluster: cluster() };
     let reboot = wire::RebootRequest { cluster: cluster(), machines: vec![machine_name()], ..Default::default() };
     let enter = wire::EnterMaintenanceRequest { machine: machine_name(), ..Default::default() };
     let leave = wire::LeaveMaintenanceRequest { machine: machine_name() };
@@ -123,7 +122,7 @@ async fn foreign(client: &mut FleetClient<Channel>, named: Named<'_>) -> Vec<(&'
         ("ShareSecret", client.share_secret(share).await.map(drop)),
         ("DeleteSecret", client.delete_secret(no_secret).await.map(drop)),
         ("ReleaseLocks", client.release_locks(release).await.map(drop)),
-        ("DeleteCluster", client.delete_cluster(delete).await.map(drop)),
+        ("DeleteCluster", client.delete_cluster(wire::DeleteClusterRequest { cluster: cluster() }).await.map(drop)),
     ]
 }
 

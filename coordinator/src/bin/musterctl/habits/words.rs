@@ -36,7 +36,7 @@ pub(super) const COMMANDS: &[(&[&str], &str)] = &[
     ),
     (&["list", "ls", "show"], "`musterctl get machines`; all kinds: `musterctl get --help`"),
     (
-        &["machines", "machine", "nodes", "node", "clusters", "cluster", "rollouts", "tokens", "audit"],
+        &["machines", "machine", "nodes", "node", "clusters", "cluster", "rollouts", "tokens"],
         "lists come from `get`, as in `musterctl get machines`",
     ),
     (

@@ -61,6 +61,25 @@ fn item_dropped_in_first_deployment_runs_again() {
     assert_eq!(fleet.state("worker-1"), "Ready");
 }
 
+/// Seed 40955: it was running when its update was aborted, and ends when the machine is at rest again.
+#[test]
+fn late_success_of_dropped_item_runs_again() {
+    let mut fleet = guarded(Fleet::with(with(&["tool"], "1")));
+    let mut next = with(&["tool"], "2");
+    next.machine_types.get_mut(&Worker).expect("items").insert(1, item("more", Phase::Prepare));
+    fleet.ask(apply(next, &[])).expect("applies");
+    let mut fleet = fleet.started();
+    fleet.accept("worker-1");
+    fleet.event("worker-1", "more", ItemState::Running);
+    let rollout = fleet.core.facts().open_rollout(&cluster()).expect("an update").name.clone();
+    fleet.ask(Request::Abort { rollout }).expect("aborts");
+    fleet.lock("ceph", None, LockState::Active);
+    assert!(fleet.row("worker-1").update.is_none(), "it has left the update");
+    fleet.event("worker-1", "more", ItemState::Succeeded);
+    let row = fleet.row("worker-1");
+    assert!(!row.counts(&row.statuses[&item_name("more")]), "it was out of the list when it ended");
+}
+
 fn rerun(item: &str) -> Request {
     Request::Rerun { machine: machine("worker-1"), item: item_name(item) }
 }
