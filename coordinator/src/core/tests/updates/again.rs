@@ -68,7 +68,7 @@ fn late_success_of_dropped_item_runs_again() {
     let mut next = with(&["tool"], "2");
     next.machine_types.get_mut(&Worker).expect("items").insert(1, item("more", Phase::Prepare));
     fleet.ask(apply(next, &[])).expect("applies");
-    let mut fleet = fleet.started();
+    fleet.ask(update()).expect("starts");
     fleet.accept("worker-1");
     fleet.event("worker-1", "more", ItemState::Running);
     let rollout = fleet.core.facts().open_rollout(&cluster()).expect("an update").name.clone();
