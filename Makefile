@@ -29,6 +29,7 @@ ifndef MUSTER_SIM_START
 MUSTER_SIM_START := $(shell printf '%d' 0x$$(git rev-parse HEAD 2>/dev/null | grep -o '^.\{12\}' || echo 3e8))
 endif
 export MUSTER_SIM_START
+HOURS ?= 1
 
 # Tests with figures that are held against what is promised where nothing runs beside them.
 FIGURES := sixty_workers defaults_and_a_directory idle_agent
@@ -43,7 +44,7 @@ SAID := target/said
 said = 2>&1 | tee $(SAID)/$(1)
 
 .PHONY: help build static-libc test-tools demo packages image node-image demo-nodes demo-nodes-down test \
-	compile-tests test-programs test-plants test-packages compile-nodes test-nodes test-nodes-down test-machine full lint \
+	compile-tests soak test-programs test-plants test-packages compile-nodes test-nodes test-nodes-down test-machine full lint \
 	bench clean
 
 help: ## This list
@@ -135,6 +136,9 @@ full: test ## And what takes longer: 20,000 seeds, figures, a machine in qemu, t
 	$(MAKE) test-machine
 	$(MAKE) bench
 
+soak: ## The simulator goes on from a random seed: make soak HOURS=8 (START=N goes on from there)
+	$(STATIC) test $(RELEASE) --test soak -- $(CURDIR)/target/soak $(HOURS) $(START)
+
 bench: build ## The downloader's throughput against curl | tee | sha256sum; what a thousand machines cost the coordinator
 	$(STATIC) bench --locked --workspace --bench download --bench fleet
 
@@ -142,7 +146,7 @@ bench: build ## The downloader's throughput against curl | tee | sha256sum; what
 lint: ## Formatting, clippy without warnings, licences and bans
 	$(CARGO) fmt --all -- --check
 	$(STATIC) clippy $(RELEASE) --all-targets --all-features -- -D warnings
-	$(STATIC) clippy $(RELEASE) --all-features --test nodes --test machine -- -D warnings
+	$(STATIC) clippy $(RELEASE) --all-features --test nodes --test machine --test soak -- -D warnings
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --offline check bans licenses sources; \
 	else echo "cargo-deny is not installed: licences and bans were not checked (cargo install cargo-deny)"; fi
 

@@ -1,6 +1,6 @@
 //! Seeds through the simulator. `MUSTER_SIM_SEEDS` says how many (`make full` asks for more): half of them are the
 //! first there are, half go on from `MUSTER_SIM_START`, which the Makefile takes from the commit. `MUSTER_SIM_SEED`
-//! replays one.
+//! replays one. `make soak` (tests/soak) looks at others for as long as it is told.
 
 use std::ops::Range;
 
