@@ -172,7 +172,10 @@ impl World {
             world.machines.get(index).is_some_and(|machine| machine.session == Some(session) && machine.id == id)
         };
         match what {
-            Said::Hello(hello) => self.tell(Input::Hello { id, session, hello }),
+            Said::Hello(mut hello) => {
+                self.as_of_this_build(id, &mut hello);
+                self.tell(Input::Hello { id, session, hello });
+            }
             Said::FromAgent(ToCoordinator::Swarm(answer)) => self.swarm_answered(id, answer)?,
             Said::FromAgent(what) => self.tell_what(id, session, what),
             Said::HostChanged(facts) => self.tell(Input::HostChanged { id, session, facts }),

@@ -133,7 +133,6 @@ impl World {
         let (session, id, facts) = (self.last_session, machine.id, machine.facts());
         machine.session = Some(session);
         let Some(mut hello) = machine.agent.as_ref().map(|core| core.hello(facts)) else { return };
-        self.as_of_this_build(id, &mut hello);
         self.lie(id, &mut hello);
         self.carry(Parcel { index, id, session, what: Said::Hello(Box::new(hello)) });
     }

@@ -47,12 +47,16 @@ impl World {
     }
 
     /// The agent has the digest as it was told, and so has the store. It is the store's that is written anew above, so
-    /// here the agent's goes with it.
+    /// here the agent's goes with it, when its greeting arrives. A made-up digest stays made up.
     pub(super) fn as_of_this_build(&self, id: MachineId, hello: &mut Hello) {
         let given = self.built.get(&(id, hello.generation)).copied();
         let Some(list) = hello.list.as_mut().filter(|_| given.is_some_and(|given| given != self.other_build)) else {
             return;
         };
+        let shown = Told::List { epoch: list.epoch, generation: hello.generation, digest: list.digest };
+        if !proof_key().proves(id, &shown, list.code) {
+            return;
+        }
         let digest = of_another_build(list.digest);
         let told = Told::List { epoch: list.epoch, generation: hello.generation, digest };
         *list = ListProof { digest, code: proof_key().code(id, &told), ..*list };

@@ -1,6 +1,8 @@
 //! What a recovered copy of the store says of updates is long over: nothing of it is believed, until an operator has
 //! looked.
 
+use std::collections::BTreeSet;
+
 use muster_proto::model::{ItemState, LockState, MachineName, Now, RemovalPolicy};
 
 use super::{at_rest_reach, record::has_its_own_items, refusal};
@@ -81,7 +83,7 @@ pub(super) fn settle(
         row.removal = None;
         row.reach = at_rest_reach(row);
     }
-    has_its_own_items(draft, name, row.update.as_ref());
+    has_its_own_items(draft, name, row.update.as_ref(), BTreeSet::new());
     let mut line = format!(
         "machine {name}: is in service; apply the newest manifest, then `musterctl update {cluster}` brings about what \
          it lacks"

@@ -1,6 +1,6 @@
 //! How the steps of an update are recorded.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use muster_proto::{
     model::{DeadlineOutcome, ItemName, ItemState, MachineName, Now, Phase, REBOOT_ITEM},
@@ -202,21 +202,33 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
 /// It leaves the update, at the version that it had.
 fn leave(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     around::keep_ends(draft, machine);
+    let listed = item_names(draft, machine).unwrap_or_default();
     let Some(row) = draft.machine_mut(machine) else { return };
     row.slot = None;
     let mine = row.update.take();
     row.reach = at_rest_reach(row);
     end_stages(row, now);
-    has_its_own_items(draft, machine, mine.as_ref());
+    has_its_own_items(draft, machine, mine.as_ref(), listed);
 }
 
-/// It is at the version that it had: what its update brought about beside that version's items is none of it.
-pub(super) fn has_its_own_items(draft: &mut Draft<'_>, machine: &MachineName, mine: Option<&MachineUpdate>) {
+/// It is at the version that it had: what its update brought about beside that version's items is none of it, nor what
+/// its agent may have done of the update's list without anybody having heard of it yet.
+pub(super) fn has_its_own_items(
+    draft: &mut Draft<'_>,
+    machine: &MachineName,
+    mine: Option<&MachineUpdate>,
+    listed: BTreeSet<ItemName>,
+) {
     let Some(row) = draft.machines.get(machine) else { return };
     let (spec, of) = (draft.spec_of(row).cloned(), row.spec.machine_type);
     let (Some(spec), Some(row)) = (spec, draft.machine_mut(machine)) else { return };
     let added = |item: &ItemName| mine.is_some_and(|mine| mine.adds(item));
-    row.drop_others(|item| added(item) || spec.items(of).iter().any(|own| own.name == *item));
+    let is_own = |item: &ItemName| added(item) || spec.items(of).iter().any(|own| own.name == *item);
+    row.drop_others(is_own);
+    let newest = row.assigned.generation;
+    let unheard = listed.into_iter().filter(|item| !is_own(item) && !row.statuses.contains_key(item));
+    let unheard: Vec<ItemName> = unheard.filter(|_| !planted("keep-dropped-done")).collect();
+    row.redo.extend(unheard.into_iter().map(|item| (item, newest)));
 }
 
 /// Its rollout goes on without it, and another begins when it is back: it has not seen the set of control machines that
