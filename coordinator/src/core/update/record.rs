@@ -226,7 +226,9 @@ pub(super) fn has_its_own_items(
     let is_own = |item: &ItemName| added(item) || spec.items(of).iter().any(|own| own.name == *item);
     row.drop_others(is_own);
     let newest = row.assigned.generation;
-    let unheard = listed.into_iter().filter(|item| !is_own(item) && !row.statuses.contains_key(item));
+    // One that is known to have failed, or whose end is unknown, stays what it is: that is for an operator.
+    let may_succeed = |item: &ItemName| row.statuses.get(item).is_none_or(|known| known.state == ItemState::Succeeded);
+    let unheard = listed.into_iter().filter(|item| !is_own(item) && may_succeed(item));
     let unheard: Vec<ItemName> = unheard.filter(|_| !planted("keep-dropped-done")).collect();
     row.redo.extend(unheard.into_iter().map(|item| (item, newest)));
 }
