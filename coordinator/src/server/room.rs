@@ -1,24 +1,42 @@
-//! Room for connections of which nobody knows yet whose they are. Nobody who comes is turned away: where room runs
-//! short, the one that has been there longest without a word goes, of the address that has the most. So whoever opens
-//! many and says nothing keeps out nobody, not even whoever comes from the same address.
+//! Room for connections whose peer is unknown. Every newcomer gets a place; where room runs short, another connection
+//! is cut for it. First go those that have stalled, and of these the oldest one of the network that has the most. So a
+//! flood of idle connections keeps out no other client, not even one that shares its address, and a large site behind
+//! one address does not pay for idle connections from elsewhere.
 
 use std::{
     collections::BTreeMap,
-    net::IpAddr,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    net::{IpAddr, Ipv6Addr},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 use tokio::sync::Notify;
 
+/// A connection without news for so long has stalled: a client that is well sends its first byte, its handshake and its
+/// call within a few round trips.
+const STALLED_AFTER: Duration = Duration::from_secs(1);
+/// The part of an IPv6 address that a provider assigns to a whole site.
+const SITE: u128 = u128::MAX << 80;
+
 /// What is known of a connection at both of its ends: in the room, and where it is served.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Line {
-    /// What is under way on it.
-    under_way: AtomicUsize,
+    state: Mutex<LineState>,
     cut: Notify,
+}
+
+#[derive(Debug)]
+struct LineState {
+    /// What is under way on it.
+    under_way: usize,
+    /// When something began or ended on it last.
+    since: Instant,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self { state: Mutex::new(LineState { under_way: 0, since: Instant::now() }), cut: Notify::new() }
+    }
 }
 
 /// Something is under way on a connection, as long as this lives.
@@ -28,12 +46,22 @@ pub(super) struct Engaged(Arc<Line>);
 impl Line {
     /// Something begins on it.
     pub(super) fn engage(self: &Arc<Self>) -> Engaged {
-        self.under_way.fetch_add(1, Ordering::Relaxed);
+        let mut state = self.state();
+        *state = LineState { under_way: state.under_way + 1, since: Instant::now() };
+        drop(state);
         Engaged(Arc::clone(self))
     }
 
+    fn state(&self) -> MutexGuard<'_, LineState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn is_silent(&self) -> bool {
-        self.under_way.load(Ordering::Relaxed) == 0
+        self.state().under_way == 0
+    }
+
+    fn has_stalled(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.state().since) > STALLED_AFTER
     }
 
     /// Cuts it.
@@ -49,7 +77,8 @@ impl Line {
 
 impl Drop for Engaged {
     fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+        let mut state = self.0.state();
+        *state = LineState { under_way: state.under_way.saturating_sub(1), since: Instant::now() };
     }
 }
 
@@ -85,14 +114,15 @@ impl Room {
         Arc::new(Self { guests: Mutex::default(), guests_max })
     }
 
-    /// A place for one more connection from there. Another is cut for it where more than half of the room is taken and
-    /// one is silent, or all of it is.
+    /// A place for one more connection from there. Where more than half of the room is taken, a silent connection that
+    /// has stalled is cut for it; where all of it is, one that has stalled, else a silent one, else any.
     pub(super) fn enter(self: &Arc<Self>, origin: IpAddr, line: Arc<Line>) -> Place {
+        self.enter_at(origin, line, Instant::now())
+    }
+
+    fn enter_at(self: &Arc<Self>, origin: IpAddr, line: Arc<Line>, now: Instant) -> Place {
         let mut guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = guests.by_number.len();
-        let silent = || (taken >= self.guests_max / 2).then(|| guests.oldest_of_the_most(Line::is_silent)).flatten();
-        let any = || (taken >= self.guests_max).then(|| guests.oldest_of_the_most(|_| true)).flatten();
-        if let Some(number) = silent().or_else(any)
+        if let Some(number) = self.makes_room(&guests, now)
             && let Some(guest) = guests.by_number.remove(&number)
         {
             guest.line.hang_up();
@@ -102,19 +132,53 @@ impl Room {
         guests.by_number.insert(number, Guest { origin, line: Arc::clone(&line) });
         Place { room: Arc::clone(self), number, line }
     }
+
+    /// The connection that is cut for a newcomer.
+    fn makes_room(&self, guests: &Guests, now: Instant) -> Option<u64> {
+        let taken = guests.by_number.len();
+        let idle = |line: &Line| line.is_silent() && line.has_stalled(now);
+        let half = || guests.oldest_of_the_most(idle);
+        let full = || {
+            let stalled = || guests.oldest_of_the_most(|line| line.has_stalled(now));
+            let silent = || guests.oldest_of_the_most(Line::is_silent);
+            stalled().or_else(silent).or_else(|| guests.oldest_of_the_most(|_| true))
+        };
+        let idle = (taken >= self.guests_max / 2).then(half).flatten();
+        idle.or_else(|| (taken >= self.guests_max).then(full).flatten())
+    }
+}
+
+/// The site that an address belongs to: of IPv6 the /48, for one site has as many /64 of it as it likes.
+fn site(origin: IpAddr) -> IpAddr {
+    match origin {
+        IpAddr::V4(_) => origin,
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & SITE)),
+    }
 }
 
 impl Guests {
-    /// Of those that are such, and of the address that has the most of them, who came first.
+    /// The oldest of such connections from the network that has the most of them, of the site that has the most.
     fn oldest_of_the_most(&self, is_such: impl Fn(&Line) -> bool) -> Option<u64> {
-        let such = || self.by_number.iter().filter(|(_, guest)| is_such(&guest.line));
-        let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
-        for (_, guest) in such() {
-            *counts.entry(guest.origin).or_default() += 1;
-        }
-        let most = counts.values().max().copied()?;
-        such().find(|(_, guest)| counts.get(&guest.origin) == Some(&most)).map(|(number, _)| *number)
+        let such: Vec<(u64, IpAddr)> = self
+            .by_number
+            .iter()
+            .filter(|(_, guest)| is_such(&guest.line))
+            .map(|(number, guest)| (*number, guest.origin))
+            .collect();
+        let of_site = of_the_most(&such, site);
+        of_the_most(&of_site, |origin| origin).first().map(|(number, _)| *number)
     }
+}
+
+/// Those of the group that most of them are of; among equals, of the one that came first.
+fn of_the_most(guests: &[(u64, IpAddr)], group: impl Fn(IpAddr) -> IpAddr) -> Vec<(u64, IpAddr)> {
+    let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+    for (_, origin) in guests {
+        *counts.entry(group(*origin)).or_default() += 1;
+    }
+    let most = counts.values().max();
+    let first = guests.iter().map(|(_, origin)| group(*origin)).find(|of| counts.get(of) == most);
+    guests.iter().copied().filter(|(_, origin)| Some(group(*origin)) == first).collect()
 }
 
 impl Drop for Place {
@@ -146,28 +210,74 @@ mod tests {
         (0..count).map(|_| room.enter(address(from), Arc::default())).collect()
     }
 
+    fn v6(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    /// A moment at which everything that is here now has stalled.
+    fn later() -> Instant {
+        Instant::now() + STALLED_AFTER + Duration::from_millis(1)
+    }
+
     #[test]
-    fn above_half_the_oldest_silent_one_goes() {
+    fn above_half_the_oldest_stalled_one_goes() {
         let room = Room::new(8);
         let first = come(&room, 1, 4);
-        assert!(!first.iter().any(is_cut), "there is room");
         let _talks = first[0].line.engage();
-        let _more = come(&room, 1, 1);
+        let fresh = come(&room, 1, 1);
+        assert!(!first.iter().any(is_cut), "there is room, and none has stalled");
+        let _more = room.enter_at(address(1), Arc::default(), later());
         assert_eq!(first.iter().map(is_cut).collect::<Vec<_>>(), [false, true, false, false]);
+        assert!(!is_cut(&fresh[0]));
     }
 
     #[test]
-    fn whoever_has_the_most_makes_room() {
-        let room = Room::new(8);
+    fn network_with_the_most_makes_room() {
+        let room = Room::new(5);
         let others = come(&room, 2, 1);
         let many = come(&room, 1, 4);
-        assert_eq!((others.iter().filter(|place| is_cut(place)).count(), is_cut(&many[0])), (0, true));
         let more = come(&room, 3, 1);
-        assert!(is_cut(&many[1]) && !is_cut(&others[0]) && !is_cut(&more[0]), "he came last and stays");
+        assert!(is_cut(&many[0]) && !is_cut(&others[0]));
+        let last = come(&room, 3, 1);
+        assert!(is_cut(&many[1]) && !is_cut(&others[0]) && !is_cut(&more[0]) && !is_cut(&last[0]));
+    }
+
+    /// Connections that hang from many networks, one of each, against a site whose machines share one address.
+    #[test]
+    fn stalled_ones_go_before_a_large_site() {
+        for speaks in [false, true] {
+            let room = Room::new(8);
+            let (mut stalled, mut held) = (Vec::new(), Vec::new());
+            for n in 0..4 {
+                let place = room.enter(v6(&format!("2001:db8:{n}::")), Arc::default());
+                held.extend(speaks.then(|| place.line.engage()));
+                stalled.push(place);
+            }
+            let now = later();
+            let site: Vec<Place> = (0..8)
+                .map(|_| {
+                    let line = Arc::new(Line::default());
+                    line.state().since = now;
+                    room.enter_at(address(1), line, now)
+                })
+                .collect();
+            assert_eq!(stalled.iter().filter(|place| is_cut(place)).count(), 4, "speaks: {speaks}");
+            assert!(!site.iter().any(is_cut), "speaks: {speaks}");
+        }
     }
 
     #[test]
-    fn those_that_talk_stay_until_all_is_taken() {
+    fn networks_of_one_site_count_together() {
+        let room = Room::new(6);
+        let come_from = |text: String| room.enter(v6(&text), Arc::default());
+        let many: Vec<Place> = (0..4).map(|n| come_from(format!("2001:db8:7:{n}::"))).collect();
+        let pair: Vec<Place> = (0..2).map(|_| come_from("2001:db8:8:1::".to_owned())).collect();
+        let _newcomer = come_from("2001:db8:9::".to_owned());
+        assert!(is_cut(&many[0]) && !pair.iter().any(is_cut), "four networks of one /48 are more than two of one /64");
+    }
+
+    #[test]
+    fn busy_ones_stay_until_all_is_taken() {
         let room = Room::new(4);
         let talking = |from| {
             let place = room.enter(address(from), Arc::default());

@@ -107,6 +107,8 @@ async fn silent_strangers_make_room() {
     for _ in 0..SILENT {
         silent.push(world.channel(None).await);
     }
+    // From then on even the newest has stalled.
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
     let token = world.token("edge", None, None, 60_000).await;
     let enrol = muster_proto::wire::EnrollRequest {
         token: token.text.clone(),
