@@ -19,7 +19,7 @@ use muster_coordinator::{
     pki::{Ca, StateKey, Vault},
     plan::Limits,
     server::{self, Sessions, Settings},
-    store::{EmbeddedStore, Store, StoreError},
+    store::{EmbeddedStore, Place, Store, StoreError},
 };
 use muster_proto::{
     daemon::{
@@ -41,8 +41,8 @@ const OPEN_FILES_MIN: u64 = 8192;
 /// Time for the engine to end when nobody needs it any more.
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The store's file is looked for at its place so often: nobody is told for longer than this that something is recorded
-/// which no restart finds.
+/// The store's file and its mark are looked for at their places so often: nobody is told for longer than this that
+/// something is recorded which no restart finds.
 const PLACE_EVERY: Duration = Duration::from_secs(5);
 
 /// The status line need not be newer than this.
@@ -70,7 +70,7 @@ pub(crate) async fn run(
 
     let sessions = Sessions::default();
     let lost_after_ms = u64::try_from(config.lost_after.as_millis()).context("lost-after is out of range")?;
-    let place = store.clone();
+    let (place, closing) = (store.clone(), store.clone());
     let (engine, thread) = engine::start(store.clone(), sessions.clone(), Limits { lost_after_ms }, ca.proof_key()?)?;
     let admin = Admin {
         state_dir: config.state_dir.clone(),
@@ -112,6 +112,10 @@ pub(crate) async fn run(
     let served = server::serve(listener, engine, sessions, (ca, vault), settings, shutdown).await;
     admin.abort();
     end_of_engine(thread).await?;
+    // The next start is refused without a mark, and it may have been lost since the last look.
+    if let Ok(Place::MarkMade { mark }) = closing.check_place() {
+        tracing::warn!("{} was lost or damaged; it is made again", mark.display());
+    }
     // A failure: systemd starts it again, which says what is at the place now, or goes on if the file is back.
     if let Ok(error) = moved.try_recv() {
         return Err(error.into());
@@ -144,13 +148,34 @@ fn key_file_of(path: &Path) -> anyhow::Result<Option<PathBuf>> {
     Ok((!handed_over).then_some(path))
 }
 
-/// Ends when the store's file is not at its place any more.
+/// Ends when the store's file is not at its place any more. A mark that is lost is made again.
 async fn until_moved(store: EmbeddedStore) -> StoreError {
+    let mut said: Option<String> = None;
     loop {
         tokio::time::sleep(PLACE_EVERY).await;
-        if let Err(error) = store.check_place() {
-            return error;
+        // A broken disk, or a file server that is away, may hang.
+        let looking = store.clone();
+        let Ok(found) = tokio::task::spawn_blocking(move || looking.check_place()).await else { continue };
+        let problem = match found {
+            Err(error @ StoreError::Moved { .. }) => return error,
+            Ok(Place::Kept) => None,
+            Ok(Place::MarkMade { mark }) => {
+                let mark = mark.display();
+                tracing::warn!(
+                    "{mark} was lost or damaged; it is made again, and names the newest commit of the store"
+                );
+                None
+            }
+            Ok(Place::Unknown { source }) => {
+                Some(format!("nobody can tell whether the store is at its place: {source}"))
+            }
+            Err(error) => Some(format!("{:#}", anyhow!(error))),
+        };
+        // Once, not every time.
+        if let Some(problem) = problem.as_ref().filter(|problem| said.as_ref() != Some(problem)) {
+            tracing::error!("{problem}");
         }
+        said = problem;
     }
 }
 

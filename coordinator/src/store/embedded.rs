@@ -9,7 +9,7 @@ use std::{
     fs, io,
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use nix::unistd::geteuid;
@@ -18,7 +18,7 @@ use redb::{Database, DatabaseError, Durability, ReadableDatabase, ReadableTable,
 use super::{
     Change, Row, Store, StoreError, Table,
     file::{LockedFile, holder},
-    mark::{CommitRow, Mark},
+    mark::{Commit, CommitRow, Mark},
 };
 
 /// The database's page cache. The facts are in memory anyway; this is for writing.
@@ -41,13 +41,43 @@ const fn definition(table: Table) -> Definition {
 const COMMITS: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("commit");
 const NEWEST_KEY: &str = "newest";
 
+/// Device and inode of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    pub(super) fn of(file: &fs::Metadata) -> Self {
+        Self { device: file.dev(), inode: file.ino() }
+    }
+}
+
+/// What a look at the places of a store and of its mark came to.
+#[derive(Debug)]
+pub enum Place {
+    /// Both are where they were.
+    Kept,
+    /// The mark was lost, or damaged: it is made again.
+    MarkMade {
+        /// Where it is.
+        mark: PathBuf,
+    },
+    /// The file system does not say.
+    Unknown {
+        /// What it says.
+        source: io::Error,
+    },
+}
+
 /// A handle on the store's file. Clones share it: the engine writes, a backup reads beside it.
 #[derive(Clone)]
 pub struct EmbeddedStore {
     database: Arc<Database>,
     path: Arc<Path>,
-    /// Device and inode of the open file.
-    file: (u64, u64),
+    /// The open file.
+    file: FileId,
     marking: Marking,
 }
 
@@ -59,7 +89,7 @@ enum Marking {
     /// Beside the store, from the next commit on. Until then the mark there is another store's.
     FromNextCommit,
     /// There.
-    At(Arc<Mark>),
+    At(Arc<Mutex<Mark>>),
 }
 
 impl EmbeddedStore {
@@ -67,21 +97,22 @@ impl EmbeddedStore {
     /// that was acknowledged last.
     ///
     /// # Errors
-    /// [`StoreError::InUse`], [`StoreError::Damaged`], [`StoreError::NotNewest`] or [`StoreError::Open`].
+    /// [`StoreError::InUse`], [`StoreError::Damaged`], [`StoreError::OtherFormat`], [`StoreError::NotNewest`] or
+    /// [`StoreError::Open`].
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let store = Self::open_copy(path)?;
-        let marking = Marking::At(Arc::new(store.checked_mark()?));
+        let marking = Marking::at(store.checked_mark()?);
         Ok(Self { marking, ..store })
     }
 
     /// Opens the store at `path`, which may be an older copy. The first commit makes it the one to go on from.
     ///
     /// # Errors
-    /// [`StoreError::InUse`], [`StoreError::Damaged`] or [`StoreError::Open`].
+    /// [`StoreError::InUse`], [`StoreError::Damaged`], [`StoreError::OtherFormat`] or [`StoreError::Open`].
     pub fn open_copy(path: &Path) -> Result<Self, StoreError> {
         let open_error = |error: io::Error| opening(path, error.into());
         let file = fs::OpenOptions::new().read(true).write(true).open(path).map_err(open_error)?;
-        let opened = id_of(&file.metadata().map_err(open_error)?);
+        let opened = FileId::of(&file.metadata().map_err(open_error)?);
         let (file, distrust) = LockedFile::lock(file).map_err(open_error)?.ok_or_else(|| in_use(path))?;
         let Some(closed_in_order) = file.closed_in_order().map_err(open_error)? else {
             return Err(damaged(path, redb::Error::Corrupted("it does not begin as a store does".to_owned())));
@@ -96,23 +127,53 @@ impl EmbeddedStore {
         });
         let database = builder.create_with_backend(file).map_err(|error| opening(path, error))?;
         drop(distrust);
-        Ok(Self { database: Arc::new(database), path: path.into(), file: opened, marking: Marking::FromNextCommit })
+        let marking = Marking::FromNextCommit;
+        let store = Self { database: Arc::new(database), path: path.into(), file: opened, marking };
+        if store.numbers_no_commits().map_err(|error| damaged(path, error))? {
+            return Err(StoreError::OtherFormat { path: path.to_owned() });
+        }
+        Ok(store)
     }
 
-    /// Is the file still where it was opened?
+    /// Has this store a record, and no number of its newest commit? Every build since the first release numbers them.
+    fn numbers_no_commits(&self) -> Result<bool, redb::Error> {
+        let transaction = self.database.begin_read()?;
+        let has = |found: Result<_, redb::TableError>| match found {
+            Ok(_) => Ok(true),
+            Err(redb::TableError::TableDoesNotExist(_)) => Ok(false),
+            Err(error) => Err(error),
+        };
+        Ok(has(transaction.open_table(definition(Table::Meta)))? && !has(transaction.open_table(COMMITS))?)
+    }
+
+    /// Are the file and its mark where they were opened? A mark that is lost is made again: without it the next start
+    /// would refuse a store that is whole.
     ///
     /// # Errors
-    /// [`StoreError::Moved`]: it was moved or removed, or another is in its place.
-    pub fn check_place(&self) -> Result<(), StoreError> {
-        match fs::metadata(&self.path) {
-            Ok(there) if id_of(&there) == self.file => Ok(()),
-            Ok(_) | Err(_) => Err(StoreError::Moved { path: self.path.to_path_buf() }),
+    /// [`StoreError::Moved`]: the store was moved or removed, or another is in its place. [`StoreError::Mark`]: the mark
+    /// is lost, and cannot be made again.
+    pub fn check_place(&self) -> Result<Place, StoreError> {
+        match is_gone(&fs::metadata(&self.path), self.file) {
+            Ok(false) => {}
+            Ok(true) => return Err(StoreError::Moved { path: self.path.to_path_buf() }),
+            Err(source) => return Ok(Place::Unknown { source }),
         }
+        let Marking::At(mark) = &self.marking else { return Ok(Place::Kept) };
+        let (mut mark, path) = (locked(mark), Mark::path(&self.path));
+        let error = |source| StoreError::Mark { mark: path.clone(), source };
+        // Read under the lock: no newer commit is marked meanwhile. One that is not marked yet may be, for it is durable.
+        let newest = self.newest().map_err(|source| error(io::Error::other(source)))?;
+        let names_it = |marked: Commit| marked == newest.commit || newest.follows(&marked);
+        if !mark.is_lost() && mark.read().map_err(error)?.is_some_and(names_it) {
+            return Ok(Place::Kept);
+        }
+        *mark = Mark::create(&self.path, newest.commit).map_err(error)?;
+        Ok(Place::MarkMade { mark: path })
     }
 
     /// The mark, if it names the newest commit.
     fn checked_mark(&self) -> Result<Mark, StoreError> {
-        let error = |error: io::Error| opening(&self.path, error.into());
+        let error = |error: io::Error| opening(&Mark::path(&self.path), error.into());
         let newest = self.newest().map_err(|error| StoreError::Read(Box::new(error)))?;
         let mark = Mark::open(&self.path).map_err(error)?;
         let marked = mark.as_ref().map(Mark::read).transpose().map_err(error)?.flatten();
@@ -157,7 +218,7 @@ impl EmbeddedStore {
         let open_error = |error: io::Error| opening(path, error.into());
         let mut options = fs::OpenOptions::new();
         let file = options.read(true).write(true).create_new(true).mode(FILE_MODE).open(path).map_err(open_error)?;
-        let opened = id_of(&file.metadata().map_err(open_error)?);
+        let opened = FileId::of(&file.metadata().map_err(open_error)?);
         let (file, _) = LockedFile::lock(file).map_err(open_error)?.ok_or_else(|| in_use(path))?;
         let database = builder().create_with_backend(file).map_err(|error| opening(path, error))?;
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -173,7 +234,7 @@ impl EmbeddedStore {
         Self::place(path, rows, |made| {
             let error = |error: io::Error| opening(path, error.into());
             let newest = made.newest().map_err(|error| StoreError::Read(Box::new(error)))?;
-            Mark::create(path).and_then(|mark| mark.write(newest.commit)).map_err(error)
+            Mark::create(path, newest.commit).map(drop).map_err(error)
         })
         // A mark without its store is of no use.
         .inspect_err(|_| drop(fs::remove_file(Mark::path(path))))
@@ -244,13 +305,41 @@ impl EmbeddedStore {
 
     /// Makes it known that a commit is the newest. Nobody may hear of the commit before.
     fn write_mark(&mut self, newest: CommitRow) -> io::Result<()> {
-        if let Marking::FromNextCommit = self.marking {
-            self.marking = Marking::At(Arc::new(Mark::create(&self.path)?));
-        }
         match &self.marking {
-            Marking::At(mark) => mark.write(newest.commit),
-            Marking::Never | Marking::FromNextCommit => Ok(()),
+            Marking::Never => {}
+            Marking::FromNextCommit => self.marking = Marking::at(Mark::create(&self.path, newest.commit)?),
+            Marking::At(mark) => {
+                let mut mark = locked(mark);
+                if mark.is_lost() {
+                    *mark = Mark::create(&self.path, newest.commit)?;
+                } else {
+                    mark.write(newest.commit)?;
+                }
+            }
         }
+        Ok(())
+    }
+}
+
+impl Marking {
+    fn at(mark: Mark) -> Self {
+        Self::At(Arc::new(Mutex::new(mark)))
+    }
+}
+
+fn locked(mark: &Mutex<Mark>) -> MutexGuard<'_, Mark> {
+    mark.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Is another file, or none, where the one with this id was?
+///
+/// # Errors
+/// Nobody can tell: the file system answered with another error, as of a broken disk or a server that is away.
+pub(super) fn is_gone(found: &io::Result<fs::Metadata>, id: FileId) -> io::Result<bool> {
+    match found {
+        Ok(found) => Ok(FileId::of(found) != id),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(true),
+        Err(error) => Err(error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)),
     }
 }
 
@@ -309,10 +398,6 @@ fn opening(path: &Path, error: DatabaseError) -> StoreError {
         DatabaseError::Storage(StorageError::Io(ref io)) if is_full(io) => StoreError::Full { path: path.to_owned() },
         other => StoreError::Open { path: path.to_owned(), source: Box::new(other.into()) },
     }
-}
-
-fn id_of(file: &fs::Metadata) -> (u64, u64) {
-    (file.dev(), file.ino())
 }
 
 fn is_full(error: &io::Error) -> bool {

@@ -4,15 +4,16 @@
 
 use std::{
     fs, io,
-    os::unix::fs::{FileExt, OpenOptionsExt},
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, fchown},
     path::{Path, PathBuf},
 };
 
 use aws_lc_rs::digest::{SHA256, digest};
+use nix::unistd::geteuid;
 use redb::StorageBackend;
 use uuid::Uuid;
 
-use super::embedded::{FILE_MODE, sync_directory};
+use super::embedded::{FILE_MODE, FileId, is_gone, sync_directory};
 
 /// Bytes of a commit's number and id.
 const COMMIT_BYTES: usize = 24;
@@ -88,7 +89,11 @@ impl Commit {
 }
 
 /// An open mark.
-pub(super) struct Mark(Box<dyn StorageBackend>);
+pub(super) struct Mark {
+    file: Box<dyn StorageBackend>,
+    /// Where the file has its name. None: it has none.
+    place: Option<(PathBuf, FileId)>,
+}
 
 impl Mark {
     /// The mark that belongs to the store at `store`.
@@ -100,27 +105,56 @@ impl Mark {
 
     /// Opens the mark of the store at `store`. None: there is none.
     pub(super) fn open(store: &Path) -> io::Result<Option<Self>> {
-        match fs::OpenOptions::new().read(true).write(true).open(Self::path(store)) {
-            Ok(file) => Ok(Some(Self::on(File(file)))),
+        let path = Self::path(store);
+        match fs::OpenOptions::new().read(true).write(true).open(&path) {
+            Ok(file) => Ok(Some(Self::at(path, file)?)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Makes the mark of the store at `store`, in the place of another store's. It names no commit.
-    pub(super) fn create(store: &Path) -> io::Result<Self> {
+    /// Makes the mark of the store at `store`, in the place of another. It names this commit from the first moment it
+    /// is there, and belongs to whom the store does.
+    pub(super) fn create(store: &Path, commit: Commit) -> io::Result<Self> {
         let path = Self::path(store);
+        let mut part = path.as_os_str().to_owned();
+        part.push(".part");
+        let part = PathBuf::from(part);
+        // What an earlier attempt left.
+        match fs::remove_file(&part) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
         let mut options = fs::OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(true).mode(FILE_MODE).open(&path)?;
+        let file = options.read(true).write(true).create_new(true).mode(FILE_MODE).open(&part)?;
         file.write_all_at(&[0; FILE_BYTES], 0)?;
+        // Root works beside the service's user, who could not open what is root's.
+        if let Ok(owner) = fs::metadata(store)
+            && geteuid().is_root()
+        {
+            fchown(&file, Some(owner.uid()), Some(owner.gid()))?;
+        }
         file.sync_all()?;
+        let mark = Self::at(path.clone(), file)?;
+        mark.write(commit)?;
+        fs::rename(&part, &path)?;
         sync_directory(path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
-        Ok(Self::on(File(file)))
+        Ok(mark)
+    }
+
+    fn at(path: PathBuf, file: fs::File) -> io::Result<Self> {
+        let id = FileId::of(&file.metadata()?);
+        Ok(Self { place: Some((path, id)), ..Self::on(File(file)) })
     }
 
     /// The mark on this file.
     pub(super) fn on(file: impl StorageBackend) -> Self {
-        Self(Box::new(file))
+        Self { file: Box::new(file), place: None }
+    }
+
+    /// Is another file, or none, where this one was? While nobody can tell, it is not.
+    pub(super) fn is_lost(&self) -> bool {
+        self.place.as_ref().is_some_and(|(path, id)| is_gone(&fs::metadata(path), *id).unwrap_or(false))
     }
 
     /// The newest commit that is marked. None: no slot is whole.
@@ -128,7 +162,7 @@ impl Mark {
         let mut newest: Option<Commit> = None;
         for slot in 0..SLOTS {
             let mut bytes = [0; COMMIT_BYTES + SUM_BYTES];
-            match self.0.read(slot * SLOT_BYTES, &mut bytes) {
+            match self.file.read(slot * SLOT_BYTES, &mut bytes) {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => continue,
                 outcome => outcome?,
             }
@@ -144,8 +178,8 @@ impl Mark {
     pub(super) fn write(&self, commit: Commit) -> io::Result<()> {
         let bytes = commit.to_bytes();
         let record = [&bytes[..], digest(&SHA256, &bytes).as_ref()].concat();
-        self.0.write(commit.offset(), &record)?;
-        self.0.sync_data()
+        self.file.write(commit.offset(), &record)?;
+        self.file.sync_data()
     }
 }
 

@@ -7,9 +7,12 @@ mod mark;
 mod memory;
 pub mod row;
 
-use std::path::{Path, PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
-pub use embedded::EmbeddedStore;
+pub use embedded::{EmbeddedStore, Place};
 pub use memory::MemoryStore;
 pub use row::{Change, Row, Table};
 
@@ -60,6 +63,16 @@ pub enum StoreError {
         #[source]
         source: Box<redb::Error>,
     },
+    /// It has no number of its newest commit, as every store of a release has.
+    #[error(
+        "the store {} is of another format, of a build of Muster before its first release; this one does not read it. \
+         It is whole: the build that wrote it can still run on it. For this one make a new record (`muster-coordinator \
+         init` with another --state-dir) and enrol the machines anew", path.display()
+    )]
+    OtherFormat {
+        /// The store's file.
+        path: PathBuf,
+    },
     /// The newest commit of the file is not the one that was acknowledged last.
     #[error(
         "the store {} ends with commit {commit}, and {}: its newest commits are damaged, or another copy is in its \
@@ -90,6 +103,18 @@ pub enum StoreError {
     Moved {
         /// Where it was opened.
         path: PathBuf,
+    },
+    /// The mark is lost, and cannot be made again.
+    #[error(
+        "{}, which names the newest commit of the store, is lost or damaged, and cannot be made again; until it is, the \
+         next start is refused: see to that directory and its disk", mark.display()
+    )]
+    Mark {
+        /// The mark's file.
+        mark: PathBuf,
+        /// Why it cannot be made.
+        #[source]
+        source: io::Error,
     },
     /// The file is another user's.
     #[error(

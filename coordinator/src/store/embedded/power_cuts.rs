@@ -11,7 +11,7 @@ use std::{
 
 use redb::StorageBackend;
 
-use super::{Change, EmbeddedStore, Mark, Marking, Row, Store, StoreError, Table, builder};
+use super::{Change, EmbeddedStore, FileId, Mark, Marking, Row, Store, StoreError, Table, builder};
 
 /// A write that is so long may be torn in between: disks write sectors, not pages.
 const SECTOR: usize = 512;
@@ -210,9 +210,9 @@ impl Files {
     /// The batches one after another. Returns how many were acknowledged.
     fn commit_all(&self, batches: &[Vec<Change>]) -> usize {
         let Ok(database) = builder().create_with_backend(self.store.clone()) else { return 0 };
-        let marking = Marking::At(Arc::new(Mark::on(self.mark.clone())));
-        let mut store =
-            EmbeddedStore { database: Arc::new(database), path: Path::new("store").into(), file: (0, 0), marking };
+        let marking = Marking::at(Mark::on(self.mark.clone()));
+        let (path, file) = (Path::new("store").into(), FileId::default());
+        let mut store = EmbeddedStore { database: Arc::new(database), path, file, marking };
         batches.iter().take_while(|batch| store.commit(batch).is_ok()).count()
     }
 }

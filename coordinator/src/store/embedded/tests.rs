@@ -195,6 +195,162 @@ fn commit_until_killed(path: &Path) {
     }
 }
 
+/// The mark of an open store goes away, in every way it may: the next look, or the next commit, makes it again.
+#[test]
+fn lost_mark_is_made_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("store");
+    let mark = Mark::path(&path);
+    let copy = dir.path().join("copy");
+    let ways: [(&str, &dyn Fn()); 6] = [
+        ("removed", &|| fs::remove_file(&mark).expect("removed")),
+        ("moved away", &|| fs::rename(&mark, &copy).expect("moved")),
+        ("replaced", &|| {
+            fs::copy(&mark, &copy).expect("copied");
+            fs::rename(&copy, &mark).expect("put in its place");
+        }),
+        ("emptied", &|| fs::write(&mark, "").expect("written")),
+        ("overwritten", &|| fs::write(&mark, [7; 8192]).expect("written")),
+        ("gone, with half a new one", &|| {
+            fs::rename(&mark, dir.path().join("store.mark.part")).expect("moved");
+        }),
+    ];
+    for (way, lose) in ways {
+        for commits in [false, true] {
+            let _ = fs::remove_file(&path);
+            let mut store = EmbeddedStore::create(&path).expect("create");
+            store.commit(&[put(Table::Meta, "a", "1")]).expect("commit");
+            let beside = store.clone();
+            assert!(matches!(beside.check_place(), Ok(Place::Kept)), "{way}");
+            lose();
+            if commits {
+                store.commit(&[put(Table::Meta, "a", "2")]).expect("commit");
+            } else {
+                let found = beside.check_place();
+                assert!(matches!(&found, Ok(Place::MarkMade { mark: made }) if *made == mark), "{way}: {found:?}");
+            }
+            assert!(matches!(beside.check_place(), Ok(Place::Kept)), "{way}");
+            drop((store, beside));
+            let value = if commits { "2" } else { "1" };
+            let rows = EmbeddedStore::open(&path).expect(way).load().expect("rows");
+            assert_eq!(rows, [row(Table::Meta, "a", value)], "{way}");
+            assert!(!dir.path().join("store.mark.part").exists(), "{way}");
+        }
+    }
+    let store = EmbeddedStore::open(&path).expect("open");
+    fs::remove_file(&mark).expect("removed");
+    fs::create_dir_all(mark.join("taken")).expect("made");
+    let refused = store.check_place().expect_err("a directory is there").to_string();
+    assert!(refused.contains("store.mark") && refused.contains("cannot be made again"), "{refused}");
+}
+
+/// Only an answer that the file is not there ends a coordinator.
+#[test]
+fn unanswered_look_is_no_move() {
+    use nix::errno::Errno;
+    for (errno, expected) in [
+        (Errno::ENOENT, Some(true)),
+        (Errno::ENOTDIR, Some(true)),
+        (Errno::EIO, None),
+        (Errno::ESTALE, None),
+        (Errno::EACCES, None),
+        (Errno::ETIMEDOUT, None),
+    ] {
+        let found = is_gone(&Err(errno.into()), FileId::default());
+        assert_eq!(found.as_ref().ok().copied(), expected, "{errno}");
+        assert!(found.is_ok() || found.is_err_and(|error| error.raw_os_error() == Some(errno as i32)), "{errno}");
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let (path, kept) = (dir.path().join("store"), dir.path().join("kept"));
+    let store = EmbeddedStore::create(&path).expect("create");
+    fs::rename(&path, &kept).expect("moved");
+    assert!(matches!(store.check_place(), Err(StoreError::Moved { .. })));
+    std::os::unix::fs::symlink(&path, &path).expect("a link to itself");
+    assert!(matches!(store.check_place(), Ok(Place::Unknown { .. })), "a look that fails");
+    fs::rename(&kept, &path).expect("put back");
+    assert!(matches!(store.check_place(), Ok(Place::Kept)));
+}
+
+/// `recover` is killed after each of its steps: a start goes on, or says that `recover` is needed; and `recover`, run
+/// again, leads to a start from each.
+#[test]
+fn killed_recover_can_be_run_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("store");
+    let (mark, part) = (Mark::path(&path), dir.path().join("store.mark.part"));
+    let recovered = || [put(Table::Meta, "recovered", "yes")];
+    let recover = || EmbeddedStore::open_copy(&path)?.commit(&recovered());
+    let commits_only = || {
+        let mut store = EmbeddedStore::open_copy(&path).expect("a copy");
+        store.marking = Marking::Never;
+        store.commit(&recovered()).expect("commit");
+    };
+    let steps: [(&str, &dyn Fn()); 6] = [
+        ("nothing is done", &|| {}),
+        ("it is committed", &commits_only),
+        ("a mark is begun", &|| {
+            commits_only();
+            fs::write(&part, "").expect("written");
+        }),
+        ("half a mark is written", &|| {
+            commits_only();
+            fs::write(&part, [0; 4200]).expect("written");
+        }),
+        ("the mark has no name yet", &|| {
+            let old = fs::read(&mark).expect("a mark");
+            recover().expect("recovered");
+            fs::rename(&mark, &part).expect("moved");
+            fs::write(&mark, old).expect("written");
+        }),
+        ("all is done", &|| recover().expect("recovered")),
+    ];
+    for without_mark in [false, true] {
+        for (step, act) in &steps {
+            for left in [&path, &mark, &part] {
+                let _ = fs::remove_file(left);
+            }
+            let mut store = EmbeddedStore::create(&path).expect("create");
+            store.commit(&[put(Table::Meta, "a", "old")]).expect("commit");
+            store.backup(&dir.path().join("copy")).expect("copied");
+            store.commit(&[put(Table::Meta, "a", "new")]).expect("commit");
+            drop(store);
+            fs::rename(dir.path().join("copy"), &path).expect("put in its place");
+            act();
+            if without_mark && *step != "the mark has no name yet" && *step != "all is done" {
+                fs::remove_file(&mark).expect("removed");
+            }
+            match EmbeddedStore::open(&path) {
+                Ok(_) => assert_eq!(*step, "all is done", "without mark: {without_mark}"),
+                Err(refused) => {
+                    assert!(matches!(refused, StoreError::NotNewest { .. }), "{step}: {refused}");
+                    assert!(refused.to_string().contains("then run `muster-coordinator recover`"), "{refused}");
+                }
+            }
+            recover().expect(step);
+            let rows = EmbeddedStore::open(&path).expect(step).load().expect("rows");
+            assert_eq!(rows, [row(Table::Meta, "a", "old"), row(Table::Meta, "recovered", "yes")], "{step}");
+            assert!(!part.exists(), "{step}");
+        }
+    }
+}
+
+/// As builds before the first release left it.
+#[test]
+fn store_without_commit_numbers_is_of_another_format() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("store");
+    let database = builder().create(&path).expect("made");
+    let transaction = database.begin_write().expect("begun");
+    transaction.open_table(definition(Table::Meta)).expect("a table").insert("core", &b"{}"[..]).expect("written");
+    transaction.commit().expect("committed");
+    drop(database);
+    for open in [EmbeddedStore::open, EmbeddedStore::open_copy] {
+        let Err(refused) = open(&path) else { panic!("it was opened") };
+        let said = refused.to_string();
+        assert!(said.contains("of another format") && said.contains("init") && !said.contains("damaged"), "{said}");
+    }
+}
+
 /// Whatever keeps a copy from its place, no half of it fills the disk.
 #[test]
 fn a_copy_that_cannot_be_placed_leaves_nothing() {
