@@ -280,21 +280,30 @@ impl Admin {
         let error = |source: io::Error| StoreError::Backup { path: path.clone(), source: source.into() };
         let copied = tokio::task::spawn_blocking(move || {
             let _one = admin.copying.lock().unwrap_or_else(PoisonError::into_inner);
-            let path = admin.state_dir.outgoing();
-            let error = |source: io::Error| StoreError::Backup { path: path.clone(), source: source.into() };
-            // What an earlier coordinator did not get to remove.
-            if path.exists() {
-                fs::remove_file(&path).map_err(error)?;
-            }
-            let bytes = fs::metadata(admin.state_dir.store()).map_err(error)?.len();
-            has_room(admin.state_dir.path(), bytes).map_err(error)?;
-            admin.store.backup(&path)?;
-            let file = fs::File::open(&path).map_err(error)?;
-            fs::remove_file(&path).map_err(error)?;
-            Ok(file)
+            outgoing_copy(&admin.state_dir, &admin.store)
         });
         copied.await.map_err(|panic| error(io::Error::other(panic)))?
     }
+}
+
+/// A copy of the store, open and already without a name. One at a time: all are made under one name. What an earlier
+/// process left under it goes.
+///
+/// # Errors
+/// [`StoreError::Backup`], [`StoreError::Full`].
+pub fn outgoing_copy(state_dir: &StateDir, store: &EmbeddedStore) -> Result<fs::File, StoreError> {
+    let path = state_dir.outgoing();
+    let error = |source: io::Error| StoreError::Backup { path: path.clone(), source: source.into() };
+    match fs::remove_file(&path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(error(source)),
+        Ok(()) | Err(_) => {}
+    }
+    let bytes = fs::metadata(state_dir.store()).map_err(error)?.len();
+    has_room(state_dir.path(), bytes).map_err(error)?;
+    store.backup(&path)?;
+    let file = fs::File::open(&path).map_err(error)?;
+    fs::remove_file(&path).map_err(error)?;
+    Ok(file)
 }
 
 /// Is there room for a copy of the store? The coordinator itself must go on writing meanwhile.

@@ -33,7 +33,6 @@ use std::{
 };
 
 use muster_proto::{
-    VERSION,
     model::{ClusterName, Epoch, Now},
     plant::planted,
 };
@@ -43,7 +42,7 @@ pub use io::{Effect, Enroll, Input, Request, SwarmQuestion};
 pub use maintenance::{LockRelease, Word};
 
 use crate::{
-    facts::{AuditObject, AuditRow, Draft, FORMAT, Facts, MachineRow, RowError},
+    facts::{AuditObject, AuditRow, Draft, Facts, MachineRow, RowError},
     plan::{
         Limits, items,
         reboot::missed_at,
@@ -145,10 +144,6 @@ impl Core {
         let meta = draft.meta_mut();
         if !planted("same-epoch") {
             meta.epoch = meta.epoch.next();
-        }
-        if meta.format < FORMAT {
-            meta.format = FORMAT;
-            VERSION.clone_into(&mut meta.written_by);
         }
         items::refresh(&mut draft);
         let changes = draft.into_changes();
@@ -305,13 +300,19 @@ fn take(
 pub fn recover(rows: Vec<Row>, seen: Epoch, actor: &str, now: Now) -> Result<(Epoch, Vec<Change>), RowError> {
     let mut facts = Facts::load(rows)?;
     let mut draft = Draft::new(&mut facts);
+    let next = begin_recovery(&mut draft, seen, actor, now);
+    Ok((next, draft.into_changes()))
+}
+
+/// The same, as a change that is under way.
+pub(crate) fn begin_recovery(draft: &mut Draft<'_>, seen: Epoch, actor: &str, now: Now) -> Epoch {
     let meta = draft.meta_mut();
     meta.epoch = meta.epoch.max(meta.fleet_epoch).max(seen);
     meta.recovering = true;
     let next = meta.epoch.next();
     meta.recovered_epoch = next;
-    update::distrust(&mut draft, now);
+    update::distrust(draft, now);
     let message = format!("the next start has epoch {next} and takes over what the agents know better");
     draft.audit(actor, "recover", AuditObject::Store, &message, now.wall_ms);
-    Ok((next, draft.into_changes()))
+    next
 }

@@ -8,15 +8,19 @@ mod progress;
 mod rollout;
 mod update;
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 use muster_proto::{
     model::{Blocked, ClusterName, ItemState, ItemStatus, Now, Standing},
     resource::{
-        Activity, Address, Audit, AuditSpec, AuditStatus, BlockedSince, Bytes, Cluster, Credential, CredentialSpec,
-        CredentialStatus, Document, HostInfo, ItemPlan, Machine, MachineStatus, Metadata, Plan, Rollout, Secret,
-        SecretSpec, SecretStatus, StageStatus, StateItemStatus, Token, TokenSpec, TokenStatus,
+        Activity, Address, Audit, AuditChain, AuditChainSpec, AuditChainStatus, AuditSpec, AuditStatus, BlockedSince,
+        Bytes, Cluster, Credential, CredentialSpec, CredentialStatus, Document, HostInfo, ItemPlan, Machine,
+        MachineStatus, Metadata, Plan, Rollout, Secret, SecretSpec, SecretStatus, StageStatus, StateItemStatus, Token,
+        TokenSpec, TokenStatus,
     },
 };
 
@@ -25,7 +29,8 @@ pub use handshake::{Requested, cluster_states, locks, requested, requests};
 use crate::{
     core::update::Options,
     facts::{
-        AuditRow, CertificateRow, CredentialRow, Facts, LeftOut, MachineRow, SecretRow, Stage, StageRow, TokenRow,
+        self, AuditRow, AuditScope, CertificateRow, CredentialRow, Facts, LeftOut, MachineRow, SecretRow, Stage,
+        StageRow, TokenRow,
     },
     plan::{
         self, Limits, blocked,
@@ -132,6 +137,27 @@ pub fn secrets(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, all: bool) 
 pub fn audit(facts: &Facts, only: Option<&ClusterName>) -> Vec<Audit> {
     let wanted = |row: &&&Arc<AuditRow>| only.is_none_or(|only| row.scope.cluster.as_ref() == Some(only));
     facts.audit_lines().iter().filter(wanted).map(|row| audit_line(row)).collect()
+}
+
+/// Every chain of the audit record: those that it lists, and any other that it holds.
+#[must_use]
+pub fn audit_chains(facts: &Facts) -> Vec<AuditChain> {
+    let scopes: BTreeSet<&AuditScope> = facts.meta.audit_chains.iter().chain(facts.audit.keys()).collect();
+    scopes.into_iter().map(|scope| audit_chain(scope, facts.audit.get(scope).map(|chain| &**chain))).collect()
+}
+
+fn audit_chain(scope: &AuditScope, chain: Option<&facts::AuditChain>) -> AuditChain {
+    let head = chain.map(facts::AuditChain::head).unwrap_or_default();
+    let lines: Vec<Audit> = chain.iter().flat_map(|chain| chain.lines()).map(|row| audit_line(row)).collect();
+    Document {
+        metadata: Metadata {
+            name: scope.to_string(),
+            creation_timestamp: lines.first().map_or(Timestamp::UNIX_EPOCH, |line| line.metadata.creation_timestamp),
+            annotations: BTreeMap::new(),
+        },
+        spec: AuditChainSpec { cluster_name: scope.cluster.as_ref().map(ToString::to_string) },
+        status: AuditChainStatus { oldest: head.oldest, newest: head.number, hash: head.hash, lines },
+    }
 }
 
 /// Who goes when in a cluster. None if there is no such cluster.

@@ -19,13 +19,15 @@ mod secret;
 mod swarm_live;
 mod update_rows;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
 
 use muster_proto::model::{ClusterName, ClusterSpec, ItemName, ItemStatus, MachineId, MachineName};
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
 
 pub use added_rows::{Added, AddedEnd, AddedReboot, RebootAsked, RebootWhy};
-pub use audit::{AuditChain, AuditGap, AuditHead, AuditObject, AuditRow, AuditScope};
+pub use audit::{
+    AuditChain, AuditGap, AuditHead, AuditObject, AuditRow, AuditScope, AuditSource, InvalidAuditScope, MUSTER,
+};
 pub use backup_rows::BackupRow;
 pub use control_set::{ControlSet, Member};
 pub use credential::{CertificateRow, CredentialRow, DeniedRow, TokenRow};
@@ -50,8 +52,8 @@ use crate::store::{Row, Table};
 const META_KEY: &str = "core";
 
 /// Number of the record's format. Raised with every field that an older coordinator must not drop: it would read the
-/// rows without it and write them back so.
-pub const FORMAT: u64 = 1;
+/// rows without it and write them back so. Format 1 was that of builds before the first release; nothing reads it.
+pub const FORMAT: u64 = 2;
 
 /// A record that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +82,26 @@ pub enum RowError {
         /// The version of the coordinator that wrote it first.
         written_by: String,
     },
+    /// A build from before the first release has written it.
+    #[error(
+        "the record has format {format}, of a build of Muster before its first release; muster-coordinator {} reads \
+         format {FORMAT} alone. It is whole: the build that wrote it can still run on it. For this one make a new \
+         record (`muster-coordinator init` with another --state-dir) and enrol the machines anew",
+        muster_proto::VERSION
+    )]
+    Older {
+        /// Of the record.
+        format: u64,
+    },
+}
+
+/// What every format has in [`META_KEY`]'s row.
+#[derive(Deserialize)]
+struct FormatRow {
+    #[serde(default)]
+    format: u64,
+    #[serde(default)]
+    written_by: String,
 }
 
 /// Everything the coordinator knows. Cheap to clone: the rows are shared.
@@ -125,11 +147,8 @@ impl Facts {
             match table {
                 Table::Pki => {}
                 Table::Meta if key == META_KEY => {
+                    check_format(parse(table, &key, &value)?)?;
                     facts.meta = parse(table, &key, &value)?;
-                    if facts.meta.format > FORMAT {
-                        let Meta { format, written_by, .. } = facts.meta;
-                        return Err(RowError::Newer { format, written_by });
-                    }
                 }
                 Table::Meta => {}
                 Table::Clusters => {
@@ -190,7 +209,7 @@ impl Facts {
         let Some((scope, number)) = AuditScope::of_key(key) else { return Ok(()) };
         let chain = Arc::make_mut(self.audit.entry(scope).or_default());
         match number {
-            Some(_) => chain.load(parse(Table::Audit, key, value)?),
+            Some(number) => chain.load(number, parse(Table::Audit, key, value)?),
             None => chain.load_head(parse(Table::Audit, key, value)?),
         }
         Ok(())
@@ -204,12 +223,31 @@ impl Facts {
         lines
     }
 
+    /// The audit lines of the newest batch that has any. Whoever made it durable may have been killed before they were
+    /// in the journal; those of every batch before are there.
+    #[must_use]
+    pub fn audit_lines_of_newest_batch(&self) -> Vec<&Arc<AuditRow>> {
+        let mut lines = self.audit_lines();
+        lines.retain(|line| line.seq > self.meta.audit_told);
+        lines
+    }
+
     /// Is the audit record whole, as far as it is kept?
     ///
     /// # Errors
-    /// The first gap of each chain that has one.
+    /// The first gap of each chain that has one, and chains that are missing.
     pub fn verify_audit(&self) -> Result<(), Vec<AuditGap>> {
-        let gaps: Vec<_> = self.audit.iter().filter_map(|(scope, chain)| chain.verify(scope).err()).collect();
+        let listed = &self.meta.audit_chains;
+        let mut gaps: Vec<_> = self.audit.iter().filter_map(|(scope, chain)| chain.verify(scope).err()).collect();
+        let lost = listed.iter().filter(|scope| !self.audit.contains_key(scope));
+        gaps.extend(lost.map(|scope| AuditGap::Chain { chain: scope.to_string() }));
+        let unlisted = self.audit.keys().filter(|scope| !listed.contains(scope));
+        gaps.extend(unlisted.map(|scope| AuditGap::Unlisted { chain: scope.to_string() }));
+        let newest = self.audit.values().filter_map(|chain| chain.lines().next_back()).map(|line| line.seq).max();
+        let (newest, expected) = (newest.unwrap_or_default(), self.meta.audit_seq);
+        if gaps.is_empty() && newest != expected {
+            gaps.push(AuditGap::NotNewest { newest, expected });
+        }
         if gaps.is_empty() { Ok(()) } else { Err(gaps) }
     }
 
@@ -268,6 +306,15 @@ impl Facts {
             && self.denied == other.denied
             && self.credentials == other.credentials
             && self.names == other.names
+    }
+}
+
+fn check_format(row: FormatRow) -> Result<(), RowError> {
+    let FormatRow { format, written_by } = row;
+    match format.cmp(&FORMAT) {
+        Ordering::Less => Err(RowError::Older { format }),
+        Ordering::Equal => Ok(()),
+        Ordering::Greater => Err(RowError::Newer { format, written_by }),
     }
 }
 

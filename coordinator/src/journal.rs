@@ -1,5 +1,6 @@
 //! The audit record as the log has it, for whoever keeps the journal elsewhere: every line, as soon as it is durable
-//! and before its operator is answered. It is in the log at every level (`proto/src/daemon/logging.rs`).
+//! and before its operator is answered. It is in the log at every level (`proto/src/daemon/logging.rs`). A process may
+//! be killed in between: so the next one writes the lines of the newest batch again before it makes another.
 
 use muster_proto::daemon::logging::AUDIT_TARGET;
 
@@ -15,7 +16,12 @@ pub(crate) fn audit(line: &AuditRow) {
     );
 }
 
-/// Says where the record goes on from. A crash may have come between a line and its copy here.
+/// Writes the lines of the newest batch again, for whoever made it durable may have been killed before they were here.
+pub(crate) fn catch_up(facts: &Facts) {
+    facts.audit_lines_of_newest_batch().into_iter().for_each(|line| audit(line));
+}
+
+/// Says where the record goes on from.
 pub(crate) fn audit_goes_on(facts: &Facts) {
     for gap in facts.verify_audit().err().into_iter().flatten() {
         tracing::error!(
@@ -24,6 +30,7 @@ pub(crate) fn audit_goes_on(facts: &Facts) {
              (`journalctl -u muster-coordinator MUSTER_CHAIN=…`) and in backups"
         );
     }
+    catch_up(facts);
     if let Some(newest) = facts.audit_lines().last() {
         let AuditRow { scope, number, seq, times, hash, .. } = &***newest;
         tracing::info!(
@@ -31,5 +38,99 @@ pub(crate) fn audit_goes_on(facts: &Facts) {
             seq, chain = %scope, number, times, %hash,
             "audit: the record goes on after this line"
         );
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::{
+        fmt::{Debug, Write as _},
+        sync::{Arc, Mutex},
+    };
+
+    use tracing::{
+        Event, Metadata, Subscriber,
+        field::{Field, Visit},
+        span,
+    };
+
+    use super::*;
+    use crate::facts::{AuditObject, Draft};
+
+    /// Keeps what the audit record's lines say, and under which numbers.
+    #[derive(Clone, Default)]
+    struct Told(Arc<Mutex<Vec<String>>>);
+
+    #[derive(Default)]
+    struct Line {
+        seq: u64,
+        message: String,
+    }
+
+    impl Visit for Line {
+        fn record_u64(&mut self, field: &Field, value: u64) {
+            if field.name() == "seq" {
+                self.seq = value;
+            }
+        }
+
+        fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+            if field.name() == "message" {
+                write!(self.message, "{value:?}").expect("text");
+            }
+        }
+    }
+
+    impl Subscriber for Told {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target() == AUDIT_TARGET
+        }
+
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+        fn event(&self, event: &Event<'_>) {
+            let mut line = Line::default();
+            event.record(&mut line);
+            self.0.lock().expect("a lock").push(format!("{} {}", line.seq, line.message));
+        }
+
+        fn enter(&self, _: &span::Id) {}
+
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    /// What goes to the journal while this is done: number and text of each line.
+    pub(crate) fn told_by<T>(act: impl FnOnce() -> T) -> (T, Vec<String>) {
+        let told = Told::default();
+        let done = tracing::subscriber::with_default(told.clone(), act);
+        let lines = told.0.lock().expect("a lock").clone();
+        (done, lines)
+    }
+
+    /// A process that is killed right after its commit has told nothing of it. Of every batch but the newest the lines
+    /// are there, or the next would not have been made.
+    #[test]
+    fn lines_of_newest_batch_are_told_again() {
+        let mut facts = Facts::default();
+        for batch in [&["one", "two"][..], &["three", "four", "four"], &["four", "five"]] {
+            let mut draft = Draft::new(&mut facts);
+            for message in batch {
+                draft.audit("operator/anna", "annotate", AuditObject::Store, message, 0);
+            }
+            // What changes nothing of the record is no batch of it.
+            drop(draft);
+            Draft::new(&mut facts).next_revision();
+        }
+        let ((), told) = told_by(|| catch_up(&facts));
+        assert_eq!(told, ["6 audit: four", "7 audit: five"], "a line that was counted up is told too");
+        let ((), told) = told_by(|| audit_goes_on(&facts));
+        assert_eq!(told.len(), 3, "{told:?}");
+        assert!(told_by(|| catch_up(&Facts::default())).1.is_empty());
     }
 }

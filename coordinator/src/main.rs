@@ -16,7 +16,7 @@ use std::{
 use anyhow::Context as _;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use muster_coordinator::{
-    admin::{AdminClient, Wanted},
+    admin::{AdminClient, Wanted, outgoing_copy},
     config::{Config, ConfigError, Given, KEY_FILE_DEFAULT, LISTEN_DEFAULT, STATE_DIR_DEFAULT, StateDir, new_file},
     health::{Listening, probe},
     pki::{Ca, StateKey, TrustDomain},
@@ -35,6 +35,8 @@ const BAD_INPUT: u8 = 2;
 const TRUST_DOMAIN_DEFAULT: &str = "muster.internal";
 /// Where operators reach it, unless told otherwise.
 const ADDRESS_DEFAULT: &str = "localhost:7443";
+/// Whose journal the audit record is in.
+const UNIT: &str = "muster-coordinator.service";
 /// Where musterctl looks, below the home directory.
 const MUSTERCTL_CONFIG: &str = ".config/muster/config.toml";
 
@@ -336,6 +338,7 @@ async fn credentials(args: CredentialsArgs) -> anyhow::Result<()> {
     let mut issued = if let Some(running) = AdminClient::connect(&state_dir)? {
         running.credentials(wanted).await?
     } else {
+        audit_to_journal();
         let mut store = EmbeddedStore::open(&state_dir.store())?;
         issue(&mut store, &StateKey::read(&args.key.key_file)?, &peer, now_ms())?
     };
@@ -371,6 +374,7 @@ async fn set_address(args: SetAddressArgs) -> anyhow::Result<()> {
         running.set_address(addresses.clone()).await?;
         "Agents that are connected are told now, others when they connect"
     } else {
+        audit_to_journal();
         record_address(&mut EmbeddedStore::open(&state_dir.store())?, addresses.clone(), now_ms())?;
         "Agents are told when the coordinator runs and they connect"
     };
@@ -408,13 +412,9 @@ async fn backup(args: BackupArgs) -> anyhow::Result<()> {
         let store = EmbeddedStore::open(&state_dir.store())?;
         Ca::load(&store.load()?, &StateKey::read(key_file.unwrap_or(Path::new(KEY_FILE_DEFAULT)))?)?;
         if to_stdout {
-            let copy = state_dir.outgoing();
-            store.backup(&copy)?;
-            let copied = fs::File::open(&copy).and_then(|mut from| {
-                fs::remove_file(&copy)?;
-                io::copy(&mut from, &mut io::stdout())
-            });
-            copied.context("cannot write to stdout")?;
+            // We hold the store's lock: no other process makes a copy now.
+            let mut copy = outgoing_copy(&state_dir, &store)?;
+            io::copy(&mut copy, &mut io::stdout()).context("cannot write to stdout")?;
         } else {
             store.backup(&args.file)?;
         }
@@ -436,10 +436,9 @@ fn recover_record(args: &RecoverArgs) -> anyhow::Result<()> {
     let state_dir = StateDir::new(args.place.state_dir.clone());
     state_dir.check()?;
     state_dir.give_record()?;
+    audit_to_journal();
     let mut store = EmbeddedStore::open_copy(&state_dir.store())?;
     let epoch = recover(&mut store, args.seen_epoch, now_ms())?;
-    // The mark may be new, and root's.
-    state_dir.give_record()?;
     say(&format!(
         "The next start has epoch {epoch} and takes over what the agents' ledgers know better.\n\
          Start the coordinator; nothing new begins before every enrolled machine has reported.\n\
@@ -447,6 +446,11 @@ fn recover_record(args: &RecoverArgs) -> anyhow::Result<()> {
          the middle of it (RecoveredInDoubt); `docker node ls` on a manager shows which nodes it had drained."
     ));
     Ok(())
+}
+
+/// What is recorded without a coordinator that runs goes to its journal all the same.
+fn audit_to_journal() {
+    muster_proto::daemon::logging::init_beside(UNIT);
 }
 
 fn block_on(future: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {

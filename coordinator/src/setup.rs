@@ -18,8 +18,9 @@ use crate::{
     config::{ConfigError, StateDir},
     core::{self, credentials},
     facts::{CertificateRow, CredentialRow, Draft, Facts, RowError},
+    journal,
     pki::{Ca, KeyFileError, PERSON_LIFETIME, Peer, PkiError, StateKey, TrustDomain, Validity},
-    store::{Change, EmbeddedStore, Store, StoreError},
+    store::{EmbeddedStore, Row, Store, StoreError},
 };
 
 /// Who is named in the audit record for what is done on the coordinator's machine.
@@ -297,7 +298,8 @@ impl Init<'_> {
         // Agents are told too, unless it leads each of them to itself.
         let others = Addresses::parse(self.address).ok().filter(|_| !is_loopback(self.address));
         facts.meta.advertised = others;
-        rows.extend(recorded(&mut facts, row, now_ms)?);
+        // The first start tells the journal.
+        rows.extend(recorded(&mut facts, row, now_ms)?.into_changes());
         EmbeddedStore::create_with(&self.state_dir.store(), &rows)?;
         Ok(self.state_dir.give_record()?)
     }
@@ -325,20 +327,36 @@ impl Init<'_> {
 pub fn issue(store: &mut EmbeddedStore, key: &StateKey, peer: &Peer, now_ms: u64) -> Result<Issued, SetupError> {
     let rows = store.load()?;
     let ca = Ca::load(&rows, key)?;
-    let mut facts = Facts::load(rows)?;
+    let mut facts = load(rows)?;
     let address = facts.meta.address.clone();
     let known = facts.credentials.get(&peer.to_string()).map(|row| &**row);
     let (credentials, row) = Credentials::issue(&ca, &address, peer, known, now_ms)?;
-    store.commit(&recorded(&mut facts, row, now_ms)?)?;
+    commit(store, recorded(&mut facts, row, now_ms)?)?;
     Ok(Issued::new(credentials, peer, &facts))
 }
 
-fn recorded(facts: &mut Facts, row: CredentialRow, now_ms: u64) -> Result<Vec<Change>, SetupError> {
+fn recorded(facts: &mut Facts, row: CredentialRow, now_ms: u64) -> Result<Draft<'_>, SetupError> {
     let mut draft = Draft::new(facts);
     let now = Now { wall_ms: now_ms, mono_ms: 0 };
     credentials::record(&mut draft, LOCAL_ACTOR, row, now)
         .map_err(|refusal| SetupError::Refused(refusal.to_string()))?;
-    Ok(draft.into_changes())
+    Ok(draft)
+}
+
+/// The record of a coordinator that does not run. The audit lines of whatever process wrote it last are in the journal
+/// then: the next batch takes the place of the one that might lack there.
+fn load(rows: Vec<Row>) -> Result<Facts, SetupError> {
+    let facts = Facts::load(rows)?;
+    journal::catch_up(&facts);
+    Ok(facts)
+}
+
+/// Makes a change durable as a coordinator that runs does: its audit lines are in the journal before anybody is answered.
+fn commit(store: &mut EmbeddedStore, mut draft: Draft<'_>) -> Result<(), SetupError> {
+    let audited = draft.take_audited();
+    store.commit(&draft.into_changes())?;
+    audited.iter().for_each(|line| journal::audit(line));
+    Ok(())
 }
 
 /// Records where the coordinator is reached while none runs, as one that runs does.
@@ -346,10 +364,10 @@ fn recorded(facts: &mut Facts, row: CredentialRow, now_ms: u64) -> Result<Vec<Ch
 /// # Errors
 /// [`SetupError`].
 pub fn set_address(store: &mut EmbeddedStore, addresses: Addresses, now_ms: u64) -> Result<(), SetupError> {
-    let mut facts = Facts::load(store.load()?)?;
+    let mut facts = load(store.load()?)?;
     let mut draft = Draft::new(&mut facts);
     credentials::set_address(&mut draft, LOCAL_ACTOR, addresses, Now { wall_ms: now_ms, mono_ms: 0 });
-    Ok(store.commit(&draft.into_changes())?)
+    commit(store, draft)
 }
 
 /// Marks the record as older than the fleet: the next start takes an epoch above every one that was seen, and takes
@@ -359,16 +377,17 @@ pub fn set_address(store: &mut EmbeddedStore, addresses: Addresses, now_ms: u64)
 /// [`SetupError`].
 pub fn recover(store: &mut EmbeddedStore, seen: Option<u64>, now_ms: u64) -> Result<Epoch, SetupError> {
     let now = Now { wall_ms: now_ms, mono_ms: 0 };
-    let rows = store.load()?;
-    let own = Facts::load(rows.clone())?.meta.epoch;
+    let mut facts = load(store.load()?)?;
+    let own = facts.meta.epoch;
     if let Some(seen) = seen.filter(|seen| *seen > own.0.saturating_add(EPOCHS_AHEAD_MAX)) {
         return Err(SetupError::Refused(format!(
             "no coordinator of this fleet can have had epoch {seen}: this store's is {own}, and each start takes the \
              next; `musterctl get machines` names the one to give beside StoreOlderThanFleet"
         )));
     }
-    let (next, changes) = core::recover(rows, Epoch(seen.unwrap_or_default()), LOCAL_ACTOR, now)?;
-    store.commit(&changes)?;
+    let mut draft = Draft::new(&mut facts);
+    let next = core::begin_recovery(&mut draft, Epoch(seen.unwrap_or_default()), LOCAL_ACTOR, now);
+    commit(store, draft)?;
     Ok(next)
 }
 
@@ -379,7 +398,7 @@ mod tests {
     use nix::unistd::geteuid;
 
     use super::*;
-    use crate::pki::Role;
+    use crate::{journal::tests::told_by, pki::Role};
 
     fn operator() -> Peer {
         Peer { role: Role::Operator("anna".to_owned()), clusters: None }
@@ -555,6 +574,28 @@ mod tests {
         let ca = Ca::create(&TrustDomain::new("muster.test").expect("a name"), 0).expect("a CA");
         let (_, row) = Credentials::issue(&ca, "", &bo, Some(&revoked), 1_800_000_001_600).expect("issued");
         assert_eq!((row.certificates[0].issued_at_ms, row.revoked()), (1_800_000_002_000, false));
+    }
+
+    /// What a command records while no coordinator runs is in the journal before it answers, and so is what the process
+    /// before it could not tell any more.
+    #[test]
+    fn offline_commands_tell_the_journal() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let key_file = dir.path().join("key");
+        init(dir.path(), &key_file, false).expect("made");
+        let mut store = EmbeddedStore::open(&dir.path().join("state/store")).expect("open");
+        let key = StateKey::read(&key_file).expect("a key");
+        let bo = Peer { role: Role::Viewer("bo".to_owned()), clusters: None };
+        let (first, second) = ("1 audit: for every cluster", "2 audit: for every cluster");
+        let told = told_by(|| issue(&mut store, &key, &bo, 1_800_000_001_000).expect("issued")).1;
+        assert_eq!(told, [first, second], "what init recorded is told by whoever comes next");
+        let told = told_by(|| set_address(&mut store, Addresses::parse("a:1").expect("one"), 0).expect("set")).1;
+        assert_eq!(told, [second, "3 audit: a:1"]);
+        let told = told_by(|| recover(&mut store, None, 0).expect("marked")).1;
+        let recovered = "4 audit: the next start has epoch 1 and takes over what the agents know better";
+        assert_eq!(told, ["3 audit: a:1", recovered]);
+        let told = told_by(|| issue(&mut store, &key, &bo, 1_800_000_002_000).expect("issued")).1;
+        assert_eq!((told[0].as_str(), told.len()), (recovered, 2));
     }
 
     #[test]

@@ -310,7 +310,11 @@ fn backup_to_stdout_is_the_copy_alone() {
         fs::write(dir.join(file), written.stdout).expect("written");
         EmbeddedStore::open_copy(&dir.join(file)).expect("a store").load().expect("rows").len()
     };
+    // What a copy that was cut off left behind is in nobody's way.
+    let left = dir.join("state/backup.outgoing");
+    fs::write(&left, "half a copy").expect("written");
     let down = copied("down");
+    assert!(!left.exists());
     let _running = Running::start(dir, &[]);
     assert!(down > 3 && copied("up") >= down);
 }
@@ -329,6 +333,49 @@ fn store_moved_away_ends_its_coordinator() {
     drop(running);
     fs::rename(dir.join("state/elsewhere"), dir.join("state/store")).expect("put back");
     Running::start(dir, &[]);
+}
+
+/// Without the mark the next start would refuse the store.
+#[tokio::test]
+async fn lost_mark_is_made_again_within_10_s() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    init(dir);
+    let running = Running::start(dir, &[]);
+    let mark = dir.join("state/store.mark");
+    fs::remove_file(&mark).expect("removed");
+    let lost = Instant::now();
+    while !mark.exists() {
+        assert!(lost.elapsed() < Duration::from_secs(10), "not made again");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // Killed: nothing is done at its end.
+    drop(running);
+    let running = Running::start(dir, &[]);
+    fs::remove_file(&mark).expect("removed");
+    assert_eq!(running.terminate().0, Some(0));
+    Running::start(dir, &[]);
+}
+
+/// The journal of tests is stderr.
+#[test]
+fn offline_commands_show_what_they_record() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    init(dir);
+    let shown = |arguments: &[&str]| {
+        let output = output(arguments, dir);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).expect("text")
+    };
+    let bo = ["--role", "viewer", "--name", "bo", "--out", "bo.toml"];
+    let said = shown(&[&["credentials"], &PLACE[..], &KEY, &bo].concat());
+    assert!(said.contains("audit: for every cluster seq=2 chain=+fleet number=2"), "{said}");
+    assert!(said.contains("seq=1 "), "what init recorded is told by whoever comes next: {said}");
+    let said = shown(&[&["set-address"], &PLACE[..], &["a.example:7443"]].concat());
+    assert!(said.contains("audit: a.example:7443 seq=3"), "{said}");
+    let said = shown(&[&["recover"], &PLACE[..]].concat());
+    assert!(said.contains("audit: the next start has epoch 1") && said.contains("seq=4"), "{said}");
 }
 
 #[test]

@@ -22,7 +22,9 @@ pub use update::{
 
 use crate::model::{Blocked, ClusterSpec, Counts, ItemHash, MachineSpec, MachineType, Phase};
 
-pub use audit::{Audit, AuditFault, AuditSpec, AuditStatus, HashedAudit, verify_audit};
+pub use audit::{
+    Audit, AuditChain, AuditChainSpec, AuditChainStatus, AuditFault, AuditSpec, AuditStatus, HashedAudit, verify_audit,
+};
 pub use secret::{Secret, SecretSpec, SecretStatus};
 
 /// A document: who, what is wanted, what is.

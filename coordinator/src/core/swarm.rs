@@ -2,19 +2,22 @@
 
 use muster_proto::{
     convert::as_line,
-    model::{ItemState, ItemStatus, MachineName, Now, SwarmAvailability, SwarmMember},
+    model::{ItemState, ItemStatus, MachineName, Now, SwarmAvailability, SwarmLabels, SwarmMember, are_labels_few},
     plant::planted,
 };
 
 use super::Refusal;
 use crate::{
-    facts::{AuditObject, Draft, DrainTarget, SwarmLook},
+    facts::{AuditObject, Draft, DrainTarget, MUSTER, SwarmLook},
     plan::{
         Limits,
         swarm::{self, Entry, joining::NodeEntry},
         update::drain::own,
     },
 };
+
+/// Bytes of a node's labels that the audit record names.
+const LABELS_AUDITED_BYTES_MAX: usize = 1_024;
 
 /// How a machine that is about to run its swarm-join gets in. That it makes the swarm is recorded, and so durable
 /// before it hears of it: two swarms cannot be joined into one.
@@ -45,11 +48,14 @@ pub(super) fn enter(
 pub(super) fn note_left_behind(draft: &mut Draft<'_>, machine: &MachineName, entry: NodeEntry, now: Now) {
     let Some(row) = draft.machine_mut(machine) else { return };
     let NodeEntry { node, hostname, availability, labels } = entry;
-    let named: Vec<String> = labels.iter().map(|(name, value)| as_line(&format!("{name}={value}"))).collect();
-    let had = if named.is_empty() { String::new() } else { format!(", its labels {}", named.join(", ")) };
+    let had = in_audit(&labels);
     let line = match row.former_node.as_mut().filter(|former| former.id == node) {
         Some(former) => {
-            former.labels.extend(labels);
+            // A manager that lists one entry again and again, each time with other labels, fills no disk.
+            let all: SwarmLabels = former.labels.iter().chain(&labels).map(|(k, v)| (k.clone(), v.clone())).collect();
+            if are_labels_few(&all) {
+                former.labels = all;
+            }
             // A node that has just joined may have tasks, and no drain is ordered but by the rules for them.
             let drained = availability == SwarmAvailability::Drain;
             match former.availability.or((!drained).then_some(availability)) {
@@ -69,7 +75,25 @@ pub(super) fn note_left_behind(draft: &mut Draft<'_>, machine: &MachineName, ent
         ),
     };
     let line = format!("machine {machine}: swarm node {node} ({hostname}), which was left behind there, is {line}");
-    draft.audit("muster", "swarm", AuditObject::Machine(machine), &line, now.wall_ms);
+    draft.audit(MUSTER, "swarm", AuditObject::Machine(machine), &line, now.wall_ms);
+}
+
+/// A node's labels as an audit line names them: as many as have room there.
+fn in_audit(labels: &SwarmLabels) -> String {
+    let mut named = Vec::new();
+    let mut room = LABELS_AUDITED_BYTES_MAX;
+    for (name, value) in labels {
+        let label = as_line(&format!("{name}={value}"));
+        let Some(left) = room.checked_sub(label.len()) else { break };
+        room = left;
+        named.push(label);
+    }
+    match labels.len() - named.len() {
+        0 if named.is_empty() => String::new(),
+        0 => format!(", its labels {}", named.join(", ")),
+        more if named.is_empty() => format!(", its {more} labels"),
+        more => format!(", its labels {} and {more} more", named.join(", ")),
+    }
 }
 
 /// A swarm-join that succeeded left the machine's place in the swarm.

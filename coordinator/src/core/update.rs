@@ -20,7 +20,7 @@ use muster_proto::model::{
 
 use super::{Refusal, Reply, operators::not_found};
 use crate::{
-    facts::{AuditObject, Draft, Facts, MachineRow, MachineUpdate, Stage, Stuck, UpdateKind, Wish},
+    facts::{AuditObject, Draft, Facts, MUSTER, MachineRow, MachineUpdate, Stage, Stuck, UpdateKind, Wish},
     plan::{
         Limits, items, kept_open, safety,
         survey::{Position, Survey},
@@ -114,8 +114,8 @@ pub(super) fn reconfigure(
 ) {
     let options = &Options::of(Scope::Os);
     let start = Start { kind: UpdateKind::Reconfigure, options, only: Some(machines) };
-    let line = freeze(draft, cluster, &start, "muster", limits, now);
-    draft.audit("muster", "reconfigure", AuditObject::Cluster(cluster), &line, now.wall_ms);
+    let line = freeze(draft, cluster, &start, MUSTER, limits, now);
+    draft.audit(MUSTER, "reconfigure", AuditObject::Cluster(cluster), &line, now.wall_ms);
 }
 
 fn refusal(reason: &'static str, message: String) -> Refusal {

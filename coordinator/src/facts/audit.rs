@@ -1,8 +1,9 @@
-//! The audit record: who did what. Lines are kept in chains, one for each cluster and one for what is of the whole
-//! fleet, so that whoever floods one of them drops no line of another. A line's hash covers the hash of the line
-//! before: what is missing in the middle, or was changed, shows.
+//! The audit record: who did what. Lines are kept in chains: for each cluster, and for what is of the whole fleet, one
+//! of operators, one of join tokens and one of Muster itself. So a flood drops lines of its own chain alone. A line's
+//! hash covers the hash of the line before, the head beside a chain names its oldest and its newest line, and the record
+//! lists its chains: a line that is missing or was changed shows, wherever it stood.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc};
 
 use muster_proto::{
     model::{ClusterName, ItemHash, MachineName},
@@ -16,35 +17,116 @@ use super::{Facts, SecretId};
 const LINES_PER_CHAIN_MAX: usize = 5_000;
 /// Bytes of text kept of one chain: as many lines as a chain has, of 400 bytes each.
 const TEXT_PER_CHAIN_MAX: usize = 2_000_000;
-/// Lines kept of all chains together; the oldest of the longest chain are dropped.
-const LINES_MAX: usize = 20_000;
+/// Lines kept of all chains of operators together; the oldest of the longest chain are dropped.
+const OPERATORS_LINES_MAX: usize = 20_000;
+/// The same of all chains of join tokens, and of Muster's own.
+const OTHERS_LINES_MAX: usize = 10_000;
+/// Longest message of a line that a machine can cause, in bytes; the rest is cut.
+const CAUSED_MESSAGE_BYTES_MAX: usize = 4_096;
 /// A line that comes so soon again, in milliseconds, is counted, and makes no line of its own.
 const REPEATED_WITHIN_MS: u64 = 60_000;
 
-/// A chain of audit lines. What is done with join tokens has chains of its own: whoever holds a token makes as many
-/// lines as it likes, and what people did has to stay.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct AuditScope {
-    /// None: what is of no single cluster.
-    pub cluster: Option<ClusterName>,
-    /// Was it done with a join token, not by a person or by the coordinator?
-    pub by_token: bool,
+/// Who causes the lines of a chain. Holders of a join token and machines can cause as many lines as they like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AuditSource {
+    /// People and programs with credentials, and commands on the coordinator's machine.
+    Operators,
+    /// Whoever has a join token.
+    Tokens,
+    /// Muster itself, over what it finds at machines.
+    Muster,
 }
 
-/// `edge-7`, `edge-7+tokens`, of what is of no single cluster `+fleet`. No cluster's name has a `+`.
-impl fmt::Display for AuditScope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.cluster, self.by_token) {
-            (Some(cluster), false) => write!(f, "{cluster}"),
-            (Some(cluster), true) => write!(f, "{cluster}+tokens"),
-            (None, false) => f.write_str("+fleet"),
-            (None, true) => f.write_str("+fleet+tokens"),
+/// Actor of what Muster does by itself.
+pub const MUSTER: &str = "muster";
+/// Who enrols is known by its join token: `token/` and the token's id.
+const TOKEN: &str = "token/";
+/// Name of the chains that are of no single cluster. No cluster's name has a `+`.
+const FLEET: &str = "+fleet";
+
+impl AuditSource {
+    fn of(actor: &str) -> Self {
+        match actor {
+            MUSTER => Self::Muster,
+            actor if actor.starts_with(TOKEN) => Self::Tokens,
+            _ => Self::Operators,
+        }
+    }
+
+    /// What stands behind the cluster in a chain's name.
+    const fn suffix(self) -> &'static str {
+        match self {
+            Self::Operators => "",
+            Self::Tokens => "+tokens",
+            Self::Muster => "+muster",
+        }
+    }
+
+    /// Lines kept of all its chains together.
+    const fn lines_max(self) -> usize {
+        match self {
+            Self::Operators => OPERATORS_LINES_MAX,
+            Self::Tokens | Self::Muster => OTHERS_LINES_MAX,
         }
     }
 }
 
+/// A chain of audit lines.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct AuditScope {
+    /// None: of no single cluster.
+    pub cluster: Option<ClusterName>,
+    /// Who causes its lines.
+    pub source: AuditSource,
+}
+
+/// `edge-7`, `edge-7+tokens`, `edge-7+muster`; of no single cluster `+fleet`, `+fleet+tokens`, `+fleet+muster`.
+impl fmt::Display for AuditScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = self.cluster.as_ref().map_or(FLEET, ClusterName::as_str);
+        write!(f, "{of}{}", self.source.suffix())
+    }
+}
+
+/// Not the name of a chain.
+#[derive(Debug, thiserror::Error)]
+#[error("a chain is named CLUSTER or {FLEET}, and then +tokens, +muster or nothing")]
+pub struct InvalidAuditScope;
+
+impl FromStr for AuditScope {
+    type Err = InvalidAuditScope;
+
+    fn from_str(text: &str) -> Result<Self, InvalidAuditScope> {
+        let suffixed = [AuditSource::Tokens, AuditSource::Muster].into_iter();
+        let (of, source) = suffixed
+            .filter_map(|source| Some((text.strip_suffix(source.suffix())?, source)))
+            .next()
+            .unwrap_or((text, AuditSource::Operators));
+        let cluster = match of {
+            FLEET => None,
+            name => Some(ClusterName::new(name).map_err(|_| InvalidAuditScope)?),
+        };
+        Ok(Self { cluster, source })
+    }
+}
+
+impl From<AuditScope> for String {
+    fn from(scope: AuditScope) -> Self {
+        scope.to_string()
+    }
+}
+
+impl TryFrom<String> for AuditScope {
+    type Error = InvalidAuditScope;
+
+    fn try_from(text: String) -> Result<Self, InvalidAuditScope> {
+        text.parse()
+    }
+}
+
 impl AuditScope {
-    /// Key of the chain's newest line, as recorded beside the lines.
+    /// Key of the chain's head, as recorded beside the lines.
     pub(super) fn head_key(&self) -> String {
         format!("{self}/")
     }
@@ -54,19 +136,11 @@ impl AuditScope {
         format!("{self}/{number:020}")
     }
 
-    /// The scope and the number of a line that a key names; without a number it is the chain's newest line.
+    /// The scope and the number of a line that a key names; without a number it is the chain's head.
     pub(super) fn of_key(key: &str) -> Option<(Self, Option<u64>)> {
         let (scope, number) = key.split_once('/')?;
-        let (cluster, by_token) = match scope.split_once('+') {
-            None => (Some(scope), false),
-            Some(("", "fleet")) => (None, false),
-            Some(("", "fleet+tokens")) => (None, true),
-            Some((cluster, "tokens")) => (Some(cluster), true),
-            Some(_) => return None,
-        };
-        let cluster = cluster.map(ClusterName::new).transpose().ok()?;
         let number = (!number.is_empty()).then(|| number.parse()).transpose().ok()?;
-        Some((Self { cluster, by_token }, number))
+        Some((scope.parse().ok()?, number))
     }
 }
 
@@ -77,7 +151,7 @@ pub struct AuditRow {
     pub scope: AuditScope,
     /// Its number in its chain, from 1.
     pub number: u64,
-    /// Its number in the whole record, from 1.
+    /// Its number in the whole record, from 1. A line that is counted up gets the next one.
     pub seq: u64,
     /// When it was done, of several times first, Unix milliseconds.
     pub at_ms: u64,
@@ -98,9 +172,6 @@ pub struct AuditRow {
     /// Over all of this.
     pub hash: ItemHash,
 }
-
-/// Who enrols is known by its join token: `token/` and the token's id.
-const TOKEN: &str = "token/";
 
 /// What something was done to.
 #[derive(Clone, Copy, Debug)]
@@ -166,6 +237,12 @@ pub(super) struct Deed<'a> {
     message: &'a str,
 }
 
+/// The beginning of a text, of at most so many bytes.
+fn beginning(text: &str, bytes_max: usize) -> &str {
+    let at = (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    text.get(..at.unwrap_or_default()).unwrap_or_default()
+}
+
 impl<'a> Deed<'a> {
     pub(super) fn new(
         facts: &Facts,
@@ -173,7 +250,12 @@ impl<'a> Deed<'a> {
         object: AuditObject<'_>,
         message: &'a str,
     ) -> Self {
-        let scope = AuditScope { cluster: object.cluster(facts), by_token: actor.starts_with(TOKEN) };
+        let scope = AuditScope { cluster: object.cluster(facts), source: AuditSource::of(actor) };
+        // What operators do is bounded by what they may send; all of it has to stay.
+        let message = match scope.source {
+            AuditSource::Operators => message,
+            AuditSource::Tokens | AuditSource::Muster => beginning(message, CAUSED_MESSAGE_BYTES_MAX),
+        };
         Self { scope, actor, action, object: object.to_string(), message }
     }
 }
@@ -217,12 +299,14 @@ impl AuditRow {
     }
 }
 
-/// The newest line of a chain, recorded beside the lines: a line that is missing at the end shows too.
+/// The ends of a chain, recorded beside the lines: a line that is missing there shows too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditHead {
-    /// Its number.
+    /// Number of the oldest line that is kept.
+    pub oldest: u64,
+    /// Number of the newest line.
     pub number: u64,
-    /// Its hash.
+    /// The newest line's hash.
     pub hash: ItemHash,
 }
 
@@ -254,6 +338,26 @@ pub enum AuditGap {
         /// Its number.
         number: u64,
     },
+    /// A whole chain is missing.
+    #[error("every line of {chain} is missing")]
+    Chain {
+        /// The chain.
+        chain: String,
+    },
+    /// A chain was added.
+    #[error("{chain} is no chain of this record")]
+    Unlisted {
+        /// The chain.
+        chain: String,
+    },
+    /// The newest line of all is missing.
+    #[error("the newest line of all is number {newest} of the record, and should be {expected}")]
+    NotNewest {
+        /// Its number in the whole record.
+        newest: u64,
+        /// The number that was recorded.
+        expected: u64,
+    },
 }
 
 impl AuditChain {
@@ -262,7 +366,7 @@ impl AuditChain {
         self.lines.values()
     }
 
-    /// Its newest line, as recorded beside the lines.
+    /// Its ends, as recorded beside the lines.
     #[must_use]
     pub const fn head(&self) -> AuditHead {
         self.head
@@ -284,20 +388,24 @@ impl AuditChain {
         self.lines.get(&number)
     }
 
-    pub(super) fn load(&mut self, row: AuditRow) {
+    /// A line as it is stored, under this number.
+    pub(super) fn load(&mut self, number: u64, row: AuditRow) {
         self.text_bytes += row.text_bytes();
-        self.lines.insert(row.number, Arc::new(row));
+        self.lines.insert(number, Arc::new(row));
     }
 
     pub(super) const fn load_head(&mut self, head: AuditHead) {
         self.head = head;
     }
 
-    /// Writes a line, or counts its newest one once more. `next_seq`: the number of a new line in the whole record.
+    /// Writes a line, or counts its newest one once more. `next_seq`: its number in the whole record.
     pub(super) fn write(&mut self, deed: &Deed<'_>, at_ms: u64, next_seq: u64) -> Arc<AuditRow> {
         let newest = self.lines.get(&self.head.number).filter(|newest| newest.is_repeated_by(deed, at_ms));
         let mut row = match newest {
-            Some(newest) => AuditRow { times: newest.times.saturating_add(1), last_ms: at_ms, ..(**newest).clone() },
+            Some(newest) => {
+                let times = newest.times.saturating_add(1);
+                AuditRow { times, seq: next_seq, last_ms: at_ms, ..(**newest).clone() }
+            }
             None => AuditRow {
                 scope: deed.scope.clone(),
                 number: self.head.number + 1,
@@ -317,7 +425,7 @@ impl AuditChain {
         if row.times == 1 {
             self.text_bytes += row.text_bytes();
         }
-        self.head = AuditHead { number: row.number, hash: row.hash };
+        self.head = AuditHead { oldest: self.head.oldest.max(1), number: row.number, hash: row.hash };
         let row = Arc::new(row);
         self.lines.insert(row.number, Arc::clone(&row));
         row
@@ -332,6 +440,7 @@ impl AuditChain {
     pub(super) fn drop_oldest(&mut self) -> Option<u64> {
         let (number, row) = self.lines.pop_first()?;
         self.text_bytes = self.text_bytes.saturating_sub(row.text_bytes());
+        self.head.oldest = number + 1;
         Some(number)
     }
 
@@ -341,36 +450,37 @@ impl AuditChain {
     /// [`AuditGap`], the first.
     pub fn verify(&self, scope: &AuditScope) -> Result<(), AuditGap> {
         let missing = |missing| AuditGap::Missing { chain: scope.to_string(), missing };
-        let mut before: Option<(u64, ItemHash)> = None;
+        let mut expected = self.head.oldest.max(1);
+        // Of the line before the first one nothing is kept but its hash, in the first one.
+        let mut before = self.lines.values().next().filter(|_| expected > 1).map(|first| first.previous);
         for (number, row) in &self.lines {
-            let changed = AuditGap::Changed { chain: scope.to_string(), number: *number };
-            if let Some((last, hash)) = before {
-                if *number != last + 1 {
-                    return Err(missing(last + 1));
-                }
-                if row.previous != hash {
-                    return Err(changed);
-                }
+            if *number > expected {
+                return Err(missing(expected));
             }
-            if row.hash != row.computed_hash() || row.scope != *scope || row.number != *number {
-                return Err(changed);
+            let as_written = row.hash == row.computed_hash() && row.scope == *scope && row.number == *number;
+            if *number != expected || row.previous != before.unwrap_or_default() || !as_written {
+                return Err(AuditGap::Changed { chain: scope.to_string(), number: *number });
             }
-            before = Some((*number, row.hash));
+            before = Some(row.hash);
+            expected += 1;
         }
-        match before {
-            Some((number, _)) if number < self.head.number => Err(missing(number + 1)),
-            Some(newest) if newest != (self.head.number, self.head.hash) => {
-                Err(AuditGap::Changed { chain: scope.to_string(), number: newest.0 })
-            }
-            None if self.head.number > 0 => Err(missing(self.head.number)),
-            Some(_) | None => Ok(()),
+        if self.lines.is_empty() {
+            return Err(AuditGap::Chain { chain: scope.to_string() });
         }
+        if expected <= self.head.number {
+            return Err(missing(expected));
+        }
+        if expected != self.head.number + 1 || before != Some(self.head.hash) {
+            return Err(AuditGap::Changed { chain: scope.to_string(), number: expected - 1 });
+        }
+        Ok(())
     }
 }
 
-/// The chain of which the oldest line goes, if all chains together have too many.
-pub(super) fn longest(chains: &BTreeMap<AuditScope, Arc<AuditChain>>) -> Option<&AuditScope> {
-    let lines: usize = chains.values().map(|chain| chain.len()).sum();
-    let longest = chains.iter().max_by_key(|(_, chain)| chain.len());
-    longest.map(|(scope, _)| scope).filter(|_| lines > LINES_MAX)
+/// The chain of which the oldest line goes, if all chains of this source together have too many. Its newest stays.
+pub(super) fn longest(chains: &BTreeMap<AuditScope, Arc<AuditChain>>, source: AuditSource) -> Option<&AuditScope> {
+    let of_source = || chains.iter().filter(|(scope, _)| scope.source == source);
+    let lines: usize = of_source().map(|(_, chain)| chain.len()).sum();
+    let longest = of_source().max_by_key(|(_, chain)| chain.len()).filter(|(_, chain)| chain.len() > 1);
+    longest.map(|(scope, _)| scope).filter(|_| lines > source.lines_max())
 }

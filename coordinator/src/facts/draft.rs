@@ -285,10 +285,20 @@ impl<'a> Draft<'a> {
     /// Writes an audit line. The same thing, done again soon by the same one, counts its newest line up.
     pub fn audit(&mut self, actor: &str, action: &str, object: AuditObject<'_>, message: &str, at_ms: u64) {
         let deed = Deed::new(self.facts, (actor, action), object, message);
-        let next_seq = self.facts.meta.audit_seq + 1;
         let scope = deed.scope.clone();
+        let is_first = self.audited.is_empty();
+        let meta = self.meta_mut();
+        if is_first {
+            // Every batch before is in the journal, or this one would not be made.
+            meta.audit_told = meta.audit_seq;
+        }
+        meta.audit_seq += 1;
+        let seq = meta.audit_seq;
+        if !meta.audit_chains.contains(&scope) {
+            meta.audit_chains.insert(scope.clone());
+        }
         let chain = Arc::make_mut(self.facts.audit.entry(scope.clone()).or_default());
-        let row = chain.write(&deed, at_ms, next_seq);
+        let row = chain.write(&deed, at_ms, seq);
         let mut dropped = Vec::new();
         while chain.is_too_long() {
             dropped.extend(chain.drop_oldest());
@@ -296,11 +306,8 @@ impl<'a> Draft<'a> {
         self.touch(Table::Audit, scope.line_key(row.number));
         self.touch(Table::Audit, scope.head_key());
         dropped.into_iter().for_each(|number| self.touch(Table::Audit, scope.line_key(number)));
-        if row.seq == next_seq {
-            self.meta_mut().audit_seq = next_seq;
-        }
         self.audited.push(row);
-        if let Some(longest) = audit::longest(&self.facts.audit).cloned() {
+        if let Some(longest) = audit::longest(&self.facts.audit, scope.source).cloned() {
             self.drop_oldest_line(&longest);
         }
     }
@@ -309,6 +316,7 @@ impl<'a> Draft<'a> {
         let Some(chain) = self.facts.audit.get_mut(scope) else { return };
         let Some(number) = Arc::make_mut(chain).drop_oldest() else { return };
         self.touch(Table::Audit, scope.line_key(number));
+        self.touch(Table::Audit, scope.head_key());
     }
 
     /// The audit lines that this change has written, in order: of a line that was counted up every count.

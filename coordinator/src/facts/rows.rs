@@ -6,6 +6,7 @@ use std::{
 };
 
 use muster_proto::{
+    VERSION,
     address::Addresses,
     model::{
         ClusterName, ClusterSpec, Epoch, Generation, HostFacts, ItemHash, ItemName, ItemState, ItemStatus, LedgerId,
@@ -16,17 +17,16 @@ use muster_proto::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ControlSet, EnrolledWith, FormerNode, MachineUpdate, Member, Overwrites, RebootAsked, RemovalRow, UpdateRow,
+    AuditScope, ControlSet, EnrolledWith, FORMAT, FormerNode, MachineUpdate, Member, Overwrites, RebootAsked,
+    RemovalRow, UpdateRow,
 };
 
 /// What concerns the whole coordinator.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
-    /// Format of the record: [`super::FORMAT`] of the newest coordinator that ran on it.
-    #[serde(default)]
+    /// Format of the record: [`FORMAT`].
     pub format: u64,
-    /// Version of the first coordinator that wrote this format.
-    #[serde(default)]
+    /// Version of the coordinator that made the record.
     pub written_by: String,
     /// Of the coordinator that runs, or ran last: each start takes the next.
     pub epoch: Epoch,
@@ -46,12 +46,37 @@ pub struct Meta {
     pub advertised: Option<Addresses>,
     /// Number of the newest audit line.
     pub audit_seq: u64,
+    /// Number of the newest audit line that was in the journal before the newest batch with audit lines was made.
+    pub audit_told: u64,
+    /// Every chain of audit lines that was ever begun.
+    pub audit_chains: BTreeSet<AuditScope>,
     /// Of the newest change of a lock, or the newest request.
     #[serde(default)]
     pub revision: u64,
     /// Version of the newest secret.
     #[serde(default)]
     pub secret_seq: u64,
+}
+
+/// Of a new record.
+impl Default for Meta {
+    fn default() -> Self {
+        Self {
+            format: FORMAT,
+            written_by: VERSION.to_owned(),
+            epoch: Epoch::default(),
+            fleet_epoch: Epoch::default(),
+            recovering: false,
+            recovered_epoch: Epoch::default(),
+            address: String::new(),
+            advertised: None,
+            audit_seq: 0,
+            audit_told: 0,
+            audit_chains: BTreeSet::new(),
+            revision: 0,
+            secret_seq: 0,
+        }
+    }
 }
 
 /// A cluster.

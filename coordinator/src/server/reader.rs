@@ -36,10 +36,11 @@ enum Kind {
     Credentials,
     Secrets,
     Audit,
+    AuditChains,
 }
 
 impl Kind {
-    const ALL: [(&str, Self); 14] = [
+    const ALL: [(&str, Self); 15] = [
         ("clusters", Self::Clusters),
         ("machines", Self::Machines),
         ("rollouts", Self::Rollouts),
@@ -54,6 +55,7 @@ impl Kind {
         ("credentials", Self::Credentials),
         ("secrets", Self::Secrets),
         ("audit", Self::Audit),
+        ("auditchains", Self::AuditChains),
     ];
 
     fn parse(text: &str) -> Result<(&'static str, Self), Status> {
@@ -77,7 +79,7 @@ impl Reader {
     /// Checks what is asked for.
     pub(super) fn new(engine: &EngineHandle, peer: Peer, request: GetRequest) -> Result<Self, Status> {
         let (word, kind) = Kind::parse(&request.kind)?;
-        if matches!(kind, Kind::Audit | Kind::Credentials) && peer.clusters.is_some() {
+        if matches!(kind, Kind::Audit | Kind::AuditChains | Kind::Credentials) && peer.clusters.is_some() {
             return Err(Status::permission_denied(format!("{word}: only for those who may see every cluster")));
         }
         let some = |text: String| (!text.is_empty()).then_some(text);
@@ -135,7 +137,11 @@ impl Reader {
                 let all = self.peer.clusters.is_none() && self.cluster.is_none();
                 self.resources(documents::secrets(facts, wanted, all))
             }
-            Kind::Audit => self.resources(documents::audit(facts, self.cluster.as_ref())),
+            // A line that is counted up has another name.
+            Kind::Audit => self.keyed(documents::audit(facts, self.cluster.as_ref()), |line| {
+                format!("{}/{}", line.status.chain, line.status.number)
+            }),
+            Kind::AuditChains => self.resources(documents::audit_chains(facts)),
         }
     }
 

@@ -43,10 +43,7 @@ pub fn init(machine: Option<&MachineName>) {
     let registry = Registry::default().with(filter).with(filter_fn(is_shown));
     let outcome = match journal {
         Some(journal) => registry.with(journal).try_init(),
-        None => {
-            let lines = tracing_subscriber::fmt::layer().compact().with_ansi(false).with_writer(|| Lines(io::stderr()));
-            registry.with(lines.with_target(false)).try_init()
-        }
+        None => registry.with(to_stderr()).try_init(),
     };
     // The only way to fail is to have been set up before.
     if outcome.is_ok()
@@ -54,6 +51,23 @@ pub fn init(machine: Option<&MachineName>) {
     {
         tracing::warn!("{LEVEL_VARIABLE}={wanted}: {fault}; this log is at info");
     }
+}
+
+/// A line for each record.
+fn to_stderr<S: Subscriber + for<'a> LookupSpan<'a>>() -> impl Layer<S> {
+    let lines = tracing_subscriber::fmt::layer().compact().with_ansi(false).with_target(false);
+    lines.with_writer(|| Lines(io::stderr()))
+}
+
+/// Sets the log up for a command that does a daemon's work while that does not run: the audit record's lines go to
+/// stderr, and to the journal if there is one, where they count as the daemon's (`journalctl -u UNIT`).
+pub fn init_beside(unit: &str) {
+    let fields = [("OBJECT_SYSTEMD_UNIT", unit)];
+    let journal = JournalLog::new().ok().map(|log| Journal::new(log.with_extra_fields(fields), None));
+    let stderr = (!connected_to_journal()).then(to_stderr);
+    let registry = Registry::default().with(filter_fn(|metadata| metadata.target() == AUDIT_TARGET));
+    // The only way to fail is to have been set up before.
+    drop(registry.with(journal).with(stderr).try_init());
 }
 
 /// Reads levels: one for all, which is info if it is not named, and others by module. Whoever mistypes one would hear

@@ -77,6 +77,32 @@ impl HashedAudit<'_> {
     }
 }
 
+/// One chain of the audit record, with every line that is kept of it.
+pub type AuditChain = Document<AuditChainSpec, AuditChainStatus>;
+
+/// What a chain is of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AuditChainSpec {
+    /// The cluster; none: the whole fleet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster_name: Option<String>,
+}
+
+/// A chain's ends, as they are recorded beside its lines, and the lines.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AuditChainStatus {
+    /// Number of the oldest line that is kept; 0: the record has nothing of the chain but its name.
+    pub oldest: u64,
+    /// Number of the newest line.
+    pub newest: u64,
+    /// The newest line's hash.
+    pub hash: ItemHash,
+    /// Oldest first.
+    pub lines: Vec<Audit>,
+}
+
 /// Where the audit record, as somebody got it, is not what was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {number} of {chain} is missing, or is not as it was written")]
@@ -87,22 +113,25 @@ pub struct AuditFault {
     pub number: u64,
 }
 
-/// Is the part of a chain that is here whole, and as it was written? Lines in order of their numbers.
+/// Is every line of a chain from the oldest one to the newest there, and as it was written?
 ///
 /// # Errors
 /// [`AuditFault`], the first.
-pub fn verify_audit<'a>(lines: impl IntoIterator<Item = &'a Audit>) -> Result<(), AuditFault> {
-    let mut before: Option<&AuditStatus> = None;
+pub fn verify_audit(chain: &AuditChain) -> Result<(), AuditFault> {
+    let AuditChainStatus { oldest, newest, hash, lines } = &chain.status;
+    let name = &chain.metadata.name;
+    let fault = |number| AuditFault { chain: name.clone(), number };
+    let mut expected = (*oldest).max(1);
+    // Of the line before the first one nothing is kept but its hash, in the first one.
+    let mut before = lines.first().filter(|_| expected > 1).map(|first| first.status.previous);
     for line in lines {
         let Document { metadata, spec, status } = line;
-        let fault = |number| AuditFault { chain: status.chain.clone(), number };
-        let follows = before.is_none_or(|before| before.number + 1 == status.number);
-        if !follows {
-            return Err(fault(before.map_or(0, |before| before.number) + 1));
+        if status.number > expected {
+            return Err(fault(expected));
         }
         let hashed = HashedAudit {
-            chain: &status.chain,
-            number: status.number,
+            chain: name,
+            number: expected,
             seq: metadata.name.parse().unwrap_or_default(),
             at_ms: u64::try_from(metadata.creation_timestamp.as_millisecond()).unwrap_or_default(),
             last_ms: spec.last_ms,
@@ -111,12 +140,19 @@ pub fn verify_audit<'a>(lines: impl IntoIterator<Item = &'a Audit>) -> Result<()
             action: &spec.action,
             object: &spec.object,
             message: &spec.message,
-            previous: status.previous,
+            previous: before.unwrap_or_default(),
         };
-        if before.is_some_and(|before| before.hash != status.previous) || hashed.hash() != status.hash {
+        if hashed.hash() != status.hash {
             return Err(fault(status.number));
         }
-        before = Some(status);
+        before = Some(status.hash);
+        expected += 1;
+    }
+    if lines.is_empty() || expected <= *newest {
+        return Err(fault(expected));
+    }
+    if expected != *newest + 1 || before != Some(*hash) {
+        return Err(fault(expected - 1));
     }
     Ok(())
 }

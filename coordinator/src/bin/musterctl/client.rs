@@ -72,6 +72,12 @@ impl Coordinator {
         }
     }
 
+    /// Every chain of the audit record, at one moment.
+    pub(crate) async fn audit_chains(&self) -> Result<Vec<Resource>, Failure> {
+        let request = GetRequest { kind: "auditchains".to_owned(), ..Default::default() };
+        Ok(self.call(self.fleet().get(request)).await?.items)
+    }
+
     /// Is there such a cluster, and have documents of this kind one?
     pub(crate) async fn has_cluster(&self, kind: Kind, cluster: &str) -> Result<(), Failure> {
         // The audit keeps what was done to clusters that are gone.

@@ -1,6 +1,6 @@
 //! The audit record: what a flood drops, what is counted up, and what shows when it was changed.
 
-use muster_proto::model::ClusterName;
+use muster_proto::{model::ClusterName, resource::verify_audit};
 
 use super::{
     fleet::{Fleet, cluster, spec},
@@ -8,7 +8,8 @@ use super::{
 };
 use crate::{
     core::{Request, operators::RATE},
-    facts::{AuditGap, AuditObject, Draft, Facts, RowError},
+    documents,
+    facts::{AuditObject, AuditScope, Draft, Facts, RowError},
     store::{Change, MemoryStore, Store, Table},
 };
 
@@ -37,12 +38,22 @@ impl Record {
         lines.filter(|line| line.scope.cluster == Some(name(of))).map(|line| line.message.as_str()).collect()
     }
 
-    /// The gaps of what the store has, after somebody has changed it.
-    fn gaps_after(&self, change: Change) -> Vec<AuditGap> {
+    /// What is said of the store after somebody has changed it: by the coordinator at its start, and whether `musterctl
+    /// audit verify` finds it too.
+    fn gaps_after(&self, changes: &[Change]) -> (Vec<String>, bool) {
         let mut store = self.store.clone();
-        store.commit(&[change]).expect("in memory");
+        store.commit(changes).expect("in memory");
         let facts = load(&store).expect("rows");
-        facts.verify_audit().err().unwrap_or_default()
+        let gaps = facts.verify_audit().err().unwrap_or_default();
+        let found = documents::audit_chains(&facts).iter().any(|chain| verify_audit(chain).is_err());
+        (gaps.iter().map(ToString::to_string).collect(), found)
+    }
+
+    /// The value of a row of the audit table.
+    fn value(&self, key: &str) -> String {
+        let rows = self.store.load().expect("in memory");
+        let (.., value) = rows.into_iter().find(|(table, found, _)| *table == Table::Audit && found == key).expect(key);
+        String::from_utf8(value).expect("JSON")
     }
 }
 
@@ -93,7 +104,7 @@ fn repeated_line_is_counted_up() {
     }
     let line = record.facts.audit_lines().pop().expect("a line").clone();
     assert_eq!((record.messages("edge").len(), line.times, line.at_ms, line.last_ms), (1, 50, 0, 49_000));
-    assert_eq!(record.facts.meta.audit_seq, 1);
+    assert_eq!((record.facts.meta.audit_seq, line.seq), (50, 50));
     record.write("edge", "operator/anna", "a set", 49_000);
     record.write("edge", "operator/eve", "b set", 49_000);
     record.write("edge", "operator/eve", "b set", 109_001);
@@ -110,8 +121,8 @@ fn every_count_is_told_to_the_log() {
         draft.audit("operator/eve", "annotate", AuditObject::Store, message, 0);
     }
     let told = draft.take_audited();
-    let numbers: Vec<_> = told.iter().map(|line| (line.seq, line.times)).collect();
-    assert_eq!(numbers, [(1, 1), (1, 2), (2, 1)]);
+    let numbers: Vec<_> = told.iter().map(|line| (line.seq, line.number, line.times)).collect();
+    assert_eq!(numbers, [(1, 1, 1), (2, 1, 2), (3, 2, 1)], "each has a number of its own in the whole record");
     assert_eq!(told[2].previous, told[1].hash, "a line follows on the last count of the one before");
     let mut fleet = Fleet::of(1, 0);
     let input = crate::core::Input::Operator {
@@ -122,25 +133,130 @@ fn every_count_is_told_to_the_log() {
     assert_eq!(step.audited.iter().map(|line| line.times).collect::<Vec<_>>(), [1, 2]);
 }
 
+fn line(of: &str, number: u64) -> String {
+    format!("{of}/{number:020}")
+}
+
+fn delete(key: String) -> Change {
+    Change::Delete { table: Table::Audit, key }
+}
+
+fn put(key: String, text: String) -> Change {
+    Change::Put { table: Table::Audit, key, value: text.into_bytes() }
+}
+
+/// Every way to take lines out: one in the middle, some at the front, some at the end, all of them, a whole chain, the
+/// whole record; with and without the head that is recorded beside them.
 #[test]
-fn changed_record_has_a_gap() {
+fn removed_lines_show() {
+    let mut record = Record::default();
+    record.write("other", "operator/anna", "elsewhere", 0);
+    for n in 1..=5 {
+        record.write("edge", "operator/anna", &n.to_string(), 0);
+    }
+    let facts = load(&record.store).expect("rows");
+    assert_eq!((facts.verify_audit(), record.gaps_after(&[])), (Ok(()), (Vec::new(), false)));
+    let lines = |numbers: std::ops::RangeInclusive<u64>| numbers.map(|n| delete(line("edge", n))).collect::<Vec<_>>();
+    let head = || delete("edge/".to_owned());
+    let missing = |number: u64| format!("line {number} of edge is missing");
+    let every = || "every line of edge is missing".to_owned();
+    let cases = [
+        ("one in the middle", lines(3..=3), missing(3)),
+        ("some in the middle", lines(2..=4), missing(2)),
+        ("the first", lines(1..=1), missing(1)),
+        ("the front", lines(1..=3), missing(1)),
+        ("the newest", lines(5..=5), missing(5)),
+        ("the end", lines(3..=5), missing(3)),
+        ("all but one", [lines(1..=2), lines(4..=5)].concat(), missing(1)),
+        ("every line", lines(1..=5), every()),
+        ("the head", vec![head()], "line 5 of edge is not as it was written".to_owned()),
+        ("the front and the head", [lines(1..=3), vec![head()]].concat(), missing(1)),
+        (
+            "the end and the head",
+            [lines(4..=5), vec![head()]].concat(),
+            "line 3 of edge is not as it was written".to_owned(),
+        ),
+        ("the chain", [lines(1..=5), vec![head()]].concat(), every()),
+    ];
+    for (case, changes, gap) in cases {
+        assert_eq!(record.gaps_after(&changes), (vec![gap], true), "{case}");
+    }
+    let everything = [lines(1..=5), vec![head(), delete(line("other", 1)), delete("other/".to_owned())]].concat();
+    let gaps = record.gaps_after(&everything);
+    assert_eq!(gaps, (vec![every(), "every line of other is missing".to_owned()], true), "the whole record");
+}
+
+/// An end that is taken out together with what is recorded beside it, as it was before: only the coordinator tells.
+#[test]
+fn end_that_was_put_back_shows() {
+    let mut record = Record::default();
+    record.write("edge", "operator/anna", "one", 0);
+    let head = record.value("edge/");
+    record.write("edge", "operator/anna", "two", 0);
+    let (gaps, _) = record.gaps_after(&[delete(line("edge", 2)), put("edge/".to_owned(), head)]);
+    assert_eq!(gaps, ["the newest line of all is number 1 of the record, and should be 2"]);
+}
+
+#[test]
+fn changed_lines_show() {
     let mut record = Record::default();
     for message in ["one", "two", "three"] {
         record.write("edge", "operator/anna", message, 0);
     }
-    assert_eq!(load(&record.store).expect("rows").verify_audit(), Ok(()));
-    let key = |number: u64| format!("edge/{number:020}");
-    let delete = |key: String| Change::Delete { table: Table::Audit, key };
-    let missing = |missing| vec![AuditGap::Missing { chain: "edge".to_owned(), missing }];
-    assert_eq!(record.gaps_after(delete(key(2))), missing(2));
-    assert_eq!(record.gaps_after(delete(key(3))), missing(3), "the newest");
-    let rows = record.store.load().expect("in memory");
-    let (_, _, value) = rows.into_iter().find(|(_, found, _)| *found == key(2)).expect("a row");
-    let text = String::from_utf8(value).expect("JSON").replace("anna", "bert");
-    let changed = Change::Put { table: Table::Audit, key: key(2), value: text.into_bytes() };
-    let gaps = record.gaps_after(changed);
-    assert_eq!(gaps, [AuditGap::Changed { chain: "edge".to_owned(), number: 2 }]);
-    assert_eq!(gaps[0].to_string(), "line 2 of edge is not as it was written");
+    for n in 1..=3 {
+        let text = record.value(&line("edge", n)).replace("anna", "bert");
+        let gap = format!("line {n} of edge is not as it was written");
+        assert_eq!(record.gaps_after(&[put(line("edge", n), text)]), (vec![gap], true));
+    }
+    let (two, three) = (record.value(&line("edge", 2)), record.value(&line("edge", 3)));
+    let (gaps, found) = record.gaps_after(&[put(line("edge", 2), three), put(line("edge", 3), two.clone())]);
+    assert!(gaps.len() == 1 && found, "two in each other's place: {gaps:?}");
+    let (gaps, found) = record.gaps_after(&[put(line("edge", 4), two)]);
+    assert!(gaps.len() == 1 && found, "one more: {gaps:?}");
+    let text = record.value(&line("edge", 1)).replace("\"edge\"", "\"fake\"");
+    let head = record.value("edge/");
+    let (gaps, _) = record.gaps_after(&[put(line("fake", 1), text), put("fake/".to_owned(), head)]);
+    assert!(gaps.contains(&"fake is no chain of this record".to_owned()), "{gaps:?}");
+}
+
+/// What retention drops is no gap; a line more that goes is one.
+#[test]
+fn retention_moves_the_oldest() {
+    let mut record = Record::default();
+    for n in 0..5_010 {
+        record.write("edge", "operator/anna", &n.to_string(), 0);
+    }
+    assert_eq!(record.gaps_after(&[]), (Vec::new(), false));
+    let head = load(&record.store).expect("rows").audit.values().next().expect("a chain").head();
+    assert_eq!((head.oldest, head.number), (11, 5_010));
+    let missing = (vec!["line 11 of edge is missing".to_owned()], true);
+    assert_eq!(record.gaps_after(&[delete(line("edge", 11))]), missing);
+}
+
+/// Machines, and holders of join tokens, cause as many lines as they like, in as many clusters as they are in.
+#[test]
+fn caused_lines_drop_no_operators_line() {
+    let mut record = Record::default();
+    for n in 0..4_000 {
+        record.write("edge", "operator/anna", &format!("note {n}"), 0);
+    }
+    for cluster in 0..4 {
+        for n in 0..5_500 {
+            let (of, text) = (format!("c{}", cluster / 2), format!("note {n}"));
+            record.write(&of, if cluster % 2 == 0 { "muster" } else { "token/special" }, &text, 0);
+        }
+    }
+    record.write("edge", "muster", &"é".repeat(9_000), 0);
+    assert_eq!(record.messages("edge").len(), 4_001);
+    let lines = record.facts.audit_lines();
+    let count = |of: &str| lines.iter().filter(|line| line.actor.starts_with(of)).count();
+    assert_eq!((count("operator/"), count("token/")), (4_000, 10_000));
+    assert_eq!((count("muster"), lines.last().map(|line| line.message.len())), (10_000, Some(4_096)));
+    let loaded = load(&record.store).expect("rows");
+    assert!(loaded.same_record(&record.facts) && loaded.verify_audit().is_ok());
+    for scope in loaded.audit.keys() {
+        assert_eq!(scope.to_string().parse::<AuditScope>().expect("its own name"), *scope);
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The record's format: a coordinator that is too old for a record leaves it alone.
+//! The record's format: a coordinator that is too old or too new for a record leaves it alone, and says so.
 
 use super::fleet::{Fleet, proof_key};
 use crate::{
@@ -21,4 +21,22 @@ fn a_record_of_a_newer_coordinator_is_refused() {
     let refused = Core::start(rows, LIMITS, proof_key(), fleet.now()).expect_err("too new");
     assert!(matches!(refused, RowError::Newer { format: 99, .. }), "{refused}");
     assert!(refused.to_string().contains("run version 9.9.9 or newer"), "{refused}");
+}
+
+/// The row of a build from before the first release: it lacks fields of today's, and its other rows differ too.
+#[test]
+fn record_of_unreleased_build_is_of_another_format() {
+    let old = r#"{"format":1,"written_by":"0.1.0","epoch":3,"fleet_epoch":3,"recovering":false,"audit_seq":2}"#;
+    for (text, format) in [(old, 1), (r#"{"epoch":0,"fleet_epoch":0,"recovering":false,"audit_seq":0}"#, 0)] {
+        let rows = vec![
+            (Table::Meta, "core".to_owned(), text.as_bytes().to_vec()),
+            (Table::Audit, "00000000000000000001".to_owned(), br#"{"seq":1}"#.to_vec()),
+            (Table::Machines, "worker-1".to_owned(), b"{}".to_vec()),
+        ];
+        let refused = Core::start(rows, LIMITS, proof_key(), Fleet::of(1, 0).now()).expect_err("too old");
+        assert!(matches!(refused, RowError::Older { format: of } if of == format), "{refused}");
+        let said = refused.to_string();
+        assert!(said.contains(&format!("has format {format}")) && said.contains("init"), "{said}");
+        assert!(!said.contains("damaged") && !said.contains("backup"), "{said}");
+    }
 }

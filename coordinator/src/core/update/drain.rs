@@ -14,7 +14,8 @@ use crate::{
         decide::{begin_stage, end_stage},
     },
     facts::{
-        Asked, AuditObject, DepartingNode, Draft, DrainRow, DrainTarget, MachineRow, Peers, Seen, Stage, SwarmLook,
+        Asked, AuditObject, DepartingNode, Draft, DrainRow, DrainTarget, MUSTER, MachineRow, Peers, Seen, Stage,
+        SwarmLook,
     },
     plan::{
         Limits, removal, survey,
@@ -134,7 +135,7 @@ pub(in crate::core) fn ask(draft: &mut Draft<'_>, limits: &Limits, now: Now, eff
 fn is_restored(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     let Some(former) = draft.machine_mut(machine).and_then(|row| row.former_node.take()) else { return };
     let line = format!("machine {machine}: its Swarm node has what its former one, {}, had", former.id);
-    draft.audit("muster", "swarm", AuditObject::Machine(machine), &line, now.wall_ms);
+    draft.audit(MUSTER, "swarm", AuditObject::Machine(machine), &line, now.wall_ms);
 }
 
 /// Whoever waits for the swarm no more, for it is no part of an update, has all its time the next time.

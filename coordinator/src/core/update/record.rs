@@ -15,8 +15,8 @@ use super::{
 use crate::{
     core::decide::{begin_stage, end_rollout, end_stage, end_stages, item_names, secrets_in_use},
     facts::{
-        AddedReboot, AuditObject, ClusterStage, ControlSet, Draft, LockKey, MachineRow, MachineUpdate, PermitRow,
-        RebootWhy, RequestRow, SetAside, Slot, Stage, StageRow, UpdateRow, Wish,
+        AddedReboot, AuditObject, ClusterStage, ControlSet, Draft, LockKey, MUSTER, MachineRow, MachineUpdate,
+        PermitRow, RebootWhy, RequestRow, SetAside, Slot, Stage, StageRow, UpdateRow, Wish,
     },
     plan::{
         locks, reboot,
@@ -39,7 +39,7 @@ fn abort(draft: &mut Draft<'_>, rollout: &str, stage: ClusterStage, now: Now) {
          are given back as they were",
         stage.name(kind)
     );
-    wants(draft, "muster", rollout, (Wish::Abort, "abort", &line), now);
+    wants(draft, MUSTER, rollout, (Wish::Abort, "abort", &line), now);
 }
 
 /// A deadline has passed whose outcome is that an operator decides. `what`: what took longer than it may.
@@ -50,7 +50,7 @@ pub(super) fn pause(draft: &mut Draft<'_>, rollout: &str, what: &str, now: Now) 
         "rollout {rollout}: paused, for {what} took longer than updateDeadlines allows: nothing new starts; machines \
          that are being disturbed come to their end"
     );
-    draft.audit("muster", "pause", AuditObject::Rollout(rollout), &line, now.wall_ms);
+    draft.audit(MUSTER, "pause", AuditObject::Rollout(rollout), &line, now.wall_ms);
 }
 
 pub(super) fn of_cluster(draft: &mut Draft<'_>, rollout: &str, step: ClusterStep, now: Now) {
@@ -245,7 +245,7 @@ fn leave_out(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     }
     let rollout = row.rollout.clone().unwrap_or_default();
     let line = format!("machine {machine}: lost, and left out of {rollout}; it is reconfigured when it is back");
-    draft.audit("muster", "reconfigure", AuditObject::Machine(machine), &line, now.wall_ms);
+    draft.audit(MUSTER, "reconfigure", AuditObject::Machine(machine), &line, now.wall_ms);
 }
 
 fn out_of_service(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {

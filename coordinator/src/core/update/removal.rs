@@ -9,7 +9,9 @@ use muster_proto::model::{MachineName, MachineType, Now, RemovalPolicy, Scope};
 use super::{Options, around, at_rest_reach, freeze::Start, freeze::freeze, freeze::removal_part, refusal};
 use crate::{
     core::{Effect, Refusal, Reply, Request, enroll, operators::known_machine},
-    facts::{AuditObject, Departure, Draft, LockKey, MachineRow, MaintenanceRow, RemovalRow, Stage, UpdateKind},
+    facts::{
+        AuditObject, Departure, Draft, LockKey, MUSTER, MachineRow, MaintenanceRow, RemovalRow, Stage, UpdateKind,
+    },
     plan::{
         Limits,
         removal::{RemovalStep, Step},
@@ -322,7 +324,7 @@ fn drop_machine(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, machine: &Mach
         update.finished_in_round += 1;
     }
     let line = format!("machine {machine}: removed; its name is free");
-    draft.audit("muster", "removed", AuditObject::Machine(machine), &line, now.wall_ms);
+    draft.audit(MUSTER, "removed", AuditObject::Machine(machine), &line, now.wall_ms);
     draft.drop_machine(machine);
     draft.drop_unused_specs(cluster);
 }

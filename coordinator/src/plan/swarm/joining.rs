@@ -23,6 +23,10 @@ pub const JOINING_DEADLINE_MS: u64 = 35_000;
 /// One answer. Shorter than a call may take at most, so that there is time for another manager.
 pub const ANSWER_DEADLINE_MS: u64 = 12_000;
 
+/// Entries of dead nodes that are removed while one machine joins once. A manager that lists ever new ones would keep
+/// the record and its journal busy.
+pub const LEFTOVERS_MAX: u32 = 8;
+
 /// What to do next.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
@@ -104,6 +108,18 @@ pub enum Refused {
         /// Why not.
         why: String,
     },
+    /// Its hostname has ever more dead nodes.
+    #[error(
+        "TooManyLeftBehind: {LEFTOVERS_MAX} dead nodes with the hostname {hostname} were removed for this attempt, and \
+         the swarm lists more; the next attempt removes further ones. If there is no end to them, look at the manager \
+         {manager}, which lists them"
+    )]
+    Leftovers {
+        /// The hostname.
+        hostname: String,
+        /// Who lists them.
+        manager: String,
+    },
     /// Another node has its name.
     #[error(
         "HostnameInUse: the swarm has a node {node} with the hostname {hostname} that is not down; if it is this \
@@ -174,6 +190,8 @@ pub struct Joining {
     /// Of the managers that are reachable, the leader first.
     addresses: Vec<String>,
     said: Vec<String>,
+    /// Entries of dead nodes that were removed, or are about to be.
+    leftovers: u32,
     until_mono_ms: u64,
 }
 
@@ -198,6 +216,7 @@ impl Joining {
             member: None,
             addresses: Vec::new(),
             said: Vec::new(),
+            leftovers: 0,
             until_mono_ms: now_mono_ms.saturating_add(JOINING_DEADLINE_MS),
         };
         let next = joining.ask(machine, SwarmOp::Info, now_mono_ms);
@@ -292,7 +311,12 @@ impl Joining {
             Some(node) => return self.give(SwarmWay::Foreign { node }, None),
             None => match newcomer(nodes, &self.others, &info.hostname, self.manager) {
                 Err(refused) => return Next::Refuse(refused),
+                Ok(Some(found)) if self.leftovers == LEFTOVERS_MAX => {
+                    let manager = self.asked_name().to_owned();
+                    return Next::Refuse(Refused::Leftovers { hostname: found.hostname, manager });
+                }
                 Ok(Some(found)) => {
+                    self.leftovers += 1;
                     let op = SwarmOp::Labels { node: found.id.clone() };
                     return self.ask_manager(Stage::Labels(found), op, now_mono_ms);
                 }

@@ -8,7 +8,7 @@ use muster_proto::model::{
 };
 use uuid::Uuid;
 
-use super::joining::{ANSWER_DEADLINE_MS, JOINING_DEADLINE_MS, Joining, Next, NodeEntry, Refused};
+use super::joining::{ANSWER_DEADLINE_MS, JOINING_DEADLINE_MS, Joining, LEFTOVERS_MAX, Next, NodeEntry, Refused};
 
 const JOINER: MachineId = MachineId(Uuid::from_u128(100));
 
@@ -159,6 +159,24 @@ fn what_a_reinstalled_machine_left_behind_goes_first() {
     assert_eq!(asked, ["me Info", "c1 Nodes"], "not even its own is removed before that is clear");
     let Next::Refuse(refused @ Refused::Owned { .. }) = next else { panic!("{next:?}") };
     assert!(refused.to_string().starts_with("HostnameInUse: me is the hostname of c9 too, whose node n9 is down"));
+}
+
+/// A manager that was broken into lists a new dead node each time it is asked.
+#[test]
+fn endless_dead_nodes_end_the_attempt() {
+    let round = || [Ok(nodes("l:c1 D:me")), Ok(SwarmReply::Labels(BTreeMap::new())), Ok(SwarmReply::Done)];
+    let removed = usize::try_from(LEFTOVERS_MAX).expect("few");
+    let mut answers = vec![Ok(info(OUT, None))];
+    answers.extend((0..removed).flat_map(|_| round()));
+    answers.push(Ok(nodes("l:c1 D:me")));
+    let (asked, next) = run(false, 1, answers.clone());
+    assert_eq!(asked.iter().filter(|line| line.starts_with("record ")).count(), removed, "{asked:?}");
+    let Next::Refuse(refused @ Refused::Leftovers { .. }) = next else { panic!("{next:?}") };
+    assert!(refused.to_string().contains("the manager c1, which lists them"), "{refused}");
+    let at = answers.len() - 1;
+    answers[at] = Ok(nodes("l:c1"));
+    answers.push(Ok(tokens()));
+    assert!(matches!(run(false, 1, answers).1, Next::Give { .. }), "so many are removed");
 }
 
 #[test]

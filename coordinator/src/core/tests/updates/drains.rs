@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use muster_proto::{
     convert::Hello,
-    model::{DeadlineOutcome, Generation, LcmType, MachineId, RemovalPolicy, SwarmAvailability, SwarmId, SwarmOp},
+    model::{
+        DeadlineOutcome, Generation, LcmType, MachineId, RemovalPolicy, SWARM_LABELS_MAX, SwarmAvailability, SwarmId,
+        SwarmOp,
+    },
 };
 
 mod fixture;
@@ -120,6 +123,26 @@ fn reinstalled_worker_gets_its_labels_back() {
     let changed: Vec<&str> = swarm.log.iter().map(String::as_str).filter(|line| line.contains("worker-1 ")).collect();
     let expected = ["control-1: worker-1 gets {\"disk\": \"ssd\"}", "control-1: worker-1 is pause"];
     assert_eq!((changed, fleet.row("worker-1").former_node.clone()), (expected.to_vec(), None));
+}
+
+/// A manager that was broken into gives one dead entry as many labels as an answer may have, and others each time.
+#[test]
+fn labels_of_a_dead_entry_are_bounded() {
+    let mut fleet = deployed(3, 1);
+    fleet.join_all();
+    is_replaced(&mut fleet, "worker-1");
+    for n in 0..20 {
+        let labels = (0..SWARM_LABELS_MAX).map(|label| (format!("{n}-{label}"), "x".repeat(100))).collect();
+        let (node, hostname) = (node_id("worker-1"), "w".to_owned());
+        let entry = NodeEntry { node, hostname, availability: SwarmAvailability::Active, labels };
+        let id = fleet.agents["worker-1"].id;
+        fleet.step(Input::NodeLeftBehind { id, entry }).expect("taken");
+        let line = fleet.core.facts().audit_lines().pop().expect("audited").clone();
+        assert_eq!(line.scope.to_string(), "edge-7+muster");
+        assert!(line.message.len() < 1_500 && line.message.ends_with(" more"), "{}", line.message);
+    }
+    let former = fleet.row("worker-1").former_node.clone().expect("its former node");
+    assert_eq!(former.labels.len(), SWARM_LABELS_MAX, "those of the first time");
 }
 
 fn is_replaced(fleet: &mut Fleet, name: &str) {
