@@ -112,15 +112,19 @@ pub(crate) async fn run(
     let served = server::serve(listener, engine, sessions, (ca, vault), settings, shutdown).await;
     admin.abort();
     end_of_engine(thread).await?;
-    // The next start is refused without a mark, and it may have been lost since the last look.
-    if let Ok(Place::MarkMade { mark }) = closing.check_place() {
-        tracing::warn!("{} was lost or damaged; it is made again", mark.display());
-    }
+    keep_mark(&closing);
     // A failure: systemd starts it again, which says what is at the place now, or goes on if the file is back.
     if let Ok(error) = moved.try_recv() {
         return Err(error.into());
     }
     Ok(served?)
+}
+
+/// The next start is refused without a mark, and it may have been lost since the last look.
+fn keep_mark(store: &EmbeddedStore) {
+    if let Ok(Place::MarkMade { mark }) = store.check_place() {
+        tracing::warn!("{} was lost or damaged; it is made again", mark.display());
+    }
 }
 
 async fn bind(config: &Config) -> anyhow::Result<TcpListener> {

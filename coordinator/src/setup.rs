@@ -351,7 +351,7 @@ fn load(rows: Vec<Row>) -> Result<Facts, SetupError> {
     Ok(facts)
 }
 
-/// Makes a change durable as a coordinator that runs does: its audit lines are in the journal before anybody is answered.
+/// Makes a change durable as a coordinator that runs does: its audit lines are in the journal before an answer.
 fn commit(store: &mut EmbeddedStore, mut draft: Draft<'_>) -> Result<(), SetupError> {
     let audited = draft.take_audited();
     store.commit(&draft.into_changes())?;

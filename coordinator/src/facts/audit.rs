@@ -1,6 +1,6 @@
 //! The audit record: who did what. Lines are kept in chains: for each cluster, and for what is of the whole fleet, one
-//! of operators, one of join tokens and one of Muster itself. So a flood drops lines of its own chain alone. A line's
-//! hash covers the hash of the line before, the head beside a chain names its oldest and its newest line, and the record
+//! of operators, one of join tokens and one of Muster itself. A flood drops lines of its own chain alone. A line's
+//! hash covers the hash of the line before, the head beside a chain names its oldest and newest line, and the record
 //! lists its chains: a line that is missing or was changed shows, wherever it stood.
 
 use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc};

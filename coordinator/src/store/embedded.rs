@@ -150,8 +150,8 @@ impl EmbeddedStore {
     /// would refuse a store that is whole.
     ///
     /// # Errors
-    /// [`StoreError::Moved`]: the store was moved or removed, or another is in its place. [`StoreError::Mark`]: the mark
-    /// is lost, and cannot be made again.
+    /// [`StoreError::Moved`]: the store was moved or removed, or another is in its place. [`StoreError::Mark`]: the
+    /// mark is lost, and cannot be made again.
     pub fn check_place(&self) -> Result<Place, StoreError> {
         match is_gone(&fs::metadata(&self.path), self.file) {
             Ok(false) => {}
@@ -161,7 +161,7 @@ impl EmbeddedStore {
         let Marking::At(mark) = &self.marking else { return Ok(Place::Kept) };
         let (mut mark, path) = (locked(mark), Mark::path(&self.path));
         let error = |source| StoreError::Mark { mark: path.clone(), source };
-        // Read under the lock: no newer commit is marked meanwhile. One that is not marked yet may be, for it is durable.
+        // Read under the lock: no newer commit is marked meanwhile. One not marked yet may be, for it is durable.
         let newest = self.newest().map_err(|source| error(io::Error::other(source)))?;
         let names_it = |marked: Commit| marked == newest.commit || newest.follows(&marked);
         if !mark.is_lost() && mark.read().map_err(error)?.is_some_and(names_it) {

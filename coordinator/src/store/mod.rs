@@ -106,8 +106,8 @@ pub enum StoreError {
     },
     /// The mark is lost, and cannot be made again.
     #[error(
-        "{}, which names the newest commit of the store, is lost or damaged, and cannot be made again; until it is, the \
-         next start is refused: see to that directory and its disk", mark.display()
+        "{}, which names the newest commit of the store, is lost or damaged, and cannot be made again; until it is, \
+         the next start is refused: see to that directory and its disk", mark.display()
     )]
     Mark {
         /// The mark's file.
