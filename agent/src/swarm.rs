@@ -29,7 +29,10 @@ use muster_proto::{
         are_labels_few,
     },
 };
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep, timeout},
+};
 
 use crate::{
     docker::{DockerError, connect},
@@ -41,6 +44,9 @@ use counted::counted_of;
 pub const CALL_DEADLINE: Duration = Duration::from_secs(30);
 /// Calls that are answered at one time.
 const CALLS_MAX: usize = 8;
+/// From the word of the managers that a node is demoted to that of its own engine, at most; and between two looks.
+const DEMOTION_MAX: Duration = Duration::from_secs(15);
+const DEMOTION_LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Another manager may change a node between our look and our change; then we look again.
 const UPDATE_TRIES: usize = 3;
 
@@ -375,7 +381,15 @@ async fn remove(docker: &Docker, id: &SwarmId, hostname: &str, force: bool) -> R
 
 /// The machine's own engine leaves the swarm. A manager is demoted first; one that has become another node stays.
 async fn leave(docker: &Docker, id: &SwarmId) -> Result<SwarmReply, SwarmFailure> {
-    let info = local_info(docker).await.map_err(|error| failed(&error))?;
+    let until = Instant::now() + DEMOTION_MAX;
+    let info = loop {
+        let info = local_info(docker).await.map_err(|error| failed(&error))?;
+        // It is asked once its managers say that it is none of them; its engine hears of that a moment later.
+        if !(info.manager && info.node.as_ref() == Some(id)) || Instant::now() >= until {
+            break info;
+        }
+        sleep(DEMOTION_LOOK_EVERY).await;
+    };
     let refusal = match &info.node {
         None if info.state == SwarmLocalState::Inactive => return Ok(SwarmReply::Done),
         Some(own) if own == id && !info.manager => None,

@@ -1,14 +1,20 @@
 //! Machines leave their cluster for good: what the swarm's managers and the machines' own engines say afterwards.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use muster_tests::{
     fleet::manifest::named_cluster,
     nodes::{Nodes, node::Node},
 };
 
-use crate::swarm::{join, leave, swarm_state, wait_swarm};
+use crate::{
+    site::all_of,
+    swarm::{join, leave, swarm_state, wait_swarm},
+};
 
 const CLUSTER: &str = "leaving";
+/// Counts from now on how often somebody dials the coordinator. The rule does nothing else.
+const COUNT_DIALS: &str = "iptables -I OUTPUT -p tcp --syn --dport 7443";
+const DIALS: &str = "iptables -L OUTPUT --verbose --numeric --exact | awk '/dpt:7443/ {print $1}'";
 
 fn machine(node: &Node) -> String {
     format!("{CLUSTER}-{}", node.name)
@@ -40,6 +46,9 @@ pub(crate) fn machines_leave_the_swarm_for_good(fleet: &Nodes) -> Result<()> {
     ensure!(swarm_state(worker)? == "inactive", "its engine is in the swarm still");
     let gave_up = |node: &Node| Ok(node.run(&["muster-agent", "status"])?.out.contains("the agent dials no more"));
     worker.wait_until("its agent has stopped dialling", || gave_up(worker))?;
+    worker.sh("rm /var/lib/muster/agent/link.json && systemctl restart muster-agent")?;
+    worker.wait_until("its next agent has stopped too", || gave_up(worker))?;
+    worker.sh(COUNT_DIALS)?;
     wait_swarm(second, &["control-1", "control-2", "control-3"], &["worker-2"])?;
 
     dead.cut_power()?;
@@ -48,13 +57,28 @@ pub(crate) fn machines_leave_the_swarm_for_good(fleet: &Nodes) -> Result<()> {
     dead.restore_power()?;
     dead.wait_until("its agent came, and has stopped dialling", || gave_up(dead))?;
 
-    fleet.ctl(&["remove", &machine(leader), "--yes"])?.exits(0)?.says(&[&removed(leader)])?;
+    let left = fleet.ctl(&["remove", &machine(leader), "--yes"])?.exits(0)?.says(&[&removed(leader)])?;
     ensure!(swarm_state(leader)? == "inactive", "its engine is in the swarm still");
     wait_swarm(third, &["control-2", "control-3"], &[])?;
+
+    let dials = worker.sh(&format!("{DIALS}; iptables -D{}", COUNT_DIALS.trim_start_matches("iptables -I")))?;
+    let log = fleet.coordinator_log()?;
+    let refusals = |node: &Node| {
+        let refused = |line: &&str| line.contains("refused; for an hour") && line.contains(&machine(node));
+        log.lines().filter(refused).count()
+    };
+    let refused = [worker, dead].map(refusals);
+    let is_so = |is_so: bool, what: String| is_so.then_some(()).context(what);
+    let seen = [
+        is_so(dials.trim() == "0", format!("the agent of a machine that was removed dialled {dials} times")),
+        is_so(refused == [1, 1], format!("said of these machines that they were refused: {refused:?}")),
+        is_so(!left.out.contains("Error:"), format!("a removal that goes its way:\n{}", left.out)),
+    ];
 
     // Nobody knows them any more, and so nobody revokes them.
     [leader, worker, dead].iter().try_for_each(|node| node.forget())?;
     leader.enroll(&machine(leader), &fleet.token(CLUSTER, "control", 1)?)?.exits(0)?;
     [leader, second, third].iter().try_for_each(|node| fleet.wait_ready(&machine(node)))?;
-    wait_swarm(second, &["control-1", "control-2", "control-3"], &[])
+    wait_swarm(second, &["control-1", "control-2", "control-3"], &[])?;
+    all_of(seen)
 }

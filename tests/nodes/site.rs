@@ -1,6 +1,6 @@
 //! What the tests share: a machine alone in a cluster of its own, so that no test sees what another left behind.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use muster_tests::{
     fleet::manifest::{bash, named_cluster},
     nodes::{
@@ -8,6 +8,13 @@ use muster_tests::{
         node::{EFFECTS_LOG, Node},
     },
 };
+
+/// Fails with everything that failed: each part of a test is looked at, whatever became of the others.
+pub(crate) fn all_of(parts: impl IntoIterator<Item = Result<()>>) -> Result<()> {
+    let failed: Vec<String> = parts.into_iter().filter_map(Result::err).map(|error| format!("{error:#}")).collect();
+    ensure!(failed.is_empty(), "{}", failed.join("\n"));
+    Ok(())
+}
 
 /// A bash item of these nodes, `body` between its saying `start` and `end`.
 pub(crate) fn item(name: &str, phase: &str, body: &str, more: &[&str]) -> String {
