@@ -12,6 +12,7 @@ mod demo;
 mod deployment;
 mod drain;
 mod faults;
+mod hosted;
 mod mke;
 mod package;
 mod places;
@@ -87,6 +88,7 @@ const ONE_BY_ONE: &[Test] = &[
         OneNode(versions::another_that_has_locked_dpkg_is_waited_for),
     ),
     ("versions::packages_are_held_and_not_taken_back", OneNode(versions::packages_are_held_and_not_taken_back)),
+    ("hosted::faults_of_a_coordinator_are_told", OneNode(hosted::faults_of_a_coordinator_are_told)),
     ("package::upgrade_removal_and_purge", OneNode(package::upgrade_removal_and_purge)),
     ("package::an_rpm_does_as_much", OneNode(package::rpm_does_as_much)),
     ("faults::a_package_does_not_exist", OneNode(faults::package_absent)),
@@ -112,6 +114,7 @@ const TOGETHER: &[Test] = &[
     ("daytwo::reinstalled_worker_keeps_its_labels", Fleet(daytwo::reinstalled_worker_keeps_its_labels)),
     ("daytwo::plain_containers_are_named", Fleet(daytwo::plain_containers_are_named)),
     ("removal::machines_leave_the_swarm_for_good", Fleet(removal::machines_leave_the_swarm_for_good)),
+    ("hosted::coordinator_moves_to_another_machine", Fleet(hosted::coordinator_moves_to_another_machine)),
 ];
 
 /// The one that makes the fleet what others find.

@@ -145,8 +145,15 @@ impl Node {
     /// # Errors
     /// The command did not start, or did not end.
     pub fn enroll(&self, name: &str, token: &str) -> Result<Ran> {
-        let command =
-            ["muster-agent", "enroll", "--coordinator", super::COORDINATOR, "--token-file", "-", "--name", name];
+        self.enroll_at(super::COORDINATOR, name, token)
+    }
+
+    /// The same, with a coordinator at one of these addresses.
+    ///
+    /// # Errors
+    /// The command did not start, or did not end.
+    pub fn enroll_at(&self, coordinators: &str, name: &str, token: &str) -> Result<Ran> {
+        let command = ["muster-agent", "enroll", "--coordinator", coordinators, "--token-file", "-", "--name", name];
         self.run_with(&command, token)
     }
 
