@@ -201,7 +201,8 @@ fn moves((old, new): (&Node, &Node), (stays, away): (&Node, &Node)) -> Result<()
     // Nobody listens at the first.
     enroll(away, (old, &format!("{},{}", address(new), address(old))), "away", "worker")?;
     ["stays", "away"].iter().try_for_each(|name| wait_ready(old, name))?;
-    away.sh("systemctl stop muster-agent")?;
+    // The path unit starts the agent when its identity changes: this machine is off for a while.
+    away.sh("systemctl stop muster-agent.path muster-agent")?;
     away.sh(&format!("muster-agent set-coordinator {}", address(old)))?;
 
     let both = serde_json::json!([address(old), address(new)]);
@@ -228,7 +229,7 @@ systemctl enable --now muster-coordinator"
     };
     let followed = told.and_then(|()| connected(stays));
 
-    away.sh("systemctl start muster-agent")?;
+    away.sh("systemctl start muster-agent.path muster-agent")?;
     let lost = away.wait_until("it finds nobody", || {
         let link = &agent_status(away)?["link"];
         Ok(link["error"].as_str().is_some_and(|error| error.contains(&address(old))))
