@@ -26,12 +26,14 @@ use crate::{
     config::StateDir,
     core::{Input, Request as Wish},
     engine::EngineHandle,
-    pki::{Ca, Peer, Role},
+    pki::{Ca, PERSON_LIFETIME, Peer, Role},
     setup::{Credentials, Issued, LOCAL_ACTOR},
     store::{EmbeddedStore, Store, StoreError},
 };
 
 const SOCKET: &str = "admin.sock";
+/// Shortest life of a certificate that is asked for.
+const LIFETIME_MIN: Duration = Duration::from_secs(10);
 /// Longest request or answer line.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
 /// Time to say what is wanted, from the connection on.
@@ -95,9 +97,22 @@ pub struct Wanted {
     pub name: String,
     /// The only clusters; empty: all.
     pub clusters: Vec<String>,
+    /// Life of their certificate, milliseconds. None: a year.
+    #[serde(default)]
+    pub lifetime_ms: Option<u64>,
 }
 
 impl Wanted {
+    /// Life of the certificate.
+    ///
+    /// # Errors
+    /// What is wrong, for people.
+    pub fn lifetime(&self) -> Result<Duration, String> {
+        let lifetime = self.lifetime_ms.map_or(PERSON_LIFETIME, Duration::from_millis);
+        let fits = (LIFETIME_MIN..=PERSON_LIFETIME).contains(&lifetime);
+        fits.then_some(lifetime).ok_or_else(|| "--lifetime: expected 10s to 365d".to_owned())
+    }
+
     /// The peer, if role and names are right.
     ///
     /// # Errors
@@ -262,10 +277,10 @@ impl Admin {
     }
 
     async fn credentials(&self, wanted: &Wanted) -> Result<Issued, String> {
-        let peer = wanted.peer()?;
+        let (peer, lifetime) = (wanted.peer()?, wanted.lifetime()?);
         let (facts, now_ms) = (self.engine.facts(), self.engine.now().wall_ms);
         let known = facts.credentials.get(&peer.to_string()).map(|row| &**row);
-        let (credentials, row) = Credentials::issue(&self.ca, &facts.meta.address, &peer, known, now_ms)
+        let (credentials, row) = Credentials::issue(&self.ca, &facts.meta.address, (&peer, lifetime), known, now_ms)
             .map_err(|error| with_sources(&error))?;
         let record = Input::Operator { actor: LOCAL_ACTOR.to_owned(), request: Wish::RecordCredentials(row) };
         self.engine.submit(record).await.map_err(|error| with_sources(&error))?;

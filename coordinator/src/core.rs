@@ -38,6 +38,7 @@ use muster_proto::{
 };
 
 pub use answer::{Refusal, Reply};
+pub use credentials::Renewal;
 pub use io::{Effect, Enroll, Input, Request, SwarmQuestion};
 pub use maintenance::{LockRelease, Word};
 

@@ -166,6 +166,9 @@ struct CredentialsArgs {
     /// Where they reach the coordinator [default: what `init` was told]
     #[arg(long, value_name = "HOST:PORT")]
     address: Option<String>,
+    /// How long they are good: 10s to 365d. A controller renews its own before that, for as long again
+    #[arg(long, default_value = "365d", value_name = "TIME")]
+    lifetime: String,
     /// File for the credentials
     #[arg(long, value_name = "FILE", value_parser = new_file)]
     out: PathBuf,
@@ -246,7 +249,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
 fn init(args: InitArgs) -> anyhow::Result<()> {
     let trust_domain = TrustDomain::new(&args.trust_domain)
         .ok_or_else(|| BadInput("--trust-domain: expected a DNS name in lower case".to_owned()))?;
-    let wanted = Wanted { role: "operator".to_owned(), name: args.operator, clusters: Vec::new() };
+    let wanted = Wanted { role: "operator".to_owned(), name: args.operator, clusters: Vec::new(), lifetime_ms: None };
     let operator = wanted.peer().map_err(|text| BadInput(text.replace("--name", "--operator")))?;
     let address = args.address.as_deref().unwrap_or(ADDRESS_DEFAULT);
     let (host, port) = reachable(address)?;
@@ -329,8 +332,11 @@ fn run_daemon(args: RunArgs) -> anyhow::Result<()> {
 const RUNTIME_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 async fn credentials(args: CredentialsArgs) -> anyhow::Result<()> {
-    let wanted = Wanted { role: args.role, name: args.name, clusters: args.clusters };
-    let peer = wanted.peer().map_err(BadInput)?;
+    let lifetime_ms = muster_proto::model::duration_ms(&args.lifetime)
+        .ok_or_else(|| BadInput(format!("--lifetime {}: expected a time such as 30d", args.lifetime)))?;
+    let (role, name, clusters) = (args.role, args.name, args.clusters);
+    let wanted = Wanted { role, name, clusters, lifetime_ms: Some(lifetime_ms) };
+    let (peer, lifetime) = (wanted.peer().map_err(BadInput)?, wanted.lifetime().map_err(BadInput)?);
     args.address.as_deref().map(reachable).transpose()?;
     let state_dir = StateDir::new(args.place.state_dir);
     state_dir.check()?;
@@ -340,7 +346,7 @@ async fn credentials(args: CredentialsArgs) -> anyhow::Result<()> {
     } else {
         audit_to_journal();
         let mut store = EmbeddedStore::open(&state_dir.store())?;
-        issue(&mut store, &StateKey::read(&args.key.key_file)?, &peer, now_ms())?
+        issue(&mut store, &StateKey::read(&args.key.key_file)?, (&peer, lifetime), now_ms())?
     };
     if let Some(address) = args.address {
         issued.credentials.coordinator = address;

@@ -6,6 +6,7 @@ use std::{
     io::{self, Write as _},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use muster_proto::{
@@ -127,6 +128,23 @@ pub struct Credentials {
     pub key: String,
 }
 
+/// From when until when the next certificate of `peer` is valid, and how it is recorded. `known` is the row of its
+/// name.
+pub(crate) fn next_certificate(
+    peer: &Peer,
+    known: Option<&CredentialRow>,
+    lifetime: Duration,
+    now_ms: u64,
+) -> (Validity, CertificateRow) {
+    let revoked_at_ms = known.and_then(|row| row.revoked_at_ms);
+    // Certificates count in seconds: of the second in which others were revoked, this would be one of them.
+    let issued_at_ms = now_ms.max(revoked_at_ms.map_or(0, |at_ms| (at_ms / 1000 + 1) * 1000));
+    let validity = Validity::from(issued_at_ms, lifetime);
+    let expires_at_ms = validity.not_after_ms;
+    let clusters = peer.clusters.clone().unwrap_or_default();
+    (validity, CertificateRow { issued_at_ms, expires_at_ms, clusters })
+}
+
 impl Credentials {
     /// New ones for `peer`, and the row to be recorded before anybody gets them. `known` is the row of the same name.
     ///
@@ -135,20 +153,13 @@ impl Credentials {
     pub fn issue(
         ca: &Ca,
         address: &str,
-        peer: &Peer,
+        (peer, lifetime): (&Peer, Duration),
         known: Option<&CredentialRow>,
         now_ms: u64,
     ) -> Result<(Self, CredentialRow), PkiError> {
-        let revoked_at_ms = known.and_then(|row| row.revoked_at_ms);
-        // Certificates count in seconds: of the second in which others were revoked, this would be one of them.
-        let issued_at_ms = now_ms.max(revoked_at_ms.map_or(0, |at_ms| (at_ms / 1000 + 1) * 1000));
-        let validity = Validity::from(issued_at_ms, PERSON_LIFETIME);
+        let (validity, certificate) = next_certificate(peer, known, lifetime, now_ms);
         let identity = ca.issue(peer, validity)?;
-        let certificate = CertificateRow {
-            issued_at_ms,
-            expires_at_ms: validity.not_after_ms,
-            clusters: peer.clusters.clone().unwrap_or_default(),
-        };
+        let revoked_at_ms = known.and_then(|row| row.revoked_at_ms);
         let row = CredentialRow { subject: peer.to_string(), certificates: vec![certificate], revoked_at_ms };
         let credentials = Self {
             coordinator: address.to_owned(),
@@ -290,7 +301,7 @@ impl Init<'_> {
 
     fn make(&self, key: &StateKey, out: &mut CredentialsFile, now_ms: u64) -> Result<(), SetupError> {
         let ca = Ca::create(self.trust_domain, now_ms)?;
-        let (credentials, row) = Credentials::issue(&ca, self.address, self.operator, None, now_ms)?;
+        let (credentials, row) = Credentials::issue(&ca, self.address, (self.operator, PERSON_LIFETIME), None, now_ms)?;
         out.write(&credentials)?;
         let mut rows = ca.rows(key)?;
         let mut facts = Facts::default();
@@ -324,13 +335,18 @@ impl Init<'_> {
 ///
 /// # Errors
 /// [`SetupError`].
-pub fn issue(store: &mut EmbeddedStore, key: &StateKey, peer: &Peer, now_ms: u64) -> Result<Issued, SetupError> {
+pub fn issue(
+    store: &mut EmbeddedStore,
+    key: &StateKey,
+    (peer, lifetime): (&Peer, Duration),
+    now_ms: u64,
+) -> Result<Issued, SetupError> {
     let rows = store.load()?;
     let ca = Ca::load(&rows, key)?;
     let mut facts = load(rows)?;
     let address = facts.meta.address.clone();
     let known = facts.credentials.get(&peer.to_string()).map(|row| &**row);
-    let (credentials, row) = Credentials::issue(&ca, &address, peer, known, now_ms)?;
+    let (credentials, row) = Credentials::issue(&ca, &address, (peer, lifetime), known, now_ms)?;
     commit(store, recorded(&mut facts, row, now_ms)?)?;
     Ok(Issued::new(credentials, peer, &facts))
 }
@@ -526,7 +542,7 @@ mod tests {
         assert!(crate::admin::AdminClient::connect(&state_dir).expect("nobody is there").is_none());
         let mut store = EmbeddedStore::open(&state_dir.store()).expect("open");
         let key = StateKey::read(&key_file).expect("a key");
-        issue(&mut store, &key, &operator(), 1_800_000_001_000).expect("issued");
+        issue(&mut store, &key, (&operator(), PERSON_LIFETIME), 1_800_000_001_000).expect("issued");
         store.backup(&dir.path().join("copy")).expect("copied");
         recover(&mut store, None, 0).expect("marked");
         for entry in fs::read_dir(state_dir.path()).expect("read") {
@@ -561,7 +577,7 @@ mod tests {
         let mut store = EmbeddedStore::open(&dir.path().join("state/store")).expect("open");
         let key = StateKey::read(&key_file).expect("a key");
         let bo = Peer { role: Role::Viewer("bo".to_owned()), clusters: None };
-        issue(&mut store, &key, &bo, 1_800_000_001_000).expect("issued");
+        issue(&mut store, &key, (&bo, PERSON_LIFETIME), 1_800_000_001_000).expect("issued");
         let facts = Facts::load(store.load().expect("rows")).expect("facts");
         assert_eq!(facts.credentials.keys().collect::<Vec<_>>(), ["operator/anna", "viewer/bo"]);
         let objects: Vec<_> =
@@ -572,7 +588,8 @@ mod tests {
             CredentialRow { revoked_at_ms: Some(1_800_000_001_500), ..(*facts.credentials["viewer/bo"]).clone() };
         assert!(revoked.revoked());
         let ca = Ca::create(&TrustDomain::new("muster.test").expect("a name"), 0).expect("a CA");
-        let (_, row) = Credentials::issue(&ca, "", &bo, Some(&revoked), 1_800_000_001_600).expect("issued");
+        let (_, row) =
+            Credentials::issue(&ca, "", (&bo, PERSON_LIFETIME), Some(&revoked), 1_800_000_001_600).expect("issued");
         assert_eq!((row.certificates[0].issued_at_ms, row.revoked()), (1_800_000_002_000, false));
     }
 

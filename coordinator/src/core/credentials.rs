@@ -8,12 +8,30 @@ use muster_proto::{
 };
 
 use super::{Refusal, Reply, operators::not_found};
-use crate::facts::{AuditObject, CertificateRow, CredentialRow, Draft};
+use crate::facts::{AuditObject, CertificateRow, CredentialRow, Draft, Rate};
 
 /// Names that may have credentials at once; expired ones make room.
 const CREDENTIALS_MAX: usize = 10_000;
 /// Certificates of one name that may be good at once; expired ones make room.
 const CERTIFICATES_MAX: usize = 1_000;
+/// Of these, so many may come about by renewal: a controller that goes wrong leaves room for what people make.
+const RENEWED_MAX: usize = 100;
+/// Renewals that one controller asks for.
+const RENEWALS: Rate = Rate { burst: 10, per_second: 1 };
+
+/// Before a controller's name in its subject.
+const CONTROLLER: &str = "controller/";
+
+/// A certificate that a controller asks for by itself.
+#[derive(Clone, Debug)]
+pub struct Renewal {
+    /// When the certificate was issued that it shows, in Unix milliseconds.
+    pub shown_issued_at_ms: u64,
+    /// When that one expires, in Unix milliseconds.
+    pub shown_expires_at_ms: u64,
+    /// The new one.
+    pub certificate: CertificateRow,
+}
 
 /// Records credentials before anybody has them.
 pub(crate) fn record(draft: &mut Draft<'_>, actor: &str, row: CredentialRow, now: Now) -> Result<Reply, Refusal> {
@@ -31,10 +49,47 @@ pub(crate) fn record(draft: &mut Draft<'_>, actor: &str, row: CredentialRow, now
         [] => "for every cluster".to_owned(),
         some => format!("for {}", some.join(", ")),
     };
-    let row = beside(draft.credentials.get(&row.subject).map(|known| &**known), row, now)?;
+    let row = beside(draft.credentials.get(&row.subject).map(|known| &**known), row, CERTIFICATES_MAX, now)?;
     draft.audit(actor, "issue", AuditObject::Credentials(&row.subject), &message, now.wall_ms);
     draft.put_credentials(row);
     Ok(Reply::Ok)
+}
+
+/// Records a certificate that a controller asked for, before it has it. The one it shows stays valid: the answer may be
+/// lost, and others may run with the same credentials. Whether it is valid is decided here, for it may have been
+/// revoked since the call began.
+pub(super) fn renew(draft: &mut Draft<'_>, controller: &str, renewal: Renewal, now: Now) -> Result<Reply, Refusal> {
+    let subject = controller_subject(controller);
+    let too_fast = |what: String| move |again_in_ms| Refusal::TooFast { what, again_in_ms };
+    let limit = format!("{subject} may renew {} certificate a second", RENEWALS.per_second);
+    draft.count(&subject, RENEWALS, now).map_err(too_fast(limit))?;
+    let Some(known) = draft.credentials.get(&subject).filter(|row| !row.refuses(renewal.shown_issued_at_ms)).cloned()
+    else {
+        let message = format!("the credentials of {subject} were revoked while it asked for others");
+        return Err(Refusal::State { reason: "Revoked", message });
+    };
+    let life_ms = renewal.shown_expires_at_ms.saturating_sub(renewal.shown_issued_at_ms);
+    let from_ms = renewal.shown_issued_at_ms.saturating_add(life_ms / 2);
+    if now.wall_ms < from_ms {
+        let what = "a certificate is renewed when half of its life is over, not before".to_owned();
+        return Err(too_fast(what)(from_ms - now.wall_ms));
+    }
+    let lifetime_s = renewal.certificate.expires_at_ms.saturating_sub(renewal.certificate.issued_at_ms) / 1000;
+    let row = CredentialRow {
+        subject: subject.clone(),
+        certificates: vec![renewal.certificate],
+        revoked_at_ms: known.revoked_at_ms,
+    };
+    let row = beside(Some(&known), row, RENEWED_MAX, now)?;
+    let message = format!("by itself, for {lifetime_s} s; the certificate that it showed stays until it expires");
+    draft.audit(&subject, "renew", AuditObject::Credentials(&subject), &message, now.wall_ms);
+    draft.put_credentials(row);
+    Ok(Reply::Ok)
+}
+
+/// A controller, as credentials and the audit record name it.
+fn controller_subject(controller: &str) -> String {
+    format!("{CONTROLLER}{controller}")
 }
 
 /// Records where the coordinator is reached: new credentials name the first, and agents are told all of them.
@@ -47,8 +102,8 @@ pub(crate) fn set_address(draft: &mut Draft<'_>, actor: &str, addresses: Address
 }
 
 /// The row of a new certificate beside what is recorded of its name: a revocation stays, and so do certificates that
-/// are still good.
-fn beside(known: Option<&CredentialRow>, row: CredentialRow, now: Now) -> Result<CredentialRow, Refusal> {
+/// are still good. They may be `most` together.
+fn beside(known: Option<&CredentialRow>, row: CredentialRow, most: usize, now: Now) -> Result<CredentialRow, Refusal> {
     let Some(known) = known else { return Ok(row) };
     let mut row = CredentialRow { revoked_at_ms: known.revoked_at_ms.max(row.revoked_at_ms), ..row };
     if row.revoked() {
@@ -58,11 +113,12 @@ fn beside(known: Option<&CredentialRow>, row: CredentialRow, now: Now) -> Result
     let good = |known: &&CertificateRow| !row.has_revoked(known) && known.expires_at_ms > now.wall_ms;
     let good: Vec<CertificateRow> = known.certificates.iter().filter(good).cloned().collect();
     row.certificates.extend(good);
-    if row.certificates.len() > CERTIFICATES_MAX {
+    if row.certificates.len() > most {
         let message = format!(
-            "{} has {CERTIFICATES_MAX} certificates that are good; `musterctl revoke {}` ends them all, or take \
-             another name",
-            row.subject, row.subject
+            "{} has {} certificates that are good; `musterctl revoke {}` ends them all, or take another name",
+            row.subject,
+            row.certificates.len() - 1,
+            row.subject
         );
         return Err(Refusal::State { reason: "TooManyCredentials", message });
     }
@@ -101,7 +157,7 @@ pub(super) fn revoke(draft: &mut Draft<'_>, actor: &str, subject: &str, now: Now
 
 /// The locks of a controller outlive its credentials: nothing is disturbed over them.
 fn locks_that_stay(draft: &Draft<'_>, subject: &str) -> Vec<String> {
-    let Some(controller) = subject.strip_prefix("controller/") else { return Vec::new() };
+    let Some(controller) = subject.strip_prefix(CONTROLLER) else { return Vec::new() };
     let clusters: BTreeSet<&ClusterName> =
         draft.locks.keys().filter(|key| key.controller == controller).map(|key| &key.cluster).collect();
     let line = |cluster| {

@@ -4,6 +4,7 @@ use muster_proto::model::{ClusterName, LockState, MachineName, Now};
 
 use super::{
     Refusal, Reply,
+    credentials::{self, Renewal},
     operators::{audited, known_cluster, not_found},
 };
 use crate::facts::{AuditObject, Draft, LockKey, LockRow};
@@ -61,6 +62,8 @@ pub enum Word {
         /// Number of the stream.
         stream: u64,
     },
+    /// It is about to get another certificate.
+    Renew(Renewal),
 }
 
 /// Locks that an operator takes away, because the controller that made them is gone for good.
@@ -109,6 +112,7 @@ pub(super) fn take(draft: &mut Draft<'_>, controller: String, word: Word, now: N
             draft.end_watch(cluster, controller, stream, now);
             Ok(Reply::Ok)
         }
+        Word::Renew(renewal) => credentials::renew(draft, &controller, renewal, now),
     }
 }
 

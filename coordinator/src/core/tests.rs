@@ -13,6 +13,7 @@ mod hooks;
 mod operators;
 mod quorum;
 mod reboots;
+mod renewals;
 mod rollout;
 mod rules;
 mod secrets;

@@ -70,6 +70,7 @@ const TABLE: &[(&str, &[Sort])] = &[
     ("/muster.v1.Maintenance/SetLock", &[Controller]),
     ("/muster.v1.Maintenance/ListLocks", &[Controller]),
     ("/muster.v1.Maintenance/WatchRequests", &[Controller]),
+    ("/muster.v1.Maintenance/RenewCertificate", &[Controller]),
     ("/muster.v1.Fleet/CreateSecret", &[Operator]),
     ("/muster.v1.Fleet/ShareSecret", &[Operator]),
     ("/muster.v1.Fleet/DeleteSecret", &[Operator]),

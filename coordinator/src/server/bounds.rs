@@ -67,6 +67,8 @@ const GREETINGS: Bounds = Bounds { sort: "greetings", request_bytes: None, of_pe
 /// Strangers' calls. One connection has one.
 const ENROLMENTS: Bounds =
     Bounds { sort: "enrolments", request_bytes: Some(ENROLLMENT_MESSAGE_BYTES_MAX), of_peer: 2, of_all: usize::MAX };
+/// A controller has one certificate to renew, and each takes signatures.
+const RENEWALS: Bounds = Bounds { sort: "renewals", of_peer: 2, ..USUAL };
 /// A controller may answer for many machines at the same moment.
 const LOCKS: Bounds = Bounds { sort: "words about locks", of_peer: 64, ..USUAL };
 
@@ -92,6 +94,7 @@ const EXCEPTIONS: &[(&str, Bounds)] = &[
     ("/muster.v1.Maintenance/Register", with(NAMES_MESSAGE_BYTES_MAX, USUAL)),
     ("/muster.v1.Maintenance/Release", LOCKS),
     ("/muster.v1.Maintenance/SetLock", LOCKS),
+    ("/muster.v1.Maintenance/RenewCertificate", with(ENROLLMENT_MESSAGE_BYTES_MAX, RENEWALS)),
 ];
 
 /// Methods whose answers are streams. They are under way until the stream begins.

@@ -7,6 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use futures_util::{Stream, stream};
@@ -14,27 +15,31 @@ use muster_proto::{
     convert::as_line,
     model::{ClusterName, LockState, MachineName},
     wire::{
-        self, HeldLock, HeldLocks, MaintenanceDone, MaintenanceRequest, RequestEvent,
+        self, HeldLock, HeldLocks, MaintenanceDone, MaintenanceRequest, RenewedCertificate, RequestEvent,
         maintenance_server::Maintenance as Service, request_event::Type,
     },
 };
+use rcgen::PublicKeyData as _;
 use tokio::sync::{oneshot, watch};
 use tonic::{Request, Response, Status};
 
 use super::{
+    caller_of,
     fleet::{cluster_name, known, machine_name},
+    judge::Standing,
     reader::WATCH_PAUSE,
     sessions::Sessions,
     status::internal,
     watches::{Watches, Watching},
 };
 use crate::{
-    core::{Input, Word},
+    core::{Input, Renewal, Word},
     documents::{self, Requested},
     engine::EngineHandle,
     facts::{Facts, LockRow},
-    pki::{Peer, Role},
+    pki::{Ca, Peer, Role, public_key},
     plan::locks::CONTROLLERS_PREFIX,
+    setup::next_certificate,
 };
 
 /// Machines one call may name.
@@ -45,6 +50,7 @@ const MESSAGE_BYTES_MAX: usize = 512;
 /// The service.
 pub(super) struct Maintenance {
     pub(super) engine: EngineHandle,
+    pub(super) ca: Arc<Ca>,
     pub(super) sessions: Sessions,
     pub(super) watches: Watches,
     /// Number of the newest stream of requests.
@@ -115,6 +121,33 @@ impl Service for Maintenance {
         let controller = controller(&peer)?.to_owned();
         let watch = Watch { watching, _presence: presence, controller, cluster, facts, ending, sent: None, events };
         Ok(Response::new(Box::pin(stream::try_unfold(watch, Watch::next))))
+    }
+
+    async fn renew_certificate(
+        &self,
+        request: Request<wire::RenewCertificateRequest>,
+    ) -> Result<Response<RenewedCertificate>, Status> {
+        let Standing::Known(shown) = caller_of(&request)?.standing else {
+            return Err(Status::unauthenticated("this takes credentials"));
+        };
+        let (peer, controller) = (&shown.peer, controller(&shown.peer)?);
+        let key = public_key(&request.get_ref().csr_der)?;
+        if key.subject_public_key_info() == shown.public_key {
+            let message = "csr_der: its key is that of the certificate that is renewed; make a new one";
+            return Err(Status::invalid_argument(message));
+        }
+        let lifetime = Duration::from_millis(shown.not_after_ms.saturating_sub(shown.issued_at_ms));
+        let (facts, now_ms) = (self.engine.facts(), self.engine.now().wall_ms);
+        let known = facts.credentials.get(&peer.to_string()).map(|row| &**row);
+        let (validity, certificate) = next_certificate(peer, known, lifetime, now_ms);
+        let certificate_pem = self.ca.sign(peer, &key, validity)?;
+        // It is recorded before anybody has it.
+        let renewal =
+            Renewal { shown_issued_at_ms: shown.issued_at_ms, shown_expires_at_ms: shown.not_after_ms, certificate };
+        self.engine.submit(said(peer, Word::Renew(renewal))?).await?;
+        tracing::info!(controller, "certificate renewed");
+        let (ca_pem, not_after_ms) = (self.ca.pem().to_owned(), validity.not_after_ms);
+        Ok(Response::new(RenewedCertificate { certificate_pem, ca_pem, not_after_ms }))
     }
 }
 

@@ -140,6 +140,7 @@ pub async fn serve(
     };
     let maintenance = maintenance::Maintenance {
         engine: engine.clone(),
+        ca: Arc::clone(&ca),
         sessions: sessions.clone(),
         watches: watches.clone(),
         last_stream: AtomicU64::default(),

@@ -7,6 +7,7 @@ mod fleets;
 mod floods;
 mod handshakes;
 mod links;
+mod renewals;
 mod secrets;
 mod swarm;
 
@@ -130,7 +131,11 @@ impl World {
             world.wish(Wish::RecordCredentials(row)).await;
         }
         let files = vec![muster_proto::wire::ManifestFile { name: "m".to_owned(), text: MANIFEST.to_owned() }];
-        let applied = world.operator().await.apply(muster_proto::wire::ApplyRequest { files, dry_run: false }).await;
+        let applied = world
+            .operator()
+            .await
+            .apply(muster_proto::wire::ApplyRequest { files, dry_run: false })
+            .await;
         assert_eq!(applied.expect("applied").into_inner().faults, []);
         world
     }
@@ -148,7 +153,7 @@ impl World {
         let peer = Peer { role, clusters: None };
         let (facts, now_ms) = (self.engine.facts(), self.engine.now().wall_ms);
         let known = facts.credentials.get(&peer.to_string()).map(|row| &**row);
-        let (credentials, row) = Credentials::issue(&self.ca, "", &peer, known, now_ms).expect("issued");
+        let (credentials, row) = Credentials::issue(&self.ca, "", (&peer, HOUR), known, now_ms).expect("issued");
         self.wish(Wish::RecordCredentials(row)).await;
         Identity { certificate_pem: credentials.certificate, key_pem: credentials.key }
     }

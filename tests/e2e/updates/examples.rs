@@ -1,14 +1,19 @@
 //! The application controllers of coordinator/examples do what their documentation says: each lets an update through,
-//! though it is killed in the middle.
+//! though it is killed in the middle, and renews its certificate.
 
 use std::{
     env, fs,
+    os::unix::fs::PermissionsExt as _,
     path::Path,
     process::{Child, Command, Stdio},
 };
 
 use anyhow::{Context as _, Result};
-use muster_tests::fleet::{PATIENCE, programs, wait_for};
+use muster_tests::fleet::{
+    PATIENCE,
+    programs::{self, Programs, Ran},
+    wait_for,
+};
 
 use super::place::{Place, deployed, second_release};
 
@@ -67,6 +72,34 @@ fn lets_an_update_through(example: impl Fn(&Place) -> Result<Command>) -> Result
         Ok(states.iter().all(|state| state == "active").then_some(()))
     })?;
     drop(running);
+    renews_its_certificate(&place, &mut example(&place)?)
+}
+
+/// With a certificate that lives for 20 s, it is there when that one has run out, by one that it has written down.
+fn renews_its_certificate(place: &Place, command: &mut Command) -> Result<()> {
+    let file = place.dir().join("controller.toml");
+    fs::remove_file(&file)?;
+    place.credentials(&["--lifetime", "20s"])?;
+    let given = fs::read_to_string(&file)?;
+    let running = start(place, command)?;
+    let renewed = wait_for("renewed credentials in the file", PATIENCE, || {
+        Ok(Some(fs::read_to_string(&file)?).filter(|text| *text != given))
+    })?;
+    assert_eq!(file.metadata()?.permissions().mode() & 0o777, 0o600);
+    let old = place.dir().join("given.toml");
+    fs::write(&old, given)?;
+    fs::set_permissions(&old, fs::Permissions::from_mode(0o600))?;
+    let config = |path: &Path| -> Result<Ran> {
+        let mut command = Command::new(Programs::find()?.musterctl);
+        programs::run(command.arg("--config").arg(path).arg("version"))
+    };
+    config(&old)?.exits(0).context("the former certificate stays valid")?;
+    wait_for("the end of the former certificate", PATIENCE, || Ok((config(&old)?.exits(0).is_err()).then_some(())))?;
+    let said = fs::read_to_string(place.dir().join("example.log"))?;
+    let released = place.ctl(&["locks", "release", "toy", "--cluster", "demo", "--yes"])?;
+    released.exits(4).and_then(|ran| ran.says(&["ControllerConnected"])).with_context(|| said)?;
+    place.ctl(&["get", "audit"])?.exits(0)?.says(&["renew", "credentials/controller/toy"])?;
+    drop((running, renewed));
     Ok(())
 }
 

@@ -58,6 +58,16 @@ impl Place {
         Ok(command.stdout(said.try_clone()?).stderr(said).spawn()?)
     }
 
+    /// Credentials of its controller, in `controller.toml`, where nothing may be.
+    pub(super) fn credentials(&self, words: &[&str]) -> Result<()> {
+        let mut command = Command::new(Programs::find()?.coordinator);
+        command.args(["credentials", "--role", "controller", "--name", "toy"]).args(words);
+        command.arg("--state-dir").arg(self.dir().join("coordinator"));
+        command.arg("--key-file").arg(self.dir().join("coordinator.key"));
+        programs::run(command.arg("--out").arg(self.dir().join("controller.toml")))?.exits(0)?;
+        Ok(())
+    }
+
     /// A toy controller of these machines.
     pub(super) fn controller(&self, machines: &str, words: &[&str]) -> Result<Child> {
         let config = self.dir().join("controller.toml");
@@ -191,10 +201,6 @@ fn apply(place: &Place, manifest: &str) -> Result<()> {
 pub(super) fn deployed(workers: &str) -> Result<Place> {
     let place = Place::new()?;
     place.demo(&["--keep", "--workers", workers, "--seconds-per-item", "0.1", "--artifact-mib", "1"])?.exits(0)?;
-    let mut command = Command::new(Programs::find()?.coordinator);
-    command.args(["credentials", "--role", "controller", "--name", "toy"]);
-    command.arg("--state-dir").arg(place.dir().join("coordinator"));
-    command.arg("--key-file").arg(place.dir().join("coordinator.key"));
-    programs::run(command.arg("--out").arg(place.dir().join("controller.toml")))?.exits(0)?;
+    place.credentials(&[])?;
     Ok(place)
 }

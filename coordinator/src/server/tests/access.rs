@@ -88,7 +88,8 @@ async fn every_method_for_every_sort_of_peer() {
     let expired_agent = world.ca.issue(&Peer::agent(own.id), past).expect("issued");
     let (enroll, renew) = (["Enroll", "RenewExpired"].as_slice(), ["Renew", "Connect", "FetchSecrets"].as_slice());
     let read = ["Version", "Get", "Watch", "Plan", "Logs"].as_slice();
-    let control = ["Version", "Register", "Release", "SetLock", "ListLocks", "WatchRequests"].as_slice();
+    let control =
+        ["Version", "Register", "Release", "SetLock", "ListLocks", "WatchRequests", "RenewCertificate"].as_slice();
     // Of gRPC itself, for whoever is known.
     let of_known = ["Check", "ServerReflectionInfo"];
     for (peer, identity, allowed) in [
