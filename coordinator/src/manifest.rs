@@ -10,6 +10,7 @@ mod item;
 mod machine;
 mod params;
 mod read;
+mod schema;
 mod shape;
 mod tree;
 mod update;
@@ -26,6 +27,7 @@ pub use self::{
     cluster::MACHINES_MAX,
     fault::{FAULTS_MAX, Fault},
     read::TEXT_BYTES_MAX,
+    schema::GivenSchema,
     tree::{DEPTH_MAX, NODES_MAX},
 };
 use self::{
@@ -33,6 +35,7 @@ use self::{
     machine::Clusters,
     params::Secrets,
     read::{Fields, Free, LATER, Map, Spot},
+    schema::Schemas,
     tree::Node,
 };
 use crate::facts::SecretId;
@@ -98,6 +101,15 @@ pub struct Known {
 /// # Errors
 /// Every fault found, in the order of the text; at most [`FAULTS_MAX`] and one that counts the rest.
 pub fn parse(sources: &[Source<'_>], known: &Known) -> Result<Manifest, Vec<Fault>> {
+    parse_with(sources, known, &[])
+}
+
+/// The same, with schemas that the `vars` of items are checked against.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_with(sources: &[Source<'_>], known: &Known, given: &[GivenSchema<'_>]) -> Result<Manifest, Vec<Fault>> {
+    let schemas = Schemas::new(given);
     let mut faults = Faults::new(sources.iter().map(|source| source.name).collect());
     let trees = trees(sources, &mut faults);
     let (mut clusters, mut machines) = (Vec::new(), Vec::new());
@@ -111,15 +123,35 @@ pub fn parse(sources: &[Source<'_>], known: &Known) -> Result<Manifest, Vec<Faul
         }
     }
     let declared = read_all(&clusters, &mut faults, |spot, name, faults| {
-        cluster::read(spot, Secrets { known: &known.secrets, cluster: name }, faults)
+        let secrets = Secrets { known: &known.secrets, cluster: name, release: None, schemas: &schemas };
+        cluster::read(spot, secrets, faults)
     });
     let complete = complete && declared.len() == clusters.len();
+    if complete {
+        schemas_are_used(&schemas, &declared, &mut faults);
+    }
     let lookup = Clusters { declared: &declared, known: &known.clusters, secrets: &known.secrets, complete };
     let machines = read_all(&machines, &mut faults, |spot, _, faults| machine::read(spot, &lookup, faults));
     if faults.count() > 0 {
         return Err(faults.finish());
     }
     Ok(Manifest { clusters: faultless(declared), machines: faultless(machines) })
+}
+
+/// A schema that is for no item is mistyped.
+fn schemas_are_used(schemas: &Schemas<'_>, declared: &Found<ClusterName, ClusterSpec>, faults: &mut Faults<'_>) {
+    let specs = declared.values().filter_map(|(spec, _)| spec.as_ref());
+    let names: BTreeSet<&str> = specs
+        .flat_map(|spec| {
+            let items = spec.machine_types.values().flatten().map(|item| item.name.as_str());
+            items.chain(spec.update_hooks.all().map(|hook| hook.name.as_str()))
+        })
+        .collect();
+    for given in schemas.unused() {
+        let problem = format!("schema {} is for an item '{}', and there is none", shown(given.name), shown(given.item));
+        let names = names.iter().copied();
+        faults.add_near(Position::START, "", problem, "the name of an item or a hook", (given.item, names));
+    }
 }
 
 /// The documents of all sources, with the number of their source. `None` = one that could not be read.

@@ -31,6 +31,8 @@ pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descrip
 pub const LINK_MESSAGE_BYTES_MAX: usize = 1024 * 1024;
 /// Largest `Apply` request: manifests of up to 4 MiB and their file names.
 pub const APPLY_MESSAGE_BYTES_MAX: usize = 5 * 1024 * 1024;
+/// Longest JSON schema that `vars` are checked against.
+pub const SCHEMA_BYTES_MAX: usize = 64 * 1024;
 /// Items of one machine, together, as they travel; checked when a manifest is applied.
 pub const MACHINE_ITEMS_BYTES_MAX: usize = 512 * 1024;
 /// Output kept with an item's status.

@@ -1,12 +1,12 @@
 //! The commands of every day that no other test comes past: a deployment that is started by hand, step by step.
 
-use std::fs;
+use std::{fs, process::Command};
 
 use anyhow::{Result, ensure};
 use muster_tests::fleet::{
     Fleet, PATIENCE,
     manifest::{bash, cluster},
-    wait_for,
+    programs, wait_for,
 };
 use nix::sys::signal::Signal;
 
@@ -103,6 +103,41 @@ fn what_nobody_has(fleet: &mut Fleet) -> Result<()> {
     let none = fleet.ctl(&["get", "machines", "--cluster", "other"])?.exits(0)?;
     none.says(&["No machines found in cluster other"])?;
     Ok(())
+}
+
+/// From the file, from the archive that a module is published as, and in the manifest: one and the same fault.
+#[test]
+fn apply_checks_vars_by_module_schema() -> Result<()> {
+    let fleet = Fleet::start("schema", &[])?;
+    let playbook = |vars: &str| {
+        let script = "runner: bash, version: '1', phase: prepare, params: {script: \"true\"}";
+        let head = "apiVersion: muster/v1alpha1\nkind: Cluster\nmetadata: {name: e2e}\nspec:\n  lcmType: generic\n";
+        let first = format!("  release: '1'\n  machineTypes:\n    control:\n      - {{name: first, {script}}}\n");
+        let tuning = "      - name: tuning\n        runner: ansible\n        version: '1'\n        phase: deploy\n";
+        format!("{head}{first}{tuning}        params: {{playbook: /x.yml}}\n        {vars}\n")
+    };
+    let schema = r#"{"properties": {"ports": {"items": {"type": "integer"}}}}"#;
+    fs::create_dir(fleet.path("module"))?;
+    fs::write(fleet.path("module/schema.json"), schema)?;
+    let mut tar = Command::new("tar");
+    tar.arg("-C").arg(fleet.path("")).args(["-czf"]).arg(fleet.path("module.tar.gz")).arg("module");
+    programs::run(&mut tar)?.exits(0)?;
+    fs::write(fleet.path("bad.yaml"), playbook("vars: {ports: [22, ssh]}"))?;
+    fs::write(fleet.path("inline.yaml"), playbook(&format!("vars: {{ports: [22, ssh]}}\n        schema: {schema}")))?;
+    fs::write(fleet.path("good.yaml"), playbook("vars: {ports: [22]}"))?;
+    let place = ":15:28: spec.machineTypes.control[1].vars.ports[1]: not what ";
+    for (file, more) in [
+        ("bad.yaml", &["--schema", "tuning=module/schema.json"][..]),
+        ("bad.yaml", &["--schema", "tuning=module.tar.gz"]),
+        ("inline.yaml", &[]),
+    ] {
+        let refused = fleet.ctl(&[&["apply", "-f", file][..], more].concat())?.exits(2)?;
+        refused.says(&[file, place, "expected a value of type integer", "1 fault; nothing was changed"])?;
+    }
+    let mistyped = fleet.ctl(&["apply", "-f", "good.yaml", "--schema", "tunin=module.tar.gz"])?.exits(2)?;
+    mistyped.says(&["for an item 'tunin'", "did you mean \"tuning\"?"])?;
+    fleet.ctl(&["apply", "-f", "good.yaml", "--schema", "tuning=module.tar.gz"])?.exits(0)?;
+    fleet.done()
 }
 
 /// Told to reload, both say that they do not, and go on.

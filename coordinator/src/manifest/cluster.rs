@@ -54,6 +54,7 @@ pub(super) fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_
     let at_once = 1..=WORKERS_AT_ONCE_MAX;
     let lcm_type = map.required_of(faults, "lcmType", LCM_TYPES).and_then(|spot| lcm_type(&spot, faults));
     let release = map.required(faults, "release").and_then(|spot| spot.line(faults));
+    let secrets = Secrets { release, ..secrets };
     let dedicated = map.or("dedicatedControlPlane", true, |spot| spot.boolean(faults));
     let prepare = map.or("maxWorkerPrepareCount", WORKERS_AT_ONCE_MAX, |spot| spot.number(faults, at_once.clone()));
     let deploy = map.or("maxWorkerDeployCount", WORKERS_AT_ONCE_MAX, |spot| spot.number(faults, at_once.clone()));

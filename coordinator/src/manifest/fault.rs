@@ -160,7 +160,8 @@ pub(super) fn shown(text: &str) -> String {
     printable(text, SHOWN_CHARS_MAX)
 }
 
-fn printable(text: &str, chars_max: usize) -> String {
+/// The same, of at most so many characters.
+pub(super) fn printable(text: &str, chars_max: usize) -> String {
     let mut safe = String::new();
     for (count, c) in text.chars().enumerate() {
         if count == chars_max {

@@ -18,7 +18,18 @@ use super::{
 pub(super) const HOOKS: Fields = Fields { known: &["before", "after"], later: &[] };
 /// Fields of one hook.
 pub(super) const HOOK: Fields = Fields {
-    known: &["name", "runner", "machine", "machineType", "params", "vars", "timeout", "retries", "onInterrupt"],
+    known: &[
+        "name",
+        "runner",
+        "machine",
+        "machineType",
+        "params",
+        "vars",
+        "schema",
+        "timeout",
+        "retries",
+        "onInterrupt",
+    ],
     later: &[],
 };
 /// Hooks before or after an update.
@@ -64,7 +75,7 @@ fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Optio
     let name = item::name(&map, faults);
     let runner = map.required(faults, "runner").and_then(|spot| runner(&spot, faults));
     let on = machines(&map, faults);
-    let params = item::params(spot, &map, runner, secrets, faults);
+    let params = item::params(spot, &map, (name.as_ref(), runner), secrets, faults);
     let timeout_ms =
         map.or("timeout", whole_ms(TIMEOUT_DEFAULT), |spot| spot.duration_ms(faults, whole_ms(TIMEOUT_MAX)));
     let retries = map.or("retries", RETRIES_DEFAULT, |spot| spot.number(faults, 0..=RETRIES_MAX));

@@ -16,7 +16,7 @@ use super::{
     fault::Faults,
     params::{self, Secrets},
     read::{Fields, Map, Spot},
-    vars,
+    schema, vars,
 };
 
 /// Fields of an item.
@@ -28,6 +28,7 @@ pub(super) const ITEM: Fields = Fields {
         "phase",
         "params",
         "vars",
+        "schema",
         "ignoreChanges",
         "timeout",
         "retries",
@@ -76,7 +77,7 @@ fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Optio
     let runner = map.required_word::<RunnerKind>(faults, "runner", "runner");
     let version = map.required(faults, "version").and_then(|spot| spot.line(faults));
     let phase = map.required_word::<Phase>(faults, "phase", "phase");
-    let params = params(spot, &map, runner, secrets, faults);
+    let params = params(spot, &map, (name.as_ref(), runner), secrets, faults);
     let ignore_changes = map.or("ignoreChanges", BTreeSet::new(), |spot| vars::ignored(&spot, params.as_ref(), faults));
     let timeout_max_ms = whole_ms(TIMEOUT_MAX);
     let timeout_default = whole_ms(runner.map_or(TIMEOUT_DEFAULT, RunnerKind::timeout_default));
@@ -116,11 +117,11 @@ pub(super) fn name(map: &Map<'_>, faults: &mut Faults<'_>) -> Option<ItemName> {
 }
 
 /// The params of an item or of a hook: each by itself, and whether they are what the runner needs. Its `vars` are
-/// among them.
+/// among them, and fit its schemas.
 pub(super) fn params(
     spot: &Spot<'_>,
     map: &Map<'_>,
-    runner: Option<RunnerKind>,
+    (name, runner): (Option<&ItemName>, Option<RunnerKind>),
     secrets: Secrets<'_>,
     faults: &mut Faults<'_>,
 ) -> Option<BTreeMap<String, String>> {
@@ -135,7 +136,9 @@ pub(super) fn params(
         let place = |name: &str| given.as_ref().map_or(at, |given| given.child(name).at());
         params.iter().for_each(|params| params::agree(place, &path, runner, params, faults));
     }
-    vars::read(map, runner, params, secrets, faults)
+    let params = vars::read(map, runner, params, secrets, faults);
+    schema::check(spot, map, (name, runner), params.as_ref(), secrets, faults);
+    params
 }
 
 pub(super) fn whole_ms(time: std::time::Duration) -> u64 {

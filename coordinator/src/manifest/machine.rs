@@ -11,6 +11,7 @@ use super::{
     group, item,
     params::{self, Secrets},
     read::{Fields, Free, Spot, one_of},
+    schema::Schemas,
     shape::{INTERFACE_BYTES_MAX, is_interface},
 };
 use crate::facts::SecretId;
@@ -70,7 +71,8 @@ pub(super) fn read(spot: &Spot<'_>, clusters: &Clusters<'_>, faults: &mut Faults
         group::fits(&spot, name, cluster, machine_type, faults);
     }
     let items = cluster.zip(machine_type).map(|(cluster, machine_type)| cluster.items(machine_type));
-    let secrets = Secrets { known: clusters.secrets, cluster: cluster_name.as_ref() };
+    let secrets =
+        Secrets { known: clusters.secrets, cluster: cluster_name.as_ref(), release: None, schemas: &Schemas::new(&[]) };
     let overwrites = map.or("stateItemsOverwrites", BTreeMap::new(), |spot| overwrites(&spot, items, secrets, faults));
     Some(MachineSpec {
         cluster_name: cluster_name?,

@@ -10,6 +10,7 @@ use muster_proto::{
 use super::{
     fault::{Faults, NO_TEMPLATES, Position, shown},
     read::{Free, Spot, one_of},
+    schema::Schemas,
     shape::{Shape, check, is_path},
     tree::join,
 };
@@ -318,12 +319,16 @@ fn size(value: &Spot<'_>, text: &str, faults: &mut Faults<'_>) -> bool {
     fits
 }
 
-/// The secrets that the items of one cluster can refer to.
+/// What the items of one cluster can refer to: its secrets, its variables, and the schemas of their `vars`.
 #[derive(Clone, Copy)]
 pub(super) struct Secrets<'a> {
     pub(super) known: &'a BTreeSet<SecretId>,
     /// None: its name has faults, so every cluster's secrets may be meant.
     pub(super) cluster: Option<&'a ClusterName>,
+    /// The cluster's release. None: it has faults, or is not read yet.
+    pub(super) release: Option<&'a str>,
+    /// What the operator gave to check `vars` against.
+    pub(super) schemas: &'a Schemas<'a>,
 }
 
 impl<'a> Secrets<'a> {

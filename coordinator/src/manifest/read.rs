@@ -6,7 +6,7 @@ use std::{ops::RangeInclusive, str::FromStr};
 
 use muster_proto::{
     convert::LINE_BYTES_MAX,
-    model::{LABEL_BYTES_MAX, Unknown, VARS_DEPTH_MAX, duration_ms},
+    model::{LABEL_BYTES_MAX, Unknown, duration_ms},
 };
 
 use super::{
@@ -163,16 +163,27 @@ impl<'n> Spot<'n> {
         text: &impl Fn(&Self, &str, &mut Faults<'_>) -> bool,
         faults: &mut Faults<'_>,
     ) -> Option<serde_json::Value> {
+        self.data_below((levels, levels), text, faults)
+    }
+
+    /// The same with so many levels left, of how many.
+    fn data_below(
+        &self,
+        (levels, most): (usize, usize),
+        text: &impl Fn(&Self, &str, &mut Faults<'_>) -> bool,
+        faults: &mut Faults<'_>,
+    ) -> Option<serde_json::Value> {
         let nested = matches!(self.node.value, Value::List(_) | Value::Map(_));
         if nested && levels == 0 {
-            self.fault(faults, "nested too deeply", format!("at most {VARS_DEPTH_MAX} levels"));
+            self.fault(faults, "nested too deeply", format!("at most {most} levels"));
             return None;
         }
-        let levels = levels.saturating_sub(1);
+        let levels = (levels.saturating_sub(1), most);
         match &self.node.value {
             Value::Refused => None,
             Value::List(_) => {
-                let values: Vec<_> = self.list(faults)?.iter().map(|spot| spot.data(levels, text, faults)).collect();
+                let values: Vec<_> =
+                    self.list(faults)?.iter().map(|spot| spot.data_below(levels, text, faults)).collect();
                 values.into_iter().collect::<Option<Vec<_>>>().map(serde_json::Value::Array)
             }
             Value::Map(_) => {
@@ -182,7 +193,7 @@ impl<'n> Spot<'n> {
                         let expected = "one without NUL that does not begin with '__ansible'";
                         faults.add(key_at, &value.path, "a key that Ansible does not take as it is", expected);
                     }
-                    values.push(value.data(levels, text, faults).map(|value| (key.to_owned(), value)));
+                    values.push(value.data_below(levels, text, faults).map(|value| (key.to_owned(), value)));
                 }
                 values.into_iter().collect::<Option<serde_json::Map<_, _>>>().map(serde_json::Value::Object)
             }
@@ -302,6 +313,30 @@ impl<'n> Spot<'n> {
             }
             _ => self.clone(),
         }
+    }
+
+    /// The place that a JSON pointer leads to from here, or the last one on its way.
+    pub(super) fn at_pointer(&self, pointer: &str) -> Self {
+        let step = |spot: Self, key: &str| {
+            let key = key.replace("~1", "/").replace("~0", "~");
+            match &spot.node.value {
+                Value::List(values) => match key.parse().ok().and_then(|index: usize| values.get(index)) {
+                    Some(node) => Self { node, path: format!("{}[{key}]", spot.path) },
+                    None => spot,
+                },
+                Value::Map(_) | Value::Scalar { .. } | Value::Refused => spot.child(&key),
+            }
+        };
+        pointer.split('/').skip(1).fold(self.clone(), step)
+    }
+
+    /// Where a key of this map stands, and its path.
+    pub(super) fn key(&self, key: &str) -> (Position, String) {
+        let at = match &self.node.value {
+            Value::Map(entries) => entries.iter().find(|entry| entry.key == key).map(|entry| entry.at),
+            Value::List(_) | Value::Scalar { .. } | Value::Refused => None,
+        };
+        (at.unwrap_or(self.node.at), join(&self.path, key))
     }
 
     /// The keys of this map; none if it is no map.

@@ -109,7 +109,7 @@ impl Service for Fleet {
         let (peer, request) = known(request)?;
         let facts = self.engine.facts();
         let known = known_to(&peer, &facts);
-        let manifest = match self.watches.look(move || parse(&request.files, &known)).await? {
+        let manifest = match self.watches.look(move || parse(&request.files, &request.schemas, &known)).await? {
             Ok(manifest) => manifest,
             Err(faults) => {
                 let faults = faults.into_iter().map(wire_fault).collect();

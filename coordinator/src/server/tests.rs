@@ -134,7 +134,7 @@ impl World {
         let applied = world
             .operator()
             .await
-            .apply(muster_proto::wire::ApplyRequest { files, dry_run: false })
+            .apply(muster_proto::wire::ApplyRequest { files, dry_run: false, ..Default::default() })
             .await;
         assert_eq!(applied.expect("applied").into_inner().faults, []);
         world

@@ -1,5 +1,7 @@
 //! `musterctl apply`: manifests to the coordinator, which checks them whole before it changes anything.
 
+mod schemas;
+
 use std::{
     fs::File,
     io::{self, Read as _},
@@ -31,11 +33,16 @@ Examples:
   musterctl apply -f edge-7.yaml
   musterctl apply -f edge-7.yaml --dry-run          check only
   musterctl apply -f cluster.yaml -f machines.yaml
+  musterctl apply -f edge-7.yaml --schema tuning=tuning-1.4.tar.gz
   cat edge-7.yaml | musterctl apply -f -")]
 pub(crate) struct Args {
     /// Manifest; `-` is stdin. Several: -f A -f B, or -f *.yaml
     #[arg(short = 'f', long = "filename", value_name = "FILE", required = true, num_args = 1..)]
     files: Vec<String>,
+    /// Check the `vars` of items named ITEM against a module's JSON schema: its schema.json, or its archive (tar,
+    /// tar.gz) that has one. Not recorded. Several: --schema A=FILE --schema B=FILE
+    #[arg(long = "schema", value_name = "ITEM=FILE")]
+    schemas: Vec<String>,
     /// Make every check, change nothing
     #[arg(long)]
     dry_run: bool,
@@ -47,8 +54,9 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     }
     let mut left = TEXT_BYTES_MAX;
     let files = args.files.iter().map(|file| read(file, &mut left)).collect::<Result<Vec<_>, _>>()?;
+    let schemas = schemas::read(&args.schemas, &mut left)?;
     let coordinator = context.coordinator().await?;
-    let request = ApplyRequest { files, dry_run: args.dry_run };
+    let request = ApplyRequest { files, dry_run: args.dry_run, schemas };
     let answer = coordinator.call(coordinator.fleet().apply(request)).await?;
     if answer.faults.is_empty() {
         let suffix = if args.dry_run { " (dry run: nothing was changed)" } else { "" };
@@ -102,7 +110,7 @@ fn read(name: &str, left: &mut u64) -> Result<ManifestFile, Failure> {
     } else {
         File::open(Path::new(name)).map_err(cannot)?.take(most).read_to_end(&mut bytes).map_err(cannot)?;
     }
-    *left = u64::try_from(bytes.len()).ok().and_then(|len| left.checked_sub(len)).ok_or_else(|| {
+    *left = left_after(bytes.len(), *left).ok_or_else(|| {
         Failure::bad_input(format!("{name}: the manifests are larger than {} KiB together", TEXT_BYTES_MAX / 1024))
             .next("Apply them in several calls. Or is this no manifest? One is YAML, as text.")
     })?;
@@ -112,6 +120,11 @@ fn read(name: &str, left: &mut u64) -> Result<ManifestFile, Failure> {
             .next("A manifest is YAML, as text in UTF-8.")
     })?;
     Ok(ManifestFile { name, text })
+}
+
+/// What is left of the bytes of a request. None: these are too many.
+fn left_after(bytes: usize, left: u64) -> Option<u64> {
+    u64::try_from(bytes).ok().and_then(|bytes| left.checked_sub(bytes))
 }
 
 #[cfg(test)]

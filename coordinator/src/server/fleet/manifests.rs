@@ -4,7 +4,7 @@ use muster_proto::wire;
 
 use crate::{
     facts::{Facts, SecretId},
-    manifest::{self, Fault, Known, Manifest, Source},
+    manifest::{self, Fault, GivenSchema, Known, Manifest, Source},
     pki::Peer,
 };
 
@@ -21,9 +21,14 @@ pub(super) fn known_to(peer: &Peer, facts: &Facts) -> Known {
 }
 
 /// Parses manifests. 4 MiB of YAML take a while: not where others' calls wait for it.
-pub(super) fn parse(files: &[wire::ManifestFile], known: &Known) -> Result<Manifest, Vec<Fault>> {
+pub(super) fn parse(
+    files: &[wire::ManifestFile],
+    schemas: &[wire::ItemSchema],
+    known: &Known,
+) -> Result<Manifest, Vec<Fault>> {
     let sources: Vec<_> = files.iter().map(|file| Source { name: &file.name, text: &file.text }).collect();
-    manifest::parse(&sources, known)
+    let given = schemas.iter().map(|given| GivenSchema { item: &given.item, name: &given.name, text: &given.text });
+    manifest::parse_with(&sources, known, &given.collect::<Vec<_>>())
 }
 
 pub(super) fn wire_fault(fault: Fault) -> wire::Fault {

@@ -63,7 +63,7 @@ async fn foreign(client: &mut FleetClient<Channel>, named: Named<'_>) -> Vec<(&'
     let rollout = || wire::RolloutRequest { rollout: format!("{}-deploy-1", named.cluster) };
     let files = |text: &str| wire::ApplyRequest {
         files: vec![wire::ManifestFile { name: "m".to_owned(), text: text.to_owned() }],
-        dry_run: true,
+        ..wire::ApplyRequest { dry_run: true, ..Default::default() }
     };
     let annotate = wire::AnnotateRequest { kind: "machine".to_owned(), name: machine_name(), ..Default::default() };
     let of_cluster = wire::AnnotateRequest { kind: "cluster".to_owned(), name: cluster(), ..Default::default() };
@@ -180,7 +180,8 @@ async fn taken_name_tells_no_cluster() {
     let moved = "{apiVersion: muster/v1alpha1, kind: Machine, metadata: {name: theirs}, \
                  spec: {clusterName: edge, type: control}}";
     let files = vec![wire::ManifestFile { name: "m".to_owned(), text: moved.to_owned() }];
-    let applied = client.apply(wire::ApplyRequest { files, dry_run: true }).await.expect_err("taken");
+    let applied =
+        client.apply(wire::ApplyRequest { files, dry_run: true, ..Default::default() }).await.expect_err("taken");
     let (cluster, machine_type, machine) = ("edge".to_owned(), "control".to_owned(), "theirs".to_owned());
     let token = wire::CreateTokenRequest { cluster, machine_type, machine, ..Default::default() };
     let token = client.create_token(token).await.expect_err("taken");
@@ -199,7 +200,8 @@ async fn a_dry_run_tells_nothing_of_foreign_clusters() {
                    type: control, stateItemsOverwrites: {helo: {version: '2'}}}}";
     let faults = async |identity: Identity| {
         let files = vec![wire::ManifestFile { name: "m".to_owned(), text: machine.to_owned() }];
-        let applied = world.fleet(&identity).await.apply(wire::ApplyRequest { files, dry_run: true }).await;
+        let applied =
+            world.fleet(&identity).await.apply(wire::ApplyRequest { files, dry_run: true, ..Default::default() }).await;
         format!("{:?}", applied.expect("read").into_inner().faults)
     };
     let seen = faults(world.identity(Role::Operator("anna".to_owned()))).await;
@@ -261,15 +263,24 @@ async fn a_manifest_with_faults_changes_nothing() {
     let world = World::start().await;
     let text = MANIFEST.replace("release: '1'", "relase: '1'");
     let files = vec![wire::ManifestFile { name: "m.yaml".to_owned(), text }];
-    let answer = world.operator().await.apply(wire::ApplyRequest { files, dry_run: false }).await.expect("read");
+    let answer = world
+        .operator()
+        .await
+        .apply(wire::ApplyRequest { files, dry_run: false, ..Default::default() })
+        .await
+        .expect("read");
     let answer = answer.into_inner();
     assert!(answer.changes.is_empty());
     assert!(answer.faults.iter().any(|fault| fault.file == "m.yaml" && fault.nearest == "release"), "{answer:?}");
 
     let text = "x".repeat(6 * 1024 * 1024);
     let files = vec![wire::ManifestFile { name: "m.yaml".to_owned(), text }];
-    let status =
-        world.operator().await.apply(wire::ApplyRequest { files, dry_run: false }).await.expect_err("too long");
+    let status = world
+        .operator()
+        .await
+        .apply(wire::ApplyRequest { files, dry_run: false, ..Default::default() })
+        .await
+        .expect_err("too long");
     assert_eq!(status.code(), Code::OutOfRange);
 }
 

@@ -121,7 +121,7 @@ async fn reads_wait_for_their_turn_where_no_agent_waits_for_them() {
     let stopped = watches.stopped().await;
     let get = fleet.get(of(machines(), &caller));
     let plan = fleet.plan(of(wire::PlanRequest { cluster: "edge".to_owned(), ..Default::default() }, &caller));
-    let apply = fleet.apply(of(wire::ApplyRequest { files: Vec::new(), dry_run: true }, &caller));
+    let apply = fleet.apply(of(wire::ApplyRequest { files: Vec::new(), dry_run: true, ..Default::default() }, &caller));
     let (mut get, mut plan, mut apply) = (pin!(get), pin!(plan), pin!(apply));
     let moment = Duration::from_millis(50);
     assert!(tokio::time::timeout(moment, &mut get).await.is_err(), "it waits");

@@ -12,7 +12,7 @@ const VALUE: &[u8] = b"hunter2-of-the-registry";
 
 fn manifest(param: &str) -> wire::ApplyRequest {
     let text = MANIFEST.replacen("script: echo hello", &format!("script: echo hello, password: '{param}'"), 1);
-    wire::ApplyRequest { files: vec![wire::ManifestFile { name: "m".to_owned(), text }], dry_run: false }
+    wire::ApplyRequest { files: vec![wire::ManifestFile { name: "m".to_owned(), text }], ..Default::default() }
 }
 
 /// Creates the secret `registry`: a cluster's own, or one that `edge` and `other` share.
@@ -162,7 +162,8 @@ async fn limited_operator_names_shared_secrets_only() {
     );
     let apply = async || {
         let files = vec![wire::ManifestFile { name: "m".to_owned(), text: only.clone() }];
-        let applied = world.fleet(&limited).await.apply(wire::ApplyRequest { files, dry_run: false }).await;
+        let applied =
+            world.fleet(&limited).await.apply(wire::ApplyRequest { files, dry_run: false, ..Default::default() }).await;
         applied.expect("answered").into_inner().faults
     };
     let unknown = apply().await;

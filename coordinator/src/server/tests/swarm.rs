@@ -103,7 +103,12 @@ fn way(inputs: &[wire::ItemInput]) -> SwarmJoin {
 async fn a_machine_makes_the_swarm_and_another_joins_with_a_token_that_nobody_keeps() {
     let world = World::start().await;
     let files = vec![wire::ManifestFile { name: "s".to_owned(), text: SWARM.to_owned() }];
-    let applied = world.operator().await.apply(wire::ApplyRequest { files, dry_run: false }).await.expect("applied");
+    let applied = world
+        .operator()
+        .await
+        .apply(wire::ApplyRequest { files, dry_run: false, ..Default::default() })
+        .await
+        .expect("applied");
     assert_eq!(applied.into_inner().faults, []);
     let (c1, c2) = (world.enrolled("swarm", "c1").await, world.enrolled("swarm", "c2").await);
     let mut first = open(&world, &c1.identity, hello(&c1.name)).await.expect("open");
