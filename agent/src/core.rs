@@ -307,6 +307,10 @@ impl Core {
     }
 
     fn received(&mut self, assignment: Assignment, now: Now, step: &mut Step) {
+        // Of numbers that it may have seen before it knows nothing: what proves that it is behind stays as it is.
+        if self.is_behind() {
+            return;
+        }
         let generation = assignment.generation;
         let verdict = accept::verdict(&self.ledger, &assignment);
         self.saw(assignment.epoch, AuthCode::NONE, step);

@@ -61,6 +61,8 @@ pub struct Watcher {
     succeeded: BTreeSet<(MachineId, ItemName, ItemHash)>,
     /// What has succeeded, and was in no list of its machine since.
     dropped: BTreeSet<(MachineId, ItemName, ItemHash)>,
+    /// Up to which list an item that was out of its machine's list since may have been begun.
+    out_since: BTreeMap<(MachineId, ItemName), Generation>,
     /// What took a machine down: at most once for an item of a generation.
     rebooted: BTreeSet<(MachineId, Generation, ItemName)>,
     /// Hashes of attempts, as recorded when they were started.
@@ -93,6 +95,7 @@ impl Watcher {
         self.restored = true;
         self.assigned.clear();
         self.dropped.clear();
+        self.out_since.clear();
         self.epoch = Epoch(0);
     }
 
@@ -167,6 +170,11 @@ impl Watcher {
     pub fn ended(&mut self, machine: &Machine, key: &AttemptKey, succeeded: bool) {
         if succeeded && let Some(hash) = self.hashes.get(&(machine.id, key.clone())) {
             let done = (machine.id, key.item.clone(), *hash);
+            // It was begun before it was dropped, and is no more than what succeeded before that.
+            if self.was_out_since(machine.id, key) {
+                self.dropped.insert(done);
+                return;
+            }
             self.dropped.remove(&done);
             self.succeeded.insert(done);
         }

@@ -15,6 +15,7 @@ mod joining;
 mod liars;
 mod life;
 mod loads;
+mod lost_commits;
 pub mod machine;
 pub mod manifest;
 mod moments;
@@ -110,6 +111,8 @@ pub struct World {
     pub(crate) disk: BTreeMap<(Table, String), Vec<u8>>,
     /// An older copy of it.
     pub(crate) old_disk: Option<BTreeMap<(Table, String), Vec<u8>>>,
+    /// What it was before each of its newest commits.
+    pub(crate) undo: lost_commits::Undo,
     /// How often something was recorded on it.
     pub(crate) commits: u64,
     pub(crate) coordinator: Option<Core>,
@@ -191,6 +194,7 @@ impl World {
             machines: Vec::new(),
             disk: BTreeMap::new(),
             old_disk: None,
+            undo: lost_commits::Undo::default(),
             commits: 0,
             coordinator: None,
             inbox: Vec::new(),
@@ -266,6 +270,7 @@ impl World {
         if self.trace {
             changes.iter().for_each(tell);
         }
+        self.undo.note(changes, &self.disk);
         for change in changes {
             match change {
                 Change::Put { table, key, value } => {

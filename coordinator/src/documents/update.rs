@@ -50,12 +50,18 @@ pub(super) fn state(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -
 /// Does nothing move by itself any more? Then every machine that has not come to its end waits for a person, or for one
 /// that does.
 pub(super) fn needs_operator(survey: &Survey<'_>) -> bool {
-    let works = |position: &Position<'_>| position.in_flight() && !waits_long_for_inputs(survey, position);
-    // After `recover` only a person knows what became of these, and nothing moves before he has said so.
-    let doubted = |position: &Position<'_>| position.row.in_doubt && !position.row.revoked;
     let running = |position: &Position<'_>| {
         position.connected() && position.row.statuses.values().any(|status| status.state == ItemState::Running)
     };
+    // One whose ledger is behind starts nothing and reports nothing; what is not taken of another moves it no further
+    // than what runs there already.
+    let stands = |position: &Position<'_>| {
+        blocked::ledger_behind(position).is_some() || (blocked::refuses(position).is_some() && !running(position))
+    };
+    let works =
+        |position: &Position<'_>| position.in_flight() && !waits_long_for_inputs(survey, position) && !stands(position);
+    // After `recover` only a person knows what became of these, and nothing moves before he has said so.
+    let doubted = |position: &Position<'_>| position.row.in_doubt && !position.row.revoked;
     if survey.facts.meta.recovering && survey.machines.iter().any(doubted) && !targets(survey).any(running) {
         return true;
     }

@@ -161,7 +161,8 @@ pub(super) fn in_trouble(survey: &Survey<'_>, position: &Position<'_>) -> Option
     let name = &row.name;
     match is_away(position) {
         Some(away) if row.in_doubt => return Some(recovery::away_in_doubt(row, away)),
-        None if row.in_doubt => return Some(recovery::in_doubt(row)),
+        // What it has to say of itself it says with a ledger that is whole.
+        None if row.in_doubt => return ledger_behind(position).or_else(|| Some(recovery::in_doubt(row))),
         Some(away) => return Some(away),
         None => {}
     }
@@ -204,7 +205,7 @@ fn retry_or_skip(survey: &Survey<'_>, position: &Position<'_>, item: &AssignedIt
 }
 
 /// What it is told, or what it tells, is not taken.
-pub(super) fn refuses(position: &Position<'_>) -> Option<Blocked> {
+pub(crate) fn refuses(position: &Position<'_>) -> Option<Blocked> {
     let row = position.row;
     let name = &row.name;
     if let Some(claim) = position.unproven() {
@@ -235,15 +236,22 @@ pub(super) fn refuses(position: &Position<'_>) -> Option<Blocked> {
             ),
         ));
     }
-    let says = position.live.and_then(|live| live.agent_blocked.as_ref());
-    if let Some((_, message)) = says.filter(|(reason, _)| reason == LEDGER_BEHIND) {
-        return Some(recovery::ledger_behind(name, message));
+    if let Some(blocked) = ledger_behind(position) {
+        return Some(blocked);
     }
     if let Err(unresolved) = position.items {
         let clears_when = items::gives_value(&row.spec.cluster_name, &unresolved.fault);
         return Some(blocked("VariableWithoutValue", unresolved.to_string(), clears_when));
     }
     None
+}
+
+/// Its own record is older than what it has told: no time mends that.
+#[must_use]
+pub fn ledger_behind(position: &Position<'_>) -> Option<Blocked> {
+    let says = position.live?.agent_blocked.as_ref();
+    says.filter(|(reason, _)| reason == LEDGER_BEHIND)
+        .map(|(_, message)| recovery::ledger_behind(&position.row.name, message))
 }
 
 /// Is there anything to be done here yet?

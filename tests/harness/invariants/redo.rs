@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use muster_agent::attempt::record::AttemptKey;
 use muster_coordinator::{
     facts::{Facts, MachineRow},
     plan::survey::Position,
 };
-use muster_proto::model::{AssignedItem, ItemName, Now, OWN_ITEMS, Standing};
+use muster_proto::model::{AssignedItem, ItemName, MachineId, Now, OWN_ITEMS, Standing};
 
 use super::{Checked, Watcher};
 use crate::sim::{
@@ -37,9 +38,17 @@ impl Watcher {
             let gone: Vec<_> = gone.collect();
             if row.ready_at.is_some() {
                 self.dropped.extend(gone);
+                for item in row.given.iter().flatten().filter(|item| is_gone(item)) {
+                    self.out_since.insert((id, item.clone()), row.assigned.generation);
+                }
             }
         }
         Ok(())
+    }
+
+    /// Was this attempt's item out of its machine's list since the attempt was begun?
+    pub(super) fn was_out_since(&self, id: MachineId, key: &AttemptKey) -> bool {
+        self.out_since.get(&(id, key.item.clone())).is_some_and(|newest| key.generation <= *newest)
     }
 }
 

@@ -66,6 +66,7 @@ impl World {
                 self.fault()?;
                 self.engine_fault();
                 self.ledger_fault();
+                self.lose_commits()?;
             }
         }
         self.at = until;
@@ -257,6 +258,12 @@ impl World {
         self.count("old store restored");
         self.crash_coordinator();
         self.disk = old;
+        self.store_went_back()
+    }
+
+    /// The store is another than the one the fleet was told of, and the whole fleet is up when it starts.
+    pub(crate) fn store_went_back(&mut self) -> Result<(), Violation> {
+        self.undo.forget();
         self.was_restored = true;
         self.watcher.store_restored();
         for index in 0..self.machines.len() {

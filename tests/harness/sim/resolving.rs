@@ -145,6 +145,9 @@ impl World {
                     }
                     wishes.push(Request::Retry { machine, item: None });
                 }
+                "Paused" if a_control_waits && blocked.message.contains("no manager of the swarm") => {
+                    wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));
+                }
                 // Its managers have left the fleet: the one that replaced them makes a swarm when the update is over.
                 "SwarmNoManager" if a_control_waits => {
                     adrift.push((machine, true));

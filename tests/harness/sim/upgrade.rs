@@ -24,6 +24,7 @@ impl World {
         }
         let mut lists = 0;
         self.other_build = !self.other_build;
+        self.undo.forget();
         let copy = self.old_disk.iter_mut().flatten();
         for ((_, name), row) in self.disk.iter_mut().chain(copy).filter(|((table, _), _)| *table == Table::Machines) {
             let unread = |error: serde_json::Error| self.watcher.violation("codec", format!("{name}: {error}"));

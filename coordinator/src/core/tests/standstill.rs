@@ -1,6 +1,6 @@
 //! Updates that stand still: each wait has a deadline, or says that it wants a person.
 
-use muster_proto::model::{ItemState, LockState, MachineType, WAITING_FOR_SECRET, WAITING_FOR_SWARM};
+use muster_proto::model::{ItemState, LEDGER_BEHIND, LockState, MachineType, WAITING_FOR_SECRET, WAITING_FOR_SWARM};
 
 use super::{fleet::*, reason, update_reboots::reboot, updates::*};
 use crate::{
@@ -305,6 +305,27 @@ fn a_permitted_item_that_waits_for_its_secret_wants_a_person() {
     assert!(fleet.wants_a_person(), "somebody makes it again");
     fleet.agent_blocked(id, None);
     assert!(!fleet.wants_a_person());
+}
+
+/// Neither starts anything more, and neither is mended by time: `watch` says so at once.
+#[test]
+fn update_wants_person_when_machine_is_behind_or_not_heeded() {
+    let behind = || Some((LEDGER_BEHIND.to_owned(), "it has reported more than its ledger holds".to_owned()));
+    let mut fleet = permitted();
+    let id = fleet.agents["control-1"].id;
+    fleet.begin("control-1");
+    fleet.agent_blocked(id, behind());
+    assert!(fleet.wants_a_person(), "what it says that runs it cannot report");
+    fleet.agent_blocked(id, None);
+    assert!(!fleet.wants_a_person());
+
+    let mut fleet = permitted();
+    let generation = fleet.row("control-1").assigned.generation;
+    fleet
+        .step(Input::Answer { id, generation, refused: Some("HashMismatch: of another version".to_owned()) })
+        .expect("known");
+    assert_eq!(fleet.why("control-1").as_deref(), Some("AssignmentRefused"));
+    assert!(fleet.wants_a_person());
 }
 
 #[test]

@@ -3,13 +3,16 @@
 
 use std::collections::BTreeSet;
 
-use muster_proto::model::{ItemState, LockState, MachineName, Now, RemovalPolicy};
+use muster_proto::{
+    model::{Blocked, ItemState, LEDGER_BEHIND, LockState, MachineName, Now, RemovalPolicy},
+    plant::planted,
+};
 
 use super::{at_rest_reach, record::has_its_own_items, refusal};
 use crate::{
     core::{Refusal, Reply},
     facts::{AuditObject, Draft, LockKey, LockRow, MachineRow, UpdateKind, Wish},
-    plan::{Limits, assign, survey::Position},
+    plan::{Limits, assign, blocked, survey::Position},
 };
 
 /// An agent begins what is due so long after its last word at the latest, in milliseconds: its longest backoff is 75 s.
@@ -25,7 +28,8 @@ pub(in crate::core) fn distrust(draft: &mut Draft<'_>, now: Now) {
         if row.departs() {
             continue;
         }
-        row.in_doubt |= in_doubt;
+        // Planted: whoever was in the middle of an update is taken for one that is through.
+        row.in_doubt |= in_doubt && !planted("recover-doubts-nobody");
         row.removal = row.removal.take().filter(|removal| removal.policy == RemovalPolicy::Forced);
     }
     let open = draft.rollouts.values().filter(|row| row.finished_at_ms.is_none());
@@ -49,6 +53,10 @@ fn is_on_its_way(draft: &Draft<'_>, row: &MachineRow) -> bool {
 /// What a controller let go may be at work again, and it says so only when it changes: of a machine that is out of
 /// service too, for it may be back, and its cluster's maintenance be over.
 fn forget_locks(draft: &mut Draft<'_>, now: Now) {
+    // Planted: what was granted once is granted.
+    if planted("recover-believes-locks") {
+        return;
+    }
     let granted = draft.locks.values().filter(|lock| lock.state != LockState::Active);
     for key in granted.map(|lock| lock.key.clone()).collect::<Vec<LockKey>>() {
         let Some(lock) = draft.locks.get(&key).map(|lock| (**lock).clone()) else { continue };
@@ -116,6 +124,9 @@ fn does_nothing(draft: &Draft<'_>, position: &Position<'_>, now: Now) -> Result<
             running.name
         );
         return Err(refusal("ItemRunning", message));
+    }
+    if let Some(Blocked { message, clears_when, .. }) = blocked::ledger_behind(position) {
+        return Err(refusal(LEDGER_BEHIND, format!("{name}: {message}; first {clears_when}")));
     }
     if let Some((reason, message)) = live.and_then(|live| live.agent_blocked.as_ref()).filter(|_| !waits) {
         let message = format!("{name} begins its next item when this has passed: {reason}: {message}");

@@ -7,7 +7,7 @@ use muster_proto::{
 };
 
 use crate::{
-    facts::{DepartingNode, SwarmLook},
+    facts::{DepartingNode, Peers, SwarmLook},
     plan::{
         safety::{self, blocked},
         survey::{Position, Survey},
@@ -87,6 +87,10 @@ fn majority_is_kept(survey: &Survey<'_>, look: &SwarmLook, found: &SwarmNode) ->
     let Some(peers) = drain::fresh(survey, look.peers.as_ref()) else {
         return Err(blocked("LeavingSwarm", "the managers of its swarm are being counted", "one has answered"));
     };
+    is_majority(peers, found)
+}
+
+fn is_majority(peers: &Peers, found: &SwarmNode) -> Result<(), Blocked> {
     let (managers, reachable) = (peers.managers, peers.reachable());
     if (managers > 0 && reachable * 2 > managers) || planted("demote-without-quorum") {
         return Ok(());
@@ -127,9 +131,9 @@ pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Blocked {
     if let Some(why) = own::foreign(survey, position, &found.id, Some(found)) {
         return why;
     }
-    if let Err(quorum) = majority_is_kept(survey, look, found)
-        && quorum.reason == "Quorum"
-    {
+    // As they were counted last: while they are counted again that is why it waits, and no other reason takes turns
+    // with it.
+    if let Some(Err(quorum)) = look.peers.as_ref().map(|seen| is_majority(&seen.what, found)) {
         return quorum;
     }
     let name = &found.hostname;

@@ -18,6 +18,7 @@ pub const REQUIRED: &[&str] = &[
     "a machine made numbers up",
     "message delivered twice",
     "old store restored",
+    "the newest commits were lost",
     "partition",
     "power cut",
     "store copied",

@@ -1,6 +1,6 @@
 //! A copy of the store that was put back by `recover`: nothing of what it says of updates is believed.
 
-use muster_proto::model::{ClusterName, LedgerId, RemovalPolicy, Seq};
+use muster_proto::model::{ClusterName, LEDGER_BEHIND, LedgerId, RemovalPolicy, Seq};
 use uuid::Uuid;
 
 use super::{super::reason, *};
@@ -281,6 +281,24 @@ fn who_waits_for_machines_in_doubt_names_those_of_its_own_cluster() {
     let survey = Survey::of(fleet.core.facts(), &other, fleet.core.limits(), fleet.now()).expect("a cluster");
     let why = recovery::settled(&survey).expect_err("worker-1 is in doubt");
     assert!(why.message.contains("machines of other clusters") && !why.message.contains("worker-1"), "{why:?}");
+}
+
+/// Its agent can say nothing that settles it before it has a ledger that is whole.
+#[test]
+fn machine_in_doubt_whose_ledger_is_behind_gets_new_ledger_first() {
+    let mut fleet = deploying_and_in_doubt();
+    let id = fleet.agents["worker-1"].id;
+    fleet.pass(90_000, &[]);
+    fleet.agent_blocked(id, Some((LEDGER_BEHIND.to_owned(), "attempts/ is newer".to_owned())));
+    let why = fleet.look("worker-1", blocked::of_machine).expect("it waits");
+    assert!(why.reason == LEDGER_BEHIND && why.clears_when.contains("ledger reset --keep-identity"), "{why:?}");
+    let refused = fleet.ask(serves_again()).expect_err("nobody knows what runs there");
+    assert!(refused.to_string().contains("ledger reset --keep-identity"), "{refused}");
+    fleet.agent_blocked(id, None);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("RecoveredInDoubt"));
+    fleet.pass(90_000, &[]);
+    fleet.ask(serves_again()).expect("in service");
+    assert!(!fleet.row("worker-1").in_doubt);
 }
 
 #[test]

@@ -259,6 +259,10 @@ fn a_manager_is_not_demoted_without_a_majority_of_the_others() {
     fleet.goes_on(&mut swarm);
     assert!(swarm.log.is_empty(), "{:?}", swarm.log);
     assert_eq!(fleet.why("control-2").as_deref(), Some("Quorum"));
+    let since = fleet.row("control-2").blocked_since.clone();
+    fleet.pass(12_000, &[]);
+    assert!(!fleet.questions.is_empty(), "they are counted again");
+    assert_eq!(fleet.row("control-2").blocked_since, since, "for the same reason since then");
     swarm.nodes.iter_mut().for_each(|node| node.2 = SwarmNodeState::Ready);
     fleet.pass(12_000, &[]);
     fleet.goes_on(&mut swarm);
