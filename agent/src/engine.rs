@@ -284,7 +284,10 @@ impl Engine {
 
     fn record(&mut self, records: &[Record]) -> Result<(), EngineError> {
         self.ledger.append(records)?;
-        self.mark.follow(self.core.ledger());
+        // While the ledger is behind its mark, the mark is the evidence: it has to outlive this process.
+        if !self.core.is_behind() {
+            self.mark.follow(self.core.ledger());
+        }
         records.iter().for_each(log);
         self.ledger.compact(self.core.ledger())?;
         Ok(())

@@ -5,6 +5,7 @@ mod cli;
 mod coordinator;
 mod enrolment;
 mod facts;
+mod ledger;
 mod machine;
 mod secrets;
 mod service_manager;

@@ -44,7 +44,7 @@ fn secretive(machine: &Machine) -> AssignedItem {
     item
 }
 
-async fn blocked(session: &mut Session) -> (String, String) {
+pub(crate) async fn blocked(session: &mut Session) -> (String, String) {
     let body = session.next(|body| if let FromAgent::Blocked(blocked) = body { Some(blocked) } else { None }).await;
     body.map(|blocked| (blocked.reason, blocked.message)).expect("a block")
 }
