@@ -311,8 +311,14 @@ impl Attempts {
 
     /// Is it this machine's, and no attempt of one that was enrolled before it? One whose request cannot be read is.
     #[must_use]
+    /// Without a request nothing has begun, for it is durable with the claim; or a removal was cut off, and a removed
+    /// attempt proves nothing.
     pub fn is_of(&self, key: &AttemptKey, machine: MachineId) -> bool {
-        self.dir(key).request().map_or(true, |request| request.machine_id == machine)
+        match self.dir(key).request() {
+            Ok(request) => request.machine_id == machine,
+            Err(AttemptError::File { source, .. }) => source.kind() != io::ErrorKind::NotFound,
+            Err(_) => true,
+        }
     }
 
     /// What an attempt leaves for a new ledger.

@@ -45,3 +45,21 @@ async fn ledger_put_back_stays_behind_after_a_restart() {
     }
     assert_eq!(fs::read_to_string(&effects).expect("effects"), "ran\n", "it ran once");
 }
+
+#[tokio::test]
+async fn half_removed_attempt_proves_nothing() {
+    let mut coordinator = Coordinator::start(Traits::default()).await;
+    let machine = Machine::enrolled(&coordinator).await;
+    // Its request went first when a crash stopped the removal: nobody can tell whose it was.
+    let left = machine.state().join("attempts/old.9.1");
+    fs::create_dir_all(&left).expect("a directory");
+    fs::write(left.join("claim"), "").expect("a claim");
+    let reset = machine.command_with(&["ledger", "reset", "--keep-identity"], "").await;
+    assert!(reset.code == 0 && !reset.stdout.contains("Indeterminate"), "{reset:?}");
+    let _agent = machine.run();
+    let mut session = coordinator.welcomed(1).await;
+    session.assign(1, 1, vec![script("a", "true")]).await;
+    while session.event().await.0 != 2 {}
+    assert!(machine.status().await["blocked"].is_null());
+    assert!(!left.exists(), "swept");
+}
