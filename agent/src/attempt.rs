@@ -166,7 +166,8 @@ impl Attempts {
         })
     }
 
-    /// Removes what is left of an attempt's inputs: exec-item does it at the end of the program, unless it was killed.
+    /// Removes what is left of an attempt's inputs, and of the site's proxies, which may hold a password: exec-item
+    /// does it at the end of the program, unless it was killed.
     ///
     /// # Errors
     /// [`AttemptError::File`].
@@ -175,20 +176,20 @@ impl Attempts {
         for path in std::iter::once(link).chain(self.runtime_inputs(key)) {
             inputs::remove(&path).map_err(|source| AttemptError::File { what: "remove", path, source })?;
         }
-        Ok(())
+        self.dir(key).forget_proxies()
     }
 
     fn runtime_inputs(&self, key: &AttemptKey) -> Option<PathBuf> {
         Some(self.inputs.as_ref()?.join(key.to_string()))
     }
 
-    /// Every attempt that may have inputs, in order.
+    /// Every attempt that may have inputs or the site's proxies, in order.
     ///
     /// # Errors
     /// [`AttemptError::File`].
     pub fn with_inputs(&self) -> Result<Vec<AttemptKey>, AttemptError> {
         let mut keys = self.list()?;
-        keys.retain(|key| self.dir(key).inputs().symlink_metadata().is_ok());
+        keys.retain(|key| self.dir(key).inputs().symlink_metadata().is_ok() || self.dir(key).has_proxies());
         if let Some(inputs) = &self.inputs {
             keys.extend(keys_in(inputs)?);
         }
@@ -310,9 +311,9 @@ impl Attempts {
     }
 
     /// Is it this machine's, and no attempt of one that was enrolled before it? One whose request cannot be read is.
-    #[must_use]
     /// Without a request nothing has begun, for it is durable with the claim; or a removal was cut off, and a removed
     /// attempt proves nothing.
+    #[must_use]
     pub fn is_of(&self, key: &AttemptKey, machine: MachineId) -> bool {
         match self.dir(key).request() {
             Ok(request) => request.machine_id == machine,

@@ -174,6 +174,26 @@ impl AttemptDir {
         durable::replace_unsynced(&path, &bytes).map_err(|source| AttemptError::File { what: "write", path, source })
     }
 
+    pub(crate) fn has_proxies(&self) -> bool {
+        self.proxies_files().iter().any(|path| path.exists())
+    }
+
+    /// Not there is as good.
+    pub(crate) fn forget_proxies(&self) -> Result<(), AttemptError> {
+        self.proxies_files().into_iter().try_for_each(|path| match fs::remove_file(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(AttemptError::File { what: "remove", path, source })
+            }
+            Ok(()) | Err(_) => Ok(()),
+        })
+    }
+
+    /// The file, and the one that a crash leaves where it is written.
+    fn proxies_files(&self) -> [PathBuf; 2] {
+        let path = self.file(PROXIES);
+        [durable::temp_name(&path), path]
+    }
+
     pub(crate) fn proxies(&self) -> Result<Proxies, AttemptError> {
         Ok(self.read(PROXIES)?.unwrap_or_default())
     }

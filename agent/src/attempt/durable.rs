@@ -46,6 +46,7 @@ fn swap_in(path: &Path, bytes: &[u8]) -> io::Result<File> {
     Ok(temp)
 }
 
-fn temp_name(path: &Path) -> std::path::PathBuf {
+/// Where the new content is written before it takes its place.
+pub(super) fn temp_name(path: &Path) -> std::path::PathBuf {
     path.with_extension("new")
 }

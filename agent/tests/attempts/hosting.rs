@@ -11,6 +11,7 @@ use std::{
 use muster_agent::{
     attempt::{AttemptError, Attempts, Found},
     host::Host,
+    proxy::Proxies,
 };
 use muster_proto::model::ItemState;
 use nix::sys::signal::{Signal, kill};
@@ -78,6 +79,32 @@ async fn an_exec_item_that_was_killed_leaves_it_lost_and_no_program() {
     until("the program is gone", || is_gone(program).then_some(())).await;
     site.attempts.start(&request.key).await.expect("refused, quietly");
     assert_eq!(site.attempts.inspect(&request.key).expect("inspect"), Found::Lost);
+}
+
+/// They may hold a password.
+#[tokio::test]
+async fn proxies_of_a_killed_exec_item_are_removed() {
+    let site = Site::new();
+    let proxies = Proxies::of("http://u:hunter2@proxy:3128", "").expect("a proxy");
+    let attempts = site.attempts.clone().with_proxies(proxies);
+    let request = site.script("echo $$ > $SITE/pid; exec sleep 1000");
+    attempts.create(&request, &[]).expect("create");
+    attempts.start(&request.key).await.expect("start");
+    site.told_pid("pid").await;
+    let file = site.attempt().join("proxies.json");
+    assert!(fs::read_to_string(&file).expect("there").contains("hunter2"));
+    fs::write(file.with_extension("new"), "hunter2").expect("as a crash leaves it");
+    kill(exec_item_pid(&site.attempt()), Signal::SIGKILL).expect("kill");
+    assert_eq!(site.ended(&request).await, Found::Lost);
+    assert_eq!(
+        attempts.with_inputs().expect("listed"),
+        std::slice::from_ref(&request.key),
+        "a restarted agent finds them"
+    );
+    attempts.forget_inputs(&request.key).expect("removed");
+    assert!(!file.exists() && !file.with_extension("new").exists());
+    assert_eq!(attempts.with_inputs().expect("listed"), []);
+    attempts.forget_inputs(&request.key).expect("gone is as good");
 }
 
 #[tokio::test]
