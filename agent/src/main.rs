@@ -3,6 +3,7 @@
 mod words;
 
 use std::{
+    collections::BTreeSet,
     ffi::OsString,
     io::{self, Write as _},
     path::{Path, PathBuf},
@@ -22,7 +23,7 @@ use muster_agent::{
     identity::{self, EnrolmentKey, Identity, IdentityError, JoinToken},
     ledger::{self, FileDisk, Ledger, MarkFile},
     link::{ENGINE_QUEUE_MAX, FACTS_EVERY_MS, Link},
-    proxy::Proxies,
+    proxy::{Proxies, ProxyError},
     status::AgentStatus,
     systemd::{AfterEnrolment, run_from_now_on},
 };
@@ -34,7 +35,7 @@ use muster_proto::{
     process::abort_on_panic,
 };
 use tokio::sync::mpsc;
-use tracing::info;
+use tracing::{info, warn};
 use uuid::Uuid;
 
 const FAILED: u8 = 1;
@@ -374,25 +375,29 @@ fn machine_name(given: Option<&str>) -> anyhow::Result<MachineName> {
     MachineName::new(name.as_str()).map_err(|error| BadInput(format!("--name {name:?}: {error}")).into())
 }
 
-/// The site's proxies: the configuration's, or else those of the environment.
-fn proxies(settings: &Settings) -> Result<Proxies, BadInput> {
+/// The site's proxies: the configuration's, or else those of the environment; and the variables there that name none.
+fn proxies(settings: &Settings) -> Result<(Proxies, BTreeSet<String>), BadInput> {
     let except = settings.no_proxy.as_deref();
-    match &settings.proxy {
-        Some(proxy) => Proxies::of(proxy, except.unwrap_or_default())
-            .map_err(|error| BadInput(format!("`proxy` in the configuration: {error}"))),
-        None => Proxies::of_environment(|name| std::env::var(name).ok())
-            .map_err(|(name, error)| BadInput(format!("{name} in the environment: {error}")))
-            .map(|proxies| match except {
-                Some(except) => proxies.but_for(except),
-                None => proxies,
-            }),
+    if let Some(proxy) = &settings.proxy {
+        return Proxies::of(proxy, except.unwrap_or_default())
+            .map(|proxies| (proxies, BTreeSet::new()))
+            .map_err(|error| BadInput(format!("`proxy` in the configuration: {error}")));
     }
+    let (proxies, unusable) = Proxies::of_environment(|name| std::env::var(name).ok());
+    let proxies = match except {
+        Some(except) => proxies.but_for(except),
+        None => proxies,
+    };
+    Ok((proxies, unusable))
 }
 
-fn run(dir: &StateDir, proxies: Proxies, facts_every: Duration) -> anyhow::Result<()> {
+fn run(dir: &StateDir, (proxies, unusable): (Proxies, BTreeSet<String>), facts_every: Duration) -> anyhow::Result<()> {
     dir.check()?;
     let identity = Identity::load(&dir.identity())?;
     logging::init(Some(&identity.name));
+    for name in unusable {
+        warn!("{name} in the environment is ignored: {ProxyError}; `proxy` in agent.toml says what downloads take");
+    }
     let _lock = ledger::lock(dir.path())?;
     let fresh = LedgerState::new(LedgerId(Uuid::new_v4()), identity.machine_id);
     let program = std::env::current_exe().context("cannot tell where this program is")?;

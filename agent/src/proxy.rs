@@ -1,7 +1,7 @@
 //! The proxies that downloads go through: of an item's params, of agent.toml, or of the environment that the agent was
 //! started in, in this order. Passwords in them appear in no message.
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use reqwest::{NoProxy, Proxy, Url};
 use serde::{Deserialize, Serialize};
@@ -69,21 +69,24 @@ impl Proxies {
         Ok(Self { http: proxy.clone(), https: proxy, except: except.to_owned() })
     }
 
-    /// By `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, in lower case or else in upper case.
-    ///
-    /// # Errors
-    /// The name of the variable that holds something else.
-    pub fn of_environment(get: impl Fn(&str) -> Option<String>) -> Result<Self, (String, ProxyError)> {
-        let variable = |name: &str| {
-            let value = |name: String| get(&name).filter(|value| !value.is_empty()).map(|value| (name, value));
-            value(name.to_owned()).or_else(|| value(name.to_ascii_uppercase()))
+    /// By `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, in lower case or else in upper case. The names are of
+    /// variables that hold something else: they count as unset, for they may be meant for other programs.
+    #[must_use]
+    pub fn of_environment(get: impl Fn(&str) -> Option<String>) -> (Self, BTreeSet<String>) {
+        let mut unusable = BTreeSet::new();
+        let mut proxy = |name: &str| {
+            for name in [name, "all_proxy"].into_iter().flat_map(|name| [name.to_owned(), name.to_ascii_uppercase()]) {
+                let Some(value) = get(&name).filter(|value| !value.is_empty()) else { continue };
+                match ProxyUrl::parse(&value) {
+                    Ok(proxy) => return proxy,
+                    Err(ProxyError) => unusable.insert(name),
+                };
+            }
+            None
         };
-        let proxy = |name: &str| match variable(name).or_else(|| variable("all_proxy")) {
-            Some((name, value)) => ProxyUrl::parse(&value).map_err(|error| (name, error)),
-            None => Ok(None),
-        };
-        let except = variable("no_proxy").map(|(_, value)| value).unwrap_or_default();
-        Ok(Self { http: proxy("http_proxy")?, https: proxy("https_proxy")?, except })
+        let (http, https) = (proxy("http_proxy"), proxy("https_proxy"));
+        let except = ["no_proxy", "NO_PROXY"].into_iter().filter_map(get).find(|value| !value.is_empty());
+        (Self { http, https, except: except.unwrap_or_default() }, unusable)
     }
 
     /// The same with what an item says of its own.
@@ -159,16 +162,24 @@ mod tests {
     fn environment_names_proxies() {
         let of = |variables: &[(&str, &str)]| {
             let get = |name: &str| variables.iter().find(|(of, _)| *of == name).map(|(_, value)| (*value).to_owned());
-            Proxies::of_environment(get).map(|proxies| proxies.to_string()).map_err(|(name, _)| name)
+            let (proxies, unusable) = Proxies::of_environment(get);
+            (proxies.to_string(), unusable.into_iter().collect::<Vec<_>>().join(" "))
         };
-        let said = |text: &str| Ok(text.to_owned());
-        assert_eq!(of(&[]), said(""));
-        assert_eq!(
-            of(&[("http_proxy", "http://u:p@a:1"), ("HTTP_PROXY", "http://b:2"), ("no_proxy", "c,10.0.0.0/8")]),
-            said("http://a:1 for http, but not for c,10.0.0.0/8")
-        );
-        assert_eq!(of(&[("ALL_PROXY", "http://a"), ("https_proxy", "http://a")]), said("http://a"));
-        assert_eq!(of(&[("HTTPS_PROXY", "ftp://u:p@a")]), Err("HTTPS_PROXY".to_owned()));
+        for (variables, proxies, unusable) in [
+            (&[][..], "", ""),
+            (
+                &[("http_proxy", "http://u:p@a:1"), ("HTTP_PROXY", "http://b:2"), ("no_proxy", "c,10.0.0.0/8")],
+                "http://a:1 for http, but not for c,10.0.0.0/8",
+                "",
+            ),
+            (&[("ALL_PROXY", "http://a"), ("https_proxy", "http://a")], "http://a", ""),
+            (&[("HTTPS_PROXY", "ftp://u:p@a")], "", "HTTPS_PROXY"),
+            (&[("all_proxy", "socks5://a"), ("http_proxy", "http://a")], "http://a for http", "all_proxy"),
+            (&[("https_proxy", "nonsense://"), ("all_proxy", "http://a")], "http://a", "https_proxy"),
+            (&[("http_proxy", "none"), ("all_proxy", "http://a")], "http://a for https", ""),
+        ] {
+            assert_eq!(of(variables), (proxies.to_owned(), unusable.to_owned()), "{variables:?}");
+        }
     }
 
     #[test]

@@ -62,6 +62,20 @@ async fn a_ledger_is_reset_and_an_identity_kept() {
     assert_eq!(hello.name.as_str(), "worker-1");
 }
 
+/// Such variables are meant for other programs: they must not keep the agent from starting.
+#[tokio::test]
+async fn unusable_proxy_of_the_environment_is_ignored() {
+    let mut coordinator = Coordinator::start(Traits::default()).await;
+    let machine = Machine::enrolled(&coordinator).await;
+    let _agent = machine.run_with(&[("all_proxy", "socks5://u:hunter2@proxy:1080"), ("HTTPS_PROXY", "nonsense://")]);
+    coordinator.welcomed(1).await;
+    let log = fs::read_to_string(machine.path("log")).expect("a log");
+    for name in ["all_proxy", "HTTPS_PROXY"] {
+        assert_eq!(log.matches(&format!("{name} in the environment is ignored")).count(), 1, "{log}");
+    }
+    assert!(!log.contains("hunter2"), "{log}");
+}
+
 #[tokio::test]
 async fn state_directory_of_others_is_refused() {
     let coordinator = Coordinator::start(Traits::default()).await;
