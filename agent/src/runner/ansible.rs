@@ -12,7 +12,7 @@ use std::{
 };
 
 use muster_proto::{
-    model::ItemState,
+    model::{ItemHash, ItemState},
     variables::{VARS_PARAM, VariableError, vars},
 };
 use serde::Deserialize;
@@ -41,12 +41,12 @@ struct Wanted {
     variables: Map<String, Value>,
 }
 
-/// Where it leaves what, and for which version of its item.
+/// Where it leaves what, and for which content of its item.
 struct Files {
     scratch: PathBuf,
     handlers: PathBuf,
     progress: PathBuf,
-    version: String,
+    hash: ItemHash,
 }
 
 enum Playbook {
@@ -80,8 +80,10 @@ struct Told {
     task: Option<String>,
     message: String,
     counts: Option<BTreeMap<String, u64>>,
-    /// Handlers that an earlier version of the item notified, and that this one's playbook has not.
+    /// Handlers that another content of the item notified, and that this one's playbook has not: dropped.
     gone: Vec<String>,
+    /// Handlers that this very item notified, and that its playbook has no more: still due.
+    missing: Vec<String>,
     /// A play was left out: this machine is none of its `hosts`.
     no_hosts: bool,
 }
@@ -92,7 +94,7 @@ pub(super) fn prepare(request: &Request, inputs: &Inputs, dir: &AttemptDir) -> R
     let scratch = dir.file("ansible");
     let scratch = inputs.scratch(&scratch).map_err(|source| Refused::Write { path: scratch, source })?;
     let (handlers, progress) = (dir.handlers(&request.key.item), dir.progress_file());
-    let files = Files { scratch, handlers, progress, version: request.version.clone() };
+    let files = Files { scratch, handlers, progress, hash: request.hash };
     Ok(Box::new(move |report| bring_about(wanted, &files, report)))
 }
 
@@ -163,7 +165,7 @@ fn bring_about(wanted: Wanted, files: &Files, report: &Report) -> Outcome {
 
 /// Lays the files down and runs it.
 fn play(playbook: &Path, variables: &Map<String, Value>, files: &Files, report: &Report) -> Result<(), AnsibleError> {
-    let Files { scratch, handlers, progress, version } = files;
+    let Files { scratch, handlers, progress, hash } = files;
     let plugins = scratch.join("plugins");
     fs::create_dir_all(&plugins).map_err(|source| AnsibleError::Write { path: plugins.clone(), source })?;
     write(&plugins.join("muster_report.py"), PLUGIN.as_bytes())?;
@@ -182,7 +184,7 @@ fn play(playbook: &Path, variables: &Map<String, Value>, files: &Files, report: 
         .env("MUSTER_ANSIBLE_REPORT", &told)
         .env("MUSTER_ANSIBLE_HANDLERS", handlers)
         .env("MUSTER_ANSIBLE_PROGRESS", progress)
-        .env("MUSTER_ANSIBLE_VERSION", version)
+        .env("MUSTER_ANSIBLE_HASH", hash.to_string())
         // Else every module writes its arguments to the machine's journal, and secrets are among them.
         .env("ANSIBLE_NO_TARGET_SYSLOG", "1")
         // Nor does a site's own ansible.cfg have the results, which are not redacted there, written to a file.
@@ -258,10 +260,18 @@ fn outcome(ended: Result<(), ProgramError>, told: &[Told]) -> Outcome {
             Outcome::failed(message.to_owned(), false)
         }
         (Ok(()), _) => {
-            let gone: Vec<&str> = told.iter().flat_map(|told| &told.gone).map(String::as_str).collect();
+            let names =
+                |of: fn(&Told) -> &Vec<String>| told.iter().flat_map(of).cloned().collect::<Vec<_>>().join(", ");
+            let (gone, missing) = (names(|told| &told.gone), names(|told| &told.missing));
             let mut message = format!("{} tasks ok, {} changed something", count("ok"), count("changed"));
             if !gone.is_empty() {
-                message += &format!("; it has no handlers that an earlier version notified: {}", gone.join(", "));
+                message += &format!("; it has no handlers that an earlier version notified: {gone}");
+            }
+            if !missing.is_empty() {
+                message += &format!(
+                    "; the playbook has no handler of that name any more: {missing}; put it back, or give the item \
+                     another version: its next run drops what its playbook does not have"
+                );
             }
             Outcome { state: ItemState::Succeeded, message, result_json }
         }

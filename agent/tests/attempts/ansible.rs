@@ -3,7 +3,7 @@
 use std::{fs, process::Command};
 
 use muster_agent::attempt::{Exit, Found, Request};
-use muster_proto::model::{ItemInput, ItemState, SecretName};
+use muster_proto::model::{ItemHash, ItemInput, ItemState, SecretName};
 use nix::sys::signal::{Signal, kill};
 
 use crate::{
@@ -306,18 +306,30 @@ async fn a_handler_that_nothing_reaches_keeps_the_item_open() {
     assert_eq!((exit.state, ran(&site).as_str()), (ItemState::Succeeded, "rt"), "{}", exit.message);
 }
 
-#[tokio::test]
-async fn handlers_of_an_earlier_version_are_not_lost() {
-    let site = Site::new();
-    let mut request = hardening(&site, "");
-    fs::write(site.path("stuck"), "").expect("written");
-    assert_eq!(site.run(&request).await.state, failed(2));
-    request.version = "2".to_owned();
-    again(&mut request);
+fn rename_handler(site: &Site) {
     let text = fs::read_to_string(site.path("site.yml")).expect("a playbook");
     let text = text.replace("{name: restart it,", "{name: start it,").replace("[restart it,", "[start it,");
     fs::write(site.path("site.yml"), text).expect("a playbook");
     fs::remove_file(site.path("stuck")).expect("removed");
+}
+
+#[tokio::test]
+async fn handlers_of_an_earlier_content_are_not_lost() {
+    let site = Site::new();
+    let mut request = hardening(&site, "");
+    fs::write(site.path("stuck"), "").expect("written");
+    assert_eq!(site.run(&request).await.state, failed(2));
+    rename_handler(&site);
+    // The same item cannot know that nothing has to be restarted any more, and says what to do.
+    again(&mut request);
+    let exit = site.run(&request).await;
+    assert_eq!((exit.state, ran(&site).as_str()), (failed(-1), "t"), "{}", exit.message);
+    let left = "notified handlers did not run: restart it (";
+    let next = "no handler of that name any more: restart it; put it back, or give the item another version";
+    assert!(exit.message.starts_with(left) && exit.message.contains(next), "{}", exit.message);
+    // Another archive under the same version is another content.
+    request.hash = ItemHash([1; 32]);
+    again(&mut request);
     let exit = site.run(&request).await;
     let gone = "; it has no handlers that an earlier version notified: restart it";
     assert_eq!((exit.state, ran(&site).as_str()), (ItemState::Succeeded, "t"), "{}", exit.message);

@@ -63,7 +63,7 @@ class CallbackModule(CallbackBase):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.version = os.environ["MUSTER_ANSIBLE_VERSION"]
+        self.hash = os.environ["MUSTER_ANSIBLE_HASH"]
         self.play = None
         self.current = None
         self.seen = set()
@@ -123,7 +123,7 @@ class CallbackModule(CallbackBase):
         self.current = task
         for handler in self.handlers():
             if any(answers(handler, name) for name in task.notify or []):
-                one = {"name": label(handler), "task": place(task), "sure": False, "version": self.version}
+                one = {"name": label(handler), "task": place(task), "sure": False, "hash": self.hash}
                 self.due.setdefault(label(handler), one)
         self.keep()
 
@@ -161,7 +161,7 @@ class CallbackModule(CallbackBase):
         self.notify(host, lambda one: one.get("at_once"))
 
     def v2_playbook_on_notify(self, handler, host):
-        one = {"name": label(handler), "task": place(self.current), "version": self.version}
+        one = {"name": label(handler), "task": place(self.current), "hash": self.hash}
         self.due[label(handler)] = dict(self.due.get(label(handler), one), sure=True)
         self.keep()
 
@@ -188,11 +188,12 @@ class CallbackModule(CallbackBase):
         if not stats.failures and not stats.dark:
             # A run that came to its end has had every handler run that was notified, and may have had that may be.
             left = {name: dict(one, at_once=True) for name, one in self.due.items() if one["sure"]}
-            # Of another version of the item, and no handler of this one's.
-            gone = [name for name, one in left.items() if one["version"] != self.version and name not in self.seen]
+            # No handler of this playbook: dropped if another content of the item notified it.
+            missing = [name for name in left if name not in self.seen]
+            gone = [name for name in missing if left[name].get("hash") != self.hash]
             self.due = {name: one for name, one in left.items() if name not in gone}
             self.keep()
-            self.tell({"gone": gone})
+            self.tell({"gone": gone, "missing": [name for name in missing if name not in gone]})
         counts = {}
         for host in stats.processed:
             for what, count in stats.summarize(host).items():
