@@ -276,7 +276,7 @@ impl StateDir {
     /// That nobody but us can change it. Root works beside the service too, in the directory that is the service's.
     fn check_trust(&self) -> Result<(), ConfigError> {
         let us = geteuid();
-        let service = fs::symlink_metadata(&self.0).ok().filter(|_| us.is_root()).map(|found| found.uid());
+        let service = fs::metadata(&self.0).ok().filter(|_| us.is_root()).map(|found| found.uid());
         let owners: Vec<u32> = [us.as_raw()].into_iter().chain(service).collect();
         Ok(state_dir::check(&self.0, us.as_raw(), &owners)?)
     }

@@ -93,13 +93,18 @@ async fn state_directory_of_others_is_refused() {
     mode(&state, 0o777);
     refused(format!("`chmod o-w {}`", state.display())).await;
     mode(&state, 0o700);
+    let attempts = state.join("attempts");
+    fs::create_dir(&attempts).expect("made");
+    mode(&attempts, 0o777);
+    refused(format!("`chmod o-w {}`", attempts.display())).await;
+    fs::remove_dir(&attempts).expect("removed");
+    // On another disk, by a link that nobody else can have made.
     fs::rename(&state, &moved).expect("moved");
     symlink(&moved, &state).expect("a link");
+    let reset = machine.command_with(&["ledger", "reset", "--keep-identity"], "").await;
+    assert_eq!(reset.code, 0, "{reset:?}");
+    mode(&machine.path("."), 0o1777);
     refused(format!("`rm {}`", state.display())).await;
-    fs::remove_file(&state).expect("removed");
-    fs::rename(&moved, &state).expect("moved back");
-    symlink(machine.path("."), state.join("attempts")).expect("a link");
-    refused(format!("`rm {}`", state.join("attempts").display())).await;
 }
 
 /// `muster-agent … | head -1`: whoever reads it has seen enough.

@@ -2,14 +2,17 @@
 //! put something there that the daemon reads, obeys and writes to.
 
 use std::{
+    ffi::OsString,
     fs, io,
     os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 /// Mode bits: everybody may write; but only the owner of a file may rename or remove it.
 const EVERYBODY: u32 = 0o002;
 const STICKY: u32 = 0o1000;
+/// The kernel follows no more on one way (MAXSYMLINKS).
+const LINKS_MAX: usize = 40;
 
 /// Why a state directory is not to be trusted, and the command that mends it.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +40,8 @@ pub enum StateDirFault {
     /// A directory on the way is another user's.
     #[error(
         "{} on the way to the state directory belongs to user {owner}, who can put another in its place: look at what \
-         is in it, then `chown root {}`; or name a place with --state-dir that only root can change",
+         is in it, then `chown root {}`; or name a place with --state-dir that only root can change (a unit of systemd \
+         has to allow it too: ReadWritePaths=)",
         path.display(), path.display()
     )]
     ForeignWay {
@@ -46,22 +50,22 @@ pub enum StateDirFault {
         /// Its owner's id.
         owner: u32,
     },
-    /// It is a symbolic link.
+    /// It is, or on the way to it is, a symbolic link where everybody can make one.
     #[error(
-        "{} is a symbolic link to {}: name that directory itself with --state-dir, or, if it was not you who made the \
-         link, `rm {}`",
+        "{} is a symbolic link to {}, and everybody can make links there: name that directory itself with --state-dir, \
+         or, if it was not you who made the link, `rm {}`",
         path.display(), target.display(), path.display()
     )]
-    Link {
+    OpenLink {
         /// Its path.
         path: PathBuf,
         /// Where it leads to.
         target: PathBuf,
     },
-    /// There is another user's symbolic link on the way.
+    /// It is, or on the way to it is, another user's symbolic link.
     #[error(
-        "{} on the way to the state directory is a symbolic link of user {owner}, who can lead it elsewhere: `rm {}`, \
-         and make a directory in its place",
+        "the state directory is reached by {}, a symbolic link of user {owner}, who can lead it elsewhere: `rm {}`, and \
+         make a directory or a link of root's in its place",
         path.display(), path.display()
     )]
     ForeignLink {
@@ -81,41 +85,69 @@ pub enum StateDirFault {
     },
 }
 
-/// Checks a state directory as far as it is there: it is one of `owners`' (user ids), nobody else can change it, and
-/// what is on the way to it is root's or theirs. A group may: whoever put somebody into it meant it so.
+/// Checks a state directory as far as it is there: it is root's or one of `owners`' (user ids), nobody else can change
+/// it, and so is what is on the way to it. A group may change it: whoever put somebody into it meant it so. A symbolic
+/// link of theirs is followed, for only they can have made it, and where it leads to is checked likewise.
 ///
 /// # Errors
 /// [`StateDirFault`].
 pub fn check(path: &Path, us: u32, owners: &[u32]) -> Result<(), StateDirFault> {
-    // Without a slash at its end, behind which a link would be followed.
-    let path: PathBuf = std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).components().collect();
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let trusted = |uid: u32| uid == 0 || owners.contains(&uid);
-    let mut way: Vec<&Path> = path.ancestors().skip(1).collect();
-    way.reverse();
-    for step in way {
-        let Some(found) = look(step)? else { return Ok(()) };
-        if found.is_symlink() && !trusted(found.uid()) {
-            return Err(StateDirFault::ForeignLink { path: step.to_owned(), owner: found.uid() });
-        }
-        // Where a link leads to has a way of its own.
-        let real = fs::canonicalize(step).map_err(|source| StateDirFault::File { path: step.to_owned(), source })?;
-        for dir in real.ancestors() {
-            way_is_trusted(dir, trusted)?;
-        }
-    }
-    let Some(found) = look(&path)? else { return Ok(()) };
-    if found.is_symlink() {
-        let target = fs::canonicalize(&path).or_else(|_| fs::read_link(&path)).unwrap_or_default();
-        return Err(StateDirFault::Link { path, target });
-    }
-    if !owners.contains(&found.uid()) {
+    let Some((path, found)) = follow(&path, trusted)? else { return Ok(()) };
+    if !trusted(found.uid()) {
         return Err(StateDirFault::Foreign { path, owner: found.uid(), us });
     }
     if found.mode() & EVERYBODY != 0 { Err(StateDirFault::Open { path }) } else { Ok(()) }
 }
 
-fn way_is_trusted(dir: &Path, trusted: impl Fn(u32) -> bool) -> Result<(), StateDirFault> {
-    let Some(found) = look(dir)? else { return Ok(()) };
+/// Goes to a path step by step, as the kernel does, and checks what is on the way. What is there, by its real path.
+/// None: it is not there yet.
+fn follow(path: &Path, trusted: impl Fn(u32) -> bool) -> Result<Option<(PathBuf, fs::Metadata)>, StateDirFault> {
+    let mut left = steps(path);
+    let mut at = PathBuf::from("/");
+    let Some(mut found) = look(&at)? else { return Ok(None) };
+    let mut links = 0;
+    while let Some(step) = left.pop() {
+        way_is_trusted(&at, &found, &trusted)?;
+        let next = if step == ".." { at.parent().unwrap_or(&at).to_owned() } else { at.join(step) };
+        let Some(found_next) = look(&next)? else { return Ok(None) };
+        if !found_next.is_symlink() {
+            (at, found) = (next, found_next);
+            continue;
+        }
+        links += 1;
+        let failed = |source| StateDirFault::File { path: next.clone(), source };
+        let too_many = || Err(io::Error::other("too many symbolic links lead on"));
+        let target = if links > LINKS_MAX { too_many() } else { fs::read_link(&next) };
+        let target = target.map_err(failed)?;
+        if !trusted(found_next.uid()) {
+            return Err(StateDirFault::ForeignLink { path: next, owner: found_next.uid() });
+        }
+        // The owner of a link is no proof there: with another name, anybody can put one of root's own in place.
+        if found.mode() & EVERYBODY != 0 {
+            return Err(StateDirFault::OpenLink { path: next, target });
+        }
+        left.extend(steps(&target));
+        if target.is_absolute() {
+            at = PathBuf::from("/");
+            let Some(root) = look(&at)? else { return Ok(None) };
+            found = root;
+        }
+    }
+    Ok(Some((at, found)))
+}
+
+/// The steps of a path, the first last.
+fn steps(path: &Path) -> Vec<OsString> {
+    let step = |part: Component<'_>| match part {
+        Component::Normal(_) | Component::ParentDir => Some(part.as_os_str().to_owned()),
+        Component::Prefix(_) | Component::RootDir | Component::CurDir => None,
+    };
+    path.components().rev().filter_map(step).collect()
+}
+
+fn way_is_trusted(dir: &Path, found: &fs::Metadata, trusted: impl Fn(u32) -> bool) -> Result<(), StateDirFault> {
     if !trusted(found.uid()) {
         return Err(StateDirFault::ForeignWay { path: dir.to_owned(), owner: found.uid() });
     }
@@ -159,14 +191,23 @@ mod tests {
         assert_eq!(said(&dir), None);
         assert_eq!(said(&link.join("state")), None, "a link of our own on the way");
         assert_eq!(said(&way.join("none/yet")), None);
-        refused(&link, format!("`rm {}`", link.display()));
-        refused(
-            &site.path().join("link/"),
-            format!("--state-dir, or, if it was not you who made the link, `rm {}`", link.display()),
-        );
+        assert_eq!(said(&link), None, "a link of our own");
+        assert_eq!(said(&site.path().join("link/")), None);
+        let hop = site.path().join("hop");
+        symlink("way/../link/state", &hop).expect("a link");
+        assert_eq!(said(&hop), None, "by way of another");
+        let (open, planted) = (site.path().join("open"), site.path().join("open/planted"));
+        fs::create_dir(&open).expect("made");
+        symlink(&dir, &planted).expect("a link");
+        mode(&open, 0o1777);
+        let remedy = format!("--state-dir, or, if it was not you who made the link, `rm {}`", planted.display());
+        refused(&planted, remedy);
+        symlink("round", site.path().join("round")).expect("a link");
+        refused(&site.path().join("round"), "cannot look at".to_owned());
         for bits in [0o777, 0o1777, 0o702] {
             mode(&dir, bits);
             refused(&dir, format!("`chmod o-w {}`", dir.display()));
+            refused(&hop, format!("`chmod o-w {}`", dir.display()));
         }
         mode(&dir, 0o770);
         assert_eq!(said(&dir), None);
@@ -179,7 +220,10 @@ mod tests {
             return; // only root can give things away
         }
         lchown(&link, Some(OTHER), None).expect("given away");
-        refused(&link.join("state"), format!("`rm {}`", link.display()));
+        for path in [&link, &link.join("state"), &hop] {
+            refused(path, format!("`rm {}`", link.display()));
+        }
+        assert!(check(&dir, OTHER, &[OTHER]).is_ok(), "root's, for a service of another user");
         chown(&dir, Some(OTHER), None).expect("given away");
         refused(&dir, format!("`chown -R 0 {}`", dir.display()));
         assert!(check(&dir, us, &[us, OTHER]).is_ok(), "root beside the service");
