@@ -29,7 +29,7 @@ pub use session::SessionHandle;
 
 use crate::{
     config::{STATE_DIR_DEFAULT, StateDir},
-    facts::AddressChoice,
+    facts::{AddressChoice, containers::Watch},
     host::unix_ms,
     identity::{Identity, IdentityError},
 };
@@ -210,6 +210,9 @@ pub struct Link {
     engine: mpsc::Sender<FromLink>,
     /// Where the coordinator says that it is reached.
     told: watch::Sender<Option<Addresses>>,
+    /// Looks at the machine's containers, for one session after the other: what an engine that does not answer said last
+    /// is not forgotten with a session. None: they are not this agent's to report.
+    containers: Option<Watch>,
     /// How the last coordinator wants the InternalIP chosen.
     choice: AddressChoice,
     /// When the certificate is to be renewed. Counted on the monotonic clock, so that a clock that jumps neither
@@ -235,6 +238,7 @@ impl Link {
             facts_every,
             engine,
             told: watch::Sender::new(None),
+            containers: None,
             choice: AddressChoice::default(),
             renew_at,
             renew_expired_not_before: now,
@@ -247,6 +251,8 @@ impl Link {
     pub async fn run(mut self) {
         let mut tries = 0;
         let mut refusals = 0;
+        // Agents of a demo, many on one machine, are none of that machine's own.
+        self.containers = (self.dir.path() == Path::new(STATE_DIR_DEFAULT)).then(Watch::begin);
         while !self.engine.is_closed() {
             self.read_addresses();
             let (error, held) = match self.open().await {
@@ -277,10 +283,9 @@ impl Link {
     /// A session, at the first address that gives one.
     async fn open(&self) -> Result<Session, LinkError> {
         let mut failed = Vec::new();
-        // Agents of a demo, many on one machine, are none of that machine's own.
-        let containers = self.dir.path() == Path::new(STATE_DIR_DEFAULT);
         for address in self.identity.coordinators.iter() {
             let (choice, facts_every) = (&self.choice, self.facts_every);
+            let containers = self.containers.as_ref().map(Watch::containers);
             let lent = Lent { choice, facts_every, containers, told: &self.told, engine: &self.engine };
             match Session::open(&self.identity, address, lent).await {
                 Err(LinkError::Stopping) => return Err(LinkError::Stopping),

@@ -1,20 +1,26 @@
-//! Running containers that no Swarm drain moves: those that somebody made with `docker run`. Never starts an engine
-//! that is stopped, as a connection to its socket would.
+//! Running containers that no Swarm drain moves: those that somebody made with `docker run`. A task of its own looks, so
+//! that an engine that hangs holds nobody up. Never starts an engine that is stopped, as a connection to its socket would.
 
 use std::{
     collections::{BTreeSet, HashMap},
-    path::Path,
+    path::PathBuf,
     pin::pin,
     time::Duration,
 };
 
 use bollard::{
+    Docker,
     models::ContainerSummary,
     query_parameters::{EventsOptionsBuilder, ListContainersOptions},
 };
 use futures_util::StreamExt;
 use muster_proto::convert::{CONTAINERS_MAX, as_line};
-use tokio::{sync::mpsc, task::JoinHandle, time::sleep};
+use tokio::{
+    join, select,
+    sync::{Notify, watch},
+    task::JoinHandle,
+    time::{Instant, sleep, timeout},
+};
 
 use crate::{
     docker::{SOCKET, connect},
@@ -25,28 +31,42 @@ use crate::{
 const PID_FILE: &str = "/run/docker.pid";
 /// Longest wait for the engine's answer.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
-/// Between two looks for an engine that does not run, or whose events have ended, as they do when it restarts. Each
-/// costs one look at a file.
+/// Between two looks for an engine that does not run, or whose events have ended, as they do when it restarts: each
+/// costs one look at a file. Between two looks at containers, however often they start and end.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Between two looks at containers that no event asked for.
+const LOOK_UNASKED_EVERY: Duration = Duration::from_secs(60);
+/// Between two looks while the engine does not answer.
+const RETRY_EVERY: Duration = Duration::from_secs(10);
+/// How long its last answer counts while the engine does not answer: it restarts within minutes, and every change of
+/// what is told costs the coordinator a commit.
+const ANSWER_KEPT: Duration = Duration::from_secs(600);
 /// Every container of a task of a service has this label.
 const TASK_LABEL: &str = "com.docker.swarm.task.id";
 /// MKE's own containers begin with it, and their labels with the other.
 const MKE_NAMES: &str = "ucp-";
 const MKE_LABELS: &str = "com.docker.ucp.";
 
-/// Their names, the first ones. Empty: there are none, or the engine does not say.
-pub async fn running() -> Vec<String> {
-    if !is_engine_up() {
-        return Vec::new();
-    }
-    let Ok(docker) = connect(Path::new(SOCKET), ANSWER_DEADLINE) else { return Vec::new() };
-    let found = docker.list_containers(None::<ListContainersOptions>).await.unwrap_or_default();
-    let names: BTreeSet<String> = found.into_iter().filter_map(plain_name).collect();
-    names.into_iter().take(CONTAINERS_MAX).collect()
+/// How an engine is found.
+struct Engine {
+    pid_file: PathBuf,
+    socket: PathBuf,
+    answer_kept: Duration,
 }
 
-fn is_engine_up() -> bool {
-    Path::new(PID_FILE).exists()
+impl Engine {
+    /// None: it does not run.
+    fn client(&self) -> Option<Docker> {
+        if self.pid_file.exists() { connect(&self.socket, ANSWER_DEADLINE).ok() } else { None }
+    }
+
+    /// Names of its containers, the first ones. None: it does not answer.
+    async fn running(&self) -> Option<Vec<String>> {
+        let docker = self.client()?;
+        let found = timeout(ANSWER_DEADLINE, docker.list_containers(None::<ListContainersOptions>)).await.ok()?.ok()?;
+        let names: BTreeSet<String> = found.into_iter().filter_map(plain_name).collect();
+        Some(names.into_iter().take(CONTAINERS_MAX).collect())
+    }
 }
 
 /// Its name, if nobody moves it.
@@ -60,26 +80,37 @@ fn plain_name(container: ContainerSummary) -> Option<String> {
     (!of_task && !of_mke && !own).then(|| as_line(name))
 }
 
-/// Tells when containers start and end. Dropped, it stops.
+/// Looks at the containers of this machine, whenever its engine runs. Dropped, it stops.
 pub struct Watch {
-    changed: mpsc::Receiver<()>,
+    known: watch::Receiver<Option<Vec<String>>>,
     task: JoinHandle<()>,
 }
 
+/// What is known of them: one listener of a [`Watch`].
+pub struct Containers(watch::Receiver<Option<Vec<String>>>);
+
 impl Watch {
-    /// Watches the engine of this machine, whenever it runs.
+    /// Begins to look.
     #[must_use]
     pub fn begin() -> Self {
-        // One word is enough: what there is, is looked at then.
-        let (tell, changed) = mpsc::channel(1);
-        Self { changed, task: tokio::spawn(watch(tell)) }
+        let (pid_file, socket) = (PathBuf::from(PID_FILE), PathBuf::from(SOCKET));
+        Self::of(Engine { pid_file, socket, answer_kept: ANSWER_KEPT })
     }
 
-    /// Waits until one has started or ended, or the engine has.
-    pub async fn changed(&mut self) {
-        if self.changed.recv().await.is_none() {
-            std::future::pending::<()>().await;
-        }
+    fn of(engine: Engine) -> Self {
+        let (tell, known) = watch::channel(None);
+        let task = tokio::spawn(async move {
+            // Stores one call: what there is, is looked at then.
+            let changed = Notify::new();
+            join!(listen(&engine, &changed), look(&engine, &changed, &tell));
+        });
+        Self { known, task }
+    }
+
+    /// Another listener, which has heard nothing yet.
+    #[must_use]
+    pub fn containers(&self) -> Containers {
+        Containers(self.known.clone())
     }
 }
 
@@ -89,19 +120,56 @@ impl Drop for Watch {
     }
 }
 
-async fn watch(tell: mpsc::Sender<()>) {
+impl Containers {
+    /// Their names, after the first look, for which an engine has 5 s. Empty: there are none, or the engine has not said
+    /// for long.
+    pub async fn names(&mut self) -> Vec<String> {
+        // Too late, or the watch has ended: then nothing is known.
+        timeout(ANSWER_DEADLINE, self.0.wait_for(Option::is_some)).await.ok();
+        self.0.borrow_and_update().clone().unwrap_or_default()
+    }
+
+    /// Waits until they are others than the names that were told last.
+    pub async fn changed(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Looks at what runs, at once and whenever it may be something else.
+async fn look(engine: &Engine, changed: &Notify, tell: &watch::Sender<Option<Vec<String>>>) {
+    let mut answered = Instant::now();
+    loop {
+        let found = engine.running().await;
+        let again_after = if found.is_some() { LOOK_UNASKED_EVERY } else { RETRY_EVERY };
+        if found.is_some() {
+            answered = Instant::now();
+        }
+        let is_kept = answered.elapsed() < engine.answer_kept;
+        tell.send_if_modified(|known| {
+            let names = found.or_else(|| known.clone().filter(|_| is_kept)).unwrap_or_default();
+            known.replace(names.clone()) != Some(names)
+        });
+        select! {
+            () = changed.notified() => {}
+            () = sleep(again_after) => {}
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Hears of containers that start and end, and of engines that do.
+async fn listen(engine: &Engine, changed: &Notify) {
     let filters = HashMap::from([("type", vec!["container"]), ("event", vec!["start", "die", "rename"])]);
     loop {
-        if is_engine_up()
-            && let Ok(docker) = connect(Path::new(SOCKET), ANSWER_DEADLINE)
-        {
+        if let Some(docker) = engine.client() {
             let mut events = pin!(docker.events(Some(EventsOptionsBuilder::new().filters(&filters).build())));
-            // Whoever does not listen has the last word yet to hear.
-            tell.try_send(()).ok();
+            changed.notify_one();
             while let Some(Ok(_)) = events.next().await {
-                tell.try_send(()).ok();
+                changed.notify_one();
             }
-            tell.try_send(()).ok();
+            changed.notify_one();
         }
         sleep(LOOK_EVERY).await;
     }
@@ -109,7 +177,97 @@ async fn watch(tell: mpsc::Sender<()>) {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        path::Path,
+        sync::{
+            Arc,
+            atomic::{AtomicBool, Ordering},
+        },
+    };
+
+    use tokio::{
+        io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+        net::{UnixListener, UnixStream},
+        sync::mpsc,
+    };
+
     use super::*;
+
+    /// An engine with one container, until it is told to answer no more. Tells of each question for them.
+    struct FakeEngine {
+        dir: tempfile::TempDir,
+        answers: Arc<AtomicBool>,
+        asked: mpsc::Receiver<()>,
+    }
+
+    impl FakeEngine {
+        fn start() -> Self {
+            let dir = tempfile::tempdir().expect("a directory");
+            std::fs::write(dir.path().join("pid"), "1").expect("a file");
+            let listener = UnixListener::bind(dir.path().join("socket")).expect("a socket");
+            let (answers, (tell, asked)) = (Arc::new(AtomicBool::new(true)), mpsc::channel(64));
+            let also = Arc::clone(&answers);
+            tokio::spawn(async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    tokio::spawn(serve(stream, Arc::clone(&also), tell.clone()));
+                }
+            });
+            Self { dir, answers, asked }
+        }
+
+        fn engine(&self, answer_kept: Duration) -> Engine {
+            let at = |name: &str| Path::join(self.dir.path(), name);
+            Engine { pid_file: at("pid"), socket: at("socket"), answer_kept }
+        }
+    }
+
+    async fn serve(stream: UnixStream, answers: Arc<AtomicBool>, asked: mpsc::Sender<()>) {
+        let mut lines = BufReader::new(stream).lines();
+        let mut request = String::new();
+        while let Ok(Some(line)) = lines.next_line().await {
+            if !line.is_empty() {
+                request = if request.is_empty() { line } else { request };
+                continue;
+            }
+            // Its events end at once, and so it is asked again each second.
+            if request.contains("/events") {
+                return;
+            }
+            let list = r#"[{"Id": "1", "Names": ["/plain"]}]"#;
+            let answer = match answers.load(Ordering::SeqCst) {
+                true => format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{list}", list.len()),
+                false => "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n".to_owned(),
+            };
+            lines.get_mut().write_all(answer.as_bytes()).await.ok();
+            asked.send(()).await.ok();
+            request.clear();
+        }
+    }
+
+    #[tokio::test]
+    async fn last_answer_is_kept_for_a_time() {
+        for (kept, expected) in [(ANSWER_KEPT, &["plain"][..]), (Duration::ZERO, &[])] {
+            let mut fake = FakeEngine::start();
+            let watch = Watch::of(fake.engine(kept));
+            let mut containers = watch.containers();
+            assert_eq!(containers.names().await, ["plain"]);
+            fake.answers.store(false, Ordering::SeqCst);
+            while fake.asked.try_recv().is_ok() {}
+            // When it asks once more it has heard the answer before.
+            for _ in 0..2 {
+                timeout(Duration::from_secs(60), fake.asked.recv()).await.expect("asked in time");
+            }
+            assert_eq!(containers.names().await, expected);
+            assert_eq!(watch.containers().names().await, expected, "a new session says the same");
+        }
+    }
+
+    #[tokio::test]
+    async fn engine_that_does_not_run_has_no_containers() {
+        let fake = FakeEngine::start();
+        std::fs::remove_file(fake.dir.path().join("pid")).expect("removed");
+        assert_eq!(Watch::of(fake.engine(ANSWER_KEPT)).containers().names().await, [""; 0]);
+    }
 
     fn container(name: &str, label: &str) -> ContainerSummary {
         ContainerSummary {

@@ -24,10 +24,7 @@ use tonic::{Streaming, transport::Channel};
 use crate::{
     attempt::record,
     core::{EVENTS_IN_FLIGHT_MAX, ToCoordinator},
-    facts::{
-        self, AddressChoice,
-        containers::{self, Watch},
-    },
+    facts::{self, AddressChoice, containers::Containers},
     identity::Identity,
     link::{FromLink, LinkError, logs::LOG_QUEUE_MAX},
 };
@@ -38,8 +35,6 @@ pub(super) const WELCOME_TIMEOUT: Duration = Duration::from_secs(20);
 const QUEUE_MAX: usize = EVENTS_IN_FLIGHT_MAX * 2;
 /// Time for an answer to a request for inputs: a little less than the core waits for it.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(40);
-/// However often containers start and end, they are looked at no more often than this.
-const CONTAINERS_EVERY: Duration = Duration::from_secs(1);
 /// Bounds of what a coordinator may ask for.
 const HEARTBEAT_MS: std::ops::RangeInclusive<u64> = 100..=300_000;
 /// If it asks for nothing.
@@ -125,8 +120,8 @@ pub(super) struct Lent<'a> {
     pub(super) choice: &'a AddressChoice,
     /// How often the facts are looked at.
     pub(super) facts_every: Duration,
-    /// Are the containers of this machine its to report?
-    pub(super) containers: bool,
+    /// What is known of the containers of this machine. None: they are not this agent's to report.
+    pub(super) containers: Option<Containers>,
     /// Where the coordinator says that it is reached.
     pub(super) told: &'a watch::Sender<Option<Addresses>>,
     /// The engine.
@@ -150,8 +145,8 @@ pub(super) struct Session {
     facts_every: Duration,
     /// When the facts are looked at again: at once if the welcome wants another address than the hello gave.
     first_look: Duration,
-    /// Tells when containers start and end. None: containers of this machine are not this agent's to report.
-    containers: Option<Watch>,
+    /// What is known of the containers of this machine. None: they are not this agent's to report.
+    containers: Option<Containers>,
     /// The engine's end, until it has it.
     handle: Option<SessionHandle>,
     closed: oneshot::Receiver<()>,
@@ -160,11 +155,10 @@ pub(super) struct Session {
 impl Session {
     /// Connects to the coordinator at this address, says hello, waits for the welcome.
     pub(super) async fn open(identity: &Identity, address: &str, lent: Lent<'_>) -> Result<Self, LinkError> {
-        let Lent { choice, facts_every, containers, told, engine } = lent;
+        let Lent { choice, facts_every, mut containers, told, engine } = lent;
         let connection = tls::connect(address, identity.tls()?).await?;
         let choice = AddressChoice { reaches_coordinator: Some(connection.local.ip()), ..choice.clone() };
-        let containers = containers.then(Watch::begin);
-        let facts = collect(choice.clone(), containers.is_some()).await;
+        let facts = collect(choice.clone(), containers.as_mut()).await;
         let hello = ask_hello(facts.clone(), engine).await?;
 
         let (out, out_queue) = mpsc::channel(QUEUE_MAX);
@@ -192,7 +186,7 @@ impl Session {
         welcome: &Welcome,
         (out, logs, client): (mpsc::Sender<AgentMessage>, mpsc::Sender<AgentMessage>, AgentLinkClient<Channel>),
         (address, told): (String, watch::Sender<Option<Addresses>>),
-        (choice, facts, facts_every, containers): (AddressChoice, HostFacts, Duration, Option<Watch>),
+        (choice, facts, facts_every, containers): (AddressChoice, HostFacts, Duration, Option<Containers>),
     ) -> Result<Self, LinkError> {
         if welcome.epoch == 0 {
             return Err(LinkError::NoWelcome);
@@ -246,8 +240,6 @@ impl Session {
         let beat = Duration::from_millis(self.heartbeat_ms);
         let mut heartbeat = every(beat, beat);
         let mut look = every(self.first_look, self.facts_every);
-        let mut look_at_containers = every(Duration::ZERO, CONTAINERS_EVERY);
-        let mut changed = false;
         loop {
             let outcome = tokio::select! {
                 message = self.inbound.message() => match message {
@@ -261,14 +253,7 @@ impl Session {
                 },
                 _ = heartbeat.tick() => self.put(Out::Heartbeat(Heartbeat {})),
                 _ = look.tick() => self.look().await,
-                () = has_changed(self.containers.as_mut()), if !changed => {
-                    changed = true;
-                    Ok(())
-                }
-                _ = look_at_containers.tick(), if changed => {
-                    changed = false;
-                    self.look().await
-                }
+                () = have_changed(self.containers.as_mut()) => self.look().await,
                 _ = &mut self.closed => Err(LinkError::Full),
             };
             if let Err(error) = outcome {
@@ -286,7 +271,7 @@ impl Session {
     }
 
     async fn look(&mut self) -> Result<(), LinkError> {
-        let facts = collect(self.choice.clone(), self.containers.is_some()).await;
+        let facts = collect(self.choice.clone(), self.containers.as_mut()).await;
         if facts == self.facts {
             return Ok(());
         }
@@ -341,16 +326,19 @@ async fn ask_hello(facts: HostFacts, engine: &mpsc::Sender<FromLink>) -> Result<
     hello.await.map_err(|_| LinkError::Stopping)
 }
 
-/// Reads files of the kernel: on a thread of its own, for some of them take their time. And asks the Docker Engine.
-async fn collect(choice: AddressChoice, with_containers: bool) -> HostFacts {
+/// Reads files of the kernel: on a thread of its own, for some of them take their time.
+async fn collect(choice: AddressChoice, containers: Option<&mut Containers>) -> HostFacts {
     let facts = tokio::task::spawn_blocking(move || facts::collect(&choice)).await.unwrap_or_default();
-    let containers = if with_containers { containers::running().await } else { Vec::new() };
+    let containers = match containers {
+        Some(containers) => containers.names().await,
+        None => Vec::new(),
+    };
     HostFacts { containers, ..facts }
 }
 
-async fn has_changed(containers: Option<&mut Watch>) {
+async fn have_changed(containers: Option<&mut Containers>) {
     match containers {
-        Some(watch) => watch.changed().await,
+        Some(containers) => containers.changed().await,
         None => std::future::pending().await,
     }
 }
