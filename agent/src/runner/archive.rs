@@ -46,6 +46,9 @@ const RATIO_MAX: u64 = 100;
 const GROWN_BYTES_MIN: u64 = 64 << 20;
 /// Nothing grows beyond this.
 const GROWN_BYTES_MAX: u64 = 256 << 30;
+/// Length of all files of one archive, with the holes of sparse ones: they take no space, but each is read to take its
+/// fingerprint, a few minutes for so much.
+const LENGTH_BYTES_MAX: u64 = 1 << 40;
 /// Largest window of a zstd archive, as a power of two: 128 MiB, what `zstd -d` takes unasked.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 /// Of entries that stand in the way, an error names so many.
@@ -98,6 +101,8 @@ pub(super) enum ArchiveError {
     TooMany,
     #[error("it unpacks to more than {0} bytes")]
     Bomb(u64),
+    #[error("its files are longer than {LENGTH_BYTES_MAX} bytes in all, with the holes in them")]
+    TooLong,
     #[error("{} has other content and was not made by muster: remove it, or unpack elsewhere", .0.display())]
     Occupied(PathBuf),
     #[error(
@@ -106,6 +111,16 @@ pub(super) enum ArchiveError {
         dir.display(), named(names)
     )]
     Foreign { dir: PathBuf, names: Vec<String> },
+    /// The former content was swapped out, and may be at either place.
+    #[error(
+        "{error}; what was there before could not be put back, and nothing is removed: look into {} too", dir.display()
+    )]
+    Stranded {
+        dir: PathBuf,
+        error: Box<ArchiveError>,
+        #[source]
+        source: io::Error,
+    },
     #[error("{} is mounted there: unmount it first", .0.display())]
     Mounted(PathBuf),
     #[error(
@@ -126,7 +141,7 @@ impl ArchiveError {
 
     /// A full disk may be emptied, and a process ends; the archive stays what it is.
     pub(super) const fn is_retryable(&self) -> bool {
-        matches!(self, Self::File { .. } | Self::InUse { .. })
+        matches!(self, Self::File { .. } | Self::Stranded { .. } | Self::InUse { .. })
     }
 }
 
@@ -251,6 +266,16 @@ fn only_its_own(listed: &Inventory, dir: &Path) -> Result<(), ArchiveError> {
 
 /// Unpacks the archive as the directory `place.target`.
 pub(super) fn unpack(archive: &File, format: Format, place: &Place<'_>) -> Result<Unpacked, ArchiveError> {
+    unpack_with(&sync_dir, archive, format, place)
+}
+
+/// `sync` makes the entries of a directory durable.
+fn unpack_with(
+    sync: &dyn Fn(&Path) -> io::Result<()>,
+    archive: &File,
+    format: Format,
+    place: &Place<'_>,
+) -> Result<Unpacked, ArchiveError> {
     let target = place.target;
     if matches!(place.present()?, Present::Wanted) {
         return Ok(Unpacked::Before);
@@ -265,9 +290,9 @@ pub(super) fn unpack(archive: &File, format: Format, place: &Place<'_>) -> Resul
     remove(&fresh)?;
     DirBuilder::new().mode(0o700).create(&fresh).map_err(ArchiveError::file("create", &fresh))?;
     let filled = fill(&fresh, archive, format, place);
-    match filled.and_then(|disowned| put(&fresh, place).map(|()| Unpacked::Now { disowned })) {
-        Err(ArchiveError::Foreign { dir, names }) if dir == fresh => Err(ArchiveError::Foreign { dir, names }),
-        // The half that failed, or the old content that was swapped out.
+    match filled.and_then(|disowned| put(&fresh, place, sync).map(|()| Unpacked::Now { disowned })) {
+        Err(stranded @ ArchiveError::Stranded { .. }) => Err(stranded),
+        // The half that failed, or the old content that was swapped out and looked at.
         done => {
             remove(&fresh)?;
             done
@@ -316,30 +341,33 @@ fn fill(fresh: &Path, mut file: &File, format: Format, place: &Place<'_>) -> Res
     Ok(placed.disowned)
 }
 
-/// Puts the fresh directory at the target, in one step; what was there before is then at `fresh`.
-fn put(fresh: &Path, place: &Place<'_>) -> Result<(), ArchiveError> {
+/// Puts the fresh directory at the target, in one step; what was there before is then at `fresh`, and may be removed.
+fn put(fresh: &Path, place: &Place<'_>, sync: &dyn Fn(&Path) -> io::Result<()>) -> Result<(), ArchiveError> {
     let target = place.target;
     let failed = || ArchiveError::file("put in place", target);
-    let sync = || sync_dir(target.parent().unwrap_or(Path::new("/"))).map_err(failed());
+    let sync = || sync(target.parent().unwrap_or(Path::new("/")));
     // Unpacking takes its time.
     let present = place.present()?;
     if matches!(present, Present::Nothing) {
         fs::rename(fresh, target).map_err(failed())?;
-        return sync();
+        return sync().map_err(failed());
     }
     let before = Moment::of(target).map_err(failed())?;
     place.replaceable(&present)?;
     let swap = || renameat2(AT_FDCWD, fresh, AT_FDCWD, target, RenameFlags::RENAME_EXCHANGE).map_err(io::Error::from);
     swap().map_err(failed())?;
-    sync()?;
     // Whoever wrote between the look and the swap wrote to what is to be removed now.
-    let names = Moment::of(fresh).map_err(failed())?.since(&before);
-    if names.is_empty() {
-        return Ok(());
+    let names = sync().and_then(|()| Ok(Moment::of(fresh)?.since(&before))).map_err(failed());
+    let error = match names {
+        Ok(names) if names.is_empty() => return Ok(()),
+        Ok(names) => ArchiveError::Foreign { dir: target.to_owned(), names },
+        Err(error) => error,
+    };
+    // Nothing proves that it may be removed: back to its place.
+    match swap().and_then(|()| sync()) {
+        Ok(()) => Err(error),
+        Err(source) => Err(ArchiveError::Stranded { dir: fresh.to_owned(), error: Box::new(error), source }),
     }
-    let dir = if swap().is_ok() { target } else { fresh };
-    sync()?;
-    Err(ArchiveError::Foreign { dir: dir.to_owned(), names })
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::{
 use tar::EntryType;
 
 use super::{
-    ArchiveError, ENTRIES_MAX, Owners,
+    ArchiveError, ENTRIES_MAX, LENGTH_BYTES_MAX, Owners,
     attributes::{AttributeError, Attributes},
     inventory::MARKER,
     links,
@@ -44,7 +44,7 @@ pub(super) fn unpack(
     let mut unpacking = Unpacking {
         root,
         owners,
-        left: grown_bytes_max,
+        length_left: LENGTH_BYTES_MAX,
         directories: BTreeMap::new(),
         disowned: 0,
         buffer: vec![0; COPY_BYTES],
@@ -87,7 +87,7 @@ impl Problem {
             Self::File(what, path, source) => ArchiveError::File { what, path, source },
             Self::Read(error) if error.kind() == io::ErrorKind::FileTooLarge => ArchiveError::Bomb(grown_bytes_max),
             Self::Read(error) => ArchiveError::Unreadable(error),
-            Self::TooLong => ArchiveError::Bomb(grown_bytes_max),
+            Self::TooLong => ArchiveError::TooLong,
         }
     }
 }
@@ -105,8 +105,8 @@ impl From<MemberError> for Problem {
 struct Unpacking<'a> {
     root: &'a Path,
     owners: Owners,
-    /// Bytes that may still be unpacked: a sparse file is larger than its member.
-    left: u64,
+    /// How long the files that are left may be, holes included: what is stored of them is counted where it is read.
+    length_left: u64,
     /// Their attributes are set when nothing is to be written there any more.
     directories: BTreeMap<PathBuf, Attributes>,
     disowned: u64,
@@ -159,7 +159,7 @@ impl Unpacking<'_> {
     }
 
     fn place_file(&mut self, member: &Member, content: &mut impl Read, path: &Path) -> Result<(), Problem> {
-        self.left = self.left.checked_sub(member.extents.size).ok_or(Problem::TooLong)?;
+        self.length_left = self.length_left.checked_sub(member.extents.size).ok_or(Problem::TooLong)?;
         let failed = |what| move |error| Problem::File(what, path.to_owned(), error);
         let create = || OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let mut file = replace_file(path).and_then(|()| create()).map_err(failed("create"))?;

@@ -191,23 +191,36 @@ fn bombs_do_not_go_off() {
     site.is_untouched();
 }
 
-#[test]
-fn a_sparse_bomb_does_not_go_off() {
+/// A file of so many bytes, all of them a hole.
+fn sparse_tar(bytes: u64) -> Vec<u8> {
     let mut header = Header::new_gnu();
     header.set_entry_type(EntryType::GNUSparse);
     header.set_path("sparse").expect("a path");
     header.set_mode(0o644);
     header.set_size(0);
     let gnu = header.as_gnu_mut().expect("gnu");
-    gnu.set_real_size(1 << 40);
-    gnu.sparse[0].set_offset(1 << 40);
+    gnu.set_real_size(bytes);
+    gnu.sparse[0].set_offset(bytes);
     gnu.sparse[0].set_length(0);
     header.set_cksum();
     let mut bytes = header.as_bytes().to_vec();
     bytes.extend([0; 1024]);
+    bytes
+}
+
+#[test]
+fn holes_have_a_limit_of_their_own() {
     let site = Site::new();
-    let error = site.unpack(Format::Tar, &bytes).expect_err("a bomb");
-    assert_eq!(error.to_string(), format!("it unpacks to more than {} bytes", 64 << 20));
+    site.unpack(Format::Tar, &sparse_tar(GROWN_BYTES_MIN * 2)).expect("a disk image that is nearly empty");
+    let found = fs::metadata(site.target().join("sparse")).expect("there");
+    assert_eq!((found.len(), found.blocks()), (GROWN_BYTES_MIN * 2, 0));
+    let site = Site::new();
+    let error = site.unpack(Format::Tar, &sparse_tar(LENGTH_BYTES_MAX + 1)).expect_err("a bomb");
+    assert_eq!(
+        error.to_string(),
+        format!("its files are longer than {} bytes in all, with the holes in them", 1_u64 << 40)
+    );
+    assert!(!error.is_retryable());
     site.is_untouched();
 }
 
@@ -317,6 +330,34 @@ fn swapped_out_content_with_additions_is_kept() {
     assert!(error.to_string().contains("app.muster-new is replaced as a whole") && !error.is_retryable(), "{error}");
     fs::remove_file(beside(&site.target()).join("late")).expect("moved elsewhere");
     site.unpack(Format::Tar, &two).expect("unpacked");
+}
+
+#[test]
+fn error_behind_the_swap_removes_nothing_unchecked() {
+    let [one, two] = releases();
+    for recovers in [true, false] {
+        let site = Site::new();
+        site.unpack(Format::Tar, &one).expect("unpacked");
+        let archive = site.dir.path().join("archive");
+        fs::write(&archive, &two).expect("an archive");
+        let tries = std::cell::Cell::new(0);
+        let sync = |_: &Path| {
+            tries.set(tries.get() + 1);
+            if recovers && tries.get() > 1 { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
+        };
+        let target = site.target();
+        let surroundings = Surroundings::Workloads;
+        let place = Place { target: &target, owners: Owners::Root, digest: "two", surroundings };
+        let error =
+            unpack_with(&sync, &File::open(&archive).expect("there"), Format::Tar, &place).expect_err("a fault");
+        assert!(error.is_retryable(), "{error}");
+        assert_eq!(fs::read_to_string(target.join("bin/app")).expect("the app"), "one");
+        let left = beside(&target);
+        assert_eq!(left.exists(), !recovers, "{error}");
+        assert_eq!(error.to_string().contains(&left.display().to_string()), !recovers, "{error}");
+        site.unpack(Format::Tar, &two).expect("the next attempt");
+        assert!(!left.exists());
+    }
 }
 
 #[test]
