@@ -84,6 +84,14 @@ impl Machine {
         command.stdin(Stdio::null()).stderr(log).spawn().expect("spawned")
     }
 
+    /// Starts the daemon as `nohup` does.
+    pub(crate) fn run_ignoring_hangup(&self) -> Child {
+        let mut command = Command::new("sh");
+        command.args(["-c", r#"trap '' HUP; exec "$0" run --state-dir "$1""#, env!("CARGO_BIN_EXE_muster-agent")]);
+        command.arg(self.state()).env_remove("NOTIFY_SOCKET").env("RUNTIME_DIRECTORY", self.path("run"));
+        command.kill_on_drop(true).stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("spawned")
+    }
+
     /// Starts the daemon with a hostname of its own, which [`rename`] changes; it looks at its facts all the time.
     pub(crate) fn run_as(&self, hostname: &str) -> Child {
         let log = std::fs::File::create(self.path("log")).expect("a log");

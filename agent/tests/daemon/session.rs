@@ -156,6 +156,25 @@ async fn output_is_read_while_it_is_written() {
     assert_eq!((last.data.len(), last.end, last.error.as_str()), (0, true, ""));
 }
 
+/// `nohup muster-agent run &` outlives the terminal it was started on.
+#[tokio::test]
+async fn hangup_ignored_at_the_start_stays_ignored() {
+    let mut coordinator = Coordinator::start(Traits::default()).await;
+    let machine = Machine::enrolled(&coordinator).await;
+    let ignored = |agent: &tokio::process::Child| {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", agent.id().expect("it runs"))).expect("status");
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("a mask").trim().to_owned();
+        u64::from_str_radix(&mask, 16).expect("digits") & 1 == 1
+    };
+    let mut agent = machine.run_ignoring_hangup();
+    coordinator.welcomed(1).await;
+    assert!(ignored(&agent));
+    agent.kill().await.expect("killed");
+    let agent = machine.run();
+    coordinator.welcomed(1).await;
+    assert!(!ignored(&agent), "a service says that it reloads nothing");
+}
+
 #[tokio::test]
 async fn a_lost_coordinator_is_found_again() {
     let mut coordinator = Coordinator::start(Traits::default()).await;

@@ -1,6 +1,9 @@
 //! The signals that end a daemon, and SIGHUP, which never does so in silence.
 
-use std::{fs::File, io};
+use std::{
+    fs::{self, File},
+    io,
+};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::warn;
@@ -10,7 +13,8 @@ use tracing::warn;
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    hangup: Signal,
+    /// None: whoever started it has it ignored (`nohup`), and so it stays.
+    hangup: Option<Signal>,
     /// Was it started on a terminal? Then SIGHUP says that the terminal is closed.
     on_terminal: bool,
 }
@@ -24,7 +28,7 @@ impl Signals {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
+            hangup: if is_ignored(SignalKind::hangup()) { None } else { Some(signal(SignalKind::hangup())?) },
             on_terminal: File::open("/dev/tty").is_ok(),
         })
     }
@@ -36,12 +40,51 @@ impl Signals {
             tokio::select! {
                 _ = self.terminate.recv() => return "SIGTERM",
                 _ = self.interrupt.recv() => return "SIGINT",
-                _ = self.hangup.recv() => {}
+                () = received(self.hangup.as_mut()) => {}
             }
             if self.on_terminal {
                 return "SIGHUP (its terminal is closed)";
             }
             warn!("SIGHUP: refused, nothing is reloaded; settings are read at the start: restart it for new ones");
         }
+    }
+}
+
+async fn received(signal: Option<&mut Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Was this process started with the signal ignored? What cannot be read says no.
+fn is_ignored(signal: SignalKind) -> bool {
+    fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores(&status, signal))
+}
+
+/// By the mask `SigIgn` of a process, in hexadecimal digits: bit 0 is signal 1.
+fn ignores(status: &str, signal: SignalKind) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+    let bit = u32::try_from(signal.as_raw_value() - 1).ok().and_then(|bit| 1_u64.checked_shl(bit));
+    bit.is_some_and(|bit| mask & bit != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn signal_ignored_at_the_start_is_told_apart() {
+        for (trap, ignored) in [("", false), ("trap '' HUP; ", true), ("trap '' INT; ", false)] {
+            let script = format!("{trap}exec cat /proc/self/status");
+            let status = Command::new("sh").args(["-c", &script]).output().expect("a shell").stdout;
+            let status = String::from_utf8(status).expect("text");
+            assert!(status.contains("SigIgn:"), "{status}");
+            assert_eq!(ignores(&status, SignalKind::hangup()), ignored, "{trap}");
+        }
+        assert!(!ignores("SigIgn:\tnonsense\n", SignalKind::hangup()));
     }
 }
