@@ -33,6 +33,17 @@ fn secret_in_hexadecimal_is_hidden() {
     assert_eq!(short, "[redacted] 616263", "too short to be hidden so");
 }
 
+/// As many as an indentation has; more are shown at once, or a program that prints blanks would show nothing.
+#[test]
+fn blanks_behind_digits_are_not_held_back() {
+    let hidden = Hidden::of([&b"Tr0ub4dor"[..]]);
+    let digits: Vec<String> = b"Tr0ub4dor".iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(Redactor::new(hidden.clone()).all_of(&digits.join(&" ".repeat(64))), "[redacted]");
+    let mut redactor = Redactor::new(hidden);
+    assert_eq!(redactor.push(format!("54{}", " ".repeat(64)).as_bytes()), b"");
+    assert_eq!(String::from_utf8_lossy(&redactor.push(b"  ")), format!("54{}", " ".repeat(66)));
+}
+
 #[test]
 fn secrets_go_wherever_the_chunks_are_cut() {
     for (secrets, text, expected) in [

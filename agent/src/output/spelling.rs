@@ -3,8 +3,9 @@
 //! a JSON inside another too), words of a shell, hexadecimal digits (of either case, with blanks, colons or line ends
 //! between the bytes, as `xxd -p`, `od` and `openssl` print them).
 //!
-//! Not covered: hexadecimal of a secret under 4 bytes, or with other output between its lines, what is compressed,
-//! encrypted or digested, an encoding of an encoding (but for JSON in JSON), and a secret that other output interrupts.
+//! Not covered: hexadecimal of a secret under 4 bytes, with other output between its lines, or with more than 64 blanks
+//! between two bytes, what is compressed, encrypted or digested, an encoding of an encoding (but for JSON in JSON), and a
+//! secret that other output interrupts.
 //! Amid other data the first and the last character of base64 may be shared with that, and stay: at most 4 bits at
 //! either end.
 
@@ -19,6 +20,10 @@ use base64::{
 const PIECE_BYTES_MIN: usize = 8;
 /// Fewer bytes in hexadecimal are too common to be hidden.
 const HEX_BYTES_MIN: usize = 4;
+
+/// Between the digits of two bytes: a colon, a line's end and its indentation, as `openssl` prints. More is a layout of
+/// another kind, and would be held back without end.
+const HEX_SEPARATORS_MAX: usize = 64;
 
 /// One spelling of a secret.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -202,6 +207,9 @@ fn wrapped(secret: &[u8], text: &[u8]) -> Step {
 /// Before the digits may stand what separates them from those of the byte before; a secret's first byte has none.
 fn hex(secret: &[u8], text: &[u8]) -> Step {
     let separators = text.iter().take_while(|byte| b" :\r\n".contains(byte)).count();
+    if separators > HEX_SEPARATORS_MAX {
+        return Step::Differs;
+    }
     match number(text.get(separators..).unwrap_or_default(), 2, 16) {
         byte if byte.is_first_of(secret) => Step::Taken(1, separators + 2),
         Number::Cut => Step::Cut,
