@@ -79,8 +79,9 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed, BadLine> {
     for (at, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
         let bad = |problem| BadLine { line: at + 1, problem };
         let Some(whole) = line.strip_suffix(b"\n") else {
-            // A whole line, and one more byte: that was its end.
-            let written = line.split_last().is_some_and(|(_, whole)| decode(parsed.chain, whole).is_ok());
+            // A whole line, and one more byte: that was its end. A zero is none: space that was added and not written.
+            let end = line.split_last().filter(|(end, _)| **end != 0);
+            let written = end.is_some_and(|(_, whole)| decode(parsed.chain, whole).is_ok());
             parsed.torn = true;
             return if written { Err(bad("its end is damaged")) } else { Ok(parsed) };
         };

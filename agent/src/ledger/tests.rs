@@ -266,6 +266,10 @@ fn a_torn_tail_is_cut_and_damage_is_an_error() {
     for length in ends[1] + 1..sound.len() {
         assert_eq!(open(&sound[..length]).ok(), Some(1), "torn at {length}");
     }
+    // The file has grown, and its last block was not written.
+    let end = sound.len() - 1;
+    assert_eq!(open(&[&sound[..end], b"\0"].concat()).ok(), Some(1), "a zero where the end was to be");
+    assert_eq!(open(&[&sound[..], b"\0"].concat()).ok(), Some(2), "a zero behind the end");
     for at in 0..sound.len() {
         let line = 1 + ends.iter().filter(|end| **end < at).count();
         for bit in 0..8 {
