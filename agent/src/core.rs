@@ -67,7 +67,10 @@ const BEHIND_REPORTS: AgentBlocked = AgentBlocked {
     reason: LEDGER_BEHIND,
     message: Cow::Borrowed(
         "it has reported more than its ledger holds, as where a disk was restored from a copy: what has run since is \
-         not known there, and nothing new is started",
+         not known there, and nothing new is started; if only the agent's directory was restored: stop the agent, \
+         `muster-agent ledger reset --keep-identity` takes over what attempts/ proves, start it; if the whole disk \
+         was: `musterctl replace MACHINE`, then `muster-agent enroll --force` there with a new token, and every item \
+         runs again",
     ),
 };
 

@@ -95,9 +95,11 @@ impl Core {
         None
     }
 
-    /// When waiting ends by itself, on the monotonic clock.
+    /// When waiting ends by itself, on the monotonic clock. None: it lasts until something else has ended.
     pub(super) fn waits_until(&self) -> Option<u64> {
-        self.waiting.as_ref().map(|waiting| waiting.until_mono_ms)
+        let waiting = self.waiting.as_ref()?;
+        let is_held = waiting.what == What::ToBeHeard && self.stopped().is_some();
+        (!is_held).then_some(waiting.until_mono_ms)
     }
 
     /// Goes on with a reboot item whose wait is over.
@@ -111,6 +113,8 @@ impl Core {
         let over = now.mono_ms >= until_mono_ms;
         match what {
             What::ToBeHeard if !wanted => self.finish(&key, outcome::never_started(), now, step),
+            // Nothing new is started, and it has not begun.
+            What::ToBeHeard if self.stopped().is_some() => {}
             What::ToBeHeard if over || slot.seq <= self.ledger.acked => {
                 self.waiting = None;
                 self.launch(status, now, step);
@@ -177,6 +181,25 @@ mod tests {
         assert_eq!(at(&mut core, 4 + GOODBYE_MS_MAX, Input::Tick), []);
         assert_eq!(starts(&at(&mut core, 5 + GOODBYE_MS_MAX, Input::Tick)), 1);
         assert_eq!(core.wake_at(), None);
+    }
+
+    #[test]
+    fn machine_does_not_go_down_while_nothing_is_started() {
+        let mut core = started(empty(), "a");
+        at(&mut core, 1, Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE });
+        at(&mut core, 2, Input::Received(assignment(1, 1, vec![reboot()])));
+        assert_eq!(starts(&at(&mut core, 3, Input::DiskFull(true))), 0);
+        assert_eq!(core.wake_at(), None, "no time ends it");
+        assert_eq!(starts(&at(&mut core, 4, Input::Acked(Seq(1), AuthCode::NONE))), 0, "heard, and held");
+        assert_eq!(starts(&at(&mut core, 3 + GOODBYE_MS_MAX, Input::Tick)), 0);
+        assert_eq!(starts(&at(&mut core, 4 + GOODBYE_MS_MAX, Input::DiskFull(false))), 1);
+        // A ledger that is behind: what ran since is not known.
+        let mut core = started(empty(), "a");
+        at(&mut core, 1, Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE });
+        at(&mut core, 2, Input::Received(assignment(1, 1, vec![reboot()])));
+        assert_eq!(starts(&at(&mut core, 3, Input::Acked(Seq(7), AuthCode::NONE))), 0);
+        assert_eq!(starts(&at(&mut core, 3 + GOODBYE_MS_MAX, Input::Tick)), 0);
+        assert_eq!(state(&core), ItemState::Running);
     }
 
     #[test]

@@ -29,7 +29,11 @@ fn a_ledger_older_than_what_it_told_starts_nothing() {
     let mut rig = Rig::new();
     rig.step(Input::LinkUp { epoch: Epoch(2), code: AuthCode::NONE });
     assert_eq!(rig.step(Input::Acked(Seq(9), AuthCode::NONE)).len(), 1, "the coordinator is told");
-    assert!(blocked_message(&rig).is_some_and(|said| said.starts_with("LedgerBehind: ")));
+    let said = blocked_message(&rig).expect("a reason");
+    assert!(
+        said.starts_with("LedgerBehind: ") && said.contains("`muster-agent ledger reset --keep-identity`"),
+        "{said}"
+    );
     rig.receive(assignment(2, 1, vec![item("a", "1")]));
     assert_eq!(rig.state("a"), None);
     rig.step(Input::LinkDown);
