@@ -14,6 +14,9 @@ use http::{
 /// A file that was changed in the second of its date may be changed again in it: such a date proves nothing.
 const DATE_PROVES_AFTER: Duration = Duration::from_secs(1);
 
+/// The end of the year 9999, in Unix seconds: an HTTP date has four digits for the year.
+const DATE_S_MAX: u64 = 253_402_300_799;
+
 /// Which content a file has: what clients compare.
 #[derive(Clone, Debug)]
 pub(super) struct Version {
@@ -26,10 +29,9 @@ pub(super) struct Version {
 
 impl Version {
     pub(super) fn of(found: &Metadata) -> Self {
-        let seconds = u64::try_from(found.mtime()).unwrap_or(0);
         Self {
             tag: format!("\"{:x}-{:x}-{:x}-{:x}\"", found.ino(), found.len(), found.mtime(), found.mtime_nsec()),
-            modified: SystemTime::UNIX_EPOCH + Duration::from_secs(seconds),
+            modified: date(found.mtime()),
             bytes: found.len(),
         }
     }
@@ -37,6 +39,11 @@ impl Version {
     fn is_in(&self, tags: &str, compare: impl Fn(&str, &str) -> bool) -> bool {
         tags.trim() == "*" || tags.split(',').any(|tag| compare(tag.trim(), &self.tag))
     }
+}
+
+/// A file's time of change as an HTTP date can tell it: times out of its range are the nearest one.
+fn date(mtime_s: i64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(mtime_s).unwrap_or(0).min(DATE_S_MAX))
 }
 
 /// What is sent.
@@ -105,6 +112,18 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
+
+    #[test]
+    fn date_ends_with_the_year_9999() {
+        for (mtime_s, shown) in [
+            (-1, "Thu, 01 Jan 1970 00:00:00 GMT"),
+            (253_402_300_799, "Fri, 31 Dec 9999 23:59:59 GMT"),
+            (253_402_300_800, "Fri, 31 Dec 9999 23:59:59 GMT"),
+            (i64::MAX, "Fri, 31 Dec 9999 23:59:59 GMT"),
+        ] {
+            assert_eq!(httpdate::fmt_http_date(date(mtime_s)), shown, "{mtime_s}");
+        }
+    }
 
     #[test]
     fn answer_follows_conditions() {
