@@ -210,8 +210,8 @@ pub struct Link {
     engine: mpsc::Sender<FromLink>,
     /// Where the coordinator says that it is reached.
     told: watch::Sender<Option<Addresses>>,
-    /// Looks at the machine's containers, for one session after the other: what an engine that does not answer said last
-    /// is not forgotten with a session. None: they are not this agent's to report.
+    /// Looks at the machine's containers, for one session after the other: what an engine that does not answer said
+    /// last is not forgotten with a session. None: they are not this agent's to report.
     containers: Option<Watch>,
     /// How the last coordinator wants the InternalIP chosen.
     choice: AddressChoice,

@@ -69,8 +69,8 @@ impl Proxies {
         Ok(Self { http: proxy.clone(), https: proxy, except: except.to_owned() })
     }
 
-    /// By `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, in lower case or else in upper case. The names are of
-    /// variables that hold something else: they count as unset, for they may be meant for other programs.
+    /// By `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, in lower case or else in upper case. The names are
+    /// of variables that hold something else: they count as unset, for they may be meant for other programs.
     #[must_use]
     pub fn of_environment(get: impl Fn(&str) -> Option<String>) -> (Self, BTreeSet<String>) {
         let mut unusable = BTreeSet::new();

@@ -1,5 +1,6 @@
-//! Running containers that no Swarm drain moves: those that somebody made with `docker run`. A task of its own looks, so
-//! that an engine that hangs holds nobody up. Never starts an engine that is stopped, as a connection to its socket would.
+//! Running containers that no Swarm drain moves: those that somebody made with `docker run`. A task of its own looks,
+//! so that an engine that hangs holds nobody up. Never starts an engine that is stopped, as a connection to its socket
+//! would.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -121,8 +122,8 @@ impl Drop for Watch {
 }
 
 impl Containers {
-    /// Their names, after the first look, for which an engine has 5 s. Empty: there are none, or the engine has not said
-    /// for long.
+    /// Their names, after the first look, for which an engine has 5 s. Empty: there are none, or the engine has not
+    /// said for long.
     pub async fn names(&mut self) -> Vec<String> {
         // Too late, or the watch has ended: then nothing is known.
         timeout(ANSWER_DEADLINE, self.0.wait_for(Option::is_some)).await.ok();

@@ -4,8 +4,8 @@
 //! between the bytes, as `xxd -p`, `od` and `openssl` print them).
 //!
 //! Not covered: hexadecimal of a secret under 4 bytes, with other output between its lines, or with more than 64 blanks
-//! between two bytes, what is compressed, encrypted or digested, an encoding of an encoding (but for JSON in JSON), and a
-//! secret that other output interrupts.
+//! between two bytes, what is compressed, encrypted or digested, an encoding of an encoding (but for JSON in JSON), and
+//! a secret that other output interrupts.
 //! Amid other data the first and the last character of base64 may be shared with that, and stay: at most 4 bits at
 //! either end.
 

@@ -64,8 +64,8 @@ pub enum StateDirFault {
     },
     /// It is, or on the way to it is, another user's symbolic link.
     #[error(
-        "the state directory is reached by {}, a symbolic link of user {owner}, who can lead it elsewhere: `rm {}`, and \
-         make a directory or a link of root's in its place",
+        "the state directory is reached by {}, a symbolic link of user {owner}, who can lead it elsewhere: `rm {}`, \
+         and make a directory or a link of root's in its place",
         path.display(), path.display()
     )]
     ForeignLink {
