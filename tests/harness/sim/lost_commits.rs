@@ -16,10 +16,12 @@ const LOST_MAX: usize = 8;
 const DICE: u64 = 0x10f7_c033;
 
 type Disk = BTreeMap<(Table, String), Vec<u8>>;
+/// A row, and what it was before; None: it was not there.
+type Before = ((Table, String), Option<Vec<u8>>);
 
 /// What the rows that a commit changed were before it, the newest commit last.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Undo(VecDeque<Vec<((Table, String), Option<Vec<u8>>)>>);
+pub(crate) struct Undo(VecDeque<Vec<Before>>);
 
 impl Undo {
     /// These changes are about to be made.
