@@ -604,18 +604,14 @@ mod tests {
         let key = StateKey::read(&key_file).expect("a key");
         let bo = Peer { role: Role::Viewer("bo".to_owned()), clusters: None };
         let (first, second) = ("1 audit: for every cluster", "2 audit: for every cluster");
-        let told =
-            told_by(|| issue(&mut store, &key, (&bo, Duration::from_secs(86_400)), 1_800_000_001_000).expect("issued"))
-                .1;
+        let told = told_by(|| issue(&mut store, &key, (&bo, PERSON_LIFETIME), 1_800_000_001_000).expect("issued")).1;
         assert_eq!(told, [first, second], "what init recorded is told by whoever comes next");
         let told = told_by(|| set_address(&mut store, Addresses::parse("a:1").expect("one"), 0).expect("set")).1;
         assert_eq!(told, [second, "3 audit: a:1"]);
         let told = told_by(|| recover(&mut store, None, 0).expect("marked")).1;
         let recovered = "4 audit: the next start has epoch 1 and takes over what the agents know better";
         assert_eq!(told, ["3 audit: a:1", recovered]);
-        let told =
-            told_by(|| issue(&mut store, &key, (&bo, Duration::from_secs(86_400)), 1_800_000_002_000).expect("issued"))
-                .1;
+        let told = told_by(|| issue(&mut store, &key, (&bo, PERSON_LIFETIME), 1_800_000_002_000).expect("issued")).1;
         assert_eq!((told[0].as_str(), told.len()), (recovered, 2));
     }
 
