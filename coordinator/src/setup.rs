@@ -565,7 +565,10 @@ mod tests {
         assert!(refused.contains("chmod o-w"), "{refused}");
         fs::set_permissions(state_dir.path(), fs::Permissions::from_mode(0o700)).expect("closed");
         symlink(state_dir.path(), dir.path().join("link")).expect("a link");
-        let refused = StateDir::new(dir.path().join("link")).check().expect_err("a link").to_string();
+        let link = StateDir::new(dir.path().join("link"));
+        link.check().expect("only we can have made it");
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o1777)).expect("opened");
+        let refused = link.check().expect_err("a link").to_string();
         assert!(refused.contains("`rm "), "{refused}");
     }
 

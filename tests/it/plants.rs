@@ -52,7 +52,6 @@ plants! {
     trust_old_store: "trust-old-store" by "old-store";
     believe_unproven: "believe-unproven" by "liar";
     doubt_proven: "doubt-proven" by "proof";
-    recover_believes_locks: "recover-believes-locks" by "4";
     recover_doubts_nobody: "recover-doubts-nobody" by "service" | "9" | "5" | "1" | "10";
     free_slot_when_lost: "free-slot-when-lost" by "5";
     free_slot_when_held: "free-slot-when-held" by "5";

@@ -17,8 +17,8 @@ const MACHINE: &str = "hosted-1";
 const CERTIFICATE_S: u32 = 6;
 const KEY: &str = "/etc/muster/coordinator.key";
 const STATE: &str = "/var/lib/muster/coordinator";
-/// systemd hands the key over by a mount, which reaches the service where mounts are shared: on every machine, and in no
-/// container unless it is said.
+/// systemd hands the key over by a mount, which reaches the service where mounts are shared: so they are on every
+/// machine, and in no container unless it is said.
 const INSTALL: &str = "apt-get -qq install --yes /var/tmp/muster-coordinator.deb /var/tmp/musterctl.deb
 mkdir /root/hosted && mount --make-rshared /";
 /// Everything of the coordinator and of its first operator is gone, as nothing was before.

@@ -8,7 +8,8 @@ use muster_coordinator::store::{Change, Table};
 use super::World;
 use crate::{invariants::Violation, rng::Rng};
 
-/// So many of a thousand faults lose commits: rarely, for much cannot be judged any more in a world whose store went back.
+/// So many of a thousand faults lose commits: rarely, for in a world whose store went back much cannot be judged any
+/// more.
 const LOST_PERMILLE: u64 = 4;
 /// At most so many commits are lost.
 const LOST_MAX: usize = 8;

@@ -85,7 +85,9 @@ impl World {
                 eprintln!("{} the operator reads: {machine}: {blocked:?}", self.at);
             }
             match blocked.reason.as_str() {
-                "RemovalNeedsAgent" | "LeavingSwarm" | "Revoked" | "Lost" if position.row.removal.is_some() => {
+                "RemovalNeedsAgent" | "LeavingSwarm" | "Revoked" | "Lost" | "LedgerBehind"
+                    if position.row.removal.is_some() =>
+                {
                     dead.push(machine);
                 }
                 "Quorum" if blocked.clears_when.contains("maintenance leave") => {

@@ -53,10 +53,6 @@ fn is_on_its_way(draft: &Draft<'_>, row: &MachineRow) -> bool {
 /// What a controller let go may be at work again, and it says so only when it changes: of a machine that is out of
 /// service too, for it may be back, and its cluster's maintenance be over.
 fn forget_locks(draft: &mut Draft<'_>, now: Now) {
-    // Planted: what was granted once is granted.
-    if planted("recover-believes-locks") {
-        return;
-    }
     let granted = draft.locks.values().filter(|lock| lock.state != LockState::Active);
     for key in granted.map(|lock| lock.key.clone()).collect::<Vec<LockKey>>() {
         let Some(lock) = draft.locks.get(&key).map(|lock| (**lock).clone()) else { continue };
