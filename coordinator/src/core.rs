@@ -228,7 +228,7 @@ impl Core {
         let missed = self.facts.machines.values().map(|row| missed_at(&self.facts, row, &self.limits));
         let updates = self.facts.rollouts.values().filter(|row| row.finished_at_ms.is_none() && row.update.is_some());
         let surveys = updates.filter_map(|row| Survey::of(&self.facts, &row.cluster, &self.limits, now));
-        let asks = |row: &&Arc<MachineRow>| row.removal.is_some() || row.former_node.is_some();
+        let asks = |row: &&Arc<MachineRow>| row.removal.is_some() || plan_swarm::restore::owed(row).is_some();
         let asking: BTreeSet<&ClusterName> =
             self.facts.machines.values().filter(asks).map(|row| &row.spec.cluster_name).collect();
         let asking = asking.into_iter().filter_map(|name| Survey::of(&self.facts, name, &self.limits, now));

@@ -1,10 +1,10 @@
 //! The Swarm drain in the record, the questions that go out for it, and what becomes of their answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::model::{
-    MachineId, MachineName, MachineType, Now, SwarmAvailability, SwarmFailure, SwarmFailureCode, SwarmId, SwarmOp,
-    SwarmReply, SwarmTask,
+    ClusterName, MachineId, MachineName, MachineType, Now, SwarmAvailability, SwarmFailure, SwarmFailureCode, SwarmId,
+    SwarmOp, SwarmReply, SwarmTask,
 };
 
 use super::record::upgraded_stages;
@@ -14,11 +14,12 @@ use crate::{
         decide::{begin_stage, end_stage},
     },
     facts::{
-        Asked, AuditObject, DepartingNode, Draft, DrainRow, DrainTarget, MUSTER, MachineRow, Peers, Seen, Stage,
+        Asked, AuditObject, DepartingNode, Draft, DrainRow, DrainTarget, Facts, MUSTER, MachineRow, Peers, Seen, Stage,
         SwarmLook,
     },
     plan::{
-        Limits, removal, survey,
+        Limits, removal,
+        survey::Survey,
         swarm::restore,
         update::{
             DrainStep,
@@ -74,17 +75,21 @@ pub(super) fn record(draft: &mut Draft<'_>, machine: &MachineName, step: DrainSt
     }
 }
 
-/// Asks what has to be known next: one question for each machine at a time, and no more of one agent than it answers.
-pub(in crate::core) fn ask(draft: &mut Draft<'_>, limits: &Limits, now: Now, effects: &mut Vec<Effect>) {
+/// The clusters whose swarms have something to be asked: of a drain, of the managers, or of what a machine's node gets
+/// back. Most steps look at none.
+pub(in crate::core) fn asking(facts: &Facts) -> BTreeSet<&ClusterName> {
     let drains = |row: &MachineRow| row.update.as_ref().is_some_and(|update| update.drain.is_some());
     let is_counted = |row: &MachineRow| row.slot.is_some() && row.swarm.as_ref().is_some_and(|member| member.manager);
-    let owes = |row: &MachineRow| row.former_node.is_some();
-    if !draft.machines.values().any(|row| drains(row) || is_counted(row) || owes(row) || row.departs()) {
-        stop_waiting(draft, &[]);
-        return;
-    }
+    let asks = |row: &MachineRow| drains(row) || is_counted(row) || restore::owed(row).is_some() || row.departs();
+    facts.machines.values().filter(|row| asks(row)).map(|row| &row.spec.cluster_name).collect()
+}
+
+/// Asks what has to be known next: one question for each machine at a time, and no more of one agent than it answers.
+pub(in crate::core) fn ask(draft: &mut Draft<'_>, limits: &Limits, now: Now, effects: &mut Vec<Effect>) {
+    let facts: &Facts = draft;
     let (mut awaited, mut questions, mut restored) = (Vec::new(), Vec::new(), Vec::new());
-    for survey in survey::all(draft, limits, now).values() {
+    let surveys = asking(facts).into_iter().filter_map(|cluster| Survey::of(facts, cluster, limits, now));
+    for survey in &surveys.collect::<Vec<_>>() {
         for position in targets(survey) {
             awaited.push((position.row.name.clone(), is_awaited(survey, position)));
         }

@@ -20,7 +20,7 @@ pub(super) use fixture::{Swarm, node_id};
 
 use super::*;
 use crate::{
-    core::SwarmQuestion,
+    core::{SwarmQuestion, update::drain::asking},
     facts::{DrainRow, DrainTarget},
     plan::{blocked, swarm::joining::NodeEntry, update::drain},
 };
@@ -96,6 +96,16 @@ fn replaced_worker_gets_its_node_back() {
     fleet.wait_for(&mut swarm, drain::SETTLE_MS + 20_000);
     assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Active, "{:?}", swarm.log);
     assert_eq!((fleet.why("worker-1"), fleet.row("worker-1").former_node.clone()), (None, None));
+}
+
+/// What it leaves is for its successor: until that is there, no step looks at a cluster for its sake.
+#[test]
+fn revoked_worker_has_its_swarm_asked_nothing() {
+    let mut fleet = deployed(3, 1);
+    fleet.join_all();
+    fleet.ask(Request::RevokeMachine { machine: machine("worker-1"), machine_is_off: true }).expect("revoked");
+    assert!(fleet.row("worker-1").former_node.is_some());
+    assert!(asking(fleet.core.facts()).is_empty());
 }
 
 /// Its disk is new: what its entry in the list of nodes had goes to the next, if it was its own.
