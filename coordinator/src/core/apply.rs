@@ -10,7 +10,7 @@ use muster_proto::model::{
     Now, RunnerKind,
 };
 
-use super::{Effect, Refusal, Reply};
+use super::{Effect, Refusal, Reply, enroll};
 use crate::facts::{AuditObject, ClusterRow, Draft, MachineRow, RebootAsked};
 
 /// The last word of a line about what is as it was.
@@ -34,6 +34,7 @@ pub(super) fn apply(
     for (name, (spec, _)) in &machines {
         may_declare(draft, name, spec, clusters.contains_key(&spec.cluster_name))?;
     }
+    machines_fit(draft, &machines)?;
     overrides_fit(draft, &clusters, &machines)?;
     let mut lines: Vec<(ClusterName, String)> = Vec::new();
     for (name, (spec, annotations)) in clusters {
@@ -105,6 +106,15 @@ fn may_declare(draft: &Draft<'_>, name: &MachineName, spec: &MachineSpec, in_man
         });
     }
     Ok(())
+}
+
+/// Has every cluster room for the machines that are declared in it?
+fn machines_fit(draft: &Draft<'_>, machines: &Machines) -> Result<(), Refusal> {
+    let clusters: BTreeSet<&ClusterName> = machines.values().map(|(spec, _)| &spec.cluster_name).collect();
+    clusters.into_iter().try_for_each(|cluster| {
+        let recorded = draft.machines_of(cluster).filter(|row| !machines.contains_key(&row.name)).count();
+        enroll::may_have(cluster, recorded + brought(cluster, machines).count())
+    })
 }
 
 /// Do the items that a Machine overrides, and its update group, exist in its Cluster, as both will be? A manifest may

@@ -2,18 +2,23 @@
 
 use std::collections::BTreeSet;
 
-use muster_proto::model::{ClusterName, Generation, MachineId, MachineName, MachineSpec, MachineType, Now};
+use muster_proto::model::{
+    ClusterName, Generation, MachineId, MachineName, MachineSpec, MachineType, Now,
+};
 
 use super::{Effect, Enroll, Refusal, Reply};
 use crate::{
     facts::{AuditObject, AuditRow, Draft, EnrolledWith, MachineRow, Rate, SwarmLook, TokenRow},
-    plan::{enrolment, safety::token_for},
+    plan::{
+        enrolment::{self, CLUSTER_MACHINES_MAX},
+        safety::token_for,
+    },
 };
 
-/// Enrolments with one join token. A whole fleet that is switched on comes at 300 a second.
+/// Machines that one cluster lets in, by whatever token. A whole fleet that is switched on comes at 300 a second.
 pub(super) const RATE: Rate = Rate { burst: 1_000, per_second: 500 };
-/// Most machines one coordinator manages.
-const MACHINES_MAX: usize = 10_000;
+/// Answers that one machine is given again. It asks again after seconds.
+pub(super) const REPEATS: Rate = Rate { burst: 20, per_second: 1 };
 
 pub(super) fn enroll(
     draft: &mut Draft<'_>,
@@ -23,22 +28,29 @@ pub(super) fn enroll(
 ) -> Result<Reply, Refusal> {
     let token = valid_token(draft, enroll, now).map_err(|detail| Refusal::Token { detail })?;
     let actor = AuditRow::token(&enroll.token_id);
-    draft.count(&actor, RATE, now).map_err(|again_in_ms| Refusal::TooFast {
-        what: format!("{actor} lets {} machines a second enrol", RATE.per_second),
-        again_in_ms,
-    })?;
     let (cluster, machine_type) = (token.cluster.clone(), token.machine_type);
     let name = &enroll.name;
+    // Only the machine itself can repeat its request: it takes no other's turn.
     if let Some(id) = enrolled_before(draft, enroll) {
+        draft.count(&format!("machine/{name}"), REPEATS, now).map_err(|again_in_ms| Refusal::TooFast {
+            what: format!("machine {name} may ask {} times a second for the answer that it had", REPEATS.per_second),
+            again_in_ms,
+        })?;
         note_repeated(draft, name, &actor, id, now);
         return Ok(Reply::Enrolled { id, cluster, machine_type });
     }
-    take_place(draft, effects, name, &token, now)?;
+    may_take_place(draft, name, &token)?;
+    // Counted are those that are let in, so whoever has a token's secret holds others up for as long as it has uses.
+    draft.count(&format!("cluster/{cluster}"), RATE, now).map_err(|again_in_ms| Refusal::TooFast {
+        what: format!("cluster {cluster} lets {} machines a second enrol", RATE.per_second),
+        again_in_ms,
+    })?;
+    let took_place = take_place(draft, effects, name, &token, now);
     draft.identify(name, Some(enroll.new_id));
     if let Some(row) = draft.machine_mut(name) {
         row.replaceable = false;
         row.revoked = false;
-        row.enrolled_with = Some(with(enroll));
+        row.enrolled_with = Some(with(enroll, took_place));
         // Its ledger begins with the identity.
         row.given = Some(BTreeSet::new());
         row.agent_version.clone_from(&enroll.agent_version);
@@ -56,26 +68,24 @@ pub(super) fn enroll(
     Ok(Reply::Enrolled { id: enroll.new_id, cluster, machine_type })
 }
 
-/// Makes a machine's row, or clears the one whose place it takes.
+/// May it come under this name? One that has a row, as by a Machine document, has its place already.
+fn may_take_place(draft: &Draft<'_>, name: &MachineName, token: &TokenRow) -> Result<(), Refusal> {
+    match draft.machines.get(name) {
+        Some(row) => may_take_name(row, token),
+        None => has_room(draft, &token.cluster),
+    }
+}
+
+/// Makes a machine's row, or clears the one whose place it takes. Has it taken the place of another?
 fn take_place(
     draft: &mut Draft<'_>,
     effects: &mut Vec<Effect>,
     name: &MachineName,
     token: &TokenRow,
     now: Now,
-) -> Result<(), Refusal> {
+) -> bool {
     let (cluster, machine_type) = (&token.cluster, token.machine_type);
     let old = draft.machines.get(name).cloned();
-    if let Some(row) = &old {
-        may_take_name(row, token)?;
-    } else if let Some(full) = is_full(draft, cluster) {
-        return Err(full);
-    } else if draft.machines.len() >= MACHINES_MAX {
-        return Err(Refusal::State {
-            reason: "TooManyMachines",
-            message: format!("one coordinator manages at most {MACHINES_MAX} machines"),
-        });
-    }
     match &old {
         None => {
             let spec = MachineSpec {
@@ -105,11 +115,11 @@ fn take_place(
             void(draft, name);
         }
     }
-    Ok(())
+    old.is_some_and(|row| row.id.is_some())
 }
 
-fn with(enroll: &Enroll) -> EnrolledWith {
-    EnrolledWith { token_id: enroll.token_id.clone(), key_sha256: enroll.key_sha256, repeated: false }
+fn with(enroll: &Enroll, took_place: bool) -> EnrolledWith {
+    EnrolledWith { token_id: enroll.token_id.clone(), key_sha256: enroll.key_sha256, repeated: false, took_place }
 }
 
 /// Audits that an answer was given again, the first time: to ask for more costs nothing, and the record keeps only so
@@ -135,17 +145,30 @@ fn enrolled_before(draft: &Draft<'_>, enroll: &Enroll) -> Option<MachineId> {
     row.id.filter(|_| row.ledger.is_none() && row.enrolled_with.as_ref().is_some_and(asks_again))
 }
 
-/// As many machines as the cluster takes? One that has a row, as by a Machine document, has its place already.
-fn is_full(draft: &Draft<'_>, cluster: &ClusterName) -> Option<Refusal> {
-    let (count, most) = (draft.machines_of(cluster).count(), enrolment::machines_max(draft, cluster));
-    (count >= most).then(|| Refusal::State {
-        reason: "ClusterFull",
-        message: format!(
+/// Has the cluster room for one more machine?
+fn has_room(draft: &Draft<'_>, cluster: &ClusterName) -> Result<(), Refusal> {
+    let (count, most) = (enrolment::machines_count(draft, cluster), enrolment::machines_max(draft, cluster));
+    if count >= most {
+        let message = format!(
             "cluster {cluster} has {count} machines, and its manifest lets it have {most}: an operator applies one \
              that names more (`machines`), or takes back those that never reported (`musterctl get tokens`, `musterctl \
              token revoke ID --machines`)"
-        ),
-    })
+        );
+        return Err(Refusal::State { reason: "ClusterFull", message });
+    }
+    may_have(cluster, draft.machines_of(cluster).count() + 1)
+}
+
+/// May so many machines of the cluster be on record?
+pub(super) fn may_have(cluster: &ClusterName, count: usize) -> Result<(), Refusal> {
+    if count <= CLUSTER_MACHINES_MAX {
+        return Ok(());
+    }
+    let message = format!(
+        "cluster {cluster} would have {count} machines on record, and one cluster has at most {CLUSTER_MACHINES_MAX}, \
+         revoked ones too: `musterctl remove` those that are gone"
+    );
+    Err(Refusal::State { reason: "TooManyMachines", message })
 }
 
 /// Takes back an enrolment of a machine that never reported: its identity is refused, and its name is what it was
@@ -155,7 +178,7 @@ pub(super) fn take_back(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, name: 
     if let Some(id) = row.id.filter(|_| !row.revoked) {
         deny(draft, effects, name, id, "its enrolment was taken back", now);
     }
-    let took_a_place = row.assigned.generation > Generation(0);
+    let took_a_place = row.enrolled_with.as_ref().is_some_and(|with| with.took_place);
     if !row.declared && !took_a_place {
         draft.drop_machine(name);
         return;

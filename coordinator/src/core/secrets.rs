@@ -17,8 +17,8 @@ use crate::{
     },
 };
 
-/// Secrets recorded at once: 16 MiB of values in memory.
-const SECRETS_MAX: usize = 256;
+/// Secrets of one cluster's own recorded at once, and as many that are shared: 16 MiB of values in memory.
+pub(super) const SECRETS_MAX: usize = 256;
 /// Users of a secret that a message names.
 const USERS_SHOWN_MAX: usize = 5;
 
@@ -48,8 +48,13 @@ fn create(
         return Err(Refusal::State { reason: "Conflict", message });
     }
     let known = draft.secrets.get(&id).cloned();
-    if known.is_none() && draft.secrets.len() >= SECRETS_MAX {
-        let message = format!("there are {SECRETS_MAX} secrets; `musterctl secret delete` those that nothing uses");
+    let beside = draft.secrets.keys().filter(|other| other.cluster == id.cluster).count();
+    if known.is_none() && beside >= SECRETS_MAX {
+        let whose = match &id.cluster {
+            Some(cluster) => format!("cluster {cluster} has {SECRETS_MAX} secrets of its own"),
+            None => format!("{SECRETS_MAX} secrets are shared"),
+        };
+        let message = format!("{whose}; `musterctl secret delete` those that nothing uses");
         return Err(Refusal::State { reason: "TooManySecrets", message });
     }
     let mut shared = known.as_ref().map(|row| row.clusters.clone()).unwrap_or_default();

@@ -12,6 +12,7 @@ mod groups;
 mod hooks;
 mod operators;
 mod quorum;
+mod quotas;
 mod reboots;
 mod renewals;
 mod rollout;

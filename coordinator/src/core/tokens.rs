@@ -10,8 +10,8 @@ use crate::{
     plan::{enrolment, safety::some_names},
 };
 
-/// Join tokens recorded at once; expired ones make room.
-const TOKENS_MAX: usize = 10_000;
+/// Join tokens of one cluster recorded at once; those that let nobody in any more make room.
+pub(super) const TOKENS_MAX: usize = 1_000;
 /// Uses of a token beyond the machines that are lacking: one may have to enrol again, as under a mistyped name.
 const SPARE_USES: u32 = 1;
 
@@ -28,7 +28,7 @@ pub(super) fn create(draft: &mut Draft<'_>, actor: &str, request: Request, now: 
         (None, Some(_)) => 1,
         (None, None) => uses_of(draft, &cluster, machine_type)?,
     };
-    make_room(draft, now)?;
+    make_room(draft, &cluster, now)?;
     let default_ms = draft.spec(&cluster).map_or(TOKEN_TTL_DEFAULT_MS, |spec| spec.token_ttl_ms);
     let expires_at_ms = now.wall_ms.saturating_add(ttl_ms.unwrap_or(default_ms));
     let times = if uses == 1 { "once".to_owned() } else { format!("up to {uses} times") };
@@ -67,21 +67,26 @@ fn uses_of(draft: &Draft<'_>, cluster: &ClusterName, machine_type: MachineType) 
     Err(Refusal::State { reason: "NothingLacking", message })
 }
 
-/// Expired tokens make room for a new one.
-fn make_room(draft: &mut Draft<'_>, now: Now) -> Result<(), Refusal> {
-    if draft.tokens.len() < TOKENS_MAX {
+/// The oldest tokens of the cluster that let nobody in any more make room for a new one: first revoked and expired
+/// ones, for a machine whose answer was lost may ask once more with one that is only used up.
+fn make_room(draft: &mut Draft<'_>, cluster: &ClusterName, now: Now) -> Result<(), Refusal> {
+    let of_cluster = || draft.tokens.values().filter(|token| token.cluster == *cluster);
+    let excess = (of_cluster().count() + 1).saturating_sub(TOKENS_MAX);
+    if excess == 0 {
         return Ok(());
     }
-    let expired = draft.tokens.values().filter(|token| token.expires_at_ms <= now.wall_ms);
-    for id in expired.map(|token| token.id.clone()).collect::<Vec<_>>() {
-        draft.drop_token(&id);
+    let is_over = |token: &TokenRow| token.revoked || token.expires_at_ms <= now.wall_ms;
+    let mut spent: Vec<_> = of_cluster().filter(|token| is_over(token) || token.used >= token.uses).cloned().collect();
+    spent.sort_by_key(|token| (!is_over(token), token.created_at_ms));
+    if spent.len() < excess {
+        let message = format!(
+            "cluster {cluster} has {TOKENS_MAX} join tokens that are still good (`musterctl get tokens`); `musterctl \
+             token revoke ID` makes room"
+        );
+        return Err(Refusal::State { reason: "TooManyTokens", message });
     }
-    if draft.tokens.len() < TOKENS_MAX {
-        return Ok(());
-    }
-    let message =
-        format!("there are {TOKENS_MAX} join tokens; `musterctl delete cluster` takes those of a cluster along");
-    Err(Refusal::State { reason: "TooManyTokens", message })
+    spent.iter().take(excess).for_each(|token| draft.drop_token(&token.id));
+    Ok(())
 }
 
 /// Makes a token worthless; with `machines` takes back the enrolments made with it of machines that never reported.

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::store::{Change, Table};
 
-/// Operators and tokens whose requests are counted before those are forgotten that have made none of late.
+/// Operators, clusters and machines whose requests are counted before those are forgotten that have made none of late.
 const ACTORS_COUNTED_MAX: usize = 1_000;
 
 /// Reads like [`Facts`]; writes only through the methods here.
@@ -330,7 +330,7 @@ impl<'a> Draft<'a> {
         self.facts.live.machines.entry(name.clone()).or_default()
     }
 
-    /// Counts a request of an operator, or an enrolment with a join token. Not stored.
+    /// Counts a request of an operator, an enrolment into a cluster, or a repeat of a machine's. Not stored.
     ///
     /// # Errors
     /// More than `rate`: milliseconds until one more fits.

@@ -14,4 +14,7 @@ pub struct EnrolledWith {
     /// Was it answered a second time? That is audited once.
     #[serde(default)]
     pub repeated: bool,
+    /// Did it take the place of another machine of its name?
+    #[serde(default)]
+    pub took_place: bool,
 }

@@ -11,6 +11,9 @@ const BEYOND_PART: usize = 10;
 const BEYOND_MIN: usize = 10;
 /// Machines of a cluster whose manifest does not say how many it has (`machines`).
 const UNCOUNTED_MAX: usize = 1_000;
+/// Machines of one cluster on record, whatever its manifest names: whoever may apply that must not fill the coordinator
+/// for the others.
+pub const CLUSTER_MACHINES_MAX: usize = 10_000;
 
 /// Machines of this type that the manifest names, by number or by a Machine document, and that have not enrolled. A
 /// revoked one is to be replaced, so it counts as lacking. None: the manifest does not say how many there are.
@@ -31,8 +34,20 @@ fn is_enrolled(row: &MachineRow) -> bool {
 /// Most machines of a cluster. Whoever holds a join token of one cluster must not fill the coordinator for all.
 #[must_use]
 pub fn machines_max(facts: &Facts, cluster: &ClusterName) -> usize {
-    let declared = facts.machines_of(cluster).filter(|row| row.declared).count();
+    let declared = facts.machines_of(cluster).filter(|row| row.declared && has_place(row)).count();
     let Some(counts) = facts.spec(cluster).and_then(|spec| spec.machines) else { return UNCOUNTED_MAX.max(declared) };
     let named = (counts.control as usize).saturating_add(counts.worker as usize).max(declared);
     named.saturating_add(BEYOND_MIN.max(named / BEYOND_PART))
+}
+
+/// Machines that have a place in the cluster.
+#[must_use]
+pub fn machines_count(facts: &Facts, cluster: &ClusterName) -> usize {
+    facts.machines_of(cluster).filter(|row| has_place(row)).count()
+}
+
+/// Has it a place: is it there, or to come, as under a Machine document or in the place of one that was replaced? One
+/// that was revoked for good has left it to another.
+fn has_place(row: &MachineRow) -> bool {
+    !row.revoked || row.replaceable
 }

@@ -14,7 +14,10 @@ use super::{
     reason,
 };
 use crate::{
-    core::{Effect, Refusal, Reply, Request, enroll::RATE},
+    core::{
+        Effect, Refusal, Reply, Request,
+        enroll::{RATE, REPEATS},
+    },
     facts::{AuditObject, Draft, Facts, MachineRow},
     store::Store,
 };
@@ -193,19 +196,69 @@ fn enrolment_rate_lets_a_fleet_in() {
     let mut fleet = fleet_with_token(|_, _| {});
     let mut facts = fleet.core.facts().clone();
     let mut draft = Draft::new(&mut facts);
-    let mut take = |at_ms| draft.count("token/special", RATE, Now { wall_ms: 0, mono_ms: at_ms });
+    let mut take = |at_ms| draft.count("cluster/edge-7", RATE, Now { wall_ms: 0, mono_ms: at_ms });
     assert!((0..10_000).all(|n| take(5_000 + n * 1_000 / 300).is_ok()), "ten thousand, 300 a second");
     assert_eq!((0..3_000).filter(|_| take(3_600_000).is_ok()).count(), 1_000, "and no more at once");
 
     let now = fleet.now();
     let mut draft = Draft::new(&mut facts);
-    while draft.count("token/special", RATE, now).is_ok() {}
+    while draft.count("cluster/edge-7", RATE, now).is_ok() {}
     fleet.core.set_facts(facts);
     let refused = fleet.enroll_with("special", "worker-1").expect_err("too many at once");
-    fleet.enroll("worker-2", Worker).expect("with another token");
+    assert_eq!(fleet.enroll("worker-1", Worker), Err(refused.clone()), "by whatever token");
     assert!(refused.to_string().ends_with("lets 500 machines a second enrol; come again in 1 s"), "{refused}");
     fleet.pass(10, &[]);
     fleet.enroll_with("special", "worker-1").expect("a moment later");
+}
+
+/// Whoever has a token's secret asks without end: for what it has, and for what it does not get.
+#[test]
+fn repeats_and_refusals_hold_no_other_machine_up() {
+    let mut fleet = fleet_with_token(|_, _| {});
+    let mut again = |key| fleet.enroll_by("special", "worker-1", Some(key));
+    again(255).expect("let in");
+    assert_eq!((0..2 * RATE.burst).filter(|_| again(255).is_ok()).count() as u64, REPEATS.burst);
+    let refused = again(255).expect_err("too often").to_string();
+    assert!(refused.contains("machine worker-1") && refused.ends_with("come again in 1 s"), "{refused}");
+    (0..=RATE.burst).for_each(|_| assert_eq!(reason(again(1)), "NameTaken"));
+    fleet.enroll_with("special", "worker-2").expect("it is let in as if nobody else asked");
+}
+
+#[test]
+fn revoked_machine_leaves_its_place() {
+    let mut fleet = Fleet::applied(spec(1, 1));
+    (0..12).for_each(|n| drop(fleet.enroll(&format!("junk-{n}"), Worker).expect("let in")));
+    assert_eq!(reason(fleet.enroll("junk-12", Worker)), "ClusterFull");
+    fleet.ask(Request::RevokeMachine { machine: machine("junk-0"), machine_is_off: true }).expect("revoked");
+    fleet.enroll("junk-12", Worker).expect("in the place of one that is gone");
+    fleet.ask(Request::ReplaceMachine { machine: machine("junk-1"), machine_is_off: true }).expect("replaces");
+    assert_eq!(reason(fleet.enroll("junk-13", Worker)), "ClusterFull", "the place is for the successor");
+    fleet.enroll("junk-1", Worker).expect("its successor");
+}
+
+/// Whether a machine took the place of another does not follow from the lists that its name was given.
+#[test]
+fn taken_back_name_is_what_it_was() {
+    let revoke = || Request::RevokeToken { id: "special".to_owned(), machines: true };
+    let mut fleet = fleet_with_token(|_, _| {});
+    fleet.enroll("worker-1", Worker).expect("let in");
+    fleet.ask(Request::ReplaceMachine { machine: machine("worker-1"), machine_is_off: true }).expect("replaces");
+    fleet.enroll_with("special", "worker-1").expect("its successor");
+    fleet.ask(revoke()).expect("taken back");
+    assert!(fleet.row("worker-1").replaceable && fleet.row("worker-1").revoked, "as `replace` left it");
+
+    let mut fleet = Fleet::of(1, 1).reported().prepared();
+    fleet.ask(token("special", Worker)).expect("a token");
+    let (id, now) = (fleet.agents["worker-1"].id, fleet.now());
+    let mut facts = fleet.core.facts().clone();
+    let mut draft = Draft::new(&mut facts);
+    draft.deny(id, &machine("worker-1"), now);
+    draft.drop_machine(&machine("worker-1"));
+    fleet.core.set_facts(facts);
+    fleet.enroll_with("special", "worker-1").expect("under a name that was removed");
+    assert!(fleet.row("worker-1").assigned.generation.0 > 0, "it goes on counting");
+    fleet.ask(revoke()).expect("taken back");
+    assert!(!fleet.core.facts().machines.contains_key("worker-1"), "there was no such machine");
 }
 
 #[test]

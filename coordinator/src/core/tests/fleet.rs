@@ -239,7 +239,10 @@ impl Fleet {
 
     /// The same with this key; None: with one of its own.
     pub(crate) fn enroll_by(&mut self, token: &str, name: &str, key: Option<u8>) -> Result<Reply, Refusal> {
-        self.last_key += 1;
+        let key = key.unwrap_or_else(|| {
+            self.last_key += 1;
+            self.last_key
+        });
         let n = 1 + self.agents.len() as u128 + 1_000 * u128::from(self.last_session);
         let agent = Agent {
             id: MachineId(Uuid::from_u128(n)),
@@ -255,7 +258,7 @@ impl Fleet {
         let reply = self.step(Input::Enroll(Enroll {
             token_id: token.to_owned(),
             secret_sha256: SECRET,
-            key_sha256: ItemHash([key.unwrap_or(self.last_key); 32]),
+            key_sha256: ItemHash([key; 32]),
             name: machine(name),
             new_id: agent.id,
             agent_version: "test".to_owned(),
