@@ -23,7 +23,7 @@ use std::{borrow::Cow, cmp::Reverse, sync::Arc};
 
 use muster_proto::{
     convert::as_line,
-    model::{Assignment, AuthCode, Epoch, LEDGER_BEHIND, MachineName, Now, Seq, SwarmCall},
+    model::{AckProof, Assignment, AuthCode, Epoch, LEDGER_BEHIND, MachineName, Now, Seq, SwarmCall},
     plant::planted,
 };
 
@@ -175,7 +175,7 @@ impl Core {
             Input::LinkUp { epoch, code } => self.link_up(epoch, code, &mut step),
             Input::LinkDown => self.link_up = false,
             Input::Received(assignment) => self.received(assignment, now, &mut step),
-            Input::Acked(seq, code) => self.acked(seq, code, &mut step),
+            Input::Acked(seq, proof) => self.acked(seq, proof, &mut step),
             Input::Inspected { key, found } => self.inspected(&key, found, now, &mut step),
             Input::Ended { key, found } => self.ended(&key, found, now, &mut step),
             Input::StartFailed { key, message } => {
@@ -329,7 +329,7 @@ impl Core {
         step.sends.push(ToCoordinator::Answer { generation, refusal });
     }
 
-    fn acked(&mut self, seq: Seq, code: AuthCode, step: &mut Step) {
+    fn acked(&mut self, seq: Seq, proof: AckProof, step: &mut Step) {
         // For good, as long as we run: the missing part does not come back by itself.
         if self.link_up && seq > self.ledger.last_seq && self.behind.is_none() {
             self.behind = Some(BEHIND_REPORTS);
@@ -337,7 +337,7 @@ impl Core {
         let outbox = &self.ledger.outbox;
         // An acknowledgement of what was never sent on this session is not ours.
         if self.link_up && seq <= self.sent && outbox.first_key_value().is_some_and(|(first, _)| *first <= seq) {
-            self.record(Record::Acked(seq, code), step);
+            self.record(Record::Acked(seq, proof), step);
         }
     }
 

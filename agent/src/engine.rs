@@ -210,7 +210,7 @@ impl Engine {
                 self.step(Input::LinkDown)
             }
             Some(FromLink::Assigned(assignment)) => self.step(Input::Received(assignment)),
-            Some(FromLink::Acked(seq, code)) => self.step(Input::Acked(seq, code)),
+            Some(FromLink::Acked(seq, proof)) => self.step(Input::Acked(seq, proof)),
             Some(FromLink::SwarmCalled(call)) => self.step(Input::SwarmCalled(call)),
             Some(FromLink::LogWanted { request_id, item, follow }) => {
                 if let Some(session) = &self.session {

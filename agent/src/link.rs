@@ -15,7 +15,7 @@ use std::{
 use muster_proto::{
     address::Addresses,
     convert::{Hello, WireError},
-    model::{Assignment, AuthCode, Epoch, HostFacts, ItemName, Seq, SwarmCall},
+    model::{AckProof, Assignment, AuthCode, Epoch, HostFacts, ItemName, Seq, SwarmCall},
     tls::{ConnectError, TlsError, spread, without_manual},
 };
 use tokio::{
@@ -74,7 +74,7 @@ pub enum FromLink {
     /// An assignment came.
     Assigned(Assignment),
     /// The coordinator has every event up to this one.
-    Acked(Seq, AuthCode),
+    Acked(Seq, AckProof),
     /// The coordinator asks something of this machine's swarm.
     SwarmCalled(SwarmCall),
     /// Somebody wants to read output.

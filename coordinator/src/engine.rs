@@ -17,7 +17,7 @@ use crate::{
     core::{Act, Core, Effect, Input, Refusal, Reply},
     facts::{Facts, RowError},
     journal,
-    plan::Limits,
+    plan::{Limits, safety},
     proof::ProofKey,
     store::{Store, StoreError},
 };
@@ -238,7 +238,8 @@ impl<S: Store, O: Outbox> Engine<S, O> {
         if let Some(evidence) = self.core.facts().live.older_than_fleet().filter(|_| !was_old) {
             tracing::warn!(
                 "this store is older than the fleet, and nothing is started ({evidence}): stop the coordinator and put \
-                 the newest copy in its place, or `muster-coordinator recover`"
+                 the newest copy in its place, or `muster-coordinator recover`{}",
+                safety::instead_of_recovery(self.core.facts())
             );
         }
         if step.unsettled {

@@ -34,7 +34,7 @@ pub use credential::{CertificateRow, CredentialRow, DeniedRow, TokenRow};
 pub use draft::Draft;
 pub use enrolled::EnrolledWith;
 pub use former_node::FormerNode;
-pub use live::{ItemInputs, ItemProgress, Items, Live, MachineLive, Unresolved};
+pub use live::{ItemInputs, ItemProgress, Items, Live, MachineLive, UnprovenClaim, Unresolved};
 pub use lock_rows::{LockKey, LockRow, SETTLE_MS};
 pub use rate::{Rate, Used};
 pub use removal_rows::{DepartingNode, Departure, RemovalRow};
@@ -283,6 +283,14 @@ impl Facts {
     pub fn never_reported(&self, row: &MachineRow) -> bool {
         let current = !self.meta.recovering && self.live.older_than_fleet().is_none();
         current && row.id.is_some() && row.ledger.is_none() && row.slot.is_none()
+    }
+
+    /// The machine that alone shows that this store is older than the fleet. None: several do, or this store does not
+    /// know it.
+    #[must_use]
+    pub fn only_witness(&self) -> Option<&MachineName> {
+        let mut witnesses = self.live.newer.keys();
+        witnesses.next().filter(|_| witnesses.next().is_none()).and_then(|id| self.names.get(id))
     }
 
     /// The rollout of a cluster that has not ended.

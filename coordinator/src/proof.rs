@@ -4,7 +4,7 @@
 use std::{fmt, sync::Arc};
 
 use aws_lc_rs::hmac;
-use muster_proto::model::{AuthCode, Epoch, Generation, ItemHash, LedgerId, MachineId, Seq};
+use muster_proto::model::{AuthCode, Epoch, Generation, ItemHash, LedgerId, LedgerOrdinal, MachineId, Seq};
 
 /// Bytes of the key.
 pub const PROOF_KEY_BYTES: usize = 32;
@@ -27,6 +27,8 @@ pub enum Told {
     Acked {
         /// The ledger that counts.
         ledger: LedgerId,
+        /// Which of the machine's it is.
+        ordinal: LedgerOrdinal,
         /// Of the coordinator that acknowledged it.
         epoch: Epoch,
         /// Its number.
@@ -74,9 +76,15 @@ fn message(machine: MachineId, told: &Told) -> Vec<u8> {
         Told::List { epoch, generation, digest } => {
             [&[2][..], &machine, &epoch.0.to_be_bytes(), &generation.0.to_be_bytes(), &digest.0].concat()
         }
-        Told::Acked { ledger, epoch, seq } => {
-            [&[3][..], &machine, ledger.0.as_bytes(), &epoch.0.to_be_bytes(), &seq.0.to_be_bytes()].concat()
-        }
+        Told::Acked { ledger, ordinal, epoch, seq } => [
+            &[3][..],
+            &machine,
+            ledger.0.as_bytes(),
+            &ordinal.0.to_be_bytes(),
+            &epoch.0.to_be_bytes(),
+            &seq.0.to_be_bytes(),
+        ]
+        .concat(),
     }
 }
 
@@ -95,8 +103,9 @@ mod tests {
             generation: Generation(generation),
             digest: ItemHash([digest; 32]),
         };
-        let acked = |ledger, epoch, seq| Told::Acked {
+        let acked = |ledger, ordinal, epoch, seq| Told::Acked {
             ledger: LedgerId(Uuid::from_u128(ledger)),
+            ordinal: LedgerOrdinal(ordinal),
             epoch: Epoch(epoch),
             seq: Seq(seq),
         };
@@ -107,10 +116,11 @@ mod tests {
             list(6, 1, 1),
             list(5, 2, 1),
             list(5, 1, 2),
-            acked(1, 5, 1),
-            acked(2, 5, 1),
-            acked(1, 6, 1),
-            acked(1, 5, 2),
+            acked(1, 1, 5, 1),
+            acked(2, 1, 5, 1),
+            acked(1, 2, 5, 1),
+            acked(1, 1, 6, 1),
+            acked(1, 1, 5, 2),
         ];
         for (at, told) in all.iter().enumerate() {
             let code = key.code(machine, told);

@@ -22,8 +22,8 @@ pub use facts::{Disk, HostFacts, NetworkInterface, own_label};
 pub use hook::{Hook, HookMachines, UpdateHooks};
 pub use ids::{
     CONSISTENT_COPY_ITEM, ClusterName, Epoch, Generation, InvalidName, ItemName, LABEL_BYTES_MAX, LedgerId,
-    MKE_BACKUP_ITEM, MachineId, MachineName, OWN_ITEMS, REBOOT_ITEM, SWARM_COPY_ITEM, SecretName, Seq, UpdateGroupName,
-    is_label,
+    LedgerOrdinal, MKE_BACKUP_ITEM, MachineId, MachineName, OWN_ITEMS, REBOOT_ITEM, SWARM_COPY_ITEM, SecretName, Seq,
+    UpdateGroupName, is_label,
 };
 pub use input::{
     INPUT_BYTES_MAX, INPUTS_PER_ITEM_MAX, ItemInput, LEDGER_BEHIND, WAITING_FOR_SECRET, WAITING_FOR_SWARM,

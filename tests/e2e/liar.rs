@@ -13,8 +13,9 @@ use muster_agent::{
     ledger::line::{self, Chain},
 };
 use muster_tests::fleet::{
-    Fleet,
+    Fleet, PATIENCE,
     manifest::{bash, cluster, named_cluster},
+    wait_for,
 };
 
 /// Longest that an operator waits for an answer while the machine lies.
@@ -75,5 +76,52 @@ fn liar_stops_no_other_cluster() -> Result<()> {
     fs::write(&mark, marked)?;
     fleet.start_agent(&liar)?;
     fleet.wait_ready(4)?;
+    fleet.done()
+}
+
+/// A machine begins another ledger, and goes back to the former, for which it was truly given codes: by a lie, or as
+/// whoever puts its state directory back from a copy.
+#[test]
+fn former_ledger_stops_no_other_machine() -> Result<()> {
+    let mut fleet = Fleet::start("former", &[])?;
+    let effects = fleet.effects_log();
+    let item = [bash("one", "deploy", &effects, ":", &[])];
+    fleet.apply(&cluster(1, 1, &item, &item, &[]))?;
+    let (liar, other) = ("worker-1".to_owned(), "control-1".to_owned());
+    fleet.add_machines(1, 1)?;
+    fleet.wait_ready(2)?;
+    // Acknowledgements come to the disk a moment later.
+    let is_acked = |fleet: &Fleet| Ok(fleet.ledger(&liar)?.is_some_and(|known| known.acked == known.last_seq));
+    wait_for("acknowledgements in its ledger", PATIENCE, || is_acked(&fleet).map(|acked| acked.then_some(())))?;
+    fleet.kill_agent(&liar)?;
+    let (path, mark) = (fleet.agent_dir(&liar).join("ledger.log"), fleet.agent_dir(&liar).join("ledger.mark"));
+    let (log, marked) = (fs::read(&path)?, fs::read(&mark)?);
+    fleet.agent_command(&liar, &["ledger", "reset", "--keep-identity"])?.ok()?;
+    let greetings = |fleet: &Fleet| {
+        let greets = |line: &&str| line.contains("connected") && line.contains(liar.as_str());
+        fleet.log("coordinator").lines().filter(greets).count()
+    };
+    let before = greetings(&fleet);
+    fleet.start_agent(&liar)?;
+    wait_for("its greeting", PATIENCE, || Ok((greetings(&fleet) > before).then_some(())))?;
+    fleet.kill_agent(&liar)?;
+    fs::write(&path, log)?;
+    fs::write(&mark, marked)?;
+    fleet.start_agent(&liar)?;
+    let says = "has begun another ledger since";
+    fleet.wait_machine(&liar, says, |machine| {
+        let blocked = machine.status.blocked.as_ref().map(|since| &since.blocked);
+        blocked.is_some_and(|blocked| blocked.reason == "UnprovenLedger" && blocked.message.contains(says))
+    })?;
+    fleet.ctl(&["describe", "machine", &liar])?.exits(0)?.says(&["ledger reset --keep-identity"])?;
+    let status = fleet.machine(&other)?.status;
+    ensure!(status.state == "Ready" && status.blocked.is_none(), "{:?}", status.blocked);
+    fleet.kill_agent(&liar)?;
+    fleet.agent_command(&liar, &["ledger", "reset", "--keep-identity"])?.ok()?;
+    fleet.start_agent(&liar)?;
+    fleet.wait_machine(&liar, "believed again", |machine| {
+        machine.status.state == "Ready" && machine.status.blocked.is_none()
+    })?;
+    ensure!(fleet.effects()?.len() == 4, "nothing ran twice: {:?}", fleet.effects()?);
     fleet.done()
 }

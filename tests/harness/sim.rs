@@ -373,9 +373,9 @@ impl World {
                 self.note_build(id, &assignment);
                 self.carry_assignment(id, assignment);
             }
-            Effect::Ack { id, session, seq, code } => {
+            Effect::Ack { id, session, seq, proof } => {
                 self.watcher.acked(id, seq, &self.disk, &self.machines)?;
-                self.carry_ack(id, session, (seq, code));
+                self.carry_ack(id, session, (seq, proof));
             }
             Effect::AskSwarm(question) => self.ask_swarm(question)?,
             Effect::Close { id, .. } => {

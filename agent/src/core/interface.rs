@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use muster_proto::model::{Assignment, AuthCode, Epoch, Generation, ItemStatus, Seq, SwarmAnswer, SwarmCall};
+use muster_proto::model::{AckProof, Assignment, AuthCode, Epoch, Generation, ItemStatus, Seq, SwarmAnswer, SwarmCall};
 
 use crate::{
     attempt::record::{AttemptKey, Found, Request},
@@ -36,7 +36,7 @@ pub enum Input {
     /// The coordinator says which items this machine should have.
     Received(Assignment),
     /// The coordinator has recorded every event up to this one; the code proves that it was told.
-    Acked(Seq, AuthCode),
+    Acked(Seq, AckProof),
     /// What [`Effect::Inspect`] found.
     Inspected {
         /// The attempt inspected.

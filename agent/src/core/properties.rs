@@ -7,7 +7,7 @@ use std::{
 };
 
 use muster_proto::model::{
-    AssignedItem, AuthCode, Epoch, Generation, ItemHash, ItemName, ItemState, ItemStatus, Now, Seq,
+    AckProof, AssignedItem, AuthCode, Epoch, Generation, ItemHash, ItemName, ItemState, ItemStatus, Now, Seq,
 };
 use proptest::{
     collection::vec,
@@ -154,7 +154,7 @@ impl World {
             Action::LinkDown => self.step(Input::LinkDown),
             Action::Ack { back } => {
                 let last = self.heard.last_key_value().map_or(0, |(seq, _)| seq.0);
-                self.step(Input::Acked(Seq(last.saturating_sub(back)), AuthCode::NONE))
+                self.step(Input::Acked(Seq(last.saturating_sub(back)), AckProof::NONE))
             }
             Action::End { state } => {
                 for process in self.processes.values_mut().filter(|process| **process == Process::Running) {

@@ -127,7 +127,7 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::model::{AssignedItem, AuthCode, Epoch, Seq};
+    use muster_proto::model::{AckProof, AssignedItem, AuthCode, Epoch, Seq};
 
     use super::*;
     use crate::core::{
@@ -167,7 +167,7 @@ mod tests {
         at(&mut core, 1, Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE });
         let effects = at(&mut core, 2, Input::Received(assignment(1, 1, vec![reboot()])));
         assert_eq!((starts(&effects), state(&core)), (0, ItemState::Running), "not before it was heard");
-        let effects = at(&mut core, 3, Input::Acked(Seq(1), AuthCode::NONE));
+        let effects = at(&mut core, 3, Input::Acked(Seq(1), AckProof::NONE));
         assert_eq!(starts(&effects), 1);
         core
     }
@@ -190,14 +190,14 @@ mod tests {
         at(&mut core, 2, Input::Received(assignment(1, 1, vec![reboot()])));
         assert_eq!(starts(&at(&mut core, 3, Input::DiskFull(true))), 0);
         assert_eq!(core.wake_at(), None, "no time ends it");
-        assert_eq!(starts(&at(&mut core, 4, Input::Acked(Seq(1), AuthCode::NONE))), 0, "heard, and held");
+        assert_eq!(starts(&at(&mut core, 4, Input::Acked(Seq(1), AckProof::NONE))), 0, "heard, and held");
         assert_eq!(starts(&at(&mut core, 3 + GOODBYE_MS_MAX, Input::Tick)), 0);
         assert_eq!(starts(&at(&mut core, 4 + GOODBYE_MS_MAX, Input::DiskFull(false))), 1);
         // A ledger that is behind: what ran since is not known.
         let mut core = started(empty(), "a");
         at(&mut core, 1, Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE });
         at(&mut core, 2, Input::Received(assignment(1, 1, vec![reboot()])));
-        assert_eq!(starts(&at(&mut core, 3, Input::Acked(Seq(7), AuthCode::NONE))), 0);
+        assert_eq!(starts(&at(&mut core, 3, Input::Acked(Seq(7), AckProof::NONE))), 0);
         assert_eq!(starts(&at(&mut core, 3 + GOODBYE_MS_MAX, Input::Tick)), 0);
         assert_eq!(state(&core), ItemState::Running);
     }

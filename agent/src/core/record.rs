@@ -45,7 +45,7 @@ pub enum Record {
         status: Arc<ItemStatus>,
     },
     /// The coordinator has every event up to this one.
-    Acked(Seq, AuthCode),
+    Acked(Seq, AckProof),
 }
 
 impl Record {
@@ -192,9 +192,9 @@ impl LedgerState {
                 }
                 self.event(*seq, status);
             }
-            Record::Acked(seq, code) => {
+            Record::Acked(seq, proof) => {
                 self.forget(*seq);
-                self.acked_proof = Some(AckProof { epoch: self.epoch, code: *code });
+                self.acked_proof = Some(*proof);
             }
         }
     }

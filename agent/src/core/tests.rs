@@ -12,8 +12,8 @@ use std::{collections::BTreeSet, sync::Arc};
 use muster_proto::{
     convert::ITEMS_MAX,
     model::{
-        AssignedItem, Assignment, AuthCode, ClusterName, Epoch, Generation, HostFacts, ItemName, ItemState, ItemStatus,
-        LedgerId, MachineId, MachineName, Now, OnInterrupt, Phase, Seq,
+        AckProof, AssignedItem, Assignment, AuthCode, ClusterName, Epoch, Generation, HostFacts, ItemName, ItemState,
+        ItemStatus, LedgerId, MachineId, MachineName, Now, OnInterrupt, Phase, Seq,
     },
 };
 use uuid::Uuid;

@@ -5,8 +5,8 @@ mod bytes;
 use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
 
 use muster_proto::model::{
-    Assignment, AuthCode, ClusterName, Epoch, Generation, ItemHash, ItemName, ItemState, ItemStatus, LedgerId,
-    MachineId, Seq,
+    AckProof, Assignment, AuthCode, ClusterName, Epoch, Generation, ItemHash, ItemName, ItemState, ItemStatus,
+    LedgerId, MachineId, Seq,
 };
 use uuid::Uuid;
 
@@ -178,8 +178,8 @@ fn life() -> Vec<Vec<Record>> {
         let seq = u64::from(attempt) * 2;
         batches.push(vec![started(seq - 1, "a", attempt)]);
         batches.push(vec![finished(seq, "a", attempt, 32 * 1024)]);
-        batches.push(vec![Record::Acked(Seq(seq - 1), AuthCode::NONE)]);
-        batches.push(vec![Record::Acked(Seq(seq), AuthCode::NONE)]);
+        batches.push(vec![Record::Acked(Seq(seq - 1), AckProof::NONE)]);
+        batches.push(vec![Record::Acked(Seq(seq), AckProof::NONE)]);
     }
     batches
 }
@@ -243,14 +243,14 @@ fn an_acknowledgement_is_put_off_and_joined() {
     let (mut ledger, _) = Ledger::open(FakeDisk::default(), fresh()).expect("opened");
     ledger.append(&[started(1, "a", 1), finished(2, "a", 1, 0)]).expect("appended");
     let before = ledger.disk.operations;
-    ledger.append(&[Record::Acked(Seq(1), AuthCode::NONE)]).expect("appended");
-    ledger.append(&[Record::Acked(Seq(2), AuthCode::NONE)]).expect("appended");
+    ledger.append(&[Record::Acked(Seq(1), AckProof::NONE)]).expect("appended");
+    ledger.append(&[Record::Acked(Seq(2), AckProof::NONE)]).expect("appended");
     assert_eq!((ledger.disk.operations, ledger.has_lazy()), (before, true));
     ledger.flush().expect("flushed");
     assert!(!ledger.has_lazy());
     let text = String::from_utf8(ledger.disk.content(LOG)).expect("text");
     let last = text.lines().last().expect("a line");
-    let record = serde_json::to_string(&[Record::Acked(Seq(2), AuthCode::NONE)]).expect("JSON");
+    let record = serde_json::to_string(&[Record::Acked(Seq(2), AckProof::NONE)]).expect("JSON");
     assert!(last.ends_with(&format!(" {record}")), "{last}");
 }
 
@@ -403,7 +403,7 @@ fn a_reset_keeps_what_can_be_read_and_guesses_nothing() {
         vec![Record::EpochSeen(Epoch(4), AuthCode::NONE), accepted(3, &names)],
         vec![of(started(1, "acked", 1), "acked"), of(finished(2, "acked", 1, 0), "acked")],
         vec![
-            Record::Acked(Seq(2), AuthCode::NONE),
+            Record::Acked(Seq(2), AckProof::NONE),
             of(started(3, "done", 1), "done"),
             of(finished(4, "done", 1, 0), "done"),
         ],

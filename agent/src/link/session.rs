@@ -6,7 +6,7 @@ use muster_proto::{
     IDENTITY_REVOKED, LINK_MESSAGE_BYTES_MAX,
     address::Addresses,
     convert::{Hello, WireError, as_line, code},
-    model::{Assignment, AuthCode, Epoch, Generation, HostFacts, ItemInput, ItemName, Seq, SwarmCall},
+    model::{AckProof, Assignment, AuthCode, Epoch, Generation, HostFacts, ItemInput, ItemName, Seq, SwarmCall},
     tls,
     wire::{
         AgentBlocked, AgentMessage, AssignmentAnswer, CoordinatorMessage, FetchSecretsRequest, Heartbeat, PermitWanted,
@@ -295,7 +295,10 @@ fn every(first: Duration, period: Duration) -> Interval {
 async fn pass(message: CoordinatorMessage, engine: &mpsc::Sender<FromLink>) -> Result<(), LinkError> {
     let message = match message.body {
         Some(In::Assignment(assignment)) => FromLink::Assigned(Assignment::try_from(assignment)?),
-        Some(In::Ack(ack)) => FromLink::Acked(Seq(ack.seq), code("ack.code", &ack.code)?),
+        Some(In::Ack(ack)) => {
+            let proof = ack.proof.map(AckProof::try_from).transpose()?;
+            FromLink::Acked(Seq(ack.seq), proof.unwrap_or(AckProof::NONE))
+        }
         Some(In::LogRequest(wanted)) => FromLink::LogWanted {
             request_id: wanted.request_id,
             item: match wanted.item.as_str() {

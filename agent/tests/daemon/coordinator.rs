@@ -338,7 +338,7 @@ impl Session {
             let message = tokio::time::timeout_at(deadline, self.inbound.message()).await.expect("a message in time");
             let body = message.ok()??.body.expect("a body");
             if let (FromAgent::Status(event), true) = (&body, self.acks) {
-                self.send(ToAgent::Ack(Ack { seq: event.seq, code: Vec::new() })).await;
+                self.send(ToAgent::Ack(Ack { seq: event.seq, proof: None })).await;
             }
             if let Some(found) = wanted(body) {
                 return Some(found);

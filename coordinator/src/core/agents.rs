@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use muster_proto::{
     convert::{Hello, ITEMS_MAX},
     model::{
-        Generation, HostFacts, ItemHash, ItemName, ItemState, ItemStatus, LedgerId, MachineId, MachineName, Now, Phase,
-        Seq,
+        AckProof, Generation, HostFacts, ItemHash, ItemName, ItemState, ItemStatus, LedgerId, MachineId, MachineName,
+        Now, Phase, Seq,
     },
     plant::planted,
 };
@@ -21,7 +21,7 @@ use super::{
     update,
 };
 use crate::{
-    facts::{Draft, ItemProgress, LeftOut, MachineRow, Slot, Verdict},
+    facts::{Draft, ItemProgress, LeftOut, MachineRow, Slot, UnprovenClaim, Verdict},
     plan::items,
     proof::{ProofKey, Told},
 };
@@ -29,6 +29,18 @@ use crate::{
 /// Refusals of the newest list which say that its number is taken (agent_link.proto), by another list. The
 /// greeting of such a machine proves it; one whose greeting did not is not believed.
 const GIVEN_BY_ANOTHER: [&str; 2] = ["GenerationReused", "StaleGeneration"];
+
+/// How far a greeting is believed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Belief {
+    /// All of it.
+    Whole,
+    /// Not what it claims beyond this store: nothing that is recorded may come from that.
+    Less(UnprovenClaim),
+    /// It proves that this store is older than the fleet: nothing of it may be recorded, or the next start of this
+    /// store would take for its own what proves that it is old.
+    BeyondStore,
+}
 
 /// The machine behind an identity, noted as alive.
 pub(super) fn heard(draft: &mut Draft<'_>, id: MachineId, now: Now) -> Result<MachineName, Refusal> {
@@ -56,11 +68,16 @@ pub(super) fn hello(
         let message = format!("stream {session} was followed by another before its Hello came");
         return Err(Refusal::Protocol { code: "Overtaken", message });
     }
-    let unproven = weigh(draft, id, &mut hello, rules.proof_key);
+    let belief = weigh(draft, id, &mut hello, rules.proof_key);
     let known = draft.by_id(id).and_then(|row| row.ledger);
-    let new_ledger = known.is_some_and(|(ledger, _)| ledger != hello.ledger_id);
-    if draft.meta.recovering {
-        adopt(draft, id, &hello, now);
+    let is_known = known.is_some_and(|(ledger, _)| ledger == hello.ledger_id);
+    let takes_ledger = match belief {
+        Belief::Whole => true,
+        Belief::Less(_) => is_known,
+        Belief::BeyondStore => false,
+    };
+    if draft.meta.recovering && belief != Belief::BeyondStore {
+        adopt(draft, id, (&hello, takes_ledger), rules.proof_key, now);
     }
     if draft.by_id(id).is_none() && draft.machines.contains_key(&hello.name) {
         draft.live_mut(&hello.name).stranger = true;
@@ -68,10 +85,17 @@ pub(super) fn hello(
     let name = heard(draft, id, now)?;
     let live = draft.live_mut(&name);
     live.has_stream(session, now);
-    live.unproven = unproven;
+    live.ledger_left_out = !takes_ledger;
     live.busy_mono_ms = hello.busy.then_some(now.mono_ms);
+    live.unproven = match &belief {
+        Belief::Less(claim) => Some(claim.clone()),
+        Belief::Whole | Belief::BeyondStore => None,
+    };
     draft.stop_awaiting(&name);
-    let Some(row) = draft.machines.get(&name).cloned() else { return Ok(Reply::Ok) };
+    let Some(row) = draft.machines.get(&name).filter(|_| belief != Belief::BeyondStore).cloned() else {
+        return Ok(Reply::Ok);
+    };
+    let new_ledger = takes_ledger && known.is_some() && !is_known;
     if new_ledger {
         carry_over(draft, &row, &hello.statuses, now);
         mark_carried(draft, &name, &hello.statuses);
@@ -80,11 +104,12 @@ pub(super) fn hello(
     if present.is_none() {
         drop_undelivered(draft, &name, hello.generation);
     }
-    note_greeting(draft, &row, &hello, new_ledger);
+    note_greeting(draft, &row, &hello, takes_ledger && !is_known);
     items::refresh_one(draft, &row);
     // Before the list: an agent whose ledger is older than what it has reported learns it here, and starts nothing.
     if let Some((_, seq)) = draft.machines.get(&name).and_then(|row| row.ledger)
         && seq > hello.acked_seq
+        && takes_ledger
     {
         effects.push(ack(draft, (id, session), (hello.ledger_id, seq), rules.proof_key));
     }
@@ -96,32 +121,35 @@ pub(super) fn hello(
     Ok(Reply::Ok)
 }
 
-/// Takes note of what a greeting proves beyond this store. Returns what it claims without proof, and leaves that out of
-/// the greeting: nothing that is recorded may come from it.
-fn weigh(draft: &mut Draft<'_>, id: MachineId, hello: &mut Hello, key: &ProofKey) -> Option<String> {
-    match evidence::beyond(draft, id, hello, key)? {
-        Beyond::Proven(evidence) => {
+/// Takes note of what a greeting proves beyond this store, and leaves out of it what it claims without proof.
+fn weigh(draft: &mut Draft<'_>, id: MachineId, hello: &mut Hello, key: &ProofKey) -> Belief {
+    match evidence::beyond(draft, id, hello, key) {
+        None => Belief::Whole,
+        Some(Beyond::Proven(evidence)) => {
             if hello.epoch > draft.meta.fleet_epoch && evidence::proves_epoch(id, hello, key) {
                 draft.meta_mut().fleet_epoch = hello.epoch;
             }
-            if !draft.meta.recovering || hello.epoch > draft.meta.epoch {
-                draft.older_than_fleet(id, evidence);
+            // What the machines know better is what a store that is recovered is to be told.
+            if draft.meta.recovering && hello.epoch <= draft.meta.epoch {
+                return Belief::Whole;
             }
-            None
+            draft.older_than_fleet(id, evidence);
+            Belief::BeyondStore
         }
-        Beyond::Unproven(claim) => {
+        Some(Beyond::Unproven(claim)) => {
             if let Some(row) = draft.by_id(id).cloned() {
                 evidence::leave_out_claims(&row, hello);
             }
-            Some(claim)
+            Belief::Less(claim)
         }
     }
 }
 
 /// Tells an agent that its events up to this one are recorded, with what proves it.
 fn ack(draft: &Draft<'_>, (id, session): (MachineId, u64), (ledger, seq): (LedgerId, Seq), key: &ProofKey) -> Effect {
-    let told = Told::Acked { ledger, epoch: draft.meta.epoch, seq };
-    Effect::Ack { id, session, seq, code: key.code(id, &told) }
+    let (epoch, ordinal) = (draft.meta.epoch, draft.by_id(id).map(|row| row.ledger_ordinal).unwrap_or_default());
+    let code = key.code(id, &Told::Acked { ledger, ordinal, epoch, seq });
+    Effect::Ack { id, session, seq, proof: AckProof { epoch, ordinal, code } }
 }
 
 /// A permit that its agent has never had, and that is not on its way on another stream of its, is none any more: its
@@ -139,19 +167,18 @@ fn drop_undelivered(draft: &mut Draft<'_>, machine: &MachineName, has: Generatio
 }
 
 /// Records what a Hello says of the machine, if it is new.
-fn note_greeting(draft: &mut Draft<'_>, row: &MachineRow, hello: &Hello, new_ledger: bool) {
-    let fresh_ledger = row.ledger.is_none() || new_ledger;
+fn note_greeting(draft: &mut Draft<'_>, row: &MachineRow, hello: &Hello, other_ledger: bool) {
     let (accepted, host) = (hello.generation.min(row.assigned.generation), row.as_greeted(&hello.facts));
     if accepted == row.assigned.accepted
-        && !fresh_ledger
+        && !other_ledger
         && row.host.as_ref() == Some(&host)
         && row.agent_version == hello.agent_version
     {
         return;
     }
     let Some(row) = draft.machine_mut(&row.name) else { return };
-    if fresh_ledger {
-        row.ledger = Some((hello.ledger_id, hello.acked_seq));
+    if other_ledger {
+        row.take_ledger(hello.ledger_id, hello.acked_seq);
     }
     row.assigned.accepted = accepted;
     row.host = Some(host);
@@ -161,9 +188,10 @@ fn note_greeting(draft: &mut Draft<'_>, row: &MachineRow, hello: &Hello, new_led
 /// After `recover`: what the agent knows better is taken over. Who holds a slot is asked of the machines themselves:
 /// one that is at work on deploy or reconfigure items, or waits for an operator there, must have one, any other none.
 /// Nor has one that was Ready without a slot, and of which nothing is in doubt: by this store nothing is to be done.
-fn adopt(draft: &mut Draft<'_>, id: MachineId, hello: &Hello, now: Now) {
+/// Of a ledger that is not taken over only that counts which keeps the machine from being at work unseen.
+fn adopt(draft: &mut Draft<'_>, id: MachineId, (hello, takes_ledger): (&Hello, bool), key: &ProofKey, now: Now) {
     let Some(name) = draft.names.get(&id).cloned() else { return };
-    for status in &hello.statuses {
+    for status in hello.statuses.iter().filter(|_| takes_ledger) {
         let newer =
             draft.machines.get(&name).and_then(|row| row.statuses.get(&status.name).cloned()).is_none_or(|ours| {
                 (ours.generation, ours.attempt, ours.state == ItemState::Running)
@@ -173,9 +201,16 @@ fn adopt(draft: &mut Draft<'_>, id: MachineId, hello: &Hello, now: Now) {
             put_status(draft, &name, status.clone());
         }
     }
-    mark_carried(draft, &name, &hello.statuses);
+    if takes_ledger {
+        mark_carried(draft, &name, &hello.statuses);
+    }
     let Some(row) = draft.machine_mut(&name) else { return };
-    let known = row.ledger.replace((hello.ledger_id, hello.acked_seq));
+    let known = row.ledger;
+    if takes_ledger {
+        row.take_ledger(hello.ledger_id, hello.acked_seq);
+        // By this copy it may be an earlier one.
+        row.ledger_ordinal = row.ledger_ordinal.max(evidence::proven_ordinal(id, hello, key));
+    }
     // Nothing was asked of it since the copy was made: it is out of service, and holds a slot for that.
     let maintained = row.update.as_ref().is_some_and(|mine| mine.maintenance.is_some());
     let stays = maintained && row.assigned.generation == hello.generation;
@@ -261,7 +296,12 @@ pub(super) fn status(
     now: Now,
 ) -> Result<Reply, Refusal> {
     let name = heard(draft, id, now)?;
-    let current = draft.live.machines.get(&name).and_then(|live| live.session) == Some(session);
+    let live = draft.live.machines.get(&name).filter(|live| live.session == Some(session));
+    if live.is_some_and(|live| live.ledger_left_out) {
+        // It waits on the machine until its ledger, or the store, is another.
+        return Ok(Reply::Ok);
+    }
+    let current = live.is_some();
     let Some((ledger, recorded)) = draft.machines.get(&name).and_then(|row| row.ledger).filter(|_| current) else {
         return Err(Refusal::Protocol { code: "NotGreeted", message: "an event before Hello".to_owned() });
     };
@@ -377,7 +417,7 @@ pub(super) fn answer(
     let refusal = refused.as_deref().unwrap_or_default();
     if !outdated && !draft.meta.recovering && GIVEN_BY_ANOTHER.iter().any(|code| refusal.starts_with(code)) {
         let claim = format!("{name} was given another list under the same number ({refusal})");
-        draft.live_mut(&name).unproven = Some(claim);
+        draft.live_mut(&name).unproven = Some(UnprovenClaim::NoCode(claim));
     }
     if !outdated && let Some(row) = draft.machine_mut(&name) {
         row.assigned.refused = refused;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use muster_proto::model::{
-    ClusterName, Generation, MachineId, MachineName, MachineSpec, MachineType, Now,
+    ClusterName, Generation, LedgerOrdinal, MachineId, MachineName, MachineSpec, MachineType, Now,
 };
 
 use super::{Effect, Enroll, Refusal, Reply};
@@ -282,6 +282,7 @@ pub(super) fn void(draft: &mut Draft<'_>, name: &MachineName) {
     draft.drop_statuses(name);
     if let Some(row) = draft.machine_mut(name) {
         row.ledger = None;
+        row.ledger_ordinal = LedgerOrdinal(0);
         row.carried.clear();
         row.host = None;
         row.reach = None;

@@ -3,12 +3,12 @@
 
 use muster_proto::{
     convert::Hello,
-    model::{AuthCode, Epoch, MachineId, Seq},
+    model::{AuthCode, Epoch, LedgerOrdinal, MachineId, Seq},
     plant::planted,
 };
 
 use crate::{
-    facts::{Draft, MachineRow},
+    facts::{Draft, MachineRow, UnprovenClaim},
     proof::{ProofKey, Told},
 };
 
@@ -17,8 +17,8 @@ use crate::{
 pub(super) enum Beyond {
     /// A coordinator of this fleet has told it: this store is older than the fleet.
     Proven(String),
-    /// Nothing proves it: this concerns the machine alone.
-    Unproven(String),
+    /// That does not follow from it: it concerns the machine alone.
+    Unproven(UnprovenClaim),
 }
 
 /// One number of a greeting that this store does not have.
@@ -26,6 +26,8 @@ struct Claim {
     text: String,
     /// What must have been told, by a coordinator of which epoch, and the code that is shown for it.
     shown: Option<(Told, Epoch, AuthCode)>,
+    /// It is of a ledger that another of this machine has followed, by this store.
+    of_former_ledger: bool,
 }
 
 /// Looks at every number of a greeting.
@@ -38,10 +40,10 @@ pub(super) fn beyond(draft: &Draft<'_>, id: MachineId, hello: &Hello, key: &Proo
     };
     let mut unproven = None;
     for claim in [epoch(draft, row, hello), list(row, hello), acked(row, hello)].into_iter().flatten() {
-        if is_proven(draft, id, &claim, key) {
-            return Some(Beyond::Proven(claim.text));
-        }
-        unproven.get_or_insert(Beyond::Unproven(claim.text));
+        match weigh(draft, id, claim, key) {
+            proven @ Beyond::Proven(_) => return Some(proven),
+            claim @ Beyond::Unproven(_) => unproven.get_or_insert(claim),
+        };
     }
     unproven
 }
@@ -51,16 +53,23 @@ pub(super) fn proves_epoch(id: MachineId, hello: &Hello, key: &ProofKey) -> bool
     key.proves(id, &Told::Epoch(hello.epoch), hello.epoch_code)
 }
 
-fn is_proven(draft: &Draft<'_>, id: MachineId, claim: &Claim, key: &ProofKey) -> bool {
+fn weigh(draft: &Draft<'_>, id: MachineId, claim: Claim, key: &ProofKey) -> Beyond {
     // Planted: whatever a machine says is believed.
     if planted("believe-unproven") {
-        return true;
+        return Beyond::Proven(claim.text);
     }
-    let Some((told, epoch, code)) = claim.shown.filter(|_| !planted("doubt-proven")) else { return false };
+    let told = claim.shown.filter(|(told, _, code)| key.proves(id, told, *code) && !planted("doubt-proven"));
     // What was told before this store was recovered was asked of every machine then: one that has kept it to itself
     // does not show it now to stop the others.
-    let is_over = epoch < draft.meta.recovered_epoch && !draft.meta.recovering;
-    !is_over && key.proves(id, &told, code)
+    let is_over = |epoch: Epoch| epoch < draft.meta.recovered_epoch && !draft.meta.recovering;
+    match told {
+        // Planted: a machine that goes back to a ledger it had before proves by it that the store is old.
+        Some(_) if claim.of_former_ledger && !planted("ignore-ledger-ordinal") => {
+            Beyond::Unproven(UnprovenClaim::FormerLedger(claim.text))
+        }
+        Some((_, epoch, _)) if !is_over(epoch) => Beyond::Proven(claim.text),
+        Some(_) | None => Beyond::Unproven(UnprovenClaim::NoCode(claim.text)),
+    }
 }
 
 fn epoch(draft: &Draft<'_>, row: &MachineRow, hello: &Hello) -> Option<Claim> {
@@ -68,6 +77,7 @@ fn epoch(draft: &Draft<'_>, row: &MachineRow, hello: &Hello) -> Option<Claim> {
     (theirs > ours).then(|| Claim {
         text: format!("{} has seen epoch {theirs}, this one is {ours}", row.name),
         shown: Some((Told::Epoch(theirs), theirs, hello.epoch_code)),
+        of_former_ledger: false,
     })
 }
 
@@ -86,18 +96,30 @@ fn list(row: &MachineRow, hello: &Hello) -> Option<Claim> {
         let told = Told::List { epoch: list.epoch, generation: theirs, digest: list.digest };
         (told, list.epoch, list.code)
     });
-    Some(Claim { text, shown })
+    Some(Claim { text, shown, of_former_ledger: false })
 }
 
 fn acked(row: &MachineRow, hello: &Hello) -> Option<Claim> {
     let theirs = hello.acked_seq;
     let ours = recorded(row, hello);
-    let shown = hello.acked.map(|acked| {
-        let told = Told::Acked { ledger: hello.ledger_id, epoch: acked.epoch, seq: theirs };
-        (told, acked.epoch, acked.code)
-    });
-    (theirs > ours)
-        .then(|| Claim { text: format!("{} had event {theirs} acknowledged, the store has {ours}", row.name), shown })
+    let of_former_ledger = hello.acked.is_some_and(|acked| acked.ordinal < row.ledger_ordinal);
+    let text = || match of_former_ledger {
+        true => format!("{} had event {theirs} of ledger {} acknowledged", row.name, hello.ledger_id),
+        false => format!("{} had event {theirs} acknowledged, the store has {ours}", row.name),
+    };
+    (theirs > ours).then(|| Claim { text: text(), shown: shown_ack(hello), of_former_ledger })
+}
+
+fn shown_ack(hello: &Hello) -> Option<(Told, Epoch, AuthCode)> {
+    let acked = hello.acked?;
+    let (ledger, ordinal, epoch) = (hello.ledger_id, acked.ordinal, acked.epoch);
+    Some((Told::Acked { ledger, ordinal, epoch, seq: hello.acked_seq }, epoch, acked.code))
+}
+
+/// The ordinal under which its ledger was acknowledged something. 0: nothing proves one.
+pub(super) fn proven_ordinal(id: MachineId, hello: &Hello, key: &ProofKey) -> LedgerOrdinal {
+    let proven = shown_ack(hello).filter(|(told, _, code)| key.proves(id, told, *code));
+    proven.and(hello.acked).map_or(LedgerOrdinal(0), |acked| acked.ordinal)
 }
 
 /// The newest event that this store has of the ledger that greets.

@@ -6,7 +6,7 @@ use muster_proto::{
     address::Addresses,
     convert::Hello,
     model::{
-        Assignment, AuthCode, ClusterName, ClusterSpec, Generation, HostFacts, ItemHash, ItemName, ItemStatus,
+        AckProof, Assignment, ClusterName, ClusterSpec, Generation, HostFacts, ItemHash, ItemName, ItemStatus,
         MachineId, MachineName, MachineSpec, MachineType, RemovalPolicy, SecretName, Seq, SwarmFailure, SwarmOp,
         SwarmReply,
     },
@@ -421,7 +421,7 @@ pub enum Effect {
         /// Up to here.
         seq: Seq,
         /// Proves that it was told.
-        code: AuthCode,
+        proof: AckProof,
     },
     /// Ask an agent something of its swarm. Ends in [`Input::SwarmAnswered`], whatever happens.
     AskSwarm(SwarmQuestion),

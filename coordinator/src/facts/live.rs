@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     sync::Arc,
 };
 
@@ -42,7 +43,7 @@ pub struct Live {
     /// When a machine was last shut out in the middle of its Swarm drain, by cluster, in monotonic milliseconds: what
     /// that takes from services is nobody's any more, and a manager may not count it as missing yet.
     pub drains_let_go_mono_ms: BTreeMap<ClusterName, u64>,
-    /// Requests of late by operator, and enrolments by join token.
+    /// Requests of late by operator, enrolments by cluster, and repeated ones by machine.
     pub requests: BTreeMap<String, Used>,
     /// When a controller that could have answered last stopped to watch a cluster, Unix milliseconds.
     pub controllers_left_ms: BTreeMap<ClusterName, u64>,
@@ -69,6 +70,24 @@ pub struct ItemProgress {
     pub per_second: u64,
     /// Task of a playbook.
     pub task: Option<String>,
+}
+
+/// What a machine claims beyond the record, in one sentence, and why that says nothing of the record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UnprovenClaim {
+    /// It shows no code of a coordinator of this fleet.
+    NoCode(String),
+    /// It shows one, for a ledger that another of this machine has followed since.
+    FormerLedger(String),
+}
+
+impl fmt::Display for UnprovenClaim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoCode(claim) => write!(f, "{claim}, and nothing proves that"),
+            Self::FormerLedger(claim) => write!(f, "{claim}, and the machine has begun another ledger since"),
+        }
+    }
 }
 
 /// What is known of one machine while the process lives.
@@ -98,8 +117,10 @@ pub struct MachineLive {
     pub stranger: bool,
     /// The event of its agent that cannot be, and why: none is taken before it comes right.
     pub event_refused: Option<String>,
-    /// What it claims beyond this store and nothing proves, in one sentence. It gets nothing before it greets without.
-    pub unproven: Option<String>,
+    /// What it claims beyond this store without proof. It gets nothing before it greets without.
+    pub unproven: Option<UnprovenClaim>,
+    /// Its stream is of a ledger that this store did not take over: its events are neither taken nor acknowledged.
+    pub ledger_left_out: bool,
     /// What the swarm was asked of its node.
     pub swarm: SwarmLook,
     /// Its items, resolved; derived.

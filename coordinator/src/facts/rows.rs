@@ -10,7 +10,7 @@ use muster_proto::{
     address::Addresses,
     model::{
         ClusterName, ClusterSpec, Epoch, Generation, HostFacts, ItemHash, ItemName, ItemState, ItemStatus, LedgerId,
-        MachineId, MachineName, MachineSpec, MachineType, Phase, SecretName, Seq, SwarmMember,
+        LedgerOrdinal, MachineId, MachineName, MachineSpec, MachineType, Phase, SecretName, Seq, SwarmMember,
     },
     plant::planted,
 };
@@ -261,6 +261,9 @@ pub struct MachineRow {
     pub replaceable: bool,
     /// Of its ledger, and the newest event of it that is recorded here.
     pub ledger: Option<(LedgerId, Seq)>,
+    /// Which of the ledgers of its identity that is.
+    #[serde(default)]
+    pub ledger_ordinal: LedgerOrdinal,
     /// Items whose status comes from another ledger than this, or from a greeting after `recover`: what its events say
     /// of them first need not follow on that.
     #[serde(default)]
@@ -348,6 +351,7 @@ impl MachineRow {
             revoked: false,
             replaceable: false,
             ledger: None,
+            ledger_ordinal: LedgerOrdinal(0),
             carried: BTreeSet::new(),
             agent_version: String::new(),
             host: None,
@@ -373,6 +377,14 @@ impl MachineRow {
             blocked_since: None,
             statuses: BTreeMap::new(),
         }
+    }
+
+    /// Its events come from this ledger from now on, and those up to `seq` are recorded or nobody's any more.
+    pub fn take_ledger(&mut self, ledger: LedgerId, seq: Seq) {
+        if self.ledger.is_none_or(|(known, _)| known != ledger) {
+            self.ledger_ordinal = self.ledger_ordinal.next();
+        }
+        self.ledger = Some((ledger, seq));
     }
 
     /// The version of the spec it follows. None: the newest.

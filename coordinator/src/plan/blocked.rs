@@ -1,6 +1,6 @@
 //! Why a machine does not move. Every machine that is neither Ready nor at work has an answer here.
 
-use muster_proto::model::{AssignedItem, Blocked, Counts, LEDGER_BEHIND, MachineType, Phase, Standing};
+use muster_proto::model::{AssignedItem, Blocked, Counts, LEDGER_BEHIND, MachineName, MachineType, Phase, Standing};
 
 use super::{
     deploy::{earlier_on_its_way, wants_slot},
@@ -10,7 +10,7 @@ use super::{
     swarm,
     update::{concerns, maintenance, waits},
 };
-use crate::facts::{MachineRow, RolloutRow, UpdateKind, Wish};
+use crate::facts::{MachineRow, RolloutRow, UnprovenClaim, UpdateKind, Wish};
 
 /// Why the deployment has not begun; None if it may, or has.
 #[must_use]
@@ -204,20 +204,35 @@ fn retry_or_skip(survey: &Survey<'_>, position: &Position<'_>, item: &AssignedIt
     }
 }
 
-/// What it is told, or what it tells, is not taken.
-pub(crate) fn refuses(position: &Position<'_>) -> Option<Blocked> {
-    let row = position.row;
-    let name = &row.name;
-    if let Some(claim) = position.unproven() {
-        return Some(blocked(
-            "UnprovenLedger",
-            format!("{claim}, and nothing proves that: its ledger was changed, or the machine lies"),
+/// It claims something beyond the record that does not prove that the record is old.
+fn unproven(name: &MachineName, claim: &UnprovenClaim) -> Blocked {
+    let (why, clears_when) = match claim {
+        UnprovenClaim::NoCode(_) => (
+            "its ledger was changed, or the machine lies",
             format!(
                 "it greets without that claim: `musterctl replace {name}`, and `muster-agent enroll --force` there \
                  (every item runs again); if nobody changed its ledger, `musterctl revoke {name}` and look who has \
                  been there"
             ),
-        ));
+        ),
+        UnprovenClaim::FormerLedger(_) => (
+            "its state directory was put back from a copy, or the machine lies",
+            format!(
+                "a new ledger begins: stop its agent, `muster-agent ledger reset --keep-identity`, start it; was the \
+                 whole disk put back, `musterctl replace {name}` and `muster-agent enroll --force`, and every item \
+                 runs again; if nobody put anything back, `musterctl revoke {name}` and look who has been there"
+            ),
+        ),
+    };
+    blocked("UnprovenLedger", format!("{claim}: {why}"), clears_when)
+}
+
+/// What it is told, or what it tells, is not taken.
+pub(crate) fn refuses(position: &Position<'_>) -> Option<Blocked> {
+    let row = position.row;
+    let name = &row.name;
+    if let Some(claim) = position.unproven() {
+        return Some(unproven(name, claim));
     }
     if let Some(refused) = &row.assigned.refused {
         return Some(blocked(
@@ -400,8 +415,7 @@ fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
 #[must_use]
 pub fn activity<'a>(position: &Position<'a>) -> Option<(&'a AssignedItem, u32, bool)> {
     let reach = position.row.reach?;
-    let unheeded = position.live.is_some_and(|live| live.event_refused.is_some()) || position.unproven().is_some();
-    if unheeded || !position.in_flight() {
+    if position.is_unheeded() || !position.in_flight() {
         return None;
     }
     let items = position.items.ok()?;

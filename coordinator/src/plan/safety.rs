@@ -21,7 +21,7 @@ use super::{
     swarm,
     update::{self, groups},
 };
-use crate::facts::UpdateKind;
+use crate::facts::{Facts, UpdateKind};
 
 /// A wait in words.
 pub(super) fn blocked(reason: &str, message: impl Into<String>, clears_when: impl Into<String>) -> Blocked {
@@ -269,13 +269,23 @@ pub fn gathered(survey: &Survey<'_>) -> Result<(), Blocked> {
     Err(blocked("Gathering", format!("the coordinator has just started and waits for {names}"), limit))
 }
 
+/// The third way out where a single machine says that the store is older than the fleet.
+#[must_use]
+pub fn instead_of_recovery(facts: &Facts) -> String {
+    let revoked = |name| format!("; or `musterctl revoke {name}`: no other machine says so, and the others go on then");
+    facts.only_witness().map(revoked).unwrap_or_default()
+}
+
 /// A store that is older than the fleet may not decide anything.
 pub fn store_is_current(survey: &Survey<'_>) -> Result<(), Blocked> {
     match survey.facts.live.older_than_fleet() {
         Some(evidence) if !planted("trust-old-store") => Err(blocked(
             "StoreOlderThanFleet",
             format!("this coordinator's store is older than the fleet: {evidence}"),
-            "the newest store is restored, or `muster-coordinator recover` was run",
+            format!(
+                "the newest store is restored, or `muster-coordinator recover` was run{}",
+                instead_of_recovery(survey.facts)
+            ),
         )),
         Some(_) | None => Ok(()),
     }

@@ -22,7 +22,9 @@ use super::{
     locks::Locks,
     reboot::{patience_ms, rebooting},
 };
-use crate::facts::{ClusterRow, Facts, MachineLive, MachineRow, MachineUpdate, RolloutRow, Unresolved, UpdateRow};
+use crate::facts::{
+    ClusterRow, Facts, MachineLive, MachineRow, MachineUpdate, RolloutRow, UnprovenClaim, Unresolved, UpdateRow,
+};
 
 /// Where one machine stands.
 #[derive(Clone, Debug)]
@@ -158,10 +160,16 @@ impl<'a> Position<'a> {
         self.state() == State::Ready
     }
 
-    /// What it claims beyond this store and nothing proves.
+    /// What it claims beyond this store without proof.
     #[must_use]
-    pub fn unproven(&self) -> Option<&'a str> {
-        self.live?.unproven.as_deref()
+    pub fn unproven(&self) -> Option<&'a UnprovenClaim> {
+        self.live?.unproven.as_ref()
+    }
+
+    /// Is what it reports not taken, or not believed? That wants a person, whatever runs there.
+    #[must_use]
+    pub fn is_unheeded(&self) -> bool {
+        self.live.is_some_and(|live| live.event_refused.is_some()) || self.unproven().is_some()
     }
 
     /// Can it be given work now: enrolled, known, with us, and nothing of its own in the way?
@@ -172,8 +180,7 @@ impl<'a> Position<'a> {
             && !self.lost
             && self.items.is_ok()
             && self.row.assigned.refused.is_none()
-            && self.live.is_none_or(|live| live.event_refused.is_none())
-            && self.unproven().is_none()
+            && !self.is_unheeded()
             && (self.live.is_none_or(|live| live.agent_blocked.is_none()) || self.waits_in_vain())
     }
 

@@ -218,14 +218,14 @@ impl Talk {
         }
     }
 
-    /// Says in the log what the machine claims and nothing proves.
+    /// Says in the log what the machine claims without proof.
     fn warn_of_unproven(&self) {
         let facts = self.engine.facts();
         let live = facts.by_id(self.id).and_then(|row| facts.live.machines.get(&row.name));
         if let Some(claim) = live.and_then(|live| live.unproven.as_ref()) {
             tracing::warn!(
                 machine = %self.id,
-                "{claim}, and nothing proves that: it gets nothing more, and the others go on (UnprovenLedger); \
+                "{claim}: it gets nothing more, and the others go on (UnprovenLedger); \
                  `musterctl describe machine` says what to do"
             );
         }

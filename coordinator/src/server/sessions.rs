@@ -296,8 +296,8 @@ impl Outbox for Sessions {
             Effect::Assign { id, assignment } => {
                 self.send(id, None, Body::Assignment((&assignment).into()));
             }
-            Effect::Ack { id, session, seq, code } => {
-                self.send(id, Some(session), Body::Ack(wire::Ack { seq: seq.0, code: code.bytes().to_vec() }));
+            Effect::Ack { id, session, seq, proof } => {
+                self.send(id, Some(session), Body::Ack(wire::Ack { seq: seq.0, proof: Some(proof.into()) }));
             }
             // Nobody asks any more: the coordinator is going, and forgets what it wanted to know.
             Effect::AskSwarm(question) => drop(self.0.questions.ask.send(question)),
@@ -316,7 +316,7 @@ impl Outbox for Sessions {
 #[cfg(test)]
 mod tests {
     use futures_util::{FutureExt, StreamExt};
-    use muster_proto::model::{AuthCode, Seq};
+    use muster_proto::model::{AckProof, Seq};
     use tonic::Code;
     use uuid::Uuid;
 
@@ -325,7 +325,7 @@ mod tests {
     const ID: MachineId = MachineId(Uuid::from_u128(1));
 
     fn ack(seq: u64) -> Body {
-        Body::Ack(wire::Ack { seq, code: vec![0; 32] })
+        Body::Ack(wire::Ack { seq, proof: Some(AckProof::NONE.into()) })
     }
 
     async fn drain(mut outgoing: Outgoing) -> (Vec<u64>, Option<Code>) {
@@ -385,8 +385,8 @@ mod tests {
     async fn effects_reach_their_stream() {
         let sessions = Sessions::default();
         let (number, mut outgoing) = sessions.open(ID, Caller::nobody());
-        sessions.perform(Effect::Ack { id: ID, session: number + 1, seq: Seq(8), code: AuthCode::NONE });
-        sessions.perform(Effect::Ack { id: ID, session: number, seq: Seq(7), code: AuthCode::NONE });
+        sessions.perform(Effect::Ack { id: ID, session: number + 1, seq: Seq(8), proof: AckProof::NONE });
+        sessions.perform(Effect::Ack { id: ID, session: number, seq: Seq(7), proof: AckProof::NONE });
         let sent = outgoing.next().await.expect("sent").expect("a message");
         assert_eq!(sent.body, Some(ack(7)), "what is for another stream is not sent");
         let over = sessions.over(ID, number);

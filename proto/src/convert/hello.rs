@@ -3,8 +3,8 @@ use std::collections::BTreeSet;
 use crate::{
     convert::{ITEMS_MAX, WireError, code, count, hash, phase, wire_phase, word},
     model::{
-        AckProof, AuthCode, Epoch, Generation, HostFacts, ItemName, ItemStatus, LedgerId, ListProof, MachineName,
-        Phase, Seq,
+        AckProof, AuthCode, Epoch, Generation, HostFacts, ItemName, ItemStatus, LedgerId, LedgerOrdinal, ListProof,
+        MachineName, Phase, Seq,
     },
     wire,
 };
@@ -59,7 +59,7 @@ impl From<&Hello> for wire::Hello {
                 digest: list.digest.0.to_vec(),
                 code: list.code.bytes().to_vec(),
             }),
-            acked: hello.acked.map(|acked| wire::AckProof { epoch: acked.epoch.0, code: acked.code.bytes().to_vec() }),
+            acked: hello.acked.map(Into::into),
         }
     }
 }
@@ -114,7 +114,17 @@ impl TryFrom<wire::AckProof> for AckProof {
     type Error = WireError;
 
     fn try_from(wire: wire::AckProof) -> Result<Self, WireError> {
-        Ok(Self { epoch: Epoch(count("hello.acked.epoch", wire.epoch)?), code: code("hello.acked.code", &wire.code)? })
+        Ok(Self {
+            epoch: Epoch(count("ack_proof.epoch", wire.epoch)?),
+            ordinal: LedgerOrdinal(count("ack_proof.ordinal", wire.ordinal)?),
+            code: code("ack_proof.code", &wire.code)?,
+        })
+    }
+}
+
+impl From<AckProof> for wire::AckProof {
+    fn from(proof: AckProof) -> Self {
+        Self { epoch: proof.epoch.0, code: proof.code.bytes().to_vec(), ordinal: proof.ordinal.0 }
     }
 }
 

@@ -196,6 +196,10 @@ counter!(
     /// Number of a durable event in one ledger, from 1 without gaps. 0 = none.
     Seq
 );
+counter!(
+    /// Which of its ledgers: the coordinator counts those of one machine's identity, from 1. 0 = none.
+    LedgerOrdinal
+);
 
 #[cfg(test)]
 mod tests {

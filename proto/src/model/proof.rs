@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Epoch, ItemHash};
+use super::{Epoch, ItemHash, LedgerOrdinal};
 
 /// An authentication code of the coordinator (HMAC-SHA256). Agents keep it and cannot check it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -56,6 +56,13 @@ pub struct ListProof {
 pub struct AckProof {
     /// Of the coordinator that acknowledged.
     pub epoch: Epoch,
-    /// Over machine, ledger, epoch and number.
+    /// Of the ledger whose event it is.
+    pub ordinal: LedgerOrdinal,
+    /// Over machine, ledger, ordinal, epoch and the event's number.
     pub code: AuthCode,
+}
+
+impl AckProof {
+    /// The proof of a coordinator that gave none.
+    pub const NONE: Self = Self { epoch: Epoch(0), ordinal: LedgerOrdinal(0), code: AuthCode::NONE };
 }

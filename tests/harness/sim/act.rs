@@ -189,8 +189,8 @@ impl World {
             Said::Assignment(assignment) if at_machine(self) => {
                 self.agent_input(index, AgentInput::Received(*assignment))?;
             }
-            Said::Ack(seq, code) if at_machine(self) => {
-                self.agent_input(index, AgentInput::Acked(seq, code))?;
+            Said::Ack(seq, proof) if at_machine(self) => {
+                self.agent_input(index, AgentInput::Acked(seq, proof))?;
             }
             Said::SwarmCall(call) if at_machine(self) => self.agent_input(index, AgentInput::SwarmCalled(call))?,
             Said::End if at_machine(self) => self.drop_session(index),

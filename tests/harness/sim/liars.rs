@@ -1,10 +1,13 @@
-//! Machines that make numbers up, and machines that were told more than the store has: the first stop nobody but
-//! themselves, the others stop everybody.
+//! Machines that make numbers up or change ledgers, and machines that were told more than the store has: the first
+//! stop nobody but themselves, the others stop everybody.
 
 use muster_coordinator::core::{Input, Refusal, Reply};
-use muster_proto::{convert::Hello, model::MachineId};
+use muster_proto::{
+    convert::Hello,
+    model::{LedgerId, MachineId, Seq},
+};
 
-use super::World;
+use super::{World, machine::uuid_of};
 use crate::{invariants::Violation, rng::Rng};
 
 /// So many of a thousand greetings make a number up.
@@ -13,8 +16,8 @@ const LIES_PERMILLE: u64 = 20;
 const FAR: u64 = 1 << 40;
 
 impl World {
-    /// Whoever has got hold of a machine lets its agent greet with a higher number, and has no code for that. Dice of
-    /// their own.
+    /// Whoever has got hold of a machine lets its agent greet with a higher number, and has no code for that; or with a
+    /// ledger that begins there, and goes back to the former one, and to its codes, the next time. Dice of their own.
     pub(crate) fn lie(&mut self, id: MachineId, hello: &mut Hello) {
         self.liars.remove(&id);
         let mut dice = Rng::new(self.rng.clone().next());
@@ -22,13 +25,23 @@ impl World {
             return;
         }
         let far = if dice.permille(500) { 1 } else { dice.between(1, FAR) };
-        match dice.between(0, 2) {
+        self.liars.insert(id);
+        match dice.between(0, 3) {
             0 => hello.epoch.0 += far,
             1 => hello.generation.0 += far,
+            // Its events do not begin with the new ledger, so none of them is taken for one of it.
+            2 if hello.acked_seq > Seq(0) => return self.swap_ledger(id, hello, &mut dice),
             _ => hello.acked_seq.0 += far,
         }
-        self.liars.insert(id);
         self.count("a machine made numbers up");
+    }
+
+    fn swap_ledger(&mut self, id: MachineId, hello: &mut Hello, dice: &mut Rng) {
+        (hello.ledger_id, hello.acked_seq, hello.acked) = (LedgerId(uuid_of(dice)), Seq(0), None);
+        if let Some(machine) = self.machines.iter_mut().find(|machine| machine.id == id) {
+            machine.swapped_ledger = true;
+        }
+        self.count("a machine changed its ledger");
     }
 
     /// Faults stop: those machines are looked after, and greet again.
@@ -45,9 +58,10 @@ impl World {
         let facts = self.facts().filter(|facts| !facts.meta.recovering)?;
         let row = facts.by_id(*id).filter(|_| !self.liars.contains(id))?;
         let recorded = row.ledger.filter(|(ledger, _)| *ledger == hello.ledger_id).map_or(0, |(_, seq)| seq.0);
+        let swapped = self.machines.iter().any(|machine| machine.id == *id && machine.swapped_ledger);
         let more = hello.epoch > facts.meta.epoch
             || hello.generation > row.assigned.generation
-            || hello.acked_seq.0 > recorded;
+            || (hello.acked_seq.0 > recorded && !swapped);
         more.then_some(*id)
     }
 
@@ -66,7 +80,7 @@ impl World {
         }
     }
 
-    /// A machine that makes numbers up stops nobody else.
+    /// A machine that makes numbers up, or changes ledgers, stops nobody else.
     pub(crate) fn no_liar_is_believed(&self) -> Result<(), Violation> {
         let evidence = self.facts().and_then(|facts| facts.live.older_than_fleet());
         match evidence.filter(|_| !self.was_restored) {

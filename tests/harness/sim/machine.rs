@@ -127,6 +127,8 @@ pub struct Machine {
     pub old_ledger: Option<LedgerState>,
     /// The copy took the ledger's place, and attempts had begun since it was made.
     pub rolled_back: bool,
+    /// It has greeted with another ledger than its own: by the record, that one has followed its own.
+    pub swapped_ledger: bool,
 }
 
 /// Effects still to be performed; a crash cuts the list off anywhere.
@@ -161,6 +163,7 @@ impl Machine {
             disk_full: false,
             old_ledger: None,
             rolled_back: false,
+            swapped_ledger: false,
         }
     }
 

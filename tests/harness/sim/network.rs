@@ -3,7 +3,7 @@
 use muster_agent::core::ToCoordinator;
 use muster_proto::{
     convert::Hello,
-    model::{Assignment, AuthCode, Epoch, Generation, HostFacts, ItemName, MachineId, Seq, SwarmCall},
+    model::{AckProof, Assignment, AuthCode, Epoch, Generation, HostFacts, ItemName, MachineId, Seq, SwarmCall},
 };
 
 use super::{Event, World, swarm::Way};
@@ -35,7 +35,7 @@ pub(crate) enum Said {
     /// By the coordinator.
     Assignment(Box<Assignment>),
     /// By the coordinator.
-    Ack(Seq, AuthCode),
+    Ack(Seq, AckProof),
     /// By the agent, in a call of its own.
     Fetch(ItemName, Generation),
     /// By the coordinator, in answer to it.
@@ -86,9 +86,9 @@ impl World {
         self.carry(Parcel { index, id, session, what: Said::Assignment(Box::new(assignment)) });
     }
 
-    pub(crate) fn carry_ack(&mut self, id: MachineId, session: u64, (seq, code): (Seq, AuthCode)) {
+    pub(crate) fn carry_ack(&mut self, id: MachineId, session: u64, (seq, proof): (Seq, AckProof)) {
         let Some(index) = self.index_of(id).filter(|_| self.sessions.get(&id) == Some(&session)) else { return };
-        self.carry(Parcel { index, id, session, what: Said::Ack(seq, code) });
+        self.carry(Parcel { index, id, session, what: Said::Ack(seq, proof) });
     }
 
     pub(crate) fn carry_end(&mut self, id: MachineId, session: u64) {
@@ -161,6 +161,6 @@ mod tests {
         };
         let call = SwarmCall { id: 1, epoch: Epoch(1), op: SwarmOp::Info };
         assert_eq!(arrivals(Said::SwarmCall(call)), 1_000);
-        assert!(arrivals(Said::Ack(Seq(1), AuthCode::NONE)) > 1_000);
+        assert!(arrivals(Said::Ack(Seq(1), AckProof::NONE)) > 1_000);
     }
 }

@@ -192,6 +192,14 @@ impl World {
                 "Lost" | "RebootOverdue" | "Revoked" | "NotReported" | "NotEnrolled" | "LedgerBehind" => {
                     replaced.push(machine);
                 }
+                // Nobody looks after a ledger here: another machine takes its place, if it is to have one.
+                "UnprovenLedger" if self.machines.iter().any(|of| of.name == machine && of.swapped_ledger) => {
+                    if position.row.removal.is_some() {
+                        dead.push(machine)
+                    } else {
+                        replaced.push(machine)
+                    }
+                }
                 _ => {}
             }
         }

@@ -9,16 +9,16 @@ fn events_are_sent_in_order_until_they_are_acknowledged() {
     assert_eq!(sent_seqs(&rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE })), [1]);
     assert_eq!(sent_seqs(&rig.end(key("a", 1, 1), ItemState::Succeeded)), [2, 3]);
     assert_eq!(
-        rig.step(Input::Acked(Seq(2), AuthCode::NONE)),
-        [Effect::Record(vec![Record::Acked(Seq(2), AuthCode::NONE)])]
+        rig.step(Input::Acked(Seq(2), AckProof::NONE)),
+        [Effect::Record(vec![Record::Acked(Seq(2), AckProof::NONE)])]
     );
-    assert_eq!(rig.step(Input::Acked(Seq(2), AuthCode::NONE)), [], "said twice");
+    assert_eq!(rig.step(Input::Acked(Seq(2), AckProof::NONE)), [], "said twice");
     rig.step(Input::LinkDown);
     assert_eq!(sent_seqs(&rig.end(key("b", 1, 1), ItemState::Succeeded)), [] as [u64; 0]);
     let mut rig = rig.restarted();
     rig.started("boot-1");
     assert_eq!(sent_seqs(&rig.step(Input::LinkUp { epoch: Epoch(2), code: AuthCode::NONE })), [3, 4]);
-    rig.step(Input::Acked(Seq(4), AuthCode::NONE));
+    rig.step(Input::Acked(Seq(4), AckProof::NONE));
     assert!(rig.core.ledger().outbox.is_empty());
     assert_eq!(rig.status("b").map(|status| status.output_tail), Some(String::new()), "the coordinator has it");
     assert_eq!(sent_seqs(&rig.step(Input::LinkUp { epoch: Epoch(2), code: AuthCode::NONE })), [] as [u64; 0]);
@@ -28,7 +28,7 @@ fn events_are_sent_in_order_until_they_are_acknowledged() {
 fn a_ledger_older_than_what_it_told_starts_nothing() {
     let mut rig = Rig::new();
     rig.step(Input::LinkUp { epoch: Epoch(2), code: AuthCode::NONE });
-    assert_eq!(rig.step(Input::Acked(Seq(9), AuthCode::NONE)).len(), 1, "the coordinator is told");
+    assert_eq!(rig.step(Input::Acked(Seq(9), AckProof::NONE)).len(), 1, "the coordinator is told");
     let said = blocked_message(&rig).expect("a reason");
     assert!(
         said.starts_with("LedgerBehind: ") && said.contains("`muster-agent ledger reset --keep-identity`"),
@@ -43,7 +43,7 @@ fn a_ledger_older_than_what_it_told_starts_nothing() {
     let mut rig = Rig::new();
     rig.receive(assignment(5, 1, vec![item("a", "1")]));
     rig.step(Input::LinkUp { epoch: Epoch(4), code: AuthCode::NONE });
-    rig.step(Input::Acked(Seq(9), AuthCode::NONE));
+    rig.step(Input::Acked(Seq(9), AckProof::NONE));
     assert_eq!(blocked_message(&rig), None);
 }
 
@@ -99,7 +99,7 @@ fn an_older_coordinator_gets_no_events() {
     let mut rig = Rig::new();
     rig.receive(assignment(5, 1, vec![item("a", "1")]));
     assert_eq!(rig.step(Input::LinkUp { epoch: Epoch(4), code: AuthCode::NONE }), []);
-    assert_eq!(rig.step(Input::Acked(Seq(1), AuthCode::NONE)), []);
+    assert_eq!(rig.step(Input::Acked(Seq(1), AckProof::NONE)), []);
     assert_eq!(sent_seqs(&rig.step(Input::LinkUp { epoch: Epoch(6), code: AuthCode::NONE })), [1]);
     assert_eq!(rig.core.ledger().epoch, Epoch(6));
 }
@@ -114,7 +114,7 @@ fn few_events_are_in_flight() {
     }
     let first: Vec<u64> = (1..=64).collect();
     assert_eq!(sent_seqs(&rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE })), first);
-    assert_eq!(sent_seqs(&rig.step(Input::Acked(Seq(10), AuthCode::NONE))), (65..=74).collect::<Vec<u64>>());
+    assert_eq!(sent_seqs(&rig.step(Input::Acked(Seq(10), AckProof::NONE))), (65..=74).collect::<Vec<u64>>());
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_full_disk_or_outbox_starts_nothing_new_and_says_so() {
     }
     assert!((600..800).contains(&ended), "{ended}");
     assert_eq!(said(&rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE })), Some(Some("OutboxFull")));
-    assert!(started_key(&rig.step(Input::Acked(Seq(60), AuthCode::NONE))).is_some());
+    assert!(started_key(&rig.step(Input::Acked(Seq(60), AckProof::NONE))).is_some());
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn the_hello_fits_into_a_message() {
         let ended = slot.key();
         rig.step(Input::Ended { key: ended, found: Found::Exited(wordy.clone()) });
         rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE });
-        rig.step(Input::Acked(rig.core.ledger().last_seq, AuthCode::NONE));
+        rig.step(Input::Acked(rig.core.ledger().last_seq, AckProof::NONE));
     }
     let hello = rig.core.hello(HostFacts::default());
     assert_eq!(hello.statuses.len(), ITEMS_MAX);
@@ -182,7 +182,7 @@ fn the_ledger_is_a_fold_of_its_records() {
         Input::Received(assignment(3, 1, vec![item("a", "1")])),
     ];
     inputs.push(Input::Ended { key: key("a", 1, 1), found: Found::Lost });
-    inputs.push(Input::Acked(Seq(1), AuthCode::NONE));
+    inputs.push(Input::Acked(Seq(1), AckProof::NONE));
     for input in inputs {
         for effect in rig.step(input) {
             if let Effect::Record(records) = effect {

@@ -4,9 +4,10 @@ use muster_proto::{
     convert::{Hello, ITEMS_MAX},
     json::json,
     model::{
-        Epoch, Generation, HostFacts, ItemHash,
+        AckProof, Epoch, Generation, HostFacts, ItemHash,
         ItemState::{Indeterminate, Running, Succeeded},
-        ItemStatus, LedgerId, ListProof, LockState, MachineSpec, MachineType, Phase, Seq, WAITING_FOR_SECRET,
+        ItemStatus, LedgerId, LedgerOrdinal, ListProof, LockState, MachineSpec, MachineType, Phase, Seq,
+        WAITING_FOR_SECRET,
     },
 };
 
@@ -211,6 +212,94 @@ fn unproven_number_blocks_its_machine_alone() {
         hello.ledger_id = LedgerId(uuid::Uuid::from_u128(77));
         hello.acked_seq = Seq(1);
     });
+}
+
+/// A machine goes from one ledger to another and back, with codes that it was truly given for both: it was lied for, or
+/// its state directory was put back from a copy. That says nothing of the store.
+#[test]
+fn former_ledger_blocks_its_machine_alone() {
+    let mut fleet = Fleet::of(2, 0).reported().prepared();
+    let first = fleet.proven("control-1", fleet.greeting("control-1"));
+    let done = fleet.row("control-1").statuses.clone();
+    fleet.disconnect("control-1");
+    let second = LedgerId(Uuid::from_u128(77));
+    fleet
+        .hello("control-1", Hello { ledger_id: second, acked_seq: Seq(0), acked: None, ..first.clone() })
+        .expect("new");
+    let recorded = |fleet: &Fleet| (fleet.row("control-1").ledger, fleet.row("control-1").ledger_ordinal);
+    assert_eq!(recorded(&fleet), (Some((second, Seq(0))), LedgerOrdinal(2)));
+    fleet.disconnect("control-1");
+    for _ in 0..2 {
+        fleet.agents.get_mut("control-1").expect("an agent").assignment = None;
+        fleet.hello("control-1", first.clone()).expect("greeted");
+        assert_eq!(fleet.core.facts().live.older_than_fleet(), None);
+        assert_eq!(fleet.why("control-1").as_deref(), Some("UnprovenLedger"));
+        let message = fleet.says("control-1");
+        assert!(message.contains("begun another ledger since") && message.contains("put back"), "{message}");
+        assert_eq!(fleet.slots(), ["control-1"], "it may be at work");
+        assert!(fleet.agents["control-1"].assignment.is_none(), "it is given nothing");
+        assert_eq!(recorded(&fleet).0, Some((second, Seq(0))), "and is not taken for the newest");
+        // Its events are of the former ledger, whose numbers say nothing here.
+        let status = ItemStatus { state: Running, finished_at_ms: None, ..(*done[&item_name("images")]).clone() };
+        fleet.event_at("control-1", Seq(1), status).expect("not taken");
+        assert_eq!((acked(&fleet), &fleet.row("control-1").statuses), (None, &done));
+        fleet.restart();
+        fleet.connect("control-2");
+    }
+    // `muster-agent ledger reset --keep-identity`.
+    let third = LedgerId(Uuid::from_u128(78));
+    fleet.hello("control-1", Hello { ledger_id: third, acked_seq: Seq(0), acked: None, ..first }).expect("new");
+    assert_eq!(recorded(&fleet), (Some((third, Seq(0))), LedgerOrdinal(3)));
+    assert_ne!(fleet.why("control-1").as_deref(), Some("UnprovenLedger"));
+}
+
+/// The ordinal decides only with its code, and a ledger that this store has under another name was begun after it.
+#[test]
+fn ledgers_that_a_store_lacks_show_that_it_is_old() {
+    let claim = |ordinal, told, is_old| {
+        let mut fleet = Fleet::of(2, 0).reported().prepared();
+        fleet.disconnect("control-1");
+        let (id, epoch, ledger) =
+            (fleet.agents["control-1"].id, fleet.agents["control-1"].epoch, LedgerId(Uuid::nil()));
+        let code = proof_key().code(id, &Told::Acked { ledger, ordinal: LedgerOrdinal(told), epoch, seq: Seq(1) });
+        let proof = AckProof { epoch, ordinal: LedgerOrdinal(ordinal), code };
+        let hello = Hello { ledger_id: ledger, acked_seq: Seq(1), acked: Some(proof), ..fleet.greeting("control-1") };
+        fleet.hello("control-1", hello).expect("greeted");
+        assert_eq!(fleet.core.facts().live.older_than_fleet().is_some(), is_old, "{ordinal} {told}");
+    };
+    claim(2, 2, true);
+    claim(1, 1, true);
+    claim(0, 0, false);
+    claim(9, 1, false);
+}
+
+/// What proves that a store is old must not become its own: the next start has to see it again.
+#[test]
+fn greeting_beyond_the_store_is_not_recorded() {
+    let mut fleet = Fleet::of(2, 0).reported().prepared();
+    fleet.disconnect("control-1");
+    let hello = Hello {
+        ledger_id: LedgerId(Uuid::from_u128(77)),
+        acked_seq: Seq(1),
+        agent_version: "another".to_owned(),
+        ..fleet.greeting("control-1")
+    };
+    let hello = fleet.proven("control-1", hello);
+    let before = fleet.row("control-1").clone();
+    for _ in 0..2 {
+        fleet.hello("control-1", hello.clone()).expect("greeted");
+        let message = fleet.look("control-2", |survey, _| crate::plan::safety::store_is_current(survey));
+        let way_out = message.expect_err("it is old").clears_when;
+        assert!(way_out.contains("or `musterctl revoke control-1`"), "{way_out}");
+        assert_eq!(
+            (&fleet.row("control-1").ledger, &fleet.row("control-1").agent_version),
+            (&before.ledger, &before.agent_version)
+        );
+        let status = fleet.agents["control-1"].statuses[&item_name("images")].clone();
+        fleet.event_at("control-1", Seq(2), status).expect("not taken");
+        assert_eq!(acked(&fleet), None, "it is for the newest store");
+        fleet.restart();
+    }
 }
 
 /// What was told before a recovery was asked of every machine in it: one that kept its newest list to itself then stops

@@ -305,11 +305,15 @@ impl Fleet {
         let (generation, seq) = (hello.generation, hello.acked_seq);
         let known = hello.list.filter(|_| generation == self.greeting(name).generation);
         let digest = known.map_or(ItemHash([9; 32]), |list| list.digest);
+        let row = self.core.facts().by_id(id);
+        let newest = row.map(|row| row.ledger_ordinal).unwrap_or_default();
+        let is_known = row.and_then(|row| row.ledger).is_some_and(|(known, _)| known == ledger);
+        let ordinal = if is_known { newest } else { newest.next() };
         let code = |told: Told| proof_key().code(id, &told);
         Hello {
             epoch_code: code(Told::Epoch(epoch)),
             list: Some(ListProof { epoch, digest, code: code(Told::List { epoch, generation, digest }) }),
-            acked: Some(AckProof { epoch, code: code(Told::Acked { ledger, epoch, seq }) }),
+            acked: Some(AckProof { epoch, ordinal, code: code(Told::Acked { ledger, ordinal, epoch, seq }) }),
             ..hello
         }
     }

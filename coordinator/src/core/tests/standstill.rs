@@ -1,6 +1,9 @@
 //! Updates that stand still: each wait has a deadline, or says that it wants a person.
 
-use muster_proto::model::{ItemState, LEDGER_BEHIND, LockState, MachineType, WAITING_FOR_SECRET, WAITING_FOR_SWARM};
+use muster_proto::{
+    convert::Hello,
+    model::{ItemState, LEDGER_BEHIND, LockState, MachineType, Seq, WAITING_FOR_SECRET, WAITING_FOR_SWARM},
+};
 
 use super::{fleet::*, reason, update_reboots::reboot, updates::*};
 use crate::{
@@ -46,6 +49,22 @@ fn a_control_machine_that_died_after_its_turn() {
     assert!(fleet.wants_a_person());
     fleet.connect("control-1");
     assert_eq!((fleet.requests(), fleet.wants_a_person()), (vec!["control-2"], false));
+}
+
+/// Found by the simulator (seed 74): what it was at counted as under way, though nothing it says of that is taken.
+#[test]
+fn unproven_ledger_wants_a_person() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    fleet.begin("control-1");
+    assert!(!fleet.wants_a_person(), "it is at work");
+    fleet.disconnect("control-1");
+    let hello = Hello { acked_seq: Seq(99), ..fleet.proven("control-1", fleet.greeting("control-1")) };
+    fleet.hello("control-1", hello).expect("greeted");
+    assert_eq!(fleet.why("control-1").as_deref(), Some("UnprovenLedger"));
+    assert!(fleet.wants_a_person());
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn hello() -> Hello {
         busy: true,
         epoch_code: AuthCode::new([1; 32]),
         list: Some(ListProof { epoch: Epoch(2), digest: ItemHash([2; 32]), code: AuthCode::new([3; 32]) }),
-        acked: Some(AckProof { epoch: Epoch(1), code: AuthCode::new([4; 32]) }),
+        acked: Some(AckProof { epoch: Epoch(1), ordinal: LedgerOrdinal(6), code: AuthCode::new([4; 32]) }),
     }
 }
 
@@ -90,6 +90,10 @@ fn greetings_that_are_none() {
         (|wire| wire.epoch = COUNT_MAX + 1, "hello.epoch: nobody can have counted so far"),
         (|wire| wire.generation = u64::MAX, "hello.generation: nobody can have counted so far"),
         (|wire| wire.acked_seq = u64::MAX, "hello.acked_seq: nobody can have counted so far"),
+        (
+            |wire| wire.acked = Some(wire::AckProof { ordinal: u64::MAX, ..Default::default() }),
+            "ack_proof.ordinal: nobody can have counted so far",
+        ),
         (|wire| wire.reach = 99, "hello.reach: unknown phase"),
         (|wire| wire.generation = 0, "hello.reach: without an assignment there is none"),
         (|wire| wire.statuses[1].name = "images".to_owned(), "hello.statuses: a name twice"),

@@ -16,6 +16,7 @@ pub const REQUIRED: &[&str] = &[
     "no room to begin an attempt",
     "ledger put back under newer attempts",
     "a machine made numbers up",
+    "a machine changed its ledger",
     "message delivered twice",
     "old store restored",
     "the newest commits were lost",
@@ -198,6 +199,7 @@ pub const REQUIRED_OF_MANY: &[&str] = &[
     "accept",
     "a change of a node came late",
     "a lock that did not come back paused an update",
+    "ended UnprovenLedger",
 ];
 
 /// What a run may or may not reach: only several faults together lead there.
