@@ -51,7 +51,7 @@ plants! {
     no_settle_after_change: "no-settle-after-change" by "9", last at 854;
     trust_old_store: "trust-old-store" by "old-store";
     believe_unproven: "believe-unproven" by "liar";
-    ignore_ledger_ordinal: "ignore-ledger-ordinal" by "liar";
+    ignore_ledger_ordinal: "ignore-ledger-ordinal" by "liar", last at 128;
     doubt_proven: "doubt-proven" by "proof";
     recover_doubts_nobody: "recover-doubts-nobody" by "service" | "9" | "5" | "1" | "10";
     free_slot_when_lost: "free-slot-when-lost" by "5";

@@ -111,6 +111,11 @@ pub fn may_depart(survey: &Survey<'_>, position: &Position<'_>, row: &RemovalRow
 /// Is its agent there to do its part?
 fn can_be_asked(position: &Position<'_>) -> Result<(), Blocked> {
     let name = &position.row.name;
+    // What runs there, and that it has ended, is not taken from it.
+    if let Some(refused) = super::blocked::refuses(position).filter(|_| position.is_unheeded()) {
+        let forced = format!("`musterctl remove {name} --policy forced`, without its agent's help; or ");
+        return Err(Blocked { clears_when: format!("{forced}{}", refused.clears_when), ..refused });
+    }
     let why = match () {
         () if position.row.revoked => "an operator revoked it",
         () if position.lost => "it has not been heard of for longer than the limit",

@@ -67,6 +67,20 @@ fn unproven_ledger_wants_a_person() {
     assert!(fleet.wants_a_person());
 }
 
+/// Found by the simulator (seed 7000155).
+#[test]
+fn ledger_that_was_put_back_wants_a_person() {
+    let mut fleet = deployed(3, 1);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    fleet.begin("control-1");
+    assert!(!fleet.wants_a_person(), "it is at work");
+    let id = fleet.agents["control-1"].id;
+    fleet.agent_blocked(id, Some((LEDGER_BEHIND.to_owned(), "its ledger was put back".to_owned())));
+    assert_eq!((fleet.why("control-1").as_deref(), fleet.wants_a_person()), (Some(LEDGER_BEHIND), true));
+}
+
 #[test]
 fn a_lock_of_the_cluster_that_does_not_come_back() {
     let mut fleet = deployed(3, 1);

@@ -1,7 +1,10 @@
 //! Machines that are removed: what is waited for by each policy, what is asked of the swarm in which order, and what is
 //! left.
 
-use muster_proto::model::{MachineId, RemovalPolicy, SwarmAvailability, SwarmId};
+use muster_proto::{
+    convert::Hello,
+    model::{ItemState, MachineId, RemovalPolicy, Seq, SwarmAvailability, SwarmId},
+};
 
 mod control;
 mod departing;
@@ -82,6 +85,22 @@ fn a_worker_goes_when_its_workloads_are_away() {
 }
 
 /// Its agent recorded the attempt, stopped before it began, and gets no other permit for it.
+/// Found by the simulator (seed 7000188): the end of what runs there was waited for, and would not have been taken.
+#[test]
+fn one_that_is_not_believed_is_removed_by_force() {
+    let mut fleet = Fleet::of(1, 1).reported();
+    fleet.accept("worker-1");
+    fleet.event("worker-1", "images", ItemState::Running);
+    fleet.disconnect("worker-1");
+    let hello = Hello { acked_seq: Seq(99), ..fleet.proven("worker-1", fleet.greeting("worker-1")) };
+    fleet.hello("worker-1", hello).expect("greeted");
+    fleet.ask(remove("worker-1")).expect("begins");
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("UnprovenLedger"));
+    fleet.ask(remove_by("worker-1", RemovalPolicy::Forced)).expect("removed");
+    fleet.bury("worker-1");
+    assert!(fleet.is_gone("worker-1"));
+}
+
 #[test]
 fn what_never_began_keeps_nobody() {
     let mut fleet = deployed(3, 1);
