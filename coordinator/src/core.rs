@@ -272,7 +272,9 @@ fn take(
             agents::status(draft, effects, (id, session), (seq, *status), rules.proof_key, now)
         }
         Input::HostChanged { id, session, facts } => agents::host_changed(draft, (id, session), *facts, now),
-        Input::Answer { id, generation, refused } => agents::answer(draft, id, generation, refused, now),
+        Input::Answer { id, session, generation, refused } => {
+            agents::answer(draft, (id, session), generation, refused, now)
+        }
         Input::PermitWanted { id, permit } => agents::permit_wanted(draft, id, permit, now),
         Input::Maintenance { controller, word } => maintenance::take(draft, controller, word, now),
         Input::Progress { id, progress } => agents::progress(draft, id, progress, now),

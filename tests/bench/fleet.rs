@@ -236,7 +236,12 @@ impl Fleet {
     fn work(&mut self, name: &MachineName) -> Vec<Input> {
         let agent = self.agents.get_mut(name).expect("an agent");
         let Some(assignment) = agent.assignment.clone() else { return Vec::new() };
-        let mut said = vec![Input::Answer { id: agent.id, generation: assignment.generation, refused: None }];
+        let mut said = vec![Input::Answer {
+            id: agent.id,
+            session: agent.session,
+            generation: assignment.generation,
+            refused: None,
+        }];
         for item in assignment.items {
             if agent.statuses.get(&item.name).is_some_and(|status| status.hash == item.hash) {
                 continue;

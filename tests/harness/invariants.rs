@@ -170,9 +170,8 @@ impl Watcher {
     pub fn ended(&mut self, machine: &Machine, key: &AttemptKey, succeeded: bool) {
         if succeeded && let Some(hash) = self.hashes.get(&(machine.id, key.clone())) {
             let done = (machine.id, key.item.clone(), *hash);
-            // It was begun before it was dropped, and is no more than what succeeded before that.
+            // It was begun before it was dropped, and ended after that: it may count, and may run again.
             if self.was_out_since(machine.id, key) {
-                self.dropped.insert(done);
                 return;
             }
             self.dropped.remove(&done);

@@ -166,9 +166,21 @@ fn drop_undelivered(draft: &mut Draft<'_>, machine: &MachineName, has: Generatio
     }
 }
 
+/// Does an attempt run there whose start is not recorded?
+fn runs_unheard(row: &MachineRow, hello: &Hello) -> bool {
+    let heard = |status: &ItemStatus| {
+        let known = row.statuses.get(&status.name);
+        known.is_some_and(|known| (known.generation, known.attempt) == (status.generation, status.attempt))
+    };
+    hello.statuses.iter().any(|status| status.state == ItemState::Running && !heard(status))
+}
+
 /// Records what a Hello says of the machine, if it is new.
 fn note_greeting(draft: &mut Draft<'_>, row: &MachineRow, hello: &Hello, other_ledger: bool) {
-    let (accepted, host) = (hello.generation.min(row.assigned.generation), row.as_greeted(&hello.facts));
+    // What was accepted tells that all that ran before is recorded. While something runs of which nothing is, its event
+    // is yet to come: the list is sent once more, and its answer comes behind that.
+    let newest = if runs_unheard(row, hello) { row.assigned.accepted } else { row.assigned.generation };
+    let (accepted, host) = (hello.generation.min(newest), row.as_greeted(&hello.facts));
     if accepted == row.assigned.accepted
         && !other_ledger
         && row.host.as_ref() == Some(&host)
@@ -405,12 +417,15 @@ pub(super) fn host_changed(
 
 pub(super) fn answer(
     draft: &mut Draft<'_>,
-    id: MachineId,
+    (id, session): (MachineId, u64),
     generation: Generation,
     refused: Option<String>,
     now: Now,
 ) -> Result<Reply, Refusal> {
     let name = heard(draft, id, now)?;
+    if draft.live_mut(&name).session != Some(session) {
+        return Ok(Reply::Ok);
+    }
     let Some(assigned) = draft.machines.get(&name).map(|row| row.assigned.clone()) else { return Ok(Reply::Ok) };
     let accepted = if refused.is_none() { generation } else { assigned.accepted };
     let outdated = assigned.generation != generation || (assigned.refused == refused && assigned.accepted == accepted);

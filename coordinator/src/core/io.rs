@@ -66,6 +66,8 @@ pub enum Input {
     Answer {
         /// Whose.
         id: MachineId,
+        /// The stream it came on. On an older one, what was said before it may have been lost.
+        session: u64,
         /// To this one.
         generation: Generation,
         /// None: accepted. Else why not.

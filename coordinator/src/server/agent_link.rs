@@ -255,7 +255,7 @@ impl Talk {
                 }
                 let refused = (!answer.accepted).then(|| reason(&answer.code, &answer.message));
                 let generation = Generation(count("answer.generation", answer.generation)?);
-                self.engine.submit(Input::Answer { id, generation, refused }).await?;
+                self.engine.submit(Input::Answer { id, session, generation, refused }).await?;
                 self.warn_of_unproven();
             }
             Body::Log(chunk) => self.sessions.log_came(id, chunk),

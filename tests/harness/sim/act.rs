@@ -214,7 +214,7 @@ impl World {
                     self.count("assignment refused");
                 }
                 let refused = refusal.map(|refusal| format!("{}: {}", refusal.code, refusal.message));
-                self.tell(Input::Answer { id, generation, refused });
+                self.tell(Input::Answer { id, session, generation, refused });
             }
             // Not for the core.
             ToCoordinator::Swarm(_) => {}

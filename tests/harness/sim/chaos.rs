@@ -338,7 +338,8 @@ impl World {
         if self.facts().is_none_or(|facts| !facts.machines.contains_key(&name)) {
             return Ok(());
         }
-        if self.enroll(index, id)? {
+        // A store that went back may know of the `replace`, and not of the enrolment after it.
+        if self.enroll(index, id)? && !self.was_restored {
             let detail = format!("{name} enrolled twice without `replace`");
             return Err(self.watcher.violation("name-taken", detail));
         }

@@ -16,6 +16,7 @@ use uuid::Uuid;
 use super::{
     fleet::{Fleet, apply, item_name, machine, machine_spec, proof_key, spec},
     reason,
+    updates::release,
 };
 use crate::{
     core::{Effect, Input, Request},
@@ -118,14 +119,49 @@ fn a_lost_acknowledgement_is_made_up_for_at_hello() {
     assert_eq!(acked(&fleet), Some(Seq(1)));
 }
 
+/// The event that its agent told before it may be lost with that stream: nobody knows then what the list began.
+#[test]
+fn answer_on_an_older_stream_says_nothing() {
+    let mut fleet = Fleet::of(1, 0).reported();
+    let (id, session) = (fleet.agents["control-1"].id, fleet.agents["control-1"].session.expect("connected"));
+    let generation = fleet.row("control-1").assigned.generation;
+    fleet.connect("control-1");
+    let refused = Some("HashMismatch: versions differ".to_owned());
+    fleet.step(Input::Answer { id, session, generation, refused }).expect("known");
+    assert_eq!(fleet.row("control-1").assigned.refused, None);
+    fleet.answer("control-1", generation, Some("HashMismatch: versions differ"));
+    assert!(fleet.row("control-1").assigned.refused.is_some());
+}
+
+/// The coordinator was killed before it recorded the event, and the list that the agent has by now lacks the item: its
+/// slot was freed under it (seed 25898440902422).
+#[test]
+fn greeting_accepts_nothing_while_something_runs_unheard() {
+    let mut fleet = Fleet::of(1, 0).reported().prepared();
+    fleet.begin("control-1");
+    let accepted = fleet.row("control-1").assigned.accepted;
+    release(&mut fleet, &["install"], 1);
+    let newest = fleet.row("control-1").assigned.generation;
+    assert!(newest > accepted);
+    let mut hello = fleet.greeting("control-1");
+    let running = hello.statuses.iter_mut().find(|status| status.state == Running).expect("it runs");
+    running.attempt += 1;
+    let id = fleet.agents["control-1"].id;
+    fleet.step(Input::Hello { id, session: 1_000, hello: Box::new(hello) }).expect("welcome");
+    assert_eq!(fleet.row("control-1").assigned.accepted, accepted, "its event is yet to come");
+    let hello = Box::new(fleet.greeting("control-1"));
+    fleet.step(Input::Hello { id, session: 1_001, hello }).expect("welcome");
+    assert_eq!(fleet.row("control-1").assigned.accepted, newest);
+}
+
 #[test]
 fn a_refused_list_is_a_reason_until_the_next() {
     let mut fleet = Fleet::of(1, 0).reported();
-    let (id, generation) = (fleet.agents["control-1"].id, fleet.row("control-1").assigned.generation);
-    let refused = Some("HashMismatch: versions differ".to_owned());
-    fleet.step(Input::Answer { id, generation: Generation(99), refused: refused.clone() }).expect("known");
+    let generation = fleet.row("control-1").assigned.generation;
+    let refused = Some("HashMismatch: versions differ");
+    fleet.answer("control-1", Generation(99), refused);
     assert_eq!(fleet.why("control-1"), None, "an answer to another list says nothing of this one");
-    fleet.step(Input::Answer { id, generation, refused }).expect("known");
+    fleet.answer("control-1", generation, refused);
     assert_eq!(fleet.why("control-1").as_deref(), Some("AssignmentRefused"));
     fleet.accept("control-1");
     assert_eq!(fleet.why("control-1"), None);
@@ -339,11 +375,11 @@ fn other_list_of_the_same_number_shows_an_old_store() {
 fn refusal_of_a_taken_number_blocks_its_machine_alone() {
     for code in ["GenerationReused", "StaleGeneration"] {
         let mut fleet = Fleet::of(2, 0).reported().prepared();
-        let (id, generation) = (fleet.agents["control-1"].id, fleet.row("control-1").assigned.generation);
-        let refused = Some(format!("{code}: it was accepted with other content"));
-        fleet.step(Input::Answer { id, generation: Generation(99), refused: refused.clone() }).expect("known");
+        let generation = fleet.row("control-1").assigned.generation;
+        let refused = format!("{code}: it was accepted with other content");
+        fleet.answer("control-1", Generation(99), Some(&refused));
         assert_ne!(fleet.why("control-1").as_deref(), Some("UnprovenLedger"), "an answer to another list");
-        fleet.step(Input::Answer { id, generation, refused }).expect("known");
+        fleet.answer("control-1", generation, Some(&refused));
         assert_eq!(fleet.why("control-1").as_deref(), Some("UnprovenLedger"), "{code}");
         assert_ne!(fleet.why("control-2").as_deref(), Some("StoreOlderThanFleet"), "{code}");
     }

@@ -351,8 +351,14 @@ impl Fleet {
     pub(crate) fn accept(&mut self, name: &str) {
         let agent = &self.agents[name];
         let Some(generation) = agent.assignment.as_ref().map(|assignment| assignment.generation) else { return };
-        let id = agent.id;
-        self.step(Input::Answer { id, generation, refused: None }).expect("known");
+        self.answer(name, generation, None);
+    }
+
+    /// The agent accepts a list, or says why not.
+    pub(crate) fn answer(&mut self, name: &str, generation: Generation, refused: Option<&str>) {
+        let (id, session) = (self.agents[name].id, self.agents[name].session.expect("connected"));
+        let refused = refused.map(str::to_owned);
+        self.step(Input::Answer { id, session, generation, refused }).expect("known");
     }
 
     /// The next event of an agent: an item of its list is in this state now.

@@ -354,9 +354,7 @@ fn update_wants_person_when_machine_is_behind_or_not_heeded() {
 
     let mut fleet = permitted();
     let generation = fleet.row("control-1").assigned.generation;
-    fleet
-        .step(Input::Answer { id, generation, refused: Some("HashMismatch: of another version".to_owned()) })
-        .expect("known");
+    fleet.answer("control-1", generation, Some("HashMismatch: of another version"));
     assert_eq!(fleet.why("control-1").as_deref(), Some("AssignmentRefused"));
     assert!(fleet.wants_a_person());
 }

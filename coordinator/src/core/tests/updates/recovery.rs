@@ -104,10 +104,8 @@ fn a_machine_that_is_out_of_service_leaves_for_good_only_when_its_controllers_le
 #[test]
 fn refusal_of_copys_list_ends_with_recovery() {
     let mut fleet = deployed(3, 2);
-    let id = fleet.agents[SERVES_AGAIN].id;
     let generation = fleet.row(SERVES_AGAIN).assigned.generation;
-    let refused = Some("GenerationReused: it was accepted with other content".to_owned());
-    fleet.step(Input::Answer { id, generation, refused }).expect("known");
+    fleet.answer(SERVES_AGAIN, generation, Some("GenerationReused: it was accepted with other content"));
     assert!(fleet.row(SERVES_AGAIN).assigned.refused.is_some());
     fleet.recover_from(fleet.store.clone());
     fleet.all_report();
