@@ -170,12 +170,11 @@ impl Watcher {
     pub fn ended(&mut self, machine: &Machine, key: &AttemptKey, succeeded: bool) {
         if succeeded && let Some(hash) = self.hashes.get(&(machine.id, key.clone())) {
             let done = (machine.id, key.item.clone(), *hash);
-            // It was begun before it was dropped, and ended after that: it may count, and may run again.
-            if self.was_out_since(machine.id, key) {
-                return;
-            }
             self.dropped.remove(&done);
-            self.succeeded.insert(done);
+            // Begun before it was dropped, and ended after that: it may count, and may run again.
+            if !self.was_out_since(machine.id, key) {
+                self.succeeded.insert(done);
+            }
         }
     }
 

@@ -56,8 +56,7 @@ pub(super) fn needs_operator(survey: &Survey<'_>) -> bool {
     // One whose ledger is behind starts nothing and reports nothing, and of one that is unheeded nothing is taken; what
     // another refuses moves it no further than what runs there already.
     let stands = |position: &Position<'_>| {
-        let silent = position.is_unheeded() || blocked::ledger_behind(position).is_some();
-        silent || (blocked::refuses(position).is_some() && !running(position))
+        blocked::silent(position).is_some() || (blocked::refuses(position).is_some() && !running(position))
     };
     let works =
         |position: &Position<'_>| position.in_flight() && !waits_long_for_inputs(survey, position) && !stands(position);

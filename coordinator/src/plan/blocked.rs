@@ -162,7 +162,7 @@ pub(super) fn in_trouble(survey: &Survey<'_>, position: &Position<'_>) -> Option
     match is_away(position) {
         Some(away) if row.in_doubt => return Some(recovery::away_in_doubt(row, away)),
         // What it has to say of itself it says with a ledger that is whole.
-        None if row.in_doubt => return ledger_behind(position).or_else(|| Some(recovery::in_doubt(row))),
+        None if row.in_doubt => return silent(position).or_else(|| Some(recovery::in_doubt(row))),
         Some(away) => return Some(away),
         None => {}
     }
@@ -261,9 +261,15 @@ pub(crate) fn refuses(position: &Position<'_>) -> Option<Blocked> {
     None
 }
 
-/// Its own record is older than what it has told: no time mends that.
+/// Nothing that it does from now on is heard: it is unheeded, or its ledger is behind.
 #[must_use]
-pub fn ledger_behind(position: &Position<'_>) -> Option<Blocked> {
+pub fn silent(position: &Position<'_>) -> Option<Blocked> {
+    let refused = refuses(position).filter(|_| position.is_unheeded());
+    refused.or_else(|| ledger_behind(position))
+}
+
+/// Its own record is older than what it has told: no time mends that.
+fn ledger_behind(position: &Position<'_>) -> Option<Blocked> {
     let says = position.live?.agent_blocked.as_ref();
     says.filter(|(reason, _)| reason == LEDGER_BEHIND)
         .map(|(_, message)| recovery::ledger_behind(&position.row.name, message))

@@ -112,7 +112,7 @@ pub fn may_depart(survey: &Survey<'_>, position: &Position<'_>, row: &RemovalRow
 fn can_be_asked(position: &Position<'_>) -> Result<(), Blocked> {
     let name = &position.row.name;
     // What runs there, and that it has ended, is not taken from it.
-    if let Some(refused) = super::blocked::refuses(position).filter(|_| position.is_unheeded()) {
+    if let Some(refused) = super::blocked::silent(position) {
         let forced = format!("`musterctl remove {name} --policy forced`, without its agent's help; or ");
         return Err(Blocked { clears_when: format!("{forced}{}", refused.clears_when), ..refused });
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use muster_proto::{
-    model::{Blocked, ItemState, LEDGER_BEHIND, LockState, MachineName, Now, RemovalPolicy},
+    model::{Blocked, ItemState, LockState, MachineName, Now, RemovalPolicy},
     plant::planted,
 };
 
@@ -121,8 +121,8 @@ fn does_nothing(draft: &Draft<'_>, position: &Position<'_>, now: Now) -> Result<
         );
         return Err(refusal("ItemRunning", message));
     }
-    if let Some(Blocked { message, clears_when, .. }) = blocked::ledger_behind(position) {
-        return Err(refusal(LEDGER_BEHIND, format!("{name}: {message}; first {clears_when}")));
+    if let Some(Blocked { message, clears_when, .. }) = blocked::silent(position) {
+        return Err(refusal("NotHeard", format!("{name}: {message}; first {clears_when}")));
     }
     if let Some((reason, message)) = live.and_then(|live| live.agent_blocked.as_ref()).filter(|_| !waits) {
         let message = format!("{name} begins its next item when this has passed: {reason}: {message}");
