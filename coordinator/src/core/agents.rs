@@ -116,6 +116,7 @@ pub(super) fn hello(
     if hello.generation <= row.assigned.generation
         && let Some(assignment) = current_assignment(draft, &name, rules, now)
     {
+        draft.live_mut(&name).told = assignment.generation;
         effects.push(Effect::Assign { id, assignment });
     }
     Ok(Reply::Ok)

@@ -225,15 +225,24 @@ pub(super) fn assign_all(draft: &mut Draft<'_>, rules: &Rules<'_>, now: Now, eff
         let first = || *first_controls.entry(cluster).or_insert_with(|| items::first_control(draft, cluster));
         let Some(content) = assign::wanted_beside(draft, &position, first) else { continue };
         let digest = content.digest();
-        if machine.assigned.digest == Some(digest) {
+        let is_same = machine.assigned.digest == Some(digest);
+        if is_same && !is_unsent(&position) {
             continue;
         }
-        let generation = machine.assigned.generation.next();
+        let known = machine.assigned.generation;
+        let generation = if is_same { known } else { known.next() };
         let send = machine.id.filter(|_| position.connected());
         let assignment = content.into_assignment(&position, epoch, generation, rules.proof_key);
         changed.push((machine.name.clone(), digest, send, assignment));
     }
     for (name, digest, send, assignment) in changed {
+        if send.is_some() {
+            draft.live_mut(&name).told = assignment.generation;
+        }
+        if draft.machines.get(&name).is_some_and(|row| row.assigned.generation == assignment.generation) {
+            effects.extend(send.map(|id| Effect::Assign { id, assignment }));
+            continue;
+        }
         // One that was Ready may yet go back to the list that it had then.
         let items = draft.machines.get(&name).filter(|row| row.ready_at.is_none());
         let items = items.and_then(|_| item_names(draft, &name));
@@ -255,6 +264,14 @@ pub(super) fn assign_all(draft: &mut Draft<'_>, rules: &Rules<'_>, now: Now, eff
         }
         effects.extend(send.map(|id| Effect::Assign { id, assignment }));
     }
+}
+
+/// Did the newest list never reach this stream? A machine that keeps what it has is sent no list when it connects, and
+/// what it has may be a list that was lost with an earlier stream.
+fn is_unsent(position: &survey::Position<'_>) -> bool {
+    let assigned = &position.row.assigned;
+    let told = position.live.map(|live| live.told).unwrap_or_default();
+    position.connected() && assigned.accepted < assigned.generation && told < assigned.generation
 }
 
 /// The assignment that is in force for a machine, to be sent again. None: it has none, or keeps what it has.

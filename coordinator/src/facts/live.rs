@@ -8,8 +8,8 @@ use std::{
 
 use muster_proto::{
     model::{
-        AssignedItem, ClusterName, ClusterSpec, ItemHash, ItemName, MachineId, MachineName, MachineType, Now, Phase,
-        SecretName, WAITING_FOR_SECRET, WAITING_FOR_SWARM,
+        AssignedItem, ClusterName, ClusterSpec, Generation, ItemHash, ItemName, MachineId, MachineName, MachineType,
+        Now, Phase, SecretName, WAITING_FOR_SECRET, WAITING_FOR_SWARM,
     },
     variables::VariableError,
 };
@@ -95,6 +95,8 @@ impl fmt::Display for UnprovenClaim {
 pub struct MachineLive {
     /// Has it a stream now, and which?
     pub session: Option<u64>,
+    /// The newest list that was sent on this stream; zero = none.
+    pub told: Generation,
     /// Streams that took the place of one that was open, soon after each other, and when the last one did: monotonic
     /// milliseconds.
     taken_over: (u32, u64),
@@ -136,6 +138,7 @@ impl MachineLive {
             let so_far = if self.is_just_taken_over(now) { self.taken_over.0 } else { 0 };
             self.taken_over = (so_far.saturating_add(1), now.mono_ms);
         }
+        self.told = Generation(0);
         self.progress = None;
         self.agent_blocked = None;
         self.inputs_wanted_ms = None;

@@ -1,6 +1,6 @@
 //! One machine out of service: what has to be true before, what it means meanwhile, and what it is given back.
 
-use muster_proto::model::{LcmType, SwarmAvailability};
+use muster_proto::model::{HostFacts, LcmType, SwarmAvailability};
 
 use super::{super::reason, drains::Swarm, *};
 use crate::documents;
@@ -426,4 +426,32 @@ fn locks_of_the_cluster_that_fail_an_update_only_pause_maintenance() {
     assert_eq!(fleet.why("worker-1").as_deref(), Some("InMaintenance"));
     assert!(fleet.part("worker-1").is_some_and(|part| part.maintenance.is_some_and(|row| !row.leaving)));
     assert_eq!(fleet.why("worker-2").as_deref(), Some("Paused"));
+}
+
+/// Seed 121882397569245: its list was lost with its stream, it came back into service meanwhile, and kept what it had.
+#[test]
+fn list_lost_with_stream_is_sent_when_it_may_change() {
+    let mut fleet = Fleet::of(1, 1).reported().prepared();
+    fleet.finish_all(Control);
+    fleet.finish_all(Worker);
+    fleet.ask(enter("worker-1")).expect("begins");
+    fleet.pass(NODE_LOCKS_MS, &[]);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("InMaintenance"));
+    let had = fleet.agents["worker-1"].assignment.clone();
+    let control = fleet.agents["control-1"].id;
+    let moved = HostFacts { internal_ip: Some("10.0.9.9".to_owned()), ..fleet.greeting("control-1").facts };
+    fleet.report_host(control, moved);
+    let lost = fleet.row("worker-1").assigned.generation;
+    assert!(had.as_ref().is_some_and(|had| had.generation < lost), "the address changes its list");
+    fleet.ask(leave("worker-1")).expect("is wanted back");
+    assert_eq!((fleet.part("worker-1"), fleet.slot("worker-1")), (None, None));
+    fleet.agents.get_mut("worker-1").expect("known").assignment = had;
+    fleet.disconnect("worker-1");
+    fleet.connect("worker-1");
+    let known = |fleet: &Fleet| fleet.agents["worker-1"].assignment.as_ref().map(|list| list.generation);
+    assert!(known(&fleet) < Some(lost), "at rest it keeps what it has");
+    fleet.ask(enter("worker-1")).expect("begins");
+    assert_eq!(known(&fleet), Some(fleet.row("worker-1").assigned.generation), "now it is sent the newest");
+    fleet.accept("worker-1");
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("InMaintenance"));
 }
