@@ -427,7 +427,9 @@ impl MachineRow {
             .map(|status| status.name.clone())
             .collect();
         let newest = self.assigned.generation;
-        self.redo.retain(|item, _| self.statuses.contains_key(item));
+        // Of what it was given once it may yet report a success that was not heard when the item was dropped.
+        let may_come = |item: &ItemName| self.given.as_ref().is_none_or(|given| given.contains(item));
+        self.redo.retain(|item, _| self.statuses.contains_key(item) || may_come(item));
         for item in dropped {
             self.verdicts.remove(&item);
             self.redo.insert(item, newest);

@@ -227,7 +227,10 @@ pub(super) fn has_its_own_items(
     row.drop_others(is_own);
     let newest = row.assigned.generation;
     // One that is known to have failed, or whose end is unknown, stays what it is: that is for an operator.
-    let may_succeed = |item: &ItemName| row.statuses.get(item).is_none_or(|known| known.state == ItemState::Succeeded);
+    let may_succeed = |item: &ItemName| {
+        let known = row.statuses.get(item).map(|known| &known.state);
+        matches!(known, None | Some(ItemState::Succeeded | ItemState::Running))
+    };
     let unheard = listed.into_iter().filter(|item| !is_own(item) && may_succeed(item));
     let unheard: Vec<ItemName> = unheard.filter(|_| !planted("keep-dropped-done")).collect();
     row.redo.extend(unheard.into_iter().map(|item| (item, newest)));

@@ -1,5 +1,7 @@
 //! Items that succeeded and run again: those that were out of the manifest meanwhile, and those that an operator wants.
 
+use muster_proto::model::Generation;
+
 use super::{super::done, *};
 
 /// Worker `worker-1` with these deploy items.
@@ -78,6 +80,44 @@ fn late_success_of_dropped_item_runs_again() {
     fleet.event("worker-1", "more", ItemState::Succeeded);
     let row = fleet.row("worker-1");
     assert!(!row.counts(&row.statuses[&item_name("more")]), "it was out of the list when it ended");
+}
+
+/// Seed 122398733986528: it was running when its update was aborted, and its success is heard in the next update.
+#[test]
+fn success_heard_in_next_update_runs_again() {
+    let mut fleet = guarded(Fleet::with(with(&["tool"], "1")));
+    let mut next = with(&["tool"], "2");
+    next.machine_types.get_mut(&Worker).expect("items").insert(1, item("more", Phase::Prepare));
+    fleet.ask(apply(next, &[])).expect("applies");
+    fleet.ask(update()).expect("starts");
+    fleet.accept("worker-1");
+    fleet.event("worker-1", "more", ItemState::Running);
+    let begun = last_run(&fleet, "more");
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Abort { rollout }).expect("aborts");
+    fleet.lock("ceph", None, LockState::Active);
+    assert!(fleet.row("worker-1").update.is_none(), "it has left the update");
+    fleet.ask(update()).expect("starts again");
+    fleet.event("worker-1", "more", ItemState::Succeeded);
+    fleet.accept("worker-1");
+    assert_eq!(fleet.due("worker-1").as_deref(), Some("more"), "it was out of the list after it began");
+    fleet.finish("worker-1");
+    assert!(last_run(&fleet, "more") > begun);
+}
+
+/// A success that is not heard yet when its item is dropped is still to be redone when another item is dropped.
+#[test]
+fn unheard_redo_survives_next_drop() {
+    let fleet = guarded(Fleet::with(with(&["tool"], "1")));
+    let mut row = fleet.row("worker-1").clone();
+    let (more, newest) = (item_name("more"), row.assigned.generation);
+    row.given.as_mut().expect("noted").insert(more.clone());
+    row.redo.insert(more.clone(), newest);
+    row.drop_others(|_| true);
+    assert_eq!(row.redo_up_to(&more), newest);
+    row.given.as_mut().expect("noted").remove(&more);
+    row.drop_others(|_| true);
+    assert_eq!(row.redo_up_to(&more), Generation(0), "it was never given such an item");
 }
 
 fn rerun(item: &str) -> Request {
