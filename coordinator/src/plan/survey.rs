@@ -111,6 +111,13 @@ impl<'a> Position<'a> {
             .find(|progress| matches!(progress, Progress::Failed(_) | Progress::Held(_)))
     }
 
+    /// Does it go no further before a person decides about an item? A machine that goes out of service runs no item, so
+    /// none holds it up.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.trouble().is_some() && self.update().is_none_or(|mine| mine.maintenance.is_none())
+    }
+
     /// Did an item fail for good?
     #[must_use]
     pub fn failed(&self) -> bool {

@@ -282,7 +282,7 @@ pub fn wants_slot(position: &Position<'_>) -> bool {
         && !position.is_let_go()
         && position.row.slot.is_none()
         && mine.set_aside.is_none()
-        && position.trouble().is_none()
+        && !position.is_stopped()
 }
 
 /// The next slot: at most one in a round, for the survey does not know of it yet.
@@ -310,7 +310,7 @@ pub fn earlier_on_its_way<'a>(survey: &Survey<'a>, position: &Position<'_>) -> O
         let aside = other.update().is_some_and(|mine| mine.set_aside.is_some());
         // Else both would wait: that one lets whoever makes the swarm go first.
         let waits = swarm::waits_for_maker(survey.facts, other.row).is_some();
-        other.row.slot.is_none() && !aside && !waits && other.available() && other.trouble().is_none()
+        other.row.slot.is_none() && !aside && !waits && other.available() && !other.is_stopped()
     });
     earlier.map(|other| &other.row.name)
 }
@@ -325,7 +325,7 @@ fn may_try_again(survey: &Survey<'_>, update: &UpdateRow) -> bool {
         return false;
     }
     // Whoever waits for one that is aside does not move, nor does who keeps its slot until a person has mended it.
-    let at_work = |position: &Position<'_>| position.row.slot.is_some() && position.trouble().is_none();
+    let at_work = |position: &Position<'_>| position.row.slot.is_some() && !position.is_stopped();
     let gets_slot = |position: &Position<'_>| {
         wants_slot(position) && position.available() && safety::may_take_slot(survey, position).is_ok()
     };

@@ -69,7 +69,7 @@ pub fn is_waiting_for_others(survey: &Survey<'_>, position: &Position<'_>) -> bo
         return coming(return_deadline_ms(survey, update, position));
     }
     let gives_back = machine::gives_back(survey, update, position, mine).is_some();
-    if mine.maintenance.is_none() && position.trouble().is_some() && !gives_back {
+    if position.is_stopped() && !gives_back {
         return false;
     }
     if drain::aim(survey, position).is_some() {

@@ -284,7 +284,7 @@ fn before_first_permit(
         return removal::takes_turn(position).then(leaves).flatten();
     }
     // One that failed waits for a person: no deadline of controllers or of the swarm runs for it.
-    let failed = mine.maintenance.is_none() && position.trouble().is_some();
+    let failed = position.is_stopped();
     if update.wish == Wish::Abort || mine.set_aside.is_some() || failed {
         return None;
     }

@@ -438,3 +438,26 @@ fn one_whose_workloads_come_back_is_through_before_it_is_removed() {
         })
         .expect("begins");
 }
+
+/// Seed 121882397573445: what failed there in an update is no reason to keep it. It runs nothing more.
+#[test]
+fn machine_that_failed_in_prepare_is_removed() {
+    let mut fleet = deployed(3, 2);
+    release(&mut fleet, &["images", "install"], 1);
+    fleet.ask(update()).expect("starts");
+    fleet.fail("control-3");
+    for name in ["control-1", "control-2", "worker-1", "worker-2"] {
+        fleet.finish(name);
+    }
+    fleet.lock("ceph", None, LockState::Inactive);
+    assert_eq!(fleet.why("control-3").as_deref(), Some("Failed"));
+    let policy = RemovalPolicy::Graceful;
+    let remove = Request::Remove { machine: machine("control-3"), policy, accept_control_plane_downtime: true };
+    fleet.ask(remove).expect("begins");
+    fleet.upgrade("control-1");
+    fleet.upgrade("control-2");
+    assert_eq!(fleet.requests(), ["control-3"], "{}", fleet.says("control-3"));
+    fleet.accept("control-3");
+    fleet.lock("ceph", Some("control-3"), LockState::Inactive);
+    assert!(fleet.is_gone("control-3"), "{}", fleet.says("control-3"));
+}
