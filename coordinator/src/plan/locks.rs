@@ -53,10 +53,12 @@ pub fn of<'a>(survey: &'a Survey<'_>, node: Option<&'a MachineName>) -> impl Ite
     survey.locks.by_node.get(&node).into_iter().flatten().copied()
 }
 
-/// Controllers that this cluster is known to have: declared, or seen with any lock in it.
+/// Controllers that this cluster is known to have: declared, seen with any lock in it, or connected. A connected one
+/// without a lock makes one when it sees the request; so it is after a store was put back that is older than its locks.
 fn known<'a>(survey: &'a Survey<'_>) -> BTreeSet<&'a str> {
     let declared = survey.spec.workload_controllers.iter().map(String::as_str);
-    declared.chain(survey.locks.controllers.iter().copied()).collect()
+    let locks = &survey.locks;
+    declared.chain(locks.controllers.iter().copied()).chain(locks.watching.keys().copied()).collect()
 }
 
 /// Has this cluster no application controller at all?

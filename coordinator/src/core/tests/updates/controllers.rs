@@ -1,6 +1,6 @@
 //! Controllers that are known, hold no lock where one is asked for, and are there or not.
 
-use muster_proto::model::{LockState, MachineName, Scope};
+use muster_proto::model::{LockState, MachineName, MachineType, Scope};
 
 use super::{NODE_LOCKS_MS, deployed, release, update};
 use crate::{
@@ -259,4 +259,21 @@ fn a_plan_names_controllers_that_are_not_there() {
     assert_eq!(warnings(&fleet), Vec::<String>::new());
     fleet.say("ceph", Word::Unwatch { cluster: cluster(), stream: 1 });
     assert_eq!(warnings(&fleet), ["application controller ceph is not connected: it sees no request"]);
+}
+
+/// Seed 5395689252699: a store that was put back is older than its locks, and it has connected.
+#[test]
+fn connected_controller_without_locks_has_its_time() {
+    let mut fleet = Fleet::of(3, 1).reported().prepared();
+    fleet.finish_all(MachineType::Control);
+    fleet.finish_all(MachineType::Worker);
+    fleet.watch("nova", 1);
+    let enter = Request::EnterMaintenance { machine: machine("worker-1"), accept_control_plane_downtime: false };
+    fleet.ask(enter).expect("begins");
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksSettling"), "{}", fleet.says("worker-1"));
+    fleet.pass(SETTLE_MS, &[]);
+    assert_eq!(fleet.requests(), ["worker-1"], "it made no lock of the cluster");
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksSettling"));
+    fleet.pass(SETTLE_MS, &[]);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("InMaintenance"), "nor of the machine");
 }
