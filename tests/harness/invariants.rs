@@ -168,8 +168,9 @@ impl Watcher {
 
     /// A process ended.
     pub fn ended(&mut self, machine: &Machine, key: &AttemptKey, succeeded: bool) {
-        if succeeded && let Some(hash) = self.hashes.get(&(machine.id, key.clone())) {
-            let done = (machine.id, key.item.clone(), *hash);
+        if succeeded && let Some(hash) = self.hashes.get(&(machine.id, key.clone())).copied() {
+            self.joined(machine.id, &key.item);
+            let done = (machine.id, key.item.clone(), hash);
             self.dropped.remove(&done);
             // Begun before it was dropped, and ended after that: it may count, and may run again.
             if !self.was_out_since(machine.id, key) {

@@ -154,8 +154,8 @@ pub struct World {
     pub(crate) appointment: Option<appointments::Appointment>,
     /// What else somebody waits for then.
     pub(crate) moment: Option<moments::Moment>,
-    /// Machines whose newest greeting made numbers up.
-    pub(crate) liars: BTreeSet<MachineId>,
+    /// Streams that began with a greeting whose numbers were made up.
+    pub(crate) lies: BTreeSet<u64>,
     /// Another build runs than the one before the newest upgrade.
     pub(crate) other_build: bool,
     /// Which of the two gave a list.
@@ -219,7 +219,7 @@ impl World {
             second_life: None,
             appointment: None,
             moment: None,
-            liars: BTreeSet::new(),
+            lies: BTreeSet::new(),
             other_build: false,
             built: BTreeMap::new(),
             was_restored: false,

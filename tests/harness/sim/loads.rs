@@ -47,6 +47,8 @@ pub(crate) struct Lost {
     pub(super) by: usize,
     /// Did the coordinator drain its node?
     pub(super) drained_by_us: bool,
+    /// The machine of that node.
+    node: usize,
 }
 
 impl Load {
@@ -62,8 +64,9 @@ impl Load {
         self.tasks.iter().filter(|task| task.runs(at)).count()
     }
 
-    /// What it loses when it is drained is wanted elsewhere, and comes late there.
-    pub(super) fn set(
+    /// What it loses when it is drained is wanted elsewhere, and comes late there. A drain that is taken back before the
+    /// swarm noticed it moves nothing.
+    fn set(
         &mut self,
         availability: SwarmAvailability,
         at: u64,
@@ -89,17 +92,28 @@ impl Load {
                     task.missing_from = noticed.min(leaves);
                     let back_at = leaves.saturating_add(rng.between(0, 15_000));
                     let (since, by) = (task.missing_from, task.lost_by.unwrap_or(index));
-                    lost.push(Lost { service: task.service, since, back_at, by, drained_by_us: by_us });
+                    lost.push(Lost { service: task.service, since, back_at, by, drained_by_us: by_us, node: index });
                 }
                 self.tasks.retain(|task| task.comes <= at);
                 lost
             }
             SwarmAvailability::Active => {
+                self.keep_unnoticed(at);
                 let coming = rng.between(0, 3);
                 self.tasks.extend((0..coming).map(|_| Task::new(at + rng.between(0, 4_000), rng)));
                 Vec::new()
             }
-            SwarmAvailability::Pause => Vec::new(),
+            SwarmAvailability::Pause => {
+                self.keep_unnoticed(at);
+                Vec::new()
+            }
+        }
+    }
+
+    /// The swarm has not told these tasks to leave yet, and will not any more.
+    fn keep_unnoticed(&mut self, at: u64) {
+        for task in self.tasks.iter_mut().filter(|task| task.leaves.is_some() && task.missing_from > at) {
+            (task.leaves, task.missing_from) = (None, 0);
         }
     }
 
@@ -129,6 +143,23 @@ impl Task {
 }
 
 impl Swarm {
+    /// Sets what a node is for services.
+    pub(super) fn set(
+        &mut self,
+        node: usize,
+        availability: SwarmAvailability,
+        (at, by_us): (u64, bool),
+        dice: (&mut Rng, bool),
+    ) {
+        let Some(node) = self.nodes.get_mut(node) else { return };
+        let index = node.index;
+        let lost = node.load.set(availability, at, (index, by_us), dice);
+        if availability != SwarmAvailability::Drain {
+            self.lost.retain(|lost| lost.node != index || lost.since <= at);
+        }
+        self.lost.extend(lost);
+    }
+
     /// Tasks that were lost come back on nodes that take them, if there are any.
     pub(super) fn restart_tasks(&mut self, at: u64, rng: &mut Rng) {
         let mut takers: Vec<&mut Load> = self.nodes.iter_mut().map(|node| &mut node.load).collect();

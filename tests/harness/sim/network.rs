@@ -133,7 +133,7 @@ impl World {
         let (session, id, facts) = (self.last_session, machine.id, machine.facts());
         machine.session = Some(session);
         let Some(mut hello) = machine.agent.as_ref().map(|core| core.hello(facts)) else { return };
-        self.lie(id, &mut hello);
+        self.lie((id, session), &mut hello);
         self.carry(Parcel { index, id, session, what: Said::Hello(Box::new(hello)) });
     }
 }

@@ -41,11 +41,12 @@ impl World {
             let message = "said the engine".to_owned();
             return Err(SwarmFailure { code: SwarmFailureCode::NoSuchNode, message });
         };
+        if let SwarmOp::SetAvailability { availability, .. } = op {
+            swarm.set(known, *availability, (at, by_us), (&mut self.rng, self.chaos));
+        }
         let Some(node) = swarm.nodes.get_mut(known) else { return Ok(SwarmReply::Done) };
         match op {
             SwarmOp::SetAvailability { availability, .. } => {
-                let lost = node.load.set(*availability, at, (node.index, by_us), (&mut self.rng, self.chaos));
-                swarm.lost.extend(lost);
                 if gets_back {
                     node.load.word = *availability;
                 }
@@ -186,10 +187,9 @@ impl World {
         let requested = self.is_requested(index);
         let Some(swarm) = self.swarms.last_mut() else { return };
         swarm.restart_tasks(at, &mut self.rng);
+        swarm.set(picked, word, (at, false), (&mut self.rng, self.chaos));
         let Some(node) = swarm.nodes.get_mut(picked) else { return };
-        let lost = node.load.set(word, at, (node.index, false), (&mut self.rng, self.chaos));
         (node.load.word, node.load.touched) = (word, requested);
-        swarm.lost.extend(lost);
         self.count("an operator set a node's availability");
     }
 
@@ -263,9 +263,11 @@ impl World {
         let Some(index) = self.machines.iter().position(|machine| machine.name == *name) else { return };
         let place = self.machines.get(index).and_then(|machine| machine.engine.clone());
         let swarm = place.as_ref().and_then(|place| self.swarms.get_mut(place.swarm));
-        let node = swarm.and_then(|swarm| swarm.nodes.iter_mut().find(|node| node.index == index));
-        if let Some(node) = node {
-            node.load.set(node.load.word, at, (index, false), (&mut self.rng, false));
+        let Some(swarm) = swarm else { return };
+        let Some(place) = swarm.nodes.iter().position(|node| node.index == index) else { return };
+        let Some(word) = swarm.nodes.get(place).map(|node| node.load.word) else { return };
+        swarm.set(place, word, (at, false), (&mut self.rng, false));
+        if let Some(node) = swarm.nodes.get_mut(place) {
             node.load.touched = false;
         }
     }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_agent::attempt::record::AttemptKey;
 use muster_coordinator::facts::{Facts, LeftOut, MachineRow, RolloutRow, UpdateKind, UpdateRow};
 use muster_proto::model::{
-    CONSISTENT_COPY_ITEM, ItemHash, MachineId, MachineName, MachineType, RunnerKind, SWARM_COPY_ITEM,
+    CONSISTENT_COPY_ITEM, ItemHash, ItemName, MachineId, MachineName, MachineType, RunnerKind, SWARM_COPY_ITEM,
 };
 
 use super::{Run, has_begun, run};
@@ -27,6 +27,8 @@ pub(in crate::invariants) struct Seen {
     begun: BTreeSet<Run>,
     /// Copies that were started: in which version, where, and what has to succeed.
     started: BTreeSet<(String, MachineName, MachineId, ItemHash)>,
+    /// Machines that have joined a swarm once, whatever their joining items came to since.
+    joined: BTreeSet<MachineId>,
     /// With how many managers the newest update of a machine was started.
     managers: BTreeMap<MachineName, usize>,
 }
@@ -51,6 +53,13 @@ impl Watcher {
             self.seen.hooks.backup.started.insert(copy);
         }
         Ok(())
+    }
+
+    /// Notes a machine that has got into a swarm.
+    pub(in crate::invariants) fn joined(&mut self, id: MachineId, item: &ItemName) {
+        if *item == join_name() {
+            self.seen.hooks.backup.joined.insert(id);
+        }
     }
 
     /// No update begins in a swarm whose managers were not copied for it, unless an operator does without.
@@ -81,7 +90,7 @@ impl Watcher {
     fn is_outside(&self, row: &MachineRow) -> bool {
         let join = join_name();
         let skipped = row.verdicts.get(&join).and_then(|verdict| verdict.left_out) == Some(LeftOut::Skipped);
-        skipped && !self.succeeded.iter().any(|(id, item, _)| Some(*id) == row.id && *item == join)
+        skipped && !row.id.is_some_and(|id| self.seen.hooks.backup.joined.contains(&id))
     }
 
     /// Has a copy succeeded here for this update, or does an operator do without that?
