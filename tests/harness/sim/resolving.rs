@@ -1,5 +1,7 @@
 //! The patient operator, when everything has come to rest: does what each reason says, until every machine is Ready.
 
+use std::collections::BTreeSet;
+
 use muster_coordinator::core::{Request, update::Options};
 use muster_coordinator::facts::{MachineRow, RemovalRow};
 use muster_coordinator::plan::{
@@ -78,6 +80,7 @@ impl World {
         let (mut replaced, mut outside, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
         let (mut adrift, mut dead) = (Vec::new(), Vec::new());
         let (mut degraded, mut behind, mut doubted) = (false, false, Vec::new());
+        let mut without_secret = BTreeSet::new();
         for position in &survey.machines {
             let Some(blocked) = blocked::of_machine(&survey, position) else { continue };
             let machine = position.row.name.clone();
@@ -186,6 +189,10 @@ impl World {
                     wishes.push(Request::RevokeMachine { machine, machine_is_off: false });
                 }
                 "WaitingForSwarm" => outside.push(machine),
+                // The store is older than the secret.
+                "VariableWithoutValue" if blocked.message.contains("'secret.") => {
+                    without_secret.insert(position.row.spec.machine_type);
+                }
                 "WaitingForMachines" | "DeployNotStarted" => {
                     wishes.push(Request::Deploy { cluster: manifest::cluster_name() });
                 }
@@ -224,7 +231,12 @@ impl World {
             || !wishes.is_empty()
             || !replaced.is_empty()
             || !dead.is_empty()
+            || !without_secret.is_empty()
             || mended;
+        for machine_type in without_secret {
+            self.count("a secret that the store had lost was created");
+            self.create_secret(machine_type)?;
+        }
         for name in foreign {
             self.leave_swarm(&name);
         }
