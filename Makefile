@@ -69,8 +69,7 @@ image: packages ## The coordinator's image, muster-coordinator:VERSION (needs Do
 	docker build --quiet --file packaging/Containerfile --tag $(IMAGE) target/packages/image
 
 test-tools:
-	@missing=$$(tests/missing-tools); test -z "$$missing" || { \
-	echo "The tests need more than Rust: apt-get install $$missing" >&2; exit 1; }
+	@tests/set-up
 
 # The fleets of nodes take longest, and wait more than they work. So what they need is made first; tests are compiled and
 # run beside them, and then programs with planted bugs. Without a Docker Engine: no nodes.
