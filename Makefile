@@ -44,7 +44,7 @@ SAID := target/said
 said = 2>&1 | tee $(SAID)/$(1)
 
 .PHONY: help build static-libc test-tools demo packages image node-image demo-nodes demo-nodes-down test \
-	compile-tests soak test-programs test-plants test-packages compile-nodes test-nodes test-nodes-down test-machine full lint \
+	docs compile-tests soak test-programs test-plants test-packages compile-nodes test-nodes test-nodes-down test-machine full lint \
 	bench clean
 
 help: ## This list
@@ -67,6 +67,9 @@ packages: build ## .deb and .rpm of all three, in target/packages (needs debhelp
 
 image: packages ## The coordinator's image, muster-coordinator:VERSION (needs Docker)
 	docker build --quiet --file packaging/Containerfile --tag $(IMAGE) target/packages/image
+
+docs: build ## The book, in target/book, with its links checked (fetches mdbook where there is none)
+	docs/build
 
 test-tools:
 	@tests/set-up

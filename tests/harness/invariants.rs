@@ -1,4 +1,4 @@
-//! What must hold after every event, whatever the faults. Named after the safety rules of docs/ARCHITECTURE.md; none of
+//! What must hold after every event, whatever the faults. Named after the rules of docs/explanation/safety.md; none of
 //! them asks the code it watches whether it did right.
 
 mod groups;

@@ -22,7 +22,7 @@ const HOST: &str = "10.0.2.2";
 /// Of the console, when a test failed.
 const LINES_MAX: usize = 60;
 /// Done once, as root, by provision.service. The coordinator's certificate is for 127.0.0.1: so there is a door there.
-/// And the machine has a coordinator of its own, as docs/OPERATIONS.md says: a service with its own user, handed its
+/// And the machine has a coordinator of its own, as in docs/how-to/install.md: a service with its own user, handed its
 /// key by systemd (which cannot do so in a container). It is killed, removed and installed again, and has its record.
 const PROVISION: &str = "set -eux
 cd /mnt

@@ -22,7 +22,9 @@ use super::{
 const SAMPLE: &str = include_str!("../../../tests/golden/manifests/edge-7.yaml");
 const GOLDEN: &str = include_str!("../../../tests/golden/manifests/faults.txt");
 const GOLDEN_PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/manifests/faults.txt");
-const PAGE: &str = include_str!("../../../docs/MANIFEST.md");
+const PAGE: &str = include_str!("../../../docs/reference/manifest.md");
+/// What the tutorial and the package of musterctl begin with.
+const FIRST_FLEET: &str = include_str!("../../../docs/tutorial/first-fleet.yaml");
 
 /// A good manifest; the table below damages one place of it each time.
 const BASE: &str = r#"apiVersion: muster/v1alpha1
@@ -667,7 +669,12 @@ fn the_page_names_every_field() {
         .chain(variables)
         .filter(|name| !PAGE.contains(&format!("`{name}`")) && !PAGE.contains(&format!("`${{{name}}}`")))
         .collect();
-    assert!(missing.is_empty(), "docs/MANIFEST.md lacks {missing:?}");
+    assert!(missing.is_empty(), "docs/reference/manifest.md lacks {missing:?}");
+}
+
+#[test]
+fn tutorial_manifest_is_good() {
+    read(FIRST_FLEET).unwrap_or_else(|faults| panic!("{faults:?}"));
 }
 
 /// The examples of the page are good manifests.

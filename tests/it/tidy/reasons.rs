@@ -1,4 +1,4 @@
-//! Every named reason has its row in docs/OPERATIONS.md, and every row a reason: README promises "every NOTE".
+//! Every named reason has its row in docs/reference/reasons.md, and every row a reason: README promises "every NOTE".
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -68,16 +68,16 @@ fn rows(text: &str, table: &str) -> Vec<String> {
 #[test]
 fn every_reason_has_its_row() -> anyhow::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no folder above the crate")?;
-    let text = fs::read_to_string(root.join("docs/OPERATIONS.md"))?;
+    let text = fs::read_to_string(root.join("docs/reference/reasons.md"))?;
     let reasons = named()?;
     assert!(reasons.contains("WaitingForTurn") && reasons.contains("DiskFull"), "did they move? {reasons:?}");
     let all: Vec<String> = TABLES.iter().flat_map(|table| rows(&text, table)).collect();
     let missing: Vec<&String> = reasons.iter().filter(|reason| !all.contains(reason)).collect();
-    assert!(missing.is_empty(), "no row in docs/OPERATIONS.md (or none of a reason: NO_REASONS): {missing:?}");
+    assert!(missing.is_empty(), "no row in docs/reference/reasons.md (or none of a reason: NO_REASONS): {missing:?}");
     let notes = rows(&text, TABLES[0]);
     let known = |row: &&String| reasons.contains(*row) || OF_THE_VIEW.contains(&row.as_str());
     let stale: Vec<&String> = notes.iter().filter(|row| !known(row)).collect();
-    assert!(stale.is_empty(), "rows of docs/OPERATIONS.md that no code names: {stale:?}");
+    assert!(stale.is_empty(), "rows of docs/reference/reasons.md that no code names: {stale:?}");
     let twice: Vec<&String> =
         notes.iter().filter(|row| notes.iter().filter(|other| other == row).count() > 1).collect();
     assert!(twice.is_empty(), "rows that are there twice: {twice:?}");
