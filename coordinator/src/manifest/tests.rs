@@ -25,6 +25,7 @@ const GOLDEN_PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/
 const PAGE: &str = include_str!("../../../docs/reference/manifest.md");
 /// What the tutorial and the package of musterctl begin with.
 const FIRST_FLEET: &str = include_str!("../../../docs/tutorial/first-fleet.yaml");
+const TUTORIAL: &str = include_str!("../../../docs/tutorial/first-fleet.md");
 
 /// A good manifest; the table below damages one place of it each time.
 const BASE: &str = r#"apiVersion: muster/v1alpha1
@@ -674,6 +675,7 @@ fn the_page_names_every_field() {
 
 #[test]
 fn tutorial_manifest_is_good() {
+    assert!(TUTORIAL.contains(FIRST_FLEET), "docs/tutorial/first-fleet.md shows another manifest");
     read(FIRST_FLEET).unwrap_or_else(|faults| panic!("{faults:?}"));
 }
 
