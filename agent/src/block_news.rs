@@ -1,6 +1,7 @@
 //! Why the agent starts nothing, for `muster-agent status`: a small file, there while it is so. News, not a record:
 //! never synced, and nothing is decided by it. The engine tells, the status reads.
 
+use muster_proto::model::Reason;
 use serde::{Deserialize, Serialize};
 
 use crate::{attempt::durable, config::StateDir, core::AgentBlocked, host::unix_ms};
@@ -9,8 +10,8 @@ use crate::{attempt::durable, config::StateDir, core::AgentBlocked, host::unix_m
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockReport {
-    /// A named reason, `WaitingForSecret`.
-    pub reason: String,
+    /// Its named reason.
+    pub reason: Reason,
     /// What is the matter, in one sentence.
     pub message: String,
     /// Since when it is so. Unix milliseconds.
@@ -52,8 +53,7 @@ impl BlockNews {
         match &new {
             None => drop(std::fs::remove_file(self.dir.blocked())),
             Some((AgentBlocked { reason, message }, since_ms)) => {
-                let report =
-                    BlockReport { reason: (*reason).to_owned(), message: message.to_string(), since_ms: *since_ms };
+                let report = BlockReport { reason: *reason, message: message.to_string(), since_ms: *since_ms };
                 let text = serde_json::to_vec_pretty(&report).unwrap_or_default();
                 drop(durable::replace_unsynced(&self.dir.blocked(), &text));
             }
@@ -72,12 +72,12 @@ mod tests {
         let dir = StateDir::new(state.path());
         let mut news = BlockNews::new(&dir);
         let blocked = |reason, message: &str| AgentBlocked { reason, message: message.to_owned().into() };
-        news.tell(Some(&blocked("WaitingForSecret", "no session")));
-        news.told = Some(Some((blocked("WaitingForSecret", "no session"), 7)));
-        news.tell(Some(&blocked("WaitingForSecret", "refused")));
+        news.tell(Some(&blocked(Reason::WaitingForSecret, "no session")));
+        news.told = Some(Some((blocked(Reason::WaitingForSecret, "no session"), 7)));
+        news.tell(Some(&blocked(Reason::WaitingForSecret, "refused")));
         let told = BlockReport::load(&dir).expect("told");
         assert_eq!((told.message.as_str(), told.since_ms), ("refused", 7));
-        news.tell(Some(&blocked("DiskFull", "full")));
+        news.tell(Some(&blocked(Reason::DiskFull, "full")));
         assert!(BlockReport::load(&dir).expect("told").since_ms > 7);
         news.tell(None);
         assert_eq!(BlockReport::load(&dir), None);

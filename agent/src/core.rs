@@ -23,7 +23,7 @@ use std::{borrow::Cow, cmp::Reverse, sync::Arc};
 
 use muster_proto::{
     convert::as_line,
-    model::{AckProof, Assignment, AuthCode, Epoch, LEDGER_BEHIND, MachineName, Now, Seq, SwarmCall},
+    model::{AckProof, Assignment, AuthCode, Epoch, MachineName, Now, Reason, Seq, SwarmCall},
     plant::planted,
 };
 
@@ -51,20 +51,20 @@ pub const OUTBOX_BYTES_MAX: usize = 6 * 1024 * 1024;
 pub const ATTEMPTS_KEPT: usize = 256;
 
 const DISK_FULL: AgentBlocked = AgentBlocked {
-    reason: "DiskFull",
+    reason: Reason::DiskFull,
     message: Cow::Borrowed(
         "the disk of the agent's state directory (/var/lib/muster/agent, unless it was told another) has less than \
          16 MiB free, or fewer than 256 files (inodes); nothing new is started until there is space again",
     ),
 };
 const OUTBOX_FULL: AgentBlocked = AgentBlocked {
-    reason: "OutboxFull",
+    reason: Reason::OutboxFull,
     message: Cow::Borrowed("too many results wait for the coordinator; nothing new is started until it has taken them"),
 };
 
 /// The coordinator has an event that the ledger never held.
 const BEHIND_REPORTS: AgentBlocked = AgentBlocked {
-    reason: LEDGER_BEHIND,
+    reason: Reason::LedgerBehind,
     message: Cow::Borrowed(
         "it has reported more than its ledger holds, as where a disk was restored from a copy: what has run since is \
          not known there, and nothing new is started; if only the agent's directory was restored: stop the agent, \
@@ -76,7 +76,7 @@ const BEHIND_REPORTS: AgentBlocked = AgentBlocked {
 
 /// The ledger has been further than it is.
 const BEHIND_MARK: AgentBlocked = AgentBlocked {
-    reason: LEDGER_BEHIND,
+    reason: Reason::LedgerBehind,
     message: Cow::Borrowed(
         "its ledger has been further than it is (ledger.mark), as where the ledger was restored from a copy or \
          deleted: what has run since is not known there, and nothing is started or removed; stop the agent, \
@@ -91,7 +91,7 @@ fn behind_attempt(key: &AttemptKey) -> AgentBlocked {
          copy: what has run since is not known there, and nothing is started or removed; stop the agent, \
          `muster-agent ledger reset --keep-identity` takes over what attempts/ proves, start it"
     );
-    AgentBlocked { reason: LEDGER_BEHIND, message: message.into() }
+    AgentBlocked { reason: Reason::LedgerBehind, message: message.into() }
 }
 
 /// What the core has to know of its agent.

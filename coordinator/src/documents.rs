@@ -15,7 +15,7 @@ use std::{
 
 use jiff::Timestamp;
 use muster_proto::{
-    model::{Blocked, ClusterName, ItemState, ItemStatus, Now, Standing},
+    model::{Blocked, ClusterName, ItemState, ItemStatus, Now, Reason, Standing},
     resource::{
         Activity, Address, Audit, AuditChain, AuditChainSpec, AuditChainStatus, AuditSpec, AuditStatus, BlockedSince,
         Bytes, Cluster, Credential, CredentialSpec, CredentialStatus, Document, HostInfo, ItemPlan, Machine,
@@ -48,9 +48,9 @@ fn count(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
-fn since(blocked: Option<Blocked>, noted: Option<&(String, u64)>, now: Now) -> Option<BlockedSince> {
+fn since(blocked: Option<Blocked>, noted: Option<(Reason, u64)>, now: Now) -> Option<BlockedSince> {
     let blocked = blocked?;
-    let noted = noted.filter(|(reason, _)| *reason == blocked.reason).map_or(now.wall_ms, |(_, ms)| *ms);
+    let noted = noted.filter(|(reason, _)| *reason == blocked.reason).map_or(now.wall_ms, |(_, ms)| ms);
     Some(BlockedSince { since: at(noted), blocked })
 }
 
@@ -201,7 +201,7 @@ fn machine(survey: &Survey<'_>, position: &Position<'_>, now: Now) -> Machine {
             generation: row.assigned.generation.0,
             slot_since: row.slot.map(|slot| at(slot.granted_at_ms)),
             release: row.ready_at.as_ref().map(|(release, _)| release.clone()),
-            blocked: since(blocked::of_machine(survey, position), row.blocked_since.as_ref(), now),
+            blocked: since(blocked::of_machine(survey, position), row.blocked_since, now),
             activity: activity(position, now),
             items: item_plans(position),
             state_item_statuses: row

@@ -42,8 +42,8 @@ pub use rows::{Assigned, ClusterRow, LeftOut, MachineRow, Meta, RolloutRow, Slot
 pub use secret::{Sealed, SecretId, SecretRow};
 pub use swarm_live::{Asked, Peers, Seen, SwarmLook};
 pub use update_rows::{
-    ClusterStage, DrainRow, DrainTarget, MachineUpdate, MaintenanceRow, Overwrites, PermitRow, RequestRow, SetAside,
-    Stuck, Target, UpdateKind, UpdateRow, Wish,
+    ClusterStage, DeferralCause, DrainRow, DrainTarget, MachineUpdate, MaintenanceRow, Overwrites, PermitRow,
+    RequestRow, SetAside, Stuck, Target, UpdateKind, UpdateRow, Wish,
 };
 
 use crate::store::{Row, Table};

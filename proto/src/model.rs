@@ -11,6 +11,7 @@ mod maintenance;
 mod network;
 mod package;
 mod proof;
+mod reason;
 mod spec;
 mod status;
 mod swarm;
@@ -25,9 +26,7 @@ pub use ids::{
     LedgerOrdinal, MKE_BACKUP_ITEM, MachineId, MachineName, OWN_ITEMS, REBOOT_ITEM, SWARM_COPY_ITEM, SecretName, Seq,
     UpdateGroupName, is_label,
 };
-pub use input::{
-    INPUT_BYTES_MAX, INPUTS_PER_ITEM_MAX, ItemInput, LEDGER_BEHIND, WAITING_FOR_SECRET, WAITING_FOR_SWARM,
-};
+pub use input::{INPUT_BYTES_MAX, INPUTS_PER_ITEM_MAX, ItemInput};
 pub use item::{
     AssignedItem, Assignment, IGNORE_CHANGES_MAX, ItemHash, MachineType, OnInterrupt, PARAM_BYTES_MAX,
     PARAM_NAME_BYTES_MAX, Permit, Phase, RETRIES_DEFAULT, RETRIES_MAX, RunnerKind, StateItem, TIMEOUT_DEFAULT,
@@ -40,6 +39,7 @@ pub use maintenance::{
 pub use network::Network;
 pub use package::package_and_version;
 pub use proof::{AckProof, AuthCode, ListProof};
+pub use reason::{Reason, Severity};
 pub use spec::{
     ClusterSpec, Counts, LcmType, MachineSpec, TOKEN_TTL_DEFAULT_MS, TOKEN_TTL_MAX_MS, WORKERS_AT_ONCE_MAX,
 };
@@ -67,8 +67,8 @@ pub struct Now {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Blocked {
-    /// A named reason, `WaitingForTurn`.
-    pub reason: String,
+    /// Its named reason.
+    pub reason: Reason,
     /// What is waited for, in one sentence.
     pub message: String,
     /// What ends the wait: an event, or what a person does.

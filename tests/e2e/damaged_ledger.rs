@@ -1,5 +1,6 @@
 //! An agent's ledger is damaged and put back in every way: each is refused or harmless, and nothing runs twice.
 
+use muster_proto::model::Reason;
 use std::{fs, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
@@ -138,7 +139,7 @@ fn ledger_put_back_is_noticed() -> Result<()> {
         })?;
         if coordinator_up {
             let says = |machine: &muster_proto::resource::Machine| {
-                machine.status.blocked.as_ref().is_some_and(|since| since.blocked.reason == "LedgerBehind")
+                machine.status.blocked.as_ref().is_some_and(|since| since.blocked.reason == Reason::LedgerBehind)
             };
             site.fleet.wait_machine(&machine, &what, says)?;
         } else {

@@ -1,5 +1,6 @@
 //! Tokens and names: what an operator reads when a machine may not join.
 
+use muster_proto::model::Reason;
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result};
@@ -268,7 +269,7 @@ fn a_revoked_machine_is_cut_off() -> Result<()> {
     muster_tests::fleet::programs::complain(&format!("revoked: cut off after {} ms", took.as_millis()));
     assert!(took < Duration::from_secs(10), "{took:?}");
     let machine = fleet.wait_machine("worker-1", "disconnected", |machine| !machine.status.connected)?;
-    assert_eq!(machine.status.blocked.context("blocked")?.blocked.reason, "Revoked");
+    assert_eq!(machine.status.blocked.context("blocked")?.blocked.reason, Reason::Revoked);
     fleet.ctl(&["logs", "worker-1", "work"])?.exits(4)?.says(&["Revoked: worker-1", "/var/lib/muster/agent"])?;
 
     let gone = |fleet: &Fleet| Ok(link(fleet)?["error"].as_str().filter(|why| why.contains("dials no more")).map(drop));

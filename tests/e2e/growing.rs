@@ -1,5 +1,6 @@
 //! The control plane grows: who was Ready before is reconfigured as in an update, with real processes.
 
+use muster_proto::model::Reason;
 use std::{fs, process::Child};
 
 use anyhow::{Context as _, Result, ensure};
@@ -62,9 +63,9 @@ fn machines_are_reconfigured_when_their_workloads_are_away() -> Result<()> {
     fleet.start_agent("control-4")?;
     // Before the first turn all wait for the lock of the whole cluster, in the same words.
     wait_for("the turns of the control machines", PATIENCE, || Ok(said(&fleet, "control-3", "lock-active").ok()))?;
-    let kept = |reason: &str| reason == "LocksActive";
+    let kept = |reason: Reason| reason == Reason::LocksActive;
     fleet.wait_machine("worker-1", "its controller does not let it go", |machine| {
-        machine.status.blocked.as_ref().is_some_and(|since| kept(&since.blocked.reason))
+        machine.status.blocked.as_ref().is_some_and(|since| kept(since.blocked.reason))
     })?;
     let ran = |machine: &str| -> Result<Vec<u64>> {
         let effects = fleet.effects()?;

@@ -1,6 +1,7 @@
 //! Whoever has got hold of one machine lets it claim numbers that no coordinator gave it. It is blocked, and the others
 //! go on.
 
+use muster_proto::model::Reason;
 use std::{
     fs,
     sync::Arc,
@@ -54,7 +55,7 @@ fn liar_stops_no_other_cluster() -> Result<()> {
         fleet.start_agent(&liar)?;
         fleet.wait_machine(&liar, says, |machine| {
             let blocked = machine.status.blocked.as_ref().map(|since| &since.blocked);
-            blocked.is_some_and(|blocked| blocked.reason == "UnprovenLedger" && blocked.message.contains(says))
+            blocked.is_some_and(|blocked| blocked.reason == Reason::UnprovenLedger && blocked.message.contains(says))
         })?;
         // A cluster that comes now is deployed.
         let (name, machine) = (format!("other-{at}"), format!("{at}-control"));
@@ -111,7 +112,7 @@ fn former_ledger_stops_no_other_machine() -> Result<()> {
     let says = "has begun another ledger since";
     fleet.wait_machine(&liar, says, |machine| {
         let blocked = machine.status.blocked.as_ref().map(|since| &since.blocked);
-        blocked.is_some_and(|blocked| blocked.reason == "UnprovenLedger" && blocked.message.contains(says))
+        blocked.is_some_and(|blocked| blocked.reason == Reason::UnprovenLedger && blocked.message.contains(says))
     })?;
     fleet.ctl(&["describe", "machine", &liar])?.exits(0)?.says(&["ledger reset --keep-identity"])?;
     let status = fleet.machine(&other)?.status;

@@ -1,5 +1,6 @@
 //! An old copy of the coordinator's store is put back in the middle of a deployment.
 
+use muster_proto::model::Reason;
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
@@ -50,7 +51,7 @@ fn a_copy_of_a_ledger() -> Result<()> {
     fs::copy(fleet.path("old"), &ledger)?;
     fleet.start_agent(&machine)?;
     let behind = |machine: &muster_proto::resource::Machine| {
-        machine.status.blocked.as_ref().is_some_and(|since| since.blocked.reason == "LedgerBehind")
+        machine.status.blocked.as_ref().is_some_and(|since| since.blocked.reason == Reason::LedgerBehind)
     };
     fleet.wait_machine(&machine, "LedgerBehind", behind)?;
     fleet.ctl(&["describe", "machine", &machine])?.exits(0)?.says(&["LedgerBehind", "ledger reset --keep-identity"])?;
@@ -127,7 +128,7 @@ fn restored(copy: impl FnOnce(&mut Fleet) -> Result<()>) -> Result<()> {
     fs::copy(fleet.path("old.mark"), fleet.store().with_extension("mark"))?;
     fleet.start_coordinator()?;
     let blocked = |machine: &muster_proto::resource::Machine| {
-        machine.status.blocked.as_ref().is_some_and(|since| since.blocked.reason == "StoreOlderThanFleet")
+        machine.status.blocked.as_ref().is_some_and(|since| since.blocked.reason == Reason::StoreOlderThanFleet)
     };
     for machine in &machines {
         fleet.wait_machine(machine, "StoreOlderThanFleet", blocked)?;

@@ -1,6 +1,7 @@
 //! The wire is cut between one agent and the coordinator while an item runs.
 
 use anyhow::{Context as _, Result};
+use muster_proto::model::Reason;
 use muster_tests::fleet::{
     Fleet, PATIENCE,
     effects::{Promise, examine},
@@ -24,7 +25,7 @@ fn a_cut_agent_is_lost_and_its_outcome_arrives_once() -> Result<()> {
     wait_for("the worker's item", PATIENCE, || wrote(&fleet, "work", true))?;
     fleet.proxy("worker-1")?.cut();
     let lost = fleet.wait_machine("worker-1", "Lost", |machine| machine.status.lost)?;
-    assert_eq!(lost.status.blocked.context("blocked")?.blocked.reason, "Lost");
+    assert_eq!(lost.status.blocked.context("blocked")?.blocked.reason, Reason::Lost);
     fleet.ctl(&["get", "machines"])?.exits(0)?.says(&["Lost"])?;
 
     wait_for("the end of all its items, in the dark", PATIENCE, || wrote(&fleet, "after", false))?;

@@ -1,6 +1,7 @@
 //! What goes wrong on real machines, one thing at a time on each, which begins anew.
 
 use anyhow::{Context as _, Result, ensure};
+use muster_proto::model::Reason;
 use muster_proto::resource::Machine;
 use muster_tests::{
     fleet::manifest::{named_cluster, other},
@@ -132,11 +133,11 @@ pub(crate) fn reboot_overdue(fleet: &Nodes, node: &Node) -> Result<()> {
     node.stay_down()?;
     let before = node.boot_id()?;
     let alone = Alone::enter(fleet, node, "overdue", &[item("set", "deploy", ":", &[]), reboot])?;
-    let waits = |reason: &'static str| {
+    let waits = |reason: Reason| {
         move |machine: &Machine| machine.status.blocked.iter().any(|wait| wait.blocked.reason == reason)
     };
-    fleet.wait_machine(&alone.name, "Rebooting", waits("Rebooting"))?;
-    let missed = fleet.wait_machine(&alone.name, "RebootOverdue", waits("RebootOverdue"))?.status;
+    fleet.wait_machine(&alone.name, "Rebooting", waits(Reason::Rebooting))?;
+    let missed = fleet.wait_machine(&alone.name, "RebootOverdue", waits(Reason::RebootOverdue))?.status;
     let (heard, since) = missed.last_seen.zip(missed.blocked).context("it was seen")?;
     let silent = since.since.duration_since(heard).as_secs();
     ensure!(silent + 1 >= OVERDUE_AFTER_S, "it was missed after {silent} s");

@@ -3,7 +3,7 @@
 //! coordinator the item waits, and says so.
 
 use muster_proto::{
-    model::{AssignedItem, Generation, ItemName, MachineName, Now, WAITING_FOR_SECRET, WAITING_FOR_SWARM},
+    model::{AssignedItem, Generation, ItemName, MachineName, Now, Reason},
     plant::planted,
 };
 
@@ -74,9 +74,9 @@ impl Fetch {
         };
         let item: &ItemName = &self.key.item;
         let (reason, message) = if self.swarm {
-            (WAITING_FOR_SWARM, format!("item {item} waits for the way into the swarm: {why}"))
+            (Reason::WaitingForSwarm, format!("item {item} waits for the way into the swarm: {why}"))
         } else {
-            (WAITING_FOR_SECRET, format!("item {item} needs secrets, which only the coordinator has: {why}"))
+            (Reason::WaitingForSecret, format!("item {item} needs secrets, which only the coordinator has: {why}"))
         };
         Some(AgentBlocked { reason, message: message.into() })
     }

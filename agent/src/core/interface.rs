@@ -2,7 +2,9 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use muster_proto::model::{AckProof, Assignment, AuthCode, Epoch, Generation, ItemStatus, Seq, SwarmAnswer, SwarmCall};
+use muster_proto::model::{
+    AckProof, Assignment, AuthCode, Epoch, Generation, ItemStatus, Reason, Seq, SwarmAnswer, SwarmCall,
+};
 
 use crate::{
     attempt::record::{AttemptKey, Found, Request},
@@ -143,7 +145,7 @@ pub enum ToCoordinator {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentBlocked {
     /// A named reason, `DiskFull`.
-    pub reason: &'static str,
+    pub reason: Reason,
     /// What is the matter and what clears it, in one sentence.
     pub message: Cow<'static, str>,
 }

@@ -1,14 +1,16 @@
 //! What the machine is at, in one line, by the ledger alone. `musterctl get machines` knows more: the coordinator's
 //! part.
 
-use muster_proto::model::{AssignedItem, Assignment, ItemStatus, LEDGER_BEHIND, Phase, RunnerKind, Standing};
+use muster_proto::model::{AssignedItem, Assignment, ItemStatus, Phase, Reason, RunnerKind, Standing};
 
 use crate::core::{AgentBlocked, LedgerState, Slot};
 
 /// The line. `started`: the attempt that has begun; `blocked`: why the agent itself starts nothing.
 pub(super) fn of(ledger: &LedgerState, started: Option<&Slot>, blocked: Option<AgentBlocked>) -> String {
     // What it is at is not known there.
-    if let Some(AgentBlocked { reason, message }) = blocked.as_ref().filter(|blocked| blocked.reason == LEDGER_BEHIND) {
+    if let Some(AgentBlocked { reason, message }) =
+        blocked.as_ref().filter(|blocked| blocked.reason == Reason::LedgerBehind)
+    {
         return format!("{reason}: {message}");
     }
     let assignment = ledger.assignment.as_deref();

@@ -67,7 +67,7 @@ impl SessionHandle {
             ToCoordinator::Swarm(answer) => Out::SwarmAnswer(answer.into()),
             ToCoordinator::PermitWanted(permit) => Out::PermitWanted(PermitWanted { permit: *permit }),
             ToCoordinator::Blocked(blocked) => Out::Blocked(AgentBlocked {
-                reason: blocked.as_ref().map(|blocked| blocked.reason.to_owned()).unwrap_or_default(),
+                reason: blocked.as_ref().map(|blocked| blocked.reason.to_string()).unwrap_or_default(),
                 message: blocked.as_ref().map(|blocked| blocked.message.to_string()).unwrap_or_default(),
             }),
         };

@@ -6,7 +6,7 @@ use muster_proto::{
     convert::{Hello, ITEMS_MAX},
     model::{
         AckProof, Generation, HostFacts, ItemHash, ItemName, ItemState, ItemStatus, LedgerId, MachineId, MachineName,
-        Now, Phase, Seq,
+        Now, Phase, Reason, Seq,
     },
     plant::planted,
 };
@@ -471,7 +471,7 @@ pub(super) fn progress(
 pub(super) fn agent_blocked(
     draft: &mut Draft<'_>,
     (id, session): (MachineId, u64),
-    blocked: Option<(String, String)>,
+    blocked: Option<(Reason, String)>,
     now: Now,
 ) -> Result<Reply, Refusal> {
     let name = heard(draft, id, now)?;

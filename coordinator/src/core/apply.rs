@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    iter,
     sync::Arc,
 };
 
@@ -13,8 +14,6 @@ use muster_proto::model::{
 use super::{Effect, Refusal, Reply, enroll};
 use crate::facts::{AuditObject, ClusterRow, Draft, MachineRow, RebootAsked};
 
-/// The last word of a line about what is as it was.
-const UNCHANGED: &str = "unchanged";
 /// Longest text of one `apply` in the audit record of one cluster, in bytes.
 const AUDITED_MAX: usize = 4 * 1024;
 
@@ -22,6 +21,19 @@ const AUDITED_MAX: usize = 4 * 1024;
 type Clusters = BTreeMap<ClusterName, (ClusterSpec, BTreeMap<String, String>)>;
 /// Machines of a manifest, with their annotations.
 type Machines = BTreeMap<MachineName, (MachineSpec, BTreeMap<String, String>)>;
+
+/// What became of one document, in one line.
+struct Applied {
+    line: String,
+    /// Is the record another than before?
+    changed: bool,
+}
+
+impl Applied {
+    const fn changed(line: String) -> Self {
+        Self { line, changed: true }
+    }
+}
 
 pub(super) fn apply(
     draft: &mut Draft<'_>,
@@ -36,16 +48,16 @@ pub(super) fn apply(
     }
     machines_fit(draft, &machines)?;
     overrides_fit(draft, &clusters, &machines)?;
-    let mut lines: Vec<(ClusterName, String)> = Vec::new();
+    let mut lines: Vec<(ClusterName, Applied)> = Vec::new();
     for (name, (spec, annotations)) in clusters {
         let mut warned = idle_hooks(draft, &name, &spec, &machines);
         warned.extend(more_than_awaited(draft, &name, &spec, &machines));
         warned.extend(missing_runners(&name, &spec));
         warned.extend(variables_in_scripts(&name, &spec));
-        let line = apply_cluster(draft, &name, spec, annotations, dry_run, now);
-        let changed = !line.ends_with(UNCHANGED);
-        lines.push((name.clone(), line));
-        lines.extend(warned.into_iter().filter(|_| changed).map(|line| (name.clone(), line)));
+        let applied = apply_cluster(draft, &name, spec, annotations, dry_run, now);
+        let warned = warned.into_iter().filter(|_| applied.changed).map(Applied::changed);
+        let warned: Vec<Applied> = warned.collect();
+        lines.extend(iter::once(applied).chain(warned).map(|applied| (name.clone(), applied)));
     }
     for (name, (spec, annotations)) in machines {
         let moved = moved(draft, &name, &spec).filter(|_| !dry_run);
@@ -62,14 +74,14 @@ pub(super) fn apply(
             draft.audit(actor, "apply", AuditObject::Manifest(cluster), &message, now.wall_ms);
         }
     }
-    Ok(Reply::Done(lines.into_iter().map(|(_, line)| line).collect()))
+    Ok(Reply::Done(lines.into_iter().map(|(_, applied)| applied.line).collect()))
 }
 
 /// What was changed in each cluster, for the audit record. A thousand machines are named as far as a line goes.
-fn changes(lines: &[(ClusterName, String)]) -> BTreeMap<&ClusterName, String> {
+fn changes(lines: &[(ClusterName, Applied)]) -> BTreeMap<&ClusterName, String> {
     let mut changed: BTreeMap<&ClusterName, Vec<&str>> = BTreeMap::new();
-    for (cluster, line) in lines.iter().filter(|(_, line)| !line.ends_with(UNCHANGED)) {
-        changed.entry(cluster).or_default().push(line);
+    for (cluster, applied) in lines.iter().filter(|(_, applied)| applied.changed) {
+        changed.entry(cluster).or_default().push(&applied.line);
     }
     changed.into_iter().map(|(cluster, lines)| (cluster, joined(&lines))).collect()
 }
@@ -281,7 +293,7 @@ fn apply_cluster(
     annotations: BTreeMap<String, String>,
     dry_run: bool,
     now: Now,
-) -> String {
+) -> Applied {
     let Some(row) = draft.clusters.get(name).cloned() else {
         if !dry_run {
             draft.put_spec(name, 1, Arc::new(spec));
@@ -299,12 +311,12 @@ fn apply_cluster(
                 blocked_since: None,
             });
         }
-        return format!("cluster {name} created");
+        return Applied::changed(format!("cluster {name} created"));
     };
     let same_spec = draft.spec(name).is_some_and(|known| **known == spec);
     let missing = annotations.iter().any(|(key, value)| row.annotations.get(key) != Some(value));
     if same_spec && !missing {
-        return format!("cluster {name} {UNCHANGED}");
+        return Applied { line: format!("cluster {name} unchanged"), changed: false };
     }
     let follows = if same_spec { String::new() } else { what_follows(draft, name, &spec) };
     if !dry_run {
@@ -318,7 +330,7 @@ fn apply_cluster(
         }
         draft.drop_unused_specs(name);
     }
-    format!("cluster {name} configured{follows}")
+    Applied::changed(format!("cluster {name} configured{follows}"))
 }
 
 /// The connected agent that would look for its InternalIP elsewhere: where, it is told when it is welcomed.
@@ -336,18 +348,18 @@ fn apply_machine(
     annotations: BTreeMap<String, String>,
     dry_run: bool,
     now: Now,
-) -> String {
+) -> Applied {
     let Some(row) = draft.machines.get(name).cloned() else {
         if !dry_run {
             let mut row = MachineRow::new(name.clone(), spec, true, now.wall_ms);
             row.annotations = annotations;
             draft.put_machine(row);
         }
-        return format!("machine {name} created");
+        return Applied::changed(format!("machine {name} created"));
     };
     let missing = annotations.iter().any(|(key, value)| row.annotations.get(key) != Some(value));
     if row.spec == spec && row.declared && !missing {
-        return format!("machine {name} {UNCHANGED}");
+        return Applied { line: format!("machine {name} unchanged"), changed: false };
     }
     let asked = spec.reboot_required && !row.spec.reboot_required;
     if !dry_run && let Some(row) = draft.machine_mut(name) {
@@ -361,5 +373,5 @@ fn apply_machine(
         row.annotations.extend(annotations);
     }
     let reboots = if asked { "; it reboots in the next update of scope os, or by `musterctl reboot`" } else { "" };
-    format!("machine {name} configured{reboots}")
+    Applied::changed(format!("machine {name} configured{reboots}"))
 }

@@ -294,13 +294,12 @@ pub(super) fn note_waits(draft: &mut Draft<'_>, limits: &Limits, now: Now) {
     let mut machines = Vec::new();
     for (name, survey) in survey::all(draft, limits, now) {
         let reason = blocked::of_cluster(&survey).map(|blocked| blocked.reason);
-        if reason.as_deref() != survey.cluster.blocked_since.as_ref().map(|(reason, _)| reason.as_str()) {
+        if reason != survey.cluster.blocked_since.map(|(reason, _)| reason) {
             clusters.push((name.clone(), reason));
         }
         for position in &survey.machines {
             let reason = blocked::of_machine(&survey, position).map(|blocked| blocked.reason);
-            let known = position.row.blocked_since.as_ref().map(|(reason, _)| reason.as_str());
-            if reason.as_deref() != known {
+            if reason != position.row.blocked_since.map(|(reason, _)| reason) {
                 machines.push((position.row.name.clone(), reason));
             }
         }

@@ -7,8 +7,8 @@ use muster_proto::{
     convert::Hello,
     model::{
         AckProof, Assignment, ClusterName, ClusterSpec, Generation, HostFacts, ItemHash, ItemName, ItemStatus,
-        MachineId, MachineName, MachineSpec, MachineType, RemovalPolicy, SecretName, Seq, SwarmFailure, SwarmOp,
-        SwarmReply,
+        MachineId, MachineName, MachineSpec, MachineType, Reason, RemovalPolicy, SecretName, Seq, SwarmFailure,
+        SwarmOp, SwarmReply,
     },
 };
 
@@ -102,7 +102,7 @@ pub enum Input {
         /// count.
         session: u64,
         /// Reason and message.
-        blocked: Option<(String, String)>,
+        blocked: Option<(Reason, String)>,
     },
     /// An agent is about to start an item and asks for its inputs.
     Fetch {

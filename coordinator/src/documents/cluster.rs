@@ -51,7 +51,7 @@ pub(super) fn document(survey: &Survey<'_>, now: Now) -> Cluster {
             lcm_operation_stuck: update::cluster_stuck(survey),
             rollout: survey.rollout.map(|rollout| rollout.name.clone()),
             phases: Phase::ALL.iter().map(|phase| phase_progress(survey, *phase)).collect(),
-            blocked: since(blocked::of_cluster(survey), row.blocked_since.as_ref(), now),
+            blocked: since(blocked::of_cluster(survey), row.blocked_since, now),
         },
     }
 }

@@ -24,7 +24,7 @@ pub(super) fn document(survey: &Survey<'_>, row: &RolloutRow, now: Now) -> Rollo
     let open = row.finished_at_ms.is_none();
     // What holds it up is asked of those that go on: a cluster has had many more.
     let blocked = open.then(|| blocked::of_cluster(survey)).flatten();
-    let blocked = since(blocked, survey.cluster.blocked_since.as_ref(), now);
+    let blocked = since(blocked, survey.cluster.blocked_since, now);
     let busy = open && members.iter().any(|position| position.in_flight());
     let state = match (open, busy, &blocked) {
         (false, ..) => "Ready",

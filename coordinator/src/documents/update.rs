@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use muster_proto::{
     model::{
-        AssignedItem, Blocked, DEFAULT_GROUP, DEFAULT_GROUP_INDEX, ItemState, MachineType, Phase, REBOOT_ITEM, Scope,
-        Standing, UpdateGroupName,
+        AssignedItem, Blocked, DEFAULT_GROUP, DEFAULT_GROUP_INDEX, ItemState, MachineType, Phase, REBOOT_ITEM, Reason,
+        Scope, Severity, Standing, UpdateGroupName,
     },
     resource::{
         ChangedMachine, GroupStatus, MaintenanceStatus, StuckStage, UpdatePhase, UpdatePlan, UpdateStatus, Waiting,
@@ -20,15 +20,11 @@ use crate::{
         Limits, blocked, containers, locks, reboot, removal, safety,
         survey::{Position, Survey},
         update::{
-            DECIDING, are_locks_late, drain::uses_swarm, groups, is_cluster_moving, is_waiting_for_others, maintenance,
+            are_locks_late, drain::uses_swarm, groups, is_cluster_moving, is_waiting_for_others, maintenance,
             overdue_stage, paused_too_long, targets,
         },
     },
 };
-
-/// Reasons that pass by themselves, or come to the end of a deadline. All others want a person, or pass with the end of
-/// another machine: once nothing moves, that comes to the same.
-const PASSING: &[&str] = &[DECIDING, "Gathering", "Disconnected", locks::SETTLING, "Rebooting"];
 
 /// Inputs that an agent waits for come by themselves within so long, in milliseconds, or not at all: a control machine
 /// that reboots is back by then, and the agent has asked several times.
@@ -76,15 +72,17 @@ pub(super) fn needs_operator(survey: &Survey<'_>) -> bool {
         return false;
     }
     let waits: Vec<_> = targets(survey).filter_map(|p| Some((p, blocked::of_machine(survey, p)?.reason))).collect();
-    let passes = |(position, reason): &(&Position<'_>, String)| {
+    // All other reasons want a person, or pass with the end of another machine: once nothing moves, that comes to the
+    // same.
+    let passes = |(position, reason): &(&Position<'_>, Reason)| {
         // Who is missing after `recover` is for a person to say, and what is wrong with a controller that never stays
         // connected for long enough.
-        let for_a_person = match reason.as_str() {
-            "Gathering" => survey.facts.meta.recovering,
-            locks::SETTLING => are_locks_late(survey, position),
+        let for_a_person = match reason {
+            Reason::Gathering => survey.facts.meta.recovering,
+            Reason::LocksSettling => are_locks_late(survey, position),
             _ => false,
         };
-        PASSING.contains(&reason.as_str()) && !for_a_person
+        reason.severity() == Severity::Passing && !for_a_person
     };
     !waits.is_empty() && !waits.iter().any(passes)
 }

@@ -9,7 +9,7 @@ use std::{
 use muster_proto::{
     model::{
         AssignedItem, ClusterName, ClusterSpec, Generation, ItemHash, ItemName, MachineId, MachineName, MachineType,
-        Now, Phase, SecretName, WAITING_FOR_SECRET, WAITING_FOR_SWARM,
+        Now, Phase, Reason, SecretName,
     },
     variables::VariableError,
 };
@@ -107,7 +107,7 @@ pub struct MachineLive {
     /// How far what runs there has come.
     pub progress: Option<ItemProgress>,
     /// Why the agent itself starts nothing: reason, message.
-    pub agent_blocked: Option<(String, String)>,
+    pub agent_blocked: Option<(Reason, String)>,
     /// Since when it waits for the inputs of one item, Unix milliseconds: through every permit that runs out meanwhile.
     pub inputs_wanted_ms: Option<u64>,
     /// Its agent asks for leave to start what it is to start next: what is recorded as running there never began.
@@ -166,8 +166,8 @@ impl MachineLive {
     /// Does its agent wait for what an item of the list it has starts with?
     #[must_use]
     pub fn waits_for_inputs(&self) -> bool {
-        let reason = self.agent_blocked.as_ref().map(|(reason, _)| reason.as_str());
-        reason.is_some_and(|reason| reason == WAITING_FOR_SECRET || reason == WAITING_FOR_SWARM)
+        let reason = self.agent_blocked.as_ref().map(|(reason, _)| *reason);
+        matches!(reason, Some(Reason::WaitingForSecret | Reason::WaitingForSwarm))
     }
 }
 

@@ -10,7 +10,7 @@ use muster_proto::{
     address::Addresses,
     model::{
         ClusterName, ClusterSpec, Epoch, Generation, HostFacts, ItemHash, ItemName, ItemState, ItemStatus, LedgerId,
-        LedgerOrdinal, MachineId, MachineName, MachineSpec, MachineType, Phase, SecretName, Seq, SwarmMember,
+        LedgerOrdinal, MachineId, MachineName, MachineSpec, MachineType, Phase, Reason, SecretName, Seq, SwarmMember,
     },
     plant::planted,
 };
@@ -106,7 +106,7 @@ pub struct ClusterRow {
     #[serde(default)]
     pub swarm_init: Option<MachineId>,
     /// Why nothing new starts, and since when.
-    pub blocked_since: Option<(String, u64)>,
+    pub blocked_since: Option<(Reason, u64)>,
 }
 
 /// One version of a cluster's spec. Kept while a machine is pinned to it.
@@ -323,7 +323,7 @@ pub struct MachineRow {
     /// Steps of that rollout.
     pub stages: BTreeMap<Stage, StageRow>,
     /// Why it does not move, and since when.
-    pub blocked_since: Option<(String, u64)>,
+    pub blocked_since: Option<(Reason, u64)>,
     /// Newest attempt at each item; rows of their own in the store.
     #[serde(skip)]
     pub statuses: BTreeMap<ItemName, Arc<ItemStatus>>,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::model::{
-    Generation, ItemName, MachineName, Scope, SecretName, SwarmAvailability, SwarmId, UpdateGroupName,
+    DeadlineOutcome, Generation, ItemName, MachineName, Scope, SecretName, SwarmAvailability, SwarmId, UpdateGroupName,
 };
 use serde::{Deserialize, Serialize};
 
@@ -299,8 +299,38 @@ pub struct Stuck {
 pub struct SetAside {
     /// In one sentence: the controllers' own words.
     pub message: String,
-    /// It counts against the failure budget, and is not tried again by itself.
-    pub failed: bool,
+    /// What was decided about it.
+    pub cause: DeferralCause,
+}
+
+impl SetAside {
+    /// Does it count against the failure budget? Then it is not tried again by itself.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        self.cause == DeferralCause::Failed
+    }
+}
+
+/// Why a machine was deferred.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeferralCause {
+    /// A deadline passed, and the policy is to try it again after the others.
+    Late,
+    /// A deadline passed, and the policy is that it has failed.
+    Failed,
+    /// It is lost and was not disturbed yet. It comes back by itself.
+    Lost,
+}
+
+impl DeferralCause {
+    /// What a deadline with this outcome makes of a machine.
+    #[must_use]
+    pub fn of(outcome: DeadlineOutcome) -> Self {
+        match outcome {
+            DeadlineOutcome::Fail => Self::Failed,
+            DeadlineOutcome::Defer | DeadlineOutcome::Pause => Self::Late,
+        }
+    }
 }
 
 /// The stages of a cluster's update, in order, under the names operators know.

@@ -1,6 +1,6 @@
 //! Why a machine does not move. Every machine that is neither Ready nor at work has an answer here.
 
-use muster_proto::model::{AssignedItem, Blocked, Counts, LEDGER_BEHIND, MachineName, MachineType, Phase, Standing};
+use muster_proto::model::{AssignedItem, Blocked, Counts, MachineName, MachineType, Phase, Reason, Standing};
 
 use super::{
     deploy::{earlier_on_its_way, wants_slot},
@@ -23,7 +23,7 @@ pub fn why_not_started(survey: &Survey<'_>) -> Option<Blocked> {
     let name = &survey.cluster.name;
     if wanted == (Counts { control: 0, worker: 0 }) {
         return Some(blocked(
-            "DeployNotStarted",
+            Reason::DeployNotStarted,
             "the manifest says neither how many machines there will be (spec.machines) nor which (Machine documents)",
             format!("`musterctl deploy {name}` starts with the machines that have reported"),
         ));
@@ -32,7 +32,7 @@ pub fn why_not_started(survey: &Survey<'_>) -> Option<Blocked> {
         return None;
     }
     Some(blocked(
-        "WaitingForMachines",
+        Reason::WaitingForMachines,
         format!(
             "{} of {} control and {} of {} worker machines have reported",
             reported.control, wanted.control, reported.worker, wanted.worker
@@ -78,15 +78,15 @@ fn revoked(row: &MachineRow) -> Blocked {
         let (cluster, machine_type) = (&row.spec.cluster_name, row.spec.machine_type);
         let token = format!("musterctl token create --cluster {cluster} --type {machine_type} --machine {name}");
         let message = format!("{message}; its name is free for the machine that takes its place");
-        return blocked("Revoked", message, format!("one enrols as {name}, with a token of `{token}`"));
+        return blocked(Reason::Revoked, message, format!("one enrols as {name}, with a token of `{token}`"));
     }
     if row.slot.is_none() {
-        return blocked("Revoked", message, format!("`musterctl replace {name}`, and it enrols again"));
+        return blocked(Reason::Revoked, message, format!("`musterctl replace {name}`, and it enrols again"));
     }
     let message = format!("{message}; it may be at work, and keeps its slot");
     let off = "--machine-is-off";
     let clears_when = format!("it is off: `musterctl revoke {name} {off}`, or `replace {name} {off}`");
-    blocked("Revoked", message, clears_when)
+    blocked(Reason::Revoked, message, clears_when)
 }
 
 /// Reasons that lie in what the machine is.
@@ -97,18 +97,26 @@ pub(super) fn unusable(survey: &Survey<'_>, position: &Position<'_>) -> Option<B
     }
     if row.id.is_none() {
         let way = format!("it enrols; {}", token_for(&row.spec.cluster_name, row.spec.machine_type));
-        return Some(blocked("NotEnrolled", "declared, but it has not enrolled", way));
+        return Some(blocked(Reason::NotEnrolled, "declared, but it has not enrolled", way));
     }
     if row.spec.machine_type == MachineType::Unassigned {
-        return Some(blocked("Unassigned", "its type is `unassigned`", "its Machine document gives it another type"));
+        return Some(blocked(
+            Reason::Unassigned,
+            "its type is `unassigned`",
+            "its Machine document gives it another type",
+        ));
     }
     if row.host.is_none() {
-        return Some(blocked("NotReported", "enrolled, but its agent has not connected yet", "its agent connects"));
+        return Some(blocked(
+            Reason::NotReported,
+            "enrolled, but its agent has not connected yet",
+            "its agent connects",
+        ));
     }
     // What one that is lost last said of its addresses is no news: it has to come back first.
     if row.internal_ip().is_none() && !position.lost {
         return Some(blocked(
-            "NoInternalIP",
+            Reason::NoInternalIP,
             "it reported no address that fits `interface` and `cidr` of its Machine document",
             "it has such an address, or the document names another",
         ));
@@ -120,7 +128,7 @@ pub(super) fn unusable(survey: &Survey<'_>, position: &Position<'_>) -> Option<B
 fn is_away(position: &Position<'_>) -> Option<Blocked> {
     match position.rebooting.filter(|_| position.lost) {
         Some(item) => Some(blocked(
-            "RebootOverdue",
+            Reason::RebootOverdue,
             format!(
                 "item {} took it down {} s ago or more, and it has not come back",
                 item.name,
@@ -132,7 +140,7 @@ fn is_away(position: &Position<'_>) -> Option<Blocked> {
             ),
         )),
         None if position.lost && position.live.is_some_and(|live| live.stranger) => Some(blocked(
-            "Lost",
+            Reason::Lost,
             "an agent calls itself by its name, with an identity that this record does not know: it was enrolled anew \
              since the copy was made that the coordinator was recovered from",
             format!(
@@ -141,7 +149,7 @@ fn is_away(position: &Position<'_>) -> Option<Blocked> {
             ),
         )),
         None if position.lost => Some(blocked(
-            "Lost",
+            Reason::Lost,
             "not heard of for longer than the limit",
             match position.ready_once() {
                 true => "its agent connects again (is the machine up, and `muster-agent` running?)".to_owned(),
@@ -174,13 +182,13 @@ pub(super) fn in_trouble(survey: &Survey<'_>, position: &Position<'_>) -> Option
             let status = row.statuses.get(&item.name);
             let (message, attempt) = status.map_or(("", 0), |status| (status.message.as_str(), status.attempt));
             Some(blocked(
-                "Failed",
+                Reason::Failed,
                 format!("item {}: {message} (attempt {attempt})", item.name),
                 retry_or_skip(survey, position, item),
             ))
         }
         Progress::Held(item) => Some(blocked(
-            "Indeterminate",
+            Reason::Indeterminate,
             format!("item {} was started and nobody knows how it ended", item.name),
             format!(
                 "somebody has looked at the machine: `musterctl retry {name} {0}` (run it again) or \
@@ -224,7 +232,7 @@ fn unproven(name: &MachineName, claim: &UnprovenClaim) -> Blocked {
             ),
         ),
     };
-    blocked("UnprovenLedger", format!("{claim}: {why}"), clears_when)
+    blocked(Reason::UnprovenLedger, format!("{claim}: {why}"), clears_when)
 }
 
 /// What it is told, or what it tells, is not taken.
@@ -236,14 +244,14 @@ pub(crate) fn refuses(position: &Position<'_>) -> Option<Blocked> {
     }
     if let Some(refused) = &row.assigned.refused {
         return Some(blocked(
-            "AssignmentRefused",
+            Reason::AssignmentRefused,
             format!("its agent refused generation {}: {refused}", row.assigned.generation),
             "agent and coordinator are of versions that fit each other",
         ));
     }
     if let Some(event) = position.live.and_then(|live| live.event_refused.as_ref()) {
         return Some(blocked(
-            "EventRefused",
+            Reason::EventRefused,
             format!("its agent reports what cannot be, so nothing it reports is taken: {event}"),
             format!(
                 "its ledger is begun anew (`muster-agent ledger reset --keep-identity` there), or \
@@ -256,7 +264,7 @@ pub(crate) fn refuses(position: &Position<'_>) -> Option<Blocked> {
     }
     if let Err(unresolved) = position.items {
         let clears_when = items::gives_value(&row.spec.cluster_name, &unresolved.fault);
-        return Some(blocked("VariableWithoutValue", unresolved.to_string(), clears_when));
+        return Some(blocked(Reason::VariableWithoutValue, unresolved.to_string(), clears_when));
     }
     None
 }
@@ -271,7 +279,7 @@ pub fn silent(position: &Position<'_>) -> Option<Blocked> {
 /// Its own record is older than what it has told: no time mends that.
 fn ledger_behind(position: &Position<'_>) -> Option<Blocked> {
     let says = position.live?.agent_blocked.as_ref();
-    says.filter(|(reason, _)| reason == LEDGER_BEHIND)
+    says.filter(|(reason, _)| *reason == Reason::LedgerBehind)
         .map(|(_, message)| recovery::ledger_behind(&position.row.name, message))
 }
 
@@ -295,7 +303,7 @@ fn is_behind(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
         survey.cluster.name
     );
     let message = "it was Ready, and not all of the items that it should have are done";
-    behind.then(|| blocked("NotUpToDate", message, clears_when))
+    behind.then(|| blocked(Reason::NotUpToDate, message, clears_when))
 }
 
 /// It was Ready before the set of control machines changed: a rollout for that reconfigures it when no other is open.
@@ -313,9 +321,9 @@ fn waits_for_reconfigure(survey: &Survey<'_>, position: &Position<'_>) -> Option
     let changed = "the set of control machines changed; it is reconfigured as in an update";
     Some(match survey.rollout {
         Some(RolloutRow { name, .. }) => {
-            blocked("WaitingForTurn", format!("{changed} when {name} has ended"), format!("{name} has ended"))
+            blocked(Reason::WaitingForTurn, format!("{changed} when {name} has ended"), format!("{name} has ended"))
         }
-        None => blocked("WaitingForTurn", changed, "the coordinator's next decision"),
+        None => blocked(Reason::WaitingForTurn, changed, "the coordinator's next decision"),
     })
 }
 
@@ -327,10 +335,10 @@ fn waits_for_update(survey: &Survey<'_>, position: &Position<'_>) -> Option<Bloc
         let leave = safety::for_each("maintenance leave", out.iter().copied());
         let message = format!("{} in maintenance; machines that come meanwhile wait", safety::some_names_are(out));
         let clears_when = format!("{leave} has ended that");
-        return Some(blocked("MaintenanceInProgress", message, clears_when));
+        return Some(blocked(Reason::MaintenanceInProgress, message, clears_when));
     }
     Some(blocked(
-        "UpdateInProgress",
+        Reason::UpdateInProgress,
         "the cluster is being updated; machines that come meanwhile wait",
         "the update has ended",
     ))
@@ -344,7 +352,7 @@ pub(super) fn agent_says(position: &Position<'_>) -> Option<Blocked> {
     } else {
         "the cause is gone from the machine"
     };
-    Some(blocked(reason, message.as_str(), clears_when))
+    Some(blocked(*reason, message.as_str(), clears_when))
 }
 
 /// Reasons that pass by themselves.
@@ -358,7 +366,7 @@ fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     }
     if !survey.joined(position) {
         return Some(why_not_started(survey).unwrap_or_else(|| {
-            blocked("WaitingForTurn", "it joins the deployment", "the coordinator's next decision")
+            blocked(Reason::WaitingForTurn, "it joins the deployment", "the coordinator's next decision")
         }));
     }
     // While a store is recovered no list is sent: what an agent was given before goes on, nothing else does, whatever
@@ -373,7 +381,7 @@ fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     }
     if let (false, Some(item)) = (position.connected(), position.rebooting) {
         let message = format!("item {} takes it down; it is missed {} s after", item.name, item.timeout_ms / 1_000);
-        return Some(blocked("Rebooting", message, "its agent connects again"));
+        return Some(blocked(Reason::Rebooting, message, "its agent connects again"));
     }
     if !position.connected() {
         let message = if position.in_flight() {
@@ -381,7 +389,7 @@ fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
         } else {
             "it has no connection to the coordinator now"
         };
-        return Some(blocked("Disconnected", message, "its agent connects again"));
+        return Some(blocked(Reason::Disconnected, message, "its agent connects again"));
     }
     if position.in_flight() {
         return None;
@@ -395,7 +403,7 @@ fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     if position.row.reach.is_none() {
         let most = survey.spec.max_worker_prepare_count;
         return Some(blocked(
-            "WaitingForTurn",
+            Reason::WaitingForTurn,
             format!("{most} workers are in prepare (maxWorkerPrepareCount)"),
             "one of them is through with it",
         ));
@@ -404,13 +412,13 @@ fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
         Err(blocked) => Some(blocked),
         Ok(()) if position.row.spec.machine_type == MachineType::Control && earlier_on_its_way(survey, position) => {
             Some(blocked(
-                "WaitingForTurn",
+                Reason::WaitingForTurn,
                 "control machines go in order (upgradeIndex, then name), and one before it is still preparing",
                 "that one is Ready",
             ))
         }
         Ok(()) if wants_slot(survey, position).is_some() => {
-            Some(blocked("WaitingForTurn", "its slot is about to be granted", "the coordinator's next decision"))
+            Some(blocked(Reason::WaitingForTurn, "its slot is about to be granted", "the coordinator's next decision"))
         }
         Ok(()) => None,
     }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::{
-    model::{Blocked, ClusterName, LockState, MANUAL, MIGRATION_MODE, MachineName},
+    model::{Blocked, ClusterName, LockState, MANUAL, MIGRATION_MODE, MachineName, Reason},
     plant::planted,
 };
 
@@ -76,9 +76,6 @@ fn kind(node: Option<&MachineName>) -> &'static str {
     if node.is_some() { "NodeWorkloadLock" } else { "ClusterWorkloadLock" }
 }
 
-/// The reason of a wait for the word of controllers that are there.
-pub const SETTLING: &str = "LocksSettling";
-
 /// May a request be made: are the locks active, so that an inactive one later is an answer to it?
 ///
 /// # Errors
@@ -87,16 +84,13 @@ pub fn may_request(survey: &Survey<'_>, node: Option<&MachineName>) -> Result<()
     if let Some(name) = missing(survey) {
         let update = survey.rollout.map_or("", |rollout| rollout.name.as_str());
         return Err(blocked(
-            "ControllerMissing",
+            Reason::ControllerMissing,
             format!("application controller {name} (spec.workloadControllers) holds no lock in this cluster"),
             format!("{name} registers its locks, or after `musterctl abort {update}` a manifest without it is applied"),
         ));
     }
     came_back(survey, node)
 }
-
-/// The reason of a lock that is still inactive from the last maintenance.
-pub const NOT_YET_ACTIVE: &str = "LockNotYetActive";
 
 /// Are the locks active again after the last maintenance?
 ///
@@ -111,7 +105,7 @@ pub fn came_back(survey: &Survey<'_>, node: Option<&MachineName>) -> Result<(), 
         return Ok(());
     }
     Err(blocked(
-        NOT_YET_ACTIVE,
+        Reason::LockNotYetActive,
         format!("the {} of {} is still inactive from the last maintenance", kind(node), stale.join(", ")),
         "it is active again",
     ))
@@ -185,7 +179,8 @@ pub fn inactive(survey: &Survey<'_>, row: Option<&MachineRow>, request: &Request
     }
     let words: Vec<String> = open.iter().map(|lock| says(survey, lock)).collect();
     let message = format!("Error: following {}s are still active - {}", kind(node), words.join(","));
-    let reason = if open.iter().any(|lock| lock.state == LockState::Failed) { "LockFailed" } else { "LocksActive" };
+    let failed = open.iter().any(|lock| lock.state == LockState::Failed);
+    let reason = if failed { Reason::LockFailed } else { Reason::LocksActive };
     Err(blocked(reason, message, clears_when(survey, row, &open)))
 }
 
@@ -200,7 +195,7 @@ fn answered(survey: &Survey<'_>, node: Option<&MachineName>, request: &RequestRo
     if !away.is_empty() && !planted("ignore-silent-controller") {
         let is = if away.len() == 1 { "is" } else { "are" };
         return Err(blocked(
-            "ControllerSilent",
+            Reason::ControllerSilent,
             format!("{} {is} not connected, and may yet make a {} here", away.join(", "), kind(node)),
             connects_or_is_gone(survey, &away, None),
         ));
@@ -211,7 +206,7 @@ fn answered(survey: &Survey<'_>, node: Option<&MachineName>, request: &RequestRo
         return Ok(());
     }
     Err(blocked(
-        SETTLING,
+        Reason::LocksSettling,
         format!("{} may yet make a {} here", silent.join(", "), kind(node)),
         format!("it could see the request for {} s", SETTLE_MS / 1000),
     ))
@@ -231,7 +226,7 @@ fn removal_is_heard_of(survey: &Survey<'_>, row: &MachineRow, request: &RequestR
         let message = format!("{} does not know that it is removed for good{NOT_CONNECTED}", away.join(", "));
         let connects = connects_or_is_released(survey, &away, None);
         let clears_when = format!("{connects}, or `musterctl remove {} --policy unsafe` does without", row.name);
-        return Err(blocked("ControllerSilent", message, clears_when));
+        return Err(blocked(Reason::ControllerSilent, message, clears_when));
     }
     let came_ms = there.iter().filter_map(|name| survey.locks.watching.get(name)).map(|came| wall_ms(survey, *came));
     let heard_ms = came_ms.max().unwrap_or(0).max(since_ms);
@@ -239,7 +234,7 @@ fn removal_is_heard_of(survey: &Survey<'_>, row: &MachineRow, request: &RequestR
         return Ok(());
     }
     Err(blocked(
-        SETTLING,
+        Reason::LocksSettling,
         format!("{} may yet take its lock back: it hears that the machine is removed for good", there.join(", ")),
         format!("it could see that for {} s", REMOVAL_SETTLE_MS / 1000),
     ))
@@ -353,7 +348,7 @@ pub fn returned(survey: &Survey<'_>, row: &MachineRow) -> Result<(), Blocked> {
     if !failed.is_empty() {
         let words: Vec<String> = failed.iter().map(|lock| says(survey, lock)).collect();
         let message = format!("Error: the request is gone, and workloads are not back - {}", words.join(","));
-        return Err(blocked("LockFailed", message, clears_when()));
+        return Err(blocked(Reason::LockFailed, message, clears_when()));
     }
     if coming.is_empty() {
         return Ok(());
@@ -364,7 +359,7 @@ pub fn returned(survey: &Survey<'_>, row: &MachineRow) -> Result<(), Blocked> {
     };
     let names: Vec<String> = coming.iter().map(named).collect();
     let message = format!("the request is gone; workloads are not back yet - {}", names.join(", "));
-    Err(blocked("LocksReturning", message, clears_when()))
+    Err(blocked(Reason::LocksReturning, message, clears_when()))
 }
 
 /// It was given back, and its locks had their time and are not back: nobody waits for them any more.

@@ -1,6 +1,6 @@
 //! After `recover`: what machines and operators have to say before a store that was put back decides anything.
 
-use muster_proto::model::{Blocked, LEDGER_BEHIND, MachineName, MachineType};
+use muster_proto::model::{Blocked, MachineName, MachineType, Reason};
 
 use super::{
     safety::{blocked, some_names},
@@ -26,7 +26,7 @@ pub fn settled(survey: &Survey<'_>) -> Result<(), Blocked> {
             |names| format!("control machines {names}"),
         );
         return Err(blocked(
-            "ControlsAtWork",
+            Reason::ControlsAtWork,
             format!("{who} are at work at once: one was revoked since this copy of the store was made"),
             "`musterctl revoke` shuts that one out again",
         ));
@@ -37,7 +37,7 @@ pub fn settled(survey: &Survey<'_>) -> Result<(), Blocked> {
     }
     let names = ours(survey, doubted).unwrap_or_else(|| "machines of other clusters".to_owned());
     Err(blocked(
-        "RecoveryOpen",
+        Reason::RecoveryOpen,
         format!(
             "this store is a recovered copy, and {names} may be in the middle of an update that it does not know: \
              nothing new is done anywhere before that is settled"
@@ -69,7 +69,7 @@ pub fn in_doubt(row: &MachineRow) -> Blocked {
         Some(DrainTarget::Unknown | DrainTarget::Absent) | None => String::new(),
     };
     blocked(
-        "RecoveredInDoubt",
+        Reason::RecoveredInDoubt,
         format!(
             "{name} may be in the middle of an update: this store is a recovered copy from before its end. Nothing new \
              is done anywhere before that is settled{known}"
@@ -89,7 +89,7 @@ pub fn ledger_behind(machine: &MachineName, message: &str) -> Blocked {
         "a new ledger begins: stop its agent, `muster-agent ledger reset --keep-identity`, start it; was the whole \
          disk restored, `musterctl replace {machine}` and `muster-agent enroll --force`, and every item runs again"
     );
-    blocked(LEDGER_BEHIND, message, clears_when)
+    blocked(Reason::LedgerBehind, message, clears_when)
 }
 
 /// One that is away, and in doubt as well: it comes back first.

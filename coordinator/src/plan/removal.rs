@@ -6,7 +6,7 @@
 pub mod questions;
 
 use muster_proto::{
-    model::{Blocked, MachineName, MachineType, RemovalPolicy, SwarmLocalState},
+    model::{Blocked, MachineName, MachineType, Reason, RemovalPolicy, SwarmLocalState},
     plant::planted,
 };
 
@@ -15,7 +15,7 @@ use super::{
     safety::{self, blocked},
     survey::{Position, Survey},
     swarm,
-    update::{DECIDING, drain, drain::own, maintenance, waits},
+    update::{drain, drain::own, maintenance, waits},
 };
 use crate::facts::{DepartingNode, RemovalRow};
 
@@ -89,7 +89,7 @@ pub fn takes_turn(position: &Position<'_>) -> bool {
 /// What is waited for.
 pub fn may_depart(survey: &Survey<'_>, position: &Position<'_>, row: &RemovalRow) -> Result<(), Blocked> {
     safety::store_is_current(survey)?;
-    let about = || blocked(DECIDING, "it goes out of service first", "the coordinator's next decision");
+    let about = || blocked(Reason::Deciding, "it goes out of service first", "the coordinator's next decision");
     if row.policy != RemovalPolicy::Forced && position.row.id.is_some() {
         can_be_asked(position)?;
         // Planted: a machine is taken out of the swarm while its workloads are there.
@@ -127,7 +127,7 @@ fn can_be_asked(position: &Position<'_>) -> Result<(), Blocked> {
 
 fn needs_agent(name: &MachineName, message: impl Into<String>) -> Blocked {
     let clears_when = format!("it connects; or, if it is gone for good, `musterctl remove {name} --policy forced`");
-    blocked("RemovalNeedsAgent", message, clears_when)
+    blocked(Reason::RemovalNeedsAgent, message, clears_when)
 }
 
 /// Is it one of those whom a recovered store waits for? However long that takes: its operator knows what became of it.
@@ -150,7 +150,11 @@ fn is_idle(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> 
     let told =
         row.reach.is_some() && row.assigned.refused.is_none() && assign::wanted(survey.facts, position).is_some();
     if told && !assign::is_accepted(survey.facts, position) {
-        return Err(blocked(DECIDING, "its agent is told to start nothing more", "its agent has accepted that"));
+        return Err(blocked(
+            Reason::Deciding,
+            "its agent is told to start nothing more",
+            "its agent has accepted that",
+        ));
     }
     Ok(())
 }
@@ -207,7 +211,7 @@ pub fn is_late(survey: &Survey<'_>, row: &RemovalRow) -> bool {
 #[must_use]
 pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let row = position.row.removal.as_ref().filter(|row| !row.aborting)?;
-    let about = || blocked(DECIDING, "its next step is about to be taken", "the coordinator's next decision");
+    let about = || blocked(Reason::Deciding, "its next step is about to be taken", "the coordinator's next decision");
     if let Err(old) = safety::store_is_current(survey) {
         return Some(old);
     }

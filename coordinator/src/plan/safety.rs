@@ -5,7 +5,7 @@ mod quorum;
 mod slots;
 
 use muster_proto::{
-    model::{Blocked, MachineType, Phase},
+    model::{Blocked, MachineType, Phase, Reason},
     plant::planted,
 };
 
@@ -24,8 +24,8 @@ use super::{
 use crate::facts::{Facts, UpdateKind};
 
 /// A wait in words.
-pub(super) fn blocked(reason: &str, message: impl Into<String>, clears_when: impl Into<String>) -> Blocked {
-    Blocked { reason: reason.to_owned(), message: message.into(), clears_when: clears_when.into() }
+pub(super) fn blocked(reason: Reason, message: impl Into<String>, clears_when: impl Into<String>) -> Blocked {
+    Blocked { reason, message: message.into(), clears_when: clears_when.into() }
 }
 
 /// Does the machine hold a slot?
@@ -47,7 +47,7 @@ pub fn one_control_at_a_time(survey: &Survey<'_>) -> Result<(), Blocked> {
     let name = &busy.row.name;
     let (what, until) = if departs(busy) { ("is being removed", "gone") } else { ("holds the slot", "done") };
     let message = format!("control machines go one by one, and {name} {what}");
-    Err(blocked("WaitingForTurn", message, format!("{name} is {until}")))
+    Err(blocked(Reason::WaitingForTurn, message, format!("{name} is {until}")))
 }
 
 /// A control machine that would have to wait for the swarm with the slot in its hands does not take it: whoever has
@@ -55,7 +55,7 @@ pub fn one_control_at_a_time(survey: &Survey<'_>) -> Result<(), Blocked> {
 pub fn swarm_maker_first(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     let Some(maker) = swarm::waits_for_maker(survey.facts, position.row) else { return Ok(()) };
     Err(blocked(
-        "WaitingForTurn",
+        Reason::WaitingForTurn,
         format!("{maker} makes the cluster's swarm, has not completed its swarm-join, and goes first"),
         format!("it has (see what {maker} says), or `musterctl skip {maker}`: then the next makes the swarm"),
     ))
@@ -70,7 +70,7 @@ pub fn one_control_departs(survey: &Survey<'_>, position: &Position<'_>) -> Resu
     if let Some(busy) = others().find(|other| departs(other) || at_work(other)) {
         let name = &busy.row.name;
         let message = format!("control machines go one by one, and {name} is at its turn");
-        return Err(blocked("WaitingForTurn", message, format!("{name} is done, or removed")));
+        return Err(blocked(Reason::WaitingForTurn, message, format!("{name} is done, or removed")));
     }
     if position.row.revoked {
         return Ok(());
@@ -97,7 +97,7 @@ pub fn controls_heard(survey: &Survey<'_>, position: &Position<'_>) -> Result<()
     }
     let names = some_names(silent);
     Err(blocked(
-        "ControlNotHeard",
+        Reason::ControlNotHeard,
         format!(
             "control machines go one by one, and {names} has said nothing since the coordinator started: if the store \
              is a restored copy, it may be at work"
@@ -148,7 +148,7 @@ pub fn locks_let_leave(survey: &Survey<'_>, position: &Position<'_>) -> Result<(
 pub fn locks_granted(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     let request = position.update().and_then(|mine| mine.request.as_ref());
     let Some(request) = request else {
-        return Err(blocked("LocksActive", "no maintenance was requested for it", "its turn comes"));
+        return Err(blocked(Reason::LocksActive, "no maintenance was requested for it", "its turn comes"));
     };
     locks::granted(survey, Some(position.row), request)
 }
@@ -171,7 +171,7 @@ pub fn may_begin(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blo
 pub fn earlier_groups_first(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     let Some(names) = groups::open_before(survey, position).filter(|_| !planted("any-group")) else { return Ok(()) };
     Err(blocked(
-        "WaitingForGroup",
+        Reason::WaitingForGroup,
         format!("update groups go in order; {names} of an earlier one is not through"),
         format!("{names} is done, or put aside"),
     ))
@@ -192,7 +192,7 @@ pub fn controls_before_workers(survey: &Survey<'_>) -> Result<(), Blocked> {
     }
     let (names, are) = (some_names(open.iter().copied()), some_names_are(open));
     Err(blocked(
-        "WaitingForControl",
+        Reason::WaitingForControl,
         format!("workers go when every control machine is Ready; not yet: {names}"),
         format!("{are} Ready"),
     ))
@@ -205,7 +205,7 @@ pub fn swarm_before_workers(survey: &Survey<'_>, position: &Position<'_>) -> Res
     let Some(rollout) = survey.rollout.filter(|_| runs_items) else { return Ok(()) };
     let Some(control) = swarm::awaits_deployment(survey.facts, position.row) else { return Ok(()) };
     Err(blocked(
-        "ControlNotDeployed",
+        Reason::ControlNotDeployed,
         format!("control machine {control} is not deployed, and nobody else could let this one into the swarm"),
         format!("`musterctl abort {}`: {control} is deployed then; start the update again after that", rollout.name),
     ))
@@ -239,7 +239,7 @@ pub fn within_budget(survey: &Survey<'_>) -> Result<(), Blocked> {
         survey.machines.iter().filter(|p| survey.joined(p) && p.counts_as_failure()).map(|p| p.row.name.as_str()),
     );
     Err(blocked(
-        "FailureBudget",
+        Reason::FailureBudget,
         format!(
             "{} control and {} worker machines failed or are lost ({names}); new starts stop at {} control \
              or {} worker",
@@ -266,7 +266,7 @@ pub fn gathered(survey: &Survey<'_>) -> Result<(), Blocked> {
     } else {
         "they report, or the time after which they count as Lost has passed"
     };
-    Err(blocked("Gathering", format!("the coordinator has just started and waits for {names}"), limit))
+    Err(blocked(Reason::Gathering, format!("the coordinator has just started and waits for {names}"), limit))
 }
 
 /// The third way out where a single machine says that the store is older than the fleet.
@@ -280,7 +280,7 @@ pub fn instead_of_recovery(facts: &Facts) -> String {
 pub fn store_is_current(survey: &Survey<'_>) -> Result<(), Blocked> {
     match survey.facts.live.older_than_fleet() {
         Some(evidence) if !planted("trust-old-store") => Err(blocked(
-            "StoreOlderThanFleet",
+            Reason::StoreOlderThanFleet,
             format!("this coordinator's store is older than the fleet: {evidence}"),
             format!(
                 "the newest store is restored, or `muster-coordinator recover` was run{}",
@@ -359,7 +359,7 @@ pub fn may_take_slot(survey: &Survey<'_>, position: &Position<'_>) -> Result<(),
         }
         MachineType::Unassigned => {
             return Err(blocked(
-                "Unassigned",
+                Reason::Unassigned,
                 "a machine of type `unassigned` gets no items",
                 "its Machine document gives it the type control or worker",
             ));

@@ -127,7 +127,7 @@ impl<'a> Position<'a> {
     /// Does it count against the failure budget of its rollout? One that is late, and only waits for leave, does not.
     #[must_use]
     pub fn counts_as_failure(&self) -> bool {
-        let given_up = self.update().and_then(|update| update.set_aside.as_ref()).is_some_and(|aside| aside.failed);
+        let given_up = self.update().and_then(|update| update.set_aside.as_ref()).is_some_and(|aside| aside.failed());
         let late = |mine: &&MachineUpdate| mine.stuck.as_ref().is_some_and(|stuck| stuck.counts);
         let overdue = self.update().filter(late).is_some_and(|mine| mine.disturbed() || !self.awaits_permit());
         let lost = self.lost && self.row.slot.is_some() && !self.in_maintenance();

@@ -25,14 +25,14 @@ use super::{
     survey::{Position, Progress, Survey},
     swarm,
 };
-use crate::facts::{ClusterRow, ClusterStage, ControlSet, DrainTarget, MachineRow, Stage, UpdateRow, Wish};
+use crate::facts::{
+    ClusterRow, ClusterStage, ControlSet, DeferralCause, DrainTarget, MachineRow, Stage, UpdateRow, Wish,
+};
 
 pub(in crate::plan) use cluster::cluster_lets;
 pub use cluster::{is_cluster_moving, is_open, not_halted, overdue_stage, paused_too_long};
 pub use deadlines::{are_locks_late, is_waiting_for_others, wakes_at_ms};
 
-/// The reason of a machine whose next step follows from what is known: one that keeps it is a bug of ours.
-pub const DECIDING: &str = "Deciding";
 /// A deadline that has just passed is acted upon within so long, in milliseconds.
 const DECISION_MS: u64 = 5_000;
 
@@ -114,8 +114,8 @@ pub enum MachineStep {
         stage: Stage,
         /// In the controllers' words.
         message: String,
-        /// Does it count as failed?
-        failed: bool,
+        /// What was decided about it.
+        cause: DeferralCause,
     },
     /// It is out of service from now on.
     OutOfService,
@@ -318,7 +318,7 @@ pub fn earlier_on_its_way<'a>(survey: &Survey<'a>, position: &Position<'_>) -> O
 /// Nothing else can go on, some came to their end since the last time, and others wait aside.
 fn may_try_again(survey: &Survey<'_>, update: &UpdateRow) -> bool {
     let deferred = |position: &&Position<'_>| {
-        position.update().and_then(|mine| mine.set_aside.as_ref()).is_some_and(|aside| !aside.failed)
+        position.update().and_then(|mine| mine.set_aside.as_ref()).is_some_and(|aside| !aside.failed())
     };
     let is_wanted = update.wish == Wish::Go && update.finished_in_round > 0 && targets(survey).any(|p| deferred(&p));
     if !is_wanted || safety::may_start_anything(survey).is_err() {

@@ -1,7 +1,7 @@
 //! `musterctl plan`: who goes when, and why not now.
 
 use muster_proto::{
-    model::{Blocked, MachineType, Phase, WORKERS_AT_ONCE_MAX},
+    model::{Blocked, MachineType, Phase, Reason, WORKERS_AT_ONCE_MAX},
     resource::{Plan, PlannedMachine, Wave},
 };
 
@@ -79,10 +79,10 @@ fn not_so_far(position: &Position<'_>, phase: Phase) -> Option<Blocked> {
     let at_work_on = position.row.reach.filter(|reach| *reach < phase && position.update().is_none())?;
     if position.ready_once() {
         let message = "not every control machine is Ready yet: the set of them is not complete";
-        return Some(safety::blocked("WaitingForControl", message, "the last control machine is Ready"));
+        return Some(safety::blocked(Reason::WaitingForControl, message, "the last control machine is Ready"));
     }
     Some(safety::blocked(
-        "WaitingForTurn",
+        Reason::WaitingForTurn,
         format!("its {at_work_on} items are not done yet"),
         format!("they are, and it has its turn for {phase}"),
     ))

@@ -10,7 +10,7 @@ use std::{
 use futures_util::Stream;
 use muster_proto::{
     convert::{Hello, WireError, as_line, count},
-    model::{Generation, HostFacts, ItemInput, ItemName, ItemStatus, MachineId, Seq, SwarmAnswer},
+    model::{Generation, HostFacts, ItemInput, ItemName, ItemStatus, MachineId, Reason, Seq, SwarmAnswer},
     wire::{
         self, AgentMessage, CoordinatorMessage, agent_link_server::AgentLink, agent_message::Body,
         coordinator_message::Body as Outbound,
@@ -279,7 +279,7 @@ impl Talk {
             }
             Body::Blocked(blocked) => {
                 let some = !blocked.reason.is_empty();
-                let blocked = some.then(|| (short(&blocked.reason), short(&blocked.message)));
+                let blocked = some.then(|| named(&blocked.reason, &blocked.message));
                 self.engine.submit(Input::AgentBlocked { id, session, blocked }).await?;
             }
         }
@@ -301,6 +301,14 @@ impl From<WireError> for Trouble {
 impl From<EngineError> for Trouble {
     fn from(error: EngineError) -> Self {
         Self::Engine(error)
+    }
+}
+
+/// The reason that an agent gives. One that only a newer agent knows is told by its message.
+fn named(reason: &str, message: &str) -> (Reason, String) {
+    match Reason::named(reason) {
+        Reason::Unknown => (Reason::Unknown, self::reason(reason, message)),
+        known => (known, short(message)),
     }
 }
 

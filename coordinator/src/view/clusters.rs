@@ -1,6 +1,7 @@
 //! Rows of clusters.
 
 use jiff::Timestamp;
+use muster_proto::model::Reason;
 use muster_proto::resource::{Cluster, PhaseProgress};
 
 use super::{Look, age, machines::stuck_text};
@@ -35,9 +36,6 @@ pub(super) fn row(cluster: &Cluster, look: Look) -> Vec<String> {
     row
 }
 
-/// Of a whole cluster, what only a person ends, rollout or not.
-const STANDS: [&str; 2] = ["RecoveryOpen", "StoreOlderThanFleet"];
-
 /// Who is in trouble, what is late, why nothing starts, else how far the phases that are not through are, and whether a
 /// person is needed.
 fn note(cluster: &Cluster, now: Timestamp) -> String {
@@ -49,7 +47,10 @@ fn note(cluster: &Cluster, now: Timestamp) -> String {
         (!said.is_empty()).then(|| said.join(", "))
     };
     let blocked = status.blocked.as_ref().map(|wait| format!("{}: {}", wait.blocked.reason, wait.blocked.message));
-    let stands = status.blocked.as_ref().is_some_and(|wait| STANDS.contains(&wait.blocked.reason.as_str()));
+    let stands = status
+        .blocked
+        .as_ref()
+        .is_some_and(|wait| matches!(wait.blocked.reason, Reason::RecoveryOpen | Reason::StoreOlderThanFleet));
     let person = status.needs_operator || stands;
     let person = person.then(|| format!("needs a person: musterctl watch {}", cluster.metadata.name));
     let parts = [missing(cluster), troubles(cluster), stuck, blocked.or_else(open), person, due(cluster)];

@@ -1,6 +1,7 @@
 //! Rows of machines: LCM's columns first, then what is wrong or under way.
 
 use jiff::Timestamp;
+use muster_proto::model::Reason;
 use muster_proto::resource::{Activity, Machine, StateItemStatus, StuckStage};
 
 use super::{Look, age, bytes};
@@ -78,7 +79,7 @@ fn plain_note(machine: &Machine, now: Timestamp) -> String {
         return parts.join("; ");
     }
     if let Some(activity) = &status.activity {
-        let disconnected = status.blocked.as_ref().is_some_and(|wait| wait.blocked.reason == "Disconnected");
+        let disconnected = status.blocked.as_ref().is_some_and(|wait| wait.blocked.reason == Reason::Disconnected);
         let unheard = if disconnected { "Disconnected; when last heard of: " } else { "" };
         return format!("{unheard}{}", activity_text(activity, now));
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use muster_proto::{
-    model::Phase,
+    model::{Phase, Reason, Severity},
     resource::{BlockedSince, Cluster, Machine, Rollout, UpdateStatus, Waiting},
 };
 
@@ -20,27 +20,6 @@ use super::{
     text::sentence,
 };
 use crate::plan::safety::some_names;
-
-/// Reasons of a wait that is the order of things: too many to tell one by one.
-const ORDINARY_WAITS: [&str; 5] =
-    ["WaitingForTurn", "WaitingForControl", "WaitingForGroup", "WaitingForMachines", "NotReported"];
-/// Reasons that never pass by themselves, or only if a machine comes back that has long been missed. (Failed and held
-/// items are found by their standing.)
-const WANT_A_PERSON: [&str; 13] = [
-    "AssignmentRefused",
-    "ControlNotHeard",
-    "ControlsAtWork",
-    "DeployNotStarted",
-    "EventRefused",
-    "NoInternalIP",
-    "NotUpToDate",
-    "RebootOverdue",
-    "RecoveredInDoubt",
-    "RecoveryOpen",
-    "StoreOlderThanFleet",
-    "UnprovenLedger",
-    "VariableWithoutValue",
-];
 
 /// All that is known of one cluster.
 #[derive(Clone, Debug, Default)]
@@ -150,11 +129,11 @@ impl Fleet {
         let rollout = self.rollout().into_iter().filter_map(|rollout| rollout.status.blocked.as_ref());
         let mut lines: Vec<String> = cluster.chain(rollout).map(|wait| wait_text(wait, now)).collect();
         lines.dedup();
-        let mut waiting: BTreeMap<&str, Vec<&Machine>> = BTreeMap::new();
-        let told = self.cluster_wait().map(|wait| wait.blocked.reason.as_str());
+        let mut waiting: BTreeMap<Reason, Vec<&Machine>> = BTreeMap::new();
+        let told = self.cluster_wait().map(|wait| wait.blocked.reason);
         for machine in self.machines.values().filter(|machine| !in_trouble(machine)) {
-            if let Some(wait) = machine.status.blocked.as_ref().filter(|wait| told != Some(&wait.blocked.reason)) {
-                waiting.entry(&wait.blocked.reason).or_default().push(machine);
+            if let Some(wait) = machine.status.blocked.as_ref().filter(|wait| told != Some(wait.blocked.reason)) {
+                waiting.entry(wait.blocked.reason).or_default().push(machine);
             }
         }
         for (reason, machines) in waiting {
@@ -201,8 +180,9 @@ impl Fleet {
     }
 
     fn not_ready(&self) -> impl Iterator<Item = &Machine> {
-        let revoked =
-            |machine: &Machine| machine.status.blocked.as_ref().is_some_and(|wait| wait.blocked.reason == "Revoked");
+        let revoked = |machine: &Machine| {
+            machine.status.blocked.as_ref().is_some_and(|wait| wait.blocked.reason == Reason::Revoked)
+        };
         let ready =
             move |machine: &Machine| machine.status.state == "Ready" && !machine.status.lost && !revoked(machine);
         self.machines.values().filter(move |machine| !ready(machine))
@@ -225,7 +205,7 @@ impl Fleet {
 
     /// Nothing of it moves until a person acts, whatever its machines were last known to be at.
     fn cluster_stands(&self) -> bool {
-        self.cluster_wait().is_some_and(|wait| WANT_A_PERSON.contains(&wait.blocked.reason.as_str()))
+        self.cluster_wait().is_some_and(|wait| wait.blocked.reason.needs_operator())
     }
 
     /// What a person has to decide, machine by machine. What the whole cluster waits for is said once.
@@ -252,10 +232,10 @@ impl Fleet {
         let of_cluster = self.cluster.iter().filter_map(|cluster| Some((&cluster.metadata.name, self.cluster_wait()?)));
         let of_machines =
             self.machines.iter().filter_map(|(name, machine)| Some((name, machine.status.blocked.as_ref()?)));
-        let told = self.cluster_wait().map(|wait| &wait.blocked.reason);
-        let of_machines = of_machines.filter(|(_, wait)| told != Some(&wait.blocked.reason));
+        let told = self.cluster_wait().map(|wait| wait.blocked.reason);
+        let of_machines = of_machines.filter(|(_, wait)| told != Some(wait.blocked.reason));
         for (name, BlockedSince { blocked, .. }) in of_cluster.chain(of_machines) {
-            if WANT_A_PERSON.contains(&blocked.reason.as_str()) {
+            if blocked.reason.needs_operator() {
                 let said = sentence(&format!("{}: {}", blocked.reason, blocked.message));
                 lines.push(printable(&format!("{name}: {said} Clears when {}", blocked.clears_when)));
             }
@@ -266,7 +246,7 @@ impl Fleet {
 
 /// Whom an update waits for, machine by machine; those that merely wait for another are left out.
 fn waiting_lines(update: &UpdateStatus) -> Vec<String> {
-    let held = |wait: &&Waiting| !ORDINARY_WAITS.contains(&wait.reason.as_str());
+    let held = |wait: &&Waiting| wait.reason.severity() != Severity::Ordinary;
     let ordinary = !update.waiting.iter().any(|wait| held(&wait));
     // Of many machines that wait for the same, one line.
     let mut lines: Vec<(String, Vec<&str>)> = Vec::new();

@@ -5,7 +5,7 @@ mod handshakes;
 
 use jiff::{SignedDuration, Timestamp};
 use muster_proto::{
-    model::Blocked,
+    model::{Blocked, Reason},
     resource::{BlockedSince, HookStatus, MaintenanceStatus, StuckStage, Waiting},
 };
 
@@ -194,7 +194,7 @@ fn a_cluster_says_who_is_in_trouble_and_what_is_due() {
     let row = super::clusters::row(&cluster, Look { wide: false, now: now() });
     assert!(row.iter().any(|cell| cell.starts_with("needs a person: musterctl watch edge-7")), "{row:?}");
     cluster.status.needs_operator = false;
-    let blocked = Blocked { reason: "StoreOlderThanFleet".into(), message: "old".into(), clears_when: "new".into() };
+    let blocked = Blocked { reason: Reason::StoreOlderThanFleet, message: "old".into(), clears_when: "new".into() };
     cluster.status.blocked = Some(BlockedSince { blocked, since: now() });
     let row = super::clusters::row(&cluster, Look { wide: false, now: now() });
     assert!(row.iter().any(|cell| cell.contains("old; needs a person: musterctl watch edge-7")), "{row:?}");
@@ -291,7 +291,7 @@ fn a_fleet_in_motion() {
     assert_eq!(
         fleet.blocked_lines(now()),
         [
-            "FailureBudgetSpent for 60s: 2 workers failed, 2 are allowed. Clears when musterctl retry or skip",
+            "FailureBudget for 60s: 2 workers failed, 2 are allowed. Clears when musterctl retry or skip",
             "WaitingForTurn (worker-2): control machines go first",
         ]
     );
@@ -325,12 +325,12 @@ fn a_fleet_in_motion() {
     assert_eq!(fleet.verdict(now()), ended("worker-4 (Lost)"));
     let gone = fleet.machines.get_mut("worker-4").expect("there");
     (gone.status.lost, gone.status.state) = (false, "Ready".to_owned());
-    let blocked = Blocked { reason: "Revoked".into(), message: "it was".into(), clears_when: "never".into() };
+    let blocked = Blocked { reason: Reason::Revoked, message: "it was".into(), clears_when: "never".into() };
     gone.status.blocked = Some(BlockedSince { blocked, since: now() });
     assert_eq!(fleet.verdict(now()), ended("worker-4 (Revoked)"), "it was Ready, and nobody hears of it any more");
     let status = &mut fleet.cluster.as_mut().expect("a cluster").status;
     let before = status.blocked.take();
-    let blocked = Blocked { reason: "RecoveryOpen".into(), message: "a copy".into(), clears_when: "it is not".into() };
+    let blocked = Blocked { reason: Reason::RecoveryOpen, message: "a copy".into(), clears_when: "it is not".into() };
     status.blocked = Some(BlockedSince { blocked, since: now() });
     let Verdict::NeedsPerson(said) = fleet.verdict(now()) else { panic!("whatever was done before, nothing is now") };
     assert_eq!(said.last().map(String::as_str), Some("edge-7: RecoveryOpen: a copy. Clears when it is not"));
@@ -342,7 +342,8 @@ fn a_fleet_in_motion() {
 #[test]
 fn watching_ends_where_only_a_person_helps() {
     let wait = |reason: &str, clears_when: &str| {
-        let blocked = Blocked { reason: reason.into(), message: "it is so".into(), clears_when: clears_when.into() };
+        let blocked =
+            Blocked { reason: Reason::named(reason), message: "it is so".into(), clears_when: clears_when.into() };
         Some(BlockedSince { blocked, since: now() })
     };
     let mut fleet = Fleet { cluster: Some(cluster()), ..Fleet::default() };
@@ -406,10 +407,10 @@ fn changes_are_told_once() {
     assert_eq!(rollout_changes(Some(&rollout("Blocked")), &rollout("Ready")), ["rollout edge-7-deploy-1: Ready"]);
     let mut waits = cluster();
     waits.status.blocked = rollout("Blocked").status.blocked;
-    let told = ["cluster edge-7: FailureBudgetSpent: 2 workers failed, 2 are allowed"];
+    let told = ["cluster edge-7: FailureBudget: 2 workers failed, 2 are allowed"];
     assert_eq!(cluster_changes(Some(&cluster()), &waits, now()), told);
     assert!(cluster_changes(Some(&waits), &waits, now()).is_empty());
-    assert_eq!(cluster_changes(Some(&waits), &cluster(), now()), ["cluster edge-7: no longer FailureBudgetSpent"]);
+    assert_eq!(cluster_changes(Some(&waits), &cluster(), now()), ["cluster edge-7: no longer FailureBudget"]);
     let mut stuck = cluster();
     let stage = "Cluster workload locks are inactive".to_owned();
     let late = StuckStage { stage, since: now() - SignedDuration::from_hours(3), machine: None };
@@ -564,7 +565,7 @@ fn a_machine_in_maintenance_says_since_when_and_what_brings_it_back() {
     let since = "2026-03-01T09:05:00Z".parse().expect("a moment");
     out.status.maintenance = Some(MaintenanceStatus { since: Some(since), leaving: false });
     let blocked =
-        Blocked { reason: "InMaintenance".into(), message: "out of service".into(), clears_when: "leave".into() };
+        Blocked { reason: Reason::InMaintenance, message: "out of service".into(), clears_when: "leave".into() };
     out.status.blocked = Some(BlockedSince { blocked, since });
     assert_eq!(note(&out, now()), "InMaintenance for 3h: out of service");
     let page = describe_machine(&out, now()).join("\n");

@@ -8,13 +8,6 @@ pub const INPUT_BYTES_MAX: usize = 64 * 1024;
 /// Most inputs of one item: with 64 KiB each they fit into one message of the link.
 pub const INPUTS_PER_ITEM_MAX: usize = 12;
 
-/// Why an agent does not start an item whose inputs have not come.
-pub const WAITING_FOR_SECRET: &str = "WaitingForSecret";
-/// The same for an item that gets the machine into its swarm: it waits for the way in.
-pub const WAITING_FOR_SWARM: &str = "WaitingForSwarm";
-/// Reason of an agent that starts nothing, for its coordinator has more of it than it has itself.
-pub const LEDGER_BEHIND: &str = "LedgerBehind";
-
 /// One input of an item: a value that no assignment carries and no record keeps. It is fetched right before the start,
 /// reaches the program as a file, and is gone when the program is.
 #[derive(Clone, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{Document, StageStatus};
-use crate::model::{LockState, MachineType, Scope};
+use crate::model::{LockState, MachineType, Reason, Scope};
 
 /// A workload lock as people see it.
 pub type Lock = Document<LockSpec, LockStatus>;
@@ -234,8 +234,8 @@ pub struct MachineProgress {
 pub struct Waiting {
     /// Its name.
     pub machine: String,
-    /// The reason's name.
-    pub reason: String,
+    /// Its named reason.
+    pub reason: Reason,
     /// In words.
     pub message: String,
     /// What lets it go on.

@@ -9,11 +9,10 @@ use muster_coordinator::{
     plan::{
         blocked,
         survey::{Position, State, Survey},
-        update::DECIDING,
     },
 };
 use muster_proto::{
-    model::{Epoch, MachineName, Phase},
+    model::{Epoch, MachineName, Phase, Reason},
     resource::UpdateStatus,
 };
 
@@ -30,7 +29,7 @@ const STILL_MS: u64 = 80_000;
 /// Nothing was recorded for so long: longer than an agent's longest backoff and the longest answer together.
 const QUIET_MS: u64 = 150_000;
 /// Reasons that pass by themselves: nobody has one when everything is at rest.
-const PASSES: &[&str] = &["Disconnected", "Gathering", "LocksSettling", "Rebooting"];
+const PASSES: &[Reason] = &[Reason::Disconnected, Reason::Gathering, Reason::LocksSettling, Reason::Rebooting];
 /// Reasons of those who wait for other machines.
 const WAITS_FOR_OTHERS: &[&str] =
     &["FailureBudget", "RecoveryOpen", "UpdateInProgress", "WaitingForControl", "WaitingForGroup", "WaitingForTurn"];
@@ -139,7 +138,7 @@ impl World {
         let Some(survey) = Survey::of(core.facts(), &manifest::cluster_name(), &limits, now) else { return Ok(()) };
         // Who is missing after a recovery is for its operators to say.
         let recovering = core.facts().meta.recovering;
-        let passes = |reason: &str| PASSES.contains(&reason) && !(reason == "Gathering" && recovering);
+        let passes = |reason: Reason| PASSES.contains(&reason) && !(reason == Reason::Gathering && recovering);
         let mut reasons = Vec::new();
         for position in &survey.machines {
             let reason = blocked::of_machine(&survey, position).map(|blocked| blocked.reason);
@@ -148,15 +147,15 @@ impl World {
                     knows_the_controls(&survey, position).map_err(|detail| self.watcher.violation("set", detail))?;
                     reasons.push("Ready".to_owned());
                 }
-                (_, Some(reason)) if reason == DECIDING => {
+                (_, Some(reason)) if reason == Reason::Deciding => {
                     let detail = format!("{} is about to go on, and does not: {:?}", position.row.name, position.row);
                     return Err(self.watcher.violation("10", detail));
                 }
-                (_, Some(reason)) if passes(&reason) => {
+                (_, Some(reason)) if passes(reason) => {
                     let detail = format!("{} says {reason} though everything is at rest", position.row.name);
                     return Err(self.watcher.violation("10", detail));
                 }
-                (_, Some(reason)) => reasons.push(reason),
+                (_, Some(reason)) => reasons.push(reason.to_string()),
                 (state, None) => {
                     let (name, state) = (&position.row.name, state.as_str());
                     let detail = format!("{name} is {state} and nothing moves it, for no reason: {:?}", position.row);
@@ -196,7 +195,8 @@ impl World {
         let Some(core) = &self.coordinator else { return Ok(()) };
         let rollouts = documents::rollouts(core.facts(), |_| true, core.limits(), self.now());
         for rollout in rollouts.iter().filter(|rollout| rollout.status.finished_at.is_none()) {
-            let rests = |update: &&UpdateStatus| update.waiting.iter().all(|waiting| waiting.reason == "InMaintenance");
+            let rests =
+                |update: &&UpdateStatus| update.waiting.iter().all(|waiting| waiting.reason == Reason::InMaintenance);
             if let Some(update) =
                 rollout.status.update.as_ref().filter(|update| !update.needs_operator && !rests(update))
             {
@@ -269,6 +269,6 @@ mod tests {
         world.rest().expect("no violation");
         world.everybody_has_a_reason().expect("it has failed");
         let known = world.facts().and_then(|facts| facts.machines.values().next()?.blocked_since.clone());
-        assert_eq!(known.map(|(reason, _)| reason).as_deref(), Some("Failed"));
+        assert_eq!(known.map(|(reason, _)| reason), Some(Reason::Failed));
     }
 }

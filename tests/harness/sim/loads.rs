@@ -64,8 +64,8 @@ impl Load {
         self.tasks.iter().filter(|task| task.runs(at)).count()
     }
 
-    /// What it loses when it is drained is wanted elsewhere, and comes late there. A drain that is taken back before the
-    /// swarm noticed it moves nothing.
+    /// What it loses when it is drained is wanted elsewhere, and comes late there. A drain that is taken back before
+    /// the swarm noticed it moves nothing.
     fn set(
         &mut self,
         availability: SwarmAvailability,

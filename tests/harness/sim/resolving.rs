@@ -9,7 +9,7 @@ use muster_coordinator::plan::{
     survey::{State, Survey},
     update::drain::NOBODY_TO_ASK,
 };
-use muster_proto::model::{ItemName, MachineType, RemovalPolicy, Scope, Standing};
+use muster_proto::model::{ItemName, MachineType, Reason, RemovalPolicy, Scope, Standing};
 
 use super::{
     LIMITS, World,
@@ -87,16 +87,20 @@ impl World {
             if self.trace {
                 eprintln!("{} the operator reads: {machine}: {blocked:?}", self.at);
             }
-            match blocked.reason.as_str() {
-                "RemovalNeedsAgent" | "LeavingSwarm" | "Revoked" | "Lost" | "LedgerBehind"
+            match blocked.reason {
+                Reason::RemovalNeedsAgent
+                | Reason::LeavingSwarm
+                | Reason::Revoked
+                | Reason::Lost
+                | Reason::LedgerBehind
                     if position.row.removal.is_some() =>
                 {
                     dead.push(machine);
                 }
-                "Quorum" if blocked.clears_when.contains("maintenance leave") => {
+                Reason::Quorum if blocked.clears_when.contains("maintenance leave") => {
                     wishes.push(Request::LeaveMaintenance { machine });
                 }
-                "Quorum" if blocked.clears_when.contains("--accept-control-plane-downtime") => {
+                Reason::Quorum if blocked.clears_when.contains("--accept-control-plane-downtime") => {
                     match &position.row.removal {
                         Some(RemovalRow { policy, .. }) => {
                             let policy = *policy;
@@ -108,8 +112,8 @@ impl World {
                         }
                     }
                 }
-                "Quorum" if position.row.removal.is_some() => adrift.push((machine, false)),
-                "Failed" | "Indeterminate" => {
+                Reason::Quorum if position.row.removal.is_some() => adrift.push((machine, false)),
+                Reason::Failed | Reason::Indeterminate => {
                     let items = position.items.unwrap_or_default().iter();
                     let stuck = items
                         .filter(|item| matches!(position.standing(item), Standing::Failed | Standing::Held))
@@ -132,75 +136,86 @@ impl World {
                         if without { Request::Skip { machine, item } } else { Request::Retry { machine, item } }
                     }));
                 }
-                "RecoveredInDoubt" if position.row.in_doubt => doubted.push(machine),
-                "NotUpToDate" => behind = true,
-                "InMaintenance" => wishes.push(Request::LeaveMaintenance { machine }),
+                Reason::RecoveredInDoubt if position.row.in_doubt => doubted.push(machine),
+                Reason::NotUpToDate => behind = true,
+                Reason::InMaintenance => wishes.push(Request::LeaveMaintenance { machine }),
                 // Nobody could be spared, however long it waited: somebody accepts that.
-                "Deferred" | "Refused" | "Paused" | "Quorum" if blocked.message.contains("its swarm has only") => {
+                Reason::Deferred | Reason::Refused | Reason::Paused | Reason::Quorum
+                    if blocked.message.contains("its swarm has only") =>
+                {
                     wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));
                 }
                 // What was replaced is deployed, and makes a swarm, when the update is over.
-                "Deferred" | "Refused" if a_control_waits && blocked.message.contains("no manager of the swarm") => {
+                Reason::Deferred | Reason::Refused
+                    if a_control_waits && blocked.message.contains("no manager of the swarm") =>
+                {
                     wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));
                 }
-                "Deferred" | "Refused" => {
+                Reason::Deferred | Reason::Refused => {
                     degraded |= blocked.message.contains("services");
                     if blocked.message.contains("swarm") {
                         adrift.push((machine.clone(), nobody_knows_it(&blocked.message)));
                     }
                     wishes.push(Request::Retry { machine, item: None });
                 }
-                "Paused" if a_control_waits && blocked.message.contains("no manager of the swarm") => {
+                Reason::Paused if a_control_waits && blocked.message.contains("no manager of the swarm") => {
                     wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));
                 }
                 // Its managers have left the fleet: the one that replaced them makes a swarm when the update is over.
-                "SwarmNoManager" if a_control_waits => {
+                Reason::SwarmNoManager if a_control_waits => {
                     adrift.push((machine, true));
                     wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));
                 }
-                "SwarmNoManager" | "SwarmNodeUnknown" => adrift.push((machine, blocked.reason == "SwarmNodeUnknown")),
-                "ServiceDegraded" => degraded = true,
+                Reason::SwarmNoManager | Reason::SwarmNodeUnknown => {
+                    adrift.push((machine, blocked.reason == Reason::SwarmNodeUnknown))
+                }
+                Reason::ServiceDegraded => degraded = true,
                 // What was to be known before it paused is told all the same.
-                "Paused" | "Quorum"
+                Reason::Paused | Reason::Quorum
                     if ["is not deployed", "the control plane is down"]
                         .iter()
                         .any(|why| blocked.message.contains(why)) =>
                 {
                     wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));
                 }
-                "Paused" => {
+                Reason::Paused => {
                     degraded |= blocked.message.contains("services");
                     if blocked.message.contains("swarm") {
                         adrift.push((machine, nobody_knows_it(&blocked.message)));
                     }
                     wishes.extend(survey.rollout.map(|rollout| Request::Resume { rollout: rollout.name.clone() }))
                 }
-                "BeforeUpdate" if blocked.message.contains("has left") => {
+                Reason::BeforeUpdate if blocked.message.contains("has left") => {
                     wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }))
                 }
-                "ControlNotDeployed" if blocked.clears_when.contains("--abort") => {
+                Reason::ControlNotDeployed if blocked.clears_when.contains("--abort") => {
                     wishes.push(Request::AbortRemoval { machine });
                 }
-                "ControlNotDeployed" => {
+                Reason::ControlNotDeployed => {
                     wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }))
                 }
                 // What was revoked since the copy was made is revoked again.
-                "ControlsAtWork" if position.row.id.is_some_and(|id| self.watcher.was_shut_out(id)) => {
+                Reason::ControlsAtWork if position.row.id.is_some_and(|id| self.watcher.was_shut_out(id)) => {
                     wishes.push(Request::RevokeMachine { machine, machine_is_off: false });
                 }
-                "WaitingForSwarm" => outside.push(machine),
+                Reason::WaitingForSwarm => outside.push(machine),
                 // The store is older than the secret.
-                "VariableWithoutValue" if blocked.message.contains("'secret.") => {
+                Reason::VariableWithoutValue if blocked.message.contains("'secret.") => {
                     without_secret.insert(position.row.spec.machine_type);
                 }
-                "WaitingForMachines" | "DeployNotStarted" => {
+                Reason::WaitingForMachines | Reason::DeployNotStarted => {
                     wishes.push(Request::Deploy { cluster: manifest::cluster_name() });
                 }
-                "Lost" | "RebootOverdue" | "Revoked" | "NotReported" | "NotEnrolled" | "LedgerBehind" => {
+                Reason::Lost
+                | Reason::RebootOverdue
+                | Reason::Revoked
+                | Reason::NotReported
+                | Reason::NotEnrolled
+                | Reason::LedgerBehind => {
                     replaced.push(machine);
                 }
                 // Nobody looks after a ledger here: another machine takes its place, if it is to have one.
-                "UnprovenLedger" if self.machines.iter().any(|of| of.name == machine && of.swapped_ledger) => {
+                Reason::UnprovenLedger if self.machines.iter().any(|of| of.name == machine && of.swapped_ledger) => {
                     if position.row.removal.is_some() {
                         dead.push(machine)
                     } else {

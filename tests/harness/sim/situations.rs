@@ -13,7 +13,7 @@ use muster_agent::{
     core::Input as AgentInput,
 };
 use muster_coordinator::facts::{Facts, MachineRow, MachineUpdate, Stage, UpdateKind};
-use muster_proto::model::{CONSISTENT_COPY_ITEM, MachineType, Phase, SWARM_COPY_ITEM};
+use muster_proto::model::{CONSISTENT_COPY_ITEM, MachineType, Phase, Reason, SWARM_COPY_ITEM};
 
 use super::{
     machine::Deed,
@@ -88,9 +88,9 @@ impl Reached {
         }
         let mut workers = 0;
         for machine in facts.machines.values() {
-            let reason = machine.blocked_since.as_ref().map(|(reason, _)| reason.as_str());
+            let reason = machine.blocked_since.map(|(reason, _)| reason);
             if let Some(reason) = reason {
-                self.count_named("blocked", reason);
+                self.count_named("blocked", reason.as_str());
             }
             if let Some(stuck) = machine.update.as_ref().and_then(|part| part.stuck.as_ref()) {
                 self.count(match stuck.stage {
@@ -110,8 +110,10 @@ impl Reached {
                 continue;
             }
             match machine.spec.machine_type {
-                MachineType::Control if reason == Some("Lost") => self.count("a control machine with a slot is lost"),
-                MachineType::Worker if reason == Some("Lost") => self.count("a worker with a slot is lost"),
+                MachineType::Control if reason == Some(Reason::Lost) => {
+                    self.count("a control machine with a slot is lost")
+                }
+                MachineType::Worker if reason == Some(Reason::Lost) => self.count("a worker with a slot is lost"),
                 MachineType::Control | MachineType::Worker | MachineType::Unassigned => {}
             }
             workers += u32::from(machine.spec.machine_type == MachineType::Worker);

@@ -38,6 +38,20 @@ const WIRE: &[&str] = &[
     "tests",
 ];
 
+/// Forms of a branch on a message or on the name of a reason.
+const BRANCHES_ON_TEXT: &[&str] = &[
+    "match reason.as_str()",
+    "match why.reason.as_str()",
+    "message == ",
+    "message.contains(",
+    "message.ends_with(",
+    "message.split(",
+    "message.starts_with(",
+    "reason != \"",
+    "reason == \"",
+    "reason.as_str() == ",
+];
+
 /// All rules.
 pub(super) const RULES: &[fn(&Source) -> Vec<Violation>] = &[
     file_length,
@@ -49,6 +63,7 @@ pub(super) const RULES: &[fn(&Source) -> Vec<Violation>] = &[
     musterctl_sees_the_view,
     wire_stays_at_the_rim,
     nothing_left_for_later,
+    no_branch_on_text,
 ];
 
 /// Is this file the module `module` (a path without `.rs`) or below it?
@@ -156,6 +171,17 @@ fn wire_stays_at_the_rim(source: &Source) -> Vec<Violation> {
     }
     let found = imports.into_iter().filter(|(_, name)| *name == "wire");
     found.map(|(line, _)| violation(line, "messages of the wire end at link, server and musterctl")).collect()
+}
+
+/// What code must tell apart is an enum: no decision looks at the words of a message, or at the name of a reason.
+fn no_branch_on_text(source: &Source) -> Vec<Violation> {
+    let production = ["agent/src", "coordinator/src", "proto/src"];
+    if !production.iter().any(|module| source.path.starts_with(&format!("{module}/"))) {
+        return Vec::new();
+    }
+    let branches = |line: &str| BRANCHES_ON_TEXT.iter().any(|form| line.contains(form));
+    let lines = (1..).zip(&source.lines).filter(|(number, line)| !source.is_test(*number) && branches(line));
+    lines.map(|(number, _)| violation(number, "a branch on a text: make it an enum")).collect()
 }
 
 fn nothing_left_for_later(source: &Source) -> Vec<Violation> {

@@ -1,6 +1,7 @@
 //! What the coordinator hears, and what holds the agent up when it does not.
 
 use super::*;
+use muster_proto::model::Reason;
 
 #[test]
 fn events_are_sent_in_order_until_they_are_acknowledged() {
@@ -128,12 +129,12 @@ fn a_full_disk_or_outbox_starts_nothing_new_and_says_so() {
     let mut rig = Rig::new();
     rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE });
     rig.receive(assignment(1, 1, vec![item("a", "1"), item("b", "1")]));
-    assert_eq!(said(&rig.step(Input::DiskFull(true))), Some(Some("DiskFull")));
+    assert_eq!(said(&rig.step(Input::DiskFull(true))), Some(Some(Reason::DiskFull)));
     let effects = rig.end(key("a", 1, 1), ItemState::Succeeded);
     assert_eq!((started_key(&effects), rig.state("a")), (None, Some(ItemState::Succeeded)));
     assert_eq!(
         said(&rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE })),
-        Some(Some("DiskFull")),
+        Some(Some(Reason::DiskFull)),
         "on every session"
     );
     let effects = rig.step(Input::DiskFull(false));
@@ -150,7 +151,10 @@ fn a_full_disk_or_outbox_starts_nothing_new_and_says_so() {
         ended += 1;
     }
     assert!((600..800).contains(&ended), "{ended}");
-    assert_eq!(said(&rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE })), Some(Some("OutboxFull")));
+    assert_eq!(
+        said(&rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE })),
+        Some(Some(Reason::OutboxFull))
+    );
     assert!(started_key(&rig.step(Input::Acked(Seq(60), AckProof::NONE))).is_some());
 }
 

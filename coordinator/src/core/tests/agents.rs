@@ -6,8 +6,7 @@ use muster_proto::{
     model::{
         AckProof, Epoch, Generation, HostFacts, ItemHash,
         ItemState::{Indeterminate, Running, Succeeded},
-        ItemStatus, LedgerId, LedgerOrdinal, ListProof, LockState, MachineSpec, MachineType, Phase, Seq,
-        WAITING_FOR_SECRET,
+        ItemStatus, LedgerId, LedgerOrdinal, ListProof, LockState, MachineSpec, MachineType, Phase, Reason, Seq,
     },
 };
 
@@ -638,7 +637,7 @@ fn recover_lets_no_two_control_machines_go_on_together() {
     fleet.begin("control-2");
     fleet.recover_from(copy);
     fleet.all_report();
-    let waits_for_inputs = Some((WAITING_FOR_SECRET.to_owned(), "asked for".to_owned()));
+    let waits_for_inputs = Some((Reason::WaitingForSecret, "asked for".to_owned()));
     let id = fleet.agents["control-1"].id;
     fleet.agent_blocked(id, waits_for_inputs);
     fleet.pass(3_600_000, &[]);

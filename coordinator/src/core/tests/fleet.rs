@@ -7,7 +7,7 @@ use muster_proto::{
     model::{
         AckProof, Assignment, AuthCode, Backups, ClusterName, ClusterSpec, Counts, Epoch, Generation, HostFacts,
         ItemHash, ItemName, ItemState, ItemStatus, LcmType, LedgerId, ListProof, MachineId, MachineName, MachineSpec,
-        MachineType, Now, OnInterrupt, Phase, RunnerKind, Seq, StateItem, UpdateDeadlines, UpdateHooks,
+        MachineType, Now, OnInterrupt, Phase, Reason, RunnerKind, Seq, StateItem, UpdateDeadlines, UpdateHooks,
     },
 };
 use uuid::Uuid;
@@ -473,7 +473,7 @@ impl Fleet {
     }
 
     /// An agent says why it starts nothing, or that nothing is in its way.
-    pub(crate) fn agent_blocked(&mut self, id: MachineId, blocked: Option<(String, String)>) {
+    pub(crate) fn agent_blocked(&mut self, id: MachineId, blocked: Option<(Reason, String)>) {
         let agent = self.agents.values().find(|agent| agent.id == id).expect("known");
         let session = agent.session.expect("connected");
         self.step(Input::AgentBlocked { id, session, blocked }).expect("known");
@@ -545,7 +545,9 @@ impl Fleet {
 
     /// Why a machine does not move: the reason's name.
     pub(crate) fn why(&self, name: &str) -> Option<String> {
-        self.look(name, |survey, position| blocked::of_machine(survey, position).map(|blocked| blocked.reason))
+        self.look(name, |survey, position| {
+            blocked::of_machine(survey, position).map(|blocked| blocked.reason.to_string())
+        })
     }
 
     /// Why a machine does not move, in words.

@@ -7,7 +7,7 @@ use muster_proto::model::{
     ClusterName,
     ItemState::{Failed, Indeterminate, Running, Succeeded},
     MachineType::{Control, Worker},
-    Now, Phase,
+    Now, Phase, Reason,
 };
 
 use super::fleet::{Fleet, SECRET, cluster, item, machine, spec};
@@ -26,7 +26,7 @@ fn withheld(fleet: &Fleet, name: &str) -> String {
     assert!(position.available(), "{name} is available");
     assert!(crate::plan::deploy::wants_slot(&survey, position).is_some(), "{name} is ready for a slot");
     assert_eq!(fleet.slot(name), None, "{name}");
-    safety::may_take_slot(&survey, position).expect_err("withheld").reason
+    safety::may_take_slot(&survey, position).expect_err("withheld").reason.to_string()
 }
 
 #[test]
@@ -398,7 +398,7 @@ fn prepare_has_a_limit_of_its_own() {
 fn only_who_is_connected_and_able_is_granted() {
     let mut fleet = Fleet::of(2, 0).reported().prepared();
     let id = fleet.agents["control-2"].id;
-    let full = Some(("DiskFull".to_owned(), "full".to_owned()));
+    let full = Some((Reason::DiskFull, "full".to_owned()));
     fleet.agent_blocked(id, full);
     fleet.finish("control-1");
     assert_eq!((fleet.slots(), fleet.why("control-2").as_deref()), (Vec::new(), Some("DiskFull")));
@@ -460,7 +460,7 @@ fn what_comes_late_on_an_older_stream_blocks_nobody() {
     let agent = &fleet.agents["control-1"];
     let (id, session) = (agent.id, agent.session.expect("connected"));
     fleet.connect("control-1");
-    let blocked = Some(("DiskFull".to_owned(), "full".to_owned()));
+    let blocked = Some((Reason::DiskFull, "full".to_owned()));
     fleet.step(Input::AgentBlocked { id, session, blocked }).expect("known");
     let fleet = fleet.prepared();
     assert_eq!(fleet.slots(), ["control-1"]);

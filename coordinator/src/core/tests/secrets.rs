@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_proto::model::{ClusterName, LockState, MachineType::Control, Phase, SecretName};
+use muster_proto::model::{ClusterName, LockState, MachineType::Control, Phase, Reason, SecretName};
 
 use super::{fleet::*, reason, updates::*};
 use crate::{
@@ -135,7 +135,7 @@ fn an_update_without_a_secret_it_needs_does_not_start() {
 fn a_machine_that_comes_when_its_secret_is_gone_says_what_makes_it() {
     let fleet = Fleet::with(using(spec(1, 0), "${secret.db}")).reported();
     let blocked = fleet.look("control-1", crate::plan::blocked::of_machine).expect("it lacks the secret");
-    assert_eq!(blocked.reason, "VariableWithoutValue");
+    assert_eq!(blocked.reason, Reason::VariableWithoutValue);
     assert!(blocked.message.contains("item install, param password: variable 'secret.db'"), "{blocked:?}");
     assert!(
         blocked.clears_when.contains("musterctl secret create db --cluster edge-7 --from-file FILE"),

@@ -2,7 +2,7 @@
 
 use muster_proto::{
     convert::Hello,
-    model::{ItemState, LEDGER_BEHIND, LockState, MachineType, Seq, WAITING_FOR_SECRET, WAITING_FOR_SWARM},
+    model::{ItemState, LockState, MachineType, Reason, Seq},
 };
 
 use super::{fleet::*, reason, update_reboots::reboot, updates::*};
@@ -77,8 +77,8 @@ fn ledger_that_was_put_back_wants_a_person() {
     fleet.begin("control-1");
     assert!(!fleet.wants_a_person(), "it is at work");
     let id = fleet.agents["control-1"].id;
-    fleet.agent_blocked(id, Some((LEDGER_BEHIND.to_owned(), "its ledger was put back".to_owned())));
-    assert_eq!((fleet.why("control-1").as_deref(), fleet.wants_a_person()), (Some(LEDGER_BEHIND), true));
+    fleet.agent_blocked(id, Some((Reason::LedgerBehind, "its ledger was put back".to_owned())));
+    assert_eq!((fleet.why("control-1").as_deref(), fleet.wants_a_person()), (Some("LedgerBehind"), true));
 }
 
 #[test]
@@ -212,9 +212,9 @@ fn left_waiting() -> Fleet {
     fleet.ask(update()).expect("starts");
     fleet.accept("control-1");
     let (id, words) = (fleet.agents["control-1"].id, "item images needs secrets".to_owned());
-    let blocked = Some((WAITING_FOR_SECRET.to_owned(), words));
+    let blocked = Some((Reason::WaitingForSecret, words));
     fleet.agent_blocked(id, blocked);
-    assert_eq!(fleet.why("control-1").as_deref(), Some(WAITING_FOR_SECRET));
+    assert_eq!(fleet.why("control-1").as_deref(), Some("WaitingForSecret"));
     let rollout = fleet.rollout();
     fleet.ask(Request::Abort { rollout }).expect("aborts");
     assert_eq!((fleet.state("control-1"), fleet.why("control-1")), ("Ready", None));
@@ -244,7 +244,7 @@ fn a_wait_for_secrets_that_an_abort_left_is_no_reason_in_a_pause() {
     fleet.ask(Request::Pause { rollout }).expect("pauses");
     fleet.connect("control-1");
     let id = fleet.agents["control-1"].id;
-    let blocked = Some((WAITING_FOR_SECRET.to_owned(), "item images needs secrets".to_owned()));
+    let blocked = Some((Reason::WaitingForSecret, "item images needs secrets".to_owned()));
     fleet.agent_blocked(id, blocked);
     assert_eq!(fleet.why("control-1").as_deref(), Some("Paused"), "that is what a person can end");
 }
@@ -305,7 +305,7 @@ fn what_a_missing_controller_says_can_be_done() {
     let told = documents::rollouts(fleet.core.facts(), |_| true, fleet.core.limits(), fleet.now());
     let told = told.last().and_then(|rollout| rollout.status.update.as_ref()).expect("an update");
     let waiting = told.waiting.first().expect("somebody waits");
-    assert!(told.needs_operator && waiting.reason == "ControllerMissing", "{waiting:?}");
+    assert!(told.needs_operator && waiting.reason == Reason::ControllerMissing, "{waiting:?}");
     let way_out = format!("after `musterctl abort {rollout}` a manifest without it is applied");
     assert!(waiting.clears_when.ends_with(&way_out), "{waiting:?}");
     fleet.ask(Request::Abort { rollout }).expect("aborts");
@@ -330,7 +330,7 @@ fn permitted() -> Fleet {
 fn a_permitted_item_that_waits_for_its_secret_wants_a_person() {
     let mut fleet = permitted();
     let id = fleet.agents["control-1"].id;
-    let blocked = Some((WAITING_FOR_SECRET.to_owned(), "SecretMissing: secret db was deleted".to_owned()));
+    let blocked = Some((Reason::WaitingForSecret, "SecretMissing: secret db was deleted".to_owned()));
     fleet.agent_blocked(id, blocked);
     fleet.wait(60_000);
     assert!(!fleet.wants_a_person(), "it asks again by itself");
@@ -343,7 +343,7 @@ fn a_permitted_item_that_waits_for_its_secret_wants_a_person() {
 /// Neither starts anything more, and neither is mended by time: `watch` says so at once.
 #[test]
 fn update_wants_person_when_machine_is_behind_or_not_heeded() {
-    let behind = || Some((LEDGER_BEHIND.to_owned(), "it has reported more than its ledger holds".to_owned()));
+    let behind = || Some((Reason::LedgerBehind, "it has reported more than its ledger holds".to_owned()));
     let mut fleet = permitted();
     let id = fleet.agents["control-1"].id;
     fleet.begin("control-1");
@@ -363,7 +363,7 @@ fn update_wants_person_when_machine_is_behind_or_not_heeded() {
 fn permits_that_run_out_meanwhile_make_no_wait_for_inputs_shorter() {
     let mut fleet = permitted();
     let id = fleet.agents["control-1"].id;
-    let waits = || Some((WAITING_FOR_SWARM.to_owned(), "QuorumAtRisk: control-2 is not reachable".to_owned()));
+    let waits = || Some((Reason::WaitingForSwarm, "QuorumAtRisk: control-2 is not reachable".to_owned()));
     fleet.agent_blocked(id, waits());
     for _ in 0..4 {
         assert!(!fleet.wants_a_person());

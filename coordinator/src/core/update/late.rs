@@ -5,7 +5,7 @@ use muster_proto::model::{DeadlineOutcome, MachineName, Now};
 use super::record;
 use crate::{
     core::decide::{begin_stage, end_stage},
-    facts::{Draft, SetAside, Stage, Stuck},
+    facts::{DeferralCause, Draft, SetAside, Stage, Stuck},
     plan::update::stages,
 };
 
@@ -54,7 +54,7 @@ pub(super) fn stuck(
     mine.stuck = Some(Stuck { stage, since_ms, counts, message });
     if undisturbed && outcome != DeadlineOutcome::Pause {
         let message = "its prepare items took longer than updateDeadlines.prepare allows".to_owned();
-        mine.set_aside = Some(SetAside { message, failed: outcome == DeadlineOutcome::Fail });
+        mine.set_aside = Some(SetAside { message, cause: DeferralCause::of(outcome) });
     }
     if let Some(rollout) = rollout.filter(|_| outcome == DeadlineOutcome::Pause) {
         let what = format!("\"{}\" of {machine}{waited}", stage.as_str());

@@ -106,7 +106,7 @@ fn try_again(draft: &mut Draft<'_>, rollout: &str, now: Now) {
         .machines
         .values()
         .filter(|row| row.rollout.as_deref() == Some(rollout))
-        .filter(|row| row.update.as_ref().and_then(|mine| mine.set_aside.as_ref()).is_some_and(|aside| !aside.failed))
+        .filter(|row| row.update.as_ref().and_then(|mine| mine.set_aside.as_ref()).is_some_and(|aside| !aside.failed()))
         .map(|row| row.name.clone())
         .collect();
     for name in aside {
@@ -149,7 +149,7 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
             begin_stage(row, Stage::PreviousDeployed, now);
             // It was late, and is there now.
             if let Some(mine) = &mut row.update {
-                mine.set_aside.take_if(|aside| !aside.failed);
+                mine.set_aside.take_if(|aside| !aside.failed());
             }
         }
         MachineStep::Stuck { stage, outcome, message } => stuck(draft, machine, (stage, outcome, message), now),
@@ -160,8 +160,8 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
         }
         MachineStep::Drain(step) => drain::record(draft, machine, step, now),
         MachineStep::Permit { item, attempt, phase } => permit(draft, machine, (item, attempt, phase), now),
-        MachineStep::SetAside { stage, message, failed } => {
-            set_aside(draft, machine, (stage, SetAside { message, failed }), now);
+        MachineStep::SetAside { stage, message, cause } => {
+            set_aside(draft, machine, (stage, SetAside { message, cause }), now);
         }
         MachineStep::OutOfService => out_of_service(draft, machine, now),
         MachineStep::PauseAll { stage, message } => {

@@ -2,7 +2,7 @@
 //! engine is, what the managers say of that node; a manager is demoted, the engine leaves, a manager forgets the node.
 
 use muster_proto::{
-    model::{Blocked, RemovalPolicy, SwarmId, SwarmNode, SwarmNodeState, SwarmOp},
+    model::{Blocked, Reason, RemovalPolicy, SwarmId, SwarmNode, SwarmNodeState, SwarmOp},
     plant::planted,
 };
 
@@ -85,7 +85,7 @@ pub fn is_forgotten(survey: &Survey<'_>, position: &Position<'_>) -> bool {
 /// and after it.
 fn majority_is_kept(survey: &Survey<'_>, look: &SwarmLook, found: &SwarmNode) -> Result<(), Blocked> {
     let Some(peers) = drain::fresh(survey, look.peers.as_ref()) else {
-        return Err(blocked("LeavingSwarm", "the managers of its swarm are being counted", "one has answered"));
+        return Err(blocked(Reason::LeavingSwarm, "the managers of its swarm are being counted", "one has answered"));
     };
     is_majority(peers, found)
 }
@@ -97,13 +97,13 @@ fn is_majority(peers: &Peers, found: &SwarmNode) -> Result<(), Blocked> {
     }
     let what = if found.manager.is_some() { "without it" } else { "that are left" };
     let message = format!("Error: {reachable} of {managers} managers of the swarm {what} are reachable: no majority");
-    Err(blocked("Quorum", message, "a majority of them is reachable (`docker node ls` on a manager)"))
+    Err(blocked(Reason::Quorum, message, "a majority of them is reachable (`docker node ls` on a manager)"))
 }
 
 /// Why its departure is not over.
 #[must_use]
 pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Blocked {
-    let about = |what: String| blocked("LeavingSwarm", what, "the swarm has answered");
+    let about = |what: String| blocked(Reason::LeavingSwarm, what, "the swarm has answered");
     let nothing = SwarmLook::default();
     let look = look(position).unwrap_or(&nothing);
     let failure = position.row.id.and_then(|id| look.failures.get(&id)).map(|failure| failure.what.as_str());
@@ -123,7 +123,9 @@ pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Blocked {
     }
     let why = || drain::unanswered(survey, position, look);
     // What a manager said once is no answer any more when none can be asked now.
-    if let Some(why) = known(survey, position, look).is_none().then(why).filter(|why| why.reason == "SwarmNoManager") {
+    if let Some(why) =
+        known(survey, position, look).is_none().then(why).filter(|why| why.reason == Reason::SwarmNoManager)
+    {
         return why;
     }
     let Some(seen) = &look.node else { return about("its Swarm node is being looked at".to_owned()) };

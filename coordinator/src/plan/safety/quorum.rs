@@ -1,7 +1,7 @@
 //! Rule 1, the quorum: what the control plane can do without.
 
 use muster_proto::{
-    model::{Blocked, MachineType, RemovalPolicy},
+    model::{Blocked, MachineType, Reason, RemovalPolicy},
     plant::planted,
 };
 
@@ -38,7 +38,7 @@ pub fn controls_are_there(survey: &Survey<'_>, position: &Position<'_>) -> Resul
     }
     let names = some_names(away);
     let message = format!("control machine {names} is not reachable: the control plane could lose its majority");
-    Err(blocked("Quorum", message, format!("{names} is connected again")))
+    Err(blocked(Reason::Quorum, message, format!("{names} is connected again")))
 }
 
 /// Rule 1, the quorum, at the beginning of a turn: every other is there and deployed, and in an update the rest is a
@@ -65,7 +65,7 @@ pub fn control_quorum(survey: &Survey<'_>, position: &Position<'_>) -> Result<()
         }
         None => format!("{names} is Ready"),
     };
-    Err(blocked("ControlNotDeployed", message, clears_when))
+    Err(blocked(Reason::ControlNotDeployed, message, clears_when))
 }
 
 /// Is every control machine that was revoked or replaced deployed anew, or removed? A rollout that begins by itself
@@ -84,7 +84,7 @@ pub fn successor(survey: &Survey<'_>) -> Result<(), Blocked> {
     let names = some_names(missing);
     let message = format!("control machine {names} is missing; the others are reconfigured when the set is whole");
     let clears_when = format!("{names} is enrolled anew and Ready ({replace}, says how), or is removed");
-    Err(blocked("WaitingForControl", message, clears_when))
+    Err(blocked(Reason::WaitingForControl, message, clears_when))
 }
 
 /// Rule 1, the majority alone: is one left without this machine? Nobody is asked about it in a deployment, nor for what
@@ -138,7 +138,7 @@ pub fn majority_stays(survey: &Survey<'_>, position: &Position<'_>) -> Result<()
         if gone.is_empty() { String::new() } else { format!(": {} is revoked or being removed", some_names(gone)) };
     let message = format!("{left} of {all} control machines would be left, which is no majority{besides}");
     let accept = format!("`musterctl remove {name} --accept-control-plane-downtime`");
-    Err(blocked("Quorum", message, format!("others are deployed in their place; or {accept}")))
+    Err(blocked(Reason::Quorum, message, format!("others are deployed in their place; or {accept}")))
 }
 
 /// Is a majority of the control machines left without this one?
@@ -178,5 +178,5 @@ pub fn majority_without(survey: &Survey<'_>, position: &Position<'_>) -> Result<
             "{remedy}`musterctl abort {name}`, then `musterctl update {cluster} --accept-control-plane-downtime`"
         ),
     };
-    Err(blocked("Quorum", message, clears_when))
+    Err(blocked(Reason::Quorum, message, clears_when))
 }

@@ -1,7 +1,7 @@
 //! Rule 2: how many workers hold a slot together.
 
 use muster_proto::{
-    model::{Blocked, MachineType, WORKERS_AT_ONCE_MAX},
+    model::{Blocked, MachineType, Reason, WORKERS_AT_ONCE_MAX},
     plant::planted,
 };
 
@@ -70,11 +70,11 @@ pub fn within_group_limit(survey: &Survey<'_>, position: &Position<'_>) -> Resul
 /// Names whoever holds a slot and does not go on by itself, for then no time brings the slot back.
 fn waits_for_slot(message: String, stopped: Option<&str>, clears_when: &str) -> Blocked {
     match stopped {
-        None => blocked("WaitingForTurn", message, clears_when),
+        None => blocked(Reason::WaitingForTurn, message, clears_when),
         Some(who) => {
             let first = who.split(' ').next().unwrap_or_default();
             let clears_when = format!("{clears_when}; what helps {first}: `musterctl describe machine {first}`");
-            blocked("WaitingForTurn", format!("{message}; {who} holds one"), clears_when)
+            blocked(Reason::WaitingForTurn, format!("{message}; {who} holds one"), clears_when)
         }
     }
 }

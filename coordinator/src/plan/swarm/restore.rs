@@ -1,7 +1,7 @@
 //! What a machine's node gets back of what the node of its former identity had: the availability that a drain of ours
 //! took, when it is the same node; labels and availability of the entry, when that was removed.
 
-use muster_proto::model::{Blocked, SwarmAvailability, SwarmId, SwarmOp};
+use muster_proto::model::{Blocked, Reason, SwarmAvailability, SwarmId, SwarmOp};
 
 use crate::{
     facts::{FormerNode, MachineRow, SwarmLook},
@@ -90,14 +90,14 @@ pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let former = owed(position.row).filter(|_| position.ready_once())?;
     let nothing = SwarmLook::default();
     let why = unanswered(survey, position, look(position).unwrap_or(&nothing));
-    if why.reason == "SwarmNoManager" {
+    if why.reason == Reason::SwarmNoManager {
         return Some(why);
     }
     let availability = former.availability.map(|was| format!("availability {was}"));
     let labels = (!former.labels.is_empty()).then(|| format!("{} labels", former.labels.len()));
     let what: Vec<String> = [availability, labels].into_iter().flatten().collect();
     let message = format!("its Swarm node gets back what its former one had: {}", what.join(", "));
-    Some(blocked("SwarmNodeNotRestored", message, "a manager has confirmed it"))
+    Some(blocked(Reason::SwarmNodeNotRestored, message, "a manager has confirmed it"))
 }
 
 /// The next moment, Unix milliseconds, at which time alone brings a question. None: there is none.

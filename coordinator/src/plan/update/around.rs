@@ -2,11 +2,11 @@
 //! They are items that the update adds to machines' lists; while they are under way nothing else is started there.
 
 use muster_proto::{
-    model::{Blocked, ItemState, MachineName, Standing},
+    model::{Blocked, ItemState, MachineName, Reason, Standing},
     plant::planted,
 };
 
-use super::{ClusterStep, DECIDING, cluster::halt, targets};
+use super::{ClusterStep, cluster::halt, targets};
 use crate::{
     facts::{Added, ClusterStage, Facts, MachineRow, MachineUpdate, StageRow, Target, UpdateRow, Wish},
     plan::{
@@ -15,9 +15,6 @@ use crate::{
         survey::{Position, Survey},
     },
 };
-
-/// The reason of those who wait for what comes before an update.
-const BEFORE_UPDATE: &str = "BeforeUpdate";
 
 fn succeeded(update: &UpdateRow, stage: ClusterStage) -> bool {
     update.stages.get(&stage).is_some_and(|row| row.succeeded)
@@ -54,10 +51,18 @@ fn look_before(survey: &Survey<'_>) -> Result<(), Blocked> {
     nobody_is_gone(survey)?;
     let open = open(survey);
     if open.is_empty() {
-        return Err(blocked(DECIDING, "what comes before the update is done", "the coordinator's next decision"));
+        return Err(blocked(
+            Reason::Deciding,
+            "what comes before the update is done",
+            "the coordinator's next decision",
+        ));
     }
     let message = format!("not done before the update: {}", some_names(open.iter().map(String::as_str)));
-    Err(blocked(BEFORE_UPDATE, message, "it is done; if it failed, `musterctl retry` or `skip` it on its machine"))
+    Err(blocked(
+        Reason::BeforeUpdate,
+        message,
+        "it is done; if it failed, `musterctl retry` or `skip` it on its machine",
+    ))
 }
 
 /// Is every machine there on which something is to be done before the update? If not, it never goes on, paused or not.
@@ -79,7 +84,7 @@ fn look_for_gone(survey: &Survey<'_>) -> Result<(), Blocked> {
     }
     let names = some_names(gone);
     let message = format!("{names} has left the update, and what was to run there before it never will");
-    Err(blocked(BEFORE_UPDATE, message, format!("`musterctl abort {}`; then start it anew", rollout.name)))
+    Err(blocked(Reason::BeforeUpdate, message, format!("`musterctl abort {}`; then start it anew", rollout.name)))
 }
 
 /// Machines on which something was to be done before the update and never will: they are no part of it any more, or

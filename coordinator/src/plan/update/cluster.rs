@@ -1,11 +1,11 @@
 //! The update of a cluster as a whole: its request, its locks, its stages, and who has halted it.
 
 use muster_proto::{
-    model::{Blocked, DeadlineOutcome, MachineType},
+    model::{Blocked, DeadlineOutcome, MachineType, Reason},
     plant::planted,
 };
 
-use super::{ClusterStep, DECIDING, DECISION_MS, around, disturbs, targets};
+use super::{ClusterStep, DECISION_MS, around, disturbs, targets};
 use crate::{
     facts::{ClusterStage, MachineUpdate, StageRow, UpdateKind, UpdateRow, Wish},
     plan::{
@@ -83,7 +83,7 @@ fn needs_request(survey: &Survey<'_>) -> bool {
 fn is_late(survey: &Survey<'_>, update: &UpdateRow, stage: ClusterStage) -> Option<ClusterStep> {
     // One that has come is heard out.
     let waited = update.request.and_then(|request| locks::granted(survey, None, &request).err());
-    let settles = waited.is_some_and(|blocked| blocked.reason == locks::SETTLING);
+    let settles = waited.is_some_and(|blocked| blocked.reason == Reason::LocksSettling);
     let late = survey.now.wall_ms >= deadline_ms(survey, update) && !settles;
     let outcome = survey.spec.update_deadlines.cluster_locks.outcome;
     (late && update.wish == Wish::Go).then(|| halt(update.kind, outcome, stage))
@@ -170,7 +170,7 @@ pub fn is_open(survey: &Survey<'_>) -> Result<(), Blocked> {
 pub(in crate::plan) fn cluster_lets(survey: &Survey<'_>, update: &UpdateRow) -> Result<(), Blocked> {
     let Some(request) = &update.request else {
         locks::may_request(survey, None)?;
-        return Err(blocked(DECIDING, "the cluster's maintenance is about to be requested", "it is requested"));
+        return Err(blocked(Reason::Deciding, "the cluster's maintenance is about to be requested", "it is requested"));
     };
     // Planted: the cluster's own locks are not waited for.
     if planted("ignore-cluster-locks") { Ok(()) } else { locks::granted(survey, None, request) }
@@ -202,11 +202,11 @@ pub fn not_halted(survey: &Survey<'_>, update: &UpdateRow) -> Result<(), Blocked
                 }
                 (true, _) => format!("the {kind} has been paused for over a day"),
             };
-            Err(blocked("Paused", message, format!("`musterctl resume {name}`, or `musterctl abort {name}`")))
+            Err(blocked(Reason::Paused, message, format!("`musterctl resume {name}`, or `musterctl abort {name}`")))
         }
         Wish::Abort => {
             let message = format!("the {kind} was aborted: nothing new starts");
-            Err(blocked("Aborting", message, "what was taken has been given back"))
+            Err(blocked(Reason::Aborting, message, "what was taken has been given back"))
         }
     }
 }

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 
 use muster_proto::{
     model::{
-        Blocked, LcmType, MachineType, Phase, RunnerKind, SwarmAvailability, SwarmId, SwarmLocalState, SwarmNode,
-        SwarmNodeState,
+        Blocked, LcmType, MachineType, Phase, Reason, RunnerKind, SwarmAvailability, SwarmId, SwarmLocalState,
+        SwarmNode, SwarmNodeState,
     },
     plant::planted,
 };
@@ -178,8 +178,10 @@ fn node<'a>(survey: &Survey<'_>, look: &'a SwarmLook) -> Option<&'a Option<Swarm
 /// # Errors
 /// Which services still have tasks there, or who does not answer.
 pub fn reached(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    is_reached(survey, position).map_err(|why| match why.reason.as_str() {
-        "SwarmDraining" => Blocked { message: format!("{}{}", why.message, containers::stay(position.row)), ..why },
+    is_reached(survey, position).map_err(|why| match why.reason {
+        Reason::SwarmDraining => {
+            Blocked { message: format!("{}{}", why.message, containers::stay(position.row)), ..why }
+        }
         _ => why,
     })
 }
@@ -191,7 +193,7 @@ fn is_reached(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocke
     if !is_wanted(survey, position) {
         return Ok(());
     }
-    let about = |what: &str| blocked("SwarmDraining", what, "the swarm has answered");
+    let about = |what: &str| blocked(Reason::SwarmDraining, what, "the swarm has answered");
     let row = position.update().and_then(|mine| mine.drain.as_ref());
     let (Some(row), Some(look)) = (row, look(position)) else { return Err(about("its Swarm drain is about to begin")) };
     let id = match &row.target {
@@ -210,7 +212,7 @@ fn is_reached(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocke
     }
     match &look.tasks {
         Some(seen) if !seen.what.is_empty() && found.state != SwarmNodeState::Ready => Err(blocked(
-            "SwarmDraining",
+            Reason::SwarmDraining,
             format!(
                 "Error: the managers see swarm node {} {}, and count its tasks until it is back - {}",
                 found.hostname,
@@ -220,7 +222,7 @@ fn is_reached(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocke
             "its Docker Engine runs and reaches the managers again (`docker node ls` says Ready)",
         )),
         Some(seen) if !seen.what.is_empty() => Err(blocked(
-            "SwarmDraining",
+            Reason::SwarmDraining,
             format!(
                 "Error: waiting for swarm node {} to be drained first - {}",
                 found.hostname,
@@ -253,7 +255,7 @@ fn list(services: &[String]) -> String {
 
 fn unknown_node(position: &Position<'_>, id: &SwarmId) -> Blocked {
     blocked(
-        "SwarmNodeUnknown",
+        Reason::SwarmNodeUnknown,
         format!("Error: {} is node {id} of a swarm that its cluster's managers do not know", position.row.name),
         "its engine is in the cluster's swarm (`docker info` there, `docker node ls` on a manager)",
     )
@@ -264,16 +266,16 @@ fn unknown_node(position: &Position<'_>, id: &SwarmId) -> Blocked {
 fn unidentified(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> Blocked {
     if let Some(failure) = position.row.id.and_then(|id| look.failures.get(&id)) {
         let message = format!("Error: its Docker Engine cannot be asked for its Swarm node: {}", failure.what);
-        return blocked("SwarmDraining", message, "its Docker Engine has answered");
+        return blocked(Reason::SwarmDraining, message, "its Docker Engine has answered");
     }
     let Some(info) = look.info.as_ref().map(|seen| &seen.what) else {
         let message = "its Docker Engine is being asked for its Swarm node";
-        return blocked("SwarmDraining", message, "its Docker Engine has answered");
+        return blocked(Reason::SwarmDraining, message, "its Docker Engine has answered");
     };
     let Some(id) = &info.node else {
         let message =
             format!("Error: its Docker Engine is on its way into a swarm, or cannot enter it: {}", info.error);
-        return blocked("SwarmDraining", message, "its Docker Engine is in the swarm, or in none");
+        return blocked(Reason::SwarmDraining, message, "its Docker Engine is in the swarm, or in none");
     };
     let found = look.node.as_ref().map(|seen| &seen.what);
     if let Some(why) = own::foreign(survey, position, id, found.and_then(Option::as_ref)) {
@@ -283,13 +285,13 @@ fn unidentified(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) 
         None => unanswered(survey, position, look),
         Some(None) => unknown_node(position, id),
         Some(Some(found)) if found.hostname != info.hostname => blocked(
-            "SwarmNodeUnknown",
+            Reason::SwarmNodeUnknown,
             format!("Error: node {id} is {} for the managers, and {} for itself", found.hostname, info.hostname),
             "both say the same",
         ),
         // Who said so cannot be asked any more.
         Some(Some(_)) if node(survey, look).is_none() => unanswered(survey, position, look),
-        Some(Some(_)) => blocked("SwarmDraining", "its Swarm node is being looked at", "the swarm has answered"),
+        Some(Some(_)) => blocked(Reason::SwarmDraining, "its Swarm node is being looked at", "the swarm has answered"),
     }
 }
 
@@ -302,7 +304,11 @@ pub(in crate::plan) fn unanswered(survey: &Survey<'_>, position: &Position<'_>, 
         None => None,
     });
     let Some(said) = said.collect::<Option<Vec<_>>>() else {
-        return blocked("SwarmDraining", "the tasks on its Swarm node are being looked at", "a manager has answered");
+        return blocked(
+            Reason::SwarmDraining,
+            "the tasks on its Swarm node are being looked at",
+            "a manager has answered",
+        );
     };
     let said = if said.is_empty() { NOBODY_TO_ASK.to_owned() } else { said.join("; ") };
     let message = format!("Error: no manager of the swarm can be asked - {said}");
@@ -315,7 +321,7 @@ pub(in crate::plan) fn unanswered(survey: &Survey<'_>, position: &Position<'_>, 
         let names = safety::some_names(waiting);
         clears_when = format!("{clears_when}; or `musterctl abort {}`: {names} is deployed then", update.name);
     }
-    blocked("SwarmNoManager", message, clears_when)
+    blocked(Reason::SwarmNoManager, message, clears_when)
 }
 
 /// What a node that was so gets back.
@@ -349,9 +355,9 @@ pub fn given_back(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Bl
     let was = back(*was);
     let waits = |message: String| {
         let why = unanswered(survey, position, look(position).unwrap_or(&SwarmLook::default()));
-        match why.reason.as_str() {
-            "SwarmNoManager" => why,
-            _ => blocked("SwarmUncordoning", message, "a manager has confirmed it"),
+        match why.reason {
+            Reason::SwarmNoManager => why,
+            _ => blocked(Reason::SwarmUncordoning, message, "a manager has confirmed it"),
         }
     };
     if was == SwarmAvailability::Drain || look(position).is_some_and(|look| has_left(survey, look)) {

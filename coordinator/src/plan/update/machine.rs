@@ -1,7 +1,7 @@
 //! One machine's way through an update, as a function of the facts.
 
 use muster_proto::{
-    model::{Blocked, DeadlineOutcome, MachineType, Phase, Standing},
+    model::{Blocked, DeadlineOutcome, MachineType, Phase, Reason, Standing},
     plant::planted,
 };
 
@@ -11,7 +11,7 @@ use super::{
     drain, frozen_set, is_at_work, maintenance, not_halted, stages,
 };
 use crate::{
-    facts::{ClusterStage, MachineUpdate, Stage, UpdateKind, UpdateRow, Wish},
+    facts::{ClusterStage, DeferralCause, MachineUpdate, Stage, UpdateKind, UpdateRow, Wish},
     plan::{
         assign, locks, removal, safety,
         survey::{Position, Progress, Survey},
@@ -134,7 +134,7 @@ fn without_slot(
     if is_left_out(update, position) {
         return Some(MachineStep::LeaveOut);
     }
-    if mine.set_aside.as_ref().is_some_and(|aside| aside.message == LOST) {
+    if mine.set_aside.as_ref().is_some_and(|aside| aside.cause == DeferralCause::Lost) {
         return Some(MachineStep::IsBack);
     }
     let prepared = position.row.reach == Some(Phase::Prepare) && position.progress(Phase::Prepare) == Progress::Done;
@@ -143,7 +143,7 @@ fn without_slot(
     }
     let late = survey.now.wall_ms >= return_deadline_ms(survey, update, position)?;
     let blocked = safety::may_take_slot(survey, position).err()?;
-    (late && position.available() && blocked.reason == locks::NOT_YET_ACTIVE)
+    (late && position.available() && blocked.reason == Reason::LockNotYetActive)
         .then(|| give_up(Stage::LocksInactive, survey.spec.update_deadlines.node_locks.outcome, &blocked))
 }
 
@@ -154,9 +154,6 @@ fn is_left_out(update: &UpdateRow, position: &Position<'_>) -> bool {
     let worker = position.row.spec.machine_type == MachineType::Worker;
     update.kind == UpdateKind::Reconfigure && worker && position.lost && mine && position.row.removal.is_none()
 }
-
-/// Why a machine that is left out was put aside before.
-const LOST: &str = "it is lost, and was not disturbed yet";
 
 /// Its locks were taken back between two permits, or tasks came back to its node. There is no way back for it: past the
 /// deadline a person decides.
@@ -290,7 +287,11 @@ fn before_first_permit(
     }
     if is_left_out(update, position) {
         let stage = stages::current(position.row).map_or(Stage::LocksInactive, |(stage, _)| stage);
-        return Some(MachineStep::SetAside { stage, message: LOST.to_owned(), failed: false });
+        return Some(MachineStep::SetAside {
+            stage,
+            message: "it is lost, and was not disturbed yet".to_owned(),
+            cause: DeferralCause::Lost,
+        });
     }
     let deadlines = &survey.spec.update_deadlines;
     if let Err(blocked) = safety::locks_granted(survey, position) {
@@ -333,7 +334,7 @@ fn give_up(stage: Stage, outcome: DeadlineOutcome, blocked: &Blocked) -> Machine
     let message = blocked.message.clone();
     match outcome {
         DeadlineOutcome::Fail | DeadlineOutcome::Defer => {
-            MachineStep::SetAside { stage, message, failed: outcome == DeadlineOutcome::Fail }
+            MachineStep::SetAside { stage, message, cause: DeferralCause::of(outcome) }
         }
         DeadlineOutcome::Pause => MachineStep::PauseAll { stage, message },
     }

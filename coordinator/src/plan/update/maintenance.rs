@@ -3,11 +3,11 @@
 //! affair.
 
 use muster_proto::{
-    model::{Blocked, ItemState},
+    model::{Blocked, ItemState, Reason},
     plant::planted,
 };
 
-use super::{DECIDING, drain, targets};
+use super::{drain, targets};
 use crate::{
     facts::{MachineUpdate, MaintenanceRow},
     plan::{
@@ -50,7 +50,7 @@ pub(super) fn will_run_nothing(survey: &Survey<'_>, position: &Position<'_>) -> 
     if assign::is_accepted(survey.facts, position) {
         return Ok(());
     }
-    Err(blocked(DECIDING, "its agent is told to start nothing more", "its agent has accepted that"))
+    Err(blocked(Reason::Deciding, "its agent is told to start nothing more", "its agent has accepted that"))
 }
 
 /// Does no item run on it, as far as is known?
@@ -61,13 +61,15 @@ pub fn nothing_runs(position: &Position<'_>) -> Result<(), Blocked> {
     // There is no withdrawal of a permit: it is used, or the agent says that it is over.
     if let Some(item) = position.next_open().filter(|item| position.live_permit(item).is_some()) {
         let message = format!("item {} has leave to start on it", item.name);
-        return Err(blocked("ItemRunning", message, "it has ended, or its leave is over"));
+        return Err(blocked(Reason::ItemRunning, message, "it has ended, or its leave is over"));
     }
     let running = position.row.statuses.values().filter(|status| status.state == ItemState::Running);
     let mut running = running.filter(|status| !position.has_not_begun(status));
     // Planted: what runs there may go on.
     match running.next().filter(|_| !planted("run-in-maintenance")) {
-        Some(status) => Err(blocked("ItemRunning", format!("item {} still runs on it", status.name), "it has ended")),
+        Some(status) => {
+            Err(blocked(Reason::ItemRunning, format!("item {} still runs on it", status.name), "it has ended"))
+        }
         None => Ok(()),
     }
 }
@@ -109,5 +111,5 @@ pub fn out_of_service(survey: &Survey<'_>, position: &Position<'_>) -> Option<Bl
     {
         message = format!("{message}; its workloads may be back: {}", taken_back.message);
     }
-    Some(blocked("InMaintenance", message, format!("`musterctl maintenance leave {name}` brings it back")))
+    Some(blocked(Reason::InMaintenance, message, format!("`musterctl maintenance leave {name}` brings it back")))
 }

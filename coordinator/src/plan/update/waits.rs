@@ -1,9 +1,9 @@
 //! Why a machine of an update does not move.
 
-use muster_proto::model::{Blocked, MachineType, Phase};
+use muster_proto::model::{Blocked, MachineType, Phase, Reason};
 
 use super::{
-    DECIDING, around,
+    around,
     cluster::{cluster_lets, is_ahead, is_open, not_halted},
     drain, earlier_on_its_way, is_untouched, machine, maintenance, targets, wants_slot,
 };
@@ -80,7 +80,7 @@ fn machine_that_was_late(survey: &Survey<'_>) -> Option<String> {
 #[must_use]
 pub fn of_machine(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let (update, mine) = (survey.update()?, position.update()?);
-    let about = || blocked(DECIDING, "its next step is about to be taken", "the coordinator's next decision");
+    let about = || blocked(Reason::Deciding, "its next step is about to be taken", "the coordinator's next decision");
     let waits = if position.row.slot.is_some() {
         with_slot(survey, position, update, mine)
     } else {
@@ -134,10 +134,10 @@ fn without_slot(
     let name = &position.row.name;
     if let Some(aside) = &mine.set_aside {
         let retry = format!("`musterctl retry {name}` once what it says has passed");
-        let (reason, clears) = if aside.failed {
-            ("Refused", retry)
+        let (reason, clears) = if aside.failed() {
+            (Reason::Refused, retry)
         } else {
-            ("Deferred", format!("it is tried again after the others, or {retry}"))
+            (Reason::Deferred, format!("it is tried again after the others, or {retry}"))
         };
         return Err(blocked(reason, aside.message.clone(), clears));
     }
@@ -154,13 +154,13 @@ fn without_slot(
     if is_untouched(position) {
         let most = survey.spec.max_worker_prepare_count;
         let message = format!("{most} workers are in prepare (maxWorkerPrepareCount)");
-        return Err(blocked("WaitingForTurn", message, "one of them is through with it"));
+        return Err(blocked(Reason::WaitingForTurn, message, "one of them is through with it"));
     }
     safety::may_take_slot(survey, position)?;
     let control = position.row.spec.machine_type == MachineType::Control;
     if let Some(earlier) = earlier_on_its_way(survey, position).filter(|_| control) {
         let message = format!("control machines go in order (upgradeIndex, then name), and {earlier} comes before it");
-        return Err(blocked("WaitingForTurn", message, format!("{earlier} has had its turn")));
+        return Err(blocked(Reason::WaitingForTurn, message, format!("{earlier} has had its turn")));
     }
     debug_assert!(wants_slot(position) || position.row.reach == Some(Phase::Prepare));
     Ok(())

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use muster_proto::{
-    model::Blocked,
+    model::{Blocked, Severity},
     resource::{BlockedSince, Cluster, HookStatus, Machine, Rollout},
 };
 
-use super::{ORDINARY_WAITS, in_trouble};
+use super::in_trouble;
 use crate::view::{
     machines::{note, outcome, stuck_text},
     printable,
@@ -48,7 +48,7 @@ pub fn machine_troubles(old: Option<&Machine>, new: &Machine, now: Timestamp) ->
     if let Some(stuck) = new.status.lcm_operation_stuck.as_ref().filter(|stuck| was_stuck != Some(stuck)) {
         lines.push(format!("{name}: {}", stuck_text(stuck, now)));
     }
-    let wait = new.status.blocked.as_ref().filter(|wait| !ORDINARY_WAITS.contains(&wait.blocked.reason.as_str()));
+    let wait = new.status.blocked.as_ref().filter(|wait| wait.blocked.reason.severity() != Severity::Ordinary);
     let waited = old.and_then(|machine| machine.status.blocked.as_ref()).map(|wait| &wait.blocked.reason);
     if let Some(wait) = wait.filter(|wait| waited != Some(&wait.blocked.reason) && !in_trouble(new)) {
         lines.push(format!("{name}: {}: {}", wait.blocked.reason, wait.blocked.message));

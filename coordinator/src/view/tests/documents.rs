@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use muster_proto::{
     model::{
         Backups, Blocked, ClusterName, ClusterSpec, Counts, HostFacts, ItemHash, LcmType, LockState, MachineSpec,
-        MachineType, NetworkInterface, Phase, Scope, UpdateHooks,
+        MachineType, NetworkInterface, Phase, Reason, Scope, UpdateHooks,
     },
     resource::{
         Activity, Address, Audit, AuditSpec, AuditStatus, BlockedSince, Bytes, Cluster, ClusterStatus, HostInfo,
@@ -21,7 +21,7 @@ pub(super) fn at(text: &str) -> Timestamp {
 }
 
 fn blocked(reason: &str, message: &str, clears_when: &str) -> Blocked {
-    Blocked { reason: reason.into(), message: message.into(), clears_when: clears_when.into() }
+    Blocked { reason: Reason::named(reason), message: message.into(), clears_when: clears_when.into() }
 }
 
 pub(super) fn metadata(name: &str, created: &str) -> Metadata {
@@ -143,7 +143,7 @@ pub(super) fn machine(name: &str) -> Machine {
             api("failed", failed);
             all.failed = true;
             all.slot_since = Some(at("2026-03-01T12:00:00Z"));
-            let wait = blocked("ItemFailed", "item api failed for good", "musterctl retry or skip");
+            let wait = blocked("Failed", "item api failed for good", "musterctl retry or skip");
             all.blocked = Some(BlockedSince { blocked: wait, since: at("2026-03-01T12:01:00Z") });
             let done = Some(at("2026-03-01T12:00:00Z"));
             let stage = |name: &str, status: &str, finished_at| StageStatus {
@@ -210,7 +210,7 @@ pub(super) fn cluster() -> Cluster {
 }
 
 pub(super) fn rollout(state: &str) -> Rollout {
-    let wait = blocked("FailureBudgetSpent", "2 workers failed, 2 are allowed", "musterctl retry or skip");
+    let wait = blocked("FailureBudget", "2 workers failed, 2 are allowed", "musterctl retry or skip");
     let since = at("2026-03-01T12:04:00Z");
     Rollout {
         metadata: metadata("edge-7-deploy-1", "2026-03-01T12:00:00Z"),
@@ -304,7 +304,7 @@ pub(super) fn update(state: &str, needs_operator: bool, paused_too_long: bool) -
     let since = at("2026-02-27T12:00:00Z");
     let waits = |machine: &str, reason: &str, message: &str| Waiting {
         machine: machine.into(),
-        reason: reason.into(),
+        reason: Reason::named(reason),
         message: message.into(),
         clears_when: format!("`musterctl retry {machine}`"),
     };

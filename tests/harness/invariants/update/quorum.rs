@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use muster_coordinator::facts::{Added, Facts, MachineRow};
-use muster_proto::model::{MachineId, MachineName, MachineType, Phase};
+use muster_proto::model::{MachineId, MachineName, MachineType, Phase, Reason};
 
 use super::{Checked, Watcher, is_disruptive};
 use crate::invariants::maintenance::accepts;
@@ -75,7 +75,7 @@ impl Watcher {
             return Ok(());
         }
         let waits = |row: &&Arc<MachineRow>| {
-            let quorum = row.blocked_since.as_ref().is_some_and(|(reason, _)| reason == "Quorum");
+            let quorum = row.blocked_since.as_ref().is_some_and(|(reason, _)| *reason == Reason::Quorum);
             let unasked = row.update.as_ref().is_some_and(|mine| mine.maintenance.is_none() && mine.reboot.is_none());
             quorum && unasked && row.slot.is_none() && row.removal.is_none()
         };

@@ -1,6 +1,6 @@
 //! One machine out of service: what has to be true before, what it means meanwhile, and what it is given back.
 
-use muster_proto::model::{HostFacts, LcmType, SwarmAvailability};
+use muster_proto::model::{HostFacts, LcmType, Reason, SwarmAvailability};
 
 use super::{super::reason, drains::Swarm, *};
 use crate::documents;
@@ -329,7 +329,10 @@ fn who_is_on_its_way_out_and_has_no_majority_behind_it_is_told_the_way_back() {
     fleet.ask(Request::RevokeMachine { machine: machine("control-2"), machine_is_off: true }).expect("revoked");
     fleet.lock("ceph", None, LockState::Inactive);
     let why = fleet.look("control-1", blocked::of_machine).expect("it waits");
-    assert!(why.reason == "Quorum" && why.clears_when.contains("`musterctl maintenance leave control-1`"), "{why:?}");
+    assert!(
+        why.reason == Reason::Quorum && why.clears_when.contains("`musterctl maintenance leave control-1`"),
+        "{why:?}"
+    );
     fleet.ask(leave("control-1")).expect("gives up");
     assert!(!fleet.is_open());
 }
@@ -369,7 +372,7 @@ fn a_lock_taken_back_is_told_and_ends_nothing() {
     let told =
         machines.iter().find(|told| told.metadata.name == "worker-1").and_then(|told| told.status.blocked.clone());
     let told = told.expect("a reason").blocked;
-    assert!(told.reason == "InMaintenance" && told.message.contains("ceph: active"), "{told:?}");
+    assert!(told.reason == Reason::InMaintenance && told.message.contains("ceph: active"), "{told:?}");
     fleet.pass(NODE_LOCKS_MS, &[]);
     assert_eq!(fleet.requests(), ["worker-1"]);
 }

@@ -1,6 +1,6 @@
 //! A copy of the store that was put back by `recover`: nothing of what it says of updates is believed.
 
-use muster_proto::model::{ClusterName, LEDGER_BEHIND, LedgerId, RemovalPolicy, Seq};
+use muster_proto::model::{ClusterName, LedgerId, Reason, RemovalPolicy, Seq};
 use uuid::Uuid;
 
 use super::{super::reason, *};
@@ -87,7 +87,7 @@ fn a_machine_that_is_out_of_service_leaves_for_good_only_when_its_controllers_le
     fleet.recover_from(fleet.store.clone());
     fleet.all_report();
     let why = fleet.look(SERVES_AGAIN, blocked::of_machine).expect("it is out of service");
-    assert!(why.reason == "InMaintenance" && why.message.contains("its workloads may be back"), "{why:?}");
+    assert!(why.reason == Reason::InMaintenance && why.message.contains("its workloads may be back"), "{why:?}");
     assert_eq!((lock_of(&fleet, Some(SERVES_AGAIN)), lock_of(&fleet, None)), (LockState::Active, LockState::Active));
     let policy = RemovalPolicy::Graceful;
     let remove = Request::Remove { machine: machine(SERVES_AGAIN), policy, accept_control_plane_downtime: false };
@@ -188,7 +188,7 @@ fn a_machine_of_which_nobody_knows_what_runs_there_is_not_in_service() {
     fleet.connect(SERVES_AGAIN);
     assert_eq!(reason(fleet.ask(serves_again())), "ItemRunning", "it may be between two tries");
     let id = fleet.agents[SERVES_AGAIN].id;
-    fleet.agent_blocked(id, Some(("DiskFull".to_owned(), "less than 16 MiB".to_owned())));
+    fleet.agent_blocked(id, Some((Reason::DiskFull, "less than 16 MiB".to_owned())));
     fleet.pass(90_000, &[]);
     assert_eq!(reason(fleet.ask(serves_again())), "ItemRunning", "it begins when there is room again");
     fleet.agent_blocked(id, None);
@@ -265,12 +265,12 @@ fn deploying_and_in_doubt() -> Fleet {
 fn who_waits_for_machines_in_doubt_names_those_of_its_own_cluster() {
     let mut fleet = deploying_and_in_doubt();
     let why = fleet.look("worker-2", blocked::of_machine).expect("it waits");
-    assert!(why.reason == "RecoveryOpen" && why.message.contains("worker-1"), "{why:?}");
+    assert!(why.reason == Reason::RecoveryOpen && why.message.contains("worker-1"), "{why:?}");
     let mut quiet = deployed(3, 1);
     quiet.recover_from(quiet.store.clone());
     let of_cluster =
         |fleet: &Fleet| fleet.look("worker-1", |survey, _| blocked::of_cluster(survey)).map(|why| why.reason);
-    assert_eq!(of_cluster(&quiet).as_deref(), Some("Gathering"), "nothing is under way, and nothing may begin");
+    assert_eq!(of_cluster(&quiet), Some(Reason::Gathering), "nothing is under way, and nothing may begin");
     quiet.all_report();
     assert_eq!(of_cluster(&quiet), None);
     let other = ClusterName::new("edge-8").expect("a label");
@@ -287,9 +287,9 @@ fn machine_in_doubt_whose_ledger_is_behind_gets_new_ledger_first() {
     let mut fleet = deploying_and_in_doubt();
     let id = fleet.agents["worker-1"].id;
     fleet.pass(90_000, &[]);
-    fleet.agent_blocked(id, Some((LEDGER_BEHIND.to_owned(), "attempts/ is newer".to_owned())));
+    fleet.agent_blocked(id, Some((Reason::LedgerBehind, "attempts/ is newer".to_owned())));
     let why = fleet.look("worker-1", blocked::of_machine).expect("it waits");
-    assert!(why.reason == LEDGER_BEHIND && why.clears_when.contains("ledger reset --keep-identity"), "{why:?}");
+    assert!(why.reason == Reason::LedgerBehind && why.clears_when.contains("ledger reset --keep-identity"), "{why:?}");
     let refused = fleet.ask(serves_again()).expect_err("nobody knows what runs there");
     assert!(refused.to_string().contains("ledger reset --keep-identity"), "{refused}");
     fleet.agent_blocked(id, None);
@@ -305,5 +305,5 @@ fn a_machine_in_doubt_that_is_lost_says_both() {
     fleet.disconnect("worker-1");
     fleet.pass(60_000, &[]);
     let why = fleet.look("worker-1", blocked::of_machine).expect("it is lost");
-    assert!(why.reason == "Lost" && why.clears_when.contains("maintenance leave worker-1"), "{why:?}");
+    assert!(why.reason == Reason::Lost && why.clears_when.contains("maintenance leave worker-1"), "{why:?}");
 }

@@ -2,7 +2,7 @@
 //! says. That the agent of a control machine is connected says nothing of its Docker Engine.
 
 use muster_proto::{
-    model::{Blocked, MachineType, Standing, SwarmId, SwarmOp},
+    model::{Blocked, MachineType, Reason, Standing, SwarmId, SwarmOp},
     plant::planted,
 };
 
@@ -86,7 +86,11 @@ pub(super) fn majority(survey: &Survey<'_>, position: &Position<'_>) -> Result<(
     let being_counted = || {
         let why = unanswered(survey, position, look);
         let what = "the other managers of its swarm are being counted";
-        if why.reason == "SwarmNoManager" { why } else { blocked("Quorum", what, "one of them has answered") }
+        if why.reason == Reason::SwarmNoManager {
+            why
+        } else {
+            blocked(Reason::Quorum, what, "one of them has answered")
+        }
     };
     let Some(peers) = look.peers.as_ref().map(|seen| &seen.what) else { return Err(being_counted()) };
     if !is_enough(survey, position, peers) {
@@ -115,7 +119,7 @@ fn too_few(survey: &Survey<'_>, position: &Position<'_>, peers: &Peers) -> Block
     if peers.managers < 2 {
         let count = if peers.managers == 0 { "1 manager" } else { "2 managers" };
         let message = format!("Error: its swarm has only {count}: without {name} it has no majority");
-        return blocked("Quorum", message, accept(survey));
+        return blocked(Reason::Quorum, message, accept(survey));
     }
     if has_majority(peers) {
         let name_of = |id: &SwarmId| owner(survey, id).map_or_else(|| id.to_string(), |p| p.row.name.to_string());
@@ -126,11 +130,11 @@ fn too_few(survey: &Survey<'_>, position: &Position<'_>, peers: &Peers) -> Block
         let clears_when = format!(
             "they are reachable ({look_there}), or no managers any more (`docker node demote`, `docker node rm`)"
         );
-        return blocked("Quorum", message, clears_when);
+        return blocked(Reason::Quorum, message, clears_when);
     }
     let others = format!("{} of the {} other managers of its swarm", peers.reachable(), peers.managers);
     let message = format!("Error: {others} are reachable: without {name} it has no majority");
-    blocked("Quorum", message, format!("enough of them are reachable ({look_there})"))
+    blocked(Reason::Quorum, message, format!("enough of them are reachable ({look_there})"))
 }
 
 /// How somebody accepts that the control plane is down for a while.

@@ -1,7 +1,7 @@
 //! Whose a Swarm node is. Which node its engine is, a machine's own agent says, and an agent may lie: nothing is done
 //! to a node for the sake of a machine whose it cannot be.
 
-use muster_proto::model::{Blocked, MachineType, SwarmId, SwarmNode};
+use muster_proto::model::{Blocked, MachineType, Reason, SwarmId, SwarmNode};
 
 use crate::{
     facts::{Facts, MachineRow},
@@ -28,7 +28,7 @@ pub(in crate::plan) fn foreign(
     let row = position.row;
     let not_own = |what: String, clears_when: String| {
         let message = format!("Error: its agent says that its Docker Engine is swarm node {id}, and that is {what}");
-        Some(blocked("NodeNotItsOwn", message, clears_when))
+        Some(blocked(Reason::NodeNotItsOwn, message, clears_when))
     };
     if let Some(other) = owner(survey.facts, row, id) {
         let clears_when = "one of the two is revoked (`musterctl revoke`): the one that is gone, or that lies";

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use muster_proto::{
-    model::{Blocked, SwarmAvailability, SwarmService},
+    model::{Blocked, Reason, SwarmAvailability, SwarmService},
     plant::planted,
 };
 
@@ -33,9 +33,9 @@ pub(super) fn spared(survey: &Survey<'_>, position: &Position<'_>) -> Result<(),
     }
     let uncounted = || {
         let why = look(position).map(|look| unanswered(survey, position, look));
-        why.filter(|why| why.reason == "SwarmNoManager").unwrap_or_else(|| {
+        why.filter(|why| why.reason == Reason::SwarmNoManager).unwrap_or_else(|| {
             let message = "the tasks of the services on its Swarm node are being counted";
-            blocked("SwarmDraining", message, "a manager has answered")
+            blocked(Reason::SwarmDraining, message, "a manager has answered")
         })
     };
     let counted = look(position).and_then(|look| look.services.as_ref()).ok_or_else(uncounted)?;
@@ -45,7 +45,7 @@ pub(super) fn spared(survey: &Survey<'_>, position: &Position<'_>) -> Result<(),
     if !missing.is_empty() {
         let message = format!("Error: waiting for services to run all their tasks first - {}", list(&missing));
         return Err(blocked(
-            "ServiceDegraded",
+            Reason::ServiceDegraded,
             message,
             "they do (`docker service ps` on a manager says what keeps them)",
         ));
@@ -53,11 +53,15 @@ pub(super) fn spared(survey: &Survey<'_>, position: &Position<'_>) -> Result<(),
     if let_go_until(survey).is_some() {
         let message =
             "Error: waiting for the swarm to count what it loses with a machine that was revoked in its drain";
-        return Err(blocked("ServiceDegraded", message, "65 s have passed since; its tasks run elsewhere by then"));
+        return Err(blocked(
+            Reason::ServiceDegraded,
+            message,
+            "65 s have passed since; its tasks run elsewhere by then",
+        ));
     }
     if let Some(other) = under_way(survey, position, &counted.what) {
         return Err(blocked(
-            "ServiceDegraded",
+            Reason::ServiceDegraded,
             format!("Error: waiting for swarm node {} to be drained first: they share services", other.row.name),
             "the tasks that it loses run elsewhere",
         ));

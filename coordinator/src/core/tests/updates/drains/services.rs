@@ -1,6 +1,6 @@
 //! Services that lack tasks: what waits for them, and for how long.
 
-use muster_proto::model::{SwarmFailure, SwarmFailureCode, SwarmOp};
+use muster_proto::model::{Reason, SwarmFailure, SwarmFailureCode, SwarmOp};
 
 use super::*;
 use crate::plan::update::drain::SETTLE_MS;
@@ -45,7 +45,7 @@ fn an_update_that_paused_at_a_drain_says_what_it_waited_for() {
     fleet.wait_for(&mut swarm, NODE_LOCKS_MS);
     let why = fleet.look("worker-1", blocked::of_machine).expect("it waits");
     let cause = "it waited for this: Error: waiting for services to run all their tasks first - web: 2 of 3";
-    assert!(why.reason == "Paused" && why.message.contains(cause), "{why:?}");
+    assert!(why.reason == Reason::Paused && why.message.contains(cause), "{why:?}");
     assert_eq!(fleet.stuck("worker-1"), Some(Stage::SwarmDrained));
     let rollout = fleet.rollout();
     fleet.ask(Request::Resume { rollout }).expect("goes on");
@@ -62,7 +62,7 @@ fn where_no_manager_is_left_to_count_the_wait_says_so() {
     ["control-1", "control-2", "control-3"].iter().for_each(|name| fleet.disconnect(name));
     let why = fleet.look("worker-1", blocked::of_machine).expect("it waits");
     let cause = "Error: no manager of the swarm can be asked - control-1 is not connected; ";
-    assert!(why.reason == "SwarmNoManager" && why.message.starts_with(cause), "{why:?}");
+    assert!(why.reason == Reason::SwarmNoManager && why.message.starts_with(cause), "{why:?}");
 }
 
 /// Two workers at once, and both have locks that are inactive.
@@ -190,7 +190,7 @@ fn the_time_of_a_drain_does_not_run_while_it_waits_for_another() {
     assert!(fleet.permit("worker-1").is_some(), "{:?}", swarm.log);
     fleet.begin("worker-1");
     fleet.wait_for(&mut swarm, NODE_LOCKS_MS + 60_000);
-    let set_aside = |fleet: &Fleet| fleet.part("worker-2").and_then(|part| Some(part.set_aside.as_ref()?.failed));
+    let set_aside = |fleet: &Fleet| fleet.part("worker-2").and_then(|part| Some(part.set_aside.as_ref()?.failed()));
     assert_eq!((fleet.why("worker-2").as_deref(), set_aside(&fleet)), (Some("ServiceDegraded"), None));
     assert!(!fleet.wants_a_person());
     fleet.event("worker-1", "install", ItemState::Succeeded);

@@ -1,6 +1,6 @@
 //! Drains that do not come to an end: who is told what, and who goes on.
 
-use muster_proto::model::{RunnerKind, Scope, StateItem};
+use muster_proto::model::{Reason, RunnerKind, Scope, StateItem};
 
 use super::*;
 use crate::core::update::Options;
@@ -27,7 +27,7 @@ fn a_manager_that_waits_for_the_update_is_named() {
     fleet.talk(&mut swarm);
     let why = fleet.look("worker-1", blocked::of_machine).expect("it waits");
     let way_out = format!("or `musterctl abort {}`: control-1 is deployed then", fleet.rollout());
-    assert!(why.reason == "SwarmNoManager" && why.clears_when.ends_with(&way_out), "{why:?}");
+    assert!(why.reason == Reason::SwarmNoManager && why.clears_when.ends_with(&way_out), "{why:?}");
 }
 
 #[test]

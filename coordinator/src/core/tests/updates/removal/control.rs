@@ -1,6 +1,7 @@
 //! Control machines that are removed: one by one, and a majority stays.
 
 use super::*;
+use muster_proto::model::Reason;
 
 #[test]
 fn a_control_machine_leaves_a_majority_and_the_others_hear_of_it() {
@@ -69,7 +70,7 @@ fn a_pause_hides_not_that_a_control_machine_is_waited_for() {
     fleet.ask(Request::Pause { rollout: rollout.clone() }).expect("paused");
     let told = fleet.look("control-2", crate::plan::blocked::of_machine).expect("a reason");
     let cause = "it waited for this: control machine control-1 was replaced and is not deployed";
-    assert!(told.reason == "Paused" && told.message.contains(cause), "{told:?}");
+    assert!(told.reason == Reason::Paused && told.message.contains(cause), "{told:?}");
     fleet.ask(Request::Abort { rollout }).expect("the way out");
     assert!(fleet.row("control-2").removal.is_none(), "it stays");
 }

@@ -3,7 +3,7 @@
 use muster_proto::{
     convert::Hello,
     model::{
-        Generation, SwarmFailure, SwarmFailureCode, SwarmInfo, SwarmLocalState, SwarmManager, SwarmNode,
+        Generation, Reason, SwarmFailure, SwarmFailureCode, SwarmInfo, SwarmLocalState, SwarmManager, SwarmNode,
         SwarmNodeState, SwarmOp, SwarmReply,
     },
 };
@@ -308,7 +308,7 @@ fn a_swarm_that_loses_its_majority_meanwhile_is_told() {
     fleet.pass(12_000, &["worker-1"]);
     fleet.goes_on(&mut swarm);
     let why = fleet.look("worker-1", blocked::of_machine).expect("it waits");
-    assert!(why.reason == "SwarmNoManager" && why.message.contains("does not have a leader"), "{why:?}");
+    assert!(why.reason == Reason::SwarmNoManager && why.message.contains("does not have a leader"), "{why:?}");
     swarm.leaderless = false;
     fleet.pass(12_000, &["worker-1"]);
     fleet.goes_on(&mut swarm);
