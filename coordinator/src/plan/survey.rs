@@ -242,13 +242,18 @@ impl<'a> Position<'a> {
         permit.is_some_and(|permit| permit.item == status.name && permit.attempt == status.attempt)
     }
 
-    /// The permit that its list shows: an item that is recorded as running stays in the list whatever becomes of its
-    /// permit.
+    /// The permit that its list shows. An item that is recorded as running stays in the list whatever becomes of its
+    /// permit, unless that permit was dropped on its way: then the item has not begun, and the permit's time would
+    /// begin when it comes at last.
     #[must_use]
     pub fn listed_permit(&self, item: &AssignedItem) -> Option<u64> {
         let permit = self.row.update.as_ref()?.permit.as_ref().filter(|permit| permit.item == item.name)?;
         match self.standing(item) {
-            Standing::Running { .. } => Some(permit.number),
+            Standing::Running { .. } => {
+                let accepted = self.row.assigned.accepted;
+                let dropped = permit.expired && permit.listed.is_some_and(|listed| accepted < listed);
+                (!dropped).then_some(permit.number)
+            }
             Standing::Due { .. } | Standing::Done | Standing::Failed | Standing::Held => self.live_permit(item),
         }
     }

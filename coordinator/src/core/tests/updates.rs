@@ -18,7 +18,7 @@ use muster_proto::model::{
 
 use super::{fleet::*, reason};
 use crate::{
-    core::{Input, Refusal, Reply, Request, Word, update::Options},
+    core::{Effect, Input, Refusal, Reply, Request, Word, update::Options},
     documents,
     facts::{MachineUpdate, Stage, Wish},
     plan::{blocked, safety::SPREAD_MS},
@@ -278,6 +278,34 @@ fn a_permit_that_never_arrived_is_decided_anew() {
             fleet.part("control-1").expect("in the update").disturbed(),
             "it may have arrived for all that is known"
         );
+    }
+}
+
+/// Seed 103260727801177: the item was recorded as running, had no room to begin, and its next permit was lost.
+#[test]
+fn lost_permit_of_item_that_has_not_begun_is_not_sent() {
+    for locks in [LockState::Active, LockState::Inactive] {
+        let mut fleet = deployed(3, 1);
+        release(&mut fleet, &["install"], 1);
+        let mut fleet = fleet.started();
+        fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+        fleet.accept("control-1");
+        fleet.event("control-1", "install", ItemState::Running);
+        let before = fleet.greeting("control-1");
+        let id = fleet.agents["control-1"].id;
+        fleet.step(Input::PermitWanted { id, permit: 1 }).expect("known");
+        assert_eq!(fleet.permit("control-1").map(|permit| permit.number), Some(2));
+        fleet.disconnect("control-1");
+        fleet.lock("ceph", Some("control-1"), locks);
+        let before = fleet.proven("control-1", before);
+        fleet.hello("control-1", before).expect("greeted");
+        let lists = fleet.effects.iter().filter_map(|effect| match effect {
+            Effect::Assign { assignment, .. } => Some(assignment.items.iter().find_map(|item| item.permit)),
+            Effect::Ack { .. } | Effect::AskSwarm(_) | Effect::Close { .. } => None,
+        });
+        let lists: Vec<_> = lists.map(|permit| permit.map(|permit| permit.number)).collect();
+        assert!(!lists.contains(&Some(2)), "what allowed it may be long over: {lists:?}");
+        assert_eq!(lists.last(), Some(&(locks == LockState::Inactive).then_some(3)));
     }
 }
 
