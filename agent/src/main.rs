@@ -1,7 +1,5 @@
 //! `muster-agent`: the daemon on every machine. Reads the command line, says what went wrong, sets the exit code.
 
-mod words;
-
 use std::{
     collections::BTreeSet,
     ffi::OsString,
@@ -29,7 +27,7 @@ use muster_agent::{
 };
 use muster_proto::{
     address::Addresses,
-    daemon::{advice, config_file::ConfigFileError, logging, signals::Signals},
+    daemon::{config_file::ConfigFileError, logging, signals::Signals},
     model::{LedgerId, MachineName, own_label},
     printable::printable_lines,
     process::abort_on_panic,
@@ -175,22 +173,12 @@ fn main() -> ExitCode {
     if let Some(code) = exec_item::stage(&args) {
         return code;
     }
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => {
-            let words: Vec<String> = args.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-            let error = advice::explain(error, &Cli::command(), &words, words::TIPS);
-            error.print().ok(); // there is nobody to complain to
-            return ExitCode::from(if error.use_stderr() { BAD_INPUT } else { 0 });
-        }
-    };
-    match perform(cli) {
+    match perform(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complain(&format!("muster-agent: {error:#}"));
             let identity = error.downcast_ref::<IdentityError>();
-            if let Some(next) = identity.and_then(IdentityError::next_step).or_else(|| advice::against(error.as_ref()))
-            {
+            if let Some(next) = identity.and_then(IdentityError::next_step) {
                 complain(&format!("  {next}"));
             }
             let bad_input = error.is::<BadInput>()

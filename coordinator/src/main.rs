@@ -2,7 +2,6 @@
 //! wrong, sets the exit code.
 
 mod run;
-mod words;
 
 use std::{
     env, fs,
@@ -25,7 +24,6 @@ use muster_coordinator::{
 };
 use muster_proto::{
     address::{Addresses, host_and_port, ip_of},
-    daemon::advice,
     printable::printable_lines,
 };
 
@@ -205,10 +203,7 @@ struct RecoverArgs {
 
 fn main() -> ExitCode {
     muster_proto::process::abort_on_panic();
-    let words: Vec<String> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-    let explain = |error| advice::explain(error, &Cli::command(), &words, words::TIPS);
-    let cli = Cli::try_parse().unwrap_or_else(|error| explain(error).exit());
-    match dispatch(cli.command) {
+    match dispatch(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complain(&error);
@@ -484,7 +479,4 @@ fn answer(text: &str) -> anyhow::Result<()> {
 /// Shows an error. Where nobody can see it, the exit code is left.
 fn complain(error: &anyhow::Error) {
     let _ = writeln!(io::stderr(), "muster-coordinator: {}", printable_lines(&format!("{error:#}")));
-    if let Some(next) = advice::against(error.as_ref()) {
-        let _ = writeln!(io::stderr(), "  {next}");
-    }
 }

@@ -1,8 +1,6 @@
-//! What both daemons share of the host they run on: configuration file, log lines, what helps against wrong words and
-//! files, news for the service manager. Here, because proto is the only crate that both build on, and neither may
-//! import the other. Decides nothing.
+//! What both daemons share of the host they run on: configuration file, log lines, news for the service manager. Here,
+//! because proto is the only crate that both build on, and neither may import the other. Decides nothing.
 
-pub mod advice;
 pub mod config_file;
 pub mod logging;
 pub mod service_manager;

@@ -6,13 +6,13 @@ pub mod convert;
 pub mod daemon;
 pub mod hash;
 pub mod json;
-pub mod likeness;
 pub mod model;
 pub mod plant;
 pub mod printable;
 pub mod process;
 pub mod resource;
 pub mod script;
+pub mod suggestions;
 pub mod tls;
 pub mod variables;
 

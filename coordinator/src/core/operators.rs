@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use muster_proto::{
-    likeness::nearest,
     model::{ClusterName, MachineName, MachineSpec, Now},
+    suggestions::nearest,
 };
 
 use super::{

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use muster_proto::likeness::nearest;
+use muster_proto::suggestions::nearest;
 
 /// Most faults told of at once; a last one says how many more there are.
 pub const FAULTS_MAX: usize = 100;

@@ -28,7 +28,7 @@ Examples:
   musterctl retry worker-3          every failed item of the machine")]
 pub(crate) struct RetryArgs {
     /// Name of the machine
-    #[arg(value_parser = name::machine_of_item)]
+    #[arg(value_parser = name::machine)]
     machine: String,
     /// Name of the item [default: every item that needs it]
     #[arg(value_parser = name::any)]
@@ -42,7 +42,7 @@ pub(crate) struct RetryArgs {
 #[command(after_help = "Example:\n  musterctl skip worker-3 tuning")]
 pub(crate) struct SkipArgs {
     /// Name of the machine
-    #[arg(value_parser = name::machine_of_item)]
+    #[arg(value_parser = name::machine)]
     machine: String,
     /// Name of the item
     #[arg(value_parser = name::any)]
@@ -57,7 +57,7 @@ pub(crate) struct SkipArgs {
 #[command(after_help = "Example:\n  musterctl accept worker-3 swarm")]
 pub(crate) struct AcceptArgs {
     /// Name of the machine
-    #[arg(value_parser = name::machine_of_item)]
+    #[arg(value_parser = name::machine)]
     machine: String,
     /// Name of the item
     #[arg(value_parser = name::any)]
@@ -75,7 +75,7 @@ Example:
   musterctl update edge-7")]
 pub(crate) struct RerunArgs {
     /// Name of the machine
-    #[arg(value_parser = name::machine_of_item)]
+    #[arg(value_parser = name::machine)]
     machine: String,
     /// Name of the item
     #[arg(value_parser = name::any)]
@@ -153,11 +153,6 @@ pub(crate) async fn rerun(args: RerunArgs, context: &Context) -> Result<(), Fail
 }
 
 pub(crate) async fn revoke(args: RevokeArgs, context: &Context) -> Result<(), Failure> {
-    if let Some(id) = args.subject.strip_prefix("token/") {
-        return Err(
-            Failure::bad_input("tokens are revoked by another command").next(format!("musterctl token revoke {id}"))
-        );
-    }
     let coordinator = context.coordinator().await?;
     let name = match args.subject.split_once('/') {
         Some((kind, name)) if kind == Kind::Machines.singular() => name,

@@ -26,7 +26,7 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Annotated {
-    #[value(alias = "machines", alias = "lcmmachine", alias = "lcmmachines")]
+    #[value(aliases = ["machines", "lcmmachine", "lcmmachines", "node", "nodes", "no"])]
     Machine,
     #[value(alias = "clusters", alias = "lcmcluster", alias = "lcmclusters")]
     Cluster,

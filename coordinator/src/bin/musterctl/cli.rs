@@ -32,6 +32,12 @@ pub(crate) struct Cli {
     /// Where the coordinator is and who we are [default: $MUSTER_CONFIG, then ~/.config/muster/config.toml]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// kubectl's option: accepted and ignored, for names are unique in the whole fleet
+    #[arg(short, long, global = true, hide = true)]
+    pub(crate) namespace: Option<String>,
+    /// kubectl's option: ignored
+    #[arg(short = 'A', long, global = true, hide = true)]
+    pub(crate) all_namespaces: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
 }

@@ -4,8 +4,8 @@ use std::{future::Future, time::Duration};
 
 use muster_coordinator::view::Kind;
 use muster_proto::{
-    likeness::nearest,
     resource::Machine,
+    suggestions::nearest,
     tls,
     wire::{GetRequest, Resource, fleet_client::FleetClient},
 };
@@ -14,7 +14,7 @@ use tonic::{Response, Status, transport::Channel};
 use crate::{
     config::Config,
     failure::{Exit, Failure},
-    get::{is_kind, not_this_version},
+    get::not_this_version,
 };
 
 /// Longest wait for an answer.
@@ -95,7 +95,7 @@ impl Coordinator {
     async fn unknown(&self, kind: Kind, name: &str, cluster: &str) -> Option<Failure> {
         let known = self.names(kind).await;
         if !known.iter().any(|known| known == name) {
-            return Some(self.nobody(kind, name, &known).await);
+            return Some(unknown_name(kind, name, &known));
         }
         let what = format!("there is no {} named \"{name}\" in cluster \"{cluster}\"", kind.singular());
         let next = format!("It is in another: musterctl get {} {name}", kind.singular());
@@ -120,18 +120,7 @@ impl Coordinator {
 
     /// Has the machine an item of this name, now or from before?
     pub(crate) async fn has_item(&self, machine: &str, item: &str) -> Result<(), Failure> {
-        let found = match self.get_one(Kind::Machines, machine).await {
-            Err(failure) if failure.exit == Exit::BadInput && self.has(Kind::Clusters, machine).await => {
-                return Err(failure.next(format!("{machine} is a cluster, which is known here: leave it out.")));
-            }
-            Err(failure) if failure.exit == Exit::BadInput && self.has(Kind::Machines, item).await => {
-                if is_kind(machine) {
-                    return Err(failure.next(format!("The kind is known here: leave {machine} out")));
-                }
-                return Err(failure.next(format!("The machine comes first, then the item: {item} {machine}")));
-            }
-            found => found?,
-        };
+        let found = self.get_one(Kind::Machines, machine).await?;
         let found: Machine = serde_json::from_slice(&found.json).map_err(not_this_version)?;
         let mut items: Vec<String> = found.status.items.into_iter().map(|item| item.name).collect();
         items.extend(found.status.state_item_statuses.into_keys());
@@ -167,32 +156,10 @@ impl Coordinator {
             Err(failure) if failure.exit == Exit::BadInput && !name.is_empty() => {
                 let known = self.names(kind).await;
                 let known_one = known.iter().any(|known| known == name);
-                Err(if known_one { failure } else { self.nobody(kind, name, &known).await })
+                Err(if known_one { failure } else { unknown_name(kind, name, &known) })
             }
             answer => answer,
         }
-    }
-
-    /// Nobody of this kind has this name; perhaps somebody of another has.
-    async fn nobody(&self, kind: Kind, name: &str, known: &[String]) -> Failure {
-        let others: &[Kind] = match kind {
-            Kind::Machines => &[Kind::Clusters, Kind::Credentials],
-            Kind::Clusters => &[Kind::Machines],
-            _ => &[],
-        };
-        for other in others {
-            let has = |known: &&String| *known == name || known.split_once('/').is_some_and(|(_, own)| own == name);
-            if let Some(found) = self.names(*other).await.iter().find(has) {
-                let is = format!("there is no {} named \"{name}\"", kind.singular());
-                let next = format!("{found} is one of the {}: musterctl get {} {found}", other.word(), other.word());
-                return Failure::bad_input(is).next(next);
-            }
-        }
-        unknown_name(kind, name, known)
-    }
-
-    async fn has(&self, kind: Kind, name: &str) -> bool {
-        self.names(kind).await.iter().any(|known| known == name)
     }
 
     /// Names of all documents of a kind; none where they cannot be had, for they only help a message.
@@ -208,14 +175,8 @@ pub(crate) fn request(kind: Kind, name: &str, cluster: &str) -> GetRequest {
 
 fn unknown_name(kind: Kind, name: &str, known: &[String]) -> Failure {
     let failure = Failure::bad_input(format!("there is no {} named \"{name}\"", kind.singular()));
-    let of_cluster = known.iter().find(|known| known.split_once('/').is_some_and(|(_, own)| own == name));
-    match of_cluster.map(String::as_str).or_else(|| nearest(name, known.iter().map(String::as_str))) {
+    match nearest(name, known.iter().map(String::as_str)) {
         Some(near) => failure.next(format!("Did you mean \"{near}\"?")),
-        None if name == kind.singular() => failure.next("What it is is known here: give the name alone."),
-        None if kind == Kind::Audit => failure.next(format!("Its lines have none: musterctl get audit | grep {name}")),
-        None if kind == Kind::Machines => {
-            failure.next("See: musterctl get machines; which were removed: musterctl get audit")
-        }
         None => failure.next(format!("See: musterctl get {}", kind.word())),
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Args {
 enum Described {
     #[value(alias = "clusters", alias = "lcmcluster", alias = "lcmclusters")]
     Cluster,
-    #[value(alias = "machines", alias = "lcmmachine", alias = "lcmmachines")]
+    #[value(aliases = ["machines", "lcmmachine", "lcmmachines", "node", "nodes", "no"])]
     Machine,
     #[value(alias = "rollouts")]
     Rollout,

@@ -4,10 +4,7 @@
 use std::{error::Error, io, process::ExitCode};
 
 use muster_coordinator::view::{printable, printable_lines};
-use muster_proto::{
-    daemon::advice,
-    tls::{ConnectError, without_manual},
-};
+use muster_proto::tls::{ConnectError, without_manual};
 use tonic::{Code, Status};
 
 use crate::terminal;
@@ -78,7 +75,7 @@ impl Failure {
         Self::new(exit, "")
     }
 
-    /// Adds the cause, the causes of that, and what helps against a fault of a file until [`Self::next`] says better.
+    /// Adds the cause, and the causes of that.
     pub(crate) fn because(self, cause: impl Error + 'static) -> Self {
         self.owing_to(&cause)
     }
@@ -86,7 +83,6 @@ impl Failure {
     fn owing_to(mut self, cause: &(dyn Error + 'static)) -> Self {
         let causes = std::iter::successors(Some(cause), |&error| error.source());
         self.causes.extend(causes.map(|cause| without_manual(&cause.to_string()).to_owned()));
-        self.next = self.next.or_else(|| advice::against(cause).map(str::to_owned));
         self
     }
 
@@ -96,7 +92,7 @@ impl Failure {
         self
     }
 
-    /// In one line, without the advice.
+    /// In one line, without the next step.
     pub(crate) fn line(&self) -> String {
         let mut line = self.what.clone();
         for cause in &self.causes {
@@ -122,13 +118,13 @@ impl Failure {
     /// No connection.
     pub(crate) fn connect(address: &str, error: ConnectError) -> Self {
         let (exit, next) = match &error {
-            ConnectError::Tls { .. } if error.is_cut() => (Exit::Unreachable, unreachable_advice(address)),
+            ConnectError::Tls { .. } if error.is_cut() => (Exit::Unreachable, if_unreachable(address)),
             ConnectError::Resolve { .. } | ConnectError::NotTls13 { .. } => {
                 let exit = if error.is_malformed_address() { Exit::BadInput } else { Exit::Unreachable };
                 (exit, "Is `coordinator` in your config right? It is HOST:PORT.".to_owned())
             }
             ConnectError::Tcp { .. } | ConnectError::Timeout { .. } | ConnectError::Http { .. } => {
-                (Exit::Unreachable, unreachable_advice(address))
+                (Exit::Unreachable, if_unreachable(address))
             }
             ConnectError::ClockSkew { .. } => (
                 Exit::Failed,
@@ -139,7 +135,7 @@ impl Failure {
                 Exit::NotAllowed,
                 format!("Is {address} the coordinator that made your config? Its CA stands in the config's `ca`."),
             ),
-            ConnectError::PinMismatch { .. } | ConnectError::Tls { .. } => (Exit::NotAllowed, credentials_advice()),
+            ConnectError::PinMismatch { .. } | ConnectError::Tls { .. } => (Exit::NotAllowed, new_credentials()),
         };
         Self::new(exit, "no connection to the coordinator").because(error).next(next)
     }
@@ -148,7 +144,7 @@ impl Failure {
     pub(crate) fn status(address: &str, status: &Status) -> Self {
         if let Some(alert) = alert(status) {
             return Self::new(Exit::NotAllowed, format!("the coordinator refused our certificate ({alert})"))
-                .next(credentials_advice());
+                .next(new_credentials());
         }
         let exit = Exit::from(status.code());
         let what = match status.message() {
@@ -158,25 +154,25 @@ impl Failure {
         let failure = Self::new(exit, what);
         match exit {
             Exit::Unreachable => match status.source() {
-                Some(source) => failure.owing_to(source).next(unreachable_advice(address)),
-                None => failure.next(unreachable_advice(address)),
+                Some(source) => failure.owing_to(source).next(if_unreachable(address)),
+                None => failure.next(if_unreachable(address)),
             },
             // These are known and good, and not for this.
             Exit::NotAllowed if status.code() == Code::PermissionDenied => {
                 failure.next(format!("What these are for: musterctl version. {}", credentials_from("Other")))
             }
-            Exit::NotAllowed => failure.next(credentials_advice()),
+            Exit::NotAllowed => failure.next(new_credentials()),
             Exit::Failed => failure.next("The coordinator's log says more: journalctl -u muster-coordinator"),
             Exit::Done | Exit::BadInput | Exit::Refused => failure,
         }
     }
 }
 
-fn unreachable_advice(address: &str) -> String {
+fn if_unreachable(address: &str) -> String {
     format!("Is the coordinator running at {address}? On its machine: systemctl status muster-coordinator")
 }
 
-fn credentials_advice() -> String {
+fn new_credentials() -> String {
     credentials_from("New")
 }
 
@@ -259,14 +255,6 @@ mod tests {
             assert_eq!(resolve(address), Exit::BadInput, "{address}");
         }
         assert_eq!(resolve("coordinator:7443"), Exit::Unreachable, "its name may be known tomorrow");
-    }
-
-    #[test]
-    fn a_fault_of_a_file_leads_on_and_may_say_better() {
-        let gone = || Failure::failed("cannot write x").because(io::Error::from(io::ErrorKind::NotFound));
-        assert!(gone().next.is_some_and(|next| next.contains("path")));
-        assert_eq!(gone().next("Another.").next.as_deref(), Some("Another."));
-        assert_eq!(Failure::failed("odd").because(io::Error::other("odd")).next, None);
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub(crate) struct Args {
 enum KindArg {
     #[value(alias = "cluster", alias = "lcmclusters", alias = "lcmcluster")]
     Clusters,
-    #[value(alias = "machine", alias = "lcmmachines", alias = "lcmmachine")]
+    #[value(aliases = ["machine", "lcmmachines", "lcmmachine", "nodes", "node", "no"])]
     Machines,
     #[value(alias = "rollout")]
     Rollouts,
@@ -86,11 +86,6 @@ enum KindArg {
     #[value(alias = "secret")]
     Secrets,
     Audit,
-}
-
-/// Is this the name of something that `musterctl get` lists?
-pub(crate) fn is_kind(word: &str) -> bool {
-    KindArg::from_str(word, true).is_ok()
 }
 
 impl From<KindArg> for Kind {
@@ -173,26 +168,14 @@ async fn show(context: &Context, subject: &Subject, names: &[String], format: Op
     }
 }
 
-/// An empty list says where its content would come from, and if it can only be of these clusters.
+/// Of an empty list: what it is of, and whether credentials limit it to these clusters.
 fn nothing(subject: &Subject, only: Option<&str>) -> String {
     let scope = match subject.cluster.as_str() {
         "" => String::new(),
         cluster => format!(" in cluster {cluster}"),
     };
-    let next = match subject.kind {
-        Kind::Clusters => "Make one: musterctl apply -f FILE",
-        Kind::Machines => "Machines join with a token: musterctl token create --help",
-        Kind::Rollouts => "A deployment begins when the declared machines are there: musterctl plan CLUSTER",
-        Kind::Locks(_) => "Application controllers register them: service Maintenance.",
-        Kind::Requests(_) => "An update makes them: musterctl update --help",
-        Kind::ClusterStates => "Updates that drain Swarm nodes and removals make them: musterctl update --help",
-        Kind::Tokens => "Make one: musterctl token create --help",
-        Kind::Credentials => "Make some, on the coordinator's machine: muster-coordinator credentials --help",
-        Kind::Secrets => "Make one: musterctl secret create --help",
-        Kind::Audit => "What operators change appears here.",
-    };
     let only = only.map_or_else(String::new, |clusters| format!(" Your credentials are for {clusters} only."));
-    printable(&format!("No {} found{scope}.{only} {next}", subject.kind.word()))
+    printable(&format!("No {} found{scope}.{only}", subject.kind.word()))
 }
 
 /// `{"items":[…]}`, the documents as the coordinator sent them: fields this version does not know stay.
@@ -243,8 +226,10 @@ mod tests {
     }
 
     #[test]
-    fn lcms_words_for_the_handshake_are_known() {
+    fn kinds_have_names_of_lcm_and_kubectl() {
         for (word, kind) in [
+            ("nodes", Kind::Machines),
+            ("node", Kind::Machines),
             ("lcmclusterstates", Kind::ClusterStates),
             ("lcmclusterstate", Kind::ClusterStates),
             ("nodeworkloadlocks", Kind::Locks(Of::Nodes)),

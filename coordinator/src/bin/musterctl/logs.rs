@@ -26,7 +26,7 @@ Examples:
   musterctl logs worker-3 images -f    follow it")]
 pub(crate) struct Args {
     /// Name of the machine
-    #[arg(value_parser = name::machine_of_item)]
+    #[arg(value_parser = name::machine)]
     machine: String,
     /// Name of the item [default: the one that runs, or ran last]
     item: Option<String>,

@@ -1,6 +1,6 @@
 //! `musterctl`: the operator's CLI. It speaks gRPC to a coordinator and knows nothing but the wire (`muster_proto`) and
 //! how documents read (`muster_coordinator::view`). One file per subcommand; what goes wrong becomes a [`Failure`],
-//! whose exit status and advice are decided in `failure.rs` alone.
+//! whose exit status and next step are decided in `failure.rs` alone.
 
 mod actions;
 mod annotate;
@@ -18,7 +18,7 @@ mod describe;
 mod failure;
 mod feed;
 mod get;
-mod habits;
+mod hints;
 mod locks;
 mod logs;
 mod maintenance;
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         Err(error) => {
             let words: Vec<String> =
                 std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-            let error = habits::explain(error, &words);
+            let error = hints::explain(error, &words);
             let _ = error.print(); // nowhere to say that stderr is closed
             return u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from);
         }
@@ -69,6 +69,9 @@ fn main() -> ExitCode {
 }
 
 async fn run(cli: Cli) -> Result<(), Failure> {
+    if cli.namespace.is_some() || cli.all_namespaces {
+        terminal::say("note: --namespace is ignored: names are unique in the whole fleet");
+    }
     let context = Context::new(cli.config);
     match cli.command {
         Command::Apply(args) => apply::run(args, &context).await,

@@ -8,27 +8,17 @@ use clap::{
 };
 use muster_coordinator::view::Kind;
 
-use crate::{failure::Failure, get};
+use crate::failure::Failure;
 
 /// Reads the name of a machine: `worker-3`, `machine/worker-3`.
 pub(crate) fn machine(text: &str) -> Result<String, String> {
     of(Kind::Machines, text)
 }
 
-/// The same where an item may follow: `worker-3/hello` is both.
-pub(crate) fn machine_of_item(text: &str) -> Result<String, String> {
-    of(Kind::Machines, text).map_err(|problem| match text.split_once('/') {
-        Some((machine, item)) if !get::is_kind(machine) => {
-            format!("{problem}; an item is a word of its own: {machine} {item}")
-        }
-        _ => problem,
-    })
-}
-
 /// Reads the name of anything.
 pub(crate) fn any(text: &str) -> Result<String, String> {
     match text {
-        "" => Err("a name is wanted, and this is none: is a variable of the shell not set?".to_owned()),
+        "" => Err("empty name: is a shell variable unset?".to_owned()),
         name => Ok(name.to_owned()),
     }
 }
@@ -47,6 +37,7 @@ fn of(kind: Kind, text: &str) -> Result<String, String> {
     match text.split_once('/') {
         None => any(text),
         Some((word, name)) if word == kind.singular() || word == kind.word() => any(name),
+        Some(("node" | "nodes", name)) if kind == Kind::Machines => any(name),
         Some((word, _)) => {
             Err(format!("the name of a {} is wanted, and \"{word}/\" says something else", kind.singular()))
         }
@@ -141,14 +132,12 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_printed() {
-        for text in ["worker-3", "machine/worker-3", "machines/worker-3"] {
+        for text in ["worker-3", "machine/worker-3", "machines/worker-3", "node/worker-3"] {
             assert_eq!(machine(text).as_deref(), Ok("worker-3"), "{text}");
         }
         assert!(machine("cluster/edge-7").is_err_and(|problem| problem.ends_with("says something else")));
-        let both = machine_of_item("worker-3/hello").expect_err("an item too");
-        assert!(both.contains("an item is a word of its own: worker-3 hello"), "{both}");
         for text in ["", "machine/"] {
-            assert!(machine(text).is_err_and(|problem| problem.contains("not set")), "{text}");
+            assert!(machine(text).is_err_and(|problem| problem.contains("unset")), "{text}");
         }
         assert_eq!(rollout("rollout/edge-7-update-2").as_deref(), Ok("edge-7-update-2"));
         assert_eq!(rollout("cluster/edge-7").as_deref(), Ok("edge-7"));

@@ -4,9 +4,9 @@ use std::io::{IsTerminal as _, stdin};
 
 use muster_coordinator::view::{self, Kind};
 use muster_proto::{
-    likeness::nearest,
     model::Scope,
     resource::{Cluster, Machine, Plan, Rollout},
+    suggestions::nearest,
     wire::{PlanRequest, RolloutRequest, UpdateRequest},
 };
 
@@ -213,15 +213,6 @@ async fn out_of_service(coordinator: &Coordinator, rollout: &str) -> Result<Vec<
 /// No rollout has this name, and no cluster.
 async fn neither(coordinator: &Coordinator, name: &str) -> Failure {
     let failure = Failure::bad_input(format!("there is no rollout and no cluster named \"{name}\""));
-    if let Ok(found) = coordinator.get_one(Kind::Machines, name).await
-        && let Ok(machine) = serde_json::from_slice::<Machine>(&found.json)
-    {
-        let cluster = machine.spec.cluster_name;
-        return failure.next(format!(
-            "{name} is a machine of cluster {cluster}, and a rollout is of the whole of it: musterctl get rollouts \
-             --cluster {cluster}\nTo take one machine out of service: musterctl maintenance enter {name}"
-        ));
-    }
     let mut known = coordinator.names(Kind::Clusters).await;
     known.extend(coordinator.names(Kind::Rollouts).await);
     match nearest(name, known.iter().map(String::as_str)) {
