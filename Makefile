@@ -13,7 +13,7 @@ TARGET := $(shell rustc -vV | sed -n 's/^host: //p')
 SOURCES := --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=cargo --remap-path-prefix=$(CURDIR)=muster
 STATIC := CARGO_BUILD_TARGET=$(TARGET) RUSTFLAGS="$(RUSTFLAGS) -C target-feature=+crt-static $(SOURCES)" $(CARGO)
 RELEASE := --release --locked --workspace
-PROGRAMS := muster-agent muster-coordinator musterctl
+PROGRAMS := muster-agent muster-coordinator musterctl muster-demo
 
 # Half of them wait, for time limits and for programs they started: two for each core keep it busy.
 export NEXTEST_TEST_THREADS := $(shell echo $$((2 * $$(nproc))))
@@ -54,7 +54,7 @@ static-libc:
 	@test "$$(cc -print-file-name=libc.a)" != libc.a || { \
 	echo "The programs are linked statically, and there is no libc.a: dnf install glibc-static" >&2; exit 1; }
 
-build: static-libc ## muster-agent, muster-coordinator and musterctl, in target/release
+build: static-libc ## muster-agent, muster-coordinator, musterctl and its demo, in target/release
 	$(STATIC) build $(RELEASE) --bins
 	@mkdir -p target/release
 	@ln -f $(PROGRAMS:%=target/$(TARGET)/release/%) target/release/

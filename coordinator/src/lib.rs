@@ -1,5 +1,4 @@
-//! Muster's coordinator as a library: the pure core, the store, the servers. `main.rs` is the daemon, `bin/musterctl`
-//! the operator's CLI (which imports `view` and nothing else of this).
+//! Muster's coordinator as a library: the pure core, the store, the servers. `main.rs` is the daemon.
 
 pub mod admin;
 pub mod cluster;
@@ -18,4 +17,3 @@ pub mod proof;
 pub mod server;
 pub mod setup;
 pub mod store;
-pub mod view;

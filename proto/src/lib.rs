@@ -6,6 +6,7 @@ pub mod convert;
 pub mod daemon;
 pub mod hash;
 pub mod json;
+pub mod listing;
 pub mod model;
 pub mod plant;
 pub mod printable;

@@ -3,6 +3,7 @@
 
 mod audit;
 mod host;
+mod kind;
 mod plan;
 mod secret;
 mod update;
@@ -13,6 +14,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use host::{Cpu, Hardware, HostInfo, Memory};
+pub use kind::{Kind, Of};
 pub use plan::{Plan, PlannedMachine, Wave};
 pub use update::{
     BackupStatus, ChangedMachine, ClusterState, ClusterStateSpec, ClusterStateStatus, GroupStatus, HookStatus, Lock,

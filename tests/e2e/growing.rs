@@ -28,7 +28,7 @@ fn manifest(fleet: &Fleet) -> Result<String> {
 /// A toy controller of those that were there before, which never lets this one go.
 fn controller(fleet: &Fleet, refuses: Option<&str>) -> Result<Child> {
     let (machines, log) = (OLD.join(","), fleet.path("toy.log"));
-    let words = ["--config", "controller.toml", "toy-controller", "--cluster", "e2e", "--machines", &machines];
+    let words = ["demo", "toy-controller", "--config", "controller.toml", "--cluster", "e2e", "--machines", &machines];
     let refuse = refuses.map_or(Vec::new(), |machine| vec!["--refuse", machine]);
     let child = fleet.start_ctl(&[&words[..], &["--effects", &log], &refuse].concat(), "toy")?;
     wait_for("the controller's locks", PATIENCE, || {

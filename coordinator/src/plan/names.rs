@@ -1,19 +1,7 @@
 //! Names of machines, as operators read them, and commands with them.
 
+pub use muster_proto::listing::some_names;
 use muster_proto::model::{ClusterName, MachineType};
-
-/// Names shown in one sentence; the rest is counted.
-const NAMES_SHOWN_MAX: usize = 4;
-
-/// The first few names, and how many more there are.
-pub fn some_names<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
-    let names: Vec<&str> = names.into_iter().collect();
-    let shown = names.iter().take(NAMES_SHOWN_MAX).copied().collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(NAMES_SHOWN_MAX) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
-}
 
 /// A command that is given once for each machine: `` `musterctl replace worker-3` ``, of several the first one's.
 pub fn for_each<'a>(command: &str, names: impl IntoIterator<Item = &'a str>) -> String {

@@ -8,6 +8,7 @@ use muster_proto::model::{
     MachineType::{Control, Worker},
     Phase, RunnerKind, Scope, StateItem, UpdateGroup, UpdateGroupName,
 };
+use musterctl::view;
 
 use crate::{
     core::{
@@ -15,7 +16,7 @@ use crate::{
         tests::{Fleet, apply, cluster, machine, machine_spec, updates},
         update::Options,
     },
-    documents, view,
+    documents,
 };
 
 fn transcript(fleet: &Fleet) -> String {

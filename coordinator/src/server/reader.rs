@@ -6,7 +6,7 @@ use aws_lc_rs::digest;
 use futures_util::{Stream, stream};
 use muster_proto::{
     model::ClusterName,
-    resource::{Document, LockSpec, RequestSpec},
+    resource::{Document, Kind, LockSpec, RequestSpec},
     wire::{GetRequest, Resource, WatchEvent, watch_event::Type},
 };
 use serde::Serialize;
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use super::watches::Watching;
-use crate::{documents, engine::EngineHandle, facts::Facts, pki::Peer, plan::Limits, view::Of};
+use crate::{documents, engine::EngineHandle, facts::Facts, pki::Peer, plan::Limits};
 
 /// A watcher hears of changes at most this often: what lies between is merged.
 pub(super) const WATCH_PAUSE: Duration = Duration::from_millis(100);
@@ -24,52 +24,18 @@ const WATCH_SETTLE: Duration = Duration::from_millis(30);
 /// A watcher looks at least this often, for what time alone changes (Lost, last seen).
 const WATCH_AGAIN: Duration = Duration::from_secs(5);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Clusters,
-    Machines,
-    Rollouts,
-    Locks(Of),
-    Requests(Of),
-    ClusterStates,
-    Tokens,
-    Credentials,
-    Secrets,
-    Audit,
-    AuditChains,
-}
-
-impl Kind {
-    const ALL: [(&str, Self); 15] = [
-        ("clusters", Self::Clusters),
-        ("machines", Self::Machines),
-        ("rollouts", Self::Rollouts),
-        ("locks", Self::Locks(Of::All)),
-        ("nodeworkloadlocks", Self::Locks(Of::Nodes)),
-        ("clusterworkloadlocks", Self::Locks(Of::Clusters)),
-        ("requests", Self::Requests(Of::All)),
-        ("nodemaintenancerequests", Self::Requests(Of::Nodes)),
-        ("clustermaintenancerequests", Self::Requests(Of::Clusters)),
-        ("clusterstates", Self::ClusterStates),
-        ("tokens", Self::Tokens),
-        ("credentials", Self::Credentials),
-        ("secrets", Self::Secrets),
-        ("audit", Self::Audit),
-        ("auditchains", Self::AuditChains),
-    ];
-
-    fn parse(text: &str) -> Result<(&'static str, Self), Status> {
-        Self::ALL.into_iter().find(|(word, _)| *word == text).ok_or_else(|| {
-            Status::invalid_argument(format!("kind: expected one of {}", Self::ALL.map(|(word, _)| word).join(", ")))
-        })
-    }
+/// The kind that is asked for.
+fn kind_named(word: &str) -> Result<Kind, Status> {
+    Kind::named(word).ok_or_else(|| {
+        let known = Kind::ALL.map(Kind::word).join(", ");
+        Status::invalid_argument(format!("kind: expected one of {known}"))
+    })
 }
 
 /// What one caller asked for, and may see.
 pub(super) struct Reader {
     engine: EngineHandle,
     peer: Peer,
-    word: &'static str,
     kind: Kind,
     name: Option<String>,
     cluster: Option<ClusterName>,
@@ -78,16 +44,19 @@ pub(super) struct Reader {
 impl Reader {
     /// Checks what is asked for.
     pub(super) fn new(engine: &EngineHandle, peer: Peer, request: GetRequest) -> Result<Self, Status> {
-        let (word, kind) = Kind::parse(&request.kind)?;
+        let kind = kind_named(&request.kind)?;
         if matches!(kind, Kind::Audit | Kind::AuditChains | Kind::Credentials) && peer.clusters.is_some() {
-            return Err(Status::permission_denied(format!("{word}: only for those who may see every cluster")));
+            return Err(Status::permission_denied(format!(
+                "{}: only for those who may see every cluster",
+                kind.word()
+            )));
         }
         let some = |text: String| (!text.is_empty()).then_some(text);
         let cluster = some(request.cluster)
             .map(ClusterName::new)
             .transpose()
             .map_err(|error| Status::invalid_argument(format!("cluster: {error}")))?;
-        Ok(Self { engine: engine.clone(), peer, word, kind, name: some(request.name), cluster })
+        Ok(Self { engine: engine.clone(), peer, kind, name: some(request.name), cluster })
     }
 
     /// The one name that is asked for.
@@ -97,7 +66,7 @@ impl Reader {
 
     /// What is asked for, in the singular.
     pub(super) fn kind(&self) -> &'static str {
-        self.word.strip_suffix('s').unwrap_or(self.word)
+        self.kind.singular()
     }
 
     /// The documents, in order.
@@ -165,7 +134,7 @@ impl Reader {
             .map(|document| {
                 let json = serde_json::to_vec(&document).map_err(|error| super::status::internal(&error))?;
                 let key = key(&document);
-                Ok(Resource { kind: self.word.to_owned(), name: document.metadata.name, json, key })
+                Ok(Resource { kind: self.kind.word().to_owned(), name: document.metadata.name, json, key })
             })
             .collect()
     }
@@ -241,7 +210,7 @@ impl Watch {
             }
         }
         for (key, (name, _)) in before {
-            let gone = Resource { kind: self.reader.word.to_owned(), name, json: Vec::new(), key };
+            let gone = Resource { kind: self.reader.kind.word().to_owned(), name, json: Vec::new(), key };
             events.push(event(Type::Deleted, Some(gone)));
         }
         if first {

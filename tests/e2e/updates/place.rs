@@ -72,7 +72,8 @@ impl Place {
     pub(super) fn controller(&self, machines: &str, words: &[&str]) -> Result<Child> {
         let config = self.dir().join("controller.toml");
         let mut command = Command::new(Programs::find()?.musterctl);
-        command.arg("--config").arg(config).args(["toy-controller", "--cluster", "demo", "--machines", machines]);
+        command.args(["demo", "toy-controller", "--config"]).arg(config);
+        command.args(["--cluster", "demo", "--machines", machines]);
         command.arg("--effects").arg(self.dir().join("effects.log")).args(words);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         // Whom nothing guards an operator may take away at once.

@@ -90,7 +90,7 @@ impl Nodes {
         let credentials = ["credentials", "--role", "controller", "--name", "toy", "--out", CONTROLLER];
         docker(&[&["exec", &coordinator, "/usr/bin/muster-coordinator"], &credentials[..]].concat())?.ok()?;
         let operator = self.operator();
-        let run = ["exec", "--detach", &operator, "musterctl", "--config", CONTROLLER, "toy-controller"];
+        let run = ["exec", "--detach", &operator, "musterctl", "demo", "toy-controller", "--config", CONTROLLER];
         let what = ["--cluster", cluster, "--machines", &machines.join(","), "--effects", moves];
         docker(&[&run[..], &what, more].concat())?.ok()?;
         Ok(())

@@ -1,0 +1,170 @@
+//! The demo's processes: a coordinator, a file server, an agent per machine.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::{Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use muster_proto::{convert::keep_end, model::MachineType, printable::printable_lines};
+use musterctl::{errors::Failure, terminal};
+use tokio::{
+    net::TcpSocket,
+    process::Child,
+    time::{Instant, sleep},
+};
+
+use super::{Wanted, layout::Layout, shell::Line};
+
+/// Longest start of a process, until it answers.
+const START_MAX: Duration = Duration::from_secs(30);
+/// Between two looks whether it does.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Machines that enrol at the same time.
+const ENROLL_AT_ONCE: usize = 8;
+/// Of a process's log, shown when it dies.
+const LOG_TAIL_BYTES: usize = 2048;
+
+/// All of them, running.
+pub(super) struct DemoFleet<'a> {
+    layout: &'a Layout,
+    address: String,
+    /// Keep others off the two ports, also while nobody listens there.
+    _ports: [TcpSocket; 2],
+    coordinator: Child,
+    agents: BTreeMap<String, Child>,
+    /// Of the update.
+    controller: Option<Child>,
+}
+
+impl<'a> DemoFleet<'a> {
+    /// Starts everything, in the order an operator would.
+    pub(super) async fn start(layout: &'a Layout, wanted: Wanted) -> Result<Self, Failure> {
+        let [(address, port), (files_address, files_port)] = free_addresses()?;
+        run(&layout.write_inputs(wanted, &format!("http://{files_address}/"))).await?;
+        run(&layout.init(&address)).await?;
+        let coordinator = background(&layout.run_coordinator(&address))?;
+        let (agents, _ports) = (BTreeMap::new(), [port, files_port]);
+        let mut fleet = Self { layout, address, _ports, coordinator, agents, controller: None };
+        terminal::print(&layout.wait_for_coordinator().line())?;
+        fleet.coordinator_answers().await?;
+        run(&layout.apply()).await?;
+        fleet.serve_artifacts(&files_address).await?;
+        for (machine_type, count) in [(MachineType::Control, wanted.control), (MachineType::Worker, wanted.workers)] {
+            if count > 0 {
+                run(&layout.create_token(machine_type.as_str(), count)).await?;
+            }
+        }
+        let address = fleet.address.as_str();
+        let joined = stream::iter(wanted.names()).map(|name| async move {
+            run(&layout.enroll(&name, address)).await?;
+            let agent = background(&layout.run_agent(&name))?;
+            Ok::<_, Failure>((name, agent))
+        });
+        fleet.agents = joined.buffer_unordered(ENROLL_AT_ONCE).try_collect().await?;
+        Ok(fleet)
+    }
+
+    /// Waits until the coordinator answers, or is dead.
+    pub(super) async fn coordinator_answers(&mut self) -> Result<(), Failure> {
+        let wait = self.layout.wait_for_coordinator();
+        let what = tokio::select! {
+            waited = wait.output() => match waited {
+                Ok(_) => return Ok(()),
+                Err(failure) => failure.line(),
+            },
+            ended = self.coordinator.wait() => match ended {
+                Ok(status) => format!("the coordinator ended by itself ({status})"),
+                Err(error) => format!("lost sight of the coordinator: {error}"),
+            },
+        };
+        Err(with_log(self.layout, "coordinator", what))
+    }
+
+    /// Starts the file server; it has written its URL when it serves.
+    async fn serve_artifacts(&self, address: &str) -> Result<(), Failure> {
+        let mut server = background(&self.layout.serve_artifacts(address))?;
+        let deadline = Instant::now() + START_MAX;
+        while !self.layout.url_file().exists() {
+            let what = match server.try_wait() {
+                Ok(None) if Instant::now() < deadline => {
+                    sleep(LOOK_EVERY).await;
+                    continue;
+                }
+                Ok(None) => format!("the file server does not serve after {} s", START_MAX.as_secs()),
+                Ok(Some(status)) => format!("the file server ended by itself ({status})"),
+                Err(error) => format!("lost sight of the file server: {error}"),
+            };
+            return Err(with_log(self.layout, "artifacts", what));
+        }
+        Ok(())
+    }
+
+    /// SIGKILL to the coordinator and to one machine's agent, and both are gone.
+    pub(super) async fn kill(&mut self, machine: &str) -> Result<(), Failure> {
+        let cannot = |source| Failure::failed("cannot kill").because(source);
+        self.coordinator.start_kill().map_err(cannot)?;
+        if let Some(agent) = self.agents.get_mut(machine) {
+            agent.kill().await.map_err(cannot)?;
+        }
+        self.coordinator.wait().await.map_err(cannot)?;
+        Ok(())
+    }
+
+    /// The commands that start them again.
+    pub(super) fn restart_lines(&self, machine: &str) -> [Line; 2] {
+        [self.layout.run_coordinator(&self.address), self.layout.run_agent(machine)]
+    }
+
+    /// Starts them again.
+    pub(super) fn restart(&mut self, machine: &str) -> Result<(), Failure> {
+        let [coordinator, agent] = self.restart_lines(machine);
+        self.coordinator = coordinator.start()?;
+        self.agents.insert(machine.to_owned(), agent.start()?);
+        Ok(())
+    }
+
+    pub(super) const fn layout(&self) -> &'a Layout {
+        self.layout
+    }
+
+    /// The toy controller belongs to it from now on.
+    pub(super) fn keep(&mut self, controller: Child) {
+        self.controller = Some(controller);
+    }
+}
+
+/// Two addresses on loopback where nobody listens now. Chosen beforehand, because manifest and credentials name them.
+fn free_addresses() -> Result<[(String, TcpSocket); 2], Failure> {
+    // Bound, not listening: whoever is told of the port may listen there, nobody is given it by chance.
+    let reserve = || -> std::io::Result<(String, TcpSocket)> {
+        let socket = TcpSocket::new_v4()?;
+        socket.set_reuseaddr(true)?;
+        socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+        Ok((socket.local_addr()?.to_string(), socket))
+    };
+    let cannot = |source| Failure::failed("cannot find a free port on loopback").because(source);
+    Ok([reserve().map_err(cannot)?, reserve().map_err(cannot)?])
+}
+
+/// Prints a command, runs it to its end, and shows what it said as comments.
+pub(super) async fn run(line: &Line) -> Result<(), Failure> {
+    terminal::print(&line.line())?;
+    let output = line.output().await?;
+    String::from_utf8_lossy(&output).lines().try_for_each(|said| terminal::print(&format!("# {said}")))
+}
+
+pub(super) fn background(line: &Line) -> Result<Child, Failure> {
+    terminal::print(&line.line())?;
+    line.start()
+}
+
+/// A failure that shows the end of a process's log.
+fn with_log(layout: &Layout, process: &str, what: String) -> Failure {
+    let log = layout.log(process);
+    let text = fs::read_to_string(&log).unwrap_or_default();
+    let tail = printable_lines(keep_end(&text, LOG_TAIL_BYTES));
+    Failure::failed(what).next(format!("From {}:\n{tail}", log.display()))
+}

@@ -1,0 +1,198 @@
+//! Changes as they happen, over a connection that comes back when the coordinator restarts.
+
+use std::{pin::pin, time::Duration};
+
+use futures_util::{StreamExt as _, stream};
+use muster_proto::{
+    resource::Kind,
+    wire::{GetRequest, Resource, WatchEvent, watch_event},
+};
+use tokio::{
+    sync::mpsc,
+    task::AbortHandle,
+    time::{Instant, sleep, timeout},
+};
+use tonic::{Code, Status};
+
+use crate::{
+    client::{CALL_DEADLINE, Coordinator, request},
+    config::Config,
+    errors::{Exit, Failure},
+};
+
+/// First wait before connecting again; doubled up to [`PAUSE_MAX`].
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// A coordinator away for so long is not restarting: give up.
+const AWAY_MAX: Duration = Duration::from_secs(15 * 60);
+/// News that wait to be shown; then the stream waits.
+const QUEUE_MAX: usize = 1024;
+
+/// What is new.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// A document, whole.
+    Put { kind: Kind, key: String, name: String, json: Vec<u8> },
+    /// It is gone.
+    Deleted { kind: Kind, key: String, name: String },
+    /// Everything known at the start (again: after [`News::Back`]) has been said.
+    Synced,
+    /// The connection broke, why; it is being made again.
+    Lost(String),
+    /// It is there again.
+    Back,
+}
+
+/// What to watch.
+#[derive(Clone, Debug)]
+pub(crate) struct Subject {
+    pub(crate) kind: Kind,
+    /// Empty: all.
+    pub(crate) name: String,
+    /// Empty: all.
+    pub(crate) cluster: String,
+}
+
+impl Subject {
+    fn request(&self) -> GetRequest {
+        request(self.kind, &self.name, &self.cluster)
+    }
+}
+
+/// News of some subjects, in order. Dropped: the connection is closed.
+pub(crate) struct Feed {
+    news: mpsc::Receiver<Result<News, Failure>>,
+    task: AbortHandle,
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Feed {
+    /// Begins to watch. A first connection that fails is the first (and last) news.
+    pub(crate) fn open(config: Config, subjects: Vec<Subject>) -> Self {
+        let (sender, news) = mpsc::channel(QUEUE_MAX);
+        let task = tokio::spawn(async move {
+            if let Err(failure) = keep_reading(&config, &subjects, &sender).await {
+                let _ = sender.send(Err(failure)).await; // the reader may have gone
+            }
+        });
+        Self { news, task: task.abort_handle() }
+    }
+
+    /// The next news. Fails once, at the end.
+    pub(crate) async fn next(&mut self) -> Result<News, Failure> {
+        self.news
+            .recv()
+            .await
+            .unwrap_or_else(|| Err(Failure::new(Exit::Unreachable, "the coordinator closed the watch")))
+    }
+}
+
+type Sender = mpsc::Sender<Result<News, Failure>>;
+
+/// Reads until nobody listens or a failure is final.
+async fn keep_reading(config: &Config, subjects: &[Subject], sender: &Sender) -> Result<(), Failure> {
+    let mut connected_once = false;
+    let mut pause = PAUSE_FIRST;
+    let mut away_since = Instant::now();
+    loop {
+        let failure = match Coordinator::connect(config).await {
+            Ok(coordinator) => match read(&coordinator, subjects, sender, &mut connected_once).await {
+                Ok(()) => return Ok(()),
+                Err((failure, was_up)) => {
+                    if was_up {
+                        (pause, away_since) = (PAUSE_FIRST, Instant::now());
+                        post(sender, News::Lost(failure.line())).await;
+                    }
+                    failure
+                }
+            },
+            Err(failure) => failure,
+        };
+        if !connected_once || failure.exit != Exit::Unreachable || away_since.elapsed() > AWAY_MAX {
+            return Err(failure);
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// Reads one connection to its end. Ok: nobody listens any more. Err: why it ended, and whether it had been up.
+async fn read(
+    coordinator: &Coordinator,
+    subjects: &[Subject],
+    sender: &Sender,
+    connected_once: &mut bool,
+) -> Result<(), (Failure, bool)> {
+    let mut streams = Vec::new();
+    for subject in subjects {
+        let mut fleet = coordinator.fleet();
+        let opened = coordinator.call(fleet.watch(subject.request())).await.map_err(|failure| (failure, false))?;
+        streams.push(opened.map(|event| (subject.kind, event)).chain(stream::once(ended(subject.kind))));
+    }
+    if *connected_once && !post(sender, News::Back).await {
+        return Ok(());
+    }
+    *connected_once = true;
+    let fail = |status: &Status| (Failure::status(coordinator.address(), status), true);
+    let mut merged = pin!(stream::select_all(streams.into_iter().map(Box::pin)));
+    let mut unsynced = subjects.len();
+    loop {
+        // Until everything known has come there is a deadline; afterwards silence is normal, and HTTP/2 pings tell a
+        // dead peer.
+        let next = if unsynced > 0 {
+            timeout(CALL_DEADLINE, merged.next())
+                .await
+                .unwrap_or_else(|_| Some((Kind::Machines, Err(Status::deadline_exceeded("the watch says nothing")))))
+        } else {
+            merged.next().await
+        };
+        let Some((kind, event)) = next else { return Err(fail(&Status::unavailable("the watch ended"))) };
+        let event = event.map_err(|status| fail(&as_outage(status)))?;
+        let Some(news) = news(kind, event, &mut unsynced).map_err(|status| fail(&status))? else { continue };
+        if !post(sender, news).await {
+            return Ok(());
+        }
+    }
+}
+
+async fn ended(kind: Kind) -> (Kind, Result<WatchEvent, Status>) {
+    (kind, Err(Status::unavailable("the coordinator ended the watch")))
+}
+
+/// A stream that broke in the middle is an outage, whatever the transport calls it.
+fn as_outage(status: Status) -> Status {
+    match status.code() {
+        Code::Unknown | Code::Internal | Code::Cancelled => {
+            Status::unavailable(format!("the connection broke: {}", status.message()))
+        }
+        _ => status,
+    }
+}
+
+fn news(kind: Kind, event: WatchEvent, unsynced: &mut usize) -> Result<Option<News>, Status> {
+    let sort = event.r#type();
+    match (sort, event.resource) {
+        (watch_event::Type::Synced, _) => {
+            *unsynced = unsynced.saturating_sub(1);
+            Ok((*unsynced == 0).then_some(News::Synced))
+        }
+        (watch_event::Type::Put, Some(resource)) => {
+            let Resource { key, name, json, .. } = resource;
+            Ok(Some(News::Put { kind, key, name, json }))
+        }
+        (watch_event::Type::Deleted, Some(Resource { key, name, .. })) => Ok(Some(News::Deleted { kind, key, name })),
+        (watch_event::Type::Put | watch_event::Type::Deleted, None) | (watch_event::Type::Unspecified, _) => {
+            Err(Status::internal("the coordinator sent a watch event that makes no sense; is it a newer version?"))
+        }
+    }
+}
+
+/// False: nobody listens any more.
+async fn post(sender: &Sender, news: News) -> bool {
+    sender.send(Ok(news)).await.is_ok()
+}
