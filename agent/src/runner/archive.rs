@@ -3,8 +3,9 @@
 //! replaced only while it holds what its archive brought and nothing else, and beside workloads only while it is not in
 //! use: whoever is in it stays in the old one.
 //!
-//! What an entry is comes out as it was packed, or the archive is refused by the entry's name: docs/MANIFEST.md has the
-//! list. Archives are made by GNU tar, bsdtar and others, each with headers of its own for what ustar cannot say.
+//! What an entry is comes out as it was packed, or the archive is refused by the entry's name: the list is in
+//! docs/reference/manifest.md. Archives are made by GNU tar, bsdtar and others, each with headers of its own for what
+//! ustar cannot say.
 
 mod attributes;
 mod entries;

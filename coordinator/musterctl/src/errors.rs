@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 
 use crate::terminal;
 
-/// Exit statuses, as promised in docs/OPERATIONS.md.
+/// Exit statuses, as promised in docs/reference/musterctl.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {

@@ -1,4 +1,4 @@
-//! The safety rules (docs/ARCHITECTURE.md, "Safety rules"): may this machine start now? Every rule is one function, and
+//! The safety rules (docs/explanation/safety.md): may this machine start now? Every rule is one function, and
 //! says in words why not. Nothing else in Muster grants a slot.
 
 mod quorum;

@@ -97,9 +97,11 @@ fn read(name: &str, left: &mut u64) -> Result<ManifestFile, Failure> {
     let cannot = |source| {
         let next = match name.split_once("://") {
             Some(_) => format!("URLs are not fetched: curl -fsS {name} | musterctl apply -f -"),
-            None => "-f names a manifest, or is - for standard input; what one looks like: docs/MANIFEST.md, \
+            None => {
+                "-f names a manifest, or is - for standard input; what one looks like: docs/reference/manifest.md, \
                      musterctl demo"
-                .to_owned(),
+                    .to_owned()
+            }
         };
         Failure::bad_input(format!("cannot read {name}")).because(source).next(next)
     };
