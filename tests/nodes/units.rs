@@ -54,7 +54,7 @@ systemctl daemon-reload; systemctl enable boots.service";
 /// Why a machine waits, and what its item said.
 fn why(machine: &Machine, item: &str) -> String {
     let said = machine.status.state_item_statuses.get(item).map(|status| status.message.clone()).unwrap_or_default();
-    let reason = machine.status.blocked.as_ref().map(|wait| wait.blocked.reason.clone()).unwrap_or_default();
+    let reason = machine.status.blocked.as_ref().map(|wait| wait.blocked.reason.to_string()).unwrap_or_default();
     format!("{reason}: {said}")
 }
 

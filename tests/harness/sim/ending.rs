@@ -147,7 +147,7 @@ impl World {
                     knows_the_controls(&survey, position).map_err(|detail| self.watcher.violation("set", detail))?;
                     reasons.push("Ready".to_owned());
                 }
-                (_, Some(reason)) if reason == Reason::Deciding => {
+                (_, Some(Reason::Deciding)) => {
                     let detail = format!("{} is about to go on, and does not: {:?}", position.row.name, position.row);
                     return Err(self.watcher.violation("10", detail));
                 }
@@ -268,7 +268,7 @@ mod tests {
         world.plan.fate.lost_permille = 1_000;
         world.rest().expect("no violation");
         world.everybody_has_a_reason().expect("it has failed");
-        let known = world.facts().and_then(|facts| facts.machines.values().next()?.blocked_since.clone());
+        let known = world.facts().and_then(|facts| facts.machines.values().next()?.blocked_since);
         assert_eq!(known.map(|(reason, _)| reason), Some(Reason::Failed));
     }
 }

@@ -259,7 +259,7 @@ fn a_manager_is_not_demoted_without_a_majority_of_the_others() {
     fleet.goes_on(&mut swarm);
     assert!(swarm.log.is_empty(), "{:?}", swarm.log);
     assert_eq!(fleet.why("control-2").as_deref(), Some("Quorum"));
-    let since = fleet.row("control-2").blocked_since.clone();
+    let since = fleet.row("control-2").blocked_since;
     fleet.pass(12_000, &[]);
     assert!(!fleet.questions.is_empty(), "they are counted again");
     assert_eq!(fleet.row("control-2").blocked_since, since, "for the same reason since then");
