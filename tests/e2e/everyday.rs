@@ -40,9 +40,10 @@ fn a_deployment_by_hand() -> Result<()> {
     }
     fleet.ctl(&["get", "machine/control-1", "control-2"])?.exits(2)?.says(&["two names"])?;
     fleet.ctl(&["describe", "machine"])?.exits(2)?.says(&["musterctl describe KIND NAME"])?;
-    fleet.ctl(&["plan", "control-1"])?.exits(2)?.says(&["control-1 is one of the machines"])?;
-    fleet.ctl(&["revoke", "admin"])?.exits(2)?.says(&["operator/admin is one of the credentials"])?;
-    fleet.ctl(&["get", "nodes"])?.exits(2)?.says(&["musterctl get machines"])?;
+    fleet.ctl(&["plan", "control-1"])?.exits(2)?.says(&["no cluster named \"control-1\""])?;
+    fleet.ctl(&["revoke", "admin"])?.exits(2)?.says(&["no machine named \"admin\""])?;
+    fleet.ctl(&["get", "nodes"])?.exits(0)?.says(&["control-1"])?;
+    fleet.ctl(&["drain", "control-1"])?.exits(2)?.says(&["musterctl maintenance enter MACHINE"])?;
     fleet.ctl(&["watch", "e2e"])?.exits(4)?.says(&["needs a person", "DeployNotStarted", "musterctl deploy e2e"])?;
     fleet.ctl(&["deploy", "e2e"])?.exits(0)?;
 

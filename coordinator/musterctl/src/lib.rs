@@ -1,5 +1,5 @@
-//! `musterctl`: the operator's CLI. It speaks gRPC to a coordinator and knows nothing but the wire (`muster_proto`). One
-//! file in `commands` per subcommand; `view` turns documents into tables and lines; what goes wrong becomes a
+//! `musterctl`: the operator's CLI. It speaks gRPC to a coordinator and knows nothing but the wire (`muster_proto`).
+//! One file in `commands` per subcommand; `view` turns documents into tables and lines; what goes wrong becomes a
 //! [`Failure`], whose exit status and next step are decided in `errors` alone. A library, so that the demo follows a
 //! rollout as `musterctl watch` does, and the coordinator's tests read what operators read.
 

@@ -105,6 +105,7 @@ mod tests {
         let mut rng = Rng::new(1);
         let plan = Plan { chaos_ms: 0, ..Plan::of(&mut rng) };
         let mut world = World::new(rng, plan).expect("a world");
+        world.rest().expect("deployed");
         let machine = &world.machines[0];
         let mut hello = machine.agent.as_ref().expect("it runs").hello(machine.facts());
         (hello.epoch.0, hello.acked_seq) = (1 << 40, Seq(0));
