@@ -103,7 +103,11 @@ fn mapped(maps: &[u8]) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs::File, process::Command};
+    use std::{
+        fs::File,
+        io::Read,
+        process::{Command, Stdio},
+    };
 
     use super::*;
 
@@ -137,5 +141,37 @@ mod tests {
         child.kill().expect("killed");
         child.wait().expect("ended");
         assert_eq!(told, Some(expected));
+        // Copied by a process of its own: a program that somebody has open for writing cannot be run.
+        assert!(Command::new("cp").arg("/bin/sleep").arg(&app).status().expect("cp").success());
+        let mut child = Command::new(app.join("sleep")).arg("60").spawn().expect("started");
+        let expected = format!("process sleep (pid {}) runs {}", child.id(), app.join("sleep").display());
+        let told = user();
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+        assert_eq!(told, Some(expected));
+    }
+
+    #[test]
+    fn root_of_a_process_is_in_use() {
+        // Only root can change it.
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let script = "import os, sys; os.chroot(sys.argv[1]); print('ready', flush=True); sys.stdin.read()";
+        let mut child = Command::new("python3")
+            .args(["-c", script])
+            .arg(dir.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let mut ready = [0; 6];
+        child.stdout.as_mut().expect("piped").read_exact(&mut ready).expect("ready");
+        let told = user_of(dir.path()).expect("/proc").map(|user| user.to_string());
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+        let expected = format!("(pid {}) has as its root {}", child.id(), dir.path().display());
+        assert!(told.as_ref().is_some_and(|told| told.ends_with(&expected)), "{told:?}");
     }
 }

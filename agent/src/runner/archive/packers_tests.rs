@@ -216,6 +216,11 @@ fn what_is_not_kept_is_refused_by_name() {
         (described(&[("SCHILY.fflags", "append")], b""), not_kept("SCHILY.fflags")),
         (described(&[("SCHILY.acl.access", "user::rwx\nuser:7:rwx")], b""), not_kept("SCHILY.acl.access")),
         (described(&[("SUN.holesdata", " 0 5")], b""), not_kept("SUN.holesdata")),
+        (
+            described(&[("SCHILY.xattr.nowhere.a", "x")], b""),
+            "has the attribute \"nowhere.a\", which cannot be set here: Operation not supported (os error 95)"
+                .to_owned(),
+        ),
         (sparse("2", "5", "1\n0\n5\n"), unknown.clone()),
         (sparse("1", "5", "1\n0\nx\n"), unknown.clone()),
         (sparse("1", "5", &"9".repeat(400)), unknown.clone()),

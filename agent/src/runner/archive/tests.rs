@@ -4,6 +4,7 @@ use std::{io::Write, os::unix::fs::MetadataExt};
 
 use flate2::{Compression, write::GzEncoder};
 use proptest::prelude::*;
+use rustix::fs::{XattrFlags, lremovexattr, lsetxattr};
 use tar::{Builder, EntryType, Header};
 
 use super::*;
@@ -308,6 +309,15 @@ fn foreign_content_is_named_and_kept() {
     fs::set_permissions(at("bin"), Permissions::from_mode(0o700)).expect("a mode");
     refused("bin");
     fs::set_permissions(at("bin"), Permissions::from_mode(0o755)).expect("a mode");
+    let attribute = "user.note";
+    lsetxattr(at("app.conf"), attribute, b"mine", XattrFlags::empty()).expect("an attribute");
+    refused("app.conf");
+    lremovexattr(at("app.conf"), attribute).expect("removed");
+    if nix::unistd::geteuid().is_root() {
+        std::os::unix::fs::chown(at("app.conf"), Some(7), None).expect("given away");
+        refused("app.conf");
+        std::os::unix::fs::chown(at("app.conf"), Some(0), None).expect("taken back");
+    }
     fs::remove_file(at("now")).expect("removed");
     std::os::unix::fs::symlink("app.conf", at("now")).expect("another link");
     refused("now");
@@ -360,6 +370,28 @@ fn error_behind_the_swap_removes_nothing_unchecked() {
     }
 }
 
+/// Whoever goes on in the old directory until it is swapped out has it back, with what it wrote there.
+#[test]
+fn write_before_the_swap_takes_it_back() {
+    let [one, two] = releases();
+    let site = Site::new();
+    site.unpack(Format::Tar, &one).expect("unpacked");
+    let archive = site.dir.path().join("archive");
+    fs::write(&archive, &two).expect("an archive");
+    let (target, swaps) = (site.target(), std::cell::Cell::new(0));
+    let sync = |_: &Path| {
+        swaps.set(swaps.get() + 1);
+        if swaps.get() == 1 { fs::write(beside(&target).join("late"), "precious") } else { Ok(()) }
+    };
+    let surroundings = Surroundings::Workloads;
+    let place = Place { target: &target, owners: Owners::Root, digest: "two", surroundings };
+    let error = unpack_with(&sync, &File::open(&archive).expect("there"), Format::Tar, &place).expect_err("a writer");
+    assert!(error.to_string().contains("changed since: late;") && !error.is_retryable(), "{error}");
+    let read = |name: &str| fs::read_to_string(target.join(name)).expect(name);
+    assert_eq!((read("bin/app"), read("late")), ("one".to_owned(), "precious".to_owned()));
+    assert!(!beside(&target).exists());
+}
+
 #[test]
 fn moment_tells_late_changes() {
     let site = Site::new();
@@ -386,6 +418,27 @@ fn directory_in_use_is_replaced_in_its_turn_only() {
     assert!(in_use.to_string().contains(&format!("process sleep (pid {}) works in", app.id())), "{in_use}");
     assert!(in_use.is_retryable(), "it may end");
     assert!(cleared.expect("its turn"));
+}
+
+#[test]
+fn directory_with_a_mount_is_not_replaced() {
+    // Only root can mount.
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let site = Site::new();
+    fs::create_dir(site.target()).expect("a directory");
+    let mount = |program: &str, args: &[&str]| {
+        std::process::Command::new(program).args(args).arg(site.target()).status().expect(program).success()
+    };
+    assert!(mount("mount", &["-t", "tmpfs", "none"]));
+    let refused = [Surroundings::Workloads, Surroundings::Cleared]
+        .map(|surroundings| site.unpack_amid(surroundings, Format::Tar, &releases()[0]));
+    assert!(mount("umount", &[]));
+    for refused in refused {
+        let error = refused.expect_err("mounted").to_string();
+        assert_eq!(error, format!("{} is mounted there: unmount it first", site.target().display()));
+    }
 }
 
 /// A container's volume: the mount stays with the old directory.

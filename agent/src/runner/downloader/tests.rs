@@ -3,6 +3,7 @@
 use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},
+    os::unix::fs::MetadataExt,
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
@@ -567,17 +568,54 @@ fn a_refused_connection_does_not_tell_secrets() {
     assert!(message.contains("Connection refused") && !message.contains("hunter"), "{message}");
 }
 
+/// The file `app` of this content, of user `uid`.
+fn archive(content: &[u8], uid: u64) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_mode(0o644);
+    header.set_uid(uid);
+    header.set_size(content.len() as u64);
+    builder.append_data(&mut header, "app", content).expect("appended");
+    builder.into_inner().expect("an archive")
+}
+
+#[test]
+fn owners_of_archive_are_said_or_kept() {
+    let bytes = archive(b"app", 7);
+    let web = Web::file(bytes.clone());
+    let of = |site: Site| {
+        let target = site.dir.path().join("app");
+        let site = site.with("extract", &target.display().to_string());
+        (site.succeeds(&bytes), fs::metadata(target.join("app")).expect("there").uid())
+    };
+    let wanting = || Site::wanting(&bytes, &web.url("/app.tar"));
+    let (said, uid) = of(wanting());
+    let own = nix::unistd::geteuid();
+    let disowned = ", unpacked; entries that have other owners in the archive (param `owners`): 1";
+    assert!(said.ends_with(disowned) && uid == own.as_raw(), "{said}");
+    // Only root can give a file away.
+    if own.is_root() {
+        let (said, uid) = of(wanting().with("owners", "archive"));
+        assert!(said.ends_with(", unpacked") && uid == 7, "{said}");
+    }
+}
+
+#[test]
+fn only_prepare_is_beside_workloads() {
+    let site = Site::wanting(b"", "http://a/x");
+    for (phase, surroundings) in [
+        (Phase::Prepare, Surroundings::Workloads),
+        (Phase::Deploy, Surroundings::Cleared),
+        (Phase::Reconfigure, Surroundings::Cleared),
+    ] {
+        let wanted = Wanted::of(&Request { phase, ..request(&site.params) }, Proxies::default()).expect("good params");
+        assert_eq!(wanted.surroundings, surroundings, "{phase}");
+    }
+}
+
 #[test]
 fn foreign_content_is_refused_before_transfer() {
-    let archive = |content: &[u8]| {
-        let mut builder = tar::Builder::new(Vec::new());
-        let mut header = tar::Header::new_gnu();
-        header.set_mode(0o644);
-        header.set_size(content.len() as u64);
-        builder.append_data(&mut header, "app", content).expect("appended");
-        builder.into_inner().expect("an archive")
-    };
-    let (one, two) = (archive(b"one"), archive(b"two"));
+    let (one, two) = (archive(b"one", 0), archive(b"two", 0));
     let (web, next) = (Web::file(one.clone()), Web::file(two.clone()));
     let site = Site::wanting(&one, &web.url("/app.tar"));
     let target = site.dir.path().join("app");
