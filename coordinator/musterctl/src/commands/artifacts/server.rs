@@ -193,6 +193,7 @@ mod tests {
         net::{self, SocketAddr},
         os::unix::fs::symlink,
         path::Path,
+        time::Instant,
     };
 
     use nix::{sys::stat::Mode, unistd::mkfifo};
@@ -301,11 +302,13 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join("f"), "here").expect("a file");
         let address = served(dir.path(), LIMITS);
+        let began = Instant::now();
         // One says nothing, the other never ends its head; both places are taken.
         let mut silent = connect(address);
         let mut slow = connect(address);
         slow.write_all(b"GET /f HTTP/1.1\r\nX: ").expect("sent");
         assert!(ask(address, "GET /f HTTP/1.1").ends_with("here"), "in its turn");
+        assert!(began.elapsed() >= LIMITS.head, "not before one of them gave way");
         let mut rest = Vec::new();
         assert_eq!(silent.read_to_end(&mut rest).expect("closed"), 0);
         let _ = slow.read_to_end(&mut rest);
@@ -313,6 +316,17 @@ mod tests {
         let mut idle = connect(address);
         idle.write_all(b"GET /f HTTP/1.1\r\nHost: x\r\n\r\n").expect("asked");
         idle.read_to_end(&mut rest).expect("closed");
+    }
+
+    #[test]
+    fn long_head_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::write(dir.path().join("f"), "here").expect("a file");
+        let address = served(dir.path(), Limits::default());
+        let head = |bytes: usize| ask(address, &format!("GET /f HTTP/1.1\r\nX: {}", "x".repeat(bytes)));
+        assert!(head(HEAD_BYTES_MAX / 2).ends_with("here"));
+        let refused = head(HEAD_BYTES_MAX);
+        assert!(refused.starts_with("HTTP/1.1 431 "), "{refused}");
     }
 
     #[test]
