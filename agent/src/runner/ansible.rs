@@ -286,3 +286,20 @@ fn outcome(ended: Result<(), ProgramError>, told: &[Told]) -> Outcome {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ansible goes on without a plugin that it cannot load.
+    #[test]
+    fn success_without_the_plugins_word_is_none() {
+        let told = |lines: &[&str]| lines.iter().map(|line| serde_json::from_str(line).expect("a line")).collect();
+        let all: Vec<Told> = told(&[r#"{"gone":[],"missing":[]}"#, r#"{"counts":{"ok":2,"changed":1}}"#]);
+        let Outcome { state, message, .. } = outcome(Ok(()), &all);
+        assert_eq!((state, message.as_str()), (ItemState::Succeeded, "2 tasks ok, 1 changed something"));
+        let Outcome { state, message, .. } = outcome(Ok(()), &all[..1]);
+        assert_eq!(state, ItemState::Failed { exit_code: -1, retryable: false });
+        assert!(message.starts_with("its callback plugin told nothing, so nobody knows whether"), "{message}");
+    }
+}

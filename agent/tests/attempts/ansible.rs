@@ -266,7 +266,8 @@ async fn handlers_of_a_killed_playbook_run_in_the_next_attempt() {
     let waits = "until test -e {{ site }}/go; do touch {{ site }}/waits; sleep 0.1; done";
     let slow = |first: &str| format!("    - name: slow\n      ansible.builtin.shell: \"{first}{waits}\"\n");
     // In the middle of the task it has changed what it is to change, and Ansible does not know yet.
-    let within = "      args: {creates: \"{{ site }}/x\"}\n      notify: [restart it, \"tell {{ whom }}\"]\n";
+    let within = "      args: {creates: \"{{ site }}/x\"}\n      \
+                  notify: [\"restart {{ 'it' }}\", \"te{{ 'll' }} {{ whom }}\"]\n";
     for in_the_middle in [false, true] {
         let site = Site::new();
         let mut request = hardening(&site, &slow(""));
@@ -275,6 +276,8 @@ async fn handlers_of_a_killed_playbook_run_in_the_next_attempt() {
         }
         site.start(&request).await;
         until("the playbook waits", || site.path("waits").exists().then_some(())).await;
+        let task = site.attempts.progress(&request.key).and_then(|progress| progress.task);
+        assert_eq!(task.as_deref(), Some("slow"), "what runs is shown");
         kill(exec_item_pid(&site.attempt()), Signal::SIGKILL).expect("killed");
         let found = site.ended(&request).await;
         let Found::Exited(exit) = site.attempts.explain(&request.key, found).await else { panic!("not explained") };
@@ -351,12 +354,16 @@ async fn vars_come_as_they_were_written() {
           - nested[0].text == '{' ~ '{ 7 * 7 }' ~ '} 1'
           - values['a b'] == ''
           - controlNodeIP == '10.0.0.7'
+          - level == 'of the machine'
 "#;
     let path = site.path("site.yml");
     fs::write(&path, text).expect("a playbook");
     let vars = r#"{"isDedicatedMaster":false,"none_at_all":null,"ports":[22,2222],"ratio":0.5,
-                   "values":{"sysctl":{"vm.swappiness":10},"a b":""},"nested":[{"text":"{{ 7 * 7 }} 1"}]}"#;
-    let (path, ip) = (path.display().to_string(), ("controlNodeIP", "10.0.0.7"));
-    let exit = site.run(&site.request("ansible", &[("playbook", &path), ("_vars", vars), ip])).await;
+                   "values":{"sysctl":{"vm.swappiness":10},"a b":""},"nested":[{"text":"{{ 7 * 7 }} 1"}],
+                   "level":"of the cluster"}"#;
+    let path = path.display().to_string();
+    let params = [("playbook", path.as_str()), ("_vars", vars), ("controlNodeIP", "10.0.0.7")];
+    // A machine's own param takes the place of a variable.
+    let exit = site.run(&site.request("ansible", &[&params[..], &[("level", "of the machine")]].concat())).await;
     assert_eq!(exit.state, ItemState::Succeeded, "{} {}", exit.message, exit.output_tail);
 }
