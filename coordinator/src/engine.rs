@@ -299,9 +299,40 @@ impl<S: Store, O: Outbox> Engine<S, O> {
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::model::MachineId;
+    use muster_proto::{address::Addresses, model::MachineId};
 
     use super::*;
+    use crate::{
+        core::{Request, tests::proof_key},
+        journal::tests::told_by,
+        store::MemoryStore,
+    };
+
+    struct Nowhere;
+
+    impl Outbox for Nowhere {
+        fn perform(&self, _: Effect) {}
+    }
+
+    #[test]
+    fn audit_lines_are_told_to_the_journal() {
+        let clock = Clock { zero: Instant::now() };
+        let mut store = MemoryStore::default();
+        let (core, changes) = Core::start(Vec::new(), Limits { lost_after_ms: 60_000 }, proof_key(), clock.now())
+            .expect("an empty store");
+        store.commit(&changes).expect("in memory");
+        let (publish, facts) = watch::channel(Arc::new(core.facts().clone()));
+        let watchdog = Watchdog::from_environment();
+        let mut engine = Engine { core, store, outbox: Nowhere, publish, publish_at: None, clock, watchdog, steps: 0 };
+        let (answer, mut answered) = oneshot::channel();
+        let request = Request::SetAddress(Addresses::parse("a:1").expect("one"));
+        let input = Input::Operator { actor: "operator/anna".to_owned(), request };
+        let (stepped, told) = told_by(|| engine.step(vec![Envelope { input, answer: Some(answer) }]));
+        stepped.expect("in memory");
+        assert!(matches!(answered.try_recv(), Ok(Ok(Reply::Ok | Reply::Done(_)))));
+        assert_eq!(facts.borrow().audit_lines().len(), 1);
+        assert_eq!(told, ["1 audit: a:1"]);
+    }
 
     fn envelope(input: Input) -> Envelope {
         Envelope { input, answer: None }

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     core::{Request, operators::RATE},
     documents,
-    facts::{AuditObject, AuditScope, Draft, Facts, RowError},
+    facts::{AuditObject, AuditRow, AuditScope, Draft, Facts, RowError},
     store::{Change, MemoryStore, Store, Table},
 };
 
@@ -217,6 +217,23 @@ fn changed_lines_show() {
     let head = record.value("edge/");
     let (gaps, _) = record.gaps_after(&[put(line("fake", 1), text), put("fake/".to_owned(), head)]);
     assert!(gaps.contains(&"fake is no chain of this record".to_owned()), "{gaps:?}");
+}
+
+/// Whoever gives a changed line a hash that fits it would have to write all lines behind it anew, and the head.
+#[test]
+fn changed_lines_with_new_hashes_show() {
+    let mut record = Record::default();
+    for message in ["one", "two", "three"] {
+        record.write("edge", "operator/anna", message, 0);
+    }
+    for (changed, shows) in [(1, 2), (2, 3), (3, 3)] {
+        let mut row: AuditRow = serde_json::from_str(&record.value(&line("edge", changed))).expect("a line");
+        row.actor = "operator/bert".to_owned();
+        row.hash = row.computed_hash();
+        let text = serde_json::to_string(&row).expect("JSON");
+        let gap = format!("line {shows} of edge is not as it was written");
+        assert_eq!(record.gaps_after(&[put(line("edge", changed), text)]), (vec![gap], true), "{changed}");
+    }
 }
 
 /// What retention drops is no gap; a line more that goes is one.

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use muster_proto::model::{
-    ClusterName, ClusterSpec,
+    ClusterName, ClusterSpec, ItemHash, MachineId,
     MachineType::{Control, Worker},
     Now,
 };
+use uuid::Uuid;
 
 use super::{
     done,
@@ -15,7 +16,7 @@ use super::{
 };
 use crate::{
     core::{
-        Effect, Refusal, Reply, Request,
+        Effect, Enroll, Input, Refusal, Reply, Request,
         enroll::{RATE, REPEATS},
     },
     facts::{AuditObject, Draft, Facts, MachineRow},
@@ -71,6 +72,16 @@ fn tokens_that_are_no_good() {
     fleet.enroll_with("special", "worker-1").expect("its own machine");
 
     let mut fleet = fleet_with_token(|_, _| {});
+    let guessed = Enroll {
+        token_id: "special".to_owned(),
+        secret_sha256: ItemHash([8; 32]),
+        key_sha256: ItemHash([1; 32]),
+        name: machine("worker-1"),
+        new_id: MachineId(Uuid::nil()),
+        agent_version: String::new(),
+    };
+    let detail = "token special: wrong secret".to_owned();
+    assert_eq!(fleet.step(Input::Enroll(guessed)), Err(Refusal::Token { detail }));
     fleet.ask(Request::RevokeToken { id: "special".to_owned(), machines: false }).expect("revoked");
     assert_eq!(refused(&mut fleet, "special", "worker-1"), "token special: revoked");
 
@@ -124,6 +135,8 @@ fn enrolments_do_not_push_what_people_did_out_of_the_record() {
     let by_people = lines(&fleet, "operator/");
     for _ in 0..20 {
         fleet.enroll_by("special", "worker-1", Some(255)).expect("let in, and answered again");
+        // Later than a line is counted up.
+        fleet.pass(61_000, &[]);
     }
     assert_eq!(lines(&fleet, "token/"), 2, "that it was answered again, once");
 

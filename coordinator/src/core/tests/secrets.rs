@@ -86,6 +86,23 @@ fn shared_secret_is_for_named_clusters() {
     assert!(said.ends_with("; it is for elsewhere; there is no cluster elsewhere yet: `musterctl apply` makes one"));
 }
 
+/// An update goes on with the list that it froze; what the list means by a name is asked each time.
+#[test]
+fn unshared_secret_is_not_fetched_in_an_update() {
+    let mut fleet = deployed(3, 1);
+    renew(&mut fleet);
+    fleet.ask(apply(using(spec(3, 1), "${secret.db}"), &[])).expect("applies");
+    let mut fleet = fleet.started();
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    fleet.accept("control-1");
+    let agent = &fleet.agents["control-1"];
+    let (id, generation) = (agent.id, agent.assignment.as_ref().expect("a list").generation);
+    let fetch = || Input::Fetch { id, item: item_name("install"), generation };
+    assert!(matches!(fleet.step(fetch()), Ok(Reply::Inputs { secrets, .. }) if secrets.len() == 1));
+    fleet.ask(share(&[], &["edge-7"], true)).expect("insisted upon");
+    assert_eq!(reason(fleet.step(fetch())), "SecretMissing");
+}
+
 #[test]
 fn a_newer_secret_is_a_reason_for_an_update() {
     let mut fleet = Fleet::with(using(spec(3, 1), "${secret.db}"));
