@@ -1,6 +1,7 @@
 //! Items that succeeded and run again: those that were out of the manifest meanwhile, and those that an operator wants.
 
-use muster_proto::model::Generation;
+use muster_proto::model::{Generation, LedgerId, Seq};
+use uuid::Uuid;
 
 use super::{super::done, *};
 
@@ -61,6 +62,27 @@ fn item_dropped_in_first_deployment_runs_again() {
     }
     fleet.finish("worker-1");
     assert_eq!(fleet.state("worker-1"), "Ready");
+}
+
+/// It was running when another manifest dropped it, and no update ends here that would note it.
+#[test]
+fn late_success_in_first_deployment_runs_again() {
+    let mut fleet = Fleet::with(with(&["tool", "last"], "1")).reported().prepared();
+    fleet.finish_all(Control);
+    fleet.accept("worker-1");
+    fleet.event("worker-1", "tool", ItemState::Running);
+    fleet.ask(apply(with(&["no-tool", "last"], "1"), &[])).expect("applies");
+    let agent = fleet.agents.get_mut("worker-1").expect("an agent");
+    let status = agent.statuses.get_mut(&item_name("tool")).expect("it runs");
+    (status.state, status.finished_at_ms) = (ItemState::Succeeded, Some(1));
+    agent.seq = agent.seq.next();
+    let (seq, ended) = (agent.seq, status.clone());
+    fleet.event_at("worker-1", seq, ended).expect("what ran is left to finish");
+    let row = fleet.row("worker-1");
+    assert!(!row.counts(&row.statuses[&item_name("tool")]), "it was out of the list when it ended");
+    fleet.ask(apply(with(&["tool", "last"], "1"), &[])).expect("applies");
+    fleet.accept("worker-1");
+    assert_eq!(fleet.due("worker-1").as_deref(), Some("tool"));
 }
 
 /// Seed 40955: it was running when its update was aborted, and ends when the machine is at rest again.
@@ -140,6 +162,21 @@ fn done_item_runs_again_in_next_update() {
     assert_eq!(last_run(&fleet, "kept"), kept);
     assert_eq!((fleet.why("worker-1"), reason(fleet.ask(update()))), (None, "NothingToDo"));
     assert!(fleet.core.facts().audit_lines().iter().any(|line| line.action == "rerun"), "it is audited");
+}
+
+/// Its machine has lost its ledger, so it is done by the coordinator's word alone.
+#[test]
+fn item_of_a_lost_ledger_runs_again() {
+    let mut fleet = guarded(Fleet::with(with(&["tool", "kept"], "1")));
+    let agent = fleet.agents.get_mut("worker-1").expect("an agent");
+    (agent.ledger, agent.acked, agent.seq) = (LedgerId(Uuid::from_u128(77)), Seq(0), Seq(0));
+    agent.statuses.remove(&item_name("tool"));
+    fleet.connect("worker-1");
+    assert_eq!((fleet.state("worker-1"), fleet.why("worker-1")), ("Ready", None));
+    fleet.ask(rerun("tool")).expect("done");
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("NotUpToDate"));
+    assert_eq!(reason(fleet.ask(rerun("tool"))), "NothingToDo", "it is due");
+    fleet.ask(update()).expect("starts");
 }
 
 #[test]
