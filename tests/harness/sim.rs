@@ -146,6 +146,8 @@ pub struct World {
     pub(crate) questions: BTreeMap<u64, (MachineId, MachineName, u64)>,
     /// Of machines that are removed.
     pub(crate) removals: removing::Removals,
+    /// The newest manifest's cluster.
+    pub(crate) manifest: Option<ClusterSpec>,
     /// Machines that are in no swarm.
     pub(crate) outsiders: copies::Outsiders,
     /// The dice of a seed's second life.
@@ -215,6 +217,7 @@ impl World {
             last_call: 0,
             questions: BTreeMap::new(),
             removals: removing::Removals::default(),
+            manifest: None,
             outsiders: copies::Outsiders::default(),
             second_life: None,
             appointment: None,
@@ -335,7 +338,17 @@ impl World {
             eprintln!("{} {request:?}", self.at);
         }
         self.watcher.operator_wishes(&request);
-        self.ask(Input::Operator { actor: "operator/sim".to_owned(), request })
+        let applied = match &request {
+            Request::Apply { clusters, dry_run: false, .. } => {
+                clusters.get(&manifest::cluster_name()).map(|(spec, _)| spec.clone())
+            }
+            _ => None,
+        };
+        let answer = self.ask(Input::Operator { actor: "operator/sim".to_owned(), request })?;
+        if answer.is_ok() {
+            self.manifest = applied.or(self.manifest.take());
+        }
+        Ok(answer)
     }
 
     /// Lets the next event happen. False: there is none before `until`.

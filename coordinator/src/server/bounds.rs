@@ -9,7 +9,7 @@ use std::{
 
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use muster_proto::APPLY_MESSAGE_BYTES_MAX;
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 use tonic::{Status, body::Body};
 use tower::{Layer, Service};
 
@@ -39,6 +39,10 @@ const PREFIX_BYTES: usize = 5;
 const CALL_MAX: Duration = Duration::from_secs(60);
 /// Time to read an answer. Who reads more slowly is cut off: what is not read is in our memory.
 const READING_MAX: Duration = Duration::from_secs(120);
+
+/// Longest wait for a place of a caller that has as many calls under way as it may have: two programs that share
+/// credentials take turns. It waits before its request is read, so that it holds no memory.
+const TURN_WAIT_MAX: Duration = Duration::from_secs(3);
 
 /// What calls of one sort may take.
 #[derive(Clone, Copy, Debug)]
@@ -113,13 +117,19 @@ fn bounds_of(method: &str) -> Bounds {
 #[derive(Clone)]
 pub(super) struct Bound {
     seats: Seats,
+    turn_wait_max: Duration,
     call_max: Duration,
     reading_max: Duration,
 }
 
 impl Default for Bound {
     fn default() -> Self {
-        Self { seats: Seats::default(), call_max: CALL_MAX, reading_max: READING_MAX }
+        Self {
+            seats: Seats::default(),
+            turn_wait_max: TURN_WAIT_MAX,
+            call_max: CALL_MAX,
+            reading_max: READING_MAX,
+        }
     }
 }
 
@@ -130,6 +140,21 @@ struct UnderWay {
 }
 
 impl Bound {
+    /// Waits for the caller's turn. Only an authenticated caller may wait.
+    async fn turn(&self, caller: &Caller, bounds: &Bounds) -> Result<UnderWay, Status> {
+        let deadline = Instant::now() + self.turn_wait_max;
+        loop {
+            let freed = self.seats.freed();
+            let busy = match self.begin(caller, bounds) {
+                Err(busy) if matches!(caller.standing, Standing::Known(_)) => busy,
+                begun => return begun,
+            };
+            if tokio::time::timeout_at(deadline, freed).await.is_err() {
+                return Err(busy);
+            }
+        }
+    }
+
     fn begin(&self, caller: &Caller, bounds: &Bounds) -> Result<UnderWay, Status> {
         let Bounds { sort, of_peer, of_all, .. } = bounds;
         let (who, whose) = match &caller.standing {
@@ -195,7 +220,7 @@ pub(super) struct Bounded<S> {
 
 impl<S> Service<http::Request<Body>> for Bounded<S>
 where
-    S: Service<http::Request<Body>, Response = http::Response<Body>>,
+    S: Service<http::Request<Body>, Response = http::Response<Body>> + Clone + Send + 'static,
     S::Future: Send + 'static,
     S::Error: Send + 'static,
 {
@@ -209,16 +234,20 @@ where
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let (bounds, streams) = (bounds_of(request.uri().path()), STREAMS.contains(&request.uri().path()));
-        let begun = request.extensions().get::<Caller>().cloned();
-        let begun = begun.ok_or_else(|| Status::unauthenticated(NOT_ACCEPTED));
-        let begun = begun.and_then(|caller| Ok((self.bound.begin(&caller, &bounds)?, caller)));
-        let (under_way, caller) = match begun {
-            Ok(begun) => begun,
-            Err(status) => return Box::pin(std::future::ready(Ok(status.into_http()))),
+        let Some(caller) = request.extensions().get::<Caller>().cloned() else {
+            return Box::pin(std::future::ready(Ok(Status::unauthenticated(NOT_ACCEPTED).into_http())));
         };
-        let answer = self.inner.call(request.map(|body| bounded(body, bounds.request_bytes)));
-        let Bound { call_max, reading_max, .. } = self.bound;
+        let bound = self.bound.clone();
+        // The service that was polled ready is the one to call.
+        let unpolled = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, unpolled);
         Box::pin(async move {
+            let under_way = match bound.turn(&caller, &bounds).await {
+                Ok(under_way) => under_way,
+                Err(busy) => return Ok(busy.into_http()),
+            };
+            let Bound { call_max, reading_max, .. } = bound;
+            let answer = inner.call(request.map(|body| bounded(body, bounds.request_bytes)));
             let Ok(response) = tokio::time::timeout(call_max, answer).await else {
                 let message = format!("the call was not over within {} s; try again", call_max.as_secs());
                 return Ok(Status::deadline_exceeded(message).into_http());
@@ -234,12 +263,13 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::{convert::Infallible, net::SocketAddr};
+    use std::{convert::Infallible, net::SocketAddr, sync::{Arc, Mutex}};
 
     use tonic::Code;
     use tower::{ServiceExt, service_fn};
 
     use super::{super::authz, *};
+    use crate::pki::{Certificate, Peer, Role};
 
     const GET: &str = "/muster.v1.Fleet/Get";
 
@@ -247,11 +277,18 @@ mod tests {
         Caller::new(SocketAddr::from(([127, 0, 0, 1], port)), Standing::Stranger)
     }
 
+    fn operator() -> Caller {
+        let peer = Peer { role: Role::Operator("anna".to_owned()), clusters: None };
+        let certificate =
+            Certificate { peer, issued_at_ms: 0, not_before_ms: 0, not_after_ms: 0, public_key: Vec::new() };
+        Caller::new(SocketAddr::from(([127, 0, 0, 1], 1)), Standing::Known(Arc::new(certificate)))
+    }
+
     /// Calls a service that reads the whole request and then answers `answer`, or says what was wrong with it.
     async fn call(bound: &Bound, caller: &Caller, method: &str, request: Body, answer: Body) -> http::Response<Body> {
-        let mut answer = Some(answer);
+        let answer = Arc::new(Mutex::new(Some(answer)));
         let service = service_fn(move |request: http::Request<Body>| {
-            let answer = answer.take().expect("called once");
+            let answer = answer.lock().expect("lock").take().expect("called once");
             async move {
                 Ok::<_, Infallible>(match request.into_body().collect().await {
                     Ok(_) => http::Response::new(answer),
@@ -340,6 +377,23 @@ mod tests {
         assert_eq!(held.len() - refused, READS.of_all, "all together");
         drop(held);
         assert_eq!(code(&get(1).await), Code::Ok);
+    }
+
+    #[tokio::test]
+    async fn authenticated_callers_take_turns() {
+        let apply = async |bound: Bound| {
+            call(&bound, &operator(), "/muster.v1.Fleet/Apply", Body::empty(), bytes(9)).await
+        };
+        let bound = Bound { turn_wait_max: Duration::from_millis(20), ..Bound::default() };
+        let mut held = Vec::new();
+        for _ in 0..MANIFESTS.of_peer {
+            held.push(apply(bound.clone()).await);
+        }
+        assert_eq!(code(&apply(bound.clone()).await), Code::ResourceExhausted, "none ended in that time");
+        let mut next = std::pin::pin!(apply(Bound { turn_wait_max: Duration::from_secs(60), ..bound }));
+        assert!(tokio::time::timeout(Duration::from_millis(50), &mut next).await.is_err(), "it waits");
+        held.pop();
+        assert_eq!(code(&next.await), Code::Ok);
     }
 
     #[tokio::test]

@@ -5,9 +5,18 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use tokio::sync::{Notify, futures::Notified};
+
 /// Counts the connections of each peer.
 #[derive(Clone, Default)]
-pub(super) struct Seats(Arc<Mutex<BTreeMap<String, usize>>>);
+pub(super) struct Seats(Arc<Taken>);
+
+#[derive(Default)]
+struct Taken {
+    by_peer: Mutex<BTreeMap<String, usize>>,
+    /// Told whenever a seat becomes free.
+    freed: Notify,
+}
 
 /// One connection of a peer, as long as it lives.
 pub(super) struct Seat {
@@ -18,7 +27,7 @@ pub(super) struct Seat {
 impl Seats {
     /// A seat for one more connection of `peer`. None: it has `seats_max` of them.
     pub(super) fn take(&self, peer: String, seats_max: usize) -> Option<Seat> {
-        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.0.by_peer.lock().unwrap_or_else(PoisonError::into_inner);
         let count = taken.entry(peer.clone()).or_default();
         if *count >= seats_max {
             return None;
@@ -26,17 +35,24 @@ impl Seats {
         *count += 1;
         Some(Seat { seats: self.clone(), peer })
     }
+
+    /// Ends when a seat becomes free after this call, whoever had it.
+    pub(super) fn freed(&self) -> Notified<'_> {
+        self.0.freed.notified()
+    }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut taken = self.seats.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.seats.0.by_peer.lock().unwrap_or_else(PoisonError::into_inner);
         match taken.get_mut(&self.peer) {
             Some(count) if *count > 1 => *count -= 1,
             Some(_) | None => {
                 taken.remove(&self.peer);
             }
         }
+        drop(taken);
+        self.seats.0.freed.notify_waiters();
     }
 }
 
@@ -56,6 +72,6 @@ mod tests {
         let third = take("a");
         assert!(third.is_some() && take("a").is_none());
         drop((second, third));
-        assert!(seats.0.lock().expect("lock").is_empty(), "what is over is forgotten");
+        assert!(seats.0.by_peer.lock().expect("lock").is_empty(), "what is over is forgotten");
     }
 }

@@ -1,9 +1,10 @@
 //! How a world ends: the faults stop, and everything must come to rest with a reason.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_agent::core::Input as AgentInput;
 use muster_coordinator::{
+    core::Request,
     documents,
     facts::MachineRow,
     plan::{
@@ -127,7 +128,21 @@ impl World {
         let (_, changes) = recovered.map_err(|error| self.watcher.violation("codec", error.to_string()))?;
         self.commit(&changes);
         self.happen(Event::StartCoordinator)?;
-        Ok(())
+        self.declare_controllers()
+    }
+
+    /// The newest manifest is applied again where the recovered store has an older one that names fewer controllers, as
+    /// the manual asks: a controller that the store does not know, and that has not connected yet, guards nothing.
+    fn declare_controllers(&mut self) -> Result<(), Violation> {
+        let Some(newest) = self.manifest.clone() else { return Ok(()) };
+        let known = self.facts().and_then(|facts| facts.spec(&manifest::cluster_name()));
+        if known.is_none_or(|known| known.workload_controllers == newest.workload_controllers) {
+            return Ok(());
+        }
+        self.count("newest manifest applied after recovery");
+        let clusters = [(manifest::cluster_name(), (newest, BTreeMap::new()))].into();
+        let applied = self.operator(Request::Apply { clusters, machines: BTreeMap::new(), dry_run: false })?;
+        applied.map(drop).map_err(|error| self.watcher.violation("sim", error))
     }
 
     /// Rule 10: Ready, or a named reason that needs a person.
