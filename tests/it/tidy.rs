@@ -1,5 +1,5 @@
-//! The house rules (docs/ARCHITECTURE.md) that no compiler checks: sizes, names, and who may import what. Reads the
-//! sources of the workspace and reports every violation with its place.
+//! The house rules (docs/ARCHITECTURE.md) that no compiler checks: sizes, names, and allowed imports. Reads the sources
+//! of the workspace and reports every violation with its place.
 
 mod reasons;
 mod rules;
@@ -62,7 +62,7 @@ fn the_workspace_is_tidy() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Each rule sees a violation planted for it, and only there.
+/// Each rule reports its seeded violation, and nothing else.
 #[test]
 fn each_rule_fires() -> anyhow::Result<()> {
     let long = |lines: usize| "// x\n".repeat(lines);
