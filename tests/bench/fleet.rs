@@ -223,7 +223,7 @@ impl Fleet {
         self.work_off();
     }
 
-    /// All agents complete their lists, until no list is left.
+    /// All agents complete their lists, until all lists are done.
     fn work_off(&mut self) {
         while !self.busy.is_empty() {
             let busy = std::mem::take(&mut self.busy);

@@ -43,7 +43,7 @@ fn operators_with_the_wrong_credentials() -> Result<()> {
         .try_fold(ours.clone(), |text, key| anyhow::Ok(text.replace(&section(&ours, key)?, &section(&theirs, key)?)))?;
     fleet.write_secret("mixed.toml", &mixed)?;
     fleet.ctl_as("mixed.toml", &["get", "machines"])?.exits(3)?.says(&["muster-coordinator credentials"])?;
-    // The client does not trust this coordinator.
+    // The client distrusts this coordinator.
     fleet.write_secret("theirs.toml", &theirs.replace(&other.address(), &fleet.address()))?;
     fleet.ctl_as("theirs.toml", &["get", "machines"])?.exits(3)?.says(&["CA"])?;
 
@@ -75,7 +75,7 @@ fn operators_with_the_wrong_credentials() -> Result<()> {
     fleet.done()
 }
 
-/// Addresses that no client can reach.
+/// Unreachable addresses.
 #[test]
 fn a_coordinator_is_somewhere() -> Result<()> {
     let fleet = Fleet::start("somewhere", &[])?;

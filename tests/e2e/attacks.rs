@@ -165,7 +165,7 @@ fn audit_flood_erases_nothing() -> Result<()> {
     assert!(late.code == Some(0) || late.err.contains("come again in 1 s"), "{late:?}");
     fleet.ctl(&["annotate", "cluster", "other", "row=8"])?.exits(0)?;
 
-    // Each note is in the log before its answer, and no line of others is lost.
+    // Each note is in the log before its answer, and all lines of others remain.
     let logged = journalled(&fleet) - logged_before;
     assert!(logged >= taken && logged <= taken + 2, "{logged} lines in the log, {taken} were taken");
     let after = audit(&fleet)?;

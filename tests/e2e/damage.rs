@@ -117,7 +117,7 @@ fn flipped_bits_undo_nothing_silently() -> Result<()> {
             }
         }
     }
-    // The program itself reports it, and does not start.
+    // The program itself reports it, and refuses to start.
     let (at, n) = damaging.context("no flip was refused")?;
     killed.flipped(at, n).put(&fleet.store())?;
     let error = fleet.start_coordinator().err().context("it starts on a damaged commit")?.to_string();

@@ -18,7 +18,7 @@ use nix::unistd::{Pid, getsid};
 use tempfile::TempDir;
 
 const DEPLOY_ITEMS: &[&str] = &["configure", "launch"];
-/// Time limit of a demo with its defaults, after the build, without other load.
+/// Time limit of a demo with its defaults, after the build, on an idle computer.
 const TIME_MAX: Duration = Duration::from_secs(30);
 /// Ideal makespan of 3 + 60: three control machines and two rounds of workers, each with two items of 2 s.
 const IDEAL: Duration = Duration::from_secs(20);
@@ -41,7 +41,7 @@ impl Place {
         programs::run(Command::new(Programs::find()?.musterctl).args(["demo", "--dir"]).arg(self.dir()).args(words))
     }
 
-    /// Effects of the items without their times: `worker-1 launch start 1 deploy`.
+    /// Effects of the items, less their times: `worker-1 launch start 1 deploy`.
     fn did(&self) -> Result<Vec<String>> {
         let text = fs::read_to_string(self.dir().join("effects.log"))?;
         let of_items = text.lines().filter(|line| DEPLOY_ITEMS.iter().any(|item| line.contains(&format!(" {item} "))));

@@ -208,7 +208,7 @@ fn a_renewal_does_not_cut_the_link() -> Result<()> {
     fleet.done()
 }
 
-/// A machine that was off for longer than its certificate is valid needs no new enrolment.
+/// A machine that was off for longer than its certificate is valid stays enrolled.
 #[test]
 fn a_certificate_that_ran_out_is_renewed() -> Result<()> {
     let mut fleet = Fleet::start("expired", &["--agent-cert-ttl", "4s"])?;
@@ -234,7 +234,7 @@ fn a_certificate_that_ran_out_is_renewed() -> Result<()> {
     fleet.done()
 }
 
-/// Checks that the agent makes no connection, for longer than its first retry intervals.
+/// Checks that the agent stays away for longer than its first retry intervals.
 fn stays_away(fleet: &Fleet) -> Result<()> {
     let came = fleet.proxy("worker-1")?.came();
     pause(Duration::from_secs(4));

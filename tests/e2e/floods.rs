@@ -29,7 +29,7 @@ use rustls::{ClientConfig, ClientConnection};
 
 /// Calls of musterctl during each flood.
 const CALLS: usize = 12;
-/// Time limits of a call: without other load, and beside other tests.
+/// Time limits of a call: on an idle computer, and beside other tests.
 const CALL_MAX: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3)];
 /// The operator's own address.
 const OWN: Ipv4Addr = Ipv4Addr::LOCALHOST;
@@ -41,7 +41,7 @@ enum Until {
     Tcp,
     /// The first byte of a ClientHello was sent.
     FirstByte,
-    /// TLS is established, without a client certificate.
+    /// TLS is established; the client certificate is missing.
     Tls,
 }
 

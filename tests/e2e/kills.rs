@@ -45,9 +45,9 @@ enum Point {
     Start,
     /// Claimed; it runs.
     Spawn,
-    /// Its outcome is in the attempt's directory, not yet in the ledger.
+    /// Its outcome is in the attempt's directory only.
     Finish,
-    /// The outcome is in the ledger; the coordinator has not recorded it.
+    /// The outcome is in the ledger; the coordinator has yet to record it.
     Report,
     /// The coordinator has recorded it; the ledger lacks the acknowledgement.
     Ack,

@@ -9,7 +9,7 @@ use muster_tests::fleet::{
     wait_for,
 };
 
-/// A port without a listener.
+/// An unused port.
 const NOWHERE: u16 = 1;
 
 fn known(fleet: &Fleet, name: &str) -> Result<String> {

@@ -149,7 +149,7 @@ fn go_on(mut fleet: Fleet, mut machines: Vec<String>) -> Result<()> {
     fleet.coordinator_command(&["recover", "--state-dir", "coordinator"])?.ok()?;
     fleet.start_coordinator()?;
     fleet.wait_ready(machines.len())?;
-    // The machine that enrolled after the copy connects, and delays no other.
+    // The machine that enrolled after the copy connects; the others proceed.
     fleet.start_agent("stranger")?;
     wait_for("the stranger is sent away", PATIENCE, || {
         Ok(fleet.log("stranger").contains("UnknownMachine").then_some(()))

@@ -211,7 +211,7 @@ fn machines_are_removed_for_good() -> Result<()> {
     if !story.starts_with(&WHOLE.map(str::to_owned)[..3]) {
         bail!("it went before its workloads: {story:?}");
     }
-    // No controller releases the next machine.
+    // The next machine is never released.
     place.ctl(&["remove", "worker-2", "--yes", "--detach"])?.exits(0)?;
     place.ctl(&["get", "clusterstates"])?.exits(0)?.says(&["sr-worker-2", "swarm-remove"])?;
     place

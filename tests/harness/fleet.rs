@@ -108,7 +108,7 @@ impl Fleet {
     /// Starts a new coordinator, with these further options of `muster-coordinator run`.
     ///
     /// # Errors
-    /// Fails if the coordinator does not start.
+    /// Fails on a start error.
     pub fn start(name: &str, settings: &[&str]) -> Result<Self> {
         let programs = Programs::find()?;
         let dir = tempfile::Builder::new().prefix(&format!("muster-e2e-{name}-")).tempdir()?.keep();
@@ -135,7 +135,7 @@ impl Fleet {
     /// Marks the test as passed: deletes the directory.
     ///
     /// # Errors
-    /// Fails if a process does not end.
+    /// Fails if a process survives.
     pub fn done(mut self) -> Result<()> {
         processes::end_all(&self.dir)?;
         self.done = true;
@@ -204,7 +204,7 @@ impl Fleet {
     /// Runs a command of `muster-coordinator` in the fleet's directory.
     ///
     /// # Errors
-    /// Fails if the command does not start, or does not end in time.
+    /// Fails on a start error or a timeout.
     pub fn coordinator_command(&self, words: &[&str]) -> Result<Ran> {
         programs::run(Command::new(&self.programs.coordinator).args(words).current_dir(&self.dir))
     }
@@ -218,7 +218,7 @@ impl Fleet {
     /// Process id of the coordinator.
     ///
     /// # Errors
-    /// Fails if it does not run.
+    /// Fails unless it runs.
     pub fn coordinator_pid(&self) -> Result<i32> {
         Ok(pid_of(self.coordinator.as_ref().context("the coordinator does not run")?)?.as_raw())
     }
@@ -232,7 +232,7 @@ impl Fleet {
     /// Starts the coordinator, and waits until it listens.
     ///
     /// # Errors
-    /// Fails if it ends, or does not listen in time.
+    /// Fails if it ends, or on timeout.
     pub fn start_coordinator(&mut self) -> Result<()> {
         let port_file = self.dir.join("port");
         if port_file.exists() {
@@ -268,7 +268,7 @@ impl Fleet {
     /// Stops the coordinator (SIGTERM) and reaps it.
     ///
     /// # Errors
-    /// Fails if it does not end.
+    /// Fails on timeout.
     pub fn stop_coordinator(&mut self) -> Result<()> {
         end(self.coordinator.take(), Signal::SIGTERM)
     }
@@ -276,7 +276,7 @@ impl Fleet {
     /// Sends SIGSTOP or SIGCONT to the coordinator.
     ///
     /// # Errors
-    /// Fails if it does not run.
+    /// Fails unless it runs.
     pub fn signal_coordinator(&self, signal: Signal) -> Result<()> {
         let child = self.coordinator.as_ref().context("no coordinator runs")?;
         Ok(kill(pid_of(child)?, signal)?)
@@ -288,7 +288,7 @@ impl Fleet {
     /// Runs musterctl with the first operator's credentials.
     ///
     /// # Errors
-    /// Fails if musterctl does not start, or does not end in time.
+    /// Fails on a start error or a timeout.
     pub fn ctl(&self, words: &[&str]) -> Result<Ran> {
         self.ctl_as("operator.toml", words)
     }
@@ -296,7 +296,7 @@ impl Fleet {
     /// Runs musterctl with the credentials in this file.
     ///
     /// # Errors
-    /// Fails if musterctl does not start, or does not end in time.
+    /// Fails on a start error or a timeout.
     pub fn ctl_as(&self, config: &str, words: &[&str]) -> Result<Ran> {
         let mut command = self.musterctl();
         programs::run(command.arg("--config").arg(config).args(words))
@@ -323,7 +323,7 @@ impl Fleet {
     /// All machines, as `get machines -o json` prints them: without the output of their items.
     ///
     /// # Errors
-    /// Fails if musterctl fails.
+    /// Fails if musterctl does.
     pub fn machines(&self) -> Result<BTreeMap<String, Machine>> {
         machines::of(self.ctl(machines::GET)?)
     }
@@ -331,7 +331,7 @@ impl Fleet {
     /// One machine, as `get machine NAME -o json` prints it: with output and results of its items.
     ///
     /// # Errors
-    /// Fails if musterctl fails, or if there is no such machine.
+    /// Fails if musterctl does, or for an unknown machine.
     pub fn machine(&self, name: &str) -> Result<Machine> {
         machines::of(self.ctl(&machines::one(name))?)?.remove(name).context("the machine")
     }

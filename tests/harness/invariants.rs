@@ -59,7 +59,7 @@ pub struct Watcher {
     accepted: BTreeMap<(MachineId, Generation), String>,
     started: BTreeSet<(MachineId, AttemptKey)>,
     succeeded: BTreeSet<(MachineId, ItemName, ItemHash)>,
-    /// Items that have succeeded, and have not been in their machine's list since.
+    /// Items that have succeeded, and have since been absent from their machine's list.
     dropped: BTreeSet<(MachineId, ItemName, ItemHash)>,
     /// Of each item that has left its machine's list since: the newest list under which it may have been begun.
     out_since: BTreeMap<(MachineId, ItemName), Generation>,
@@ -361,7 +361,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// A machine that makes no progress always has a reason.
+    /// A stalled machine always has a reason.
     fn nobody_waits_for_nothing(&self, facts: &Facts, _: &[Machine], now: Now) -> Checked {
         let limits = LIMITS;
         let Some(survey) = Survey::of(facts, &manifest::cluster_name(), &limits, now) else { return Ok(()) };

@@ -36,7 +36,7 @@ pub struct Scenario {
     pub workers_at_once: u32,
     /// Faults that may occur.
     pub faults: &'static [Fault],
-    /// Machines without faults, to keep the search short.
+    /// Machines spared from faults, to keep the search short.
     pub spared: &'static [usize],
     /// Most faults in all.
     pub faults_max: u32,
@@ -66,7 +66,7 @@ pub struct Broken {
 
 /// The one property; the violation names the invariant.
 const INVARIANTS: &str = "invariants";
-/// Proves that the other property is not vacuous.
+/// Guards the other property against being vacuous.
 const READY: &str = "Ready after every fault";
 
 impl Scenario {

@@ -69,7 +69,7 @@ impl Nodes {
     /// installed but not enrolled. Removes the remains of an earlier fleet of that name.
     ///
     /// # Errors
-    /// Fails if a part does not start, and says what to do about it.
+    /// Fails if the start of a part does, and says what to do about it.
     pub fn start(turn: &Turn, name: &str, control: usize, workers: usize) -> Result<Self> {
         let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the tests lie in the project")?;
         let packages = project.join("target/packages");
@@ -186,7 +186,7 @@ impl Nodes {
     /// File name of a program's apt package.
     ///
     /// # Errors
-    /// Fails if it was not built, and says how to build it.
+    /// Fails if it is missing, and says how to build it.
     pub fn package(&self, program: &str) -> Result<String> {
         self.made(&format!("{program}_"), ".deb")
     }
@@ -194,7 +194,7 @@ impl Nodes {
     /// File name of a program's rpm package.
     ///
     /// # Errors
-    /// Fails if it was not built, and says how to build it.
+    /// Fails if it is missing, and says how to build it.
     pub fn rpm(&self, program: &str) -> Result<String> {
         self.made(&format!("{program}-"), ".rpm")
     }
@@ -210,7 +210,7 @@ impl Nodes {
     /// A node by its name.
     ///
     /// # Errors
-    /// Fails if there is no such node.
+    /// Fails for an unknown node.
     pub fn node(&self, name: &str) -> Result<&Node> {
         self.nodes.get(name).with_context(|| format!("there is no node {name}"))
     }
@@ -234,7 +234,7 @@ impl Nodes {
     /// Reinstalls a node: the same name, a fresh disk, the agent's package.
     ///
     /// # Errors
-    /// Fails if Docker does, or if the node does not boot.
+    /// Fails if Docker does, or the boot.
     pub fn reinstall(&self, name: &str) -> Result<()> {
         self.node(name)?.remove()?;
         let node = Node::create(&self.name, &self.image, name)?;
@@ -253,7 +253,7 @@ impl Nodes {
     /// Runs musterctl on the operator's machine.
     ///
     /// # Errors
-    /// Fails if musterctl does not start, or does not end in time.
+    /// Fails on a start error or a timeout.
     pub fn ctl(&self, words: &[&str]) -> Result<Ran> {
         self.shells.run(&[&["musterctl"], words].concat())
     }
@@ -304,7 +304,7 @@ impl Nodes {
     /// One machine, as `get machine NAME -o json` prints it: with output and results of its items.
     ///
     /// # Errors
-    /// Fails if musterctl does, or if there is no such machine.
+    /// Fails if musterctl does, or for an unknown machine.
     pub fn machine(&self, name: &str) -> Result<Machine> {
         machines::of(self.ctl(&machines::one(name))?)?.remove(name).context("the machine")
     }
@@ -351,10 +351,10 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Waits until no other program holds it.
+    /// Waits until other programs have released it.
     ///
     /// # Errors
-    /// Fails on timeout, or if the lock file cannot be locked.
+    /// Fails on timeout, or on an error of the lock file.
     pub fn take() -> Result<Self> {
         let path = env::temp_dir().join("muster-nodes.lock");
         let file = File::create(&path).with_context(|| path.display().to_string())?;

@@ -155,7 +155,7 @@ pub struct World {
     pub(crate) appointment: Option<appointments::Appointment>,
     /// The other targeted fault of this run.
     pub(crate) moment: Option<moments::Moment>,
-    /// Streams whose Hello contained made-up numbers.
+    /// Streams with made-up numbers in their Hello.
     pub(crate) lies: BTreeSet<u64>,
     /// Another build runs since the newest upgrade.
     pub(crate) other_build: bool,
@@ -181,7 +181,7 @@ impl World {
         Ok(world)
     }
 
-    /// As [`World::new`], with this cluster spec and without chaos.
+    /// As [`World::new`], with this cluster spec, and with chaos off.
     ///
     /// # Errors
     /// A [`Violation`] during the setup.

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use rules::RULES;
 use source::Source;
 
-/// The crates whose sources are read.
+/// The crates under these rules.
 const CRATES: &[&str] = &["agent", "coordinator", "proto", "tests"];
 
 /// A broken rule.
@@ -62,7 +62,7 @@ fn the_workspace_is_tidy() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Each rule reports its seeded violation, and nothing else.
+/// Each rule reports its seeded violation only.
 #[test]
 fn each_rule_fires() -> anyhow::Result<()> {
     let long = |lines: usize| "// x\n".repeat(lines);

@@ -91,7 +91,7 @@ impl Machine {
     /// What its items have logged so far.
     ///
     /// # Errors
-    /// Fails on a line that no item wrote.
+    /// Fails on a line of another format.
     pub(crate) fn effects(&self) -> Result<Vec<Effect>> {
         effects::read(&self.dir.join("effects.log"))
     }

@@ -19,7 +19,7 @@ use crate::{
 /// Name of the cluster and of the machine.
 const NAME: &str = "canaries";
 const NODE: &str = "worker-3";
-/// Name of the cluster whose worker fails to join the swarm.
+/// Name of the cluster with a worker that fails to join the swarm.
 const OUTSIDE: &str = "outside";
 /// From now on this machine reaches another server in place of any swarm manager, with answers that no manager gives,
 /// until the unit is stopped.

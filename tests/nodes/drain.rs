@@ -23,7 +23,7 @@ use crate::{
 pub(crate) const CLUSTER: &str = "drain";
 /// Replicas of the service.
 const WANTED: usize = 2;
-/// Prints the ids of the tasks whose containers run there.
+/// Prints the ids of the tasks that run there.
 const RUNNING: &str = "docker ps --no-trunc --filter label=com.docker.swarm.service.name=drain-web \
                        --format '{{.Label \"com.docker.swarm.task.id\"}}'";
 /// An image of this program and its libraries only. Engines ask its registry before they use a local image: no registry

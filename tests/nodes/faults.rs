@@ -83,7 +83,7 @@ pub(crate) fn power_cut_in_prepare(fleet: &Nodes, node: &Node) -> Result<()> {
     ends(&alone, "fetch/1 fetch/2 fetch/2. set/1 set/1.")
 }
 
-/// An item that must not be rerun waits for a person.
+/// An item with a forbidden rerun waits for a person.
 pub(crate) fn power_cut_holds(fleet: &Nodes, node: &Node) -> Result<()> {
     let alone = Alone::begin(fleet, node, "power-cut-holds", &[item("once", "deploy", WAITS, &[])])?;
     alone.node.wait_started("once")?;

@@ -72,7 +72,7 @@ pub(crate) fn faults_of_a_coordinator_are_told(fleet: &Nodes, node: &Node) -> Re
     fleet.begin_anew(node)?;
     let begun = begin(fleet, node, (1, 1))
         .and_then(|()| enroll(node, (node, &address(node)), MACHINE, "control"))
-        // Deploys without the other machine.
+        // Deploys before the other machine is there.
         .and_then(|()| {
             let deploy = || Ok(node.run(&["musterctl", "deploy", CLUSTER])?.code == Some(0));
             node.wait_until("it has reported, and is deployed", deploy)
@@ -86,7 +86,7 @@ pub(crate) fn faults_of_a_coordinator_are_told(fleet: &Nodes, node: &Node) -> Re
             offline_commands_leave_nothing(node),
         ])
     });
-    // The fleet's coordinator does not know this machine.
+    // This machine is unknown to the fleet's coordinator.
     node.forget()?;
     node.sh(REMOVE)?;
     seen
@@ -198,7 +198,7 @@ pub(crate) fn coordinator_moves_to_another_machine(fleet: &Nodes) -> Result<()> 
 
 fn moves((old, new): (&Node, &Node), (stays, away): (&Node, &Node)) -> Result<()> {
     enroll(stays, (old, &address(old)), "stays", "control")?;
-    // The first address has no listener.
+    // Nothing listens at the first address.
     enroll(away, (old, &format!("{},{}", address(new), address(old))), "away", "worker")?;
     ["stays", "away"].iter().try_for_each(|name| wait_ready(old, name))?;
     // The path unit starts the agent when its identity changes: this machine stays off for a while.

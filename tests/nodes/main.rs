@@ -209,7 +209,7 @@ struct Run<'a> {
     began: Instant,
     passed: AtomicUsize,
     failed: AtomicUsize,
-    /// Without the first test no other test finds its preconditions.
+    /// The first test creates the others' preconditions.
     has_fleet: AtomicBool,
 }
 

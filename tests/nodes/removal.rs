@@ -76,7 +76,7 @@ pub(crate) fn machines_leave_the_swarm_for_good(fleet: &Nodes) -> Result<()> {
         is_so(!left.out.contains("Error:"), format!("a removal that goes its way:\n{}", left.out)),
     ];
 
-    // The coordinator has forgotten them, so there is nothing to revoke.
+    // The coordinator has forgotten them: revocation is needless.
     [leader, worker, dead].iter().try_for_each(|node| node.forget())?;
     leader.enroll(&machine(leader), &fleet.token(CLUSTER, "control", 1)?)?.exits(0)?;
     [leader, second, third].iter().try_for_each(|node| fleet.wait_ready(&machine(node)))?;

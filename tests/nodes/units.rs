@@ -26,7 +26,7 @@ printf '#!/bin/sh\\n### BEGIN INIT INFO\\n# Provides: old\\n# Required-Start:\\n
 printf '# Default-Start: 2 3 4 5\\n# Default-Stop: 0 1 6\\n### END INIT INFO\\n' >>old
 chmod +x old
 systemctl daemon-reload";
-/// Units on which actions have no effect, or another effect than requested.
+/// Units on which actions fail, or have another effect than requested.
 const WRITE_REFUSING: &str = "cd /etc/systemd/system
 printf '[Unit]\\nRequires=lame.service\\nAfter=lame.service\\n[Service]\\nExecStart=/bin/true\\n' >needs.service
 printf '[Service]\\nType=oneshot\\nExecStart=/bin/false\\n' >lame.service

@@ -112,7 +112,7 @@ fn kill_now_and_then(fleet: &Nodes, ended: &AtomicBool) -> Result<usize> {
     let (mut kills, mut seen, mut born) = (0, points(fleet)?, Instant::now());
     while kills < KILLS && !ended.load(Ordering::Relaxed) {
         pause(LOOK_EVERY);
-        // No answer: the coordinator may be starting.
+        // The coordinator may be starting.
         let Ok(now) = points(fleet) else { continue };
         if now.is_subset(&seen) || born.elapsed() < LIFE_MIN {
             continue;

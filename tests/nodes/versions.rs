@@ -23,7 +23,7 @@ const UNLOCK: &str = "systemctl stop other-apt";
 /// Undoes an earlier test's effects on the package.
 const FORGET: &str = "dpkg --force-hold --purge site-tool";
 
-/// An item that wants the package in this version. A failure is not retried.
+/// An item that wants the package in this version. A failure is final.
 fn tool(name: &str, version: &str, params: &[(&str, &str)], more: &[&str]) -> String {
     let install = format!("site-tool={version}");
     let params = [&[("install", install.as_str())], params].concat();

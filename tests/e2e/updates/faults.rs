@@ -16,7 +16,7 @@ use super::place::{Place, deployed, failing_release, second_release};
 const KILLS_MIN: usize = 20;
 /// Minimum lifetime of a coordinator: agents whose sessions last less than 5 s reconnect ever less often.
 const LIFE_MIN: Duration = Duration::from_secs(6);
-/// A query to the coordinator takes a process; reading a file does not.
+/// A query to the coordinator takes a process; a file is read directly.
 const LOOKS_PER_QUESTION: u32 = 100;
 /// For an update with so many interruptions, on a busy computer.
 const UPDATE_MAX: Duration = Duration::from_secs(600);

@@ -113,7 +113,7 @@ impl Place {
         Ok(all)
     }
 
-    /// Complete lines of effects.log, without their times.
+    /// Complete lines of effects.log, less their times.
     pub(super) fn lines(&self) -> Result<Vec<String>> {
         let text = fs::read_to_string(self.dir().join("effects.log"))?;
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);

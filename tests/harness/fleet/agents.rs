@@ -37,7 +37,7 @@ impl Fleet {
     /// Enrols a machine with a token file; its connections pass a proxy of its own.
     ///
     /// # Errors
-    /// Fails if the command does not start, or does not end in time.
+    /// Fails on a start error or a timeout.
     pub fn enroll(&mut self, name: &str, token_file: &str, more: &[&str]) -> Result<Ran> {
         if !self.agents.contains_key(name) {
             let proxy = Proxy::open()?;
@@ -53,7 +53,7 @@ impl Fleet {
     /// Enrols a machine with the coordinator that the arguments name.
     ///
     /// # Errors
-    /// Fails if the command does not start, or does not end in time.
+    /// Fails on a start error or a timeout.
     pub fn enroll_at(&self, name: &str, token_file: &str, words: &[&str]) -> Result<Ran> {
         let mut command = Command::new(&self.programs.agent);
         command.args(["enroll", "--token-file", token_file, "--name", name]);
@@ -63,7 +63,7 @@ impl Fleet {
     /// Enrols and starts `control-1`… and `worker-1`….
     ///
     /// # Errors
-    /// Fails if a machine cannot be enrolled or started.
+    /// Fails if an enrolment or a start does.
     pub fn add_machines(&mut self, control: usize, workers: usize) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for (machine_type, count) in [("control", control), ("worker", workers)] {
@@ -98,7 +98,7 @@ impl Fleet {
     /// The proxy between an agent and the coordinator.
     ///
     /// # Errors
-    /// Fails if there is no such machine.
+    /// Fails for an unknown machine.
     pub fn proxy(&self, name: &str) -> Result<&Proxy> {
         Ok(&self.agents.get(name).with_context(|| format!("no machine {name}"))?.proxy)
     }
@@ -106,7 +106,7 @@ impl Fleet {
     /// Runs `muster-agent status -o json`.
     ///
     /// # Errors
-    /// Fails if the command does not start, or does not end in time.
+    /// Fails on a start error or a timeout.
     pub fn agent_status(&self, name: &str) -> Result<Ran> {
         self.agent_command(name, &["status", "-o", "json"])
     }
@@ -114,7 +114,7 @@ impl Fleet {
     /// Runs a muster-agent command on an agent's state directory.
     ///
     /// # Errors
-    /// Fails if the command does not start, or does not end in time.
+    /// Fails on a start error or a timeout.
     pub fn agent_command(&self, name: &str, words: &[&str]) -> Result<Ran> {
         let mut command = Command::new(&self.programs.agent);
         programs::run(command.args(words).arg("--state-dir").arg(self.agent_dir(name)))
@@ -123,7 +123,7 @@ impl Fleet {
     /// Starts an enrolled agent.
     ///
     /// # Errors
-    /// Fails if it does not start.
+    /// Fails on a start error.
     pub fn start_agent(&mut self, name: &str) -> Result<()> {
         let mut command = Command::new(&self.programs.agent);
         let child = self.background(command.arg("run").arg("--state-dir").arg(self.agent_dir(name)), name)?;
@@ -134,7 +134,7 @@ impl Fleet {
     /// Kills an agent (SIGKILL) and reaps it; the items that it hosts keep running.
     ///
     /// # Errors
-    /// Fails if there is no such machine.
+    /// Fails for an unknown machine.
     pub fn kill_agent(&mut self, name: &str) -> Result<()> {
         end(self.agents.get_mut(name).ok_or_else(|| anyhow!("no machine {name}"))?.child.take(), Signal::SIGKILL)
     }
@@ -142,7 +142,7 @@ impl Fleet {
     /// Sends SIGSTOP or SIGCONT to an agent.
     ///
     /// # Errors
-    /// Fails if it does not run.
+    /// Fails unless it runs.
     pub fn signal_agent(&self, name: &str, signal: Signal) -> Result<()> {
         Ok(kill(nix::unistd::Pid::from_raw(self.agent_pid(name)?), signal)?)
     }
@@ -150,7 +150,7 @@ impl Fleet {
     /// Process id of an agent.
     ///
     /// # Errors
-    /// Fails if it does not run.
+    /// Fails unless it runs.
     pub fn agent_pid(&self, name: &str) -> Result<i32> {
         let child = self.agents.get(name).and_then(|agent| agent.child.as_ref());
         Ok(pid_of(child.with_context(|| format!("{name} does not run"))?)?.as_raw())
@@ -165,7 +165,7 @@ impl Fleet {
     /// Starts a long-running musterctl.
     ///
     /// # Errors
-    /// Fails if it does not start.
+    /// Fails on a start error.
     pub fn start_ctl(&self, words: &[&str], log: &str) -> Result<Child> {
         self.background(self.musterctl().args(words), log)
     }

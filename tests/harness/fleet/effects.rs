@@ -25,7 +25,7 @@ pub struct Effect {
 /// Reads the file; a missing file is empty.
 ///
 /// # Errors
-/// Fails on a line that no item wrote.
+/// Fails on a line of another format.
 pub fn read(path: &Path) -> Result<Vec<Effect>> {
     match fs::read_to_string(path) {
         Ok(text) => parse(&text).with_context(|| path.display().to_string()),
@@ -37,7 +37,7 @@ pub fn read(path: &Path) -> Result<Vec<Effect>> {
 /// Parses the lines. The last may be incomplete.
 ///
 /// # Errors
-/// Fails on a line that no item wrote.
+/// Fails on a line of another format.
 pub fn parse(text: &str) -> Result<Vec<Effect>> {
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole.lines().map(|line| effect(line).with_context(|| format!("not a line of an item: {line}"))).collect()

@@ -11,10 +11,10 @@ use nix::{
 
 use super::wait_for;
 
-/// Processes whose environment or arguments contain the directory.
+/// Processes with the directory in their environment or arguments.
 ///
 /// # Errors
-/// Fails if `/proc` cannot be read.
+/// Fails on a read error of `/proc`.
 pub fn of_dir(dir: &Path) -> Result<Vec<Pid>> {
     let own = Pid::this();
     let wanted = dir.as_os_str().as_encoded_bytes();
@@ -36,7 +36,7 @@ pub fn of_dir(dir: &Path) -> Result<Vec<Pid>> {
 /// Kills all processes of the fleet, and waits until none is left.
 ///
 /// # Errors
-/// Fails if a process does not end.
+/// Fails if a process survives.
 pub fn end_all(dir: &Path) -> Result<()> {
     wait_for("the end of all processes of the fleet", super::PATIENCE, || {
         let left = of_dir(dir)?;

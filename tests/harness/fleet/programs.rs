@@ -33,7 +33,7 @@ impl Programs {
     /// Finds the programs of the calling test's own build: a test runs from `<build>/deps`, they are in `<build>`.
     ///
     /// # Errors
-    /// Fails if they are not built, and says how to build them.
+    /// Fails if one is missing, and says how to build it.
     pub fn find() -> Result<Self> {
         let test = env::current_exe().context("which program is this")?;
         let build = test.parent().and_then(Path::parent).context("a test lies in a build directory")?;
@@ -102,7 +102,7 @@ impl Ran {
 /// Runs a command to its end.
 ///
 /// # Errors
-/// Fails if it does not start, or does not end in time.
+/// Fails on a start error or a timeout.
 pub fn run(command: &mut Command) -> Result<Ran> {
     run_with(command, "")
 }
@@ -110,7 +110,7 @@ pub fn run(command: &mut Command) -> Result<Ran> {
 /// Runs a command to its end with this standard input.
 ///
 /// # Errors
-/// Fails if it does not start, or does not end in time.
+/// Fails on a start error or a timeout.
 pub fn run_with(command: &mut Command, input: &str) -> Result<Ran> {
     let line = format!("{command:?}");
     let mut stdin = tempfile::tempfile()?;

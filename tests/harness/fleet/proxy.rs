@@ -55,7 +55,7 @@ impl Proxy {
     /// Opens a proxy without a target: it closes every connection.
     ///
     /// # Errors
-    /// Fails if no port is free.
+    /// Fails if all ports are in use.
     pub fn open() -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();

@@ -24,7 +24,7 @@ impl Fleet {
     /// A client with the credentials in this file.
     ///
     /// # Errors
-    /// Fails without credentials, or if the coordinator does not answer.
+    /// Fails on missing credentials, or on a connection error.
     pub fn raw_operator(&self, config: &str) -> Result<Raw> {
         let credentials: Credentials = toml::from_str(&fs::read_to_string(self.path(config))?)?;
         let Credentials { ca, certificate, key, .. } = credentials;
@@ -35,7 +35,7 @@ impl Fleet {
     /// A client without credentials.
     ///
     /// # Errors
-    /// Fails if the coordinator does not answer.
+    /// Fails on a connection error.
     pub fn raw_stranger(&self) -> Result<Raw> {
         let credentials: Credentials = toml::from_str(&fs::read_to_string(self.path("operator.toml"))?)?;
         Raw::connect(&self.address(), tls::client_config(&credentials.ca, None)?)
@@ -64,7 +64,7 @@ impl Raw {
     /// Requests an identity under each of these names, with the token in this file. Returns each answer.
     ///
     /// # Errors
-    /// Fails without a token, or if no key can be generated.
+    /// Fails on a missing token, or if the key generation does.
     pub fn enroll_all(
         &self,
         token_file: &str,

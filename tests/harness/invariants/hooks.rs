@@ -144,7 +144,7 @@ fn has_begun(facts: &Facts, rollout: &RolloutRow, update: &UpdateRow) -> bool {
     rollout.finished_at_ms.is_none() && (update.request.is_some() || facts.machines.values().any(|row| begun(row)))
 }
 
-/// None: the machine's list does not contain the item.
+/// None: the machine's list lacks the item.
 fn is_done_in_list(facts: &Facts, row: &MachineRow, added: &Added) -> Option<bool> {
     let items = facts.live.machines.get(&row.name).and_then(|live| live.items.as_ref());
     let mut items = items.into_iter().flat_map(|items| items.resolved.iter().flatten());

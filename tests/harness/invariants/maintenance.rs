@@ -33,7 +33,7 @@ fn is_out(row: &MachineRow) -> bool {
     row.update.as_ref().and_then(|part| part.maintenance).is_some_and(|known| known.since_ms.is_some())
 }
 
-/// Machines whose workloads are away.
+/// Machines with workloads away.
 fn out(facts: &Facts) -> impl Iterator<Item = &MachineRow> {
     let requested = |row: &MachineRow| row.update.as_ref().is_some_and(|part| part.request.is_some());
     facts.machines.values().map(|row| &**row).filter(move |row| is_out(row) && requested(row))
@@ -53,7 +53,7 @@ impl Watcher {
         match request {
             Request::LeaveMaintenance { machine } => {
                 known.wanted.insert(machine.clone());
-                // After a recovery, this is the operator's assurance that no item was left incomplete.
+                // After a recovery, this is the operator's assurance that all items are complete.
                 self.seen.permitted.remove(machine);
             }
             Request::Abort { .. } => known.wanted.extend(known.out.keys().cloned()),

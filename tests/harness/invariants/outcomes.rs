@@ -16,11 +16,11 @@ impl Watcher {
         self.succeeded.retain(|(id, item, known)| *id != machine.id || kept(item, *known));
     }
 
-    /// Rule 7: an unknown outcome is not success.
+    /// Rule 7: an unknown outcome never counts as success.
     pub(super) fn successes_are_true(&self, machine: &Machine) -> Checked {
         for slot in machine.disk.slots.values().filter(|slot| slot.status.state == ItemState::Succeeded) {
             let Some(attempt) = machine.attempts.get(&slot.key()) else { continue };
-            // An attempt that asks the host first may find that nothing is to be done, and reports that.
+            // An attempt that asks the host first may find its work done, and reports that.
             let needless = attempt.request.params.get("when").is_some_and(|when| when == "required")
                 && attempt.exit.as_ref().is_some_and(|exit| exit.state == ItemState::Succeeded);
             if attempt.is_reboot() && !needless {

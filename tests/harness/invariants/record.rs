@@ -28,7 +28,7 @@ pub(super) fn own<'i>(items: &'i [AssignedItem], row: &MachineRow) -> impl Itera
     items.iter().filter(move |item| Some(item.phase) <= reach && !hooks.contains(item.name.as_str()))
 }
 
-/// Is a failure recorded that is not retried?
+/// Is a final failure recorded?
 pub(super) fn failed_for_good(facts: &Facts, row: &MachineRow) -> bool {
     let Some(items) = facts.live.machines.get(&row.name).and_then(|live| live.items.as_ref()) else { return false };
     let Ok(items) = &items.resolved else { return false };

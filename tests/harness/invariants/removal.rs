@@ -113,7 +113,7 @@ impl Watcher {
         self.seen.removals.departing = departing(facts).map(|(row, node)| (row.name.clone(), node)).collect();
     }
 
-    /// A machine that the coordinator rejects is assigned nothing.
+    /// Rejected machines get no assignment.
     pub(super) fn refused_get_nothing(&self, id: MachineId, facts: Option<&Facts>) -> Checked {
         match facts.is_some_and(|facts| facts.denied.contains_key(&id)) {
             true => Err(self.violation("removal", format!("{id} is refused, and was assigned something"))),

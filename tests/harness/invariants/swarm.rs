@@ -74,7 +74,7 @@ impl Watcher {
         let accepted = rollout.and_then(|row| row.update.as_ref()).is_none_or(|row| row.accept_control_plane_downtime)
             || accepts(row);
         let manager = row.swarm.as_ref().is_some_and(|member| member.manager);
-        // In the middle of its turn it continues if no other machine can be asked.
+        // In the middle of its turn it continues if all other machines are unreachable.
         let cannot_count = |other: &MachineRow| {
             let connected = facts.live.machines.get(&other.name).is_some_and(|live| live.session.is_some());
             other.name == row.name || other.spec.machine_type != MachineType::Control || other.revoked || !connected

@@ -204,7 +204,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// Rule 9: a request ends when nothing was disturbed, or when everything is done.
+    /// Rule 9: a request ends before any disturbance, or when everything is done.
     fn given_back(&mut self, facts: &Facts) -> Checked {
         let present = requests(facts);
         let gone: Vec<_> = self.seen.requests.keys().filter(|node| !present.contains(*node)).cloned().collect();
@@ -328,7 +328,7 @@ impl Watcher {
             let detail = format!("{}: {key} started under the permit of {used_by}", machine.name);
             return Err(self.violation("4", detail));
         }
-        // A restored copy may not know of the request.
+        // A restored copy may lack the request.
         let known = row.filter(|row| !row.in_doubt);
         if known.is_some_and(|row| row.update.as_ref().is_some_and(|update| update.request.is_none())) {
             return Err(
@@ -351,7 +351,7 @@ impl Watcher {
         }
     }
 
-    /// Rule 9 at the end: no request remains.
+    /// Rule 9 at the end: all requests are gone.
     pub fn nothing_is_held(&self, facts: &Facts) -> Checked {
         match requests(facts).into_iter().next() {
             Some(node) => Err(self.violation("9", format!("maintenance of {node:?} is requested for good"))),

@@ -91,7 +91,7 @@ impl State {
         }
     }
 
-    /// Performs an action. False: it has no effect.
+    /// Performs an action. Returns whether it had an effect.
     pub(super) fn act(&mut self, action: Action) -> bool {
         let happened = self.happen(action).and_then(|happened| {
             if happened {

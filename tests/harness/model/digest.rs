@@ -19,7 +19,7 @@ use crate::sim::{
     network::{Parcel, Said},
 };
 
-/// Tables whose rows stay constant while a model runs.
+/// Tables with constant rows.
 const CONSTANT: &[Table] = &[Table::Pki, Table::Specs, Table::Tokens, Table::Secrets, Table::Audit];
 
 /// The digest of a state.

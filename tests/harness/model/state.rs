@@ -29,13 +29,13 @@ const DEPLOYMENT_MOVES_MAX: usize = 200;
 #[derive(Clone)]
 pub struct State {
     pub(super) world: World,
-    /// Messages of machines that the coordinator has not taken, by machine.
+    /// Untaken messages of machines, by machine.
     pub(super) said: Vec<Vec<Parcel>>,
-    /// Messages of the coordinator that have not arrived, by machine.
+    /// Messages of the coordinator in transit, by machine.
     pub(super) told: Vec<Vec<Parcel>>,
-    /// Streams that are gone, which the coordinator has not noticed.
+    /// Closed streams that the coordinator still believes open.
     pub(super) gone: Vec<(MachineId, u64)>,
-    /// The machine whose messages are delayed.
+    /// The machine with delayed messages.
     pub(super) late: Option<usize>,
     /// A message to or from this machine that arrives a second time.
     pub(super) again: Option<(usize, Vec<Parcel>)>,
@@ -203,7 +203,7 @@ impl State {
         self.world.everybody_has_a_reason()?;
         match self.all_ready() {
             true => Ok(()),
-            // Every fault here is resolved without an operator.
+            // Muster resolves every fault here by itself.
             false => Err(self.world.watcher.violation("10", "nothing more happens, and not everything is Ready")),
         }
     }

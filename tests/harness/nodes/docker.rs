@@ -17,7 +17,7 @@ const REMOVE_EVERY: Duration = Duration::from_secs(2);
 /// Runs `docker` with these arguments.
 ///
 /// # Errors
-/// Fails if it does not start, or does not end in time.
+/// Fails on a start error or a timeout.
 pub fn docker(words: &[&str]) -> Result<Ran> {
     docker_with(words, "")
 }
@@ -25,7 +25,7 @@ pub fn docker(words: &[&str]) -> Result<Ran> {
 /// As [`docker`], with this standard input.
 ///
 /// # Errors
-/// Fails if it does not start, or does not end in time.
+/// Fails on a start error or a timeout.
 pub fn docker_with(words: &[&str], input: &str) -> Result<Ran> {
     programs::run_with(Command::new("docker").args(words), input)
         .context("the tests of nodes need Docker's command line and an engine that answers")

@@ -74,7 +74,7 @@ impl Node {
     /// Waits until the boot is complete.
     ///
     /// # Errors
-    /// Fails if it does not boot, or if a unit failed to start.
+    /// Fails on timeout, or if a unit failed.
     pub fn booted(&self) -> Result<()> {
         let mut last = String::new();
         look_every(LOOK_EVERY, &format!("{} has booted", self.name), BOOT_PATIENCE, || {
@@ -92,7 +92,7 @@ impl Node {
     /// Runs a program in it.
     ///
     /// # Errors
-    /// Fails if the program does not start, or does not end in time.
+    /// Fails on a start error or a timeout.
     pub fn run(&self, words: &[&str]) -> Result<Ran> {
         docker(&[&["exec", &self.container], words].concat())
     }
@@ -116,7 +116,7 @@ impl Node {
     /// Runs a program in it with this standard input.
     ///
     /// # Errors
-    /// Fails if the program does not start, or does not end in time.
+    /// Fails on a start error or a timeout.
     pub fn run_with(&self, words: &[&str], input: &str) -> Result<Ran> {
         docker_with(&[&["exec", "--interactive", &self.container], words].concat(), input)
     }
@@ -143,7 +143,7 @@ impl Node {
     /// Enrols it under that name; the agent starts by itself.
     ///
     /// # Errors
-    /// Fails if the command does not start, or does not end in time.
+    /// Fails on a start error or a timeout.
     pub fn enroll(&self, name: &str, token: &str) -> Result<Ran> {
         self.enroll_at(super::COORDINATOR, name, token)
     }
@@ -151,7 +151,7 @@ impl Node {
     /// As [`Self::enroll`], with the coordinator at one of these addresses.
     ///
     /// # Errors
-    /// Fails if the command does not start, or does not end in time.
+    /// Fails on a start error or a timeout.
     pub fn enroll_at(&self, coordinators: &str, name: &str, token: &str) -> Result<Ran> {
         let command = ["muster-agent", "enroll", "--coordinator", coordinators, "--token-file", "-", "--name", name];
         self.run_with(&command, token)
@@ -207,7 +207,7 @@ impl Node {
     /// Restores its power, and waits for the boot.
     ///
     /// # Errors
-    /// Fails if Docker does, or if it does not boot.
+    /// Fails if Docker does, or the boot.
     pub fn restore_power(&self) -> Result<()> {
         self.restart(true)?;
         docker(&["start", &self.container])?.ok()?;
@@ -241,7 +241,7 @@ impl Node {
     /// Its current boot id.
     ///
     /// # Errors
-    /// Fails if it does not run.
+    /// Fails unless it runs.
     pub fn boot_id(&self) -> Result<String> {
         Ok(self.sh("cat /proc/sys/kernel/random/boot_id")?.trim().to_owned())
     }
@@ -257,7 +257,7 @@ impl Node {
     /// What the items have logged on it so far.
     ///
     /// # Errors
-    /// Fails on a line that no item wrote.
+    /// Fails on a line of another format.
     pub fn effects(&self) -> Result<Vec<Effect>> {
         effects::parse(&self.look(&format!("cat {EFFECTS_LOG} 2>/dev/null || true"))?)
     }
@@ -291,7 +291,7 @@ impl Node {
     /// What the items did, in order: `item/attempt` for a start and `item/attempt.` for an end.
     ///
     /// # Errors
-    /// Fails on a line that no item wrote.
+    /// Fails on a line of another format.
     pub fn story(&self) -> Result<String> {
         let effects = self.effects()?;
         let told = effects.iter().map(|effect| {
@@ -304,7 +304,7 @@ impl Node {
     /// The agent's process id.
     ///
     /// # Errors
-    /// Fails if it does not run.
+    /// Fails unless it runs.
     pub fn agent_pid(&self) -> Result<String> {
         let pid = self.sh("systemctl show --property MainPID --value muster-agent")?.trim().to_owned();
         if pid == "0" {

@@ -74,7 +74,7 @@ impl Nodes {
     /// SHA-256 of an artifact.
     ///
     /// # Errors
-    /// Fails if there is no such artifact.
+    /// Fails for an unknown artifact.
     pub fn sha256(&self, name: &str) -> Result<String> {
         let said = self.operate(&format!("sha256sum {name}"), "")?;
         Ok(said.split(' ').next().context("a digest")?.to_owned())
@@ -84,7 +84,7 @@ impl Nodes {
     /// and logs its actions to that file.
     ///
     /// # Errors
-    /// Fails without credentials, or if Docker does.
+    /// Fails on missing credentials, or if Docker does.
     pub fn start_controller(&self, cluster: &str, machines: &[String], moves: &str, more: &[&str]) -> Result<()> {
         let coordinator = format!("{}-coordinator", self.name);
         let credentials = ["credentials", "--role", "controller", "--name", "toy", "--out", CONTROLLER];
@@ -99,7 +99,7 @@ impl Nodes {
     /// Creates a secret with that value, for these clusters.
     ///
     /// # Errors
-    /// Fails if musterctl does not start, or does not end in time.
+    /// Fails on a start error or a timeout.
     pub fn secret(&self, name: &str, clusters: &str, value: &str) -> Result<Ran> {
         let create = ["musterctl", "secret", "create", name, "--clusters", clusters, "--from-file", "-"];
         docker_with(&[&["exec", "--interactive", &self.operator()], &create[..]].concat(), value)

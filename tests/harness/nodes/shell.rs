@@ -50,7 +50,7 @@ impl Shells {
     /// Runs a program with these arguments to its end, in the container.
     ///
     /// # Errors
-    /// Fails if the container does not run or goes down, or if the program does not end in time.
+    /// Fails if the container is down, or on timeout.
     pub(super) fn run(&self, words: &[&str]) -> Result<Ran> {
         let line = words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
         ensure!(!line.contains('\n'), "one line at a time: {line}");

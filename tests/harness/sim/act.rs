@@ -23,7 +23,7 @@ use crate::invariants::Violation;
 const CHAIN_MAX: usize = 1_000;
 /// Interval of the agents' heartbeats, in milliseconds.
 const HEARTBEAT_MS: u64 = 10_000;
-/// Permille of coordinator steps whose next input is a heartbeat.
+/// Permille of coordinator steps followed by a heartbeat.
 const HEARTBEATS_PERMILLE: u64 = 100;
 
 impl World {

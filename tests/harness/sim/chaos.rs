@@ -198,7 +198,7 @@ impl World {
             8..=10 => self.ghost(index)?,
             11 => self.ask_for_any(index),
             12 => {
-                // Occasionally it has no address for a while.
+                // Occasionally it loses its address for a while.
                 let address = self.rng.permille(800).then(|| format!("10.0.{}.1", self.rng.between(1, 254)));
                 self.count(if address.is_some() { "address changed" } else { "address gone" });
                 self.readdress(index, address);

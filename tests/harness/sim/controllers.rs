@@ -227,7 +227,7 @@ impl World {
                 self.count("controller flapped");
                 other(LockState::Active)
             }
-            // It has not yet read which release is coming.
+            // It has yet to read which release is coming.
             Manner::ResetsOld if self.rng.permille(500) => {
                 Some(self::word(node.as_ref(), LockState::Inactive, manifest::FIRST_RELEASE))
             }

@@ -21,9 +21,9 @@ pub(crate) const QUORUM_AT_RISK: NotEntered = NotEntered { message: "QuorumAtRis
 /// Machines outside of every swarm.
 #[derive(Clone, Default)]
 pub(crate) struct Outsiders {
-    /// Machines whose join operators skipped.
+    /// Machines with a skipped join.
     pub(crate) skipped: BTreeSet<MachineId>,
-    /// The machine whose swarm-join fails.
+    /// The machine with a failing swarm-join.
     pub(crate) chosen: Option<MachineId>,
 }
 

@@ -28,7 +28,7 @@ const CALM_IN_UPDATE_MS: u64 = 2_400_000;
 const STILL_MS: u64 = 80_000;
 /// No commit for this long counts as quiet: longer than an agent's longest backoff and the longest answer together.
 const QUIET_MS: u64 = 150_000;
-/// Reasons that pass by themselves: no machine has one at rest.
+/// Reasons that pass by themselves, and must be gone at rest.
 const PASSES: &[Reason] = &[Reason::Disconnected, Reason::Gathering, Reason::LocksSettling, Reason::Rebooting];
 /// Reasons of machines that wait for others.
 const WAITS_FOR_OTHERS: &[&str] =
@@ -88,7 +88,7 @@ impl World {
             self.use_moment()?;
             if quiet.0 != self.commits || running {
                 quiet = (self.commits, self.at);
-                // An operator's request may not have started anything yet.
+                // An operator's request may have yet to start something.
                 still_since = None;
             } else if self.at >= quiet.1 + QUIET_MS {
                 break;
@@ -102,7 +102,7 @@ impl World {
         Ok(())
     }
 
-    /// Is no event pending that changes anything?
+    /// Are all pending events idle?
     fn at_rest(&self) -> bool {
         let moving = self.queue.values().any(|event| {
             let talk = matches!(event, Event::Deliver(parcel) if parcel.is_swarm_talk());

@@ -54,7 +54,7 @@ impl World {
         liars.into_iter().for_each(|index| self.drop_session(index));
     }
 
-    /// Machines whose Hello is true and has numbers that the store lacks.
+    /// Machines with a true Hello and numbers that the store lacks.
     pub(crate) fn told_more(&self, input: &Input) -> Option<MachineId> {
         let Input::Hello { id, session, hello } = input else { return None };
         let facts = self.facts().filter(|facts| !facts.meta.recovering)?;

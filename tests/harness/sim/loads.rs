@@ -6,7 +6,7 @@ use muster_proto::model::{SwarmAvailability, SwarmService};
 use super::swarm::Swarm;
 use crate::rng::Rng;
 
-/// Permille of tasks that do not leave while there are faults.
+/// Permille of tasks that get stuck while there are faults.
 const STUCK_PERMILLE: u64 = 40;
 /// Longest time until the swarm notices a drain.
 const NOTICED_AFTER_MS: u64 = 4_000;

@@ -17,7 +17,7 @@ const LOST_MAX: usize = 8;
 const DICE: u64 = 0x10f7_c033;
 
 type Disk = BTreeMap<(Table, String), Vec<u8>>;
-/// A row, and its value before; None: it did not exist.
+/// A row, and its value before; None: it is new.
 type Before = ((Table, String), Option<Vec<u8>>);
 
 /// Former values of the rows that each commit changed, the newest commit last.
@@ -41,7 +41,7 @@ impl Undo {
         self.0.clear();
     }
 
-    /// Reverts the newest commit. False: there is no record of one.
+    /// Reverts the newest commit. Returns whether there was a record of one.
     fn take_back(&mut self, disk: &mut Disk) -> bool {
         let Some(rows) = self.0.pop_back() else { return false };
         for (key, before) in rows.into_iter().rev() {

@@ -69,7 +69,7 @@ pub enum Deed {
         phase: Phase,
         /// Was the directory claimed before?
         claimed: bool,
-        /// Does it run without its required inputs?
+        /// Does it lack its required inputs?
         destitute: bool,
     },
     /// A call to the machine's swarm.
@@ -121,7 +121,7 @@ pub struct Machine {
     pub engine: Option<Place>,
     /// When it was installed.
     pub installed_at: u64,
-    /// Its disk is full; the agent may not know.
+    /// Its disk is full, even if the agent is unaware.
     pub disk_full: bool,
     /// A copy of its ledger.
     pub old_ledger: Option<LedgerState>,
@@ -135,7 +135,7 @@ pub struct Machine {
 pub type Effects = std::collections::VecDeque<Effect>;
 
 impl Machine {
-    /// A machine whose agent has just enrolled and not yet started.
+    /// A machine just enrolled; its agent has yet to start.
     #[must_use]
     pub fn new(name: MachineName, machine_type: MachineType, id: MachineId, rng: &mut Rng) -> Self {
         let ledger = LedgerId(uuid_of(rng));
@@ -191,7 +191,7 @@ impl Machine {
         }
     }
 
-    /// Starts the agent's process from the disk; an error if the disk cannot be read.
+    /// Starts the agent's process from the disk; an error if reading the disk fails.
     pub fn start_agent(&mut self, at: u64) -> Result<Effects, String> {
         // Memory is lost; records pass through their stored form.
         for record in stored(&[Record::Snapshot(Box::new(self.disk.clone()))])? {
@@ -308,7 +308,7 @@ impl Machine {
             }
             Effect::Start(request) => self.start(*request, at, rng, fate),
             Effect::Follow(key) => (None, self.follow(&key)),
-            // The host of these machines keeps nothing beside the directory.
+            // The host of these machines keeps the directory only.
             Effect::Release(_) => (None, None),
             Effect::Remove(key) => {
                 self.attempts.remove(&key);
@@ -382,7 +382,7 @@ impl Machine {
                 Some(exit) if exit.state == ItemState::Succeeded => End::Succeeded,
                 Some(_) | None => End::Otherwise,
             };
-            // A reboot leaves no exit; one that logind refuses does.
+            // A reboot leaves an exit only if logind refuses it.
             let only_if_required = attempt.request.params.get("when").is_some_and(|when| when == "required");
             let goes = attempt.is_reboot() && (self.wants_reboot || !only_if_required);
             if goes && end == End::Succeeded {

@@ -44,7 +44,7 @@ pub(crate) struct Moment {
     entered: bool,
 }
 
-/// Has it a permit that it has not received yet?
+/// Is its permit still in transit?
 fn awaits_permit(row: &MachineRow) -> bool {
     let permit = row.update.as_ref().and_then(|mine| mine.permit.as_ref()).filter(|permit| !permit.expired);
     permit.and_then(|permit| permit.listed).is_some_and(|listed| row.assigned.accepted < listed)
@@ -123,7 +123,7 @@ impl World {
         matches!(self.moment, Some(Moment { kind: Kind::AbortedBeforeDrain | Kind::ReplacedBeforeDrain, .. }))
     }
 
-    /// The engine performs a drain that is no longer wanted.
+    /// The engine performs an obsolete drain.
     fn before_drain(&mut self, kind: Kind) -> Result<(), Violation> {
         let drained = |event: &Event| match event {
             Event::LateChange(_, SwarmOp::SetAvailability { node, availability: SwarmAvailability::Drain }) => {

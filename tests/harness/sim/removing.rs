@@ -179,7 +179,7 @@ impl World {
         Ok(SwarmReply::Done)
     }
 
-    /// As `count_managers`, without one node.
+    /// As `count_managers`, except one node.
     fn count_managers_but(&self, swarm: usize, but: &SwarmId) -> (usize, usize) {
         let others = || self.managers(swarm).filter(|node| node.id != *but);
         (others().count(), others().filter(|node| self.is_up(node)).count())

@@ -63,7 +63,7 @@ impl World {
         }
     }
 
-    /// One round. False: nothing needs a person any more.
+    /// One round. Returns whether a person was needed.
     fn resolve_once(&mut self) -> Result<bool, Violation> {
         let now = self.now();
         let limits = LIMITS;

@@ -63,7 +63,7 @@ pub struct Way {
 /// Result of a swarm-join.
 pub type Entered = Result<SwarmMember, NotEntered>;
 
-/// Why a machine has not joined.
+/// Why a join failed.
 #[derive(Clone, Debug)]
 pub struct NotEntered {
     /// The runner's message.
@@ -267,7 +267,7 @@ impl World {
         })
     }
 
-    /// Swarm-joins that are due do their work, whatever the outcome of their processes.
+    /// Swarm-joins that are due do their work, independent of their processes' outcomes.
     pub(crate) fn end_joins(&mut self, index: usize) -> Result<(), Violation> {
         let due = |machine: &super::Machine, at: u64| {
             let mut ending =
@@ -361,7 +361,7 @@ impl World {
         status.is_some_and(|status| status.state == ItemState::Indeterminate)
     }
 
-    /// Records the machines whose join operators skipped.
+    /// Records the machines with a skipped join.
     pub(crate) fn note_skips(&mut self) {
         let Some(facts) = self.facts() else { return };
         let skipped = |row: &MachineRow| {

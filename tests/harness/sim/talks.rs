@@ -28,7 +28,7 @@ const SILENT_PERMILLE: u64 = 30;
 pub(crate) struct Talk {
     fetch: Fetch,
     joining: Joining,
-    /// The call in progress, and the machine whose agent was asked.
+    /// The call in progress, and the machine asked.
     call: Option<(u64, MachineId)>,
     /// Number of managers, and of those up, when last listed for it.
     counted: Option<(usize, usize)>,

@@ -111,7 +111,7 @@ impl World {
         }
     }
 
-    /// Operators scale down services whose tasks fit nowhere. False: there were none.
+    /// Operators scale down services that lack room. False: there were none.
     pub(crate) fn scale_down(&mut self) -> bool {
         let lost: usize = self.swarms.iter().map(|swarm| swarm.lost.len()).sum();
         self.swarms.iter_mut().for_each(|swarm| swarm.lost.clear());
@@ -196,7 +196,7 @@ impl World {
     fn is_requested(&self, index: usize) -> bool {
         let Some(machine) = self.machines.get(index) else { return false };
         let row = self.facts().and_then(|facts| facts.by_id(machine.id));
-        // Without a coordinator this is unknown.
+        // This is unknown while the coordinator is down.
         self.coordinator.is_none()
             || row
                 .and_then(|row| row.update.as_ref())
@@ -272,7 +272,7 @@ impl World {
         }
     }
 
-    /// A restored store does not know of later changes to the nodes.
+    /// A restored store lacks later changes to the nodes.
     pub(crate) fn nobody_knows_of_nodes(&mut self) {
         self.swarms.iter_mut().flat_map(|swarm| &mut swarm.nodes).for_each(|node| node.load.touched = true);
     }

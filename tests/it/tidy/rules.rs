@@ -8,9 +8,9 @@ const FILE_LINES_MAX: usize = 800;
 const LINE_CHARS_MAX: usize = 120;
 /// Longest function, from `fn` to its closing brace.
 const FUNCTION_LINES_MAX: usize = 70;
-/// Names without meaning.
+/// Meaningless names.
 const EMPTY_NAMES: &[&str] = &["utils", "util", "common", "helpers", "helper", "types"];
-/// Modules that only decide, without effects.
+/// Modules that decide only; effects are elsewhere.
 const PURE: &[&str] = &[
     "agent/src/core",
     "coordinator/src/core",

@@ -86,7 +86,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// Did an operator skip this machine's join, and has it not joined since?
+    /// Is this machine outside the swarm since an operator skipped its join?
     fn is_outside(&self, row: &MachineRow) -> bool {
         let join = join_name();
         let skipped = row.verdicts.get(&join).and_then(|verdict| verdict.left_out) == Some(LeftOut::Skipped);

@@ -17,7 +17,7 @@ impl Watcher {
         for row in controls().filter(|row| row.ready_at.is_some()) {
             self.seen.voters.insert(row.name.clone(), row.id);
         }
-        // A removed machine is no longer a voter.
+        // A removed machine loses its vote.
         self.seen.voters.retain(|name, _| facts.machines.contains_key(name));
         let connected = |name: &MachineName| facts.live.machines.get(name).is_some_and(|live| live.session.is_some());
         let up = |(name, id): &(&MachineName, &Option<MachineId>)| {
@@ -39,7 +39,7 @@ impl Watcher {
                 return Err(self.violation("1", format!("{name} began its turn while {away} was away")));
             }
             let (all, left) = (self.seen.voters.len(), others().filter(up).count());
-            // An operator may accept a lost majority; and a machine that is not disturbed stays part of it.
+            // An operator may accept a lost majority; and an undisturbed machine stays part of it.
             let disturbed = row.update.as_ref().is_some_and(|mine| mine.request.is_some());
             let rollout = row.rollout.as_ref().filter(|_| disturbed);
             let update = rollout.and_then(|name| facts.rollouts.get(name)?.update.as_ref());

@@ -128,7 +128,7 @@ pub const REQUIRED: &[&str] = &[
     "phase deploy",
     "phase prepare",
     "phase reconfigure",
-    // Steps due to time alone, or without any change.
+    // Steps that only time or heartbeats caused.
     "a deadline passed among heartbeats",
     "heartbeats came alone",
     // Facts of the coordinator while it decided.
@@ -137,7 +137,7 @@ pub const REQUIRED: &[&str] = &[
     "a deadline aborted an update",
     "a stage past its deadline",
     "two workers hold slots",
-    // Reasons for no progress.
+    // Reasons of stalled machines.
     "blocked ControllerSilent",
     "blocked Disconnected",
     "blocked DiskFull",
@@ -167,7 +167,7 @@ pub const REQUIRED: &[&str] = &[
     "blocked WaitingForSecret",
     "blocked WaitingForSwarm",
     "blocked WaitingForTurn",
-    // Final states after the faults stopped, without help.
+    // Final states after the faults stopped, before any help.
     "ended Failed",
     "ended FailureBudget",
     "ended Indeterminate",
