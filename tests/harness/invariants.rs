@@ -99,7 +99,7 @@ impl Watcher {
         self.epoch = Epoch(0);
     }
 
-    /// Has an operator ever shut this machine out?
+    /// Has an operator ever revoked this machine?
     #[must_use]
     pub fn was_shut_out(&self, id: MachineId) -> bool {
         self.shut_out.contains(&id)

@@ -18,7 +18,7 @@ use crate::qemu::{EFFECTS, Machine};
 
 /// Name of the machine.
 const NAME: &str = "control-1";
-/// A boot takes a minute of software emulation; all cores may be busy with something else.
+/// Timeout of every wait. A boot takes a minute in software emulation, and all cores may be busy.
 const PATIENCE: Duration = Duration::from_secs(1500);
 /// An operator's way to limit items: systemd applies it to every unit of that prefix. This one limits one item.
 const LIMIT: &str = "dir=/etc/systemd/system/muster-item-hog-.service.d

@@ -101,7 +101,7 @@ pub struct Machine {
     pub wants_reboot: bool,
     /// Its wall clock is ahead by this much.
     pub clock_skew_ms: u64,
-    /// Its session as the machine sees it.
+    /// Its current session, from its own view.
     pub session: Option<u64>,
     /// Cut off from the network until then.
     pub cut_off_until: u64,

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::invariants::Violation;
 
-/// Longest time until the swarm notices that a reinstalled machine's former node is gone.
+/// Time until the swarm notices that a reinstalled machine's former node is gone.
 const NOTICED_AFTER_MS: u64 = 15_000;
 /// Permille of swarm-joins with a power cut while there are faults.
 const CUT_PERMILLE: u64 = 100;
@@ -104,7 +104,7 @@ impl World {
         (self.managers(swarm).count(), self.managers(swarm).filter(|node| self.is_up(node)).count())
     }
 
-    /// Has the swarm a leader?
+    /// Does the swarm have a leader?
     pub(crate) fn works(&self, swarm: usize) -> bool {
         let (managers, up) = self.count_managers(swarm);
         up > managers / 2
