@@ -99,7 +99,7 @@ impl Watcher {
         self.epoch = Epoch(0);
     }
 
-    /// Has an operator ever revoked this machine?
+    /// Has an operator ever denied this machine?
     #[must_use]
     pub fn was_shut_out(&self, id: MachineId) -> bool {
         self.shut_out.contains(&id)
@@ -241,7 +241,7 @@ impl Watcher {
             }
             self.nothing_runs_in_maintenance(machine, core.map(Core::facts))?;
         }
-        // An old store admits revoked machines again, and this cannot be prevented at once. Operators revoke them again
+        // An old store admits denied machines again, and this cannot be prevented at once. Operators deny them again
         // after the recovery.
         let is_out = |id| self.denied.contains(id) || (self.restored && self.shut_out.contains(id));
         for machine in machines.iter().filter(|machine| !is_out(&machine.id)) {

@@ -28,7 +28,7 @@ pub enum Listed {
 }
 
 /// Can one of these nodes come back before an update ends? Its machine is deployed, as far as is known now: it may have
-/// been revoked since the node was listed.
+/// been denied since the node was listed.
 fn any_comes_back(facts: &Facts, nodes: &BTreeSet<SwarmId>) -> bool {
     let is_one = |row: &MachineRow| row.swarm.as_ref().is_some_and(|member| nodes.contains(&member.node_id));
     facts.machines.values().any(|row| is_one(row) && row.ready_at.is_some() && !row.revoked)

@@ -304,8 +304,7 @@ impl Watcher {
             let updated = row.is_some_and(|row| row.update.is_some());
             let control = machine.machine_type == MachineType::Control;
             let unasked = control && row.is_some_and(|row| row.slot.is_some());
-            // A restored store does not know of the turns since it was copied, and a revoked machine does not know of
-            // any.
+            // A restored store lacks the turns since it was copied, and a denied machine has no turn on record.
             let known = !self.restored && !self.denied.contains(&machine.id);
             return match disruptive && (updated || (known && !unasked)) {
                 true => Err(self.violation("4", format!("{}: {key} started without a permit", machine.name))),

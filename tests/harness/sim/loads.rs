@@ -64,8 +64,8 @@ impl Load {
         self.tasks.iter().filter(|task| task.runs(at)).count()
     }
 
-    /// Tasks lost in a drain are wanted elsewhere, and start late there. A drain revoked before the swarm noticed it
-    /// moves nothing.
+    /// Tasks lost in a drain are wanted elsewhere, and start late there. A drain undone before the swarm noticed it
+    /// moves no task.
     fn set(
         &mut self,
         availability: SwarmAvailability,

@@ -117,7 +117,7 @@ impl World {
             return;
         }
         let (id, until) = (machine.id, machine.cut_off_until);
-        // The handshake rejects a revoked machine; another store may admit it.
+        // The handshake rejects a denied machine; another store may admit it.
         if self.facts().is_some_and(|facts| facts.denied.contains_key(&id)) {
             if self.chaos {
                 self.later(again, Event::Connect(index));

@@ -258,8 +258,8 @@ impl World {
         Ok(self.swarms.len() - 1)
     }
 
-    /// Does the cluster rely on this machine for its swarm? True unless an operator revoked it, or skipped its join.
-    /// The store says who was revoked, even while no coordinator runs.
+    /// Does the cluster rely on this machine for its swarm? True unless an operator denied it, or skipped its join. The
+    /// store lists denied machines, even while the coordinator is down.
     fn counts_in_swarm(&self, index: usize) -> bool {
         self.machines.get(index).is_some_and(|machine| {
             let denied = self.disk.contains_key(&(Table::Denied, machine.id.to_string()));
