@@ -2,9 +2,9 @@
 //!
 //!     make bench
 //!
-//! The two take turns, so that both see the same machine. Both end with the file in the page cache or on disk as the
-//! program leaves it; the downloader makes it durable, the pipeline does not. Fails below [`RATIO_MIN`].
-//! `MIB` and `ROUNDS` in the environment change the size of the file and the number of turns.
+//! The two take turns, so that both run under the same conditions. Both leave the file in the page cache or on disk;
+//! the downloader makes it durable, the pipeline does not. Fails below [`RATIO_MIN`]. `MIB` and `ROUNDS` in the
+//! environment set the size of the file and the number of turns.
 
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a bench fails by panicking and prints its result")]
 
@@ -21,7 +21,7 @@ use std::{
 use muster_agent::attempt::{AttemptKey, Attempts, Exit, Found, Request};
 use muster_proto::model::{ClusterName, Generation, ItemHash, ItemName, ItemState, MachineId, MachineName, Phase};
 
-/// What the issue asks for.
+/// Required by the issue.
 const RATIO_MIN: f64 = 0.9;
 
 fn main() {
@@ -46,7 +46,7 @@ fn main() {
     assert!(ratio >= RATIO_MIN, "the downloader is too slow");
 }
 
-/// Where this bench was built: `target/release/deps/download-…`.
+/// Build directory of this bench: `target/release/deps/download-…`.
 fn target_dir() -> PathBuf {
     let own = std::env::current_exe().expect("own path");
     own.ancestors().nth(2).expect("a target directory").to_owned()
@@ -58,7 +58,7 @@ fn agent() -> PathBuf {
     agent
 }
 
-/// Blocks that differ, so that nothing on the way can cheat.
+/// Makes a file of distinct blocks, so that no layer can deduplicate or compress them.
 fn make_file(path: &Path, mib: u32) -> String {
     let mut file = File::create(path).expect("a file");
     let mut block: Vec<u8> = (0..1_u32 << 20).map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect();
@@ -70,13 +70,13 @@ fn make_file(path: &Path, mib: u32) -> String {
     String::from_utf8_lossy(&output.stdout).split(' ').next().expect("a digest").to_owned()
 }
 
-/// Serves the file to everybody, from the page cache by sendfile.
+/// Serves the file to every client, from the page cache by sendfile.
 fn serve(source: PathBuf) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/file", listener.local_addr().expect("an address"));
     thread::spawn(move || {
         for stream in listener.incoming() {
-            // A client that hangs up is seen at its end.
+            // The client itself reports a broken connection.
             let _ = stream.and_then(|stream| answer(stream, &source));
         }
     });

@@ -1,10 +1,10 @@
-//! What a thousand machines cost the coordinator: its pure core, driven through a deployment, a restart, heartbeats and
-//! an update in which most machines wait while three application controllers hold a lock on each:
+//! Cost of a thousand machines for the coordinator: its pure core, driven through a deployment, a restart, heartbeats
+//! and an update in which most machines wait while three application controllers hold a lock on each:
 //!
 //!     make bench
 //!
-//! Prints the time of each sort of step. Fails if a step takes so long that the agents' heartbeats could not be kept up
-//! with. `MACHINES` in the environment changes the size of the fleet.
+//! Prints the time of each kind of step. Fails if a step takes so long that the coordinator could not keep up with the
+//! agents' heartbeats. `MACHINES` in the environment sets the size of the fleet.
 
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a bench fails by panicking and prints its result")]
 
@@ -35,9 +35,9 @@ use uuid::Uuid;
 const LIMITS: Limits = Limits { lost_after_ms: 30_000 };
 const TOKEN_SECRET: ItemHash = ItemHash([7; 32]);
 const CONTROLLERS: [&str; 3] = ["ceph", "openstack", "stacklight"];
-/// A step in which a lock moves while a thousand machines wait takes no longer: such steps come a few in a second.
+/// Limit of a step in which a lock changes while a thousand machines wait: a few such steps come each second.
 const STEP_MAX: Duration = Duration::from_millis(100);
-/// Inputs that an engine takes into one step.
+/// Most inputs that an engine takes into one step.
 const BATCH: usize = 1_024;
 
 fn main() {
@@ -90,7 +90,7 @@ struct Fleet {
     at_ms: u64,
     steps: u64,
     sessions: u64,
-    /// Who was sent a list that it has not worked off.
+    /// Machines with an unfinished list.
     busy: BTreeSet<MachineName>,
 }
 
@@ -216,14 +216,14 @@ impl Fleet {
         Input::Hello { id: agent.id, session: agent.session, hello: Box::new(hello) }
     }
 
-    /// Everybody greets, and does what it is told.
+    /// All agents connect, and complete their lists.
     fn deploy(&mut self) {
         let hellos = self.hellos();
         self.step_in_batches(hellos);
         self.work_off();
     }
 
-    /// Everybody does what it is told, until nobody is told anything.
+    /// All agents complete their lists, until all lists are done.
     fn work_off(&mut self) {
         while !self.busy.is_empty() {
             let busy = std::mem::take(&mut self.busy);
@@ -232,7 +232,7 @@ impl Fleet {
         }
     }
 
-    /// What an agent says that does all that its list asks for.
+    /// Messages of an agent that completes everything in its list.
     fn work(&mut self, name: &MachineName) -> Vec<Input> {
         let agent = self.agents.get_mut(name).expect("an agent");
         let Some(assignment) = agent.assignment.clone() else { return Vec::new() };
@@ -269,7 +269,7 @@ impl Fleet {
         said
     }
 
-    /// The coordinator starts again from its store.
+    /// The coordinator restarts from its store.
     fn restart(&mut self) {
         let rows = self.store.load().expect("in memory");
         let (core, changes) = Core::start(rows, LIMITS, ProofKey::new(&[1; 32]), self.now()).expect("its own rows");
@@ -277,7 +277,7 @@ impl Fleet {
         self.core = core;
     }
 
-    /// An update begins; each controller holds a lock on every machine and lets none go, so that all wait.
+    /// Starts an update in which each controller keeps its lock on every machine, so that all machines wait.
     fn begin_update(&mut self) {
         let cluster = manifest::cluster_name();
         for controller in CONTROLLERS {
@@ -303,7 +303,7 @@ impl Fleet {
         Input::Maintenance { controller: CONTROLLERS[0].to_owned(), word }
     }
 
-    /// Everything that is recorded, written to a store on disk in one batch, and how many rows that is.
+    /// Writes all rows to a store on disk in one batch. Returns the time, and the number of rows.
     fn write_all(&self) -> (Duration, usize) {
         let dir = tempfile::tempdir().expect("a directory");
         let mut store = EmbeddedStore::create(&dir.path().join("store")).expect("a store");
@@ -318,7 +318,7 @@ impl Fleet {
     }
 }
 
-/// A cluster of three control machines and so many workers, whose items are of this release.
+/// A cluster of three control machines and this many workers, with items of this release.
 fn spec(workers: u32, release: &str) -> ClusterSpec {
     let mut rng = Rng::new(1);
     let counts = Counts { control: 3, worker: workers };

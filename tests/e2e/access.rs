@@ -1,4 +1,4 @@
-//! Credentials that are not right, and none: who may do what, and the exit status a script sees.
+//! Wrong or missing credentials: permissions, and the exit status that a script sees.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use muster_tests::fleet::{
 };
 use nix::sys::signal::Signal;
 
-/// The lines of a multi-line or plain TOML value of `operator.toml`, as they stand there.
+/// The lines of a key in `operator.toml`, verbatim; its value may span several lines.
 fn section(text: &str, key: &str) -> Result<String> {
     let start = text.find(&format!("{key} = ")).with_context(|| key.to_owned())?;
     let rest = &text[start..];
@@ -37,13 +37,13 @@ fn operators_with_the_wrong_credentials() -> Result<()> {
     let ours = fs::read_to_string(fleet.path("operator.toml"))?;
     let theirs = fs::read_to_string(other.path("operator.toml"))?;
 
-    // They trust us, and come with a certificate of their own CA.
+    // The client trusts this coordinator, and presents a certificate of its own CA.
     let mixed = ["certificate", "key"]
         .iter()
         .try_fold(ours.clone(), |text, key| anyhow::Ok(text.replace(&section(&ours, key)?, &section(&theirs, key)?)))?;
     fleet.write_secret("mixed.toml", &mixed)?;
     fleet.ctl_as("mixed.toml", &["get", "machines"])?.exits(3)?.says(&["muster-coordinator credentials"])?;
-    // They do not trust us.
+    // The client distrusts this coordinator.
     fleet.write_secret("theirs.toml", &theirs.replace(&other.address(), &fleet.address()))?;
     fleet.ctl_as("theirs.toml", &["get", "machines"])?.exits(3)?.says(&["CA"])?;
 
@@ -75,7 +75,7 @@ fn operators_with_the_wrong_credentials() -> Result<()> {
     fleet.done()
 }
 
-/// An address at which nobody is reached.
+/// Unreachable addresses.
 #[test]
 fn a_coordinator_is_somewhere() -> Result<()> {
     let fleet = Fleet::start("somewhere", &[])?;
@@ -88,7 +88,7 @@ fn a_coordinator_is_somewhere() -> Result<()> {
     fleet.done()
 }
 
-/// What `init` prints is pasted, and the coordinator is reached where it was said to be.
+/// The command that `init` prints starts a coordinator that is reachable at the given address.
 #[test]
 fn the_next_line_listens_where_the_address_is() -> Result<()> {
     let fleet = Fleet::start("next-line", &[])?;
@@ -115,7 +115,7 @@ fn the_next_line_listens_where_the_address_is() -> Result<()> {
     fleet.done()
 }
 
-/// A coordinator that hangs: whoever asks beside it is told so in time, and what he asked for is not done later.
+/// A coordinator hangs: local commands fail in time, and their requests are not carried out later.
 #[test]
 fn a_coordinator_that_hangs_makes_nothing_for_nobody() -> Result<()> {
     let fleet = Fleet::start("hangs", &[])?;
@@ -128,7 +128,7 @@ fn a_coordinator_that_hangs_makes_nothing_for_nobody() -> Result<()> {
     }
     assert!(!Path::new(&fleet.path("vera.toml")).exists() && !Path::new(&fleet.path("copy")).exists());
     fleet.signal_coordinator(Signal::SIGCONT)?;
-    // It serves who asks in turn: what was asked before this is behind it.
+    // It serves requests in order: earlier ones are done.
     let bo = ["--role", "viewer", "--name", "bo", "--out", "bo.toml", "--key-file", "coordinator.key"];
     fleet.coordinator_command(&[&["credentials"], &bo[..], &place].concat())?.ok()?;
     let known = fleet.ctl(&["get", "credentials"])?.exits(0)?.says(&["viewer/bo"])?;
@@ -136,7 +136,7 @@ fn a_coordinator_that_hangs_makes_nothing_for_nobody() -> Result<()> {
     fleet.done()
 }
 
-/// A person's credentials are taken back while she watches: she is cut off, and new ones work at once.
+/// A viewer's credentials are revoked during a watch: the connection is closed, and new credentials work at once.
 #[test]
 fn credentials_that_are_taken_back() -> Result<()> {
     let fleet = Fleet::start("taken-back", &[])?;
@@ -185,7 +185,7 @@ fn credentials_that_are_taken_back() -> Result<()> {
     fleet.done()
 }
 
-/// An agent of another realm that has been taught our CA: its own certificate gives it away.
+/// An agent of another realm that trusts this CA: its own certificate is rejected.
 #[test]
 fn an_agent_of_another_ca() -> Result<()> {
     let (mut fleet, mut other) = (Fleet::start("realm", &[])?, Fleet::start("other-realm", &[])?);

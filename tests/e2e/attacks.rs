@@ -1,4 +1,4 @@
-//! What one token or one operator can do to others: nothing. Attackers speak the wire themselves, as fast as they can.
+//! One token or one operator cannot harm others. Attackers use the wire protocol directly, as fast as they can.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -15,18 +15,18 @@ use muster_tests::fleet::{
 };
 use tonic::{Code, Status};
 
-/// Enrolments, or calls, of one attack.
+/// Enrolments or calls of one attack.
 const ATTACK: usize = 2_000;
-/// Connections an attacker has.
+/// Connections of an attacker.
 const CONNECTIONS: usize = 4;
 
-/// Longest time for which `musterctl get` may take beside an attack.
+/// Longest acceptable time of `musterctl get` during an attack.
 fn get_max() -> Duration {
-    // Beside other tests two cores have other work.
+    // Other tests keep the two cores busy.
     if alone() { Duration::from_secs(1) } else { Duration::from_secs(5) }
 }
 
-/// Asks for machines as long as the attack goes on: the longest time that took.
+/// Queries machines as long as the attack lasts. Returns the longest time of a query.
 fn slowest_get(fleet: &Fleet, over: &AtomicBool) -> Result<Duration> {
     let mut slowest = Duration::ZERO;
     let mut asked = 0;
@@ -66,7 +66,7 @@ fn attack<T: Send>(fleet: &Fleet, one: impl Fn(usize) -> Result<Vec<T>> + Sync) 
     Ok(all)
 }
 
-/// Whoever has found a token enrols thousands of machines. Others go on, and it is cleaned up in one go.
+/// An attacker with a leaked token enrols thousands of machines. Others keep working, and one command cleans up.
 #[test]
 fn leaked_token_fills_no_coordinator() -> Result<()> {
     let mut fleet = Fleet::start("leaked", &[])?;
@@ -113,7 +113,7 @@ fn leaked_token_fills_no_coordinator() -> Result<()> {
     fleet.done()
 }
 
-/// Credentials of an operator who is limited to the fleet's own cluster; the name of their file.
+/// Credentials of an operator limited to the fleet's own cluster. Returns the name of their file.
 fn limited(fleet: &Fleet, name: &str) -> Result<String> {
     let file = format!("{name}.toml");
     let place = ["credentials", "--state-dir", "coordinator", "--key-file", "coordinator.key"];
@@ -127,7 +127,7 @@ fn audit(fleet: &Fleet) -> Result<Vec<Audit>> {
     Ok(serde_json::from_value(list["items"].clone())?)
 }
 
-/// An operator of one cluster would have the audit of all overwritten, two thousand notes in a row.
+/// An operator of one cluster tries to overwrite the audit of all with two thousand notes in a row.
 #[test]
 fn audit_flood_erases_nothing() -> Result<()> {
     let mut fleet = Fleet::start("flood", &[])?;
@@ -145,7 +145,7 @@ fn audit_flood_erases_nothing() -> Result<()> {
     let note = |n: usize| AnnotateRequest {
         kind: "cluster".to_owned(),
         name: CLUSTER.to_owned(),
-        // The same note again and again, and now and then another.
+        // Repeats the same note, and occasionally sends another.
         set: [(format!("note-{}", n / 10 % 7), n.to_string())].into(),
         remove: Vec::new(),
     };
@@ -165,7 +165,7 @@ fn audit_flood_erases_nothing() -> Result<()> {
     assert!(late.code == Some(0) || late.err.contains("come again in 1 s"), "{late:?}");
     fleet.ctl(&["annotate", "cluster", "other", "row=8"])?.exits(0)?;
 
-    // Each was told to the log before its answer, and nothing of others is gone.
+    // Each note is in the log before its answer, and all lines of others remain.
     let logged = journalled(&fleet) - logged_before;
     assert!(logged >= taken && logged <= taken + 2, "{logged} lines in the log, {taken} were taken");
     let after = audit(&fleet)?;
@@ -185,7 +185,8 @@ fn audit_flood_erases_nothing() -> Result<()> {
     fleet.done()
 }
 
-/// Whoever may apply a manifest has the secrets that it may name: an operator of one cluster names none of another's.
+/// Permission to apply a manifest covers the secrets that it may name: an operator of one cluster cannot name
+/// another's.
 #[test]
 fn shared_secret_stays_with_its_clusters() -> Result<()> {
     let mut fleet = Fleet::start("shared", &[])?;

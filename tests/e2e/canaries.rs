@@ -1,5 +1,5 @@
-//! Known values as secret and as join token: they are looked for in every file that a fleet made and in what every
-//! process shows of itself, on the failure path too.
+//! Known values are used as secret and as join token. The test searches for them in every file of a fleet and in every
+//! process's arguments and environment, also after failures.
 
 use std::{
     fs,
@@ -20,10 +20,10 @@ fn with_params(item: &str, params: &str) -> String {
     item.replacen("        params:", &format!("        params:\n          {params}"), 1)
 }
 
-/// Files of the fleet, and of `/proc`, that hold the value.
+/// Files of the fleet, and of `/proc`, that contain the value.
 fn places(fleet: &Fleet, value: &str) -> Result<Vec<PathBuf>> {
     let holds = |path: &Path| {
-        // Gone since the listing, or of a process that has ended: nothing there.
+        // Deleted since the listing, or of a process that has ended: contains nothing.
         fs::read(path).is_ok_and(|bytes| bytes.windows(value.len()).any(|part| part == value.as_bytes()))
     };
     let mut found = Vec::new();
@@ -79,14 +79,14 @@ fn no_secret_is_found_where_it_should_not_be() -> Result<()> {
     fleet.apply(&cluster(1, 0, &[good, bad, fetch.to_owned()], &[], &[]))?;
     fleet.add_machines(1, 0)?;
 
-    // While it runs: in the two files that are meant to hold it.
+    // While the item runs: in the two files that are meant to hold it.
     let inputs = |path: &PathBuf| path.parent().and_then(Path::parent).is_some_and(|dir| dir.ends_with("inputs"));
     wait_for("the program", PATIENCE, || Ok((!fleet.effects()?.is_empty()).then_some(())))?;
     let found = places(&fleet, CANARY)?;
     ensure!(found.len() == 2 && found.iter().all(inputs), "{found:?}");
     fs::write(fleet.path("go"), "")?;
 
-    // Two failures later: nowhere.
+    // After two failures: nowhere.
     for (item, failure) in [("bad", "exit status 9"), ("fetch", "no mirror delivered")] {
         let failed = |machine: &muster_proto::resource::Machine| {
             let status = machine.status.state_item_statuses.get(item);
@@ -107,7 +107,7 @@ fn no_secret_is_found_where_it_should_not_be() -> Result<()> {
     }
     fleet.ctl(&["get", "secrets"])?.exits(0)?.says(&["sql", "e2e/bad, e2e/fetch, e2e/good"])?;
 
-    // The join token: in the file that this test made of it.
+    // The join token: only in this test's own file.
     let token = fs::read_dir(fleet.path("tokens"))?.next().context("a token")??.path();
     let text = fs::read_to_string(&token)?;
     let secret = text.split('.').nth(1).context("a token's secret")?;

@@ -1,6 +1,7 @@
-//! A clock that is a year off, on whichever side: agent, musterctl and enrolment tell it from wrong credentials, and
-//! say what to do. Nobody can turn the clock of one process, so another coordinator stands in: it has the real one's CA
-//! and a certificate as the real one would make it a year ago or in a year. That is all that a client sees of a clock.
+//! A clock that is a year off, on either side: agent, musterctl and enrolment distinguish it from wrong credentials,
+//! and say what to do. The clock of a single process cannot be changed, so another coordinator stands in. It has the
+//! real one's CA, and a certificate as the real one would issue it a year ago or in a year. A client sees no more of a
+//! clock.
 
 use std::{
     fs,
@@ -34,13 +35,13 @@ impl ResolvesServerCert for Only {
     }
 }
 
-/// The coordinator's CA, from its store; it does not run.
+/// The coordinator's CA, read from the store while the coordinator is stopped.
 fn ca(fleet: &Fleet) -> Result<Ca> {
     let rows = EmbeddedStore::open(&fleet.store())?.load()?;
     Ok(Ca::load(&rows, &StateKey::read(fleet.path("coordinator.key").as_ref())?)?)
 }
 
-/// A coordinator whose clock says that it is `now_ms`, as far as its handshake goes; its port.
+/// Starts a coordinator with the clock at `now_ms`, which completes only handshakes. Returns its port.
 fn coordinator_at(ca: &Ca, now_ms: u64) -> Result<u16> {
     let key = Arc::new(ca.server_key(Validity::from(now_ms, SERVER_LIFETIME))?);
     let config = ServerConfig::builder_with_provider(tls::provider())
@@ -53,14 +54,14 @@ fn coordinator_at(ca: &Ca, now_ms: u64) -> Result<u16> {
     thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
             let Ok(mut connection) = ServerConnection::new(Arc::clone(&config)) else { return };
-            // Whoever looks at the certificate hangs up; that is what is wanted.
+            // A client that rejects the certificate hangs up, as intended.
             while connection.is_handshaking() && connection.complete_io(&mut stream).is_ok() {}
         }
     });
     Ok(port)
 }
 
-/// The certificate's times, as far as the agent says that they do not fit its clock.
+/// Validity of the certificate, if the agent reports that it does not match its clock.
 fn certificate_times(fleet: &Fleet) -> Result<Option<String>> {
     let report: serde_json::Value = serde_json::from_slice(&fs::read(fleet.agent_dir("control-1").join("link.json"))?)?;
     let error = report["error"].as_str().filter(|error| error.contains("ClockSkew"));
@@ -84,7 +85,7 @@ fn a_clock_that_is_a_year_off() -> Result<()> {
     for (side, its_now_ms) in [("behind", now_ms - YEAR_MS), ("ahead", now_ms + YEAR_MS)] {
         let port = coordinator_at(&ca, its_now_ms)?;
         let wrong = ["ClockSkew", "one of the two has a wrong clock: set it", "the CA is the right one"];
-        // The agent, which was connected; it goes on trying.
+        // The connected agent; it keeps trying.
         fleet.proxy("control-1")?.lead_to(port);
         let told = wait_for("ClockSkew", PATIENCE, || {
             Ok(certificate_times(&fleet)?.filter(|told| told_before.as_ref() != Some(told)))
@@ -96,7 +97,7 @@ fn a_clock_that_is_a_year_off() -> Result<()> {
         fleet.write_secret(&name, &config.replace(&real, &format!("127.0.0.1:{port}")))?;
         let ran = fleet.ctl_as(&name, &["get", "machines"])?.exits(1)?;
         ran.says(&wrong)?.says(&["this machine's or the coordinator's? Set it (timedatectl)"])?;
-        // A machine that enrols: the token's secret was not sent, the token is as good as before.
+        // A machine that enrols: the token's secret was not sent, so the token stays valid.
         let address = format!("127.0.0.1:{port}");
         let ran = fleet.enroll_at("worker-1", &token, &["--coordinator", &address])?.exits(5)?;
         ran.says(&wrong)?;
@@ -104,7 +105,7 @@ fn a_clock_that_is_a_year_off() -> Result<()> {
     let log = fleet.log("control-1");
     assert!(log.contains("ClockSkew") && !log.contains("panicked"), "{log}");
 
-    // The clock is right again: everybody comes back by himself.
+    // The clock is right again: all clients reconnect by themselves.
     drop(ca);
     fleet.start_coordinator()?;
     fleet.enroll("worker-1", &token, &[])?.ok()?;

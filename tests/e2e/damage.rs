@@ -1,4 +1,4 @@
-//! The store is damaged, or an older copy takes its place: what was acknowledged is never undone without a word.
+//! The store is damaged, or replaced by an older copy: an acknowledged change is never undone silently.
 
 use std::{
     collections::BTreeMap,
@@ -21,15 +21,15 @@ use muster_tests::fleet::{
 };
 
 const CLUSTER: &str = "edge";
-/// Bits that flip while no coordinator runs: half in what the newest commit wrote, half anywhere.
+/// Bits flipped while the coordinator is down: half in the newest commit's bytes, half anywhere.
 const FLIPS: usize = 80;
-/// The same while one runs, which then is killed.
+/// Bits flipped while it runs; it is killed afterwards.
 const FLIPS_UNDER_IT: usize = 20;
-/// Older copies that are put back.
+/// Older copies restored.
 const ROLLBACKS: usize = 25;
-/// So many of them under a coordinator that runs.
+/// Copies among them restored while the coordinator runs.
 const ROLLBACKS_UNDER_IT: usize = 3;
-/// A coordinator notices within this time that its store is gone.
+/// A coordinator notices the loss of its store within this time.
 const NOTICED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The two files of a store.
@@ -49,7 +49,7 @@ impl Files {
         Ok(fs::write(mark_of(at), &self.mark)?)
     }
 
-    /// What a coordinator reads that starts on them.
+    /// Rows that a coordinator reads from them at its start.
     fn rows(&self, scratch: &Path) -> Result<Result<Vec<Row>, StoreError>> {
         self.put(scratch)?;
         Ok(EmbeddedStore::open(scratch).and_then(|store| store.load()))
@@ -66,7 +66,7 @@ fn mark_of(store: &Path) -> PathBuf {
     store.with_extension("mark")
 }
 
-/// A coordinator with a cluster, and an operator who was revoked last of all.
+/// A coordinator with a cluster; its last change revokes an operator.
 fn with_revoked_operator(name: &str) -> Result<(Fleet, Files)> {
     let fleet = Fleet::start(name, &[])?;
     let item = [bash("one", "deploy", &fleet.effects_log(), ":", &[])];
@@ -83,7 +83,7 @@ fn annotate(fleet: &Fleet, n: usize) -> Result<bool> {
     Ok(annotated.exits(0).is_ok())
 }
 
-/// Is the operator revoked, and what was the cluster's newest annotation?
+/// Is the operator revoked, and what are the cluster's annotations?
 fn known(rows: Vec<Row>) -> Result<(bool, BTreeMap<String, String>)> {
     let facts = Facts::load(rows)?;
     let vera = facts.credentials.get("operator/vera").context("the operator's row")?;
@@ -117,7 +117,7 @@ fn flipped_bits_undo_nothing_silently() -> Result<()> {
             }
         }
     }
-    // The program itself says so, and does not start.
+    // The program itself reports it, and refuses to start.
     let (at, n) = damaging.context("no flip was refused")?;
     killed.flipped(at, n).put(&fleet.store())?;
     let error = fleet.start_coordinator().err().context("it starts on a damaged commit")?.to_string();
@@ -192,7 +192,7 @@ fn older_copies_are_refused_up_and_down() -> Result<()> {
             Err(error) => ensure!(not_the_newest(&error.to_string()), "copy {n}: {error}"),
         }
     }
-    // What is said to do leads on.
+    // The advised command repairs it.
     fs::write(fleet.store(), &copies[ROLLBACKS / 2])?;
     fleet.coordinator_command(&["recover", "--state-dir", "coordinator"])?.ok()?;
     fleet.start_coordinator()?;

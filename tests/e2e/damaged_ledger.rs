@@ -1,4 +1,4 @@
-//! An agent's ledger is damaged and put back in every way: each is refused or harmless, and nothing runs twice.
+//! An agent's ledger is damaged and restored in every way: each is refused or harmless, and no item runs twice.
 
 use muster_proto::model::Reason;
 use std::{fs, path::PathBuf, process::Command};
@@ -13,7 +13,7 @@ const ITEMS: usize = 8;
 const FLIPS: usize = 100;
 const ROLLBACKS: usize = 26;
 
-/// A machine that has done all of its items, with copies of what is on its disk.
+/// A machine that has completed all its items, with copies of its disk.
 struct Site {
     fleet: Fleet,
     machine: String,
@@ -39,11 +39,12 @@ impl Site {
         Ok(Self { fleet, machine, ledger, attempts, sound })
     }
 
-    /// Everything as it was when all was done, but the ledger, and the attempts if they are gone. No agent runs.
+    /// Restores the state after completion, except the ledger, and the attempts if they are to be missing. No agent
+    /// runs.
     fn put_back(&self, ledger: &[u8], attempts_kept: bool) -> Result<()> {
         fs::write(&self.ledger, ledger)?;
         fs::copy(self.fleet.path("mark"), self.fleet.agent_dir(&self.machine).join("ledger.mark"))?;
-        // News of the agent before, which was killed.
+        // Status files of the previous agent, which was killed.
         for left in ["blocked.json", "attempts"] {
             let left = self.fleet.agent_dir(&self.machine).join(left);
             if left.is_dir() {
@@ -58,7 +59,7 @@ impl Site {
         Ok(())
     }
 
-    /// Nothing has run but what ran once.
+    /// Each item has run exactly once.
     fn ran_once(&self) -> Result<()> {
         let effects = self.fleet.effects()?.len();
         ensure!(effects == 2 * ITEMS, "{effects} effects, not {}: something ran twice", 2 * ITEMS);
@@ -86,7 +87,7 @@ fn flipped_ledger_is_refused() -> Result<()> {
         let what = format!("bit {bit} of byte {at}, agent up: {agent_up}, attempts kept: {attempts_kept}");
         site.put_back(if agent_up { &site.sound } else { &damaged }, attempts_kept)?;
         if agent_up {
-            // In place, under the agent that has it open.
+            // In place, while the agent has the file open.
             site.fleet.start_agent(&machine)?;
             wait_for("the agent's lock", PATIENCE, || {
                 Ok(site.fleet.agent_status(&machine)?.out.contains("\"running\": true").then_some(()))
@@ -114,7 +115,7 @@ fn ledger_put_back_is_noticed() -> Result<()> {
     let machine = site.machine.clone();
     let ends: Vec<usize> =
         site.sound.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1).collect();
-    // A copy that lacks no event, but only that events were heard, lacks nothing.
+    // A copy that lacks only acknowledgements, and no event, counts as complete.
     let newest = site.fleet.ledger(&machine)?.context("a ledger")?.last_seq;
     let whole = site.sound.len();
     let mut older = Vec::new();

@@ -1,5 +1,4 @@
-//! `musterctl demo`, as somebody runs it who has just built everything: what it says, what it leaves running, and what
-//! its items wrote.
+//! `musterctl demo`, as run after a first build: its output, what it leaves running, and what its items wrote.
 
 use std::{
     fs,
@@ -19,14 +18,14 @@ use nix::unistd::{Pid, getsid};
 use tempfile::TempDir;
 
 const DEPLOY_ITEMS: &[&str] = &["configure", "launch"];
-/// Longest demo with its defaults, after the build, where nothing runs beside it.
+/// Time limit of a demo with its defaults, after the build, on an idle computer.
 const TIME_MAX: Duration = Duration::from_secs(30);
-/// Of 3 + 60: three controls and two turns of workers, each two items of 2 s.
+/// Ideal makespan of 3 + 60: three control machines and two rounds of workers, each with two items of 2 s.
 const IDEAL: Duration = Duration::from_secs(20);
-/// Makespan as a multiple of the ideal one, and milliseconds of hand-over in the middle, at most: as promised.
+/// Documented limits: makespan as a multiple of the ideal one, and median hand-over in milliseconds.
 const PROMISED: (f64, u64) = (1.15, 20);
 
-/// A directory for one demo; whatever it left there is ended with it.
+/// A directory for one demo; drop ends the processes that it left there.
 struct Place(TempDir);
 
 impl Place {
@@ -42,7 +41,7 @@ impl Place {
         programs::run(Command::new(Programs::find()?.musterctl).args(["demo", "--dir"]).arg(self.dir()).args(words))
     }
 
-    /// What the items did, without when: `worker-1 launch start 1 deploy`.
+    /// Effects of the items, less their times: `worker-1 launch start 1 deploy`.
     fn did(&self) -> Result<Vec<String>> {
         let text = fs::read_to_string(self.dir().join("effects.log"))?;
         let of_items = text.lines().filter(|line| DEPLOY_ITEMS.iter().any(|item| line.contains(&format!(" {item} "))));
@@ -51,7 +50,7 @@ impl Place {
         Ok(did)
     }
 
-    /// What the items prove, for so many machines.
+    /// Findings from the effects, for this many machines.
     fn findings(&self, control: usize, workers: usize) -> Result<Findings> {
         let controls = (1..=control).map(|n| format!("control-{n}"));
         let machines: Vec<String> = controls.chain((1..=workers).map(|n| format!("worker-{n}"))).collect();
@@ -90,14 +89,14 @@ fn defaults_and_a_directory_in_use() -> Result<()> {
     Ok(())
 }
 
-/// Whoever ends the demo of a directory above others, or one that has none, ends nothing else.
+/// `--stop` on a parent directory of demos, or on one without a demo, stops nothing.
 #[test]
 fn only_a_demo_is_stopped() -> Result<()> {
     let place = Place::new()?;
     place.demo(&["--stop"])?.exits(2)?.says(&["no demo was started in", "demo.mark"])?;
     let small = ["--control", "1", "--workers", "0", "--seconds-per-item", "0.1", "--artifact-mib", "1"];
     place.demo(&[&["--keep"], &small[..]].concat())?.exits(0)?;
-    // One of the operator's own, below the demo's directory.
+    // An operator's own process, below the demo's directory.
     let own = place.dir().join("own");
     let mut own = Command::new(Programs::find()?.musterctl)
         .args(["artifacts", "serve", "--listen", "127.0.0.1:0", "--dir"])
@@ -117,7 +116,7 @@ fn only_a_demo_is_stopped() -> Result<()> {
     nothing_runs(&place)
 }
 
-/// What is printed is a script: pasted, it does what the demo did.
+/// The printed commands form a script: run as such, they repeat the demo.
 #[test]
 fn pasting_the_commands_does_the_same() -> Result<()> {
     let place = Place::new()?;
@@ -175,8 +174,8 @@ fn kept_and_stopped() -> Result<()> {
     Ok(())
 }
 
-/// The shape of the promise: 3 + 60, so that ten workers have to wait for a slot. One after the other: two such fleets
-/// beside each other measure each other.
+/// The documented shape: 3 + 60, so that ten workers wait for a slot. The fleets run one after the other, because two
+/// would distort each other's figures.
 #[test]
 fn sixty_workers_fifty_slots() -> Result<()> {
     sixty_workers(&[])?;
@@ -195,8 +194,8 @@ fn sixty_workers(more: &[&str]) -> Result<()> {
     complain(&format!(
         "3+60 {more:?}: {peak} at the peak, makespan {ratio:.3} of ideal, hand-over median {handover_ms} ms of {all:?}"
     ));
-    // Beside other tests, fifty kills of a fleet for instance, these figures are the computer's. More than fifty at
-    // once is a violation anywhere.
+    // Beside other tests, such as fifty kills of a fleet, these figures describe the computer's load. More than fifty
+    // at once is a violation in any case.
     if alone() {
         let (ratio_max, handover_max_ms) = PROMISED;
         assert!(peak >= 45, "{peak} at the peak");

@@ -1,4 +1,4 @@
-//! Tokens and names: what an operator reads when a machine may not join.
+//! Tokens and names: the messages an operator reads when a machine may not join.
 
 use muster_proto::model::Reason;
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, time::Duration};
@@ -21,7 +21,7 @@ fn new_fleet(name: &str) -> Result<Fleet> {
     Ok(fleet)
 }
 
-/// The command failed, said all these words, and not the secret.
+/// Checks that the command failed, printed all these words, and kept the secret.
 fn refused(ran: Ran, token_file: &str, words: &[&str]) -> Result<()> {
     let token = fs::read_to_string(token_file)?;
     let ran = ran.says(words)?;
@@ -61,7 +61,7 @@ fn tokens_that_are_good_no_more() -> Result<()> {
     fleet.done()
 }
 
-/// A disk that is full, as standard output.
+/// Runs musterctl with a full disk as standard output.
 fn into_a_full_disk(fleet: &Fleet, words: &[&str]) -> Result<(Option<i32>, String)> {
     let full = fs::File::options().write(true).open("/dev/full")?;
     let mut command = fleet.musterctl();
@@ -168,7 +168,7 @@ fn tokens_that_never_were() -> Result<()> {
     fleet.done()
 }
 
-/// A reinstalled machine comes back under its name.
+/// A reinstalled machine returns under its name.
 #[test]
 fn a_name_that_is_taken_and_replaced() -> Result<()> {
     let mut fleet = new_fleet("replaced")?;
@@ -192,7 +192,7 @@ fn a_name_that_is_taken_and_replaced() -> Result<()> {
     fleet.done()
 }
 
-/// The session moves to the renewed certificate; nobody sees the link down.
+/// The session moves to the renewed certificate; the link never appears down.
 #[test]
 fn a_renewal_does_not_cut_the_link() -> Result<()> {
     let mut fleet = Fleet::start("renewed", &["--agent-cert-ttl", "12s"])?;
@@ -208,7 +208,7 @@ fn a_renewal_does_not_cut_the_link() -> Result<()> {
     fleet.done()
 }
 
-/// A machine that was off for longer than its certificate lasts: nobody has to enrol it anew.
+/// A machine that was off for longer than its certificate is valid stays enrolled.
 #[test]
 fn a_certificate_that_ran_out_is_renewed() -> Result<()> {
     let mut fleet = Fleet::start("expired", &["--agent-cert-ttl", "4s"])?;
@@ -234,7 +234,7 @@ fn a_certificate_that_ran_out_is_renewed() -> Result<()> {
     fleet.done()
 }
 
-/// Nobody dials for the machine, for longer than an agent waits between the first tries.
+/// Checks that the agent stays away for longer than its first retry intervals.
 fn stays_away(fleet: &Fleet) -> Result<()> {
     let came = fleet.proxy("worker-1")?.came();
     pause(Duration::from_secs(4));
@@ -242,7 +242,7 @@ fn stays_away(fleet: &Fleet) -> Result<()> {
     Ok(())
 }
 
-/// Cut off within 10 s; cannot come back, stops trying, and says what to do.
+/// A revoked machine is cut off within 10 s; it cannot reconnect, stops trying, and says what to do.
 #[test]
 fn a_revoked_machine_is_cut_off() -> Result<()> {
     let mut fleet = Fleet::start("revoked", &["--agent-cert-ttl", "20s"])?;
@@ -275,7 +275,7 @@ fn a_revoked_machine_is_cut_off() -> Result<()> {
     let gone = |fleet: &Fleet| Ok(link(fleet)?["error"].as_str().filter(|why| why.contains("dials no more")).map(drop));
     wait_for("the agent has given up", PATIENCE, || gone(&fleet))?;
     stays_away(&fleet)?;
-    // Not for its restart either, nor when it is removed for good.
+    // It also stays away after its restart, and after a permanent removal.
     for words in [&[][..], &["remove", "worker-1", "--policy", "forced", "--yes", "--detach"]] {
         if !words.is_empty() {
             fleet.ctl(words)?.exits(0)?;

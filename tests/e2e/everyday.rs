@@ -1,4 +1,4 @@
-//! The commands of every day that no other test comes past: a deployment that is started by hand, step by step.
+//! Everyday commands that no other test uses: a deployment started by hand, step by step.
 
 use std::{fs, process::Command};
 
@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 
 const MODE: &str = "openstack.lcm.mirantis.com/instance_migration_mode";
 
-/// One control machine; the manifest does not say how many there will be. Its item ends when `go` is there.
+/// One control machine; the manifest leaves the number of machines open. Its item ends when `go` exists.
 fn manifest(fleet: &Fleet) -> Result<String> {
     let body = format!("echo first words\nuntil test -e {}; do sleep 0.05; done\necho last words", fleet.path("go"));
     let whole = cluster(1, 0, &[bash("work", "deploy", &fleet.effects_log(), &body, &[])], &[], &[]);
@@ -70,7 +70,7 @@ fn a_deployment_by_hand() -> Result<()> {
     fleet.done()
 }
 
-/// Clusters and items that are none: what there is instead, and status 2.
+/// Unknown clusters and items: the command lists or suggests existing ones, with status 2.
 fn what_nobody_has(fleet: &mut Fleet) -> Result<()> {
     fs::write(fleet.path("other.yaml"), manifest(fleet)?.replace("name: e2e", "name: other"))?;
     fleet.ctl(&["apply", "-f", "other.yaml"])?.exits(0)?;
@@ -103,7 +103,7 @@ fn what_nobody_has(fleet: &mut Fleet) -> Result<()> {
     Ok(())
 }
 
-/// From the file, from the archive that a module is published as, and in the manifest: one and the same fault.
+/// The file, the archive of a published module and the manifest report the same fault.
 #[test]
 fn apply_checks_vars_by_module_schema() -> Result<()> {
     let fleet = Fleet::start("schema", &[])?;
@@ -138,7 +138,7 @@ fn apply_checks_vars_by_module_schema() -> Result<()> {
     fleet.done()
 }
 
-/// Told to reload, both say that they do not, and go on.
+/// On SIGHUP both log that they do not reload, and continue.
 #[test]
 fn hangup_ends_no_daemon() -> Result<()> {
     if fs::File::open("/dev/tty").is_ok() {

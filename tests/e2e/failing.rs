@@ -1,4 +1,4 @@
-//! Items that fail, and what a person does about it.
+//! Items that fail, and an operator's response.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use muster_tests::fleet::{
 };
 use nix::sys::signal::{Signal, kill};
 
-/// Backoff before the second attempt, at least.
+/// Minimum backoff before the second attempt.
 const BACKOFF_MS_MIN: u64 = 1000;
 
 fn standing(machine: &Machine, item: &str) -> String {

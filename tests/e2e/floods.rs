@@ -1,5 +1,5 @@
-//! Connections on which nothing is said, held open by the hundred and made again as soon as they are cut: from several
-//! addresses, and from the operator's own, as behind one NAT. Who has something to say gets through meanwhile.
+//! Silent connections, held open by the hundred and reopened as soon as they are closed: from several addresses, and
+//! from the operator's own, as behind one NAT. Real clients must get through meanwhile.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -29,23 +29,23 @@ use rustls::{ClientConfig, ClientConnection};
 
 /// Calls of musterctl during each flood.
 const CALLS: usize = 12;
-/// A call's longest time, where nothing else uses the computer, and where other tests do.
+/// Time limits of a call: on an idle computer, and beside other tests.
 const CALL_MAX: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3)];
 /// The operator's own address.
 const OWN: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
-/// How far a silent connection goes before it falls silent.
+/// Stage at which a silent connection falls silent.
 #[derive(Clone, Copy, Debug)]
 enum Until {
-    /// It is made.
+    /// The TCP connection is open.
     Tcp,
-    /// The first byte of a ClientHello.
+    /// The first byte of a ClientHello was sent.
     FirstByte,
-    /// TLS stands; no certificate was shown.
+    /// TLS is established; the client certificate is missing.
     Tls,
 }
 
-/// Silent connections of one address. Dropped, they end.
+/// Silent connections from one address. Drop ends them.
 struct Flood {
     over: Arc<AtomicBool>,
     made: Arc<AtomicUsize>,
@@ -117,7 +117,7 @@ fn silent_connections_keep_nobody_out() -> Result<()> {
     fleet.add_machines(1, 0)?;
     let token = fleet.token("worker", &["--uses", "4"])?;
     let port = fleet.coordinator_port().context("it runs")?;
-    // Straight to it: what stands between is not what is tried here.
+    // Connect directly: the proxy is not under test here.
     let config = std::fs::read_to_string(fleet.path("operator.toml"))?;
     fleet.write_secret("direct.toml", &config.replace(&fleet.address(), &format!("127.0.0.1:{port}")))?;
     let ca = config.split("\"\"\"").nth(1).context("the CA in the config")?.to_owned();

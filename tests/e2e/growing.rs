@@ -1,4 +1,4 @@
-//! The control plane grows: who was Ready before is reconfigured as in an update, with real processes.
+//! The control plane grows: machines that were Ready before are reconfigured as in an update, with real processes.
 
 use muster_proto::model::Reason;
 use std::{fs, process::Child};
@@ -12,7 +12,7 @@ use muster_tests::fleet::{
 
 const OLD: [&str; 4] = ["control-1", "control-2", "control-3", "worker-1"];
 
-/// The cluster, whose machines have an item that knows the control machines.
+/// The cluster; its machines have an item that uses the list of control machines.
 fn manifest(fleet: &Fleet) -> Result<String> {
     let effects = fleet.effects_log();
     let configure = bash("configure", "deploy", &effects, "echo", &[]);
@@ -25,7 +25,7 @@ fn manifest(fleet: &Fleet) -> Result<String> {
     Ok(cluster(3, 1, &items, &items, &[]))
 }
 
-/// A toy controller of those that were there before, which never lets this one go.
+/// A toy controller of the machines that existed before; it never releases the refused one.
 fn controller(fleet: &Fleet, refuses: Option<&str>) -> Result<Child> {
     let (machines, log) = (OLD.join(","), fleet.path("toy.log"));
     let words = ["demo", "toy-controller", "--config", "controller.toml", "--cluster", "e2e", "--machines", &machines];
@@ -38,7 +38,7 @@ fn controller(fleet: &Fleet, refuses: Option<&str>) -> Result<Child> {
     Ok(child)
 }
 
-/// When the controller said this of a machine last, Unix milliseconds.
+/// Time of the controller's last such action for a machine, Unix milliseconds.
 fn said(fleet: &Fleet, machine: &str, word: &str) -> Result<u64> {
     let log = fs::read_to_string(fleet.path("toy.log"))?;
     let of_it = |line: &&str| line.ends_with(&format!(" {machine} {word}"));
@@ -61,7 +61,7 @@ fn machines_are_reconfigured_when_their_workloads_are_away() -> Result<()> {
     let token = fleet.token("control", &["--uses", "1"])?;
     fleet.enroll("control-4", &token, &[])?.ok()?;
     fleet.start_agent("control-4")?;
-    // Before the first turn all wait for the lock of the whole cluster, in the same words.
+    // Before the first turn all machines wait for the lock of the whole cluster, with the same reason.
     wait_for("the turns of the control machines", PATIENCE, || Ok(said(&fleet, "control-3", "lock-active").ok()))?;
     let kept = |reason: Reason| reason == Reason::LocksActive;
     fleet.wait_machine("worker-1", "its controller does not let it go", |machine| {

@@ -1,4 +1,4 @@
-//! Nothing goes wrong: from nobody enrolled to every machine Ready, in the right order.
+//! The case without faults: from no machine enrolled to every machine Ready, in the right order.
 
 use std::{fs, process::Command};
 
@@ -10,10 +10,10 @@ use muster_tests::fleet::{
     programs, wait_for,
 };
 
-/// Size of the artifact: more than one chunk of anything.
+/// Size of the artifact: more than one chunk of any component.
 const ARTIFACT_BYTES: usize = 3 * 1024 * 1024;
 
-/// Serves a file to the downloader; its URL and SHA-256.
+/// Serves a file to the downloader. Returns its URL and SHA-256.
 pub(crate) fn serve_artifact(fleet: &Fleet) -> Result<(String, String)> {
     fs::create_dir(fleet.path("artifacts"))?;
     let file = fleet.path("artifacts/artifact.bin");
@@ -38,7 +38,7 @@ fn three_controls_and_six_workers() -> Result<()> {
     let item = |name: &str| bash(name, "deploy", &effects, "echo \"$MUSTER_ITEM says hello\"\nsleep 0.2", &[]);
     let members = bash("members", "reconfigure", &effects, "sleep 0.1", &[]);
     let controls = [artifact.clone(), item("configure"), item("launch"), members];
-    // Four wait for each other: the slots are used, however slow the computer is.
+    // Four workers wait for each other: all slots are used, even on a slow computer.
     let four = "began() { grep -c ' worker-[0-9]* configure start ' \"$MUSTER_PARAM_EFFECTS\"; }
                 until [ \"$(began)\" -ge 4 ]; do sleep 0.05; done";
     let workers = [artifact, bash("configure", "deploy", &effects, four, &[]), item("launch")];
@@ -68,7 +68,7 @@ fn three_controls_and_six_workers() -> Result<()> {
     fleet.done()
 }
 
-/// What an operator can read afterwards.
+/// Information that an operator can read afterwards.
 fn all_is_told(fleet: &Fleet) -> Result<()> {
     let machines = fleet.machines()?;
     let worker = machines.get("worker-1").context("worker-1")?;
@@ -90,7 +90,7 @@ fn all_is_told(fleet: &Fleet) -> Result<()> {
     fleet.ctl(&["get", "rollouts"])?.exits(0)?.says(&["Ready"])?;
     fleet.ctl(&["get", "audit"])?.exits(0)?.says(&["operator/admin", "apply"])?;
     fleet.ctl(&["get", "tokens"])?.exits(0)?.says(&["UsedUp"])?;
-    // An acknowledgement may be written down a second late.
+    // An acknowledgement may be recorded a second late.
     wait_for("an empty outbox", PATIENCE, || {
         let status: serde_json::Value = serde_json::from_str(&fleet.agent_status("worker-1")?.ok()?)?;
         Ok((status["ledger"]["outbox"] == 0).then_some(()))

@@ -7,7 +7,7 @@ use muster_tests::fleet::{
     manifest::{bash, cluster, hook},
 };
 
-/// The cluster in a release: its deploy item, and what runs around an update.
+/// The cluster in a release: its deploy item, and the hooks around an update.
 fn release(fleet: &Fleet, release: &str) -> String {
     let effects = fleet.effects_log();
     let item = [bash("configure", "deploy", &effects, &format!("echo {release}"), &[])];

@@ -1,4 +1,4 @@
-//! What an agent costs its machine when there is nothing to do.
+//! Cost of an idle agent for its machine.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,13 +15,13 @@ use muster_tests::fleet::{
     wait_for,
 };
 
-/// Promised: resident memory of an idle agent.
+/// Documented limit: resident memory of an idle agent.
 const RSS_KIB_MAX: u64 = 12 * 1024;
-/// How long it is watched. Ten heartbeats come in between.
+/// Duration of the measurement. It includes ten heartbeats.
 const WATCHED: Duration = Duration::from_secs(20);
-/// Promised: 0.1 % of a core.
+/// Documented limit: 0.1 % of a core.
 const CPU_SHARE_MAX: f64 = 0.001;
-/// Where other tests run beside it, each of its moments costs more.
+/// Beside other tests, each operation costs more.
 const CPU_SHARE_MAX_IN_COMPANY: f64 = 0.005;
 
 #[test]
@@ -35,7 +35,7 @@ fn an_idle_agent_is_small_and_writes_nothing() -> Result<()> {
     fleet.add_machines(1, 0)?;
     fleet.wait_ready(1)?;
     let pid = fleet.agent_pid("control-1")?;
-    // The last acknowledgement is written lazily, up to a second after it came.
+    // The last acknowledgement is recorded lazily, up to a second after its arrival.
     let written = wait_for("the last of what becoming Ready brought about", PATIENCE, || {
         let before = Written::of(&fleet)?;
         let looked = Instant::now();
@@ -57,12 +57,12 @@ fn an_idle_agent_is_small_and_writes_nothing() -> Result<()> {
     fleet.done()
 }
 
-/// What agent and coordinator have written to disks so far.
+/// Disk writes of agent and coordinator so far.
 #[derive(Debug, PartialEq)]
 struct Written {
     /// By the kernel's count, in bytes: agent, coordinator.
     bytes: [u64; 2],
-    /// Size and time of the last change of every file in their state directories.
+    /// Size and modification time of every file in their state directories.
     files: BTreeMap<PathBuf, (u64, SystemTime)>,
 }
 
@@ -87,7 +87,7 @@ fn written_bytes(pid: i32) -> Result<u64> {
     Ok(count.parse()?)
 }
 
-/// Of all its threads.
+/// CPU time of all its threads.
 fn cpu(pid: i32) -> Result<Duration> {
     let mut all = Duration::ZERO;
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -103,7 +103,7 @@ fn rss_kib(pid: i32) -> Result<u64> {
     Ok(line.trim().trim_end_matches(" kB").parse()?)
 }
 
-/// States of its TCP sockets, as the kernel numbers them: 01 established, 0A listening.
+/// States of its TCP sockets, with the kernel's codes: 01 established, 0A listening.
 fn socket_states(pid: i32) -> Result<Vec<String>> {
     let mut own = BTreeSet::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {

@@ -1,5 +1,5 @@
-//! Fifty kills of each side in the middle of deployments. The moment is not left to chance: the side that must not go
-//! on is stopped (SIGSTOP), what the files then say is the point, and only then it is killed.
+//! Fifty kills of each side in the middle of deployments. The time is not random: the test stops the side that must not
+//! continue (SIGSTOP), reads the point from the files, and only then kills it.
 
 use std::{
     collections::BTreeMap,
@@ -24,32 +24,32 @@ use nix::sys::signal::Signal;
 
 /// Kills of each side.
 const KILLS: u32 = 50;
-/// Of those at each of the five points, as far as it is caught in time.
+/// Kills among those at each of the five points, if the point is caught in time.
 const KILLS_AT_POINT: u32 = 10;
-/// A point that lasts less than a millisecond is seldom caught where nothing else slows the machine down: after so long
-/// the kills that are wanted yet are made at the others.
+/// A point shorter than a millisecond is rarely caught on a machine without other load. After this time the remaining
+/// kills are made at the other points.
 const EVERY_POINT_FOR: Duration = Duration::from_secs(45);
-/// Of one fleet: each makes its agents wait longer before they dial again.
+/// Kills of one fleet's coordinator: each makes the agents wait longer before they reconnect.
 const COORDINATOR_KILLS_PER_FLEET: u32 = 5;
-/// Deployments that run beside each other.
+/// Deployments that run in parallel.
 const FLEETS: usize = 3;
 const ITEMS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 const ITEM_SECONDS: &str = "0.15";
-/// Longest look for one point.
+/// Timeout of catching one point.
 const CATCH_MAX: Duration = Duration::from_secs(5);
 
-/// How far the item is, by what is durable.
+/// Progress of an item, by its durable state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Point {
-    /// The ledger says that it is started; no exec-item has claimed it.
+    /// The ledger records the start; no exec-item has claimed it.
     Start,
     /// Claimed; it runs.
     Spawn,
-    /// Its outcome is in the attempt's directory, not yet in the ledger.
+    /// Its outcome is in the attempt's directory only.
     Finish,
-    /// The outcome is in the ledger; the coordinator has not recorded it.
+    /// The outcome is in the ledger; the coordinator has yet to record it.
     Report,
-    /// The coordinator has recorded it; the ledger does not know that.
+    /// The coordinator has recorded it; the ledger lacks the acknowledgement.
     Ack,
 }
 
@@ -61,11 +61,11 @@ enum Side {
 
 const POINTS: [Point; 5] = [Point::Start, Point::Spawn, Point::Finish, Point::Report, Point::Ack];
 
-/// Kills so far, since when.
+/// Kills so far, and the start time.
 struct Table(Mutex<BTreeMap<(Side, Point), u32>>, Instant);
 
 impl Table {
-    /// The kill that has been made least often, if one is still wanted.
+    /// The kill made least often, if one is still to be made.
     fn wanted(&self, coordinator_too: bool) -> Option<(Side, Point)> {
         let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let sides: &[Side] = if coordinator_too { &[Side::Coordinator, Side::Agent] } else { &[Side::Agent] };
@@ -75,7 +75,7 @@ impl Table {
         let all = all.flat_map(|side| POINTS.map(|point| (*side, point)));
         match self.1.elapsed() < EVERY_POINT_FOR {
             true => all.filter(|kill| count(kill) < KILLS_AT_POINT).min_by_key(count),
-            // What was caught often is caught again.
+            // Points caught often are caught again.
             false => all.max_by_key(count),
         }
     }
@@ -112,7 +112,7 @@ fn fifty_kills_of_each_side() -> Result<()> {
     Ok(())
 }
 
-/// One after another, while kills are wanted.
+/// Deployments one after another, until all kills are made.
 fn deployments(table: &Table) -> Result<()> {
     while table.wanted(true).is_some() {
         let mut fleet = Fleet::start("kills", &["--lost-after", "2s", "--heartbeat", "500ms"])?;
@@ -140,7 +140,7 @@ fn deployments(table: &Table) -> Result<()> {
     Ok(())
 }
 
-/// Kills until the deployment is over, or no kill is wanted.
+/// Kills until the deployment is over, or all kills are made.
 fn kills(fleet: &mut Fleet, machines: &[String], table: &Table) -> Result<()> {
     let all = machines.len() * ITEMS.len() * 2;
     let mut of_coordinator = 0;
@@ -169,8 +169,8 @@ fn kills(fleet: &mut Fleet, machines: &[String], table: &Table) -> Result<()> {
     Ok(())
 }
 
-/// Waits until some machine's item is at this point, and stops its agent there. None: it was not seen in time; then
-/// nothing is stopped.
+/// Waits until a machine's item is at this point, and stops its agent there. None: it timed out, and no agent is
+/// stopped.
 fn catch(fleet: &Fleet, machines: &[String], point: Point) -> Result<Option<String>> {
     if point == Point::Report {
         return catch_report(fleet, machines);
@@ -183,7 +183,7 @@ fn catch(fleet: &Fleet, machines: &[String], point: Point) -> Result<Option<Stri
             }
             fleet.signal_agent(machine, Signal::SIGSTOP)?;
             if point == Point::Finish {
-                // It cannot record the outcome now, whenever that comes.
+                // The stopped agent cannot record the outcome, even if it comes later.
                 let came = || Ok((at(fleet, machine)? != Some(Point::Spawn)).then_some(()));
                 wait_for("an outcome", PATIENCE, came)?;
             }
@@ -197,7 +197,7 @@ fn catch(fleet: &Fleet, machines: &[String], point: Point) -> Result<Option<Stri
     Ok(None)
 }
 
-/// Is it worth while to stop this agent and look closely?
+/// Is this agent close enough to the point to stop it and check?
 fn near(fleet: &Fleet, machine: &str, point: Point) -> Result<bool> {
     if point == Point::Ack {
         let Some((_, event)) = unacked(fleet, machine)? else { return Ok(false) };
@@ -209,7 +209,7 @@ fn near(fleet: &Fleet, machine: &str, point: Point) -> Result<bool> {
     Ok(now == Some(point) || point == Point::Finish && now == Some(Point::Spawn))
 }
 
-/// How far the item is that runs here; none runs if none.
+/// Progress of the running item; None if no item runs.
 fn at(fleet: &Fleet, machine: &str) -> Result<Option<Point>> {
     let Some(ledger) = fleet.ledger(machine)? else { return Ok(None) };
     let Some(slot) = ledger.slots.values().find(|slot| slot.is_running()) else { return Ok(None) };
@@ -221,14 +221,14 @@ fn at(fleet: &Fleet, machine: &str) -> Result<Option<Point>> {
     }))
 }
 
-/// The newest outcome that is in the ledger and not acknowledged there.
+/// The newest outcome in the ledger without an acknowledgement.
 fn unacked(fleet: &Fleet, machine: &str) -> Result<Option<(Seq, ItemStatus)>> {
     let Some(ledger) = fleet.ledger(machine)? else { return Ok(None) };
     let newest = ledger.outbox.iter().rev().find(|(_, event)| event.state == ItemState::Succeeded);
     Ok(newest.map(|(seq, event)| (*seq, ItemStatus::clone(event))))
 }
 
-/// Stops the coordinator, and waits for an outcome that it cannot have taken: it is stopped still.
+/// Stops the coordinator, and waits for an outcome that it cannot have received. It stays stopped.
 fn catch_report(fleet: &Fleet, machines: &[String]) -> Result<Option<String>> {
     fleet.signal_coordinator(Signal::SIGSTOP)?;
     let mut known: BTreeMap<&str, Seq> = BTreeMap::new();

@@ -1,5 +1,4 @@
-//! Whoever has got hold of one machine lets it claim numbers that no coordinator gave it. It is blocked, and the others
-//! go on.
+//! A compromised machine claims numbers that no coordinator gave it. It is blocked, and the others continue.
 
 use muster_proto::model::Reason;
 use std::{
@@ -19,7 +18,7 @@ use muster_tests::fleet::{
     wait_for,
 };
 
-/// Longest that an operator waits for an answer while the machine lies.
+/// Longest time of an operator's query while the machine lies.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 
 type Lie = fn(&mut LedgerState);
@@ -57,7 +56,7 @@ fn liar_stops_no_other_cluster() -> Result<()> {
             let blocked = machine.status.blocked.as_ref().map(|since| &since.blocked);
             blocked.is_some_and(|blocked| blocked.reason == Reason::UnprovenLedger && blocked.message.contains(says))
         })?;
-        // A cluster that comes now is deployed.
+        // A new cluster is deployed meanwhile.
         let (name, machine) = (format!("other-{at}"), format!("{at}-control"));
         fleet.apply(&named_cluster(&name, (1, 0), &item, &[], &[]))?;
         let token = fleet.ctl(&["token", "create", "--cluster", &name, "--type", "control"])?.ok()?;
@@ -80,8 +79,8 @@ fn liar_stops_no_other_cluster() -> Result<()> {
     fleet.done()
 }
 
-/// A machine begins another ledger, and goes back to the former, for which it was truly given codes: by a lie, or as
-/// whoever puts its state directory back from a copy.
+/// A machine begins another ledger, and returns to the former one, whose codes are genuine: either as a lie, or because
+/// its state directory was restored from a copy.
 #[test]
 fn former_ledger_stops_no_other_machine() -> Result<()> {
     let mut fleet = Fleet::start("former", &[])?;
@@ -91,7 +90,7 @@ fn former_ledger_stops_no_other_machine() -> Result<()> {
     let (liar, other) = ("worker-1".to_owned(), "control-1".to_owned());
     fleet.add_machines(1, 1)?;
     fleet.wait_ready(2)?;
-    // Acknowledgements come to the disk a moment later.
+    // Acknowledgements reach the disk a moment later.
     let is_acked = |fleet: &Fleet| Ok(fleet.ledger(&liar)?.is_some_and(|known| known.acked == known.last_seq));
     wait_for("acknowledgements in its ledger", PATIENCE, || is_acked(&fleet).map(|acked| acked.then_some(())))?;
     fleet.kill_agent(&liar)?;

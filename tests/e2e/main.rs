@@ -1,5 +1,5 @@
-//! End to end: the release binaries as separate processes over mTLS on loopback, as an operator meets them. No root, no
-//! Docker. `make build` first; `make test` does.
+//! End to end: the release binaries as separate processes over mTLS on loopback, as an operator uses them. No root, no
+//! Docker. Needs `make build`, which `make test` runs.
 #![cfg(test)]
 
 mod access;

@@ -1,4 +1,4 @@
-//! The coordinator moves: agents hear where it is reached, find it there when the old address is gone, and can be told.
+//! The coordinator moves: agents learn its new address, use it when the old one is gone, and can be told by hand.
 
 use anyhow::{Context as _, Result};
 use muster_agent::identity::Identity;
@@ -9,14 +9,14 @@ use muster_tests::fleet::{
     wait_for,
 };
 
-/// Nobody listens there.
+/// An unused port.
 const NOWHERE: u16 = 1;
 
 fn known(fleet: &Fleet, name: &str) -> Result<String> {
     Ok(Identity::load(&fleet.agent_dir(name).join("identity.json"))?.coordinators.to_string())
 }
 
-/// Waits until the agent's own account of its link is this text at this place; in an error, has it.
+/// Waits until this field of the agent's link status equals the text; for `error`, until it contains the text.
 fn wait_link(fleet: &Fleet, place: &str, text: &str) -> Result<()> {
     let what = format!("{place} of the link: {text}");
     wait_for(&what, PATIENCE, || {
@@ -42,7 +42,7 @@ fn agents_follow_a_coordinator_that_moves() -> Result<()> {
         (fleet.proxy("control-1")?.address(), new.address(), ["--state-dir", "coordinator"]);
     assert_eq!(known(&fleet, "control-1")?, old, "an address of loopback is told to nobody");
 
-    // Before it moves: said to those that are connected, and recorded by them.
+    // Before the move: connected agents are told, and record it.
     let set = fleet.coordinator_command(&[&["set-address", &new_address], &place[..]].concat())?.exits(0)?;
     set.says(&[&new_address, "connected are told now", "muster-agent set-coordinator"])?;
     let both = format!("{old}, {new_address}");
@@ -62,7 +62,7 @@ fn agents_follow_a_coordinator_that_moves() -> Result<()> {
     wait_link(&fleet, "coordinator", &new_address)?;
     assert_eq!(known(&fleet, "control-1")?, format!("{new_address}, {old}"), "where it was reached last comes first");
 
-    // It has moved again, and nobody was told: the agent says where it looks, and is told while it runs.
+    // It has moved again without notice: the agent reports where it looks, and is told while it runs.
     new.lead_to(NOWHERE);
     fleet.kill_agent("control-1")?;
     fleet.start_agent("control-1")?;
@@ -73,7 +73,7 @@ fn agents_follow_a_coordinator_that_moves() -> Result<()> {
     fleet.agent_command("control-1", &["set-coordinator", &at])?.exits(0)?.says(&["control-1 turns to", &at])?;
     wait_link(&fleet, "coordinator", &at)?;
 
-    // Whoever enrols may name several.
+    // An enrolment may name several addresses.
     let token = fleet.token("worker", &[])?;
     fleet.enroll_at("worker-1", &token, &["--coordinator", &format!("127.0.0.1:{NOWHERE},{at}")])?.ok()?;
     assert_eq!(known(&fleet, "worker-1")?, format!("{at}, 127.0.0.1:{NOWHERE}"));

@@ -1,4 +1,4 @@
-//! An old copy of the coordinator's store is put back in the middle of a deployment.
+//! An old copy of the coordinator's store is restored in the middle of a deployment.
 
 use muster_proto::model::Reason;
 use std::{fs, path::Path};
@@ -29,15 +29,15 @@ fn a_backup_of_the_running_store() -> Result<()> {
     })
 }
 
-/// A machine's ledger is put back as it was before the machine did anything. Nothing of what it has done is done again,
-/// it is said why nothing is, and what is said to do leads on.
+/// A machine's ledger is restored to its state before any item. No item is repeated, the reason is shown, and the
+/// advised command resolves it.
 #[test]
 fn a_copy_of_a_ledger() -> Result<()> {
     let mut fleet = Fleet::start("old-ledger", &[])?;
     let effects = fleet.effects_log();
     let items = ["one", "two"].map(|name| bash(name, "deploy", &effects, ":", &[]));
     fleet.apply(&cluster(2, 0, &items, &[], &[]))?;
-    // The deployment waits for the second one.
+    // The deployment waits for the second machine.
     let machine = fleet.add_machines(1, 0)?.remove(0);
     fleet.wait_machine(&machine, "connected", |machine| machine.status.connected)?;
     let ledger = fleet.agent_dir(&machine).join("ledger.log");
@@ -64,7 +64,7 @@ fn a_copy_of_a_ledger() -> Result<()> {
     fleet.done()
 }
 
-/// The same while the coordinator is away, so that only what lies in attempts/ says that items have run since.
+/// The same while the coordinator is down: only the directories in attempts/ prove that items have run since.
 #[test]
 fn ledger_put_back_under_newer_attempts() -> Result<()> {
     let mut fleet = Fleet::start("ledger-attempts", &[])?;
@@ -102,8 +102,8 @@ fn ledger_put_back_under_newer_attempts() -> Result<()> {
     fleet.done()
 }
 
-/// `copy` makes the file `old`. Control machine, then two workers, one at a time: the copy is of the time when the
-/// control machine was at work, and is put back when the first worker has done all it was told to do.
+/// `copy` creates the file `old`. One control machine, then two workers, one at a time. The copy is made while the
+/// control machine runs its items, and restored when the first worker has completed its list.
 fn restored(copy: impl FnOnce(&mut Fleet) -> Result<()>) -> Result<()> {
     let mut fleet = Fleet::start("old-copy", &["--lost-after", "2s", "--heartbeat", "500ms"])?;
     let effects = fleet.effects_log();
@@ -119,7 +119,7 @@ fn restored(copy: impl FnOnce(&mut Fleet) -> Result<()>) -> Result<()> {
     fleet.stop_coordinator()?;
     wait_for("the first worker's last item", PATIENCE, || lines(&fleet, 8))?;
     fs::copy(fleet.path("old"), fleet.store())?;
-    // A snapshot of the whole disk takes the mark along: only the machines show that it is old.
+    // A snapshot of the whole disk includes the mark: only the machines can prove that it is old.
     if !Path::new(&fleet.path("old.mark")).exists() {
         let refused = fleet.start_coordinator().err().context("an older copy starts")?.to_string();
         assert!(refused.contains("was acknowledged") && refused.contains("muster-coordinator recover"), "{refused}");
@@ -135,7 +135,7 @@ fn restored(copy: impl FnOnce(&mut Fleet) -> Result<()>) -> Result<()> {
     }
     fleet.ctl(&["plan", "e2e"])?.exits(0)?.says(&["StoreOlderThanFleet", "muster-coordinator recover"])?;
     fleet.ctl(&["watch", "e2e"])?.exits(4)?.says(&["StoreOlderThanFleet"])?;
-    // Longer than any machine may count as Lost, all are connected and nothing may begin.
+    // Longer than the time until a machine counts as Lost: all are connected and nothing may begin.
     let since = std::time::Instant::now();
     wait_for("three seconds", PATIENCE, || Ok((since.elapsed().as_secs() >= 3).then_some(())))?;
     fleet.wait_machine("worker-2", "still blocked", blocked)?;
@@ -144,12 +144,12 @@ fn restored(copy: impl FnOnce(&mut Fleet) -> Result<()>) -> Result<()> {
     go_on(fleet, machines)
 }
 
-/// `recover`, and to the end.
+/// Runs `recover`, and completes the deployment.
 fn go_on(mut fleet: Fleet, mut machines: Vec<String>) -> Result<()> {
     fleet.coordinator_command(&["recover", "--state-dir", "coordinator"])?.ok()?;
     fleet.start_coordinator()?;
     fleet.wait_ready(machines.len())?;
-    // The machine that enrolled after the copy was made comes, and holds nobody up.
+    // The machine that enrolled after the copy connects; the others proceed.
     fleet.start_agent("stranger")?;
     wait_for("the stranger is sent away", PATIENCE, || {
         Ok(fleet.log("stranger").contains("UnknownMachine").then_some(()))

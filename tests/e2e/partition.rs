@@ -1,4 +1,4 @@
-//! The wire is cut between one agent and the coordinator while an item runs.
+//! The connection between one agent and the coordinator is cut while an item runs.
 
 use anyhow::{Context as _, Result};
 use muster_proto::model::Reason;

@@ -1,4 +1,4 @@
-//! `musterctl watch` on a terminal: a bar per phase, a line per busy machine, and all of it gone at the end.
+//! `musterctl watch` on a terminal: a bar per phase, a line per busy machine, all cleared at the end.
 
 use std::{
     fs::{self, File},
@@ -18,13 +18,13 @@ use nix::pty::{Winsize, openpty};
 
 const SIZE: Winsize = Winsize { ws_row: 40, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
 
-/// As much of a terminal as bars and lines need: the cursor's row and column, and clearing.
+/// A terminal emulation sufficient for bars and lines: cursor row and column, and clearing.
 #[derive(Default)]
 struct Terminal {
     rows: Vec<Vec<char>>,
     row: usize,
     column: usize,
-    /// Of a control sequence that is not whole yet, after its escape.
+    /// The incomplete control sequence after its escape.
     sequence: Option<String>,
 }
 
@@ -53,7 +53,7 @@ impl Terminal {
         }
     }
 
-    /// The column, and the row it is in.
+    /// The column, and its row.
     fn row(&mut self) -> (usize, &mut Vec<char>) {
         self.rows.resize((self.row + 1).max(self.rows.len()), Vec::new());
         (self.column, &mut self.rows[self.row])
@@ -110,7 +110,7 @@ fn watch_on_a_terminal() -> Result<()> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let mut buffer = [0; 4096];
-        // A terminal that nobody holds any more is an error, not an end.
+        // A terminal whose other end is closed returns an error, not an end of file.
         while let Ok(count @ 1..) = master.read(&mut buffer) {
             if sender.send(buffer[..count].to_vec()).is_err() {
                 return;

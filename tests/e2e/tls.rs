@@ -1,4 +1,4 @@
-//! Whatever is not mutual TLS 1.3, over real sockets: the exact words a person reads, on both sides.
+//! Peers without mutual TLS 1.3, over real sockets: the exact messages on both sides.
 
 use std::{
     fs,
@@ -15,17 +15,17 @@ use muster_tests::fleet::{
     programs,
 };
 
-/// The alert with which a server of TLS 1.2 answers a client that wants 1.3 only: fatal, protocol_version.
+/// The alert of a TLS 1.2 server to a client that requires 1.3: fatal, protocol_version.
 const TLS12_ONLY: &[u8] = &[21, 3, 3, 0, 2, 2, 70];
 const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n";
 
-/// Somebody who answers everybody so, on a port of its own.
+/// A server that gives every client this answer. Returns its address.
 fn somebody(answer: &'static [u8]) -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?.to_string();
     thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
-            // It has sent something first; what becomes of it is its own affair.
+            // The client sends first; the server ignores its errors.
             let _ = stream.read(&mut [0; 4096]).and_then(|_| stream.write_all(answer));
         }
     });
@@ -52,7 +52,7 @@ fn whoever_is_no_coordinator_is_told_from_one() -> Result<()> {
     fleet.done()
 }
 
-/// curl as somebody with the wrong tool: an alert, or nothing; never a word about what is behind.
+/// curl as a client of the wrong kind: it gets an alert, or nothing; never information about the service.
 #[test]
 fn a_coordinator_speaks_tls13_only() -> Result<()> {
     let fleet = Fleet::start("tls13-only", &[])?;

@@ -1,4 +1,4 @@
-//! Updates, end to end: `musterctl demo --update`, and what becomes of a machine that its controller refuses.
+//! Updates, end to end: `musterctl demo --update`, and a machine that its controller refuses.
 
 mod examples;
 mod faults;
@@ -50,7 +50,7 @@ fn the_demo_updates_its_fleet() -> Result<()> {
     Ok(())
 }
 
-/// Whoever presses Ctrl-C stops looking, and nothing else.
+/// Ctrl-C only detaches.
 #[test]
 fn ctrl_c_detaches_and_aborts_nothing() -> Result<()> {
     let place = deployed("2")?;
@@ -105,8 +105,8 @@ fn a_refused_machine_is_listed_and_completed_later() -> Result<()> {
     Ok(())
 }
 
-/// Who is paused ends what has begun and begins nothing; who is aborted gives everything back; the next update brings
-/// the rest.
+/// A paused update completes what has begun and starts nothing; an aborted update returns everything; the next update
+/// does the rest.
 #[test]
 fn an_update_is_paused_resumed_aborted_and_started_again() -> Result<()> {
     const MODE: &str = "openstack.lcm.mirantis.com/instance_migration_mode";
@@ -211,7 +211,7 @@ fn machines_are_removed_for_good() -> Result<()> {
     if !story.starts_with(&WHOLE.map(str::to_owned)[..3]) {
         bail!("it went before its workloads: {story:?}");
     }
-    // Nobody lets the next one go.
+    // The next machine is never released.
     place.ctl(&["remove", "worker-2", "--yes", "--detach"])?.exits(0)?;
     place.ctl(&["get", "clusterstates"])?.exits(0)?.says(&["sr-worker-2", "swarm-remove"])?;
     place
@@ -220,7 +220,7 @@ fn machines_are_removed_for_good() -> Result<()> {
         .says(&["RemovalUnderWay", "only unsafe or forced is looser"])?;
     place.ctl(&["remove", "worker-2", "--abort"])?.exits(0)?.says(&["worker-2: stays"])?;
     place.ctl(&["remove", "worker-3", "--policy", "forced", "--yes"])?.exits(0)?.says(&["worker-3: removed"])?;
-    // Loosened: what runs there is cut off.
+    // A looser policy: running workloads are cut off.
     place.ctl(&["remove", "worker-2", "--yes", "--detach"])?.exits(0)?;
     place.ctl(&["remove", "worker-2", "--policy", "unsafe", "--yes"])?.exits(0)?.says(&["worker-2: removed"])?;
     place.ctl(&["get", "machine", "worker-2"])?.exits(2)?;
@@ -238,7 +238,7 @@ fn a_controller_that_grants_one_at_a_time_never_deadlocks() -> Result<()> {
     let workers = (1..=60).map(|n| format!("worker-{n}"));
     let machines: Vec<String> = (1..=3).map(|n| format!("control-{n}")).chain(workers).collect();
     let mut controller = place.controller(&machines.join(","), &["--at-once", "1"])?;
-    // Fifty turns take longer than the deadline, one never does.
+    // Fifty turns take longer than the deadline, one alone never does.
     second_release(&place, 50, ("20s", "0.1"))?;
     place.ctl(&["update", "demo", "--yes"])?.exits(0)?;
     controller.kill()?;

@@ -1,6 +1,6 @@
-//! A fleet of real processes on loopback: the binaries of coordinator, agents and musterctl in a directory of
-//! their own, over mTLS, without root. The end-to-end tests drive it. It never looks into a running process: what it
-//! knows comes from musterctl, from files, and from what the items themselves wrote.
+//! A fleet of real processes on loopback: the binaries of coordinator, agents and musterctl in a directory of their
+//! own, over mTLS, without root. The end-to-end tests drive it. It observes the processes from outside only: through
+//! musterctl, through files, and through what the items themselves wrote.
 
 mod agents;
 pub mod effects;
@@ -37,23 +37,24 @@ use self::{
 
 /// Name of the cluster of every end-to-end test.
 pub const CLUSTER: &str = "e2e";
-/// Longest wait for anything, unless a test says otherwise. Two cores may run several fleets at once.
+/// Default timeout of every wait. Two cores may run several fleets at once.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two looks at a file or process.
+/// Poll interval for files and processes.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// Questions to the coordinator within one's patience, at most: each is a process and a TLS handshake.
+/// Most queries to the coordinator within one timeout: each is a process and a TLS handshake.
 const QUESTIONS_MAX: u32 = 1000;
 
-/// Has this test the computer to itself? So says `make full`; then figures are held against what is promised.
+/// Does this test run alone on the computer? `make full` sets this; measured figures are then checked against the
+/// documented ones.
 #[must_use]
 pub fn alone() -> bool {
     env::var_os("MUSTER_TEST_ALONE").is_some()
 }
 
-/// Looks again and again until there is an answer, or the time is over.
+/// Polls until there is an answer or the timeout expires.
 ///
 /// # Errors
-/// The look's own, or that nothing was seen in time.
+/// Fails if `look` fails, or on timeout.
 pub fn wait_for<T>(what: &str, patience: Duration, look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     look_every(LOOK_EVERY, what, patience, look)
 }
@@ -76,8 +77,8 @@ pub(crate) fn look_every<T>(
     }
 }
 
-/// Nothing happens on this thread for so long: between two looks at what tells nobody of its changes. Parking may end
-/// at once: a thread that ends in a scope of this one unparks it, whether or not it waits.
+/// Blocks this thread for this long, between two polls of a source without change notification. `park_timeout` may
+/// return early: a thread that ends in a scope of this thread unparks it, whether or not it waits.
 pub fn pause(time: Duration) {
     let end = Instant::now() + time;
     while let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
@@ -90,7 +91,8 @@ struct Agent {
     proxy: Proxy,
 }
 
-/// See the module. Dropped, all its processes are killed; unless [`Fleet::done`] was called its directory stays.
+/// A fleet of real processes (see the module). Drop kills all its processes; its directory stays unless [`Fleet::done`]
+/// was called.
 pub struct Fleet {
     dir: PathBuf,
     programs: Programs,
@@ -103,10 +105,10 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// A new coordinator, running, with these further options of `muster-coordinator run`.
+    /// Starts a new coordinator, with these further options of `muster-coordinator run`.
     ///
     /// # Errors
-    /// Whatever keeps it from running.
+    /// Fails on a start error.
     pub fn start(name: &str, settings: &[&str]) -> Result<Self> {
         let programs = Programs::find()?;
         let dir = tempfile::Builder::new().prefix(&format!("muster-e2e-{name}-")).tempdir()?.keep();
@@ -125,58 +127,58 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Waits this long for a machine, where [`PATIENCE`] is not enough.
+    /// Sets the timeout of waits for a machine, where [`PATIENCE`] is too short.
     pub fn be_patient(&mut self, patience: Duration) {
         self.patience = patience;
     }
 
-    /// All went well: the directory goes.
+    /// Marks the test as passed: deletes the directory.
     ///
     /// # Errors
-    /// Processes that do not end.
+    /// Fails if a process survives.
     pub fn done(mut self) -> Result<()> {
         processes::end_all(&self.dir)?;
         self.done = true;
         Ok(())
     }
 
-    /// Where everything of it is.
+    /// The directory that holds all files of the fleet.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Text of a path below its directory.
+    /// A path below the fleet's directory, as text.
     #[must_use]
     pub fn path(&self, name: &str) -> String {
         self.dir.join(name).display().to_string()
     }
 
-    /// `HOST:PORT` where operators reach the coordinator, whichever runs.
+    /// `HOST:PORT` where operators reach the coordinator, whichever process runs.
     #[must_use]
     pub fn address(&self) -> String {
         self.door.address()
     }
 
-    /// Writes a file that only its owner may read, where none is yet.
+    /// Writes a new file that only its owner may read.
     ///
     /// # Errors
-    /// There is one.
+    /// Fails if the file exists.
     pub fn write_secret(&self, name: &str, text: &str) -> Result<()> {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.dir.join(name))?;
         Ok(file.write_all(text.as_bytes())?)
     }
 
-    /// Where the items write what they do.
+    /// Path of the file where the items log what they do.
     #[must_use]
     pub fn effects_log(&self) -> String {
         self.path("effects.log")
     }
 
-    /// What the items wrote so far.
+    /// What the items have logged so far.
     ///
     /// # Errors
-    /// A line that is none of theirs.
+    /// Fails on a line of another format.
     pub fn effects(&self) -> Result<Vec<Effect>> {
         effects::read(Path::new(&self.effects_log()))
     }
@@ -184,7 +186,7 @@ impl Fleet {
     fn background(&self, command: &mut Command, log: &str) -> Result<Child> {
         let log = OpenOptions::new().append(true).create(true).open(self.dir.join("logs").join(log))?;
         let name: OsString = command.get_program().to_owned();
-        // Whoever runs these tests may be a service itself.
+        // The test runner may be a systemd service itself.
         for of_service in ["INVOCATION_ID", "RUNTIME_DIRECTORY", "NOTIFY_SOCKET"] {
             command.env_remove(of_service);
         }
@@ -197,40 +199,40 @@ impl Fleet {
     }
 }
 
-/// The coordinator.
+/// Control of the coordinator.
 impl Fleet {
     /// Runs a command of `muster-coordinator` in the fleet's directory.
     ///
     /// # Errors
-    /// It did not start, or did not end.
+    /// Fails on a start error or a timeout.
     pub fn coordinator_command(&self, words: &[&str]) -> Result<Ran> {
         programs::run(Command::new(&self.programs.coordinator).args(words).current_dir(&self.dir))
     }
 
-    /// The file with the record.
+    /// Path of the coordinator's store.
     #[must_use]
     pub fn store(&self) -> PathBuf {
         self.dir.join("coordinator/store")
     }
 
-    /// Its process.
+    /// Process id of the coordinator.
     ///
     /// # Errors
-    /// It does not run.
+    /// Fails unless it runs.
     pub fn coordinator_pid(&self) -> Result<i32> {
         Ok(pid_of(self.coordinator.as_ref().context("the coordinator does not run")?)?.as_raw())
     }
 
-    /// Where the one that runs listens, on loopback.
+    /// Port on loopback where the running coordinator listens.
     #[must_use]
     pub fn coordinator_port(&self) -> Option<u16> {
         self.door.leads_to()
     }
 
-    /// Starts it, and waits until it listens.
+    /// Starts the coordinator, and waits until it listens.
     ///
     /// # Errors
-    /// It ended, or does not listen in time.
+    /// Fails if it ends, or on timeout.
     pub fn start_coordinator(&mut self) -> Result<()> {
         let port_file = self.dir.join("port");
         if port_file.exists() {
@@ -255,52 +257,52 @@ impl Fleet {
         Ok(())
     }
 
-    /// SIGKILL, and it is gone.
+    /// Kills the coordinator (SIGKILL) and reaps it.
     ///
     /// # Errors
-    /// None that is expected.
+    /// No error is expected.
     pub fn kill_coordinator(&mut self) -> Result<()> {
         end(self.coordinator.take(), Signal::SIGKILL)
     }
 
-    /// SIGTERM, and it is gone.
+    /// Stops the coordinator (SIGTERM) and reaps it.
     ///
     /// # Errors
-    /// It does not end.
+    /// Fails on timeout.
     pub fn stop_coordinator(&mut self) -> Result<()> {
         end(self.coordinator.take(), Signal::SIGTERM)
     }
 
-    /// SIGSTOP or SIGCONT.
+    /// Sends SIGSTOP or SIGCONT to the coordinator.
     ///
     /// # Errors
-    /// It does not run.
+    /// Fails unless it runs.
     pub fn signal_coordinator(&self, signal: Signal) -> Result<()> {
         let child = self.coordinator.as_ref().context("no coordinator runs")?;
         Ok(kill(pid_of(child)?, signal)?)
     }
 }
 
-/// The operator.
+/// Actions of the operator.
 impl Fleet {
-    /// musterctl with the first operator's credentials.
+    /// Runs musterctl with the first operator's credentials.
     ///
     /// # Errors
-    /// It did not start, or did not end.
+    /// Fails on a start error or a timeout.
     pub fn ctl(&self, words: &[&str]) -> Result<Ran> {
         self.ctl_as("operator.toml", words)
     }
 
-    /// musterctl with the credentials in this file.
+    /// Runs musterctl with the credentials in this file.
     ///
     /// # Errors
-    /// It did not start, or did not end.
+    /// Fails on a start error or a timeout.
     pub fn ctl_as(&self, config: &str, words: &[&str]) -> Result<Ran> {
         let mut command = self.musterctl();
         programs::run(command.arg("--config").arg(config).args(words))
     }
 
-    /// A bare musterctl, in the fleet's directory, without any configuration to be found.
+    /// A bare musterctl in the fleet's directory, without any configuration.
     #[must_use]
     pub fn musterctl(&self) -> Command {
         let mut command = Command::new(&self.programs.musterctl);
@@ -311,33 +313,33 @@ impl Fleet {
     /// Writes a manifest and applies it.
     ///
     /// # Errors
-    /// It was refused.
+    /// Fails if it is rejected.
     pub fn apply(&self, manifest: &str) -> Result<()> {
         fs::write(self.dir.join("manifest.yaml"), manifest)?;
         self.ctl(&["apply", "-f", "manifest.yaml"])?.ok()?;
         Ok(())
     }
 
-    /// Every machine, as `get machines -o json` has it: without what its items have said.
+    /// All machines, as `get machines -o json` prints them: without the output of their items.
     ///
     /// # Errors
-    /// musterctl failed.
+    /// Fails if musterctl does.
     pub fn machines(&self) -> Result<BTreeMap<String, Machine>> {
         machines::of(self.ctl(machines::GET)?)
     }
 
-    /// One machine, as `get machine NAME -o json` has it: with output and results of its items.
+    /// One machine, as `get machine NAME -o json` prints it: with output and results of its items.
     ///
     /// # Errors
-    /// musterctl failed, or there is no such machine.
+    /// Fails if musterctl does, or for an unknown machine.
     pub fn machine(&self, name: &str) -> Result<Machine> {
         machines::of(self.ctl(&machines::one(name))?)?.remove(name).context("the machine")
     }
 
-    /// Waits until a machine is as wanted; musterctl is asked again and again.
+    /// Polls musterctl until a machine satisfies a condition.
     ///
     /// # Errors
-    /// It is not, in time. The coordinator may be away meanwhile.
+    /// Fails on timeout. The coordinator may be down meanwhile.
     pub fn wait_machine(&self, name: &str, what: &str, wanted: impl Fn(&Machine) -> bool) -> Result<Machine> {
         machines::wait(
             (self.patience / QUESTIONS_MAX, self.patience),
@@ -350,7 +352,7 @@ impl Fleet {
     /// Waits until all these machines are Ready.
     ///
     /// # Errors
-    /// They are not, in time.
+    /// Fails on timeout.
     pub fn wait_ready(&self, count: usize) -> Result<()> {
         let mut last = Vec::new();
         let seen = look_every(self.patience / QUESTIONS_MAX, &format!("{count} machines Ready"), self.patience, || {

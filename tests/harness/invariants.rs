@@ -1,5 +1,5 @@
-//! What must hold after every event, whatever the faults. Named after the rules of docs/explanation/safety.md; none of
-//! them asks the code it watches whether it did right.
+//! Invariants that must hold after every event, under any faults. Named after the rules of docs/explanation/safety.md.
+//! They are independent of the code under test: none asks it whether it did right.
 
 mod groups;
 mod hooks;
@@ -34,12 +34,12 @@ use muster_proto::model::{
 use crate::sim::{LIMITS, machine::Machine, manifest};
 use record::{failed_for_good, has_outcome};
 
-/// An invariant that did not hold.
+/// A broken invariant.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// Its name: the number of the safety rule, or a word.
+    /// Name of the invariant: the number of the safety rule, or a word.
     pub invariant: &'static str,
-    /// What was seen.
+    /// What was observed.
     pub detail: String,
 }
 
@@ -49,7 +49,7 @@ impl std::fmt::Display for Violation {
     }
 }
 
-/// Remembers what was seen, and compares.
+/// Records what was observed, and checks each step against it.
 #[derive(Clone, Default)]
 pub struct Watcher {
     epoch: Epoch,
@@ -59,38 +59,38 @@ pub struct Watcher {
     accepted: BTreeMap<(MachineId, Generation), String>,
     started: BTreeSet<(MachineId, AttemptKey)>,
     succeeded: BTreeSet<(MachineId, ItemName, ItemHash)>,
-    /// What has succeeded, and was in no list of its machine since.
+    /// Items that have succeeded, and have since been absent from their machine's list.
     dropped: BTreeSet<(MachineId, ItemName, ItemHash)>,
-    /// Up to which list an item that was out of its machine's list since may have been begun.
+    /// Of each item that has left its machine's list since: the newest list under which it may have been begun.
     out_since: BTreeMap<(MachineId, ItemName), Generation>,
-    /// What took a machine down: at most once for an item of a generation.
+    /// Items that took a machine down: at most once for each generation.
     rebooted: BTreeSet<(MachineId, Generation, ItemName)>,
     /// Hashes of attempts, as recorded when they were started.
     hashes: BTreeMap<(MachineId, AttemptKey), ItemHash>,
-    /// Epoch, generation and newest event of each ledger as last seen.
+    /// Epoch, generation and newest event of each ledger, as last seen.
     ledgers: BTreeMap<MachineId, (Epoch, Generation, Seq)>,
     slots: BTreeMap<MachineName, (MachineId, Slot)>,
     denied: BTreeSet<MachineId>,
-    /// Whoever was ever denied: an old store may not know it any more, its operators do.
+    /// Machines that were ever denied: an old store may have lost them, its operators still know them.
     shut_out: BTreeSet<MachineId>,
-    /// An old store is in place and has not been recovered: what it does not know, it cannot show.
+    /// An old store is in place and has not been recovered: checks that need lost facts are off.
     restored: bool,
-    /// Of updates.
+    /// Observations about updates.
     seen: update::Seen,
-    /// A store is being recovered: slots it shows now were granted by a coordinator before it.
+    /// A store is being recovered: slots that it shows now were granted by an earlier coordinator.
     recovering: bool,
 }
 
 type Checked = Result<(), Violation>;
 
 impl Watcher {
-    /// A violation seen by the simulator itself.
+    /// A violation found by the simulator itself.
     #[must_use]
     pub fn violation(&self, invariant: &'static str, detail: impl Into<String>) -> Violation {
         Violation { invariant, detail: detail.into() }
     }
 
-    /// An old copy of the store took the place of the newest.
+    /// An old copy of the store has replaced the newest.
     pub fn store_restored(&mut self) {
         self.restored = true;
         self.assigned.clear();
@@ -99,18 +99,18 @@ impl Watcher {
         self.epoch = Epoch(0);
     }
 
-    /// Has an operator ever shut this machine out?
+    /// Has an operator ever denied this machine?
     #[must_use]
     pub fn was_shut_out(&self, id: MachineId) -> bool {
         self.shut_out.contains(&id)
     }
 
-    /// An old copy of a machine's ledger took the place of the newest.
+    /// An old copy of a machine's ledger has replaced the newest.
     pub fn ledger_put_back(&mut self, id: MachineId) {
         self.ledgers.remove(&id);
     }
 
-    /// The store knows everything again.
+    /// The store is complete again.
     pub fn store_recovered(&mut self) {
         self.restored = false;
     }
@@ -124,15 +124,15 @@ impl Watcher {
         Ok(())
     }
 
-    /// After a start, the slots are those of the store: a lost step may have freed what was never committed.
+    /// After a start the slots are those of the store: a lost step may have freed slots without a commit.
     pub fn forget_slots(&mut self, facts: Option<&Facts>) {
         self.slots = facts.map(slots).unwrap_or_default();
         facts.into_iter().for_each(|facts| self.forget_updates(facts));
         self.recovering = facts.is_some_and(|facts| facts.meta.recovering);
     }
 
-    /// Rule 6: one generation of one machine has one content. A coordinator that has seen that its store is older than
-    /// the fleet sends nothing.
+    /// Rule 6: one generation of one machine has one content. A coordinator that has found its store older than the
+    /// fleet sends nothing.
     pub fn assigned(&mut self, id: MachineId, assignment: &Assignment, facts: Option<&Facts>) -> Checked {
         if facts.is_some_and(|facts| facts.live.older_than_fleet().is_some()) {
             return Err(self.violation("old-store", format!("{id} was assigned something by an old store")));
@@ -147,7 +147,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// Rule 7: at most one process for an attempt, and none for what has succeeded.
+    /// Rule 7: at most one process for an attempt, and none for an item that has succeeded.
     pub fn started(&mut self, machine: &Machine, key: &AttemptKey, phase: Phase, claimed: bool) -> Checked {
         let at = (machine.id, key.clone());
         if claimed || !self.started.insert(at.clone()) {
@@ -172,14 +172,14 @@ impl Watcher {
             self.joined(machine.id, &key.item);
             let done = (machine.id, key.item.clone(), hash);
             self.dropped.remove(&done);
-            // Begun before it was dropped, and ended after that: it may count, and may run again.
+            // It began before it was dropped and ended after that: it may count, and may run again.
             if !self.was_out_since(machine.id, key) {
                 self.succeeded.insert(done);
             }
         }
     }
 
-    /// Rule 6 on the agent's side: what its ledger has seen never goes back.
+    /// Rule 6 on the agent's side: epoch, generation and events of a ledger never go back.
     pub fn recorded(&mut self, machine: &Machine) -> Checked {
         let LedgerState { epoch, last_seq, .. } = &machine.disk;
         let now = (*epoch, machine.disk.generation(), *last_seq);
@@ -202,7 +202,7 @@ impl Watcher {
         self.successes_are_true(machine)
     }
 
-    /// Rule 11: what is said of an event is in the ledger before.
+    /// Rule 11: an event is in the ledger before the agent reports it.
     pub fn said(&self, machine: &Machine, what: &ToCoordinator) -> Checked {
         match what {
             ToCoordinator::Event { seq, .. } if *seq > machine.disk.last_seq => {
@@ -212,7 +212,7 @@ impl Watcher {
         }
     }
 
-    /// Rule 11: what is acknowledged is durable.
+    /// Rule 11: an acknowledged event is durable.
     pub fn acked(
         &mut self,
         id: MachineId,
@@ -241,13 +241,14 @@ impl Watcher {
             }
             self.nothing_runs_in_maintenance(machine, core.map(Core::facts))?;
         }
-        // Nobody can keep back at once whom an old store lets in again. When it is recovered, its operators see to it.
+        // An old store admits denied machines again, and this cannot be prevented at once. Operators deny them again
+        // after the recovery.
         let is_out = |id| self.denied.contains(id) || (self.restored && self.shut_out.contains(id));
         for machine in machines.iter().filter(|machine| !is_out(&machine.id)) {
             let running = machine.attempts.values().find(|a| a.ends_at.is_some() && a.request.phase > Phase::Prepare);
             let Some(running) = running else { continue };
             let row = core.and_then(|core| core.facts().by_id(machine.id));
-            // A store that was put back does not know of the slots granted after it was copied.
+            // A restored store lacks the slots granted after it was copied.
             if !self.restored && row.is_some_and(|row| row.slot.is_none()) {
                 let detail = format!("{}: item {} runs without a slot", machine.name, running.request.key);
                 return Err(self.violation("5", detail));
@@ -262,7 +263,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// Everything that must hold of the coordinator's facts after a step.
+    /// Checks of the coordinator's facts after a step.
     pub fn after_step(&mut self, core: &mut Core, machines: &[Machine], now: Now) -> Checked {
         let again = core.step(vec![Input::Tick], now);
         if !again.changes.is_empty() || !again.effects.is_empty() {
@@ -297,7 +298,7 @@ impl Watcher {
             .collect();
         let granted = if self.recovering { Vec::new() } else { granted };
         let new_workers = granted.iter().any(|m| m.spec.machine_type == MachineType::Worker);
-        // Rule 1. After a recovery two may hold one, until it is recorded that one of them is long done.
+        // Rule 1. After a recovery two machines may hold a slot, until one is recorded as long done.
         let new_controls = granted.iter().any(|m| m.spec.machine_type == MachineType::Control);
         if new_controls && held(MachineType::Control).count() > 1 {
             return Err(self.violation("1", "a second control machine was granted a slot"));
@@ -310,7 +311,7 @@ impl Watcher {
         if workers > 50 || (new_workers && workers > configured) {
             return Err(self.violation("2", format!("{workers} workers hold a slot; {configured} are configured")));
         }
-        // Rule 3. A control machine that joined with the very step that grants is seen by it too.
+        // Rule 3. The grant also sees a control machine that joined in the same step.
         let behind = |m: &&std::sync::Arc<MachineRow>| {
             let in_rollout = m.rollout.is_some() && m.id.is_some() && !m.revoked;
             m.spec.machine_type == MachineType::Control
@@ -348,7 +349,7 @@ impl Watcher {
     fn budget_is_kept(&self, facts: &Facts, survey: &Survey<'_>) -> Checked {
         let failed = |of: MachineType| {
             let machines = facts.machines.values().filter(|m| m.spec.machine_type == of && !m.revoked);
-            // What failed in a rollout that has ended, and was given up with it, does not count in the next.
+            // A failure of a rollout that has ended was given up with it: it does not count in the next.
             let joined = machines.filter(|m| m.rollout.as_ref() == survey.rollout.map(|rollout| &rollout.name));
             joined.filter(|m| m.reach.is_some() && m.removal.is_none() && failed_for_good(facts, m)).count()
         };
@@ -360,7 +361,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// Not moving always has a reason.
+    /// A stalled machine always has a reason.
     fn nobody_waits_for_nothing(&self, facts: &Facts, _: &[Machine], now: Now) -> Checked {
         let limits = LIMITS;
         let Some(survey) = Survey::of(facts, &manifest::cluster_name(), &limits, now) else { return Ok(()) };
@@ -383,7 +384,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// Rule 11 at rest: the coordinator has the very statuses that the ledgers hold.
+    /// Rule 11 at rest: the coordinator has exactly the statuses that the ledgers hold.
     pub fn settled(&self, machines: &[Machine], core: Option<&Core>) -> Checked {
         let Some(facts) = core.map(Core::facts) else { return Ok(()) };
         if let Err(gaps) = facts.verify_audit() {
@@ -414,7 +415,7 @@ impl Watcher {
     }
 }
 
-/// What an assignment says, its fences apart.
+/// Content of an assignment, without its fences.
 fn content(assignment: &Assignment) -> String {
     serde_json::to_string(&(&assignment.items, &assignment.variables)).unwrap_or_default()
 }

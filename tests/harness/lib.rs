@@ -1,6 +1,6 @@
-//! The harness of Muster's proofs: a simulator that drives the production cores of one coordinator and many agents
-//! through faults, a model that goes through every order of events, the invariants that must hold after each, a fleet
-//! of real processes and one of real systemd nodes for end-to-end tests.
+//! The harness of Muster's proofs. A simulator drives the production cores of one coordinator and many agents through
+//! faults. A model explores every order of events, and invariants are checked after each event. The end-to-end tests
+//! run on a fleet of real processes and on a fleet of real systemd nodes.
 
 pub mod fleet;
 pub mod invariants;

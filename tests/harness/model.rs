@@ -1,9 +1,9 @@
-//! The model: a small cluster whose production cores meet every order of events, where the simulator rolls dice. Clock,
-//! network, disk and processes are the simulator's, and so are the invariants; what happens next is chosen by the
-//! checker, which goes through all choices.
+//! The model: a small cluster whose production cores meet every order of events, where the simulator picks one at
+//! random. Clock, network, disk, processes and invariants are the simulator's. The checker chooses the next event, and
+//! explores all choices.
 //!
-//! Time stands still, but for backoffs. What the coordinator says arrives before anything else happens, unless a fault
-//! lets it come late: machines do not see each other, so the order in which they hear changes nothing.
+//! Time stands still, except for backoffs. A message of the coordinator arrives before anything else happens, unless a
+//! fault delays it: machines do not see each other, so the order in which they receive messages changes nothing.
 
 mod action;
 mod cluster;
@@ -20,61 +20,61 @@ pub use action::Action;
 pub use fault::Fault;
 pub use state::State;
 
-/// What the checker goes through.
+/// What the checker explores.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// Machines.
+    /// Number of machines.
     pub counts: Counts,
     /// Workers have a prepare item too, beside their deploy item.
     pub prepare: bool,
     /// Control machines have a reconfigure item too.
     pub reconfigure: bool,
-    /// The cluster is deployed, and an update that disturbs every machine has just been started; an application
-    /// controller guards all of them.
+    /// The cluster is deployed, and an update that disturbs every machine has just started; an application controller
+    /// guards all machines.
     pub update: bool,
-    /// So many workers may hold a slot at once.
+    /// Most workers that may hold a slot at once.
     pub workers_at_once: u32,
-    /// What may go wrong.
+    /// Faults that may occur.
     pub faults: &'static [Fault],
-    /// Machines that nothing happens to, for a search that would be too long.
+    /// Machines spared from faults, to keep the search short.
     pub spared: &'static [usize],
-    /// How often, in all.
+    /// Most faults in all.
     pub faults_max: u32,
-    /// A bug that is planted: only in a build with the feature `plants`.
+    /// A seeded bug: only in a build with the feature `plants`.
     pub plant: Option<&'static str>,
 }
 
-/// What came of going through everything.
+/// Result of exploring a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Different states that were reached.
+    /// Number of distinct states reached.
     pub states: usize,
-    /// What did not hold, if anything, and the shortest way to it.
+    /// The first broken invariant, if any, and the shortest path to it.
     pub broken: Option<Broken>,
-    /// Was everything Ready after as many faults as may strike?
+    /// Was everything Ready after the largest number of faults?
     pub ready_after_faults: bool,
 }
 
-/// What did not hold.
+/// A broken invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
     /// The invariant.
     pub invariant: &'static str,
-    /// What was seen, and how it came to that.
+    /// What was observed, and the path to it.
     pub story: String,
 }
 
-/// The one property; which invariant it was, the violation says.
+/// The one property; the violation names the invariant.
 const INVARIANTS: &str = "invariants";
-/// What makes the other worth something.
+/// Guards the other property against being vacuous.
 const READY: &str = "Ready after every fault";
 
 impl Scenario {
-    /// Goes through everything that can happen, or until something does not hold.
+    /// Explores everything that can happen, or stops at the first broken invariant.
     #[must_use]
     pub fn check(self) -> Outcome {
         let search = Search { scenario: self, found: AtomicBool::new(false) };
-        // Breadth first: the way to what does not hold is the shortest there is.
+        // Breadth first, so that the path to a broken invariant is the shortest.
         let checker = search.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
         let states = checker.unique_state_count();
         let mut discoveries = checker.discoveries();
@@ -87,7 +87,7 @@ impl Scenario {
         Outcome { states, broken, ready_after_faults: discoveries.contains_key(READY) }
     }
 
-    /// Runs production code, with the planted bug if there is one.
+    /// Runs production code, with the seeded bug if there is one.
     fn planted<T>(&self, run: impl FnOnce() -> T) -> T {
         #[cfg(feature = "plants")]
         muster_proto::plant::set(self.plant);
@@ -98,10 +98,10 @@ impl Scenario {
     }
 }
 
-/// A scenario that is being gone through.
+/// A scenario under exploration.
 struct Search {
     scenario: Scenario,
-    /// Something did not hold: the rest is of no interest.
+    /// An invariant broke: the rest of the search is skipped.
     found: AtomicBool,
 }
 

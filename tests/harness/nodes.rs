@@ -1,10 +1,9 @@
 //! A fleet of nodes: machines as users have them (systemd, journal, apt, a Docker Engine each) as containers on a
-//! network of their own, the coordinator as a container of the image that is shipped, the agent from the package that
-//! is shipped. Nothing here is a stand-in. It needs a Docker Engine, mmdebstrap for the node's image, and
-//! `make packages`.
+//! network of their own. The coordinator runs as a container of the shipped image, the agent comes from the shipped
+//! package. Nothing here is a mock. It needs a Docker Engine, mmdebstrap for the node's image, and `make packages`.
 //!
-//! Everything is done through Docker's command line and musterctl in a container beside the nodes, so that it does not
-//! matter where the engine runs.
+//! Everything goes through Docker's command line and musterctl in a container beside the nodes. Therefore the engine
+//! may run anywhere.
 
 pub mod docker;
 pub mod node;
@@ -37,41 +36,40 @@ use crate::fleet::{
     programs::{self, Ran},
 };
 
-/// Where the nodes reach the coordinator.
+/// Address of the coordinator, for the nodes.
 pub const COORDINATOR: &str = "coordinator:7443";
-/// Where the nodes reach the artifacts.
+/// Address of the artifacts, for the nodes.
 pub const ARTIFACTS: &str = "http://operator:8080/";
-/// Longest wait for anything of the fleet. It is for a computer that has much else to do; what comes costs no more.
+/// Timeout of every wait in the fleet. It allows for a busy computer; a wait ends as soon as its condition holds.
 pub const PATIENCE: Duration = Duration::from_secs(600);
-/// How long a machine that should become Ready may be failed: an operator's word that it be tried again may be on its
-/// way.
+/// How long a machine on its way to Ready may be failed: an operator's retry may be in transit.
 const FAILED_MAX: Duration = Duration::from_secs(10);
-/// Between two questions to the coordinator.
+/// Poll interval for the coordinator.
 const ASK_EVERY: Duration = Duration::from_millis(300);
-/// How long another fleet of nodes on this computer is waited for: as long as all its tests may take.
+/// Timeout of the wait for another fleet of nodes on this computer: the longest run of all its tests.
 const TURN_PATIENCE: Duration = Duration::from_secs(40 * 60);
 
-/// See the module. Dropped, everything of it is removed, unless it was to be kept.
+/// A fleet of nodes (see the module). Drop removes everything of it, unless it was to be kept.
 pub struct Nodes {
-    /// Of everything Docker has of it, and its label.
+    /// Name of the fleet, and the label of all its Docker objects.
     name: String,
     packages: PathBuf,
     image: String,
     coordinator_image: String,
     nodes: BTreeMap<String, Node>,
-    /// In the operator's container.
+    /// Shells in the operator's container.
     shells: Shells,
     keep: bool,
-    /// Held while it stands.
+    /// Held while the fleet exists.
     _turn: Turn,
 }
 
 impl Nodes {
-    /// A coordinator, an operator, and `control-1`… and `worker-1`…, booted and with the agent's package installed;
-    /// nobody is enrolled. What is left of an earlier fleet of that name is removed.
+    /// Starts a coordinator, an operator, and `control-1`… and `worker-1`…, booted and with the agent's package
+    /// installed but not enrolled. Removes the remains of an earlier fleet of that name.
     ///
     /// # Errors
-    /// Whatever keeps it from running, and what to do about it.
+    /// Fails if the start of a part does, and says what to do about it.
     pub fn start(turn: &Turn, name: &str, control: usize, workers: usize) -> Result<Self> {
         let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the tests lie in the project")?;
         let packages = project.join("target/packages");
@@ -123,10 +121,10 @@ impl Nodes {
         self.wait_healthy()
     }
 
-    /// Waits until Docker says that the coordinator is healthy.
+    /// Waits until Docker reports the coordinator as healthy.
     ///
     /// # Errors
-    /// It is not, in time.
+    /// Fails on timeout.
     pub fn wait_healthy(&self) -> Result<()> {
         let name = format!("{}-coordinator", self.name);
         look_every(ASK_EVERY, "the coordinator is healthy", PATIENCE, || {
@@ -135,20 +133,20 @@ impl Nodes {
         })
     }
 
-    /// SIGKILL to the coordinator's container.
+    /// Kills the coordinator's container (SIGKILL).
     ///
     /// # Errors
-    /// Docker's.
+    /// Fails if Docker does.
     pub fn kill_coordinator(&self) -> Result<()> {
         docker(&["kill", &format!("{}-coordinator", self.name)])?.ok()?;
         Ok(())
     }
 
-    /// Runs a shell script, with this on its standard input, where the coordinator's state and keys are in their
-    /// places; what it writes.
+    /// Runs a shell script with this standard input in a container where the coordinator's state and keys are mounted.
+    /// Returns its stdout.
     ///
     /// # Errors
-    /// It failed.
+    /// Fails if the script does.
     pub fn look_at_coordinator(&self, script: &str, input: &str) -> Result<String> {
         let label = format!("--label={}", self.name);
         let state = format!("--volume={}-state:/var/lib/muster/coordinator:ro", self.name);
@@ -160,43 +158,43 @@ impl Nodes {
     /// Size of the coordinator's image in bytes, and the user it runs as.
     ///
     /// # Errors
-    /// Docker's.
+    /// Fails if Docker does.
     pub fn coordinator_image(&self) -> Result<(u64, String)> {
         let said = docker(&["inspect", "--format", "{{.Size}} {{.Config.User}}", &self.coordinator_image])?.ok()?;
         let (bytes, user) = said.trim().split_once(' ').context("a size and a user")?;
         Ok((bytes.parse()?, user.to_owned()))
     }
 
-    /// All that it has logged.
+    /// The coordinator's whole log.
     ///
     /// # Errors
-    /// Docker's.
+    /// Fails if Docker does.
     pub fn coordinator_log(&self) -> Result<String> {
         let ran = docker(&["logs", &format!("{}-coordinator", self.name)])?.exits(0)?;
         Ok(ran.out + &ran.err)
     }
 
-    /// Starts it again.
+    /// Starts the coordinator again.
     ///
     /// # Errors
-    /// Docker's.
+    /// Fails if Docker does.
     pub fn restart_coordinator(&self) -> Result<()> {
         docker(&["start", &format!("{}-coordinator", self.name)])?.ok()?;
         Ok(())
     }
 
-    /// The package of that program, for apt.
+    /// File name of a program's apt package.
     ///
     /// # Errors
-    /// It was not made: says how to.
+    /// Fails if it is missing, and says how to build it.
     pub fn package(&self, program: &str) -> Result<String> {
         self.made(&format!("{program}_"), ".deb")
     }
 
-    /// The package of that program, for rpm.
+    /// File name of a program's rpm package.
     ///
     /// # Errors
-    /// It was not made: says how to.
+    /// Fails if it is missing, and says how to build it.
     pub fn rpm(&self, program: &str) -> Result<String> {
         self.made(&format!("{program}-"), ".rpm")
     }
@@ -212,20 +210,20 @@ impl Nodes {
     /// A node by its name.
     ///
     /// # Errors
-    /// There is none.
+    /// Fails for an unknown node.
     pub fn node(&self, name: &str) -> Result<&Node> {
         self.nodes.get(name).with_context(|| format!("there is no node {name}"))
     }
 
-    /// Every node, by name: control machines first.
+    /// All nodes by name, control machines first.
     pub fn all(&self) -> impl Iterator<Item = &Node> {
         self.nodes.values()
     }
 
-    /// Does something on all nodes at once.
+    /// Runs an action on all nodes at once.
     ///
     /// # Errors
-    /// The first of theirs.
+    /// Returns the first error.
     pub fn on_every_node(&self, act: impl Fn(&Self, &Node) -> Result<()> + Sync) -> Result<()> {
         thread::scope(|scope| {
             let acting: Vec<_> = self.nodes.values().map(|node| scope.spawn(|| act(self, node))).collect();
@@ -233,10 +231,10 @@ impl Nodes {
         })
     }
 
-    /// The node is reinstalled: the same name, a fresh disk, the agent's package.
+    /// Reinstalls a node: the same name, a fresh disk, the agent's package.
     ///
     /// # Errors
-    /// Docker's, or it does not boot.
+    /// Fails if Docker does, or the boot.
     pub fn reinstall(&self, name: &str) -> Result<()> {
         self.node(name)?.remove()?;
         let node = Node::create(&self.name, &self.image, name)?;
@@ -244,27 +242,27 @@ impl Nodes {
         node.install(&self.package("muster-agent")?)
     }
 
-    /// The fleet stays when this is dropped.
+    /// Keeps the fleet after this is dropped.
     pub fn keep(&mut self) {
         self.keep = true;
     }
 }
 
-/// The operator.
+/// Actions of the operator.
 impl Nodes {
     /// Runs musterctl on the operator's machine.
     ///
     /// # Errors
-    /// It did not start, or did not end.
+    /// Fails on a start error or a timeout.
     pub fn ctl(&self, words: &[&str]) -> Result<Ran> {
         self.shells.run(&[&["musterctl"], words].concat())
     }
 
-    /// Makes a node a machine that never enrolled and where no item ran; the package stays. What it was is revoked, so
-    /// that no coordinator waits to hear of it. What a test that failed may have done to it is undone.
+    /// Resets a node to one that was never enrolled and has run no items; the package stays. Revokes the old machine,
+    /// so that no coordinator waits for it. Also undoes the remains of a failed test.
     ///
     /// # Errors
-    /// musterctl's or the shell's.
+    /// Fails if musterctl or the shell does.
     pub fn begin_anew(&self, node: &Node) -> Result<()> {
         node.mend()?;
         let status = node.run(&["muster-agent", "status", "-o", "json"])?;
@@ -279,42 +277,42 @@ impl Nodes {
     /// Applies a manifest.
     ///
     /// # Errors
-    /// It was refused.
+    /// Fails if it is rejected.
     pub fn apply(&self, manifest: &str) -> Result<()> {
         let apply = ["exec", "--interactive", &self.operator(), "musterctl", "apply", "-f", "-"];
         docker::docker_with(&apply, manifest)?.ok()?;
         Ok(())
     }
 
-    /// A join token.
+    /// Creates a join token.
     ///
     /// # Errors
-    /// musterctl failed.
+    /// Fails if musterctl does.
     pub fn token(&self, cluster: &str, machine_type: &str, uses: usize) -> Result<String> {
         let uses = uses.to_string();
         self.ctl(&["token", "create", "--cluster", cluster, "--type", machine_type, "--uses", &uses])?.ok()
     }
 
-    /// Every machine, as `get machines -o json` has it: without what its items have said.
+    /// All machines, as `get machines -o json` prints them: without the output of their items.
     ///
     /// # Errors
-    /// musterctl failed.
+    /// Fails if musterctl does.
     pub fn machines(&self) -> Result<BTreeMap<String, Machine>> {
         machines::of(self.ctl(machines::GET)?)
     }
 
-    /// One machine, as `get machine NAME -o json` has it: with output and results of its items.
+    /// One machine, as `get machine NAME -o json` prints it: with output and results of its items.
     ///
     /// # Errors
-    /// musterctl failed, or there is no such machine.
+    /// Fails if musterctl does, or for an unknown machine.
     pub fn machine(&self, name: &str) -> Result<Machine> {
         machines::of(self.ctl(&machines::one(name))?)?.remove(name).context("the machine")
     }
 
-    /// Waits until a machine is as wanted. The coordinator may be away meanwhile.
+    /// Waits until a machine satisfies a condition. The coordinator may be down meanwhile.
     ///
     /// # Errors
-    /// It is not, in time.
+    /// Fails on timeout.
     pub fn wait_machine(&self, name: &str, what: &str, wanted: impl Fn(&Machine) -> bool) -> Result<Machine> {
         machines::wait((ASK_EVERY, PATIENCE), (name, what), || self.ctl(&machines::one(name)), wanted)
     }
@@ -322,7 +320,7 @@ impl Nodes {
     /// Waits until a machine is Ready.
     ///
     /// # Errors
-    /// It is not, in time, or failed.
+    /// Fails on timeout, or if the machine failed.
     pub fn wait_ready(&self, name: &str) -> Result<()> {
         let failed_since = Cell::new(None::<Instant>);
         let machine = self.wait_machine(name, "Ready", |machine| {
@@ -334,7 +332,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// What is worth reading when a test failed.
+    /// Diagnostics for a failed test.
     #[must_use]
     pub fn evidence(&self) -> String {
         let machines = self.ctl(&["get", "machines", "-o", "wide"]).map(|ran| ran.out + &ran.err).unwrap_or_default();
@@ -345,18 +343,18 @@ impl Nodes {
     }
 }
 
-/// Leave to have fleets on this computer, as long as it or a clone of it is there. One program at a time: two would
-/// have the same names in Docker, and not enough of this computer.
+/// The right to run fleets on this computer, held as long as it or a clone of it exists. One program at a time: two
+/// would use the same names in Docker, and overload this computer.
 #[derive(Clone)]
 pub struct Turn {
     _locked: Arc<File>,
 }
 
 impl Turn {
-    /// Waits until no other program has it.
+    /// Waits until other programs have released it.
     ///
     /// # Errors
-    /// It never came to its end, or the lock file cannot be had.
+    /// Fails on timeout, or on an error of the lock file.
     pub fn take() -> Result<Self> {
         let path = env::temp_dir().join("muster-nodes.lock");
         let file = File::create(&path).with_context(|| path.display().to_string())?;

@@ -1,11 +1,11 @@
-//! The simulator's dice: SplitMix64 (Steele, Lea, Flood 2014). One seed, one story.
+//! The simulator's random numbers: SplitMix64 (Steele, Lea, Flood 2014). One seed gives one run.
 
 /// A reproducible source of numbers.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// Begins the story of a seed.
+    /// Starts the sequence of a seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
@@ -25,18 +25,18 @@ impl Rng {
         low + self.next() % (high - low + 1)
     }
 
-    /// True so many times in a thousand.
+    /// True with this probability, in permille.
     pub const fn permille(&mut self, permille: u64) -> bool {
         self.next() % 1000 < permille
     }
 
-    /// One of several; None of nothing.
+    /// One element at random; None of an empty slice.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
         let len = u64::try_from(of.len()).ok().filter(|len| *len > 0)?;
         of.get(usize::try_from(self.next() % len).ok()?)
     }
 
-    /// 16 bytes, for identities.
+    /// 16 random bytes, for identities.
     pub const fn bytes16(&mut self) -> u128 {
         ((self.next() as u128) << 64) | self.next() as u128
     }

@@ -1,8 +1,8 @@
-//! The simulator: one coordinator and many agents, all of them production cores, in one thread with one seed. Replaced
-//! are clock, network, disk and processes. No rule of Muster is written a second time here.
+//! The simulator: one coordinator and many agents, all of them production cores, in one thread with one seed. It
+//! replaces clock, network, disk and processes. No rule of Muster is implemented a second time here.
 //!
-//! A world first lives through chaos, then the faults stop and every rollout must end with a reason, then a patient
-//! operator resolves what wants a person, and every machine must become Ready.
+//! A world first runs under chaos. Then the faults stop, and every rollout must end with a reason. Then an operator
+//! resolves what needs a person, and every machine must become Ready.
 
 mod act;
 mod appointments;
@@ -56,49 +56,49 @@ use situations::Reached;
 use swarm::Swarm;
 use talks::Talk;
 
-/// What the coordinator goes by.
+/// Limits of the coordinator.
 pub(crate) const LIMITS: Limits = Limits { lost_after_ms: 30_000 };
-/// Bytes of the key with which every coordinator proves what it tells.
+/// Bytes of the key of the proof codes, the same for every coordinator.
 const PROOF_KEY: [u8; 32] = [7; 32];
-/// A world that does so much without coming to rest has a bug, or the simulator has.
+/// Most events before a world comes to rest: more means a bug in Muster or in the simulator.
 const EVENTS_MAX: u64 = 60_000;
 
-/// Something that will happen.
+/// A scheduled event.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     /// A message arrives.
     Deliver(Parcel),
-    /// A machine's own time: processes end, retries are due.
+    /// A machine's own timer: processes end, retries are due.
     Wake(usize),
     /// An agent tries to connect.
     Connect(usize),
-    /// An agent's process starts again.
+    /// An agent's process restarts.
     StartAgent(usize),
     /// A machine boots.
     PowerOn(usize),
-    /// The power of a machine is cut for so long.
+    /// The power of a machine is cut for this long.
     CutPower(usize, u64),
     /// A machine goes down, because an attempt asked for it.
     GoDown(usize, AttemptKey),
-    /// The coordinator's process starts again.
+    /// The coordinator's process restarts.
     StartCoordinator,
-    /// The coordinator takes what is in its inbox.
+    /// The coordinator processes its inbox.
     Decide,
-    /// An operator does something.
+    /// An operator acts.
     Operate,
-    /// An application controller looks at the requests.
+    /// An application controller reads the requests.
     Controller(usize),
     /// The coordinator notices that a session is gone.
     NoticeGone(MachineId, u64),
-    /// This call about the swarm, made for the sake of this machine, is waited for no longer.
+    /// This swarm call, made for this machine, has timed out.
     SwarmSilent(MachineId, u64),
-    /// This question of a drain is waited for no longer.
+    /// This query of a drain has timed out.
     QuestionSilent(u64),
-    /// An engine does what nobody waits for any more.
+    /// An engine performs an operation after its caller's timeout.
     LateChange(usize, SwarmOp),
 }
 
-/// Everything there is.
+/// The whole simulated state.
 #[derive(Clone)]
 pub struct World {
     pub(crate) rng: Rng,
@@ -109,72 +109,73 @@ pub struct World {
     pub(crate) machines: Vec<Machine>,
     /// The coordinator's disk.
     pub(crate) disk: BTreeMap<(Table, String), Vec<u8>>,
-    /// An older copy of it.
+    /// An older copy of the disk.
     pub(crate) old_disk: Option<BTreeMap<(Table, String), Vec<u8>>>,
-    /// What it was before each of its newest commits.
+    /// The rows before each of its newest commits.
     pub(crate) undo: lost_commits::Undo,
-    /// How often something was recorded on it.
+    /// Number of commits to the disk.
     pub(crate) commits: u64,
     pub(crate) coordinator: Option<Core>,
     pub(crate) inbox: Vec<Input>,
-    /// When the coordinator's own time wakes it next.
+    /// When the coordinator's timer fires next.
     pub(crate) timer: Option<u64>,
     pub(crate) sessions: BTreeMap<MachineId, u64>,
     pub(crate) last_session: u64,
     /// When the last message of each session and direction arrives: streams keep their order.
     pub(crate) arrivals: BTreeMap<(u64, bool), u64>,
     pub(crate) chaos: bool,
-    /// A process crashes for certain, so many effects from now.
+    /// A process certainly crashes after this many effects.
     pub(crate) crash_in: Option<u64>,
     pub(crate) watcher: Watcher,
-    /// How often each fault fired and each situation was reached.
+    /// How often each fault fired and each coverage goal was reached.
     pub reached: Reached,
     pub(crate) tokens: BTreeMap<MachineType, String>,
     /// Application controllers.
     pub(crate) controllers: Vec<Controller>,
     /// Every assignment ever sent.
     pub(crate) past: Vec<(MachineId, Assignment)>,
-    /// Its swarms: one, unless something went wrong.
+    /// The swarms: one, unless something went wrong.
     pub(crate) swarms: Vec<Swarm>,
-    /// The number of the newest node in any.
+    /// Number of the newest node in any swarm.
     pub(crate) last_node: u64,
-    /// What is asked of the swarm, by the machine for whose sake.
+    /// Pending swarm queries, by the machine they are made for.
     pub(crate) talks: BTreeMap<MachineId, Talk>,
-    /// The number of the newest call.
+    /// Number of the newest call.
     pub(crate) last_call: u64,
-    /// Questions of drains by call: whose agent was asked, about which machine, and the question's number.
+    /// Queries of drains by call: the machine whose agent was asked, the machine concerned, and the number of the
+    /// query.
     pub(crate) questions: BTreeMap<u64, (MachineId, MachineName, u64)>,
-    /// Of machines that are removed.
+    /// State of machine removals.
     pub(crate) removals: removing::Removals,
     /// The newest manifest's cluster.
     pub(crate) manifest: Option<ClusterSpec>,
-    /// Machines that are in no swarm.
+    /// Machines outside of every swarm.
     pub(crate) outsiders: copies::Outsiders,
-    /// The dice of a seed's second life.
+    /// Random numbers of a seed's second run.
     pub(crate) second_life: Option<Rng>,
     /// When an operator pauses or aborts the update.
     pub(crate) appointment: Option<appointments::Appointment>,
-    /// What else somebody waits for then.
+    /// The other targeted fault of this run.
     pub(crate) moment: Option<moments::Moment>,
-    /// Streams that began with a greeting whose numbers were made up.
+    /// Streams with made-up numbers in their Hello.
     pub(crate) lies: BTreeSet<u64>,
-    /// Another build runs than the one before the newest upgrade.
+    /// Another build runs since the newest upgrade.
     pub(crate) other_build: bool,
-    /// Which of the two gave a list.
+    /// Which of the two builds made each list.
     pub(crate) built: BTreeMap<(MachineId, Generation), bool>,
-    /// An older copy of the store took its place once.
+    /// An older copy of the store has replaced it once.
     pub(crate) was_restored: bool,
-    /// What agents say now goes to somebody who should be gone.
+    /// Agents now send to a coordinator that should be gone.
     pub(crate) ghostly: bool,
-    /// Tell every event on standard error.
+    /// Trace every event on standard error.
     trace: bool,
 }
 
 impl World {
-    /// A cluster applied, its machines enrolled, nobody connected yet.
+    /// Creates a cluster with its manifest applied and its machines enrolled; none is connected yet.
     ///
     /// # Errors
-    /// A [`Violation`] already there.
+    /// A [`Violation`] during the setup.
     pub fn new(mut rng: Rng, plan: Plan) -> Result<Self, Violation> {
         let spec = manifest::spec(&mut rng, plan);
         let mut world = Self::with_spec(rng, plan, spec)?;
@@ -182,10 +183,10 @@ impl World {
         Ok(world)
     }
 
-    /// The same with a cluster of one's own, and without chaos.
+    /// As [`World::new`], with this cluster spec, and with chaos off.
     ///
     /// # Errors
-    /// A [`Violation`] already there.
+    /// A [`Violation`] during the setup.
     pub fn with_spec(rng: Rng, plan: Plan, spec: ClusterSpec) -> Result<Self, Violation> {
         let mut world = Self {
             rng,
@@ -286,7 +287,7 @@ impl World {
         }
     }
 
-    /// What the coordinator that runs knows.
+    /// Facts of the running coordinator.
     pub(crate) fn facts(&self) -> Option<&Facts> {
         self.coordinator.as_ref().map(Core::facts)
     }
@@ -351,7 +352,7 @@ impl World {
         Ok(answer)
     }
 
-    /// Lets the next event happen. False: there is none before `until`.
+    /// Runs the next event. False: none is due before `until`.
     pub(crate) fn next_event(&mut self, until: u64) -> Result<bool, Violation> {
         let Some((key, _)) = self.queue.first_key_value().filter(|((at, _), _)| *at <= until) else {
             return Ok(false);
@@ -400,7 +401,7 @@ impl World {
         Ok(())
     }
 
-    /// What must hold after every step of the coordinator.
+    /// Checks the invariants after every step of the coordinator.
     pub(crate) fn after_step(&mut self) -> Result<(), Violation> {
         let (now, guards) = (self.now(), self.guards());
         if let Some(core) = &mut self.coordinator {
@@ -415,12 +416,12 @@ impl World {
     }
 }
 
-/// The key of the codes.
+/// The key of the proof codes.
 pub(crate) fn proof_key() -> ProofKey {
     ProofKey::new(&PROOF_KEY)
 }
 
-/// One line of the trace: what is recorded.
+/// One line of the trace: a committed change.
 fn tell(change: &Change) {
     match change {
         Change::Put { table, key, value } => {

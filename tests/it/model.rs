@@ -1,10 +1,10 @@
-//! Models, each gone through as a whole: the number of states is written down, so that an accidental cut is noticed. It
-//! changes with whatever the cores do; that it is still about what it was is for the eye.
+//! Models, each explored completely. The expected number of states makes an accidental cut visible. It changes with the
+//! behaviour of the cores; a reviewer must judge whether the model still covers the same subject.
 
 use muster_proto::model::Counts;
 use muster_tests::model::{Fault, Outcome, Scenario};
 
-/// Three control machines and two workers, and this may go wrong once.
+/// Three control machines and two workers, with each of these faults at most once.
 fn with(faults: &'static [Fault]) -> Scenario {
     let counts = Counts { control: 3, worker: 2 };
     Scenario {
@@ -81,7 +81,7 @@ fn something_comes_twice() {
     check(with(&[Fault::Twice]), 13_193);
 }
 
-/// What may go wrong in an update.
+/// Faults that may occur in an update.
 const IN_AN_UPDATE: &[Fault] = &[
     Fault::CoordinatorCrash,
     Fault::AgentCrash,
@@ -94,7 +94,7 @@ const IN_AN_UPDATE: &[Fault] = &[
     Fault::TakenBack,
 ];
 
-/// An update is what permits are for; most of it happens in one order only.
+/// Only updates use permits; most of an update happens in one order only.
 fn update_with(faults: &'static [Fault]) -> Scenario {
     Scenario { reconfigure: false, update: true, ..with(faults) }
 }

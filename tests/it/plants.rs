@@ -1,4 +1,4 @@
-//! Planted bugs: each must be found, and by the invariant named for it. A checker that never caught a bug proves
+//! Seeded bugs: each must be found, and by the invariant named for it. A checker that never caught a bug proves
 //! nothing. Built with the feature `plants`, which no shipped binary has.
 
 use muster_proto::{model::Counts, plant};
@@ -8,18 +8,19 @@ use muster_tests::{
     sim,
 };
 
-/// Seeds a plant may hide in.
+/// Number of seeds searched for a bug.
 const SEEDS_MAX: u64 = 12_000;
 
-/// Plants a bug, and looks for it: a seed that finds it, and by what. From the seed on that found it last, for a rare
-/// one takes minutes to find: where that has come to say nothing, all the others are gone through as well.
+/// Seeds a bug, and searches for it. Returns the seed that finds it, and the violation. The search starts at the seed
+/// that found it last, because a rare bug takes minutes to find. If that seed no longer finds it, all others are
+/// searched too.
 fn found(name: &'static str, last: u64) -> Option<(u64, Violation)> {
     (last..SEEDS_MAX).chain(0..last).find_map(|seed| {
         plant::set(Some(name));
         let lived = sim::run(seed);
         plant::set(None);
-        // A world that did not come to rest was not looked at to its end; one in which something is wrong without the
-        // bug (of 12,000 seeds more are looked at here than anywhere else) says nothing of it.
+        // A world that did not come to rest was only checked in part. A seed that fails without the bug too (this
+        // searches more seeds than any other test, 12,000) proves nothing about it.
         let violation = lived.err().filter(|violation| violation.invariant != "rest")?;
         sim::run(seed).is_ok().then_some((seed, violation))
     })
@@ -122,7 +123,7 @@ plants! {
     agent_forget_on_ack_of_later: "agent-forget-on-ack-of-later" by "11";
 }
 
-/// Small clusters of which everything is gone through.
+/// Small clusters that are explored completely.
 const DEPLOYMENT: Scenario = Scenario {
     counts: Counts { control: 2, worker: 2 },
     prepare: false,
@@ -136,14 +137,14 @@ const DEPLOYMENT: Scenario = Scenario {
 };
 const UPDATE: Scenario = Scenario { reconfigure: false, update: true, ..DEPLOYMENT };
 
-/// Plants a bug in such a cluster, with these faults, each once.
+/// Seeds a bug in such a cluster, with these faults, each once.
 fn found_by_the_model(plant: &'static str, scenario: Scenario, faults: &'static [Fault]) -> Option<Broken> {
     let (spared, faults_max): (&[usize], u32) = match faults {
         [] => (&[], 0),
-        // It is two: it is copied, and put back.
+        // It is two faults: a copy, and its restore.
         [Fault::OldStore] => (&[], 2),
         [_] => (&[], 1),
-        // Every order of two is much: they strike the first machine.
+        // Every order of two is too much: they affect the first machine only.
         _ => (&[1, 2, 3], 2),
     };
     Scenario { faults, spared, faults_max, plant: Some(plant), ..scenario }.check().broken
@@ -164,7 +165,7 @@ macro_rules! found_by_the_model {
     };
 }
 
-// What the model must find too, and what has to go wrong for it.
+// Bugs that the model must find too, and the faults needed for them.
 found_by_the_model! {
     two_controls: "two-controls" in DEPLOYMENT with [], by "1";
     grant_51: "grant-51" in DEPLOYMENT with [], by "2";

@@ -1,6 +1,6 @@
-//! Seeds through the simulator. `MUSTER_SIM_SEEDS` says how many (`make full` asks for more): half of them are the
-//! first there are, half go on from `MUSTER_SIM_START`, which the Makefile takes from the commit. `MUSTER_SIM_SEED`
-//! replays one. `make soak` (tests/soak) looks at others for as long as it is told.
+//! Runs seeds through the simulator. `MUSTER_SIM_SEEDS` sets their number (`make full` runs more). Half of them are the
+//! first seeds, half start at `MUSTER_SIM_START`, which the Makefile derives from the commit. `MUSTER_SIM_SEED` replays
+//! one. `make soak` (tests/soak) runs other seeds for a given time.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use muster_tests::sim::{
 };
 
 const SEEDS_DEFAULT: u64 = 2_000;
-/// Seeds that broke an invariant once, each on a line with what it found.
+/// Seeds that once broke an invariant, one a line with the finding.
 const ONCE_BROKEN: &str = include_str!("seeds.txt");
 
 fn number(name: &str) -> Option<u64> {
@@ -20,7 +20,7 @@ fn number(name: &str) -> Option<u64> {
     number
 }
 
-/// The first seeds, and those that move on with the commit: without a start they follow the first.
+/// The first seeds, and those that depend on the commit: without a start they follow the first.
 fn halves() -> [Range<u64>; 2] {
     if let Some(seed) = number("MUSTER_SIM_SEED") {
         return [seed..seed + 1, 0..0];
@@ -30,7 +30,7 @@ fn halves() -> [Range<u64>; 2] {
     [0..half, start..start + half]
 }
 
-/// What was reached in these seeds, none of which breaks an invariant.
+/// Coverage reached by these seeds, none of which breaks an invariant.
 fn live_through(seeds: impl IntoIterator<Item = u64>) -> Reached {
     let mut reached = Reached::default();
     for seed in seeds {
@@ -52,7 +52,7 @@ fn every_seed_keeps_the_invariants() {
     assert!(gaps.is_empty(), "{gaps:#?}");
 }
 
-/// What is rare may be missing among them by chance, so no situation is required.
+/// Rare goals may be missed here by chance, so none is required.
 #[test]
 fn seeds_of_commit_keep_invariants() {
     let [_, moving] = halves();

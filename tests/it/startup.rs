@@ -1,11 +1,11 @@
-//! What every start of a program costs, a command's too.
+//! Startup cost of every program, commands included.
 
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 use rustls::crypto::aws_lc_rs::default_provider;
 
-/// Processor time; entropy of AWS-LC's own takes five times as long on the fastest machine seen.
+/// CPU time; AWS-LC's own entropy source takes five times as long on the fastest machine seen.
 const FIRST_RANDOM_MAX: Duration = Duration::from_millis(5);
 
 /// See .cargo/config.toml.

@@ -1,5 +1,5 @@
-//! The house rules (docs/ARCHITECTURE.md) that no compiler checks: sizes, names, and who may import what. Reads the
-//! sources of the workspace and reports every violation with its place.
+//! The house rules (docs/ARCHITECTURE.md) that no compiler checks: sizes, names, and allowed imports. Reads the sources
+//! of the workspace and reports every violation with its place.
 
 mod reasons;
 mod rules;
@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use rules::RULES;
 use source::Source;
 
-/// The crates whose sources are read.
+/// The crates under these rules.
 const CRATES: &[&str] = &["agent", "coordinator", "proto", "tests"];
 
 /// A broken rule.
@@ -62,7 +62,7 @@ fn the_workspace_is_tidy() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Each rule sees a violation planted for it, and only there.
+/// Each rule reports its seeded violation only.
 #[test]
 fn each_rule_fires() -> anyhow::Result<()> {
     let long = |lines: usize| "// x\n".repeat(lines);

@@ -1,5 +1,5 @@
-//! A machine with a kernel of its own, in qemu: what containers cannot show. It really reboots, its boot id is the
-//! kernel's, and a memory limit is kept. `make test-machine`; a part of `make full`.
+//! A machine with its own kernel, in qemu, for what containers cannot show: it really reboots, its boot id is the
+//! kernel's, and a memory limit is enforced. `make test-machine`; a part of `make full`.
 
 mod qemu;
 
@@ -16,16 +16,16 @@ use muster_tests::fleet::{
 
 use crate::qemu::{EFFECTS, Machine};
 
-/// Its name as a machine.
+/// Name of the machine.
 const NAME: &str = "control-1";
-/// A boot takes a minute of software emulation; all cores may be busy with something else.
+/// Timeout of every wait. A boot takes a minute in software emulation, and all cores may be busy.
 const PATIENCE: Duration = Duration::from_secs(1500);
-/// What an operator does to limit items: systemd takes it for every unit of that prefix. This one limits one item.
+/// An operator's way to limit items: systemd applies it to every unit of that prefix. This one limits one item.
 const LIMIT: &str = "dir=/etc/systemd/system/muster-item-hog-.service.d
 mkdir -p $dir
 printf '[Service]\\nMemoryMax=64M\\n' >$dir/memory.conf
 systemctl daemon-reload";
-/// How the effects are told as one line: `item/attempt`, with a dot when it ended.
+/// The effects as one line: `item/attempt`, with a dot for an end.
 const STORY: &str = "limit/1 limit/1. before/1 before/1. hog/1";
 
 #[test]

@@ -1,4 +1,4 @@
-//! The machine: a disk of tests/machine/image, which is not written to, and a second one that says what to do first.
+//! The machine: a read-only disk of tests/machine/image, and a second disk with instructions for the first boot.
 
 use std::{
     fs::{self, OpenOptions},
@@ -15,15 +15,15 @@ use muster_tests::fleet::{
     programs::run,
 };
 
-/// Its second serial line, which is a file of this computer: where items say what they do.
+/// Its second serial port, which is a file of this computer: the items log there.
 pub(crate) const EFFECTS: &str = "/dev/ttyS1";
-/// This computer's loopback as the machine sees it (qemu's own network).
+/// This computer's loopback, as seen from the machine (qemu's own network).
 const HOST: &str = "10.0.2.2";
-/// Of the console, when a test failed.
+/// Most lines of the console shown for a failed test.
 const LINES_MAX: usize = 60;
-/// Done once, as root, by provision.service. The coordinator's certificate is for 127.0.0.1: so there is a door there.
-/// And the machine has a coordinator of its own, as in docs/how-to/install.md: a service with its own user, handed its
-/// key by systemd (which cannot do so in a container). It is killed, removed and installed again, and has its record.
+/// Runs once, as root, by provision.service. The coordinator's certificate is for 127.0.0.1, so a proxy listens there.
+/// The machine also has its own coordinator, as in docs/how-to/install.md: a service with its own user, which receives
+/// its key from systemd (impossible in a container). It is killed, removed and installed again, and keeps its record.
 const PROVISION: &str = "set -eux
 cd /mnt
 apt-get install --yes ./muster-coordinator.deb ./musterctl.deb
@@ -50,7 +50,7 @@ muster-agent enroll --coordinator @ADDRESS@ --token-file token --name @NAME@
 const DOOR_SOCKET: &str = "[Socket]\nListenStream=@ADDRESS@\n[Install]\nWantedBy=sockets.target\n";
 const DOOR_SERVICE: &str = "[Service]\nExecStart=/lib/systemd/systemd-socket-proxyd @HOST@:@PORT@\n";
 
-/// See the module. Dropped, it is powered off.
+/// The machine (see the module). Drop powers it off.
 pub(crate) struct Machine {
     child: Child,
     dir: PathBuf,
@@ -60,7 +60,7 @@ impl Machine {
     /// Powers it on: it installs the agent's package and enrols.
     ///
     /// # Errors
-    /// Something it needs is missing: says what.
+    /// Names what is missing.
     pub(crate) fn start(fleet: &Fleet, name: &str, token: &str) -> Result<Self> {
         let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the tests lie in the project")?;
         let image = run(&mut Command::new(project.join("tests/machine/image/build")))?.ok()?;
@@ -88,20 +88,20 @@ impl Machine {
         Ok(Self { child, dir })
     }
 
-    /// What its items wrote so far.
+    /// What its items have logged so far.
     ///
     /// # Errors
-    /// A line that is none of theirs.
+    /// Fails on a line of another format.
     pub(crate) fn effects(&self) -> Result<Vec<Effect>> {
         effects::read(&self.dir.join("effects.log"))
     }
 
-    /// How often its kernel started, by what the kernel itself says.
+    /// Number of kernel starts, from the kernel's own messages.
     pub(crate) fn boots(&self) -> usize {
         self.read("console.log").matches("] Linux version ").count()
     }
 
-    /// What is worth reading when a test failed: the end of its console, and what qemu says.
+    /// Diagnostics for a failed test: the end of its console, and qemu's output.
     pub(crate) fn evidence(&self) -> String {
         let console = self.read("console.log");
         let lines: Vec<&str> = console.lines().collect();
@@ -114,7 +114,7 @@ impl Machine {
     }
 }
 
-/// A program's package, of `make packages`.
+/// Path of a program's package, built by `make packages`.
 fn package(project: &Path, program: &str) -> Result<PathBuf> {
     let packages = project.join("target/packages");
     let missing = || format!("there is no package of {program} in {}: make packages", packages.display());
@@ -127,7 +127,7 @@ fn package(project: &Path, program: &str) -> Result<PathBuf> {
     entries.find(is_it).with_context(missing)
 }
 
-/// Software emulation: build machines have no other. What is written to the disk is gone with the process.
+/// Boots with software emulation: build machines have no other. Disk writes are lost when the process ends.
 fn boot(image: &Path, second: &Path, dir: &Path) -> Result<Child> {
     let disk = |path: &Path, more: &str| format!("file={},if=virtio,format=raw{more}", path.display());
     let serial = |name: &str| format!("file:{}", dir.join(name).display());

@@ -1,5 +1,5 @@
-//! Managers copy their part of the swarm while the cluster deploys itself: the first two hot, for nobody can be spared
-//! yet, the third with its Docker stopped. Then an update comes, which does the same by itself.
+//! Managers copy their part of the swarm while the cluster deploys itself: the first two hot, since none can be spared
+//! yet, the third with its Docker stopped. Then an update does the same by itself.
 
 use anyhow::{Context as _, Result, ensure};
 use muster_proto::resource::UpdateStatus;
@@ -16,7 +16,7 @@ use crate::{
 const CLUSTER: &str = "backup";
 const DIR: &str = "/srv/backup/swarm";
 
-/// When its Docker was last started, on the machine's own clock.
+/// When the node's Docker was last started, by the machine's own clock.
 fn docker_since(node: &Node) -> Result<String> {
     node.sh("systemctl show --property ActiveEnterTimestampMonotonic --value docker.service")
 }
@@ -25,14 +25,14 @@ fn copy() -> String {
     other("copy", "swarm-backup", "deploy", &[("mode", "consistent")], &[])
 }
 
-/// The release; every manager has something to do in it.
+/// A manifest of this release; every manager has an item to run in it.
 fn manifest(release: &str) -> String {
     let install = item("install", "deploy", ":", &[]).replace("version: \"1\"", &format!("version: \"{release}\""));
     named_cluster(CLUSTER, (3, 0), &[join(), copy(), install], &[], &[])
         .replace("release: \"1.0\"", &format!("release: \"{release}\""))
 }
 
-/// Brings the cluster to this release; what the update says of itself at its end.
+/// Updates the cluster to this release. Returns the final status of the update.
 fn update(fleet: &Nodes, release: &str, more: &[&str]) -> Result<UpdateStatus> {
     fleet.apply(&manifest(release))?;
     fleet.ctl(&[&["update", CLUSTER, "--yes", "--detach"], more].concat())?.exits(0)?;
@@ -75,8 +75,8 @@ pub(crate) fn managers_copy_the_swarm(fleet: &Nodes) -> Result<()> {
     managers_are_whole(fleet)
 }
 
-/// It begins where [`managers_copy_the_swarm`] ended. Every manager is copied hot before anything is done, and each but
-/// the leader with its Docker stopped before its items; then an operator does without.
+/// Continues after [`managers_copy_the_swarm`]. Every manager is copied hot before the update starts, and each except
+/// the leader again with its Docker stopped before its items. Then an operator skips the backups.
 pub(crate) fn an_update_backs_up_first(fleet: &Nodes) -> Result<()> {
     let nodes = ["control-1", "control-2", "control-3"].map(|name| fleet.node(name));
     let nodes: Vec<&Node> = nodes.into_iter().collect::<Result<_>>()?;

@@ -1,5 +1,5 @@
-//! Known values as join token, as secrets and as a registry's password, and the tokens of a swarm: they are looked for
-//! in every byte that the fleet produced, after failures too.
+//! Known values are used as join token, as secrets and as a registry's password, along with the tokens of a swarm. The
+//! tests search for them in every byte that the fleet produced, also after failures.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -16,26 +16,26 @@ use crate::{
     swarm::{join, leave, tokens},
 };
 
-/// Of the cluster, and of the machine.
+/// Name of the cluster and of the machine.
 const NAME: &str = "canaries";
 const NODE: &str = "worker-3";
-/// Of the cluster whose worker does not get into the swarm.
+/// Name of the cluster with a worker that fails to join the swarm.
 const OUTSIDE: &str = "outside";
-/// From now on every manager of a swarm that this machine talks to is something else that answers, in words that no
-/// manager has; until the unit is stopped.
+/// From now on this machine reaches another server in place of any swarm manager, with answers that no manager gives,
+/// until the unit is stopped.
 const MISLEAD: &str = "systemd-run --quiet --unit misled --property \
     'ExecStopPost=/usr/sbin/iptables -t nat -D OUTPUT -p tcp --dport 2377 -j REDIRECT --to-ports 2999' \
     python3 -m http.server 2999
 iptables -t nat -I OUTPUT -p tcp --dport 2377 -j REDIRECT --to-ports 2999";
-/// The files of what runs that hold one of the values.
+/// Runtime files that contain one of the values.
 const HOLDS: &str = "grep --recursive --files-with-matches --devices=skip --fixed-strings --file=- /run || true";
-/// In one line, for a script.
+/// One line, for use in a script.
 const PLAYBOOK: &str =
     "[{hosts: all, gather_facts: no, tasks: [{name: reach, fail: {msg: \"cannot reach {{ dsn }}\"}}]}]";
 const WAITS: &str = "until [ -e /var/tmp/go ]; do sleep 0.1; done; rm /var/tmp/go";
 
 pub(crate) fn no_secret_is_found(fleet: &Nodes) -> Result<()> {
-    // Of this run: what an earlier one may have left in a cache is none of its.
+    // New in each run: an earlier run may have left its values in a cache.
     let salt = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
     let (database, password) = (format!("canary-database-{salt}"), format!("canary-registry-{salt}"));
     fleet.secret("database", &format!("{NAME},{OUTSIDE}"), &database)?.exits(0)?;
@@ -47,7 +47,7 @@ pub(crate) fn no_secret_is_found(fleet: &Nodes) -> Result<()> {
     let values = [database.as_str(), &password, secret_of(&token)?];
     node.enroll(NAME, &token)?.exits(0)?;
 
-    // While it runs: in the files that are meant to hold it.
+    // While the item runs, the values are in the files that are meant to hold them.
     node.wait_started("good")?;
     let found = places_on(node, &values)?;
     let meant = |place: &str| place.starts_with("/run/") && place.contains("/inputs/");
@@ -64,12 +64,12 @@ pub(crate) fn no_secret_is_found(fleet: &Nodes) -> Result<()> {
     nowhere(fleet, NAME, &values)
 }
 
-/// What of a join token is secret.
+/// The secret part of a join token.
 fn secret_of(token: &str) -> Result<&str> {
     token.split('.').nth(1).context("a token's secret")
 }
 
-/// A worker that has its token does not get in: what should be a manager is none.
+/// A worker that has its token fails to join: the address of the manager leads to another server.
 pub(crate) fn no_token_is_found_after_a_join_that_fails(fleet: &Nodes) -> Result<()> {
     let (control, worker) = (fleet.node("control-1")?, fleet.node(NODE)?);
     for node in [control, worker] {
@@ -106,7 +106,7 @@ fn join_fails(fleet: &Nodes, control: &Node, worker: &Node) -> Result<()> {
     nowhere(fleet, "outside-2", &values)
 }
 
-/// One that succeeds and says what it knows, and three that fail with it.
+/// An item that succeeds and prints its secrets, and others that fail while using them.
 fn items() -> [String; 5] {
     let with = |item: String, param: &str| item.replacen("params:", &format!("params:\n          {param}"), 1);
     let dsn = "dsn: 'postgres://app:${secret.database}@db/app'";
@@ -126,7 +126,7 @@ fn items() -> [String; 5] {
     ]
 }
 
-/// The item fails, for that reason.
+/// The item fails for this reason.
 fn fails(fleet: &Nodes, machine: &str, item: &str, failure: &str) -> Result<()> {
     let failed = |machine: &Machine| {
         let status = machine.status.state_item_statuses.get(item);

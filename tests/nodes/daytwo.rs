@@ -1,5 +1,5 @@
-//! What becomes of a Swarm that serves when its workers fail, are replaced and are reinstalled. One cluster of one
-//! manager and two workers goes through all of it; what is so is asked of Docker.
+//! A Swarm in service while its workers fail, are replaced and are reinstalled. One cluster of one manager and two
+//! workers goes through all of it; Docker's own answers are the evidence.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use crate::{
 
 const CLUSTER: &str = "day-two";
 const NODES: [&str; 3] = ["control-1", "worker-1", "worker-2"];
-/// Fails while the one file is there, and lasts until the other is gone.
+/// Fails while one file exists, and runs until the other is deleted.
 const BODY: &str = "test ! -e /var/tmp/broken || exit 1; while test -e /var/tmp/wait; do sleep 0.2; done";
-/// Nothing that an update does of itself takes so long here: no wait of the Swarm drain, which has 30 minutes.
+/// No step of an update takes this long here; a Swarm drain may wait for 30 minutes.
 const AT_ONCE: Duration = Duration::from_secs(30);
 
 fn manifest(version: u32) -> String {
@@ -43,7 +43,7 @@ fn update_to(fleet: &Nodes, version: u32) -> Result<()> {
     Ok(())
 }
 
-/// Waits until its drain has come so far that the item runs.
+/// Waits until the drain is done and the item runs.
 fn wait_running(fleet: &Nodes, node: &Node) -> Result<()> {
     let runs = |machine: &muster_proto::resource::Machine| {
         machine.status.state_item_statuses.get("install").is_some_and(|item| item.state == "Running")
@@ -51,7 +51,7 @@ fn wait_running(fleet: &Nodes, node: &Node) -> Result<()> {
     fleet.wait_machine(&machine(node), "its item runs", runs).map(drop)
 }
 
-/// With one slot nothing moves when the worker in it has failed: a person is wanted at once, and is all that is wanted.
+/// With one slot nothing moves after the worker in it has failed: an operator is requested at once, and nothing else.
 pub(crate) fn failed_worker_wants_person_at_once(fleet: &Nodes) -> Result<()> {
     let nodes = NODES.map(|name| fleet.node(name));
     for node in nodes {
@@ -95,7 +95,7 @@ pub(crate) fn replaced_worker_serves_again(fleet: &Nodes) -> Result<()> {
     manager.wait_until("its node is given back", || Ok(availability(manager, worker)? == "active"))
 }
 
-/// A new disk under the old name: the entry of the old one is removed, and what an operator has made of it is not.
+/// A new disk under the old name: the old node's entry is removed, and the operator's settings for it are kept.
 pub(crate) fn reinstalled_worker_keeps_its_labels(fleet: &Nodes) -> Result<()> {
     let manager = fleet.node("control-1")?;
     manager.sh("docker node update --availability pause --label-add disk=ssd worker-2")?;
@@ -112,7 +112,7 @@ pub(crate) fn reinstalled_worker_keeps_its_labels(fleet: &Nodes) -> Result<()> {
     manager.sh("docker node update --availability active worker-2").map(drop)
 }
 
-/// No drain moves what somebody has started with `docker run`: who plans is told.
+/// No drain moves a container started with `docker run`: `plan` reports it.
 pub(crate) fn plain_containers_are_named(fleet: &Nodes) -> Result<()> {
     let worker = fleet.node("worker-1")?;
     worker.sh(&format!("{MAKE_IMAGE}{IMAGE} && docker run --detach --name by-hand {IMAGE} /usr/bin/sleep infinity"))?;

@@ -1,4 +1,4 @@
-//! `make demo-nodes`: a fleet of nodes for a person to play with.
+//! `make demo-nodes`: a fleet of nodes to try Muster by hand.
 
 use anyhow::Result;
 use muster_tests::{
@@ -8,7 +8,7 @@ use muster_tests::{
 
 use crate::{site::item, swarm::join};
 
-/// Of everything that Docker has of it; the Makefile knows it too.
+/// Name of all its Docker objects; also in the Makefile.
 const FLEET: &str = "muster-demo";
 const CLUSTER: &str = "demo";
 
@@ -17,7 +17,7 @@ const WHAT_NEXT: &str = "The fleet deploys itself. To play with it:
   docker exec -it muster-demo-worker-1 bash        # muster-agent status, journalctl -u muster-agent
   make demo-nodes-down                             # remove it";
 
-/// Starts it, enrols every node, and leaves it.
+/// Starts the fleet, enrols every node, and leaves it running.
 pub(crate) fn run() -> Result<()> {
     let mut fleet = Nodes::start(&Turn::take()?, FLEET, 3, 3)?;
     let items = [

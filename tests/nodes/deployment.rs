@@ -17,7 +17,7 @@ use crate::{
 };
 
 const CLUSTER: &str = "edge";
-/// Resident memory of an idle agent, at most.
+/// Highest resident memory of an idle agent.
 const RESIDENT_KIB_MAX: u64 = 12 * 1024;
 /// Content of the artifact.
 const ARTIFACT: &str = "what every machine needs\n";
@@ -59,7 +59,7 @@ pub(crate) fn three_control_machines_and_three_workers(fleet: &Nodes) -> Result<
     machines.iter().try_for_each(|name| fleet.wait_ready(name))?;
     every_item_ran_once(fleet)?;
     for name in &machines {
-        // Of what is to be installed, and it was fetched in phase prepare.
+        // Counts the packages to be installed; they were fetched in phase prepare.
         fleet.ctl(&["logs", name, "install"])?.exits(0)?.says(&["Need to get 0 B"])?;
     }
 
@@ -94,8 +94,8 @@ pub(crate) fn three_control_machines_and_three_workers(fleet: &Nodes) -> Result<
     })
 }
 
-/// By what the coordinator recorded: of a control machine's items, those of phase reconfigure may not have been due. A
-/// join looks first; on a computer that has much else to do it may want a second attempt.
+/// Checks the coordinator's record: items in phase reconfigure may not have been due on a control machine. A join
+/// inspects its engine first; on a busy computer it may need a second attempt.
 fn every_item_ran_once(fleet: &Nodes) -> Result<()> {
     for (name, machine) in fleet.machines()? {
         for (item, status) in &machine.status.state_item_statuses {
@@ -112,8 +112,8 @@ fn agent_is(node: &Node, state: &str) -> Result<bool> {
     Ok(node.run(&["systemctl", "is-active", "muster-agent"])?.out.trim() == state)
 }
 
-/// Of machines that are Ready, have downloaded something, and have had nothing to write down for 20 s: heartbeats are
-/// written to no disk.
+/// The machines are Ready, have downloaded an artifact, and have written nothing for 20 s: heartbeats cause no disk
+/// writes.
 pub(crate) fn an_idle_agent_is_small(fleet: &Nodes) -> Result<()> {
     fleet.on_every_node(|_, node| {
         node.wait_until("its agent has been idle for 20 s", || {

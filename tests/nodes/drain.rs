@@ -1,5 +1,5 @@
-//! A release comes to a Swarm that serves: the tasks of a replicated service move, and never fewer run than it wants
-//! less one. What runs is asked of the machines' own engines, not of the swarm or of Muster.
+//! A Swarm in service gets a new release: the tasks of a replicated service move, and at most one of them is missing at
+//! any time. The evidence is what the machines' own engines run, independent of the swarm and of Muster.
 
 use std::{
     collections::BTreeSet,
@@ -19,25 +19,25 @@ use crate::{
     swarm::{join, leave},
 };
 
-/// The cluster, which [`crate::update`] goes on with.
+/// Name of the cluster, which [`crate::update`] continues with.
 pub(crate) const CLUSTER: &str = "drain";
-/// Of the service.
+/// Replicas of the service.
 const WANTED: usize = 2;
-/// Prints the ids of the tasks whose container runs there.
+/// Prints the ids of the tasks that run there.
 const RUNNING: &str = "docker ps --no-trunc --filter label=com.docker.swarm.service.name=drain-web \
                        --format '{{.Label \"com.docker.swarm.task.id\"}}'";
-/// An image of this program alone, with what it is linked against. Engines ask its registry before they take what they
-/// have: there is none at this address, and they hear so at once.
+/// An image of this program and its libraries only. Engines ask its registry before they use a local image: no registry
+/// is at this address, so the request fails at once.
 pub(crate) const IMAGE: &str = "localhost:9/sleeper:1";
 pub(crate) const MAKE_IMAGE: &str = "tar --create --dereference --directory / usr/bin/sleep lib64/ld-linux-x86-64.so.2 \
                           lib/x86_64-linux-gnu/libc.so.6 | docker import - ";
-/// Between two counts of what runs: a task that is lost comes again after three seconds at the earliest, and each count
-/// asks three engines.
+/// Interval between two counts: a lost task comes back after three seconds at the earliest, and each count queries
+/// three engines.
 const SAMPLE_EVERY: Duration = Duration::from_millis(500);
-/// Fewer are no proof.
+/// Fewer samples prove nothing.
 const SAMPLES_MIN: usize = 10;
 
-/// The version of the item that a release changes.
+/// The manifest with this version of the item.
 fn manifest(version: &str) -> String {
     let install =
         item("install", "deploy", "sleep 2", &[]).replace("version: \"1\"", &format!("version: \"{version}\""));
@@ -45,7 +45,7 @@ fn manifest(version: &str) -> String {
     named_cluster(CLUSTER, (3, 3), &items, &items, &["maxWorkerUpgradeCount: 1"])
 }
 
-/// Every machine in a new swarm, and Ready.
+/// Deploys every machine in a new swarm, until all are Ready.
 fn deploy(fleet: &Nodes) -> Result<()> {
     fleet.on_every_node(|fleet, node| {
         fleet.begin_anew(node)?;
@@ -61,12 +61,12 @@ fn deploy(fleet: &Nodes) -> Result<()> {
     fleet.all().try_for_each(|node| fleet.wait_ready(&machine(node)))
 }
 
-/// What a node is for the cluster.
+/// Name of a node's machine in the cluster.
 pub(crate) fn machine(node: &Node) -> String {
     format!("{CLUSTER}-{}", node.name)
 }
 
-/// Tasks that run, wherever; all workers are asked at once. None run on one that does not answer: it is rebooting.
+/// Running tasks on all workers, queried at once. A worker that does not answer is rebooting, and runs none.
 fn running(workers: &[&Node]) -> BTreeSet<String> {
     let said: Vec<String> = thread::scope(|scope| {
         let asked: Vec<_> = workers.iter().map(|worker| scope.spawn(|| worker.look(RUNNING))).collect();
@@ -75,27 +75,27 @@ fn running(workers: &[&Node]) -> BTreeSet<String> {
     said.iter().flat_map(|said| said.lines()).map(|line| line.trim().to_owned()).collect()
 }
 
-/// What was seen of a service while something went on.
+/// Samples of a service during a test.
 #[derive(Debug)]
 pub(crate) struct Sampled {
-    /// Tasks that ran at the same time, at least.
+    /// Smallest number of tasks that ran at the same time.
     fewest: usize,
     samples: usize,
-    /// Every task that ever ran.
+    /// All tasks that ever ran.
     ever: BTreeSet<String>,
 }
 
-/// A replicated service of two tasks, never two on one node. An operator has paused one of three workers: what another
-/// one loses finds no room before that one is back.
+/// A replicated service of two tasks, at most one on each node. An operator has paused one of three workers: a task
+/// lost by another finds no room until that worker is back.
 pub(crate) struct Service<'a> {
     manager: &'a Node,
     workers: Vec<&'a Node>,
-    /// Its tasks at the beginning.
+    /// Its tasks at the start.
     before: BTreeSet<String>,
 }
 
 impl<'a> Service<'a> {
-    /// Makes it, and waits until it runs.
+    /// Creates the service, and waits until it runs.
     pub(crate) fn create(fleet: &'a Nodes) -> Result<Self> {
         let manager = fleet.node("control-1")?;
         let workers: Vec<&Node> = fleet.all().filter(|node| node.name.starts_with("worker")).collect();
@@ -111,12 +111,12 @@ impl<'a> Service<'a> {
         Ok(Self { manager, workers, before })
     }
 
-    /// Counts again and again until it is told to end.
+    /// Samples until told to end.
     pub(crate) fn sample(&self, ended: &AtomicBool) -> Sampled {
         let (mut fewest, mut samples, mut ever) = (usize::MAX, 0, BTreeSet::new());
         while !ended.load(Ordering::Relaxed) {
             let now = running(&self.workers);
-            // One that moved between two looks of the same sample may be missing from both.
+            // A task that moved between two queries of the same sample may be missing from both.
             let again = if now.len() < WANTED - 1 { running(&self.workers) } else { BTreeSet::new() };
             fewest = fewest.min(now.len().max(again.len()));
             samples += 1;
@@ -126,7 +126,7 @@ impl<'a> Service<'a> {
         Sampled { fewest, samples, ever }
     }
 
-    /// It never ran less than it may, it moved, and it is whole again.
+    /// Checks that enough tasks always ran, that a task moved, and that the service is complete again.
     pub(crate) fn held(&self, sampled: &Sampled) -> Result<()> {
         let Sampled { fewest, samples, ever } = sampled;
         ensure!(*samples >= SAMPLES_MIN, "only {samples} samples");
@@ -140,19 +140,19 @@ impl<'a> Service<'a> {
     }
 }
 
-/// What a manager says of a node.
+/// Availability of a node, as its manager reports it.
 pub(crate) fn availability(manager: &Node, node: &Node) -> Result<String> {
     availabilities(manager, [node])?.pop().context("an answer")
 }
 
-/// What a manager says of these nodes.
+/// Availability of these nodes, as a manager reports it.
 pub(crate) fn availabilities<'a>(manager: &Node, nodes: impl IntoIterator<Item = &'a Node>) -> Result<Vec<String>> {
     let names: Vec<&str> = nodes.into_iter().map(|node| node.name.as_str()).collect();
     let ask = format!("docker node inspect --format '{{{{.Spec.Availability}}}}' {}", names.join(" "));
     Ok(manager.look(&ask)?.lines().map(str::to_owned).collect())
 }
 
-/// Three workers, one at a time. Nobody watches, so that a moment in which a person is wanted ends nothing.
+/// Three workers, one at a time. The update runs detached, so that a brief need for an operator does not end it.
 pub(crate) fn a_service_keeps_all_tasks_but_one(fleet: &Nodes) -> Result<()> {
     deploy(fleet)?;
     let service = Service::create(fleet)?;

@@ -1,4 +1,4 @@
-//! What goes wrong on real machines, one thing at a time on each, which begins anew.
+//! Faults on real machines, one at a time on each machine, which is reset before.
 
 use anyhow::{Context as _, Result, ensure};
 use muster_proto::model::Reason;
@@ -14,18 +14,18 @@ use crate::{
     units::COUNT_BOOTS,
 };
 
-/// An item that lasts until the test lets it go on.
+/// An item that runs until the test lets it continue.
 const WAITS: &str = "until [ -e /var/tmp/go ]; do sleep 0.1; done; rm /var/tmp/go";
 
-/// How long a machine may take to come back. Others are missed after 30 s.
+/// How long a machine's reboot may take. Other machines are missed after 30 s.
 const OVERDUE_AFTER_S: i64 = 40;
 
-/// Lets the waiting item go on.
+/// Lets the waiting item continue.
 fn go(alone: &Alone) -> Result<()> {
     alone.node.sh("touch /var/tmp/go").map(drop)
 }
 
-/// The machine becomes Ready, and the items did just that.
+/// The machine becomes Ready, and its items did exactly this.
 fn ends(alone: &Alone, story: &str) -> Result<()> {
     alone.wait_ready()?;
     let told = alone.node.story()?;
@@ -53,8 +53,7 @@ pub(crate) fn agent_restarted(fleet: &Nodes, node: &Node) -> Result<()> {
     ends(&alone, "long/1 long/1.")
 }
 
-/// An agent that does nothing any more is ended by systemd's watchdog; a new one follows the item. What it is at, it
-/// tells in the unit's status.
+/// systemd's watchdog kills a hung agent; a new one follows the item. The unit's status shows what the agent is doing.
 pub(crate) fn agent_wedged(fleet: &Nodes, node: &Node) -> Result<()> {
     let alone = Alone::begin(fleet, node, "agent-wedged", &[item("long", "deploy", WAITS, &[])])?;
     alone.node.wait_started("long")?;
@@ -71,7 +70,7 @@ pub(crate) fn agent_wedged(fleet: &Nodes, node: &Node) -> Result<()> {
     ends(&alone, "long/1 long/1.")
 }
 
-/// What may be run again is run again, once.
+/// An item that may be rerun is rerun, once.
 pub(crate) fn power_cut_in_prepare(fleet: &Nodes, node: &Node) -> Result<()> {
     let items = [item("fetch", "prepare", WAITS, &["onInterrupt: rerun"]), item("set", "deploy", ":", &[])];
     let alone = Alone::begin(fleet, node, "power-cut-prepare", &items)?;
@@ -84,7 +83,7 @@ pub(crate) fn power_cut_in_prepare(fleet: &Nodes, node: &Node) -> Result<()> {
     ends(&alone, "fetch/1 fetch/2 fetch/2. set/1 set/1.")
 }
 
-/// What must not be run again waits for a person.
+/// An item with a forbidden rerun waits for a person.
 pub(crate) fn power_cut_holds(fleet: &Nodes, node: &Node) -> Result<()> {
     let alone = Alone::begin(fleet, node, "power-cut-holds", &[item("once", "deploy", WAITS, &[])])?;
     alone.node.wait_started("once")?;
@@ -98,11 +97,11 @@ pub(crate) fn power_cut_holds(fleet: &Nodes, node: &Node) -> Result<()> {
     ends(&alone, "once/1")
 }
 
-/// It goes down for its item, and the power goes meanwhile. That boot is as good as any other: there is no second.
+/// Its power is cut while it goes down for its item. The next boot counts as the reboot: there is no second.
 pub(crate) fn power_cut_in_reboot(fleet: &Nodes, node: &Node) -> Result<()> {
     let reboot = other("reboot", "reboot", "deploy", &[("when", "always")], &[]);
     fleet.begin_anew(node)?;
-    // Else Docker may start it again before the power goes, and that would be a boot more.
+    // Otherwise Docker may start it again before the power cut, and that would add a boot.
     node.stay_down()?;
     let before = node.boot_id()?;
     let alone = Alone::enter(fleet, node, "power-cut-reboot", &[item("set", "deploy", COUNT_BOOTS, &[]), reboot])?;
@@ -116,7 +115,7 @@ pub(crate) fn power_cut_in_reboot(fleet: &Nodes, node: &Node) -> Result<()> {
     rebooted_at_once(&alone)
 }
 
-/// Its reboot took one attempt.
+/// Checks that its reboot took one attempt.
 fn rebooted_at_once(alone: &Alone) -> Result<()> {
     let machine = alone.fleet.machines()?.remove(&alone.name).context("the machine")?;
     let status = machine.status.state_item_statuses.get("reboot").context("its reboot")?;
@@ -124,8 +123,8 @@ fn rebooted_at_once(alone: &Alone) -> Result<()> {
     Ok(())
 }
 
-/// A machine that goes down for its item and does not come back is missed when the item's time limit has passed, which
-/// is longer than others are waited for. Once a person has powered it on, it goes on by itself.
+/// A machine that fails to return from its item's reboot is missed when the item's time limit has passed, later than
+/// other machines. After an operator has powered it on, it continues by itself.
 pub(crate) fn reboot_overdue(fleet: &Nodes, node: &Node) -> Result<()> {
     let limit = format!("timeout: {OVERDUE_AFTER_S}s");
     let reboot = other("reboot", "reboot", "deploy", &[("when", "always")], &[&limit]);
@@ -150,7 +149,7 @@ pub(crate) fn reboot_overdue(fleet: &Nodes, node: &Node) -> Result<()> {
     rebooted_at_once(&alone)
 }
 
-/// The person reads why in the status, mends it, and lets it be tried again.
+/// The operator finds the reason in the status, fixes it, and retries.
 pub(crate) fn unit_fails(fleet: &Nodes, node: &Node) -> Result<()> {
     let items = [
         unit("failing.service", "/bin/sh -c \"echo the disk is upside down; exit 7\""),
@@ -169,7 +168,7 @@ pub(crate) fn unit_fails(fleet: &Nodes, node: &Node) -> Result<()> {
     Ok(())
 }
 
-/// The person reads which package, and mends the manifest.
+/// The operator finds the package's name in the status, and fixes the manifest.
 pub(crate) fn package_absent(fleet: &Nodes, node: &Node) -> Result<()> {
     let items = |install| {
         let params = [("install", install), ("update", "true")];
@@ -197,7 +196,7 @@ pub(crate) fn coordinator_killed(fleet: &Nodes) -> Result<()> {
     alone.node.wait_started("long")?;
     fleet.kill_coordinator()?;
     go(&alone)?;
-    // The next item is on the machine's list already: it needs no coordinator.
+    // The machine's list already has the next item: it needs no coordinator.
     alone.node.wait_started("next")?;
     fleet.restart_coordinator()?;
     ends(&alone, "long/1 long/1. next/1 next/1.")?;
@@ -229,17 +228,17 @@ pub(crate) fn reinstalled(fleet: &Nodes, node: &Node) -> Result<()> {
     ends(&alone, "set/1 set/1.")
 }
 
-/// The agent's record lies on a small disk here, which fills up while an item runs. It wants 16 MiB to begin one.
+/// The agent's record is on a small disk here, which fills up while an item runs. It needs 16 MiB to begin one.
 pub(crate) fn disk_full(fleet: &Nodes, node: &Node) -> Result<()> {
     let state = "/var/lib/muster/agent";
-    // muster-agent.path has been watching the directory that is now below.
+    // The mount hides the directory that muster-agent.path has been watching.
     let mount = format!("mount -t tmpfs -o size=64M,mode=0700 tmpfs {state} && systemctl restart muster-agent.path");
     fleet.begin_anew(node)?;
     node.sh(&mount)?;
     let items = [item("long", "deploy", WAITS, &[]), item("next", "deploy", ":", &[])];
     let alone = Alone::enter(fleet, node, "disk-full", &items)?;
     alone.node.wait_started("long")?;
-    // dd ends when nothing more fits.
+    // dd ends when the disk is full.
     let filled = alone.node.sh(&format!("dd if=/dev/zero of={state}/ballast bs=4k count=32k 2>&1 || true"))?;
     ensure!(filled.contains("No space left"), "the small disk is not small: {filled}");
     go(&alone)?;
@@ -248,7 +247,7 @@ pub(crate) fn disk_full(fleet: &Nodes, node: &Node) -> Result<()> {
     ensure!(!told.contains("next"), "an item began though nothing could be recorded: {told}");
     alone.node.sh(&format!("rm {state}/ballast"))?;
     alone.wait_ready().context("after there is room again")?;
-    // An attempt that found no room for its own files did not begin, and counts for nothing.
+    // An attempt without room for its own files did not begin, and does not count.
     let told = alone.node.story()?;
     ensure!(told == "long/1 long/1. next/1 next/1.", "not each item once, at the first attempt: {told}");
     fleet.ctl(&["revoke", &alone.name, "--yes"])?.ok()?; // its record goes with the disk

@@ -1,5 +1,5 @@
-//! A coordinator that runs on a node, from its package, as the manual installs it: what becomes of its key, its files
-//! and its people, and how it moves to another machine. The coordinator of the fleet has no part in it.
+//! A coordinator on a node, installed from its package as in the manual: tests of its key, its files and its users, and
+//! of its move to another machine. The fleet's own coordinator takes no part.
 
 use anyhow::{Context as _, Result};
 use muster_tests::{
@@ -11,20 +11,20 @@ use serde_json::Value;
 use crate::site::{all_of, item};
 
 const CLUSTER: &str = "edge-7";
-/// Of the machine that is alone in the cluster, though two are asked for.
+/// Name of the only machine in the cluster, which asks for two.
 const MACHINE: &str = "hosted-1";
-/// Life of an agent's certificate, so that one can be seen to end.
+/// Validity of an agent's certificate, short so that one expires during the test.
 const CERTIFICATE_S: u32 = 6;
 const KEY: &str = "/etc/muster/coordinator.key";
 const STATE: &str = "/var/lib/muster/coordinator";
-/// systemd hands the key over by a mount, which reaches the service where mounts are shared: so they are on every
-/// machine, and in no container unless it is said.
+/// systemd passes the key by a mount, which reaches the service only where mounts are shared. They are shared on every
+/// machine, but in a container only on request.
 const INSTALL: &str = "apt-get -qq install --yes /var/tmp/muster-coordinator.deb /var/tmp/musterctl.deb
 mkdir /root/hosted && mount --make-rshared /";
-/// Everything of the coordinator and of its first operator is gone, as nothing was before.
+/// Removes everything of the coordinator and of its first operator.
 const REMOVE: &str = "dpkg --purge muster-coordinator musterctl && rm -rf /root/.config/muster /root/hosted";
 
-/// Installs the package of the coordinator, which does not start before it has a record.
+/// Installs the coordinator's package; the service does not start before it has a record.
 fn install(fleet: &Nodes, node: &Node) -> Result<()> {
     for program in ["muster-coordinator", "musterctl"] {
         node.copy_in(&fleet.package(program)?, &format!("/var/tmp/{program}.deb"))?;
@@ -33,7 +33,7 @@ fn install(fleet: &Nodes, node: &Node) -> Result<()> {
     Ok(())
 }
 
-/// A new coordinator on the node, and its first operator, with a cluster of two machines.
+/// Creates a coordinator on the node with its first operator, and a cluster of two machines.
 fn begin(fleet: &Nodes, node: &Node, machines: (usize, usize)) -> Result<()> {
     install(fleet, node)?;
     node.sh(&format!("muster-coordinator init --address {}", address(node)))?;
@@ -48,13 +48,13 @@ fn address(node: &Node) -> String {
     format!("{}:7443", node.name)
 }
 
-/// Enrols a node as that machine of the cluster; the node `at` has the coordinator.
+/// Enrols a node as that machine of the cluster; the coordinator runs on node `at`.
 fn enroll(node: &Node, (at, coordinators): (&Node, &str), name: &str, machine_type: &str) -> Result<()> {
     let token = at.sh(&format!("musterctl token create --cluster {CLUSTER} --type {machine_type} --uses 1"))?;
     node.enroll_at(coordinators, name, &token)?.exits(0).map(drop)
 }
 
-/// Waits until the coordinator on that node says that the machine is Ready and connected.
+/// Waits until the coordinator on that node reports the machine as Ready and connected.
 fn wait_ready(at: &Node, name: &str) -> Result<()> {
     at.wait_until(&format!("{name} is Ready"), || {
         let got: Value = serde_json::from_str(&at.look(&format!("musterctl get machine {name} -o json"))?)?;
@@ -63,7 +63,7 @@ fn wait_ready(at: &Node, name: &str) -> Result<()> {
     })
 }
 
-/// What the node's agent says of itself.
+/// Status that the node's agent reports.
 fn agent_status(node: &Node) -> Result<Value> {
     Ok(serde_json::from_str(&node.look("muster-agent status -o json")?)?)
 }
@@ -72,7 +72,7 @@ pub(crate) fn faults_of_a_coordinator_are_told(fleet: &Nodes, node: &Node) -> Re
     fleet.begin_anew(node)?;
     let begun = begin(fleet, node, (1, 1))
         .and_then(|()| enroll(node, (node, &address(node)), MACHINE, "control"))
-        // The other machine is not waited for.
+        // Deploys before the other machine is there.
         .and_then(|()| {
             let deploy = || Ok(node.run(&["musterctl", "deploy", CLUSTER])?.code == Some(0));
             node.wait_until("it has reported, and is deployed", deploy)
@@ -86,7 +86,7 @@ pub(crate) fn faults_of_a_coordinator_are_told(fleet: &Nodes, node: &Node) -> Re
             offline_commands_leave_nothing(node),
         ])
     });
-    // The coordinator of the fleet knows nothing of what the node was.
+    // This machine is unknown to the fleet's coordinator.
     node.forget()?;
     node.sh(REMOVE)?;
     seen
@@ -97,7 +97,7 @@ fn missing_machine_is_counted(node: &Node) -> Result<()> {
     clusters.says(&[" 1/1 ", "1 of 2 machines are there"]).map(drop)
 }
 
-/// Two certificates of one name are two rows; and one who is limited to another cluster learns nothing of this one.
+/// Two certificates with one name are two rows. An operator limited to another cluster sees nothing of this one.
 fn names_are_not_people(node: &Node) -> Result<()> {
     for (cluster, file) in [(CLUSTER, "here"), ("elsewhere", "elsewhere")] {
         let who = format!("--role operator --name anna --cluster {cluster} --out /root/hosted/{file}.toml");
@@ -119,7 +119,7 @@ fn names_are_not_people(node: &Node) -> Result<()> {
     ])
 }
 
-/// The coordinator runs on with the key that it has read; both who look whether it is well say what is lost.
+/// The coordinator keeps running with the key in memory; both `health` and `backup` report the loss.
 fn lost_key_is_noticed(node: &Node) -> Result<()> {
     let health = || node.run(&["muster-coordinator", "health"]);
     let backup = |to: &str| node.run(&["muster-coordinator", "backup", to]);
@@ -135,7 +135,7 @@ fn lost_key_is_noticed(node: &Node) -> Result<()> {
     let other = [health()?.exits(1), backup("-")?.exits(1)];
     node.sh(&format!("mv /root/hosted/kept.key {KEY}"))?;
     health()?.exits(0)?;
-    // What goes to standard output is the copy and nothing else.
+    // Standard output carries the copy only.
     let copied = node.run(&[
         "sh",
         "-c",
@@ -146,8 +146,8 @@ fn lost_key_is_noticed(node: &Node) -> Result<()> {
     all_of(seen.map(|ran| ran.map(drop).context("the key")))
 }
 
-/// What root does beside the service, or while it is down, is never in its way. The machine is off meanwhile, for
-/// longer than its certificate lasts: that it be replaced is advised to nobody.
+/// Commands of root beside the running service, or while it is down, never obstruct it. The machine is off meanwhile,
+/// for longer than its certificate is valid: no message advises to replace it.
 fn offline_commands_leave_nothing(node: &Node) -> Result<()> {
     node.sh("systemctl stop muster-agent muster-coordinator")?;
     let until = agent_status(node)?["certificateNotAfter"].as_str().context("the certificate's end")?.to_owned();
@@ -179,7 +179,7 @@ muster-coordinator set-address {}",
     ])
 }
 
-/// The coordinator moves to another machine, by the steps of the manual. One agent hears of it before, one was away.
+/// The coordinator moves to another machine, by the steps of the manual. One agent learns of it before; one was off.
 pub(crate) fn coordinator_moves_to_another_machine(fleet: &Nodes) -> Result<()> {
     let [old, new] = ["control-1", "control-2"].map(|name| fleet.node(name));
     let [stays, away] = ["worker-1", "worker-2"].map(|name| fleet.node(name));
@@ -198,10 +198,10 @@ pub(crate) fn coordinator_moves_to_another_machine(fleet: &Nodes) -> Result<()> 
 
 fn moves((old, new): (&Node, &Node), (stays, away): (&Node, &Node)) -> Result<()> {
     enroll(stays, (old, &address(old)), "stays", "control")?;
-    // Nobody listens at the first.
+    // Nothing listens at the first address.
     enroll(away, (old, &format!("{},{}", address(new), address(old))), "away", "worker")?;
     ["stays", "away"].iter().try_for_each(|name| wait_ready(old, name))?;
-    // The path unit starts the agent when its identity changes: this machine is off for a while.
+    // The path unit starts the agent when its identity changes: this machine stays off for a while.
     away.sh("systemctl stop muster-agent.path muster-agent")?;
     away.sh(&format!("muster-agent set-coordinator {}", address(old)))?;
 

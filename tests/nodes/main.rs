@@ -1,9 +1,9 @@
-//! Real nodes: the packages that are shipped, installed with apt on machines with systemd; the coordinator as a
-//! container of the image that is shipped. Two fleets of 3 + 3, beside each other, serve all tests in their order,
-//! because one each would take too long. So this has a `main` of its own: `make test-nodes`, or
-//! `make test-nodes ARGS="WORD…"` for those tests that have a word in their name.
+//! Real nodes: the shipped packages, installed with apt on machines with systemd; the coordinator as a container of the
+//! shipped image. Two fleets of 3 + 3 run side by side and serve all tests in order, because a fleet for each test
+//! would take too long. Therefore this has its own `main`: `make test-nodes`, or `make test-nodes ARGS="WORD…"` for the
+//! tests with one of these words in their names.
 //!
-//! What happened is read from what the items themselves wrote on the nodes, never from the programs under test alone.
+//! The evidence is what the items themselves wrote on the nodes, never the word of the programs under test alone.
 
 mod backup;
 mod canaries;
@@ -41,12 +41,12 @@ use muster_tests::{
     nodes::{Nodes, Turn, node::Node},
 };
 
-/// What a test is given.
+/// What a test runs on.
 #[derive(Clone, Copy)]
 enum Body {
-    /// The fleet, and nothing runs beside it.
+    /// The whole fleet, exclusively.
     Fleet(fn(&Nodes) -> Result<()>),
-    /// Any of the fleet's nodes. Others run beside it, each on a node of its own, and all talk to one coordinator.
+    /// Any node of the fleet. Other tests run beside it, each on its own node, and all share one coordinator.
     OneNode(fn(&Nodes, &Node) -> Result<()>),
 }
 
@@ -55,10 +55,10 @@ type Test = (&'static str, Body);
 
 use Body::{Fleet, OneNode};
 
-/// Fleets, by what Docker has all of one as, each with its tests. The one that needs more time begins.
+/// Fleets by the name of their Docker objects, each with its tests. The slower one starts first.
 const FLEETS: &[(&str, &[Test])] = &[("muster-test", TOGETHER), ("muster-test-2", ONE_BY_ONE)];
 
-/// What becomes of machines each by itself.
+/// Tests of single machines.
 const ONE_BY_ONE: &[Test] = &[
     (
         "deployment::three_control_machines_and_three_workers",
@@ -104,7 +104,7 @@ const ONE_BY_ONE: &[Test] = &[
     ("package::the_coordinators_image_is_small_and_not_root", Fleet(package::image_is_small_and_not_root)),
 ];
 
-/// Updates and removals of machines that serve together.
+/// Updates and removals of machines in a shared swarm.
 const TOGETHER: &[Test] = &[
     ("drain::a_service_keeps_all_tasks_but_one", Fleet(drain::a_service_keeps_all_tasks_but_one)),
     ("update::machines_reboot_as_their_locks_allow", Fleet(update::machines_reboot_as_their_locks_allow)),
@@ -117,9 +117,9 @@ const TOGETHER: &[Test] = &[
     ("hosted::coordinator_moves_to_another_machine", Fleet(hosted::coordinator_moves_to_another_machine)),
 ];
 
-/// The one that makes the fleet what others find.
+/// The test that prepares the fleet for the others.
 const FIRST: &str = "deployment::three_control_machines_and_three_workers";
-/// These begin where another ended.
+/// Tests that continue where another ended.
 const GO_ON_FROM: &[(&str, &str)] = &[
     ("daytwo::replaced_worker_serves_again", "daytwo::failed_worker_wants_person_at_once"),
     ("daytwo::reinstalled_worker_keeps_its_labels", "daytwo::failed_worker_wants_person_at_once"),
@@ -131,7 +131,7 @@ const GO_ON_FROM: &[(&str, &str)] = &[
     ("update::two_workers_reboot_on_demand", "drain::a_service_keeps_all_tasks_but_one"),
     ("update::two_workers_reboot_on_demand", "update::machines_reboot_as_their_locks_allow"),
 ];
-/// After so many failures a fleet is not worth more time, and after that long nobody waits any more.
+/// A fleet stops after this many failures, and all tests stop after this time.
 const FAILURES_MAX: usize = 3;
 const TESTS_MAX: Duration = Duration::from_secs(45 * 60);
 
@@ -169,8 +169,8 @@ fn main() -> ExitCode {
     if passed == all { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// How many passed and failed. One fleet starts after the other, for they share the images that are built; then both
-/// have their tests.
+/// Number of tests passed and failed. The fleets start one after the other, because they share the built images; then
+/// both run their tests.
 fn run_all(fleets: &[(&str, Vec<&Test>)], turn: &Turn, began: Instant) -> (usize, usize) {
     thread::scope(|scope| {
         let mut runs = Vec::new();
@@ -203,18 +203,18 @@ fn run_on(nodes: &Nodes, tests: &[&Test], began: Instant) -> (usize, usize) {
     (run.passed.into_inner(), run.failed.into_inner())
 }
 
-/// The tests of a fleet, on their way.
+/// The tests of a fleet in progress.
 struct Run<'a> {
     nodes: &'a Nodes,
     began: Instant,
     passed: AtomicUsize,
     failed: AtomicUsize,
-    /// Without the first test nothing is as the others expect it.
+    /// The first test creates the others' preconditions.
     has_fleet: AtomicBool,
 }
 
 impl Run<'_> {
-    /// In their order; those that want one node run beside each other, one on each.
+    /// Runs the tests in order; those that need one node run in parallel, one on each.
     fn all(&self, tests: &[&Test]) {
         let wants_one = |(_, body): &Test| matches!(body, OneNode(_));
         for beside in tests.chunk_by(|a, b| wants_one(a) && wants_one(b)) {

@@ -1,5 +1,5 @@
-//! MKE comes onto a manager: it fails, is told again, is upgraded and backed up. It is a stand-in; tests/nodes/mke/ucp
-//! says how to hold that against the real one. Its password is nowhere but in the environment of its own container.
+//! MKE on a manager: it fails, is retried, upgraded and backed up. It is a mock; tests/nodes/mke/ucp says how to
+//! compare it with the real one. Its password exists only in the environment of its own container.
 
 use anyhow::{Context as _, Result, ensure};
 use muster_tests::{
@@ -15,20 +15,20 @@ use crate::{
 const NAME: &str = "mke";
 const SECRET: &str = "mke-admin";
 const ADMIN: [(&str, &str); 2] = [("admin_user", "admin"), ("admin_password", "${secret.mke-admin}")];
-/// Its versions.
+/// The versions of MKE.
 const FIRST: &str = "3.7.1";
 const NEXT: &str = "3.7.2";
-/// Where the stand-in is made.
+/// Build directory of the mock.
 const PLACE: &str = "/var/tmp/mke";
 
-/// The node's only items: into a swarm, and this done to MKE there.
+/// The node's only items: join a swarm, and this MKE action there.
 fn items(version: &str, args: &str, more: &[&str]) -> [String; 2] {
     let action = if version == FIRST { "install" } else { "upgrade" };
     let params = [("action", action), ("version", version), ("args", args), ADMIN[0], ADMIN[1]];
     [join(), other("mke", "mke", "deploy", &params, more)]
 }
 
-/// A swarm has no MKE yet, and the engine has its images.
+/// Prepares a swarm without MKE, and an engine with its images.
 fn make_images(fleet: &Nodes, node: &Node) -> Result<()> {
     fleet.begin_anew(node)?;
     leave(node)?;
@@ -44,7 +44,7 @@ fn runs(node: &Node) -> Result<String> {
     Ok(node.sh("docker inspect --format '{{.Config.Image}}' ucp-proxy")?.trim().to_owned())
 }
 
-/// The item ends so, and its output says this.
+/// Checks an item's final message and its output.
 fn says(fleet: &Nodes, item: &str, message: &str, words: &[&str], canary: &str) -> Result<()> {
     fleet.wait_machine(NAME, message, |machine| {
         machine.status.state_item_statuses.get(item).is_some_and(|status| status.message.starts_with(message))
@@ -59,7 +59,7 @@ pub(crate) fn mke_is_installed_upgraded_and_backed_up(fleet: &Nodes, node: &Node
     fleet.secret(SECRET, NAME, &canary)?.exits(0)?;
     make_images(fleet, node)?;
 
-    // It fails, for a reason that its output tells.
+    // It fails, and its output gives the reason.
     let alone = Alone::enter(fleet, node, NAME, &items(FIRST, "--stand-in-fail", &["retries: 0"]))?;
     says(
         fleet,
@@ -69,14 +69,14 @@ pub(crate) fn mke_is_installed_upgraded_and_backed_up(fleet: &Nodes, node: &Node
         &canary,
     )?;
 
-    // It hangs: the item ends at its time limit, and says what goes on without it, and how to end that.
+    // It hangs: the item ends at its time limit. Its message says what still runs, and how to end that.
     let hangs = items(FIRST, "--stand-in-hang", &["retries: 0", "timeout: 10s"]);
     fleet.apply(&named_cluster(NAME, (1, 0), &hangs, &[], &[]))?;
     let way_out = "ends only by itself or by: docker kill muster-mke";
     says(fleet, "mke", "timed out after 10 s", &["arguments: install", way_out], &canary)?;
     node.sh("docker kill muster-mke")?;
 
-    // It lasts; what hosts it dies meanwhile. The next attempt follows the same run.
+    // It runs for long, and its host process dies meanwhile. The next attempt follows the same run.
     let slow = items(FIRST, "--stand-in-slow", &["onInterrupt: rerun"]);
     fleet.apply(&named_cluster(NAME, (1, 0), &slow, &[], &[]))?;
     node.wait_until("MKE is at work", || Ok(node.sh("docker logs muster-mke 2>&1")?.contains("stand-in: working")))?;
@@ -107,7 +107,7 @@ pub(crate) fn mke_is_installed_upgraded_and_backed_up(fleet: &Nodes, node: &Node
     let found = node.sh(&format!("stat -c %a {path}; sha256sum <{path}"))?;
     let sum = result["sha256"].as_str().context("a digest")?;
     ensure!(found == format!("600\n{sum}  -\n"), "{found}, not {sum}");
-    // A run that ended, and that an operator accepted or skipped: no attempt comes that would remove it.
+    // A finished run that an operator accepted or skipped: no later attempt would remove it.
     let abandoned = format!("docker run --name muster-mke --label muster.mke=install --env X={canary}");
     node.sh(&format!("{abandoned} mirantis/ucp:{FIRST} install --stand-in-fail || true"))?;
     node.wait_until("the run that has ended is removed", || Ok(!node.sh("docker ps --all")?.contains("muster-mke")))?;

@@ -1,19 +1,19 @@
-//! What the packages do to a machine: upgrade, removal, purge; and the coordinator's image.
+//! Effects of the packages on a machine: upgrade, removal, purge; and the coordinator's image.
 
 use anyhow::{Context as _, Result, ensure};
 use muster_tests::nodes::{Nodes, node::Node};
 
 use crate::site::{Alone, item};
 
-/// Of the coordinator's image.
+/// Maximum size of the coordinator's image.
 const IMAGE_BYTES_MAX: u64 = 30 << 20;
 
-/// The package as an earlier version of itself.
+/// The package, repackaged as an older version.
 const OLDER: &str = "/var/tmp/older.deb";
 const MAKE_OLDER: &str = "rm -rf /var/tmp/older && dpkg-deb -R /var/tmp/muster-agent.deb /var/tmp/older
 sed -i 's/^Version:.*/Version: 0.0.1/' /var/tmp/older/DEBIAN/control
 dpkg-deb --root-owner-group --build /var/tmp/older /var/tmp/older.deb >/dev/null";
-/// The package of the other sort.
+/// The RPM package.
 const RPM: &str = "/var/tmp/muster-agent.rpm";
 const PRESET: &str = "/etc/systemd/system-preset/00-nothing.preset";
 const VERSION: &str = "dpkg-query --show --showformat '${Version}' muster-agent";
@@ -24,7 +24,7 @@ pub(crate) fn upgrade_removal_and_purge(fleet: &Nodes, node: &Node) -> Result<()
     let verified = node.sh("systemd-analyze verify --man=no muster-agent.service muster-agent.path 2>&1")?;
     ensure!(!verified.contains("muster"), "{verified}");
 
-    // Upgrade, from a package that is older by what it says of itself: settings and state stay, the agent is a new one.
+    // Upgrade from a package with an older version number: settings and state stay, the agent restarts.
     node.sh(&format!("{MAKE_OLDER} && apt-get -qq install --yes --allow-downgrades {OLDER}"))?;
     ensure!(node.sh(VERSION)? == "0.0.1", "the older package is not installed");
     node.sh("echo '# mine' >>/etc/muster/agent.toml")?;
@@ -50,8 +50,8 @@ fn is_enabled(node: &Node) -> Result<bool> {
     Ok(node.run(&["systemctl", "is-enabled", "muster-agent.service"])?.out.trim() == "enabled")
 }
 
-/// The .rpm where presets disable everything, with Debian's rpm, whose record knows nothing of what dpkg has installed:
-/// hence no dependencies.
+/// The .rpm on a machine whose presets disable everything. Debian's rpm does not know what dpkg has installed, so
+/// dependencies are ignored.
 pub(crate) fn rpm_does_as_much(fleet: &Nodes, node: &Node) -> Result<()> {
     fleet.begin_anew(node)?;
     node.sh("apt-get -qq purge --yes muster-agent")?;
@@ -66,7 +66,7 @@ pub(crate) fn rpm_does_as_much(fleet: &Nodes, node: &Node) -> Result<()> {
     node.wait_until("the agent runs after the boot", || Ok(node.agent_pid().is_ok()))?;
     node.sh("rpm --verify --nodeps muster-agent").context("what was installed is not what the package says")?;
 
-    // Upgrade, to another package of the same name: settings and state stay, the agent is a new one.
+    // Upgrade to another package of the same name: settings and state stay, the agent restarts.
     node.sh("echo '# mine' >>/etc/muster/agent.toml")?;
     let before = node.agent_pid()?;
     node.sh(&format!("rpm --upgrade --nodeps --force {RPM}"))?;
@@ -81,7 +81,7 @@ pub(crate) fn rpm_does_as_much(fleet: &Nodes, node: &Node) -> Result<()> {
     ensure!(!is_enabled(node)?, "it is enabled after removal");
     ensure!(node.run(&["systemctl", "is-active", "muster-agent"])?.out.trim() != "active", "it runs on after removal");
     node.sh("test -e /var/lib/muster/agent/identity.json && grep -qx '# mine' /etc/muster/agent.toml.rpmsave")?;
-    // Whoever has this node next finds nothing that says who it was.
+    // The next test on this node must find no identity of this one.
     fleet.ctl(&["revoke", &alone.name, "--yes"])?.ok()?;
     node.sh(&format!("rm -rf /var/lib/muster /etc/muster {PRESET}"))?;
     node.install(&fleet.package("muster-agent")?)

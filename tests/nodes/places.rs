@@ -1,13 +1,13 @@
-//! Where known values are in a fleet: every byte that it produced is looked at.
+//! Searches every byte that a fleet produced for known values.
 
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Result, ensure};
 use muster_tests::nodes::{Nodes, node::Node};
 
-/// Reads values, a line each, and names every place on a machine that has one of them: its files (the journal's among
-/// them), what its processes show of themselves, its journal as text, and what systemd knows of its units. The values
-/// are never an argument.
+/// Reads values, one a line, and prints every place on a machine that contains one of them: its files (including the
+/// journal's), its processes' arguments and environments, its journal as text, and systemd's properties of its units.
+/// The values are never passed as arguments.
 const LOOK: &str = r#"values=$(cat)
 look() { printf '%s\n' "$values" | grep --binary-files=text --fixed-strings --file=- "$@"; }
 look --recursive --files-with-matches --devices=skip /etc /root /run /tmp /var /opt /srv || true
@@ -20,7 +20,7 @@ if command -v journalctl >/dev/null && [ -d /run/systemd/system ]; then
 fi
 true"#;
 
-/// The places of a machine, one a line.
+/// The places on a machine, one a line.
 pub(crate) fn places_on(node: &Node, values: &[&str]) -> Result<String> {
     node.run_with(&["sh", "-c", LOOK], &values.join("\n"))?.ok()
 }
@@ -30,8 +30,8 @@ pub(crate) fn has_none(what: &str, text: &str, values: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// None of the values is anywhere: on the nodes, where the coordinator and the operator are, in what they say, of that
-/// machine among others.
+/// Checks that none of the values occurs on the nodes, the coordinator or the operator's machine, or in their outputs,
+/// including those about this machine.
 pub(crate) fn nowhere(fleet: &Nodes, machine: &str, values: &[&str]) -> Result<()> {
     let found = Mutex::new(Vec::new());
     fleet.on_every_node(|_, node| {

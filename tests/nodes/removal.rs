@@ -1,4 +1,5 @@
-//! Machines leave their cluster for good: what the swarm's managers and the machines' own engines say afterwards.
+//! Machines leave their cluster permanently: the evidence is what the swarm's managers and the machines' own engines
+//! report afterwards.
 
 use anyhow::{Context as _, Result, ensure};
 use muster_tests::{
@@ -12,7 +13,7 @@ use crate::{
 };
 
 const CLUSTER: &str = "leaving";
-/// Counts from now on how often somebody dials the coordinator. The rule does nothing else.
+/// Counts connection attempts to the coordinator from now on. The rule has no other effect.
 const COUNT_DIALS: &str = "iptables -I OUTPUT -p tcp --syn --dport 7443";
 const DIALS: &str = "iptables -L OUTPUT --verbose --numeric --exact | awk '/dpt:7443/ {print $1}'";
 
@@ -20,7 +21,7 @@ fn machine(node: &Node) -> String {
     format!("{CLUSTER}-{}", node.name)
 }
 
-/// Three managers and two workers, all Ready.
+/// Deploys three managers and two workers, until all are Ready.
 fn deploy(fleet: &Nodes) -> Result<[&Node; 5]> {
     let nodes = ["control-1", "control-2", "control-3", "worker-1", "worker-2"];
     for node in nodes {
@@ -38,7 +39,7 @@ fn deploy(fleet: &Nodes) -> Result<[&Node; 5]> {
     Ok([a?, b?, c?, d?, e?])
 }
 
-/// A worker and the leader go of themselves, a dead worker is taken out; the leader's name is free again.
+/// A worker and the leader leave by themselves, a dead worker is removed; the leader's name is free again.
 pub(crate) fn machines_leave_the_swarm_for_good(fleet: &Nodes) -> Result<()> {
     let [leader, second, third, worker, dead] = deploy(fleet)?;
     let removed = |node: &Node| format!("{}: removed", machine(node));
@@ -75,7 +76,7 @@ pub(crate) fn machines_leave_the_swarm_for_good(fleet: &Nodes) -> Result<()> {
         is_so(!left.out.contains("Error:"), format!("a removal that goes its way:\n{}", left.out)),
     ];
 
-    // Nobody knows them any more, and so nobody revokes them.
+    // The coordinator has forgotten them: revocation is needless.
     [leader, worker, dead].iter().try_for_each(|node| node.forget())?;
     leader.enroll(&machine(leader), &fleet.token(CLUSTER, "control", 1)?)?.exits(0)?;
     [leader, second, third].iter().try_for_each(|node| fleet.wait_ready(&machine(node)))?;

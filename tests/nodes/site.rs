@@ -1,4 +1,4 @@
-//! What the tests share: a machine alone in a cluster of its own, so that no test sees what another left behind.
+//! Shared by the tests: a machine alone in its own cluster, so that tests do not affect each other.
 
 use anyhow::{Result, ensure};
 use muster_tests::{
@@ -9,19 +9,19 @@ use muster_tests::{
     },
 };
 
-/// Fails with everything that failed: each part of a test is looked at, whatever became of the others.
+/// Fails with all errors: each part of a test is checked, independent of the others.
 pub(crate) fn all_of(parts: impl IntoIterator<Item = Result<()>>) -> Result<()> {
     let failed: Vec<String> = parts.into_iter().filter_map(Result::err).map(|error| format!("{error:#}")).collect();
     ensure!(failed.is_empty(), "{}", failed.join("\n"));
     Ok(())
 }
 
-/// A bash item of these nodes, `body` between its saying `start` and `end`.
+/// A bash item of these nodes, with `body` between logging `start` and `end`.
 pub(crate) fn item(name: &str, phase: &str, body: &str, more: &[&str]) -> String {
     bash(name, phase, EFFECTS_LOG, body, more)
 }
 
-/// A bash item `unit` that makes a unit of that name, which does this and nothing else.
+/// A bash item `unit` that creates a unit of that name with this command.
 pub(crate) fn unit(name: &str, command: &str) -> String {
     let body = format!(
         "printf '[Service]\\nType=exec\\nExecStart=%s\\n[Install]\\nWantedBy=multi-user.target\\n' '{command}' \
@@ -30,22 +30,22 @@ pub(crate) fn unit(name: &str, command: &str) -> String {
     item("unit", "prepare", &body, &[])
 }
 
-/// One node that enrols anew, as the only machine of a new cluster.
+/// A node enrolled as the only machine of a new cluster.
 pub(crate) struct Alone<'a> {
     pub(crate) fleet: &'a Nodes,
     pub(crate) node: &'a Node,
-    /// Of the cluster, and of the machine.
+    /// Name of the cluster and of the machine.
     pub(crate) name: String,
 }
 
 impl<'a> Alone<'a> {
-    /// Makes the cluster with these items, enrols the node.
+    /// Resets the node, creates the cluster with these items, and enrols the node.
     pub(crate) fn begin(fleet: &'a Nodes, node: &'a Node, name: &str, items: &[String]) -> Result<Self> {
         fleet.begin_anew(node)?;
         Self::enter(fleet, node, name, items)
     }
 
-    /// The same, with a node that was made anew already.
+    /// As [`Self::begin`], with a node that is already reset.
     pub(crate) fn enter(fleet: &'a Nodes, node: &'a Node, name: &str, items: &[String]) -> Result<Self> {
         fleet.apply(&named_cluster(name, (1, 0), items, &[], &[]))?;
         let alone = Self { fleet, node, name: name.to_owned() };

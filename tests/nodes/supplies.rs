@@ -1,5 +1,5 @@
-//! What the operator of the tests has for the machines: a Debian repository with tiny packages, and a playbook. Made on
-//! the operator's machine and served by it, so that no node needs another network.
+//! Supplies for the machines: a Debian repository with tiny packages, and a playbook. The operator's machine creates
+//! and serves them, so that no node needs another network.
 
 use anyhow::Result;
 use muster_tests::{
@@ -9,9 +9,9 @@ use muster_tests::{
 
 use crate::site::item;
 
-/// In the repository, in versions 1.0 and 1.1; its program says its version.
+/// A package of the repository, in versions 1.0 and 1.1; its program prints its version.
 pub(crate) const PACKAGE: &str = "site-tool";
-/// What the playbook writes its variable `greeting` to.
+/// The file that the playbook writes its variable `greeting` to.
 pub(crate) const GREETING_FILE: &str = "/etc/site-greeting";
 
 const MAKE_REPOSITORY: &str = r#"rm -rf repository.part; mkdir repository.part; cd repository.part
@@ -40,7 +40,7 @@ const PLAYBOOK: &str = r#"- hosts: all
         mode: "0644"
 "#;
 
-/// Makes the repository. It may be there already.
+/// Creates the repository, unless it exists.
 pub(crate) fn make_repository(fleet: &Nodes) -> Result<()> {
     fleet.operate(&format!("test ! -e repository || exit 0\n{MAKE_REPOSITORY}"), "").map(drop)
 }
@@ -51,7 +51,7 @@ pub(crate) fn sources() -> String {
     item("sources", "prepare", &body, &[])
 }
 
-/// An item `play` of phase deploy that runs the playbook, out of an archive.
+/// An item `play` in phase deploy that runs the playbook from an archive.
 pub(crate) fn play(fleet: &Nodes, greeting: &str) -> Result<String> {
     fleet.operate("cat >site.yml && tar -cf site.tar site.yml", PLAYBOOK)?;
     let sha256 = fleet.sha256("site.tar")?;

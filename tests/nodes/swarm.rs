@@ -1,4 +1,4 @@
-//! Machines get into their swarm: what `docker node ls` says on a manager, whatever the coordinator says.
+//! Machines join their swarm: the evidence is `docker node ls` on a manager, independent of the coordinator.
 
 use anyhow::{Context as _, Result, ensure};
 use muster_tests::{
@@ -8,17 +8,17 @@ use muster_tests::{
 
 use crate::{places::nowhere, site::item};
 
-/// Ends as soon as the engine of the machine is getting into a swarm; looked for on the machine itself, for that takes
+/// Ends as soon as the machine's engine is joining a swarm. It polls on the machine itself, because that state lasts
 /// less than a second.
 const JOINS: &str = "timeout 500 sh -c '
 while docker info --format {{.Swarm.LocalNodeState}} | grep --quiet --line-regexp inactive; do :; done'";
 
-/// The item that gets a machine into the swarm.
+/// The item that joins a machine to the swarm.
 pub(crate) fn join() -> String {
     other("swarm", "swarm-join", "deploy", &[("advertise", "${machine.internalIP}")], &[])
 }
 
-/// Every node as a manager has it: hostname, state, and what it is as a manager.
+/// Every node as a manager lists it: hostname, state, and manager status.
 fn nodes_of(manager: &Node) -> Result<Vec<String>> {
     let format = "{{.Hostname}} {{.Status}} {{.ManagerStatus}}";
     let ran = manager.run(&["docker", "node", "ls", "--format", format])?;
@@ -27,7 +27,7 @@ fn nodes_of(manager: &Node) -> Result<Vec<String>> {
     Ok(nodes)
 }
 
-/// Waits until the swarm has these managers, one of them its leader, and these workers, and nobody else.
+/// Waits until the swarm has exactly these managers, one of them its leader, and these workers.
 pub(crate) fn wait_swarm(manager: &Node, managers: &[&str], workers: &[&str]) -> Result<()> {
     manager.wait_until("the swarm is whole", || {
         let nodes = nodes_of(manager)?;
@@ -39,12 +39,12 @@ pub(crate) fn wait_swarm(manager: &Node, managers: &[&str], workers: &[&str]) ->
     })
 }
 
-/// The control machines are a swarm, and nobody else is in it.
+/// The control machines form a swarm without other nodes.
 pub(crate) fn managers_are_whole(fleet: &Nodes) -> Result<()> {
     wait_swarm(fleet.node("control-1")?, &["control-1", "control-2", "control-3"], &[])
 }
 
-/// After the deployment: three managers, three workers, all Ready; and no token anywhere.
+/// After the deployment: three managers, three workers, all Ready; and no token is found anywhere.
 pub(crate) fn three_managers_and_three_workers(fleet: &Nodes) -> Result<()> {
     let (managers, workers) = (["control-1", "control-2", "control-3"], ["worker-1", "worker-2", "worker-3"]);
     let manager = fleet.node("control-2")?;
@@ -53,7 +53,7 @@ pub(crate) fn three_managers_and_three_workers(fleet: &Nodes) -> Result<()> {
     nowhere(fleet, "worker-1", &tokens.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// What of a swarm's tokens is secret: their last part.
+/// The secret part of a swarm's tokens: the last one.
 pub(crate) fn tokens(manager: &Node) -> Result<Vec<String>> {
     let secret = |role: &str| {
         let token = manager.sh(&format!("docker swarm join-token --quiet {role}"))?;
@@ -62,19 +62,19 @@ pub(crate) fn tokens(manager: &Node) -> Result<Vec<String>> {
     ["manager", "worker"].map(secret).into_iter().collect()
 }
 
-/// Takes a node's engine out of whatever swarm it is in.
+/// Makes a node's engine leave its swarm, whichever it is.
 pub(crate) fn leave(node: &Node) -> Result<()> {
     node.sh("docker swarm leave --force")
         .map(drop)
         .or_else(|_| node.wait_until("its engine is in no swarm", || Ok(swarm_state(node)? == "inactive")))
 }
 
-/// What a node's engine says of itself.
+/// Swarm state that a node's engine reports.
 pub(crate) fn swarm_state(node: &Node) -> Result<String> {
     Ok(node.sh("docker info --format '{{.Swarm.LocalNodeState}}'")?.trim().to_owned())
 }
 
-/// The control machines, of no cluster and in no swarm.
+/// The control machines, reset and outside of any swarm.
 pub(crate) fn fresh(fleet: &Nodes) -> Result<Vec<&Node>> {
     let nodes = ["control-1", "control-2", "control-3"].map(|name| fleet.node(name));
     let nodes: Vec<&Node> = nodes.into_iter().collect::<Result<_>>()?;
@@ -85,7 +85,7 @@ pub(crate) fn fresh(fleet: &Nodes) -> Result<Vec<&Node>> {
     Ok(nodes)
 }
 
-/// Makes them a cluster of this name, whose machines are named after it, with these items after the join.
+/// Makes them a cluster of this name, with machines named after it, and with these items after the join.
 pub(crate) fn begin<'a>(
     fleet: &Nodes,
     cluster: &str,
@@ -122,7 +122,7 @@ pub(crate) fn power_cut_in_join_and_reinstalled(fleet: &Nodes) -> Result<()> {
     let story = node.story()?;
     ensure!(story.ends_with("after/1.") || story.ends_with("after/2."), "{story}");
 
-    // A fresh disk under the old name: what it left in the swarm goes before it comes.
+    // A fresh disk under the old name: its old node is removed from the swarm before it joins.
     fleet.reinstall("control-3")?;
     fleet.ctl(&["replace", last, "--yes"])?.ok()?;
     let token = fleet.token("joining", "control", 1)?;
@@ -131,7 +131,7 @@ pub(crate) fn power_cut_in_join_and_reinstalled(fleet: &Nodes) -> Result<()> {
     managers_are_whole(fleet)
 }
 
-/// An engine in another swarm is left alone, until a person has taken it out.
+/// An engine in a foreign swarm stays there until an operator makes it leave.
 pub(crate) fn foreign_swarm(fleet: &Nodes) -> Result<()> {
     let nodes = fresh(fleet)?;
     nodes.last().context("three machines")?.sh("docker swarm init --advertise-addr 127.0.0.1")?;

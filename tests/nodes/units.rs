@@ -1,5 +1,5 @@
-//! Items on machines with systemd: each in a unit of its own, its end told apart from others, its records in the
-//! journal; units and reboots as items.
+//! Items on machines with systemd: each in its own unit, with distinct outcomes and with its records in the journal.
+//! Also units and reboots as items.
 
 use anyhow::{Context as _, Result, ensure};
 use muster_proto::resource::Machine;
@@ -10,11 +10,11 @@ use muster_tests::{
 
 use crate::site::{Alone, item};
 
-/// A daemon that forks twice, opens a session of its own and ignores TERM, below a program that ignores it too.
+/// A daemon that forks twice, opens its own session and ignores TERM, below a program that ignores TERM too.
 const STUBBORN: &str = "trap '' TERM
 (setsid bash -c 'trap \"\" TERM; while :; do sleep 0.987; done' &) &
 while :; do sleep 0.987; done";
-/// Units to act upon: two that run, one that fails, and one that systemd makes of an init script.
+/// Units to act upon: two that run, one that fails, and one that systemd generates from an init script.
 const WRITE_UNITS: &str = "cd /etc/systemd/system
 for unit in good spare; do
     printf '[Service]\\nExecStart=/bin/sleep infinity\\nExecReload=/bin/touch /run/%s-reloaded\\n' $unit >$unit.service
@@ -26,7 +26,7 @@ printf '#!/bin/sh\\n### BEGIN INIT INFO\\n# Provides: old\\n# Required-Start:\\n
 printf '# Default-Start: 2 3 4 5\\n# Default-Stop: 0 1 6\\n### END INIT INFO\\n' >>old
 chmod +x old
 systemctl daemon-reload";
-/// Units to which nothing happens when they are acted upon, or not what was asked for.
+/// Units on which actions fail, or have another effect than requested.
 const WRITE_REFUSING: &str = "cd /etc/systemd/system
 printf '[Unit]\\nRequires=lame.service\\nAfter=lame.service\\n[Service]\\nExecStart=/bin/true\\n' >needs.service
 printf '[Service]\\nType=oneshot\\nExecStart=/bin/false\\n' >lame.service
@@ -36,7 +36,7 @@ printf '[Service]\\nExecStart=/bin/sleep infinity\\nExecReload=/bin/false\\n' >s
 printf '[Service]\\nType=oneshot\\nExecStart=/bin/true\\nExecReload=/bin/true\\n' >once.service
 ln -sf /dev/null hidden.service
 systemctl daemon-reload; systemctl start stiff.service";
-/// The item, what is done to which of them, and what it says.
+/// The item, the action, its unit, and the expected message.
 const REFUSING: &[(&str, &str, &str, &str)] = &[
     ("needs", "start", "needs.service", "systemd did not start unit needs.service: a unit that it requires"),
     ("asserts", "start", "asserts.service", "systemd did not start unit asserts.service: an Assert"),
@@ -45,20 +45,20 @@ const REFUSING: &[(&str, &str, &str, &str)] = &[
     ("idle", "reload", "once.service", "systemd did not reload unit once.service: "),
     ("hidden", "start", "hidden.service", "unit hidden.service is masked"),
 ];
-/// From now on each boot is a line of a file.
+/// From now on each boot appends a line to a file.
 pub(crate) const COUNT_BOOTS: &str = "rm -f /var/tmp/boots; cd /etc/systemd/system
 printf '[Service]\\nType=oneshot\\nExecStart=/bin/sh -c \"echo boot >>/var/tmp/boots\"\\n' >boots.service
 printf '[Install]\\nWantedBy=multi-user.target\\n' >>boots.service
 systemctl daemon-reload; systemctl enable boots.service";
 
-/// Why a machine waits, and what its item said.
+/// Reason why a machine waits, and its item's message.
 fn why(machine: &Machine, item: &str) -> String {
     let said = machine.status.state_item_statuses.get(item).map(|status| status.message.clone()).unwrap_or_default();
     let reason = machine.status.blocked.as_ref().map(|wait| wait.blocked.reason.to_string()).unwrap_or_default();
     format!("{reason}: {said}")
 }
 
-/// What an item brings its machine to.
+/// Waits until an item brings its machine into this state.
 fn ends_so(alone: &Alone, item: &str, expected: &str) -> Result<Machine> {
     alone.fleet.wait_machine(&alone.name, expected, |machine| why(machine, item).starts_with(expected))
 }
@@ -73,7 +73,7 @@ pub(crate) fn dies_as_a_whole(fleet: &Nodes, node: &Node) -> Result<()> {
     let alone = Alone::begin(fleet, node, "stubborn", &[item("stubborn", "deploy", STUBBORN, &more)])?;
     alone.node.wait_started("stubborn")?;
     let running = units(&alone)?;
-    // exec-item has to tell what became of the rest, and so is ended last for want of memory.
+    // exec-item must report the outcome of the others, so the OOM killer takes it last.
     let scores = alone.node.sh(&format!(
         "host=$(systemctl show --property MainPID --value {running})
         cat /proc/$host/oom_score_adj /proc/$(pgrep --parent $host | head -n 1)/oom_score_adj"
@@ -83,16 +83,16 @@ pub(crate) fn dies_as_a_whole(fleet: &Nodes, node: &Node) -> Result<()> {
     let named = running.starts_with("muster-item-stubborn-") && running.ends_with("-1.service");
     ensure!(named, "its unit is {running}");
     ends_so(&alone, "stubborn", "Failed: timed out after 20 s")?;
-    // The brackets: the shell that looks is not what it looks for.
+    // The brackets keep the searching shell from matching itself.
     let left = alone.node.sh("pgrep --full '[s]leep 0.987' || true")?;
     ensure!(left.trim().is_empty(), "these are left: {left}");
-    // The agent gives the unit up beside its other work.
+    // The agent releases the unit in the background.
     alone.node.wait_until("no unit is left whose outcome is recorded", || Ok(units(&alone)?.is_empty()))
 }
 
 pub(crate) fn ends_are_told_apart(fleet: &Nodes, node: &Node) -> Result<()> {
     let waits = "sleep 1000";
-    // What is done to the item once it runs, and what is said of it.
+    // The action on the running item, and the expected result.
     let cases = [
         ("exits", "exit 7", "true", "Failed: exit status 7"),
         ("signalled", "kill -SEGV $$", "true", "Failed: killed by SIGSEGV"),
@@ -195,7 +195,7 @@ pub(crate) fn reboots(fleet: &Nodes, node: &Node) -> Result<()> {
     said(&alone, "not-required", "no reboot is required")?;
     ensure!(alone.node.boot_id()? == before, "it went down, though no reboot is required");
 
-    // As Debian's packages say that they want it.
+    // As Debian's packages request a reboot.
     let wants = "touch /run/reboot-required; echo linux-image >/run/reboot-required.pkgs";
     let items =
         [item("before", "prepare", COUNT_BOOTS, &[]), item("set", "deploy", wants, &[]), reboot("reboot", "required")];

@@ -1,6 +1,6 @@
-//! A new release comes to a cluster that is up: machines reboot one after the other, each when the controller that
-//! guards it has let it go, which it does late. The coordinator is killed, and an operator changes his mind, twice.
-//! It begins where [`crate::drain`] ended.
+//! A running cluster gets a new release. Machines reboot one after the other, each when its controller has released it,
+//! which takes a while. The coordinator is killed, and an operator aborts twice. It continues where [`crate::drain`]
+//! ended.
 
 use std::{
     cell::Cell,
@@ -23,22 +23,23 @@ use crate::{
     swarm::join,
 };
 
-/// Where the controller says what it does, on the operator's machine.
+/// The controller's log of its actions, on the operator's machine.
 const MOVES: &str = "/var/tmp/moves.log";
-/// All while control machines go: after one at a worker, what may have been said to the swarm is waited for a minute.
+/// All kills happen while control machines are updated: after a kill at a worker, pending swarm calls are awaited for a
+/// minute.
 const KILLS: usize = 20;
-/// A coordinator that has just come lives so long at least, so that agents and the controller come back to it.
+/// Minimum lifetime of a restarted coordinator, so that agents and the controller reconnect.
 const LIFE_MIN: Duration = Duration::from_millis(1500);
-/// Between two looks for a moment to kill it, as the two cores have other work too.
+/// Poll interval for the next kill, as the two cores have other work too.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Items that control machines have besides, for more happens to them so.
+/// Additional items of control machines, to create more events.
 const PROBES: usize = 3;
-/// It takes three times as long to let a machine go, and to take it back.
+/// Releasing a machine takes three times as long, and so does locking it again.
 const MOVE_MS: &str = "700";
-/// One after the other; a control machine that goes down leaves two managers.
+/// One machine after the other; while a control machine is down, two managers remain.
 const MORE: [&str; 3] = ["maxWorkerUpgradeCount: 1", "workloadControllers: [toy]", "nodesRebootRequired: true"];
 
-/// The release; every machine has something to do in it, and reboots.
+/// A manifest of this release; every machine has an item to run in it, and reboots.
 fn manifest(release: &str) -> String {
     let install =
         item("install", "deploy", "sleep 1", &[]).replace("version: \"1\"", &format!("version: \"{release}\""));
@@ -48,7 +49,7 @@ fn manifest(release: &str) -> String {
         .replace("release: \"1.0\"", &format!("release: \"{release}\""))
 }
 
-/// What the controller said so far: machine and word.
+/// The controller's actions so far: machine and action.
 fn moves(fleet: &Nodes) -> Result<Vec<(String, String)>> {
     let said = fleet.look(&format!("cat {MOVES} 2>/dev/null || true"))?;
     let words = said.lines().map(|line| {
@@ -58,10 +59,10 @@ fn moves(fleet: &Nodes) -> Result<Vec<(String, String)>> {
     words.collect()
 }
 
-/// How a machine's instances leave it.
+/// How a machine's instances are migrated.
 const MODE: &str = "openstack.lcm.mirantis.com/instance_migration_mode";
 
-/// Nothing is asked for, every lock is active, every node of the swarm is as its operator left it.
+/// Checks that no request is left, every lock is active, and every node of the swarm is as its operator left it.
 fn all_is_given_back(fleet: &Nodes) -> Result<()> {
     let manager = fleet.node("control-1")?;
     let requests = fleet.ctl(&["get", "requests", "-o", "json"])?.ok()?;
@@ -75,7 +76,7 @@ fn all_is_given_back(fleet: &Nodes) -> Result<()> {
     manager.wait_until("every lock is active", || locks_are_active(fleet))
 }
 
-/// Those of every machine, and the cluster's own.
+/// Are all machines' locks and the cluster's own lock active?
 fn locks_are_active(fleet: &Nodes) -> Result<bool> {
     let locks = fleet.ctl(&["get", "locks", "-o", "json"])?.ok()?;
     let locks: Value = serde_json::from_str(&locks)?;
@@ -83,8 +84,8 @@ fn locks_are_active(fleet: &Nodes) -> Result<bool> {
     Ok(locks.len() == fleet.all().count() + 1 && locks.iter().all(|lock| lock["status"]["state"] == "active"))
 }
 
-/// What is recorded of the update at the control machines so far: every word of their controller, every step that has
-/// begun or ended, every state an item was in.
+/// Events of the update at the control machines so far: every action of their controller, every stage that has begun or
+/// ended, every state of an item.
 fn points(fleet: &Nodes) -> Result<BTreeSet<String>> {
     let said = moves(fleet)?.into_iter().filter(|(whose, _)| whose.contains("-control-"));
     let mut points: BTreeSet<String> =
@@ -105,13 +106,13 @@ fn points(fleet: &Nodes) -> Result<BTreeSet<String>> {
     Ok(points)
 }
 
-/// Kills the coordinator when something is recorded of a control machine that was not at the last kill, and starts it
-/// again; how often.
+/// Kills the coordinator when a new event is recorded at a control machine since the last kill, and starts it again.
+/// Returns the number of kills.
 fn kill_now_and_then(fleet: &Nodes, ended: &AtomicBool) -> Result<usize> {
     let (mut kills, mut seen, mut born) = (0, points(fleet)?, Instant::now());
     while kills < KILLS && !ended.load(Ordering::Relaxed) {
         pause(LOOK_EVERY);
-        // Not yet, if it does not answer: it may be starting.
+        // The coordinator may be starting.
         let Ok(now) = points(fleet) else { continue };
         if now.is_subset(&seen) || born.elapsed() < LIFE_MIN {
             continue;
@@ -124,7 +125,7 @@ fn kill_now_and_then(fleet: &Nodes, ended: &AtomicBool) -> Result<usize> {
     Ok(kills)
 }
 
-/// Each machine was let go before it went down, and taken back after; `before`: reboots, by node.
+/// Checks that each machine was released before it went down, and locked again after; `before`: reboots, by node.
 fn went_in_order(fleet: &Nodes, before: &BTreeMap<String, u32>) -> Result<()> {
     let moves = moves(fleet)?;
     for node in fleet.all() {
@@ -145,8 +146,8 @@ fn went_in_order(fleet: &Nodes, before: &BTreeMap<String, u32>) -> Result<()> {
     Ok(())
 }
 
-/// An update in which the coordinator is killed, until a worker is drained: then its operator has enough, and
-/// everything is given back, by that worker too. The next one brings the others to the release.
+/// An update during which the coordinator is killed. When a worker is drained, the operator aborts, and everything is
+/// returned, including that worker. The next update brings the others to the release.
 fn abort_at_a_worker(fleet: &Nodes) -> Result<usize> {
     let ended = AtomicBool::new(false);
     let manager = fleet.node("control-1")?;
@@ -165,7 +166,7 @@ fn abort_at_a_worker(fleet: &Nodes) -> Result<usize> {
     Ok(kills)
 }
 
-/// Aborts the update that is open, and sees everything given back.
+/// Aborts the open update, and checks that everything is returned.
 fn abort(fleet: &Nodes) -> Result<()> {
     let rollout = fleet.update_of(CLUSTER)?.context("an update")?.metadata.name;
     fleet.ctl(&["abort", &rollout])?.exits(0)?;
@@ -182,7 +183,7 @@ pub(crate) fn machines_reboot_as_their_locks_allow(fleet: &Nodes) -> Result<()> 
     fleet.apply(&manifest("2.0"))?;
     let update = || fleet.ctl(&["update", CLUSTER, "--scope", "os", "--yes", "--detach"])?.exits(0);
 
-    // The operator thinks better of it while the first machine is being moved off.
+    // The operator aborts while the first machine's workloads move away.
     fleet.node("control-1")?.wait_until("the controller guards them", || locks_are_active(fleet))?;
     update()?;
     fleet.node("control-1")?.wait_until("the first machine is asked for", || Ok(!moves(fleet)?.is_empty()))?;
@@ -208,8 +209,8 @@ pub(crate) fn machines_reboot_as_their_locks_allow(fleet: &Nodes) -> Result<()> 
     service.remove()
 }
 
-/// Somebody moves a machine's instances by hand: its controller keeps it, and nothing of it is disturbed before its
-/// operator says that it may go.
+/// Instances of a machine are migrated by hand: its controller keeps its lock, and nothing on it is disturbed until the
+/// operator confirms the migration.
 fn waits_for_a_hand(fleet: &Nodes, kept: &Node, other: &Node) -> Result<()> {
     let manager = fleet.node("control-1")?;
     let name = machine(kept);
@@ -239,9 +240,9 @@ fn waits_for_a_hand(fleet: &Nodes, kept: &Node, other: &Node) -> Result<()> {
     fleet.ctl(&command.split(' ').skip(1).collect::<Vec<_>>())?.exits(0).map(drop)
 }
 
-/// Two workers reboot because their operator says so, one after the other, the second when its operator has moved what
-/// is there by hand; nobody else does, and no item runs again. It begins where the update ended, and the same
-/// controller guards them.
+/// Two workers reboot on an operator's request, one after the other, the second after its operator has migrated its
+/// instances by hand. No other machine reboots, and no item reruns. It continues where the update ended, with the same
+/// controller.
 pub(crate) fn two_workers_reboot_on_demand(fleet: &Nodes) -> Result<()> {
     let names: Vec<String> =
         ["worker-1", "worker-2"].map(|name| Ok(machine(fleet.node(name)?))).into_iter().collect::<Result<_>>()?;

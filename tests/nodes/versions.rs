@@ -1,5 +1,5 @@
-//! Packages in two versions, on the machine's own apt: brought to the one that is wanted, held against others, not
-//! taken back unasked; and another program that has locked dpkg.
+//! Packages in two versions, with the machine's own apt: brought to the wanted version, held against others, and
+//! downgraded only on request. Also another program that holds dpkg's lock.
 
 use anyhow::{Context as _, Result, ensure};
 use muster_tests::{
@@ -12,7 +12,7 @@ use crate::{
     supplies,
 };
 
-/// Another that manages packages: a unit that has locked dpkg, until it is stopped.
+/// Another package manager: a unit that holds dpkg's lock until it is stopped.
 const LOCK: &str = "systemd-run --quiet --unit other-apt python3 -c 'import fcntl, time
 lock = open(\"/var/lib/dpkg/lock-frontend\", \"w\")
 fcntl.lockf(lock, fcntl.LOCK_EX)
@@ -20,17 +20,17 @@ open(\"/run/locked\", \"w\")
 time.sleep(3600)'
 until [ -e /run/locked ]; do sleep 0.1; done; rm /run/locked";
 const UNLOCK: &str = "systemctl stop other-apt";
-/// Whatever an earlier test did to it.
+/// Undoes an earlier test's effects on the package.
 const FORGET: &str = "dpkg --force-hold --purge site-tool";
 
-/// An item that wants the package in this version. What fails is not tried again.
+/// An item that wants the package in this version. A failure is final.
 fn tool(name: &str, version: &str, params: &[(&str, &str)], more: &[&str]) -> String {
     let install = format!("site-tool={version}");
     let params = [&[("install", install.as_str())], params].concat();
     other(name, "package", "deploy", &params, &[&["retries: 0"], more].concat())
 }
 
-/// Waits until an item is in that state and says what it is expected to.
+/// Waits until an item has this state, and checks its message.
 fn ends(alone: &Alone, item: &str, state: &str, expected: &str) -> Result<String> {
     let machine = alone.fleet.wait_machine(&alone.name, &format!("{item}: {state}"), |machine| {
         machine.status.state_item_statuses.get(item).is_some_and(|status| status.state == state)
@@ -40,7 +40,7 @@ fn ends(alone: &Alone, item: &str, state: &str, expected: &str) -> Result<String
     Ok(said.clone())
 }
 
-/// The version that is installed, and what dpkg is told to do with it.
+/// The installed version, and its dpkg selection state.
 fn found(node: &Node) -> Result<String> {
     node.sh("dpkg-query --show --showformat '${Version} ${db:Status-Want}' site-tool")
 }
@@ -61,7 +61,7 @@ pub(crate) fn packages_are_held_and_not_taken_back(fleet: &Nodes, node: &Node) -
 
     ends(&alone, "first", "Succeeded", "installed site-tool 1.0; held site-tool")?;
     ends(&alone, "unaware", "Failed", "Held: site-tool is on hold, but not by this item")?;
-    // Nor does whoever upgrades the whole machine change it.
+    // An upgrade of the whole machine does not change it either.
     node.sh("apt-get -qq upgrade --yes")?;
     ensure!(found(node)? == "1.0 hold", "it is {}", found(node)?);
     skip("unaware")?;
@@ -78,7 +78,7 @@ pub(crate) fn packages_are_held_and_not_taken_back(fleet: &Nodes, node: &Node) -
 pub(crate) fn another_that_has_locked_dpkg_is_waited_for(fleet: &Nodes, node: &Node) -> Result<()> {
     node.sh(FORGET)?;
     let waited = waits_for_another(fleet, node);
-    // However it ended: else nothing could be installed there any more.
+    // Unlocks after any result: otherwise no package could be installed there any more.
     node.sh(&format!("{UNLOCK} 2>/dev/null || true; {FORGET}"))?;
     waited
 }
@@ -99,7 +99,7 @@ fn waits_for_another(fleet: &Nodes, node: &Node) -> Result<()> {
     node.sh(UNLOCK)?;
     ends(&alone, "patient", "Succeeded", "installed site-tool 1.0")?;
 
-    // The other does not come to its end in this item's time: who it is, is said all the same.
+    // The other program outlasts this item's time limit: the message names it all the same.
     let said = ends(&alone, "late", "Failed", "PackagesLocked: python3 (process ")?;
     ensure!(said.contains("has held /var/lib/dpkg/lock-frontend for "), "{said}");
     node.sh(UNLOCK)?;

@@ -1,5 +1,5 @@
-//! `make soak HOURS=…`: the simulator goes on from a random seed for so long, on every core. A seed that breaks an
-//! invariant is written down with its story, and the others go on.
+//! `make soak HOURS=…`: runs the simulator from a random seed for this long, on every core. A seed that breaks an
+//! invariant is recorded with its trace, and the others continue.
 
 use std::{
     env,
@@ -19,17 +19,17 @@ use anyhow::{Context as _, Result, bail};
 use muster_tests::sim;
 
 const USAGE: &str = "usage: soak DIRECTORY HOURS [START]";
-/// A thread takes so many seeds at a time: a few seconds of work.
+/// Seeds that a thread takes at a time: a few seconds of work.
 const BLOCK: u64 = 50;
-/// After so many seeds a line says how far it is.
+/// A progress line is printed after this many seeds.
 const TOLD_EVERY: u64 = 5_000;
 
-/// What all threads share.
+/// State shared by all threads.
 struct Soak {
     directory: PathBuf,
     start: u64,
     until: Instant,
-    /// The first seed that nobody has taken.
+    /// The first seed not yet taken.
     next: AtomicU64,
     failed: Mutex<Vec<(u64, String)>>,
 }
@@ -50,7 +50,7 @@ fn main() -> Result<ExitCode> {
     }
 }
 
-/// Far from the first seeds, and short enough to be typed.
+/// A random start: far from the first seeds, and short enough to type.
 fn random_start() -> u64 {
     let (high, _) = uuid::Uuid::new_v4().as_u64_pair();
     high >> 16
@@ -85,7 +85,7 @@ fn soak(directory: &str, hours: &str, start: u64) -> Result<ExitCode> {
 }
 
 impl Soak {
-    /// Looks at one block after another until its time is over. What was taken is looked at to its end.
+    /// Runs one block after another until the time is over. A block once taken is completed.
     fn take_blocks(&self) -> Result<()> {
         while Instant::now() < self.until {
             let first = self.next.fetch_add(BLOCK, Ordering::Relaxed);
@@ -114,7 +114,7 @@ impl Soak {
     }
 }
 
-/// Lives through a seed once more, every event of which is written into a file.
+/// Runs a seed once more, with every event traced into a file.
 fn tell(seed: u64, story: &Path) -> Result<()> {
     let program = env::current_exe().context("cannot find itself")?;
     let mut again = Command::new(program);

@@ -1,5 +1,5 @@
-//! The application controllers of coordinator/examples do what their documentation says: each lets an update through,
-//! though it is killed in the middle, and renews its certificate.
+//! The application controllers in coordinator/examples behave as documented: each lets an update through, even if it is
+//! killed in the middle, and renews its certificate.
 
 use std::{
     env, fs,
@@ -18,10 +18,10 @@ use muster_tests::fleet::{
 use super::place::{Place, deployed, second_release};
 
 const MACHINES: [&str; 4] = ["control-1", "control-2", "control-3", "worker-1"];
-/// Debian's, which has Debian's grpc; `python3` on the path may be another one.
+/// Debian's Python, with Debian's grpc; `python3` on the path may be another one.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Ended with the test.
+/// A child process, killed on drop.
 struct Running(Child);
 
 impl Drop for Running {
@@ -43,7 +43,7 @@ fn start(place: &Place, command: &mut Command) -> Result<Running> {
     Ok(Running(child))
 }
 
-/// The update goes through, and the lock of the machine that was away when the controller was killed is given back.
+/// The update completes. The machine that was away when the controller was killed gets its lock back.
 fn lets_an_update_through(example: impl Fn(&Place) -> Result<Command>) -> Result<()> {
     let place = deployed("1")?;
     let mut running = start(&place, &mut example(&place)?)?;
@@ -75,7 +75,7 @@ fn lets_an_update_through(example: impl Fn(&Place) -> Result<Command>) -> Result
     renews_its_certificate(&place, &mut example(&place)?)
 }
 
-/// With a certificate that lives for 20 s, it is there when that one has run out, by one that it has written down.
+/// With a certificate valid for 20 s it is still connected after that time, with a renewed one that it has saved.
 fn renews_its_certificate(place: &Place, command: &mut Command) -> Result<()> {
     let file = place.dir().join("controller.toml");
     fs::remove_file(&file)?;

@@ -1,4 +1,4 @@
-//! What goes wrong in the middle of an update.
+//! Faults in the middle of an update.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,16 +12,16 @@ use muster_tests::fleet::wait_for;
 
 use super::place::{Place, deployed, failing_release, second_release};
 
-/// Times the coordinator is killed in one update, at least.
+/// Minimum number of coordinator kills in one update.
 const KILLS_MIN: usize = 20;
-/// The coordinator lives at least so long: agents whose sessions hold less than 5 s dial ever less often.
+/// Minimum lifetime of a coordinator: agents whose sessions last less than 5 s reconnect ever less often.
 const LIFE_MIN: Duration = Duration::from_secs(6);
-/// A question to the coordinator is a process, a look is not.
+/// A query to the coordinator takes a process; a file is read directly.
 const LOOKS_PER_QUESTION: u32 = 100;
-/// For an update that is interrupted so often, on a computer that has much else to do.
+/// For an update with so many interruptions, on a busy computer.
 const UPDATE_MAX: Duration = Duration::from_secs(600);
 
-/// Its child is killed when this is dropped.
+/// A controller, killed on drop.
 struct Controller(Child);
 
 impl Drop for Controller {
@@ -37,8 +37,8 @@ fn controller(place: &Place, workers: usize) -> Result<Controller> {
     Ok(Controller(place.controller(&machines.join(","), &[])?))
 }
 
-/// Who failed after the drain keeps what it took, and says so; with two of them nobody else begins. Each goes on when
-/// it is told to, and the rest with them.
+/// A machine that failed after the drain keeps its slot, and reports it; with two of them no other begins. Each
+/// continues on a retry, and then the rest does.
 #[test]
 fn failed_machines_keep_their_slots_until_they_are_mended() -> Result<()> {
     let place = deployed("4")?;
@@ -79,16 +79,16 @@ fn failed_machines_keep_their_slots_until_they_are_mended() -> Result<()> {
     Ok(())
 }
 
-/// What a machine's controller and items said last, and whether they may have said it.
+/// Latest actions of a machine's controller and items, and whether they were allowed.
 #[derive(Default)]
 struct Order {
-    /// The controller let it go, and did not say since that the request is gone.
+    /// The controller has released it, and has not reported the end of the request since.
     let_go: bool,
     /// Items of the release that began.
     began: BTreeMap<String, usize>,
 }
 
-/// No item without the controller's leave, and each once.
+/// No item begins without the controller's consent, and each runs once.
 fn holds(lines: &[String], machines: usize) -> Result<()> {
     let mut orders: BTreeMap<&str, Order> = BTreeMap::new();
     for line in lines {
@@ -110,8 +110,8 @@ fn holds(lines: &[String], machines: usize) -> Result<()> {
     Ok(())
 }
 
-/// It dies when something happens that had not happened to that machine in this update: the machine's controller says a
-/// new word, or an item begins or ends.
+/// Kills the coordinator at events new to a machine in this update: a new action of its controller, or the start or end
+/// of an item.
 #[test]
 fn the_coordinator_is_killed_at_twenty_points_of_an_update() -> Result<()> {
     let place = deployed("9")?;
@@ -144,7 +144,7 @@ fn the_coordinator_is_killed_at_twenty_points_of_an_update() -> Result<()> {
     })?;
     ensure!(kills >= KILLS_MIN, "killed only {kills} times, of {} points", points.len());
     place.ctl(&["get", "requests"])?.exits(0)?.says(&["No requests"])?;
-    // A controller that did not hear of the end of a request, for nobody was there to say so, takes its lock back anew.
+    // A controller that missed the end of a request while the coordinator was down locks its machine again later.
     wait_for("the end of all leave", UPDATE_MAX, || {
         let locks: serde_json::Value = serde_json::from_str(&place.ctl(&["get", "locks", "-o", "json"])?.ok()?)?;
         let locks = locks["items"].as_array().context("no items")?;

@@ -1,4 +1,4 @@
-//! The demo's fleet as a place of tests: deployed, with a second release and a toy controller.
+//! The demo's fleet for tests: deployed, with a second release and a toy controller.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ use nix::{
 };
 use tempfile::TempDir;
 
-/// A directory for one fleet; whatever runs there is ended with it.
+/// A directory for one fleet; drop ends its processes.
 pub(super) struct Place(TempDir);
 
 impl Drop for Place {
@@ -49,7 +49,7 @@ impl Place {
         programs::run(Command::new(Programs::find()?.musterctl).arg("--config").arg(config).args(words))
     }
 
-    /// The same in the background; what it says goes into this file.
+    /// As `ctl`, in the background; its output goes to this file.
     pub(super) fn start_ctl(&self, words: &[&str], said: &Path) -> Result<Child> {
         let config = self.dir().join("operator.toml");
         let said = fs::File::create(said)?;
@@ -58,7 +58,7 @@ impl Place {
         Ok(command.stdout(said.try_clone()?).stderr(said).spawn()?)
     }
 
-    /// Credentials of its controller, in `controller.toml`, where nothing may be.
+    /// Creates its controller's credentials in `controller.toml`, which must not exist.
     pub(super) fn credentials(&self, words: &[&str]) -> Result<()> {
         let mut command = Command::new(Programs::find()?.coordinator);
         command.args(["credentials", "--role", "controller", "--name", "toy"]).args(words);
@@ -68,7 +68,7 @@ impl Place {
         Ok(())
     }
 
-    /// A toy controller of these machines.
+    /// Starts a toy controller of these machines.
     pub(super) fn controller(&self, machines: &str, words: &[&str]) -> Result<Child> {
         let config = self.dir().join("controller.toml");
         let mut command = Command::new(Programs::find()?.musterctl);
@@ -76,7 +76,7 @@ impl Place {
         command.args(["--cluster", "demo", "--machines", machines]);
         command.arg("--effects").arg(self.dir().join("effects.log")).args(words);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        // Whom nothing guards an operator may take away at once.
+        // An update may take unguarded machines at once.
         let guarded = wait_for("the controller's locks", PATIENCE, || {
             let locks = self.ctl(&["get", "locks"])?.ok()?;
             Ok(machines.split(',').all(|machine| locks.contains(&format!("toy-{machine} "))).then_some(()))
@@ -88,7 +88,7 @@ impl Place {
         guarded.map(|()| child)
     }
 
-    /// Of every document of a kind, the text at this place.
+    /// One text field of every document of a kind.
     pub(super) fn items(&self, kind: &str, pointer: &str) -> Result<Vec<String>> {
         let documents: serde_json::Value = serde_json::from_str(&self.ctl(&["get", kind, "-o", "json"])?.ok()?)?;
         let items = documents["items"].as_array().context("a list")?;
@@ -96,7 +96,7 @@ impl Place {
         items.iter().map(|item| text(item).with_context(|| format!("{pointer} in {item}"))).collect()
     }
 
-    /// Who was out of service together, each time that another went, as the controller's own steps tell it: between
+    /// Machines out of service together, each time that another went, by the controller's own actions: between
     /// `lock-inactive` and `request-gone`.
     pub(super) fn away(&self) -> Result<Vec<Vec<String>>> {
         let (mut now, mut all) = (Vec::new(), Vec::new());
@@ -113,14 +113,14 @@ impl Place {
         Ok(all)
     }
 
-    /// Lines of effects.log, whole ones, without their time.
+    /// Complete lines of effects.log, less their times.
     pub(super) fn lines(&self) -> Result<Vec<String>> {
         let text = fs::read_to_string(self.dir().join("effects.log"))?;
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         Ok(whole.lines().filter_map(|line| Some(line.split_once(' ')?.1.to_owned())).collect())
     }
 
-    /// SIGKILL to the coordinator; another is started with the same words.
+    /// Kills the coordinator (SIGKILL), and starts another with the same arguments.
     pub(super) fn kill_coordinator(&self) -> Result<()> {
         let coordinator = Programs::find()?.coordinator;
         let of_it = |pid: &Pid| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == coordinator);
@@ -128,8 +128,8 @@ impl Place {
         let words = fs::read_to_string(format!("/proc/{pid}/cmdline"))?;
         let words: Vec<&str> = words.split_terminator('\0').skip(1).collect();
         kill(pid, Signal::SIGKILL)?;
-        // Gone with all its threads, or the next one would find its store in use. A child of this test has to be waited
-        // for, another is somebody else's.
+        // Wait for the end of all its threads, or the next one would find its store in use. A child of this test must
+        // be reaped; any other process has another parent.
         let gone = || match waitpid(pid, Some(WaitPidFlag::WNOHANG)) {
             Ok(WaitStatus::StillAlive) => Ok(None),
             Ok(_) => Ok(Some(())),
@@ -141,7 +141,7 @@ impl Place {
         Ok(())
     }
 
-    /// Words of effects.log by machine, in order: the controller's steps, and `items` where the update's items ran.
+    /// Words of effects.log by machine, in order: the controller's actions, and `items` where the update's items ran.
     pub(super) fn stories(&self) -> Result<BTreeMap<String, Vec<String>>> {
         let mut stories: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for line in fs::read_to_string(self.dir().join("effects.log"))?.lines() {
@@ -160,12 +160,13 @@ impl Place {
     }
 }
 
-/// Applies the next release of the demo's manifest, with this deadline for locks, and items that take so many seconds.
+/// Applies the next release of the demo's manifest, with this deadline for locks, and items that take this many
+/// seconds.
 pub(super) fn second_release(place: &Place, width: u32, (locks_after, seconds): (&str, &str)) -> Result<()> {
     apply(place, &next_manifest(place, width, (locks_after, seconds))?)
 }
 
-/// The same, whose items fail on a machine for which there is a file `fail-MACHINE`, and are tried once.
+/// The same, with items that fail on a machine with a file `fail-MACHINE`, and are not retried.
 pub(super) fn failing_release(place: &Place, width: u32) -> Result<()> {
     let fails =
         format!("effect start\n            [ ! -e {}/fail-$MUSTER_MACHINE ] || exit 7\n", place.dir().display());
@@ -198,7 +199,7 @@ fn apply(place: &Place, manifest: &str) -> Result<()> {
     place.ctl(&["apply", "-f", path.to_str().context("text")?])?.ok().map(drop)
 }
 
-/// A deployed fleet of 3 and so many, and credentials for its controller.
+/// A deployed fleet of 3 and this many workers, and credentials for its controller.
 pub(super) fn deployed(workers: &str) -> Result<Place> {
     let place = Place::new()?;
     place.demo(&["--keep", "--workers", workers, "--seconds-per-item", "0.1", "--artifact-mib", "1"])?.exits(0)?;

@@ -1,4 +1,4 @@
-//! A fleet's agents: enrolled, started, stopped and killed one by one, and what their files say.
+//! A fleet's agents: enrol, start, stop and kill each of them, and read their files.
 
 use std::{
     fs,
@@ -21,10 +21,10 @@ use super::{
 };
 
 impl Fleet {
-    /// Makes a join token of this type, with further options; the name of its file.
+    /// Creates a join token of this type, with further options. Returns the path of its file.
     ///
     /// # Errors
-    /// musterctl failed.
+    /// Fails if musterctl does.
     pub fn token(&self, machine_type: &str, more: &[&str]) -> Result<String> {
         let made = self.ctl(&[&["token", "create", "--cluster", CLUSTER, "--type", machine_type], more].concat())?;
         let token = made.ok()?;
@@ -34,10 +34,10 @@ impl Fleet {
         Ok(self.path(&name))
     }
 
-    /// Enrols a machine with a token's file; its connections pass a proxy of its own.
+    /// Enrols a machine with a token file; its connections pass a proxy of its own.
     ///
     /// # Errors
-    /// The command did not start, or did not end.
+    /// Fails on a start error or a timeout.
     pub fn enroll(&mut self, name: &str, token_file: &str, more: &[&str]) -> Result<Ran> {
         if !self.agents.contains_key(name) {
             let proxy = Proxy::open()?;
@@ -50,10 +50,10 @@ impl Fleet {
         self.enroll_at(name, token_file, &[&["--coordinator", &address], more].concat())
     }
 
-    /// Enrols a machine with whoever the words name.
+    /// Enrols a machine with the coordinator that the arguments name.
     ///
     /// # Errors
-    /// The command did not start, or did not end.
+    /// Fails on a start error or a timeout.
     pub fn enroll_at(&self, name: &str, token_file: &str, words: &[&str]) -> Result<Ran> {
         let mut command = Command::new(&self.programs.agent);
         command.args(["enroll", "--token-file", token_file, "--name", name]);
@@ -63,7 +63,7 @@ impl Fleet {
     /// Enrols and starts `control-1`… and `worker-1`….
     ///
     /// # Errors
-    /// One of them cannot.
+    /// Fails if an enrolment or a start does.
     pub fn add_machines(&mut self, control: usize, workers: usize) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for (machine_type, count) in [("control", control), ("worker", workers)] {
@@ -81,49 +81,49 @@ impl Fleet {
         Ok(names)
     }
 
-    /// Its state directory.
+    /// State directory of an agent.
     #[must_use]
     pub fn agent_dir(&self, name: &str) -> PathBuf {
         self.dir.join("machines").join(name)
     }
 
-    /// What its ledger comes to; none before it first ran.
+    /// State of an agent's ledger; None before its first run.
     ///
     /// # Errors
-    /// It is damaged.
+    /// Fails if the ledger is damaged.
     pub fn ledger(&self, name: &str) -> Result<Option<LedgerState>> {
         Ok(ledger::read(&mut FileDisk::new(&self.agent_dir(name)))?)
     }
 
-    /// What stands between it and the coordinator.
+    /// The proxy between an agent and the coordinator.
     ///
     /// # Errors
-    /// There is no such machine.
+    /// Fails for an unknown machine.
     pub fn proxy(&self, name: &str) -> Result<&Proxy> {
         Ok(&self.agents.get(name).with_context(|| format!("no machine {name}"))?.proxy)
     }
 
-    /// `muster-agent status -o json`.
+    /// Runs `muster-agent status -o json`.
     ///
     /// # Errors
-    /// The command did not start, or did not end.
+    /// Fails on a start error or a timeout.
     pub fn agent_status(&self, name: &str) -> Result<Ran> {
         self.agent_command(name, &["status", "-o", "json"])
     }
 
-    /// A command of muster-agent about its state directory.
+    /// Runs a muster-agent command on an agent's state directory.
     ///
     /// # Errors
-    /// The command did not start, or did not end.
+    /// Fails on a start error or a timeout.
     pub fn agent_command(&self, name: &str, words: &[&str]) -> Result<Ran> {
         let mut command = Command::new(&self.programs.agent);
         programs::run(command.args(words).arg("--state-dir").arg(self.agent_dir(name)))
     }
 
-    /// Starts it; it was enrolled.
+    /// Starts an enrolled agent.
     ///
     /// # Errors
-    /// It did not start.
+    /// Fails on a start error.
     pub fn start_agent(&mut self, name: &str) -> Result<()> {
         let mut command = Command::new(&self.programs.agent);
         let child = self.background(command.arg("run").arg("--state-dir").arg(self.agent_dir(name)), name)?;
@@ -131,41 +131,41 @@ impl Fleet {
         Ok(())
     }
 
-    /// SIGKILL, and it is gone; what it hosts goes on.
+    /// Kills an agent (SIGKILL) and reaps it; the items that it hosts keep running.
     ///
     /// # Errors
-    /// There is no such machine.
+    /// Fails for an unknown machine.
     pub fn kill_agent(&mut self, name: &str) -> Result<()> {
         end(self.agents.get_mut(name).ok_or_else(|| anyhow!("no machine {name}"))?.child.take(), Signal::SIGKILL)
     }
 
-    /// SIGSTOP or SIGCONT.
+    /// Sends SIGSTOP or SIGCONT to an agent.
     ///
     /// # Errors
-    /// It does not run.
+    /// Fails unless it runs.
     pub fn signal_agent(&self, name: &str, signal: Signal) -> Result<()> {
         Ok(kill(nix::unistd::Pid::from_raw(self.agent_pid(name)?), signal)?)
     }
 
-    /// Its process id.
+    /// Process id of an agent.
     ///
     /// # Errors
-    /// It does not run.
+    /// Fails unless it runs.
     pub fn agent_pid(&self, name: &str) -> Result<i32> {
         let child = self.agents.get(name).and_then(|agent| agent.child.as_ref());
         Ok(pid_of(child.with_context(|| format!("{name} does not run"))?)?.as_raw())
     }
 
-    /// The end of what a process logged.
+    /// The log of a process.
     #[must_use]
     pub fn log(&self, process: &str) -> String {
         fs::read_to_string(self.dir.join("logs").join(process)).unwrap_or_default()
     }
 
-    /// Starts a musterctl that stays.
+    /// Starts a long-running musterctl.
     ///
     /// # Errors
-    /// It did not start.
+    /// Fails on a start error.
     pub fn start_ctl(&self, words: &[&str], log: &str) -> Result<Child> {
         self.background(self.musterctl().args(words), log)
     }

@@ -1,5 +1,5 @@
-//! What really happened, from what the items themselves wrote: the evidence for order, width and "once". It shares
-//! nothing with the programs under test.
+//! What really happened, from what the items themselves wrote: the evidence for order, concurrency and "once". It
+//! shares no code with the programs under test.
 
 use std::{collections::BTreeMap, fs, io::ErrorKind, path::Path};
 
@@ -14,18 +14,18 @@ pub struct Effect {
     pub machine: String,
     /// The item.
     pub item: String,
-    /// `start`, not `end`.
+    /// True for `start`, false for `end`.
     pub is_start: bool,
-    /// From 1.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
-    /// Of the item.
+    /// Phase of the item.
     pub phase: String,
 }
 
-/// Reads the file; none is empty.
+/// Reads the file; a missing file is empty.
 ///
 /// # Errors
-/// A line that is none of an item's.
+/// Fails on a line of another format.
 pub fn read(path: &Path) -> Result<Vec<Effect>> {
     match fs::read_to_string(path) {
         Ok(text) => parse(&text).with_context(|| path.display().to_string()),
@@ -34,10 +34,10 @@ pub fn read(path: &Path) -> Result<Vec<Effect>> {
     }
 }
 
-/// Reads the lines. The last may be half written.
+/// Parses the lines. The last may be incomplete.
 ///
 /// # Errors
-/// A line that is none of an item's.
+/// Fails on a line of another format.
 pub fn parse(text: &str) -> Result<Vec<Effect>> {
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole.lines().map(|line| effect(line).with_context(|| format!("not a line of an item: {line}"))).collect()
@@ -56,7 +56,7 @@ fn effect(line: &str) -> Option<Effect> {
     })
 }
 
-/// What was promised.
+/// The expected order and width of a deployment.
 #[derive(Clone, Copy, Debug)]
 pub struct Promise<'a> {
     /// Names of all machines, `control-…` and `worker-…`.
@@ -65,14 +65,14 @@ pub struct Promise<'a> {
     pub control_items: &'a [&'a str],
     /// Items that workers have in effects.log.
     pub worker_items: &'a [&'a str],
-    /// Further ones of control machines, of phase reconfigure. The last to be deployed has seen the whole control set
-    /// then, so it has none of them.
+    /// Items of control machines in phase reconfigure. The control machine deployed last has none of them: it saw the
+    /// complete control set in its deployment.
     pub reconfigure_items: &'a [&'a str],
     /// Most workers in deploy at once.
     pub workers_max: usize,
 }
 
-/// What the lines prove.
+/// Result of [`examine`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// Broken promises; empty when all is well.
@@ -81,12 +81,12 @@ pub struct Findings {
     pub workers_at_once: usize,
     /// First start to last end in deploy.
     pub makespan_ms: u64,
-    /// From a slot's being free to the start of the next who waited, in milliseconds, sorted.
+    /// From the release of a slot to the start of the next waiting worker, in milliseconds, sorted.
     pub handovers_ms: Vec<u64>,
 }
 
 impl Findings {
-    /// The middle one; 0 if nobody waited.
+    /// Median of the hand-overs; 0 if there were none.
     #[must_use]
     pub fn handover_median_ms(&self) -> u64 {
         self.handovers_ms.get(self.handovers_ms.len() / 2).copied().unwrap_or(0)
@@ -100,8 +100,9 @@ struct Span {
     end_ms: u64,
 }
 
-/// Checks the lines against the promise: each item of each machine once, start before end; control machines one after
-/// another in deploy and in reconfigure; no worker's deploy before the last control machine's end of deploy.
+/// Checks the lines against the promise: each item of each machine runs once, its start before its end. Control
+/// machines take turns in deploy and in reconfigure. No worker's deploy starts before the last control machine's deploy
+/// ends.
 #[must_use]
 pub fn examine(effects: &[Effect], promise: &Promise<'_>) -> Findings {
     let mut findings = Findings::default();
@@ -171,7 +172,7 @@ fn spans<'a>(effects: &'a [Effect], phase: &str, prefix: &str) -> Vec<(&'a str, 
 }
 
 fn width(spans: &[(&str, Span)]) -> usize {
-    // An end at the same millisecond as a start comes first: the slot was free.
+    // An end sorts before a start of the same millisecond: the slot was free.
     let mut moments: Vec<(u64, bool)> =
         spans.iter().flat_map(|(_, span)| [(span.start_ms, true), (span.end_ms, false)]).collect();
     moments.sort_unstable();

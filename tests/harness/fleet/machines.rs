@@ -1,4 +1,4 @@
-//! Machines as `musterctl get machines -o json` has them, however musterctl was run.
+//! Machines as `musterctl get machines -o json` prints them, independent of how musterctl was run.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -7,28 +7,28 @@ use muster_proto::resource::Machine;
 
 use super::{look_every, programs::Ran};
 
-/// The words that ask for all of them.
+/// Arguments that list all machines.
 pub(crate) const GET: &[&str] = &["get", "machines", "-o", "json"];
 
-/// The words that ask for one of them.
+/// Arguments that get one machine.
 pub(crate) const fn one(name: &str) -> [&str; 5] {
     ["get", "machine", name, "-o", "json"]
 }
 
-/// By name, from what [`GET`] or [`one`] made musterctl print.
+/// Machines by name, from the output of musterctl with [`GET`] or [`one`].
 ///
 /// # Errors
-/// musterctl failed, or printed something else.
+/// Fails if musterctl failed, or if its output has another format.
 pub(crate) fn of(got: Ran) -> Result<BTreeMap<String, Machine>> {
     let mut list: BTreeMap<String, Vec<Machine>> = serde_json::from_str(&got.ok()?)?;
     let machines = list.remove("items").context("no items")?;
     Ok(machines.into_iter().map(|machine| (machine.metadata.name.clone(), machine)).collect())
 }
 
-/// Waits until a machine is as wanted; musterctl is asked again and again. The coordinator may be away meanwhile.
+/// Polls musterctl until a machine satisfies a condition. The coordinator may be down meanwhile.
 ///
 /// # Errors
-/// It is not, in time.
+/// Fails on timeout.
 pub(crate) fn wait(
     (every, patience): (Duration, Duration),
     (name, what): (&str, &str),

@@ -1,8 +1,8 @@
-//! Manifests of the end-to-end tests: text, as an operator writes it.
+//! Manifests of the end-to-end tests, as text: like those an operator writes.
 
 use super::CLUSTER;
 
-/// Says what it does in effects.log, as the demo's items do. One printf a line, in append mode: lines never mix.
+/// Logs start and end in effects.log, as the demo's items do. One printf a line, in append mode, keeps lines whole.
 const EFFECT: &str = r#"set -eu
 effect() {
   local us=${EPOCHREALTIME/[.,]/}
@@ -11,8 +11,8 @@ effect() {
 }
 "#;
 
-/// A bash item that does this between saying `start` and `end`. `effects`: path of effects.log; `more`: further lines
-/// of the item, such as `retries: 1`.
+/// A bash item that runs this script between logging `start` and `end`. `effects`: path of effects.log; `more`: further
+/// lines of the item, such as `retries: 1`.
 #[must_use]
 pub fn bash(name: &str, phase: &str, effects: &str, body: &str, more: &[&str]) -> String {
     let script = format!("{EFFECT}effect start\n{body}\neffect end\n").replace('\n', "\n            ");
@@ -31,7 +31,7 @@ pub fn bash(name: &str, phase: &str, effects: &str, body: &str, more: &[&str]) -
     )
 }
 
-/// A hook of an update that says `start` and `end` in effects.log, on this machine.
+/// A hook of an update on this machine, which logs `start` and `end` in effects.log.
 #[must_use]
 pub fn hook(name: &str, machine: &str, effects: &str) -> String {
     let script = format!("{EFFECT}effect start\neffect end\n").replace('\n', "\n          ");
@@ -48,7 +48,7 @@ pub fn hook(name: &str, machine: &str, effects: &str) -> String {
     )
 }
 
-/// A downloader item of phase prepare.
+/// A downloader item in phase prepare.
 #[must_use]
 pub fn download(name: &str, url: &str, sha256: &str, path: &str) -> String {
     format!(
@@ -64,7 +64,7 @@ pub fn download(name: &str, url: &str, sha256: &str, path: &str) -> String {
     )
 }
 
-/// An item of any runner. The params' values stand in double quotes.
+/// An item of any runner. The params' values are double-quoted.
 #[must_use]
 pub fn other(name: &str, runner: &str, phase: &str, params: &[(&str, &str)], more: &[&str]) -> String {
     let params: String = params.iter().map(|(name, value)| format!("\n          {name}: \"{value}\"")).collect();
@@ -79,7 +79,7 @@ pub fn other(name: &str, runner: &str, phase: &str, params: &[(&str, &str)], mor
     )
 }
 
-/// The cluster of so many machines. `more`: further lines of its spec.
+/// A cluster of this size. `more`: further lines of its spec.
 #[must_use]
 pub fn cluster(
     control: usize,
@@ -91,7 +91,7 @@ pub fn cluster(
     named_cluster(CLUSTER, (control, workers), control_items, worker_items, more)
 }
 
-/// The same under another name; so many control machines, so many workers.
+/// As [`cluster`], under another name. The counts are those of control machines and of workers.
 #[must_use]
 pub fn named_cluster(
     name: &str,

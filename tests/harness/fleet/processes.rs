@@ -1,5 +1,5 @@
-//! Every process that belongs to a fleet, found by the fleet's directory in its arguments or environment: also the
-//! programs that exec-items host, and what those have started. Ends them; never touches another's.
+//! Every process of a fleet, found by the fleet's directory in its arguments or environment. This includes the programs
+//! that exec-items host, and their children. Kills them, and only them.
 
 use std::{fs, path::Path, process::Child};
 
@@ -11,10 +11,10 @@ use nix::{
 
 use super::wait_for;
 
-/// The processes named in the environment or arguments of which the directory stands.
+/// Processes with the directory in their environment or arguments.
 ///
 /// # Errors
-/// `/proc` cannot be read.
+/// Fails on a read error of `/proc`.
 pub fn of_dir(dir: &Path) -> Result<Vec<Pid>> {
     let own = Pid::this();
     let wanted = dir.as_os_str().as_encoded_bytes();
@@ -23,7 +23,7 @@ pub fn of_dir(dir: &Path) -> Result<Vec<Pid>> {
         let entry = entry?;
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         let names_it = |file: &str| {
-            // It may have ended meanwhile, or be another user's: then it is none of ours.
+            // The process may have ended, or belong to another user: then it is not the fleet's.
             fs::read(entry.path().join(file)).is_ok_and(|text| text.windows(wanted.len()).any(|part| part == wanted))
         };
         if Pid::from_raw(pid) != own && (names_it("cmdline") || names_it("environ")) {
@@ -33,10 +33,10 @@ pub fn of_dir(dir: &Path) -> Result<Vec<Pid>> {
     Ok(found)
 }
 
-/// Kills them all, until none is left.
+/// Kills all processes of the fleet, and waits until none is left.
 ///
 /// # Errors
-/// Some do not end.
+/// Fails if a process survives.
 pub fn end_all(dir: &Path) -> Result<()> {
     wait_for("the end of all processes of the fleet", super::PATIENCE, || {
         let left = of_dir(dir)?;
@@ -47,10 +47,10 @@ pub fn end_all(dir: &Path) -> Result<()> {
     })
 }
 
-/// The child's process id.
+/// Process id of a child.
 ///
 /// # Errors
-/// A number that is none.
+/// Fails if the id is out of range.
 pub fn pid_of(child: &Child) -> Result<Pid> {
     Ok(Pid::from_raw(i32::try_from(child.id())?))
 }

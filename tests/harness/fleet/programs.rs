@@ -1,4 +1,4 @@
-//! The programs under test, and running them to their end. [`super::Fleet`] and the tests of the demo call it.
+//! The programs under test, and commands run to their end. Used by [`super::Fleet`] and the tests of the demo.
 
 use std::{
     env,
@@ -15,10 +15,10 @@ use nix::sys::signal::{Signal, kill};
 
 use super::processes::pid_of;
 
-/// Longest run of a command that is waited for.
+/// Timeout of a command.
 pub(crate) const COMMAND_MAX: Duration = Duration::from_secs(600);
 
-/// Where the programs are.
+/// Paths of the programs.
 #[derive(Clone, Debug)]
 pub struct Programs {
     /// `muster-agent`.
@@ -30,10 +30,10 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Those of the very build that the calling test is of: a test runs from `<build>/deps`, they lie in `<build>`.
+    /// Finds the programs of the calling test's own build: a test runs from `<build>/deps`, they are in `<build>`.
     ///
     /// # Errors
-    /// They are not built: says how to.
+    /// Fails if one is missing, and says how to build it.
     pub fn find() -> Result<Self> {
         let test = env::current_exe().context("which program is this")?;
         let build = test.parent().and_then(Path::parent).context("a test lies in a build directory")?;
@@ -52,12 +52,12 @@ impl Programs {
     }
 }
 
-/// A command that ended.
+/// A completed command.
 #[derive(Clone, Debug)]
 pub struct Ran {
-    /// How it was called.
+    /// Its command line.
     pub line: String,
-    /// Its exit status; none if a signal ended it.
+    /// Its exit status; None if a signal ended it.
     pub code: Option<i32>,
     /// Its stdout.
     pub out: String,
@@ -66,18 +66,18 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// What it wrote to stdout, if it went well.
+    /// Its stdout, if it succeeded.
     ///
     /// # Errors
-    /// It did not: with all it said.
+    /// Fails on any other exit status, with its whole output.
     pub fn ok(self) -> Result<String> {
         Ok(self.exits(0)?.out)
     }
 
-    /// Itself, if it ended so.
+    /// Itself, if it ended with this exit status.
     ///
     /// # Errors
-    /// It did not: with all it said.
+    /// Fails on any other exit status, with its whole output.
     pub fn exits(self, code: i32) -> Result<Self> {
         if self.code == Some(code) {
             return Ok(self);
@@ -85,10 +85,10 @@ impl Ran {
         bail!("{}: exit status {:?}, not {code}\n{}{}", self.line, self.code, self.out, self.err)
     }
 
-    /// Itself, if it complained in these words and of nothing secret.
+    /// Itself, if its output contains all these words.
     ///
     /// # Errors
-    /// It said something else.
+    /// Fails if a word is missing.
     pub fn says(self, words: &[&str]) -> Result<Self> {
         for word in words {
             if !format!("{}{}", self.out, self.err).contains(word) {
@@ -102,15 +102,15 @@ impl Ran {
 /// Runs a command to its end.
 ///
 /// # Errors
-/// It did not start, or did not end.
+/// Fails on a start error or a timeout.
 pub fn run(command: &mut Command) -> Result<Ran> {
     run_with(command, "")
 }
 
-/// Runs a command to its end with this on its standard input.
+/// Runs a command to its end with this standard input.
 ///
 /// # Errors
-/// It did not start, or did not end.
+/// Fails on a start error or a timeout.
 pub fn run_with(command: &mut Command, input: &str) -> Result<Ran> {
     let line = format!("{command:?}");
     let mut stdin = tempfile::tempfile()?;
@@ -134,7 +134,7 @@ pub fn run_with(command: &mut Command, input: &str) -> Result<Ran> {
     })
 }
 
-/// Says what a person should see of a test: on failure, or with `--nocapture`.
+/// Prints a message of a test, visible on failure or with `--nocapture`.
 #[expect(clippy::print_stderr, reason = "the one place where the fleet speaks")]
 pub fn complain(text: &str) {
     eprintln!("{text}");

@@ -1,5 +1,5 @@
-//! What stands between agents and coordinator: a TCP proxy on a port of its own, so that a coordinator may come back
-//! on another port, and so that a test can cut the wire. A cut loses nothing and closes nothing: bytes wait, as they
+//! A TCP proxy between agents and coordinator. It keeps its own port, so that the coordinator may restart on another
+//! port, and so that a test can cut the connection. A cut loses no bytes and closes no connection: bytes wait, as they
 //! do when packets are lost.
 
 use std::{
@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::Result;
 
-/// Carried at a time.
+/// Bytes copied at a time.
 const CHUNK_BYTES: usize = 64 * 1024;
 
 #[derive(Debug, Default)]
@@ -24,12 +24,12 @@ struct Wire {
 struct WireState {
     target: Option<u16>,
     cut: bool,
-    /// Connections that came.
+    /// Number of accepted connections.
     came: usize,
 }
 
 impl Wire {
-    /// Where it leads to, once it is whole.
+    /// Waits until the connection is restored, and returns the target port.
     fn whole(&self) -> Option<u16> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         while state.cut {
@@ -44,7 +44,7 @@ impl Wire {
     }
 }
 
-/// See the module. Its threads live as long as the test's process.
+/// A TCP proxy (see the module). Its threads live as long as the test's process.
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
@@ -52,10 +52,10 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// A new one that leads nowhere yet: who connects is hung up on.
+    /// Opens a proxy without a target: it closes every connection.
     ///
     /// # Errors
-    /// No free port.
+    /// Fails if all ports are in use.
     pub fn open() -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();
@@ -77,29 +77,29 @@ impl Proxy {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// New connections lead to this port from now on.
+    /// Sets the target port of new connections.
     pub fn lead_to(&self, port: u16) {
         self.wire.change(|state| state.target = Some(port));
     }
 
-    /// Where they lead.
+    /// Target port of new connections.
     #[must_use]
     pub fn leads_to(&self) -> Option<u16> {
         self.wire.state.lock().unwrap_or_else(PoisonError::into_inner).target
     }
 
-    /// How many connections have come so far.
+    /// Number of connections accepted so far.
     #[must_use]
     pub fn came(&self) -> usize {
         self.wire.state.lock().unwrap_or_else(PoisonError::into_inner).came
     }
 
-    /// Nothing passes from now on.
+    /// Stops all traffic.
     pub fn cut(&self) {
         self.wire.change(|state| state.cut = true);
     }
 
-    /// All passes again, also what waited.
+    /// Resumes all traffic, including the bytes that waited.
     pub fn mend(&self) {
         self.wire.change(|state| state.cut = false);
     }
@@ -124,7 +124,7 @@ fn pump(mut from: TcpStream, mut to: TcpStream, wire: &Wire) {
             break;
         }
     }
-    // Either end is the end of both: neither of our programs half-closes.
+    // The end of one direction closes both: our programs never half-close.
     let _ = to.shutdown(Shutdown::Both);
     let _ = from.shutdown(Shutdown::Both);
 }

@@ -1,4 +1,4 @@
-//! Somebody who speaks the wire itself, without musterctl and without agents, and so as fast as it likes: an attacker.
+//! An attacker: a client that uses the wire protocol directly, without musterctl and agents, at any rate.
 
 use std::{fs, future::Future, sync::Arc};
 
@@ -14,17 +14,17 @@ use tonic::{Status, transport::Channel};
 
 use super::Fleet;
 
-/// A caller and the thread it runs on.
+/// A client and the runtime of its thread.
 pub struct Raw {
     runtime: Runtime,
     channel: Channel,
 }
 
 impl Fleet {
-    /// A caller with the credentials in this file.
+    /// A client with the credentials in this file.
     ///
     /// # Errors
-    /// There are none, or the coordinator does not answer.
+    /// Fails on missing credentials, or on a connection error.
     pub fn raw_operator(&self, config: &str) -> Result<Raw> {
         let credentials: Credentials = toml::from_str(&fs::read_to_string(self.path(config))?)?;
         let Credentials { ca, certificate, key, .. } = credentials;
@@ -32,10 +32,10 @@ impl Fleet {
         Raw::connect(&self.address(), tls::client_config(&ca, Some(&identity))?)
     }
 
-    /// A caller without any.
+    /// A client without credentials.
     ///
     /// # Errors
-    /// The coordinator does not answer.
+    /// Fails on a connection error.
     pub fn raw_stranger(&self) -> Result<Raw> {
         let credentials: Credentials = toml::from_str(&fs::read_to_string(self.path("operator.toml"))?)?;
         Raw::connect(&self.address(), tls::client_config(&credentials.ca, None)?)
@@ -49,10 +49,10 @@ impl Raw {
         Ok(Self { runtime, channel })
     }
 
-    /// What a call of the Fleet service answers.
+    /// Calls a method of the Fleet service.
     ///
     /// # Errors
-    /// As the coordinator says it.
+    /// Returns the coordinator's status.
     pub fn call<T, F>(&self, call: impl FnOnce(FleetClient<Channel>) -> F) -> Result<T, Status>
     where
         F: Future<Output = Result<tonic::Response<T>, Status>>,
@@ -61,10 +61,10 @@ impl Raw {
         self.runtime.block_on(call(client)).map(tonic::Response::into_inner)
     }
 
-    /// Asks for an identity under each of these names, with the token in this file: what each was answered.
+    /// Requests an identity under each of these names, with the token in this file. Returns each answer.
     ///
     /// # Errors
-    /// There is no token, or no key can be made.
+    /// Fails on a missing token, or if the key generation does.
     pub fn enroll_all(
         &self,
         token_file: &str,

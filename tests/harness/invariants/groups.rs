@@ -1,5 +1,5 @@
-//! What must hold of update groups: no worker of a later one before all of earlier ones have come to their end or are
-//! out of the way, and never more of one group than it allows.
+//! Invariants of update groups: no worker of a later group starts before all workers of earlier groups are finished or
+//! excluded. No more workers of a group run at once than it allows.
 
 use muster_coordinator::{facts::MachineRow, plan::survey::Survey};
 use muster_proto::model::{ClusterSpec, DEFAULT_GROUP, DEFAULT_GROUP_INDEX, MachineType};
@@ -16,12 +16,12 @@ fn index(spec: &ClusterSpec, row: &MachineRow) -> u32 {
 }
 
 impl Watcher {
-    /// `granted`: machines that hold a slot since this step.
+    /// `granted`: machines granted a slot in this step.
     pub(super) fn groups_in_order(&self, survey: &Survey<'_>, granted: &[&MachineRow]) -> Checked {
         let spec = survey.spec;
         let workers = || survey.machines.iter().filter(|p| p.row.spec.machine_type == MachineType::Worker);
         for row in granted.iter().filter(|row| row.spec.machine_type == MachineType::Worker && row.update.is_some()) {
-            // Machines go into maintenance in any order.
+            // Machines enter maintenance in any order.
             let ordered = row.update.as_ref().is_some_and(|part| part.maintenance.is_none());
             let before = workers().filter(|_| ordered).find(|other| {
                 let aside = other.row.update.as_ref().is_none_or(|part| part.set_aside.is_some());

@@ -1,5 +1,5 @@
-//! What must hold of the hooks around an update: nothing begins before those before it are done, and no update ends
-//! without those after it.
+//! Invariants of the hooks around an update: no machine begins before the hooks before the update are done, and no
+//! update ends without the hooks after it.
 
 mod backup;
 
@@ -15,28 +15,28 @@ use muster_proto::model::{ItemName, ItemState, MachineName, Now, Phase};
 use super::{Checked, Watcher};
 use crate::sim::machine::Machine;
 
-/// An update: its name and its start, Unix milliseconds. A store that was put back gives names a second time.
+/// An update: its name and its start, Unix milliseconds. A restored store may assign a name a second time.
 type Run = (String, u64);
 
-/// What was seen of hooks.
+/// Observations about hooks.
 #[derive(Clone, Default, Hash)]
 pub(super) struct Seen {
     /// Updates that have begun with their machines.
     begun: BTreeSet<Run>,
     /// Updates that have ended.
     ended: BTreeSet<Run>,
-    /// What was last started of an update's own, where and when, Unix milliseconds.
+    /// Latest start of each item that an update added, by machine, Unix milliseconds.
     started: BTreeMap<(MachineName, ItemName), u64>,
-    /// What was done of hooks before an update, while their machine was part of it.
+    /// Completed hooks before an update, whose machine was part of it then.
     done: BTreeSet<(Run, MachineName, String)>,
-    /// Who was to be removed in the middle of which update, whatever became of that.
+    /// Machines whose removal was requested during an update, whatever its outcome.
     removed: BTreeSet<(Run, MachineName)>,
-    /// Backups.
+    /// Observations about backups.
     backup: backup::Seen,
 }
 
 impl Watcher {
-    /// Notes a process of an item that an update has added: the update's name is in its version.
+    /// Records a process of an item that an update has added: the item's version contains the update's name.
     pub fn added_started(&mut self, machine: &Machine, key: &AttemptKey, now: Now) {
         let item = machine.disk.assigned(&key.item);
         if item.is_some_and(|item| item.version.contains("-update-")) {
@@ -66,8 +66,8 @@ impl Watcher {
         self.seen.hooks.removed.extend(removed);
     }
 
-    /// An update that was paused may begin long after its hooks were done, when one of their machines was replaced, or
-    /// is removed.
+    /// A paused update may begin long after its hooks were done, when one of their machines has been replaced or is
+    /// being removed.
     fn note_done(&mut self, facts: &Facts, rollout: &RolloutRow, update: &UpdateRow) {
         let member = |row: &&Arc<MachineRow>| row.rollout.as_ref() == Some(&rollout.name);
         for (name, added) in all(update).filter(|(_, added)| added.is_before()) {
@@ -95,7 +95,7 @@ impl Watcher {
     fn all_was_started(&self, facts: &Facts, rollout: &RolloutRow, update: &UpdateRow) -> Checked {
         for (name, added) in all(update).filter(|(_, added)| added.is_before() || added.is_after()) {
             let Some(row) = facts.machines.get(name) else { continue };
-            // Who has left the update took its hooks along, and what an operator skips need not run.
+            // A machine that leaves the update takes its hooks along; a hook that an operator skips need not run.
             let removed = self.seen.hooks.removed.contains(&(run(rollout), name.clone()));
             let left = row.revoked || removed || row.rollout.as_ref() != Some(&rollout.name);
             let skipped = row.verdicts.get(added.item_name()).is_some_and(|verdict| verdict.left_out.is_some());
@@ -113,8 +113,8 @@ impl Watcher {
         })
     }
 
-    /// With the very step that ends its hooks a machine on which nothing changes leaves the update, or goes on to those
-    /// after it; then its list has them no more.
+    /// The step that ends its hooks may also end a machine's part in the update, if nothing changes on the machine, or
+    /// move it to the hooks after the update. Its list then no longer contains the finished hooks.
     fn is_done(&self, facts: &Facts, rollout: &RolloutRow, row: &MachineRow, added: &Added) -> bool {
         if let Some(done) = row.update.as_ref().and_then(|_| is_done_in_list(facts, row, added)) {
             return done;
@@ -133,7 +133,7 @@ fn all(update: &UpdateRow) -> impl Iterator<Item = (&MachineName, &Added)> {
     update.targets.iter().flat_map(|(name, target)| target.added.iter().map(move |added| (name, added)))
 }
 
-/// Is anything requested, granted or told but what comes before?
+/// Has anything beyond the hooks before the update been requested, granted or assigned?
 fn has_begun(facts: &Facts, rollout: &RolloutRow, update: &UpdateRow) -> bool {
     let begun = |row: &MachineRow| {
         let part = row.update.as_ref().filter(|part| !part.only_added);
@@ -144,7 +144,7 @@ fn has_begun(facts: &Facts, rollout: &RolloutRow, update: &UpdateRow) -> bool {
     rollout.finished_at_ms.is_none() && (update.request.is_some() || facts.machines.values().any(|row| begun(row)))
 }
 
-/// None: its list does not have it.
+/// None: the machine's list lacks the item.
 fn is_done_in_list(facts: &Facts, row: &MachineRow, added: &Added) -> Option<bool> {
     let items = facts.live.machines.get(&row.name).and_then(|live| live.items.as_ref());
     let mut items = items.into_iter().flat_map(|items| items.resolved.iter().flatten());

@@ -1,5 +1,5 @@
-//! What must hold of machines out of service: nothing runs there, and they come back when their operators say so and
-//! when they are there.
+//! Invariants of machines out of service: no item runs there, and they return to service when an operator wants it and
+//! they are connected.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,34 +12,34 @@ use muster_proto::model::{MachineId, MachineName, Now};
 use super::{Checked, Watcher};
 use crate::sim::{controllers::Guards, machine::Machine};
 
-/// What was seen of them.
+/// Observations about maintenance.
 #[derive(Clone, Default, Hash)]
 pub(super) struct Seen {
-    /// Who is out of service, under which identity.
+    /// Machines out of service, with their identities.
     out: BTreeMap<MachineName, Option<MachineId>>,
-    /// Whom an operator wanted back since.
+    /// Machines that an operator wanted back since.
     wanted: BTreeSet<MachineName>,
 }
 
 impl Seen {
-    /// A coordinator starts anew: what was not committed never was.
+    /// A coordinator restarts: uncommitted state is gone.
     pub(super) fn forget(&mut self, facts: &Facts) {
         self.out = out(facts).map(|row| (row.name.clone(), row.id)).collect();
     }
 }
 
-/// Until its workloads are back.
+/// Is it out of service? True until its workloads are back.
 fn is_out(row: &MachineRow) -> bool {
     row.update.as_ref().and_then(|part| part.maintenance).is_some_and(|known| known.since_ms.is_some())
 }
 
-/// Whose workloads are away.
+/// Machines with workloads away.
 fn out(facts: &Facts) -> impl Iterator<Item = &MachineRow> {
     let requested = |row: &MachineRow| row.update.as_ref().is_some_and(|part| part.request.is_some());
     facts.machines.values().map(|row| &**row).filter(move |row| is_out(row) && requested(row))
 }
 
-/// Has an operator accepted, for this machine that goes out of service or is removed, that the control plane is down?
+/// Has an operator accepted control plane downtime for the maintenance or removal of this machine?
 pub(super) fn accepts(row: &MachineRow) -> bool {
     let maintenance = row.update.as_ref().and_then(|mine| mine.maintenance);
     maintenance.is_some_and(|row| row.accept_control_plane_downtime)
@@ -47,13 +47,13 @@ pub(super) fn accepts(row: &MachineRow) -> bool {
 }
 
 impl Watcher {
-    /// What an operator is about to ask for.
+    /// Records an operator's command before it is sent.
     pub fn operator_wishes(&mut self, request: &Request) {
         let known = &mut self.seen.maintenance;
         match request {
             Request::LeaveMaintenance { machine } => {
                 known.wanted.insert(machine.clone());
-                // After a recovery that is the operator's word that nothing is half done.
+                // After a recovery, this is the operator's assurance that all items are complete.
                 self.seen.permitted.remove(machine);
             }
             Request::Abort { .. } => known.wanted.extend(known.out.keys().cloned()),
@@ -61,8 +61,8 @@ impl Watcher {
         }
     }
 
-    /// Rules 4 and 9: a machine goes out of service as it would be disturbed, and its request goes when it is wanted
-    /// back and is there.
+    /// Rules 4 and 9: a machine goes out of service under the same conditions as a disturbance. Its request ends when
+    /// the machine is wanted back and is connected.
     pub(super) fn out_of_service(&mut self, facts: &Facts, guards: &Guards, now: Now) -> Checked {
         let still: BTreeMap<_, _> = out(facts).map(|row| (row.name.clone(), row.id)).collect();
         let known = &self.seen.maintenance;
@@ -85,7 +85,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// No item runs on a machine that is out of service.
+    /// No item runs on a machine out of service.
     pub(super) fn nothing_runs_in_maintenance(&self, machine: &Machine, facts: Option<&Facts>) -> Checked {
         let row = facts.and_then(|facts| facts.by_id(machine.id)).filter(|row| is_out(row) && !row.revoked);
         let running = machine.attempts.values().find(|attempt| attempt.ends_at.is_some());

@@ -1,5 +1,5 @@
-//! What a watcher remembers, told from what another does: two states of the model are one only if their pasts are, as
-//! far as an invariant may yet ask for them.
+//! Digest of a watcher's memory. Two states of the model are the same only if their pasts are, as far as an invariant
+//! may still depend on them.
 
 use std::hash::{Hash, Hasher};
 

@@ -1,11 +1,11 @@
-//! What is recorded of a machine's items, read from the statuses themselves.
+//! Recorded outcomes of a machine's items, read from the statuses themselves.
 
 use std::collections::BTreeSet;
 
 use muster_coordinator::facts::{Added, Facts, MachineRow};
 use muster_proto::model::{AssignedItem, ItemState, Phase};
 
-/// Is an outcome of every item this machine was given recorded: all succeeded or left out, or one failed?
+/// Is the outcome of every assigned item recorded: all succeeded or left out, or one failed?
 pub(super) fn has_outcome(facts: &Facts, row: &MachineRow) -> bool {
     let Some(items) = facts.live.machines.get(&row.name).and_then(|live| live.items.as_ref()) else { return true };
     let Ok(items) = &items.resolved else { return true };
@@ -17,8 +17,8 @@ pub(super) fn has_outcome(facts: &Facts, row: &MachineRow) -> bool {
     done || failed_for_good(facts, row)
 }
 
-/// The items of its list that its own end depends on. Whoever came back for a hook after the update, maybe in the very
-/// step that ended its own part, had come to its end before.
+/// Items of a machine's list that its own completion depends on. A machine that came back for a hook after the update
+/// had completed before, perhaps in the same step that ended its own part.
 pub(super) fn own<'i>(items: &'i [AssignedItem], row: &MachineRow) -> impl Iterator<Item = &'i AssignedItem> {
     let back = row.update.as_ref().filter(|part| part.only_added);
     let reconfigured = row.control_sets.contains_key(&Phase::Reconfigure);
@@ -28,7 +28,7 @@ pub(super) fn own<'i>(items: &'i [AssignedItem], row: &MachineRow) -> impl Itera
     items.iter().filter(move |item| Some(item.phase) <= reach && !hooks.contains(item.name.as_str()))
 }
 
-/// Is a failure recorded after which nothing more is tried?
+/// Is a final failure recorded?
 pub(super) fn failed_for_good(facts: &Facts, row: &MachineRow) -> bool {
     let Some(items) = facts.live.machines.get(&row.name).and_then(|live| live.items.as_ref()) else { return false };
     let Ok(items) = &items.resolved else { return false };

@@ -1,4 +1,4 @@
-//! What was out of a machine's list runs again when it comes again: something else may have undone it.
+//! An item that left a machine's list runs again when it returns: something else may have undone it.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::sim::{
 };
 
 impl Watcher {
-    /// No machine that is at rest counts an item as done that was out of its list since it succeeded there.
+    /// A machine at rest never counts an item as done that was out of its list since it succeeded there.
     pub(super) fn dropped_runs_again(&mut self, facts: &Facts, now: Now) -> Checked {
         for row in facts.machines.values().filter(|row| row.update.is_none() && row.slot.is_none()) {
             let position = Position::of(facts, row, &LIMITS, now);
@@ -46,19 +46,19 @@ impl Watcher {
         Ok(())
     }
 
-    /// Was this attempt's item out of its machine's list since the attempt was begun?
+    /// Was this attempt's item out of its machine's list since the attempt began?
     pub(super) fn was_out_since(&self, id: MachineId, key: &AttemptKey) -> bool {
         self.out_since.get(&(id, key.item.clone())).is_some_and(|newest| key.generation <= *newest)
     }
 }
 
-/// Does an update add it, in a version of its own?
+/// Does an update add this item, with its own version?
 fn is_of_an_update(item: &ItemName) -> bool {
     let name = item.as_str();
     OWN_ITEMS.contains(&name) || name.starts_with(HOOK_BEFORE) || name.starts_with(HOOK_AFTER)
 }
 
-/// Does an operator's word, or what the store knows from another ledger, stand in for a success?
+/// Does an operator's override, or the store's knowledge of another ledger, replace a success?
 fn is_left_out(row: &MachineRow, item: &AssignedItem) -> bool {
     row.verdicts.get(&item.name).is_some_and(|verdict| verdict.hash == item.hash && verdict.left_out.is_some())
 }

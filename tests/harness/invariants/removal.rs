@@ -1,4 +1,4 @@
-//! What must hold of machines that are removed.
+//! Invariants of machine removals.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,23 +10,23 @@ use muster_proto::model::{MachineId, MachineName, MachineType, Now, RemovalPolic
 
 use super::{Checked, Watcher};
 
-/// So long a controller has for an answer to what it could see, in milliseconds.
+/// Time that a controller has to answer a request it can see, in milliseconds.
 const HEARD_MS: u64 = 35_000;
 
-/// What was seen of them.
+/// Observations about removals.
 #[derive(Clone, Default, Hash)]
 pub(super) struct Seen {
-    /// Who is being taken out of the swarm, and as which node.
+    /// Machines leaving the swarm, and their nodes.
     departing: BTreeMap<MachineName, Departing>,
 }
 
-/// As which node one is taken out of the swarm.
+/// The node of a machine that leaves the swarm.
 #[derive(Clone, Hash)]
 enum Departing {
     As(SwarmId),
-    /// Its engine is asked for it.
+    /// The machine's engine is asked for it.
     Unknown,
-    /// None that anybody is asked about.
+    /// No node to remove.
     Nothing,
 }
 
@@ -43,7 +43,8 @@ fn departing(facts: &Facts) -> impl Iterator<Item = (&MachineRow, Departing)> {
 }
 
 impl Watcher {
-    /// Who goes out of service first, and departs since this step: rule 4 has to hold then, however long ago it went.
+    /// Machines that go out of service first, and begin to depart in this step. Rule 4 must hold at this time, even if
+    /// they went out of service long ago.
     pub(super) fn begins_to_depart<'a>(&self, facts: &'a Facts) -> Vec<&'a MachineRow> {
         let known = &self.seen.removals.departing;
         let by_turn = |row: &MachineRow| row.removal.as_ref().is_some_and(|removal| removal.by_turn);
@@ -51,8 +52,8 @@ impl Watcher {
         begins.filter(|row| by_turn(row)).collect()
     }
 
-    /// Rule 4, its locks: who was to be removed only after its request departs when every controller had its time to
-    /// take back what it said before.
+    /// Rule 4, its locks: a machine whose removal came after its maintenance request departs only when every controller
+    /// had its time to revoke an earlier consent.
     pub(super) fn removal_was_heard_of(&self, facts: &Facts, row: &MachineRow, now: Now) -> Checked {
         let asked = row.update.as_ref().and_then(|part| part.request).map_or(0, |request| request.revision);
         let Some(removal) = row.removal.as_ref().filter(|removal| removal.revision > asked) else { return Ok(()) };
@@ -72,10 +73,9 @@ impl Watcher {
         Ok(())
     }
 
-    /// A machine departs when its policy lets it, control machines one by one; its row goes when no swarm knows its
-    /// node any more.
-    /// `engines`: which node a machine's own engine is. Who departed as an unknown node has become known and was
-    /// dropped in one step, unless nobody asks its engine any more.
+    /// A machine departs when its policy allows it, control machines one by one. Its row is deleted when no swarm knows
+    /// its node any more. `engines`: the node of each machine's own engine. An unknown node was found and removed in
+    /// one step, unless the machine's engine is no longer asked.
     pub fn removals_are_right(
         &mut self,
         facts: &Facts,
@@ -108,12 +108,12 @@ impl Watcher {
         Ok(())
     }
 
-    /// After a start, who departs is what the store says.
+    /// After a start, the departing machines are those of the store.
     pub(super) fn forget_removals(&mut self, facts: &Facts) {
         self.seen.removals.departing = departing(facts).map(|(row, node)| (row.name.clone(), node)).collect();
     }
 
-    /// Nothing is assigned to whom the coordinator refuses.
+    /// Rejected machines get no assignment.
     pub(super) fn refused_get_nothing(&self, id: MachineId, facts: Option<&Facts>) -> Checked {
         match facts.is_some_and(|facts| facts.denied.contains_key(&id)) {
             true => Err(self.violation("removal", format!("{id} is refused, and was assigned something"))),
@@ -121,8 +121,8 @@ impl Watcher {
         }
     }
 
-    /// A manager that is removed is demoted only while the others have a majority among themselves. `counted`: the
-    /// others, and those of them that were up, when they were last listed for its sake.
+    /// A manager under removal is demoted only while the others have a majority among themselves. `counted`: the
+    /// others, and those of them that were up, as last listed for this machine.
     pub fn may_be_demoted(&self, name: &MachineName, counted: Option<(usize, usize)>) -> Checked {
         let holds = counted.is_some_and(|(others, up)| others > 0 && 2 * up > others);
         if holds {

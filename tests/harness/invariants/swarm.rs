@@ -1,4 +1,4 @@
-//! What must hold of the machines' swarm.
+//! Invariants of the machines' swarm.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,29 +13,29 @@ use muster_proto::model::{
 use super::{Checked, Violation, Watcher, maintenance::accepts};
 use crate::sim::{machine::Machine, manifest};
 
-/// A count of managers that the coordinator goes by is at most so old.
+/// Maximum age of a manager count that the coordinator relies on.
 const COUNTED_AGO_MS: u64 = 10_500;
 
-/// What a list of the managers but for one says.
+/// Result of listing all managers except one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Listed {
-    /// They are a majority.
+    /// They have a majority.
     Majority,
-    /// They are, and one can be spared for a consistent copy: all of them are up, or too few for such a copy.
+    /// They have a majority, and one can be spared for a consistent copy: all are up, or too few for such a copy.
     Whole,
-    /// Nothing: nobody could say.
+    /// No answer.
     Unanswered,
 }
 
 /// Can one of these nodes come back before an update ends? Its machine is deployed, as far as is known now: it may have
-/// been shut out since the node was listed.
+/// been denied since the node was listed.
 fn any_comes_back(facts: &Facts, nodes: &BTreeSet<SwarmId>) -> bool {
     let is_one = |row: &MachineRow| row.swarm.as_ref().is_some_and(|member| nodes.contains(&member.node_id));
     facts.machines.values().any(|row| is_one(row) && row.ready_at.is_some() && !row.revoked)
 }
 
 impl Watcher {
-    /// Rule 6: nothing is asked of a swarm for a coordinator that this machine knows to be succeeded.
+    /// Rule 6: a swarm call of a coordinator that this machine knows to be superseded is not performed.
     pub fn swarm_asked(&self, machine: &Machine, call: &SwarmCall) -> Checked {
         let seen = self.ledgers.get(&machine.id).map_or(Epoch(0), |(epoch, ..)| *epoch);
         if call.epoch < seen.max(machine.disk.epoch) || call.epoch > machine.disk.epoch {
@@ -45,8 +45,9 @@ impl Watcher {
         Ok(())
     }
 
-    /// A manager is let in only if the majority holds even if it never comes up; from one to two there is no such way.
-    /// `counted`: the managers there were, and were up, when they were listed for its sake.
+    /// A manager is admitted only if the majority holds even when it never comes up. The step from one manager to two
+    /// cannot satisfy that, and is allowed. `counted`: the number of managers, and of those up, as listed for this
+    /// machine.
     pub fn let_in(&self, id: MachineId, manager: bool, counted: Option<(usize, usize)>) -> Checked {
         let holds = counted.is_some_and(|(managers, up)| (managers, up) == (1, 1) || 2 * up > managers + 1);
         if manager && !holds {
@@ -56,24 +57,24 @@ impl Watcher {
         Ok(())
     }
 
-    /// The managers but for this machine's node are listed for its sake.
+    /// Records the list of all managers except this machine's node, made for this machine.
     pub fn managers_listed(&mut self, name: &MachineName, what: &[Listed], at: u64) {
         self.seen.majorities.extend(what.iter().map(|what| ((name.clone(), *what), at)));
     }
 
-    /// The managers among them that were down.
+    /// Records the managers among them that were down.
     pub fn managers_away(&mut self, name: &MachineName, away: BTreeSet<SwarmId>, at: u64) {
         self.seen.away.insert(name.clone(), (at, away));
     }
 
-    /// Rule 1, the swarm's word: a manager may be disturbed in an update only if a moment ago the others were a
-    /// majority without it, or an operator accepts that there is none.
+    /// Rule 1, the swarm's answer: an update may disturb a manager only if the other managers had a majority a moment
+    /// ago, or an operator accepts that they have none.
     pub(super) fn managers_were_counted(&self, facts: &Facts, row: &MachineRow, now: Now) -> Checked {
         let rollout = row.rollout.as_ref().and_then(|name| facts.rollouts.get(name));
         let accepted = rollout.and_then(|row| row.update.as_ref()).is_none_or(|row| row.accept_control_plane_downtime)
             || accepts(row);
         let manager = row.swarm.as_ref().is_some_and(|member| member.manager);
-        // In the middle of its turn it goes on where nobody is there who could be asked.
+        // In the middle of its turn it continues if all other machines are unreachable.
         let cannot_count = |other: &MachineRow| {
             let connected = facts.live.machines.get(&other.name).is_some_and(|live| live.session.is_some());
             other.name == row.name || other.spec.machine_type != MachineType::Control || other.revoked || !connected
@@ -82,8 +83,8 @@ impl Watcher {
         if accepted || nobody || !manager || row.removal.is_some() || row.spec.machine_type != MachineType::Control {
             return Ok(());
         }
-        // Before the first permit of a turn its copy is ahead. In the middle of it nobody is waited for who cannot come
-        // back before its end.
+        // Before the first permit of a turn its copy is still to come. In the middle of a turn it does not wait for
+        // machines that cannot come back before the end of the turn.
         let part = row.update.as_ref();
         let copied = part.is_some_and(|mine| mine.maintenance.is_none() && mine.added.contains(&Added::ConsistentCopy));
         let copied = copied && row.verdicts.get(CONSISTENT_COPY_ITEM).is_none_or(|verdict| verdict.left_out.is_none());
@@ -104,7 +105,7 @@ impl Watcher {
         Err(self.violation("quorum", detail))
     }
 
-    /// Who makes the swarm is durable before that machine hears of it.
+    /// The choice of the machine that creates the swarm is durable before that machine learns of it.
     pub fn told_to_make_swarm(&self, id: MachineId, disk: &BTreeMap<(Table, String), Vec<u8>>) -> Checked {
         let row = disk.get(&(Table::Clusters, manifest::cluster_name().to_string()));
         let row = row.and_then(|row| serde_json::from_slice::<ClusterRow>(row).ok());
@@ -114,7 +115,7 @@ impl Watcher {
         Err(self.violation("swarm-init", format!("{id} was told to make the swarm, and the store does not say so")))
     }
 
-    /// There are never two swarms that the cluster counts on. A store that was put back may not know of the first.
+    /// The cluster never relies on two swarms. A restored store may not know of the first.
     pub fn second_swarm(&self, machine: &MachineName, rival: &MachineName) -> Checked {
         if self.restored {
             return Ok(());
@@ -122,7 +123,7 @@ impl Watcher {
         Err(self.violation("quorum", format!("{machine} made a swarm, and {rival} is a manager of another")))
     }
 
-    /// Rule 4: nothing disruptive starts on a worker while a task of a service runs there.
+    /// Rule 4: no disruptive item starts on a worker while a task of a service runs there.
     pub fn no_task_is_hurt(&self, name: &MachineName, running: usize) -> Checked {
         match running {
             0 => Ok(()),
@@ -130,12 +131,12 @@ impl Watcher {
         }
     }
 
-    /// Rule 4, its services: no drain takes from a service that has been running too few for so long.
+    /// Rule 4, its services: no drain takes a task from a service that has run too few tasks for this long.
     pub fn drains_degraded_service(&self, node: &SwarmId, service: &str, since_ms: u64) -> Violation {
         self.violation("service", format!("{node} is drained; {service} has lost a task {since_ms} ms ago"))
     }
 
-    /// Rule 9: a node gets back exactly what it had.
+    /// Rule 9: a node gets back exactly the availability it had.
     pub fn is_as_it_was(&self, name: &MachineName, was: SwarmAvailability, is: SwarmAvailability) -> Checked {
         if was == is {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What must hold of updates: nothing is disturbed that a controller guards, and what was taken is given back.
+//! Invariants of updates: no machine is disturbed that a controller guards, and every request is returned.
 
 mod quorum;
 
@@ -15,57 +15,59 @@ use muster_proto::model::{AssignedItem, LockState, MachineId, MachineName, Machi
 use super::{Checked, Watcher, record::own, swarm::Listed};
 use crate::sim::{controllers::Guards, machine::Machine, manifest};
 
-/// A permit counts for so long.
+/// Validity of a permit.
 const PERMIT_MS: u64 = 30_000;
-/// What allowed a permit is no older than this when something starts under it: it counts for [`PERMIT_MS`] from when it
-/// came, and a stream on which it does not come is missed in less.
+/// Maximum age of a permit's conditions when something starts under it. The permit is valid for [`PERMIT_MS`] from its
+/// arrival, and a stream that does not deliver it is detected as broken in less.
 const ALLOWED_MS: u64 = 2 * PERMIT_MS;
-/// A controller that makes its lock only on request has so much time for it, from the moment it can see the request.
+/// Time for a controller that creates its lock only on request, from when it can see the request.
 const LATE_MS: u64 = 10_000;
 
-/// What was seen of updates.
+/// Observations about updates.
 #[derive(Clone, Default)]
 pub(super) struct Seen {
-    /// Steps of the coordinator so far.
+    /// Number of coordinator steps so far.
     step: u64,
-    /// In which step, and when, the request of a machine (None: of the cluster) came.
+    /// Step and time at which the request of a machine (None: of the cluster) was made.
     requests: BTreeMap<Option<MachineName>, (u64, u64)>,
-    /// Since which step a lock is inactive.
+    /// Step since which a lock is inactive.
     inactive: BTreeMap<LockKey, u64>,
-    /// Locks that let their machine go and were not active since. What it adds to `inactive`, the failed, no model has.
+    /// Locks that released their machine and were not active since. Unlike `inactive`, this includes failed locks; no
+    /// model has those.
     let_go: BTreeSet<LockKey>,
-    /// Who counted as back when it was looked at last: a lock that lets it go in the same millisecond comes after that.
+    /// Machines that counted as back at the last check. A lock that releases such a machine in the same millisecond
+    /// comes after that.
     back: BTreeSet<(MachineName, u64)>,
-    /// Number of the newest permit of a machine.
+    /// Number of the newest permit of each machine.
     permits: BTreeMap<MachineName, u64>,
-    /// Those of control machines that the running coordinator has not given: who was there then nobody knows any more.
+    /// Permits of control machines that an earlier coordinator gave: which machines were connected then is unknown now.
     found: BTreeSet<(MachineName, u64)>,
-    /// Machines that had a permit since their request came, and the rollout that they had it in.
+    /// Machines that had a permit since their request was made, and the rollout of that permit.
     pub(super) permitted: BTreeMap<MachineName, Option<String>>,
-    /// When a permit was given.
+    /// When each permit was given.
     given: BTreeMap<(MachineId, u64), u64>,
-    /// When a machine accepted a permit first.
+    /// When each permit was first accepted by its machine.
     received: BTreeMap<(MachineId, u64), u64>,
-    /// The attempt that a machine started under a permit.
+    /// The attempt that a machine started under each permit.
     used: BTreeMap<(MachineId, u64), AttemptKey>,
-    /// Controls that held a slot.
+    /// Control machines that held a slot.
     controls: BTreeSet<MachineName>,
-    /// Controls that were Ready once, and under which identity.
+    /// Control machines that were Ready once, with their identities.
     voters: BTreeMap<MachineName, Option<MachineId>>,
-    /// When the managers but for a machine's node were last so, as they were listed for its sake.
+    /// When a list of all managers except a machine's node last had this result, as listed for that machine.
     pub(super) majorities: BTreeMap<(MachineName, Listed), u64>,
-    /// Those of them that were down when they were last listed, and when that was.
+    /// Managers among them that were down in the last list, and the time of that list.
     pub(super) away: BTreeMap<MachineName, (u64, BTreeSet<SwarmId>)>,
-    /// Hooks.
+    /// Observations about hooks.
     pub(super) hooks: super::hooks::Seen,
-    /// Who is out of service.
+    /// Observations about maintenance.
     pub(super) maintenance: super::maintenance::Seen,
-    /// Who is being removed.
+    /// Observations about removals.
     pub(super) removals: super::removal::Seen,
 }
 
 impl Hash for Seen {
-    /// Of a step it matters only whether it came after another.
+    /// Only the order of steps matters.
     fn hash<H: Hasher>(&self, to: &mut H) {
         for (node, (asked, at)) in &self.requests {
             (node, at).hash(to);
@@ -101,7 +103,7 @@ impl Watcher {
             self.permit_is_right(facts, row, guards, now)?;
             self.removal_was_heard_of(facts, row, now)?;
         }
-        // What a copy that was put back says of permits is long over.
+        // Permits in a restored copy expired long ago.
         for row in facts.machines.values().filter(|row| !row.in_doubt) {
             let permit = row.update.as_ref().and_then(|update| update.permit.as_ref()).map(|permit| permit.number);
             let Some(number) = permit.filter(|number| self.seen.permits.get(&row.name) != Some(number)) else {
@@ -121,7 +123,7 @@ impl Watcher {
         self.majority_is_for_the_disturbed(facts)
     }
 
-    /// Rule 9, its end: whose request is gone, and over with success, has its workloads back.
+    /// Rule 9, its end: a machine whose request ended with success has its workloads back.
     fn workloads_are_back(&mut self, facts: &Facts, now: Now) -> Checked {
         let over = |row: &&Arc<MachineRow>| {
             let stage = row.stages.get(&Stage::RequestRemoved);
@@ -138,7 +140,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// The secrets of a machine that was Ready and is in no update have the versions it became Ready with.
+    /// A machine that was Ready and is in no update keeps the secret versions it became Ready with.
     fn secrets_stay(&self, facts: &Facts) -> Checked {
         for row in facts.machines.values().filter(|row| row.ready_at.is_some() && row.update.is_none()) {
             let items = facts.live.machines.get(&row.name).and_then(|live| live.items.as_ref());
@@ -154,7 +156,7 @@ impl Watcher {
     /// A stage that takes longer than the manifest allows is recorded, unless the update is halted.
     fn late_stages_are_told(&self, facts: &Facts, now: Now) -> Checked {
         let current = facts.live.older_than_fleet().is_none() && !facts.meta.recovering;
-        // Who is removed without a turn, or departs, is at no stage of the update any more.
+        // A machine that is removed without a turn, or departs, is at no stage of the update any more.
         let let_go = |row: &MachineRow| {
             row.removal.as_ref().is_some_and(|row| !row.aborting && (!row.by_turn || row.departure.is_some()))
         };
@@ -169,7 +171,7 @@ impl Watcher {
                 (Stage::ReconfigureDone, deadlines.items.after_ms),
                 (Stage::RebootDone, deadlines.reboot.after_ms),
             ];
-            // The last that is under way counts.
+            // The last stage in progress counts.
             let under_way = stages.iter().rev().find_map(|(stage, after_ms)| {
                 let counts = row.slot.is_some() || *stage == Stage::PrepareDone;
                 let known = row.stages.get(stage).filter(|known| counts && known.finished_at_ms.is_none())?;
@@ -202,14 +204,14 @@ impl Watcher {
         Ok(())
     }
 
-    /// Rule 9: a request goes when nothing was disturbed, or when everything is done.
+    /// Rule 9: a request ends before any disturbance, or when everything is done.
     fn given_back(&mut self, facts: &Facts) -> Checked {
         let present = requests(facts);
         let gone: Vec<_> = self.seen.requests.keys().filter(|node| !present.contains(*node)).cloned().collect();
         for node in gone {
             self.seen.requests.remove(&node);
             let Some(row) = node.as_ref().and_then(|node| facts.machines.get(node)) else { continue };
-            // In the step in which it ended another may have begun, with items of its own.
+            // Another rollout, with items of its own, may have begun in the step that ended this one.
             let rollout = row.rollout.as_ref().filter(|_| !self.had_permit(row));
             let rollout = rollout.and_then(|name| facts.rollouts.get(name)?.update.as_ref());
             let reconfigured_next = rollout.is_some_and(|update| update.kind == UpdateKind::Reconfigure);
@@ -226,8 +228,8 @@ impl Watcher {
         Ok(())
     }
 
-    /// Rule 4: the request is there, every lock of the machine is inactive since after it, and the first permit waits
-    /// for the cluster's locks too.
+    /// Rule 4: the request exists, and every lock of the machine became inactive after it. The first permit also waits
+    /// for the cluster's locks.
     pub(super) fn permit_is_right(&self, facts: &Facts, row: &MachineRow, guards: &Guards, now: Now) -> Checked {
         let wrong = |what: String| Err(self.violation("4", format!("{} may be disturbed, {what}", row.name)));
         let Some((asked, asked_at)) = self.seen.requests.get(&Some(row.name.clone())) else {
@@ -257,8 +259,8 @@ impl Watcher {
         self.managers_were_counted(facts, row, now)
     }
 
-    /// Rule 4: a control machine that was Ready has its turn without a request only as long as no worker has been
-    /// Ready, so that nothing is there that could be disturbed.
+    /// Rule 4: a control machine that was Ready takes its turn without a request only while no worker has been Ready:
+    /// then there are no workloads to disturb.
     fn asked_or_alone(&self, facts: &Facts, row: &MachineRow) -> Checked {
         let mut workers = facts.machines.values().filter(|row| row.spec.machine_type == MachineType::Worker);
         match workers.find(|worker| worker.ready_at.is_some() && row.update.is_none()) {
@@ -270,7 +272,7 @@ impl Watcher {
         }
     }
 
-    /// A coordinator that starts anew has lost nothing that was committed, and what was not never was.
+    /// A restarted coordinator has kept everything committed; everything else is gone.
     pub(super) fn forget_updates(&mut self, facts: &Facts) {
         let present = requests(facts);
         self.seen.requests.retain(|node, _| present.contains(node));
@@ -282,7 +284,7 @@ impl Watcher {
         self.seen.controls = holding.map(|row| row.name.clone()).collect();
     }
 
-    /// Notes when a machine accepted the permit that it has.
+    /// Records when a machine accepted its permit.
     pub fn received(&mut self, machine: &Machine, at: u64) {
         let assignment = machine.disk.assignment.as_ref();
         let permit = assignment.and_then(|assignment| assignment.items.iter().find_map(|item| item.permit));
@@ -291,8 +293,8 @@ impl Watcher {
         }
     }
 
-    /// Rule 4 on the machine: a disruptive item starts under a permit of its own, soon after it came, and while its
-    /// maintenance is requested; a control machine's without one, if it has its turn unasked.
+    /// Rule 4 on the machine: a disruptive item starts under its own permit, soon after the permit arrived, and while
+    /// its maintenance is requested. A control machine that has its turn without a request needs no permit.
     pub fn disturbed(&mut self, machine: &Machine, key: &AttemptKey, at: u64, facts: Option<&Facts>) -> Checked {
         let item = machine.disk.assigned(&key.item);
         let Some(item) = item.filter(|item| item.phase > Phase::Prepare) else { return Ok(()) };
@@ -302,7 +304,7 @@ impl Watcher {
             let updated = row.is_some_and(|row| row.update.is_some());
             let control = machine.machine_type == MachineType::Control;
             let unasked = control && row.is_some_and(|row| row.slot.is_some());
-            // A store that was put back does not know of the turns since it was copied, and who is shut out of none.
+            // A restored store lacks the turns since it was copied, and a denied machine has no turn on record.
             let known = !self.restored && !self.denied.contains(&machine.id);
             return match disruptive && (updated || (known && !unasked)) {
                 true => Err(self.violation("4", format!("{}: {key} started without a permit", machine.name))),
@@ -325,7 +327,7 @@ impl Watcher {
             let detail = format!("{}: {key} started under the permit of {used_by}", machine.name);
             return Err(self.violation("4", detail));
         }
-        // A copy that was put back may not know of the request.
+        // A restored copy may lack the request.
         let known = row.filter(|row| !row.in_doubt);
         if known.is_some_and(|row| row.update.as_ref().is_some_and(|update| update.request.is_none())) {
             return Err(
@@ -335,9 +337,9 @@ impl Watcher {
         Ok(())
     }
 
-    /// A machine reboots in an update only if its scope says so.
+    /// A machine reboots in an update only if its scope allows it.
     pub fn may_reboot(&self, machine: &Machine, facts: Option<&Facts>) -> Checked {
-        // A copy that was put back may have another update than the one that it reboots in.
+        // A restored copy may have another update than the one that it reboots in.
         let row = facts.and_then(|facts| facts.by_id(machine.id)).filter(|row| row.update.is_some() && !row.in_doubt);
         let rollout = row.and_then(|row| facts?.rollouts.get(row.rollout.as_ref()?));
         match rollout.and_then(|rollout| rollout.update.as_ref()) {
@@ -348,7 +350,7 @@ impl Watcher {
         }
     }
 
-    /// Rule 9 at the end: nothing is held any more.
+    /// Rule 9 at the end: all requests are gone.
     pub fn nothing_is_held(&self, facts: &Facts) -> Checked {
         match requests(facts).into_iter().next() {
             Some(node) => Err(self.violation("9", format!("maintenance of {node:?} is requested for good"))),
@@ -356,13 +358,13 @@ impl Watcher {
         }
     }
 
-    /// Has this machine had a permit since its request came?
+    /// Has this machine had a permit since its request was made?
     pub(super) fn had_permit(&self, row: &MachineRow) -> bool {
         self.seen.permitted.get(&row.name) == Some(&row.rollout)
     }
 }
 
-/// Everything that is requested: machines, and (None) the cluster.
+/// All requests: of machines, and (None) of the cluster.
 fn requests(facts: &Facts) -> BTreeSet<Option<MachineName>> {
     let rollout = facts.open_rollout(&manifest::cluster_name());
     let cluster = rollout.and_then(|rollout| rollout.update.as_ref()?.request).map(|_| None);

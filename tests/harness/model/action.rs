@@ -1,4 +1,4 @@
-//! What may happen next in the model: the moves of a world that works.
+//! What may happen next in the model: the moves of a world without faults.
 
 use muster_coordinator::core::{Core, Input, Word};
 
@@ -8,45 +8,45 @@ use crate::{
     sim::{Event, machine::Machine, network::Parcel},
 };
 
-/// What happens next.
+/// The next event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// The coordinator's process starts.
     StartCoordinator,
-    /// The machine has power again if it had none, and its agent's process starts.
+    /// The machine gets power if it had none, and its agent's process starts.
     StartAgent(usize),
     /// The agent opens a stream, and the coordinator takes its Hello.
     Greet(usize),
-    /// The coordinator takes everything that the machine has said.
+    /// The coordinator takes everything that the machine has sent.
     Take(usize),
-    /// What the coordinator has said arrives.
+    /// The coordinator's messages arrive.
     Arrive(usize),
-    /// The machine's own time: its process ends well, or its backoff is over.
+    /// The machine's own timer fires: its process ends well, or its backoff is over.
     Wake(usize),
     /// The coordinator notices that the machine's stream is gone.
     Notice(usize),
-    /// What came before comes once more.
+    /// An earlier message arrives a second time.
     Again,
-    /// The application controller says the so manieth of what it has to say.
+    /// The application controller sends the command of this number.
     Say(usize),
-    /// An operator recovers a store that has shown itself older than the fleet.
+    /// An operator recovers a store that has proved older than the fleet.
     Recover,
-    /// Something goes wrong with a machine, or with the coordinator.
+    /// A fault occurs at a machine, or at the coordinator.
     Strike {
-        /// What.
+        /// The fault.
         fault: Fault,
-        /// With which machine; 0 if with none.
+        /// Index of the machine; 0 if the fault has none.
         machine: usize,
-        /// In which way: see [`State::strike`].
+        /// Variant of the fault: see [`State::strike`].
         way: u64,
     },
 }
 
-/// Has it come to anything?
+/// Did it have an effect?
 pub(super) type Happened = Result<bool, Violation>;
 
 impl State {
-    /// What happens when nothing goes wrong. Moves that commute with all others come first, and alone.
+    /// Events without faults. Moves that commute with all others come first, and alone.
     pub(super) fn moves(&self, actions: &mut Vec<Action>) {
         if self.violation.is_some() {
             return;
@@ -91,7 +91,7 @@ impl State {
         }
     }
 
-    /// Lets it happen. False: it comes to nothing.
+    /// Performs an action. Returns whether it had an effect.
     pub(super) fn act(&mut self, action: Action) -> bool {
         let happened = self.happen(action).and_then(|happened| {
             if happened {
@@ -155,7 +155,7 @@ impl State {
         Ok(true)
     }
 
-    /// The coordinator takes what the machine has said, or the first part of it, in one step.
+    /// The coordinator takes the machine's messages, or the first part of them, in one step.
     pub(super) fn take(&mut self, index: usize, most: usize) -> Result<(), Violation> {
         let said = &mut self.said[index];
         let rest = said.split_off(most.min(said.len()));
@@ -163,7 +163,7 @@ impl State {
         self.deliver(said)
     }
 
-    /// The machine hears what it was told.
+    /// The machine receives the messages sent to it.
     pub(super) fn arrive(&mut self, index: usize) -> Result<(), Violation> {
         self.late = self.late.filter(|late| *late != index);
         let told = std::mem::take(&mut self.told[index]);
@@ -178,14 +178,14 @@ impl State {
         if to_coordinator { self.world.happen(Event::Decide) } else { Ok(()) }
     }
 
-    /// A controller speaks.
+    /// A controller sends a command.
     pub(super) fn say(&mut self, word: Word) -> Result<(), Violation> {
         let controller = CONTROLLER.to_owned();
         self.world.tell(Input::Maintenance { controller, word });
         self.world.happen(Event::Decide)
     }
 
-    /// The machine's own time comes.
+    /// The machine's own timer fires.
     pub(super) fn wake(&mut self, index: usize) -> Result<(), Violation> {
         let at = self.world.at;
         self.world.at = self.world.machines[index].wake_at().unwrap_or(at).max(at);
@@ -195,7 +195,7 @@ impl State {
     }
 }
 
-/// Machines with nothing to report greet in their order: nobody could tell one order from another.
+/// Machines with nothing to report connect in index order: any other order gives the same state.
 fn greets_before(before: &Machine, machine: &Machine) -> bool {
     let idle = |machine: &Machine| {
         machine.disk.outbox.is_empty() && machine.attempts.values().all(|attempt| attempt.ends_at.is_none())

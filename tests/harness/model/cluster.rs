@@ -15,7 +15,7 @@ use crate::{
 /// The application controller that guards every machine of an update.
 pub(super) const CONTROLLER: &str = "controller";
 
-/// The cluster: one item a phase, one worker at a time; the rest, of which a deployment knows nothing, as it falls.
+/// The cluster: one item a phase, one worker at a time. Fields that a deployment does not use keep arbitrary values.
 pub(super) fn spec(scenario: &Scenario, plan: Plan) -> ClusterSpec {
     let items = |of: MachineType| {
         let reconfigure = scenario.reconfigure && of == MachineType::Control;
@@ -27,7 +27,7 @@ pub(super) fn spec(scenario: &Scenario, plan: Plan) -> ClusterSpec {
         max_worker_prepare_count: 1,
         max_worker_deploy_count: scenario.workers_at_once,
         max_worker_upgrade_count: scenario.workers_at_once,
-        // Longer than anybody is silent: nothing is given up here, for that would take a person.
+        // Longer than any silence: no deadline passes here, because that would need an operator.
         update_deadlines: UpdateDeadlines::default(),
         max_failures: Counts { control: 1, worker: 1 },
         machine_types: BTreeMap::from([
@@ -57,7 +57,7 @@ fn item(phase: Phase) -> StateItem {
     }
 }
 
-/// Its next release: every machine has to be disturbed for it.
+/// The cluster's next release: every machine must be disturbed for it.
 pub(super) fn next_release(spec: &ClusterSpec) -> ClusterSpec {
     let mut next = spec.clone();
     next.release.push_str(".1");

@@ -1,7 +1,7 @@
-//! What tells one state of the model from another, in a few bytes. Left out is what follows from the rest (the agents'
-//! memory from their ledgers and streams), what does not matter (numbers of streams, times), and what never changes.
-//! With the agents' memory and the coordinator's lists as text besides, the same states are told apart, but for what an
-//! agent remembers of a stream that is gone and forgets when the next begins.
+//! Distinguishes the states of the model, in a few bytes. It omits what follows from the rest (the agents' memory
+//! follows from their ledgers and streams), what is irrelevant (numbers of streams, times), and what is constant. A
+//! digest that also covers the agents' memory and the coordinator's lists as text distinguishes the same states. The
+//! one exception is what an agent remembers of a closed stream, and forgets when the next begins.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use crate::sim::{
     network::{Parcel, Said},
 };
 
-/// Rows that do not change while a model runs.
+/// Tables with constant rows.
 const CONSTANT: &[Table] = &[Table::Pki, Table::Specs, Table::Tokens, Table::Secrets, Table::Audit];
 
 /// The digest of a state.
@@ -63,7 +63,7 @@ fn store(disk: &BTreeMap<(Table, String), Vec<u8>>, to: &mut DefaultHasher) {
 fn machine(machine: &Machine, to: &mut DefaultHasher) {
     (machine.agent.is_some(), machine.powered, machine.boot, machine.session.is_some()).hash(to);
     ledger(&machine.disk, to);
-    // How old a permit is, and whether another was asked for, is only in memory.
+    // The age of a permit, and whether another was requested, is only in memory.
     if machine.disk.assignment.iter().flat_map(|assignment| &assignment.items).any(|item| item.permit.is_some()) {
         format!("{:?}", machine.agent).hash(to);
     }

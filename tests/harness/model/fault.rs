@@ -1,4 +1,4 @@
-//! What may go wrong in the model.
+//! Faults of the model.
 
 use muster_proto::model::{LockState, MachineName};
 
@@ -8,40 +8,40 @@ use crate::{
     sim::{Event, controllers},
 };
 
-/// Effects of one move of an agent before which it may crash.
+/// An agent may crash before each of this many effects of one move.
 const CRASH_POINTS_MAX: u64 = 8;
 /// Permille: for certain.
 const ALWAYS: u64 = 1_000;
-/// Longer than a machine may be silent before it counts as Lost, and than a permit counts.
+/// Longer than the silence after which a machine counts as Lost, and than the validity of a permit.
 const SILENCE_MS: u64 = 31_000;
 
-/// What may go wrong.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The coordinator's process dies; everything on its way is lost.
+    /// The coordinator's process dies; all messages in transit are lost.
     CoordinatorCrash,
     /// An agent's process dies, between two moves or between two effects of one.
     AgentCrash,
     /// A machine loses power.
     PowerCut,
-    /// A stream breaks; what was on its way is lost, in part or as a whole, or comes after the next stream's Hello.
+    /// A stream breaks. Messages in transit are lost, in part or as a whole, or arrive after the next stream's Hello.
     Cut,
-    /// What the coordinator says to one machine comes late.
+    /// The coordinator's messages to one machine are delayed.
     Late,
-    /// A program fails; another attempt may help.
+    /// A program fails; a retry may help.
     Failure,
-    /// The store is copied; the second time the copy takes its place.
+    /// The store is copied; the second time the copy replaces the store.
     OldStore,
-    /// What a machine has said, or was told, comes once more at any later moment.
+    /// A message from or to a machine arrives a second time, at any later moment.
     Twice,
-    /// A machine is cut off for so long that it counts as Lost. Permits that others have not used run out.
+    /// A machine is cut off for so long that it counts as Lost. Unused permits of other machines expire.
     Silence,
-    /// A controller takes its word back: about the cluster, or a machine.
+    /// A controller revokes its consent: for the cluster, or for a machine.
     TakenBack,
 }
 
 impl State {
-    /// What may go wrong now.
+    /// The faults that may occur now.
     pub(super) fn faults(&self, scenario: &Scenario, actions: &mut Vec<Action>) {
         if self.violation.is_some() || self.faults_left == 0 || self.world.coordinator.is_none() {
             return;
@@ -61,7 +61,7 @@ impl State {
         }
     }
 
-    /// Can this fault make a difference here? One that turns out to make none is dropped later.
+    /// Can this fault make a difference here? A fault that turns out to make none is dropped later.
     fn may_strike(&self, strike: Action) -> bool {
         let Action::Strike { fault, machine: index, way } = strike else { return false };
         let Some(machine) = self.world.machines.get(index) else { return false };
@@ -69,9 +69,9 @@ impl State {
         let hears = !self.told[index].is_empty() && self.late != Some(index);
         match (fault, way) {
             (Fault::CoordinatorCrash, _) => true,
-            // A copy before anything else is committed is as good as a later one.
+            // A copy before the next commit is as good as a later one.
             (Fault::OldStore, _) => self.world.old_disk.is_some() || self.told.iter().any(|told| !told.is_empty()),
-            // To the others, an agent that has nothing to do crashes as if its stream broke.
+            // To the others, the crash of an idle agent looks like a broken stream.
             (Fault::AgentCrash, 0) => machine.agent.is_some() && runs,
             (Fault::AgentCrash, _) => machine.agent.is_some() && (hears || runs),
             (Fault::PowerCut, _) => machine.powered && runs,
@@ -87,7 +87,7 @@ impl State {
         }
     }
 
-    /// Lets a fault strike. What `way` means is said with each.
+    /// Injects a fault. Each arm says what `way` means.
     pub(super) fn strike(&mut self, fault: Fault, index: usize, way: u64) -> Happened {
         self.faults_left -= 1;
         match (fault, way) {
@@ -124,7 +124,7 @@ impl State {
         Ok(true)
     }
 
-    /// An agent crashes before the so manieth effect of its next move.
+    /// An agent crashes before the effect of this number in its next move.
     fn crash_before(&mut self, effect: u64, index: usize) -> Happened {
         self.world.crash_in = Some(effect - 1);
         if self.told[index].is_empty() {
@@ -139,7 +139,7 @@ impl State {
 
     fn disturb_stream(&mut self, fault: Fault, index: usize, way: u64) -> Result<(), Violation> {
         match (fault, way) {
-            // 0: what it said, 1: what it was told.
+            // 0: a message from it, 1: a message to it.
             (Fault::Twice, 0) => {
                 self.again = Some((index, self.said[index].clone()));
                 self.take(index, usize::MAX)
@@ -154,7 +154,7 @@ impl State {
                 self.world.at += SILENCE_MS;
                 self.world.happen(Event::Decide)
             }
-            // 0: nothing of what it said was taken, 1: a part of it, 2: it comes later.
+            // 0: none of its messages was taken, 1: a part of them, 2: they arrive later.
             (Fault::Cut, way) => {
                 if way == 1 {
                     self.take(index, 1)?;
@@ -175,12 +175,12 @@ impl State {
         }
     }
 
-    /// What a lock guards: 0: the machine, 1: the cluster.
+    /// Subject of a lock: 0: the machine, 1: the cluster.
     fn guarded(&self, index: usize, way: u64) -> Option<&MachineName> {
         self.world.machines.get(index).map(|machine| &machine.name).filter(|_| way == 0)
     }
 
-    /// Has the controller let go what this lock guards?
+    /// Has the controller released the subject of this lock?
     fn has_let_go(&self, node: Option<&MachineName>) -> bool {
         let mut locks = self.world.facts().into_iter().flat_map(|facts| facts.locks.values());
         locks.any(|lock| lock.key.node.as_ref() == node && lock.state == LockState::Inactive)

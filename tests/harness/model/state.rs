@@ -1,4 +1,4 @@
-//! A state of the model: the simulator's world, and what is under way in it, waiting to be chosen.
+//! A state of the model: the simulator's world, and its pending events, which the checker chooses from.
 
 use std::{
     collections::BTreeMap,
@@ -29,28 +29,28 @@ const DEPLOYMENT_MOVES_MAX: usize = 200;
 #[derive(Clone)]
 pub struct State {
     pub(super) world: World,
-    /// What machines have said and the coordinator has not taken, by machine.
+    /// Untaken messages of machines, by machine.
     pub(super) said: Vec<Vec<Parcel>>,
-    /// What the coordinator has said and has not arrived, by machine.
+    /// Messages of the coordinator in transit, by machine.
     pub(super) told: Vec<Vec<Parcel>>,
-    /// Streams that are gone, and the coordinator has not noticed.
+    /// Closed streams that the coordinator still believes open.
     pub(super) gone: Vec<(MachineId, u64)>,
-    /// To this machine everything comes late.
+    /// The machine with delayed messages.
     pub(super) late: Option<usize>,
-    /// What comes to, or from, this machine once more.
+    /// A message to or from this machine that arrives a second time.
     pub(super) again: Option<(usize, Vec<Parcel>)>,
-    /// So many faults may yet strike.
+    /// Faults that may still occur.
     pub(super) faults_left: u32,
-    /// What did not hold: here the story ends.
+    /// The broken invariant: the path ends here.
     pub violation: Option<Violation>,
     /// Is every machine Ready, as the coordinator knows it?
     ready: bool,
-    /// Of all of it.
+    /// Digest of the whole state.
     digest: u64,
 }
 
 impl State {
-    /// Everybody is enrolled and up; nobody is connected.
+    /// All machines are enrolled and up; none is connected.
     pub(super) fn new(scenario: &Scenario) -> Self {
         let fate = Fate { shortest_ms: 0, longest_ms: 0, fail_permille: 0, hopeless_permille: 0, lost_permille: 0 };
         let plan = Plan {
@@ -115,13 +115,13 @@ impl State {
         Ok(())
     }
 
-    /// Everything has happened that makes this state.
+    /// Completes the state after the last event of a move.
     pub(super) fn sum_up(&mut self) {
         self.ready = self.all_ready();
         self.digest = digest::of(self);
     }
 
-    /// May something yet go wrong?
+    /// May a fault still occur?
     pub(super) const fn may_fault(&self) -> bool {
         self.faults_left > 0
     }
@@ -143,7 +143,7 @@ impl State {
         survey.is_some_and(|survey| survey.machines.iter().all(|machine| machine.state() == MachineState::Ready))
     }
 
-    /// Takes what the last event has brought out of the world's queue: here nothing happens by itself.
+    /// Takes the last event's results out of the world's queue: here nothing happens by itself.
     pub(super) fn collect(&mut self) {
         for event in std::mem::take(&mut self.world.queue).into_values() {
             match event {
@@ -159,7 +159,7 @@ impl State {
         }
         let sessions = &self.world.sessions;
         self.gone.retain(|(id, session)| sessions.get(id) == Some(session));
-        // What only the dice need.
+        // Fields that only the random simulator needs.
         self.world.rng = Rng::new(0);
         self.world.timer = None;
         self.world.queued = 0;
@@ -177,7 +177,7 @@ impl State {
         self.again = None;
     }
 
-    /// The machine's stream is gone, with what was on its way.
+    /// The machine's stream is gone, with all messages in transit.
     pub(super) fn lose_streams_of(&mut self, index: usize) {
         self.collect();
         self.said[index].clear();
@@ -186,7 +186,7 @@ impl State {
         self.again.take_if(|(of, _)| *of == index);
     }
 
-    /// After an event: what it has brought waits, and if nothing more is to happen, everything must be well.
+    /// After an event: its results become pending. If no further event is possible, every machine must be Ready.
     pub(super) fn settle(&mut self) -> Result<(), Violation> {
         self.collect();
         let recovered =
@@ -203,7 +203,7 @@ impl State {
         self.world.everybody_has_a_reason()?;
         match self.all_ready() {
             true => Ok(()),
-            // Whatever goes wrong here wants nobody's help.
+            // Muster resolves every fault here by itself.
             false => Err(self.world.watcher.violation("10", "nothing more happens, and not everything is Ready")),
         }
     }

@@ -1,5 +1,5 @@
-//! The Docker Engine, through its command line: whatever the engine is and wherever it runs, nothing else is needed of
-//! it. Everything of one fleet has a label, by which it is found and removed.
+//! The Docker Engine, through its command line only: the engine may be of any kind and run anywhere. All objects of one
+//! fleet carry a label, by which they are found and removed.
 
 use std::{process::Command, time::Duration};
 
@@ -10,31 +10,31 @@ use crate::fleet::{
     programs::{self, Ran},
 };
 
-/// Tries to remove what Docker may still be removing, or using, and the pause between two.
+/// Attempts to remove objects that Docker may still be removing or using, and the pause between two.
 const REMOVALS_MAX: usize = 5;
 const REMOVE_EVERY: Duration = Duration::from_secs(2);
 
-/// Runs `docker` with these words.
+/// Runs `docker` with these arguments.
 ///
 /// # Errors
-/// It did not start, or did not end.
+/// Fails on a start error or a timeout.
 pub fn docker(words: &[&str]) -> Result<Ran> {
     docker_with(words, "")
 }
 
-/// The same, with this on its standard input.
+/// As [`docker`], with this standard input.
 ///
 /// # Errors
-/// It did not start, or did not end.
+/// Fails on a start error or a timeout.
 pub fn docker_with(words: &[&str], input: &str) -> Result<Ran> {
     programs::run_with(Command::new("docker").args(words), input)
         .context("the tests of nodes need Docker's command line and an engine that answers")
 }
 
-/// Removes every container, network and volume of that label, and images that no name leads to any more.
+/// Removes every container, network and volume of that label, and its untagged images.
 ///
 /// # Errors
-/// Docker's.
+/// Fails if Docker does.
 pub fn remove_all(label: &str) -> Result<()> {
     let filter = format!("label={label}");
     for _ in 1..REMOVALS_MAX {

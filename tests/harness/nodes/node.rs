@@ -1,4 +1,4 @@
-//! One node: a container that is a machine, with systemd as process 1, a journal, a boot id and a disk of its own.
+//! One node: a container that acts as a machine, with systemd as process 1, and its own journal, boot id and disk.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,16 +14,16 @@ use crate::fleet::{
     programs::Ran,
 };
 
-/// Where the items of the tests write what they do.
+/// Path of the file where the items of the tests log what they do.
 pub const EFFECTS_LOG: &str = "/var/tmp/effects.log";
-/// Where a node keeps the package it was installed from. Not in /tmp, which is memory: Docker cannot copy to it.
+/// Where a node keeps the package it was installed from. Not in /tmp: that is a tmpfs, and Docker cannot copy to it.
 const PACKAGE: &str = "/var/tmp/muster-agent.deb";
-/// Time for a node to boot. Six of them start their Docker Engines at once on two cores, which may have other work.
+/// Timeout of a node's boot. Six of them start their Docker Engines at once on two cores, which may have other work.
 const BOOT_PATIENCE: Duration = Duration::from_secs(300);
-/// Between two looks into a node; each is a process or two.
+/// Poll interval inside a node; each poll takes a process or two.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// What a container needs to be a machine (as `--privileged`, but for what build machines do not have to give). `/run`
-/// and `/tmp` are gone after a power cut, the disk is not; the inner engine has a real file system for its layers.
+/// Options that make a container a machine: as `--privileged`, without what build machines need not provide. A power
+/// cut clears `/run` and `/tmp`, and the disk survives. The inner engine has a real file system for its layers.
 const MACHINE: &[&str] = &[
     "--cgroupns=private",
     "--cap-add=ALL",
@@ -35,7 +35,7 @@ const MACHINE: &[&str] = &[
     "--tmpfs=/run",
     "--tmpfs=/tmp",
     "--volume=/var/lib/docker",
-    // So that `systemctl reboot` inside comes back. `docker kill` counts as a stop by hand: it stays off.
+    // So that `systemctl reboot` inside comes back. `docker kill` counts as a manual stop: the container stays off.
     "--restart=always",
 ];
 
@@ -59,7 +59,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Makes the container and powers it on.
+    /// Creates the container and powers it on.
     pub(super) fn create(fleet: &str, image: &str, name: &str) -> Result<Self> {
         let container = format!("{fleet}-{name}");
         let node = Self { name: name.to_owned(), shells: Arc::new(Shells::of(container.clone())), container };
@@ -71,10 +71,10 @@ impl Node {
         Ok(node)
     }
 
-    /// Waits until everything that starts at boot has started.
+    /// Waits until the boot is complete.
     ///
     /// # Errors
-    /// It does not boot, or something failed to start.
+    /// Fails on timeout, or if a unit failed.
     pub fn booted(&self) -> Result<()> {
         let mut last = String::new();
         look_every(LOOK_EVERY, &format!("{} has booted", self.name), BOOT_PATIENCE, || {
@@ -92,31 +92,31 @@ impl Node {
     /// Runs a program in it.
     ///
     /// # Errors
-    /// It did not start, or did not end.
+    /// Fails on a start error or a timeout.
     pub fn run(&self, words: &[&str]) -> Result<Ran> {
         docker(&[&["exec", &self.container], words].concat())
     }
 
-    /// Runs a line of shell in it; what it writes.
+    /// Runs a line of shell in it. Returns its stdout.
     ///
     /// # Errors
-    /// It failed.
+    /// Fails if the line does.
     pub fn sh(&self, line: &str) -> Result<String> {
         self.run(&["sh", "-c", line])?.ok()
     }
 
-    /// As [`Self::sh`], for those who look often: it costs a fraction. It fails where the node goes down meanwhile.
+    /// As [`Self::sh`], for frequent polls: it costs a fraction. It fails when the node goes down meanwhile.
     ///
     /// # Errors
-    /// It failed.
+    /// Fails if the line does.
     pub fn look(&self, line: &str) -> Result<String> {
         self.shells.run(&["sh", "-c", line])?.ok()
     }
 
-    /// Runs a program in it with this on its standard input.
+    /// Runs a program in it with this standard input.
     ///
     /// # Errors
-    /// It did not start, or did not end.
+    /// Fails on a start error or a timeout.
     pub fn run_with(&self, words: &[&str], input: &str) -> Result<Ran> {
         docker_with(&[&["exec", "--interactive", &self.container], words].concat(), input)
     }
@@ -124,7 +124,7 @@ impl Node {
     /// Copies a file into it.
     ///
     /// # Errors
-    /// Docker's.
+    /// Fails if Docker does.
     pub fn copy_in(&self, from: &str, to: &str) -> Result<()> {
         docker(&["cp", from, &format!("{}:{to}", self.container)])?.ok()?;
         Ok(())
@@ -133,7 +133,7 @@ impl Node {
     /// Installs the agent's package, as an administrator would.
     ///
     /// # Errors
-    /// apt's.
+    /// Fails if apt does.
     pub fn install(&self, package: &str) -> Result<()> {
         self.copy_in(package, PACKAGE)?;
         self.sh(&format!("apt-get -qq install --yes {PACKAGE}"))?;
@@ -143,22 +143,22 @@ impl Node {
     /// Enrols it under that name; the agent starts by itself.
     ///
     /// # Errors
-    /// The command did not start, or did not end.
+    /// Fails on a start error or a timeout.
     pub fn enroll(&self, name: &str, token: &str) -> Result<Ran> {
         self.enroll_at(super::COORDINATOR, name, token)
     }
 
-    /// The same, with a coordinator at one of these addresses.
+    /// As [`Self::enroll`], with the coordinator at one of these addresses.
     ///
     /// # Errors
-    /// The command did not start, or did not end.
+    /// Fails on a start error or a timeout.
     pub fn enroll_at(&self, coordinators: &str, name: &str, token: &str) -> Result<Ran> {
         let command = ["muster-agent", "enroll", "--coordinator", coordinators, "--token-file", "-", "--name", name];
         self.run_with(&command, token)
     }
 
-    /// Undoes what a test may have left that ended in the middle: power off, no network, a full disk under the agent's
-    /// record, units that failed, items that wait for a word.
+    /// Undoes the remains of an aborted test: power off, a cut network, a full disk under the agent's record, failed
+    /// units, items that wait for a signal.
     pub(super) fn mend(&self) -> Result<()> {
         self.restart(true)?;
         let running = docker(&["inspect", "--format", "{{.State.Running}}", &self.container])?.ok()?;
@@ -168,19 +168,19 @@ impl Node {
         self.sh(MEND).map(drop)
     }
 
-    /// Stops the agent; identity, record and effects are gone.
+    /// Stops the agent; deletes its identity, record and effects.
     ///
     /// # Errors
-    /// The shell's.
+    /// Fails if the shell does.
     pub fn forget(&self) -> Result<()> {
         self.sh(&format!("systemctl stop muster-agent && rm -rf /var/lib/muster/agent/* {EFFECTS_LOG}"))?;
         Ok(())
     }
 
-    /// Its power is gone: every process, and what was in memory. It may be down just then, in the middle of a reboot.
+    /// Cuts its power: every process and all memory is lost. It may be down just then, in the middle of a reboot.
     ///
     /// # Errors
-    /// Docker's.
+    /// Fails if Docker does.
     pub fn cut_power(&self) -> Result<()> {
         let killed = docker(&["kill", &self.container])?;
         let was_down = ["is not running", "is restarting"].iter().any(|words| killed.err.contains(words));
@@ -190,10 +190,10 @@ impl Node {
         Ok(())
     }
 
-    /// The next time that it goes down by itself, it stays down.
+    /// Keeps it down after its next shutdown.
     ///
     /// # Errors
-    /// Docker's.
+    /// Fails if Docker does.
     pub fn stay_down(&self) -> Result<()> {
         self.restart(false)
     }
@@ -204,44 +204,44 @@ impl Node {
         Ok(())
     }
 
-    /// Its power is back.
+    /// Restores its power, and waits for the boot.
     ///
     /// # Errors
-    /// Docker's, or it does not boot.
+    /// Fails if Docker does, or the boot.
     pub fn restore_power(&self) -> Result<()> {
         self.restart(true)?;
         docker(&["start", &self.container])?.ok()?;
         self.booted()
     }
 
-    /// Neither hears nor is heard, but of itself.
+    /// Drops all its network traffic, except on loopback.
     ///
     /// # Errors
-    /// iptables'.
+    /// Fails if iptables does.
     pub fn cut_network(&self) -> Result<()> {
         self.sh("iptables -I INPUT ! -i lo -j DROP && iptables -I OUTPUT ! -o lo -j DROP")?;
         Ok(())
     }
 
-    /// The network is back.
+    /// Restores its network.
     ///
     /// # Errors
-    /// iptables'.
+    /// Fails if iptables does.
     pub fn restore_network(&self) -> Result<()> {
         self.sh("iptables -D INPUT ! -i lo -j DROP && iptables -D OUTPUT ! -o lo -j DROP")?;
         Ok(())
     }
 
-    /// The container and its disk are gone.
+    /// Removes the container and its disk.
     pub(super) fn remove(&self) -> Result<()> {
         docker(&["rm", "--force", "--volumes", &self.container])?.ok()?;
         Ok(())
     }
 
-    /// The boot id it has now.
+    /// Its current boot id.
     ///
     /// # Errors
-    /// It does not run.
+    /// Fails unless it runs.
     pub fn boot_id(&self) -> Result<String> {
         Ok(self.sh("cat /proc/sys/kernel/random/boot_id")?.trim().to_owned())
     }
@@ -249,23 +249,23 @@ impl Node {
     /// How often it went down and came back by itself.
     ///
     /// # Errors
-    /// Docker's.
+    /// Fails if Docker does.
     pub fn reboots(&self) -> Result<u32> {
         Ok(docker(&["inspect", "--format", "{{.RestartCount}}", &self.container])?.ok()?.trim().parse()?)
     }
 
-    /// What the items wrote on it so far.
+    /// What the items have logged on it so far.
     ///
     /// # Errors
-    /// A line that is none of theirs.
+    /// Fails on a line of another format.
     pub fn effects(&self) -> Result<Vec<Effect>> {
         effects::parse(&self.look(&format!("cat {EFFECTS_LOG} 2>/dev/null || true"))?)
     }
 
-    /// Waits until an item has said `start`.
+    /// Waits until an item has logged `start`.
     ///
     /// # Errors
-    /// It has not, in time.
+    /// Fails on timeout.
     pub fn wait_started(&self, item: &str) -> Result<()> {
         look_every(LOOK_EVERY, &format!("{}: {item} runs", self.name), BOOT_PATIENCE, || {
             let effects = self.effects().unwrap_or_default(); // it may be on its way up
@@ -273,10 +273,10 @@ impl Node {
         })
     }
 
-    /// Waits until something is so on it. A look that fails does not see it.
+    /// Waits until a condition holds on it. A poll that fails counts as false.
     ///
     /// # Errors
-    /// It is not, in time; with what the last look said.
+    /// Fails on timeout, with the error of the last poll.
     pub fn wait_until(&self, what: &str, is_so: impl Fn() -> Result<bool>) -> Result<()> {
         let mut last = None;
         let seen = look_every(LOOK_EVERY, &format!("{}: {what}", self.name), BOOT_PATIENCE, || {
@@ -288,10 +288,10 @@ impl Node {
         seen.with_context(|| last.map(|error| format!("{error:#}")).unwrap_or_default())
     }
 
-    /// What the items did, in order, as `item/attempt` when one started and `item/attempt.` when it ended.
+    /// What the items did, in order: `item/attempt` for a start and `item/attempt.` for an end.
     ///
     /// # Errors
-    /// A line that is none of theirs.
+    /// Fails on a line of another format.
     pub fn story(&self) -> Result<String> {
         let effects = self.effects()?;
         let told = effects.iter().map(|effect| {
@@ -304,7 +304,7 @@ impl Node {
     /// The agent's process id.
     ///
     /// # Errors
-    /// It does not run.
+    /// Fails unless it runs.
     pub fn agent_pid(&self) -> Result<String> {
         let pid = self.sh("systemctl show --property MainPID --value muster-agent")?.trim().to_owned();
         if pid == "0" {
@@ -313,7 +313,7 @@ impl Node {
         Ok(pid)
     }
 
-    /// What is worth reading when a test failed: the agent's log.
+    /// Diagnostics for a failed test: the agent's log.
     #[must_use]
     pub fn evidence(&self) -> String {
         let log = self.run(&["journalctl", "--unit", "muster-agent", "--no-pager", "--lines", "30", "--output", "cat"]);

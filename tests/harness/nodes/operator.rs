@@ -8,14 +8,14 @@ use super::{
 };
 use crate::fleet::programs::Ran;
 
-/// Name of the operator's directory of artifacts.
+/// The operator's directory of artifacts.
 const ARTIFACTS_DIR: &str = "/srv/artifacts";
-/// Those of the toy controller.
+/// Credentials of the toy controller.
 const CONTROLLER: &str = "/etc/muster/toy.toml";
 /// The operator's credentials, as `muster-coordinator init` wrote them.
 pub(super) const CREDENTIALS: &str = "/etc/muster/operator.toml";
 
-/// Its name in Docker, of that fleet.
+/// Name of a fleet's operator container.
 pub(super) fn container(fleet: &str) -> String {
     format!("{fleet}-operator")
 }
@@ -34,7 +34,7 @@ impl Nodes {
         docker(&["exec", &name, "sh", "-c", &install])?.ok()?;
         let serve = ["musterctl", "artifacts", "serve", "--dir", ARTIFACTS_DIR, "--listen", "0.0.0.0:8080"];
         docker(&[&["exec", "--detach", &name], &serve[..]].concat())?.ok()?;
-        // Any answer will do: then it listens.
+        // Any answer proves that the server listens.
         let listens = "curl --silent --output /dev/null --retry 100 --retry-delay 1 --retry-connrefused localhost:8080";
         docker(&["exec", &name, "sh", "-c", listens])?.ok()?;
         Ok(())
@@ -44,28 +44,28 @@ impl Nodes {
         container(&self.name)
     }
 
-    /// Runs a shell script on the operator's machine, in the directory of artifacts, with this on its standard input;
-    /// what it writes.
+    /// Runs a shell script on the operator's machine, in the directory of artifacts, with this standard input. Returns
+    /// its stdout.
     ///
     /// # Errors
-    /// It failed.
+    /// Fails if the script does.
     pub fn operate(&self, script: &str, input: &str) -> Result<String> {
         let shell = ["exec", "--interactive", "--workdir", ARTIFACTS_DIR, &self.operator(), "sh", "-euc", script];
         docker_with(&shell, input)?.ok()
     }
 
-    /// Runs a line of shell on the operator's machine; what it writes. For those who look often: it costs a fraction.
+    /// Runs a line of shell on the operator's machine, and returns its stdout. For frequent polls: it costs a fraction.
     ///
     /// # Errors
-    /// It failed.
+    /// Fails if the line does.
     pub fn look(&self, line: &str) -> Result<String> {
         self.shells.run(&["sh", "-c", line])?.ok()
     }
 
-    /// Makes an artifact of that content; its SHA-256.
+    /// Creates an artifact of that content. Returns its SHA-256.
     ///
     /// # Errors
-    /// The shell's.
+    /// Fails if the shell does.
     pub fn artifact(&self, name: &str, content: &str) -> Result<String> {
         self.operate(&format!("cat >{name}"), content)?;
         self.sha256(name)
@@ -74,17 +74,17 @@ impl Nodes {
     /// SHA-256 of an artifact.
     ///
     /// # Errors
-    /// There is none of that name.
+    /// Fails for an unknown artifact.
     pub fn sha256(&self, name: &str) -> Result<String> {
         let said = self.operate(&format!("sha256sum {name}"), "")?;
         Ok(said.split(' ').next().context("a digest")?.to_owned())
     }
 
-    /// Starts the toy controller beside the operator, a process with credentials of its own: it guards these machines,
-    /// and writes what it does to that file.
+    /// Starts the toy controller beside the operator, a process with credentials of its own. It guards these machines,
+    /// and logs its actions to that file.
     ///
     /// # Errors
-    /// It has no credentials, or Docker's.
+    /// Fails on missing credentials, or if Docker does.
     pub fn start_controller(&self, cluster: &str, machines: &[String], moves: &str, more: &[&str]) -> Result<()> {
         let coordinator = format!("{}-coordinator", self.name);
         let credentials = ["credentials", "--role", "controller", "--name", "toy", "--out", CONTROLLER];
@@ -96,10 +96,10 @@ impl Nodes {
         Ok(())
     }
 
-    /// Makes a secret of that value, for these clusters.
+    /// Creates a secret with that value, for these clusters.
     ///
     /// # Errors
-    /// musterctl did not start, or did not end.
+    /// Fails on a start error or a timeout.
     pub fn secret(&self, name: &str, clusters: &str, value: &str) -> Result<Ran> {
         let create = ["musterctl", "secret", "create", name, "--clusters", clusters, "--from-file", "-"];
         docker_with(&[&["exec", "--interactive", &self.operator()], &create[..]].concat(), value)

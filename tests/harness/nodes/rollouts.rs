@@ -1,4 +1,4 @@
-//! Rollouts as an operator sees them who looks now and then.
+//! Rollouts, as an operator sees them by polling.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use super::{ASK_EVERY, Nodes, PATIENCE};
 use crate::fleet::look_every;
 
 impl Nodes {
-    /// The newest update of a cluster, if it ever had one.
+    /// The newest update of a cluster, if there was one.
     ///
     /// # Errors
-    /// musterctl failed.
+    /// Fails if musterctl does.
     pub fn update_of(&self, cluster: &str) -> Result<Option<Rollout>> {
         let got = self.ctl(&["get", "rollouts", "-o", "json"])?.ok()?;
         let mut list: BTreeMap<String, Vec<Rollout>> = serde_json::from_str(&got)?;
@@ -21,10 +21,10 @@ impl Nodes {
         Ok(updates.max_by_key(|update| update.metadata.creation_timestamp))
     }
 
-    /// Waits until the newest update of a cluster is as wanted. The coordinator may be away meanwhile.
+    /// Waits until the newest update of a cluster satisfies a condition. The coordinator may be down meanwhile.
     ///
     /// # Errors
-    /// It is not, in time.
+    /// Fails on timeout.
     pub fn wait_update(&self, cluster: &str, what: &str, wanted: impl Fn(&Rollout) -> bool) -> Result<Rollout> {
         let mut last = None;
         let seen = look_every(ASK_EVERY, &format!("the update of {cluster}: {what}"), PATIENCE, || {

@@ -1,6 +1,5 @@
-//! Shells that stay in a container: to begin a process there with `docker exec` costs sixty milliseconds of this
-//! computer's time (measured on the build machine), which whoever asks three times a second has not got. A line to a
-//! shell that is there already costs next to nothing.
+//! Persistent shells in a container. To start a process there with `docker exec` costs sixty milliseconds of CPU time
+//! (measured on the build machine), too much for three polls a second. A line to a running shell costs next to nothing.
 
 use std::{
     io::{BufRead, BufReader, Write as _},
@@ -18,8 +17,8 @@ use crate::fleet::{
     programs::{COMMAND_MAX, Ran},
 };
 
-/// Runs each line of its standard input, with nothing on theirs. What goes to stdout is followed by the mark, which is
-/// its argument, and the exit status; what went to stderr by the mark again.
+/// Runs each line of its standard input, with an empty standard input of its own. The line's stdout is followed by the
+/// mark (the script's argument) and the exit status, its stderr by the mark again.
 const SERVE: &str = r#"err=$(mktemp)
 while read -r line; do
     (eval "$line") 2>"$err" </dev/null
@@ -28,7 +27,7 @@ while read -r line; do
     printf '\n%s\n' "$0"
 done"#;
 
-/// Those of one container, as many as are used at the same time. They go with the container, and when it goes down.
+/// The shells of one container, as many as are used at the same time. They end when the container goes down.
 #[derive(Debug)]
 pub(super) struct Shells {
     container: String,
@@ -48,10 +47,10 @@ impl Shells {
         Self { container, idle: Mutex::default() }
     }
 
-    /// Runs a program with these words to its end, in the container.
+    /// Runs a program with these arguments to its end, in the container.
     ///
     /// # Errors
-    /// The container does not run, or goes down, or the program did not end.
+    /// Fails if the container is down, or on timeout.
     pub(super) fn run(&self, words: &[&str]) -> Result<Ran> {
         let line = words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
         ensure!(!line.contains('\n'), "one line at a time: {line}");
@@ -61,7 +60,7 @@ impl Shells {
         let asked = line.clone();
         thread::spawn(move || {
             let ran = shell.run(asked);
-            // Who waited so long has killed the shell.
+            // After a timeout the receiver is gone, and has killed the shell.
             drop(sender.send((shell, ran)));
         });
         let Ok((shell, ran)) = receiver.recv_timeout(COMMAND_MAX) else {
@@ -73,7 +72,7 @@ impl Shells {
         Ok(ran)
     }
 
-    /// One that nobody uses, and that did not end when the container went down.
+    /// An idle shell that is still running.
     fn idle(&self) -> Option<Shell> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain_mut(|shell| matches!(shell.child.try_wait(), Ok(None)));
@@ -101,7 +100,7 @@ impl Shell {
     }
 }
 
-/// What comes before the mark, and what is on the same line after it.
+/// The text before the mark, and the rest of the mark's line.
 fn until(mark: &str, answers: &mut impl BufRead) -> Result<(String, String)> {
     let mut said = Vec::new();
     loop {
@@ -111,7 +110,7 @@ fn until(mark: &str, answers: &mut impl BufRead) -> Result<(String, String)> {
         }
         if let Some(rest) = said.get(start..).and_then(|line| line.strip_prefix(mark.as_bytes())) {
             let rest = String::from_utf8_lossy(rest).into_owned();
-            // The line's end that the shell itself put before the mark.
+            // The newline that the shell itself printed before the mark.
             said.truncate(start.saturating_sub(1));
             return Ok((String::from_utf8_lossy(&said).into_owned(), rest));
         }
@@ -119,7 +118,7 @@ fn until(mark: &str, answers: &mut impl BufRead) -> Result<(String, String)> {
 }
 
 impl Drop for Shell {
-    /// Nothing runs in it: it has nobody to answer to any more.
+    /// The shell is idle: it can be killed.
     fn drop(&mut self) {
         if let Err(error) = self.child.kill().and_then(|()| self.child.wait()) {
             crate::fleet::programs::complain(&format!("a shell is left in a container: {error}"));

@@ -1,4 +1,4 @@
-//! What happens when an event happens.
+//! Handlers of the simulator's events.
 
 use muster_agent::{
     attempt::record::AttemptKey,
@@ -19,11 +19,11 @@ use super::{
 };
 use crate::invariants::Violation;
 
-/// Inputs that one machine may cause itself in one go; more is a loop.
+/// Most inputs that one machine may cause itself in a row; more indicates a loop.
 const CHAIN_MAX: usize = 1_000;
-/// Agents say so often that they live, in milliseconds.
+/// Interval of the agents' heartbeats, in milliseconds.
 const HEARTBEAT_MS: u64 = 10_000;
-/// After so many of a thousand steps of the coordinator the next thing it hears is that.
+/// Permille of coordinator steps followed by a heartbeat.
 const HEARTBEATS_PERMILLE: u64 = 100;
 
 impl World {
@@ -78,11 +78,11 @@ impl World {
         }
     }
 
-    /// The coordinator takes its inbox: one step, one commit, then the effects, with a crash possible in between.
+    /// The coordinator processes its inbox: one step, one commit, then the effects. A crash may occur in between.
     fn decide(&mut self) -> Result<(), Violation> {
         let mut inputs = std::mem::take(&mut self.inbox);
         self.timer = self.timer.filter(|timer| *timer > self.at);
-        // Heartbeats: whoever has a stream that works was heard a moment ago.
+        // Heartbeats: every machine with a working stream was heard a moment ago.
         let alive =
             self.machines.iter().filter(|m| m.session.is_some() && m.session.as_ref() == self.sessions.get(&m.id));
         inputs.extend(alive.map(|machine| Input::Heard { id: machine.id }));
@@ -141,7 +141,7 @@ impl World {
         Ok(())
     }
 
-    /// Counts the batches that hold nothing but signs of life.
+    /// Counts the batches that contain only heartbeats.
     fn count_heartbeats(&mut self, inputs: &[Input]) {
         let due = self.coordinator.as_ref().is_some_and(|core| self.at >= core.decide_by_mono_ms());
         if inputs.iter().all(|input| matches!(input, Input::Heard { .. })) {
@@ -155,7 +155,7 @@ impl World {
         let epoch = self.facts().map(|facts| facts.meta.epoch);
         match (answer, epoch) {
             (Ok(_), Some(epoch)) => {
-                // The stream that came last wins and ends the other, though a late Hello may be that of a dead one.
+                // The latest stream wins and ends the other, although a delayed Hello may belong to a dead stream.
                 if let Some(replaced) = self.sessions.insert(id, session).filter(|other| *other != session) {
                     self.carry_end(id, replaced);
                 }
@@ -216,7 +216,7 @@ impl World {
                 let refused = refusal.map(|refusal| format!("{}: {}", refusal.code, refusal.message));
                 self.tell(Input::Answer { id, session, generation, refused });
             }
-            // Not for the core.
+            // Handled outside of the core.
             ToCoordinator::Swarm(_) => {}
             ToCoordinator::PermitWanted(permit) => {
                 self.count("permit ran out");
@@ -263,7 +263,7 @@ impl World {
         self.agent_input(index, AgentInput::Tick)
     }
 
-    /// The machine reboots for an item, unless it has done so for another reason meanwhile.
+    /// The machine reboots for an item, unless it has rebooted for another reason meanwhile.
     fn go_down(&mut self, index: usize, key: &AttemptKey) -> Result<(), Violation> {
         let Some(machine) = self.machines.get_mut(index).filter(|machine| machine.powered) else { return Ok(()) };
         let same_boot = machine.attempts.get(key).is_some_and(|attempt| attempt.boot == machine.boot);
@@ -294,7 +294,7 @@ impl World {
         self.run_effects(index, effects)
     }
 
-    /// Effects of an input that cannot matter to anybody but the network.
+    /// Effects of an input that matters to the network only.
     pub(crate) fn queue_effects(&mut self, index: usize, effects: Effects) {
         debug_assert!(effects.is_empty() || index < self.machines.len(), "a broken link asks for nothing");
     }

@@ -1,7 +1,7 @@
-//! Pauses and aborts at every stage of an update. The dice of `steer` choose a time; most stages are short, and they
-//! would miss them. So every seed with an update is lived through a second time, with an operator who waits for a stage
-//! and interferes then, and with controllers that let some of the machines go at once. The first life does not depend
-//! on the dice of the second.
+//! Pauses and aborts at every stage of an update. `steer` picks a random time; most stages are short, and it would miss
+//! them. Therefore every seed with an update runs a second time. There an operator waits for a stage and interferes
+//! then, and some controllers limit how many machines they release at once. The first run is independent of the second
+//! run's random numbers.
 
 use std::collections::BTreeSet;
 
@@ -15,11 +15,11 @@ use muster_proto::model::{CONSISTENT_COPY_ITEM, ClusterName, ItemState, SWARM_CO
 use super::{World, controllers::Manner, manifest};
 use crate::invariants::Violation;
 
-/// So many of a thousand events at the stage are the one at which the operator comes.
+/// Permille of events at the stage at which the operator acts.
 const COMES_PERMILLE: u64 = 850;
 
-/// What is waited for: the first of these stages; how often of all; and what an update must have to come there. Stages
-/// that few updates come to are waited for together.
+/// Targets: the stages, the first of which triggers; the weight; and what an update needs to reach them. Stages that
+/// few updates reach share a target.
 const APPOINTMENTS: &[(&[&str], usize, Needs)] = &[
     (&["hooks before"], 4, Needs::HooksBefore),
     (&["backups"], 4, Needs::Swarm),
@@ -36,7 +36,7 @@ const APPOINTMENTS: &[(&[&str], usize, Needs)] = &[
     (&["consistent copy", "uncordon", "return of a deferred machine"], 30, Needs::Nothing),
 ];
 
-/// Without this no update comes to a stage.
+/// What an update needs to reach a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Needs {
     Nothing,
@@ -46,14 +46,14 @@ enum Needs {
     Controllers,
 }
 
-/// What an operator does when the update is at one of these stages.
+/// An operator's intervention when the update is at one of these stages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Appointment {
     stages: &'static [&'static str],
     aborts: bool,
 }
 
-/// The stages that the update of a cluster is at now: one of each machine, and its own.
+/// Current stages of a cluster's update: one of each machine, and its own.
 pub(crate) fn stages(facts: &Facts, cluster: &ClusterName) -> BTreeSet<&'static str> {
     let Some(rollout) = facts.open_rollout(cluster) else { return BTreeSet::new() };
     let Some(update) = rollout.update.as_ref().filter(|update| update.kind == UpdateKind::Update) else {
@@ -68,10 +68,10 @@ pub(crate) fn stages(facts: &Facts, cluster: &ClusterName) -> BTreeSet<&'static 
     stages
 }
 
-/// The stage that a machine is at.
+/// Current stage of a machine.
 fn stage_of(row: &MachineRow) -> Option<&'static str> {
     let mine = row.update.as_ref().filter(|mine| mine.maintenance.is_none() && !mine.only_added)?;
-    // Who has given its slot back may have left something behind that has not come to its end.
+    // A machine that has released its slot may have left a stage unfinished.
     let (stage, _) = current(row).filter(|(stage, _)| row.slot.is_some() || *stage <= Stage::PreviousDeployed)?;
     match stage {
         Stage::PrepareDone => Some("prepare"),
@@ -90,7 +90,7 @@ fn stage_of(row: &MachineRow) -> Option<&'static str> {
     }
 }
 
-/// What the update added to a machine's list and runs there now.
+/// The running item of a machine that the update added.
 fn added(row: &MachineRow) -> Option<&'static str> {
     let runs = |added: &&Added| {
         let status = row.statuses.iter().find(|(name, _)| name.as_str() == added.item_name());
@@ -105,7 +105,7 @@ fn added(row: &MachineRow) -> Option<&'static str> {
 }
 
 impl World {
-    /// In a second life an operator waits for a stage of the update that begins.
+    /// In a second run an operator targets a stage of the update that begins.
     pub(crate) fn make_appointment(&mut self) {
         let Some(mut dice) = self.second_life.clone() else { return };
         let possible = APPOINTMENTS.iter().filter(|(_, _, needs)| self.has(*needs));
@@ -115,7 +115,7 @@ impl World {
         self.second_life = Some(dice);
     }
 
-    /// In a second life controllers that would let every machine go may let only some go at once.
+    /// In a second run, controllers that would release all machines may release only some at once.
     pub(crate) fn limit_controllers(&mut self) {
         let Some(dice) = &mut self.second_life else { return };
         for controller in self.controllers.iter_mut().filter(|controller| controller.manner == Manner::Willing) {
@@ -136,7 +136,7 @@ impl World {
         }
     }
 
-    /// The operator who waits for a stage looks whether the update is there.
+    /// The operator acts if the update is at the targeted stage.
     pub(crate) fn keep_appointment(&mut self) -> Result<(), Violation> {
         let Some(Appointment { stages: awaited, aborts }) = self.appointment else { return Ok(()) };
         let name = manifest::cluster_name();
@@ -158,7 +158,7 @@ impl World {
         Ok(())
     }
 
-    /// An operator did this while an update was at these stages.
+    /// Counts an operator's action at these stages of an update.
     pub(crate) fn count_at(&mut self, what: &str, stages: &BTreeSet<&'static str>) {
         if matches!(what, "update paused" | "update aborted") {
             stages.iter().for_each(|stage| self.reached.count_named(&format!("{what} at"), stage));

@@ -1,4 +1,4 @@
-//! Faults, and operators in the middle of them.
+//! Random faults, and operators in the middle of them.
 
 use muster_agent::core::Input as AgentInput;
 use muster_coordinator::{core::Request, facts::MachineRow};
@@ -12,10 +12,10 @@ use super::{
 };
 use crate::{invariants::Violation, rng::Rng};
 
-/// So many of a thousand events at which a machine gives back cut it off.
+/// Permille of events with a machine returning its request at which it is cut off.
 const LATE_LISTS_PERMILLE: u64 = 20;
 
-/// So many of a thousand faults come with a copy of a ledger, or with its return.
+/// Permille of faults that also copy a ledger, or restore the copy.
 const LEDGER_FAULTS_PERMILLE: u64 = 60;
 
 /// Points at which a process may crash.
@@ -24,7 +24,7 @@ pub(crate) const BEFORE_COMMIT: &str = "coordinator crashed before its commit";
 pub(crate) const BETWEEN_EFFECTS: &str = "coordinator crashed between effects";
 
 impl World {
-    /// Does a process crash at this very point? In chaos that is rolled for.
+    /// Does a process crash here? In chaos this is random.
     pub(crate) fn crash_now(&mut self, what: &'static str) -> bool {
         let due = self.crash_in.take();
         self.crash_in = due.and_then(|effects| effects.checked_sub(1));
@@ -78,8 +78,8 @@ impl World {
         usize::try_from(self.rng.between(0, last)).unwrap_or(0)
     }
 
-    /// The Docker Engine of a control machine goes down for a while, and its agent does not, in an update. Dice of
-    /// their own.
+    /// The Docker Engine of a control machine is down for a while during an update; its agent keeps running. Uses
+    /// separate random numbers.
     fn engine_fault(&mut self) {
         let mut dice = Rng::new(self.rng.clone().next());
         let rollout = self.facts().and_then(|facts| facts.open_rollout(&manifest::cluster_name()));
@@ -95,8 +95,8 @@ impl World {
         self.count("a manager's engine went down");
     }
 
-    /// The ledger of a machine is copied, or the copy takes its place while what lies beside it stays. Dice of their
-    /// own.
+    /// Copies the ledger of a machine, or restores the copy, while the files beside it stay. Uses separate random
+    /// numbers.
     fn ledger_fault(&mut self) {
         let mut dice = Rng::new(!self.rng.clone().next());
         let last = u64::try_from(self.machines.len().max(1) - 1).unwrap_or(0);
@@ -112,8 +112,8 @@ impl World {
         }
     }
 
-    /// A machine that was disturbed, and gives its request back, is cut off; then its list changes with the address of
-    /// the first control machine. Dice of their own.
+    /// Cuts off a machine that was disturbed and returns its request; then its list changes with the address of the
+    /// first control machine. Uses separate random numbers.
     fn late_list(&mut self) {
         let mut dice = Rng::new(self.rng.clone().next());
         let gives_back = |row: &MachineRow| {
@@ -198,7 +198,7 @@ impl World {
             8..=10 => self.ghost(index)?,
             11 => self.ask_for_any(index),
             12 => {
-                // Now and then it has none for a while.
+                // Occasionally it loses its address for a while.
                 let address = self.rng.permille(800).then(|| format!("10.0.{}.1", self.rng.between(1, 254)));
                 self.count(if address.is_some() { "address changed" } else { "address gone" });
                 self.readdress(index, address);
@@ -208,7 +208,7 @@ impl World {
         Ok(())
     }
 
-    /// The machine has another address, and its agent says so.
+    /// The machine gets another address, and its agent reports it.
     pub(crate) fn readdress(&mut self, index: usize, address: Option<String>) {
         let Some(machine) = self.machines.get_mut(index) else { return };
         machine.address = address;
@@ -217,8 +217,8 @@ impl World {
         self.carry(Parcel { index, id, session, what: Said::HostChanged(Box::new(facts)) });
     }
 
-    /// Something that should be gone speaks: a coordinator that was succeeded and does not know it, or a message that
-    /// was overtaken. The agent must refuse it.
+    /// A stale message arrives: from a superseded coordinator unaware of it, or an overtaken one. The agent must refuse
+    /// it.
     fn ghost(&mut self, index: usize) -> Result<(), Violation> {
         let Some(machine) = self.machines.get(index).filter(|m| m.session.is_some() && m.agent.is_some()) else {
             return Ok(());
@@ -248,7 +248,7 @@ impl World {
         Ok(())
     }
 
-    /// The store is copied; the next time the old copy takes its place, while the whole fleet is up.
+    /// Copies the store; the next time the old copy replaces it, while the whole fleet is up.
     pub(crate) fn old_store(&mut self) -> Result<(), Violation> {
         let Some(old) = self.old_disk.take() else {
             self.count("store copied");
@@ -261,7 +261,7 @@ impl World {
         self.store_went_back()
     }
 
-    /// The store is another than the one the fleet was told of, and the whole fleet is up when it starts.
+    /// The store is older than what the fleet was told, and the whole fleet is up when it starts.
     pub(crate) fn store_went_back(&mut self) -> Result<(), Violation> {
         self.undo.forget();
         self.was_restored = true;
@@ -273,7 +273,7 @@ impl World {
             self.happen(Event::PowerOn(index))?;
             self.happen(Event::StartAgent(index))?;
         }
-        // Whose workloads an update has moved no agent can show, and so nothing but a recovery is safe.
+        // No agent can prove whose workloads an update has moved: only a recovery is safe.
         if self.plan.update {
             self.count("store from before an update's end recovered");
             self.nobody_knows_of_nodes();
@@ -282,7 +282,7 @@ impl World {
         Ok(())
     }
 
-    /// An operator does something, wise or not.
+    /// An operator takes an action, sensible or not.
     pub(crate) fn operate(&mut self) -> Result<(), Violation> {
         let pause = self.rng.between(300, 8_000);
         if self.chaos {
@@ -331,14 +331,14 @@ impl World {
         Ok(())
     }
 
-    /// A machine is reinstalled: refused under its name until an operator says `replace`.
+    /// A machine is reinstalled: rejected under its name until an operator runs `replace`.
     pub(crate) fn replace(&mut self, index: usize) -> Result<(), Violation> {
         let id = MachineId(uuid_of(&mut self.rng));
         let Some(name) = self.machines.get(index).map(|machine| machine.name.clone()) else { return Ok(()) };
         if self.facts().is_none_or(|facts| !facts.machines.contains_key(&name)) {
             return Ok(());
         }
-        // A store that went back may know of the `replace`, and not of the enrolment after it.
+        // A restored store may know of the `replace`, and not of the enrolment after it.
         if self.enroll(index, id)? && !self.was_restored {
             let detail = format!("{name} enrolled twice without `replace`");
             return Err(self.watcher.violation("name-taken", detail));
@@ -350,7 +350,7 @@ impl World {
         if let Some(machine) = self.machines.get_mut(index) {
             machine.power_off();
             machine.reinstall(id, self.at, &mut self.rng);
-            // As often as not it is reached elsewhere than the one before.
+            // In half of the cases it has another address than before.
             if id.0.as_u128().is_multiple_of(2) {
                 machine.address = Some(format!("10.0.254.{}", id.0.as_u128() % 254 + 1));
             }

@@ -1,5 +1,5 @@
-//! Simulated application controllers: they guard machines, see requests, move workloads away, and bring them back. Good
-//! ones and bad ones.
+//! Simulated application controllers, good and bad: they guard machines, see requests, move workloads away, and bring
+//! them back.
 
 use std::collections::BTreeMap;
 
@@ -16,45 +16,45 @@ use crate::{invariants::Violation, rng::Rng};
 /// How a controller behaves while there are faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
-    /// Lets every machine go.
+    /// Releases every machine.
     Willing,
-    /// Lets so many machines go at once.
+    /// Releases at most this many machines at once.
     Grants(usize),
     /// Never answers.
     Stalls,
-    /// Takes its word back now and then.
+    /// Revokes its consent occasionally.
     Flaps,
-    /// Says `failed` now and then.
+    /// Reports `failed` occasionally.
     Fails,
-    /// Makes the lock of a machine only when it sees the request, and is away now and then.
+    /// Creates the lock of a machine only when it sees the request, and is occasionally away.
     Late,
-    /// Says nothing any more after a while.
+    /// Falls silent after a while.
     Dies,
-    /// Notes releases in its locks. One that it let go for an older release than the one that is coming it takes back,
-    /// and works for the new one then.
+    /// Records releases in its locks. It revokes a consent given for an older release than the current one, and then
+    /// works for the current one.
     ResetsOld,
 }
 
 /// A controller.
 #[derive(Clone, Debug)]
 pub(crate) struct Controller {
-    /// As in its certificate.
+    /// Name in its certificate.
     pub(crate) name: String,
-    /// While there are faults.
+    /// Its behaviour while there are faults.
     pub(crate) manner: Manner,
-    /// It says nothing any more.
+    /// It has fallen silent.
     pub(crate) dead: bool,
-    /// Until then it is not there.
+    /// It is away until then.
     pub(crate) away_until: u64,
-    /// Its streams of requests that are open: their numbers, and when they began.
+    /// Its open streams of requests: their numbers, and when they began.
     pub(crate) streams: BTreeMap<u64, u64>,
 }
 
-/// The controllers that guard machines: since when each sees the requests. None: it does not.
+/// Controllers that guard machines, with the time since which each sees the requests. None: it does not.
 pub(crate) type Guards = BTreeMap<String, Option<u64>>;
 
 impl Controller {
-    /// Controllers of a world: none, one or two.
+    /// Random controllers of a world: none, one or two.
     pub(crate) fn some(rng: &mut Rng) -> Vec<Self> {
         let manners = [
             Manner::Grants(1),
@@ -68,7 +68,7 @@ impl Controller {
         let count = rng.between(0, 2);
         let made = (0..count).filter_map(|n| {
             let manner = match *rng.pick(&manners)? {
-                // Dice of their own: what else happens in a seed does not depend on them.
+                // Separate random numbers, so that the rest of the seed stays the same.
                 Manner::Willing if Rng::new(rng.clone().next()).permille(500) => Manner::ResetsOld,
                 manner => manner,
             };
@@ -77,7 +77,7 @@ impl Controller {
         made.collect()
     }
 
-    /// More than one machine may go at once, and not every one. None: it sets no such limit.
+    /// Its limit of machines released at once, if more than one. None: it has no such limit.
     pub(crate) fn partial_limit(&self) -> Option<usize> {
         if let Manner::Grants(most @ 2..) = self.manner { Some(most) } else { None }
     }
@@ -87,13 +87,13 @@ impl Controller {
     }
 }
 
-/// Longest pause between two looks at the requests. A late lock is made well within the settle time.
+/// Longest poll interval of the requests. A late lock is made well within the settle time.
 const LOOK_MS_MAX: u64 = 2_000;
-/// One that is away comes back after so long: within the settle time, or long after.
+/// Longest absence of a controller: it ends within the settle time, or long after.
 const AWAY_MS_MAX: u64 = 40_000;
 
 impl World {
-    /// Controllers register and begin to look.
+    /// Controllers register and begin to poll.
     pub(crate) fn start_controllers(&mut self) -> Result<(), Violation> {
         for index in 0..self.controllers.len() {
             let Some(controller) = self.controllers.get(index).cloned() else { continue };
@@ -111,7 +111,7 @@ impl World {
         self.machines.iter().map(|machine| machine.name.clone()).collect()
     }
 
-    /// One look: what is requested, what it says of it, and something to be said.
+    /// One poll: reads the requests, sends a command, and may misbehave.
     pub(crate) fn look(&mut self, index: usize) -> Result<(), Violation> {
         let pause = self.rng.between(300, LOOK_MS_MAX);
         self.later(pause, Event::Controller(index));
@@ -146,7 +146,7 @@ impl World {
         Ok(())
     }
 
-    /// It has a stream. Now and then another takes its place: after it ended, or before.
+    /// Keeps a stream open. Occasionally another replaces it: after it ended, or before.
     fn keep_watching(&mut self, index: usize, known: &BTreeMap<u64, u64>) -> Result<(), Violation> {
         let breaks = self.chaos && self.rng.permille(20);
         if breaks && self.rng.permille(500) {
@@ -160,7 +160,7 @@ impl World {
         if breaks { self.end_streams(index, known) } else { Ok(()) }
     }
 
-    /// A controller opens a stream of requests, if there is a coordinator.
+    /// A controller opens a stream of requests, if a coordinator runs.
     fn watch_requests(&mut self, index: usize) -> Result<(), Violation> {
         self.last_session += 1;
         let (at, stream) = (self.at, self.last_session);
@@ -173,7 +173,7 @@ impl World {
         self.ask(Input::Maintenance { controller, word }).map(drop)
     }
 
-    /// These streams of a controller end.
+    /// Ends these streams of a controller.
     fn end_streams(&mut self, index: usize, streams: &BTreeMap<u64, u64>) -> Result<(), Violation> {
         for stream in streams.keys().copied() {
             let Some(controller) = self.controllers.get_mut(index) else { return Ok(()) };
@@ -190,7 +190,7 @@ impl World {
         self.controllers.iter_mut().for_each(|controller| controller.streams.clear());
     }
 
-    /// A controller changes its mind about a machine that it had let go.
+    /// A controller revokes its consent for a machine that it had released.
     fn take_back(&mut self, controller: &str) -> Result<(), Violation> {
         let inactive = self.facts().and_then(|facts| {
             let mine = facts.locks.values().filter(|lock| lock.key.controller == controller);
@@ -203,7 +203,7 @@ impl World {
         Ok(())
     }
 
-    /// What a controller of this manner says in the place of the right word. None: nothing.
+    /// The command that a controller of this kind sends in place of the right one. None: it sends nothing.
     fn bend(&mut self, manner: Manner, word: Word) -> Option<Word> {
         let grants = matches!(word, Word::Set { state: LockState::Inactive, .. });
         let brings_back = matches!(word, Word::Set { state: LockState::Active, machine: Some(_), .. });
@@ -227,7 +227,7 @@ impl World {
                 self.count("controller flapped");
                 other(LockState::Active)
             }
-            // It has not looked yet which release is coming.
+            // It has yet to read which release is coming.
             Manner::ResetsOld if self.rng.permille(500) => {
                 Some(self::word(node.as_ref(), LockState::Inactive, manifest::FIRST_RELEASE))
             }
@@ -241,34 +241,34 @@ impl World {
         }
     }
 
-    /// A controller that lets everything go that is asked for. It registers, and looks only when told to.
+    /// Adds a controller that releases everything requested. It registers, and polls only when told to.
     pub(crate) fn add_willing_controller(&mut self, name: &str) -> Result<(), Violation> {
         self.controllers.push(Controller::named(name, Manner::Willing));
         self.start_controllers()
     }
 
-    /// What this controller, a good one, would say now.
+    /// The commands that this controller, if well-behaved, would send now.
     pub(crate) fn wishes(&self, name: &str) -> Vec<Word> {
         let controller = self.controllers.iter().find(|controller| controller.name == name);
         let wishes = self.facts().zip(controller).map(|(facts, controller)| wishes(facts, controller));
         wishes.unwrap_or_default()
     }
 
-    /// Faults stop: whoever misbehaved grants from now on.
+    /// Faults stop: from now on all controllers grant.
     pub(crate) fn controllers_behave(&mut self) {
         for controller in &mut self.controllers {
             (controller.dead, controller.away_until) = (false, 0);
         }
     }
 
-    /// Controllers that guard machines, those that are not there too.
+    /// Controllers that guard machines, including those that are away.
     pub(crate) fn guards(&self) -> Guards {
         let since = |controller: &Controller| controller.streams.values().min().copied();
         self.controllers.iter().map(|controller| (controller.name.clone(), since(controller))).collect()
     }
 }
 
-/// A controller's word about a machine, or (None) the cluster, and the release it worked for; empty: it says none.
+/// A controller's command for a machine, or (None) the cluster, and the release it worked for; empty: no release given.
 pub(crate) fn word(node: Option<&MachineName>, state: LockState, release: &str) -> Word {
     Word::Set {
         cluster: manifest::cluster_name(),
@@ -281,14 +281,14 @@ pub(crate) fn word(node: Option<&MachineName>, state: LockState, release: &str) 
     }
 }
 
-/// Releases that are coming, by machine; the cluster's own under the empty name.
+/// Coming releases by machine; the cluster's own is under the empty name.
 fn coming(facts: &Facts) -> BTreeMap<String, String> {
     let cluster = manifest::cluster_name();
     let requested = documents::requested(facts, &cluster);
     requested.map(|requested| (requested.machine_name().to_owned(), requested.release.to_owned())).collect()
 }
 
-/// Before anything else such a controller takes back what it let go for another release than the one that is coming.
+/// Such a controller first revokes its consents for another release than the one that is coming.
 fn old_release(facts: &Facts, controller: &Controller) -> Option<Word> {
     if controller.manner != Manner::ResetsOld {
         return None;
@@ -302,7 +302,7 @@ fn old_release(facts: &Facts, controller: &Controller) -> Option<Word> {
     })
 }
 
-/// Does this controller keep machines back that wait for it, because as many as it lets go at once are away?
+/// Does this controller withhold waiting machines because its limit of released machines is reached?
 fn withholds(facts: &Facts, controller: &Controller) -> bool {
     let Some(most) = controller.partial_limit() else { return false };
     let mine = || facts.locks.values().filter(|lock| lock.key.controller == controller.name);
@@ -315,7 +315,7 @@ fn withholds(facts: &Facts, controller: &Controller) -> bool {
     kept && away >= most
 }
 
-/// What a good controller would say now, most urgent first.
+/// Commands of a well-behaved controller now, most urgent first.
 fn wishes(facts: &Facts, controller: &Controller) -> Vec<Word> {
     let cluster = manifest::cluster_name();
     let update = facts.open_rollout(&cluster).and_then(|rollout| rollout.update.as_ref());
@@ -348,7 +348,7 @@ fn wishes(facts: &Facts, controller: &Controller) -> Vec<Word> {
     let away = nodes.iter().filter(|node| node.is_some() && state(**node) == Some(LockState::Inactive)).count();
     let most = if let Manner::Grants(most) = controller.manner { most } else { usize::MAX };
     let kept = nodes.iter().filter(|n| requested(**n) && state(**n).is_some_and(|s| s != LockState::Inactive));
-    // Whoever asked first goes first: two controllers that chose differently would wait for one another.
+    // The oldest request goes first: two controllers with different choices would wait for one another.
     let since_ms = |node: Option<&MachineName>| Some(facts.machines.get(node?)?.update.as_ref()?.request?.since_ms);
     let mut kept: Vec<&Option<&MachineName>> = kept.collect();
     kept.sort_by_key(|node| since_ms(**node));

@@ -1,5 +1,5 @@
-//! Copies of a simulated swarm: what the runner finds when it looks at its engine. And the machine that its operators
-//! do without in the swarm.
+//! Copies of a simulated swarm: what the runner finds when it inspects its engine. Also the machine whose join the
+//! operators skip.
 
 use std::collections::BTreeSet;
 
@@ -10,25 +10,25 @@ use muster_proto::model::{CONSISTENT_COPY_ITEM, MachineId, MachineType, SWARM_CO
 use super::{World, machine::Machine, manifest, swarm::NotEntered};
 use crate::{invariants::Violation, rng::Rng};
 
-/// Of fewer managers none is stopped: there a hot copy is made.
+/// With fewer managers none is stopped: a hot copy is made there.
 pub(super) const MANAGERS_MIN: usize = 3;
-/// In so many of a thousand updates of a swarm a control machine is in none.
+/// Permille of swarm updates with a control machine outside of the swarm.
 const OUTSIDERS_PERMILLE: u64 = 150;
 
 pub(crate) const NOT_MANAGER: NotEntered = NotEntered { message: "NotManager", retryable: false };
 pub(crate) const QUORUM_AT_RISK: NotEntered = NotEntered { message: "QuorumAtRisk", retryable: true };
 
-/// Machines that are in no swarm.
+/// Machines outside of every swarm.
 #[derive(Clone, Default)]
 pub(crate) struct Outsiders {
-    /// Operators did without them.
+    /// Machines with a skipped join.
     pub(crate) skipped: BTreeSet<MachineId>,
-    /// Its swarm-join comes to nothing.
+    /// The machine with a failing swarm-join.
     pub(crate) chosen: Option<MachineId>,
 }
 
 impl World {
-    /// Copies whose time has come look at their engine, as the runner does.
+    /// Copies that are due inspect their engine, as the runner does.
     pub(crate) fn end_copies(&mut self, index: usize) {
         let Some(machine) = self.machines.get(index) else { return };
         let is_copy = |key: &AttemptKey| [SWARM_COPY_ITEM, CONSISTENT_COPY_ITEM].contains(&key.item.as_str());
@@ -50,8 +50,8 @@ impl World {
         (consistent && many && others.any(|node| !self.is_up(node))).then_some(QUORUM_AT_RISK)
     }
 
-    /// One of several control machines does not get into the swarm when the cluster is deployed, now and then. Dice of
-    /// their own.
+    /// Occasionally one of several control machines fails to join the swarm when the cluster is deployed. Uses separate
+    /// random numbers.
     pub(crate) fn choose_outsider(&mut self) {
         let mut dice = Rng::new(self.rng.clone().next());
         let controls = self.machines.iter().filter(|machine| machine.machine_type == MachineType::Control);
@@ -61,7 +61,7 @@ impl World {
         }
     }
 
-    /// Its operator does without it there.
+    /// Its operator skips its join.
     pub(crate) fn leave_out(&mut self) -> Result<(), Violation> {
         let outsider = self.machines.iter().find(|machine| Some(machine.id) == self.outsiders.chosen);
         let Some(machine) = outsider.map(|machine| machine.name.clone()) else { return Ok(()) };
@@ -70,7 +70,7 @@ impl World {
             self.count("a manager was left out of the swarm");
         }
         self.note_skips();
-        // Another swarm-join may get it in.
+        // A later swarm-join may succeed.
         self.outsiders.chosen = None;
         self.rest()
     }

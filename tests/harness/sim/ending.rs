@@ -1,4 +1,4 @@
-//! How a world ends: the faults stop, and everything must come to rest with a reason.
+//! The end of a world: the faults stop, and everything must come to rest with a reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,23 +20,23 @@ use muster_proto::{
 use super::{Event, LIMITS, World, machine::Machine, manifest};
 use crate::invariants::Violation;
 
-/// Longest calm in which nothing runs: backoffs of a minute, lost after half a minute, a few in a row.
+/// Longest calm without a running process: it covers a few backoffs of a minute and Lost after half a minute, in a row.
 const CALM_MS: u64 = 900_000;
-/// The same in an update: an attempt at a reboot of its own that came to nothing is given up after half an hour.
+/// The same in an update: a reboot item whose reboot never happens times out after half an hour.
 const CALM_IN_UPDATE_MS: u64 = 2_400_000;
-/// Nothing moves for so long: longer than the time after which a machine is Lost, and than a controller is away and has
-/// for its answer to a removal after that.
+/// No event of interest for this long counts as still. Longer than the time until a machine is Lost, and than a
+/// controller is away and then has to answer a removal.
 const STILL_MS: u64 = 80_000;
-/// Nothing was recorded for so long: longer than an agent's longest backoff and the longest answer together.
+/// No commit for this long counts as quiet: longer than an agent's longest backoff and the longest answer together.
 const QUIET_MS: u64 = 150_000;
-/// Reasons that pass by themselves: nobody has one when everything is at rest.
+/// Reasons that pass by themselves, and must be gone at rest.
 const PASSES: &[Reason] = &[Reason::Disconnected, Reason::Gathering, Reason::LocksSettling, Reason::Rebooting];
-/// Reasons of those who wait for other machines.
+/// Reasons of machines that wait for others.
 const WAITS_FOR_OTHERS: &[&str] =
     &["FailureBudget", "RecoveryOpen", "UpdateInProgress", "WaitingForControl", "WaitingForGroup", "WaitingForTurn"];
-/// The longest deadline of locks and drains, and a little.
+/// The longest deadline of locks and drains, plus a margin.
 const DEADLINE_MS: u64 = 25_000;
-/// So many of them may pass one after another.
+/// Most such deadlines that may pass one after another.
 const DEADLINES_MAX: usize = 20;
 
 impl World {
@@ -68,16 +68,16 @@ impl World {
         self.everybody_has_a_reason()
     }
 
-    /// Lets everything happen that happens by itself, and whatever an operator waits for: many an update comes to its
-    /// later stages only now. All of it may take long, for one attempt after another may need
-    /// the time it has; so what counts is since when nothing runs.
+    /// Runs until everything is at rest, including targeted interventions: many updates reach their later stages only
+    /// now. All of it may take long, for each attempt may use its whole time limit. Therefore the time since the last
+    /// running process counts.
     pub(crate) fn rest(&mut self) -> Result<(), Violation> {
         let calm_ms = if self.plan.update { CALM_IN_UPDATE_MS } else { CALM_MS };
         let mut until = self.at + calm_ms;
         let mut still_since = None;
         let mut quiet = (self.commits, self.at);
         loop {
-            // What runs may run for long, a reboot that never comes for longest; its end is news too.
+            // A running process may take long, longest for a reboot that never happens; its end is news too.
             let running = self.machines.iter().any(Machine::is_at_work);
             if running {
                 until = self.at + calm_ms;
@@ -89,7 +89,7 @@ impl World {
             self.use_moment()?;
             if quiet.0 != self.commits || running {
                 quiet = (self.commits, self.at);
-                // Nothing may be under way yet of what an operator has just asked for.
+                // An operator's request may have yet to start something.
                 still_since = None;
             } else if self.at >= quiet.1 + QUIET_MS {
                 break;
@@ -103,7 +103,7 @@ impl World {
         Ok(())
     }
 
-    /// Is nothing under way that changes anything?
+    /// Are all pending events idle?
     fn at_rest(&self) -> bool {
         let moving = self.queue.values().any(|event| {
             let talk = matches!(event, Event::Deliver(parcel) if parcel.is_swarm_talk());
@@ -145,13 +145,13 @@ impl World {
         applied.map(drop).map_err(|error| self.watcher.violation("sim", error))
     }
 
-    /// Rule 10: Ready, or a named reason that needs a person.
+    /// Rule 10: every machine is Ready, or has a named reason that needs a person.
     pub(crate) fn everybody_has_a_reason(&mut self) -> Result<(), Violation> {
         let now = self.now();
         let limits = LIMITS;
         let Some(core) = &self.coordinator else { return Ok(()) };
         let Some(survey) = Survey::of(core.facts(), &manifest::cluster_name(), &limits, now) else { return Ok(()) };
-        // Who is missing after a recovery is for its operators to say.
+        // After a recovery an operator decides about missing machines.
         let recovering = core.facts().meta.recovering;
         let passes = |reason: Reason| PASSES.contains(&reason) && !(reason == Reason::Gathering && recovering);
         let mut reasons = Vec::new();
@@ -191,8 +191,8 @@ impl World {
         self.updates_want_a_person()
     }
 
-    /// Rule 10, as operators are told: an update that is at rest wants a person. A deadline that still runs is waited
-    /// for, and the next one's: machines are put aside one after another.
+    /// Rule 10, as shown to operators: an update at rest needs a person. Running deadlines are awaited, one after
+    /// another: machines are deferred one by one.
     fn updates_want_a_person(&mut self) -> Result<(), Violation> {
         for _ in 0..DEADLINES_MAX {
             if self.everything_wants_a_person().is_ok() {
@@ -205,7 +205,7 @@ impl World {
         self.everything_wants_a_person()
     }
 
-    /// A machine that is out of service is where its operator wants it.
+    /// A machine out of service is where its operator wants it.
     fn everything_wants_a_person(&self) -> Result<(), Violation> {
         let Some(core) = &self.coordinator else { return Ok(()) };
         let rollouts = documents::rollouts(core.facts(), |_| true, core.limits(), self.now());
@@ -223,8 +223,8 @@ impl World {
     }
 }
 
-/// Whoever has items for a changed set of control machines, and says nothing, has seen them all; one that took the
-/// place of another where it was reached when the set was complete.
+/// A machine with items for a changed control set, and without a reason, has seen the whole set. It may have replaced
+/// another machine at the same address after the set was complete.
 fn knows_the_controls(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), String> {
     let (row, sets) = (position.row, &position.row.control_sets);
     let items = position.items.unwrap_or_default();
@@ -279,7 +279,7 @@ mod tests {
         let (cluster, machines) = (manifest::cluster_name(), BTreeSet::new());
         let reboot = Request::Reboot { cluster, machines, accept_control_plane_downtime: true };
         world.operator(reboot).expect("no violation").expect("started");
-        // Every attempt comes to nothing, and each is given up after half an hour.
+        // Every attempt fails, and each times out after half an hour.
         world.plan.fate.lost_permille = 1_000;
         world.rest().expect("no violation");
         world.everybody_has_a_reason().expect("it has failed");

@@ -1,4 +1,4 @@
-//! How programs fare.
+//! Outcomes of simulated programs.
 
 use muster_agent::attempt::record::Exit;
 use muster_proto::model::{ItemState, Now};
@@ -6,18 +6,18 @@ use muster_proto::model::{ItemState, Now};
 use super::swarm::Entered;
 use crate::rng::Rng;
 
-/// How programs fare.
+/// Distribution of durations and outcomes.
 #[derive(Clone, Copy, Debug)]
 pub struct Fate {
     /// Shortest run.
     pub shortest_ms: u64,
     /// Longest run.
     pub longest_ms: u64,
-    /// So many of a thousand attempts fail, and may be tried again.
+    /// Permille of attempts that fail, and may be retried.
     pub fail_permille: u64,
-    /// So many of a thousand attempts fail for good.
+    /// Permille of attempts that fail permanently.
     pub hopeless_permille: u64,
-    /// So many of a thousand attempts lose their exec-item.
+    /// Permille of attempts that lose their exec-item.
     pub lost_permille: u64,
 }
 

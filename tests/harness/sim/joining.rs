@@ -27,7 +27,7 @@ impl World {
         let enroll = Enroll {
             token_id: self.tokens.get(&machine.machine_type).cloned().unwrap_or_default(),
             secret_sha256: ItemHash([7; 32]),
-            // A machine that was reinstalled has another key.
+            // A reinstalled machine has another key.
             key_sha256: ItemHash([*id.0.as_bytes(); 2].concat().try_into().unwrap_or_default()),
             name: machine.name.clone(),
             new_id: id,

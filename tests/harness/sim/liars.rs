@@ -1,5 +1,5 @@
-//! Machines that make numbers up or change ledgers, and machines that were told more than the store has: the first
-//! stop nobody but themselves, the others stop everybody.
+//! Machines that invent numbers or change ledgers, and machines that were told more than the store has. The former stop
+//! only themselves, the latter stop the whole fleet.
 
 use muster_coordinator::core::{Input, Refusal, Reply};
 use muster_proto::{
@@ -13,14 +13,14 @@ use super::{
 };
 use crate::{invariants::Violation, rng::Rng};
 
-/// So many of a thousand greetings make a number up.
+/// Permille of Hellos with a made-up number.
 const LIES_PERMILLE: u64 = 20;
-/// A number that is made up is at most so much too high.
+/// Largest excess of a made-up number.
 const FAR: u64 = 1 << 40;
 
 impl World {
-    /// Whoever has got hold of a machine lets its agent greet with a higher number, and has no code for that; or with a
-    /// ledger that begins there, and goes back to the former one, and to its codes, the next time. Dice of their own.
+    /// An attacker lets a machine's agent connect with a higher number, without a code for it; or with a ledger that
+    /// begins there, and with the former ledger and its codes the next time. Uses separate random numbers.
     pub(crate) fn lie(&mut self, (id, session): (MachineId, u64), hello: &mut Hello) {
         let mut dice = Rng::new(self.rng.clone().next());
         if !self.chaos || !dice.permille(LIES_PERMILLE) {
@@ -31,7 +31,7 @@ impl World {
         match dice.between(0, 3) {
             0 => hello.epoch.0 += far,
             1 => hello.generation.0 += far,
-            // Its events do not begin with the new ledger, so none of them is taken for one of it.
+            // Its events do not begin with the new ledger, so that none is taken for an event of it.
             2 if hello.acked_seq > Seq(0) => return self.swap_ledger(id, hello, &mut dice),
             _ => hello.acked_seq.0 += far,
         }
@@ -46,7 +46,7 @@ impl World {
         self.count("a machine changed its ledger");
     }
 
-    /// Faults stop: those machines are looked after, and greet again.
+    /// Faults stop: operators repair those machines, and they connect again.
     pub(crate) fn nobody_lies_any_more(&mut self) {
         let lies = |machine: &Machine| machine.session.is_some_and(|session| self.lies.contains(&session));
         let liars: Vec<usize> =
@@ -54,7 +54,7 @@ impl World {
         liars.into_iter().for_each(|index| self.drop_session(index));
     }
 
-    /// Machines whose greeting is true and has numbers that the store does not have.
+    /// Machines with a true Hello and numbers that the store lacks.
     pub(crate) fn told_more(&self, input: &Input) -> Option<MachineId> {
         let Input::Hello { id, session, hello } = input else { return None };
         let facts = self.facts().filter(|facts| !facts.meta.recovering)?;
@@ -82,7 +82,7 @@ impl World {
         }
     }
 
-    /// A machine that makes numbers up, or changes ledgers, stops nobody else.
+    /// A machine that invents numbers, or changes ledgers, stops only itself.
     pub(crate) fn no_liar_is_believed(&self) -> Result<(), Violation> {
         let evidence = self.facts().and_then(|facts| facts.live.older_than_fleet());
         match evidence.filter(|_| !self.was_restored) {
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
     use crate::sim::Plan;
 
-    /// Seed 5395689248059: the faults stopped while such a greeting was on its way.
+    /// Seed 5395689248059: the faults stopped while such a Hello was in transit.
     #[test]
     fn greeting_on_its_way_stays_a_lie() {
         let mut rng = Rng::new(1);

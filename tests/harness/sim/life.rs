@@ -1,9 +1,9 @@
-//! The lives of a seed, each from its beginning to its end.
+//! The runs of a seed, each from beginning to end.
 
 use super::{Plan, World, situations::Reached};
 use crate::{invariants::Violation, rng::Rng};
 
-/// Lives through one seed; if it has an update, a second time with an operator who waits for a stage of it.
+/// Runs one seed. If it has an update, runs it a second time with an operator who targets a stage of the update.
 ///
 /// # Errors
 /// The first [`Violation`].
@@ -19,7 +19,7 @@ pub fn run(seed: u64) -> Result<Reached, Violation> {
     Ok(reached)
 }
 
-/// Lives through one plan.
+/// Runs one plan.
 ///
 /// # Errors
 /// The first [`Violation`].

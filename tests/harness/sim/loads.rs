@@ -1,39 +1,39 @@
-//! Tasks of services on the nodes of a simulated swarm: how they come, how they leave a node that is drained, some
-//! slowly, and how a manager counts them.
+//! Service tasks on the nodes of a simulated swarm: how they start, how they leave a drained node (some slowly), and
+//! how a manager counts them.
 
 use muster_proto::model::{SwarmAvailability, SwarmService};
 
 use super::swarm::Swarm;
 use crate::rng::Rng;
 
-/// So many of a thousand tasks do not leave while there are faults.
+/// Permille of tasks that get stuck while there are faults.
 const STUCK_PERMILLE: u64 = 40;
-/// The swarm may notice a drain only after so long.
+/// Longest time until the swarm notices a drain.
 const NOTICED_AFTER_MS: u64 = 4_000;
 /// Replicated services of a swarm.
 const SERVICES: [&str; 3] = ["web", "db", "queue"];
 
-/// What a node is for services.
+/// Availability of a node, and its tasks.
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
     pub(crate) availability: SwarmAvailability,
-    /// What an operator last set.
+    /// The operator's last setting.
     pub(crate) word: SwarmAvailability,
-    /// An operator set something while its machine's maintenance was requested: what it gets back is anybody's guess.
+    /// An operator changed it while its machine's maintenance was requested: what it gets back is undefined.
     pub(crate) touched: bool,
     pub(super) tasks: Vec<Task>,
 }
 
-/// A task on a node. A service wants as many as it has, and those it lost.
+/// A task on a node. A service wants as many tasks as it has, plus those it lost.
 #[derive(Clone, Debug)]
 pub(super) struct Task {
     pub(super) service: &'static str,
     pub(super) comes: u64,
     /// None: it stays.
     leaves: Option<u64>,
-    /// It counts as missing from here on, if it is to leave: the swarm may be slow to notice that it has to.
+    /// If it is to leave, it counts as missing from here on: the swarm may be slow to notice.
     missing_from: u64,
-    /// It stands for one that another machine's node lost, and its service has not run all of its tasks since.
+    /// It replaces a task lost by another machine's node, and its service has not run all of its tasks since.
     pub(super) lost_by: Option<usize>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Lost {
     pub(super) service: &'static str,
     pub(super) since: u64,
     pub(super) back_at: u64,
-    /// The machine whose node has lost it. What takes its place there may move on, and is not lost by another.
+    /// The machine whose node lost it. Its replacement there may move on, and does not count as lost by another.
     pub(super) by: usize,
     /// Did the coordinator drain its node?
     pub(super) drained_by_us: bool,
@@ -52,20 +52,20 @@ pub(crate) struct Lost {
 }
 
 impl Load {
-    /// Of a node that has just joined.
+    /// Load of a node that has just joined.
     pub(crate) fn new(at: u64, rng: &mut Rng) -> Self {
         let tasks = (0..rng.between(0, 3)).map(|_| Task::new(at, rng)).collect();
         let availability = SwarmAvailability::Active;
         Self { availability, word: availability, touched: false, tasks }
     }
 
-    /// Tasks that run there.
+    /// Number of tasks running there.
     pub(crate) fn running(&self, at: u64) -> usize {
         self.tasks.iter().filter(|task| task.runs(at)).count()
     }
 
-    /// What it loses when it is drained is wanted elsewhere, and comes late there. A drain that is taken back before
-    /// the swarm noticed it moves nothing.
+    /// Tasks lost in a drain are wanted elsewhere, and start late there. A drain undone before the swarm noticed it
+    /// moves no task.
     fn set(
         &mut self,
         availability: SwarmAvailability,
@@ -110,14 +110,14 @@ impl Load {
         }
     }
 
-    /// The swarm has not told these tasks to leave yet, and will not any more.
+    /// The swarm has not told these tasks to leave yet, and now never will.
     fn keep_unnoticed(&mut self, at: u64) {
         for task in self.tasks.iter_mut().filter(|task| task.leaves.is_some() && task.missing_from > at) {
             (task.leaves, task.missing_from) = (None, 0);
         }
     }
 
-    /// What did not leave does now.
+    /// Stuck tasks leave now.
     pub(super) fn loosen(&mut self, at: u64) {
         for task in &mut self.tasks {
             task.leaves = task.leaves.map(|leaves| leaves.min(at + 2_000));
@@ -132,7 +132,7 @@ impl Task {
         Self { service, comes, leaves: None, missing_from: 0, lost_by: None }
     }
 
-    /// Does it count as one that goes on?
+    /// Does it count as one that stays?
     fn stays(&self, at: u64) -> bool {
         self.leaves.is_none() || at < self.missing_from
     }
@@ -143,7 +143,7 @@ impl Task {
 }
 
 impl Swarm {
-    /// Sets what a node is for services.
+    /// Sets the availability of a node.
     pub(super) fn set(
         &mut self,
         node: usize,
@@ -160,7 +160,7 @@ impl Swarm {
         self.lost.extend(lost);
     }
 
-    /// Tasks that were lost come back on nodes that take them, if there are any.
+    /// Lost tasks start on other nodes that accept them, if there are any.
     pub(super) fn restart_tasks(&mut self, at: u64, rng: &mut Rng) {
         let mut takers: Vec<&mut Load> = self.nodes.iter_mut().map(|node| &mut node.load).collect();
         takers.retain(|load| load.availability == SwarmAvailability::Active);

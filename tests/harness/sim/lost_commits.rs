@@ -1,5 +1,6 @@
-//! A disk that lied: the newest commits of the store are gone after a crash, and what was told of them is not. The mark
-//! beside the store shows it, and its operators recover it; where that is gone as well, the fleet has to show it.
+//! A disk that loses commits: after a crash the newest commits of the store are gone, although others were told of
+//! them. The mark beside the store shows it, and operators recover the store. Where the mark is lost too, the fleet
+//! must show it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,24 +9,23 @@ use muster_coordinator::store::{Change, Table};
 use super::World;
 use crate::{invariants::Violation, rng::Rng};
 
-/// So many of a thousand faults lose commits: rarely, for in a world whose store went back much cannot be judged any
-/// more.
+/// Permille of faults that lose commits. Rare, because in a world with a restored store many checks are off.
 const LOST_PERMILLE: u64 = 4;
-/// At most so many commits are lost.
+/// Most commits lost at once.
 const LOST_MAX: usize = 8;
-/// Tells these dice from others that look at the same number.
+/// Separates these random numbers from others with the same source.
 const DICE: u64 = 0x10f7_c033;
 
 type Disk = BTreeMap<(Table, String), Vec<u8>>;
-/// A row, and what it was before; None: it was not there.
+/// A row, and its value before; None: it is new.
 type Before = ((Table, String), Option<Vec<u8>>);
 
-/// What the rows that a commit changed were before it, the newest commit last.
+/// Former values of the rows that each commit changed, the newest commit last.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Undo(VecDeque<Vec<Before>>);
 
 impl Undo {
-    /// These changes are about to be made.
+    /// Records these changes before they are made.
     pub(crate) fn note(&mut self, changes: &[Change], disk: &Disk) {
         let key = |change: &Change| match change {
             Change::Put { table, key, .. } | Change::Delete { table, key } => (*table, key.clone()),
@@ -36,12 +36,12 @@ impl Undo {
         }
     }
 
-    /// The disk is another one: what is known here was not before it.
+    /// The disk was replaced: earlier records do not apply to it.
     pub(crate) fn forget(&mut self) {
         self.0.clear();
     }
 
-    /// Takes the newest commit back. False: nothing is known of it.
+    /// Reverts the newest commit. Returns whether there was a record of one.
     fn take_back(&mut self, disk: &mut Disk) -> bool {
         let Some(rows) = self.0.pop_back() else { return false };
         for (key, before) in rows.into_iter().rev() {
@@ -55,7 +55,7 @@ impl Undo {
 }
 
 impl World {
-    /// Dice of their own.
+    /// Loses commits. Uses separate random numbers.
     pub(crate) fn lose_commits(&mut self) -> Result<(), Violation> {
         let mut dice = Rng::new(self.rng.clone().next() ^ DICE);
         if !dice.permille(LOST_PERMILLE) {

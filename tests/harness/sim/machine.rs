@@ -1,4 +1,4 @@
-//! One simulated machine: the agent's production core over a made-up disk, boot and processes.
+//! One simulated machine: the agent's production core over a simulated disk, boot and processes.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -21,60 +21,60 @@ use crate::rng::Rng;
 /// An attempt's directory and process.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// What exec-item was asked for.
+    /// The request to exec-item.
     pub request: Request,
-    /// When its process ends, simulated milliseconds; None: it has ended, or the machine died under it.
+    /// When its process ends, simulated milliseconds; None: it has ended, or died with the machine.
     pub ends_at: Option<u64>,
-    /// What is recorded of its end.
+    /// The recorded exit.
     pub exit: Option<Exit>,
-    /// Is the agent's present process waiting for its end?
+    /// Is the agent's current process waiting for its end?
     pub followed: bool,
-    /// Number of the boot it was started in.
+    /// Number of the boot in which it was started.
     pub boot: u64,
-    /// Of a swarm-join: what the coordinator gave it.
+    /// Of a swarm-join: the coordinator's answer.
     pub way: Option<Way>,
-    /// Of a swarm-join: what its work came to.
+    /// Of a swarm-join: its result.
     pub entered: Option<Entered>,
 }
 
 impl Attempt {
-    /// Does it take the machine down?
+    /// Does it reboot the machine?
     #[must_use]
     pub fn is_reboot(&self) -> bool {
         self.request.runner == RunnerKind::Reboot.as_str()
     }
 }
 
-/// How a process ended.
+/// Outcome of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Well.
+    /// Success.
     Succeeded,
-    /// Not well, or nobody knows how.
+    /// Failure, or an unknown outcome.
     Otherwise,
-    /// By the machine's going down.
+    /// The machine went down.
     GoesDown,
 }
 
-/// What a machine did, for the world to act upon.
+/// An action of a machine that the world must handle.
 #[derive(Debug)]
 pub enum Deed {
-    /// To be carried to the coordinator on the present session.
+    /// A message for the coordinator on the current session.
     Said(ToCoordinator),
-    /// A process was started (or was asked to be, on a claimed directory).
+    /// A process was started (or requested, on a claimed directory).
     Started {
-        /// Which attempt.
+        /// The attempt.
         key: AttemptKey,
-        /// Of which phase.
+        /// Phase of the item.
         phase: Phase,
         /// Was the directory claimed before?
         claimed: bool,
-        /// Does it run without the inputs it needs?
+        /// Does it lack its required inputs?
         destitute: bool,
     },
-    /// The machine's swarm is asked something.
+    /// A call to the machine's swarm.
     AskedSwarm(SwarmCall),
-    /// Inputs of an attempt are to be asked for.
+    /// A request for the inputs of an attempt.
     Asked(ItemName, Generation),
 }
 
@@ -83,11 +83,11 @@ pub enum Deed {
 pub struct Machine {
     /// Its name.
     pub name: MachineName,
-    /// What it is to its cluster.
+    /// Its type in the cluster.
     pub machine_type: MachineType,
     /// Its identity.
     pub id: MachineId,
-    /// What is on its disk: survives everything but a reinstallation.
+    /// Contents of its disk: survive everything but a reinstallation.
     pub disk: LedgerState,
     /// Attempt directories on its disk; processes die with a boot.
     pub attempts: BTreeMap<AttemptKey, Attempt>,
@@ -95,47 +95,47 @@ pub struct Machine {
     pub agent: Option<Core>,
     /// Is the machine powered?
     pub powered: bool,
-    /// Number of its boot.
+    /// Number of its current boot.
     pub boot: u64,
-    /// It says that it wants to reboot.
+    /// It reports that it wants to reboot.
     pub wants_reboot: bool,
-    /// Its wall clock is so far ahead.
+    /// Its wall clock is ahead by this much.
     pub clock_skew_ms: u64,
-    /// Its session as the machine sees it.
+    /// Its current session, from its own view.
     pub session: Option<u64>,
     /// Cut off from the network until then.
     pub cut_off_until: u64,
-    /// Its Docker Engine does not run before then, whatever its agent does.
+    /// Its Docker Engine is down until then, independent of its agent.
     pub engine_down_until: u64,
-    /// Has it enrolled under this identity? Else it has no certificate, and opens no stream.
+    /// Has it enrolled under this identity? Otherwise it has no certificate, and opens no stream.
     pub enrolled: bool,
-    /// Its address; None: it has none just now.
+    /// Its address; None: it has none at the moment.
     pub address: Option<String>,
-    /// What the agent's present process has asked inputs for.
+    /// The attempt whose inputs the agent's current process has requested.
     pub asked: Option<(AttemptKey, Generation)>,
-    /// The attempt whose inputs it holds, while the core decides whether it starts.
+    /// The attempt whose inputs it holds while the core decides whether to start it.
     pub at_hand: Option<(AttemptKey, Option<Way>)>,
-    /// The next moment at which it is woken, as far as that is queued.
+    /// Time of the next queued wake-up.
     pub waking_at: Option<u64>,
-    /// The swarm its engine is in, on its disk.
+    /// The swarm membership on its engine's disk.
     pub engine: Option<Place>,
     /// When it was installed.
     pub installed_at: u64,
-    /// Its disk is full, whatever its agent knows of that.
+    /// Its disk is full, even if the agent is unaware.
     pub disk_full: bool,
     /// A copy of its ledger.
     pub old_ledger: Option<LedgerState>,
-    /// The copy took the ledger's place, and attempts had begun since it was made.
+    /// The copy replaced the ledger, and attempts had begun since the copy was made.
     pub rolled_back: bool,
-    /// It has greeted with another ledger than its own: by the record, that one has followed its own.
+    /// It has connected with another ledger than its own; by the record, that one succeeded its own.
     pub swapped_ledger: bool,
 }
 
-/// Effects still to be performed; a crash cuts the list off anywhere.
+/// Effects still to be performed; a crash may cut the list off anywhere.
 pub type Effects = std::collections::VecDeque<Effect>;
 
 impl Machine {
-    /// A machine whose agent has just enrolled and not yet started.
+    /// A machine just enrolled; its agent has yet to start.
     #[must_use]
     pub fn new(name: MachineName, machine_type: MachineType, id: MachineId, rng: &mut Rng) -> Self {
         let ledger = LedgerId(uuid_of(rng));
@@ -167,7 +167,7 @@ impl Machine {
         }
     }
 
-    /// The machine's time.
+    /// The machine's clock.
     #[must_use]
     pub const fn now(&self, at: u64) -> Now {
         Now { wall_ms: 1_700_000_000_000 + at + self.clock_skew_ms, mono_ms: at }
@@ -179,7 +179,7 @@ impl Machine {
         format!("boot-{}-{}", self.name, self.boot)
     }
 
-    /// What it says of itself.
+    /// The facts it reports about itself.
     #[must_use]
     pub fn facts(&self) -> HostFacts {
         HostFacts {
@@ -191,9 +191,9 @@ impl Machine {
         }
     }
 
-    /// Starts the agent's process on what the disk holds; an error if that cannot be read.
+    /// Starts the agent's process from the disk; an error if reading the disk fails.
     pub fn start_agent(&mut self, at: u64) -> Result<Effects, String> {
-        // What was only in memory is gone; what was recorded goes through its stored form.
+        // Memory is lost; records pass through their stored form.
         for record in stored(&[Record::Snapshot(Box::new(self.disk.clone()))])? {
             self.disk.apply(&record);
         }
@@ -218,8 +218,8 @@ impl Machine {
         Ok(effects.into())
     }
 
-    /// Puts the copy of its ledger back, if attempts have begun since it was made; else makes a copy. Attempts stay,
-    /// and what runs goes on. True = it was put back.
+    /// Restores the copy of its ledger, if attempts have begun since it was made; otherwise makes a copy. Attempts
+    /// stay, and running processes continue. True: it was restored.
     pub fn put_ledger_back(&mut self) -> bool {
         let copy = self.old_ledger.take().filter(|old| self.attempts.keys().any(|key| old.lacks(key)));
         let Some(old) = copy else {
@@ -237,7 +237,7 @@ impl Machine {
         self.agent.as_mut().map(|core| core.step(input, now).into()).unwrap_or_default()
     }
 
-    /// The agent's process dies. Programs hosted by exec-item go on.
+    /// The agent's process dies. Programs hosted by exec-item continue.
     pub fn crash_agent(&mut self) {
         self.agent = None;
         self.session = None;
@@ -261,15 +261,15 @@ impl Machine {
         self.wants_reboot = false;
     }
 
-    /// Is an attempt under way that comes to its end by itself? One that was recorded and never started may wait for
-    /// its inputs for good, and nobody records the end of one whose agent is gone, or waits with an old ledger.
+    /// Is an attempt in progress that ends by itself? A recorded attempt that never started may wait for its inputs
+    /// forever. The end of an attempt stays unrecorded if its agent is gone, or waits with an old ledger.
     #[must_use]
     pub fn is_at_work(&self) -> bool {
         self.agent.as_ref().is_some_and(|agent| !agent.is_behind())
             && self.disk.running().is_some_and(|slot| self.attempts.contains_key(&slot.key()))
     }
 
-    /// What the directory of an attempt says.
+    /// State of an attempt, read from its directory.
     #[must_use]
     pub fn found(&self, key: &AttemptKey) -> Found {
         match self.attempts.get(key) {
@@ -280,8 +280,8 @@ impl Machine {
         }
     }
 
-    /// Performs one effect. Returns what the world has to know, and the input that answers it; an error if what it
-    /// records cannot be read, or does not follow on what was recorded before.
+    /// Performs one effect. Returns the action for the world, and the input that answers the effect. An error if its
+    /// records cannot be read, or do not follow on earlier ones.
     pub fn perform(
         &mut self,
         effect: Effect,
@@ -308,7 +308,7 @@ impl Machine {
             }
             Effect::Start(request) => self.start(*request, at, rng, fate),
             Effect::Follow(key) => (None, self.follow(&key)),
-            // The host of these machines keeps nothing beside the directory.
+            // The host of these machines keeps the directory only.
             Effect::Release(_) => (None, None),
             Effect::Remove(key) => {
                 self.attempts.remove(&key);
@@ -339,7 +339,7 @@ impl Machine {
         (Some(deed), answer)
     }
 
-    /// The answer to what was asked last, if this is one.
+    /// The answer to the last request, if this is one.
     pub fn fetched(
         &mut self,
         item: &ItemName,
@@ -363,7 +363,7 @@ impl Machine {
         }
     }
 
-    /// Lets processes end whose time has come. Returns those that ended, and the inputs for the agent that follows.
+    /// Ends the processes that are due. Returns those that ended, and the resulting inputs for the agent.
     pub fn end_processes(&mut self, at: u64, rng: &mut Rng, fate: &Fate) -> (Vec<(AttemptKey, End)>, Vec<Input>) {
         let mut ended = Vec::new();
         let mut inputs = Vec::new();
@@ -373,7 +373,7 @@ impl Machine {
                 continue;
             }
             attempt.ends_at = None;
-            // exec-item itself may be killed: then nothing says how the program ended.
+            // exec-item itself may be killed: then no record says how the program ended.
             let lost = rng.permille(fate.lost_permille);
             if !lost {
                 attempt.exit = Some(exit(rng, fate, now, attempt.entered.take()));
@@ -382,7 +382,7 @@ impl Machine {
                 Some(exit) if exit.state == ItemState::Succeeded => End::Succeeded,
                 Some(_) | None => End::Otherwise,
             };
-            // A reboot leaves no outcome behind; one that logind refuses does.
+            // A reboot leaves an exit only if logind refuses it.
             let only_if_required = attempt.request.params.get("when").is_some_and(|when| when == "required");
             let goes = attempt.is_reboot() && (self.wants_reboot || !only_if_required);
             if goes && end == End::Succeeded {
@@ -399,7 +399,7 @@ impl Machine {
         (ended, inputs)
     }
 
-    /// The next moment at which something happens here by itself.
+    /// The next time at which something happens here by itself.
     #[must_use]
     pub fn wake_at(&self) -> Option<u64> {
         let processes = self.attempts.values().filter_map(|attempt| attempt.ends_at);
@@ -407,33 +407,33 @@ impl Machine {
         processes.chain(agent).min()
     }
 
-    /// The same, if nothing that is queued comes before it; it is to be queued then.
+    /// The same, unless an earlier wake-up is queued. The caller must queue it.
     pub fn wake_unless_queued(&mut self, at: u64) -> Option<u64> {
         let wake = self.wake_at()?.max(at);
         let queued = self.waking_at.is_some_and(|queued| queued <= wake);
         (!queued).then(|| *self.waking_at.insert(wake))
     }
 
-    /// A machine with a fresh disk under the same name.
+    /// Reinstalls the machine: a fresh disk under the same name.
     pub fn reinstall(&mut self, id: MachineId, at: u64, rng: &mut Rng) {
         let boot = self.boot + 1;
         *self = Self { boot, installed_at: at, ..Self::new(self.name.clone(), self.machine_type, id, rng) };
     }
 }
 
-/// Records as they come back from the disk: the ledger's codec is part of what is tested.
+/// Records as read back from the disk: the ledger's codec is under test too.
 fn stored(batch: &[Record]) -> Result<Vec<Record>, String> {
     let log = line::parse(&line::encode(line::Chain::default(), batch).0)
         .map_err(|bad| format!("{}: {batch:?}", bad.problem))?;
     if log.torn { Err(format!("not read as whole: {batch:?}")) } else { Ok(log.batches.concat()) }
 }
 
-/// An identity from the dice.
+/// A random identity.
 pub fn uuid_of(rng: &mut Rng) -> uuid::Uuid {
     uuid::Uuid::from_u128(rng.bytes16())
 }
 
-/// A shared status, unshared.
+/// Clones a shared status.
 #[must_use]
 pub fn status_of(status: &Arc<muster_proto::model::ItemStatus>) -> muster_proto::model::ItemStatus {
     (**status).clone()

@@ -1,4 +1,4 @@
-//! Random clusters: what the simulated operators ask for.
+//! Random clusters, as simulated operators request them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,9 +11,9 @@ use muster_proto::model::{
 use super::Plan;
 use crate::rng::Rng;
 
-/// How the names of hooks before an update begin.
+/// Name prefix of hooks before an update.
 pub const HOOK_BEFORE: &str = "before-";
-/// How the names of hooks after an update begin.
+/// Name prefix of hooks after an update.
 pub const HOOK_AFTER: &str = "after-";
 
 /// The one cluster of a simulated world.
@@ -34,13 +34,13 @@ pub fn secret_name(machine_type: MachineType) -> SecretName {
     label(SecretName::new(format!("{machine_type}-key")))
 }
 
-/// The item that gets a machine into the swarm.
+/// The item that joins a machine to the swarm.
 #[must_use]
 pub fn join_name() -> ItemName {
     label(ItemName::new("swarm"))
 }
 
-/// Names made here are labels by construction.
+/// Names made here are always valid labels.
 fn label<T, E>(name: Result<T, E>) -> T {
     match name {
         Ok(name) => name,
@@ -48,7 +48,7 @@ fn label<T, E>(name: Result<T, E>) -> T {
     }
 }
 
-/// What a cluster is deployed with.
+/// The release of the first deployment.
 pub(crate) const FIRST_RELEASE: &str = "1";
 
 /// A random cluster.
@@ -83,7 +83,7 @@ pub fn spec(rng: &mut Rng, plan: Plan) -> ClusterSpec {
 
 /// Shorter than the time after which a simulated world counts as at rest.
 fn deadlines(rng: &mut Rng) -> UpdateDeadlines {
-    // Dice of their own.
+    // Separate random numbers.
     let mut dice = Rng::new(rng.clone().next());
     let mut halts = || match dice.permille(300) {
         true => DeadlineOutcome::Fail,
@@ -113,7 +113,7 @@ fn deadline_outcome(rng: &mut Rng) -> DeadlineOutcome {
     }
 }
 
-/// Of a stage that begins when the machine was disturbed.
+/// Outcome of a stage that begins when the machine was disturbed.
 fn late_outcome(rng: &mut Rng) -> DeadlineOutcome {
     if rng.permille(300) { DeadlineOutcome::Pause } else { DeadlineOutcome::Fail }
 }
@@ -202,7 +202,7 @@ fn hook(rng: &mut Rng, name: &str, counts: Counts) -> Hook {
     Hook { name, runner, on, params, timeout_ms, retries, on_interrupt }
 }
 
-/// One item less of each type that has several.
+/// Removes one item of each type that has several.
 pub fn drop_items(dice: &mut Rng, spec: &ClusterSpec) -> ClusterSpec {
     let mut spec = spec.clone();
     for items in spec.machine_types.values_mut() {
@@ -215,7 +215,7 @@ pub fn drop_items(dice: &mut Rng, spec: &ClusterSpec) -> ClusterSpec {
     spec
 }
 
-/// The items that an earlier manifest had and this one has not come back to their places.
+/// Restores the items of an earlier manifest that this one lacks, in their places.
 pub fn put_back(spec: &mut ClusterSpec, earlier: &ClusterSpec) {
     for (of, items) in &mut spec.machine_types {
         let before = earlier.items(*of).iter();
@@ -223,7 +223,7 @@ pub fn put_back(spec: &mut ClusterSpec, earlier: &ClusterSpec) {
     }
 }
 
-/// An edit in the middle: another version of one item, one item less, or another limit.
+/// A random edit: another version of one item, one item less, or another limit.
 pub fn edit(rng: &mut Rng, spec: &ClusterSpec) -> ClusterSpec {
     let mut spec = spec.clone();
     let types = [MachineType::Control, MachineType::Worker];

@@ -1,5 +1,5 @@
-//! Faults and operators at the very moment at which they hurt. The dice of chaos hit such a moment once in many
-//! thousand seeds; so in the second life of a seed somebody waits for one of them.
+//! Targeted faults and operator actions, at the time at which they do most harm. Random chaos hits such a time once in
+//! many thousand seeds; therefore the second run of a seed targets one.
 
 use muster_coordinator::{
     core::Request,
@@ -10,41 +10,41 @@ use muster_proto::model::{MachineName, RemovalPolicy, SwarmAvailability, SwarmOp
 use super::{Event, World, manifest};
 use crate::invariants::Violation;
 
-/// So many of a thousand events at the moment are the one at which it is used.
+/// Permille of events at the targeted time at which the fault is injected.
 const USED_PERMILLE: u64 = 300;
-/// So many of a thousand events before it are the one at which an operator takes a machine out of service.
+/// Permille of events before it at which an operator takes a machine out of service.
 const ENTERS_PERMILLE: u64 = 50;
-/// A machine is away for longer than what allowed its permit may count: the invariant of rule 4 gives that a minute.
+/// A machine is away for longer than the conditions of its permit may count: the invariant of rule 4 allows a minute.
 const AWAY_MS: (u64, u64) = (61_000, 120_000);
-/// One that is wanted back is away for so long.
+/// Absence of a machine that an operator wants back.
 const WANTED_MS: (u64, u64) = (5_000, 40_000);
 
-/// What is waited for.
+/// The targeted fault.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// A permit is on its way: the machine is cut off until it counts no more.
+    /// A permit is in transit: the machine is cut off until the permit expires.
     Permit,
-    /// A machine is out of service: it is removed for good.
+    /// A machine out of service is removed permanently.
     RemovedOutOfService,
-    /// A machine is out of service: it is cut off, and wanted back.
+    /// A machine out of service is cut off, and wanted back.
     WantedUnreachable,
-    /// A machine's node is drained: another takes its place, and whoever shares services with it is next.
+    /// A machine's node is drained: another machine replaces it, and the next to drain shares services with it.
     ReplacedInDrain,
-    /// The change that drains a machine's node is carried out late: meanwhile its rollout is aborted.
+    /// The drain of a machine's node is carried out late; meanwhile its rollout is aborted.
     AbortedBeforeDrain,
-    /// So it is, and meanwhile another takes the machine's place.
+    /// The drain is late, and meanwhile another machine replaces this one.
     ReplacedBeforeDrain,
 }
 
-/// One moment of a life.
+/// The targeted fault of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     kind: Kind,
-    /// An operator has taken somebody out of service for it.
+    /// An operator has taken a machine out of service for it.
     entered: bool,
 }
 
-/// Has it leave to start something, and not heard of it?
+/// Is its permit still in transit?
 fn awaits_permit(row: &MachineRow) -> bool {
     let permit = row.update.as_ref().and_then(|mine| mine.permit.as_ref()).filter(|permit| !permit.expired);
     permit.and_then(|permit| permit.listed).is_some_and(|listed| row.assigned.accepted < listed)
@@ -63,7 +63,7 @@ fn stays_out(row: &MachineRow) -> bool {
 }
 
 impl World {
-    /// In a second life somebody waits for a moment.
+    /// A second run targets one such fault.
     pub(crate) fn await_moment(&mut self) {
         let Some(dice) = &mut self.second_life else { return };
         let kinds = [
@@ -77,7 +77,7 @@ impl World {
         self.moment = dice.pick(&kinds).map(|kind| Moment { kind: *kind, entered: false });
     }
 
-    /// Whoever waits for a moment looks whether it has come.
+    /// Injects the targeted fault if its condition holds.
     pub(crate) fn use_moment(&mut self) -> Result<(), Violation> {
         let Some(Moment { kind, entered }) = self.moment else { return Ok(()) };
         let there: fn(&MachineRow) -> bool = match kind {
@@ -118,12 +118,12 @@ impl World {
         }
     }
 
-    /// Does this life wait for an engine that drains a node late?
+    /// Does this run wait for an engine that drains a node late?
     pub(crate) fn awaits_late_drain(&self) -> bool {
         matches!(self.moment, Some(Moment { kind: Kind::AbortedBeforeDrain | Kind::ReplacedBeforeDrain, .. }))
     }
 
-    /// What was ordered of an engine comes about after nobody wants it any more.
+    /// The engine performs an obsolete drain.
     fn before_drain(&mut self, kind: Kind) -> Result<(), Violation> {
         let drained = |event: &Event| match event {
             Event::LateChange(_, SwarmOp::SetAvailability { node, availability: SwarmAvailability::Drain }) => {
@@ -176,7 +176,7 @@ impl World {
         self.drop_session(index);
     }
 
-    /// The first machine of which this holds.
+    /// The first machine that satisfies a predicate.
     fn first(&self, holds: fn(&MachineRow) -> bool) -> Option<(MachineName, usize)> {
         let row = self.facts()?.machines.values().find(|row| holds(row))?;
         Some((row.name.clone(), self.index_of(row.id?)?))

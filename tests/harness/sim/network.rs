@@ -1,4 +1,4 @@
-//! The simulated network: streams that keep their order, lag, break at any point, and may deliver late or twice.
+//! The simulated network: ordered streams that lag, break at any point, and may deliver late or twice.
 
 use muster_agent::core::ToCoordinator;
 use muster_proto::{
@@ -8,7 +8,7 @@ use muster_proto::{
 
 use super::{Event, World, swarm::Way};
 
-/// A message under way on one session.
+/// A message in transit on one session.
 #[derive(Clone, Debug)]
 pub(crate) struct Parcel {
     /// The machine at one end.
@@ -17,32 +17,32 @@ pub(crate) struct Parcel {
     pub id: MachineId,
     /// The session.
     pub session: u64,
-    /// What is said.
+    /// The content.
     pub what: Said,
 }
 
-/// What is said.
+/// Content of a message.
 #[derive(Clone, Debug)]
 pub(crate) enum Said {
-    /// By the agent, first.
+    /// From the agent, first.
     Hello(Box<Hello>),
-    /// By the agent.
+    /// From the agent.
     FromAgent(ToCoordinator),
-    /// By the agent: the machine is another in something.
+    /// From the agent: a fact about the machine changed.
     HostChanged(Box<HostFacts>),
-    /// By the coordinator, first.
+    /// From the coordinator, first.
     Welcome(Epoch, AuthCode),
-    /// By the coordinator.
+    /// From the coordinator.
     Assignment(Box<Assignment>),
-    /// By the coordinator.
+    /// From the coordinator.
     Ack(Seq, AckProof),
-    /// By the agent, in a call of its own.
+    /// From the agent, in a call of its own.
     Fetch(ItemName, Generation),
-    /// By the coordinator, in answer to it.
+    /// The coordinator's answer to it.
     Fetched(ItemName, Generation, Result<Option<Way>, String>),
-    /// By the coordinator: something about the machine's swarm.
+    /// From the coordinator: a call to the machine's swarm.
     SwarmCall(SwarmCall),
-    /// By the coordinator, last.
+    /// From the coordinator, last.
     End,
 }
 
@@ -53,7 +53,7 @@ impl Said {
 }
 
 impl Parcel {
-    /// Does it ask something of the swarm, or answer?
+    /// Is it a call to the swarm, or an answer?
     pub(crate) const fn is_swarm_talk(&self) -> bool {
         matches!(self.what, Said::SwarmCall(_) | Said::FromAgent(ToCoordinator::Swarm(_)))
     }
@@ -64,8 +64,8 @@ impl World {
         self.machines.iter().position(|machine| machine.id == id)
     }
 
-    /// Sends a parcel: it arrives after those before it, some time later, now and then twice, as what is said again on
-    /// the next stream does. A call is never said again: each has a number of its own, and a stream delivers it once.
+    /// Sends a parcel: it arrives after earlier ones, with a lag, and occasionally twice, as if repeated on the next
+    /// stream. Calls are never repeated: each has its own number, and a stream delivers it once.
     pub(crate) fn carry(&mut self, parcel: Parcel) {
         let direction = (parcel.session, parcel.what.to_coordinator());
         let lag =
@@ -96,7 +96,7 @@ impl World {
         self.carry(Parcel { index, id, session, what: Said::End });
     }
 
-    /// A stream breaks: the agent sees it at once, the coordinator some time later.
+    /// A stream breaks: the agent notices at once, the coordinator some time later.
     pub(crate) fn drop_session(&mut self, index: usize) {
         let Some(machine) = self.machines.get_mut(index) else { return };
         let Some(session) = machine.session.take() else { return };
@@ -108,7 +108,7 @@ impl World {
         self.later(again, Event::Connect(index));
     }
 
-    /// An agent opens a stream, if both ends are there.
+    /// An agent opens a stream, if both ends are up.
     pub(crate) fn connect(&mut self, index: usize) {
         let at = self.at;
         let again = self.rng.between(100, 2_000);
@@ -117,7 +117,7 @@ impl World {
             return;
         }
         let (id, until) = (machine.id, machine.cut_off_until);
-        // The handshake refuses who is revoked; with another store it may be let in.
+        // The handshake rejects a denied machine; another store may admit it.
         if self.facts().is_some_and(|facts| facts.denied.contains_key(&id)) {
             if self.chaos {
                 self.later(again, Event::Connect(index));

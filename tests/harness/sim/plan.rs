@@ -1,28 +1,28 @@
-//! What kind of world a seed makes: how large, how unlucky, and what happens in it.
+//! Parameters of a seed's world: its size, its fault rates, and what happens in it.
 
 use muster_proto::model::Counts;
 
 use super::fate::Fate;
 use crate::rng::Rng;
 
-/// What kind of world a seed makes.
+/// Parameters of a seed's world.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Machines at the start.
+    /// Number of machines at the start.
     pub counts: Counts,
-    /// Chaos lasts so long.
+    /// Duration of the chaos.
     pub chaos_ms: u64,
-    /// So many of a thousand events come with a fault.
+    /// Permille of events with a fault.
     pub fault_permille: u64,
-    /// So many of a thousand faults copy the store, or put the copy back.
+    /// Permille of faults that copy the store, or restore the copy.
     pub old_store_permille: u64,
-    /// So many of a thousand effects are cut off by a crash.
+    /// Permille of effects cut off by a crash.
     pub crash_permille: u64,
-    /// How programs fare.
+    /// Outcomes of programs.
     pub fate: Fate,
-    /// The faults come while a deployed cluster is updated.
+    /// The faults occur while a deployed cluster is updated.
     pub update: bool,
-    /// The machines get into a swarm.
+    /// The machines join a swarm.
     pub swarm: bool,
 }
 
@@ -33,7 +33,7 @@ impl Plan {
         let calm = rng.permille(150);
         let update = rng.permille(500);
         let swarm = rng.permille(400);
-        // That a manager is missing and the majority is not, and one more is to come, takes four.
+        // It takes four managers to have one missing, a majority, and one more to join.
         let control = if swarm && rng.permille(300) { rng.between(4, 5) } else { rng.between(1, 3) };
         Self {
             counts: Counts { control: narrow(control), worker: narrow(rng.between(0, 5)) },

@@ -1,4 +1,4 @@
-//! Operators who remove machines, loosen that and take it back; and machines that come again under their old names.
+//! Operators who remove machines, relax a removal and abort it; and machines that return under their old names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,17 +14,17 @@ use super::{
 };
 use crate::invariants::{Violation, swarm::Listed};
 
-/// What is known of machines that are removed.
+/// State of machine removals.
 #[derive(Clone, Default)]
 pub(crate) struct Removals {
-    /// The managers that stay, and those of them that are up, as last listed for a machine's sake.
+    /// The managers that stay, and those of them that are up, as last listed for a machine.
     counted: BTreeMap<MachineName, (usize, usize)>,
-    /// Machines that are gone.
+    /// Removed machines.
     removed: BTreeSet<MachineId>,
 }
 
 impl World {
-    /// An operator removes a machine, loosens its removal, or keeps it.
+    /// An operator removes a machine, relaxes its removal, or aborts it.
     pub(crate) fn operate_removal(&mut self, index: usize) -> Result<(), Violation> {
         let Some(machine) = self.machines.get(index).map(|machine| machine.name.clone()) else { return Ok(()) };
         let Some(row) = self.facts().and_then(|facts| facts.machines.get(&machine).cloned()) else {
@@ -44,7 +44,7 @@ impl World {
         self.remove(index, policy)
     }
 
-    /// A machine is removed. One that is removed by force is dead.
+    /// An operator removes a machine. One that is removed by force is dead.
     pub(crate) fn remove(&mut self, index: usize, policy: RemovalPolicy) -> Result<(), Violation> {
         let Some(machine) = self.machines.get(index).map(|machine| machine.name.clone()) else { return Ok(()) };
         let accept_control_plane_downtime = self.accepts_downtime();
@@ -66,7 +66,7 @@ impl World {
         Ok(())
     }
 
-    /// A machine that was removed is installed anew, and enrols under its old name.
+    /// A removed machine is reinstalled, and enrols under its old name.
     pub(crate) fn come_again(&mut self, index: usize) -> Result<(), Violation> {
         if self.coordinator.is_none() {
             return Ok(());
@@ -84,7 +84,7 @@ impl World {
         Ok(())
     }
 
-    /// What became of those who were removed: nobody knows them any more.
+    /// Checks that removed machines are forgotten everywhere.
     pub(crate) fn see_removals(&mut self) -> Result<(), Violation> {
         let nodes = self.nodes_with_managers();
         let Some(facts) = self.coordinator.as_ref().map(muster_coordinator::core::Core::facts) else { return Ok(()) };
@@ -103,7 +103,7 @@ impl World {
         Ok(())
     }
 
-    /// The nodes of swarms with another manager that the coordinator knows and may ask: it can have them forgotten.
+    /// Nodes of swarms with another manager that the coordinator knows and may ask: it can have them removed.
     fn nodes_with_managers(&self) -> BTreeSet<SwarmId> {
         let known = |index: usize| {
             let machine = self.machines.get(index)?;
@@ -122,7 +122,7 @@ impl World {
         nodes
     }
 
-    /// The managers but for this machine's node, as they are listed for its sake.
+    /// Records the list of all managers except this machine's node, as listed for this machine.
     pub(crate) fn list_for(&mut self, call: u64, swarm: usize) {
         let Some((_, about, _)) = self.questions.get(&call).cloned() else { return };
         if let Some(node) = self.leaving(&about) {
@@ -152,7 +152,7 @@ impl World {
         }
     }
 
-    /// Rule 1: the coordinator is about to have a manager demoted.
+    /// Rule 1: the coordinator is about to demote a manager.
     pub(crate) fn may_demote(&self, about: &MachineName, op: &SwarmOp) -> Result<(), Violation> {
         match op {
             SwarmOp::Demote { .. } => self.watcher.may_be_demoted(about, self.removals.counted.get(about).copied()),
@@ -160,7 +160,7 @@ impl World {
         }
     }
 
-    /// An engine leaves its swarm, if it is this node and no manager any more.
+    /// An engine leaves its swarm, if it is this node and no longer a manager.
     pub(crate) fn leave_for_good(
         &mut self,
         index: usize,
@@ -179,7 +179,7 @@ impl World {
         Ok(SwarmReply::Done)
     }
 
-    /// The same without one node.
+    /// As `count_managers`, except one node.
     fn count_managers_but(&self, swarm: usize, but: &SwarmId) -> (usize, usize) {
         let others = || self.managers(swarm).filter(|node| node.id != *but);
         (others().count(), others().filter(|node| self.is_up(node)).count())

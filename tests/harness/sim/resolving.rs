@@ -1,4 +1,4 @@
-//! The patient operator, when everything has come to rest: does what each reason says, until every machine is Ready.
+//! The operator at rest: follows each reason's advice until every machine is Ready.
 
 use std::collections::BTreeSet;
 
@@ -20,11 +20,11 @@ use super::{
 };
 use crate::invariants::Violation;
 
-/// Rounds of the patient operator.
+/// Most rounds of the operator.
 const PATIENCE_ROUNDS: usize = 60;
 
 impl World {
-    /// A patient operator does what each reason says; then everything must become Ready.
+    /// The operator follows each reason's advice; then everything must become Ready.
     pub(crate) fn resolve_everything(&mut self) -> Result<(), Violation> {
         self.controllers_behave();
         self.rest()?;
@@ -54,7 +54,7 @@ impl World {
         Ok(())
     }
 
-    /// After a recovery operators look at the nodes of all machines that nobody has in his hands.
+    /// After a recovery, operators check the nodes of all machines outside of rollouts and maintenance.
     fn look_at_nodes(&mut self) {
         let rows = self.facts().map(|facts| facts.machines.values().cloned().collect::<Vec<_>>()).unwrap_or_default();
         let updating = self.plan.update;
@@ -63,14 +63,14 @@ impl World {
         }
     }
 
-    /// One round. False: nothing wants a person any more.
+    /// One round. Returns whether a person was needed.
     fn resolve_once(&mut self) -> Result<bool, Violation> {
         let now = self.now();
         let limits = LIMITS;
         let Some(core) = &self.coordinator else { return Ok(false) };
         let Some(survey) = Survey::of(core.facts(), &manifest::cluster_name(), &limits, now) else { return Ok(false) };
         if survey.of_type(MachineType::Control).next().is_none() {
-            // All were removed before there was a cluster: without one there never is.
+            // All were removed before there was a cluster: one must return to make it.
             let control = self.machines.iter().position(|machine| machine.machine_type == MachineType::Control);
             return control.map_or(Ok(false), |index| self.come_again(index).map(|()| true));
         }
@@ -139,13 +139,13 @@ impl World {
                 Reason::RecoveredInDoubt if position.row.in_doubt => doubted.push(machine),
                 Reason::NotUpToDate => behind = true,
                 Reason::InMaintenance => wishes.push(Request::LeaveMaintenance { machine }),
-                // Nobody could be spared, however long it waited: somebody accepts that.
+                // No manager could be spared, however long it waited: an operator accepts that.
                 Reason::Deferred | Reason::Refused | Reason::Paused | Reason::Quorum
                     if blocked.message.contains("its swarm has only") =>
                 {
                     wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));
                 }
-                // What was replaced is deployed, and makes a swarm, when the update is over.
+                // The replacement is deployed, and creates a swarm, when the update is over.
                 Reason::Deferred | Reason::Refused
                     if a_control_waits && blocked.message.contains("no manager of the swarm") =>
                 {
@@ -161,7 +161,7 @@ impl World {
                 Reason::Paused if a_control_waits && blocked.message.contains("no manager of the swarm") => {
                     wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));
                 }
-                // Its managers have left the fleet: the one that replaced them makes a swarm when the update is over.
+                // Its managers have left the fleet: their replacement creates a swarm when the update is over.
                 Reason::SwarmNoManager if a_control_waits => {
                     adrift.push((machine, true));
                     wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));
@@ -170,7 +170,7 @@ impl World {
                     adrift.push((machine, blocked.reason == Reason::SwarmNodeUnknown))
                 }
                 Reason::ServiceDegraded => degraded = true,
-                // What was to be known before it paused is told all the same.
+                // Reasons from before the pause are still reported.
                 Reason::Paused | Reason::Quorum
                     if ["is not deployed", "the control plane is down"]
                         .iter()
@@ -194,7 +194,7 @@ impl World {
                 Reason::ControlNotDeployed => {
                     wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }))
                 }
-                // What was revoked since the copy was made is revoked again.
+                // A machine revoked since the copy was made is revoked again.
                 Reason::ControlsAtWork if position.row.id.is_some_and(|id| self.watcher.was_shut_out(id)) => {
                     wishes.push(Request::RevokeMachine { machine, machine_is_off: false });
                 }
@@ -214,7 +214,7 @@ impl World {
                 | Reason::LedgerBehind => {
                     replaced.push(machine);
                 }
-                // Nobody looks after a ledger here: another machine takes its place, if it is to have one.
+                // No operator repairs a ledger here: another machine replaces it, unless it is being removed.
                 Reason::UnprovenLedger if self.machines.iter().any(|of| of.name == machine && of.swapped_ledger) => {
                     if position.row.removal.is_some() {
                         dead.push(machine)
@@ -235,7 +235,7 @@ impl World {
         }
         let mended = !outside.is_empty() && self.mend_swarms();
         if wishes.is_empty() && replaced.is_empty() && !mended && !self.has_swarm() {
-            // Nobody is left who could make it: the cluster does without.
+            // No machine is left that could create it: the cluster goes without.
             outside.iter().for_each(|_| self.count("went without a swarm"));
             let item = Some(manifest::join_name());
             wishes.extend(outside.into_iter().map(|machine| Request::Skip { machine, item: item.clone() }));
@@ -274,7 +274,7 @@ impl World {
     }
 }
 
-/// Does nobody of the fleet know the worker's node?
+/// Is the worker's node unknown to the whole fleet?
 fn nobody_knows_it(message: &str) -> bool {
     message.contains("do not know") || message.contains(NOBODY_TO_ASK)
 }

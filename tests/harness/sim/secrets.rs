@@ -1,4 +1,4 @@
-//! Secrets in the simulated world: they are created, renewed, asked for by right and without, and handed out.
+//! Secrets in the simulated world: created, renewed, requested with and without permission, and handed out.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::invariants::Violation;
 
-/// A call for inputs: who asks, for which item of which list.
+/// A request for inputs: the machine, the item, and the generation of the list.
 pub(crate) type Fetch = (MachineId, ItemName, Generation);
 
 pub(crate) fn fetch_of(input: &Input) -> Option<Fetch> {
@@ -27,10 +27,10 @@ pub(crate) fn fetch_of(input: &Input) -> Option<Fetch> {
 }
 
 impl World {
-    /// A new version of the secret that machines of a type refer to. In this world its value is its version.
+    /// Creates a new version of the secret that machines of a type refer to. In this world its value is its version.
     pub(crate) fn create_secret(&mut self, machine_type: MachineType) -> Result<(), Violation> {
         let Some(version) = self.facts().map(|facts| facts.meta.secret_seq + 1) else { return Ok(()) };
-        // One of a cluster's own, one for every cluster.
+        // One belongs to a cluster, the other is shared by all clusters.
         let cluster = (machine_type == MachineType::Control).then(cluster_name);
         let id = SecretId { cluster, name: secret_name(machine_type) };
         let sealed = Sealed(version.to_be_bytes().to_vec());
@@ -39,7 +39,7 @@ impl World {
         made.map(|_| ()).map_err(|error| self.watcher.violation("sim", error))
     }
 
-    /// An operator renews a secret, or wants to delete one that is in use.
+    /// An operator renews a secret, or tries to delete one in use.
     pub(crate) fn operate_secrets(&mut self) -> Result<(), Violation> {
         if self.coordinator.is_none() {
             return Ok(());
@@ -63,7 +63,7 @@ impl World {
         Ok(())
     }
 
-    /// A machine asks for what some machine was once assigned: by right only if it is its own, and still is.
+    /// A machine requests inputs of a random past assignment: permitted only if it is its own current one.
     pub(crate) fn ask_for_any(&mut self, index: usize) {
         let Some(machine) = self.machines.get(index) else { return };
         let (id, Some(session)) = (machine.id, machine.session) else { return };
@@ -75,8 +75,8 @@ impl World {
         }
     }
 
-    /// What the coordinator answered in a step before which so many lists had been sent. Nobody gets what is not named
-    /// by an item of the list it should have now; what comes later in the same step may replace that list.
+    /// Handles the coordinator's answer. `sent_before`: number of lists sent before the step. Only secrets named by an
+    /// item of the machine's current list are handed out; a later input of the same step may replace that list.
     pub(crate) fn hand_out(
         &mut self,
         (id, item, generation): Fetch,
@@ -111,7 +111,7 @@ impl World {
         Ok(())
     }
 
-    /// The answer reaches the agent: values are at hand for this one step.
+    /// The answer reaches the agent: values are available for this one step.
     pub(crate) fn inputs_came(
         &mut self,
         index: usize,
@@ -130,7 +130,7 @@ impl World {
     }
 }
 
-/// Does the newest of these lists for that machine name all that was served?
+/// Does the newest of these lists for that machine name all that was handed out?
 fn has_right(
     sent: &[(MachineId, Assignment)],
     (id, item, generation): (MachineId, &ItemName, Generation),

@@ -1,5 +1,5 @@
-//! What a run of the simulator has to live through: every fault must have fired and every situation that is worth its
-//! risk must have been reached. A run without them proves less than it says.
+//! Coverage goals of a simulator run: every fault must have fired, and every situation worth a check must have been
+//! reached. A run without them proves less than it claims.
 
 mod names;
 
@@ -22,32 +22,32 @@ use super::{
 use names::RARE;
 pub use names::{REQUIRED, REQUIRED_OF_MANY};
 
-/// From so many seeds on a run must have reached everything in [`REQUIRED`]. Of fewer nothing is required: what is rare
-/// may be missing by chance.
+/// From this many seeds on, a run must reach everything in [`REQUIRED`]. Shorter runs have no such requirement: rare
+/// goals may be missed by chance.
 pub const SEEDS_REQUIRED: u64 = 1_000;
-/// From so many seeds on everything in [`REQUIRED_OF_MANY`] too.
+/// From this many seeds on, everything in [`REQUIRED_OF_MANY`] too.
 pub const SEEDS_REQUIRED_OF_MANY: u64 = 10_000;
 
-/// Every name there is.
+/// All names.
 fn all() -> impl Iterator<Item = &'static str> {
     REQUIRED.iter().chain(REQUIRED_OF_MANY).chain(RARE).copied()
 }
 
-/// How often each situation was reached.
+/// How often each coverage goal was reached.
 #[derive(Clone, Debug, Default)]
 pub struct Reached {
     counts: BTreeMap<&'static str, u64>,
-    /// Counted, and named nowhere.
+    /// Counted under an undeclared name.
     unnamed: BTreeSet<String>,
 }
 
 impl Reached {
-    /// Once more.
+    /// Counts one more occurrence.
     pub fn count(&mut self, what: &'static str) {
         *self.counts.entry(what).or_default() += 1;
     }
 
-    /// Takes over what another world reached.
+    /// Adds the counts of another world.
     pub fn add(&mut self, other: &Self) {
         for (what, count) in &other.counts {
             *self.counts.entry(what).or_default() += count;
@@ -55,8 +55,7 @@ impl Reached {
         self.unnamed.extend(other.unnamed.iter().cloned());
     }
 
-    /// What is wrong with a run of so many seeds, one line each: a situation that was never reached, and a count under
-    /// a name that stands nowhere.
+    /// Gaps of a run of this many seeds, one line each: goals never reached, and counts under an undeclared name.
     #[must_use]
     pub fn gaps(&self, seeds: u64) -> Vec<String> {
         let of_few = REQUIRED.iter().filter(|_| seeds >= SEEDS_REQUIRED);
@@ -70,7 +69,7 @@ impl Reached {
             .collect()
     }
 
-    /// Counts a name that is put together: its kind, and a word from the code under test.
+    /// Counts a composed name: its kind, and a word from the code under test.
     pub(super) fn count_named(&mut self, kind: &str, name: &str) {
         let whole = |what: &&str| what.strip_prefix(kind).and_then(|rest| rest.strip_prefix(' ')) == Some(name);
         match all().find(whole) {
@@ -79,7 +78,7 @@ impl Reached {
         }
     }
 
-    /// What the coordinator holds when it has decided.
+    /// Coverage of the coordinator's facts after a decision.
     pub(super) fn look_at(&mut self, facts: &Facts) {
         let newest = facts.audit.values().filter_map(|chain| chain.lines().next_back());
         let last = newest.max_by_key(|line| line.seq);
@@ -123,7 +122,7 @@ impl Reached {
         }
     }
 
-    /// A hook or a backup of an update runs.
+    /// Coverage of the hooks and backups of an update.
     pub(super) fn look_at_hook(&mut self, key: &AttemptKey) {
         if key.item.as_str().starts_with(HOOK_BEFORE) {
             self.count("a hook ran before an update");
@@ -136,7 +135,7 @@ impl Reached {
         }
     }
 
-    /// What a machine did, and what its agent learns from it.
+    /// Coverage of a machine's actions, and of their answers.
     pub(super) fn look_at_machine(&mut self, deed: Option<&Deed>, answer: Option<&AgentInput>) {
         if let Some(Deed::Started { key, phase, claimed: false, .. }) = deed {
             if key.attempt > 1 {

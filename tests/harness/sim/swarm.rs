@@ -1,5 +1,5 @@
-//! The Docker Swarm of a simulated fleet: its nodes and managers, what their engines answer, what a swarm-join comes
-//! to; and what operators do about a swarm with docker itself.
+//! The Docker Swarm of a simulated fleet: its nodes and managers, the answers of their engines, and the results of
+//! swarm-joins. Also what operators do about a swarm with docker itself.
 
 use muster_agent::attempt::record::AttemptKey;
 use muster_coordinator::{
@@ -18,9 +18,9 @@ use super::{
 };
 use crate::invariants::Violation;
 
-/// So long after it was reinstalled the swarm has not noticed that a machine's former self is gone.
+/// Time until the swarm notices that a reinstalled machine's former node is gone.
 const NOTICED_AFTER_MS: u64 = 15_000;
-/// So many of a thousand swarm-joins lose their power while there are faults.
+/// Permille of swarm-joins with a power cut while there are faults.
 const CUT_PERMILLE: u64 = 100;
 
 /// A swarm.
@@ -28,7 +28,7 @@ const CUT_PERMILLE: u64 = 100;
 pub(crate) struct Swarm {
     pub(crate) id: SwarmId,
     pub(crate) nodes: Vec<Node>,
-    /// What its services have lost.
+    /// Tasks that its services have lost.
     pub(crate) lost: Vec<Lost>,
 }
 
@@ -36,14 +36,14 @@ pub(crate) struct Swarm {
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) id: SwarmId,
-    /// Of its machine; its name is the hostname.
+    /// Index of its machine; the machine's name is the hostname.
     pub(crate) index: usize,
     pub(crate) manager: bool,
-    /// What it is for services.
+    /// Its availability and tasks.
     pub(crate) load: Load,
 }
 
-/// What a machine's engine has on its disk of the swarm it is in.
+/// Swarm membership on the disk of a machine's engine.
 #[derive(Clone, Debug)]
 pub struct Place {
     pub(crate) swarm: usize,
@@ -51,24 +51,24 @@ pub struct Place {
     pub(crate) manager: bool,
 }
 
-/// What the coordinator gave a swarm-join.
+/// The coordinator's answer to a swarm-join.
 #[derive(Clone, Debug)]
 pub struct Way {
     /// The way in.
     pub join: SwarmJoin,
-    /// For those who join.
+    /// For machines that join.
     pub token: Option<String>,
 }
 
-/// What came of a swarm-join's work.
+/// Result of a swarm-join.
 pub type Entered = Result<SwarmMember, NotEntered>;
 
-/// Why a machine is not in.
+/// Why a join failed.
 #[derive(Clone, Debug)]
 pub struct NotEntered {
-    /// As the runner says it.
+    /// The runner's message.
     pub message: &'static str,
-    /// May another attempt help?
+    /// May a retry help?
     pub retryable: bool,
 }
 
@@ -99,18 +99,18 @@ impl World {
         self.swarms.get(swarm).into_iter().flat_map(|swarm| &swarm.nodes).filter(|node| node.manager)
     }
 
-    /// Managers of a swarm, and those of them that are up.
+    /// Number of a swarm's managers, and of those up.
     fn count_managers(&self, swarm: usize) -> (usize, usize) {
         (self.managers(swarm).count(), self.managers(swarm).filter(|node| self.is_up(node)).count())
     }
 
-    /// Has the swarm a leader?
+    /// Does the swarm have a leader?
     pub(crate) fn works(&self, swarm: usize) -> bool {
         let (managers, up) = self.count_managers(swarm);
         up > managers / 2
     }
 
-    /// What the engine of a machine answers. A list of nodes comes with the managers there are, and that are up.
+    /// The answer of a machine's engine. A list of nodes comes with the number of managers, and of those up.
     pub(crate) fn engine_answers(
         &mut self,
         index: usize,
@@ -195,7 +195,7 @@ impl World {
         SwarmNode { id: node.id.clone(), hostname, state, availability: node.load.availability, manager }
     }
 
-    /// A swarm-join does its work, as the runner does: it looks at its engine first.
+    /// A swarm-join does its work, as the runner does: it inspects its engine first.
     pub(crate) fn enter_swarm(&mut self, index: usize, way: &Way) -> Result<Entered, Violation> {
         let Some(machine) = self.machines.get(index) else { return Ok(Err(CHANGED)) };
         let manager = way.join.manager;
@@ -241,7 +241,7 @@ impl World {
         (id, swarm.id.clone())
     }
 
-    /// A swarm begins. There must be no other.
+    /// Creates a swarm. There must be no other.
     fn make_swarm(&mut self, index: usize) -> Result<usize, Violation> {
         let id = swarm_id(format!("swarm{}", self.swarms.len()));
         let others = self.swarms.iter().flat_map(|swarm| &swarm.nodes);
@@ -258,8 +258,8 @@ impl World {
         Ok(self.swarms.len() - 1)
     }
 
-    /// Is this machine one that the cluster counts on for its swarm? Not one that an operator shut out, or did without.
-    /// The store says who was shut out, whether a coordinator runs or not.
+    /// Does the cluster rely on this machine for its swarm? True unless an operator denied it, or skipped its join. The
+    /// store lists denied machines, even while the coordinator is down.
     fn counts_in_swarm(&self, index: usize) -> bool {
         self.machines.get(index).is_some_and(|machine| {
             let denied = self.disk.contains_key(&(Table::Denied, machine.id.to_string()));
@@ -267,7 +267,7 @@ impl World {
         })
     }
 
-    /// Swarm-joins whose time has come do their work, whatever becomes of their processes.
+    /// Swarm-joins that are due do their work, independent of their processes' outcomes.
     pub(crate) fn end_joins(&mut self, index: usize) -> Result<(), Violation> {
         let due = |machine: &super::Machine, at: u64| {
             let mut ending =
@@ -285,7 +285,7 @@ impl World {
         Ok(())
     }
 
-    /// Short as they are, swarm-joins are where a power cut is worst: some are chosen for one.
+    /// Swarm-joins are short, and a power cut is worst there: some are chosen for one.
     pub(crate) fn endanger_join(&mut self, index: usize, key: &AttemptKey) {
         let attempt = self.machines.get(index).and_then(|machine| machine.attempts.get(key));
         let Some(ends_at) = attempt.filter(|attempt| attempt.way.is_some()).and_then(|attempt| attempt.ends_at) else {
@@ -298,7 +298,8 @@ impl World {
         }
     }
 
-    /// The power goes in the middle of a swarm-join: it may have done nothing, all, or what only the managers know of.
+    /// The power is cut in the middle of a swarm-join: it may have done nothing, everything, or only what the managers
+    /// know.
     pub(crate) fn break_join(&mut self, index: usize) -> Result<(), Violation> {
         let Some(machine) = self.machines.get(index) else { return Ok(()) };
         let running = machine.attempts.values().find(|attempt| attempt.ends_at.is_some());
@@ -319,8 +320,8 @@ impl World {
         Ok(())
     }
 
-    /// An operator mends a swarm with docker itself: managers that will not come back are taken out, by force if the
-    /// majority is lost. False: there was nothing to mend.
+    /// An operator repairs a swarm with docker itself: removes managers that will not come back, by force if the
+    /// majority is lost. False: there was nothing to repair.
     pub(crate) fn mend_swarms(&mut self) -> bool {
         let mut mended = false;
         for at in 0..self.swarms.len() {
@@ -338,7 +339,7 @@ impl World {
         mended
     }
 
-    /// Is there a swarm that a machine could be let into?
+    /// Is there a swarm that a machine could join?
     pub(crate) fn has_swarm(&self) -> bool {
         (0..self.swarms.len()).any(|at| {
             self.works(at) && self.managers(at).any(|node| self.is_up(node) && self.counts_in_swarm(node.index))
@@ -353,14 +354,14 @@ impl World {
         }
     }
 
-    /// Would an operator who looks find the machine outside, though its swarm-join may have been at work?
+    /// Would an operator find the machine outside, although its swarm-join may have run?
     pub(crate) fn is_outside(&self, index: usize) -> bool {
         let Some(machine) = self.machines.get(index).filter(|machine| machine.engine.is_none()) else { return false };
         let status = self.facts().and_then(|facts| facts.by_id(machine.id)?.statuses.get(&join_name()));
         status.is_some_and(|status| status.state == ItemState::Indeterminate)
     }
 
-    /// Operators who do without a machine in the swarm are taken at their word.
+    /// Records the machines with a skipped join.
     pub(crate) fn note_skips(&mut self) {
         let Some(facts) = self.facts() else { return };
         let skipped = |row: &MachineRow| {

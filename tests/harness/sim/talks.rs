@@ -1,5 +1,5 @@
-//! The coordinator's talks with the swarm while a machine waits for its way in: `Joining` as in production, each call
-//! carried to an agent and its answer back. A coordinator that crashes forgets them.
+//! The coordinator's swarm calls while a machine waits to join: `Joining` as in production, each call carried to an
+//! agent and its answer back. A crash of the coordinator drops them.
 
 use muster_coordinator::{
     core::{Input, Reply},
@@ -20,22 +20,22 @@ use super::{
 };
 use crate::invariants::Violation;
 
-/// So many of a thousand calls an engine leaves without an answer while there are faults.
+/// Permille of calls that an engine leaves unanswered while there are faults.
 const SILENT_PERMILLE: u64 = 30;
 
-/// What is asked for the sake of one machine.
+/// Pending swarm calls for one machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Talk {
     fetch: Fetch,
     joining: Joining,
-    /// The call that is under way, and whose agent was asked.
+    /// The call in progress, and the machine asked.
     call: Option<(u64, MachineId)>,
-    /// Managers there were, and were up, when they were last listed for it.
+    /// Number of managers, and of those up, when last listed for it.
     counted: Option<(usize, usize)>,
 }
 
 impl World {
-    /// The record lets a machine in: it is told to make the swarm, or the swarm is asked for its sake.
+    /// The record admits a machine: it is told to create the swarm, or the swarm is asked for it.
     pub(crate) fn let_in(&mut self, fetch: Fetch, entry: Entry) -> Result<(), Violation> {
         match entry {
             Entry::Init => {
@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    /// Before a token leaves, the record is asked once more.
+    /// Checks the record once more before a token is sent.
     fn give_way(&mut self, id: MachineId, way: Way) -> Result<(), Violation> {
         let Some(talk) = self.talks.remove(&id) else { return Ok(()) };
         let (machine, item, generation) = talk.fetch.clone();
@@ -123,7 +123,7 @@ impl World {
         }
     }
 
-    /// A call has reached an agent that does not refuse it: its engine answers, as a rule.
+    /// A call has reached an agent that accepts it: normally its engine answers.
     pub(crate) fn ask_engine(&mut self, index: usize, call: SwarmCall) -> Result<(), Violation> {
         if self.chaos && self.rng.permille(SILENT_PERMILLE) {
             self.count("an engine did not answer");
@@ -148,7 +148,7 @@ impl World {
         Ok(())
     }
 
-    /// An answer has come back from an agent.
+    /// An agent's answer has arrived.
     pub(crate) fn swarm_answered(&mut self, from: MachineId, answer: SwarmAnswer) -> Result<(), Violation> {
         self.count("swarm answered");
         if self.question_answered(Some(from), answer.id, answer.result.clone()) {
@@ -157,7 +157,7 @@ impl World {
         self.answered(Some(from), answer.id, answer.result)
     }
 
-    /// No answer came in time.
+    /// A call timed out.
     pub(crate) fn swarm_silent(&mut self, id: MachineId, call: u64) -> Result<(), Violation> {
         if self.talks.get(&id).and_then(|talk| talk.call).is_none_or(|(current, _)| current != call) {
             return Ok(());

@@ -1,5 +1,5 @@
-//! Services in a simulated swarm: their tasks, and how they leave a node that is drained, some slowly; what operators
-//! set with docker itself; and the questions that the coordinator asks for its drains.
+//! Services in a simulated swarm: their tasks, and how they leave a drained node, some slowly. Also what operators set
+//! with docker itself, and the queries that the coordinator makes for its drains.
 
 use muster_coordinator::{
     core::{Input, SwarmQuestion},
@@ -18,16 +18,16 @@ use super::{
 };
 use crate::invariants::{Violation, swarm::Listed};
 
-/// So many of a thousand changes of a node are carried out late, when nobody waits for an answer any more.
+/// Permille of node changes that are carried out late, after the caller's timeout.
 const LATE_PERMILLE: u64 = 60;
-/// The same where somebody waits for such a one.
+/// The same in a run that targets such a change.
 const OFTEN_LATE_PERMILLE: u64 = 500;
 
-/// A count that the coordinator goes by is at most so old when it orders a drain.
+/// Maximum age of a count that the coordinator relies on when it orders a drain.
 const COUNTED_AGO_MS: u64 = 10_500;
 
 impl World {
-    /// The tasks on a node, its services, or the change of one.
+    /// Answers a query for a node's tasks or services, or changes the node.
     pub(crate) fn load_answers(&mut self, swarm: usize, op: &SwarmOp) -> Result<SwarmReply, SwarmFailure> {
         let at = self.at;
         let (SwarmOp::Tasks { node } | SwarmOp::Services { node } | SwarmOp::SetAvailability { node, .. }) = op else {
@@ -68,14 +68,14 @@ impl World {
         }
     }
 
-    /// Has its machine yet to get back what the node of its former identity had?
+    /// Has its machine yet to get back the availability of its former node?
     fn gets_back(&self, node: &SwarmId) -> bool {
         let of_it = |row: &MachineRow| row.swarm.as_ref().is_some_and(|member| member.node_id == *node);
         let mut machines = self.facts().into_iter().flat_map(|facts| facts.machines.values());
         machines.any(|row| row.former_node.is_some() && of_it(row))
     }
 
-    /// Is the node's machine one that the coordinator knows, and whose drains it waits for?
+    /// Does the coordinator know the node's machine, and wait for its drains?
     fn is_counted_on(&self, node: &SwarmId) -> bool {
         let Some((_, node)) = self.find(node) else { return false };
         let machine = self.machines.get(node.index);
@@ -86,8 +86,8 @@ impl World {
         self.swarms.iter().find_map(|swarm| Some((swarm, swarm.nodes.iter().find(|known| known.id == *node)?)))
     }
 
-    /// Rule 4, its services: what is drained takes nothing from a service that another drain has taken from, and that
-    /// has not run all of its tasks since; and nothing is ordered to be drained that a count of a moment ago forbids.
+    /// Rule 4, its services: a drain takes no task from a service that another drain has taken from, until the service
+    /// has run all of its tasks again. No drain is ordered against a recent count.
     pub(crate) fn may_drain(&mut self, op: &SwarmOp, ordered: bool) -> Result<(), Violation> {
         let SwarmOp::SetAvailability { node, availability: SwarmAvailability::Drain } = op else { return Ok(()) };
         let at = self.at;
@@ -111,14 +111,14 @@ impl World {
         }
     }
 
-    /// Operators scale down what finds no room. False: there was nothing of that sort.
+    /// Operators scale down services that lack room. False: there were none.
     pub(crate) fn scale_down(&mut self) -> bool {
         let lost: usize = self.swarms.iter().map(|swarm| swarm.lost.len()).sum();
         self.swarms.iter_mut().for_each(|swarm| swarm.lost.clear());
         lost > 0
     }
 
-    /// Does an engine do this when nobody waits for its answer any more?
+    /// Does an engine perform this after the caller's timeout?
     pub(crate) fn is_late(&mut self, index: usize, op: &SwarmOp) -> bool {
         let permille = if self.awaits_late_drain() { OFTEN_LATE_PERMILLE } else { LATE_PERMILLE };
         let late = self.chaos && matches!(op, SwarmOp::SetAvailability { .. }) && self.rng.permille(permille);
@@ -130,7 +130,7 @@ impl World {
         late
     }
 
-    /// The coordinator asks for one of its drains.
+    /// The coordinator makes a query for one of its drains.
     pub(crate) fn ask_swarm(&mut self, question: SwarmQuestion) -> Result<(), Violation> {
         let SwarmQuestion { number, about, agent, op, patience_ms } = question;
         self.may_drain(&op, true)?;
@@ -148,7 +148,7 @@ impl World {
         Ok(())
     }
 
-    /// An answer to such a question, or none in time. False: it is no such question.
+    /// An answer to such a query, or its timeout. False: it belongs to another query.
     pub(crate) fn question_answered(
         &mut self,
         from: Option<MachineId>,
@@ -172,7 +172,7 @@ impl World {
         self.question_answered(None, call, Err(failure));
     }
 
-    /// An operator says with docker itself what a node is to be.
+    /// An operator sets the availability of a node with docker itself.
     pub(crate) fn set_availability(&mut self) {
         let at = self.at;
         let nodes = self.swarms.last().map_or(0, |swarm| swarm.nodes.len());
@@ -196,14 +196,14 @@ impl World {
     fn is_requested(&self, index: usize) -> bool {
         let Some(machine) = self.machines.get(index) else { return false };
         let row = self.facts().and_then(|facts| facts.by_id(machine.id));
-        // Without a coordinator nobody knows.
+        // This is unknown while the coordinator is down.
         self.coordinator.is_none()
             || row
                 .and_then(|row| row.update.as_ref())
                 .is_some_and(|part| part.request.is_some() || part.drain.is_some())
     }
 
-    /// The node of a machine, as its engine and its swarm have it.
+    /// The node of a machine, as known to its engine and its swarm.
     fn load_of(&self, index: usize) -> Option<(&MachineName, &Load)> {
         let machine = self.machines.get(index)?;
         let place = machine.engine.as_ref()?;
@@ -211,7 +211,7 @@ impl World {
         Some((&machine.name, &node.load))
     }
 
-    /// Rule 4: nothing disruptive starts on a worker while tasks of services run there.
+    /// Rule 4: no disruptive item starts on a worker while service tasks run there.
     pub(crate) fn is_disturbed(&self, index: usize, permitted: bool) -> Result<(), Violation> {
         let worker = self.machines.get(index).is_some_and(|machine| machine.machine_type == MachineType::Worker);
         match self.load_of(index).filter(|(_, load)| permitted && worker && !load.touched) {
@@ -220,7 +220,7 @@ impl World {
         }
     }
 
-    /// Rule 4: no worker goes out of service while tasks of services run there.
+    /// Rule 4: no worker goes out of service while service tasks run there.
     pub(crate) fn nobody_left_with_tasks(&self) -> Result<(), Violation> {
         let now_ms = self.now().wall_ms;
         for (index, machine) in self.machines.iter().enumerate() {
@@ -231,7 +231,7 @@ impl World {
         Ok(())
     }
 
-    /// Rule 9: a node whose machine is in nobody's hands is as its operator had it.
+    /// Rule 9: a node of a machine without a request is as its operator set it.
     pub(crate) fn nodes_are_given_back(&self) -> Result<(), Violation> {
         for index in 0..self.machines.len() {
             if self.is_requested(index) {
@@ -246,7 +246,7 @@ impl World {
         Ok(())
     }
 
-    /// The faults are over: what is stuck comes loose.
+    /// The faults are over: stuck tasks are released.
     pub(crate) fn loosen_tasks(&mut self) {
         let at = self.at;
         for swarm in &mut self.swarms {
@@ -257,7 +257,7 @@ impl World {
         }
     }
 
-    /// An operator gives a node back what it had, with docker itself.
+    /// An operator restores a node's availability, with docker itself.
     pub(crate) fn serve_again(&mut self, name: &MachineName) {
         let at = self.at;
         let Some(index) = self.machines.iter().position(|machine| machine.name == *name) else { return };
@@ -272,12 +272,12 @@ impl World {
         }
     }
 
-    /// A store was put back that does not know what has become of the nodes since.
+    /// A restored store lacks later changes to the nodes.
     pub(crate) fn nobody_knows_of_nodes(&mut self) {
         self.swarms.iter_mut().flat_map(|swarm| &mut swarm.nodes).for_each(|node| node.load.touched = true);
     }
 
-    /// Operators see to it that workers are in a swarm that works, or in none. False: there was nothing to do.
+    /// Operators make sure that each worker is in a working swarm, or in none. False: there was nothing to do.
     pub(crate) fn bring_home(&mut self, adrift: &[(MachineName, bool)]) -> bool {
         let mended = self.mend_swarms();
         let mut left = false;
@@ -293,7 +293,7 @@ impl World {
         mended || left
     }
 
-    /// An agent is gone: what it was asked is not answered.
+    /// An agent is gone: queries to it fail.
     pub(crate) fn questions_end(&mut self, agent: MachineId) {
         let open: Vec<u64> =
             self.questions.iter().filter(|(_, (of, ..))| *of == agent).map(|(call, _)| *call).collect();

@@ -1,5 +1,5 @@
-//! Where an update begins: a cluster deployed without faults, its controllers there, a newer manifest applied. And what
-//! operators do in the middle of it.
+//! The start of an update: a cluster deployed without faults, its controllers running, a newer manifest applied. Also
+//! operator actions during the update.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use muster_proto::model::{ClusterSpec, MachineName, MachineSpec, MachineType, Sc
 use super::{World, appointments, controllers::Controller, fate::Fate, manifest};
 use crate::{invariants::Violation, rng::Rng};
 
-/// In so many of 1,000 seeds items leave the manifest, and come again.
+/// Permille of seeds in which items leave the manifest, and return.
 const DROPS_PERMILLE: u64 = 150;
 
 impl World {
-    /// Deploys without faults, and starts an update; then the faults may come.
+    /// Deploys without faults, and starts an update; after that faults may occur.
     pub(crate) fn begin_update(&mut self) -> Result<(), Violation> {
         let fate = self.plan.fate;
         self.chaos = false;
@@ -42,7 +42,7 @@ impl World {
         Ok(())
     }
 
-    /// Three and more keep their majority; fewer cannot, and somebody has accepted that.
+    /// Three or more keep their majority; fewer cannot, and an operator has accepted that.
     pub(crate) fn accepts_downtime(&self) -> bool {
         let control = |row: &&std::sync::Arc<MachineRow>| row.spec.machine_type == MachineType::Control;
         self.facts().is_some_and(|facts| facts.machines.values().filter(control).count() < 3)
@@ -51,7 +51,7 @@ impl World {
     fn update(&mut self) -> Request {
         let accept_control_plane_downtime = self.accepts_downtime();
         let scope = if self.rng.permille(500) { Scope::Os } else { Scope::Drain };
-        // Dice of their own, again.
+        // Separate random numbers again.
         let skip_backup = Rng::new(self.rng.clone().next()).permille(200);
         let options = Options { accept_control_plane_downtime, skip_backup, ..Options::of(scope) };
         Request::Update { cluster: manifest::cluster_name(), options }
@@ -73,7 +73,7 @@ impl World {
         Request::Reboot { cluster: manifest::cluster_name(), machines, accept_control_plane_downtime }
     }
 
-    /// Hosts say that they want to reboot.
+    /// Hosts report that they want to reboot.
     fn want_reboots(&mut self) {
         for index in 0..self.machines.len() {
             let wants = self.rng.permille(400);
@@ -85,11 +85,11 @@ impl World {
         }
     }
 
-    /// Some clusters are updated to a manifest without an item of each type, so that it comes again with the next
-    /// release. The manifest before that.
+    /// Some clusters are updated to a manifest without an item of each type, which returns in the next release. Returns
+    /// the manifest before that.
     fn drop_an_item(&mut self) -> Result<Option<ClusterSpec>, Violation> {
         let name = manifest::cluster_name();
-        // Dice of their own: the other seeds stay as they are.
+        // Separate random numbers, so that the other seeds stay the same.
         let mut dice = Rng::new(!self.rng.clone().next());
         let known = self.facts().and_then(|facts| facts.spec(&name)).map(|spec| (**spec).clone());
         let Some(first) = known.filter(|_| dice.permille(DROPS_PERMILLE)) else { return Ok(None) };
@@ -108,7 +108,8 @@ impl World {
         Ok(Some(first))
     }
 
-    /// The next release: a few edits, what an update before it dropped, and the controllers that must be asked.
+    /// The next release: a few edits, the items that an update before it dropped, and the controllers that must be
+    /// asked.
     fn release(&mut self, dropped_from: Option<&ClusterSpec>) -> Result<(), Violation> {
         let name = manifest::cluster_name();
         let known = self.facts().and_then(|facts| facts.spec(&name)).map(|spec| (**spec).clone());
@@ -123,11 +124,11 @@ impl World {
         spec.workload_controllers = self.controllers.iter().map(|controller| controller.name.clone()).collect();
         spec.nodes_reboot_required = self.rng.permille(300);
         manifest::update_groups(&mut self.rng, &mut spec);
-        // More may go at once than a controller lets go.
+        // More machines may go at once than a controller releases.
         if let Some(most) = self.controllers.iter().filter_map(Controller::partial_limit).min() {
             spec.max_worker_upgrade_count = u32::try_from(most + 1).unwrap_or(4);
         }
-        // Dice of their own: what else happens in a seed does not depend on them.
+        // Separate random numbers, so that the rest of the seed stays the same.
         let mut dice = Rng::new(self.rng.clone().next());
         spec.update_hooks = manifest::update_hooks(&mut dice, self.plan.counts);
         let machines = self.grouped(&spec);
@@ -136,7 +137,7 @@ impl World {
         applied.map(|_| ()).map_err(|error| self.watcher.violation("sim", error))
     }
 
-    /// Workers' documents that put them into the groups of a cluster; some stay in the default group.
+    /// Documents that put workers into a cluster's update groups; some stay in the default group.
     fn grouped(&mut self, spec: &ClusterSpec) -> BTreeMap<MachineName, (MachineSpec, BTreeMap<String, String>)> {
         let rows = self.facts().map(|facts| facts.machines.values().cloned().collect::<Vec<_>>()).unwrap_or_default();
         let mut documents = BTreeMap::new();

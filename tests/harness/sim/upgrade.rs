@@ -1,5 +1,5 @@
-//! Another build of the coordinator takes over, in the middle of whatever goes on. What it makes anew and compares with
-//! the store is another there: the digest of a list, whose form is the build's own.
+//! Another build of the coordinator takes over, at any time. It recomputes values and compares them with the store,
+//! where one differs: the digest of a list, whose form depends on the build.
 
 use muster_coordinator::{proof::Told, store::Table};
 use muster_proto::{
@@ -11,12 +11,12 @@ use serde_json::Value;
 use super::{World, proof_key};
 use crate::{invariants::Violation, rng::Rng};
 
-/// In chaos so many of a thousand starts of the coordinator are those of another build.
+/// Permille of coordinator starts in chaos that run another build.
 const UPGRADES_PERMILLE: u64 = 200;
 
 impl World {
-    /// Now and then the coordinator that starts is another build than the one that recorded the lists. Dice of their
-    /// own.
+    /// Occasionally the starting coordinator is another build than the one that recorded the lists. Uses separate
+    /// random numbers.
     pub(super) fn upgrade(&mut self) -> Result<(), Violation> {
         let mut dice = Rng::new(self.rng.clone().next());
         if !self.chaos || !dice.permille(UPGRADES_PERMILLE) {
@@ -42,13 +42,13 @@ impl World {
         Ok(())
     }
 
-    /// A list is given: its digest has the form of the build that runs now.
+    /// A list is assigned: its digest has the form of the running build.
     pub(super) fn note_build(&mut self, id: MachineId, assignment: &Assignment) {
         self.built.insert((id, assignment.generation), self.other_build);
     }
 
-    /// The agent has the digest as it was told, and so has the store. It is the store's that is written anew above, so
-    /// here the agent's goes with it, when its greeting arrives. A made-up digest stays made up.
+    /// Agent and store both hold the digest as it was assigned. The store's is rewritten above, so the agent's is
+    /// rewritten here when its Hello arrives. A made-up digest stays made up.
     pub(super) fn as_of_this_build(&self, id: MachineId, hello: &mut Hello) {
         let given = self.built.get(&(id, hello.generation)).copied();
         let Some(list) = hello.list.as_mut().filter(|_| given.is_some_and(|given| given != self.other_build)) else {

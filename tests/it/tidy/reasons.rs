@@ -1,5 +1,5 @@
 //! Every named reason has its row in docs/reference/reasons.md, and every row a reason: README promises "every NOTE".
-//! Reasons of machines and clusters are an enum; codes of what keeps a machine out of its swarm are literals.
+//! Reasons of machines and clusters are an enum; codes of failed swarm-joins are literals.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -8,9 +8,9 @@ use muster_proto::model::Reason;
 
 use super::{rules::is_in, workspace};
 
-/// Where codes are named.
+/// Modules that name codes.
 const NAMED_IN: &[&str] = &["agent/src/core", "coordinator/src/plan", "proto/src/model/input"];
-/// Names in these modules that are something else: states, stages, kinds of documents and secrets.
+/// Other names in these modules: states, stages, kinds of documents and secrets.
 const NO_REASONS: &[&str] = &[
     "ClusterWorkloadLock",
     "Deploy",
@@ -24,19 +24,19 @@ const NO_REASONS: &[&str] = &[
     "Token",
     "Uninitialized",
 ];
-/// What the view says by itself, of an item's standing.
+/// States of an item that only the view names.
 const OF_THE_VIEW: &[&str] = &["Retrying"];
-/// How tables of reasons begin: NOTEs, and what a machine says that is not let into the swarm.
+/// Header prefixes of tables of reasons: NOTEs, and messages of machines that cannot join the swarm.
 const TABLES: &[&str] = &["| NOTE |", "| text |"];
 
-/// A word that begins with a capital and has nothing but letters.
+/// Is it a word of letters only, with an initial capital?
 fn is_name(text: &str) -> bool {
     text.len() > 3
         && text.starts_with(|c: char| c.is_ascii_uppercase())
         && text.chars().all(|c| c.is_ascii_alphabetic())
 }
 
-/// Texts in quotes of a line of code.
+/// String literals in a line of code.
 fn literals(line: &str) -> impl Iterator<Item = &str> {
     let code = if line.trim_start().starts_with("//") { "" } else { line };
     code.split('"').skip(1).step_by(2)
@@ -54,7 +54,7 @@ fn named() -> anyhow::Result<BTreeSet<String>> {
     Ok(names)
 }
 
-/// The names that begin the rows of one sort of table: `X` and `Y` of "| `X`, `Y: …` | …".
+/// Names in the first column of one kind of table: `X` and `Y` of "| `X`, `Y: …` | …".
 fn rows(text: &str, table: &str) -> Vec<String> {
     let mut rows = Vec::new();
     let mut inside = false;

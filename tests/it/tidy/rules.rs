@@ -8,9 +8,9 @@ const FILE_LINES_MAX: usize = 800;
 const LINE_CHARS_MAX: usize = 120;
 /// Longest function, from `fn` to its closing brace.
 const FUNCTION_LINES_MAX: usize = 70;
-/// Names that say nothing.
+/// Meaningless names.
 const EMPTY_NAMES: &[&str] = &["utils", "util", "common", "helpers", "helper", "types"];
-/// What decides; everything else does.
+/// Modules that decide only; effects are elsewhere.
 const PURE: &[&str] = &[
     "agent/src/core",
     "coordinator/src/core",
@@ -19,12 +19,12 @@ const PURE: &[&str] = &[
     "coordinator/musterctl/src/view",
     "proto/src/model",
 ];
-/// What no pure module mentions.
+/// Words forbidden in pure modules.
 const IMPURE_WORDS: &[&str] =
     &["tokio", "tonic", "tracing", "SystemTime", "Instant", "HashMap", "HashSet", "rand", "new_v4"];
-/// What no pure module uses of the standard library.
+/// Modules of the standard library forbidden in pure modules.
 const IMPURE_STD: &[&str] = &["fs", "net", "env", "process", "thread"];
-/// Where messages of the wire may be seen.
+/// Modules that may use messages of the wire.
 const WIRE: &[&str] = &[
     "agent/src/identity",
     "agent/src/link",
@@ -39,7 +39,7 @@ const WIRE: &[&str] = &[
     "tests",
 ];
 
-/// Forms of a branch on a message or on the name of a reason.
+/// Forms of branches on a message or on the name of a reason.
 const BRANCHES_ON_TEXT: &[&str] = &[
     "match reason.as_str()",
     "match why.reason.as_str()",
@@ -155,13 +155,13 @@ fn crates_apart(source: &Source) -> Vec<Violation> {
     found.map(|token| violation(token.line, format!("{} is another side's", token.text))).collect()
 }
 
-/// musterctl and the demo know nothing of the coordinator but the wire.
+/// musterctl and the demo use only the wire of the coordinator.
 fn clients_know_the_wire_only(source: &Source) -> Vec<Violation> {
     if !CLIENTS.iter().any(|module| is_in(&source.path, module)) {
         return Vec::new();
     }
     let found = source.tokens.iter().filter(|token| token.text == "muster_coordinator");
-    // Their tests may ask the parser whether what they write is a manifest.
+    // Their tests may let the parser check the manifests that they write.
     let found = found.filter(|token| !source.is_test(token.line));
     found.map(|token| violation(token.line, "a client that knows the coordinator's inside")).collect()
 }
@@ -178,7 +178,7 @@ fn wire_stays_at_the_rim(source: &Source) -> Vec<Violation> {
     found.map(|(line, _)| violation(line, "messages of the wire end at link, server and musterctl")).collect()
 }
 
-/// What code must tell apart is an enum: no decision looks at the words of a message, or at the name of a reason.
+/// Cases that code must tell apart are an enum: no decision depends on the text of a message, or the name of a reason.
 fn no_branch_on_text(source: &Source) -> Vec<Violation> {
     let production = ["agent/src", "coordinator/demo/src", "coordinator/musterctl/src", "coordinator/src", "proto/src"];
     if !production.iter().any(|module| source.path.starts_with(&format!("{module}/"))) {
@@ -200,7 +200,7 @@ fn nothing_left_for_later(source: &Source) -> Vec<Violation> {
         if source.stands(at, &["#", "[", "ignore"]) {
             found.push(violation(token.line, "an ignored test"));
         }
-        // `expect(dead_code)` is for what is held for its Drop; the compiler tells when it is no longer true.
+        // `expect(dead_code)` is for fields held for their Drop; the compiler reports when it is no longer true.
         if source.stands(at, &["allow", "("])
             && source.words(at + 2).take(source.close_of(at + 1) - at - 2).any(|word| word == "dead_code")
         {

@@ -1,4 +1,4 @@
-//! A source file as the rules see it: its lines, its tokens without comments, and which lines are tests.
+//! A source file for the rules: its lines, its tokens without comments, and its test lines.
 
 use std::{ops::RangeInclusive, str::FromStr as _};
 
@@ -6,14 +6,14 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// A Rust file.
 pub(super) struct Source {
-    /// From the root of the workspace, with `/`.
+    /// Relative to the root of the workspace, with `/`.
     pub(super) path: String,
     pub(super) lines: Vec<String>,
     pub(super) tokens: Vec<Token>,
     tests: Vec<RangeInclusive<usize>>,
 }
 
-/// A word, a sign or a bracket; a literal is only its opening character.
+/// A word, a punctuation character or a bracket; a literal is only its opening character.
 pub(super) struct Token {
     pub(super) line: usize,
     pub(super) text: String,
@@ -35,23 +35,23 @@ impl Source {
         self.tests.iter().any(|range| range.contains(&line))
     }
 
-    /// The words from `at` on.
+    /// The tokens from `at` on, as text.
     pub(super) fn words(&self, at: usize) -> impl Iterator<Item = &str> {
         self.tokens.iter().skip(at).map(|token| token.text.as_str())
     }
 
-    /// Do these words stand at `at`?
+    /// Are the tokens at `at` these words?
     pub(super) fn stands(&self, at: usize, words: &[&str]) -> bool {
         self.words(at).take(words.len()).eq(words.iter().copied())
     }
 
-    /// The token after the bracket that is closed where this one, at `open`, ends.
+    /// Index of the token after the closing bracket that matches the one at `open`.
     pub(super) fn close_of(&self, open: usize) -> usize {
         close_of(&self.tokens, open)
     }
 
-    /// The first word of each path that begins with `root::`, with its line: `a` and `b` in `root::{a, b::c}`. The
-    /// root's own line and no word if something else is done with it.
+    /// The first word of each path that begins with `root::`, with its line: `a` and `b` in `root::{a, b::c}`. Any
+    /// other use of `root` gives its own line and an empty word.
     pub(super) fn imports<'s>(&'s self, root: &'s str) -> Vec<(usize, &'s str)> {
         let mut found = Vec::new();
         for (at, token) in self.tokens.iter().enumerate().filter(|(_, token)| token.text == root) {
@@ -116,7 +116,7 @@ fn close_of(tokens: &[Token], open: usize) -> usize {
     tokens.len()
 }
 
-/// The lines of the items under `#[cfg(test)]`.
+/// Lines of the items under `#[cfg(test)]`.
 fn test_parts(tokens: &[Token]) -> Vec<RangeInclusive<usize>> {
     let attribute = ["#", "[", "cfg", "(", "test", ")", "]"];
     let mut parts = Vec::new();

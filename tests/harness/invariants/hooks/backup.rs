@@ -1,4 +1,4 @@
-//! What must hold of the backups of an update: nothing begins in a swarm whose managers were not copied for it, and of
+//! Invariants of the backups of an update: no update begins in a swarm whose managers were not copied for it. With
 //! fewer than three managers none is stopped.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,26 +15,26 @@ use crate::{
     sim::{machine::Machine, manifest::join_name},
 };
 
-/// Of fewer none is stopped.
+/// With fewer managers none is stopped.
 const MANAGERS_MIN: usize = 3;
 
-/// What was seen of backups, in clusters with a swarm.
+/// Observations about backups, in clusters with a swarm.
 #[derive(Clone, Default, Hash)]
 pub(in crate::invariants) struct Seen {
-    /// Updates that were seen open.
+    /// Updates seen open.
     open: BTreeSet<Run>,
-    /// Those of them that have begun with their machines.
+    /// Updates among them that have begun with their machines.
     begun: BTreeSet<Run>,
-    /// Copies that were started: in which version, where, and what has to succeed.
+    /// Started copies: the version, the machine, and the item content that has to succeed.
     started: BTreeSet<(String, MachineName, MachineId, ItemHash)>,
-    /// Machines that have joined a swarm once, whatever their joining items came to since.
+    /// Machines that have joined a swarm once, whatever became of their join items since.
     joined: BTreeSet<MachineId>,
-    /// With how many managers the newest update of a machine was started.
+    /// Number of managers when the newest update of a machine was started.
     managers: BTreeMap<MachineName, usize>,
 }
 
 impl Watcher {
-    /// Notes a process that copies the swarm.
+    /// Records a process that copies the swarm.
     pub fn copy_started(&mut self, machine: &Machine, key: &AttemptKey, facts: Option<&Facts>) -> Checked {
         let copies = [SWARM_COPY_ITEM, CONSISTENT_COPY_ITEM].contains(&key.item.as_str());
         let row = facts.and_then(|facts| facts.by_id(machine.id)).filter(|_| copies);
@@ -55,14 +55,14 @@ impl Watcher {
         Ok(())
     }
 
-    /// Notes a machine that has got into a swarm.
+    /// Records a machine that has joined a swarm.
     pub(in crate::invariants) fn joined(&mut self, id: MachineId, item: &ItemName) {
         if *item == join_name() {
             self.seen.hooks.backup.joined.insert(id);
         }
     }
 
-    /// No update begins in a swarm whose managers were not copied for it, unless an operator does without.
+    /// No update begins in a swarm whose managers were not copied for it, unless an operator skips that.
     pub(super) fn backups_come_first(&mut self, facts: &Facts) -> Checked {
         for rollout in facts.rollouts.values().filter(|rollout| rollout.finished_at_ms.is_none()) {
             let update = rollout.update.as_ref().filter(|update| update.kind == UpdateKind::Update);
@@ -86,14 +86,14 @@ impl Watcher {
         Ok(())
     }
 
-    /// Did an operator do without this machine in the swarm, and has it never got in since?
+    /// Is this machine outside the swarm since an operator skipped its join?
     fn is_outside(&self, row: &MachineRow) -> bool {
         let join = join_name();
         let skipped = row.verdicts.get(&join).and_then(|verdict| verdict.left_out) == Some(LeftOut::Skipped);
         skipped && !row.id.is_some_and(|id| self.seen.hooks.backup.joined.contains(&id))
     }
 
-    /// Has a copy succeeded here for this update, or does an operator do without that?
+    /// Has a copy succeeded here for this update, or has an operator skipped it?
     fn is_copied(&self, rollout: &RolloutRow, row: &MachineRow) -> bool {
         let of_it = format!("{}@{}", rollout.name, rollout.started_at_ms);
         let succeeded = |id: MachineId, hash: ItemHash| {
@@ -106,14 +106,14 @@ impl Watcher {
     }
 }
 
-/// Do its control machines make a swarm?
+/// Do the cluster's control machines form a swarm?
 fn has_swarm(facts: &Facts, rollout: &RolloutRow, update: &UpdateRow) -> bool {
     let spec = facts.specs.get(&(rollout.cluster.clone(), update.version));
     let mut items = spec.into_iter().flat_map(|spec| spec.items(MachineType::Control));
     items.any(|item| item.runner == RunnerKind::SwarmJoin)
 }
 
-/// The control machines it is for. Who was replaced since comes after it, and has no swarm to be copied.
+/// The update's control machines. A machine replaced since comes after the copies, and has no swarm to copy.
 fn controls<'a>(facts: &'a Facts, update: &'a UpdateRow) -> impl Iterator<Item = &'a MachineRow> {
     let rows = update.targets.keys().filter_map(|name| facts.machines.get(name)).map(|row| &**row);
     rows.filter(|row| row.spec.machine_type == MachineType::Control && row.ready_at.is_some())

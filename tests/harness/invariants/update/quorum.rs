@@ -9,15 +9,15 @@ use super::{Checked, Watcher, is_disruptive};
 use crate::invariants::maintenance::accepts;
 
 impl Watcher {
-    /// Rule 1: no control machine that votes begins its turn while another is away, or, of three or more, while the
-    /// rest is no majority. Who votes is known from what was seen: whoever was Ready once, under the identity it had
-    /// then, and whatever became of it since.
+    /// Rule 1: no voting control machine begins its turn while another is away, or, with three or more, while the rest
+    /// has no majority. A voter is any machine that was Ready once, under the identity it had then, whatever became of
+    /// it since.
     pub(super) fn quorum_is_kept(&mut self, facts: &Facts) -> Checked {
         let controls = || facts.machines.values().filter(|row| row.spec.machine_type == MachineType::Control);
         for row in controls().filter(|row| row.ready_at.is_some()) {
             self.seen.voters.insert(row.name.clone(), row.id);
         }
-        // Who was removed votes no more.
+        // A removed machine loses its vote.
         self.seen.voters.retain(|name, _| facts.machines.contains_key(name));
         let connected = |name: &MachineName| facts.live.machines.get(name).is_some_and(|live| live.session.is_some());
         let up = |(name, id): &(&MachineName, &Option<MachineId>)| {
@@ -27,7 +27,7 @@ impl Watcher {
         let holding: BTreeSet<MachineName> =
             controls().filter(|row| row.slot.is_some()).map(|row| row.name.clone()).collect();
         for name in holding.difference(&self.seen.controls) {
-            // What a recovered store hears of a machine in doubt began long ago.
+            // In a recovered store, the turn of a machine that needs review began long ago.
             let began = |row: &&Arc<MachineRow>| row.ready_at.is_some() && !row.in_doubt;
             let Some(row) = facts.machines.get(name).filter(began) else { continue };
             self.asked_or_alone(facts, row)?;
@@ -39,7 +39,7 @@ impl Watcher {
                 return Err(self.violation("1", format!("{name} began its turn while {away} was away")));
             }
             let (all, left) = (self.seen.voters.len(), others().filter(up).count());
-            // An operator may accept that it is none; and who is not disturbed stays one of it.
+            // An operator may accept a lost majority; and an undisturbed machine stays part of it.
             let disturbed = row.update.as_ref().is_some_and(|mine| mine.request.is_some());
             let rollout = row.rollout.as_ref().filter(|_| disturbed);
             let update = rollout.and_then(|name| facts.rollouts.get(name)?.update.as_ref());
@@ -52,7 +52,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// Rule 1, between the items of a turn: no control machine gets a permit while another that is deployed is away.
+    /// Rule 1, between the items of a turn: no control machine gets a permit while another deployed one is away.
     pub(super) fn controls_are_there(&self, facts: &Facts, row: &MachineRow) -> Checked {
         let connected = |name: &MachineName| facts.live.machines.get(name).is_some_and(|live| live.session.is_some());
         let away = |other: &&Arc<MachineRow>| {
@@ -66,7 +66,7 @@ impl Watcher {
         }
     }
 
-    /// Rule 1 has an end too: a control machine on which nothing is to be disturbed waits for no majority.
+    /// Rule 1 has a limit too: a control machine with nothing to disturb does not wait for a majority.
     pub(super) fn majority_is_for_the_disturbed(&self, facts: &Facts) -> Checked {
         let controls = || facts.machines.values().filter(|row| row.spec.machine_type == MachineType::Control);
         let connected =
@@ -88,7 +88,7 @@ impl Watcher {
     }
 }
 
-/// Is an item of its list that has not succeeded one that disturbs workloads?
+/// Does its list contain an item that disturbs workloads and has not succeeded?
 fn is_to_be_disturbed(facts: &Facts, row: &MachineRow) -> bool {
     let items = facts.live.machines.get(&row.name).and_then(|live| live.items.as_ref());
     let Some(Ok(items)) = items.map(|items| &items.resolved) else { return true };

@@ -1,6 +1,6 @@
-//! The names of what a run of the simulator lives through.
+//! Names of the coverage goals.
 
-/// What every run reaches. A situation is named here or in [`RARE`], together with the line that counts it.
+/// Goals of every run. A goal is declared here or in [`RARE`], together with the line that counts it.
 pub const REQUIRED: &[&str] = &[
     // Faults.
     "agent crashed between effects",
@@ -24,7 +24,7 @@ pub const REQUIRED: &[&str] = &[
     "power cut",
     "store copied",
     "stream broken",
-    // What should be gone speaks.
+    // Stale messages.
     "a generation was used twice",
     "an old coordinator spoke",
     "an overtaken assignment arrived",
@@ -82,7 +82,7 @@ pub const REQUIRED: &[&str] = &[
     // The set of control machines changed.
     "a control machine that was Ready was reconfigured",
     "a worker that was Ready was reconfigured",
-    // Tasks of services in the swarm.
+    // Service tasks in the swarm.
     "a removed machine left its swarm",
     "an operator set a node's availability",
     // Application controllers.
@@ -97,7 +97,7 @@ pub const REQUIRED: &[&str] = &[
     "controller went away",
     "lock taken back",
     "permit ran out",
-    // What an agent found of its item when it came back.
+    // Item states that a returning agent found.
     "found exited",
     "found lost",
     "found not started",
@@ -122,22 +122,22 @@ pub const REQUIRED: &[&str] = &[
     "swarm answered",
     "told to make the swarm",
     "what a reinstalled machine left in the swarm was removed",
-    // What ran.
+    // Processes.
     "an attempt after the first",
     "rebooted by its item",
     "phase deploy",
     "phase prepare",
     "phase reconfigure",
-    // What came when time alone had changed a decision, or nothing had.
+    // Steps that only time or heartbeats caused.
     "a deadline passed among heartbeats",
     "heartbeats came alone",
-    // What the coordinator held while it decided.
+    // Facts of the coordinator while it decided.
     "a control machine with a slot is lost",
     "a worker with a slot is lost",
     "a deadline aborted an update",
     "a stage past its deadline",
     "two workers hold slots",
-    // Reasons not to move.
+    // Reasons of stalled machines.
     "blocked ControllerSilent",
     "blocked Disconnected",
     "blocked DiskFull",
@@ -167,7 +167,7 @@ pub const REQUIRED: &[&str] = &[
     "blocked WaitingForSecret",
     "blocked WaitingForSwarm",
     "blocked WaitingForTurn",
-    // How machines ended when the faults had stopped and nobody helped.
+    // Final states after the faults stopped, before any help.
     "ended Failed",
     "ended FailureBudget",
     "ended Indeterminate",
@@ -176,7 +176,7 @@ pub const REQUIRED: &[&str] = &[
     "ended WaitingForControl",
 ];
 
-/// What every long run reaches.
+/// Goals of every long run.
 pub const REQUIRED_OF_MANY: &[&str] = &[
     "update aborted at harmless items",
     "update aborted at consistent copy",
@@ -202,7 +202,7 @@ pub const REQUIRED_OF_MANY: &[&str] = &[
     "ended UnprovenLedger",
 ];
 
-/// What a run may or may not reach: only several faults together lead there.
+/// Optional goals: only several faults together lead there.
 pub(super) const RARE: &[&str] = &[
     "blocked Deciding",
     "blocked LedgerBehind",
