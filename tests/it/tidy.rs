@@ -67,6 +67,7 @@ fn the_workspace_is_tidy() -> anyhow::Result<()> {
 fn each_rule_fires() -> anyhow::Result<()> {
     let long = |lines: usize| "// x\n".repeat(lines);
     let function = |lines: usize| format!("fn f() {{\n{}}}\n", "    f();\n".repeat(lines - 2));
+    let pair = format!("\nfn f() -> Result<u8, u8> {{\n{}}}\n", "    f();\n".repeat(69));
     let tested = format!("fn f() {{}}\n#[cfg(test)]\nmod tests {{\n{}}}\n", long(900));
     let to_do = ["// TO", "DO: later\n"].concat();
     let cases: &[(&str, &str, &[usize])] = &[
@@ -78,6 +79,7 @@ fn each_rule_fires() -> anyhow::Result<()> {
         ("agent/src/a.rs", &format!("\n//{}", "x".repeat(119)), &[2]),
         ("agent/src/a.rs", &function(70), &[]),
         ("agent/src/a.rs", &format!("\n{}", function(71)), &[2]),
+        ("agent/src/a.rs", &pair, &[2]),
         ("agent/src/a.rs", "trait T { fn f(); }\ntype F = fn();\nfn g() -> [u8; 2] { [0; 2] }\n", &[]),
         ("agent/src/utils.rs", "", &[1]),
         ("agent/src/common/mod.rs", "", &[1]),

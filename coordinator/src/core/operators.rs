@@ -54,17 +54,16 @@ pub(super) fn take(
         Request::Resume { rollout } => update::say(draft, actor, &rollout, update::Say::Resume, now),
         Request::Abort { rollout } => update::say(draft, actor, &rollout, update::Say::Abort, now),
         Request::Retry { machine, item: None } if update::is_set_aside(draft, &machine) => {
-            let line = update::ask_again(draft, &machine, now);
-            audited(draft, actor, "retry", AuditObject::Machine(&machine), vec![line], now)
+            update::ask_again(draft, actor, &machine, now)
         }
         Request::Retry { machine, item } => {
-            verdicts::decide(draft, actor, Wish::Retry, (&machine, item.as_ref()), limits, now)
+            verdicts::decide(draft, actor, (Wish::Retry, &machine, item.as_ref()), limits, now)
         }
         Request::Skip { machine, item } => {
-            verdicts::decide(draft, actor, Wish::Skip, (&machine, item.as_ref()), limits, now)
+            verdicts::decide(draft, actor, (Wish::Skip, &machine, item.as_ref()), limits, now)
         }
         Request::Accept { machine, item } => {
-            verdicts::decide(draft, actor, Wish::Accept, (&machine, item.as_ref()), limits, now)
+            verdicts::decide(draft, actor, (Wish::Accept, &machine, item.as_ref()), limits, now)
         }
         Request::Rerun { machine, item } => rerun::item(draft, actor, (&machine, &item), limits, now),
         Request::AnnotateMachine { machine, set, remove } => {

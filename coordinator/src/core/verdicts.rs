@@ -51,8 +51,7 @@ impl Wish {
 pub(super) fn decide(
     draft: &mut Draft<'_>,
     actor: &str,
-    wish: Wish,
-    (machine, item): (&MachineName, Option<&ItemName>),
+    (wish, machine, item): (Wish, &MachineName, Option<&ItemName>),
     limits: &Limits,
     now: Now,
 ) -> Result<Reply, Refusal> {

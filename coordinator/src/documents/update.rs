@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use muster_proto::{
     model::{
-        AssignedItem, Blocked, DEFAULT_GROUP, DEFAULT_GROUP_INDEX, ItemState, MachineType, Phase, REBOOT_ITEM, Reason,
-        Scope, Severity, Standing, UpdateGroupName,
+        AssignedItem, Blocked, DEFAULT_GROUP, DEFAULT_GROUP_INDEX, MachineType, Phase, REBOOT_ITEM, Reason, Scope,
+        Severity, Standing, UpdateGroupName,
     },
     resource::{
         ChangedMachine, GroupStatus, MaintenanceStatus, StuckStage, UpdatePhase, UpdatePlan, UpdateStatus, Waiting,
@@ -17,7 +17,7 @@ use crate::{
     core::update::{Options, digest, has_work, planned as started},
     facts::{ClusterStage, MachineRow, RebootWhy, RolloutRow, UpdateRow, Wish},
     plan::{
-        Limits, blocked, containers, locks, reboot, removal, safety,
+        Limits, blocked, containers, locks, reboot, recovery, removal, safety,
         survey::{Position, Survey},
         update::{
             are_locks_late, drain::uses_swarm, groups, is_cluster_moving, is_waiting_for_others, maintenance,
@@ -46,9 +46,7 @@ pub(super) fn state(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -
 /// Does nothing move by itself any more? Then every machine that has not come to its end waits for a person, or for one
 /// that does.
 pub(super) fn needs_operator(survey: &Survey<'_>) -> bool {
-    let running = |position: &Position<'_>| {
-        position.connected() && position.row.statuses.values().any(|status| status.state == ItemState::Running)
-    };
+    let running = |position: &Position<'_>| position.connected() && position.running().next().is_some();
     // One whose ledger is behind starts nothing and reports nothing, and of one that is unheeded nothing is taken; what
     // another refuses moves it no further than what runs there already.
     let stands = |position: &Position<'_>| {
@@ -58,7 +56,8 @@ pub(super) fn needs_operator(survey: &Survey<'_>) -> bool {
         |position: &Position<'_>| position.in_flight() && !waits_long_for_inputs(survey, position) && !stands(position);
     // After `recover` only a person knows what became of these, and nothing moves before he has said so.
     let doubted = |position: &Position<'_>| position.row.in_doubt && !position.row.revoked;
-    if survey.facts.meta.recovering && survey.machines.iter().any(doubted) && !targets(survey).any(running) {
+    let at_work = |position: &Position<'_>| position.connected() && recovery::running(position).is_some();
+    if survey.facts.meta.recovering && survey.machines.iter().any(doubted) && !targets(survey).any(at_work) {
         return true;
     }
     let moves = |position: &Position<'_>| works(position) || is_waiting_for_others(survey, position);

@@ -1,10 +1,10 @@
 //! After `recover`: what machines and operators have to say before a store that was put back decides anything.
 
-use muster_proto::model::{Blocked, MachineName, MachineType, Reason};
+use muster_proto::model::{Blocked, ItemStatus, MachineName, MachineType, Reason};
 
 use super::{
     safety::{blocked, some_names},
-    survey::Survey,
+    survey::{Position, Survey},
 };
 use crate::facts::{DrainTarget, Facts, MachineRow};
 
@@ -13,6 +13,14 @@ use crate::facts::{DrainTarget, Facts, MachineRow};
 #[must_use]
 pub fn is_settled(facts: &Facts) -> bool {
     controls_at_work(facts).is_none() && doubted(facts).next().is_none()
+}
+
+/// An item that runs on the machine, as far as its agent has said while the store is recovered. Until then neither
+/// permits nor inputs are given, so an item has not begun whose agent waits for one.
+#[must_use]
+pub fn running<'a>(position: &Position<'a>) -> Option<&'a ItemStatus> {
+    let waits = position.waits_for_inputs() || position.live.is_some_and(|live| live.wants_permit);
+    position.running().find(|_| !waits)
 }
 
 /// The same, in words for those who may read of one cluster.

@@ -138,7 +138,7 @@ impl<'a> Position<'a> {
     /// end: the agent runs that item first.
     #[must_use]
     pub fn has_given_up(&self) -> bool {
-        let running = self.row.statuses.values().any(|status| status.state == ItemState::Running);
+        let running = self.running().next().is_some();
         let items = self.items.unwrap_or_default().iter().filter(|item| Some(item.phase) <= self.row.reach);
         let first = items.map(|item| self.standing(item)).find(|standing| *standing != Standing::Done);
         !running && first == Some(Standing::Failed)
@@ -149,7 +149,7 @@ impl<'a> Position<'a> {
     #[must_use]
     pub fn all_done(&self) -> bool {
         let reach = self.row.reach;
-        let running = self.row.statuses.values().any(|status| status.state == ItemState::Running);
+        let running = self.running().next().is_some();
         !running
             && reach.is_some()
             && Phase::ALL.iter().all(|p| Some(*p) > reach || self.progress(*p) == Progress::Done)
@@ -240,6 +240,12 @@ impl<'a> Position<'a> {
     pub fn has_not_begun(&self, status: &ItemStatus) -> bool {
         let permit = self.row.update.as_ref().and_then(|mine| mine.permit.as_ref()).filter(|permit| permit.expired);
         permit.is_some_and(|permit| permit.item == status.name && permit.attempt == status.attempt)
+    }
+
+    /// Items that run on it, in its list or no longer: those recorded as running that have begun.
+    pub fn running(&self) -> impl Iterator<Item = &'a ItemStatus> {
+        let recorded = self.row.statuses.values().map(|status| &**status);
+        recorded.filter(|status| status.state == ItemState::Running && !self.has_not_begun(status))
     }
 
     /// The permit that its list shows. An item that is recorded as running stays in the list whatever becomes of its

@@ -124,12 +124,7 @@ pub(super) struct Bound {
 
 impl Default for Bound {
     fn default() -> Self {
-        Self {
-            seats: Seats::default(),
-            turn_wait_max: TURN_WAIT_MAX,
-            call_max: CALL_MAX,
-            reading_max: READING_MAX,
-        }
+        Self { seats: Seats::default(), turn_wait_max: TURN_WAIT_MAX, call_max: CALL_MAX, reading_max: READING_MAX }
     }
 }
 
@@ -263,7 +258,11 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::{convert::Infallible, net::SocketAddr, sync::{Arc, Mutex}};
+    use std::{
+        convert::Infallible,
+        net::SocketAddr,
+        sync::{Arc, Mutex},
+    };
 
     use tonic::Code;
     use tower::{ServiceExt, service_fn};
@@ -381,9 +380,8 @@ mod tests {
 
     #[tokio::test]
     async fn authenticated_callers_take_turns() {
-        let apply = async |bound: Bound| {
-            call(&bound, &operator(), "/muster.v1.Fleet/Apply", Body::empty(), bytes(9)).await
-        };
+        let apply =
+            async |bound: Bound| call(&bound, &operator(), "/muster.v1.Fleet/Apply", Body::empty(), bytes(9)).await;
         let bound = Bound { turn_wait_max: Duration::from_millis(20), ..Bound::default() };
         let mut held = Vec::new();
         for _ in 0..MANIFESTS.of_peer {

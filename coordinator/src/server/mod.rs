@@ -117,13 +117,7 @@ pub async fn serve(
 
     tokio::spawn(advertise(engine.watch(), sessions.clone()));
     let watches = watches::Watches::default();
-    let (asking, ending) = (cluster::swarm::ask(engine.clone(), sessions.clone()), sessions.ending());
-    tokio::spawn(async move {
-        tokio::select! {
-            () = asking => {}
-            _ = ending => {}
-        }
-    });
+    tokio::spawn(ask_swarms(engine.clone(), sessions.clone()));
 
     let enrollment = enrollment::Enrollment {
         engine: engine.clone(),
@@ -177,6 +171,14 @@ pub async fn serve(
         })
         .await
         .map_err(ServeError::Grpc)
+}
+
+/// Asks the swarms what the plans want to know, until the sessions end.
+async fn ask_swarms(engine: EngineHandle, sessions: Sessions) {
+    tokio::select! {
+        () = cluster::swarm::ask(engine, sessions.clone()) => {}
+        _ = sessions.ending() => {}
+    }
 }
 
 /// Tells the agents that are connected where the coordinator is reached, whenever that changes.

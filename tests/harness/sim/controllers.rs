@@ -96,19 +96,33 @@ impl World {
     /// Controllers register and begin to poll.
     pub(crate) fn start_controllers(&mut self) -> Result<(), Violation> {
         for index in 0..self.controllers.len() {
-            let Some(controller) = self.controllers.get(index).cloned() else { continue };
-            let machines = if controller.manner == Manner::Late { Vec::new() } else { self.names() };
-            let word = Word::Register { cluster: manifest::cluster_name(), machines, of_cluster: true };
-            let taken = self.ask(Input::Maintenance { controller: controller.name, word })?;
-            taken.map_err(|error| self.watcher.violation("sim", error))?;
+            self.register(index)?;
             self.watch_requests(index)?;
             self.later(500, Event::Controller(index));
         }
         Ok(())
     }
 
-    fn names(&self) -> Vec<MachineName> {
-        self.machines.iter().map(|machine| machine.name.clone()).collect()
+    /// A controller registers for the machines that the record has.
+    fn register(&mut self, index: usize) -> Result<(), Violation> {
+        let (Some(controller), Some(facts)) = (self.controllers.get(index).cloned(), self.facts()) else {
+            return Ok(());
+        };
+        let late = controller.manner == Manner::Late;
+        let machines = facts.machines.keys().filter(|_| !late).cloned().collect();
+        let word = Word::Register { cluster: manifest::cluster_name(), machines, of_cluster: true };
+        let taken = self.ask(Input::Maintenance { controller: controller.name, word })?;
+        taken.map(drop).map_err(|error| self.watcher.violation("sim", error))
+    }
+
+    /// A controller that finds none of its locks registers again: the store was put back to before they were made.
+    fn register_again(&mut self, index: usize, name: &str) -> Result<(), Violation> {
+        let lost = self.facts().is_some_and(|facts| facts.locks.keys().all(|key| key.controller != name));
+        if lost {
+            self.count("a controller registered again");
+            self.register(index)?;
+        }
+        Ok(())
     }
 
     /// One poll: reads the requests, sends a command, and may misbehave.
@@ -128,6 +142,7 @@ impl World {
             return self.end_streams(index, &controller.streams);
         }
         self.keep_watching(index, &controller.streams)?;
+        self.register_again(index, &controller.name)?;
         if self.chaos && controller.manner == Manner::Flaps && self.rng.permille(150) {
             return self.take_back(&controller.name);
         }

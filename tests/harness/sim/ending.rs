@@ -13,7 +13,7 @@ use muster_coordinator::{
     },
 };
 use muster_proto::{
-    model::{Epoch, MachineName, Phase, Reason},
+    model::{ClusterSpec, Epoch, MachineName, Phase, Reason},
     resource::UpdateStatus,
 };
 
@@ -131,15 +131,17 @@ impl World {
         self.declare_controllers()
     }
 
-    /// The newest manifest is applied again where the recovered store has an older one that names fewer controllers, as
-    /// the manual asks: a controller that the store does not know, and that has not connected yet, guards nothing.
+    /// The operator applies the newest manifest again, with every application controller in it, as the manual asks: the
+    /// recovered store may know neither a controller's locks nor its declaration, and then waits for none of it.
     fn declare_controllers(&mut self) -> Result<(), Violation> {
         let Some(newest) = self.manifest.clone() else { return Ok(()) };
+        let workload_controllers: Vec<String> = self.controllers.iter().map(|guard| guard.name.clone()).collect();
         let known = self.facts().and_then(|facts| facts.spec(&manifest::cluster_name()));
-        if known.is_none_or(|known| known.workload_controllers == newest.workload_controllers) {
+        if known.is_none_or(|known| known.workload_controllers == workload_controllers) {
             return Ok(());
         }
-        self.count("newest manifest applied after recovery");
+        self.count("controllers declared after recovery");
+        let newest = ClusterSpec { workload_controllers, ..newest };
         let clusters = [(manifest::cluster_name(), (newest, BTreeMap::new()))].into();
         let applied = self.operator(Request::Apply { clusters, machines: BTreeMap::new(), dry_run: false })?;
         applied.map(drop).map_err(|error| self.watcher.violation("sim", error))

@@ -6,10 +6,10 @@ use muster_coordinator::core::{Request, update::Options};
 use muster_coordinator::facts::{MachineRow, RemovalRow};
 use muster_coordinator::plan::{
     blocked,
-    survey::{State, Survey},
+    survey::{Position, State, Survey},
     update::drain::NOBODY_TO_ASK,
 };
-use muster_proto::model::{ItemName, MachineType, Reason, RemovalPolicy, Scope, Standing};
+use muster_proto::model::{Blocked, ItemName, MachineName, MachineType, Reason, RemovalPolicy, Scope, Standing};
 
 use super::{
     LIMITS, World,
@@ -74,158 +74,25 @@ impl World {
             let control = self.machines.iter().position(|machine| machine.machine_type == MachineType::Control);
             return control.map_or(Ok(false), |index| self.come_again(index).map(|()| true));
         }
-        let mut wishes = Vec::new();
         let is_new = |row: &MachineRow| row.spec.machine_type == MachineType::Control && row.ready_at.is_none();
         let a_control_waits = survey.machines.iter().any(|position| is_new(position.row));
-        let (mut replaced, mut outside, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut adrift, mut dead) = (Vec::new(), Vec::new());
-        let (mut degraded, mut behind, mut doubted) = (false, false, Vec::new());
-        let mut without_secret = BTreeSet::new();
+        let mut advice = Advice::default();
         for position in &survey.machines {
             let Some(blocked) = blocked::of_machine(&survey, position) else { continue };
-            let machine = position.row.name.clone();
             if self.trace {
-                eprintln!("{} the operator reads: {machine}: {blocked:?}", self.at);
+                eprintln!("{} the operator reads: {}: {blocked:?}", self.at, position.row.name);
             }
-            match blocked.reason {
-                Reason::RemovalNeedsAgent
-                | Reason::LeavingSwarm
-                | Reason::Revoked
-                | Reason::Lost
-                | Reason::LedgerBehind
-                    if position.row.removal.is_some() =>
-                {
-                    dead.push(machine);
-                }
-                Reason::Quorum if blocked.clears_when.contains("maintenance leave") => {
-                    wishes.push(Request::LeaveMaintenance { machine });
-                }
-                Reason::Quorum if blocked.clears_when.contains("--accept-control-plane-downtime") => {
-                    match &position.row.removal {
-                        Some(RemovalRow { policy, .. }) => {
-                            let policy = *policy;
-                            wishes.push(Request::Remove { machine, policy, accept_control_plane_downtime: true });
-                        }
-                        None => {
-                            wishes
-                                .extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));
-                        }
-                    }
-                }
-                Reason::Quorum if position.row.removal.is_some() => adrift.push((machine, false)),
-                Reason::Failed | Reason::Indeterminate => {
-                    let items = position.items.unwrap_or_default().iter();
-                    let stuck = items
-                        .filter(|item| matches!(position.standing(item), Standing::Failed | Standing::Held))
-                        .map(|item| item.name.clone());
-                    let said =
-                        |what: &NotEntered| position.row.statuses.values().any(|status| status.message == what.message);
-                    if said(&FOREIGN) {
-                        foreign.push(machine.clone());
-                    }
-                    if said(&QUORUM_AT_RISK) {
-                        adrift.push((machine.clone(), false));
-                    }
-                    let nothing_to_copy = |item: &ItemName| {
-                        let status = position.row.statuses.get(item);
-                        status.is_some_and(|status| status.message == NOT_MANAGER.message)
-                    };
-                    wishes.extend(stuck.map(|item| {
-                        let (without, machine) = (nothing_to_copy(&item), machine.clone());
-                        let item = Some(item);
-                        if without { Request::Skip { machine, item } } else { Request::Retry { machine, item } }
-                    }));
-                }
-                Reason::RecoveredInDoubt if position.row.in_doubt => doubted.push(machine),
-                Reason::NotUpToDate => behind = true,
-                Reason::InMaintenance => wishes.push(Request::LeaveMaintenance { machine }),
-                // No manager could be spared, however long it waited: an operator accepts that.
-                Reason::Deferred | Reason::Refused | Reason::Paused | Reason::Quorum
-                    if blocked.message.contains("its swarm has only") =>
-                {
-                    wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));
-                }
-                // The replacement is deployed, and creates a swarm, when the update is over.
-                Reason::Deferred | Reason::Refused
-                    if a_control_waits && blocked.message.contains("no manager of the swarm") =>
-                {
-                    wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));
-                }
-                Reason::Deferred | Reason::Refused => {
-                    degraded |= blocked.message.contains("services");
-                    if blocked.message.contains("swarm") {
-                        adrift.push((machine.clone(), nobody_knows_it(&blocked.message)));
-                    }
-                    wishes.push(Request::Retry { machine, item: None });
-                }
-                Reason::Paused if a_control_waits && blocked.message.contains("no manager of the swarm") => {
-                    wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));
-                }
-                // Its managers have left the fleet: their replacement creates a swarm when the update is over.
-                Reason::SwarmNoManager if a_control_waits => {
-                    adrift.push((machine, true));
-                    wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));
-                }
-                Reason::SwarmNoManager | Reason::SwarmNodeUnknown => {
-                    adrift.push((machine, blocked.reason == Reason::SwarmNodeUnknown))
-                }
-                Reason::ServiceDegraded => degraded = true,
-                // Reasons from before the pause are still reported.
-                Reason::Paused | Reason::Quorum
-                    if ["is not deployed", "the control plane is down"]
-                        .iter()
-                        .any(|why| blocked.message.contains(why)) =>
-                {
-                    wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }));
-                }
-                Reason::Paused => {
-                    degraded |= blocked.message.contains("services");
-                    if blocked.message.contains("swarm") {
-                        adrift.push((machine, nobody_knows_it(&blocked.message)));
-                    }
-                    wishes.extend(survey.rollout.map(|rollout| Request::Resume { rollout: rollout.name.clone() }))
-                }
-                Reason::BeforeUpdate if blocked.message.contains("has left") => {
-                    wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }))
-                }
-                Reason::ControlNotDeployed if blocked.clears_when.contains("--abort") => {
-                    wishes.push(Request::AbortRemoval { machine });
-                }
-                Reason::ControlNotDeployed => {
-                    wishes.extend(survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() }))
-                }
-                // A machine revoked since the copy was made is revoked again.
-                Reason::ControlsAtWork if position.row.id.is_some_and(|id| self.watcher.was_shut_out(id)) => {
-                    wishes.push(Request::RevokeMachine { machine, machine_is_off: false });
-                }
-                Reason::WaitingForSwarm => outside.push(machine),
-                // The store is older than the secret.
-                Reason::VariableWithoutValue if blocked.message.contains("'secret.") => {
-                    without_secret.insert(position.row.spec.machine_type);
-                }
-                Reason::WaitingForMachines | Reason::DeployNotStarted => {
-                    wishes.push(Request::Deploy { cluster: manifest::cluster_name() });
-                }
-                Reason::Lost
-                | Reason::RebootOverdue
-                | Reason::Revoked
-                | Reason::NotReported
-                | Reason::NotEnrolled
-                | Reason::LedgerBehind => {
-                    replaced.push(machine);
-                }
-                // No operator repairs a ledger here: another machine replaces it, unless it is being removed.
-                Reason::UnprovenLedger if self.machines.iter().any(|of| of.name == machine && of.swapped_ledger) => {
-                    if position.row.removal.is_some() {
-                        dead.push(machine)
-                    } else {
-                        replaced.push(machine)
-                    }
-                }
-                _ => {}
-            }
+            Reading { world: self, survey: &survey, position, blocked: &blocked, a_control_waits }.note(&mut advice);
         }
-        if behind && survey.rollout.is_none() {
+        let idle = survey.rollout.is_none();
+        self.follow(advice, idle)
+    }
+
+    /// Does what the reasons advise. `idle`: no rollout is open. Returns whether there was anything to do.
+    fn follow(&mut self, advice: Advice, idle: bool) -> Result<bool, Violation> {
+        let Advice { mut wishes, replaced, outside, foreign, adrift, dead, degraded, behind, doubted, without_secret } =
+            advice;
+        if behind && idle {
             let options = Options { accept_control_plane_downtime: true, ..Options::of(Scope::Os) };
             wishes.push(Request::Update { cluster: manifest::cluster_name(), options });
         }
@@ -271,6 +138,255 @@ impl World {
             }
         }
         Ok(something)
+    }
+}
+
+/// What an operator is to do about all machines together.
+#[derive(Default)]
+struct Advice {
+    wishes: Vec<Request>,
+    /// Other machines take their places.
+    replaced: Vec<MachineName>,
+    /// They wait for a swarm.
+    outside: Vec<MachineName>,
+    /// They are in a swarm of others.
+    foreign: Vec<MachineName>,
+    /// Their nodes need a look, and whether the fleet does not know the node.
+    adrift: Vec<(MachineName, bool)>,
+    /// They are removed, and never come back.
+    dead: Vec<MachineName>,
+    /// Services have fewer tasks than they want.
+    degraded: bool,
+    /// A machine lacks what only an update brings about.
+    behind: bool,
+    /// They need review.
+    doubted: Vec<MachineName>,
+    /// Machines of these types lack a secret.
+    without_secret: BTreeSet<MachineType>,
+}
+
+/// One machine's reason, as its operator reads it.
+struct Reading<'a> {
+    world: &'a World,
+    survey: &'a Survey<'a>,
+    position: &'a Position<'a>,
+    blocked: &'a Blocked,
+    /// A control machine waits for its deployment.
+    a_control_waits: bool,
+}
+
+impl Reading<'_> {
+    /// The first group of reasons that knows this one gives the advice.
+    fn note(&self, advice: &mut Advice) {
+        let groups = [
+            Self::of_removal,
+            Self::of_items,
+            Self::of_state,
+            Self::of_swarm,
+            Self::of_pause,
+            Self::of_others,
+            Self::of_record,
+        ];
+        groups.iter().any(|group| group(self, advice));
+    }
+
+    fn abort(&self) -> Option<Request> {
+        self.survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() })
+    }
+
+    /// Removals, and what needs the quorum.
+    fn of_removal(&self, advice: &mut Advice) -> bool {
+        let machine = self.position.row.name.clone();
+        match self.blocked.reason {
+            Reason::RemovalNeedsAgent
+            | Reason::LeavingSwarm
+            | Reason::Revoked
+            | Reason::Lost
+            | Reason::LedgerBehind
+                if self.position.row.removal.is_some() =>
+            {
+                advice.dead.push(machine);
+            }
+            Reason::Quorum if self.blocked.clears_when.contains("maintenance leave") => {
+                advice.wishes.push(Request::LeaveMaintenance { machine });
+            }
+            Reason::Quorum if self.blocked.clears_when.contains("--accept-control-plane-downtime") => {
+                match &self.position.row.removal {
+                    Some(RemovalRow { policy, .. }) => {
+                        let policy = *policy;
+                        advice.wishes.push(Request::Remove { machine, policy, accept_control_plane_downtime: true });
+                    }
+                    None => {
+                        advice.wishes.extend(self.abort());
+                    }
+                }
+            }
+            Reason::Quorum if self.position.row.removal.is_some() => advice.adrift.push((machine, false)),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Items that failed, or whose end is unknown.
+    fn of_items(&self, advice: &mut Advice) -> bool {
+        let machine = self.position.row.name.clone();
+        match self.blocked.reason {
+            Reason::Failed | Reason::Indeterminate => {
+                let items = self.position.items.unwrap_or_default().iter();
+                let stuck = items
+                    .filter(|item| matches!(self.position.standing(item), Standing::Failed | Standing::Held))
+                    .map(|item| item.name.clone());
+                let said = |what: &NotEntered| {
+                    self.position.row.statuses.values().any(|status| status.message == what.message)
+                };
+                if said(&FOREIGN) {
+                    advice.foreign.push(machine.clone());
+                }
+                if said(&QUORUM_AT_RISK) {
+                    advice.adrift.push((machine.clone(), false));
+                }
+                let nothing_to_copy = |item: &ItemName| {
+                    let status = self.position.row.statuses.get(item);
+                    status.is_some_and(|status| status.message == NOT_MANAGER.message)
+                };
+                advice.wishes.extend(stuck.map(|item| {
+                    let (without, machine) = (nothing_to_copy(&item), machine.clone());
+                    let item = Some(item);
+                    if without { Request::Skip { machine, item } } else { Request::Retry { machine, item } }
+                }));
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Machines that need review, maintenance or an update.
+    fn of_state(&self, advice: &mut Advice) -> bool {
+        let machine = self.position.row.name.clone();
+        match self.blocked.reason {
+            Reason::RecoveredInDoubt if self.position.row.in_doubt => advice.doubted.push(machine),
+            Reason::NotUpToDate => advice.behind = true,
+            Reason::InMaintenance => advice.wishes.push(Request::LeaveMaintenance { machine }),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Drains that were refused, and swarms without managers.
+    fn of_swarm(&self, advice: &mut Advice) -> bool {
+        let machine = self.position.row.name.clone();
+        match self.blocked.reason {
+            // No manager could be spared, however long it waited: an operator accepts that.
+            Reason::Deferred | Reason::Refused | Reason::Paused | Reason::Quorum
+                if self.blocked.message.contains("its swarm has only") =>
+            {
+                advice.wishes.extend(self.abort());
+            }
+            // The replacement is deployed, and creates a swarm, when the update is over.
+            Reason::Deferred | Reason::Refused
+                if self.a_control_waits && self.blocked.message.contains("no manager of the swarm") =>
+            {
+                advice.wishes.extend(self.abort());
+            }
+            Reason::Deferred | Reason::Refused => {
+                advice.degraded |= self.blocked.message.contains("services");
+                if self.blocked.message.contains("swarm") {
+                    advice.adrift.push((machine.clone(), nobody_knows_it(&self.blocked.message)));
+                }
+                advice.wishes.push(Request::Retry { machine, item: None });
+            }
+            Reason::Paused if self.a_control_waits && self.blocked.message.contains("no manager of the swarm") => {
+                advice.wishes.extend(self.abort());
+            }
+            // Its managers have left the fleet: their replacement creates a swarm when the update is over.
+            Reason::SwarmNoManager if self.a_control_waits => {
+                advice.adrift.push((machine, true));
+                advice.wishes.extend(self.abort());
+            }
+            Reason::SwarmNoManager | Reason::SwarmNodeUnknown => {
+                advice.adrift.push((machine, self.blocked.reason == Reason::SwarmNodeUnknown))
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Pauses, and services without enough tasks.
+    fn of_pause(&self, advice: &mut Advice) -> bool {
+        let machine = self.position.row.name.clone();
+        match self.blocked.reason {
+            Reason::ServiceDegraded => advice.degraded = true,
+            // Reasons from before the pause are still reported.
+            Reason::Paused | Reason::Quorum
+                if ["is not deployed", "the control plane is down"]
+                    .iter()
+                    .any(|why| self.blocked.message.contains(why)) =>
+            {
+                advice.wishes.extend(self.abort());
+            }
+            Reason::Paused => {
+                advice.degraded |= self.blocked.message.contains("services");
+                if self.blocked.message.contains("swarm") {
+                    advice.adrift.push((machine, nobody_knows_it(&self.blocked.message)));
+                }
+                advice
+                    .wishes
+                    .extend(self.survey.rollout.map(|rollout| Request::Resume { rollout: rollout.name.clone() }))
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// What others have to do first.
+    fn of_others(&self, advice: &mut Advice) -> bool {
+        let machine = self.position.row.name.clone();
+        match self.blocked.reason {
+            Reason::BeforeUpdate if self.blocked.message.contains("has left") => advice.wishes.extend(self.abort()),
+            Reason::ControlNotDeployed if self.blocked.clears_when.contains("--abort") => {
+                advice.wishes.push(Request::AbortRemoval { machine });
+            }
+            Reason::ControlNotDeployed => advice.wishes.extend(self.abort()),
+            // A machine revoked since the copy was made is revoked again.
+            Reason::ControlsAtWork if self.position.row.id.is_some_and(|id| self.world.watcher.was_shut_out(id)) => {
+                advice.wishes.push(Request::RevokeMachine { machine, machine_is_off: false });
+            }
+            Reason::WaitingForSwarm => advice.outside.push(machine),
+            // The store is older than the secret.
+            Reason::VariableWithoutValue if self.blocked.message.contains("'secret.") => {
+                advice.without_secret.insert(self.position.row.spec.machine_type);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Machines that are missing from the record or from the fleet.
+    fn of_record(&self, advice: &mut Advice) -> bool {
+        let machine = self.position.row.name.clone();
+        match self.blocked.reason {
+            Reason::WaitingForMachines | Reason::DeployNotStarted => {
+                advice.wishes.push(Request::Deploy { cluster: manifest::cluster_name() });
+            }
+            Reason::Lost
+            | Reason::RebootOverdue
+            | Reason::Revoked
+            | Reason::NotReported
+            | Reason::NotEnrolled
+            | Reason::LedgerBehind => {
+                advice.replaced.push(machine);
+            }
+            // No operator repairs a ledger here: another machine replaces it, unless it is being removed.
+            Reason::UnprovenLedger if self.world.machines.iter().any(|of| of.name == machine && of.swapped_ledger) => {
+                if self.position.row.removal.is_some() {
+                    advice.dead.push(machine)
+                } else {
+                    advice.replaced.push(machine)
+                }
+            }
+            _ => return false,
+        }
+        true
     }
 }
 

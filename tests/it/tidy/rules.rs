@@ -102,8 +102,12 @@ fn line_length(source: &Source) -> Vec<Violation> {
 fn function_length(source: &Source) -> Vec<Violation> {
     let mut found = Vec::new();
     for (at, token) in source.tokens.iter().enumerate().filter(|(_, token)| token.text == "fn") {
+        // A type, such as `fn(u32) -> bool`, has no body.
+        if source.stands(at + 1, &["("]) {
+            continue;
+        }
         let mut end = at + 1;
-        while source.tokens.get(end).is_some_and(|token| !matches!(token.text.as_str(), "{" | ";" | "}" | ")" | ",")) {
+        while source.tokens.get(end).is_some_and(|token| !matches!(token.text.as_str(), "{" | ";")) {
             let bracket = matches!(source.tokens[end].text.as_str(), "(" | "[");
             end = if bracket { source.close_of(end) } else { end + 1 };
         }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use muster_proto::{
-    model::{Blocked, ItemState, LockState, MachineName, Now, RemovalPolicy},
+    model::{Blocked, LockState, MachineName, Now, RemovalPolicy},
     plant::planted,
 };
 
@@ -12,7 +12,7 @@ use super::{at_rest_reach, record::has_its_own_items, refusal};
 use crate::{
     core::{Refusal, Reply},
     facts::{AuditObject, Draft, LockKey, LockRow, MachineRow, UpdateKind, Wish},
-    plan::{Limits, assign, blocked, survey::Position},
+    plan::{Limits, assign, blocked, recovery, survey::Position},
 };
 
 /// An agent begins what is due so long after its last word at the latest, in milliseconds: its longest backoff is 75 s.
@@ -110,10 +110,8 @@ fn does_nothing(draft: &Draft<'_>, position: &Position<'_>, now: Now) -> Result<
         return Err(refusal("Disconnected", message));
     }
     let live = position.live;
-    // It gets neither leave nor inputs from a store that is recovered, and what is recorded as running never began.
     let waits = position.waits_for_inputs() || live.is_some_and(|live| live.wants_permit);
-    let mut running = position.row.statuses.values().filter(|status| status.state == ItemState::Running && !waits);
-    if let Some(running) = running.next() {
+    if let Some(running) = recovery::running(position) {
         let message = format!(
             "item {} still runs on {name}; say it again when it has ended (`musterctl describe machine {name}`), or \
              `musterctl revoke {name}` if the machine is gone",

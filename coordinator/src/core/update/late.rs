@@ -4,8 +4,12 @@ use muster_proto::model::{DeadlineOutcome, MachineName, Now};
 
 use super::record;
 use crate::{
-    core::decide::{begin_stage, end_stage},
-    facts::{DeferralCause, Draft, SetAside, Stage, Stuck},
+    core::{
+        Refusal, Reply,
+        decide::{begin_stage, end_stage},
+        operators::audited,
+    },
+    facts::{AuditObject, DeferralCause, Draft, SetAside, Stage, Stuck},
     plan::update::stages,
 };
 
@@ -69,7 +73,12 @@ pub(in crate::core) fn is_set_aside(draft: &Draft<'_>, machine: &MachineName) ->
 }
 
 /// An operator lets a machine that was put aside be asked for again.
-pub(in crate::core) fn ask_again(draft: &mut Draft<'_>, machine: &MachineName, now: Now) -> String {
+pub(in crate::core) fn ask_again(
+    draft: &mut Draft<'_>,
+    actor: &str,
+    machine: &MachineName,
+    now: Now,
+) -> Result<Reply, Refusal> {
     let row = draft.machine_mut(machine);
     let rollout = row.and_then(|row| {
         record::take_back(row, now);
@@ -78,7 +87,8 @@ pub(in crate::core) fn ask_again(draft: &mut Draft<'_>, machine: &MachineName, n
     if let Some(update) = rollout.and_then(|rollout| draft.update_mut(&rollout)) {
         update.moved_at_ms = now.wall_ms;
     }
-    format!("machine {machine}: its maintenance is requested again when its turn comes")
+    let line = format!("machine {machine}: its maintenance is requested again when its turn comes");
+    audited(draft, actor, "retry", AuditObject::Machine(machine), vec![line], now)
 }
 
 /// An operator lets an item of an update run again: the stage it is part of begins anew.

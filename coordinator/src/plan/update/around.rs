@@ -2,7 +2,7 @@
 //! They are items that the update adds to machines' lists; while they are under way nothing else is started there.
 
 use muster_proto::{
-    model::{Blocked, ItemState, MachineName, Reason, Standing},
+    model::{Blocked, MachineName, Reason, Standing},
     plant::planted,
 };
 
@@ -125,7 +125,7 @@ fn is_done(position: &Position<'_>, added: &Added) -> bool {
 /// Is all that was added to this machine's list done, nothing of it running, and will its agent start no more of it?
 pub(super) fn is_through(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     let Some(mine) = position.update().filter(|mine| mine.only_added) else { return false };
-    let running = position.row.statuses.values().any(|status| status.state == ItemState::Running);
+    let running = position.running().next().is_some();
     alone(mine).iter().all(|added| is_done(position, added)) && !running && assign::is_accepted(survey.facts, position)
 }
 

@@ -3,7 +3,7 @@
 //! affair.
 
 use muster_proto::{
-    model::{Blocked, ItemState, Reason},
+    model::{Blocked, Reason},
     plant::planted,
 };
 
@@ -63,10 +63,8 @@ pub fn nothing_runs(position: &Position<'_>) -> Result<(), Blocked> {
         let message = format!("item {} has leave to start on it", item.name);
         return Err(blocked(Reason::ItemRunning, message, "it has ended, or its leave is over"));
     }
-    let running = position.row.statuses.values().filter(|status| status.state == ItemState::Running);
-    let mut running = running.filter(|status| !position.has_not_begun(status));
     // Planted: what runs there may go on.
-    match running.next().filter(|_| !planted("run-in-maintenance")) {
+    match position.running().next().filter(|_| !planted("run-in-maintenance")) {
         Some(status) => {
             Err(blocked(Reason::ItemRunning, format!("item {} still runs on it", status.name), "it has ended"))
         }

@@ -208,6 +208,31 @@ fn what_is_recorded_as_running_and_never_began_holds_up_nobody() {
     fleet.ask(serves_again()).expect("an operator has looked");
 }
 
+#[test]
+fn item_that_never_began_leaves_recovery_to_a_person() {
+    let permit_is_over: fn(&mut Fleet) = |fleet| {
+        let id = fleet.agents[SERVES_AGAIN].id;
+        fleet.step(Input::PermitWanted { id, permit: 1 }).expect("known");
+    };
+    let waits_for_inputs: fn(&mut Fleet) = |fleet| {
+        let id = fleet.agents[SERVES_AGAIN].id;
+        fleet.agent_blocked(id, Some((Reason::WaitingForSecret, "none while the store is recovered".to_owned())));
+    };
+    for never_begins in [permit_is_over, waits_for_inputs] {
+        let mut fleet = deployed(3, 2);
+        release(&mut fleet, &["install"], 1);
+        let mut fleet = fleet.started();
+        ["control-1", "control-2", "control-3"].iter().for_each(|control| fleet.upgrade(control));
+        fleet.lock("ceph", Some(SERVES_AGAIN), LockState::Inactive);
+        fleet.begin(SERVES_AGAIN);
+        fleet.recover_from(fleet.store.clone());
+        fleet.all_report();
+        assert!(!fleet.wants_a_person(), "it runs");
+        never_begins(&mut fleet);
+        assert!(fleet.wants_a_person(), "neither permits nor inputs are given");
+    }
+}
+
 /// What is frozen at the start of an update is not what the machines are.
 #[test]
 fn nothing_is_started_while_a_store_is_recovered() {

@@ -73,6 +73,18 @@ impl Swarm {
         self.node(name).availability
     }
 
+    fn shown(&self, Node { name, availability, .. }: &Node) -> SwarmNode {
+        let down = self.down.contains(&name.as_str());
+        let manager = || SwarmManager { leader: false, reachable: !down, address: String::new() };
+        SwarmNode {
+            id: self.id_of(name),
+            hostname: name.clone(),
+            state: if down { SwarmNodeState::Down } else { SwarmNodeState::Ready },
+            availability: *availability,
+            manager: name.starts_with('c').then(manager),
+        }
+    }
+
     fn answer(&mut self, agent: &str, op: &SwarmOp) -> Result<SwarmReply, SwarmFailure> {
         if self.silent.iter().any(|name| name == agent) {
             self.log.push(format!("{agent} is silent"));
@@ -90,21 +102,7 @@ impl Swarm {
             }
             SwarmOp::Nodes => {
                 self.log.push(format!("{agent}: nodes"));
-                let shown = self.nodes.iter().map(|Node { name, availability, .. }| {
-                    let down = self.down.contains(&name.as_str());
-                    SwarmNode {
-                        id: self.id_of(name),
-                        hostname: name.clone(),
-                        state: if down { SwarmNodeState::Down } else { SwarmNodeState::Ready },
-                        availability: *availability,
-                        manager: name.starts_with('c').then(|| SwarmManager {
-                            leader: false,
-                            reachable: !down,
-                            address: String::new(),
-                        }),
-                    }
-                });
-                Ok(SwarmReply::Nodes(shown.collect()))
+                Ok(SwarmReply::Nodes(self.nodes.iter().map(|node| self.shown(node)).collect()))
             }
             SwarmOp::Tasks { node } => {
                 let Node { name, tasks, .. } = &self.nodes[found(node)];
