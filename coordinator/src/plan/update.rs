@@ -12,9 +12,9 @@ mod cluster;
 mod deadlines;
 pub mod drain;
 pub mod groups;
-mod machine;
 pub mod maintenance;
 pub mod stages;
+pub mod turn;
 pub mod waits;
 
 use muster_proto::model::{DeadlineOutcome, ItemName, MachineName, MachineType, Phase, Standing};
@@ -32,6 +32,8 @@ use crate::facts::{
 pub(in crate::plan) use cluster::cluster_lets;
 pub use cluster::{is_cluster_moving, is_open, not_halted, overdue_stage, paused_too_long};
 pub use deadlines::{are_locks_late, is_waiting_for_others, wakes_at_ms};
+pub use turn::wants_slot;
+use turn::{Advance, Participant};
 
 /// A deadline that has just passed is acted upon within so long, in milliseconds.
 const DECISION_MS: u64 = 5_000;
@@ -169,8 +171,10 @@ pub fn next_steps(survey: &Survey<'_>) -> Vec<Step> {
         return Vec::new();
     }
     let outcomes: Vec<Step> = targets(survey)
+        // What becomes of one that departs is decided by its removal.
+        .filter(|position| !position.is_let_go())
         .filter_map(|position| {
-            let step = machine::outcome(survey, update, position)?;
+            let Advance::Move(step) = Participant::of(survey, position)?.advance() else { return None };
             Some(Step::Machine { machine: position.row.name.clone(), step })
         })
         .collect();
@@ -264,25 +268,6 @@ fn prepare_grants(survey: &Survey<'_>) -> Vec<Step> {
 fn frozen_set(survey: &Survey<'_>, position: &Position<'_>, phase: Phase) -> ControlSet {
     let known = position.row.control_sets.get(&phase).cloned();
     known.unwrap_or_else(|| complete_set(survey.facts, survey.cluster))
-}
-
-/// Could it take a slot as far as it itself is concerned?
-#[must_use]
-pub fn wants_slot(position: &Position<'_>) -> bool {
-    let Some(mine) = position.update() else { return false };
-    let prepared = match &mine.maintenance {
-        Some(row) => !row.leaving,
-        None => {
-            !mine.only_added
-                && position.row.reach == Some(Phase::Prepare)
-                && position.progress(Phase::Prepare) == Progress::Done
-        }
-    };
-    prepared
-        && !position.is_let_go()
-        && position.row.slot.is_none()
-        && mine.set_aside.is_none()
-        && !position.is_stopped()
 }
 
 /// The next slot: at most one in a round, for the survey does not know of it yet.

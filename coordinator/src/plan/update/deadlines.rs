@@ -1,10 +1,13 @@
 //! When what machines wait for has had its time, and when time alone changes something.
 
-use super::{DECISION_MS, around, cluster, drain, is_at_work, machine, stages, targets, wants_slot};
+use super::{
+    DECISION_MS, around, cluster, drain, stages, targets,
+    turn::{Advance, Participant, wants_slot},
+};
 use crate::{
     facts::{ClusterStage, MachineUpdate, UpdateRow, Wish},
     plan::{
-        locks, removal, safety,
+        locks, removal,
         survey::{Position, Survey},
     },
 };
@@ -53,32 +56,20 @@ pub fn are_locks_late(survey: &Survey<'_>, position: &Position<'_>) -> bool {
 /// that run?
 #[must_use]
 pub fn is_waiting_for_others(survey: &Survey<'_>, position: &Position<'_>) -> bool {
-    let (Some(update), Some(mine)) = (survey.update(), position.update()) else { return false };
-    let coming = |at: Option<u64>| at.is_some_and(|at| at.saturating_add(DECISION_MS) > survey.now.wall_ms);
     if position.is_let_go() {
         return removal::is_moving(survey, position);
     }
-    if mine.in_maintenance() && !removal::takes_turn(position) {
-        return false;
+    let until_ms = wait_until_ms(survey, position);
+    until_ms.is_some_and(|at_ms| at_ms.saturating_add(DECISION_MS) > survey.now.wall_ms)
+}
+
+/// When the wait of this machine for what others have to do is over, Unix milliseconds. None: it does not wait for them,
+/// or no deadline runs.
+fn wait_until_ms(survey: &Survey<'_>, position: &Position<'_>) -> Option<u64> {
+    match Participant::of(survey, position)?.advance() {
+        Advance::Wait(wait) => wait.until_ms,
+        Advance::Move(_) | Advance::Working => None,
     }
-    if let Some(since_ms) = mine.returned_at_ms {
-        let deadline_ms = returned_deadline_ms(survey, update, since_ms);
-        return coming(Some(deadline_ms)) && locks::returned(survey, position.row).is_err();
-    }
-    if position.row.slot.is_none() {
-        return coming(return_deadline_ms(survey, update, position));
-    }
-    let gives_back = machine::gives_back(survey, update, position, mine).is_some();
-    if position.is_stopped() && !gives_back {
-        return false;
-    }
-    if drain::aim(survey, position).is_some() {
-        return coming(drain::deadline_ms(survey, update, position));
-    }
-    let leaves = mine.in_maintenance();
-    let locks = if leaves { safety::locks_let_leave } else { safety::locks_granted };
-    let waits = locks(survey, position).is_err() && !is_at_work(position);
-    waits && coming(lock_deadline_ms(survey, update, position, mine))
 }
 
 /// The next moment, Unix milliseconds, at which time alone changes what this update does. None: there is none.
@@ -86,14 +77,10 @@ pub fn is_waiting_for_others(survey: &Survey<'_>, position: &Position<'_>) -> bo
 pub fn wakes_at_ms(survey: &Survey<'_>) -> Option<u64> {
     let update = survey.update()?;
     let of_machines = targets(survey).filter_map(|position| {
-        let mine = position.update()?;
-        let back = mine.returned_at_ms.map(|since_ms| returned_deadline_ms(survey, update, since_ms));
-        let late = lock_deadline_ms(survey, update, position, mine);
-        let late = late.or_else(|| return_deadline_ms(survey, update, position));
-        let drained = drain::deadline_ms(survey, update, position);
+        let late = wait_until_ms(survey, position);
         let swarm = drain::questions::wakes_at(survey, position);
         let swarm = swarm.map(|mono_ms| survey.now.wall_ms + mono_ms.saturating_sub(survey.now.mono_ms));
-        let own = back.into_iter().chain(late).chain(drained).chain(swarm);
+        let own = late.into_iter().chain(swarm);
         own.filter(|at| *at > survey.now.wall_ms).min()
     });
     let requests = targets(survey).filter_map(|position| position.update()?.request).chain(update.request);

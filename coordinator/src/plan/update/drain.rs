@@ -17,7 +17,10 @@ use muster_proto::{
     plant::planted,
 };
 
-use super::{DrainStep, MachineStep, is_at_work, machine, not_halted, stages};
+use super::{
+    DrainStep, MachineStep, is_at_work, not_halted, stages,
+    turn::{Participant, top},
+};
 use crate::{
     facts::{DrainTarget, Seen, Stage, SwarmLook, UpdateRow, Wish},
     plan::{
@@ -79,7 +82,7 @@ pub fn aim(survey: &Survey<'_>, position: &Position<'_>) -> Option<Aim> {
     if position.row.slot.is_none() || mine.returned_at_ms.is_some() {
         return None;
     }
-    if machine::gives_back(survey, update, position, mine).is_some() {
+    if Participant::of(survey, position).and_then(Participant::gives_back).is_some() {
         return (!counted).then_some(Aim::GivenBack);
     }
     let begins = || {
@@ -89,7 +92,7 @@ pub fn aim(survey: &Survey<'_>, position: &Position<'_>) -> Option<Aim> {
     let next = match &mine.maintenance {
         // Days may have passed: before it leaves for good it is looked at again.
         Some(row) => row.since_ms.is_none() || removal::takes_turn(position),
-        None => position.row.reach < Some(machine::top(survey, position)) || position.awaits_permit(),
+        None => position.row.reach < Some(top(survey, position)) || position.awaits_permit(),
     };
     let goes_on = next && !is_at_work(position) && safety::locks_granted(survey, position).is_ok();
     let begun = mine.disturbed() || mine.in_maintenance();

@@ -2,9 +2,9 @@
 
 use muster_proto::{model::DeadlineOutcome, plant::planted};
 
-use super::{MachineStep, targets, waits};
+use super::{MachineStep, targets, turn::Participant};
 use crate::{
-    facts::{MachineRow, MachineUpdate, Stage, UpdateRow, Wish},
+    facts::{MachineRow, Stage, UpdateRow, Wish},
     plan::{
         locks, safety,
         survey::{Position, Survey},
@@ -56,24 +56,28 @@ pub(super) fn others_moved_ms(survey: &Survey<'_>, update: &UpdateRow, position:
     if overtaken || refused { update.resumed_at_ms } else { update.moved_at_ms }
 }
 
-/// The stage is past its deadline, and that is not recorded yet.
-pub(super) fn overdue(
-    survey: &Survey<'_>,
-    update: &UpdateRow,
-    position: &Position<'_>,
-    mine: &MachineUpdate,
-) -> Option<MachineStep> {
+/// A stage past its deadline.
+pub(super) struct Overdue {
+    stage: Stage,
+    outcome: DeadlineOutcome,
+}
+
+impl Overdue {
+    /// The step that records it. `waited`: what the machine waits for now; a pause would hide that.
+    pub(super) fn stuck(self, waited: impl FnOnce() -> String) -> MachineStep {
+        let Self { stage, outcome } = self;
+        let message = if stage == Stage::PreviousDeployed { waited() } else { String::new() };
+        MachineStep::Stuck { stage, outcome, message }
+    }
+}
+
+/// The stage that is past its deadline, which is not recorded yet.
+pub(super) fn overdue(Participant { survey, update, position, mine }: Participant<'_, '_>) -> Option<Overdue> {
     let (stage, at_ms, outcome) = deadline(survey, update, position)?;
     let known = mine.stuck.as_ref().is_some_and(|stuck| stuck.stage == stage);
     let late = update.wish == Wish::Go && survey.now.wall_ms >= at_ms && mine.set_aside.is_none();
     // Planted: whatever a stage takes, nobody is told.
-    if !late || known || planted("no-stage-deadline") {
-        return None;
-    }
-    // A pause hides what the machine waited for.
-    let waited = waits::of_machine(survey, position).filter(|_| stage == Stage::PreviousDeployed);
-    let message = waited.map(|blocked| blocked.message).unwrap_or_default();
-    Some(MachineStep::Stuck { stage, outcome, message })
+    (late && !known && !planted("no-stage-deadline")).then_some(Overdue { stage, outcome })
 }
 
 /// The next moments, Unix milliseconds, at which a stage has had its time.

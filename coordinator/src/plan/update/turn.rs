@@ -1,0 +1,573 @@
+//! A machine's turn in an update: the states it goes through, and the one function that moves it on or says why it
+//! waits. Decision and reason are the same computation, so that no machine waits without a reason.
+
+use muster_proto::{
+    model::{Blocked, DeadlineOutcome, MachineType, Phase, Reason, Standing},
+    plant::planted,
+};
+
+use super::{
+    DrainStep, MachineStep, around, concerns,
+    deadlines::{lock_deadline_ms, return_deadline_ms, returned_deadline_ms},
+    drain, earlier_on_its_way, frozen_set, is_at_work, is_untouched, maintenance, not_halted, stages,
+    waits::{because, late_for},
+};
+use crate::{
+    facts::{ClusterStage, DeferralCause, MachineUpdate, Stage, UpdateKind, UpdateRow, Wish},
+    plan::{
+        assign, locks, removal,
+        safety::{self, blocked},
+        survey::{Position, Progress, Survey},
+    },
+};
+
+/// Where a machine is in its turn. It holds a slot from [`TurnState::Harmless`] on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TurnState {
+    /// Only hooks and backups of the update run, before or after everything else.
+    Hooks,
+    /// Its list is still the one from before the update.
+    Idle,
+    /// Its prepare items run.
+    Preparing,
+    /// Ready for a slot.
+    Prepared,
+    /// It was refused its turn, and holds nothing.
+    Deferred,
+    /// It has a slot without a request: nothing that is due disturbs workloads.
+    Harmless,
+    /// Its maintenance is requested: its locks are to become inactive.
+    Requested,
+    /// Its locks were inactive, and its Swarm node is being drained.
+    Draining,
+    /// Its list has the disruptive items, and none of them has a permit yet.
+    Entered,
+    /// A disruptive item had a permit. From here on the only way is forward.
+    Disturbed,
+    /// It was disturbed, and goes out of service to be removed.
+    Withdrawing,
+    /// Out of service until an operator wants it back or removes it.
+    Out,
+    /// Aborted, deferred or failed before its first permit. Running items end first, or a person decides.
+    Stopping,
+    /// Its Swarm node and its request are given back.
+    GivingBack {
+        /// Are all its items done?
+        upgraded: bool,
+    },
+    /// Its request is removed: its locks are to become active again.
+    Returning {
+        /// Unix milliseconds of the removal.
+        since_ms: u64,
+    },
+}
+
+/// What becomes of a machine now.
+pub enum Advance<'c> {
+    /// This step is recorded.
+    Move(MachineStep),
+    /// Its items run.
+    Working,
+    /// It waits.
+    Wait(Wait<'c>),
+}
+
+/// A wait, which always has a reason.
+pub struct Wait<'c> {
+    /// Unix milliseconds of the deadline that runs for what others have to do. None: no deadline runs.
+    pub until_ms: Option<u64>,
+    why: Box<dyn Fn() -> Result<(), Blocked> + 'c>,
+}
+
+impl Wait<'_> {
+    /// The reason. Where everything it waited for holds, the next decision moves it.
+    #[must_use]
+    pub fn reason(&self) -> Blocked {
+        (self.why)().err().unwrap_or_else(deciding)
+    }
+}
+
+/// Its next step is about to be decided.
+pub(super) fn deciding() -> Blocked {
+    blocked(Reason::Deciding, "its next step is about to be taken", "the coordinator's next decision")
+}
+
+/// A machine with its part in the update under way.
+#[derive(Clone, Copy)]
+pub struct Participant<'c, 's> {
+    pub(super) survey: &'c Survey<'s>,
+    pub(super) update: &'c UpdateRow,
+    pub(super) position: &'c Position<'s>,
+    pub(super) mine: &'c MachineUpdate,
+}
+
+impl<'c, 's> Participant<'c, 's> {
+    /// None: the machine has no part in an update.
+    #[must_use]
+    pub fn of(survey: &'c Survey<'s>, position: &'c Position<'s>) -> Option<Self> {
+        Some(Self { survey, update: survey.update()?, position, mine: position.update()? })
+    }
+
+    /// The state that follows from what is recorded.
+    #[must_use]
+    pub fn state(self) -> TurnState {
+        if self.position.row.slot.is_none() {
+            return before_slot(self.position, self.mine);
+        }
+        if let Some(since_ms) = self.mine.returned_at_ms {
+            return TurnState::Returning { since_ms };
+        }
+        if let Some(upgraded) = self.gives_back() {
+            return TurnState::GivingBack { upgraded };
+        }
+        let out = self.mine.maintenance.is_some_and(|row| row.since_ms.is_some());
+        match (self.mine.disturbed(), self.mine.maintenance.is_some()) {
+            _ if out => TurnState::Out,
+            (true, true) => TurnState::Withdrawing,
+            (true, false) => TurnState::Disturbed,
+            (false, _) if !self.mine.disruptive => TurnState::Harmless,
+            (false, _) if self.is_stopping() => TurnState::Stopping,
+            (false, _) if self.position.row.reach > Some(Phase::Prepare) => TurnState::Entered,
+            (false, _) if self.mine.drain.is_some() => TurnState::Draining,
+            (false, _) => TurnState::Requested,
+        }
+    }
+
+    /// Moves the machine on, or says that it works, or why it waits. Grants nothing that others compete for: slots and
+    /// places in prepare are claimed after every machine had this.
+    #[must_use]
+    pub fn advance(self) -> Advance<'c> {
+        let next = match self.state() {
+            TurnState::Hooks | TurnState::Idle | TurnState::Preparing | TurnState::Prepared | TurnState::Deferred => {
+                self.without_slot()
+            }
+            TurnState::Harmless => self.harmless(),
+            TurnState::Requested | TurnState::Draining | TurnState::Entered => self.approaches(),
+            TurnState::Disturbed => self.goes_forward(),
+            TurnState::Withdrawing => self.withdraws(),
+            TurnState::Out => self.stays_out(),
+            TurnState::Stopping => self.waits(None, move || self.before_first_permit()),
+            TurnState::GivingBack { upgraded } => self.gives_back_next(upgraded),
+            TurnState::Returning { since_ms } => self.returns(since_ms),
+        };
+        match (next, stages::overdue(self)) {
+            (Advance::Move(step), _) => Advance::Move(step),
+            (Advance::Wait(wait), Some(overdue)) => Advance::Move(overdue.stuck(|| wait.reason().message)),
+            (Advance::Working, Some(overdue)) => Advance::Move(overdue.stuck(String::new)),
+            (next, None) => next,
+        }
+    }
+
+    fn waits(self, until_ms: Option<u64>, why: impl Fn() -> Result<(), Blocked> + 'c) -> Advance<'c> {
+        Advance::Wait(Wait { until_ms, why: Box::new(why) })
+    }
+
+    /// Is this moment, Unix milliseconds, past?
+    fn is_past(self, at_ms: Option<u64>) -> bool {
+        at_ms.is_some_and(|at_ms| self.survey.now.wall_ms >= at_ms)
+    }
+
+    fn is_stopping(self) -> bool {
+        self.update.wish == Wish::Abort || self.mine.set_aside.is_some() || self.position.is_stopped()
+    }
+
+    /// Does it give back what it holds, and as an upgraded machine? A harmless item that runs when the machine is
+    /// refused before its first disruptive item ends first.
+    pub(super) fn gives_back(self) -> Option<bool> {
+        let Self { survey, update, position, mine } = self;
+        if let Some(row) = &mine.maintenance {
+            return maintenance::gives_back(position, mine, row).then_some(false);
+        }
+        if self.is_complete() {
+            return Some(true);
+        }
+        let failed = planted("give-back-after-failure") && position.failed() && mine.request.is_some();
+        let at_work = position.row.reach > Some(Phase::Prepare) && is_at_work(position);
+        let refused = update.wish == Wish::Abort || mine.set_aside.is_some();
+        debug_assert!(survey.rollout.is_some());
+        (failed || (mine.disruptive && !mine.disturbed() && refused && !at_work)).then_some(false)
+    }
+
+    /// Are all its items done, and has its agent accepted the very list that says so?
+    fn is_complete(self) -> bool {
+        let reached = self.position.row.reach >= Some(top(self.survey, self.position));
+        reached && self.position.all_done() && assign::is_accepted(self.survey.facts, self.position)
+    }
+
+    /// The Swarm node first, then the request.
+    fn gives_back_next(self, upgraded: bool) -> Advance<'c> {
+        let Self { survey, update, position, mine } = self;
+        if mine.drain.is_none() {
+            let finished = upgraded && mine.request.is_none();
+            return Advance::Move(if finished { MachineStep::Finish } else { MachineStep::GiveBack { upgraded } });
+        }
+        if !position.row.stages.contains_key(&Stage::SwarmUncordoned) {
+            return Advance::Move(MachineStep::Drain(DrainStep::Uncordon { upgraded }));
+        }
+        if drain::given_back(survey, position).is_ok() {
+            return Advance::Move(MachineStep::Drain(DrainStep::Uncordoned));
+        }
+        let until_ms = drain::deadline_ms(survey, update, position);
+        self.waits(until_ms, move || drain::given_back(survey, position))
+    }
+
+    /// It holds nothing: it is done if nothing is left to do, leaves if the update was aborted, or waits for its turn.
+    fn without_slot(self) -> Advance<'c> {
+        if let Some(step) = self.ends_without_slot() {
+            return Advance::Move(step);
+        }
+        let Self { survey, update, position, .. } = self;
+        let until_ms = return_deadline_ms(survey, update, position);
+        if self.is_past(until_ms)
+            && position.available()
+            && let Err(blocked) = safety::may_take_slot(survey, position)
+            && blocked.reason == Reason::LockNotYetActive
+        {
+            let outcome = survey.spec.update_deadlines.node_locks.outcome;
+            return Advance::Move(give_up(Stage::LocksInactive, outcome, &blocked));
+        }
+        self.waits(until_ms, move || self.has_no_turn())
+    }
+
+    fn ends_without_slot(self) -> Option<MachineStep> {
+        let Self { survey, update, position, mine } = self;
+        if position.row.revoked || mine.maintenance.is_some_and(|row| row.leaving) {
+            return Some(MachineStep::Leave);
+        }
+        if mine.only_added {
+            if around::is_called_off(survey.facts, position.row) {
+                return maintenance::will_run_nothing(survey, position).is_ok().then_some(MachineStep::Leave);
+            }
+            let after = update.stages.contains_key(&ClusterStage::HooksAfter) && around::is_through(survey, position);
+            return after.then_some(MachineStep::Finish);
+        }
+        if update.wish != Wish::Abort && safety::before_update_done(survey).is_err() {
+            return None;
+        }
+        let done = |phase| !concerns(survey.cluster, position.row, phase) || position.progress(phase) == Progress::Done;
+        let untouched = position.row.reach != Some(Phase::Prepare) || !position.in_flight();
+        let nothing_left = Phase::ALL.iter().all(|phase| done(*phase)) && mine.maintenance.is_none();
+        if nothing_left && untouched && !mine.disturbed() {
+            return Some(MachineStep::Finish);
+        }
+        if update.wish == Wish::Abort {
+            return Some(MachineStep::Leave);
+        }
+        if self.is_left_out() {
+            return Some(MachineStep::LeaveOut);
+        }
+        if mine.set_aside.as_ref().is_some_and(|aside| aside.cause == DeferralCause::Lost) {
+            return Some(MachineStep::IsBack);
+        }
+        let prepared =
+            position.row.reach == Some(Phase::Prepare) && position.progress(Phase::Prepare) == Progress::Done;
+        (prepared && !position.row.stages.contains_key(&Stage::PreviousDeployed)).then_some(MachineStep::Prepared)
+    }
+
+    /// Why it has no slot, and no place in prepare.
+    fn has_no_turn(self) -> Result<(), Blocked> {
+        let Self { survey, update, position, mine } = self;
+        let name = &position.row.name;
+        if let Some(aside) = &mine.set_aside {
+            let retry = format!("`musterctl retry {name}` once what it says has passed");
+            let (reason, clears) = if aside.failed() {
+                (Reason::Refused, retry)
+            } else {
+                (Reason::Deferred, format!("it is tried again after the others, or {retry}"))
+            };
+            return Err(blocked(reason, aside.message.clone(), clears));
+        }
+        around::nobody_is_gone(survey)?;
+        let before = safety::before_update_done(survey);
+        let control = position.row.spec.machine_type == MachineType::Control;
+        let quorum = || safety::control_quorum(survey, position).err();
+        let quorum = if control && wants_slot(position) { quorum() } else { None };
+        let waited = before.as_ref().err().or(quorum.as_ref()).map(|waited| waited.message.as_str());
+        not_halted(survey, update).map_err(|halt| because(halt, late_for(mine).or(waited)))?;
+        if mine.only_added {
+            return before;
+        }
+        safety::may_start_anything(survey)?;
+        if is_untouched(position) {
+            let most = survey.spec.max_worker_prepare_count;
+            let message = format!("{most} workers are in prepare (maxWorkerPrepareCount)");
+            return Err(blocked(Reason::WaitingForTurn, message, "one of them is through with it"));
+        }
+        safety::may_take_slot(survey, position)?;
+        let Some(earlier) = earlier_on_its_way(survey, position).filter(|_| control) else { return Ok(()) };
+        let message = format!("control machines go in order (upgradeIndex, then name), and {earlier} comes before it");
+        Err(blocked(Reason::WaitingForTurn, message, format!("{earlier} has had its turn")))
+    }
+
+    /// Does its rollout go on without it? A rollout that began by itself waits for no lost worker: the worker gets a
+    /// rollout of its own when it is back. It waits for a control machine: no worker is disturbed while one is missing.
+    fn is_left_out(self) -> bool {
+        let Self { update, position, mine, .. } = self;
+        let worker = position.row.spec.machine_type == MachineType::Worker;
+        let in_service = mine.maintenance.is_none() && !mine.disturbed() && position.row.removal.is_none();
+        update.kind == UpdateKind::Reconfigure && worker && position.lost && in_service
+    }
+
+    /// It has a slot and no request.
+    fn harmless(self) -> Advance<'c> {
+        let Self { survey, update, position, mine } = self;
+        // Something disruptive became due since: it needs a request, and takes its turn with one. Or it stands still,
+        // and nobody wants it to go on.
+        let aborted = update.wish == Wish::Abort && !is_at_work(position);
+        let free = match mine.maintenance {
+            Some(_) => maintenance::will_run_nothing(survey, position).is_ok(),
+            None => (position.is_withheld() || aborted) && !position.in_flight(),
+        };
+        if free {
+            return Advance::Move(MachineStep::FreeSlot);
+        }
+        if mine.maintenance.is_none() && position.row.reach < Some(top(survey, position)) {
+            return Advance::Move(self.enters());
+        }
+        if position.in_flight() && mine.maintenance.is_none() {
+            return Advance::Working;
+        }
+        self.waits(None, move || self.before_first_permit())
+    }
+
+    /// Its list reaches as far as it will.
+    fn enters(self) -> MachineStep {
+        let Self { survey, position, .. } = self;
+        MachineStep::Enter(top(survey, position), frozen_set(survey, position, Phase::Reconfigure))
+    }
+
+    /// Its maintenance is requested, and nothing disruptive was started.
+    fn approaches(self) -> Advance<'c> {
+        let Self { survey, update, position, mine } = self;
+        if self.is_left_out() {
+            let stage = stages::current(position.row).map_or(Stage::LocksInactive, |(stage, _)| stage);
+            let message = "it is lost, and was not disturbed yet".to_owned();
+            return Advance::Move(MachineStep::SetAside { stage, message, cause: DeferralCause::Lost });
+        }
+        let deadlines = &survey.spec.update_deadlines;
+        if let Err(blocked) = safety::locks_granted(survey, position) {
+            let until_ms = lock_deadline_ms(survey, update, position, mine);
+            return self.refused(until_ms, (Stage::LocksInactive, deadlines.node_locks.outcome), &blocked);
+        }
+        if not_halted(survey, update).is_err() || safety::may_begin(survey, position).is_err() {
+            return self.waits(None, move || self.before_first_permit());
+        }
+        if let Some(step) = drain::step(survey, position) {
+            return Advance::Move(step);
+        }
+        if matches!(drain::aim(survey, position), Some(drain::Aim::Drained | drain::Aim::Counted))
+            && let Err(blocked) = safety::swarm_drained(survey, position)
+        {
+            let until_ms = drain::deadline_ms(survey, update, position);
+            return self.refused(until_ms, (Stage::SwarmDrained, deadlines.swarm_drain.outcome), &blocked);
+        }
+        if mine.maintenance.is_some() {
+            return match maintenance::may_enter(survey, position) {
+                Ok(()) => Advance::Move(MachineStep::OutOfService),
+                Err(_) => self.waits(None, move || self.before_first_permit()),
+            };
+        }
+        if position.row.reach < Some(top(survey, position)) {
+            return Advance::Move(self.enters());
+        }
+        self.next_permit().map_or_else(|| self.waits(None, move || self.before_first_permit()), Advance::Move)
+    }
+
+    /// It may not be disturbed yet. Past the deadline it makes room, as the cluster's policy wants it.
+    fn refused(
+        self,
+        until_ms: Option<u64>,
+        (stage, outcome): (Stage, DeadlineOutcome),
+        blocked: &Blocked,
+    ) -> Advance<'c> {
+        if self.is_past(until_ms) {
+            return Advance::Move(give_up(stage, outcome, blocked));
+        }
+        self.waits(until_ms, move || self.before_first_permit())
+    }
+
+    /// What it waits for before its first permit.
+    fn before_first_permit(self) -> Result<(), Blocked> {
+        let Self { survey, update, position, mine } = self;
+        let locks = safety::locks_granted(survey, position).err().filter(|_| mine.disruptive);
+        let control = position.row.spec.machine_type == MachineType::Control;
+        let quorum = || safety::control_quorum(survey, position).err().filter(|_| control);
+        let waits = locks.or_else(quorum);
+        let waited = waits.as_ref().map(|waits| waits.message.as_str());
+        not_halted(survey, update).map_err(|halt| because(halt, waited.or_else(|| late_for(mine))))?;
+        if mine.disruptive {
+            safety::locks_granted(survey, position)?;
+        }
+        safety::may_begin(survey, position)?;
+        if mine.maintenance.is_some() {
+            return maintenance::may_enter(survey, position);
+        }
+        if mine.disruptive { safety::swarm_drained(survey, position) } else { Ok(()) }
+    }
+
+    /// It was disturbed: its next item gets a permit when rule 4 holds again.
+    fn goes_forward(self) -> Advance<'c> {
+        let Self { survey, position, .. } = self;
+        if let Some(step) = self.next_permit() {
+            return Advance::Move(step);
+        }
+        if !position.awaits_permit() && position.in_flight() {
+            return Advance::Working;
+        }
+        self.waits_patiently(move || safety::may_disturb_again(survey, position))
+    }
+
+    /// It was disturbed, and is to be removed before the update has ended: its workloads are away already.
+    fn withdraws(self) -> Advance<'c> {
+        let Self { survey, position, .. } = self;
+        if let Some(step) = drain::step(survey, position) {
+            return Advance::Move(step);
+        }
+        if maintenance::may_enter(survey, position).is_ok() {
+            return Advance::Move(MachineStep::OutOfService);
+        }
+        self.waits_patiently(move || maintenance::may_enter(survey, position))
+    }
+
+    /// Its locks were taken back between two permits, or tasks came back to its node. There is no way back for it: past
+    /// the deadline a person decides.
+    fn waits_patiently(self, why: impl Fn() -> Result<(), Blocked> + 'c) -> Advance<'c> {
+        let Self { survey, update, position, mine } = self;
+        let held_up = position.awaits_permit() || mine.maintenance.is_some();
+        let until_ms = match safety::locks_granted(survey, position) {
+            _ if !held_up => None,
+            Err(_) => lock_deadline_ms(survey, update, position, mine),
+            Ok(()) => drain::deadline_ms(survey, update, position),
+        };
+        if self.is_past(until_ms)
+            && let Err(Blocked { message, .. }) = safety::may_disturb(survey, position)
+        {
+            let stage = stages::current(position.row).map_or(Stage::DeployDone, |(stage, _)| stage);
+            return Advance::Move(MachineStep::PauseAll { stage, message });
+        }
+        self.waits(until_ms, why)
+    }
+
+    /// Out of service. One that is to be removed waits there until its controllers and the swarm let it leave for good.
+    /// They may refuse although they let it go for its maintenance: nothing is given back, and a person decides.
+    fn stays_out(self) -> Advance<'c> {
+        let Self { survey, update, position, mine } = self;
+        if !removal::takes_turn(position) {
+            return self.waits(None, move || maintenance::out_of_service(survey, position).map_or(Ok(()), Err));
+        }
+        if let Some(step) = drain::step(survey, position) {
+            return Advance::Move(step);
+        }
+        let deadlines = &survey.spec.update_deadlines;
+        let (stage, until_ms, outcome) = match safety::locks_let_leave(survey, position) {
+            Err(_) => {
+                let until_ms = lock_deadline_ms(survey, update, position, mine);
+                (Stage::LocksInactive, until_ms, deadlines.node_locks.outcome)
+            }
+            Ok(()) => {
+                (Stage::SwarmDrained, drain::deadline_ms(survey, update, position), deadlines.swarm_drain.outcome)
+            }
+        };
+        let known = mine.stuck.as_ref().is_some_and(|stuck| stuck.stage == stage);
+        if !known
+            && self.is_past(until_ms)
+            && let Err(Blocked { message, .. }) = safety::may_leave(survey, position)
+        {
+            return Advance::Move(match outcome {
+                DeadlineOutcome::Pause => MachineStep::PauseAll { stage, message },
+                DeadlineOutcome::Fail | DeadlineOutcome::Defer => {
+                    MachineStep::Stuck { stage, outcome: DeadlineOutcome::Defer, message }
+                }
+            });
+        }
+        self.waits(until_ms, move || safety::may_leave(survey, position))
+    }
+
+    /// Rule 9, its end: the request is removed; the locks are active again, or have had their time.
+    fn returns(self, since_ms: u64) -> Advance<'c> {
+        let Self { survey, update, position, mine } = self;
+        let back = locks::returned(survey, position.row);
+        let until_ms = back.is_err().then(|| returned_deadline_ms(survey, update, since_ms));
+        let waits = move |until_ms| self.waits(until_ms, move || locks::returned(survey, position.row));
+        if let Err(Blocked { message, .. }) = back {
+            let outcome = survey.spec.update_deadlines.locks_returned.outcome;
+            let known = mine.stuck.as_ref().is_some_and(|stuck| stuck.stage == Stage::RequestRemoved);
+            match outcome {
+                // An operator is to look at it. The time of a pause counts for nobody; the machine goes on with the
+                // update.
+                DeadlineOutcome::Pause if matches!(update.wish, Wish::Pause { .. }) => return waits(until_ms),
+                _ if known => {}
+                _ if !self.is_past(until_ms) => return waits(until_ms),
+                DeadlineOutcome::Pause if update.wish == Wish::Go => {
+                    return Advance::Move(MachineStep::Stuck { stage: Stage::RequestRemoved, outcome, message });
+                }
+                DeadlineOutcome::Pause | DeadlineOutcome::Fail | DeadlineOutcome::Defer => {}
+            }
+        }
+        if let Some(row) = &mine.maintenance {
+            let over = maintenance::is_wanted_back(row);
+            return Advance::Move(if over { MachineStep::Finish } else { MachineStep::FreeSlot });
+        }
+        let complete = self.is_complete();
+        // Planted: the slot is free though the agent may have an older list.
+        if mine.disturbed() && !planted("free-slot-before-accepted") {
+            // A disturbed machine has done its items. Its slot is held until its agent has accepted the very list that
+            // says so. What became due since is for the next update.
+            let left = position.is_withheld() && assign::is_accepted(survey.facts, position);
+            return if complete || left { Advance::Move(MachineStep::Finish) } else { waits(until_ms) };
+        }
+        let finished = complete && mine.set_aside.is_none();
+        Advance::Move(if finished { MachineStep::Finish } else { MachineStep::FreeSlot })
+    }
+
+    /// The next item that needs a permit gets it, if rule 4 holds now. What a machine has begun it may end, whatever
+    /// operators want of the update.
+    fn next_permit(self) -> Option<MachineStep> {
+        let Self { survey, position, .. } = self;
+        let item = position.next_open().filter(|_| position.awaits_permit())?;
+        let (Standing::Due { attempt } | Standing::Running { attempt }) = position.standing(item) else { return None };
+        if let Some(step) = drain::step(survey, position) {
+            return Some(step);
+        }
+        let free = position.available() && safety::may_disturb_again(survey, position).is_ok();
+        free.then(|| MachineStep::Permit { item: item.name.clone(), attempt, phase: item.phase })
+    }
+}
+
+/// The state of a machine without a slot.
+fn before_slot(position: &Position<'_>, mine: &MachineUpdate) -> TurnState {
+    match position.row.reach {
+        _ if mine.only_added => TurnState::Hooks,
+        _ if mine.set_aside.is_some() => TurnState::Deferred,
+        _ if mine.maintenance.is_some() => TurnState::Prepared,
+        Some(Phase::Prepare) if position.progress(Phase::Prepare) == Progress::Done => TurnState::Prepared,
+        Some(Phase::Prepare) => TurnState::Preparing,
+        Some(Phase::Deploy | Phase::Reconfigure) | None => TurnState::Idle,
+    }
+}
+
+/// Could it take a slot as far as it itself is concerned?
+#[must_use]
+pub fn wants_slot(position: &Position<'_>) -> bool {
+    let Some(mine) = position.update().filter(|_| position.row.slot.is_none()) else { return false };
+    let leaves = mine.maintenance.is_some_and(|row| row.leaving);
+    before_slot(position, mine) == TurnState::Prepared && !leaves && !position.is_let_go() && !position.is_stopped()
+}
+
+/// How far its list reaches in the end.
+pub(super) fn top(survey: &Survey<'_>, position: &Position<'_>) -> Phase {
+    let items = position.items.unwrap_or_default();
+    let phases = items.iter().map(|item| item.phase).filter(|phase| concerns(survey.cluster, position.row, *phase));
+    phases.max().unwrap_or(Phase::Deploy).max(Phase::Deploy)
+}
+
+/// The deadline of this stage passed: what the cluster's policy wants then.
+fn give_up(stage: Stage, outcome: DeadlineOutcome, blocked: &Blocked) -> MachineStep {
+    let message = blocked.message.clone();
+    match outcome {
+        DeadlineOutcome::Fail | DeadlineOutcome::Defer => {
+            MachineStep::SetAside { stage, message, cause: DeferralCause::of(outcome) }
+        }
+        DeadlineOutcome::Pause => MachineStep::PauseAll { stage, message },
+    }
+}
