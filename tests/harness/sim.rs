@@ -346,8 +346,10 @@ impl World {
             _ => None,
         };
         let answer = self.ask(Input::Operator { actor: "operator/sim".to_owned(), request })?;
-        if answer.is_ok() {
-            self.manifest = applied.or(self.manifest.take());
+        match &answer {
+            Ok(_) => self.manifest = applied.or(self.manifest.take()),
+            Err(refusal) if self.trace => eprintln!("{} refused: {refusal}", self.at),
+            Err(_) => {}
         }
         Ok(answer)
     }

@@ -216,7 +216,7 @@ pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
         return Some(old);
     }
     if survey.facts.meta.recovering && position.row.in_doubt && !position.row.revoked {
-        return Some(recovery::in_doubt(position.row));
+        return super::blocked::silent(position).or_else(|| Some(recovery::in_doubt(position.row)));
     }
     if survey.facts.meta.recovering {
         let others = || safety::gathered(survey).err();

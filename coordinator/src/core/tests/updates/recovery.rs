@@ -325,6 +325,18 @@ fn machine_in_doubt_whose_ledger_is_behind_gets_new_ledger_first() {
 }
 
 #[test]
+fn removal_of_doubted_machine_hides_no_behind_ledger() {
+    let mut fleet = before_the_update();
+    let policy = RemovalPolicy::Graceful;
+    let remove = Request::Remove { machine: machine(SERVES_AGAIN), policy, accept_control_plane_downtime: false };
+    fleet.ask(remove).expect("it is removed");
+    assert_eq!(fleet.why(SERVES_AGAIN).as_deref(), Some("RecoveredInDoubt"));
+    let id = fleet.agents[SERVES_AGAIN].id;
+    fleet.agent_blocked(id, Some((Reason::LedgerBehind, "attempts/ is newer".to_owned())));
+    assert_eq!(fleet.why(SERVES_AGAIN).as_deref(), Some("LedgerBehind"));
+}
+
+#[test]
 fn a_machine_in_doubt_that_is_lost_says_both() {
     let mut fleet = deploying_and_in_doubt();
     fleet.disconnect("worker-1");
