@@ -166,11 +166,12 @@ pub fn manager(survey: &Survey<'_>, position: &Position<'_>) -> Option<MachineId
     look.manager.filter(|id| usable.contains(id)).or_else(|| usable.iter().min_by_key(failed_at).copied())
 }
 
-/// When time alone brings the next question, monotonic milliseconds.
+/// When time alone brings the next question or another reason, monotonic milliseconds. While a question is open, too:
+/// what is waited for besides its answer may be over before the answer comes.
 #[must_use]
 pub fn wakes_at(survey: &Survey<'_>, position: &Position<'_>) -> Option<u64> {
     let aim = aim(survey, position)?;
-    let look = look(position).filter(|look| look.asked.is_none())?;
+    let look = look(position)?;
     let later = |at_mono_ms: u64, by_ms: u64| at_mono_ms.saturating_add(by_ms);
     let failures = look.failures.values().map(|failure| later(failure.at_mono_ms, RETRY_MS));
     if aim == Aim::Counted {

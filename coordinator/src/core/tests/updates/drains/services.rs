@@ -110,6 +110,22 @@ fn one_that_is_replaced_in_its_drain_takes_its_tasks_with_it_all_the_same() {
     assert_eq!(swarm.availability("worker-2"), SwarmAvailability::Drain, "{:?}", swarm.log);
 }
 
+/// Seed 142339605216434: its reason changes before the answer comes.
+#[test]
+fn open_question_hides_no_deadline() {
+    let (mut fleet, mut swarm) = at_both_workers(DeadlineOutcome::Defer);
+    fleet.talk(&mut swarm);
+    let request = Request::ReplaceMachine { machine: machine("worker-1"), machine_is_off: true };
+    fleet.ask(request).expect("replaced");
+    let settled_at = fleet.now().mono_ms + SETTLE_MS;
+    fleet.wait_without(&["worker-1"], &mut swarm, SETTLE_MS - 5_000);
+    while fleet.questions.is_empty() {
+        fleet.pass(500, &["worker-1"]);
+    }
+    assert!(fleet.now().mono_ms < settled_at && fleet.why("worker-2").as_deref() == Some("ServiceDegraded"));
+    assert!(fleet.core.decide_by_mono_ms() <= settled_at, "decided in time");
+}
+
 /// Seed 25221: the next coordinator has not seen its drain.
 #[test]
 fn replaced_in_drain_is_remembered_by_next_coordinator() {
