@@ -32,7 +32,7 @@ use muster_proto::model::{
 };
 
 use crate::sim::{LIMITS, machine::Machine, manifest};
-use record::{failed_for_good, has_outcome};
+use record::{failed_for_good, has_outcome, waits_for_an_update};
 
 /// A broken invariant.
 #[derive(Clone, Debug)]
@@ -337,7 +337,8 @@ impl Watcher {
             let rollout = row.rollout.as_ref().and_then(|name| facts.rollouts.get(name));
             let updating = rollout.is_some_and(|rollout| rollout.update.is_some());
             let undisturbed = updating && !self.had_permit(row);
-            if !self.recovering && !kept && !undisturbed && !has_outcome(facts, row) {
+            let for_an_update = !updating && waits_for_an_update(row);
+            if !self.recovering && !kept && !undisturbed && !for_an_update && !has_outcome(facts, row) {
                 return Err(self.violation("5", format!("{name} lost its slot without an outcome")));
             }
         }

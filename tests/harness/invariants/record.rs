@@ -17,6 +17,13 @@ pub(super) fn has_outcome(facts: &Facts, row: &MachineRow) -> bool {
     done || failed_for_good(facts, row)
 }
 
+/// Is the machine done with a deployment although items are due? It was Ready before, they disturb workloads, so only an
+/// update brings them about, and its agent has accepted a list without them and runs nothing.
+pub(super) fn waits_for_an_update(row: &MachineRow) -> bool {
+    let running = row.statuses.values().any(|status| status.state == ItemState::Running);
+    row.ready_at.is_some() && row.assigned.accepted == row.assigned.generation && !running
+}
+
 /// Items of a machine's list that its own completion depends on. A machine that came back for a hook after the update
 /// had completed before, perhaps in the same step that ended its own part.
 pub(super) fn own<'i>(items: &'i [AssignedItem], row: &MachineRow) -> impl Iterator<Item = &'i AssignedItem> {
