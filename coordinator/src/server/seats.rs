@@ -1,22 +1,22 @@
-//! How many connections one peer may have: nobody takes them all.
+//! Limits the connections of one peer.
 
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Counts the connections of each peer.
+/// Number of connections of each peer.
 #[derive(Clone, Default)]
 pub(super) struct Seats(Arc<Mutex<BTreeMap<String, usize>>>);
 
-/// One connection of a peer, as long as it lives.
+/// One connection of a peer, while it lives.
 pub(super) struct Seat {
     seats: Seats,
     peer: String,
 }
 
 impl Seats {
-    /// A seat for one more connection of `peer`. None: it has `seats_max` of them.
+    /// Take a seat for a new connection of `peer`. None: all `seats_max` are taken.
     pub(super) fn take(&self, peer: String, seats_max: usize) -> Option<Seat> {
         let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = taken.entry(peer.clone()).or_default();
