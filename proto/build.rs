@@ -1,4 +1,5 @@
-//! Compiles `muster/v1/*.proto` with protox, which needs no system protoc, and `src/process/nss.c` for static programs.
+//! Compiles `muster/v1/*.proto` with protox, a replacement of the system's protoc, and `src/process/nss.c` for static
+//! programs.
 #![allow(missing_docs, reason = "a build script has no readers of its documentation")]
 
 use std::{env, error::Error, fs, path::PathBuf};
@@ -8,7 +9,7 @@ use prost::Message as _;
 fn main() -> Result<(), Box<dyn Error>> {
     messages()?;
     if is_static_glibc() {
-        // The program never calls it: without whole-archive the linker would drop it.
+        // The program has no call to it: only whole-archive keeps the linker from dropping it.
         cc::Build::new().file(NSS).link_lib_modifier("+whole-archive").try_compile("muster_nss")?;
     }
     println!("cargo::rerun-if-changed={NSS}");

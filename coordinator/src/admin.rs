@@ -38,7 +38,7 @@ const LIFETIME_MIN: Duration = Duration::from_secs(10);
 const LINE_BYTES_MAX: u64 = 64 * 1024;
 /// Timeout for the request, from the connection on.
 const REQUEST_LINE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeout for the coordinator to accept a request; one that hangs does not.
+/// Timeout for a healthy coordinator to accept a request; it detects one that hangs.
 const TAKE_UP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout for one request, a backup's bytes included.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
@@ -63,7 +63,7 @@ pub enum AdminError {
         #[source]
         source: io::Error,
     },
-    /// The coordinator does not react.
+    /// The coordinator hangs or is busy.
     #[error(
         "a coordinator is there, but did not take this up within {} s, and will not do it later: does it hang, or is \
          it busy with {REQUESTS_MAX} others? systemctl status muster-coordinator",
@@ -153,7 +153,7 @@ enum Answer {
         bytes: u64,
     },
     Credentials(Issued),
-    /// It is done, without further data.
+    /// It is done.
     Done,
     Error(String),
 }
@@ -246,7 +246,7 @@ impl Admin {
         let silent = || format!("nothing was asked within {} s", REQUEST_LINE_TIMEOUT.as_secs());
         let request: Request = request.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, silent()))??;
         if let Request::Credentials(_) | Request::SetAddress(_) = request {
-            // Requests need the engine to record them: accept none if it hangs.
+            // Requests need the engine to record them: check first that it responds.
             self.engine.submit(Input::Tick).await.map_err(io::Error::other)?;
         }
         // Fails if the client has gone: then the result would be lost.

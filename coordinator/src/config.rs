@@ -1,5 +1,5 @@
 //! Settings of an operator, on the command line or in a file (a flag wins), and the paths of the coordinator's files.
-//! `main.rs` reads them; the code below does not depend on their origin.
+//! `main.rs` reads them; the code below is independent of their origin.
 
 use std::{
     fs, io,
@@ -25,7 +25,7 @@ pub const KEY_FILE_DEFAULT: &str = "/etc/muster/coordinator.key";
 pub const LISTEN_DEFAULT: &str = "[::]:7443";
 /// Default interval of an agent's heartbeats.
 pub const HEARTBEAT_DEFAULT: Duration = Duration::from_secs(10);
-/// Default time without a sign of life after which a machine is Lost.
+/// Default silence after which a machine is Lost.
 pub const LOST_AFTER_DEFAULT: Duration = Duration::from_secs(30);
 /// Mode of the state directory.
 const DIR_MODE: u32 = 0o700;
@@ -35,13 +35,13 @@ const OTHERS_MASK: u32 = 0o077;
 /// Why settings are invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be used.
+    /// The file is unusable.
     #[error(transparent)]
     File(#[from] ConfigFileError),
     /// A setting is out of range, or two settings conflict.
     #[error("{0}")]
     Range(String),
-    /// The state directory cannot be used.
+    /// The state directory is unusable.
     #[error("cannot use the state directory {} (--state-dir names another)", path.display())]
     StateDir {
         /// Path of the directory.
@@ -50,7 +50,7 @@ pub enum ConfigError {
         #[source]
         source: io::Error,
     },
-    /// It is not empty and open to others: restricting it could lock out its users.
+    /// It contains files and is open to others: restricting it could lock out its users.
     #[error(
         "{} is not empty, and open to others: a coordinator keeps its record in a directory of its own; name a new \
          one with --state-dir, or, if this one is the coordinator's, chmod 700 {}",
@@ -78,7 +78,7 @@ pub enum ConfigError {
     /// Other users can change it or redirect its path.
     #[error(transparent)]
     Untrusted(#[from] StateDirFault),
-    /// The record cannot be given to the directory's owner.
+    /// Giving the record to the directory's owner failed.
     #[error("cannot make {} over to the owner of the state directory", path.display())]
     Owner {
         /// Path of the record.
@@ -87,7 +87,7 @@ pub enum ConfigError {
         #[source]
         source: io::Error,
     },
-    /// It contains no record.
+    /// It lacks a record.
     #[error(
         "{} holds no record of a coordinator (its file `store`): where it is, --state-dir says; a backup is copied to \
          {}; a new coordinator is made by `muster-coordinator init`", path.display(), path.join("store").display()
@@ -163,7 +163,7 @@ pub struct Config {
     pub listen: String,
     /// Interval of an agent's heartbeats.
     pub heartbeat: Duration,
-    /// Time without a sign of life after which a machine is Lost.
+    /// Silence after which a machine is Lost.
     pub lost_after: Duration,
     /// Lifetime of an agent's certificate.
     pub agent_lifetime: Duration,
@@ -231,7 +231,7 @@ impl Given {
 pub struct StateDir(PathBuf);
 
 impl StateDir {
-    /// The directory at that path, which may not exist yet.
+    /// The directory at that path, which may be created later.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         Self(std::path::absolute(&path).unwrap_or(path))
@@ -262,8 +262,8 @@ impl StateDir {
         Ok(())
     }
 
-    /// Check that it belongs to our user. A coordinator in another user's directory could be led anywhere. And root in
-    /// the service's directory leaves files that the service cannot use.
+    /// Check that it belongs to our user. A coordinator in another user's directory could be led anywhere. And root's
+    /// files in the service's directory are unusable for the service.
     ///
     /// # Errors
     /// [`ConfigError::Untrusted`]; as [`Self::check`].
@@ -281,11 +281,11 @@ impl StateDir {
         Ok(state_dir::check(&self.0, us.as_raw(), &owners)?)
     }
 
-    /// Check that it contains a record, and that no other user can change it.
+    /// Check that it contains a record, and that only our user can change it.
     ///
     /// # Errors
-    /// [`ConfigError::NotInitialised`]; [`ConfigError::StateDirIsNone`]; [`ConfigError::StateDirClosed`] without
-    /// permission to look; [`ConfigError::Untrusted`].
+    /// [`ConfigError::NotInitialised`]; [`ConfigError::StateDirIsNone`]; [`ConfigError::StateDirClosed`] if permission
+    /// is missing; [`ConfigError::Untrusted`].
     pub fn check(&self) -> Result<(), ConfigError> {
         match self.store().try_exists() {
             Ok(true) => self.check_trust(),
@@ -315,7 +315,7 @@ impl StateDir {
         }
         let error = |source| ConfigError::Owner { path: path.clone(), source };
         let owner = fs::metadata(&self.0).map_err(error)?;
-        // Never follow a link: the directory's owner could place one that leads to another user's file.
+        // Refuse links: the directory's owner could place one that leads to another user's file.
         let mut options = fs::File::options();
         let file = options.read(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(&path).map_err(error)?;
         let metadata = file.metadata().map_err(error)?;
@@ -343,7 +343,7 @@ impl StateDir {
         self.0.join("store.mark")
     }
 
-    /// File with the coordinator's address; informational, no part of the record.
+    /// File with the coordinator's address; informational.
     #[must_use]
     pub fn listening(&self) -> PathBuf {
         self.0.join("listening.json")

@@ -60,7 +60,7 @@ pub fn clusters(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &L
     surveys(facts, wanted, limits, now).iter().map(|survey| cluster::document(survey, now)).collect()
 }
 
-/// Every machine of the clusters that `wanted` accepts, without output and results of items. Those of a thousand
+/// Every machine of the clusters that `wanted` accepts; output and results of items are omitted. Those of a thousand
 /// machines would be too much for a reader or for musterctl.
 #[must_use]
 pub fn machines(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &Limits, now: Now) -> Vec<Machine> {
@@ -70,7 +70,7 @@ pub fn machines(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &L
         .collect()
 }
 
-/// The machine of this name, with output and results of its items; none if `wanted` rejects its cluster.
+/// The machine of this name, with output and results of its items, if `wanted` accepts its cluster.
 #[must_use]
 pub fn machine_named(
     facts: &Facts,
@@ -121,8 +121,8 @@ pub fn credentials(facts: &Facts, now: Now) -> Vec<Credential> {
     facts.credentials.values().flat_map(of).collect()
 }
 
-/// Secrets of the clusters that `wanted` accepts, and those shared with one of them; with `all`, also those shared with
-/// none. They contain no values, and do not mention other clusters.
+/// Secrets of the clusters that `wanted` accepts, and those shared with one of them; with `all`, all shared ones.
+/// Values and other clusters are omitted.
 #[must_use]
 pub fn secrets(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, all: bool) -> Vec<Secret> {
     let seen = |row: &&Arc<SecretRow>| {
@@ -160,7 +160,7 @@ fn audit_chain(scope: &AuditScope, chain: Option<&facts::AuditChain>) -> AuditCh
     }
 }
 
-/// The plan of a cluster: the order of its machines. None if there is no such cluster.
+/// The plan of a cluster, if it exists: the order of its machines.
 #[must_use]
 pub fn plan(facts: &Facts, cluster: &ClusterName, options: &Options, limits: &Limits, now: Now) -> Option<Plan> {
     let survey = Survey::of(facts, cluster, limits, now)?;
@@ -271,7 +271,7 @@ fn item_plans(position: &Position<'_>) -> Vec<ItemPlan> {
     position.items.unwrap_or_default().iter().map(plan).collect()
 }
 
-/// Status of an item without its output and result.
+/// Status of an item; output and result are left out.
 fn item_status(status: &ItemStatus) -> StateItemStatus {
     let (state, exit_code) = match status.state {
         ItemState::Running => ("Running", None),

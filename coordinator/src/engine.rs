@@ -92,7 +92,7 @@ impl EngineHandle {
         Ok(answered.await.map_err(|_| EngineError::Stopped)??)
     }
 
-    /// Submit an input without waiting for its answer.
+    /// Submit an input; ignore its answer.
     ///
     /// # Errors
     /// [`EngineError::Stopped`].
@@ -149,7 +149,7 @@ impl Clock {
 /// error, after which the process must end too.
 ///
 /// # Errors
-/// [`EngineError`] if the record cannot be loaded, or the start cannot be made durable.
+/// [`EngineError`] if loading the record or committing the start fails.
 pub fn start(
     mut store: impl Store + 'static,
     outbox: impl Outbox,
@@ -172,7 +172,7 @@ pub fn start(
     Ok((EngineHandle { inbox, facts, limits, proof_key, clock }, thread))
 }
 
-/// Add inputs to a batch that contains nothing urgent, until a step becomes due by time.
+/// Add inputs while the batch contains only patient ones, until a step becomes due by time.
 async fn gather(inputs: &mut mpsc::Receiver<Envelope>, batch: &mut Vec<Envelope>, due: Instant) {
     let until = (Instant::now() + GATHER).min(due).into();
     let mut looked_at = 0;
@@ -186,7 +186,7 @@ async fn gather(inputs: &mut mpsc::Receiver<Envelope>, batch: &mut Vec<Envelope>
     }
 }
 
-/// May this input wait? It starts and frees nothing, and delays only its sender.
+/// May this input wait? True if it neither starts nor frees anything, and delays only its sender.
 fn may_wait(input: &Input) -> bool {
     match input {
         Input::Heard { .. } | Input::Progress { .. } | Input::Answer { refused: None, .. } => true,

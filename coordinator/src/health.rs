@@ -15,7 +15,7 @@ use crate::{
     pki::{KeyCheck, KeyFileError, StateKey},
 };
 
-/// Where a coordinator listens. Informational, no record: each start rewrites it.
+/// Where a coordinator listens. Informational: each start rewrites it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Listening {
@@ -59,7 +59,7 @@ impl Listening {
 /// Why a coordinator is unhealthy.
 #[derive(Debug, thiserror::Error)]
 pub enum HealthError {
-    /// It has not started to listen.
+    /// It has not started to listen yet.
     #[error("cannot read {}, where a coordinator says that it listens; {}", path.display(), where_to_look(source))]
     NeverListened {
         /// Path of the file with its address.
@@ -68,7 +68,7 @@ pub enum HealthError {
         #[source]
         source: io::Error,
     },
-    /// It does not answer, or another program does.
+    /// It is silent, or another program answers.
     #[error("it does not answer; systemctl status muster-coordinator")]
     Connect(#[from] ConnectError),
     /// It continues with the key in memory, but the next start would fail.
@@ -77,7 +77,7 @@ pub enum HealthError {
          the copy of the key file that was kept is back in its place (--key-file names another)"
     )]
     KeyLost(#[source] KeyFileError),
-    /// A connection cannot even be attempted.
+    /// The connection could not be set up.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
@@ -103,7 +103,7 @@ impl Listening {
     /// Address to connect to: loopback if the socket is bound to a wildcard.
     fn reachable_at(&self) -> SocketAddr {
         let ip = self.address.ip();
-        // [::] covers both families, and many containers have no IPv6 loopback.
+        // [::] covers both families, and many containers lack the IPv6 loopback.
         let ip = if ip.is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { ip };
         SocketAddr::new(ip, self.address.port())
     }

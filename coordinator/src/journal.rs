@@ -113,8 +113,8 @@ pub(crate) mod tests {
         (done, lines)
     }
 
-    /// A process killed right after its commit has not logged it. The lines of every earlier batch are there, because
-    /// each batch requires them.
+    /// A process killed right after its commit leaves that batch out of the log. All earlier batches are there: each is
+    /// a condition of the next.
     #[test]
     fn lines_of_newest_batch_are_told_again() {
         let mut facts = Facts::default();
@@ -123,7 +123,7 @@ pub(crate) mod tests {
             for message in batch {
                 draft.audit("operator/anna", "annotate", AuditObject::Store, message, 0);
             }
-            // A change outside the audit record is no batch of it.
+            // A change outside the audit record leaves its newest batch as it is.
             drop(draft);
             Draft::new(&mut facts).next_revision();
         }

@@ -23,7 +23,7 @@ pub async fn listen(address: &str) -> io::Result<TcpListener> {
     let mut outcome = Err(io::ErrorKind::AddrNotAvailable.into());
     for address in tokio::net::lookup_host(address).await? {
         outcome = match listen_on(address) {
-            // A kernel without IPv6: use all its IPv4 addresses.
+            // The kernel lacks IPv6: use all its IPv4 addresses.
             Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && is_without_ipv6(&error) => {
                 listen_on(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), address.port()))
             }
@@ -68,7 +68,7 @@ mod tests {
         let ipv4 = SocketAddr::from((Ipv4Addr::LOCALHOST, bound.port()));
         TcpStream::connect(ipv4).await.expect("by IPv4");
         let ipv6 = SocketAddr::from((Ipv6Addr::LOCALHOST, bound.port()));
-        // A machine may support IPv6 without such an address, as many containers do.
+        // A machine may support IPv6 but lack such an address, as many containers do.
         if bound.is_ipv6()
             && let Err(error) = TcpStream::connect(ipv6).await
         {

@@ -399,7 +399,7 @@ async fn backup(args: BackupArgs) -> anyhow::Result<()> {
     if !dir.is_dir() {
         return Err(BadInput(format!("{} is no directory; name a new file in one that is there", dir.display())).into());
     }
-    // A copy without its key would be useless.
+    // A copy is useless if its key is lost.
     let key_file = args.key.key_file.as_deref();
     if let Some(running) = AdminClient::connect(&state_dir)? {
         Listening::read(&state_dir)?.check_key(key_file)?;
@@ -413,7 +413,7 @@ async fn backup(args: BackupArgs) -> anyhow::Result<()> {
         let store = EmbeddedStore::open(&state_dir.store())?;
         Ca::load(&store.load()?, &StateKey::read(key_file.unwrap_or(Path::new(KEY_FILE_DEFAULT)))?)?;
         if to_stdout {
-            // We hold the store's lock: no other process makes a copy now.
+            // We hold the store's lock, so this is the only process that makes a copy now.
             let mut copy = outgoing_copy(&state_dir, &store)?;
             io::copy(&mut copy, &mut io::stdout()).context("cannot write to stdout")?;
         } else {
@@ -449,7 +449,7 @@ fn recover_record(args: &RecoverArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Send audit lines to the journal even if no coordinator runs.
+/// Send audit lines to the journal also while the coordinator is stopped.
 fn audit_to_journal() {
     muster_proto::daemon::logging::init_beside(UNIT);
 }
@@ -463,7 +463,7 @@ fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Report a completed action; a failed report does not undo it.
+/// Report a completed action, which counts even if the report fails.
 fn say(text: &str) {
     let _ = writeln!(io::stdout(), "{}", text.trim_end());
 }

@@ -258,12 +258,12 @@ where
     found
 }
 
-/// The parts without a fault.
+/// The faultless parts.
 fn faultless<N: Ord, S>(found: Found<N, S>) -> BTreeMap<N, (S, Annotations)> {
     found.into_iter().filter_map(|(name, (spec, annotations))| Some((name, (spec?, annotations?)))).collect()
 }
 
-/// `metadata.annotations`. Values may be sensitive, so messages never repeat them.
+/// `metadata.annotations`. Values may be sensitive and stay out of messages.
 fn annotations(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Annotations> {
     let before = faults.count();
     let mut all = Annotations::new();

@@ -1,5 +1,5 @@
-//! The certificate authority. It signs what the servers have decided to sign, and keeps no list of it. Its key is in
-//! the store, sealed with a key file outside it (`key_file.rs`).
+//! The certificate authority. It signs what the servers have decided to sign; it keeps no list of it. Its key is in the
+//! store, sealed with a key file outside it (`key_file.rs`).
 
 mod key_file;
 mod peer;
@@ -53,7 +53,7 @@ const SEALED_KEY_KEY: &str = "ca-key";
 /// Why the CA failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
-    /// A key or a certificate cannot be created.
+    /// Creating a key or a certificate failed.
     #[error("cannot make {what}")]
     Make {
         /// The object to create.
@@ -62,7 +62,7 @@ pub enum PkiError {
         #[source]
         source: rcgen::Error,
     },
-    /// The store has no CA.
+    /// The store lacks a CA.
     #[error("the store holds no certificate authority; `muster-coordinator init` makes one in a new state directory")]
     Missing,
     /// The stored CA differs from what was written.
@@ -71,10 +71,10 @@ pub enum PkiError {
         /// The problem.
         problem: &'static str,
     },
-    /// The key file does not open the CA's key.
+    /// The key file is the wrong one for the CA's key.
     #[error("the key file is not the one this state directory was made with; name that one with --key-file")]
     WrongKeyFile,
-    /// The system has no randomness.
+    /// The system lacks randomness.
     #[error("no random bytes from the system")]
     Random,
     /// Deriving a key from the CA's key failed.
@@ -158,7 +158,7 @@ impl Ca {
     /// The rows that store it, with its key sealed.
     ///
     /// # Errors
-    /// [`PkiError::Random`] if it cannot be sealed.
+    /// [`PkiError::Random`] if sealing fails.
     pub fn rows(&self, key: &StateKey) -> Result<Vec<Change>, PkiError> {
         let sealed = key.seal(KEY_PURPOSE, self.issuer.key().serialized_der()).ok_or(PkiError::Random)?;
         let put = |key: &str, value| Change::Put { table: Table::Pki, key: key.to_owned(), value };
@@ -192,7 +192,7 @@ impl Ca {
         Ok(Self { issuer, certificate, pem: pem.to_owned(), trust_domain })
     }
 
-    /// The same CA, signing for another trust domain: its certificates are correctly signed but not for us.
+    /// The same CA, signing for another trust domain: its certificates are correctly signed but foreign.
     #[cfg(test)]
     pub(crate) fn signing_for(&self, trust_domain: &TrustDomain) -> Self {
         let der = PrivatePkcs8KeyDer::from(self.issuer.key().serialized_der());

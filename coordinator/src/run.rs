@@ -42,7 +42,7 @@ const OPEN_FILES_MIN: u64 = 8192;
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Interval of checks that the store's file and its mark are in place. It bounds how long acknowledgements may be given
-/// for a record that a restart cannot find.
+/// for a record that a restart would miss.
 const PLACE_EVERY: Duration = Duration::from_secs(5);
 
 /// Shortest interval between two status lines.
@@ -54,7 +54,7 @@ pub(crate) async fn run(
     port_file: Option<&Path>,
     ready: impl FnOnce(SocketAddr, Epoch),
 ) -> anyhow::Result<()> {
-    // First of all: a signal during the start must not be lost.
+    // First of all: a signal during the start must be caught.
     let mut signals = Signals::new()?;
     raise_open_files();
     config.state_dir.check_to_run()?;
@@ -152,7 +152,7 @@ fn key_file_of(path: &Path) -> anyhow::Result<Option<PathBuf>> {
     Ok((!handed_over).then_some(path))
 }
 
-/// Completes when the store's file is no longer in place. A lost mark is created again.
+/// Completes when the store's file is gone or replaced. A lost mark is created again.
 async fn until_moved(store: EmbeddedStore) -> StoreError {
     let mut said: Option<String> = None;
     loop {
@@ -215,7 +215,7 @@ fn engine_gone(engine: &EngineHandle) -> impl Future<Output = ()> + Send + 'stat
     }
 }
 
-/// The engine's result. Handles in stuck calls must not delay the end: everything answered is durable.
+/// The engine's result. Ignore handles in stuck calls: everything answered is durable.
 async fn end_of_engine(thread: JoinHandle<Result<(), EngineError>>) -> anyhow::Result<()> {
     let joined = tokio::task::spawn_blocking(move || thread.join());
     match tokio::time::timeout(ENGINE_TIMEOUT, joined).await {
@@ -232,7 +232,7 @@ async fn end_of_engine(thread: JoinHandle<Result<(), EngineError>>) -> anyhow::R
 fn raise_open_files() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE).map(|(soft, hard)| {
         let done = if soft < hard { setrlimit(Resource::RLIMIT_NOFILE, hard, hard) } else { Ok(()) };
-        // Without permission, continue with the present limit.
+        // If that is forbidden, continue with the present limit.
         done.map_or(soft, |()| hard)
     });
     match raised {

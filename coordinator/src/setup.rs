@@ -84,7 +84,7 @@ pub enum SetupError {
         /// Path of the file.
         path: PathBuf,
     },
-    /// The path exists but is no regular file.
+    /// The path exists as something other than a file.
     #[error("{} is {what}; name a new file with --out", path.display())]
     OutIsNoFile {
         /// The path.
@@ -92,7 +92,7 @@ pub enum SetupError {
         /// Its type in words.
         what: &'static str,
     },
-    /// A file cannot be written.
+    /// Writing a file failed.
     #[error("cannot write {} ({option} names another place)", path.display())]
     Write {
         /// Path of the file.
@@ -177,7 +177,7 @@ impl Credentials {
 pub struct Issued {
     /// The credentials.
     pub credentials: Credentials,
-    /// Clusters they are limited to that do not exist yet.
+    /// Clusters they are limited to that are still to be created.
     pub unknown_clusters: Vec<ClusterName>,
 }
 
@@ -191,7 +191,7 @@ impl Issued {
     }
 }
 
-/// The file for new credentials. It is created first, because a key that cannot be stored is lost. It is removed unless
+/// The file for new credentials. It is created first, because a key is lost if storing it fails. It is removed unless
 /// kept.
 pub struct CredentialsFile {
     path: PathBuf,
@@ -200,7 +200,7 @@ pub struct CredentialsFile {
 }
 
 impl CredentialsFile {
-    /// Create the file, which must not exist, readable only by its owner.
+    /// Create the file, at a free path, readable only by its owner.
     ///
     /// # Errors
     /// [`SetupError::OutExists`], [`SetupError::OutIsNoFile`], [`SetupError::Write`].
@@ -242,7 +242,7 @@ impl CredentialsFile {
 impl Drop for CredentialsFile {
     fn drop(&mut self) {
         if !self.kept {
-            // The file is ours, and unread. If it cannot be removed, the next attempt reports that it exists.
+            // The file is ours, and unread. If its removal fails, the next attempt reports that it exists.
             drop(fs::remove_file(&self.path));
         }
     }
@@ -331,7 +331,7 @@ impl Init<'_> {
     }
 }
 
-/// Issue credentials while no coordinator runs, recorded first as in a running one.
+/// Issue credentials while the coordinator is stopped, recorded first as in a running one.
 ///
 /// # Errors
 /// [`SetupError`].
@@ -375,7 +375,7 @@ fn commit(store: &mut EmbeddedStore, mut draft: Draft<'_>) -> Result<(), SetupEr
     Ok(())
 }
 
-/// Record the coordinator's addresses while none runs, as a running one does.
+/// Record the coordinator's addresses while it is stopped, as a running one does.
 ///
 /// # Errors
 /// [`SetupError`].
@@ -596,7 +596,7 @@ mod tests {
         assert_eq!((row.certificates[0].issued_at_ms, row.revoked()), (1_800_000_002_000, false));
     }
 
-    /// What a command records while no coordinator runs is in the journal before it answers, together with lines that
+    /// What a command records while the coordinator is stopped is in the journal before it answers. So are lines that
     /// the process before failed to write.
     #[test]
     fn offline_commands_tell_the_journal() {

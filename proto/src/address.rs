@@ -17,13 +17,13 @@ pub enum AddressFault {
     /// A URL: the text contains `://`.
     #[error("it is a URL; an address is expected, HOST:PORT")]
     Url,
-    /// A host without a port.
+    /// A host whose port is missing.
     #[error("its port is missing (expected HOST:PORT, as in {0}:7443)")]
     NoPort(String),
     /// An invalid port.
     #[error("\"{0}\" is no port, which is a number from 1 to 65535 (expected HOST:PORT)")]
     Port(String),
-    /// An IPv6 address without brackets: its last group could be a port.
+    /// An unbracketed IPv6 address: its last group could be a port.
     #[error("an IPv6 address stands in brackets, its port behind them (expected HOST:PORT, as in [2001:db8::7]:7443)")]
     Brackets,
     /// An invalid host.

@@ -13,7 +13,7 @@ pub use hello::Hello;
 
 use crate::model::{AuthCode, ItemHash, Phase};
 
-/// An invalid wire value. Sent to the peer and logged, so it never contains the value itself.
+/// An invalid wire value. Sent to the peer and logged, so it leaves out the value itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct WireError {
@@ -87,10 +87,10 @@ fn hash(field: &'static str, value: &[u8]) -> Result<ItemHash, WireError> {
     value.try_into().map(ItemHash).map_err(|_| WireError::new(field, "a hash has 32 bytes"))
 }
 
-/// Convert an authentication code; no bytes mean that none was given.
+/// Convert an optional authentication code, which may be empty.
 ///
 /// # Errors
-/// [`WireError`] if it is neither empty nor 32 bytes long.
+/// [`WireError`] if it has a length other than 0 or 32 bytes.
 pub fn code(field: &'static str, value: &[u8]) -> Result<AuthCode, WireError> {
     if value.is_empty() {
         return Ok(AuthCode::NONE);

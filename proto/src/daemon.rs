@@ -1,5 +1,5 @@
 //! What both daemons share of the host they run on: configuration file, log, service manager notifications. It lives
-//! here because both daemons build on proto only and cannot import each other. It makes no decisions.
+//! here because proto is the only crate that both daemons build on. It makes no decisions.
 
 pub mod config_file;
 pub mod logging;

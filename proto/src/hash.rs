@@ -13,10 +13,10 @@ use crate::{
     variables::{VARS_PARAM, vars},
 };
 
-/// Number of the canonical form. A new form gets a new number, so that no unchanged item looks changed by accident.
+/// Number of the canonical form. A new form gets a new number, so that unchanged items keep their hash.
 const SCHEMA: u32 = 1;
 
-/// Params that only locate the control plane (LCM ignores the same ones): moving a VIP re-runs nothing.
+/// Params that only locate the control plane (LCM ignores the same ones), so that moving a VIP leaves items done.
 pub const LOCATING_PARAMS: &[&str] = &[
     "controlNodeIP",
     "mirrors_mgmt_disabled",
@@ -27,7 +27,7 @@ pub const LOCATING_PARAMS: &[&str] = &[
     "ucp_tag",
 ];
 
-/// Canonical JSON: sorted keys, no blanks. The fields are in alphabetical order; the map sorts itself.
+/// Canonical JSON: sorted keys, compact. The fields are in alphabetical order; the map sorts itself.
 #[derive(Serialize)]
 struct Canonical<'a> {
     name: &'a str,
@@ -39,8 +39,8 @@ struct Canonical<'a> {
 }
 
 /// The hash of an item after its early variables are replaced. Late variables enter as their text. Left out are
-/// locating params, those of `ignore_changes`, and `timeout`, `retries`, `onInterrupt` and `disruptive`, which do not
-/// change the result.
+/// locating params, those of `ignore_changes`, and settings that leave the result alone: `timeout`, `retries`,
+/// `onInterrupt` and `disruptive`.
 #[must_use]
 pub fn item_hash(
     name: &ItemName,
@@ -51,7 +51,7 @@ pub fn item_hash(
     ignore_changes: &BTreeSet<String>,
 ) -> ItemHash {
     let counts = |name: &str| !LOCATING_PARAMS.contains(&name) && !ignore_changes.contains(name);
-    // If `vars` is no JSON object, its text counts; no agent starts such an item.
+    // If `vars` is malformed, its text counts; agents refuse to start such an item.
     let vars = params.get(VARS_PARAM).map(|text| match vars(text) {
         Ok(vars) => Value::Object(vars.into_iter().filter(|(name, _)| counts(name)).collect()).to_string(),
         Err(_) => text.clone(),

@@ -3,10 +3,10 @@
 use serde::Serialize;
 
 /// Serialize data as JSON. Only for data that always serializes: plain data, maps with text keys. Never substitute an
-/// empty value on failure: all empty values hash alike, and an empty record is none.
+/// empty value on failure: all empty values hash alike, and an empty record is worthless.
 ///
 /// # Panics
-/// If it does not serialize, which is a bug.
+/// If serialization fails, which is a bug.
 #[must_use]
 #[expect(clippy::panic, reason = "a bug: the process dies before anything is recorded or compared")]
 pub fn json<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {

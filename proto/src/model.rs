@@ -63,7 +63,7 @@ pub struct Now {
     pub mono_ms: u64,
 }
 
-/// A wait with its reason. Every machine that is not final has one, unless work is in flight.
+/// A wait with its reason. Every idle machine has one until it is final.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Blocked {

@@ -1,7 +1,7 @@
 //! Seeded bugs. The simulator must find each of them by the invariant named for it: this proves that the checks work.
 //! Compiled in only with the feature `plants`; a bug is then chosen at run time, per thread.
 
-/// Is the seeded bug `name` active in this thread? Always false without the feature `plants`.
+/// Is the seeded bug `name` active in this thread? Always false in a build that lacks the feature `plants`.
 #[cfg(not(feature = "plants"))]
 #[inline(always)]
 #[must_use]

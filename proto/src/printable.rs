@@ -1,5 +1,5 @@
-//! Makes text from other parties safe for terminals and logs: it can neither end a line, and so forge a record, nor
-//! send control sequences. Text from a manifest, a peer or a program passes through here before it is shown.
+//! Makes text from other parties safe for terminals and logs: line ends, which could forge a record, and control
+//! sequences are escaped. Text from a manifest, a peer or a program passes through here before it is shown.
 
 use std::fmt::Write as _;
 

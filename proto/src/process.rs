@@ -9,8 +9,8 @@ use std::{panic, process};
 /// restarts the program, and its record restores its state. Unwinding would end one task and leave the rest waiting for
 /// it for ever.
 ///
-/// `panic = "abort"` in the profile would not work for tests: every library would be compiled twice, once for the
-/// programs and once for the tests.
+/// `panic = "abort"` in the profile would not do. Tests cannot be built with it, so every library would be compiled
+/// twice: once for the programs and once for the tests.
 pub fn abort_on_panic() {
     let say = panic::take_hook();
     panic::set_hook(Box::new(move |info| {

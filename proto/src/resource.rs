@@ -46,9 +46,9 @@ pub type Cluster = Document<ClusterSpec, ClusterStatus>;
 pub type Machine = Document<MachineSpec, MachineStatus>;
 /// A rollout as shown to people.
 pub type Rollout = Document<RolloutSpec, RolloutStatus>;
-/// A join token as shown to people, without its secret.
+/// A join token as shown to people; its secret is left out.
 pub type Token = Document<TokenSpec, TokenStatus>;
-/// Credentials of a person or a program as shown to people, without any key.
+/// Credentials of a person or a program as shown to people; keys are left out.
 pub type Credential = Document<CredentialSpec, CredentialStatus>;
 
 /// Name and notes of a document.
@@ -70,7 +70,7 @@ pub struct Metadata {
 pub struct ClusterStatus {
     /// Machines that its manifest asks for or that it has, whichever are more.
     pub requested_nodes: u32,
-    /// Machines that have enrolled and are not revoked.
+    /// Machines that have enrolled, except revoked ones.
     #[serde(default)]
     pub nodes: u32,
     /// Machines that are Ready.
@@ -85,14 +85,13 @@ pub struct ClusterStatus {
     /// An update would change something, and no rollout is under way.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub update_due: bool,
-    /// The operation under way (update, reboot, maintenance, removal or reconfiguration) makes no progress without an
-    /// operator.
+    /// The operation under way (update, reboot, maintenance, removal or reconfiguration) waits for an operator.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub needs_operator: bool,
-    /// Machines without a sign of life for longer than the limit.
+    /// Machines silent for longer than the limit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost_nodes: Vec<String>,
-    /// Machines whose certificate an operator revoked, and that have not been replaced yet.
+    /// Machines whose certificate an operator revoked, still to be replaced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub revoked_nodes: Vec<String>,
     /// Machines with an item that failed for good.
@@ -109,7 +108,7 @@ pub struct ClusterStatus {
     pub rollout: Option<String>,
     /// Progress of each phase, in order.
     pub phases: Vec<PhaseProgress>,
-    /// Why nothing new starts, if it is blocked.
+    /// Why the cluster is blocked, if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<BlockedSince>,
 }
@@ -152,7 +151,7 @@ pub struct MachineStatus {
     /// Version of the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_version: Option<String>,
-    /// Identity in its certificate. None: declared but not enrolled.
+    /// Identity in its certificate. None: declared, still to enrol.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine_id: Option<String>,
     /// Id of the join token it enrolled with.
@@ -163,7 +162,7 @@ pub struct MachineStatus {
     /// Two agents use its identity and take its stream from each other. Omitted if false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub two_agents: bool,
-    /// No sign of life for longer than the limit.
+    /// Silent for longer than the limit.
     pub lost: bool,
     /// An item failed for good; a person decides.
     pub failed: bool,
@@ -180,7 +179,7 @@ pub struct MachineStatus {
     /// The release at which it was last Ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<String>,
-    /// Why it makes no progress, if it is blocked.
+    /// Why it is blocked, if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<BlockedSince>,
     /// The item under way.
@@ -353,7 +352,7 @@ pub struct RolloutStatus {
     /// Details of an update.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update: Option<UpdateStatus>,
-    /// Why it makes no progress, if it is blocked.
+    /// Why it is blocked, if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<BlockedSince>,
 }

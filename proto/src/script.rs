@@ -1,5 +1,5 @@
 //! The first line of a script, which names its interpreter. The kernel's handling of `#!` is reproduced here, because
-//! the script file itself is not executable. A line that cannot be honoured is refused when a manifest is applied.
+//! the script file itself lacks the execute permission. An unusable line is refused when a manifest is applied.
 
 /// Longest first line that the kernel reads in full, including the `#!` (BINPRM_BUF_SIZE, less its NUL).
 pub const FIRST_LINE_BYTES_MAX: usize = 255;
@@ -13,10 +13,10 @@ pub struct Interpreter<'s> {
     pub argument: Option<&'s str>,
 }
 
-/// Why a first line cannot be honoured.
+/// Why a first line is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FirstLineError {
-    /// No program follows `#!`.
+    /// The program after `#!` is missing.
     #[error("'#!' in its first line, and no program behind it")]
     NoProgram,
     /// The path is relative: the kernel would resolve it against its working directory.
@@ -46,10 +46,10 @@ impl FirstLineError {
     }
 }
 
-/// Parse the interpreter from a script's first line. None: the line names none, and bash reads the script.
+/// Parse the interpreter from a script's first line. None: the line has no `#!`, and bash reads the script.
 ///
 /// # Errors
-/// [`FirstLineError`] if the line cannot be honoured.
+/// [`FirstLineError`] if the line is unusable.
 pub fn interpreter(script: &str) -> Result<Option<Interpreter<'_>>, FirstLineError> {
     let line = script.split('\n').next().unwrap_or_default();
     let Some(named) = line.strip_prefix("#!") else { return Ok(None) };

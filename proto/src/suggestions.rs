@@ -6,7 +6,7 @@ const LETTERS_PER_MISTAKE: usize = 3;
 const NAME_BYTES_MAX: usize = 253;
 
 /// The known name closest to `name`, with at most a third of the letters wrong. Case and any prefix up to a '/' are
-/// ignored. Names with different digits never match.
+/// ignored. Digits must match exactly.
 #[must_use]
 pub fn nearest<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     let own = |name: &str| name.rsplit('/').next().unwrap_or_default().to_lowercase();

@@ -25,13 +25,13 @@ pub use verify::spki_sha256;
 use crate::address::host_and_port;
 
 /// The DNS name in every coordinator's certificate, independent of its address. The CA alone decides which server is a
-/// coordinator, so a moved address or a new load balancer needs no new certificate.
+/// coordinator, so certificates stay valid when an address moves or a load balancer is added.
 pub const SERVER_NAME: &str = "coordinator.muster.internal";
 /// HTTP/2 only.
 pub const ALPN: &[u8] = b"h2";
 /// Timeout for TCP and TLS together.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most attempts at a handshake that is cut off, for callers that do not retry by themselves: about three seconds.
+/// Most attempts at a handshake that is cut off, for callers that rely on these retries: about three seconds.
 const TRIES_MAX: u32 = 6;
 /// Wait before the second attempt; doubled before each further one.
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(100);
@@ -45,10 +45,10 @@ pub struct Identity {
     pub key_pem: String,
 }
 
-/// Why credentials cannot be used.
+/// Why credentials are unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// PEM that does not parse, or that lacks the expected section.
+    /// PEM that is malformed, or that lacks the expected section.
     #[error("{what} is not valid PEM: {}", pem_fault(problem))]
     Pem {
         /// CA, certificate or key.
@@ -56,16 +56,16 @@ pub enum TlsError {
         /// The parser's error.
         problem: pem::Error,
     },
-    /// PEM of a certificate without a valid certificate in it.
+    /// PEM whose certificate is invalid.
     #[error("{what} is damaged: it is PEM, but no certificate")]
     Damaged {
         /// Name of the credential.
         what: &'static str,
     },
-    /// Certificates, key or CA that do not match.
+    /// Mismatched certificates, key or CA.
     #[error("the TLS credentials are unusable")]
     Config(#[source] rustls::Error),
-    /// A CA list that cannot verify anything.
+    /// A CA list that is unusable for verification.
     #[error("no usable CA certificate")]
     Roots(#[source] rustls::client::VerifierBuilderError),
 }
@@ -82,7 +82,7 @@ pub enum ConnectError {
         #[source]
         source: io::Error,
     },
-    /// Nothing answers at the address.
+    /// The address is unreachable.
     #[error("cannot reach {address}")]
     Tcp {
         /// The address as given.
@@ -116,7 +116,7 @@ pub enum ConnectError {
         /// The address as given.
         address: String,
     },
-    /// The peer answers without TLS 1.3, so it is no coordinator.
+    /// The peer lacks TLS 1.3, so it is no coordinator.
     #[error("{address} does not speak TLS 1.3, so it is no coordinator (is the port the right one?)")]
     NotTls13 {
         /// The address as given.
@@ -162,7 +162,7 @@ pub fn provider() -> Arc<CryptoProvider> {
 /// Parse the certificates of a PEM text.
 ///
 /// # Errors
-/// [`TlsError::Pem`] if it does not parse.
+/// [`TlsError::Pem`] if it is malformed.
 pub fn certificates(what: &'static str, pem: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     CertificateDer::pem_slice_iter(pem.as_bytes())
         .collect::<Result<_, _>>()
@@ -187,12 +187,12 @@ pub fn client_config(ca_pem: &str, identity: Option<&Identity>) -> Result<Arc<Cl
 /// enrolment, before the CA is known.
 ///
 /// # Errors
-/// [`TlsError`] if no configuration can be built.
+/// [`TlsError`] if building the configuration fails.
 pub fn pinned_config(ca_spki_sha256: [u8; 32]) -> Result<Arc<ClientConfig>, TlsError> {
     config(Arc::new(verify::Pinned::new(ca_spki_sha256)), None)
 }
 
-/// The parser's error in words: it has bytes as numbers. It contains nothing of the text, which may be a key.
+/// The parser's error in words: it has bytes as numbers. The text itself is left out: it may be a key.
 fn pem_fault(problem: &pem::Error) -> String {
     match problem {
         pem::Error::MissingSectionEnd { end_marker } => {
@@ -205,7 +205,7 @@ fn pem_fault(problem: &pem::Error) -> String {
     }
 }
 
-/// The error's own words without the address of rustls' manual, which does not help operators.
+/// The error's own words; the link to rustls' manual, useless to operators, is cut.
 #[must_use]
 pub fn without_manual(said: &str) -> &str {
     said.split_once(": https://docs.rs/rustls").map_or(said, |(said, _)| said)
@@ -243,7 +243,7 @@ impl ConnectError {
     }
 }
 
-/// Why no resolver can accept an address.
+/// Why an address is malformed.
 fn address_hint(address: &str) -> String {
     host_and_port(address).err().map(|fault| format!(": {fault}")).unwrap_or_default()
 }
@@ -281,7 +281,7 @@ pub async fn connect(address: &str, config: Arc<ClientConfig>) -> Result<Connect
         .unwrap_or_else(|_| Err(ConnectError::Timeout { address: address.to_owned() }))
 }
 
-/// As [`connect`], for callers that do not retry by themselves: retries a handshake that was cut off a few times, each
+/// As [`connect`], for callers that rely on these retries: it retries a handshake that was cut off a few times, each
 /// after a longer wait.
 ///
 /// # Errors
@@ -335,7 +335,7 @@ async fn dial(address: &str, config: Arc<ClientConfig>) -> Result<Connection, Co
 }
 
 /// The first address that answers, in the resolver's order. Each gets an equal share of the time, and one share remains
-/// for the handshake: an address that drops packets must not hide the others.
+/// for the handshake: an address that drops packets would otherwise hide the others.
 async fn first_answer(addresses: &[SocketAddr], time: Duration) -> io::Result<TcpStream> {
     let shares = u32::try_from(addresses.len()).unwrap_or(u32::MAX).saturating_add(1);
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);

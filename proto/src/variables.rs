@@ -15,31 +15,31 @@ pub const EARLY: &[&str] =
 pub const LATE: &[&str] = &["machine.internalIP", "cluster.controlNodeIP"];
 /// Prefix of the variables that stand for a secret's value; they are late.
 pub const SECRET_PREFIX: &str = "secret.";
-/// Separates a secret's name from its version. Names cannot contain it.
+/// Separates a secret's name from its version; invalid in names.
 const VERSION_MARK: char = '@';
-/// The one param that is never searched for variables: shell has its own `${}`.
+/// The one param whose `${}` are left alone: they belong to the shell.
 pub const VERBATIM_PARAM: &str = "script";
 
-/// The param that carries an item's `vars`: a JSON object whose values are searched one by one, but not its names. A
-/// manifest cannot set it: a param's name cannot begin so.
+/// The param that carries an item's `vars`: a JSON object. Its values are searched one by one, its names are left
+/// alone. Manifests cannot set it: params' names begin with a letter.
 pub const VARS_PARAM: &str = "_vars";
 
 /// Why a param's text is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VariableError {
-    /// A `$` that begins neither `${name}` nor `$$`.
+    /// A `$` that begins something other than `${name}` or `$$`.
     #[error("a lone '$'; write '$$' for a dollar sign")]
     LoneDollar,
-    /// `${` without `}`.
+    /// `${` that lacks its `}`.
     #[error("'${{' without '}}'; write '$${{' for the text itself")]
     Unclosed,
     /// An unknown name.
     #[error("unknown variable '{0}'")]
     Unknown(String),
-    /// A known name without a value here.
+    /// A known name that has no value here.
     #[error("variable '{0}' has no value here")]
     NoValue(String),
-    /// The param that carries `vars` is no JSON object.
+    /// The param that carries `vars` is malformed.
     #[error("not a JSON object")]
     NotVars,
 }
@@ -95,7 +95,7 @@ pub fn names(text: &str) -> Result<Vec<&str>, VariableError> {
     pieces(text)?
         .into_iter()
         .filter_map(|piece| match piece {
-            // Only the coordinator adds a version; a manifest may not.
+            // Only the coordinator may add a version.
             Piece::Variable(name) if name.contains(VERSION_MARK) => Some(Err(unknown(name))),
             Piece::Variable(name) if EARLY.contains(&name) || LATE.contains(&name) => Some(Ok(name)),
             Piece::Variable(name) if secret_of(name).is_some() => Some(Ok(name)),
@@ -105,7 +105,7 @@ pub fn names(text: &str) -> Result<Vec<&str>, VariableError> {
         .collect()
 }
 
-/// The secrets that some params refer to, in order, without duplicates. A param that does not parse refers to none.
+/// The secrets that some params refer to, sorted and unique. A param that fails to parse is skipped.
 #[must_use]
 pub fn secrets_of(params: &BTreeMap<String, String>) -> Vec<SecretName> {
     let found: BTreeSet<SecretName> = params.iter().flat_map(|(name, text)| secrets_of_param(name, text)).collect();
@@ -143,8 +143,7 @@ pub fn vars(text: &str) -> Result<Map<String, Value>, VariableError> {
     serde_json::from_str(text).map_err(|_| VariableError::NotVars)
 }
 
-/// Replace the variables in a param: in the whole text, or in each value of `vars`. A value cannot change the structure
-/// of `vars`.
+/// Replace the variables in a param: in the whole text, or in each value of `vars`, whose structure stays fixed.
 ///
 /// # Errors
 /// [`VariableError`] for the first fault.
@@ -215,7 +214,7 @@ fn rewritten<'a>(text: &str, put: impl Fn(&str) -> Result<Put<'a>, VariableError
 }
 
 /// Replace the early variables. Late ones stay. A secret gets its version, `${secret.NAME@VERSION}`, which `values` has
-/// under `secret.NAME`: an item's hash changes with the version but never depends on the value.
+/// under `secret.NAME`: an item's hash depends on the version, but is independent of the value.
 ///
 /// # Errors
 /// [`VariableError`] for the first fault.

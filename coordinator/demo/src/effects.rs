@@ -65,7 +65,7 @@ pub(super) fn of_release(effects: &[Effect], release: Option<&str>) -> Vec<Effec
     effects.iter().filter(|effect| effect.release.as_deref() == release).cloned().collect()
 }
 
-/// Items that have started but not ended.
+/// Items that have started and are still running.
 pub(super) fn in_the_middle(effects: &[Effect]) -> Vec<&Effect> {
     let mut open: BTreeMap<(&str, &str), &Effect> = BTreeMap::new();
     for effect in effects {

@@ -31,7 +31,7 @@ const LOG_TAIL_BYTES: usize = 2048;
 pub(super) struct DemoFleet<'a> {
     layout: &'a Layout,
     address: String,
-    /// Reserve the two ports, even while no process listens there.
+    /// Reserve the two ports, also while they are unused.
     _ports: [TcpSocket; 2],
     coordinator: Child,
     agents: BTreeMap<String, Child>,
@@ -138,7 +138,7 @@ impl<'a> DemoFleet<'a> {
 
 /// Two free addresses on loopback. They are chosen first, because manifest and credentials contain them.
 fn free_addresses() -> Result<[(String, TcpSocket); 2], Failure> {
-    // Bound, but not listening: a process that knows the port may listen there, but the kernel gives it to no other.
+    // Bound only: a process that is told the port may listen there, and the kernel assigns it to no other.
     let reserve = || -> std::io::Result<(String, TcpSocket)> {
         let socket = TcpSocket::new_v4()?;
         socket.set_reuseaddr(true)?;

@@ -286,7 +286,7 @@ fn next_to_not_empty(dir: &Path) -> String {
     }
 }
 
-/// Accept only text without control characters: paths go into a manifest and onto command lines.
+/// Reject control characters: paths go into a manifest and onto command lines.
 fn checked(dir: PathBuf) -> Result<PathBuf, Failure> {
     match dir.to_str() {
         Some(text) if !text.chars().any(char::is_control) => Ok(dir),
@@ -305,7 +305,7 @@ fn make_dir(dir: &Path) -> Result<(), Failure> {
 
 #[cfg(test)]
 impl Layout {
-    /// A layout without files: paths and lines only.
+    /// A purely textual layout: paths and command lines only.
     pub(super) fn nowhere(dir: &str) -> Self {
         let program = |name: &str| Path::new("/bin").join(name);
         Self {

@@ -43,7 +43,7 @@ use self::{fleet::DemoFleet, layout::Layout};
 const CONTROLLER: &str = "toy";
 /// Name of the demo's cluster.
 const CLUSTER: &str = "demo";
-/// Prefix of lines that are no commands.
+/// Prefix of comment lines.
 const COMMENT: &str = "# ";
 /// Bash items of each machine in `deploy`.
 const DEPLOY_ITEMS: u32 = 2;
@@ -304,8 +304,8 @@ async fn story(layout: &Layout, wanted: Wanted, crash: bool) -> Result<(), Failu
     }
 }
 
-/// Show `watch` until the fleet is Ready, with the crash on the way. Return lines about the crash that could not be
-/// shown between the bars of a terminal.
+/// Show `watch` until the fleet is Ready, with the crash on the way. Return the lines about the crash that had to wait
+/// because a terminal showed bars.
 async fn watch(fleet: &mut DemoFleet<'_>, config: Config, wanted: Wanted, crash: bool) -> Result<Vec<String>, Failure> {
     let slow = too_slow(fleet.layout());
     let mut screen = Screen::marked(COMMENT);

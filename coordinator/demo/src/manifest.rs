@@ -20,8 +20,8 @@ const BLOCK_BYTES: usize = 1024 * 1024;
 /// Seed of the pseudo-random sequence: every run makes the same artifact.
 const SEED: u64 = 0x6d75_7374_6572;
 
-/// One deploy item: it records its start and end in effects.log. Each line is one printf in append mode, so lines never
-/// mix.
+/// One deploy item: it records its start and end in effects.log. Each line is one printf in append mode, so lines stay
+/// whole.
 const SCRIPT: &str = r#"set -eu
 effect() {
   local us=${EPOCHREALTIME/[.,]/}

@@ -1,5 +1,5 @@
 //! Identity of a demo's directory and processes: a random word in a file of the directory and in the environment of the
-//! processes. Without it, stopping the demo in /tmp would end every process that names /tmp.
+//! processes. It ensures that stopping a demo in /tmp spares other processes that name /tmp.
 
 use std::{
     env, fs, io,
@@ -38,7 +38,7 @@ impl Mark {
             .map_err(|source| Failure::failed(format!("cannot write {}", path.display())).because(source))
     }
 
-    /// The mark of a directory. None: it belongs to no demo.
+    /// The mark of a directory. None: it belongs to another program.
     pub(super) fn read(dir: &Path) -> Result<Option<Self>, Failure> {
         let path = file(dir);
         match fs::read_to_string(&path) {

@@ -23,7 +23,7 @@ pub(super) struct Move {
 pub(super) struct Moves {
     /// Broken guarantees; empty on success.
     pub(super) violations: Vec<String>,
-    /// Most workers without their workloads at the same time.
+    /// Most workers whose workloads were away at the same time.
     pub(super) workers_at_once: usize,
     /// Time from the first request to the last lock.
     pub(super) makespan_ms: u64,
@@ -44,7 +44,7 @@ struct Story<'a> {
 }
 
 /// Check the lines: each machine's steps are in order, control machines go one by one and before all workers, and at
-/// most `width` workers are without their workloads.
+/// most `width` workers have their workloads away.
 pub(super) fn examine(moves: &[Move], items: &[Effect], machines: &[String], width: u32) -> Moves {
     let mut found = Moves::default();
     let mut stories = Vec::new();

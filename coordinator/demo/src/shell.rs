@@ -120,7 +120,7 @@ impl Line {
         };
         let log = log.map_err(cannot)?;
         let again = log.try_clone().map_err(cannot)?;
-        // The child does not lead a process group, so setsid does not fork: the child's id is the program's.
+        // setsid forks only as the leader of a process group. The child is no leader, so its id is the program's.
         self.command(Some("setsid")).stdin(Stdio::null()).stdout(again).stderr(log).spawn().map_err(cannot)
     }
 

@@ -44,7 +44,7 @@ pub(super) async fn run(dir: &Path) -> Result<(), Failure> {
     say_strangers(&absolute)
 }
 
-/// List programs of ours that work in the directory without the demo's mark: only their user knows their purpose.
+/// List programs of ours that work in the directory but lack the demo's mark: only their user knows their purpose.
 fn say_strangers(dir: &Path) -> Result<(), Failure> {
     let system = look()?;
     let ours = ourselves(&system);

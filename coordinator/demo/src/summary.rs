@@ -75,7 +75,7 @@ pub(super) async fn show_update(layout: &Layout, wanted: Wanted, width: u32) -> 
     kept(&moves.violations, &path)
 }
 
-/// Requests that still exist, and locks that are not active again.
+/// Requests that still exist, and locks that are still inactive.
 async fn left_over(layout: &Layout) -> Result<Vec<String>, Failure> {
     let coordinator = Coordinator::connect(&Config::read(&layout.config())?).await?;
     let requests = coordinator.get(Kind::Requests(Of::All), "", CLUSTER).await?;

@@ -62,13 +62,13 @@ pub(crate) struct Args {
 /// Content of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Asked {
-    /// The release of the update. Empty: there is none.
+    /// The release of the update, if any; else empty.
     release: String,
     /// A person moves the workloads by hand.
     by_hand: bool,
 }
 
-/// State of a machine's maintenance request. None: there is no request.
+/// The maintenance request of a machine, if it has one.
 type Heard = Option<Asked>;
 
 /// The state, and the connection on which it arrived.
@@ -136,7 +136,7 @@ async fn guard(args: &Args, config: &Config, tasks: &BTreeMap<String, mpsc::Send
     Err("the coordinator ended the watch".to_owned())
 }
 
-/// The machines that an event concerns, each with its request or none.
+/// The machines that an event concerns, each with its present request.
 fn news<'a>(
     event: &RequestEvent,
     requested: &mut Vec<String>,
@@ -274,7 +274,7 @@ impl Guard {
     }
 }
 
-/// One write in append mode: lines of several processes never mix.
+/// One write in append mode: lines of several processes stay whole.
 fn append(path: &Path, line: &str) -> std::io::Result<()> {
     let now_ms = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
     let mut file = OpenOptions::new().append(true).create(true).open(path)?;

@@ -50,7 +50,7 @@ impl Config {
             failure.next(if missing { ORIGIN } else { "--config names a file that you may read, as `init` wrote it." })
         })?;
         let config = toml::from_str(&text).map_err(|error| {
-            // The parser's Display quotes the line, which may be the key. A missing field has no line.
+            // The parser's Display quotes the line, which may be the key. For a missing field there is no line.
             let place = error.span().filter(|span| span.start > 0).and_then(|span| text.get(..span.start));
             let line = place.map(|before| before.matches('\n').count() + 1);
             let at = line.map(|line| format!(" in line {line}")).unwrap_or_default();

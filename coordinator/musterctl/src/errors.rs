@@ -20,11 +20,11 @@ pub enum Exit {
     Failed = 1,
     /// Wrong input: the command line, a manifest, an unknown name.
     BadInput = 2,
-    /// Not permitted: credentials are missing, expired, revoked, or have the wrong role.
+    /// Permission denied: credentials are missing, expired, revoked, or have the wrong role.
     NotAllowed = 3,
     /// Conflicts with the current state; may succeed later.
     Refused = 4,
-    /// The coordinator does not answer.
+    /// The coordinator is unreachable.
     Unreachable = 5,
 }
 
@@ -96,7 +96,7 @@ impl Failure {
         self
     }
 
-    /// The message in one line, without the next step.
+    /// The message in one line, next step excluded.
     pub fn line(&self) -> String {
         let mut line = self.what.clone();
         for cause in &self.causes {

@@ -23,7 +23,7 @@ use crate::{
 /// First wait before a reconnection; doubled up to [`PAUSE_MAX`].
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// Give up after this long: the coordinator is not just restarting.
+/// Give up after this long: a restart takes less.
 const AWAY_MAX: Duration = Duration::from_secs(15 * 60);
 /// Most news queued for display; then the stream waits.
 const QUEUE_MAX: usize = 1024;

@@ -24,7 +24,7 @@ const HINTS: &[(&[&str], &str)] = &[
     (&["list", "ls"], "get machines"),
 ];
 
-/// Add the right command to clap's error. `words` is the command line without the program.
+/// Add the right command to clap's error. `words` is the command line after the program.
 pub(crate) fn explain(mut error: Error, words: &[String]) -> Error {
     if let Some(command) = instead(&error, words) {
         let tip = format!("`musterctl {command}`");

@@ -66,7 +66,7 @@ pub(crate) struct What {
 }
 
 impl What {
-    /// The name beside the kind or in the next word; None: neither has one.
+    /// The name beside the kind or in the next word, if any.
     ///
     /// # Errors
     /// Both have one.
@@ -77,7 +77,7 @@ impl What {
         }
     }
 
-    /// The name without its kind, if it has the same kind: `get -o name` prints names so.
+    /// The bare name, if it has the same kind before it: `get -o name` prints names so.
     fn bare(&self, word: String) -> String {
         let named = word.split_once('/').filter(|(word, name)| !name.is_empty() && kind(word) == Some(self.kind));
         named.map_or_else(|| word.clone(), |(_, name)| name.to_owned())
@@ -122,7 +122,7 @@ impl TypedValueParser for WhatParser {
         let known = word.to_str().and_then(kind).filter(|kind| self.kinds.iter().any(|(listed, _)| listed == kind));
         match known {
             Some(kind) => Ok(What { kind, name }),
-            // The word is none of those listed: this returns clap's own error.
+            // An unknown word: this returns clap's own error.
             None => {
                 let words = PossibleValuesParser::from(self.possible_values().into_iter().flatten());
                 let _: String = words.parse_ref(command, arg, word)?;

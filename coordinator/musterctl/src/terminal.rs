@@ -9,7 +9,7 @@ pub fn print(line: &str) -> Result<(), Failure> {
     write(format!("{line}\n").as_bytes())
 }
 
-/// Report a completed action on stdout; if that fails, on stderr. A failed report does not undo the action.
+/// Report a completed action on stdout; if that fails, on stderr. The action counts even if the report fails.
 pub(crate) fn done(line: &str) -> Result<(), Failure> {
     match print(line) {
         Err(failure) if failure.exit != Exit::Done => say(line),

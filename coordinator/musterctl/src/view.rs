@@ -1,7 +1,7 @@
 //! Turns documents into text for people: tables, pages and lines. PURE: everything here is a function of documents and
 //! of the time given as an argument.
 //!
-//! All output is free of control characters (see [`printable`]): names and messages of machines are data and cannot
+//! All output is free of control characters (see [`printable`]): names and messages of machines are data, and must not
 //! control an operator's terminal.
 
 mod audit;
@@ -41,7 +41,7 @@ const LINE_CHARS_MAX: u16 = 120;
 /// Level of detail of a table, and the current time.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
-    /// Show more columns and cut nothing.
+    /// Show more columns, uncut.
     pub wide: bool,
     /// End of ages.
     pub now: Timestamp,
@@ -50,7 +50,7 @@ pub struct Look {
 /// The table of one kind of documents, from their JSON, in the given order.
 ///
 /// # Errors
-/// A document is not of this kind: the coordinator has another version.
+/// A document has an unexpected form: the coordinator has another version.
 pub fn table<'a>(
     kind: Kind,
     documents: impl IntoIterator<Item = &'a [u8]>,

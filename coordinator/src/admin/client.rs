@@ -22,10 +22,10 @@ use crate::{config::StateDir, setup::Issued};
 pub struct AdminClient(UnixStream);
 
 impl AdminClient {
-    /// Connect. None: no coordinator runs there.
+    /// Connect. None: the state directory has no running coordinator.
     ///
     /// # Errors
-    /// [`AdminError::Socket`] if there is one but it cannot be reached.
+    /// [`AdminError::Socket`] if the socket exists but is unreachable.
     pub fn connect(state_dir: &StateDir) -> Result<Option<Self>, AdminError> {
         with_socket(state_dir, |path| {
             let stream = match std::os::unix::net::UnixStream::connect(path) {
@@ -86,7 +86,7 @@ impl AdminClient {
         let part = PathBuf::from(part);
         let written = write_copy(&mut rest, bytes, &part, to).await;
         if written.is_err() {
-            // A failed copy is useless; failing to remove it changes nothing.
+            // A failed copy is useless, so ignore errors of its removal.
             let _ = fs::remove_file(&part);
         }
         written.map_err(write_error)?;
@@ -96,7 +96,7 @@ impl AdminClient {
     /// Request a copy of the store and write it to a stream. Return its size in bytes.
     ///
     /// # Errors
-    /// [`AdminError`]; then the written bytes are no valid copy.
+    /// [`AdminError`]; then the written bytes are an invalid copy.
     pub async fn backup_to(mut self, to: &mut (impl AsyncWrite + Unpin)) -> Result<u64, AdminError> {
         let (bytes, mut rest) = self.ask_backup().await?;
         copy_whole(&mut rest, bytes, to).await.map_err(AdminError::Talk)?;

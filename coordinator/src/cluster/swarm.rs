@@ -66,7 +66,7 @@ pub async fn ask(engine: EngineHandle, sessions: Sessions) {
             let SwarmQuestion { number, about, agent, op, patience_ms } = question;
             let patience = Duration::from_millis(patience_ms);
             let result = sessions.call_swarm((agent, epoch), op, Asker::Engine, patience).await;
-            // An engine that has ended does not need it.
+            // The engine may have ended.
             drop(engine.notify(Input::SwarmAnswered { about, number, result }).await);
         });
     }

@@ -31,7 +31,7 @@ fn on<'a>(update: &'a UpdateRow, of: &Added) -> Vec<&'a str> {
     with.map(|(name, _)| name.as_str()).collect()
 }
 
-/// The phase of a plan for hot copies and MKE's backup. None: it has none of them.
+/// The phase of a plan for hot copies and MKE's backup, if it has any.
 pub(super) fn first(update: &UpdateRow) -> Option<UpdatePhase> {
     let swarm = match on(update, &Added::SwarmCopy)[..] {
         [] => None,
@@ -43,7 +43,7 @@ pub(super) fn first(update: &UpdateRow) -> Option<UpdatePhase> {
     (!all.is_empty()).then(|| phase("backups", &all.join("; "), "none", "no, they end"))
 }
 
-/// The phase in which managers are copied with Docker stopped, each in its turn. None: there are no such copies.
+/// The phase in which managers are copied with Docker stopped, each in its turn, if any are.
 pub(super) fn in_turn(update: &UpdateRow) -> Option<UpdatePhase> {
     let any = !on(update, &Added::ConsistentCopy).is_empty();
     let what = "each manager but the leader, in its turn";

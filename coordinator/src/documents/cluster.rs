@@ -84,7 +84,7 @@ fn phase_progress(survey: &Survey<'_>, phase: Phase) -> PhaseProgress {
         }
         let reached = position.row.reach >= Some(phase);
         let here = position.row.reach == Some(phase) && position.in_flight();
-        // Reconfigure applies to machines that know another control set; the others have nothing to do in it.
+        // Reconfigure applies only to machines that know another control set.
         let has_it = phase != Phase::Reconfigure || reached || safety::needs_reconfigure(survey, position);
         if !has_it {
             continue;
@@ -92,7 +92,7 @@ fn phase_progress(survey: &Survey<'_>, phase: Phase) -> PhaseProgress {
         progress.total += 1;
         match position.progress(phase) {
             Progress::Failed(_) | Progress::Held(_) => progress.failed += 1,
-            // A machine that was Ready once has its previous list, and a rollout may add nothing in this phase.
+            // A machine that was Ready once has its previous list, and a rollout may leave this phase out.
             Progress::Done if reached || position.ready_once() => progress.done += 1,
             Progress::Open if here => progress.running += 1,
             Progress::Done | Progress::Open => {}

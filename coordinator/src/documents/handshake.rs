@@ -63,7 +63,7 @@ pub struct Requested<'a> {
     pub scope: Scope,
     /// The machine is removed for good.
     pub removal: bool,
-    /// The release of the update. Empty: there is none.
+    /// The release of the update, if any; else empty.
     pub release: &'a str,
 }
 

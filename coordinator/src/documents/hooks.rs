@@ -12,7 +12,7 @@ use crate::{
     plan::{added, safety, survey::Survey, update::around},
 };
 
-/// Is this stage still to come in an update under way? An update without hooks has no stages for them.
+/// Is this stage still to come in an update under way? Stages of hooks exist only if there are hooks.
 pub(super) fn is_ahead(update: &UpdateRow, stage: ClusterStage) -> bool {
     !matches!(stage, ClusterStage::HooksBefore | ClusterStage::HooksAfter) || around::has(update, stage)
 }
@@ -70,7 +70,7 @@ fn has_left(update: &UpdateRow, row: &MachineRow, added: &Added) -> bool {
     row.revoked || row.removal.is_some() || out
 }
 
-/// Description of the hooks in one of the two stages. None: there are none.
+/// Description of the hooks in one of the two stages, if it has any.
 pub(super) fn planned(update: &UpdateRow, stage: ClusterStage) -> Option<String> {
     let mut machines: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (machine, target) in &update.targets {

@@ -26,8 +26,8 @@ use crate::{
     },
 };
 
-/// Time in milliseconds in which inputs arrive without help, or not at all. A rebooting control machine is back by
-/// then, and the agent has asked several times.
+/// Time in milliseconds in which inputs arrive by themselves, if at all. A rebooting control machine is back by then,
+/// and the agent has asked several times.
 const INPUTS_COME_MS: u64 = 2 * 60_000;
 
 /// The word for an update's state.
@@ -43,8 +43,7 @@ pub(super) fn state(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -
     }
 }
 
-/// Does nothing make progress without a person? Then every incomplete machine waits for a person, or for a machine that
-/// does.
+/// Does all progress depend on a person? Then every incomplete machine waits for a person, or for a machine that does.
 pub(super) fn needs_operator(survey: &Survey<'_>) -> bool {
     let running = |position: &Position<'_>| {
         position.connected() && position.row.statuses.values().any(|status| status.state == ItemState::Running)
@@ -72,11 +71,10 @@ pub(super) fn needs_operator(survey: &Survey<'_>) -> bool {
         return false;
     }
     let waits: Vec<_> = targets(survey).filter_map(|p| Some((p, blocked::of_machine(survey, p)?.reason))).collect();
-    // All other reasons need a person, or pass when another machine ends: once nothing makes progress, both are the
-    // same.
+    // All other reasons need a person, or pass when another machine ends: once progress stops, both are the same.
     let passes = |(position, reason): &(&Position<'_>, Reason)| {
-        // After `recover`, a person must decide about missing machines. The same goes for a controller that never stays
-        // connected for long enough.
+        // After `recover`, a person must decide about missing machines. The same goes for a controller that disconnects
+        // again and again.
         let for_a_person = match reason {
             Reason::Gathering => survey.facts.meta.recovering,
             Reason::LocksSettling => are_locks_late(survey, position),
@@ -133,7 +131,7 @@ pub(super) fn maintenance(row: &MachineRow) -> Option<MaintenanceStatus> {
     Some(MaintenanceStatus { since: known.since_ms.map(at), leaving: known.leaving })
 }
 
-/// Phase of a machine's removal. It counts as failed while its rollout cannot continue without a person.
+/// Phase of a machine's removal. It counts as failed while its rollout waits for a person.
 pub(super) fn deletion_phase(survey: &Survey<'_>, position: &Position<'_>) -> Option<String> {
     let row = position.row.removal.as_ref()?;
     let halted = row.by_turn && row.departure.is_none() && survey.update().is_some() && needs_operator(survey);
@@ -175,7 +173,7 @@ pub(super) fn stuck(position: &Position<'_>) -> Option<StuckStage> {
     Some(StuckStage { stage: stuck.stage.as_str().to_owned(), since: at(stuck.since_ms), machine: None })
 }
 
-/// The plan of an update. None: the cluster is not deployed, is at work, or is at its newest manifest.
+/// The plan of an update. None: the cluster is still to be deployed, is at work, or is at its newest manifest.
 pub(super) fn planned(survey: &Survey<'_>, options: &Options, limits: &Limits) -> Option<UpdatePlan> {
     let name = &survey.cluster.name;
     let deployed = survey.rollout.is_none() && survey.machines.iter().any(Position::ready_once);
@@ -239,7 +237,7 @@ fn staying(survey: &Survey<'_>) -> Option<String> {
     })
 }
 
-/// The group of a worker. None: a control machine, or a cluster without groups.
+/// The group of a worker. None: a control machine, or an ungrouped cluster.
 fn group_of<'a>(survey: &Survey<'a>, position: &Position<'a>) -> Option<groups::Group<'a>> {
     let grouped = position.row.spec.machine_type == MachineType::Worker && !survey.spec.update_groups.is_empty();
     grouped.then(|| groups::of(survey, position))

@@ -1,5 +1,5 @@
 //! Faults of a manifest, and the list that collects those of one `parse`. Text from the manifest enters a message only
-//! through [`shown`]. Values of params and annotations never do: they may be secrets.
+//! through [`shown`]. Values of params and annotations stay out of messages: they may be secrets.
 
 use std::fmt;
 
@@ -155,7 +155,7 @@ impl<'a> Faults<'a> {
     }
 }
 
-/// An excerpt of the manifest for a message: short, and without control characters.
+/// An excerpt of the manifest for a message: short and printable.
 pub(super) fn shown(text: &str) -> String {
     printable(text, SHOWN_CHARS_MAX)
 }

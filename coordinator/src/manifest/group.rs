@@ -61,7 +61,7 @@ fn concurrent(spot: &Spot<'_>, most: u32, faults: &mut Faults<'_>) -> Option<u32
     Some(count)
 }
 
-/// Check that a machine of this type may name this group. `cluster`: its own, if it is known and has no faults.
+/// Check that a machine of this type may name this group. `cluster`: its own, if it is known and faultless.
 pub(super) fn fits(
     spot: &Spot<'_>,
     name: &UpdateGroupName,

@@ -92,7 +92,7 @@ fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Optio
     })
 }
 
-/// Parse a hook's runner. No machine is drained for a hook, so the runner must leave workloads alone.
+/// Parse a hook's runner. Machines stay in service during a hook, so the runner must leave workloads alone.
 fn runner(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<RunnerKind> {
     let text = spot.text(faults)?;
     let known: Vec<&str> = Hook::RUNNERS.iter().map(|runner| runner.as_str()).collect();

@@ -145,7 +145,7 @@ pub(super) fn whole_ms(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// An item of phase prepare runs without a drain, and a reboot always needs one: reject contrary settings.
+/// An item of phase prepare runs beside workloads, and a reboot always needs a drain: reject contrary settings.
 fn disruption_makes_sense(
     spot: &Spot<'_>,
     runner: RunnerKind,
@@ -164,8 +164,7 @@ fn disruption_makes_sense(
     spot.child("disruptive").fault(faults, problem, expected);
 }
 
-/// An item of phase prepare runs beside the workloads of a Ready machine, which are not drained before. `at`: the part
-/// that its author can change.
+/// An item of phase prepare runs beside the workloads of a Ready machine. `at`: the part that its author can change.
 pub(super) fn leaves_workloads_alone(
     at: &Spot<'_>,
     (runner, phase): (RunnerKind, Phase),
@@ -180,7 +179,7 @@ pub(super) fn leaves_workloads_alone(
     }
 }
 
-/// Setting with which this runner disturbs workloads, in words; none if it does not. Scripts, playbooks and package
+/// Setting with which this runner disturbs workloads, in words, if it does. Scripts, playbooks and package
 /// installations are their author's responsibility. Joins have a rule of their own.
 fn disturbance(runner: RunnerKind, params: &BTreeMap<String, String>) -> Option<String> {
     let is = |name: &str, word: &str| params.get(name).is_some_and(|value| value == word);
@@ -212,7 +211,7 @@ fn names_differ(items: &[(&Spot<'_>, StateItem)], faults: &mut Faults<'_>) {
     }
 }
 
-/// Items after a reboot in its phase would run on a machine that is going down. Phase prepare allows no reboot at all.
+/// Items after a reboot in its phase would run on a machine that is going down. Phase prepare forbids reboots.
 fn reboots_are_last(items: &[(&Spot<'_>, StateItem)], faults: &mut Faults<'_>) {
     for phase in Phase::ALL.iter().filter(|phase| **phase != Phase::Prepare) {
         let of_phase: Vec<_> = items.iter().filter(|(_, item)| item.phase == *phase).collect();

@@ -36,13 +36,14 @@ pub(super) const MACHINE: Fields = Fields {
 
 /// The clusters that a machine can belong to.
 pub(super) struct Clusters<'c> {
-    /// Clusters of the manifest; `None` = with faults, so items of their machines are not checked.
+    /// Clusters of the manifest; `None` = with faults, so the check of their machines' items is skipped.
     pub(super) declared: &'c Found<ClusterName, ClusterSpec>,
     /// Recorded clusters.
     pub(super) known: &'c BTreeMap<ClusterName, ClusterSpec>,
     /// Recorded secrets.
     pub(super) secrets: &'c BTreeSet<SecretId>,
-    /// Do all documents have a kind, and all clusters a name? Otherwise an unknown cluster may be one without a name.
+    /// Do all documents have a kind, and all clusters a name? Otherwise an unknown cluster may be one whose name is
+    /// missing.
     pub(super) complete: bool,
 }
 

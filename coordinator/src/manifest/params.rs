@@ -161,8 +161,7 @@ pub(super) fn read(
         }
         if let Some(text) = value.text(faults)
             && size(&value, text, faults)
-            // Checked before the secret is looked up: the user must not be told to create one that may not be used
-            // here.
+            // Checked before the secret is looked up: a user should not create a secret only to see it refused here.
             && known.is_none_or(|param| hides_secrets(&value, text, param, faults))
             && known.is_none_or(|param| is_no_template(&value, text, param.shape, faults))
             && (key == VERBATIM_PARAM || variables(&value, text, secrets, faults))
@@ -326,7 +325,7 @@ pub(super) struct Secrets<'a> {
     pub(super) known: &'a BTreeSet<SecretId>,
     /// None: its name has faults, so the secrets of every cluster count.
     pub(super) cluster: Option<&'a ClusterName>,
-    /// The cluster's release. None: it has faults, or is not parsed yet.
+    /// The cluster's release. None: it has faults, or is still to be parsed.
     pub(super) release: Option<&'a str>,
     /// Schemas that the operator gave for `vars`.
     pub(super) schemas: &'a Schemas<'a>,
@@ -400,7 +399,7 @@ fn is_no_template(value: &Spot<'_>, text: &str, shape: Shape, faults: &mut Fault
     none
 }
 
-/// Reject secrets in visible params. A script is not searched: it reads the values of other params.
+/// Reject secrets in visible params. Scripts are exempt: they read the values of other params.
 fn hides_secrets(value: &Spot<'_>, text: &str, param: &Param, faults: &mut Faults<'_>) -> bool {
     let hides = param.secret || param.name == VERBATIM_PARAM || !variables::has_secret(param.name, text);
     if !hides {

@@ -126,7 +126,7 @@ impl<'n> Spot<'n> {
         None
     }
 
-    /// Text of any kind, without NUL.
+    /// Text of any kind; NUL is rejected.
     pub(super) fn text(&self, faults: &mut Faults<'_>) -> Option<&'n str> {
         let text = match &self.node.value {
             Value::Scalar { text, plain: false } => text,

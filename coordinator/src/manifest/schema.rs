@@ -1,6 +1,6 @@
 //! JSON schemas for `vars`: the `schema` of an item, and those that an operator gives beside the manifest. They come
-//! from the module's author, so their cost is bounded before use: references stay within the schema and form no cycle,
-//! and patterns match in linear time. Values of `vars` never enter a message.
+//! from the module's author, so their cost is bounded before use: references stay within the schema and are free of
+//! cycles, and patterns match in linear time. Values of `vars` stay out of messages.
 
 mod bounds;
 mod words;
@@ -73,7 +73,7 @@ impl<'a> Schemas<'a> {
         .collect()
     }
 
-    /// The schemas that were used for no item.
+    /// The unused schemas.
     pub(super) fn unused(&self) -> impl Iterator<Item = &'a GivenSchema<'a>> {
         let used = self.used.borrow();
         self.given.iter().enumerate().filter(move |(index, _)| !used.contains(index)).map(|(_, given)| given)
@@ -105,7 +105,7 @@ struct Schema {
 /// `vars` with their values, as far as those are known at apply.
 struct Instance {
     value: Value,
-    /// JSON pointers of texts with variables that have no value yet.
+    /// JSON pointers of texts with variables whose values are still unknown.
     open: BTreeSet<String>,
 }
 

@@ -49,7 +49,7 @@ pub(super) enum Shape {
     Listening,
 }
 
-/// Check the format of a value. Messages never repeat the value: it may hold a password.
+/// Check the format of a value. Messages leave the value out: it may hold a password.
 pub(super) fn check(value: &Spot<'_>, text: &str, shape: Shape, faults: &mut Faults<'_>) {
     let (good, problem, expected) = match shape {
         Shape::Text => (!text.trim().is_empty(), "an empty value", "text"),
@@ -137,7 +137,7 @@ fn are_packages(text: &str, versions: bool) -> bool {
     some_and_all(text, |word| package_and_version(word).is_some_and(|(_, version)| versions || version.is_none()))
 }
 
-/// A text with variables replaced by a letter, to check its form: their values are not known yet.
+/// A text with variables replaced by a letter, to check its form: their values are still unknown.
 fn filled(text: &str) -> String {
     let mut pieces = text.split("${");
     let mut plain = pieces.next().unwrap_or_default().to_owned();
@@ -166,7 +166,7 @@ pub(super) fn is_path(text: &str) -> bool {
         && !text.contains(char::is_control)
 }
 
-/// Does Docker accept this as an address, `<ip|interface>[:port]` as in its manual? It resolves no names. A listening
+/// Does Docker accept this as an address, `<ip|interface>[:port]` as in its manual? Host names are invalid. A listening
 /// address may also be a wildcard or the default one, and may begin with `tcp://`.
 fn is_address(text: &str, listens: bool) -> bool {
     let plain = filled(text);

@@ -353,7 +353,7 @@ fn secrets_are_refused_where_others_would_see_them() {
     ] {
         let found = faults(&of(runner, params));
         assert!(found[0].problem.starts_with("a secret in '"), "{runner} {params}: {found:?}");
-        // Nor does it ask to create the secret first.
+        // Only this fault is reported, although the secret is missing.
         let found = faults(&of(runner, params).replace("db-password", "not-made"));
         assert!(found.len() == 1 && found[0].problem.starts_with("a secret in '"), "{runner} {params}: {found:?}");
     }
@@ -488,7 +488,7 @@ fn params_that_do_not_agree_are_refused() {
         let params = params.replace("FILE", file).replace("DIGEST", &digest);
         assert_eq!(read(&of(runner, &params)).err(), None, "{runner} {params}");
     }
-    // Nor with a machine's own params.
+    // The same rule for a machine's own params.
     let own = |params: &str| damaged("script: {peer: \"x\"}", &format!("files: {params}"));
     assert_eq!(read(&own("{extract: /y, format: tar}")).err(), None);
     let found = faults(&own("{extract: /y}"));
@@ -583,7 +583,7 @@ fn what_disturbs_workloads_is_refused_in_prepare() {
     ] {
         assert!(read(&of(runner, "prepare", params)).is_ok(), "{runner} {params}");
     }
-    // Nor by a machine's own params.
+    // The same rule for a machine's own params.
     let own = |action: &str| {
         of("service", "prepare", "{unit: x.service, action: start}")
             .replace("type: control", "type: worker")
@@ -768,7 +768,7 @@ proptest! {
         }
     }
 
-    /// Arbitrary text is parsed without a panic.
+    /// Parsing arbitrary text never panics.
     #[test]
     fn noise_never_panics(text in "\\PC{0,200}", yaml in "[-a:{}\\[\\]&*!|>'\"%@`, \n\t#?0]{0,120}") {
         let _ = read(&text);

@@ -29,7 +29,7 @@ pub(super) struct Node<'t> {
 /// Kinds of YAML values.
 #[derive(Debug)]
 pub(super) enum Value<'t> {
-    /// Text; `plain` = without quotes, so it may be a number, a boolean or null.
+    /// Text; `plain` = unquoted, so it may be a number, a boolean or null.
     Scalar { text: Cow<'t, str>, plain: bool },
     /// `- a`, `[a, b]`.
     List(Vec<Node<'t>>),

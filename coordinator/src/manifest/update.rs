@@ -75,7 +75,7 @@ fn time_only(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<u64> {
     map.required(faults, "after")?.duration_ms(faults, DEADLINE_MS_MAX)
 }
 
-/// An outcome that a deadline does not allow, why, and the allowed ones.
+/// An outcome that a deadline forbids, why, and the allowed ones.
 type Refused = (DeadlineOutcome, &'static str, &'static str);
 
 fn deadline(spot: &Spot<'_>, default: Deadline, refused: Option<Refused>, faults: &mut Faults<'_>) -> Option<Deadline> {
@@ -114,7 +114,7 @@ fn of_cluster(spot: &Spot<'_>, default: Deadline, faults: &mut Faults<'_>) -> Op
     deadline(spot, default, Some((DeadlineOutcome::Defer, problem, "fail or pause")), faults)
 }
 
-/// The deadline of a stage that begins when a machine is complete: it can no longer fail.
+/// The deadline of a stage that begins when a machine is complete: failing is no longer possible.
 fn is_done(spot: &Spot<'_>, default: Deadline, faults: &mut Faults<'_>) -> Option<Deadline> {
     let problem = "a machine that is at its new version does not fail for it";
     deadline(spot, default, Some((DeadlineOutcome::Fail, problem, "defer or pause")), faults)

@@ -1,4 +1,4 @@
-//! `vars`: structured variables of a playbook, as YAML; and the names whose changes do not run an item again.
+//! `vars`: structured variables of a playbook, as YAML; and `ignoreChanges`: names whose changes do not rerun an item.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -83,7 +83,7 @@ pub(super) fn is_key(key: &str) -> bool {
     !key.starts_with("__ansible") && !key.contains('\0')
 }
 
-/// A number in JSON's form. None: YAML parsers disagree on it, or JSON has no equivalent.
+/// A number in JSON's form. None: YAML parsers disagree on it, or JSON lacks an equivalent.
 pub(super) fn number(text: &str) -> Option<Value> {
     let digits = text.trim_start_matches('-');
     let (whole, _) = digits.split_once(['.', 'e', 'E']).unwrap_or((digits, ""));

@@ -1,5 +1,5 @@
-//! The key file: 32 random bytes that seal the CA's key. It is outside the state directory, so that a copy of the store
-//! or a backup does not reveal the CA.
+//! The key file: 32 random bytes that seal the CA's key. It is outside the state directory, so that the CA stays safe
+//! if a copy of the store or a backup leaks.
 
 use std::{
     fs,
@@ -20,10 +20,10 @@ const KEY_BYTES: usize = 32;
 const FILE_MODE: u32 = 0o600;
 /// Mode bits that give others access.
 const OTHERS_MASK: u32 = 0o077;
-/// Why a key file cannot be used.
+/// Why a key file is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// It cannot be read.
+    /// Reading it failed.
     #[error(
         "cannot read the key file {}, which `muster-coordinator init` made; if it lies elsewhere, say where with \
          --key-file",
@@ -36,7 +36,7 @@ pub enum KeyFileError {
         #[source]
         source: io::Error,
     },
-    /// It cannot be created.
+    /// Creating it failed.
     #[error("cannot make the key file {}", path.display())]
     Create {
         /// Path of the file.
@@ -51,7 +51,7 @@ pub enum KeyFileError {
         /// Path of the file.
         path: PathBuf,
     },
-    /// It is no key.
+    /// Its content is no key.
     #[error(
         "the key file {} does not hold exactly {KEY_BYTES} bytes: it is no key, or damaged; name the right one with \
          --key-file (`init` makes one that is not there), or put the copy of it in its place that was kept",
@@ -67,7 +67,7 @@ pub enum KeyFileError {
         /// Path of the file.
         path: PathBuf,
     },
-    /// The system has no randomness, or the cipher rejects the key.
+    /// The system lacks randomness, or the cipher rejects the key.
     #[error("no key can be made")]
     Key,
 }
@@ -75,7 +75,7 @@ pub enum KeyFileError {
 /// Purpose of a sealed key check.
 const CHECK_PURPOSE: &[u8] = b"muster key check v1";
 
-/// An empty text, sealed: it identifies the record's key and reveals nothing.
+/// An empty text, sealed: it identifies the record's key but keeps it secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct KeyCheck(Vec<u8>);
@@ -98,7 +98,7 @@ impl KeyCheck {
 pub struct StateKey(RandomizedNonceKey);
 
 impl StateKey {
-    /// Create a new key file; nothing may exist at `path`.
+    /// Create a new key file; `path` must be free.
     ///
     /// # Errors
     /// [`KeyFileError::Create`], [`KeyFileError::Key`].
@@ -116,7 +116,7 @@ impl StateKey {
     /// Read the key from its file.
     ///
     /// # Errors
-    /// [`KeyFileError`] if the file cannot be read, others can read it, or it is not a key.
+    /// [`KeyFileError`] if the file is unreadable, open to others, or no key.
     pub fn read(path: &Path) -> Result<Self, KeyFileError> {
         let error = |source| KeyFileError::Read { path: path.to_owned(), source };
         let file = fs::File::open(path).map_err(error)?;
@@ -129,7 +129,7 @@ impl StateKey {
         if bytes.len() != KEY_BYTES {
             return Err(KeyFileError::Length { path: path.to_owned() });
         }
-        // Checked last: the advice to chmod must not be given for a file that is no key, as /dev/null.
+        // Checked last: the advice to chmod is wrong for other files, as /dev/null.
         if metadata.permissions().mode() & OTHERS_MASK != 0 {
             return Err(KeyFileError::Exposed { path: path.to_owned() });
         }
@@ -141,13 +141,14 @@ impl StateKey {
         RandomizedNonceKey::new(&AES_256_GCM, bytes).map(Self).map_err(|_| KeyFileError::Key)
     }
 
-    /// A text that identifies this key. None: no randomness.
+    /// A text that identifies this key. None: the system lacks randomness.
     #[must_use]
     pub fn check(&self) -> Option<KeyCheck> {
         self.seal(CHECK_PURPOSE, &[]).map(KeyCheck)
     }
 
-    /// Encrypt, with the nonce in front. `purpose` binds the result to its use and format. None: no randomness.
+    /// Encrypt, with the nonce in front. `purpose` binds the result to its use and format. None: the system lacks
+    /// randomness.
     pub(super) fn seal(&self, purpose: &[u8], plain: &[u8]) -> Option<Vec<u8>> {
         let mut sealed = plain.to_vec();
         let nonce = self.0.seal_in_place_append_tag(Aad::from(purpose), &mut sealed).ok()?;

@@ -14,7 +14,7 @@ use x509_parser::{
 const TRUST_DOMAIN_BYTES_MAX: usize = 253;
 const SCHEME: &str = "spiffe://";
 
-/// The realm of one coordinator: names of different realms never mix.
+/// The realm of one coordinator: names of different realms are kept apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrustDomain(String);
 
@@ -48,7 +48,7 @@ pub enum Role {
     Viewer(String),
     /// A program that guards workloads.
     Controller(String),
-    /// The coordinator itself. A client's certificate never has this role.
+    /// The coordinator itself. Clients never have this role.
     Coordinator,
 }
 
@@ -124,7 +124,7 @@ impl Role {
         match kind {
             "agent" => {
                 let id: MachineId = name.parse().ok()?;
-                // Accept one spelling only: an id that is denied must not pass in capitals.
+                // Accept one spelling only: a denied id must also be denied in capitals.
                 (id.to_string() == name).then_some(Self::Agent(id))
             }
             "operator" => label().map(Self::Operator),
@@ -138,13 +138,13 @@ impl Role {
 /// Why a correctly signed certificate is unacceptable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateError {
-    /// It does not parse.
+    /// It is malformed.
     #[error("the certificate does not parse")]
     Parse,
     /// It has a name of another coordinator's realm.
     #[error("the certificate is of another trust domain")]
     TrustDomain,
-    /// It has not exactly one role, or unknown names.
+    /// It has no role or several, or unknown names.
     #[error("the certificate does not name exactly one known role")]
     Role,
 }

@@ -13,13 +13,13 @@ const REQUEST_BYTES_MAX: usize = 4096;
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// It does not parse.
+    /// It is malformed.
     #[error("csr_der: not a certificate request of at most {REQUEST_BYTES_MAX} bytes")]
     Parse,
     /// It has another type of key.
     #[error("csr_der: the key is not ECDSA P-256")]
     Algorithm,
-    /// The sender does not have the key.
+    /// The sender lacks the key.
     #[error("csr_der: not signed by its own key")]
     Signature,
 }

@@ -12,7 +12,7 @@ const SECRET_BYTES: usize = 32;
 /// Longest token that is parsed.
 const TOKEN_BYTES_MAX: usize = 256;
 
-/// A new token: its text is shown once and never stored.
+/// A new token: its text is only shown once.
 pub struct NewToken {
     /// Its name for operators.
     pub id: String,
@@ -43,7 +43,7 @@ pub struct Token {
 }
 
 impl Token {
-    /// Parse a token. None: the text is not in the format of a token.
+    /// Parse a token. None: the text has another format.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let parts: Vec<&str> = text.split('.').collect();

@@ -1,13 +1,13 @@
-//! Values of secrets, sealed with the key file that protects the CA's key. A value is bound to its name and version: a
-//! row moved to another name, or restored from an old store, does not open.
+//! Values of secrets, sealed with the key file that protects the CA's key. A value is bound to its name and version: it
+//! opens only under these, so a row cannot be moved to another name or restored from an old store.
 
 use super::StateKey;
 use crate::facts::{Sealed, SecretId, SecretRow};
 
-/// Why a value cannot be sealed or opened.
+/// Why sealing or opening a value failed.
 #[derive(Debug, thiserror::Error)]
 pub enum VaultError {
-    /// The system has no randomness.
+    /// The system lacks randomness.
     #[error("no random bytes from the system")]
     Random,
     /// The key file does not open it.
@@ -49,7 +49,7 @@ impl Vault {
     }
 }
 
-/// Names contain no blanks, so different purposes always have different texts.
+/// Names are free of blanks, so different purposes always have different texts.
 fn purpose(id: &SecretId, version: u64) -> Vec<u8> {
     format!("muster secret v1 {id} {version}").into_bytes()
 }

@@ -1,6 +1,6 @@
 //! Turns a listening socket into connections with an authenticated peer. Handshakes run concurrently, with deadlines,
-//! in a room of their own; silent ones make way for newcomers (`room.rs`). The same applies to connections without a
-//! known certificate. A connection is cut as soon as its certificate becomes invalid.
+//! in a room of their own; silent ones make way for newcomers (`room.rs`). The same applies to connections whose
+//! certificate is missing or unknown. A connection is cut as soon as its certificate becomes invalid.
 
 use std::{
     io,
@@ -155,7 +155,7 @@ impl Acceptor {
             // Convert an IPv4-mapped address, as a dual-stack socket reports it, to plain IPv4.
             let address = SocketAddr::new(address.ip().to_canonical(), address.port());
             let place = self.handshakes.enter(origin(address.ip()), Arc::default());
-            // Checked now: a peer that has already sent bytes must not count as silent while it waits its turn.
+            // Checked now: a peer that has already sent bytes would otherwise count as silent while it waits its turn.
             let begun = has_spoken(&tcp).then(|| place.line.engage());
             let acceptor = Arc::clone(&self);
             tokio::spawn(async move {
@@ -184,7 +184,7 @@ impl Acceptor {
         let _begun = match begun {
             Some(begun) => begun,
             None => {
-                // `readable` may report a socket ready that is not.
+                // `peek`, because `readable` may report readiness falsely.
                 tokio::time::timeout(FIRST_BYTE_TIMEOUT, tcp.peek(&mut [0])).await??;
                 line.engage()
             }

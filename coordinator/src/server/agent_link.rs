@@ -95,7 +95,7 @@ impl AgentLink for Link {
             let end = talk.listen(inbound).await;
             tracing::info!(machine = %name, %id, session, reason = end.message(), "stream ended");
             talk.sessions.end(id, session, end);
-            // A coordinator that is ending does not need it.
+            // The engine may have ended.
             drop(talk.engine.notify(Input::Gone { id, session }).await);
         });
         told.await.map_err(|error| internal(&error))??;
@@ -219,7 +219,7 @@ impl Talk {
         }
     }
 
-    /// Log what the machine claims without proof.
+    /// Log the machine's unproven claims.
     fn warn_of_unproven(&self) {
         let facts = self.engine.facts();
         let live = facts.by_id(self.id).and_then(|row| facts.live.machines.get(&row.name));

@@ -122,7 +122,7 @@ fn decide(sort: Option<Sort>, method: &str) -> Result<(), Status> {
     }
 }
 
-/// Answer to a known caller without permission: it names the credentials that have it.
+/// Answer to a known caller that lacks permission: it names the credentials that have it.
 fn not_allowed(sort: Sort, sorts: &[Sort]) -> String {
     let word = |sort: &Sort| match sort {
         Nobody => "nobody",
@@ -140,7 +140,7 @@ fn not_allowed(sort: Sort, sorts: &[Sort]) -> String {
 /// log.
 fn judge_request<B>(judge: &Judge, request: &http::Request<B>) -> Result<(), (Status, Option<(IpAddr, String)>)> {
     let refused = || (Status::unauthenticated(NOT_ACCEPTED), None);
-    // A request without a caller came over no connection of ours.
+    // Connections attach the caller: a missing one means a foreign connection.
     let caller = request.extensions().get::<Caller>().ok_or_else(refused)?;
     match &caller.standing {
         Standing::Known(certificate) => judge.still_good(certificate).map_err(|_| refused())?,
@@ -154,7 +154,7 @@ fn judge_request<B>(judge: &Judge, request: &http::Request<B>) -> Result<(), (St
     })
 }
 
-/// The method as it may appear in our log: callers must not write arbitrary text there.
+/// The method as it may appear in our log, which must be free of callers' text.
 fn in_table(method: &str) -> &'static str {
     TABLE.iter().find(|(name, _)| *name == method).map_or("an unknown method", |(name, _)| *name)
 }

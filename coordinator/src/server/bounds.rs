@@ -271,7 +271,7 @@ mod tests {
         Body::new(http_body_util::Full::from(vec![0; count]))
     }
 
-    /// A body that never produces data.
+    /// A body that stays silent.
     fn endless() -> Body {
         Body::new(http_body_util::StreamBody::new(futures_util::stream::pending::<Result<_, Status>>()))
     }

@@ -55,7 +55,7 @@ impl Service for Enrollment {
         };
         let name =
             MachineName::new(request.name).map_err(|error| Status::invalid_argument(format!("name: {error}")))?;
-        // Checked before the token is used up: an invalid request must not cost a use.
+        // Checked first, so that an invalid request leaves the token unused.
         let key = public_key(&request.csr_der)?;
         let enroll = Enroll {
             token_id: token.id.clone(),
@@ -106,7 +106,7 @@ impl Service for Enrollment {
     }
 }
 
-/// Why an expired certificate is not renewed.
+/// Why the renewal of an expired certificate is refused.
 enum Turned {
     /// The reason, for our log only.
     Away(String),

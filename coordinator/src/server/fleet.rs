@@ -381,7 +381,7 @@ impl Fleet {
         }
     }
 
-    /// The engine's answer. A caller limited to clusters gets no suggestions: they may be foreign names.
+    /// The engine's answer. Suggestions are removed for a caller limited to clusters: they may be foreign names.
     async fn ask(&self, peer: &Peer, request: Wish) -> Result<Reply, Status> {
         let answer = self.engine.submit(Input::Operator { actor: peer.to_string(), request }).await;
         answer.map_err(|error| match error {

@@ -1,5 +1,5 @@
 //! Rate limit on failed authentication and authorization, per address. Attempts over the limit get the same answer, but
-//! late, and not each is logged. Valid callers are never blocked by the failures of others: many machines share one
+//! late, and only some are logged. Valid callers always pass, whatever the failures of others: many machines share one
 //! address.
 
 use std::{

@@ -29,8 +29,8 @@ use crate::{
 /// Receiver of the newest recorded identities.
 pub type Identities = watch::Receiver<Arc<Recorded>>;
 
-/// The part of the record that can refuse an unexpired certificate. Most changes of the facts leave it unchanged, and
-/// connections need not react to them.
+/// The part of the record that can refuse an unexpired certificate. Most changes of the facts leave it as it is, and
+/// connections ignore them.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Recorded {
     denied: BTreeSet<MachineId>,
@@ -134,10 +134,10 @@ impl Caller {
 /// Why a certificate is unacceptable. For our log only.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Not signed by our CA for a client, or out of date.
+    /// Out of date, or signed by another CA or for another use.
     #[error("the certificate is not one of ours, or out of date")]
     Chain(#[source] rustls::Error),
-    /// It has no valid names.
+    /// Its names are invalid.
     #[error(transparent)]
     Names(#[from] CertificateError),
     /// It names the coordinator.
@@ -146,7 +146,7 @@ pub enum Refusal {
     /// It expired while the connection was open.
     #[error("the certificate has expired")]
     Expired,
-    /// An operator revoked it, or the record does not contain it.
+    /// An operator revoked it, or the record lacks it.
     #[error("the identity is revoked, or not in the record")]
     Denied,
 }
@@ -165,7 +165,7 @@ impl Judge {
     /// Create a judge for the clients of `ca`, based on the facts. `identities` tells when to check them again.
     ///
     /// # Errors
-    /// [`PkiError::Tls`], [`PkiError::Damaged`] if the CA's certificate cannot be used.
+    /// [`PkiError::Tls`], [`PkiError::Damaged`] if the CA's certificate is unusable.
     pub fn new(
         ca: &Ca,
         clock: WallClock,
@@ -209,7 +209,7 @@ impl Judge {
         self.facts.borrow().denied.contains_key(&id).then_some(id)
     }
 
-    /// Machine of an agent's certificate of ours that is no longer valid, mostly because it expired.
+    /// Machine of an agent's certificate of ours that has become invalid, mostly because it expired.
     pub fn machine_of(&self, certificates: &[CertificateDer<'_>]) -> Option<MachineId> {
         let leaf = certificates.first()?;
         let certificate = Certificate::read(&self.trust_domain, leaf).ok()?;

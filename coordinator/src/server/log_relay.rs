@@ -1,5 +1,5 @@
-//! Output on its way from an agent to an operator. It shares the agent's one stream, so a slow reader must not block
-//! it: the buffer of a request is bounded, and a request whose reader is too slow ends.
+//! Output on its way from an agent to an operator. It shares the agent's one stream, and a slow reader would block
+//! that. So the buffer of a request is bounded, and the request ends if its reader is too slow.
 
 use std::{
     collections::BTreeMap,

@@ -174,9 +174,9 @@ impl Maintenance {
             if refused {
                 return;
             }
-            // No value is ever sent: it completes when the other side is dropped.
+            // It completes when the other side is dropped.
             drop(over.await);
-            // A coordinator that is ending does not need it.
+            // The engine may have ended.
             drop(engine.notify(ends).await);
         });
         told.await.map_err(|error| internal(&error))??;
@@ -207,7 +207,7 @@ struct Watch {
     facts: watch::Receiver<Arc<Facts>>,
     /// Completes when the coordinator ends.
     ending: Pin<Box<dyn Future<Output = Status> + Send>>,
-    /// None: nothing has been sent yet.
+    /// The requests sent last, once there are any.
     sent: Option<Requests>,
     events: std::vec::IntoIter<RequestEvent>,
 }
@@ -256,7 +256,7 @@ impl Watch {
 /// Requests by machine; the cluster's own under the empty name.
 type Requests = BTreeMap<String, MaintenanceRequest>;
 
-/// The events that turn `before` into `now`. None: nothing has been sent yet.
+/// The events that turn `before` into `now`. None: these are the first.
 fn news(facts: &Facts, before: Option<&Requests>, now: &Requests) -> Vec<RequestEvent> {
     let event = |kind: Type, request: Option<MaintenanceRequest>| RequestEvent {
         r#type: kind.into(),
@@ -368,7 +368,7 @@ mod tests {
         requests(fleet.core.facts(), &cluster())
     }
 
-    /// The events for a watcher that knows `before`: machine, kind of event, removed or not.
+    /// The events for a watcher that knows `before`: machine, kind of event, whether removed.
     fn told(fleet: &Fleet, before: &Requests) -> Vec<(String, Type, bool)> {
         let events = news(fleet.core.facts(), Some(before), &requests_of(fleet)).into_iter();
         events
@@ -426,7 +426,7 @@ mod tests {
         assert_eq!(told(&fleet, &before), of_worker(Type::Put, true));
     }
 
-    /// It is not back in service: it merely stays in the cluster.
+    /// It stays in the cluster, still out of service.
     #[test]
     fn one_that_is_removed_from_maintenance_is_told_of_again_and_so_is_that_it_stays() {
         let mut fleet = updates::deployed(3, 2);

@@ -80,10 +80,10 @@ pub struct Settings {
     pub agent_lifetime: Duration,
 }
 
-/// Why the servers cannot run.
+/// Why the servers failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The certificate or its verifier cannot be set up.
+    /// Setting up the certificate or its verifier failed.
     #[error("cannot set up TLS")]
     Tls(#[source] PkiError),
     /// The descriptors of the services are damaged: a bug in the build.
@@ -195,7 +195,7 @@ async fn advertise(mut facts: watch::Receiver<Arc<Facts>>, sessions: Sessions) {
     }
 }
 
-/// Publish the recorded identities whenever they change, but not on other changes.
+/// Publish the recorded identities whenever they change, and only then.
 fn identities(engine: &EngineHandle) -> Identities {
     let mut facts = engine.watch();
     let (publish, identities) = watch::channel(Arc::new(Recorded::of(&facts.borrow_and_update())));

@@ -18,8 +18,8 @@ use crate::{documents, engine::EngineHandle, facts::Facts, pki::Peer, plan::Limi
 
 /// Shortest interval between two updates of a watcher: changes within it are merged.
 pub(super) const WATCH_PAUSE: Duration = Duration::from_millis(100);
-/// Delay after a change: its consequences usually follow at once and are sent together. Also, reading every machine
-/// must not compete with the fleet's next step, such as the start of a machine that waited for a slot.
+/// Delay after a change: its consequences usually follow at once and are sent together. It also keeps the reading of
+/// every machine away from the fleet's next step, such as the start of a machine that waited for a slot.
 const WATCH_SETTLE: Duration = Duration::from_millis(30);
 /// Longest interval between two reads of a watcher, for changes by time alone (Lost, last seen).
 const WATCH_AGAIN: Duration = Duration::from_secs(5);
@@ -122,7 +122,7 @@ impl Reader {
     }
 
     /// Documents with possibly ambiguous names get a separate key: the controller ceph on node osd-1 and ceph-osd on
-    /// node 1 give the same name, and a person may have several certificates. Labels contain no `/`.
+    /// node 1 give the same name, and a person may have several certificates. A `/` never occurs in labels.
     fn keyed<Spec: Serialize, Status_: Serialize>(
         &self,
         documents: Vec<Document<Spec, Status_>>,
@@ -168,7 +168,7 @@ struct Watch {
     facts: watch::Receiver<Arc<Facts>>,
     /// Completes when the coordinator ends.
     ending: Pin<Box<dyn Future<Output = Status> + Send>>,
-    /// Names and digests of what the watcher knows, by key; None: nothing yet.
+    /// Names and digests of what the watcher knows, by key, after the first send.
     sent: Option<BTreeMap<String, (String, Vec<u8>)>>,
     events: std::vec::IntoIter<WatchEvent>,
 }

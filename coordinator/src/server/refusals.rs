@@ -1,5 +1,5 @@
 //! Machines that are turned away with a certificate of ours: each is logged by name once an hour. Agents retry every
-//! few seconds, and repetitions are no news.
+//! few seconds, and logging every attempt would be noise.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use muster_proto::model::MachineId;
 
 /// Interval after which a machine is logged again.
 const SAID_AGAIN_MS: u64 = 3_600_000;
-/// Most machines remembered: as many as one coordinator manages. Further ones are not logged.
+/// Most machines remembered: as many as one coordinator manages. Further ones stay out of the log.
 const MACHINES_MAX: usize = 10_000;
 
 /// Time of each machine's last log line.

@@ -1,7 +1,7 @@
 //! Room for connections of unknown peers. Every newcomer gets a place; if room is short, another connection is cut for
-//! it. Stalled ones go first, and of these the oldest one of the network with the most. A flood of idle connections
-//! therefore blocks no other client, not even one with the same address. And a large site behind one address does not
-//! pay for idle connections from elsewhere.
+//! it. Stalled ones go first, and of these the oldest one of the network with the most. So other clients get in despite
+//! a flood of idle connections, even from the same address. And a large site behind one address is spared when the idle
+//! connections come from elsewhere.
 
 use std::{
     collections::BTreeMap,
@@ -12,8 +12,8 @@ use std::{
 
 use tokio::sync::Notify;
 
-/// Time without progress after which a connection counts as stalled: a healthy client sends its first byte, its
-/// handshake and its call within a few round trips.
+/// Time after which a connection counts as stalled: a healthy client sends its first byte, its handshake and its call
+/// within a few round trips.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
 /// The part of an IPv6 address that a provider assigns to a whole site.
 const SITE: u128 = u128::MAX << 80;

@@ -1,5 +1,5 @@
 //! Connected agents and their outgoing messages. Each machine has one session, the newest. Queues are bounded: an agent
-//! that does not read is cut off, and asks again after it reconnects.
+//! that stops reading is cut off, and asks again after it reconnects.
 
 use std::{
     collections::BTreeMap,
@@ -190,7 +190,7 @@ impl Sessions {
         }
     }
 
-    /// Send to the machine's session; `number` restricts it to that session. False: there is none.
+    /// Send to the machine's session; `number` restricts it to that session. False: the session is gone.
     pub(super) fn send(&self, id: MachineId, number: Option<u64>, body: Body) -> bool {
         let message = CoordinatorMessage { body: Some(body) };
         let bytes = message.encoded_len() + MESSAGE_BYTES;
@@ -298,7 +298,7 @@ impl Outbox for Sessions {
             Effect::Ack { id, session, seq, proof } => {
                 self.send(id, Some(session), Body::Ack(wire::Ack { seq: seq.0, proof: Some(proof.into()) }));
             }
-            // If the receiver is gone, the coordinator is ending and needs no answer.
+            // If the receiver is gone, the coordinator is ending and the question is obsolete.
             Effect::AskSwarm(question) => drop(self.0.questions.ask.send(question)),
             Effect::Close { id, reason } => {
                 let session = self.live().remove(&id);

@@ -14,7 +14,7 @@ use crate::{
     pki::{PkiError, VaultError},
 };
 
-/// The answer for every unacceptable token, whatever the cause.
+/// The one answer for all unacceptable tokens.
 pub(super) const TOKEN_REFUSED: &str = "\
     the join token was refused: it is unknown, expired, used up, revoked, or for another machine; ask an \
     operator which (`musterctl get tokens`) or for a new one (`musterctl token create`)";

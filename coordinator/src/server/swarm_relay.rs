@@ -1,4 +1,4 @@
-//! Swarm calls under way to agents, and their answers. Only the caller sees a call's content, and it is never stored.
+//! Swarm calls under way to agents, and their answers. Only the caller sees a call's content; nothing of it is stored.
 
 use std::{
     collections::BTreeMap,
@@ -11,8 +11,8 @@ use muster_proto::model::{
 };
 use tokio::{sync::oneshot, time::timeout};
 
-/// Bits of a call's id for the count within one epoch. The higher bits hold the epoch: a late answer never matches a
-/// call of a later coordinator.
+/// Bits of a call's id for the count within one epoch. The higher bits hold the epoch, so a late answer matches only a
+/// call of its own coordinator.
 const COUNT_BITS: u32 = 32;
 
 /// Most calls under way, over all askers.
@@ -98,7 +98,7 @@ impl Pending<'_> {
         }
     }
 
-    /// Record that the call could not be sent.
+    /// Record that sending the call failed.
     pub(super) fn unsent(&self) {
         self.relay.calls().open.remove(&(self.to, self.call.id));
     }
@@ -134,8 +134,7 @@ impl SwarmRelay {
         Ok(Pending { relay: self, to, call, answered })
     }
 
-    /// Deliver an answer from an agent. It is dropped if it is not awaited, and refused if it does not fit the
-    /// question.
+    /// Deliver an answer from an agent. An unexpected one is dropped; one for another operation becomes a failure.
     pub(super) fn came(&self, id: MachineId, answer: SwarmAnswer) {
         let Some(Open { op, caller, .. }) = self.calls().open.remove(&(id, answer.id)) else { return };
         let result = match answer.result {

@@ -1,6 +1,6 @@
-//! The coordinator's TLS: 1.3 only, HTTP/2 only, a certificate renewed in good time, sessions never resumed. Client
-//! certificates are optional, and here only possession of the key is proved. Whether a certificate is acceptable is
-//! decided after the handshake (`judge.rs`), where the answer can be in words.
+//! The coordinator's TLS: 1.3 only, HTTP/2 only, a certificate renewed in good time, resumption of sessions disabled.
+//! Client certificates are optional, and here only possession of the key is proved. Whether a certificate is acceptable
+//! is decided after the handshake (`judge.rs`), where the answer can be in words.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -23,7 +23,7 @@ use crate::pki::{Ca, PkiError, SERVER_LIFETIME, Validity};
 /// The server's TLS configuration.
 ///
 /// # Errors
-/// [`PkiError`] if there is no certificate for the coordinator.
+/// [`PkiError`] if issuing the coordinator's certificate fails.
 pub(super) fn server_config(ca: Arc<Ca>, clock: WallClock) -> Result<Arc<ServerConfig>, PkiError> {
     let own = OwnCertificate { ca, clock, current: Mutex::new(None) };
     own.fresh()?;
@@ -39,8 +39,8 @@ pub(super) fn server_config(ca: Arc<Ca>, clock: WallClock) -> Result<Arc<ServerC
     Ok(Arc::new(config))
 }
 
-/// The coordinator's certificate. Its key is never on disk. Its validity is checked in each handshake, so it stays
-/// valid over a long run or a change of the clock.
+/// The coordinator's certificate. Its key stays in memory. Its validity is checked in each handshake, so it stays valid
+/// over a long run or a change of the clock.
 struct OwnCertificate {
     ca: Arc<Ca>,
     clock: WallClock,

@@ -1,5 +1,5 @@
 //! Limits on concurrent watches and on concurrent reads of the facts, for a watch or once. Reading a thousand machines
-//! is work that agents must not wait for.
+//! is work that would delay agents.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ impl Watches {
         Ok(Watching { watches: self.clone(), _seats: (own, one) })
     }
 
-    /// Run a read in its turn, on a blocking thread where agents need not wait for it. If the caller goes away, a
+    /// Run a read in its turn, on a blocking thread, so that agents are served meanwhile. If the caller goes away, a
     /// running read continues and keeps its turn to the end.
     pub(super) async fn look<T: Send + 'static>(&self, look: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
         let turn = Arc::clone(&self.looks).acquire_owned().await.map_err(|error| internal(&error))?;

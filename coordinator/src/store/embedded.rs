@@ -1,7 +1,7 @@
 //! The store in one file (redb). One batch is one transaction, on disk before `commit` returns. The file is locked
-//! while a handle lives, so two coordinators cannot write the same record.
+//! while a handle lives, so only one coordinator can write a record.
 //!
-//! After a crash, redb falls back to the previous commit if the newest one does not verify, because it may be half
+//! After a crash, redb falls back to the previous commit if the newest one fails verification, because it may be half
 //! written. An acknowledged commit must not be lost that way. So each commit is numbered, and a mark beside the file
 //! names the newest (`mark.rs`): a file that ends with another commit is refused.
 
@@ -25,7 +25,7 @@ use super::{
 const CACHE_BYTES: usize = 8 * 1024 * 1024;
 /// Mode of the file and of its copies: they contain digests of join tokens and the sealed CA key.
 pub(super) const FILE_MODE: u32 = 0o600;
-/// Progress values that redb's repair reports: the newest commit did not verify, or one did.
+/// Progress values that redb's repair reports: the newest commit failed verification, or one passed.
 const NEWEST_IS_BAD: f64 = 0.2;
 const NEWEST_IS_GOOD: f64 = 0.5;
 /// The permission bits of a file's mode.
@@ -37,7 +37,7 @@ const fn definition(table: Table) -> Definition {
     TableDefinition::new(table.name())
 }
 
-/// The row that numbers commits, in a table of its own because it is no part of the record.
+/// The row that numbers commits, in a table of its own because it is outside the record.
 const COMMITS: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("commit");
 const NEWEST_KEY: &str = "newest";
 
@@ -84,7 +84,7 @@ pub struct EmbeddedStore {
 /// Where the newest commit is marked.
 #[derive(Clone)]
 enum Marking {
-    /// Nowhere: this copy is never continued.
+    /// Nowhere: no coordinator continues from this copy.
     Never,
     /// Beside the store, from the next commit on. Until then the mark there is another store's.
     FromNextCommit,
@@ -135,7 +135,7 @@ impl EmbeddedStore {
         Ok(store)
     }
 
-    /// Does this store have a record but no commit number? Every build since the first release numbers commits.
+    /// Does this store have a record but lack a commit number? Every build since the first release numbers commits.
     fn numbers_no_commits(&self) -> Result<bool, redb::Error> {
         let transaction = self.database.begin_read()?;
         let has = |found: Result<_, redb::TableError>| match found {
@@ -146,12 +146,12 @@ impl EmbeddedStore {
         Ok(has(transaction.open_table(definition(Table::Meta)))? && !has(transaction.open_table(COMMITS))?)
     }
 
-    /// Check that the file and its mark are where they were opened. A lost mark is created again: without it the next
+    /// Check that the file and its mark are where they were opened. A lost mark is created again: otherwise the next
     /// start would refuse an intact store.
     ///
     /// # Errors
     /// [`StoreError::Moved`]: the store was moved or removed, or another is in its place. [`StoreError::Mark`]: the
-    /// mark is lost and cannot be created again.
+    /// mark is lost, and creating it again failed.
     pub fn check_place(&self) -> Result<Place, StoreError> {
         match is_gone(&fs::metadata(&self.path), self.file) {
             Ok(false) => {}
@@ -161,8 +161,8 @@ impl EmbeddedStore {
         let Marking::At(mark) = &self.marking else { return Ok(Place::Kept) };
         let (mut mark, path) = (locked(mark), Mark::path(&self.path));
         let error = |source| StoreError::Mark { mark: path.clone(), source };
-        // Read under the lock, so that no newer commit is marked meanwhile. A commit that is not marked yet counts: it
-        // is durable.
+        // Read under the lock, so that the mark stays as it is meanwhile. A durable commit counts even before it is
+        // marked.
         let newest = self.newest().map_err(|source| error(io::Error::other(source)))?;
         let names_it = |marked: Commit| marked == newest.commit || newest.follows(&marked);
         if !mark.is_lost() && mark.read().map_err(error)?.is_some_and(names_it) {
@@ -204,7 +204,7 @@ impl EmbeddedStore {
         }
     }
 
-    /// Create a new store at `path`, which must not exist.
+    /// Create a new store at `path`, which must be free.
     ///
     /// # Errors
     /// [`StoreError::Open`].
@@ -214,7 +214,7 @@ impl EmbeddedStore {
         Ok(store)
     }
 
-    /// Create a new store without a mark.
+    /// Create a new, unmarked store.
     fn create_copy(path: &Path) -> Result<Self, StoreError> {
         let open_error = |error: io::Error| opening(path, error.into());
         let mut options = fs::OpenOptions::new();
@@ -227,17 +227,17 @@ impl EmbeddedStore {
         Ok(Self { database: Arc::new(database), path: path.into(), file: opened, marking: Marking::Never })
     }
 
-    /// Create a new store at `path`, which must not exist. It appears there complete, with these rows.
+    /// Create a new store at `path`, which must be free. It appears there complete, with these rows.
     ///
     /// # Errors
-    /// [`StoreError::Open`], [`StoreError::Full`], [`StoreError::Commit`]; then there is no file at `path`.
+    /// [`StoreError::Open`], [`StoreError::Full`], [`StoreError::Commit`]; then `path` stays free.
     pub fn create_with(path: &Path, rows: &[Change]) -> Result<(), StoreError> {
         Self::place(path, rows, |made| {
             let error = |error: io::Error| opening(path, error.into());
             let newest = made.newest().map_err(|error| StoreError::Read(Box::new(error)))?;
             Mark::create(path, newest.commit).map(drop).map_err(error)
         })
-        // A mark without its store is useless.
+        // A mark is useless if its store is missing.
         .inspect_err(|_| drop(fs::remove_file(Mark::path(path))))
     }
 
@@ -409,7 +409,7 @@ fn in_use(path: &Path) -> StoreError {
     StoreError::InUse { path: path.to_owned(), holder: holder(path) }
 }
 
-/// None: there is no file at `path`, the directory itself is closed.
+/// None: the file is missing because the directory itself is closed.
 fn closed(path: &Path) -> Option<StoreError> {
     let file = fs::metadata(path).ok()?;
     let (owner, mode, us) = (file.uid(), file.mode() & PERMISSION_MASK, geteuid().as_raw());

@@ -1,4 +1,4 @@
-//! The file under the embedded store: locked while it is open, and never trusted when it is opened.
+//! The file under the embedded store: locked while it is open, and distrusted while it is being opened.
 
 use std::{
     fmt, fs, io,
@@ -21,14 +21,14 @@ const TWO_PHASE_COMMIT: u8 = 4;
 /// A file that only one process has open.
 ///
 /// redb trusts a file that was closed in order, and panics if it is damaged. So, while opening it, present it as one
-/// that was not closed: then redb checks every page before use.
+/// that was left open: then redb checks every page before use.
 #[derive(Debug)]
 pub(super) struct LockedFile {
     file: fs::File,
     distrust: Arc<AtomicBool>,
 }
 
-/// Ends this mode when the file is open.
+/// Ends the distrust of the file once it is open.
 pub(super) struct Distrust(Arc<AtomicBool>);
 
 impl Drop for Distrust {
@@ -56,7 +56,7 @@ impl LockedFile {
         }
     }
 
-    /// Does it begin as a store, and was it closed in order? None: it is no store.
+    /// Does it begin as a store, and was it closed in order? None: it is some other file.
     pub(super) fn closed_in_order(&self) -> io::Result<Option<bool>> {
         let mut head = [0; MAGIC.len() + 1];
         match self.file.read_exact_at(&mut head, 0) {

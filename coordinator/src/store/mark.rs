@@ -21,10 +21,10 @@ const COMMIT_BYTES: usize = 24;
 const ROW_BYTES: usize = 40;
 /// Length of a SHA-256.
 const SUM_BYTES: usize = 32;
-/// Distance between the slots: a torn write never affects both.
+/// Distance between the slots: a torn write affects only one.
 const SLOT_BYTES: u64 = 4096;
 const SLOTS: u64 = 2;
-/// Length of the file from the beginning: writing a mark never changes it.
+/// Length of the file from the beginning: writing a mark keeps it.
 const FILE_BYTES: usize = 8192;
 
 /// A commit of a store. The id is random: histories that diverge have different commits of one number.
@@ -91,7 +91,7 @@ impl Commit {
 /// An open mark.
 pub(super) struct Mark {
     file: Box<dyn StorageBackend>,
-    /// Path and identity of the file. None: it has no path.
+    /// Path and identity of the file, if it has a path.
     place: Option<(PathBuf, FileId)>,
 }
 
@@ -103,7 +103,7 @@ impl Mark {
         path.into()
     }
 
-    /// Open the mark of the store at `store`. None: it does not exist.
+    /// Open the mark of the store at `store`, if it exists.
     pub(super) fn open(store: &Path) -> io::Result<Option<Self>> {
         let path = Self::path(store);
         match fs::OpenOptions::new().read(true).write(true).open(&path) {
@@ -128,7 +128,7 @@ impl Mark {
         let mut options = fs::OpenOptions::new();
         let file = options.read(true).write(true).create_new(true).mode(FILE_MODE).open(&part)?;
         file.write_all_at(&[0; FILE_BYTES], 0)?;
-        // Root may run this for the service's user, who could not open root's file.
+        // Root may run this for the service's user, who needs access to the file.
         if let Ok(owner) = fs::metadata(store)
             && geteuid().is_root()
         {
@@ -157,7 +157,7 @@ impl Mark {
         self.place.as_ref().is_some_and(|(path, id)| is_gone(&fs::metadata(path), *id).unwrap_or(false))
     }
 
-    /// The newest marked commit. None: no slot is valid.
+    /// The newest marked commit. None: both slots are invalid.
     pub(super) fn read(&self) -> io::Result<Option<Commit>> {
         let mut newest: Option<Commit> = None;
         for slot in 0..SLOTS {
@@ -183,7 +183,7 @@ impl Mark {
     }
 }
 
-/// A file whose writes change no metadata and cost one flush.
+/// A file whose writes leave the metadata alone and cost one flush.
 #[derive(Debug)]
 struct File(fs::File);
 

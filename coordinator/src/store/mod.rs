@@ -1,5 +1,5 @@
-//! Durable storage of the coordinator's record. The engine is the only writer while it runs. A store handles rows of
-//! bytes (`row.rs`) and never interprets them.
+//! Durable storage of the coordinator's record. The engine is the only writer while it runs. To a store, rows are
+//! opaque bytes (`row.rs`).
 
 mod embedded;
 mod file;
@@ -21,10 +21,10 @@ pub trait Store: Send {
     /// Load every row, in the order of tables and keys.
     ///
     /// # Errors
-    /// [`StoreError`] if the store cannot be read in full; there is no partial answer.
+    /// [`StoreError`] if reading fails anywhere; an answer is always complete.
     fn load(&self) -> Result<Vec<Row>, StoreError>;
 
-    /// Make a batch durable before returning, completely or not at all.
+    /// Make a batch durable before returning, all or nothing.
     ///
     /// # Errors
     /// [`StoreError`]. Then it is unknown whether the batch is durable: the process must end and load again.
@@ -33,7 +33,7 @@ pub trait Store: Send {
     /// Write a copy of the last committed state to a new file, which can replace the original.
     ///
     /// # Errors
-    /// [`StoreError`] if the file cannot be written; then none exists at `to`.
+    /// [`StoreError`] if writing the file fails; then `to` stays free.
     fn backup(&self, to: &Path) -> Result<(), StoreError>;
 }
 
@@ -73,7 +73,7 @@ pub enum StoreError {
         /// The store's file.
         path: PathBuf,
     },
-    /// The newest commit of the file is not the last one acknowledged.
+    /// The newest commit of the file differs from the last one acknowledged.
     #[error(
         "the store {} ends with commit {commit}, and {}: its newest commits are damaged, or another copy is in its \
          place, and it would undo what was acknowledged since. Keep the file for inspection, put the newest backup in \
@@ -91,10 +91,10 @@ pub enum StoreError {
         commit: u64,
         /// The mark's file, which names the newest commit.
         mark: PathBuf,
-        /// Number of the marked commit. None: the file names none.
+        /// Number of the marked commit, if there is one.
         marked: Option<u64>,
     },
-    /// The open file is no longer at its path.
+    /// The open file has left its path.
     #[error(
         "the store {} was moved, removed or replaced while this coordinator ran on it: what it acknowledged since \
          then is in the file that is gone from there. Put that file back (if only an older copy is left, \
@@ -104,7 +104,7 @@ pub enum StoreError {
         /// Path at which it was opened.
         path: PathBuf,
     },
-    /// The mark is lost and cannot be created again.
+    /// The mark is lost, and creating it again failed.
     #[error(
         "{}, which names the newest commit of the store, is lost or damaged, and cannot be made again; until it is, \
          the next start is refused: see to that directory and its disk", mark.display()
@@ -132,7 +132,7 @@ pub enum StoreError {
         /// Our own user id.
         us: u32,
     },
-    /// The file cannot be opened or created.
+    /// Opening or creating the file failed.
     #[error("cannot open the store {}", path.display())]
     Open {
         /// The store's file.
@@ -141,16 +141,16 @@ pub enum StoreError {
         #[source]
         source: Box<redb::Error>,
     },
-    /// A row cannot be read.
+    /// Reading a row failed.
     #[error("cannot read the store")]
     Read(#[source] Box<redb::Error>),
-    /// No space is left, on the disk or in our user's quota. A batch may not be durable.
+    /// The disk, or our user's quota, is full. It is unknown whether the batch is durable.
     #[error("no space left for {}: make room on its disk", path.display())]
     Full {
         /// The file of the store, or of its copy.
         path: PathBuf,
     },
-    /// A batch may not be durable.
+    /// It is unknown whether a batch is durable.
     #[error("cannot make a change durable in the store {}", path.display())]
     Commit {
         /// The store's file.
@@ -159,7 +159,7 @@ pub enum StoreError {
         #[source]
         source: Box<redb::Error>,
     },
-    /// A copy cannot be written.
+    /// Writing a copy failed.
     #[error("cannot write a copy of the store to {}", path.display())]
     Backup {
         /// Path of the copy.

@@ -1,5 +1,5 @@
-//! Rows of the store and changes in a batch: bytes under a table and a key. The facts (`facts.rs`) interpret the bytes;
-//! the stores do not. PURE: the core imports this file.
+//! Rows of the store and changes in a batch: bytes under a table and a key. Only the facts (`facts.rs`) interpret the
+//! bytes. PURE: the core imports this file.
 
 /// A table of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,7 +18,7 @@ pub enum Table {
     Statuses,
     /// Machine identities that are refused, by id.
     Denied,
-    /// Credentials of people and programs, by role and name; their keys are never stored.
+    /// Credentials of people and programs, by role and name; their keys are left out.
     Credentials,
     /// Rollouts, by name.
     Rollouts,
@@ -74,7 +74,7 @@ impl Table {
 /// One row: its table, its key, its value.
 pub type Row = (Table, String, Vec<u8>);
 
-/// One change of a batch. A batch becomes durable completely or not at all.
+/// One change of a batch. A batch becomes durable as a whole or not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Set the row to this value.
@@ -86,7 +86,7 @@ pub enum Change {
         /// The new value.
         value: Vec<u8>,
     },
-    /// Delete the row. It is no error if it does not exist.
+    /// Delete the row, if it exists.
     Delete {
         /// Its table.
         table: Table,

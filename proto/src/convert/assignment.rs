@@ -75,7 +75,7 @@ impl TryFrom<wire::Assignment> for Assignment {
         }
         let epoch = Epoch(counted("assignment.epoch", wire.epoch)?);
         let generation = Generation(counted("assignment.generation", wire.generation)?);
-        // The item's own success would never count, so it would run again for ever.
+        // The item's own success would be ignored, and it would run again for ever.
         if items.iter().any(|item| item.redo_up_to >= generation) {
             return Err(WireError::new("item.redo_up_to", "not a list before this one"));
         }

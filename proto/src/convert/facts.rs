@@ -12,7 +12,7 @@ const DEVICES_MAX: usize = 512;
 /// Most containers a machine names; it drops the rest.
 pub const CONTAINERS_MAX: usize = 64;
 
-/// Names of disks and machines are made valid for the wire here, whatever they contain.
+/// Makes all names of disks and machines valid for the wire.
 impl From<&HostFacts> for wire::HostFacts {
     fn from(facts: &HostFacts) -> Self {
         let interface = |nic: &NetworkInterface| wire::NetworkInterface {

@@ -34,9 +34,9 @@ pub struct Hello {
     pub busy: bool,
     /// Proof of the epoch.
     pub epoch_code: AuthCode,
-    /// Proof of the generation. None: the agent has accepted no assignment.
+    /// Proof of the generation, once an assignment was accepted.
     pub list: Option<ListProof>,
-    /// Proof of the highest acknowledged event. None: no event has been acknowledged.
+    /// Proof of the highest acknowledged event, if there is one.
     pub acked: Option<AckProof>,
 }
 

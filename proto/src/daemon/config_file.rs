@@ -11,10 +11,10 @@ use serde::de::DeserializeOwned;
 /// Longest configuration file accepted; a longer one is some other file.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// Why a configuration file cannot be used.
+/// Why a configuration file is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigFileError {
-    /// The file cannot be read.
+    /// Reading the file failed.
     #[error("cannot read the configuration {} (--config names another)", path.display())]
     Read {
         /// Path of the file.

@@ -1,6 +1,6 @@
 //! Destination of the log: the journal, with separate fields, when stderr is connected to it; else one line per record
-//! on stderr. `MUSTER_LOG` sets the level (`info` by default). Pure code does not log. Text from other parties cannot
-//! split a record into lines or send control sequences to a terminal.
+//! on stderr. `MUSTER_LOG` sets the level (`info` by default). Pure code does not log. Text from other parties is
+//! escaped: each record stays one line and is safe for a terminal.
 
 use std::{env, fmt::Write as _, io};
 
@@ -31,8 +31,8 @@ pub const AUDIT_TARGET: &str = "muster_coordinator::audit";
 /// Prefix of our fields in the journal: `journalctl MUSTER_MACHINE=worker-1`.
 const FIELD_PREFIX: &str = "muster_";
 
-/// Set up the log for this process. A second call does nothing. With a `machine`, every record in the journal carries
-/// its name: an agent passes its own, a coordinator names machines per record.
+/// Set up the log for this process, on the first call. With a `machine`, every record in the journal carries its name:
+/// an agent passes its own, a coordinator names machines per record.
 pub fn init(machine: Option<&MachineName>) {
     let wanted = env::var(LEVEL_VARIABLE).unwrap_or_default();
     let (filter, fault) = match filter(&wanted) {

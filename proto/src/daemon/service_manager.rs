@@ -1,6 +1,5 @@
-//! Notifications to the service manager (`sd_notify`): ready, status, watchdog, stopping. Without a service manager
-//! nothing is sent. Notifications are best effort: a lost one is no error, and the watchdog handles missing signs of
-//! life.
+//! Notifications to the service manager (`sd_notify`): ready, status, watchdog, stopping. They are sent only if there
+//! is a service manager. They are best effort: a loss is ignored, and the watchdog handles missing signs of life.
 
 use std::time::{Duration, Instant};
 
@@ -28,8 +27,7 @@ pub struct StatusLine {
 }
 
 impl StatusLine {
-    /// Send the line if it is new. A line break would begin another message to the service manager, so none is passed
-    /// on.
+    /// Send the line if it is new. Line breaks are removed: each would begin another message to the service manager.
     pub fn say(&mut self, text: &str) {
         let line = as_line(text);
         if line != self.last {
@@ -39,10 +37,10 @@ impl StatusLine {
     }
 }
 
-/// Watchdog of this process. Only the loop that must not hang may feed it.
+/// Watchdog of this process. Only the loop that it guards may feed it.
 #[derive(Debug)]
 pub struct Watchdog {
-    /// Interval between keep-alives. None: no watchdog is set.
+    /// Interval between keep-alives. None: the watchdog is off.
     every: Option<Duration>,
     fed_at: Option<Instant>,
 }
@@ -64,7 +62,7 @@ impl Watchdog {
         }
     }
 
-    /// How long the loop may wait for work. None: without limit.
+    /// How long the loop may wait for work. None: for ever.
     #[must_use]
     pub fn patience(&self) -> Option<Duration> {
         let every = self.every?;

@@ -8,13 +8,13 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// Mode bits: writable for everybody; only a file's owner may rename or remove it.
+/// Mode bits: writable for all users; only a file's owner may rename or remove it.
 const EVERYBODY: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 /// Most symbolic links the kernel follows on one path (MAXSYMLINKS).
 const LINKS_MAX: usize = 40;
 
-/// Why a state directory is not trusted, and the command that fixes it.
+/// Why a state directory is untrusted, and the command that fixes it.
 #[derive(Debug, thiserror::Error)]
 pub enum StateDirFault {
     /// It belongs to another user.
@@ -31,7 +31,7 @@ pub enum StateDirFault {
         /// Our own user id.
         us: u32,
     },
-    /// It, or a directory on its path, is writable for everybody.
+    /// It, or a directory on its path, is writable for all users.
     #[error("everybody can change what is in {}: look at it, then `chmod o-w {}`", path.display(), path.display())]
     Open {
         /// The directory.
@@ -50,7 +50,7 @@ pub enum StateDirFault {
         /// Its owner's id.
         owner: u32,
     },
-    /// It, or a part of its path, is a symbolic link in a directory that is writable for everybody.
+    /// It, or a part of its path, is a symbolic link in a directory that is writable for all users.
     #[error(
         "{} is a symbolic link to {}, and everybody can make links there: name that directory itself with --state-dir, \
          or, if it was not you who made the link, `rm {}`",
@@ -74,7 +74,7 @@ pub enum StateDirFault {
         /// Its owner's id.
         owner: u32,
     },
-    /// It cannot be examined.
+    /// Examining a path failed.
     #[error("cannot look at {}", path.display())]
     File {
         /// The path.
@@ -86,8 +86,8 @@ pub enum StateDirFault {
 }
 
 /// Check a state directory and its path, as far as they exist. All must belong to root or to one of `owners` (user
-/// ids), and be closed to other users. A group may have write access: its members were added on purpose. Symbolic links
-/// of these users are followed, and their targets are checked in the same way.
+/// ids), and other users must have no write access. A group may have write access: its members were added on purpose.
+/// Symbolic links of these users are followed, and their targets are checked in the same way.
 ///
 /// # Errors
 /// [`StateDirFault`].
@@ -101,8 +101,8 @@ pub fn check(path: &Path, us: u32, owners: &[u32]) -> Result<(), StateDirFault> 
     if found.mode() & EVERYBODY != 0 { Err(StateDirFault::Open { path }) } else { Ok(()) }
 }
 
-/// Walk a path step by step, as the kernel does, and check every step. Return the real path and its metadata. None: the
-/// path does not exist yet.
+/// Walk a path step by step, as the kernel does, and check every step. Return the real path and its metadata, if it
+/// exists.
 fn follow(path: &Path, trusted: impl Fn(u32) -> bool) -> Result<Option<(PathBuf, fs::Metadata)>, StateDirFault> {
     let mut left = steps(path);
     let mut at = PathBuf::from("/");
@@ -124,7 +124,7 @@ fn follow(path: &Path, trusted: impl Fn(u32) -> bool) -> Result<Option<(PathBuf,
         if !trusted(found_next.uid()) {
             return Err(StateDirFault::ForeignLink { path: next, owner: found_next.uid() });
         }
-        // A link's owner proves nothing here: anybody can move one of root's own links into place under another name.
+        // A link's owner is no proof here: any user can move one of root's own links into place under another name.
         if found.mode() & EVERYBODY != 0 {
             return Err(StateDirFault::OpenLink { path: next, target });
         }
@@ -157,7 +157,7 @@ fn way_is_trusted(dir: &Path, found: &fs::Metadata, trusted: impl Fn(u32) -> boo
     Ok(())
 }
 
-/// Metadata of a path; links are not followed. None: nothing is there.
+/// Metadata of a path, if it exists; links are not followed.
 fn look(path: &Path) -> Result<Option<fs::Metadata>, StateDirFault> {
     match fs::symlink_metadata(path) {
         Ok(found) => Ok(Some(found)),

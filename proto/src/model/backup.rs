@@ -11,7 +11,7 @@ use super::{
 
 /// Time limit of one attempt at a backup, in milliseconds.
 const BACKUP_MS: u64 = 2 * 3600 * 1000;
-/// Argument that states that MKE's backup has no passphrase; only root can read the backup.
+/// Argument that disables the passphrase of MKE's backup; only root can read the backup.
 const MKE_ARGS: (&str, &str) = ("args", "--no-passphrase");
 /// Access to MKE: params that a backup takes from the item that installs MKE.
 const MKE_ACCESS: &[&str] = &["image", "admin_user", "admin_password", "port"];
@@ -80,7 +80,7 @@ fn item(
         phase,
         timeout_ms: BACKUP_MS,
         retries: RETRIES_DEFAULT,
-        // A second backup does no harm, and the runner follows an MKE run that outlived its item.
+        // A second backup is harmless, and the runner follows an MKE run that outlived its item.
         on_interrupt: OnInterrupt::Rerun,
         disruptive: None,
         ignore_changes: BTreeSet::new(),

@@ -22,8 +22,8 @@ pub fn duration_ms(text: &str) -> Option<u64> {
     (rest.is_empty() && !text.is_empty()).then_some(total_ms)
 }
 
-/// A duration as text, with hours as the largest unit, as in LCM. None: it is not in whole seconds, which no manifest
-/// can express.
+/// A duration as text, with hours as the largest unit, as in LCM. None: it has a fraction of a second, which manifests
+/// cannot express.
 fn duration_text(ms: u64) -> Option<String> {
     let mut text = String::new();
     let mut left_ms = ms;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 pub struct HostFacts {
     /// As the kernel reports it.
     pub hostname: String,
-    /// The address that the cluster uses. None = none found: the machine stays `Uninitialized`.
+    /// The address that the cluster uses. None = unknown: the machine stays `Uninitialized`.
     pub internal_ip: Option<String>,
     /// All interfaces but loopback, by name.
     pub interfaces: Vec<NetworkInterface>,
@@ -28,13 +28,13 @@ pub struct HostFacts {
     pub cpu_count: u32,
     /// Size of main memory.
     pub memory_bytes: u64,
-    /// Block devices, by name: the mounted ones, and whole disks without a mounted part.
+    /// Block devices, by name: the mounted ones, and entirely unmounted disks.
     pub disks: Vec<Disk>,
     /// Does the machine say that it needs a reboot? Unknown means no.
     pub reboot_required: bool,
     /// Reason for the reboot, as far as the machine tells.
     pub reboot_reason: String,
-    /// Names of running containers that no Swarm drain moves, up to the limit: outside services, MKE and Muster.
+    /// Names of running containers that a Swarm drain leaves, up to the limit: outside services, MKE and Muster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub containers: Vec<String>,
 }
@@ -59,12 +59,11 @@ pub struct Disk {
     pub name: String,
     /// Its size.
     pub size_bytes: u64,
-    /// Mount point. Empty = neither the device nor a part of it is mounted.
+    /// Mount point of the device or of a part of it; empty if unmounted.
     pub mount_point: String,
 }
 
-/// The first label of a hostname, in lower case. None: the name does not identify a machine, as `localhost` or an
-/// address.
+/// The first label of a hostname, in lower case. None: many machines may have the name, as `localhost` or an address.
 #[must_use]
 pub fn own_label(hostname: &str) -> Option<String> {
     let label = hostname.split('.').next().unwrap_or_default().to_ascii_lowercase();

@@ -18,7 +18,7 @@ pub struct UpdateHooks {
 }
 
 impl UpdateHooks {
-    /// Are there no hooks?
+    /// Is it empty?
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.before.is_empty() && self.after.is_empty()
@@ -30,11 +30,11 @@ impl UpdateHooks {
     }
 }
 
-/// One item that runs before or after an update. It never disturbs workloads.
+/// One item that runs before or after an update. It must leave workloads alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Hook {
-    /// Its slot in the status; no item of the cluster has the same name.
+    /// Its slot in the status; items of the cluster have other names.
     pub name: ItemName,
     /// Its runner: one of [`Hook::RUNNERS`].
     pub runner: RunnerKind,

@@ -17,7 +17,7 @@ pub const MKE_BACKUP_ITEM: &str = "muster-backup-mke";
 /// Names of the items that Muster adds by itself. Manifests may not use them.
 pub const OWN_ITEMS: &[&str] = &[REBOOT_ITEM, SWARM_COPY_ITEM, CONSISTENT_COPY_ITEM, MKE_BACKUP_ITEM];
 
-/// Is `text` a DNS-1123 label: 1 to 63 of `a-z`, `0-9` and `-`, neither first nor last a `-`?
+/// Is `text` a DNS-1123 label: 1 to 63 of `a-z`, `0-9` and `-`, with a letter or digit at both ends?
 #[must_use]
 pub fn is_label(text: &str) -> bool {
     let bytes = text.as_bytes();
@@ -44,7 +44,7 @@ macro_rules! label {
             /// Create a name from a DNS-1123 label.
             ///
             /// # Errors
-            /// [`InvalidName`] if it is not one.
+            /// [`InvalidName`] for any other text.
             pub fn new(text: impl Into<String>) -> Result<Self, InvalidName> {
                 let text = text.into();
                 if is_label(&text) { Ok(Self(text)) } else { Err(InvalidName) }
@@ -193,7 +193,7 @@ counter!(
     Epoch
 );
 counter!(
-    /// Number of a durable event in one ledger, from 1 without gaps. 0 = none.
+    /// Number of a durable event in one ledger, consecutive from 1. 0 = none.
     Seq
 );
 counter!(

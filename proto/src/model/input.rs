@@ -20,7 +20,7 @@ pub struct ItemInput {
     pub secret: bool,
 }
 
-/// Leaves out the value of every input, secret or not.
+/// Leaves out the value of every input.
 impl fmt::Debug for ItemInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ItemInput").field("name", &self.name).field("secret", &self.secret).finish_non_exhaustive()
@@ -28,7 +28,7 @@ impl fmt::Debug for ItemInput {
 }
 
 impl AssignedItem {
-    /// The secrets that its params refer to, in order, without duplicates.
+    /// The secrets that its params refer to, sorted and unique.
     #[must_use]
     pub fn secrets(&self) -> Vec<SecretName> {
         variables::secrets_of(&self.params)

@@ -39,8 +39,8 @@ pub const VARS_DEPTH_MAX: usize = 16;
 /// Most names in an item's `ignoreChanges`.
 pub const IGNORE_CHANGES_MAX: usize = 256;
 
-/// Is `text` a name that Ansible accepts for a variable: letters, digits and `_`, not starting with a digit? Names that
-/// begin with `__ansible` belong to Ansible.
+/// Is `text` a name that Ansible accepts for a variable: letters, digits and `_`, with a digit only after the first
+/// character? Names that begin with `__ansible` belong to Ansible.
 #[must_use]
 pub fn is_var_name(text: &str) -> bool {
     (1..=VAR_NAME_BYTES_MAX).contains(&text.len())
@@ -98,7 +98,7 @@ words!(
         Control = "control",
         /// Runs workloads.
         Worker = "worker",
-        /// Known, but Muster does nothing with it.
+        /// Known to Muster, but unmanaged.
         Unassigned = "unassigned",
     }
 );
@@ -142,7 +142,7 @@ words!(
 );
 
 words!(
-    /// What to do with an item whose process was lost without a recorded outcome.
+    /// What to do with an item whose process was lost before its outcome was recorded.
     OnInterrupt {
         /// It is safe to run again.
         Rerun = "rerun",
@@ -238,7 +238,7 @@ impl TryFrom<String> for ItemHash {
     }
 }
 
-/// One unit of desired machine state as a manifest states it: a template with its variables not yet replaced.
+/// One unit of desired machine state as a manifest states it: a template whose variables are still to be replaced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StateItem {
@@ -262,7 +262,7 @@ pub struct StateItem {
     /// `Some(false)`: harmless to workloads even on a machine that serves them.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub disruptive: Option<bool>,
-    /// Params and `vars` that its hash leaves out: changing them alone does not run it again.
+    /// Params and `vars` that its hash leaves out: a change of them alone does not run it again.
     #[serde(skip_serializing_if = "BTreeSet::is_empty", default)]
     pub ignore_changes: BTreeSet<String>,
 }
@@ -288,16 +288,16 @@ pub struct AssignedItem {
     pub retries: u32,
     /// What to do when its process is lost.
     pub on_interrupt: OnInterrupt,
-    /// Attempts up to this one were cleared by an operator's `retry` and no longer count.
+    /// Attempts up to this one were cleared by an operator's `retry` and are ignored.
     pub cleared_attempts: u32,
-    /// Successes under lists up to this one no longer count: the item has been out of the list since, or an operator
-    /// reruns it. 0: every success counts.
+    /// Successes under lists up to this one are ignored: the item has been out of the list since, or an operator reruns
+    /// it. 0: every success counts.
     #[serde(default, skip_serializing_if = "counts_all")]
     pub redo_up_to: Generation,
     /// Params and `vars` that its hash leaves out.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub ignore_changes: BTreeSet<String>,
-    /// Permission to start it. None: it needs none.
+    /// Permission to start it, if it needs one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permit: Option<Permit>,
 }
@@ -306,7 +306,7 @@ fn counts_all(redo_up_to: &Generation) -> bool {
     *redo_up_to == Generation::default()
 }
 
-/// Permission to start one disruptive item soon: its condition (workloads moved away) may not last.
+/// Permission to start one disruptive item soon: its condition (workloads moved away) may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Permit {
     /// Number from 1, unique among a machine's permits.
@@ -350,7 +350,7 @@ impl Assignment {
         ListProof { epoch: self.epoch, digest: self.digest, code: self.code }
     }
 
-    /// The highest phase in the list. None = no items.
+    /// The highest phase in the list, if it has items.
     #[must_use]
     pub fn reach(&self) -> Option<Phase> {
         self.items.iter().map(|item| item.phase).max()

@@ -17,7 +17,7 @@ pub const MANUAL: &str = "manual";
 words!(
     /// What an update may do to a machine.
     Scope {
-        /// Services and Docker may restart; the machine does not reboot.
+        /// Services and Docker may restart; the machine stays up.
         Drain = "drain",
         /// The machine may reboot as well.
         Os = "os",
@@ -31,7 +31,7 @@ words!(
         Active = "active",
         /// Its workloads are out of the way.
         Inactive = "inactive",
-        /// The controller cannot move the workloads away; a person must look. Counts as active.
+        /// Moving the workloads away failed; a person must look. Counts as active.
         Failed = "failed",
     }
 );
@@ -53,14 +53,14 @@ words!(
     RemovalPolicy {
         /// Waits for its application controllers and its Swarm drain; then it leaves the swarm.
         Graceful = "graceful",
-        /// Waits for neither: it leaves the swarm in order, and its running workloads are cut off.
+        /// Skips both waits: it leaves the swarm in order, and its running workloads are cut off.
         Unsafe = "unsafe",
-        /// Waits for nothing from the machine: it is gone for good and is not contacted.
+        /// Waits for nothing from the machine, which is gone for good.
         Forced = "forced",
     }
 );
 
-/// Name of the group of every worker that names none.
+/// Name of the default group of workers.
 pub const DEFAULT_GROUP: &str = "default";
 /// Default place in the order (LCM's own default).
 pub const DEFAULT_GROUP_INDEX: u32 = 1;
@@ -69,7 +69,7 @@ pub const DEFAULT_GROUP_INDEX: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateGroup {
-    /// Name that machines refer to; [`DEFAULT_GROUP`] is the group of workers that name none.
+    /// Name that machines refer to; [`DEFAULT_GROUP`] is the group of all other workers.
     pub name: UpdateGroupName,
     /// Groups update in the order of their indexes; groups with the same index update together.
     pub index: u32,
@@ -93,8 +93,8 @@ pub struct Deadline {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UpdateDeadlines {
-    /// Until the hooks before or after an update are done. Never `defer`: there is no machine to defer. `fail` aborts
-    /// the update.
+    /// Until the hooks before or after an update are done. Never `defer`, which needs a machine. `fail` aborts the
+    /// update.
     pub hooks: Deadline,
     /// Until a machine's prepare items are done.
     pub prepare: Deadline,
@@ -104,9 +104,9 @@ pub struct UpdateDeadlines {
     pub cluster_locks: Deadline,
     /// Until every NodeWorkloadLock of a machine is inactive. Rockoon retries a deferred request about once a minute.
     pub node_locks: Deadline,
-    /// Until no task of a service runs on a worker's Swarm node any more. Restarts when a task has gone.
+    /// Until all tasks of services have left a worker's Swarm node. Restarts when a task has gone.
     pub swarm_drain: Deadline,
-    /// Until the deploy and reconfigure items are done. Never `defer`: a disturbed machine cannot be deferred.
+    /// Until the deploy and reconfigure items are done. Never `defer`: the machine is already disturbed.
     pub items: Deadline,
     /// Until the reboot that the update added is done. Never `defer`.
     pub reboot: Deadline,

@@ -12,7 +12,7 @@ pub enum Network {
 }
 
 impl Network {
-    /// Parse `10.20.0.0/16`. None: the text is not a network.
+    /// Parse `10.20.0.0/16`. None: the text is malformed.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (address, prefix) = text.split_once('/')?;

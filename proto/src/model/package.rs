@@ -3,7 +3,7 @@
 /// Longest name and longest version.
 const WORD_BYTES_MAX: usize = 200;
 
-/// Split a word into a package's name and the desired version, if given. None: the word names no package.
+/// Split a word into a package's name and the desired version, if given. None: the word is malformed.
 #[must_use]
 pub fn package_and_version(word: &str) -> Option<(&str, Option<&str>)> {
     let (name, version) = word.split_once('=').map_or((word, None), |(name, version)| (name, Some(version)));

@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{Epoch, ItemHash, LedgerOrdinal};
 
-/// An authentication code of the coordinator (HMAC-SHA256). Agents store it but cannot verify it.
+/// An authentication code of the coordinator (HMAC-SHA256). Agents only store it; verifying it needs the key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct AuthCode(ItemHash);
 
 impl AuthCode {
-    /// The code when the coordinator gave none. No key produces it.
+    /// The code when the coordinator gave none. It is invalid under every key.
     pub const NONE: Self = Self(ItemHash([0; 32]));
 
     /// The code of these bytes.

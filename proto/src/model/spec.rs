@@ -74,7 +74,7 @@ pub struct ClusterSpec {
     pub machines: Option<Counts>,
     /// Numbers of failures at which new starts stop.
     pub max_failures: Counts,
-    /// Application controllers that must answer before anything goes down, even while they hold no lock.
+    /// Application controllers that must answer before anything goes down, even before they hold a lock.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub workload_controllers: Vec<String>,
     /// How long an update waits for other parties.
@@ -94,8 +94,8 @@ pub struct ClusterSpec {
 }
 
 impl ClusterSpec {
-    /// Would an update from one spec to the other have nothing to do, neither on a machine of this type nor around it?
-    /// Numbers of machines, concurrency limits and deadlines take effect without an update.
+    /// Would an update from one spec to the other be empty, both on a machine of this type and around it? Changed
+    /// numbers of machines, concurrency limits and deadlines take effect without an update.
     #[must_use]
     pub fn asks_the_same(&self, other: &Self, of: MachineType) -> bool {
         let Self {
@@ -131,7 +131,7 @@ impl ClusterSpec {
         self.machine_types.get(&machine_type).map_or(&[], Vec::as_slice)
     }
 
-    /// The update group of this name. None: it is the default group, and the manifest does not configure it.
+    /// The update group of this name. None: it is the default group, and the manifest leaves it at its defaults.
     #[must_use]
     pub fn update_group(&self, name: Option<&UpdateGroupName>) -> Option<&UpdateGroup> {
         let name = name.map_or(DEFAULT_GROUP, UpdateGroupName::as_str);

@@ -5,18 +5,18 @@ use super::{Generation, ItemHash, ItemName, OnInterrupt};
 /// Outcome of one attempt at an item.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ItemState {
-    /// Started; no outcome recorded yet.
+    /// Started; the outcome is still to be recorded.
     Running,
     /// Succeeded. Never executed again with the same hash.
     Succeeded,
     /// Ended with a failure.
     Failed {
-        /// Exit code of the program; -1 where there is none (never started, killed by a signal, timed out).
+        /// Exit code of the program; -1 if it has none (failed to start, killed by a signal, timed out).
         exit_code: i32,
         /// May another attempt help? A missing runner stays missing.
         retryable: bool,
     },
-    /// Started, and its outcome is unknown: neither success nor failure.
+    /// Started, and its outcome is unknown: it counts neither as success nor as failure.
     Indeterminate,
 }
 
@@ -45,7 +45,7 @@ pub struct ItemStatus {
     pub finished_at_ms: Option<u64>,
 }
 
-/// State of an item on a machine: derived from its hash and the recorded status, never stored.
+/// State of an item on a machine: always derived from its hash and the recorded status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// To be started as this attempt. Above 1: after a failure, so after its backoff.
@@ -60,7 +60,7 @@ pub enum Standing {
     },
     /// Done.
     Done,
-    /// Failed, with no attempt left, or a failure that retries cannot fix. A person decides.
+    /// Failed, with all attempts used, or a failure that retries cannot fix. A person decides.
     Failed,
     /// Outcome unknown, and unsafe to run again unasked. A person decides.
     Held,

@@ -31,7 +31,7 @@ pub fn are_labels_few(labels: &SwarmLabels) -> bool {
     labels.len() <= SWARM_LABELS_MAX && bytes <= SWARM_LABELS_BYTES_MAX
 }
 
-/// Text that is not an id in Docker's format.
+/// Text in another format than Docker's ids.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an id of Docker's has 1 to {SWARM_ID_BYTES_MAX} letters and digits")]
 pub struct InvalidSwarmId;
@@ -45,7 +45,7 @@ impl SwarmId {
     /// Create an id from its text.
     ///
     /// # Errors
-    /// [`InvalidSwarmId`] if it is not one.
+    /// [`InvalidSwarmId`] for any other text.
     pub fn new(text: impl Into<String>) -> Result<Self, InvalidSwarmId> {
         let text = text.into();
         let good = (1..=SWARM_ID_BYTES_MAX).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric());
@@ -92,7 +92,7 @@ pub struct SwarmCall {
 /// The closed set of operations. Each is idempotent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SwarmOp {
-    /// The state of the machine's own engine in its swarm. The only operation that needs no manager.
+    /// The state of the machine's own engine in its swarm. Works on every machine; all other operations need a manager.
     Info,
     /// The join tokens of this swarm.
     Tokens,
@@ -133,16 +133,16 @@ pub enum SwarmOp {
         /// The node.
         node: SwarmId,
     },
-    /// Remove a node from the swarm. It must have this hostname, be no manager, and be down unless `force`.
+    /// Remove a node from the swarm. It must have this hostname, be a worker, and be down unless `force`.
     Remove {
         /// The node.
         node: SwarmId,
         /// Hostname as the swarm knows it.
         hostname: String,
-        /// Its machine is gone for good, though the managers have not noticed yet.
+        /// Its machine is gone for good, though the managers still list it as up.
         force: bool,
     },
-    /// Leave the swarm: the machine's own engine, only if it is this node and no manager.
+    /// Leave the swarm: the machine's own engine, only if it is this node and a worker.
     Leave {
         /// The node it must be.
         node: SwarmId,
@@ -216,15 +216,15 @@ pub enum SwarmFailureCode {
     Busy,
     /// No answer within the deadline.
     Timeout,
-    /// The engine does not answer, or answers with an error of its own.
+    /// The engine is silent, or answers with an error of its own.
     Engine,
     /// The machine's engine is no manager of a swarm.
     NotManager,
-    /// The swarm's managers have no majority.
+    /// The swarm's managers lack a majority.
     NoQuorum,
-    /// The swarm has no such node.
+    /// The node is unknown to the swarm.
     NoSuchNode,
-    /// The node is not in the state that the operation asks for.
+    /// The node is in another state than the operation requires.
     NotAllowed,
 }
 
@@ -259,7 +259,7 @@ impl SwarmFailureCode {
 pub struct SwarmInfo {
     /// Membership in a swarm.
     pub state: SwarmLocalState,
-    /// Its node. None: it is in no swarm.
+    /// Its node, if it is in a swarm.
     pub node: Option<SwarmId>,
     /// Is it a manager?
     pub manager: bool,
@@ -272,7 +272,7 @@ pub struct SwarmInfo {
 /// Membership of an engine in a swarm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwarmLocalState {
-    /// In no swarm.
+    /// Outside any swarm.
     Inactive,
     /// Joining a swarm.
     Pending,
@@ -284,7 +284,7 @@ pub enum SwarmLocalState {
     Locked,
 }
 
-/// The tokens that join a swarm. They give access to anyone, so they are never stored and never shown.
+/// The tokens that join a swarm. They give access to anyone, so they are never stored or shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SwarmTokens {
     /// The swarm they join.
@@ -346,7 +346,7 @@ words!(
     SwarmAvailability {
         /// Accepts tasks.
         Active = "active",
-        /// Keeps its tasks, accepts no new ones.
+        /// Keeps its tasks, rejects new ones.
         Pause = "pause",
         /// Gives its tasks away.
         Drain = "drain",

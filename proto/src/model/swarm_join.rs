@@ -2,7 +2,7 @@ use serde::{Deserialize, Serialize};
 
 use super::SwarmId;
 
-/// Name of the input that carries a [`SwarmJoin`] as JSON to the runner `swarm-join`. It is no secret.
+/// Name of the input that carries a [`SwarmJoin`] as JSON to the runner `swarm-join`. It is public.
 pub const SWARM_JOIN_INPUT: &str = "swarm-join";
 /// Name of the input that carries the token. It is secret. Present only for [`SwarmWay::Join`].
 pub const SWARM_TOKEN_INPUT: &str = "swarm-token";
@@ -23,7 +23,7 @@ pub struct SwarmJoin {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SwarmWay {
-    /// No swarm exists yet: initialise it.
+    /// The swarm is still to be initialised: do it.
     Init,
     /// The managers know this machine's engine: it is already in the swarm.
     Member {

@@ -21,7 +21,7 @@ pub struct AuditSpec {
     pub object: String,
     /// The rest, in one line.
     pub message: String,
-    /// Number of times it was done: a repetition soon after adds no new line.
+    /// Number of times it was done: a repetition soon after only raises this count.
     pub times: u32,
     /// Time of the last repetition, in Unix milliseconds; the first is the document's `creationTimestamp`.
     pub last_ms: u64,
@@ -41,7 +41,7 @@ pub struct AuditStatus {
     pub hash: ItemHash,
 }
 
-/// Data that the hash of an audit line covers: JSON of these fields, in this order, without blanks.
+/// Data that the hash of an audit line covers: compact JSON of these fields, in this order.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HashedAudit<'a> {

@@ -12,7 +12,7 @@ pub enum Of {
 }
 
 impl Of {
-    /// Does it include a lock or request with this machine, or with none?
+    /// Does it include a lock or request of this machine, or of the cluster (None)?
     #[must_use]
     pub const fn has(self, node: Option<&str>) -> bool {
         match self {
@@ -42,7 +42,7 @@ pub enum Kind {
     Tokens,
     /// Credentials of people and programs.
     Credentials,
-    /// Secrets, without their values.
+    /// Secrets; their values are left out.
     Secrets,
     /// Lines of the audit record.
     Audit,

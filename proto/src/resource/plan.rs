@@ -11,7 +11,7 @@ use crate::model::{Blocked, MachineType, Phase};
 pub struct Plan {
     /// Its cluster.
     pub cluster: String,
-    /// Why nothing starts, if it is blocked.
+    /// Why the cluster is blocked, if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<Blocked>,
     /// The waves in their order.
@@ -34,7 +34,7 @@ pub struct Wave {
     pub phase: Phase,
     /// Their type.
     pub machine_type: MachineType,
-    /// Most of them that run at once.
+    /// Number of them that run at once.
     pub at_once: u32,
     /// The machines in the order in which they start.
     pub machines: Vec<PlannedMachine>,

@@ -2,7 +2,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Document;
 
-/// A secret as shown to people, without its value.
+/// A secret as shown to people; its value is left out.
 pub type Secret = Document<SecretSpec, SecretStatus>;
 
 /// Which items may refer to a secret.

@@ -73,10 +73,10 @@ pub struct LockStatus {
     /// Current activity of the controller.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// The release that the controller last worked for. Empty: it reports none.
+    /// The release that the controller last worked for; empty if unreported.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub release: String,
-    /// Is its controller connected, so that it sees requests? Without a connection the lock keeps its state. Older
+    /// Is its controller connected, so that it sees requests? While it is disconnected, the lock keeps its state. Older
     /// coordinators omit this field.
     #[serde(default = "LockStatus::unsaid")]
     pub connected: bool,
@@ -101,10 +101,10 @@ pub struct RequestSpec {
     pub node_name: Option<String>,
     /// Permitted operations.
     pub scope: Scope,
-    /// The machine is removed for good: it does not come back.
+    /// The machine is removed for good.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub removal: bool,
-    /// The release of the update. Empty: there is none, as in maintenance.
+    /// The release of the update; empty outside updates, as in maintenance.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub release: String,
 }
@@ -150,15 +150,15 @@ pub struct UpdateStatus {
     /// An operator skips the backups.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skip_backup: bool,
-    /// Progress of each update group, in their order. Empty: the cluster has none.
+    /// Progress of each update group, in their order. Empty: the cluster is ungrouped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupStatus>,
-    /// It makes no progress without an operator.
+    /// It waits for an operator.
     pub needs_operator: bool,
     /// Its machines and their progress, in the order in which they go.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub machines: Vec<MachineProgress>,
-    /// Incomplete machines that make no progress, and why.
+    /// Incomplete machines that are blocked, and why.
     pub waiting: Vec<Waiting>,
     /// Start of the pause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -229,7 +229,7 @@ pub struct MachineProgress {
     pub item: Option<String>,
 }
 
-/// A machine that makes no progress.
+/// A blocked machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Waiting {
@@ -277,7 +277,7 @@ pub struct UpdatePlan {
     pub release: String,
     /// Permitted operations on machines.
     pub scope: Scope,
-    /// Why it cannot start, if it is refused.
+    /// Reason of the refusal, if it would be refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
     /// Digest of the plan; pass it to start exactly this update.
@@ -319,7 +319,7 @@ pub struct ChangedMachine {
     /// Its type.
     #[serde(rename = "type")]
     pub machine_type: MachineType,
-    /// Its update group. None: a control machine, or a cluster without groups.
+    /// Its update group. None: a control machine, or an ungrouped cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// Items that change, in the order they run.

@@ -181,11 +181,11 @@ pub(crate) async fn replace(args: ReplaceArgs, context: &Context) -> Result<(), 
 }
 
 /// Ask before shutting out a connected machine: it is at work, and then needs a new token and a person at its console.
-/// A disconnected machine needs no confirmation: these commands are made for it.
+/// For a disconnected machine skip the question: these commands are made for it.
 async fn may_shut_out(coordinator: &Coordinator, name: &str, what: &str) -> Result<bool, Failure> {
     let machine = match coordinator.get_one(Kind::Machines, name).await {
         // The call itself reports an unknown name or missing permission. After any other error the machine may be
-        // connected: do nothing unasked.
+        // connected: fail.
         Err(failure) if matches!(failure.exit, Exit::BadInput | Exit::NotAllowed) => return Ok(true),
         answer => answer?,
     };

@@ -1,4 +1,4 @@
-//! `musterctl delete`: deletes a cluster without machines.
+//! `musterctl delete`: deletes an empty cluster.
 
 use muster_proto::{resource::Kind, wire::DeleteClusterRequest};
 

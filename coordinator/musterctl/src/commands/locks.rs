@@ -53,7 +53,7 @@ struct ReleaseArgs {
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let LocksCommand::Release(args) = args.command;
     let coordinator = context.coordinator().await?;
-    // Without a lock, skip the question: the coordinator reports the error.
+    // If there is no lock, skip the question: the coordinator reports the error.
     let held = held(&coordinator, &args).await?;
     let ReleaseArgs { controller, cluster, machine, yes } = args;
     let what = match held {

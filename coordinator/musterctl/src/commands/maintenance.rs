@@ -92,8 +92,7 @@ async fn leave(args: LeaveArgs, context: &Context) -> Result<(), Failure> {
         return Ok(());
     }
     let ended = watch::to_the_end(&cluster, context).await;
-    // Other machines in maintenance keep the rollout open, and its end concerns them; without them it concerns this
-    // one.
+    // Other machines in maintenance keep the rollout open, and its end concerns them; otherwise it concerns this one.
     let found: Machine = coordinator.get_one(Kind::Machines, &machine).await.and_then(read)?;
     if found.status.maintenance.is_some() || found.status.indeterminate {
         return ended;

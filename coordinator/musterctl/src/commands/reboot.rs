@@ -50,7 +50,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     start.follow(&cluster, context).await
 }
 
-/// The question to confirm, with the machines that would reboot in their order. None: no machine would reboot.
+/// The question to confirm, with the machines that would reboot in their order. None: the set of machines is empty.
 async fn question(coordinator: &Coordinator, cluster: &str, named: &[String]) -> Result<Option<String>, Failure> {
     let of = coordinator.get_one(Kind::Clusters, cluster).await?;
     let of: Cluster = serde_json::from_slice(&of.json).map_err(not_this_version)?;

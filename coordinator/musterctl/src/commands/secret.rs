@@ -1,4 +1,4 @@
-//! `musterctl secret`: values that items refer to and that cannot be read back.
+//! `musterctl secret`: write-only values that items refer to.
 
 use std::{
     fs::File,

@@ -124,7 +124,7 @@ async fn create(args: CreateArgs, context: &Context) -> Result<(), Failure> {
         JoinType::Control => "control",
         JoinType::Worker => "worker",
     };
-    // Create the file first: a token that cannot be written would be lost.
+    // Create the file first: if writing failed later, the token would be lost.
     let file = args.out.as_deref().map(NewFile::make).transpose()?;
     let coordinator = context.coordinator().await?;
     let request = CreateTokenRequest {
@@ -208,7 +208,7 @@ impl Drop for NewFile<'_> {
     }
 }
 
-/// Reject `-`: without the option the token goes to stdout.
+/// Reject `-`: by default the token goes to stdout.
 fn new_file(text: &str) -> Result<PathBuf, String> {
     match text {
         "-" => Err("it names a new file; without it the token goes to stdout".to_owned()),

@@ -64,7 +64,7 @@ impl Start {
     ///
     /// # Errors
     ///
-    /// Without a terminal to ask at.
+    /// There is no terminal to ask at.
     pub(crate) fn agreed(&self, question: &str) -> Result<bool, Failure> {
         if self.yes { Ok(true) } else { ask(question) }
     }
@@ -117,7 +117,7 @@ pub(crate) struct AbortArgs {
     yes: bool,
 }
 
-/// Replaces a plan's digest when no plan was shown. It matches no digest, so nothing starts unseen.
+/// Replaces a plan's digest when no plan was shown. It differs from every digest, so the coordinator refuses to start.
 const NOTHING_SHOWN: &str = "nothing was shown";
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
@@ -135,7 +135,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         let answer = coordinator.call_on(Kind::Clusters, &cluster, coordinator.fleet().plan(asked)).await?;
         let plan: Plan = serde_json::from_slice(&answer.json).map_err(not_this_version)?;
         terminal::print_all(&view::plan_lines(&plan))?;
-        // Without an update to start, skip the question: the coordinator says why.
+        // If there is no update to start, skip the question: the coordinator says why.
         asks = plan.update.is_some();
         if let Some(refused) = plan.update.as_ref().and_then(|update| update.refused.as_deref()) {
             plan::lead_on(refused, &downtime)?;
@@ -170,7 +170,7 @@ pub(crate) async fn abort(args: AbortArgs, context: &Context) -> Result<(), Fail
     let coordinator = context.coordinator().await?;
     let rollout = meant(&coordinator, args.rollout).await?;
     let out = if args.yes { Vec::new() } else { out_of_service(&coordinator, &rollout).await? };
-    // A person who works on such a machine does not expect it back.
+    // A person may be working on such a machine and must agree to its return.
     if !out.is_empty() && !ask(&format!("Bring back into service: {}?", out.join(", ")))? {
         return Ok(());
     }
@@ -193,7 +193,7 @@ async fn out_of_service(coordinator: &Coordinator, rollout: &str) -> Result<Vec<
     Ok(out.map(|machine| machine.metadata.name).collect())
 }
 
-/// The failure for a name that is neither a rollout nor a cluster.
+/// The failure for a name that is unknown among rollouts and clusters.
 async fn neither(coordinator: &Coordinator, name: &str) -> Failure {
     let failure = Failure::bad_input(format!("there is no rollout and no cluster named \"{name}\""));
     let mut known = coordinator.names(Kind::Clusters).await;

@@ -41,7 +41,7 @@ pub(crate) struct Args {
     wait: u32,
 }
 
-/// Wait between two attempts to reach a coordinator that is not up yet.
+/// Wait between two attempts to reach a coordinator that is still starting.
 const TRY_EVERY: Duration = Duration::from_millis(50);
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {

@@ -201,7 +201,7 @@ impl Watched {
             Kind::Clusters => self.fleet.cluster = None,
             Kind::Machines => drop(self.fleet.machines.remove(name)),
             Kind::Rollouts => drop(self.fleet.rollouts.remove(name)),
-            // Other kinds are not kept.
+            // Other kinds are ignored.
             _ => {}
         }
     }

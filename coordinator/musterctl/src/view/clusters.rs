@@ -36,8 +36,8 @@ pub(super) fn row(cluster: &Cluster, look: Look) -> Vec<String> {
     row
 }
 
-/// Machines in trouble, late stages, why nothing starts; else the progress of incomplete phases. Also whether a person
-/// is needed.
+/// Machines in trouble, late stages, the reason of a block; else the progress of incomplete phases. Also whether a
+/// person is needed.
 fn note(cluster: &Cluster, now: Timestamp) -> String {
     let status = &cluster.status;
     let stuck = status.lcm_operation_stuck.as_ref().map(|stuck| stuck_text(stuck, now));
@@ -63,7 +63,7 @@ pub(super) fn missing(cluster: &Cluster) -> Option<String> {
     (there < asked).then(|| format!("{there} of {asked} machines are there"))
 }
 
-/// `1 Lost: worker-1; 2 Failed: worker-2, worker-3`. None: no machine is in trouble.
+/// `1 Lost: worker-1; 2 Failed: worker-2, worker-3`. None: all machines are well.
 pub(super) fn troubles(cluster: &Cluster) -> Option<String> {
     let status = &cluster.status;
     let all = [

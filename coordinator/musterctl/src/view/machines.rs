@@ -10,7 +10,7 @@ pub(super) const HEADERS: &[&str] = &["NAME", "CLUSTERNAME", "TYPE", "STATE", "N
 pub(super) const HEADERS_WIDE: &[&str] =
     &["NAME", "CLUSTERNAME", "TYPE", "STATE", "RELEASE", "INTERNALIP", "HOSTNAME", "AGENTVERSION", "NOTE"];
 
-/// Note for a machine whose identity two agents use.
+/// Note for a machine that shares its identity with another agent.
 const TWO_AGENTS: &str = "TwoAgents: another machine has its identity too, as from a copied disk (`muster-agent \
                           enroll --force` on one of them)";
 

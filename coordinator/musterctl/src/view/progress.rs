@@ -24,7 +24,7 @@ use super::{
 /// Everything known of one cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
-    /// The cluster. None: no document has arrived yet.
+    /// The cluster. None: its document is still to arrive.
     pub cluster: Option<Cluster>,
     /// Its machines, by name.
     pub machines: BTreeMap<String, Machine>,
@@ -48,7 +48,7 @@ pub struct PhaseLine {
 /// State of a rollout, for a caller that waits for its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It makes progress, or will without help.
+    /// It makes progress, or will by itself.
     Going,
     /// It has ended; a line says how.
     Ended(String),
@@ -61,7 +61,8 @@ pub enum Verdict {
 }
 
 impl Fleet {
-    /// The rollout under way, else the newest one. None also if the document of the one under way has not arrived.
+    /// The rollout under way, else the newest one. None also while the document of the one under way is still to
+    /// arrive.
     #[must_use]
     pub fn rollout(&self) -> Option<&Rollout> {
         match self.cluster.as_ref().and_then(|cluster| cluster.status.rollout.as_ref()) {
@@ -70,8 +71,8 @@ impl Fleet {
         }
     }
 
-    /// State of the cluster: number of Ready machines, or progress of a disruptive rollout. None: its document has not
-    /// arrived.
+    /// State of the cluster: number of Ready machines, or progress of a disruptive rollout. None: its document is still
+    /// to arrive.
     #[must_use]
     pub fn headline(&self) -> Option<String> {
         let cluster = self.cluster.as_ref()?;
@@ -156,7 +157,7 @@ impl Fleet {
         };
         match rollout.status.state.as_str() {
             "Ready" if self.cluster_stands() => Verdict::NeedsPerson(self.decisions()),
-            // A machine that enrolled meanwhile is not blocked: its rollout starts in a moment.
+            // A machine that enrolled meanwhile is free to go: its rollout starts in a moment.
             "Ready" if self.not_ready().any(|machine| machine.status.blocked.is_none() && !machine.status.lost) => {
                 Verdict::Going
             }

@@ -1,4 +1,4 @@
-//! Rows of secrets. Documents never contain their values.
+//! Rows of secrets. Documents exclude their values.
 
 use muster_proto::resource::Secret;
 

@@ -1,4 +1,4 @@
-//! Columns without borders, as in kubectl, for `awk` and people alike.
+//! Borderless columns, as in kubectl, for `awk` and people alike.
 
 use comfy_table::{ColumnConstraint, ContentArrangement, Width, presets};
 use muster_proto::printable::printable;
@@ -24,7 +24,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Create a table without rows.
+    /// Create an empty table.
     #[must_use]
     pub const fn new(headers: &'static [&'static str]) -> Self {
         Self { headers, rows: Vec::new(), line_chars_max: None }
@@ -58,7 +58,7 @@ impl Table {
         }
     }
 
-    /// Has it no rows?
+    /// Is it empty?
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.rows.is_empty()

@@ -1,4 +1,4 @@
-//! Rows of join tokens. Documents never contain their secrets.
+//! Rows of join tokens. Documents exclude their secrets.
 
 use muster_proto::resource::Token;
 

@@ -52,7 +52,7 @@ fn is_alike(one: &ChangedMachine, other: &ChangedMachine) -> bool {
 fn row(names: String, machine: &ChangedMachine, grouped: bool) -> Vec<String> {
     let workloads = if machine.disruptive { "move away first" } else { "stay" };
     let group = grouped.then(|| machine.group.clone().unwrap_or_else(|| "-".to_owned()));
-    // Put the most important item first, where it is not cut off.
+    // Put the most important item first, where it survives a cut.
     let (reboot, items): (Vec<&str>, Vec<&str>) =
         machine.items.iter().map(String::as_str).partition(|item| *item == REBOOT_ITEM);
     let items = [reboot, items].concat().join(", ");

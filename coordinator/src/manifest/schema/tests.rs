@@ -1,4 +1,4 @@
-//! Faults of `vars` that do not match, of invalid schemas, and the bounds of schemas.
+//! Faults of mismatched `vars`, of invalid schemas, and the bounds of schemas.
 
 use super::{super::*, *};
 
@@ -17,7 +17,7 @@ fn read(lines: &str, given: &[GivenSchema<'_>]) -> Result<Manifest, Vec<Fault>> 
     parse_with(&[Source { name: "m.yaml", text: &manifest(lines) }], &known, given)
 }
 
-/// The faults without the path up to the item, one per line.
+/// The faults after the path of the item, one per line.
 fn told(lines: &str, given: &[GivenSchema<'_>]) -> Vec<String> {
     let faults = read(lines, given).err().unwrap_or_default();
     faults.iter().map(|fault| fault.to_string().replace("spec.machineTypes.control[0].", "")).collect()

@@ -1,4 +1,4 @@
-//! Describes what a schema expects, in words. These may quote the schema's texts, but never those of `vars`.
+//! Describes what a schema expects, in words. These may quote the schema's texts; those of `vars` stay out.
 
 use jsonschema::error::{TypeKind, ValidationErrorKind as Kind};
 use serde_json::Value;

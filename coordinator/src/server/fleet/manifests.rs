@@ -8,8 +8,8 @@ use crate::{
     pki::Peer,
 };
 
-/// What a manifest of this peer may refer to. Other clusters do not exist for it: faults must not reveal them. A shared
-/// secret exists for the clusters that share it.
+/// What a manifest of this peer may refer to. Foreign clusters count as missing, so that faults keep them secret. A
+/// shared secret exists for the clusters that share it.
 pub(super) fn known_to(peer: &Peer, facts: &Facts) -> Known {
     let own = facts.clusters.keys().filter(|name| peer.may_touch(name));
     let clusters = own.filter_map(|name| Some((name.clone(), (**facts.spec(name)?).clone())));
@@ -20,7 +20,7 @@ pub(super) fn known_to(peer: &Peer, facts: &Facts) -> Known {
     Known { clusters: clusters.collect(), secrets: secrets.collect() }
 }
 
-/// Parse manifests on a blocking thread: 4 MiB of YAML take a while, and other calls must not wait for that.
+/// Parse manifests on a blocking thread: 4 MiB of YAML take a while, and other calls must go on.
 pub(super) fn parse(
     files: &[wire::ManifestFile],
     schemas: &[wire::ItemSchema],

@@ -47,7 +47,7 @@ pub(super) fn cluster_names(names: Vec<String>) -> Result<BTreeSet<ClusterName>,
     names.into_iter().map(cluster_name).collect()
 }
 
-/// A secret that the peer may touch. A caller limited to clusters may touch no shared one.
+/// A secret that the peer may touch. Shared ones are forbidden to a caller limited to clusters.
 pub(super) fn secret_id(peer: &Peer, cluster: String, name: String) -> Result<SecretId, Status> {
     let name = SecretName::new(name.clone())
         .map_err(|error| Status::invalid_argument(format!("secret: \"{name}\" is no name: {error}")))?;

@@ -24,13 +24,13 @@ pub(super) fn may_touch(peer: &Peer, cluster: &ClusterName) -> Result<(), Status
     Err(Status::permission_denied(format!("these credentials are not for cluster {cluster}")))
 }
 
-/// The answer for an unknown name, and for a name the caller may not know of.
+/// The answer for an unknown name, and for a hidden one.
 pub(super) fn there_is_no(kind: &str, name: &str) -> Status {
     Status::not_found(format!("there is no {kind} {name}"))
 }
 
 /// Check that an object belongs to a cluster of the peer, or that it is unknown. For a caller limited to clusters, a
-/// foreign object gets the same answer as an unknown one: a refusal must not reveal its owner.
+/// foreign object gets the same answer as an unknown one: a refusal would reveal its owner.
 pub(super) fn is_not_foreign(peer: &Peer, of: Option<&ClusterName>, (kind, name): (&str, &str)) -> Result<(), Status> {
     let known = of.map_or(peer.clusters.is_none(), |cluster| peer.may_touch(cluster));
     if known { Ok(()) } else { Err(there_is_no(kind, name)) }

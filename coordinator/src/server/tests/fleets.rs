@@ -44,7 +44,7 @@ async fn get_gives_what_is_asked_for() {
     assert!(names(&mut client, get("audit", "", "")).await.expect("lines").len() >= 7);
 }
 
-/// Methods that hide foreign clusters instead of refusing them, or that name none.
+/// Methods that hide foreign clusters instead of refusing them, or that are independent of clusters.
 const READS: [&str; 3] = ["Version", "Get", "Watch"];
 
 /// Names that are outside the caller's own cluster.
@@ -171,7 +171,7 @@ async fn who_is_limited_to_a_cluster_sees_and_touches_only_that() {
         .expect("its own");
 }
 
-/// Names of machines are unique in the whole fleet: a caller learns that one is taken, but not by which cluster.
+/// Names of machines are unique in the whole fleet: a caller learns that one is taken; the cluster stays secret.
 #[tokio::test]
 async fn taken_name_tells_no_cluster() {
     let world = World::start().await;
@@ -192,7 +192,7 @@ async fn taken_name_tells_no_cluster() {
     }
 }
 
-/// Faults reveal no foreign cluster: for a limited caller they do not exist.
+/// Faults keep foreign clusters secret: for a limited caller they count as missing.
 #[tokio::test]
 async fn a_dry_run_tells_nothing_of_foreign_clusters() {
     let world = World::start().await;

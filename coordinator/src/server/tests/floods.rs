@@ -32,7 +32,7 @@ async fn a_request_takes_no_more_than_its_method_needs() {
     let world = World::start().await;
     let viewer = world.channel(Some(&world.identity(Role::Viewer("bo".to_owned())))).await;
     let operator = world.channel(Some(&world.identity(Role::Operator("anna".to_owned())))).await;
-    // A refusal comes even if the rest of the request never does.
+    // A refusal comes even if the rest of the request is never sent.
     for (channel, method, sent) in [
         (&viewer, GET, 70_000),
         (&viewer, "/muster.v1.Fleet/Plan", 70_000),
@@ -78,7 +78,7 @@ async fn requests_that_do_not_end_cost_nobody_else_anything() {
     soon(again).await;
 }
 
-/// The agent continues, as if it had not heard: its messages are discarded.
+/// The agent continues, unaware of it: its messages are discarded.
 #[tokio::test]
 async fn a_stream_that_was_replaced_is_listened_to_no_more() {
     let world = World::start().await;

@@ -20,7 +20,7 @@ use super::*;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A ClientHello of TLS 1.2, as from a client without 1.3.
+/// A ClientHello of TLS 1.2, as from a client that lacks 1.3.
 fn hello_of_tls12() -> Vec<u8> {
     let mut body = vec![3, 3];
     body.extend([7; 32]); // random

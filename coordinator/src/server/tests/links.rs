@@ -50,7 +50,7 @@ impl Stream {
         Ok(soon(self.heard.message()).await?.and_then(|message| message.body))
     }
 
-    /// Completes when sent messages can no longer arrive, whether received ones continue or not.
+    /// Completes when the receiving side stops listening, whether received messages continue or end.
     pub(super) async fn unheard(&self) {
         self.say.closed().await;
     }
@@ -148,7 +148,7 @@ async fn who_keeps_sending_what_cannot_be_read_is_closed() {
 /// Makes a valid event invalid.
 type Lie = fn(&mut wire::ItemStatus);
 
-/// Every message after Hello in an invalid form: sent three times, it ends the stream, and nothing of it is recorded.
+/// Every message after Hello in an invalid form: sent three times, it ends the stream, and the record stays as it is.
 #[tokio::test]
 async fn what_cannot_be_read_is_told_by_the_name_of_its_field() {
     let world = World::start().await;
@@ -195,7 +195,7 @@ async fn what_cannot_be_read_is_told_by_the_name_of_its_field() {
     assert_eq!(row.host.as_ref().and_then(|host| host.internal_ip.as_deref()), Some("10.0.0.1"));
 }
 
-/// A success that never began: refused with its reason, again on every stream, and visible to operators.
+/// A success that lacks a beginning: refused with its reason, again on every stream, and visible to operators.
 #[tokio::test]
 async fn an_event_that_cannot_be_is_refused_and_seen() {
     let world = World::start().await;
@@ -231,7 +231,7 @@ async fn an_event_that_cannot_be_is_refused_and_seen() {
     soon(facts.wait_for(came_right)).await.expect("an engine");
 }
 
-/// Numbers too high to count on from: the coordinator must not even try to add one.
+/// Numbers too high to count on from: adding one would overflow.
 #[tokio::test]
 async fn numbers_that_nobody_can_have_counted_to_are_refused() {
     let world = World::start().await;
@@ -289,7 +289,7 @@ async fn a_revoked_machine_is_cut_off_and_the_others_are_not() {
     let (bad, good) = (world.enrolled("edge", "bad").await, world.enrolled("edge", "good").await);
     let of_bad = open(&world, &bad.identity, hello(&bad.name)).await.expect("open");
     let mut of_good = open(&world, &good.identity, hello(&good.name)).await.expect("open");
-    // A connection without a stream, made while the certificate was valid.
+    // A connection with no stream yet, made while the certificate was valid.
     let idle = world.channel(Some(&bad.identity)).await;
     let began = Instant::now();
     world

@@ -64,11 +64,11 @@ async fn a_machine_gets_the_secrets_of_its_own_list_and_nothing_else() {
         let status = fetch(&world, identity, item, asked).await.expect_err("refused");
         assert_eq!(status.code(), code, "{item} {asked}: {status}");
     }
-    // Its item of that name refers to no secret.
+    // Its item of that name is free of secrets.
     assert_eq!(fetch(&world, &other.identity, "hello", 1).await.unwrap_or_default(), b"");
     drop(other_stream);
 
-    // A new version makes a new item; the previous list gives no access any more.
+    // A new version makes a new item; the previous list loses its access.
     create(&world, &anna, "", b"new").await.expect("created");
     let (newer, param) = next_list(&mut stream).await;
     assert_eq!((newer > generation, param.as_str()), (true, "${secret.registry@2}"));
@@ -144,7 +144,7 @@ async fn who_is_limited_to_a_cluster_touches_its_secrets_only() {
     assert!(text.contains("\"clusters\":[\"edge\"]") && !text.contains("other"), "nothing of foreign clusters: {text}");
 }
 
-/// An operator who applies a manifest can obtain every secret that it may name.
+/// Applying a manifest gives an operator access to every secret in it.
 #[tokio::test]
 async fn limited_operator_names_shared_secrets_only() {
     let world = World::start().await;

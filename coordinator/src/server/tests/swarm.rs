@@ -1,4 +1,4 @@
-//! Joining a swarm over the wire: instructed, requested, relayed, and never stored.
+//! Joining a swarm over the wire; the token is relayed and never stored.
 
 use muster_proto::{
     model::{
@@ -152,7 +152,7 @@ async fn a_machine_makes_the_swarm_and_another_joins_with_a_token_that_nobody_ke
     assert!(token.secret && token.value == TOKEN.as_bytes(), "{}", token.name);
     assert!(!format!("{:?}", world.engine.facts()).contains("SWMTKN"), "it is in the record");
 
-    // A manager without quorum: the machine is told why, and retries.
+    // A manager that has lost the quorum: the machine is told why, and retries.
     let broken = |op: &SwarmOp| match op {
         SwarmOp::Info => engine(op),
         _ => Err(SwarmFailure { code: SwarmFailureCode::NoQuorum, message: "no leader".to_owned() }),

@@ -1,6 +1,6 @@
 //! Power cuts at every write and every sync of the store and of its mark. Synced data is on the disk; of later writes
 //! the disk may have kept any part. The files are reopened with every such remainder. Everything acknowledged must be
-//! there, each batch complete or absent, and no remainder may be refused.
+//! there, each batch complete or absent, and every remainder must be accepted.
 
 use std::{
     collections::BTreeMap,
@@ -13,10 +13,10 @@ use redb::StorageBackend;
 
 use super::{Change, EmbeddedStore, FileId, Mark, Marking, Row, Store, StoreError, Table, builder};
 
-/// A longer write may be torn: disks write sectors, not pages.
+/// A longer write may be torn: disks write sectors instead of pages.
 const SECTOR: usize = 512;
 
-/// An operation that has not been synced yet.
+/// An operation that is still to be synced.
 #[derive(Clone)]
 enum Unsynced {
     Write(usize, Vec<u8>),
@@ -264,7 +264,8 @@ fn a_power_cut_loses_nothing_acknowledged_and_leaves_no_half_batch() {
     assert!(as_acknowledged > 100 && with_the_next > 10, "{as_acknowledged} and {with_the_next}: too few to prove it");
 }
 
-/// Bits flip in the files of a killed coordinator, after its last acknowledged commit: no commit is undone silently.
+/// Bits flip in the files of a killed coordinator, after its last acknowledged commit: undoing a commit must raise an
+/// error.
 #[test]
 fn flipped_bit_after_a_kill_undoes_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -272,7 +273,7 @@ fn flipped_bit_after_a_kill_undoes_nothing() {
     let ((store, mark), batches) = (fresh(), batches());
     let all = Files::holding(&store, &mark, None);
     let before_closing = {
-        // The process is killed right after the last commit, without closing in order.
+        // The process is killed right after the last commit, before it closes its files.
         let (mut acknowledged, mut cut_at) = (0, 0);
         while acknowledged < batches.len() {
             cut_at += 1;

@@ -108,8 +108,7 @@ fn a_backup_is_a_store() {
     assert_eq!(left, ["copy", "store", "store.mark"]);
 }
 
-/// Whatever happens to the file: it gives the committed rows, or an error that says what to do; never a panic or other
-/// rows.
+/// After any damage the file gives the committed rows, or an error that says what to do; never a panic or other rows.
 #[test]
 fn damage_is_an_error_and_never_silence() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -351,7 +350,7 @@ fn store_without_commit_numbers_is_of_another_format() {
     }
 }
 
-/// Whatever the reason that a copy cannot be placed, no partial file remains on the disk.
+/// If placing a copy fails for any reason, its partial file is removed from the disk.
 #[test]
 fn a_copy_that_cannot_be_placed_leaves_nothing() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -1,5 +1,5 @@
-//! `--schema ITEM=FILE`: the schema of a module's variables, from its `schema.json` or from the published archive. The
-//! coordinator fetches no archives; the operator who applies a manifest has them at hand.
+//! `--schema ITEM=FILE`: the schema of a module's variables, from its `schema.json` or from the published archive.
+//! musterctl reads it because the operator has the archives at hand; the coordinator fetches none.
 
 use std::{
     fs::File,

@@ -11,7 +11,7 @@ use http::{
     header::{IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE},
 };
 
-/// A file that was modified in the second of its date may be modified again within it: such a date proves nothing.
+/// A file that was modified in the second of its date may be modified again within it: such a date is no proof.
 const DATE_PROVES_AFTER: Duration = Duration::from_secs(1);
 
 /// The end of the year 9999, in Unix seconds: an HTTP date has four digits for the year.

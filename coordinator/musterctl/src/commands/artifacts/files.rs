@@ -22,7 +22,7 @@ impl Files {
     /// Open the directory.
     ///
     /// # Errors
-    /// The kernel's error: before Linux 5.6 it cannot confine a path to a directory.
+    /// The kernel's error: Linux before 5.6 is unable to confine a path to a directory.
     pub(super) fn of(dir: &Path) -> io::Result<Self> {
         let dir = open(dir, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
         let files = Self { dir };
@@ -30,7 +30,7 @@ impl Files {
         Ok(files)
     }
 
-    /// Open the file of this path below the directory. None: it does not exist, leads out, or is no regular file.
+    /// Open the file of this path below the directory. None: it is missing, leads out, or is of another type.
     ///
     /// # Errors
     /// The kernel's error, permissions for example.
@@ -44,11 +44,12 @@ impl Files {
         if !found.metadata()?.is_file() {
             return Ok(None);
         }
-        // Opening a FIFO would wait for its writer, and opening a device may have effects; this is neither.
+        // This is a regular file, so opening it is safe: a FIFO would wait for its writer, and a device may have
+        // effects.
         File::open(format!("/proc/self/fd/{}", found.as_raw_fd())).map(Some)
     }
 
-    /// Resolve the path without opening the file for reading.
+    /// Resolve the path; do not open the file for reading yet.
     fn beneath(&self, path: &Path) -> nix::Result<OwnedFd> {
         let how = OpenHow::new()
             .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)

@@ -42,7 +42,7 @@ use super::{
 const CHUNK_BYTES: usize = 256 * 1024;
 /// Longest head of a request.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
-/// Wait after a failed accept: no file descriptor is free.
+/// Wait after a failed accept: all file descriptors are in use.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 type Body = UnsyncBoxBody<Bytes, io::Error>;
@@ -54,7 +54,7 @@ pub(super) struct Limits {
     pub(super) connections: usize,
     /// Time for the head of a request, and between two requests.
     pub(super) head: Duration,
-    /// Time without a byte of the answer taken.
+    /// Time for which the peer may stop reading the answer.
     pub(super) stall: Duration,
 }
 
@@ -303,7 +303,7 @@ mod tests {
         fs::write(dir.path().join("f"), "here").expect("a file");
         let address = served(dir.path(), LIMITS);
         let began = Instant::now();
-        // One connection sends nothing, the other never ends its head; both places are taken.
+        // One connection is silent, the other sends an endless head; both places are taken.
         let mut silent = connect(address);
         let mut slow = connect(address);
         slow.write_all(b"GET /f HTTP/1.1\r\nX: ").expect("sent");

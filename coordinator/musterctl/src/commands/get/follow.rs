@@ -23,7 +23,7 @@ pub(super) async fn run(context: &Context, subject: Subject, format: Option<Form
         Coordinator::connect(&config).await?.get(subject.kind, &subject.name, &subject.cluster).await?;
     }
     let mut printer = Printer { kind: subject.kind, format, shown: BTreeMap::new(), widths: Vec::new() };
-    // Keep the coordinator's order, as without -w.
+    // Keep the coordinator's order, as in a plain `get`.
     let mut first = Vec::new();
     let mut feed = Feed::open(config, vec![subject]);
     let mut synced = false;
@@ -60,7 +60,7 @@ struct Document {
 struct Printer {
     kind: Kind,
     format: Option<Format>,
-    /// Printed documents, by key: a new connection repeats nothing.
+    /// Printed documents, by key: a new connection prints only changes.
     shown: BTreeMap<String, Vec<u8>>,
     /// Widths of the first table's columns.
     widths: Vec<u16>,
@@ -112,7 +112,7 @@ impl Printer {
     }
 }
 
-/// A document's table row without its volatile parts: progress of a download or the task of a playbook adds no new row.
+/// A document's table row minus its volatile parts, so that a download's progress or a playbook's task adds no row.
 fn reads(kind: Kind, json: &[u8], look: Look) -> Result<Vec<String>, Failure> {
     let mut document = value(json)?;
     if let Some(activity) = document.pointer_mut("/status/activity").and_then(Value::as_object_mut) {

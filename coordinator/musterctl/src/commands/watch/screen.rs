@@ -20,7 +20,7 @@ const BLOCKED_LINES_MAX: usize = 5;
 pub struct Screen {
     /// Prefix of every line of news.
     mark: &'static str,
-    /// Bars. None: stdout is not a terminal.
+    /// Bars. None: stdout is a file or pipe, or a dumb terminal.
     live: Option<Live>,
 }
 
@@ -38,7 +38,7 @@ impl Screen {
 
     /// A screen whose lines all begin with this mark.
     pub fn marked(mark: &'static str) -> Self {
-        // A terminal that cannot move its cursor gets lines.
+        // A terminal with a fixed cursor gets lines.
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         let moves = io::stdout().is_terminal() && !dumb;
         let all = || MultiProgress::with_draw_target(ProgressDrawTarget::stdout());

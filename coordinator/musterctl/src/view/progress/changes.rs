@@ -124,7 +124,7 @@ pub fn rollout_changes(old: Option<&Rollout>, new: &Rollout) -> Vec<String> {
     lines.iter().map(|line| printable(line)).collect()
 }
 
-/// Hooks after it that will no longer run: a person must do their work.
+/// Hooks after it that are now skipped: a person must do their work.
 fn left_out(old: Option<&Rollout>, new: &Rollout) -> Vec<String> {
     let hooks =
         |rollout: &Rollout| rollout.status.update.as_ref().map(|update| update.hooks.clone()).unwrap_or_default();

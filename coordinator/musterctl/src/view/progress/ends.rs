@@ -17,7 +17,7 @@ pub(super) fn ended<'a>(rollout: &Rollout, not_ready: impl Iterator<Item = &'a M
     }
 }
 
-/// Machines with their reasons, and the command that shows more. None: there are none.
+/// Machines with their reasons, and the command that shows more. None: the list is empty.
 fn named<'a>(rollout: &Rollout, machines: impl Iterator<Item = &'a Machine>) -> Option<String> {
     let reason = |machine: &'a Machine| match &machine.status.blocked {
         _ if machine.status.lost => Some("Lost"),

@@ -17,7 +17,7 @@ use super::{
 
 const MOVING: &str = "moving placement groups, 3 of 5 OSDs are out of the way";
 
-/// Check the narrow and the wide table: they have the same columns, and wide cuts nothing.
+/// Check the narrow and the wide table: they have the same columns; only the narrow one cuts text.
 fn check_both(kind: Kind, documents: &[Vec<u8>], narrow: &str, wide: &str) {
     check(kind, false, documents, &narrow.lines().collect::<Vec<_>>());
     check(kind, true, documents, &wide.lines().collect::<Vec<_>>());
