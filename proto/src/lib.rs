@@ -43,7 +43,7 @@ pub const OUTPUT_TAIL_BYTES_MAX: usize = 8 * 1024;
 /// elsewhere.
 pub const RENEW_PURPOSE: &[u8] = b"muster-renew-v1";
 /// Metadata of a refusal: the record says that the agent's identity was revoked, permanently. The text beside it is for
-/// people and the same for every agent.
+/// people and the same forevery agent.
 pub const IDENTITY_REVOKED: &str = "muster-identity-revoked";
 /// Version of this build, as shown by `version` and reported by agents.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

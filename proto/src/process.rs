@@ -7,7 +7,7 @@ use std::{panic, process};
 
 /// From now on, report a panic in any thread on stderr and end the process by SIGABRT. A panic is a bug: systemd
 /// restarts the program, and its record restores its state. Unwinding would end one task and leave the rest waiting for
-/// it for ever.
+/// it forever.
 ///
 /// `panic = "abort"` in the profile would not do. Tests cannot be built with it, so every library would be compiled
 /// twice: once for the programs and once for the tests.

@@ -15,7 +15,7 @@ use super::{
     shell::{Line, quote_path},
 };
 
-/// Timeout for writing the manifests, and for every MiB of the artifact.
+/// Timeout for writing the manifests, and forevery MiB of the artifact.
 const WRITE_MAX: Duration = Duration::from_secs(30);
 const WRITE_MAX_PER_MIB: Duration = Duration::from_millis(100);
 

@@ -1,5 +1,5 @@
 //! Typed readers over the tree. Each reports its fault and returns `None`, so that one pass finds the faults of all
-//! fields. Plain scalars follow the YAML 1.2 core schema; a text field requires quotes for everything that some YAML
+//! fields. Plain scalars follow the YAML 1.2 core schema; a text field requires quotes foreverything that some YAML
 //! parser would read as another type.
 
 use std::{ops::RangeInclusive, str::FromStr};

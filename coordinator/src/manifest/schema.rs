@@ -79,7 +79,7 @@ impl<'a> Schemas<'a> {
         self.given.iter().enumerate().filter(move |(index, _)| !used.contains(index)).map(|(_, given)| given)
     }
 
-    /// Take this number of steps, if so many are left.
+    /// Take this number of steps, if they are left.
     fn takes(&self, steps: usize) -> bool {
         let left = self.steps.get().checked_sub(steps);
         self.steps.set(left.unwrap_or_default());

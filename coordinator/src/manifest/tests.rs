@@ -70,7 +70,7 @@ spec:
     script: {peer: "x"}
 "#;
 
-/// A secret for every cluster, one of `c1` and one of another cluster.
+/// A secret forevery cluster, one of `c1` and one of another cluster.
 fn known() -> Known {
     let secrets = ["c1/registry", "c1/db-password", "other/theirs"];
     Known { secrets: secrets.map(|id| id.parse().expect("an id")).into(), ..Known::default() }

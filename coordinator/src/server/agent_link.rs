@@ -71,7 +71,7 @@ impl AgentLink for Link {
         let welcome = self.welcome(id)?;
         let (session, outgoing) = self.sessions.open(id, caller);
         self.sessions.send(id, Some(session), Outbound::Welcome(welcome));
-        // Read now: the session hears of later changes like all others.
+        // Read now: later changes are sent to the session as to all others.
         if let Some(addresses) = &self.engine.facts().meta.advertised {
             self.sessions.send(id, Some(session), addresses_told(addresses));
         }

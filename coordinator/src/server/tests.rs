@@ -35,7 +35,7 @@ use crate::{
     store::MemoryStore,
 };
 
-/// Timeout for every step; only a bug takes longer.
+/// Timeout forevery step; only a bug takes longer.
 const PATIENCE: Duration = Duration::from_secs(20);
 const HOUR: Duration = Duration::from_secs(3600);
 /// Credentials in the record of every [`World`].

@@ -71,7 +71,7 @@ pub fn init_beside(unit: &str) {
     drop(registry.with(journal).with(stderr).try_init());
 }
 
-/// Parse levels: one for everything (`info` by default) and others by module. The library would take a mistyped level
+/// Parse levels: one foreverything (`info` by default) and others by module. The library would take a mistyped level
 /// for the name of a module and silence the log.
 fn filter(text: &str) -> Result<EnvFilter, String> {
     let directives = || text.split(',').map(str::trim).filter(|directive| !directive.is_empty());

@@ -62,7 +62,7 @@ impl Watchdog {
         }
     }
 
-    /// How long the loop may wait for work. None: for ever.
+    /// How long the loop may wait for work. None: forever.
     #[must_use]
     pub fn patience(&self) -> Option<Duration> {
         let every = self.every?;

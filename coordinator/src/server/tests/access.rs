@@ -90,7 +90,7 @@ async fn every_method_for_every_sort_of_peer() {
     let read = ["Version", "Get", "Watch", "Plan", "Logs"].as_slice();
     let control =
         ["Version", "Register", "Release", "SetLock", "ListLocks", "WatchRequests", "RenewCertificate"].as_slice();
-    // Methods of gRPC itself, for every known peer.
+    // Methods of gRPC itself, forevery known peer.
     let of_known = ["Check", "ServerReflectionInfo"];
     for (peer, identity, allowed) in [
         ("none", None, enroll),

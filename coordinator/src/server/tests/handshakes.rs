@@ -89,7 +89,7 @@ async fn who_says_nothing_keeps_nobody_else_out() {
     let came = std::time::Instant::now();
     assert_eq!(answer(&world, Some(&anna)).await.0, Code::Ok);
     assert!(came.elapsed() < Duration::from_secs(3), "who speaks waits for no silent one's end");
-    // All of them are closed soon, in any way.
+    // All of them are closed soon, cleanly or by a reset.
     for mut silent in mute {
         let hung_up = soon(silent.read(&mut [0; 1])).await;
         assert!(hung_up.as_ref().map_or(true, |bytes| *bytes == 0), "{hung_up:?}");

@@ -64,7 +64,7 @@ impl Default for Limits {
     }
 }
 
-/// Serve for ever.
+/// Serve forever.
 pub(super) async fn run(listener: &TcpListener, files: Files, limits: Limits) {
     let files = Arc::new(files);
     let places = Arc::new(Semaphore::new(limits.connections));
